@@ -1,3 +1,46 @@
-//! The `cairn` command.
+//! The `cairn` command: parses arguments, runs one subcommand, prints its error, sets the exit code.
 
-fn main() {}
+#![forbid(unsafe_code)]
+
+mod commands;
+mod output;
+
+use std::process::ExitCode;
+
+use clap::{ColorChoice, Parser};
+
+/// Call stacks of native programs and devices: decoded, totalled, named.
+///
+/// cairn reads what programs and devices leave behind about their call stacks, on any machine and at any later time.
+#[derive(Parser)]
+#[command(name = "cairn", version, after_help = EXAMPLES, max_term_width = 100)]
+struct Cairn {
+    #[command(subcommand)]
+    command: commands::Command,
+
+    /// When to colour the output; NO_COLOR and CLICOLOR_FORCE are honoured
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
+    color: ColorChoice,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  cairn decode device.log                 every call stack in a log, as addresses
+  cairn decode -e app.elf device.log      the same, as function names
+  cairn decode --totals -e app.elf < log  who holds how much memory
+  cairn completions bash                  completions for your shell
+
+Exit codes: 0 all went well; 1 something could not be read, the rest was done; 2 the arguments make no sense.";
+
+fn main() -> ExitCode {
+    let cairn = Cairn::parse();
+    output::choose_color(cairn.color);
+    match cairn.command.run() {
+        Ok(outcome) => outcome.into(),
+        Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            output::complain(&error);
+            ExitCode::from(1)
+        }
+    }
+}

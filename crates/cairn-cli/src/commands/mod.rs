@@ -1,0 +1,24 @@
+//! One file per subcommand: arguments, help text, and `run`.
+
+mod completions;
+mod decode;
+
+use std::io;
+
+use crate::output::Outcome;
+
+/// The subcommands.
+#[derive(clap::Subcommand)]
+pub(crate) enum Command {
+    Decode(decode::Decode),
+    Completions(completions::Completions),
+}
+
+impl Command {
+    pub(crate) fn run(self) -> io::Result<Outcome> {
+        match self {
+            Self::Decode(decode) => decode.run(),
+            Self::Completions(completions) => completions.run(),
+        }
+    }
+}
