@@ -1,0 +1,51 @@
+//! Memory straight from the kernel: the only source of memory in this crate.
+//!
+//! `mmap` is a plain system call without locks or allocator behind it, so it may be used inside malloc and in signal
+//! handlers. Mappings are never given back: ids and caches point into them until the process ends.
+
+use core::ptr::{self, NonNull};
+
+/// Reserves `bytes` of zeroed memory that costs nothing until it is touched. `None` when the kernel refuses, as under a
+/// limit of the address space.
+pub(crate) fn reserve(bytes: usize) -> Option<NonNull<u8>> {
+    let saved_errno = errno();
+    // SAFETY: an anonymous private mapping at an address of the kernel's choice touches no existing memory.
+    let address = unsafe {
+        libc::mmap(
+            ptr::null_mut(),
+            bytes,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            -1,
+            0,
+        )
+    };
+    if address == libc::MAP_FAILED {
+        // The watched program must not see an error that it did not cause.
+        set_errno(saved_errno);
+        return None;
+    }
+    NonNull::new(address.cast())
+}
+
+/// Gives back a mapping that nobody has seen yet.
+///
+/// # Safety
+///
+/// `address` came from [`reserve`] with the same `bytes`, and nothing points into it.
+pub(crate) unsafe fn release(address: NonNull<u8>, bytes: usize) {
+    let saved_errno = errno();
+    // SAFETY: by this function's contract.
+    unsafe { libc::munmap(address.as_ptr().cast(), bytes) };
+    set_errno(saved_errno);
+}
+
+fn errno() -> libc::c_int {
+    // SAFETY: the address of this thread's errno is always valid.
+    unsafe { *libc::__errno_location() }
+}
+
+fn set_errno(value: libc::c_int) {
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = value }
+}
