@@ -3,5 +3,6 @@
 mod index;
 mod mapping;
 mod region;
+mod thread_pointer;
 mod tree;
 pub use tree::StackId;
