@@ -7,8 +7,8 @@ use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
 
-use cairn_analysis::decode::{self, Format, Options};
-use cairn_analysis::format::{AbsoluteAddress, WordSize, xnu};
+use cairn_analysis::decode::{Format, Options};
+use cairn_analysis::format::{AbsoluteAddress, WordSize, cbf, xnu};
 use cairn_analysis::symbols::FileSymbols;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, ValueEnum};
@@ -66,6 +66,10 @@ pub(crate) struct Decode {
     /// Word size of the machine that made the stacks, where the format does not tell [default: that of --exe, else 64]
     #[arg(long, value_name = "BITS", value_parser = ["16", "32", "64"])]
     word: Option<String>,
+
+    /// Whose Compact Backtrace Format to write
+    #[arg(long, value_name = "NAME", default_value = "strict")]
+    dialect: Dialect,
 
     /// Base address of the kernel; XNU entries are then 32-bit distances from it, else whole words
     #[arg(long, value_name = "ADDRESS", value_parser = parse_number)]
@@ -174,6 +178,28 @@ enum OutputEncoding {
     Raw,
 }
 
+/// Whose Compact Backtrace Format to write.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Dialect {
+    /// As the format's document says
+    Strict,
+    /// The bytes of Swift 6.2
+    #[value(name = "swift-6.2")]
+    Swift62,
+    /// The bytes of newer Swift
+    SwiftNewer,
+}
+
+impl Dialect {
+    const fn dialect(self) -> cbf::Dialect {
+        match self {
+            Self::Strict => cbf::Dialect::Strict,
+            Self::Swift62 => cbf::Dialect::Swift62,
+            Self::SwiftNewer => cbf::Dialect::SwiftNewer,
+        }
+    }
+}
+
 /// Reads `0x…` as hexadecimal, other numbers as decimal.
 fn parse_number(text: &str) -> Result<u64, std::num::ParseIntError> {
     match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
@@ -197,7 +223,7 @@ impl Decode {
                 None => xnu::Packing::None,
             },
         };
-        let mut printer = Printer::new(&self, symbols);
+        let mut printer = Printer::new(&self, symbols, options.xnu_packing);
         let mut outcome = Outcome::Done;
         for source in input::sources(&self.inputs) {
             match input::read(&source, &self, &options, &mut printer) {

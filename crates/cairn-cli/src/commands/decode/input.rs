@@ -1,6 +1,5 @@
 //! Where stacks come from: files, standard input and arguments; whole, or line by line.
 
-use std::borrow::Cow;
 use std::ffi::OsString;
 use std::fmt;
 use std::fs::File;
@@ -10,6 +9,7 @@ use std::path::PathBuf;
 use cairn_analysis::decode::{self, Format, Options, Record};
 use cairn_analysis::format::lws::log_line::{self, Mark};
 use cairn_analysis::lines::LineReader;
+use cairn_analysis::text_bytes::TextEncoding;
 
 use super::print::{Place, Printer};
 use super::{Decode, Encoding, From};
@@ -157,14 +157,15 @@ impl Reading<'_> {
     /// A line without a mark that is JSON, base64 or hexadecimal digits all the same.
     fn unmarked(&mut self, place: Place<'_>, line: &[u8], is_argument: bool) -> Result<bool, ReadError> {
         let line = line.trim_ascii();
-        if line.first() == Some(&b'{') && memchr::memmem::find(line, b"\"backtrace\"").is_some() {
+        if line.first() == Some(&b'{') && contains(line, b"\"backtrace\"") {
             self.decode(place, Format::SwiftJson, line)?;
             return Ok(true);
         }
         if line.len() < MIN_BARE_CHARACTERS && !is_argument {
             return Ok(false);
         }
-        for bytes in decode::bytes_of_text(line) {
+        for encoding in [TextEncoding::Hex, TextEncoding::Base64] {
+            let Ok(bytes) = encoding.decode(line) else { continue };
             if let Some(format) = decode::guess(&bytes, self.options) {
                 self.decode(place, format, &bytes)?;
                 return Ok(true);
@@ -186,10 +187,10 @@ impl Reading<'_> {
             return self.decode(place, format, &content);
         }
         let encoding = match self.arguments.encoding {
-            Encoding::Auto => decode::text_encoding(&content),
+            Encoding::Auto => TextEncoding::of(&content),
             Encoding::Raw => None,
-            Encoding::Hex => Some(decode::TextEncoding::Hex),
-            Encoding::Base64 => Some(decode::TextEncoding::Base64),
+            Encoding::Hex => Some(TextEncoding::Hex),
+            Encoding::Base64 => Some(TextEncoding::Base64),
         };
         let Some(encoding) = encoding else { return self.decode(place, format, &content) };
         for (number, line) in (1..).zip(content.split(|&byte| byte == b'\n')) {
@@ -240,7 +241,6 @@ fn strip_mark(line: &[u8]) -> &[u8] {
     line.strip_prefix(b"~m#").unwrap_or(line)
 }
 
-/// The lines kept or printed may be no UTF-8.
-pub(super) fn lossy(bytes: &[u8]) -> Cow<'_, str> {
-    String::from_utf8_lossy(bytes)
+fn contains(line: &[u8], text: &[u8]) -> bool {
+    line.windows(text.len()).any(|window| window == text)
 }

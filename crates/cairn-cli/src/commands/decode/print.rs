@@ -8,7 +8,7 @@ use std::io::{self, BufWriter, IsTerminal, Write};
 use anstream::AutoStream;
 use cairn_analysis::convert;
 use cairn_analysis::decode::{Image, ImageMap, Record, StackRecord};
-use cairn_analysis::format::{AbsoluteAddress, Frame, StatedAddress, WordSize};
+use cairn_analysis::format::{AbsoluteAddress, Frame, StatedAddress, WordSize, cbf, xnu};
 use cairn_analysis::symbols::{FileSymbols, Location};
 use cairn_analysis::totals::AllocationTotals;
 use serde::Serialize;
@@ -53,6 +53,8 @@ pub(super) struct Printer {
     mode: Mode,
     symbols: Option<Symbols>,
     architecture: Option<String>,
+    dialect: cbf::Dialect,
+    xnu_packing: xnu::Packing,
     strict: bool,
 }
 
@@ -64,7 +66,7 @@ enum Mode {
 }
 
 impl Printer {
-    pub(super) fn new(arguments: &Decode, symbols: Option<FileSymbols>) -> Self {
+    pub(super) fn new(arguments: &Decode, symbols: Option<FileSymbols>, xnu_packing: xnu::Packing) -> Self {
         let mode = match arguments.to {
             Some(format) => Mode::Convert(format, arguments.text),
             None if arguments.totals => Mode::Totals { totals: AllocationTotals::default(), json: arguments.json },
@@ -78,6 +80,8 @@ impl Printer {
             mode,
             symbols: symbols.map(|file| Symbols::new(file, arguments.load_address.unwrap_or(0))),
             architecture: arguments.architecture.clone(),
+            dialect: arguments.dialect.dialect(),
+            xnu_packing,
             strict: arguments.strict,
         }
     }
@@ -170,7 +174,12 @@ impl Printer {
         format: FormatName,
         encoding: OutputEncoding,
     ) -> io::Result<Outcome> {
-        let converted = match convert::convert(record, format.format(), self.architecture.as_deref()) {
+        let options = convert::Options {
+            architecture: self.architecture.as_deref(),
+            dialect: self.dialect,
+            xnu_packing: self.xnu_packing,
+        };
+        let converted = match convert::convert(record, format.format(), &options) {
             Ok(converted) => converted,
             Err(error) => {
                 place.complain(&error);
