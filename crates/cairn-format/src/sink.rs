@@ -25,11 +25,28 @@ pub trait Sink {
     ///
     /// [`SinkFull`] when the bytes do not fit or the device behind the sink failed.
     fn put(&mut self, bytes: &[u8]) -> Result<(), SinkFull>;
+
+    /// Takes the first `count` of `bytes` (all, if there are fewer). The same as [`put`](Self::put), for encoders that
+    /// write a few bytes at a time: a sink with memory behind it may copy the whole array, which costs one store in
+    /// place of a call to `memcpy`.
+    ///
+    /// # Errors
+    ///
+    /// As [`put`](Self::put).
+    #[inline]
+    fn put_front(&mut self, bytes: &[u8; 16], count: usize) -> Result<(), SinkFull> {
+        self.put(bytes.get(..count).unwrap_or(bytes))
+    }
 }
 
 impl<S: Sink + ?Sized> Sink for &mut S {
     fn put(&mut self, bytes: &[u8]) -> Result<(), SinkFull> {
         (**self).put(bytes)
+    }
+
+    #[inline]
+    fn put_front(&mut self, bytes: &[u8; 16], count: usize) -> Result<(), SinkFull> {
+        (**self).put_front(bytes, count)
     }
 }
 
@@ -45,7 +62,7 @@ impl fmt::Display for SinkFull {
 
 impl core::error::Error for SinkFull {}
 
-/// Writes into a caller's buffer.
+/// Writes into a caller's buffer. The bytes behind what is [`written`](Self::written) may be anything.
 ///
 /// ```
 /// use cairn_format::{Sink, SinkFull, SliceSink};
@@ -88,6 +105,19 @@ impl Sink for SliceSink<'_> {
         self.buffer.get_mut(self.used..end).ok_or(SinkFull)?.copy_from_slice(bytes);
         self.used = end;
         Ok(())
+    }
+
+    #[inline]
+    fn put_front(&mut self, bytes: &[u8; 16], count: usize) -> Result<(), SinkFull> {
+        let room = self.buffer.get_mut(self.used..).and_then(|rest| rest.first_chunk_mut::<16>());
+        match room {
+            Some(room) if count <= 16 => {
+                *room = *bytes;
+                self.used += count;
+                Ok(())
+            }
+            _ => self.put(bytes.get(..count).unwrap_or(bytes)),
+        }
     }
 }
 
