@@ -138,8 +138,8 @@ impl<'a> Blob<'a> {
     ///
     /// See [`DecodeErrorKind`].
     pub fn decode(self, word_size: WordSize) -> Result<Backtrace, DecodeError> {
-        let (backtrace, ending) = self.decode_with_ending(word_size)?;
-        ending.check_nothing_left()?;
+        let mut backtrace = Backtrace::EMPTY;
+        self.decode_to(&mut backtrace, word_size)?.check_nothing_left()?;
         Ok(backtrace)
     }
 
@@ -149,19 +149,22 @@ impl<'a> Blob<'a> {
     ///
     /// See [`DecodeErrorKind`].
     pub fn decode_leading(self, word_size: WordSize) -> Result<Backtrace, DecodeError> {
-        Ok(self.decode_with_ending(word_size)?.0)
+        let mut backtrace = Backtrace::EMPTY;
+        self.decode_to(&mut backtrace, word_size)?;
+        Ok(backtrace)
     }
 
+    /// Fills a backtrace in its place, because moving its 31 slots costs as much as decoding some.
     #[inline]
-    fn decode_with_ending(self, word_size: WordSize) -> Result<(Backtrace, Ending<'a>), DecodeError> {
+    fn decode_to(self, backtrace: &mut Backtrace, word_size: WordSize) -> Result<Ending<'a>, DecodeError> {
         let mut decoder = self.decoder(word_size)?;
-        let mut addresses = AddressList::new();
         while let Some(address) = decoder.next_address()? {
-            addresses.push(address);
+            backtrace.addresses.push(address);
         }
         let ending = decoder.finish()?;
-        let Ending { allocation_size_bytes, suspected_losses, .. } = ending;
-        Ok((Backtrace { addresses, allocation_size_bytes, suspected_losses }, ending))
+        backtrace.allocation_size_bytes = ending.allocation_size_bytes;
+        backtrace.suspected_losses = ending.suspected_losses;
+        Ok(ending)
     }
 }
 
@@ -431,6 +434,14 @@ pub struct Backtrace {
     pub allocation_size_bytes: u64,
     /// The values that may be the remains of longer ones.
     pub suspected_losses: SuspectedLosses,
+}
+
+impl Backtrace {
+    const EMPTY: Self = Self {
+        addresses: AddressList::new(),
+        allocation_size_bytes: 0,
+        suspected_losses: SuspectedLosses(0),
+    };
 }
 
 /// What could be had from a blob, and what is wrong with it.
