@@ -128,11 +128,9 @@ pub(crate) const ROOMS: &[Room] = &[
         never: COMMAND,
         ..CLOSED
     },
-    // `cairn decode` and its like work on the formats themselves: with them the command names format, dialect and
-    // word size, which analysis would only pass on.
     Room {
         name: "cairn-cli",
-        uses: Allowed::Only(&["cairn-format", "cairn-analysis", "cairn-web"]),
+        uses: Allowed::Only(&["cairn-analysis", "cairn-web"]),
         outside: Allowed::Any,
         ..CLOSED
     },
