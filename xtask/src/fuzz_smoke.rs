@@ -251,6 +251,8 @@ fn smoke(layout: &Layout, binaries: &Path, target: &str, seconds: u32) -> Outcom
         .args(LIMITS)
         .arg(format!("-artifact_prefix={}/", artifacts.display()))
         .args([&scratch, &layout.kept_corpus(target)])
+        // A backtrace would push the panic's message out of the lines that are shown.
+        .env("RUST_BACKTRACE", "0")
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(fs::File::create(&log).map_err(at(&log))?)
@@ -281,7 +283,7 @@ fn kept_inputs(done_line: &str) -> u64 {
 /// A failure: the last words of libFuzzer, and how to see it again.
 fn told(words: &str, binary: &Path, log: &Path, status: &str) -> String {
     let lines: Vec<&str> = words.lines().collect();
-    let tail = &lines[lines.len().saturating_sub(30)..];
+    let tail = &lines[lines.len().saturating_sub(20)..];
     let again = match artifact(words) {
         Some(path) => format!("the input is kept; to reproduce:\n  {} {path}", binary.display()),
         None => "no input was kept: the target ended before or outside of a run".to_owned(),
