@@ -251,6 +251,8 @@ fn smoke(layout: &Layout, binaries: &Path, target: &str, seconds: u32) -> Outcom
         .args(LIMITS)
         .arg(format!("-artifact_prefix={}/", artifacts.display()))
         .args([&scratch, &layout.kept_corpus(target)])
+        // A backtrace would push the panic's message out of the lines that are shown.
+        .env("RUST_BACKTRACE", "0")
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(fs::File::create(&log).map_err(at(&log))?)
@@ -258,6 +260,10 @@ fn smoke(layout: &Layout, binaries: &Path, target: &str, seconds: u32) -> Outcom
         .map_err(at(&binary))?;
     let words = String::from_utf8_lossy(&fs::read(&log).map_err(at(&log))?).into_owned();
     match done_line(&words).filter(|_| status.success()) {
+        Some(line) if kept_inputs(line) < 2 => Err(Failure::new(format!(
+            "{line}\nevery input takes the same path: does fuzz/fuzz_targets/{target}.rs use its input, and does a file \
+             in fuzz/corpus/{target} get past its first check?"
+        ))),
         Some(line) => Ok(line.to_owned()),
         None => Err(Failure::new(told(&words, &binary, &log, &status.to_string()))),
     }
@@ -268,10 +274,16 @@ fn done_line(words: &str) -> Option<&str> {
     words.lines().rev().find(|line| line.starts_with('#') && line.contains("DONE")).map(str::trim)
 }
 
+/// The number of inputs that libFuzzer found worth keeping: `12` in `corp: 12/345b`.
+fn kept_inputs(done_line: &str) -> u64 {
+    let after = done_line.split_once("corp: ").map_or("", |(_, after)| after);
+    after.split('/').next().and_then(|number| number.parse().ok()).unwrap_or(0)
+}
+
 /// A failure: the last words of libFuzzer, and how to see it again.
 fn told(words: &str, binary: &Path, log: &Path, status: &str) -> String {
     let lines: Vec<&str> = words.lines().collect();
-    let tail = &lines[lines.len().saturating_sub(30)..];
+    let tail = &lines[lines.len().saturating_sub(20)..];
     let again = match artifact(words) {
         Some(path) => format!("the input is kept; to reproduce:\n  {} {path}", binary.display()),
         None => "no input was kept: the target ended before or outside of a run".to_owned(),
@@ -343,6 +355,8 @@ mod tests {
     fn a_run_counts_only_with_the_last_line_of_libfuzzer() {
         let log = "INFO: seed\n#2\tINITED cov: 3\n#900\tDONE   cov: 30 ft: 60 exec/s: 450\nDone 900 runs in 2 second(s)\n";
         assert_eq!(done_line(log), Some("#900\tDONE   cov: 30 ft: 60 exec/s: 450"));
+        assert_eq!(kept_inputs("#900\tDONE   cov: 30 ft: 60 corp: 12/345b lim: 4096"), 12);
+        assert_eq!(kept_inputs(log), 0);
         assert_eq!(done_line("ERROR: no interesting inputs were found\n"), None);
     }
 
