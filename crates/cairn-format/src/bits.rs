@@ -1,15 +1,16 @@
 //! Bit streams: fields of any width, most significant bit first.
 //!
-//! A libwebsockets blob ([`lws`](crate::lws)) is one such stream, and a program may put its own fields behind the
-//! backtrace. So the writer and the reader are public, and know the two ways a number lies in the stream:
+//! A libwebsockets blob ([`lws`](crate::lws)) is one such stream, and a program may put its own fields behind
+//! the backtrace. So the writer and the reader are public, and know the two ways a number lies in the stream:
 //!
 //! ```text
 //!   bits(0b101, 3)    1 0 1
 //!   field(0b101, 3)   1 0 1 0      the value, then one spare bit: libwebsockets calls this a field of 3 bits
 //! ```
 //!
-//! The spare bit is a slip of the original C loop that became the format. This writer always makes it 0 and this reader
-//! never looks at it, because builds of the C code by different compilers put different things there.
+//! The spare bit is a slip of the original C loop that became the format. This writer always makes it 0 and
+//! this reader never looks at it, because builds of the C code by different compilers put different things
+//! there.
 //!
 //! ```
 //! use cairn_format::SliceSink;
@@ -32,7 +33,8 @@ use crate::{Sink, SinkFull};
 
 /// Writes fields of up to 64 bits into a [`Sink`], most significant bit first.
 ///
-/// Bits gather in one 64-bit word and reach the sink eight bytes at a time; [`finish`](Self::finish) delivers the rest.
+/// Bits gather in one 64-bit word and reach the sink eight bytes at a time; [`finish`](Self::finish) delivers
+/// the rest.
 #[derive(Debug)]
 pub struct BitWriter<S> {
     sink: S,
@@ -150,8 +152,8 @@ impl<'a> BitReader<'a> {
         self.end_bits - self.position_bits
     }
 
-    /// The next bits without moving: bit 63 of the answer is the next one. At least [`WINDOW_BITS`](Self::WINDOW_BITS) bits
-    /// are shown; past the end of the bytes they are 0.
+    /// The next bits without moving: bit 63 of the answer is the next one. At least
+    /// [`WINDOW_BITS`](Self::WINDOW_BITS) bits are shown; past the end of the bytes they are 0.
     ///
     /// With this a decoder takes several narrow fields out of one load.
     #[must_use]

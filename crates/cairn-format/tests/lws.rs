@@ -1,5 +1,5 @@
-//! libwebsockets blobs, their place in memory and their text forms, against the conformance vectors and against a model of
-//! the format that works on strings of `0` and `1`.
+//! libwebsockets blobs, their place in memory and their text forms, against the conformance vectors and
+//! against a model of the format that works on strings of `0` and `1`.
 
 #[allow(unreachable_pub, reason = "the helpers are a module here, but written like a library")]
 mod support;
@@ -116,11 +116,17 @@ fn check_malformed(case: &Value) {
 fn check_dump_line_limit(case: &Value) {
     check_both_ways(case, "blob_hex", WordSize::Bits64);
     assert_eq!(number(&case["characters_kept"]), log_line::DUMP_LIMIT_CHARACTERS as u64);
-    let Some(cut) = case["log_line_cut"].as_str() else {
-        return assert_line_decodes(case, text(case, "log_line"));
-    };
     let expected = addresses(case);
     let mut buffer = [0; log_line::BUFFER_BYTES];
+    let Some(cut) = case["log_line_cut"].as_str() else {
+        let whole = text(case, "log_line");
+        assert_line_decodes(case, whole);
+        let run_on = format!("{whole}AAAA");
+        let salvage = only_compressed(run_on.as_bytes()).salvage(WordSize::Bits64, &mut buffer).unwrap();
+        assert_eq!(*salvage.addresses, expected, "{}", name(case));
+        assert!(salvage.findings.length.is_some(), "{}", name(case));
+        return;
+    };
     for garbage in ["", "A", "////garbage//of//the//stack////"] {
         let line = format!("N: {cut}{garbage}\n");
         let mark = only_compressed(line.as_bytes());

@@ -10,7 +10,8 @@ use crate::{AbsoluteAddress, Frame, WordSize};
 /// What is wrong with a blob, and where.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DecodeError {
-    /// Bits between the first byte of the blob (of the input, if the blob could not be found in it) and the field at fault.
+    /// Bits between the first byte of the blob (of the input, if the blob could not be found in it) and the
+    /// field at fault.
     pub offset_bits: u64,
     /// What is wrong there.
     pub kind: DecodeErrorKind,
@@ -22,7 +23,8 @@ pub struct DecodeError {
 pub enum DecodeErrorKind {
     /// The input is shorter than the two bytes of a length field.
     NoLength,
-    /// The length field is 0: the program had no room for the backtrace ([`GIVE_UP_BLOB`](crate::lws::GIVE_UP_BLOB)).
+    /// The length field is 0: the program had no room for the backtrace
+    /// ([`GIVE_UP_BLOB`](crate::lws::GIVE_UP_BLOB)).
     GaveUp,
     /// The length field differs from the number of bytes that are there.
     WrongLength {
@@ -38,12 +40,14 @@ pub enum DecodeErrorKind {
         /// How many addresses back it refers, 1 to 8.
         back: u8,
     },
-    /// An address needs more bits than the word size asked for: the blob comes from a machine with wider words.
+    /// An address needs more bits than the word size asked for: the blob comes from a machine with wider
+    /// words.
     WiderThanWord {
         /// Significant bits of the address.
         bits: u32,
     },
-    /// Whole bytes lie between the last field read and the length field. They may be the program's own fields.
+    /// Whole bytes lie between the last field read and the length field. They may be the program's own
+    /// fields.
     UnusedBytes {
         /// How many.
         count: usize,
@@ -107,8 +111,8 @@ impl<'a> Blob<'a> {
     ///
     /// # Errors
     ///
-    /// As for [`whole`](Self::whole); here [`DecodeErrorKind::WrongLength`] says that the blob would begin before `memory`, or be shorter than its own
-    /// length field.
+    /// As for [`whole`](Self::whole); here [`DecodeErrorKind::WrongLength`] says that the blob would begin
+    /// before `memory`, or be shorter than its own length field.
     pub fn at_end_of(memory: &'a [u8]) -> Result<Self, DecodeError> {
         let (before, stated_bytes) = split_length(memory)?;
         let error = |kind| DecodeError { offset_bits: bits_in(before), kind };
@@ -188,8 +192,8 @@ pub fn decode(bytes: &[u8], word_size: WordSize) -> Result<Backtrace, DecodeErro
 
 /// Takes what can be had out of `bytes`, which should be one blob but may be cut, damaged or overlong.
 ///
-/// When the length field is right, or is the only thing wrong, nothing is lost. When the end is missing, the addresses before
-/// the cut are there.
+/// When the length field is right, or is the only thing wrong, nothing is lost. When the end is missing, the
+/// addresses before the cut are there.
 ///
 /// ```
 /// use cairn_format::{WordSize, lws};
@@ -219,8 +223,9 @@ pub fn salvage(bytes: &[u8], word_size: WordSize) -> Salvage {
 
 /// Reads the addresses of one blob lazily, innermost first.
 ///
-/// Iterate to get the addresses, then ask [`finish`](Self::finish) for the allocation size and for the program's own fields.
-/// Return addresses as frames are `decoder.map(|address| address.map(Frame::ReturnAddress))`.
+/// Iterate to get the addresses, then ask [`finish`](Self::finish) for the allocation size and for the
+/// program's own fields. Return addresses as frames are `decoder.map(|address|
+/// address.map(Frame::ReturnAddress))`.
 ///
 /// ```
 /// use cairn_format::{AbsoluteAddress, SliceSink, WordSize, lws};
@@ -355,8 +360,8 @@ impl<'a> Decoder<'a> {
         Ok(self.word_size.truncate(address))
     }
 
-    /// Reads the value of `width` bits that lies `header_bits` behind the current position, where `window` was taken, and
-    /// moves past its spare bit.
+    /// Reads the value of `width` bits that lies `header_bits` behind the current position, where `window`
+    /// was taken, and moves past its spare bit.
     #[inline]
     fn value_behind(&mut self, header_bits: u32, width: u32, window: u64) -> Option<u64> {
         let mut value_start = self.bits;
@@ -395,12 +400,14 @@ pub struct Ending<'a> {
     pub allocation_size_bytes: u64,
     /// The losses suspected in the addresses and in the size.
     pub suspected_losses: SuspectedLosses,
-    /// Stands behind the size: read here what [`OpenBlob::user_fields`](crate::lws::OpenBlob::user_fields) wrote.
+    /// Stands behind the size: read here what [`OpenBlob::user_fields`](crate::lws::OpenBlob::user_fields)
+    /// wrote.
     pub user_fields: BitReader<'a>,
 }
 
 impl Ending<'_> {
-    /// Checks that only zero padding is left behind the last field read from [`user_fields`](Self::user_fields).
+    /// Checks that only zero padding is left behind the last field read from
+    /// [`user_fields`](Self::user_fields).
     ///
     /// # Errors
     ///
@@ -501,10 +508,10 @@ impl Findings {
 
 /// Which values of a blob may be the remains of longer ones (finding `reference-64-bit-loss`).
 ///
-/// In a field of k bits, k above 32, the 64-bit libwebsockets encoder of 2022 writes a 1 for bit 31, and for the k-32 bits above
-/// it the lowest k-32 bits once more. Such a field gives itself away, because its top k-32 bits equal its lowest k-32.
-/// A sound field of k bits looks like that by chance once in 2^(k-32) cases, hence "suspected". The low 31 bits
-/// ([`CERTAIN_BITS`](crate::lws::CERTAIN_BITS)) are right in any case.
+/// In a field of k bits, k above 32, the 64-bit libwebsockets encoder of 2022 writes a 1 for bit 31, and for
+/// the k-32 bits above it the lowest k-32 bits once more. Such a field gives itself away, because its top
+/// k-32 bits equal its lowest k-32. A sound field of k bits looks like that by chance once in 2^(k-32) cases,
+/// hence "suspected". The low 31 bits ([`CERTAIN_BITS`](crate::lws::CERTAIN_BITS)) are right in any case.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct SuspectedLosses(u32);
 

@@ -6,8 +6,8 @@ use crate::bits::BitWriter;
 use crate::lws::{GIVE_UP_BLOB, HISTORY, LENGTH_BYTES, MAX_BLOB_BYTES, MAX_DEPTH};
 use crate::{AbsoluteAddress, Sink, SinkFull, SliceSink};
 
-/// Cost of a delta beside its distance, and of a literal beside its value, as the encoder reckons them. The true costs are
-/// 16 and 10: the C code forgets the spare bits on both sides, and so must we to choose alike.
+/// Cost of a delta beside its distance, and of a literal beside its value, as the encoder reckons them. The
+/// true costs are 16 and 10: the C code forgets the spare bits on both sides, and so must we to choose alike.
 const DELTA_OVERHEAD_BITS: u32 = 11;
 const LITERAL_OVERHEAD_BITS: u32 = 7;
 
@@ -24,10 +24,11 @@ pub struct EncodeError {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum EncodeErrorKind {
-    /// There are more than 31 addresses: the depth field has 5 bits. libwebsockets writes 32 as 0 and loses them all.
+    /// There are more than 31 addresses: the depth field has 5 bits. libwebsockets writes 32 as 0 and loses
+    /// them all.
     TooDeep,
-    /// An address that has to be written out has bit 63 set, and the width field ends at 63. libwebsockets writes a blob
-    /// that cannot be read.
+    /// An address that has to be written out has bit 63 set, and the width field ends at 63. libwebsockets
+    /// writes a blob that cannot be read.
     AddressTooWide,
     /// The allocation size has bit 63 set.
     SizeTooWide,
@@ -99,7 +100,8 @@ impl<S: Sink> Encoder<S> {
         Ok(encoder)
     }
 
-    /// Writes the next address: as the distance from one of the eight before it where libwebsockets would, else in full.
+    /// Writes the next address: as the distance from one of the eight before it where libwebsockets would,
+    /// else in full.
     ///
     /// # Errors
     ///
@@ -112,7 +114,8 @@ impl<S: Sink> Encoder<S> {
         let value_bits = significant_bits(value);
         let (base_index, distance) = self.nearest(value);
         let distance_bits = significant_bits(distance);
-        // The first address is no base: the C code takes its index, 0, for "none found". Byte-exactness keeps that.
+        // The first address is no base: the C code takes its index, 0, for "none found". Byte-exactness keeps
+        // that.
         let pays = distance_bits + DELTA_OVERHEAD_BITS < value_bits + LITERAL_OVERHEAD_BITS;
         let written = if base_index != 0 && pays {
             let base = self.history[base_index % HISTORY];
@@ -199,8 +202,8 @@ impl<S: Sink> OpenBlob<S> {
 
 /// Writes the blob of these addresses and this allocation size, and returns its length in bytes.
 ///
-/// The bytes are those of libwebsockets wherever libwebsockets reads its own blob back (every value below 2^31 on 64-bit
-/// machines), and are right beyond that, too.
+/// The bytes are those of libwebsockets wherever libwebsockets reads its own blob back (every value below
+/// 2^31 on 64-bit machines), and are right beyond that, too.
 ///
 /// # Errors
 ///
@@ -257,7 +260,8 @@ pub fn encode_into<'b>(
     Ok(buffer.get(..blob_bytes).unwrap_or_default())
 }
 
-/// The blob, or [`GIVE_UP_BLOB`] together with the reason: for an allocator that must put something in front of the block.
+/// The blob, or [`GIVE_UP_BLOB`] together with the reason: for an allocator that must put something in front
+/// of the block.
 ///
 /// ```
 /// use cairn_format::{AbsoluteAddress, lws};
@@ -267,7 +271,8 @@ pub fn encode_into<'b>(
 /// assert_eq!(reason.unwrap().kind, lws::EncodeErrorKind::SinkFull);
 /// ```
 ///
-/// libwebsockets does the same when its buffer is too small, by the rule [`Capacity::Reference`] that is applied here.
+/// libwebsockets does the same when its buffer is too small, by the rule [`Capacity::Reference`] that is
+/// applied here.
 pub fn encode_or_give_up<'b>(
     addresses: &[AbsoluteAddress],
     allocation_size_bytes: u64,

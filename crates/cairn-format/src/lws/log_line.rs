@@ -25,11 +25,13 @@
 //! # Ok::<(), log_line::TextError>(())
 //! ```
 //!
-//! The reference tool takes a record only at the very start of its input, and then refuses everything but base64 behind it; that rule is
-//! [`decode_text`]. It accepts white space within the base64, as does [`decode_text`]; in a log line the record ends there.
+//! The reference tool takes a record only at the very start of its input, and then refuses everything but
+//! base64 behind it; that rule is [`decode_text`]. It accepts white space within the base64, as does
+//! [`decode_text`]; in a log line the record ends there.
 //!
-//! The reference's dump function prints at most 184 characters of base64. Of a longer blob (over 138 bytes) the rest is missing, and since
-//! no end is printed either, whatever lay on the stack may follow. [`CompressedText::salvage`] knows that limit.
+//! The reference's dump function prints at most 184 characters of base64. Of a longer blob (over 138 bytes)
+//! the rest is missing, and since no end is printed either, whatever lay on the stack may follow.
+//! [`CompressedText::salvage`] knows that limit.
 
 use core::fmt;
 use core::ops::Range;
@@ -53,7 +55,8 @@ const DECODED_MARK: &[u8; 3] = b"~b#";
 /// What is wrong with the text of a backtrace, and where.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TextError {
-    /// Offset in the text that was searched: the line given to [`marks`], or the text given to [`decode_text`].
+    /// Offset in the text that was searched: the line given to [`marks`], or the text given to
+    /// [`decode_text`].
     pub offset: usize,
     /// What is wrong there.
     pub kind: TextErrorKind,
@@ -211,20 +214,22 @@ impl<'a> CompressedText<'a> {
 
     /// Takes what can be had of the blob, also when the text is cut short.
     ///
-    /// When the length is wrong and there are more than [`DUMP_LIMIT_CHARACTERS`], only these are believed: behind them lies what
-    /// happened to be in the memory of the device.
+    /// When the length is wrong and there are more than [`DUMP_LIMIT_CHARACTERS`], only these are believed:
+    /// behind them lies what happened to be in the memory of the device.
     ///
     /// # Errors
     ///
     /// [`TextErrorKind::Empty`] or [`TextErrorKind::BufferTooSmall`].
     pub fn salvage(&self, word_size: WordSize, buffer: &mut [u8]) -> Result<Salvage, TextError> {
         let blob = self.bytes(buffer)?;
-        let salvage = lws::salvage(blob, word_size);
-        let printed = blob.get(..DUMP_LIMIT_CHARACTERS / 4 * 3);
-        match printed {
-            Some(printed) if salvage.findings.length.is_some() => Ok(lws::salvage(printed, word_size)),
-            _ => Ok(salvage),
+        let mut salvage = lws::salvage(blob, word_size);
+        let length = salvage.findings.length;
+        if let (Some(printed), Some(_)) = (blob.get(..DUMP_LIMIT_CHARACTERS / 4 * 3), length) {
+            salvage = lws::salvage(printed, word_size);
+            // The part may be a whole blob; the text is none all the same.
+            salvage.findings.length = length;
         }
+        Ok(salvage)
     }
 }
 
@@ -236,7 +241,8 @@ pub struct DecodedText<'a> {
 }
 
 impl<'a> DecodedText<'a> {
-    /// Where it lies in the line: from `~b#` to the end of the last number that can be read, and the space behind it.
+    /// Where it lies in the line: from `~b#` to the end of the last number that can be read, and the space
+    /// behind it.
     #[must_use]
     pub fn range(&self) -> Range<usize> {
         let Ok((_, mut addresses)) = self.parse() else {
@@ -317,15 +323,17 @@ impl Iterator for Addresses<'_> {
 
 impl core::iter::FusedIterator for Addresses<'_> {}
 
-/// Decodes a text by the rule of the reference decode tool: a whole blob in base64, with or without lead-in, and nothing else.
+/// Decodes a text by the rule of the reference decode tool: a whole blob in base64, with or without lead-in,
+/// and nothing else.
 ///
-/// `~` with any character and `#` at the start is the lead-in. Both base64 alphabets, spaces, tabs and line ends anywhere, and missing
-/// padding are accepted. The blob in it is decoded strictly, except that, like the reference, this allows whatever follows the size.
+/// `~` with any character and `#` at the start is the lead-in. Both base64 alphabets, spaces, tabs and line
+/// ends anywhere, and missing padding are accepted. The blob in it is decoded strictly, except that, like the
+/// reference, this allows whatever follows the size.
 ///
 /// # Errors
 ///
-/// [`TextErrorKind::TooShort`], [`TextErrorKind::TooLong`], [`TextErrorKind::NotBase64`], [`TextErrorKind::BufferTooSmall`] or
-/// [`TextErrorKind::Blob`].
+/// [`TextErrorKind::TooShort`], [`TextErrorKind::TooLong`], [`TextErrorKind::NotBase64`],
+/// [`TextErrorKind::BufferTooSmall`] or [`TextErrorKind::Blob`].
 ///
 /// ```
 /// use cairn_format::{WordSize, lws::log_line};
@@ -432,8 +440,8 @@ fn base64_end(text: &[u8]) -> usize {
     COMPRESSED_MARK.len() + characters + padding
 }
 
-/// The number at the start of `text` and how many digits it has. `None` when there is no digit, when the number passes 64 bits, or when
-/// a letter or digit that is not its own follows.
+/// The number at the start of `text` and how many digits it has. `None` when there is no digit, when the
+/// number passes 64 bits, or when a letter or digit that is not its own follows.
 fn leading_number(text: &[u8], radix: u32) -> Option<(u64, usize)> {
     let mut value = 0_u64;
     let mut digits = 0;
