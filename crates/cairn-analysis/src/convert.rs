@@ -195,3 +195,4 @@ fn image_map(map: &ImageMap) -> Result<Vec<u8>, Error> {
     cif::encode(&map, cif::Dialect::Canonical, &mut slots, &mut sink).map_err(Error::Cif)?;
     Ok(sink.0)
 }
+fn swift_json(_: &StackRecord, _: &Options<'_>) -> Result<Vec<u8>, Error> { Err(Error::NoArchitecture) }

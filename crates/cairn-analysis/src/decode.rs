@@ -141,16 +141,11 @@ impl std::error::Error for Error {}
 impl Record {
     /// What is wrong with it although something could be read.
     pub fn faults(&self) -> impl Iterator<Item = &Error> {
-        match self {
-            Self::Stack(stack) => {
-                let of_images = stack.images.iter().flat_map(|images| &images.faults);
-                stack.faults.iter().chain(of_images)
-            }
-            Self::Images(images) => {
-                let of_images = None.into_iter().flat_map(|images: &ImageMap| &images.faults);
-                images.faults.iter().chain(of_images)
-            }
-        }
+        let (of_stack, images) = match self {
+            Self::Stack(stack) => (&stack.faults[..], stack.images.as_ref()),
+            Self::Images(images) => (&[][..], Some(images)),
+        };
+        of_stack.iter().chain(images.into_iter().flat_map(|images| &images.faults))
     }
 }
 
@@ -352,3 +347,4 @@ pub fn guess(bytes: &[u8], options: &Options) -> Option<Format> {
     }
     image_map(bytes, &strict).is_ok_and(|map| !map.images.is_empty()).then_some(Format::Cif)
 }
+fn swift_json_record(_: &[u8], _: &Options) -> Result<StackRecord, Error> { Err(Error::SwiftJson(swift_json::Error)) }

@@ -49,7 +49,9 @@ impl FileSymbols {
             return Err(open_error("not a regular file".into()));
         }
         let word_size = word_size(path).map_err(|error| open_error(error.into()))?;
-        Loader::new(path).map(|loader| Self { loader, word_size }).map_err(open_error)
+        // The loader's own error cannot cross threads; its text can.
+        let loader = Loader::new(path).map_err(|error| open_error(error.to_string().into()))?;
+        Ok(Self { loader, word_size })
     }
 
     /// Width of an address in this file.
@@ -150,7 +152,7 @@ pub enum Error {
         /// The file.
         path: PathBuf,
         /// What failed.
-        source: Box<dyn StdError>,
+        source: Box<dyn StdError + Send + Sync>,
     },
 }
 

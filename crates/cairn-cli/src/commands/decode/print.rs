@@ -5,7 +5,7 @@ use std::collections::hash_map::Entry;
 use std::fmt;
 use std::io::{self, BufWriter, IsTerminal, Write};
 
-use anstream::AutoStream;
+use anstyle::Style;
 use cairn_analysis::convert;
 use cairn_analysis::decode::{Image, ImageMap, Record, StackRecord};
 use cairn_analysis::format::{AbsoluteAddress, Frame, StatedAddress, WordSize, cbf, xnu};
@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use super::input::Source;
 use super::{Decode, FormatName, OutputEncoding};
-use crate::output::{DIM, FUNCTION, Outcome, complain, printable};
+use crate::output::{Outcome, Palette, complain, printable};
 
 /// More frames of one stack than this are counted, not printed: a few bytes may claim 2^63.
 const MAX_FRAMES: usize = 1 << 16;
@@ -47,7 +47,7 @@ impl Place<'_> {
 
 /// Prints records in the way that the arguments ask for.
 pub(super) struct Printer {
-    output: BufWriter<AutoStream<io::Stdout>>,
+    output: BufWriter<io::Stdout>,
     /// Someone waits for each line: a terminal, or a pipe that is followed live.
     flush_lines: bool,
     mode: Mode,
@@ -76,7 +76,7 @@ impl Printer {
         let stdout = io::stdout();
         Self {
             flush_lines: stdout.is_terminal() || !io::stdin().is_terminal() && arguments.inputs.is_empty(),
-            output: BufWriter::with_capacity(1 << 16, AutoStream::auto(stdout)),
+            output: BufWriter::with_capacity(1 << 16, stdout),
             mode,
             symbols: symbols.map(|file| Symbols::new(file, arguments.load_address.unwrap_or(0))),
             architecture: arguments.architecture.clone(),
@@ -202,7 +202,7 @@ impl Printer {
             }
             (_, OutputEncoding::Base64) => writeln!(output, "{}", convert::base64_text(&converted.bytes))?,
             (_, OutputEncoding::Hex) => writeln!(output, "{}", Hex(&converted.bytes))?,
-            (_, OutputEncoding::Raw) => output.get_mut().as_inner_mut().write_all(&converted.bytes)?,
+            (_, OutputEncoding::Raw) => output.write_all(&converted.bytes)?,
         }
         Ok(if converted.losses.is_empty() { Outcome::Done } else { Outcome::Partly })
     }
@@ -213,11 +213,12 @@ struct Symbols {
     file: FileSymbols,
     load_address: u64,
     known: HashMap<u64, Vec<Location>>,
+    palette: Palette,
 }
 
 impl Symbols {
     fn new(file: FileSymbols, load_address: u64) -> Self {
-        Self { file, load_address, known: HashMap::new() }
+        Self { file, load_address, known: HashMap::new(), palette: Palette::of_stdout() }
     }
 
     fn locations(&mut self, frame: Frame) -> &[Location] {
@@ -234,30 +235,31 @@ impl Symbols {
 
     /// One line a frame, and one for each call inlined into it, as `addr2line -f -p -i` has it.
     fn write_frame(&mut self, output: &mut impl Write, frame: Frame) -> io::Result<()> {
+        let Palette { function, dim } = self.palette;
         let Some(address) = frame.address() else {
             return match frame {
-                Frame::Omitted(count) => writeln!(output, "    {DIM}... {count} frames omitted ...{DIM:#}"),
-                _ => writeln!(output, "    {DIM}... the stack goes on, but was not recorded{DIM:#}"),
+                Frame::Omitted(count) => writeln!(output, "    {dim}... {count} frames omitted ...{dim:#}"),
+                _ => writeln!(output, "    {dim}... the stack goes on, but was not recorded{dim:#}"),
             };
         };
         let locations = self.locations(frame);
         if locations.is_empty() {
-            return writeln!(output, "    {DIM}{address:#018x}{DIM:#} ??");
+            return writeln!(output, "    {dim}{address}{dim:#} ??");
         }
         for (index, location) in locations.iter().enumerate() {
             match index {
-                0 => write!(output, "    {DIM}{address:#018x}{DIM:#} ")?,
-                _ => write!(output, "    {:18} (inlined by) ", "")?,
+                0 => write!(output, "    {dim}{address}{dim:#} ")?,
+                _ => write!(output, "     (inlined by) ")?,
             }
-            write_location(output, location)?;
+            write_location(output, location, function)?;
         }
         Ok(())
     }
 }
 
-fn write_location(output: &mut impl Write, location: &Location) -> io::Result<()> {
+fn write_location(output: &mut impl Write, location: &Location, style: Style) -> io::Result<()> {
     let function = location.function.as_deref().unwrap_or("??");
-    write!(output, "{FUNCTION}{}{FUNCTION:#}", printable(function))?;
+    write!(output, "{style}{}{style:#}", printable(function))?;
     match (&location.file, location.line) {
         (Some(file), Some(line)) => writeln!(output, " at {}:{line}", printable(file)),
         (Some(file), None) => writeln!(output, " at {}", printable(file)),
@@ -281,11 +283,11 @@ fn totals_lines(
     mut symbols: Option<&mut Symbols>,
 ) -> io::Result<()> {
     for cluster in totals.clusters_by_size() {
-        write!(output, "{} bytes in {} ", cluster.size_bytes, allocations(cluster.count))?;
+        write!(output, "{} bytes in {}", cluster.size_bytes, allocations(cluster.count))?;
         match (cluster.count, cluster.smallest_bytes == cluster.largest_bytes) {
             (1, _) => writeln!(output)?,
-            (_, true) => writeln!(output, "of {}", cluster.smallest_bytes)?,
-            _ => writeln!(output, "of {} to {}", cluster.smallest_bytes, cluster.largest_bytes)?,
+            (_, true) => writeln!(output, " of {}", cluster.smallest_bytes)?,
+            _ => writeln!(output, " of {} to {}", cluster.smallest_bytes, cluster.largest_bytes)?,
         }
         for &address in cluster.stack {
             match &mut symbols {
