@@ -3,7 +3,7 @@
 use core::fmt;
 
 use super::{MAX_REPEATS, info_byte};
-use crate::{AbsoluteAddress, Frame, Sink, SinkFull, WordSize};
+use crate::{Frame, Sink, SinkFull, WordSize};
 
 /// Which writer's bytes to make. All three hold the same frames and are read by every version of Swift.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -125,13 +125,35 @@ pub struct Encoder<S> {
     sink: S,
     word_size: WordSize,
     dialect: Dialect,
-    first_address_written: bool,
+    /// Whether a relative address is allowed: in [`Dialect::Strict`] not for the first.
+    relative_allowed: bool,
     /// The last address written; relative operands count from it.
     base: u64,
-    /// The last frame written.
-    previous: Option<Frame>,
-    /// How often `previous` came again since.
+    /// Opcode and number of the last frame written; see `parts`.
+    previous: (u8, u64),
+    /// How often the last frame came again since.
     repeats: u64,
+}
+
+// The opcodes of the frames, each with the bits for the form and the operand length at zero.
+const NONE: u8 = 0x00;
+const TRUNCATED: u8 = 0x01;
+const PROGRAM_COUNTER: u8 = 0x10;
+const RETURN_ADDRESS: u8 = 0x20;
+const ASYNC_RESUME_POINT: u8 = 0x30;
+const ANY_ADDRESS: u8 = 0x30;
+const OMITTED: u8 = 0x40;
+
+/// A frame as opcode and number, so that one piece of code serves all three kinds of address.
+#[inline]
+const fn parts(frame: Frame) -> (u8, u64) {
+    match frame {
+        Frame::ProgramCounter(address) => (PROGRAM_COUNTER, address.value()),
+        Frame::ReturnAddress(address) => (RETURN_ADDRESS, address.value()),
+        Frame::AsyncResumePoint(address) => (ASYNC_RESUME_POINT, address.value()),
+        Frame::Omitted(count) => (OMITTED, count),
+        Frame::Truncated => (TRUNCATED, 0),
+    }
 }
 
 impl<S: Sink> Encoder<S> {
@@ -146,9 +168,9 @@ impl<S: Sink> Encoder<S> {
             sink,
             word_size,
             dialect,
-            first_address_written: false,
+            relative_allowed: dialect != Dialect::Strict,
             base: 0,
-            previous: None,
+            previous: (NONE, 0),
             repeats: 0,
         })
     }
@@ -160,12 +182,30 @@ impl<S: Sink> Encoder<S> {
     /// See [`EncodeError`]; the frame is then not in the record, and nothing else has changed.
     #[inline]
     pub fn push(&mut self, frame: Frame) -> Result<(), EncodeError> {
-        // The truncation mark is compared too, but `push_other` never leaves it to be repeated.
-        if self.previous == Some(frame) && frame != Frame::Truncated {
+        let parts = parts(frame);
+        if parts == self.previous && frame != Frame::Truncated {
             self.repeats = self.repeats.saturating_add(1);
             return Ok(());
         }
-        self.push_other(frame)
+        let (opcode, number) = parts;
+        let instruction = if opcode & ANY_ADDRESS != 0 && self.previous.0 != TRUNCATED {
+            self.address(opcode, number)?
+        } else {
+            match self.other(opcode, number)? {
+                Some(instruction) => instruction,
+                None => return Ok(()),
+            }
+        };
+        if self.repeats > 0 {
+            self.write_repeats()?;
+        }
+        self.sink.put_front(instruction.bytes, instruction.length)?;
+        self.previous = parts;
+        if opcode & ANY_ADDRESS != 0 {
+            self.base = number;
+            self.relative_allowed = true;
+        }
+        Ok(())
     }
 
     /// Adds the same frame `count` times, at the cost of one. With 0 nothing happens.
@@ -190,64 +230,54 @@ impl<S: Sink> Encoder<S> {
     /// [`EncodeError::SinkFull`].
     pub fn finish(mut self) -> Result<S, EncodeError> {
         self.write_repeats()?;
-        if self.previous != Some(Frame::Truncated) && self.dialect != Dialect::Swift62 {
+        if self.previous.0 != TRUNCATED && self.dialect != Dialect::Swift62 {
             self.sink.put(&[0x00])?;
         }
         Ok(self.sink)
     }
 
-    /// A frame that differs from the one before.
-    #[inline]
-    fn push_other(&mut self, frame: Frame) -> Result<(), EncodeError> {
-        if self.previous == Some(Frame::Truncated) {
-            return if self.dialect == Dialect::Strict { Err(EncodeError::AfterTruncated) } else { Ok(()) };
-        }
-        let instruction = match frame {
-            Frame::ProgramCounter(address) => self.address(0x10, address)?,
-            Frame::ReturnAddress(address) => self.address(0x20, address)?,
-            Frame::AsyncResumePoint(address) => self.address(0x30, address)?,
-            Frame::Omitted(count) => self.omit(count)?,
-            Frame::Truncated => Instruction::bare(0x01),
-        };
-        self.write_repeats()?;
-        self.sink.put_front(&instruction.bytes, instruction.length)?;
-        self.previous = Some(frame);
-        if let Some(address) = frame.address() {
-            self.base = address.value();
-            self.first_address_written = true;
-        }
-        Ok(())
-    }
-
     /// The shorter of the absolute and the relative form; on a tie the relative one, as Swift has it.
-    fn address(&self, opcode: u8, address: AbsoluteAddress) -> Result<Instruction, EncodeError> {
-        let address = address.value();
+    #[inline]
+    fn address(&self, opcode: u8, address: u64) -> Result<Instruction, EncodeError> {
         if address > self.word_size.max_address() {
             return Err(EncodeError::AddressTooWide);
         }
         let absolute = self.word_size.sign_extend(address);
         let relative = self.word_size.sign_extend(address.wrapping_sub(self.base));
-        let must_be_absolute = self.dialect == Dialect::Strict && !self.first_address_written;
-        Ok(if must_be_absolute || signed_bytes(absolute) < signed_bytes(relative) {
-            Instruction::with_operand(opcode | 0x08, absolute as u64, signed_bytes(absolute))
+        let (absolute_bytes, relative_bytes) = (signed_bytes(absolute), signed_bytes(relative));
+        let (opcode, operand, bytes) = if absolute_bytes < relative_bytes || !self.relative_allowed {
+            (opcode | 0x08, absolute, absolute_bytes)
         } else {
-            Instruction::with_operand(opcode, relative as u64, signed_bytes(relative))
-        })
+            (opcode, relative, relative_bytes)
+        };
+        Ok(Instruction::with_operand(opcode, operand as u64, bytes))
+    }
+
+    /// Everything that is rare: what is no address, and what comes after the truncation mark.
+    #[cold]
+    fn other(&self, opcode: u8, number: u64) -> Result<Option<Instruction>, EncodeError> {
+        match (self.previous.0, opcode) {
+            (TRUNCATED, _) if self.dialect == Dialect::Strict => Err(EncodeError::AfterTruncated),
+            (TRUNCATED, _) => Ok(None),
+            (_, OMITTED) => self.omit(number).map(Some),
+            _ => Ok(Some(Instruction::bare(TRUNCATED))),
+        }
     }
 
     /// Up to 31 inside the instruction. 32 would fit too, but Swift writes it outside and the bytes shall be the same.
     fn omit(&self, count: u64) -> Result<Instruction, EncodeError> {
         match count {
             0 => Err(EncodeError::OmittedNothing),
-            1..=31 => Ok(Instruction::bare(0x40 | (count as u8 - 1))),
+            1..=31 => Ok(Instruction::bare(OMITTED | (count as u8 - 1))),
             _ if self.dialect == Dialect::Strict && count > self.word_size.max_address() => {
                 Err(EncodeError::OmittedTooWide)
             }
-            _ => Ok(Instruction::with_operand(0x60, count, unsigned_bytes(count))),
+            _ => Ok(Instruction::with_operand(OMITTED | 0x20, count, unsigned_bytes(count))),
         }
     }
 
     /// Writes the waiting repeats, in portions that the readers of this dialect accept.
+    #[cold]
     fn write_repeats(&mut self) -> Result<(), EncodeError> {
         while self.repeats > 0 {
             let portion = self.repeats.min(self.longest_repeat());
@@ -255,7 +285,7 @@ impl<S: Sink> Encoder<S> {
                 1..=8 => Instruction::bare(0x80 | (portion as u8 - 1)),
                 _ => Instruction::with_operand(0x88, portion, unsigned_bytes(portion)),
             };
-            self.sink.put_front(&instruction.bytes, instruction.length)?;
+            self.sink.put_front(instruction.bytes, instruction.length)?;
             self.repeats -= portion;
         }
         Ok(())
@@ -274,22 +304,23 @@ impl<S: Sink> Encoder<S> {
 
 /// One instruction with its operand, so that the sink is called once for each.
 struct Instruction {
-    bytes: [u8; 16],
+    /// The opcode is the top byte, the operand follows.
+    bytes: u128,
     length: usize,
 }
 
 impl Instruction {
     const fn bare(opcode: u8) -> Self {
-        Self { bytes: ((opcode as u128) << 120).to_be_bytes(), length: 1 }
+        Self { bytes: (opcode as u128) << 120, length: 1 }
     }
 
     /// `operand_bytes` (1..=8) low bytes of `operand`, most significant first; the opcode carries their number less one.
+    #[inline]
     const fn with_operand(opcode: u8, operand: u64, operand_bytes: u32) -> Self {
         let opcode = opcode | (operand_bytes - 1) as u8;
-        // Moved to the top, so that the operand is always the first bytes, whatever their number. All in one integer:
-        // an array that is put together byte by byte would have to go through memory.
+        // Moved to the top, so that the operand comes right after the opcode, whatever its length.
         let operand = operand << (64 - 8 * operand_bytes);
-        let bytes = ((opcode as u128) << 120 | (operand as u128) << 56).to_be_bytes();
+        let bytes = (opcode as u128) << 120 | (operand as u128) << 56;
         Self { bytes, length: 1 + operand_bytes as usize }
     }
 }
