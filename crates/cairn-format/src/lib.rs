@@ -28,3 +28,8 @@ pub use frame::Frame;
 pub use module::Module;
 pub use sink::{CountingSink, Sink, SinkFull, SliceSink};
 pub use word_size::WordSize;
+
+/// Runs the example in the README as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

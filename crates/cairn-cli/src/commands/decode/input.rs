@@ -70,7 +70,7 @@ fn looks_like_text(argument: &str) -> bool {
     argument.contains("~m#")
         || argument.contains("~b#")
         || argument.trim_start().starts_with('{')
-        || (argument.len() >= 4 && !argument.starts_with('/') && argument.chars().all(is_bare))
+        || (argument.len() >= 2 && !argument.starts_with('/') && argument.chars().all(is_bare))
 }
 
 /// Reads one input to its end and hands every record to the printer.
