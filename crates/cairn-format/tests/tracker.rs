@@ -164,8 +164,11 @@ fn recording(events: &[Result<(&str, u64, u32), &str>], addresses: &[u64]) -> Ve
     writer.into_sink().into_written().to_vec()
 }
 
-/// The places of the stack at the end, by number of load.
-fn places(recording: &[u8], like_reference: bool) -> (Vec<Option<(usize, u64)>>, Vec<Option<Finding>>) {
+/// For each address of a stack: which load it was in, and the offset there.
+type Places = Vec<Option<(usize, u64)>>;
+
+/// The places of the stack at the end, and what was odd about each event.
+fn places(recording: &[u8], like_reference: bool) -> (Places, Vec<Option<Finding>>) {
     let mut slots = [ModuleSlot::EMPTY; 20];
     let mut timeline = Timeline::new(Reader::new(recording, Layout::WINDOWS_64), &mut slots);
     if like_reference {
@@ -361,7 +364,7 @@ fn write_events(events: &[(u64, Written)], layout: Layout) -> Vec<u8> {
 }
 
 /// The timeline by the rules and without cleverness: a list of what is loaded, looked through from end to end.
-fn model_places(events: &[(u64, Written)]) -> Vec<Vec<Option<(usize, u64)>>> {
+fn model_places(events: &[(u64, Written)]) -> Vec<Places> {
     let mut loaded: Vec<(usize, &str, u64, u64)> = Vec::new();
     let (mut loads, mut stacks) = (0, Vec::new());
     for (_, event) in events {

@@ -227,7 +227,7 @@ impl<'a> Reader<'a> {
     fn path(&mut self) -> Option<ModulePath<'a>> {
         let units = usize::from(u16::from_le_bytes(self.input.array()?));
         let width = self.layout.char_width;
-        Some(ModulePath::new(self.input.take(units * width.bytes())?, width))
+        Some(ModulePath::new(self.input.take(units.checked_mul(width.bytes())?)?, width))
     }
 
     fn addresses(&mut self) -> Option<Addresses<'a>> {
