@@ -212,8 +212,6 @@ impl<'s, 'a> Timeline<'s, 'a> {
             (finding, self.loaded_modules().rank_behind(module.range.first))
         };
         let index = self.used;
-        // The slot's own `nth_loaded` belongs to the list, not to the module.
-        module.nth_loaded = self.slots.get(index)?.nth_loaded;
         *self.slots.get_mut(index)? = module;
         self.used += 1;
         self.insert(rank, index);
