@@ -51,8 +51,9 @@ impl StreamSearcher {
             if rest.is_empty() {
                 return;
             }
-            // The carry could not take the whole chunk, so it had been cleared of all but MAX_OVERLAP_BYTES and now holds at
-            // least as many of the chunk. All that is needed again lies in the chunk, where the search goes on.
+            // The carry could not take the whole chunk, so it had been cleared of all but MAX_OVERLAP_BYTES and now
+            // holds at least as many of the chunk. All that is needed again lies in the chunk, where the search
+            // goes on.
             self.carried = 0;
         }
         self.search_chunk(chunk, chunk_offset, &mut on_block);
