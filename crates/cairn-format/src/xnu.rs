@@ -1,7 +1,7 @@
 //! XNU backtrace packing: kernel addresses in four bytes each.
 //!
-//! The XNU kernel stores backtraces as plain words, or as signed distances from the kernel's base address, half as big.
-//! [`Packer`] writes both into a buffer of the caller's; [`unpack`] and [`unpack_lenient`] read them back.
+//! The XNU kernel stores backtraces as plain words, or as signed distances from the kernel's base address, half as
+//! big. [`Packer`] writes both into a buffer of the caller's; [`unpack`] and [`unpack_lenient`] read them back.
 //!
 //! ```text
 //! BTP_NONE            | address: u64 LE | address: u64 LE | …
@@ -24,13 +24,14 @@
 //!
 //! # Where the kernel differs from what one would expect
 //!
-//! - The kernel's pack function writes an entry that fits exactly, but does not count it: `n` entries need `n * width + 1`
-//!   bytes. Here an entry that is written is counted; [`Capacity::Xnu`] reproduces the kernel's count.
-//! - An address out of reach of a signed 32-bit distance does not survive: x86-64 kernels store the distance of a fixed
-//!   function instead, arm64 release kernels keep the low 32 bits (debug kernels stop). Here it is an error, unless
-//!   [`OutOfReach`] says otherwise.
-//! - The kernel's unpack function passes over bytes behind the last whole entry; for plain words it even copies them into
-//!   the next slot without counting it. [`unpack`] refuses such a size, [`unpack_lenient`] reports the bytes.
+//! - The kernel's pack function writes an entry that fits exactly, but does not count it: `n` entries need `n *
+//!   width + 1` bytes. Here an entry that is written is counted; [`Capacity::Xnu`] reproduces the kernel's count.
+//! - An address out of reach of a signed 32-bit distance does not survive: x86-64 kernels store the distance of a
+//!   fixed function instead, arm64 release kernels keep the low 32 bits (debug kernels stop). Here it is an error,
+//!   unless [`OutOfReach`] says otherwise.
+//! - The kernel's unpack function passes over bytes behind the last whole entry; for plain words it even copies
+//!   them into the next slot without counting it. [`unpack`] refuses such a size, [`unpack_lenient`] reports the
+//!   bytes.
 
 use core::fmt;
 
@@ -65,7 +66,8 @@ pub enum Capacity {
     /// All of them.
     #[default]
     Exact,
-    /// All but one that ends at the very end of the buffer, as the kernel counts. That entry is in memory all the same.
+    /// All but one that ends at the very end of the buffer, as the kernel counts. That entry is in memory all the
+    /// same.
     Xnu,
 }
 
@@ -140,52 +142,67 @@ impl Packer {
         addresses: impl IntoIterator<Item = AbsoluteAddress>,
         buffer: &mut [u8],
     ) -> Result<Packed, PackError> {
+        match self.packing {
+            Packing::None => self.fill(addresses, buffer, |address, _| Ok(address.value().to_le_bytes())),
+            Packing::KernelOffset32 { kernel_base } => self
+                .fill(addresses, buffer, |address, offset| self.distance_entry(address, kernel_base, offset)),
+        }
+    }
+
+    /// Writes all addresses into `sink`, innermost first, and returns how many bytes that took. The capacity rule
+    /// does not matter here.
+    ///
+    /// # Errors
+    ///
+    /// [`PackErrorKind::OutOfReach`] as for [`pack`](Self::pack), [`PackErrorKind::SinkFull`] when the sink refuses
+    /// an entry. Whole entries were written before either.
+    pub fn encode(
+        &self,
+        addresses: impl IntoIterator<Item = AbsoluteAddress>,
+        sink: &mut impl Sink,
+    ) -> Result<usize, PackError> {
+        match self.packing {
+            Packing::None => put_all(addresses, sink, |address, _| Ok(address.value().to_le_bytes())),
+            Packing::KernelOffset32 { kernel_base } => {
+                put_all(addresses, sink, |address, offset| self.distance_entry(address, kernel_base, offset))
+            }
+        }
+    }
+
+    /// Fills a buffer with entries of one width, known when this is compiled, so that each is a single store.
+    #[inline]
+    fn fill<const WIDTH: usize>(
+        &self,
+        addresses: impl IntoIterator<Item = AbsoluteAddress>,
+        buffer: &mut [u8],
+        entry: impl Fn(AbsoluteAddress, usize) -> Result<[u8; WIDTH], PackError>,
+    ) -> Result<Packed, PackError> {
         let mut packed = Packed { size_bytes: 0, count: 0, truncated: false };
         let mut room = buffer;
         for address in addresses {
             // The first address that does not fit ends the packing, and so does the first that is not counted.
-            let Some((place, rest)) = room.split_at_mut_checked(self.packing.entry_bytes()) else {
+            let Some((place, rest)) = room.split_first_chunk_mut() else {
                 return Ok(Packed { truncated: true, ..packed });
             };
-            let (entry, width) = self.entry(address, packed.size_bytes)?;
-            place.copy_from_slice(entry.get(..width).unwrap_or_default());
+            *place = entry(address, packed.size_bytes)?;
             if rest.is_empty() && self.capacity == Capacity::Xnu {
                 return Ok(Packed { truncated: true, ..packed });
             }
-            packed.size_bytes += width;
+            packed.size_bytes += WIDTH;
             packed.count += 1;
             room = rest;
         }
         Ok(packed)
     }
 
-    /// Writes all addresses into `sink`, innermost first, and returns how many bytes that took. The capacity rule does
-    /// not matter here.
-    ///
-    /// # Errors
-    ///
-    /// [`PackErrorKind::OutOfReach`] as for [`pack`](Self::pack), [`PackErrorKind::SinkFull`] when the sink refuses an
-    /// entry. Whole entries were written before either.
-    pub fn encode(
+    /// The entry for an address as its distance from the kernel's base.
+    #[inline]
+    fn distance_entry(
         &self,
-        addresses: impl IntoIterator<Item = AbsoluteAddress>,
-        sink: &mut impl Sink,
-    ) -> Result<usize, PackError> {
-        let mut offset = 0;
-        for address in addresses {
-            let (entry, width) = self.entry(address, offset)?;
-            sink.put(entry.get(..width).unwrap_or_default())
-                .map_err(|_| PackError { offset, kind: PackErrorKind::SinkFull })?;
-            offset += width;
-        }
-        Ok(offset)
-    }
-
-    /// The bytes of one entry, and how many of them count.
-    fn entry(&self, address: AbsoluteAddress, offset: usize) -> Result<([u8; 8], usize), PackError> {
-        let Packing::KernelOffset32 { kernel_base } = self.packing else {
-            return Ok((address.value().to_le_bytes(), 8));
-        };
+        address: AbsoluteAddress,
+        kernel_base: AbsoluteAddress,
+        offset: usize,
+    ) -> Result<[u8; 4], PackError> {
         let distance = |address: AbsoluteAddress| address.value().wrapping_sub(kernel_base.value()) as i64;
         let mut stored = distance(address);
         if i32::try_from(stored).is_err() {
@@ -197,8 +214,22 @@ impl Packer {
                 OutOfReach::KeepLow32 => {}
             }
         }
-        Ok((stored.to_le_bytes(), 4))
+        Ok((stored as i32).to_le_bytes())
     }
+}
+
+fn put_all<const WIDTH: usize>(
+    addresses: impl IntoIterator<Item = AbsoluteAddress>,
+    sink: &mut impl Sink,
+    entry: impl Fn(AbsoluteAddress, usize) -> Result<[u8; WIDTH], PackError>,
+) -> Result<usize, PackError> {
+    let mut offset = 0;
+    for address in addresses {
+        let bytes = entry(address, offset)?;
+        sink.put(&bytes).map_err(|_| PackError { offset, kind: PackErrorKind::SinkFull })?;
+        offset += WIDTH;
+    }
+    Ok(offset)
 }
 
 /// Reads a packed backtrace. Take only as many as there are slots with [`Iterator::take`].
@@ -230,8 +261,8 @@ pub const fn unpack_lenient(packed: &[u8], packing: Packing) -> Addresses<'_> {
     Addresses { entries, trailing, packing }
 }
 
-/// Iterates over the addresses of a packed backtrace, innermost first. They are return addresses, except that the kernel
-/// puts the program counter first when it was interrupted.
+/// Iterates over the addresses of a packed backtrace, innermost first. They are return addresses, except that the
+/// kernel puts the program counter first when it was interrupted.
 #[derive(Clone, Debug)]
 pub struct Addresses<'a> {
     /// Always whole entries.

@@ -164,8 +164,11 @@ fn recording(events: &[Result<(&str, u64, u32), &str>], addresses: &[u64]) -> Ve
     writer.into_sink().into_written().to_vec()
 }
 
-/// The places of the stack at the end, by number of load.
-fn places(recording: &[u8], like_reference: bool) -> (Vec<Option<(usize, u64)>>, Vec<Option<Finding>>) {
+/// For each address of a stack: which load it was in, and the offset there.
+type Places = Vec<Option<(usize, u64)>>;
+
+/// The places of the stack at the end, and what was odd about each event.
+fn places(recording: &[u8], like_reference: bool) -> (Places, Vec<Option<Finding>>) {
     let mut slots = [ModuleSlot::EMPTY; 20];
     let mut timeline = Timeline::new(Reader::new(recording, Layout::WINDOWS_64), &mut slots);
     if like_reference {
@@ -272,6 +275,17 @@ fn running_out_of_slots_says_where() {
 }
 
 #[test]
+fn a_guess_prefers_the_farthest_and_then_the_first() {
+    let guess = Layout::guess(b"\x09");
+    assert_eq!((guess.layout, guess.whole), (Layout::WINDOWS_64, false));
+    let load = (1_700_000_000_123_456_789, Written::Loaded("/usr/lib/libb.so".into(), 0x5655_6000, 0x3_1000));
+    let mut recording = write_events(&vec![load; 3], Layout::OTHER_32);
+    recording.pop();
+    let guess = Layout::guess(&recording);
+    assert_eq!((guess.layout, guess.whole), (Layout::OTHER_32, false));
+}
+
+#[test]
 fn paths_decode_what_they_can() {
     let check = |units: &[u16], expected: &str, lossless| {
         let bytes: Vec<u8> = units.iter().flat_map(|unit| unit.to_le_bytes()).collect();
@@ -281,6 +295,7 @@ fn paths_decode_what_they_can() {
     check(&[0x41, 0xd834, 0xdd1e, 0x42], "A\u{1d11e}B", true);
     check(&[0xd834, 0x42], "\u{fffd}B", false);
     check(&[0xdd1e, 0xd834, 0xd834, 0xdd1e], "\u{fffd}\u{fffd}\u{1d11e}", false);
+    check(&[0xd834, 0xe000], "\u{fffd}\u{e000}", false);
     check(&[0x41, 0xd834], "A\u{fffd}", false);
     check(&[0xfffd], "\u{fffd}", true);
     let path = ModulePath::new(b"A\0\0\0\0\xd8\0\0\0\0\x11\0B", CharWidth::Four);
@@ -361,7 +376,7 @@ fn write_events(events: &[(u64, Written)], layout: Layout) -> Vec<u8> {
 }
 
 /// The timeline by the rules and without cleverness: a list of what is loaded, looked through from end to end.
-fn model_places(events: &[(u64, Written)]) -> Vec<Vec<Option<(usize, u64)>>> {
+fn model_places(events: &[(u64, Written)]) -> Vec<Places> {
     let mut loaded: Vec<(usize, &str, u64, u64)> = Vec::new();
     let (mut loads, mut stacks) = (0, Vec::new());
     for (_, event) in events {

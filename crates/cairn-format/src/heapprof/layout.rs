@@ -2,7 +2,8 @@
 
 use crate::{AbsoluteAddress, Frame, WordSize};
 
-/// The most callers a block can have and still be found: searches take 99 words and more between the magics for chance.
+/// The most callers a block can have and still be found: searches take 99 words and more between the magics for
+/// chance.
 pub const MAX_CALLERS: usize = 97;
 
 const START_MAGIC: u64 = 0x5061_6548;

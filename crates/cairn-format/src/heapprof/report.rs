@@ -2,16 +2,16 @@
 //!
 //! 1. group the blocks by their callers, all of them, zeros and garbage included;
 //! 2. sum the sizes of each group;
-//! 3. sort by (sum, callers), largest first, where callers compare word by word and a shorter list that is a prefix comes
-//!    before the longer one;
+//! 3. sort by (sum, callers), largest first, where callers compare word by word and a shorter list that is a prefix
+//!    comes before the longer one;
 //! 4. [`write_cluster`] for each.
 
 use core::fmt;
 
 use crate::AbsoluteAddress;
 
-/// What part of `total` bytes a cluster of `sum` bytes is, in whole percent, rounded down. `None` when `total` is zero, where
-/// the reference stops with a division error.
+/// What part of `total` bytes a cluster of `sum` bytes is, in whole percent, rounded down. `None` when `total` is
+/// zero, where the reference stops with a division error.
 ///
 /// Computed in double precision like the reference's, so that the same numbers come out for garbage sizes too.
 ///
@@ -28,8 +28,8 @@ pub fn percent(sum: u128, total: u128) -> Option<u64> {
 /// Writes one cluster the way the reference's report does: a line `<percent>% <sum> [<sizes>]`, then a line
 /// `  0x<address> <symbol>` for each caller that is not zero.
 ///
-/// Sizes are given in the order of the dump. `symbol` writes the text for an address. Of sizes from 2^63 the reference
-/// (Python 2) shows a trailing `L`, and so does this.
+/// Sizes are given in the order of the dump. `symbol` writes the text for an address. Of sizes from 2^63 the
+/// reference (Python 2) shows a trailing `L`, and so does this.
 ///
 /// # Errors
 ///

@@ -1,7 +1,7 @@
 //! The two searches, as one resumable state machine over windows of a dump.
 //!
-//! Everything a search remembers is a position from the start of the dump, so that it can go on in the next window as if
-//! there had been only one. It asks for at most [`MAX_OVERLAP_BYTES`] of what it has already seen.
+//! Everything a search remembers is a position from the start of the dump, so that it can go on in the next window
+//! as if there had been only one. It asks for at most [`MAX_OVERLAP_BYTES`] of what it has already seen.
 //!
 //! ```text
 //!   robust                                              compat
@@ -59,9 +59,10 @@ impl Search {
         Self { layout, rule: Rule::Robust(Alignment::Word) }
     }
 
-    /// Finds what the reference's search finds, in the same order, faults included, except that a start magic directly in
-    /// front of an end magic is passed over, where the reference stops with an error. Like the reference it knows
-    /// little-endian memory only and looks at every byte, so it takes just the word size from `layout`.
+    /// Finds what the reference's search finds, in the same order, faults included, except that a start magic
+    /// directly in front of an end magic is passed over, where the reference stops with an error. Like the
+    /// reference it knows little-endian memory only and looks at every byte, so it takes just the word size from
+    /// `layout`.
     ///
     /// ```
     /// use cairn_format::heapprof::{Layout, Search};
@@ -173,8 +174,9 @@ pub struct Searcher {
 }
 
 impl Searcher {
-    /// The next block in `window`, whose first byte is `window_offset` bytes from the start of the dump; `None` when the
-    /// window has no further one that can be told without the bytes behind it. `last` says that no bytes follow.
+    /// The next block in `window`, whose first byte is `window_offset` bytes from the start of the dump; `None`
+    /// when the window has no further one that can be told without the bytes behind it. `last` says that no bytes
+    /// follow.
     ///
     /// Call it until it returns `None`, then go on with the next window, which must start at or before
     /// [`needed_from`](Self::needed_from): an overlap of [`MAX_OVERLAP_BYTES`] is always enough.
@@ -391,7 +393,8 @@ impl core::error::Error for WindowGap {}
 
 /// How many blocks have how many callers: one pass to learn what most have, a second to keep just those.
 ///
-/// An allocator gives all its blocks the same number of callers, so a block with another number is mostly a chance find.
+/// An allocator gives all its blocks the same number of callers, so a block with another number is mostly a chance
+/// find.
 ///
 /// ```
 /// use cairn_format::heapprof::{CallerCounts, Layout, Search};

@@ -42,21 +42,21 @@ impl StreamSearcher {
     /// Searches the next bytes of the dump. Blocks come in ascending order, each as soon as it is certain.
     pub fn push(&mut self, chunk: &[u8], mut on_block: impl FnMut(Block<'_>)) {
         let chunk_offset = self.pushed;
-        let mut rest = chunk;
-        while self.carried > 0 && !rest.is_empty() {
-            if self.carry.len() - self.carried < rest.len() {
+        if self.carried > 0 {
+            if self.carry.len() - self.carried < chunk.len() {
                 self.drop_unneeded();
             }
-            rest = self.top_up(rest);
+            let rest = self.top_up(chunk);
             self.search_carry(false, &mut on_block);
-            // Once all that is needed again lies in the chunk, the search goes on there.
-            if self.searcher.needed_from() >= chunk_offset && !rest.is_empty() {
-                self.carried = 0;
+            if rest.is_empty() {
+                return;
             }
+            // The carry could not take the whole chunk, so it had been cleared of all but MAX_OVERLAP_BYTES and now
+            // holds at least as many of the chunk. All that is needed again lies in the chunk, where the search
+            // goes on.
+            self.carried = 0;
         }
-        if self.carried == 0 {
-            self.search_chunk(chunk, chunk_offset, &mut on_block);
-        }
+        self.search_chunk(chunk, chunk_offset, &mut on_block);
     }
 
     /// Ends the dump: blocks that hung on what might have followed are told now.
@@ -76,7 +76,6 @@ impl StreamSearcher {
         while let Ok(Some(block)) = self.searcher.next_block(chunk, chunk_offset, false) {
             on_block(block);
         }
-        self.pushed = chunk_offset.saturating_add(chunk.len() as u64);
         let needed =
             usize::try_from(self.searcher.needed_from().saturating_sub(chunk_offset)).unwrap_or(chunk.len());
         self.top_up(chunk.get(needed..).unwrap_or_default());

@@ -47,7 +47,8 @@ impl HeaderWriter {
     ///
     /// # Errors
     ///
-    /// [`WriteError`] for more callers than places, a number that a word cannot hold (nothing is written then), or a full sink.
+    /// [`WriteError`] for more callers than places, a number that a word cannot hold (nothing is written then), or
+    /// a full sink.
     pub fn encode(
         &self,
         size_bytes: u64,
@@ -71,13 +72,13 @@ impl HeaderWriter {
         Ok(())
     }
 
-    /// Writes the header to the start of `memory` the way the reference does: places of callers beyond `callers` and the
-    /// padding keep what they hold.
+    /// Writes the header to the start of `memory` the way the reference does: places of callers beyond `callers`
+    /// and the padding keep what they hold.
     ///
     /// # Errors
     ///
-    /// [`WriteError`] for more callers than places, a number that a word cannot hold, or too little memory; nothing is
-    /// written then.
+    /// [`WriteError`] for more callers than places, a number that a word cannot hold, or too little memory; nothing
+    /// is written then.
     pub fn write_in_place(
         &self,
         size_bytes: u64,

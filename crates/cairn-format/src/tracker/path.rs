@@ -22,8 +22,8 @@ impl CharWidth {
     }
 }
 
-/// The path of a module, as raw bytes. Two are equal when they are exactly the same, upper and lower case and all: that is
-/// how the reference finds the module of an unload.
+/// The path of a module, as raw bytes. Two are equal when they are exactly the same, upper and lower case and all:
+/// that is how the reference finds the module of an unload.
 ///
 /// ```
 /// use cairn_format::tracker::{CharWidth, ModulePath};
@@ -69,8 +69,8 @@ impl<'a> ModulePath<'a> {
         Chars { bytes: self.bytes, width: self.width, lossy: false }
     }
 
-    /// Whether all units stand for characters, so that [`chars`](Self::chars) and `Display` tell all there is. Windows does
-    /// not insist on that.
+    /// Whether all units stand for characters, so that [`chars`](Self::chars) and `Display` tell all there is.
+    /// Windows does not insist on that.
     #[must_use]
     pub fn is_lossless(&self) -> bool {
         let mut chars = self.chars();

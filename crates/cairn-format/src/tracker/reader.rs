@@ -24,8 +24,8 @@ impl Layout {
     /// A 32-bit program elsewhere.
     pub const OTHER_32: Self = Self { word_size: WordSize::Bits32, char_width: CharWidth::Four };
 
-    /// The first of the four layouts that reads the recording to its end, in the order in which they stand above. When
-    /// none does, the one that gets farthest.
+    /// The first of the four layouts that reads the recording to its end, in the order in which they stand above.
+    /// When none does, the one that gets farthest.
     ///
     /// ```
     /// use cairn_format::tracker::Layout;
@@ -138,8 +138,8 @@ impl core::iter::FusedIterator for Addresses<'_> {}
 /// Iterates over the events of a recording.
 ///
 /// The first event that is cut or unknown is an error, and the iterator ends behind it: nothing marks the start of an
-/// event, so what follows cannot be trusted. Strict readers `collect` into a `Result`; lenient ones keep what came before,
-/// for which [`salvage`](Self::salvage) is a shorthand.
+/// event, so what follows cannot be trusted. Strict readers `collect` into a `Result`; lenient ones keep what came
+/// before, for which [`salvage`](Self::salvage) is a shorthand.
 ///
 /// ```
 /// use cairn_format::tracker::{Layout, ReadErrorKind, Reader};
@@ -165,8 +165,8 @@ impl<'a> Reader<'a> {
         Self { input: ByteReader::new(recording), layout, like_reference: false, ended: false }
     }
 
-    /// Reads as the reference's player does: an event of unknown code is skipped after 9 bytes, a stack that is cut behind
-    /// its timestamp has no addresses, other cut events are dropped, and nothing is an error.
+    /// Reads as the reference's player does: an event of unknown code is skipped after 9 bytes, a stack that is cut
+    /// behind its timestamp has no addresses, other cut events are dropped, and nothing is an error.
     #[must_use]
     pub const fn like_reference(self) -> Self {
         Self { like_reference: true, ..self }
@@ -227,7 +227,7 @@ impl<'a> Reader<'a> {
     fn path(&mut self) -> Option<ModulePath<'a>> {
         let units = usize::from(u16::from_le_bytes(self.input.array()?));
         let width = self.layout.char_width;
-        Some(ModulePath::new(self.input.take(units * width.bytes())?, width))
+        Some(ModulePath::new(self.input.take(units.checked_mul(width.bytes())?)?, width))
     }
 
     fn addresses(&mut self) -> Option<Addresses<'a>> {

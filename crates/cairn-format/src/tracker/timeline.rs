@@ -1,11 +1,11 @@
 //! Which module was where when: intervals of modules, and stacks resolved at their place in the file.
 //!
-//! The crate has no memory of its own, so the caller lends slots, one for each *load* of a module. Running out of them is an
-//! error, and [`Reader::count_loads`] tells beforehand how many it takes. (The other way, scanning the recording again from
-//! the start for each stack, needs no slots and quadratic time.)
+//! The crate has no memory of its own, so the caller lends slots, one for each *load* of a module. Running out of
+//! them is an error, and [`Reader::count_loads`] tells beforehand how many it takes. (The other way, scanning the
+//! recording again from the start for each stack, needs no slots and quadratic time.)
 //!
-//! The loaded modules are kept as a list of slot numbers in ascending order of address. Its n-th entry lives in the field
-//! `nth_loaded` of the n-th slot, so that the caller lends one slice and not two:
+//! The loaded modules are kept as a list of slot numbers in ascending order of address. Its n-th entry lives in the
+//! field `nth_loaded` of the n-th slot, so that the caller lends one slice and not two:
 //!
 //! ```text
 //!   slots:       0: B.dll 0x3000, gone   1: A.exe 0x1000   2: D.dll 0x3000   3: B.dll 0x2000   (4 loads, 3 are loaded)
@@ -85,8 +85,8 @@ impl Range {
         self.contains(other.first) || other.contains(self.first)
     }
 
-    /// Whether the reference's player takes the two for the same key of its map. It compares the last address of one with
-    /// the first of the other, where the "last" of an empty range lies before its first.
+    /// Whether the reference's player takes the two for the same key of its map. It compares the last address of
+    /// one with the first of the other, where the "last" of an empty range lies before its first.
     const fn is_same_key(self, other: Self) -> bool {
         self.last() >= other.first && other.last() >= self.first
     }
@@ -135,10 +135,11 @@ pub enum Change<'t, 'a> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Finding {
-    /// The same module was loaded at the same place without an unload between. Usual at the start of a recording, where
-    /// modules are listed both as they come and as they are there. The earlier interval ends here.
+    /// The same module was loaded at the same place without an unload between. Usual at the start of a recording,
+    /// where modules are listed both as they come and as they are there. The earlier interval ends here.
     ListedAgain,
-    /// So many other modules were still loaded where this one came; their unloads were missed. Their intervals end here.
+    /// So many other modules were still loaded where this one came; their unloads were missed. Their intervals end
+    /// here.
     Overlapped(usize),
     /// The path of an unload is not that of a loaded module, by exact comparison.
     UnknownPath,
@@ -151,7 +152,8 @@ impl<'s, 'a> Timeline<'s, 'a> {
     }
 
     /// Resolves as the reference's player does: a module loaded over another takes over the other's range and not its
-    /// own, so that [`ModulePlace::offset`] may be meaningless (it wraps). Only the lowest of several others gives way.
+    /// own, so that [`ModulePlace::offset`] may be meaningless (it wraps). Only the lowest of several others gives
+    /// way.
     #[must_use]
     pub fn like_reference(self) -> Self {
         Self { like_reference: true, ..self }
@@ -212,8 +214,6 @@ impl<'s, 'a> Timeline<'s, 'a> {
             (finding, self.loaded_modules().rank_behind(module.range.first))
         };
         let index = self.used;
-        // The slot's own `nth_loaded` belongs to the list, not to the module.
-        module.nth_loaded = self.slots.get(index)?.nth_loaded;
         *self.slots.get_mut(index)? = module;
         self.used += 1;
         self.insert(rank, index);

@@ -6,7 +6,7 @@ use super::{
     path::{CharWidth, ModulePath},
     reader::{Event, Layout, Record},
 };
-use crate::{AbsoluteAddress, Sink, SinkFull};
+use crate::{AbsoluteAddress, Sink, SinkFull, WordSize};
 
 /// The longest path that the reference's player has room for, in units. It does not check.
 pub const MAX_PATH_UNITS: usize = 1024;
@@ -19,8 +19,8 @@ const _: () = assert!(MAX_STACK_ADDRESSES <= u16::MAX as usize);
 
 /// Writes events into a [`Sink`].
 ///
-/// It refuses what the reference's player cannot take. An event that is refused leaves no trace; when the sink is full, the
-/// event may be cut, and nothing more is written behind it, so that readers keep everything before.
+/// It refuses what the reference's player cannot take. An event that is refused leaves no trace; when the sink is
+/// full, the event may be cut, and nothing more is written behind it, so that readers keep everything before.
 ///
 /// ```
 /// use cairn_format::{AbsoluteAddress, SliceSink, tracker::{Layout, Writer}};
@@ -187,8 +187,12 @@ impl<S: Sink> Writer<S> {
     }
 
     fn put_word(&mut self, address: AbsoluteAddress) -> Result<(), WriteError> {
-        let bytes = address.value().to_le_bytes();
-        self.put(bytes.get(..self.layout.word_size.bytes()).unwrap_or_default())
+        // Checked before, so nothing is cut off.
+        match self.layout.word_size {
+            WordSize::Bits64 => self.put(&address.value().to_le_bytes()),
+            WordSize::Bits32 => self.put(&(address.value() as u32).to_le_bytes()),
+            WordSize::Bits16 => self.put(&(address.value() as u16).to_le_bytes()),
+        }
     }
 
     fn put(&mut self, bytes: &[u8]) -> Result<(), WriteError> {
