@@ -41,6 +41,7 @@ pub trait Sink {
 }
 
 impl<S: Sink + ?Sized> Sink for &mut S {
+    #[inline]
     fn put(&mut self, bytes: &[u8]) -> Result<(), SinkFull> {
         (**self).put(bytes)
     }
@@ -101,6 +102,7 @@ impl<'a> SliceSink<'a> {
 }
 
 impl Sink for SliceSink<'_> {
+    #[inline]
     fn put(&mut self, bytes: &[u8]) -> Result<(), SinkFull> {
         let end = self.used.checked_add(bytes.len()).ok_or(SinkFull)?;
         self.buffer.get_mut(self.used..end).ok_or(SinkFull)?.copy_from_slice(bytes);
@@ -133,6 +135,7 @@ pub struct CountingSink {
 }
 
 impl Sink for CountingSink {
+    #[inline]
     fn put(&mut self, bytes: &[u8]) -> Result<(), SinkFull> {
         self.count = self.count.checked_add(bytes.len()).ok_or(SinkFull)?;
         Ok(())
