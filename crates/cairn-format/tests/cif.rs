@@ -92,7 +92,7 @@ fn owned(image: &cairn_format::cif::Image<'_>) -> OwnedImage {
     let path = module.path.map(|path| {
         let bytes: Vec<u8> = path.bytes().collect();
         assert_eq!(bytes.len(), path.len());
-        assert!(path == &*bytes);
+        assert!(path == bytes[..]);
         assert_eq!(path.to_string(), String::from_utf8_lossy(&bytes));
         bytes
     });
@@ -739,10 +739,10 @@ fn the_longest_path_is_written_and_read_and_one_byte_more_is_not() {
         platform: String::new(),
         images: vec![OwnedImage::default()],
     };
-    map.images[0].path = Some(vec![b'x'; MAX_PATH_BYTES]);
+    map.images[0].path = Some(vec![b'x'; MAX_PATH_BYTES as usize]);
     let bytes = map.encode(Dialect::Canonical).unwrap();
     assert_eq!(decode_strict(&bytes), Ok(map.clone()));
-    map.images[0].path = Some(vec![b'x'; MAX_PATH_BYTES + 1]);
+    map.images[0].path = Some(vec![b'x'; MAX_PATH_BYTES as usize + 1]);
     assert_eq!(map.encode(Dialect::Canonical), Err(EncodeErrorKind::PathTooLong));
     let bytes = map.encode(Dialect::Swift62).unwrap();
     assert_eq!(decode_strict(&bytes).unwrap_err().kind, DecodeErrorKind::PathTooLong);
@@ -800,7 +800,8 @@ fn one_image(info: u8, addresses: &[u8]) -> Vec<u8> {
 #[test]
 fn addresses_must_be_of_the_word() {
     use DecodeErrorKind as Kind;
-    let cases: [(u8, &[u8], Result<(u64, u64), Kind>); 16] = [
+    type BaseAndEnd = Result<(u64, u64), DecodeErrorKind>;
+    let cases: [(u8, &[u8], BaseAndEnd); 16] = [
         (0, b"\x08\x7f\x00\x10", Ok((0x7f00, 0x7f10))),
         (0, b"\x08\xff\x00\x10", Ok((0xff00, 0xff10))),
         (0, b"\x00\xff\x00", Ok((0xffff, 0xffff))),

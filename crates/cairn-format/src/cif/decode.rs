@@ -67,7 +67,7 @@ impl Image<'_> {
 /// assert_eq!(second.findings()[0].kind, DecodeErrorKind::UnknownPrefixCode);
 ///
 /// let error = decoder.next().unwrap().unwrap_err();
-/// assert_eq!(error.to_string(), "image map, byte 36: the input ends too early");
+/// assert_eq!(error.to_string(), "image map, byte 37: the input ends too early");
 /// assert!(decoder.next().is_none());
 /// # Ok::<(), cairn_format::cif::DecodeError>(())
 /// ```
@@ -265,7 +265,7 @@ impl<'a> Decoder<'a> {
         let start = self.reader.position();
         let reader = PathReader::new(self.input, self.reader, self.slots, self.assigned);
         let PathResult { rest, assigned, text_length, problem } = reader.read();
-        let text_length = text_length as usize;
+        let text_length = usize::try_from(text_length).unwrap_or(usize::MAX);
         self.reader = rest;
         self.assigned = assigned;
         if let Some(problem) = problem {

@@ -11,6 +11,7 @@ use crate::{AbsoluteAddress, Module, Sink, SinkFull, WordSize};
 
 /// Whose bytes the encoder writes.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Hash, Debug)]
+#[non_exhaustive]
 pub enum Dialect {
     /// Right in every case, and read back right by Swift 6.2.3 as well.
     #[default]
@@ -59,7 +60,7 @@ pub enum Dialect {
 ///     sink.written(),
 ///     b"\x02\x05Linux\x02\
 ///       \x09\x10\x00\x01\x00\x00\x0a/opt/x/app\x00\
-///       \x09\x20\x00\x01\x00\x00\xa1\x08/libx.so\x00"
+///       \x09\x20\x00\x01\x00\x00\xa1\x80\x04x.so\x00"
 /// );
 /// # Ok::<(), cif::EncodeError>(())
 /// ```
@@ -147,7 +148,7 @@ impl<S: Sink + ?Sized> ImageEncoder<'_, '_, S> {
         if core::str::from_utf8(path).is_err() {
             return Err(EncodeErrorKind::PathNotUtf8);
         }
-        if self.dialect == Dialect::Canonical && path.len() > MAX_PATH_BYTES {
+        if self.dialect == Dialect::Canonical && path.len() as u64 > MAX_PATH_BYTES {
             return Err(EncodeErrorKind::PathTooLong);
         }
         let mut rest = path;

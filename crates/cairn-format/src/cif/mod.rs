@@ -10,7 +10,7 @@
 //!
 //! let input = b"\x02\x05Linux\x02\
 //!     \x09\x10\x00\x01\x00\x00\x0a/opt/x/app\x00\
-//!     \x09\x20\x00\x01\x00\x00\xa1\x08/libx.so\x00";
+//!     \x09\x20\x00\x01\x00\x00\xa1\x80\x04x.so\x00";
 //! let mut slots = [DecoderSlot::EMPTY; 16];
 //! for image in Decoder::strict(input, &mut slots)? {
 //!     let module = image?.module;
@@ -36,9 +36,9 @@
 //! 00                      end of the path
 //!
 //! 09 20 00 01 00 00     image 2: another absolute base; r = 1 would count it from the base before
-//! a1                      path: the text of code 33,
-//! 08 2f 6c 69 62 ...      then "/libx.so"
-//! 00
+//! a1                      path: the text of code 33, "/opt/x",
+//! 80                      that of code 0, "/lib",
+//! 04 78 2e 73 6f 00       and "x.so"
 //! ```
 //!
 //! Path opcodes:
@@ -57,7 +57,8 @@
 //! in string data, except its first byte, assigns the next code to the text from the start of the path's string data up to
 //! there. Text that was expanded before the string data does not belong to it; text expanded in its middle does.
 //!
-//! A writer takes the longest prefix known so far, byte by byte: `/library` is code 0 and `rary`.
+//! A writer takes the longest prefix known so far, again and again until none fits, and does not care where a component
+//! ends: `/library` is code 0 and `rary`.
 //!
 //! # Where the published document and Swift differ
 //!
@@ -111,7 +112,7 @@ pub const MAX_BUILD_ID_BYTES: u64 = 1024;
 /// The longest text of a path that is accepted here.
 ///
 /// Linux and macOS end at 4096 bytes. Windows takes 32767 UTF-16 units, at most 98301 bytes of UTF-8.
-pub const MAX_PATH_BYTES: usize = 1 << 17;
+pub const MAX_PATH_BYTES: u64 = 1 << 17;
 
 /// A map to be written.
 ///

@@ -92,7 +92,7 @@ impl<'a> PathReader<'a> {
                 }
             }
         }
-        if self.text_length as usize > MAX_PATH_BYTES {
+        if u64::from(self.text_length) > MAX_PATH_BYTES {
             self.report(self.reader.position().saturating_sub(1), DecodeErrorKind::PathTooLong);
         }
         PathResult {
