@@ -1,2 +1,103 @@
-//! Chores.
-fn main() {}
+//! Chores of the workspace, behind one door: `cargo xtask help` lists them.
+//!
+//! A chore is a function from its arguments to an [`Outcome`]; to add one, write `xtask/src/<chore>.rs` with a
+//! `pub(crate) fn run(arguments: &[String]) -> Outcome` and give it a line in [`CHORES`]. Chores start the tools a
+//! contributor would start by hand, and print each command first, so that every step can be repeated without xtask.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "chores talk to whoever started them")]
+
+mod cargo_chores;
+mod check_rooms;
+mod ci;
+mod debian;
+mod fuzz_smoke;
+mod portability;
+mod process;
+
+use std::process::ExitCode;
+
+use process::{Failure, Outcome};
+
+/// One chore: `cargo xtask <name> [arguments]`.
+struct Chore {
+    name: &'static str,
+    run: fn(&[String]) -> Outcome,
+    help: &'static str,
+}
+
+/// All chores, in the order in which `help` shows them.
+const CHORES: &[Chore] = &[
+    Chore { name: "ci", run: ci::run, help: "everything below that CI runs; the tests come last" },
+    Chore { name: "fmt", run: cargo_chores::fmt, help: "format all code; --check only reports" },
+    Chore { name: "lint", run: cargo_chores::lint, help: "clippy on every target, warnings are errors" },
+    Chore { name: "doc", run: cargo_chores::doc, help: "build the documentation, warnings are errors" },
+    Chore {
+        name: "check-rooms",
+        run: check_rooms::run,
+        help: "compare crates, edges and crate attributes with the table of rooms",
+    },
+    Chore {
+        name: "portability",
+        run: portability::run,
+        help: "[aarch64 armv7 s390x bare-metal]: run the portable crates' tests on other processors (Debian)",
+    },
+    Chore {
+        name: "fuzz-smoke",
+        run: fuzz_smoke::run,
+        help: "[--seconds N] [target...]: run each fuzz target for a few seconds on its corpus",
+    },
+    Chore { name: "test", run: cargo_chores::test, help: "cargo test --workspace" },
+    Chore { name: "help", run: help, help: "this list" },
+];
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match dispatch(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("xtask: {failure}");
+            failure.exit_code()
+        }
+    }
+}
+
+fn dispatch(arguments: &[String]) -> Outcome {
+    let Some((name, rest)) = arguments.split_first() else { return help(&[]) };
+    match CHORES.iter().find(|chore| chore.name == name) {
+        Some(chore) => (chore.run)(rest),
+        None if matches!(name.as_str(), "-h" | "--help") => help(&[]),
+        None => {
+            let names: Vec<&str> = CHORES.iter().map(|chore| chore.name).collect();
+            Err(Failure::usage(format!("no chore {name:?}; there are: {}", names.join(", "))))
+        }
+    }
+}
+
+fn help(_arguments: &[String]) -> Outcome {
+    println!("cargo xtask <chore> [arguments]\n");
+    for chore in CHORES {
+        println!("  {:<12} {}", chore.name, chore.help);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_chore_is_a_usage_error_that_names_the_known_ones() {
+        let failure = dispatch(&["lnit".to_owned()]).unwrap_err();
+        assert_eq!(failure.exit_code(), ExitCode::from(2));
+        let message = failure.to_string();
+        assert!(message.contains("\"lnit\"") && message.contains("lint"), "{message}");
+    }
+
+    #[test]
+    fn no_two_chores_share_a_name() {
+        for (at, chore) in CHORES.iter().enumerate() {
+            assert!(CHORES[..at].iter().all(|other| other.name != chore.name), "{} stands twice", chore.name);
+        }
+    }
+}

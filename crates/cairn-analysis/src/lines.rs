@@ -133,7 +133,10 @@ mod tests {
 
     #[test]
     fn a_last_line_without_a_break_counts() {
-        assert_eq!(lines(b"a\n\nb", 1), [(1, b"a".to_vec(), true), (2, vec![], true), (3, b"b".to_vec(), true)]);
+        assert_eq!(
+            lines(b"a\n\nb", 1),
+            [(1, b"a".to_vec(), true), (2, vec![], true), (3, b"b".to_vec(), true)]
+        );
         assert_eq!(lines(b"", 1), []);
     }
 

@@ -6,10 +6,25 @@ use std::process::ExitCode;
 use anstyle::{AnsiColor, Style};
 use clap::ColorChoice;
 
-/// Function names.
-pub(crate) const FUNCTION: Style = AnsiColor::Green.on_default();
-/// Addresses and other things that most eyes skip.
-pub(crate) const DIM: Style = Style::new().dimmed();
+/// The colours on standard output: none when it is no terminal or nobody wants them. What is passed through unchanged
+/// may hold escape sequences of its own, so nothing is stripped afterwards.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Palette {
+    /// Function names.
+    pub(crate) function: Style,
+    /// Addresses and other things that most eyes skip.
+    pub(crate) dim: Style,
+}
+
+impl Palette {
+    pub(crate) fn of_stdout() -> Self {
+        match anstream::AutoStream::choice(&io::stdout()) {
+            anstream::ColorChoice::Never => Self::default(),
+            _ => Self { function: AnsiColor::Green.on_default(), dim: Style::new().dimmed() },
+        }
+    }
+}
+
 const ERROR: Style = AnsiColor::Red.on_default().bold();
 
 /// How a subcommand ended when nothing stopped it.

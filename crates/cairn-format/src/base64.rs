@@ -119,6 +119,89 @@ impl Iterator for Decoder<'_> {
     }
 }
 
+/// Why a text could not be decoded into a buffer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum DecodeIntoError {
+    /// A character that base64 cannot have, or data after the padding.
+    NotBase64(DecodeError),
+    /// The bytes do not fit into the buffer.
+    BufferTooSmall {
+        /// Size of the buffer.
+        buffer_bytes: usize,
+    },
+}
+
+impl fmt::Display for DecodeIntoError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotBase64(error) => error.fmt(f),
+            Self::BufferTooSmall { buffer_bytes } => {
+                write!(f, "base64 text holds more than the {buffer_bytes} bytes of the buffer")
+            }
+        }
+    }
+}
+
+impl core::error::Error for DecodeIntoError {}
+
+/// Decodes all of `text` to the start of `buffer` and returns the bytes. Accepts what [`Decoder`] accepts, faster.
+///
+/// # Errors
+///
+/// [`DecodeIntoError`]; the content of `buffer` is then unspecified.
+///
+/// ```
+/// use cairn_format::base64;
+/// let mut buffer = [0; 8];
+/// assert_eq!(base64::decode_into(b"Y2Fpcm4=", &mut buffer)?, b"cairn");
+/// # Ok::<(), base64::DecodeIntoError>(())
+/// ```
+pub fn decode_into<'b>(text: &[u8], buffer: &'b mut [u8]) -> Result<&'b [u8], DecodeIntoError> {
+    let buffer_bytes = buffer.len();
+    let mut groups = 0;
+    for (characters, bytes) in text.chunks_exact(4).zip(buffer.chunks_exact_mut(3)) {
+        let sextets = [characters[0], characters[1], characters[2], characters[3]]
+            .map(|character| u32::from(SEXTETS[usize::from(character)]));
+        let [a, b, c, d] = sextets;
+        if a | b | c | d > 63 {
+            break;
+        }
+        let [_, group @ ..] = (a << 18 | b << 12 | c << 6 | d).to_be_bytes();
+        bytes.copy_from_slice(&group);
+        groups += 1;
+    }
+    // The rest has white space, padding, an error, or less than a group.
+    let rest = Decoder { position: groups * 4, ..Decoder::new(text) };
+    let mut used = groups * 3;
+    for byte in rest {
+        let byte = byte.map_err(DecodeIntoError::NotBase64)?;
+        *buffer.get_mut(used).ok_or(DecodeIntoError::BufferTooSmall { buffer_bytes })? = byte;
+        used += 1;
+    }
+    Ok(buffer.get(..used).unwrap_or_default())
+}
+
+/// True for the 66 characters of both alphabets; padding and white space are none of them.
+#[must_use]
+#[inline]
+pub const fn is_alphabet(character: u8) -> bool {
+    SEXTETS[character as usize] <= 63
+}
+
+/// [`sextet`] of every character; 255 for those that have none.
+static SEXTETS: [u8; 256] = {
+    let mut table = [255; 256];
+    let mut character = 0;
+    while character < 256 {
+        if let Some(value) = sextet(character as u8) {
+            table[character] = value;
+        }
+        character += 1;
+    }
+    table
+};
+
 /// The six bits of one character of either alphabet.
 const fn sextet(character: u8) -> Option<u8> {
     match character {
@@ -150,6 +233,23 @@ mod tests {
                 let decoded: Result<Vec<u8>, _> = Decoder::new(text.as_bytes()).collect();
                 assert_eq!(decoded.unwrap(), bytes);
             }
+        }
+    }
+
+    #[test]
+    fn decoding_into_a_buffer_agrees_with_the_iterator() {
+        for text in
+            [&b""[..], b"Z", b"Zg", b"Zm9v\nYmFy", b"Zm9vYg==", b"Zm9v*mFy", b"Zg==Zg", b"Zm9vYmFyZm8="]
+        {
+            let expected: Result<Vec<u8>, _> = Decoder::new(text).collect();
+            let mut buffer = [0; 16];
+            let decoded = decode_into(text, &mut buffer).map(<[u8]>::to_vec);
+            assert_eq!(decoded, expected.map_err(DecodeIntoError::NotBase64));
+        }
+        assert_eq!(decode_into(b"Zm9vYg==", &mut [0; 4]).map(<[u8]>::len), Ok(4));
+        for size in 0..4 {
+            let error = DecodeIntoError::BufferTooSmall { buffer_bytes: size };
+            assert_eq!(decode_into(b"Zm9vYg==", &mut vec![0; size]), Err(error));
         }
     }
 

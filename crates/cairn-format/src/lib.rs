@@ -16,6 +16,7 @@ pub mod cif;
 mod frame;
 pub mod heapprof;
 pub mod lws;
+mod module;
 mod sink;
 pub mod swift_json;
 pub mod tracker;
@@ -24,5 +25,11 @@ pub mod xnu;
 
 pub use address::{AbsoluteAddress, FileOffset, ModuleOffset, StatedAddress};
 pub use frame::Frame;
+pub use module::Module;
 pub use sink::{CountingSink, Sink, SinkFull, SliceSink};
 pub use word_size::WordSize;
+
+/// Runs the example in the README as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -15,14 +15,18 @@
 
 use std::error::Error as StdError;
 use std::fmt;
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use addr2line::Loader;
-use cairn_format::StatedAddress;
+use cairn_format::{StatedAddress, WordSize};
+use object::FileKind;
 
 /// The symbols and line tables of one executable or library.
 pub struct FileSymbols {
     loader: Loader,
+    word_size: WordSize,
 }
 
 impl fmt::Debug for FileSymbols {
@@ -44,7 +48,16 @@ impl FileSymbols {
         if !metadata.is_file() {
             return Err(open_error("not a regular file".into()));
         }
-        Loader::new(path).map(|loader| Self { loader }).map_err(open_error)
+        let word_size = word_size(path).map_err(|error| open_error(error.into()))?;
+        // The loader's own error cannot cross threads; its text can.
+        let loader = Loader::new(path).map_err(|error| open_error(error.to_string().into()))?;
+        Ok(Self { loader, word_size })
+    }
+
+    /// Width of an address in this file.
+    #[must_use]
+    pub fn word_size(&self) -> WordSize {
+        self.word_size
     }
 
     /// The source locations of one address: innermost inlined call first, the function that holds it last. Empty when
@@ -87,6 +100,19 @@ impl FileSymbols {
     }
 }
 
+/// The word size that the file's header states; 64 bits where it is none that is known here.
+fn word_size(path: &Path) -> std::io::Result<WordSize> {
+    let mut header = Vec::new();
+    File::open(path)?.take(HEADER_BYTES).read_to_end(&mut header)?;
+    Ok(match FileKind::parse(&*header) {
+        Ok(FileKind::Elf32 | FileKind::MachO32 | FileKind::Pe32 | FileKind::Coff) => WordSize::Bits32,
+        _ => WordSize::Bits64,
+    })
+}
+
+/// Enough to tell the kinds of executables apart: the headers of PE lie behind those of DOS.
+const HEADER_BYTES: u64 = 4096;
+
 /// Real code stays below 50 even in template-heavy C++.
 const MAX_INLINE_DEPTH: usize = 1000;
 
@@ -126,7 +152,7 @@ pub enum Error {
         /// The file.
         path: PathBuf,
         /// What failed.
-        source: Box<dyn StdError>,
+        source: Box<dyn StdError + Send + Sync>,
     },
 }
 

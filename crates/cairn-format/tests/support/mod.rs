@@ -1,6 +1,10 @@
 //! Reads the conformance vectors in `fixtures/vectors`.
 
-#![allow(dead_code, reason = "each test file uses its own part of these helpers")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "each test file uses its own part of these helpers, and none is a library"
+)]
 
 use std::path::PathBuf;
 

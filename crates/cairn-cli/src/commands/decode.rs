@@ -1,0 +1,265 @@
+//! `cairn decode`: call stacks out of logs, texts and raw bytes.
+
+mod input;
+mod print;
+
+use std::ffi::OsString;
+use std::io;
+use std::path::PathBuf;
+
+use cairn_analysis::decode::{Format, Options};
+use cairn_analysis::format::{AbsoluteAddress, WordSize, cbf, xnu};
+use cairn_analysis::symbols::FileSymbols;
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory, ValueEnum};
+
+use crate::output::{Outcome, complain};
+use print::Printer;
+
+/// Decode call stacks found in logs, texts or raw bytes
+///
+/// Reads log lines and finds the call stacks in them: the text `~m#` and base64 as libwebsockets devices print it,
+/// anywhere in a line; `~b#` lines as decode tools print them; Swift's JSON; and lines that are nothing but the base64
+/// or the hexadecimal digits of a stack. Other lines are passed over.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Decode {
+    /// Files to read, `-` for standard input (also the default), or the texts themselves
+    inputs: Vec<OsString>,
+
+    /// Executable with the functions that the addresses lie in; adds function, file and line to every frame
+    #[arg(short, long, value_name = "FILE")]
+    exe: Option<PathBuf>,
+
+    /// Where the executable was loaded, for position-independent ones
+    #[arg(long, value_name = "ADDRESS", value_parser = parse_number, requires = "exe")]
+    load_address: Option<u64>,
+
+    /// Sum up all allocations by call stack, most bytes first, as libwebsockets' heapmap.sh does for a screen-scrape
+    #[arg(long, conflicts_with_all = ["to", "keep"])]
+    totals: bool,
+
+    /// Print one JSON object a line (with --totals: one object)
+    #[arg(long, conflicts_with = "to")]
+    json: bool,
+
+    /// Convert to this format
+    #[arg(long, value_name = "FORMAT")]
+    to: Option<FormatName>,
+
+    /// Print the lines without a call stack too, unchanged
+    #[arg(long)]
+    keep: bool,
+
+    /// Format of the input; `auto` looks for texts that say themselves what they are
+    #[arg(long, value_name = "FORMAT", default_value = "auto")]
+    from: From,
+
+    /// How the bytes of the input are written (with --from)
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    encoding: Encoding,
+
+    /// How the bytes of --to cbf, cif and xnu are written
+    #[arg(long, value_name = "HOW", default_value = "base64")]
+    text: OutputEncoding,
+
+    /// Word size of the machine that made the stacks, where the format does not tell [default: that of --exe, else 64]
+    #[arg(long, value_name = "BITS", value_parser = ["16", "32", "64"])]
+    word: Option<String>,
+
+    /// Whose Compact Backtrace Format to write
+    #[arg(long, value_name = "NAME", default_value = "strict")]
+    dialect: Dialect,
+
+    /// Base address of the kernel; XNU entries are then 32-bit distances from it, else whole words
+    #[arg(long, value_name = "ADDRESS", value_parser = parse_number)]
+    kernel_base: Option<u64>,
+
+    /// Name of the architecture for --to swift-json, where the input has none
+    #[arg(long, value_name = "NAME")]
+    architecture: Option<String>,
+
+    /// Refuse damaged stacks instead of printing what can be had of them
+    #[arg(long)]
+    strict: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  cairn decode '~m#IF0BmUQugNCkgCnkhdAYpQa6wAAV'      one stack, as numbers
+  cairn decode -e app.elf device.log                   a log, as function names
+  minicom -C /dev/stdout | cairn decode --keep -e app.elf
+                                                       a live console, with the stacks explained
+  cairn decode --totals -e app.elf < screen-scrape     who holds how much memory
+  cairn decode --from cbf 021a00999900                 Swift's compact backtraces, here in hexadecimal
+  cairn decode --from cbf --to swift-json --architecture x86_64 trace.cbf
+
+Output: `~b#size: BYTES, ADDRESS ADDRESS ...` a stack, innermost call first; with -e each frame follows on its own line.
+A damaged stack is reported on standard error with its line, what can be had of it is printed, and the rest goes on.
+
+Exit codes: 0 all stacks were sound; 1 something was damaged or could not be read; 2 the arguments make no sense.";
+
+/// A format by name.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum FormatName {
+    /// libwebsockets compressed backtrace
+    Lws,
+    /// Swift's Compact Backtrace Format
+    Cbf,
+    /// Swift's Compact ImageMap Format
+    Cif,
+    /// XNU packed backtrace
+    Xnu,
+    /// Swift's JSON around CBF and CIF
+    SwiftJson,
+}
+
+impl FormatName {
+    const fn format(self) -> Format {
+        match self {
+            Self::Lws => Format::Lws,
+            Self::Cbf => Format::Cbf,
+            Self::Cif => Format::Cif,
+            Self::Xnu => Format::Xnu,
+            Self::SwiftJson => Format::SwiftJson,
+        }
+    }
+}
+
+/// What the input is said to be.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum From {
+    Auto,
+    Named(FormatName),
+}
+
+impl ValueEnum for From {
+    fn value_variants<'a>() -> &'a [Self] {
+        use FormatName::{Cbf, Cif, Lws, SwiftJson, Xnu};
+        &[
+            Self::Auto,
+            Self::Named(Lws),
+            Self::Named(Cbf),
+            Self::Named(Cif),
+            Self::Named(Xnu),
+            Self::Named(SwiftJson),
+        ]
+    }
+
+    fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
+        match self {
+            Self::Auto => Some(clap::builder::PossibleValue::new("auto").help("Log lines and texts")),
+            Self::Named(name) => name.to_possible_value(),
+        }
+    }
+}
+
+/// How the bytes of an input are written.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Encoding {
+    /// Hexadecimal or base64 when the input has no other characters, else raw
+    Auto,
+    /// As they are
+    Raw,
+    /// Hexadecimal digits, a record a line
+    Hex,
+    /// Base64, a record a line
+    Base64,
+}
+
+/// How the bytes of a conversion are written.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum OutputEncoding {
+    /// Base64, a record a line
+    Base64,
+    /// Hexadecimal digits, a record a line
+    Hex,
+    /// As they are, one record after the other
+    Raw,
+}
+
+/// Whose Compact Backtrace Format to write.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Dialect {
+    /// As the format's document says
+    Strict,
+    /// The bytes of Swift 6.2
+    #[value(name = "swift-6.2")]
+    Swift62,
+    /// The bytes of newer Swift
+    SwiftNewer,
+}
+
+impl Dialect {
+    const fn dialect(self) -> cbf::Dialect {
+        match self {
+            Self::Strict => cbf::Dialect::Strict,
+            Self::Swift62 => cbf::Dialect::Swift62,
+            Self::SwiftNewer => cbf::Dialect::SwiftNewer,
+        }
+    }
+}
+
+/// Reads `0x…` as hexadecimal, other numbers as decimal.
+fn parse_number(text: &str) -> Result<u64, std::num::ParseIntError> {
+    match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None => text.parse(),
+    }
+}
+
+impl Decode {
+    pub(crate) fn run(self) -> io::Result<Outcome> {
+        self.check_combinations();
+        let symbols = match &self.exe {
+            Some(path) => Some(FileSymbols::open(path).map_err(io::Error::other)?),
+            None => None,
+        };
+        let options = Options {
+            word_size: self.word_size(symbols.as_ref()),
+            strict: self.strict,
+            xnu_packing: match self.kernel_base {
+                Some(base) => xnu::Packing::KernelOffset32 { kernel_base: AbsoluteAddress::new(base) },
+                None => xnu::Packing::None,
+            },
+        };
+        let mut printer = Printer::new(&self, symbols, options.xnu_packing);
+        let mut outcome = Outcome::Done;
+        for source in input::sources(&self.inputs) {
+            match input::read(&source, &self, &options, &mut printer) {
+                Ok(Outcome::Done) => {}
+                Ok(Outcome::Partly) => outcome = Outcome::Partly,
+                Err(input::ReadError::Output(error)) => return Err(error),
+                Err(input::ReadError::Input(error)) => {
+                    complain(&format_args!("{source}: {error}"));
+                    outcome = Outcome::Partly;
+                }
+            }
+        }
+        printer.finish()?;
+        Ok(outcome)
+    }
+
+    /// Ends the program, as wrong arguments do, when options contradict each other in a way that clap cannot see.
+    fn check_combinations(&self) {
+        let complaint = match (self.from, self.to) {
+            (From::Auto, _) if self.encoding != Encoding::Auto => {
+                "--encoding needs --from FORMAT: texts that say themselves what they are have one encoding"
+            }
+            (_, Some(FormatName::SwiftJson)) if self.architecture.is_none() && self.from != From::Named(FormatName::SwiftJson) => {
+                "--to swift-json needs --architecture NAME (such as x86_64 or arm64): Swift's JSON must name one"
+            }
+            _ => return,
+        };
+        crate::Cairn::command().error(ErrorKind::MissingRequiredArgument, complaint).exit()
+    }
+
+    fn word_size(&self, symbols: Option<&FileSymbols>) -> WordSize {
+        match self.word.as_deref() {
+            Some("16") => WordSize::Bits16,
+            Some("32") => WordSize::Bits32,
+            Some(_) => WordSize::Bits64,
+            None => symbols.map_or(WordSize::Bits64, FileSymbols::word_size),
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! Where stacks come from: files, standard input and arguments; whole, or line by line.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::PathBuf;
+
+use cairn_analysis::decode::{self, Format, Options, Record};
+use cairn_analysis::format::lws::log_line::{self, Mark};
+use cairn_analysis::lines::LineReader;
+use cairn_analysis::text_bytes::TextEncoding;
+
+use super::print::{Place, Printer};
+use super::{Decode, Encoding, From};
+use crate::output::Outcome;
+
+/// The largest input that is read as one record. Stacks are small; a file of this size is something else.
+const MAX_RECORD_BYTES: u64 = 64 << 20;
+
+/// Shorter lines are not taken for base64 or hexadecimal digits: words of a log look like that too.
+const MIN_BARE_CHARACTERS: usize = 8;
+
+/// One input.
+pub(super) enum Source {
+    StandardInput,
+    File(PathBuf),
+    /// The argument itself.
+    Argument(String),
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::StandardInput => f.write_str("standard input"),
+            Self::File(path) => path.display().fmt(f),
+            Self::Argument(_) => f.write_str("argument"),
+        }
+    }
+}
+
+/// What stopped the reading of one input.
+pub(super) enum ReadError {
+    /// The input failed; others may be fine.
+    Input(io::Error),
+    /// The output failed: there is no use in going on.
+    Output(io::Error),
+}
+
+/// The inputs that the arguments name: what exists as a file is a file, what looks like a text is a text.
+pub(super) fn sources(arguments: &[OsString]) -> Vec<Source> {
+    if arguments.is_empty() {
+        return vec![Source::StandardInput];
+    }
+    arguments.iter().map(source).collect()
+}
+
+fn source(argument: &OsString) -> Source {
+    let path = PathBuf::from(argument);
+    match argument.to_str() {
+        Some("-") => Source::StandardInput,
+        Some(text) if !path.exists() && looks_like_text(text) => Source::Argument(text.to_owned()),
+        _ => Source::File(path),
+    }
+}
+
+/// Marked texts, JSON, base64, hexadecimal digits. A dot or a second word makes it the name of a missing file.
+fn looks_like_text(argument: &str) -> bool {
+    let is_bare = |c: char| c.is_ascii_alphanumeric() || "+/-_=".contains(c);
+    argument.contains("~m#")
+        || argument.contains("~b#")
+        || argument.trim_start().starts_with('{')
+        || (argument.len() >= 2 && !argument.starts_with('/') && argument.chars().all(is_bare))
+}
+
+/// Reads one input to its end and hands every record to the printer.
+pub(super) fn read(
+    source: &Source,
+    arguments: &Decode,
+    options: &Options,
+    printer: &mut Printer,
+) -> Result<Outcome, ReadError> {
+    let reader: Box<dyn Read> = match source {
+        Source::StandardInput => Box::new(io::stdin().lock()),
+        Source::File(path) => Box::new(open_file(path).map_err(ReadError::Input)?),
+        Source::Argument(text) => Box::new(io::Cursor::new(text.clone().into_bytes())),
+    };
+    let mut reading = Reading { source, arguments, options, printer, outcome: Outcome::Done };
+    match arguments.from {
+        From::Auto => reading.lines(reader)?,
+        From::Named(name) => reading.records(reader, name.format())?,
+    }
+    Ok(reading.outcome)
+}
+
+/// Regular files and pipes; a directory is told apart before its first read fails with a riddle.
+fn open_file(path: &PathBuf) -> io::Result<File> {
+    let file = File::open(path)?;
+    if file.metadata()?.is_dir() {
+        return Err(io::Error::other("is a directory; name the files in it"));
+    }
+    Ok(file)
+}
+
+struct Reading<'a> {
+    source: &'a Source,
+    arguments: &'a Decode,
+    options: &'a Options,
+    printer: &'a mut Printer,
+    outcome: Outcome,
+}
+
+impl Reading<'_> {
+    /// Log lines: marks, JSON, and bare texts; others are passed over or kept.
+    fn lines(&mut self, reader: Box<dyn Read>) -> Result<(), ReadError> {
+        let mut lines = LineReader::new(reader);
+        let mut blob = vec![0; log_line::BUFFER_BYTES];
+        let is_argument = matches!(self.source, Source::Argument(_));
+        while let Some(line) = lines.next_line().map_err(ReadError::Input)? {
+            let place = Place { source: self.source, line: Some(line.number) };
+            let mut found = false;
+            for mark in log_line::marks(line.bytes) {
+                found = true;
+                self.mark(place, &mark, &mut blob)?;
+            }
+            if !found {
+                found = self.unmarked(place, line.bytes, is_argument)?;
+            }
+            if !found && self.arguments.keep {
+                self.printer.keep(line.bytes, line.ends).map_err(ReadError::Output)?;
+            }
+            if !found && is_argument {
+                self.report(place, &"no call stack found in this text; name its format with --from");
+            }
+            self.printer.end_of_line().map_err(ReadError::Output)?;
+        }
+        Ok(())
+    }
+
+    fn mark(&mut self, place: Place<'_>, mark: &Mark<'_>, blob: &mut [u8]) -> Result<(), ReadError> {
+        if let (true, Mark::Compressed(text)) = (self.arguments.totals, mark) {
+            // The short way for millions of lines: no record is built when the blob is sound.
+            if let Ok(backtrace) = text.decode(self.options.word_size, blob) {
+                self.printer.total(&backtrace.addresses, backtrace.allocation_size_bytes);
+                return Ok(());
+            }
+        }
+        match decode::mark(mark, self.options, blob) {
+            Ok(record) => self.print(place, Record::Stack(record)),
+            Err(error) => {
+                self.report(place, &error);
+                Ok(())
+            }
+        }
+    }
+
+    /// A line without a mark that is JSON, base64 or hexadecimal digits all the same.
+    fn unmarked(&mut self, place: Place<'_>, line: &[u8], is_argument: bool) -> Result<bool, ReadError> {
+        let line = line.trim_ascii();
+        if line.first() == Some(&b'{') && contains(line, b"\"backtrace\"") {
+            self.decode(place, Format::SwiftJson, line)?;
+            return Ok(true);
+        }
+        if line.len() < MIN_BARE_CHARACTERS && !is_argument {
+            return Ok(false);
+        }
+        for encoding in [TextEncoding::Hex, TextEncoding::Base64] {
+            let Ok(bytes) = encoding.decode(line) else { continue };
+            if let Some(format) = decode::guess(&bytes, self.options) {
+                self.decode(place, format, &bytes)?;
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Records of one known format: raw bytes, or a text a line.
+    fn records(&mut self, reader: Box<dyn Read>, format: Format) -> Result<(), ReadError> {
+        let mut content = Vec::new();
+        reader.take(MAX_RECORD_BYTES + 1).read_to_end(&mut content).map_err(ReadError::Input)?;
+        if content.len() as u64 > MAX_RECORD_BYTES {
+            let text = "longer than 64 MiB, which no call stack is; for a log, leave --from out";
+            return Err(ReadError::Input(io::Error::other(text)));
+        }
+        let place = Place { source: self.source, line: None };
+        if format == Format::SwiftJson {
+            return self.decode(place, format, &content);
+        }
+        let encoding = match self.arguments.encoding {
+            Encoding::Auto => TextEncoding::of(&content),
+            Encoding::Raw => None,
+            Encoding::Hex => Some(TextEncoding::Hex),
+            Encoding::Base64 => Some(TextEncoding::Base64),
+        };
+        let Some(encoding) = encoding else { return self.decode(place, format, &content) };
+        for (number, line) in (1..).zip(content.split(|&byte| byte == b'\n')) {
+            let place = Place { source: self.source, line: Some(number) };
+            let line = strip_mark(line.trim_ascii());
+            if line.is_empty() {
+                continue;
+            }
+            match encoding.decode(line) {
+                Ok(bytes) => self.decode(place, format, &bytes)?,
+                Err(error) => self.report(place, &error),
+            }
+        }
+        Ok(())
+    }
+
+    fn decode(&mut self, place: Place<'_>, format: Format, bytes: &[u8]) -> Result<(), ReadError> {
+        let mut records = Vec::new();
+        let result = decode::records(format, bytes, self.options, |record| records.push(record));
+        for record in records {
+            self.print(place, record)?;
+        }
+        if let Err(error) = result {
+            self.report(place, &error);
+        }
+        Ok(())
+    }
+
+    fn print(&mut self, place: Place<'_>, record: Record) -> Result<(), ReadError> {
+        for fault in record.faults() {
+            self.report(place, fault);
+        }
+        let outcome = self.printer.record(place, record).map_err(ReadError::Output)?;
+        if outcome == Outcome::Partly {
+            self.outcome = Outcome::Partly;
+        }
+        Ok(())
+    }
+
+    fn report(&mut self, place: Place<'_>, problem: &dyn fmt::Display) {
+        self.outcome = Outcome::Partly;
+        place.complain(problem);
+    }
+}
+
+/// `--from lws` takes the marked texts as well as the bare ones.
+fn strip_mark(line: &[u8]) -> &[u8] {
+    line.strip_prefix(b"~m#").unwrap_or(line)
+}
+
+fn contains(line: &[u8], text: &[u8]) -> bool {
+    line.windows(text.len()).any(|window| window == text)
+}

@@ -1,0 +1,510 @@
+//! What `cairn decode` prints: lines, JSON, other formats, or totals.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::fmt;
+use std::io::{self, BufWriter, IsTerminal, Write};
+
+use anstyle::Style;
+use cairn_analysis::convert;
+use cairn_analysis::decode::{Image, ImageMap, Record, StackRecord};
+use cairn_analysis::format::{AbsoluteAddress, Frame, StatedAddress, WordSize, cbf, xnu};
+use cairn_analysis::symbols::{FileSymbols, Location};
+use cairn_analysis::totals::AllocationTotals;
+use serde::Serialize;
+
+use super::input::Source;
+use super::{Decode, FormatName, OutputEncoding};
+use crate::output::{Outcome, Palette, complain, printable};
+
+/// More frames of one stack than this are counted, not printed: a few bytes may claim 2^63.
+const MAX_FRAMES: usize = 1 << 16;
+
+/// Addresses whose symbols are remembered. Firmware has some thousand.
+const MAX_REMEMBERED: usize = 1 << 20;
+
+/// Where a record stands.
+#[derive(Clone, Copy)]
+pub(super) struct Place<'a> {
+    pub(super) source: &'a Source,
+    pub(super) line: Option<u64>,
+}
+
+impl fmt::Display for Place<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            Some(line) => write!(f, "{}:{line}", self.source),
+            None => self.source.fmt(f),
+        }
+    }
+}
+
+impl Place<'_> {
+    pub(super) fn complain(self, problem: &dyn fmt::Display) {
+        complain(&format_args!("{self}: {problem}"));
+    }
+}
+
+/// Prints records in the way that the arguments ask for.
+pub(super) struct Printer {
+    output: BufWriter<io::Stdout>,
+    /// Someone waits for each line: a terminal, or a pipe that is followed live.
+    flush_lines: bool,
+    mode: Mode,
+    symbols: Option<Symbols>,
+    architecture: Option<String>,
+    dialect: cbf::Dialect,
+    xnu_packing: xnu::Packing,
+    strict: bool,
+}
+
+enum Mode {
+    Lines,
+    Json,
+    Convert(FormatName, OutputEncoding),
+    Totals { totals: AllocationTotals, json: bool },
+}
+
+impl Printer {
+    pub(super) fn new(arguments: &Decode, symbols: Option<FileSymbols>, xnu_packing: xnu::Packing) -> Self {
+        let mode = match arguments.to {
+            Some(format) => Mode::Convert(format, arguments.text),
+            None if arguments.totals => Mode::Totals { totals: AllocationTotals::default(), json: arguments.json },
+            None if arguments.json => Mode::Json,
+            None => Mode::Lines,
+        };
+        let stdout = io::stdout();
+        Self {
+            flush_lines: stdout.is_terminal() || !io::stdin().is_terminal() && arguments.inputs.is_empty(),
+            output: BufWriter::with_capacity(1 << 16, stdout),
+            mode,
+            symbols: symbols.map(|file| Symbols::new(file, arguments.load_address.unwrap_or(0))),
+            architecture: arguments.architecture.clone(),
+            dialect: arguments.dialect.dialect(),
+            xnu_packing,
+            strict: arguments.strict,
+        }
+    }
+
+    /// Adds an allocation to the totals.
+    pub(super) fn total(&mut self, stack: &[AbsoluteAddress], size_bytes: u64) {
+        if let Mode::Totals { totals, .. } = &mut self.mode {
+            totals.add(stack, size_bytes);
+        }
+    }
+
+    /// Prints a line of the input as it stands.
+    pub(super) fn keep(&mut self, line: &[u8], ends: bool) -> io::Result<()> {
+        self.output.write_all(line)?;
+        if ends { self.output.write_all(b"\n") } else { Ok(()) }
+    }
+
+    /// To be called after each line of input, so that a live console shows what came.
+    pub(super) fn end_of_line(&mut self) -> io::Result<()> {
+        if self.flush_lines && !self.output.buffer().is_empty() { self.output.flush() } else { Ok(()) }
+    }
+
+    /// Prints one record. [`Outcome::Partly`] when the target format cannot hold all of it, which was reported.
+    pub(super) fn record(&mut self, place: Place<'_>, record: Record) -> io::Result<Outcome> {
+        if self.strict && record.faults().next().is_some() {
+            return Ok(Outcome::Partly);
+        }
+        match (&mut self.mode, record) {
+            (Mode::Lines, Record::Stack(stack)) => self.stack_lines(&stack)?,
+            (Mode::Lines, Record::Images(images)) => image_lines(&mut self.output, &images)?,
+            (Mode::Json, record) => {
+                let line = JsonRecord::new(place, &record, self.symbols.as_mut());
+                serde_json::to_writer(&mut self.output, &line)?;
+                self.output.write_all(b"\n")?;
+            }
+            (&mut Mode::Convert(format, encoding), record) => return self.convert(place, &record, format, encoding),
+            (Mode::Totals { totals, .. }, Record::Stack(stack)) => match stack.allocation_size_bytes {
+                Some(size_bytes) => totals.add(&stack.addresses(MAX_FRAMES).collect::<Vec<_>>(), size_bytes),
+                None => {
+                    place.complain(&"a stack without an allocation size; it is not in the totals");
+                    return Ok(Outcome::Partly);
+                }
+            },
+            (Mode::Totals { .. }, Record::Images(_)) => {}
+        }
+        Ok(Outcome::Done)
+    }
+
+    /// Prints what could only be known at the end.
+    pub(super) fn finish(mut self) -> io::Result<()> {
+        if let Mode::Totals { totals, json } = &self.mode {
+            let symbols = self.symbols.as_mut();
+            match json {
+                true => totals_json(&mut self.output, totals, symbols)?,
+                false => totals_lines(&mut self.output, totals, symbols)?,
+            }
+        }
+        self.output.flush()
+    }
+
+    fn stack_lines(&mut self, stack: &StackRecord) -> io::Result<()> {
+        let output = &mut self.output;
+        output.write_all(b"~b#")?;
+        if let Some(size_bytes) = stack.allocation_size_bytes {
+            write!(output, "size: {size_bytes}, ")?;
+        }
+        for frame in stack.frames().take(MAX_FRAMES) {
+            match frame {
+                Frame::Omitted(count) => write!(output, "...{count} ")?,
+                Frame::Truncated => write!(output, "... ")?,
+                frame => write!(output, "{} ", frame.address().unwrap_or_default())?,
+            }
+        }
+        let left_out = stack.frame_count().saturating_sub(MAX_FRAMES as u64);
+        if left_out > 0 {
+            write!(output, "...{left_out} ")?;
+        }
+        output.write_all(b"\n")?;
+        let Some(symbols) = &mut self.symbols else { return Ok(()) };
+        for frame in stack.frames().take(MAX_FRAMES) {
+            symbols.write_frame(output, frame)?;
+        }
+        output.write_all(b"\n")
+    }
+
+    fn convert(
+        &mut self,
+        place: Place<'_>,
+        record: &Record,
+        format: FormatName,
+        encoding: OutputEncoding,
+    ) -> io::Result<Outcome> {
+        let options = convert::Options {
+            architecture: self.architecture.as_deref(),
+            dialect: self.dialect,
+            xnu_packing: self.xnu_packing,
+        };
+        let converted = match convert::convert(record, format.format(), &options) {
+            Ok(converted) => converted,
+            Err(error) => {
+                place.complain(&error);
+                return Ok(Outcome::Partly);
+            }
+        };
+        for loss in &converted.losses {
+            place.complain(loss);
+        }
+        let output = &mut self.output;
+        match (format, encoding) {
+            (FormatName::SwiftJson, _) => {
+                output.write_all(&converted.bytes)?;
+                output.write_all(b"\n")?;
+            }
+            (FormatName::Lws, OutputEncoding::Base64) => {
+                output.write_all(b"~m#")?;
+                output.write_all(convert::base64_text(&converted.bytes).as_bytes())?;
+                output.write_all(b"\n")?;
+            }
+            (_, OutputEncoding::Base64) => writeln!(output, "{}", convert::base64_text(&converted.bytes))?,
+            (_, OutputEncoding::Hex) => writeln!(output, "{}", Hex(&converted.bytes))?,
+            (_, OutputEncoding::Raw) => output.write_all(&converted.bytes)?,
+        }
+        Ok(if converted.losses.is_empty() { Outcome::Done } else { Outcome::Partly })
+    }
+}
+
+/// Symbols of the executable, each address looked up once.
+struct Symbols {
+    file: FileSymbols,
+    load_address: u64,
+    known: HashMap<u64, Vec<Location>>,
+    palette: Palette,
+}
+
+impl Symbols {
+    fn new(file: FileSymbols, load_address: u64) -> Self {
+        Self { file, load_address, known: HashMap::new(), palette: Palette::of_stdout() }
+    }
+
+    fn locations(&mut self, frame: Frame) -> &[Location] {
+        let stated = frame.lookup_address().and_then(|address| address.checked_sub(self.load_address));
+        let Some(stated) = stated.map(AbsoluteAddress::value) else { return &[] };
+        if self.known.len() >= MAX_REMEMBERED && !self.known.contains_key(&stated) {
+            self.known.clear();
+        }
+        match self.known.entry(stated) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(vacant) => vacant.insert(self.file.resolve(StatedAddress::new(stated))),
+        }
+    }
+
+    /// One line a frame, and one for each call inlined into it, as `addr2line -f -p -i` has it.
+    fn write_frame(&mut self, output: &mut impl Write, frame: Frame) -> io::Result<()> {
+        let Palette { function, dim } = self.palette;
+        let Some(address) = frame.address() else {
+            return match frame {
+                Frame::Omitted(count) => writeln!(output, "    {dim}... {count} frames omitted ...{dim:#}"),
+                _ => writeln!(output, "    {dim}... the stack goes on, but was not recorded{dim:#}"),
+            };
+        };
+        let locations = self.locations(frame);
+        if locations.is_empty() {
+            return writeln!(output, "    {dim}{address}{dim:#} ??");
+        }
+        for (index, location) in locations.iter().enumerate() {
+            match index {
+                0 => write!(output, "    {dim}{address}{dim:#} ")?,
+                _ => write!(output, "     (inlined by) ")?,
+            }
+            write_location(output, location, function)?;
+        }
+        Ok(())
+    }
+}
+
+fn write_location(output: &mut impl Write, location: &Location, style: Style) -> io::Result<()> {
+    let function = location.function.as_deref().unwrap_or("??");
+    write!(output, "{style}{}{style:#}", printable(function))?;
+    match (&location.file, location.line) {
+        (Some(file), Some(line)) => writeln!(output, " at {}:{line}", printable(file)),
+        (Some(file), None) => writeln!(output, " at {}", printable(file)),
+        (None, _) => writeln!(output),
+    }
+}
+
+fn image_lines(output: &mut impl Write, map: &ImageMap) -> io::Result<()> {
+    writeln!(output, "# {} images, platform {}", map.images.len(), printable(&map.platform))?;
+    for Image { base, end_of_text, build_id, path } in &map.images {
+        let build_id = build_id.as_ref().map_or("-".to_owned(), |id| Hex(id).to_string());
+        let path = path.as_deref().unwrap_or("-");
+        writeln!(output, "{base:#018x}-{end_of_text:#018x} {build_id} {}", printable(path))?;
+    }
+    Ok(())
+}
+
+fn totals_lines(
+    output: &mut impl Write,
+    totals: &AllocationTotals,
+    mut symbols: Option<&mut Symbols>,
+) -> io::Result<()> {
+    for cluster in totals.clusters_by_size() {
+        write!(output, "{} bytes in {}", cluster.size_bytes, allocations(cluster.count))?;
+        match (cluster.count, cluster.smallest_bytes == cluster.largest_bytes) {
+            (1, _) => writeln!(output)?,
+            (_, true) => writeln!(output, " of {}", cluster.smallest_bytes)?,
+            _ => writeln!(output, " of {} to {}", cluster.smallest_bytes, cluster.largest_bytes)?,
+        }
+        for &address in cluster.stack {
+            match &mut symbols {
+                Some(symbols) => symbols.write_frame(output, Frame::ReturnAddress(address))?,
+                None => writeln!(output, "    {address}")?,
+            }
+        }
+        writeln!(output)?;
+    }
+    let (size_bytes, count) = totals.unclustered();
+    if count > 0 {
+        writeln!(output, "{size_bytes} bytes in {} with too many different stacks\n", allocations(count))?;
+    }
+    writeln!(output, "# Total instrumented allocation {}", totals.size_bytes())
+}
+
+fn allocations(count: u64) -> String {
+    if count == 1 { "1 allocation".to_owned() } else { format!("{count} allocations") }
+}
+
+fn totals_json(
+    output: &mut impl Write,
+    totals: &AllocationTotals,
+    mut symbols: Option<&mut Symbols>,
+) -> io::Result<()> {
+    let clusters = totals.clusters_by_size();
+    let clusters = clusters.iter().map(|cluster| JsonCluster {
+        size: cluster.size_bytes,
+        count: cluster.count,
+        smallest: cluster.smallest_bytes,
+        largest: cluster.largest_bytes,
+        frames: cluster
+            .stack
+            .iter()
+            .map(|&address| JsonFrame::new(Frame::ReturnAddress(address), 1, symbols.as_deref_mut()))
+            .collect(),
+    });
+    let (unclustered_size, unclustered_count) = totals.unclustered();
+    let json = JsonTotals {
+        schema: JSON_SCHEMA,
+        total_size: totals.size_bytes(),
+        total_count: totals.count(),
+        unclustered_size,
+        unclustered_count,
+        clusters: clusters.collect(),
+    };
+    serde_json::to_writer(&mut *output, &json)?;
+    output.write_all(b"\n")
+}
+
+/// Version of the JSON that this command prints. Keys may be added; a changed meaning gets a new number.
+const JSON_SCHEMA: u32 = 1;
+
+#[derive(Serialize)]
+struct JsonTotals {
+    schema: u32,
+    total_size: u128,
+    total_count: u64,
+    unclustered_size: u128,
+    unclustered_count: u64,
+    clusters: Vec<JsonCluster>,
+}
+
+#[derive(Serialize)]
+struct JsonCluster {
+    size: u128,
+    count: u64,
+    smallest: u64,
+    largest: u64,
+    frames: Vec<JsonFrame>,
+}
+
+#[derive(Serialize)]
+struct JsonRecord {
+    schema: u32,
+    input: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    line: Option<u64>,
+    format: &'static str,
+    word_bits: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    size: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    architecture: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    frames: Option<Vec<JsonFrame>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    images: Option<JsonImages>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    faults: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    uncertain_frames: Vec<usize>,
+}
+
+impl JsonRecord {
+    fn new(place: Place<'_>, record: &Record, symbols: Option<&mut Symbols>) -> Self {
+        let faults = record.faults().map(ToString::to_string).collect();
+        let (format, word_size) = match record {
+            Record::Stack(stack) => (stack.format, stack.word_size),
+            Record::Images(images) => (cairn_analysis::decode::Format::Cif, images.word_size),
+        };
+        let mut json = Self {
+            schema: JSON_SCHEMA,
+            input: place.source.to_string(),
+            line: place.line,
+            format: format.name(),
+            word_bits: WordSize::bits(word_size),
+            size: None,
+            architecture: None,
+            frames: None,
+            images: None,
+            faults,
+            uncertain_frames: Vec::new(),
+        };
+        match record {
+            Record::Stack(stack) => json.add_stack(stack, symbols),
+            Record::Images(images) => json.images = Some(JsonImages::new(images)),
+        }
+        json
+    }
+
+    fn add_stack(&mut self, stack: &StackRecord, mut symbols: Option<&mut Symbols>) {
+        self.size = stack.allocation_size_bytes;
+        self.architecture.clone_from(&stack.architecture);
+        let runs = stack.runs.iter();
+        let frames = runs.map(|&(frame, count)| JsonFrame::new(frame, count, symbols.as_deref_mut()));
+        self.frames = Some(frames.collect());
+        self.images = stack.images.as_ref().map(JsonImages::new);
+        self.uncertain_frames.clone_from(&stack.uncertain);
+    }
+}
+
+#[derive(Serialize)]
+struct JsonFrame {
+    kind: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    address: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    omitted: Option<u64>,
+    #[serde(skip_serializing_if = "is_one")]
+    times: u64,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    locations: Vec<JsonLocation>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
+fn is_one(times: &u64) -> bool {
+    *times == 1
+}
+
+impl JsonFrame {
+    fn new(frame: Frame, times: u64, symbols: Option<&mut Symbols>) -> Self {
+        let (kind, omitted) = match frame {
+            Frame::ProgramCounter(_) => ("program-counter", None),
+            Frame::ReturnAddress(_) => ("return-address", None),
+            Frame::AsyncResumePoint(_) => ("async-resume-point", None),
+            Frame::Omitted(count) => ("omitted", Some(count)),
+            Frame::Truncated => ("truncated", None),
+        };
+        let locations = symbols.map(|symbols| symbols.locations(frame).iter().map(JsonLocation::new).collect());
+        Self {
+            kind,
+            address: frame.address().map(|address| address.to_string()),
+            omitted,
+            times,
+            locations: locations.unwrap_or_default(),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct JsonLocation {
+    function: Option<String>,
+    file: Option<String>,
+    line: Option<u32>,
+    column: Option<u32>,
+    inlined: bool,
+}
+
+impl JsonLocation {
+    fn new(location: &Location) -> Self {
+        let Location { function, file, line, column, inlined } = location.clone();
+        Self { function, file, line, column, inlined }
+    }
+}
+
+#[derive(Serialize)]
+struct JsonImages {
+    platform: String,
+    images: Vec<JsonImage>,
+}
+
+#[derive(Serialize)]
+struct JsonImage {
+    base: String,
+    end_of_text: String,
+    build_id: Option<String>,
+    path: Option<String>,
+}
+
+impl JsonImages {
+    fn new(map: &ImageMap) -> Self {
+        let images = map.images.iter().map(|image| JsonImage {
+            base: image.base.to_string(),
+            end_of_text: image.end_of_text.to_string(),
+            build_id: image.build_id.as_ref().map(|id| Hex(id).to_string()),
+            path: image.path.clone(),
+        });
+        Self { platform: map.platform.clone(), images: images.collect() }
+    }
+}
+
+/// Bytes as hexadecimal digits.
+struct Hex<'a>(&'a [u8]);
+
+impl fmt::Display for Hex<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}

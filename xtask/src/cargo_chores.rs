@@ -1,0 +1,48 @@
+//! The chores that are one cargo command each, with the flags CI uses.
+
+use crate::process::{Failure, Outcome, cargo, run};
+
+/// Formats the workspace and the fuzz targets, which are a workspace of their own.
+pub(crate) fn fmt(arguments: &[String]) -> Outcome {
+    let check = match arguments {
+        [] => false,
+        [flag] if flag == "--check" => true,
+        _ => return Err(Failure::usage("usage: cargo xtask fmt [--check]")),
+    };
+    for scope in [["--all"].as_slice(), &["--manifest-path", "fuzz/Cargo.toml"]] {
+        let mut command = cargo();
+        command.arg("fmt").args(scope);
+        if check {
+            command.arg("--check");
+        }
+        run(&mut command)?;
+    }
+    Ok(())
+}
+
+/// Clippy on libraries, programs, tests, benches and examples.
+///
+/// `--locked` here makes a `Cargo.lock` that does not fit the manifests an error, in CI and before a commit alike.
+pub(crate) fn lint(arguments: &[String]) -> Outcome {
+    without_arguments("lint", arguments)?;
+    run(cargo().args(["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]))
+}
+
+/// The documentation of all crates, without that of their dependencies.
+pub(crate) fn doc(arguments: &[String]) -> Outcome {
+    without_arguments("doc", arguments)?;
+    run(cargo().env("RUSTDOCFLAGS", "-D warnings").args(["doc", "--workspace", "--no-deps", "--locked"]))
+}
+
+/// All tests: the README's command, word for word.
+pub(crate) fn test(arguments: &[String]) -> Outcome {
+    without_arguments("test", arguments)?;
+    run(cargo().args(["test", "--workspace"]))
+}
+
+fn without_arguments(chore: &str, arguments: &[String]) -> Outcome {
+    match arguments {
+        [] => Ok(()),
+        [first, ..] => Err(Failure::usage(format!("{chore} takes no arguments, but got {first:?}"))),
+    }
+}

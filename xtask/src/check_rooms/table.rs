@@ -1,0 +1,178 @@
+//! The table of rooms: what ARCHITECTURE.md draws, in a form that can be checked.
+//!
+//! A new edge is a decision about the whole house. Change this table, the drawing and the crate table of
+//! ARCHITECTURE.md together, and say in the commit why the room needs it.
+
+/// What one crate may use, and what its source must declare.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Room {
+    pub(crate) name: &'static str,
+    pub(crate) kind: Kind,
+    /// Crates of the workspace that it may depend on.
+    pub(crate) uses: Allowed,
+    /// More crates of the workspace, each only as an optional dependency behind a feature that is off by default.
+    pub(crate) uses_behind: &'static [Behind],
+    /// Crates from elsewhere that it may depend on.
+    pub(crate) outside: Allowed,
+    /// Crates that it must not depend on although `outside` would let them in.
+    pub(crate) never: &'static [&'static str],
+    pub(crate) standard_library: StandardLibrary,
+    pub(crate) unsafe_code: UnsafeCode,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Part of the product; has a line in ARCHITECTURE.md's table.
+    Product,
+    /// Helps tests; in a product crate it is a dev-dependency only.
+    ForTests,
+    /// A tool of the workspace (chores, benchmarks); nothing depends on it.
+    Tool,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Allowed {
+    Any,
+    Only(&'static [&'static str]),
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Behind {
+    pub(crate) feature: &'static str,
+    pub(crate) dependency: &'static str,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StandardLibrary {
+    /// `#![no_std]`, and neither std nor alloc by the back door.
+    Never,
+    /// `#![cfg_attr(not(feature = "std"), no_std)]` with `std` off by default (or `Never`).
+    NotByDefault,
+    Free,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum UnsafeCode {
+    /// `#![forbid(unsafe_code)]`.
+    Never,
+    /// `#![deny(unsafe_code)]`, lifted in the file of this name alone (or `Never`).
+    OnlyIn(&'static str),
+    Free,
+}
+
+/// A room with everything forbidden; the entries below open what they need.
+const CLOSED: Room = Room {
+    name: "",
+    kind: Kind::Product,
+    uses: Allowed::Only(&[]),
+    uses_behind: &[],
+    outside: Allowed::Only(&[]),
+    never: &[],
+    standard_library: StandardLibrary::Free,
+    unsafe_code: UnsafeCode::Never,
+};
+
+/// Every crate that may exist in this workspace.
+pub(crate) const ROOMS: &[Room] = &[
+    Room { name: "cairn-format", standard_library: StandardLibrary::Never, ..CLOSED },
+    Room {
+        name: "cairn-unwind",
+        uses: Allowed::Only(&["cairn-format"]),
+        standard_library: StandardLibrary::Never,
+        ..CLOSED
+    },
+    Room {
+        name: "cairn-capture",
+        uses: Allowed::Only(&["cairn-format", "cairn-unwind"]),
+        outside: Allowed::Only(&["libc"]),
+        standard_library: StandardLibrary::Never,
+        unsafe_code: UnsafeCode::Free,
+        ..CLOSED
+    },
+    Room {
+        name: "cairn-heap",
+        uses: Allowed::Only(&["cairn-format", "cairn-capture"]),
+        standard_library: StandardLibrary::NotByDefault,
+        unsafe_code: UnsafeCode::Free,
+        ..CLOSED
+    },
+    // Whether it is `no_std`, or uses std with the library's own allocator, is its own decision; that nothing of it
+    // reaches the program's malloc is seen in the symbols of the built library, not in an attribute.
+    Room {
+        name: "cairn-preload",
+        uses: Allowed::Only(&["cairn-format", "cairn-capture", "cairn-heap"]),
+        outside: Allowed::Only(&["libc"]),
+        unsafe_code: UnsafeCode::Free,
+        ..CLOSED
+    },
+    Room {
+        name: "cairn-symbols",
+        uses: Allowed::Only(&["cairn-format"]),
+        outside: Allowed::Any,
+        never: COMMAND_AND_NETWORK,
+        unsafe_code: UnsafeCode::OnlyIn("mapped_file.rs"),
+        ..CLOSED
+    },
+    Room {
+        name: "cairn-analysis",
+        uses: Allowed::Only(&["cairn-format", "cairn-unwind", "cairn-symbols"]),
+        outside: Allowed::Any,
+        never: COMMAND_AND_NETWORK,
+        unsafe_code: UnsafeCode::OnlyIn("mapped_file.rs"),
+        ..CLOSED
+    },
+    Room {
+        name: "cairn-web",
+        uses: Allowed::Only(&["cairn-analysis"]),
+        outside: Allowed::Any,
+        never: COMMAND,
+        ..CLOSED
+    },
+    Room {
+        name: "cairn-cli",
+        uses: Allowed::Only(&["cairn-analysis", "cairn-web"]),
+        outside: Allowed::Any,
+        ..CLOSED
+    },
+    Room {
+        name: "cairn-c",
+        uses: Allowed::Only(&["cairn-capture", "cairn-heap"]),
+        uses_behind: &[Behind { feature: "analysis", dependency: "cairn-analysis" }],
+        unsafe_code: UnsafeCode::Free,
+        ..CLOSED
+    },
+    Room {
+        name: "cairn-testkit",
+        kind: Kind::ForTests,
+        uses: Allowed::Only(&["cairn-format"]),
+        outside: Allowed::Any,
+        ..CLOSED
+    },
+    Room {
+        name: "cairn-benches",
+        kind: Kind::Tool,
+        uses: Allowed::Any,
+        outside: Allowed::Any,
+        unsafe_code: UnsafeCode::Free,
+        ..CLOSED
+    },
+    // The chores start programs; they link nothing of the product, so that they build when it does not.
+    Room { name: "xtask", kind: Kind::Tool, outside: Allowed::Only(&["serde_json"]), ..CLOSED },
+];
+
+/// Arguments are the command's affair.
+const COMMAND: &[&str] = &["clap", "clap_complete", "clap_derive", "lexopt", "pico-args"];
+
+/// And requests are the page's.
+const COMMAND_AND_NETWORK: &[&str] = &[
+    "clap",
+    "clap_complete",
+    "clap_derive",
+    "lexopt",
+    "pico-args",
+    "axum",
+    "hyper",
+    "reqwest",
+    "tiny_http",
+    "ureq",
+];

@@ -1,0 +1,36 @@
+//! `cargo xtask ci`: what CI runs, in its order.
+//!
+//! Cheap checks first, so that a slip shows within seconds. The tests come last and nothing is printed after them:
+//! whoever reads the end of the log reads the test runner's own summary.
+
+use std::time::Instant;
+
+use crate::process::{Failure, Outcome};
+use crate::{cargo_chores, check_rooms, fuzz_smoke, portability};
+
+type Step = (&'static str, fn() -> Outcome);
+
+const BEFORE_THE_TESTS: &[Step] = &[
+    ("fmt", || cargo_chores::fmt(&["--check".to_owned()])),
+    ("check-rooms", || check_rooms::run(&[])),
+    ("lint", || cargo_chores::lint(&[])),
+    ("doc", || cargo_chores::doc(&[])),
+    ("portability", || portability::run(&[])),
+    ("fuzz-smoke", || fuzz_smoke::run(&[])),
+];
+
+/// Runs every step; the first that fails ends the run.
+pub(crate) fn run(arguments: &[String]) -> Outcome {
+    if let [first, ..] = arguments {
+        return Err(Failure::usage(format!("ci takes no arguments, but got {first:?}")));
+    }
+    let mut times = Vec::new();
+    for (name, step) in BEFORE_THE_TESTS {
+        println!("\n== {name}");
+        let start = Instant::now();
+        step().map_err(|failure| Failure::new(format!("{name}: {failure}")))?;
+        times.push(format!("{name} {:.0} s", start.elapsed().as_secs_f64()));
+    }
+    println!("\n== done so far: {}\n\n== test", times.join(", "));
+    cargo_chores::test(&[])
+}

@@ -1,0 +1,374 @@
+//! `cargo xtask portability`: the portable crates' tests, built for other processors and run there by an emulator.
+//!
+//! What each target is for: `aarch64` (64-bit, the other common host), `armv7` (32-bit), `s390x` (big-endian), and
+//! `bare-metal` (`thumbv7m-none-eabi`: there is no std and no alloc that a crate could use by mistake).
+//!
+//! A rustup toolchain has no standard library for most of these without fetching one, and rustup is not everywhere;
+//! Debian signs compilers and libraries for all of them. The compiler and its libraries must be of one version
+//! (`E0514` otherwise) and Debian's versions cannot be installed next to each other, so nothing is installed: the
+//! packages are unpacked into a cache directory, `target/portability` or `$CAIRN_PORTABILITY_CACHE`. The version is
+//! the newest that Debian has for every target, in Debian 12 that is 1.85, and so this also proves the portable
+//! crates' `rust-version`. Only the cross linkers and the emulator are installed, and only where they are missing.
+//!
+//! ```text
+//! <cache>/apt/     package lists of all architectures, an apt that knows nothing of this machine's packages
+//! <cache>/rust/    usr/bin/rustc, usr/lib/rustlib/<triple>/lib, usr/src/rustc-*/library   (and `complete`, see below)
+//! <cache>/bare/    lib/rustlib/thumbv7m-none-eabi/lib: core alone, built from that source
+//! target/portability/build/    what cargo builds
+//! ```
+//!
+//! Delete the cache directory to fetch newer packages. Doc tests are left out: running them for another target needs
+//! a newer rustdoc than this compiler's.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::debian::{self, PrivateApt, Tool};
+use crate::process::{self, Failure, Outcome, at, cargo, read, workspace_root};
+
+/// The crates that must work everywhere. A crate joins when a microcontroller or another processor is to run it.
+const PORTABLE_CRATES: &[&str] = &["cairn-format"];
+
+/// A processor on which the tests are run.
+struct Target {
+    name: &'static str,
+    why: &'static str,
+    /// Debian's name of the architecture.
+    architecture: &'static str,
+    triple: &'static str,
+    linker: Tool,
+    emulator: Tool,
+    /// Where Debian's cross packages put the C library that the tests load.
+    libraries: &'static str,
+}
+
+const TARGETS: &[Target] = &[
+    Target {
+        name: "aarch64",
+        why: "64-bit, little-endian",
+        architecture: "arm64",
+        triple: "aarch64-unknown-linux-gnu",
+        linker: cross_gcc("aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu", &["libc6-dev-arm64-cross"]),
+        emulator: emulator("qemu-aarch64-static"),
+        libraries: "/usr/aarch64-linux-gnu",
+    },
+    Target {
+        name: "armv7",
+        why: "32-bit, little-endian",
+        architecture: "armhf",
+        triple: "armv7-unknown-linux-gnueabihf",
+        linker: cross_gcc("arm-linux-gnueabihf-gcc", "gcc-arm-linux-gnueabihf", &["libc6-dev-armhf-cross"]),
+        emulator: emulator("qemu-arm-static"),
+        libraries: "/usr/arm-linux-gnueabihf",
+    },
+    Target {
+        name: "s390x",
+        why: "64-bit, big-endian",
+        architecture: "s390x",
+        triple: "s390x-unknown-linux-gnu",
+        linker: cross_gcc("s390x-linux-gnu-gcc", "gcc-s390x-linux-gnu", &["libc6-dev-s390x-cross"]),
+        emulator: emulator("qemu-s390x-static"),
+        libraries: "/usr/s390x-linux-gnu",
+    },
+];
+
+const fn cross_gcc(program: &'static str, package: &'static str, also: &'static [&'static str]) -> Tool {
+    Tool { program, package, also }
+}
+
+const fn emulator(program: &'static str) -> Tool {
+    Tool { program, package: "qemu-user-static", also: &[] }
+}
+
+const BARE_METAL: &str = "bare-metal";
+const BARE_METAL_TRIPLE: &str = "thumbv7m-none-eabi";
+
+/// Property tests run this many cases in an emulator, which is some ten times slower than the processor. The cases
+/// that depend on word size or byte order are in the conformance vectors, all of which run.
+const EMULATED_PROPTEST_CASES: &str = "32";
+
+/// Runs the targets named in `arguments`, or all.
+pub(crate) fn run(arguments: &[String]) -> Outcome {
+    let wanted = Wanted::parse(arguments)?;
+    let tools: Vec<Tool> =
+        wanted.targets.iter().flat_map(|target| [target.linker, target.emulator]).collect();
+    debian::require(&tools)?;
+    let cache = cache_directory();
+    let compiler = Compiler::in_cache(&cache)?;
+    for target in &wanted.targets {
+        println!("\n-- {} ({})", target.name, target.why);
+        test_on(target, &compiler).map_err(|failure| Failure::new(format!("{}: {failure}", target.name)))?;
+    }
+    if wanted.bare_metal {
+        println!("\n-- {BARE_METAL} ({BARE_METAL_TRIPLE}: core alone)");
+        build_bare_metal(&compiler, &cache.join("bare"))
+            .map_err(|failure| Failure::new(format!("{BARE_METAL}: {failure}")))?;
+    }
+    Ok(())
+}
+
+struct Wanted {
+    targets: Vec<&'static Target>,
+    bare_metal: bool,
+}
+
+impl Wanted {
+    fn parse(names: &[String]) -> Outcome<Self> {
+        if names.is_empty() {
+            return Ok(Self { targets: TARGETS.iter().collect(), bare_metal: true });
+        }
+        let mut wanted = Self { targets: Vec::new(), bare_metal: false };
+        for name in names {
+            match TARGETS.iter().find(|target| target.name == name) {
+                Some(target) => wanted.targets.push(target),
+                None if name == BARE_METAL => wanted.bare_metal = true,
+                None => {
+                    let known: Vec<&str> = TARGETS.iter().map(|target| target.name).collect();
+                    let known = known.join(", ");
+                    return Err(Failure::usage(format!(
+                        "no target {name:?}; there are: {known}, {BARE_METAL}"
+                    )));
+                }
+            }
+        }
+        Ok(wanted)
+    }
+}
+
+fn cache_directory() -> PathBuf {
+    match std::env::var_os("CAIRN_PORTABILITY_CACHE") {
+        // Relative to where the chore was started, as its user means it; cargo and rustc run elsewhere.
+        Some(directory) => std::path::absolute(&directory).unwrap_or_else(|_| directory.into()),
+        None => workspace_root().join("target/portability"),
+    }
+}
+
+/// Debian's rustc, unpacked, with the libraries of all targets.
+struct Compiler {
+    /// The directory that stands for `/`.
+    root: PathBuf,
+    /// A script that starts rustc with the shared libraries that were unpacked with it.
+    rustc: PathBuf,
+}
+
+impl Compiler {
+    fn in_cache(cache: &Path) -> Outcome<Self> {
+        let root = cache.join("rust");
+        let architectures: Vec<&str> =
+            std::iter::once("amd64").chain(TARGETS.iter().map(|target| target.architecture)).collect();
+        // Written last, with what the directory then holds: an interrupted run or a new target fetches again.
+        let complete = root.join("complete");
+        let contents = format!("libraries: {}\n", architectures.join(" "));
+        if fs::read_to_string(&complete).is_ok_and(|found| found == contents) {
+            println!("using the compiler in {}", root.display());
+        } else {
+            fetch(cache, &root, &architectures)?;
+            fs::write(&complete, contents).map_err(at(&complete))?;
+        }
+        let compiler = Self { rustc: root.join("rustc"), root };
+        compiler.write_script()?;
+        println!("{}", read(Command::new(&compiler.rustc).arg("--version"))?.trim_end());
+        Ok(compiler)
+    }
+
+    /// The cache may have been moved since the script was written, so it is written every time.
+    fn write_script(&self) -> Outcome {
+        let root = self.root.display();
+        let script = format!(
+            "#!/bin/sh\nroot='{root}'\nexec env LD_LIBRARY_PATH=\"$root/usr/lib/x86_64-linux-gnu\" \
+             \"$root/usr/bin/rustc\" \"$@\"\n"
+        );
+        fs::write(&self.rustc, script).map_err(at(&self.rustc))?;
+        fs::set_permissions(&self.rustc, fs::Permissions::from_mode(0o755)).map_err(at(&self.rustc))
+    }
+
+    /// A cargo command on the portable crates with this compiler.
+    fn cargo(&self, subcommand: &str, triple: &str) -> Command {
+        let mut command = cargo();
+        command.env("RUSTC", &self.rustc).args([subcommand, "--locked"]);
+        for name in PORTABLE_CRATES {
+            command.args(["--package", name]);
+        }
+        command.args(["--target", triple, "--target-dir", "target/portability/build"]);
+        command
+    }
+}
+
+/// Fetches and unpacks compiler, libraries and source.
+fn fetch(cache: &Path, root: &Path, architectures: &[&str]) -> Outcome {
+    let own = debian::own_architecture()
+        .map_err(|failure| Failure::new(format!("portability works on Debian only: {failure}")))?;
+    if own != "amd64" {
+        return Err(Failure::new(format!("portability is written for amd64 machines; this one is {own}")));
+    }
+    let apt = PrivateApt::new(&cache.join("apt"), architectures)?;
+    apt.update();
+    let version = common_version(&apt, architectures)?;
+    let downloads = cache.join("apt/downloads");
+    // What an interrupted run left behind would otherwise be unpacked too.
+    let _ = fs::remove_dir_all(&downloads);
+    let _ = fs::remove_dir_all(root);
+    apt.download(&packages(&apt, &version, architectures)?, &downloads)?;
+    for archive in debian::archives(&downloads)? {
+        let is_source =
+            archive.file_name().is_some_and(|name| name.to_string_lossy().starts_with("rust-web-src"));
+        // The source of the whole compiler is large; only that of the library is of use.
+        debian::unpack(&archive, if is_source { "./usr/src/rustc-*/library" } else { "./usr" }, root)?;
+    }
+    fs::remove_dir_all(&downloads).map_err(at(&downloads))
+}
+
+/// The newest version that Debian has as compiler, as source and as library for every architecture.
+fn common_version(apt: &PrivateApt, architectures: &[&str]) -> Outcome<String> {
+    let mut packages = vec!["rustc-web:amd64".to_owned(), "rust-web-src".to_owned()];
+    packages.extend(architectures.iter().map(|architecture| format!("libstd-rust-web-dev:{architecture}")));
+    let versions = packages.iter().map(|package| apt.versions(package)).collect::<Outcome<Vec<_>>>()?;
+    newest_common(&versions).ok_or_else(|| {
+        let found = packages
+            .iter()
+            .zip(&versions)
+            .map(|(package, list)| format!("\n  {package}: {}", list.join(", ")));
+        Failure::new(format!(
+            "the package sources have no version of all of these (they must include Debian 12 main):{}",
+            found.collect::<String>()
+        ))
+    })
+}
+
+/// The first entry of the first list that every list has.
+fn newest_common(lists: &[Vec<String>]) -> Option<String> {
+    let (first, others) = lists.split_first()?;
+    first.iter().find(|version| others.iter().all(|list| list.contains(version))).cloned()
+}
+
+fn packages(apt: &PrivateApt, version: &str, architectures: &[&str]) -> Outcome<Vec<String>> {
+    let mut packages = vec![format!("rustc-web:amd64={version}"), format!("rust-web-src={version}")];
+    packages.extend(
+        architectures.iter().map(|architecture| format!("libstd-rust-web-dev:{architecture}={version}")),
+    );
+    // The shared libraries of rustc itself are in a package named after the series, `libstd-rust-web-1.85`.
+    let series: Vec<&str> = version.splitn(3, '.').take(2).collect();
+    packages.extend(apt.missing_closure(&format!("libstd-rust-web-{}:amd64", series.join(".")))?);
+    Ok(packages)
+}
+
+fn test_on(target: &Target, compiler: &Compiler) -> Outcome {
+    let variable = |what: &str| {
+        let triple = target.triple.to_uppercase().replace('-', "_");
+        format!("CARGO_TARGET_{triple}_{what}")
+    };
+    let mut command = compiler.cargo("test", target.triple);
+    command.args(["--lib", "--tests"]);
+    command.env(variable("LINKER"), target.linker.program);
+    command.env(variable("RUNNER"), format!("{} -L {}", target.emulator.program, target.libraries));
+    if std::env::var_os("PROPTEST_CASES").is_none() {
+        command.env("PROPTEST_CASES", EMULATED_PROPTEST_CASES);
+    }
+    process::run(&mut command)
+}
+
+/// Builds the crates, machine code included, in a world where `core` is the only library.
+fn build_bare_metal(compiler: &Compiler, sysroot: &Path) -> Outcome {
+    build_core(compiler, sysroot)?;
+    let mut command = compiler.cargo("build", BARE_METAL_TRIPLE);
+    command.arg("--release").env("RUSTFLAGS", format!("--sysroot={}", sysroot.display()));
+    process::run(command.env_remove("CARGO_ENCODED_RUSTFLAGS"))
+}
+
+/// Builds `core` from Debian's source, as a sysroot of one library.
+///
+/// `cargo -Zbuild-std` is the usual way, but wants the compiler's vendored crates, which Debian's source leaves out.
+/// `compiler_builtins` is one of them: `no_std` crates name it, but nothing is linked here, so an empty one serves.
+fn build_core(compiler: &Compiler, sysroot: &Path) -> Outcome {
+    let libraries = sysroot.join("lib/rustlib").join(BARE_METAL_TRIPLE).join("lib");
+    let complete = sysroot.join("complete");
+    let version = read(Command::new(&compiler.rustc).arg("--version"))?;
+    if fs::read_to_string(&complete).is_ok_and(|built_by| built_by == version) {
+        println!("using the core that is in {}", sysroot.display());
+        return Ok(());
+    }
+    let _ = fs::remove_dir_all(sysroot);
+    fs::create_dir_all(&libraries).map_err(at(&libraries))?;
+    let source = library_source(&compiler.root)?.join("core");
+    let manifest = source.join("Cargo.toml");
+    let edition = edition(&fs::read_to_string(&manifest).map_err(at(&manifest))?)
+        .ok_or_else(|| Failure::new(format!("{}: no edition", manifest.display())))?;
+    let library = |name: &str, edition: &str, root: &Path| {
+        let mut command = Command::new(&compiler.rustc);
+        // The source is Debian's, for this very compiler; only its own unstable features are let in by this.
+        command.env("RUSTC_BOOTSTRAP", "1");
+        command.args([
+            "--crate-type=rlib",
+            "--target",
+            BARE_METAL_TRIPLE,
+            "-Cpanic=abort",
+            "--cap-lints=allow",
+        ]);
+        command
+            .args(["--crate-name", name, "--edition", edition])
+            .arg(format!("--sysroot={}", sysroot.display()));
+        command.arg("-o").arg(libraries.join(format!("lib{name}-bare.rlib"))).arg(root);
+        process::run(&mut command)
+    };
+    library("core", &edition, &source.join("src/lib.rs"))?;
+    let empty = sysroot.join("compiler_builtins.rs");
+    let text = "#![feature(compiler_builtins)]\n#![compiler_builtins]\n#![no_std]\n";
+    fs::write(&empty, text).map_err(at(&empty))?;
+    library("compiler_builtins", "2021", &empty)?;
+    fs::write(&complete, version).map_err(at(&complete))
+}
+
+/// `usr/src/rustc-<version>/library`.
+fn library_source(root: &Path) -> Outcome<PathBuf> {
+    let sources = root.join("usr/src");
+    let entries = fs::read_dir(&sources).map_err(at(&sources))?;
+    let mut found = entries.filter_map(|entry| Some(entry.ok()?.path().join("library")));
+    found
+        .find(|library| library.is_dir())
+        .ok_or_else(|| Failure::new(format!("{}: no rustc-*/library; delete the cache", sources.display())))
+}
+
+/// The value of `edition = "…"` in a manifest.
+fn edition(manifest: &str) -> Option<String> {
+    let line = manifest.lines().find(|line| line.starts_with("edition"))?;
+    line.split('"').nth(1).map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(versions: &[&str]) -> Vec<String> {
+        versions.iter().map(|&version| version.to_owned()).collect()
+    }
+
+    #[test]
+    fn the_version_is_the_newest_that_every_package_has() {
+        let compiler = list(&["1.96.0-1", "1.85.0-3", "1.70.0-1"]);
+        assert_eq!(
+            newest_common(&[compiler.clone(), list(&["1.85.0-3", "1.70.0-1"])]),
+            Some("1.85.0-3".to_owned())
+        );
+        assert_eq!(newest_common(&[compiler.clone(), compiler.clone()]), Some("1.96.0-1".to_owned()));
+        assert_eq!(newest_common(&[compiler, list(&[])]), None);
+    }
+
+    #[test]
+    fn targets_are_chosen_by_name() {
+        let wanted = Wanted::parse(&list(&["s390x", "bare-metal"])).unwrap();
+        assert_eq!(wanted.targets.iter().map(|target| target.name).collect::<Vec<_>>(), ["s390x"]);
+        assert!(wanted.bare_metal);
+        let all = Wanted::parse(&[]).unwrap();
+        assert!(all.bare_metal && all.targets.len() == TARGETS.len());
+        let Err(failure) = Wanted::parse(&list(&["vax"])) else { panic!("vax is no target") };
+        assert!(failure.to_string().contains("\"vax\""), "{failure}");
+    }
+
+    #[test]
+    fn the_edition_is_read_from_a_manifest() {
+        assert_eq!(edition("[package]\nname = \"core\"\nedition = \"2021\"\n"), Some("2021".to_owned()));
+        assert_eq!(edition("[package]\n"), None);
+    }
+}
