@@ -54,9 +54,14 @@ impl fmt::Display for Loss {
                 write!(f, "the {count} outermost frames are left out: the target format holds no more")
             }
             Self::Marks { count } => {
-                write!(f, "{count} marks for omitted frames are left out: the target format holds addresses only")
+                write!(
+                    f,
+                    "{count} marks for omitted frames are left out: the target format holds addresses only"
+                )
             }
-            Self::Images => f.write_str("the list of images is left out: the target format holds a stack only"),
+            Self::Images => {
+                f.write_str("the list of images is left out: the target format holds a stack only")
+            }
         }
     }
 }
@@ -121,7 +126,9 @@ pub fn convert(record: &Record, format: Format, options: &Options<'_>) -> Result
         (Format::Cbf, Record::Stack(stack)) => cbf_record(stack, options)?,
         (Format::SwiftJson, Record::Stack(stack)) => swift_json(stack, options)?,
     };
-    if let (Record::Stack(StackRecord { images: Some(_), .. }), Format::Lws | Format::Xnu | Format::Cbf) = (record, format) {
+    if let (Record::Stack(StackRecord { images: Some(_), .. }), Format::Lws | Format::Xnu | Format::Cbf) =
+        (record, format)
+    {
         losses.push(Loss::Images);
     }
     Ok(Converted { bytes, losses })

@@ -163,7 +163,11 @@ impl StackRecord {
         }
     }
 
-    fn return_addresses(format: Format, word_size: WordSize, addresses: impl IntoIterator<Item = AbsoluteAddress>) -> Self {
+    fn return_addresses(
+        format: Format,
+        word_size: WordSize,
+        addresses: impl IntoIterator<Item = AbsoluteAddress>,
+    ) -> Self {
         let runs = addresses.into_iter().map(|address| (Frame::ReturnAddress(address), 1)).collect();
         Self { runs, ..Self::new(format, word_size) }
     }
@@ -190,13 +194,20 @@ impl StackRecord {
 /// # Errors
 ///
 /// [`Error::Text`] when nothing can be had of it. When something can, the record's faults say what is wrong.
-pub fn mark(mark: &lws::log_line::Mark<'_>, options: &Options, buffer: &mut [u8]) -> Result<StackRecord, Error> {
+pub fn mark(
+    mark: &lws::log_line::Mark<'_>,
+    options: &Options,
+    buffer: &mut [u8],
+) -> Result<StackRecord, Error> {
     match mark {
         lws::log_line::Mark::Compressed(text) => {
             let base64_start = text.range().end - text.base64().len();
             let salvage = text.salvage(options.word_size, buffer).map_err(Error::Text)?;
             let in_text = |error| {
-                Error::Text(lws::log_line::TextError { offset: base64_start, kind: lws::log_line::TextErrorKind::Blob(error) })
+                Error::Text(lws::log_line::TextError {
+                    offset: base64_start,
+                    kind: lws::log_line::TextErrorKind::Blob(error),
+                })
             };
             salvaged(&salvage, options, in_text)
         }
@@ -306,7 +317,11 @@ fn cbf_record(bytes: &[u8], offset: usize, options: &Options) -> Result<StackRec
 /// Decodes one image map.
 fn image_map(bytes: &[u8], options: &Options) -> Result<ImageMap, Error> {
     let mut slots = vec![cif::DecoderSlot::EMPTY; cif::slots_needed(bytes)];
-    let decoder = if options.strict { cif::Decoder::strict(bytes, &mut slots) } else { cif::Decoder::lenient(bytes, &mut slots) };
+    let decoder = if options.strict {
+        cif::Decoder::strict(bytes, &mut slots)
+    } else {
+        cif::Decoder::lenient(bytes, &mut slots)
+    };
     let mut decoder = decoder.map_err(Error::Cif)?;
     let mut map = ImageMap {
         platform: String::from_utf8_lossy(decoder.platform()).into_owned(),
@@ -341,7 +356,9 @@ pub fn guess(bytes: &[u8], options: &Options) -> Option<Format> {
         return Some(Format::Lws);
     }
     let strict = Options { strict: true, ..*options };
-    let is_stack = |record: StackRecord| record.faults.is_empty() && record.frames().any(|frame| frame.address().is_some());
+    let is_stack = |record: StackRecord| {
+        record.faults.is_empty() && record.frames().any(|frame| frame.address().is_some())
+    };
     if cbf_record(bytes, 0, options).is_ok_and(is_stack) {
         return Some(Format::Cbf);
     }
