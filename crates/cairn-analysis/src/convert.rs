@@ -202,4 +202,13 @@ fn image_map(map: &ImageMap) -> Result<Vec<u8>, Error> {
     cif::encode(&map, cif::Dialect::Canonical, &mut slots, &mut sink).map_err(Error::Cif)?;
     Ok(sink.0)
 }
-fn swift_json(_: &StackRecord, _: &Options<'_>) -> Result<Vec<u8>, Error> { Err(Error::NoArchitecture) }
+
+fn swift_json(stack: &StackRecord, options: &Options<'_>) -> Result<Vec<u8>, Error> {
+    let architecture = stack.architecture.as_deref().or(options.architecture).ok_or(Error::NoArchitecture)?;
+    let backtrace = cbf_record(stack, options)?;
+    let images = stack.images.as_ref().map(image_map).transpose()?;
+    let mut sink = VecSink::default();
+    swift_json::write(architecture, &backtrace, images.as_deref(), &mut sink)
+        .map_err(|SinkFull| Error::NothingToHold)?;
+    Ok(sink.0)
+}

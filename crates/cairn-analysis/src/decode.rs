@@ -117,7 +117,7 @@ pub enum Error {
     /// The size of an XNU buffer does not fit its packing.
     Xnu(xnu::UnpackError),
     /// The JSON is damaged.
-    SwiftJson(swift_json::Error),
+    SwiftJson(swift_json::ReadError),
     /// The base64 text inside the JSON is damaged.
     Base64(base64::DecodeError),
 }
@@ -364,4 +364,19 @@ pub fn guess(bytes: &[u8], options: &Options) -> Option<Format> {
     }
     image_map(bytes, &strict).is_ok_and(|map| !map.images.is_empty()).then_some(Format::Cif)
 }
-fn swift_json_record(_: &[u8], _: &Options) -> Result<StackRecord, Error> { Err(Error::SwiftJson(swift_json::Error)) }
+
+/// Decodes Swift's JSON: the stack, and the image map where there is one.
+fn swift_json_record(bytes: &[u8], options: &Options) -> Result<StackRecord, Error> {
+    let document = swift_json::read(bytes).map_err(Error::SwiftJson)?;
+    let binary = |text: swift_json::JsonText<'_>| {
+        text.base64_bytes().collect::<Result<Vec<_>, _>>().map_err(Error::Base64)
+    };
+    let mut record = cbf_record(&binary(document.backtrace)?, 0, options)?;
+    record.format = Format::SwiftJson;
+    record.architecture = Some(document.architecture.to_string());
+    record.images = match document.image_map {
+        Some(text) => Some(image_map(&binary(text)?, options)?),
+        None => None,
+    };
+    Ok(record)
+}
