@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use cairn_format::{AbsoluteAddress, Module, Sink, SinkFull, base64, cbf, cif, lws, swift_json, xnu};
+use cairn_format::{
+    AbsoluteAddress, Module, Sink, SinkFull, WordSize, base64, cbf, cif, lws, swift_json, xnu,
+};
 
 use crate::decode::{Format, Image, ImageMap, Record, StackRecord};
 
@@ -123,7 +125,7 @@ pub fn convert(record: &Record, format: Format, options: &Options<'_>) -> Result
         (_, Record::Images(_)) | (Format::Cif, _) => return Err(Error::NothingToHold),
         (Format::Lws, Record::Stack(stack)) => lws_blob(stack, &mut losses)?,
         (Format::Xnu, Record::Stack(stack)) => xnu_buffer(stack, options, &mut losses)?,
-        (Format::Cbf, Record::Stack(stack)) => cbf_record(stack, options)?,
+        (Format::Cbf, Record::Stack(stack)) => cbf_record(stack, stack.word_size, options)?,
         (Format::SwiftJson, Record::Stack(stack)) => swift_json(stack, options)?,
     };
     if let (Record::Stack(StackRecord { images: Some(_), .. }), Format::Lws | Format::Xnu | Format::Cbf) =
@@ -176,9 +178,9 @@ fn addresses(stack: &StackRecord, limit: usize, losses: &mut Vec<Loss>) -> Vec<A
     addresses
 }
 
-fn cbf_record(stack: &StackRecord, options: &Options<'_>) -> Result<Vec<u8>, Error> {
+fn cbf_record(stack: &StackRecord, word_size: WordSize, options: &Options<'_>) -> Result<Vec<u8>, Error> {
     let mut encoder =
-        cbf::Encoder::new(VecSink::default(), stack.word_size, options.dialect).map_err(Error::Cbf)?;
+        cbf::Encoder::new(VecSink::default(), word_size, options.dialect).map_err(Error::Cbf)?;
     for &(frame, count) in &stack.runs {
         encoder.push_run(frame, count).map_err(Error::Cbf)?;
     }
@@ -205,7 +207,9 @@ fn image_map(map: &ImageMap) -> Result<Vec<u8>, Error> {
 
 fn swift_json(stack: &StackRecord, options: &Options<'_>) -> Result<Vec<u8>, Error> {
     let architecture = stack.architecture.as_deref().or(options.architecture).ok_or(Error::NoArchitecture)?;
-    let backtrace = cbf_record(stack, options)?;
+    // A format that does not state its word size was read with a guess; the architecture knows better.
+    let word_size = swift_json::word_size_of(architecture).unwrap_or(stack.word_size);
+    let backtrace = cbf_record(stack, word_size, options)?;
     let images = stack.images.as_ref().map(image_map).transpose()?;
     let mut sink = VecSink::default();
     swift_json::write(architecture, &backtrace, images.as_deref(), &mut sink)

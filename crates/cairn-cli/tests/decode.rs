@@ -89,6 +89,18 @@ fn every_format_converts_to_every_other_and_back() {
 }
 
 #[test]
+fn swift_json_goes_both_ways() {
+    let json =
+        cairn().args(["decode", DOCUMENTED, "--to", "swift-json", "--architecture", "arm"]).output().unwrap();
+    let json = String::from_utf8(json.stdout).unwrap();
+    assert_eq!(json, "{\"architecture\": \"arm\", \"backtrace\": \"ASpAZlEhAgEhA8kh9nkA\"}\n");
+    cairn().arg("decode").stdin(json).assert().success().stdout_eq(str![[r#"
+~b#0x406651 0x406852 0x406c1b 0x406294 
+
+"#]]);
+}
+
+#[test]
 fn raw_bytes_of_several_records_are_all_read() {
     let raw = cairn()
         .args(["decode", DOCUMENTED, DOCUMENTED, "--to", "cbf", "--text", "raw"])
