@@ -5,7 +5,7 @@ use std::fmt;
 
 use cairn_format::{AbsoluteAddress, Frame, WordSize, base64, cbf, cif, lws, swift_json, xnu};
 
-/// The formats that [`bytes`] reads.
+/// The formats that [`records`] reads.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Format {
     /// libwebsockets compressed backtrace.
@@ -297,12 +297,11 @@ fn cbf_record(bytes: &[u8], offset: usize, options: &Options) -> Result<StackRec
     let mut record = StackRecord::new(Format::Cbf, decoder.word_size().unwrap_or(options.word_size));
     let mut runs = decoder.runs();
     for run in runs.by_ref() {
-        match run.map_err(in_input)? {
-            // A repeat comes as a run of its own.
-            (frame, count) => match record.runs.last_mut() {
-                Some((last, total)) if *last == frame => *total = total.saturating_add(count),
-                _ => record.runs.push((frame, count)),
-            },
+        let (frame, count) = run.map_err(in_input)?;
+        // A repeat comes as a run of its own.
+        match record.runs.last_mut() {
+            Some((last, total)) if *last == frame => *total = total.saturating_add(count),
+            _ => record.runs.push((frame, count)),
         }
     }
     // Swift writes the first address relative, whatever its document says: nothing to complain about.
