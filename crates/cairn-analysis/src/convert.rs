@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use cairn_format::{AbsoluteAddress, Module, Sink, SinkFull, base64, cbf, cif, lws, swift_json, xnu};
+use cairn_format::{
+    AbsoluteAddress, Module, Sink, SinkFull, WordSize, base64, cbf, cif, lws, swift_json, xnu,
+};
 
 use crate::decode::{Format, Image, ImageMap, Record, StackRecord};
 
@@ -54,9 +56,14 @@ impl fmt::Display for Loss {
                 write!(f, "the {count} outermost frames are left out: the target format holds no more")
             }
             Self::Marks { count } => {
-                write!(f, "{count} marks for omitted frames are left out: the target format holds addresses only")
+                write!(
+                    f,
+                    "{count} marks for omitted frames are left out: the target format holds addresses only"
+                )
             }
-            Self::Images => f.write_str("the list of images is left out: the target format holds a stack only"),
+            Self::Images => {
+                f.write_str("the list of images is left out: the target format holds a stack only")
+            }
         }
     }
 }
@@ -118,10 +125,12 @@ pub fn convert(record: &Record, format: Format, options: &Options<'_>) -> Result
         (_, Record::Images(_)) | (Format::Cif, _) => return Err(Error::NothingToHold),
         (Format::Lws, Record::Stack(stack)) => lws_blob(stack, &mut losses)?,
         (Format::Xnu, Record::Stack(stack)) => xnu_buffer(stack, options, &mut losses)?,
-        (Format::Cbf, Record::Stack(stack)) => cbf_record(stack, options)?,
+        (Format::Cbf, Record::Stack(stack)) => cbf_record(stack, stack.word_size, options)?,
         (Format::SwiftJson, Record::Stack(stack)) => swift_json(stack, options)?,
     };
-    if let (Record::Stack(StackRecord { images: Some(_), .. }), Format::Lws | Format::Xnu | Format::Cbf) = (record, format) {
+    if let (Record::Stack(StackRecord { images: Some(_), .. }), Format::Lws | Format::Xnu | Format::Cbf) =
+        (record, format)
+    {
         losses.push(Loss::Images);
     }
     Ok(Converted { bytes, losses })
@@ -169,9 +178,9 @@ fn addresses(stack: &StackRecord, limit: usize, losses: &mut Vec<Loss>) -> Vec<A
     addresses
 }
 
-fn cbf_record(stack: &StackRecord, options: &Options<'_>) -> Result<Vec<u8>, Error> {
+fn cbf_record(stack: &StackRecord, word_size: WordSize, options: &Options<'_>) -> Result<Vec<u8>, Error> {
     let mut encoder =
-        cbf::Encoder::new(VecSink::default(), stack.word_size, options.dialect).map_err(Error::Cbf)?;
+        cbf::Encoder::new(VecSink::default(), word_size, options.dialect).map_err(Error::Cbf)?;
     for &(frame, count) in &stack.runs {
         encoder.push_run(frame, count).map_err(Error::Cbf)?;
     }
@@ -195,4 +204,15 @@ fn image_map(map: &ImageMap) -> Result<Vec<u8>, Error> {
     cif::encode(&map, cif::Dialect::Canonical, &mut slots, &mut sink).map_err(Error::Cif)?;
     Ok(sink.0)
 }
-fn swift_json(_: &StackRecord, _: &Options<'_>) -> Result<Vec<u8>, Error> { Err(Error::NoArchitecture) }
+
+fn swift_json(stack: &StackRecord, options: &Options<'_>) -> Result<Vec<u8>, Error> {
+    let architecture = stack.architecture.as_deref().or(options.architecture).ok_or(Error::NoArchitecture)?;
+    // A format that does not state its word size was read with a guess; the architecture knows better.
+    let word_size = swift_json::word_size_of(architecture).unwrap_or(stack.word_size);
+    let backtrace = cbf_record(stack, word_size, options)?;
+    let images = stack.images.as_ref().map(image_map).transpose()?;
+    let mut sink = VecSink::default();
+    swift_json::write(architecture, &backtrace, images.as_deref(), &mut sink)
+        .map_err(|SinkFull| Error::NothingToHold)?;
+    Ok(sink.0)
+}

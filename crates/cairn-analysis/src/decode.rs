@@ -5,7 +5,7 @@ use std::fmt;
 
 use cairn_format::{AbsoluteAddress, Frame, WordSize, base64, cbf, cif, lws, swift_json, xnu};
 
-/// The formats that [`bytes`] reads.
+/// The formats that [`records`] reads.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Format {
     /// libwebsockets compressed backtrace.
@@ -117,7 +117,7 @@ pub enum Error {
     /// The size of an XNU buffer does not fit its packing.
     Xnu(xnu::UnpackError),
     /// The JSON is damaged.
-    SwiftJson(swift_json::Error),
+    SwiftJson(swift_json::ReadError),
     /// The base64 text inside the JSON is damaged.
     Base64(base64::DecodeError),
 }
@@ -163,7 +163,11 @@ impl StackRecord {
         }
     }
 
-    fn return_addresses(format: Format, word_size: WordSize, addresses: impl IntoIterator<Item = AbsoluteAddress>) -> Self {
+    fn return_addresses(
+        format: Format,
+        word_size: WordSize,
+        addresses: impl IntoIterator<Item = AbsoluteAddress>,
+    ) -> Self {
         let runs = addresses.into_iter().map(|address| (Frame::ReturnAddress(address), 1)).collect();
         Self { runs, ..Self::new(format, word_size) }
     }
@@ -190,13 +194,20 @@ impl StackRecord {
 /// # Errors
 ///
 /// [`Error::Text`] when nothing can be had of it. When something can, the record's faults say what is wrong.
-pub fn mark(mark: &lws::log_line::Mark<'_>, options: &Options, buffer: &mut [u8]) -> Result<StackRecord, Error> {
+pub fn mark(
+    mark: &lws::log_line::Mark<'_>,
+    options: &Options,
+    buffer: &mut [u8],
+) -> Result<StackRecord, Error> {
     match mark {
         lws::log_line::Mark::Compressed(text) => {
             let base64_start = text.range().end - text.base64().len();
             let salvage = text.salvage(options.word_size, buffer).map_err(Error::Text)?;
             let in_text = |error| {
-                Error::Text(lws::log_line::TextError { offset: base64_start, kind: lws::log_line::TextErrorKind::Blob(error) })
+                Error::Text(lws::log_line::TextError {
+                    offset: base64_start,
+                    kind: lws::log_line::TextErrorKind::Blob(error),
+                })
             };
             salvaged(&salvage, options, in_text)
         }
@@ -286,12 +297,11 @@ fn cbf_record(bytes: &[u8], offset: usize, options: &Options) -> Result<StackRec
     let mut record = StackRecord::new(Format::Cbf, decoder.word_size().unwrap_or(options.word_size));
     let mut runs = decoder.runs();
     for run in runs.by_ref() {
-        match run.map_err(in_input)? {
-            // A repeat comes as a run of its own.
-            (frame, count) => match record.runs.last_mut() {
-                Some((last, total)) if *last == frame => *total = total.saturating_add(count),
-                _ => record.runs.push((frame, count)),
-            },
+        let (frame, count) = run.map_err(in_input)?;
+        // A repeat comes as a run of its own.
+        match record.runs.last_mut() {
+            Some((last, total)) if *last == frame => *total = total.saturating_add(count),
+            _ => record.runs.push((frame, count)),
         }
     }
     // Swift writes the first address relative, whatever its document says: nothing to complain about.
@@ -306,7 +316,11 @@ fn cbf_record(bytes: &[u8], offset: usize, options: &Options) -> Result<StackRec
 /// Decodes one image map.
 fn image_map(bytes: &[u8], options: &Options) -> Result<ImageMap, Error> {
     let mut slots = vec![cif::DecoderSlot::EMPTY; cif::slots_needed(bytes)];
-    let decoder = if options.strict { cif::Decoder::strict(bytes, &mut slots) } else { cif::Decoder::lenient(bytes, &mut slots) };
+    let decoder = if options.strict {
+        cif::Decoder::strict(bytes, &mut slots)
+    } else {
+        cif::Decoder::lenient(bytes, &mut slots)
+    };
     let mut decoder = decoder.map_err(Error::Cif)?;
     let mut map = ImageMap {
         platform: String::from_utf8_lossy(decoder.platform()).into_owned(),
@@ -341,10 +355,27 @@ pub fn guess(bytes: &[u8], options: &Options) -> Option<Format> {
         return Some(Format::Lws);
     }
     let strict = Options { strict: true, ..*options };
-    let is_stack = |record: StackRecord| record.faults.is_empty() && record.frames().any(|frame| frame.address().is_some());
+    let is_stack = |record: StackRecord| {
+        record.faults.is_empty() && record.frames().any(|frame| frame.address().is_some())
+    };
     if cbf_record(bytes, 0, options).is_ok_and(is_stack) {
         return Some(Format::Cbf);
     }
     image_map(bytes, &strict).is_ok_and(|map| !map.images.is_empty()).then_some(Format::Cif)
 }
-fn swift_json_record(_: &[u8], _: &Options) -> Result<StackRecord, Error> { Err(Error::SwiftJson(swift_json::Error)) }
+
+/// Decodes Swift's JSON: the stack, and the image map where there is one.
+fn swift_json_record(bytes: &[u8], options: &Options) -> Result<StackRecord, Error> {
+    let document = swift_json::read(bytes).map_err(Error::SwiftJson)?;
+    let binary = |text: swift_json::JsonText<'_>| {
+        text.base64_bytes().collect::<Result<Vec<_>, _>>().map_err(Error::Base64)
+    };
+    let mut record = cbf_record(&binary(document.backtrace)?, 0, options)?;
+    record.format = Format::SwiftJson;
+    record.architecture = Some(document.architecture.to_string());
+    record.images = match document.image_map {
+        Some(text) => Some(image_map(&binary(text)?, options)?),
+        None => None,
+    };
+    Ok(record)
+}

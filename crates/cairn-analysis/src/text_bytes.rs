@@ -64,7 +64,9 @@ impl TextEncoding {
     #[must_use]
     pub fn of(content: &[u8]) -> Option<Self> {
         let is_hex = |byte: &u8| byte.is_ascii_hexdigit() || byte.is_ascii_whitespace();
-        let is_base64 = |byte: &u8| byte.is_ascii_alphanumeric() || b"+/-_=~#".contains(byte) || byte.is_ascii_whitespace();
+        let is_base64 = |byte: &u8| {
+            byte.is_ascii_alphanumeric() || b"+/-_=~#".contains(byte) || byte.is_ascii_whitespace()
+        };
         if content.iter().all(is_hex) {
             Some(Self::Hex)
         } else if content.iter().all(is_base64) {
@@ -102,7 +104,9 @@ mod tests {
     fn faults_are_told_with_their_place() {
         assert_eq!(TextEncoding::Hex.decode(b"02 7g"), Err(Error::NotHex { offset: 4 }));
         assert_eq!(TextEncoding::Hex.decode(b"027"), Err(Error::OddDigits));
-        assert!(matches!(TextEncoding::Base64.decode(b"A*"), Err(Error::NotBase64(error)) if error.offset == 1));
+        assert!(
+            matches!(TextEncoding::Base64.decode(b"A*"), Err(Error::NotBase64(error)) if error.offset == 1)
+        );
     }
 
     #[test]

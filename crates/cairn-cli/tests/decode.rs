@@ -67,7 +67,8 @@ fn the_device_log_is_named_and_totalled() {
 
 #[test]
 fn totals_as_json_agree_with_the_log() {
-    let output = cairn().args(["decode", "--totals", "--json", "fixtures/device/device.log"]).output().unwrap();
+    let output =
+        cairn().args(["decode", "--totals", "--json", "fixtures/device/device.log"]).output().unwrap();
     let totals: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let clusters = totals["clusters"].as_array().unwrap();
     let sum: u64 = clusters.iter().map(|cluster| cluster["size"].as_u64().unwrap()).sum();
@@ -88,8 +89,24 @@ fn every_format_converts_to_every_other_and_back() {
 }
 
 #[test]
+fn swift_json_goes_both_ways() {
+    let json =
+        cairn().args(["decode", DOCUMENTED, "--to", "swift-json", "--architecture", "arm"]).output().unwrap();
+    let json = String::from_utf8(json.stdout).unwrap();
+    assert_eq!(json, "{\"architecture\": \"arm\", \"backtrace\": \"ASpAZlEhAgEhA8kh9nkA\"}\n");
+    cairn().arg("decode").stdin(json).assert().success().stdout_eq(str![[r#"
+~b#0x406651 0x406852 0x406c1b 0x406294 
+
+"#]]);
+}
+
+#[test]
 fn raw_bytes_of_several_records_are_all_read() {
-    let raw = cairn().args(["decode", DOCUMENTED, DOCUMENTED, "--to", "cbf", "--text", "raw"]).output().unwrap().stdout;
+    let raw = cairn()
+        .args(["decode", DOCUMENTED, DOCUMENTED, "--to", "cbf", "--text", "raw"])
+        .output()
+        .unwrap()
+        .stdout;
     assert_eq!(raw[0], 0x02);
     let lines = cairn().args(["decode", "--from", "cbf"]).stdin(raw).output().unwrap().stdout;
     assert_eq!(lines.iter().filter(|&&byte| byte == b'\n').count(), 2);

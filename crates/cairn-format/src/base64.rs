@@ -63,6 +63,60 @@ impl fmt::Display for DecodeError {
 
 impl core::error::Error for DecodeError {}
 
+/// Puts bytes together from the characters of a base64 text, given one at a time: for a text that is not in one piece.
+/// Accepts what [`Decoder`] accepts.
+///
+/// ```
+/// use cairn_format::base64::Assembler;
+/// let mut assembler = Assembler::new();
+/// let bytes: Vec<u8> = "Y2Fp".bytes().filter_map(|character| assembler.push(character).ok()?).collect();
+/// assert_eq!(bytes, b"cai");
+/// assert!(assembler.push(b'*').is_err());
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Assembler {
+    bits: u32,
+    bit_count: u32,
+    padded: bool,
+}
+
+/// The character cannot be here in a base64 text.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NotBase64;
+
+impl Assembler {
+    /// Before the first character.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { bits: 0, bit_count: 0, padded: false }
+    }
+
+    /// Takes the next character; gives a byte when one is complete.
+    ///
+    /// # Errors
+    ///
+    /// [`NotBase64`] for a character of neither alphabet, and for data after padding.
+    pub fn push(&mut self, character: u8) -> Result<Option<u8>, NotBase64> {
+        match sextet(character) {
+            _ if character.is_ascii_whitespace() => Ok(None),
+            None if character == b'=' => {
+                self.padded = true;
+                Ok(None)
+            }
+            Some(value) if !self.padded => {
+                self.bits = self.bits << 6 | u32::from(value);
+                self.bit_count += 6;
+                if self.bit_count < 8 {
+                    return Ok(None);
+                }
+                self.bit_count -= 8;
+                Ok(Some((self.bits >> self.bit_count) as u8))
+            }
+            _ => Err(NotBase64),
+        }
+    }
+}
+
 /// Iterates over the bytes behind a base64 text.
 ///
 /// Accepts `-` and `_` for `+` and `/`, white space anywhere, and missing padding. Left-over bits of the last group are
@@ -78,16 +132,14 @@ impl core::error::Error for DecodeError {}
 pub struct Decoder<'a> {
     text: &'a [u8],
     position: usize,
-    bits: u32,
-    bit_count: u32,
-    padded: bool,
+    assembler: Assembler,
 }
 
 impl<'a> Decoder<'a> {
     /// A decoder at the first character of `text`.
     #[must_use]
     pub const fn new(text: &'a [u8]) -> Self {
-        Self { text, position: 0, bits: 0, bit_count: 0, padded: false }
+        Self { text, position: 0, assembler: Assembler::new() }
     }
 }
 
@@ -99,18 +151,10 @@ impl Iterator for Decoder<'_> {
             let character = *self.text.get(self.position)?;
             let offset = self.position;
             self.position += 1;
-            match sextet(character) {
-                _ if character.is_ascii_whitespace() => {}
-                None if character == b'=' => self.padded = true,
-                Some(value) if !self.padded => {
-                    self.bits = self.bits << 6 | u32::from(value);
-                    self.bit_count += 6;
-                    if self.bit_count >= 8 {
-                        self.bit_count -= 8;
-                        return Some(Ok((self.bits >> self.bit_count) as u8));
-                    }
-                }
-                _ => {
+            match self.assembler.push(character) {
+                Ok(None) => {}
+                Ok(Some(byte)) => return Some(Ok(byte)),
+                Err(NotBase64) => {
                     self.position = self.text.len();
                     return Some(Err(DecodeError { offset, character }));
                 }

@@ -1,7 +1,6 @@
 //! libwebsockets blobs, their place in memory and their text forms, against the conformance vectors and
 //! against a model of the format that works on strings of `0` and `1`.
 
-#[allow(unreachable_pub, reason = "the helpers are a module here, but written like a library")]
 mod support;
 
 use cairn_format::bits::{BitReader, BitWriter};

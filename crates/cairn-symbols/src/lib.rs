@@ -68,13 +68,13 @@ impl FileSymbols {
     #[must_use]
     pub fn resolve(&self, address: StatedAddress) -> Vec<Location> {
         let mut locations = self.resolve_debug_information(address).unwrap_or_default();
-        if locations.iter().all(|location| location.function.is_none()) {
-            if let Some(symbol) = self.loader.find_symbol(address.value()) {
-                let function = Some(addr2line::demangle_auto(symbol.into(), None).into_owned());
-                match locations.last_mut() {
-                    Some(location) => location.function = function,
-                    None => locations.push(Location { function, ..Location::default() }),
-                }
+        if locations.iter().all(|location| location.function.is_none())
+            && let Some(symbol) = self.loader.find_symbol(address.value())
+        {
+            let function = Some(addr2line::demangle_auto(symbol.into(), None).into_owned());
+            match locations.last_mut() {
+                Some(location) => location.function = function,
+                None => locations.push(Location { function, ..Location::default() }),
             }
         }
         locations

@@ -246,7 +246,9 @@ impl Decode {
             (From::Auto, _) if self.encoding != Encoding::Auto => {
                 "--encoding needs --from FORMAT: texts that say themselves what they are have one encoding"
             }
-            (_, Some(FormatName::SwiftJson)) if self.architecture.is_none() && self.from != From::Named(FormatName::SwiftJson) => {
+            (_, Some(FormatName::SwiftJson))
+                if self.architecture.is_none() && self.from != From::Named(FormatName::SwiftJson) =>
+            {
                 "--to swift-json needs --architecture NAME (such as x86_64 or arm64): Swift's JSON must name one"
             }
             _ => return,

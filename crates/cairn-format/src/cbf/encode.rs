@@ -80,7 +80,7 @@ pub fn encode(
     frames: impl IntoIterator<Item = Frame>,
     word_size: WordSize,
     dialect: Dialect,
-    sink: &mut impl Sink,
+    sink: &mut (impl Sink + ?Sized),
 ) -> Result<(), EncodeError> {
     let mut encoder = Encoder::new(sink, word_size, dialect)?;
     for frame in frames {

@@ -44,7 +44,7 @@ pub enum DecodeErrorKind {
     RepeatFirst,
     /// A repeat of 0 times.
     ZeroRepeat,
-    /// A repeat of more than [`MAX_REPEATS`] times, or of what [`Rules::with_repeat_limit`] allows.
+    /// A repeat of more than [`MAX_REPEATS`](super::MAX_REPEATS) times, or of what [`Rules::with_repeat_limit`](super::Rules::with_repeat_limit) allows.
     RepeatTooLarge,
     /// There are bytes after the end.
     TrailingData,
@@ -104,7 +104,7 @@ pub struct Findings {
 }
 
 impl Findings {
-    /// True when the record would have passed [`Rules::STRICT`] so far.
+    /// True when the record would have passed [`Rules::STRICT`](super::Rules::STRICT) so far.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()

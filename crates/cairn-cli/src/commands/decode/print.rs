@@ -69,7 +69,9 @@ impl Printer {
     pub(super) fn new(arguments: &Decode, symbols: Option<FileSymbols>, xnu_packing: xnu::Packing) -> Self {
         let mode = match arguments.to {
             Some(format) => Mode::Convert(format, arguments.text),
-            None if arguments.totals => Mode::Totals { totals: AllocationTotals::default(), json: arguments.json },
+            None if arguments.totals => {
+                Mode::Totals { totals: AllocationTotals::default(), json: arguments.json }
+            }
             None if arguments.json => Mode::Json,
             None => Mode::Lines,
         };
@@ -117,7 +119,9 @@ impl Printer {
                 serde_json::to_writer(&mut self.output, &line)?;
                 self.output.write_all(b"\n")?;
             }
-            (&mut Mode::Convert(format, encoding), record) => return self.convert(place, &record, format, encoding),
+            (&mut Mode::Convert(format, encoding), record) => {
+                return self.convert(place, &record, format, encoding);
+            }
             (Mode::Totals { totals, .. }, Record::Stack(stack)) => match stack.allocation_size_bytes {
                 Some(size_bytes) => totals.add(&stack.addresses(MAX_FRAMES).collect::<Vec<_>>(), size_bytes),
                 None => {
@@ -447,7 +451,8 @@ impl JsonFrame {
             Frame::Omitted(count) => ("omitted", Some(count)),
             Frame::Truncated => ("truncated", None),
         };
-        let locations = symbols.map(|symbols| symbols.locations(frame).iter().map(JsonLocation::new).collect());
+        let locations =
+            symbols.map(|symbols| symbols.locations(frame).iter().map(JsonLocation::new).collect());
         Self {
             kind,
             address: frame.address().map(|address| address.to_string()),
