@@ -1,0 +1,129 @@
+//! Which module covers a code address of this process, and where its unwind table lies.
+//!
+//! glibc 2.35 and later answer that without a lock (`_dl_find_object`), also while another thread loads or unloads
+//! modules. The symbol is weak: on an older C library it is absent, and addresses then have no tables.
+
+use core::ffi::c_void;
+use core::mem::MaybeUninit;
+
+use cairn_format::{AbsoluteAddress, WordSize};
+use cairn_unwind::cfi::{Bases, FrameTable, Section};
+use cairn_unwind::{AddressRange, Modules};
+
+/// `struct dl_find_object` of glibc, as x86-64 and AArch64 have it.
+#[repr(C)]
+struct FoundObject {
+    flags: u64,
+    map_start: *const c_void,
+    map_end: *const c_void,
+    link_map: *const c_void,
+    eh_frame_header: *const c_void,
+    reserved: [u64; 7],
+}
+
+const _: () = assert!(size_of::<FoundObject>() == 96);
+
+type FindObject = unsafe extern "C" fn(*const c_void, *mut FoundObject) -> i32;
+
+core::arch::global_asm!(".weak _dl_find_object");
+
+/// The loader's look-up function, if this C library has one.
+#[inline]
+fn find_object() -> Option<FindObject> {
+    let address: usize;
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: reads the entry that the loader filled for the weak symbol: its address or zero.
+    unsafe {
+        core::arch::asm!(
+            "mov {address}, qword ptr [rip + _dl_find_object@GOTPCREL]",
+            address = out(reg) address,
+            options(nostack, preserves_flags, readonly, pure),
+        );
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: as above.
+    unsafe {
+        core::arch::asm!(
+            "adrp {address}, :got:_dl_find_object",
+            "ldr {address}, [{address}, :got_lo12:_dl_find_object]",
+            address = out(reg) address,
+            options(nostack, preserves_flags, readonly, pure),
+        );
+    }
+    // SAFETY: null becomes `None`; anything else is the function of that name.
+    unsafe { core::mem::transmute::<usize, Option<FindObject>>(address) }
+}
+
+/// The modules of this process, asked anew for each address.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LoadedModules;
+
+impl LoadedModules {
+    fn find(address: AbsoluteAddress) -> Option<FoundObject> {
+        let find = find_object()?;
+        let mut found = MaybeUninit::uninit();
+        // SAFETY: the function accepts any address and fills `found` when it answers 0. It takes no lock and is safe
+        // in a signal handler.
+        let status = unsafe { find(address.value() as *const c_void, found.as_mut_ptr()) };
+        // SAFETY: filled, by its answer.
+        (status == 0).then(|| unsafe { found.assume_init() })
+    }
+}
+
+impl Modules for LoadedModules {
+    fn frame_table(&self, address: AbsoluteAddress) -> Option<FrameTable<'_>> {
+        let object = Self::find(address)?;
+        let header = object.eh_frame_header as u64;
+        let segment = readable_segment(&object, header)?;
+        let length = |start: u64| usize::try_from(segment.end.value() - start).ok();
+        // SAFETY: the header lies in a loaded segment (`readable_segment`), which stays mapped while code of its module
+        // is on a stack that is being walked.
+        let header_bytes = unsafe { core::slice::from_raw_parts(header as *const u8, length(header)?) };
+        let start = segment.start.value();
+        // SAFETY: as above; the slice is the whole segment.
+        let frame_bytes = unsafe { core::slice::from_raw_parts(start as *const u8, length(start)?) };
+        FrameTable::with_header_and_bases(
+            Section::new(header_bytes, AbsoluteAddress::new(header)),
+            Section::new(frame_bytes, segment.start),
+            Bases::default(),
+            WordSize::NATIVE,
+        )
+        .ok()
+    }
+
+    fn is_executable(&self, address: AbsoluteAddress) -> bool {
+        // Code that no module covers, such as JIT code, is not known here; its frames end the walk with a reason.
+        Self::find(address).is_some()
+    }
+}
+
+/// The loaded segment that `address` lies in, from the program headers in the module's own first page.
+fn readable_segment(object: &FoundObject, address: u64) -> Option<AddressRange> {
+    let start = object.map_start as u64;
+    let end = object.map_end as u64;
+    if address < start || address >= end || end - start < size_of::<libc::Elf64_Ehdr>() as u64 {
+        return None;
+    }
+    // SAFETY: the first page of a mapped module is readable and stays mapped, as above; all bytes are values.
+    let elf = unsafe { &*(start as *const libc::Elf64_Ehdr) };
+    if elf.e_ident.first_chunk() != Some(b"\x7fELF") {
+        return None;
+    }
+    let first = start.checked_add(elf.e_phoff)?;
+    let size = u64::from(elf.e_phnum) * size_of::<libc::Elf64_Phdr>() as u64;
+    if first.checked_add(size)? > end {
+        return None;
+    }
+    // SAFETY: the table lies inside the module, directly behind the header in all known files.
+    let headers = unsafe { core::slice::from_raw_parts(first as *const libc::Elf64_Phdr, elf.e_phnum.into()) };
+    let loads = || headers.iter().filter(|header| header.p_type == libc::PT_LOAD);
+    // The first segment starts at the page of its address; what the addresses in the headers count from follows.
+    let bias = start.wrapping_sub(loads().next()?.p_vaddr & !0xfff);
+    loads()
+        .map(|header| {
+            let from = bias.wrapping_add(header.p_vaddr);
+            (from, from.wrapping_add(header.p_filesz), header.p_flags)
+        })
+        .find(|&(from, to, flags)| from <= address && address < to && flags & libc::PF_R != 0)
+        .map(|(from, to, _)| AddressRange::new(AbsoluteAddress::new(from), AbsoluteAddress::new(to)))
+}
