@@ -1,0 +1,140 @@
+//! Which memory around the stack pointer may be read.
+//!
+//! A thread's own stack is one readable range up to a known top: the main thread's ends where the loader started the
+//! program, every other one ends at its thread control block, which the C library puts on top of it. How far down it is
+//! readable is asked from the kernel once, and again when the thread goes deeper; that is the only system call of a
+//! capture, and a thread in steady state makes none. `pthread_getattr_np` would tell the same, but it reads
+//! `/proc/self/maps` and calls malloc.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+const PAGE_BYTES: u64 = 4096;
+
+/// Stacks that are larger were never seen; beyond it a distance means that this is another stack.
+const MAX_STACK_BYTES: u64 = 1 << 32;
+
+/// So many pages are probed by one system call (its own limit is 1024).
+const PROBE_PAGES: usize = 32;
+
+/// The top of the stack that `sp` would lie on, if it is the calling thread's own: the first address above it.
+pub(crate) fn top_of_own_stack(sp: u64) -> Option<u64> {
+    let main = main_stack_top();
+    let own = if is_main_thread() && main != 0 { main } else { thread_control_block() };
+    (sp < own && own - sp < MAX_STACK_BYTES).then_some(own & !7)
+}
+
+/// True when all pages from the one of `low` up to `high` are readable. Costs one system call for each 128 KiB.
+pub(crate) fn is_readable(low: u64, high: u64) -> bool {
+    let mut page = low & !(PAGE_BYTES - 1);
+    while page < high {
+        let pages = ((high - page).div_ceil(PAGE_BYTES) as usize).min(PROBE_PAGES);
+        if !probe(page, pages) {
+            return false;
+        }
+        page += pages as u64 * PAGE_BYTES;
+    }
+    true
+}
+
+/// Reads one word anywhere, or answers `None` where the kernel says that it cannot be read.
+pub(crate) fn read_word(address: u64) -> Option<u64> {
+    let mut word = 0_u64;
+    let local = libc::iovec { iov_base: (&raw mut word).cast(), iov_len: 8 };
+    let remote = libc::iovec { iov_base: address as *mut _, iov_len: 8 };
+    (read_self(&[local], &[remote]) == 8).then_some(word)
+}
+
+/// Reads a byte of each page; the kernel answers how many it could read.
+fn probe(first_page: u64, pages: usize) -> bool {
+    let mut bytes = [0_u8; PROBE_PAGES];
+    let local = [libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: pages }];
+    let mut remote = [libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 1 }; PROBE_PAGES];
+    for (index, place) in remote.iter_mut().enumerate() {
+        place.iov_base = (first_page + index as u64 * PAGE_BYTES) as *mut _;
+    }
+    read_self(&local, remote.get(..pages).unwrap_or_default()) == pages as isize
+}
+
+/// `process_vm_readv` on this process, with the caller's errno left alone.
+fn read_self(local: &[libc::iovec], remote: &[libc::iovec]) -> isize {
+    // SAFETY: the address of this thread's errno is always valid.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: as above.
+    let saved = unsafe { *errno };
+    // SAFETY: the local vectors describe memory that the caller owns; the remote ones are checked by the kernel.
+    let count = unsafe {
+        libc::syscall(
+            libc::SYS_process_vm_readv,
+            libc::getpid(),
+            local.as_ptr(),
+            local.len(),
+            remote.as_ptr(),
+            remote.len(),
+            0,
+        )
+    };
+    // SAFETY: as above.
+    unsafe { *errno = saved };
+    count as isize
+}
+
+fn is_main_thread() -> bool {
+    // SAFETY: both calls only ask.
+    unsafe { libc::getpid() == libc::syscall(libc::SYS_gettid) as libc::pid_t }
+}
+
+/// Where the loader set the stack pointer when it started the program.
+fn main_stack_top() -> u64 {
+    static TOP: AtomicU64 = AtomicU64::new(0);
+    unsafe extern "C" {
+        #[link_name = "__libc_stack_end"]
+        safe static LIBC_STACK_END: u64;
+    }
+    if TOP.load(Ordering::Relaxed) == 0 {
+        TOP.store(LIBC_STACK_END, Ordering::Relaxed);
+    }
+    TOP.load(Ordering::Relaxed)
+}
+
+/// The thread pointer: the thread control block begins there.
+#[cfg(target_arch = "x86_64")]
+fn thread_control_block() -> u64 {
+    let address;
+    // SAFETY: the first word of the thread control block is its own address, by the ABI.
+    unsafe {
+        core::arch::asm!("mov {}, qword ptr fs:[0]", out(reg) address, options(nostack, preserves_flags, readonly));
+    }
+    address
+}
+
+/// The thread pointer. The control block lies below it, and the stack below that.
+#[cfg(target_arch = "aarch64")]
+fn thread_control_block() -> u64 {
+    let address: u64;
+    // SAFETY: reads a register.
+    unsafe { core::arch::asm!("mrs {}, tpidr_el0", out(reg) address, options(nostack, preserves_flags)) };
+    address
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+
+    #[test]
+    fn this_threads_stack_is_readable_up_to_its_top() {
+        let local = 0_u64;
+        let sp = (&raw const local) as u64;
+        let top = top_of_own_stack(sp).unwrap();
+        assert!(top > sp);
+        assert!(is_readable(sp, top));
+    }
+
+    #[test]
+    fn unmapped_memory_is_told_from_readable_memory() {
+        assert!(!is_readable(0x1000, 0x2000));
+        assert_eq!(read_word(8), None);
+        let word = 0x1234_u64;
+        assert_eq!(read_word((&raw const word) as u64), Some(0x1234));
+    }
+}

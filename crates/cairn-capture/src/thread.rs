@@ -1,0 +1,261 @@
+//! What a thread keeps between its captures: caches that are only ever trusted after a check, and the last stack.
+//!
+//! The memory is one mapping of 3 MiB of address space, of which a thread whose stack is 250 frames deep touches some
+//! 52 KiB. It is reached through one thread-local word, without a destructor: a thread that has ended is recognised by
+//! its number, and its memory is given to a later one.
+
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering, compiler_fence};
+
+use crate::{mapping, thread_pointer};
+
+/// Frames of one stack; deeper ones are cut, and the cut is marked.
+pub(crate) const MAX_DEPTH: usize = 1 << 16;
+/// Values that a stack depends on beside its return addresses.
+pub(crate) const MAX_EXTRA_CHECKS: usize = 1 << 16;
+const PREDICTIONS: usize = 1 << 10;
+const PC_SETS: usize = 1 << 10;
+
+/// A guess which stack a call at (pc, sp) has. It is verified before it is believed.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Prediction {
+    pub(crate) key: u64,
+    pub(crate) node: u32,
+    /// Number of frames from the outermost one to this, both counted.
+    pub(crate) height: u32,
+}
+
+/// One frame of the last stack, with what must hold for it to be there again.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct ShadowFrame {
+    /// The return address in this frame ...
+    pub(crate) pc: u64,
+    /// ... and where on the stack it lies, in bytes from [`ThreadState::slot_base`].
+    pub(crate) slot: u32,
+    /// The node of this frame, and `NEEDS_FP` when the frames outside of it depend on the frame pointer in it.
+    pub(crate) node: u32,
+}
+
+/// A stack word beside the return addresses that decides where an outer frame lies: a saved frame pointer that is used,
+/// or the place where a realigned frame keeps its CFA.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct ExtraCheck {
+    pub(crate) value: u64,
+    pub(crate) slot: u32,
+    /// Height of the frame whose step reads the word.
+    pub(crate) height: u32,
+}
+
+/// A frame that was found but whose node is not known yet.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct PendingFrame {
+    pub(crate) fp: u64,
+    pub(crate) pc_number: u32,
+    pub(crate) slot: u32,
+}
+
+const _: () = assert!(size_of::<Prediction>() == 16);
+const _: () = assert!(size_of::<ShadowFrame>() == 16);
+const _: () = assert!(size_of::<ExtraCheck>() == 16);
+const _: () = assert!(size_of::<PendingFrame>() == 16);
+
+/// Set in [`ShadowFrame::node`].
+pub(crate) const NEEDS_FP: u32 = 1 << 31;
+
+/// See the module documentation. All-zero bytes are a thread that knows nothing yet.
+#[repr(C)]
+pub(crate) struct ThreadState {
+    /// A capture is under way; a signal handler that captures now must leave everything here alone.
+    busy: AtomicU32,
+    /// The same, for the capture in the handler.
+    nested_busy: AtomicU32,
+    /// Generation of the modules that the caches belong to.
+    pub(crate) generation: u32,
+    /// Entries of `shadow` that are filled, the unused first one included.
+    pub(crate) shadow_end: u32,
+    pub(crate) extra_count: u32,
+    owner_process: AtomicI32,
+    owner_thread: AtomicI32,
+    /// The readable part of this thread's own stack.
+    pub(crate) low: u64,
+    pub(crate) high: u64,
+    /// 4 GiB below `high`: every slot is a 32-bit distance above it.
+    pub(crate) slot_base: u64,
+    next: *mut ThreadState,
+    pub(crate) predictions: [Prediction; PREDICTIONS],
+    pub(crate) pc_cache: [[u64; 2]; PC_SETS],
+    /// The last stack by height: the outermost frame is at 1.
+    pub(crate) shadow: [ShadowFrame; MAX_DEPTH],
+    pub(crate) shadow_fp: [u64; MAX_DEPTH],
+    pub(crate) extra: [ExtraCheck; MAX_EXTRA_CHECKS],
+    /// Innermost first.
+    pub(crate) pending: [PendingFrame; MAX_DEPTH],
+    /// Pc numbers of a capture in a signal handler that interrupted a capture.
+    pub(crate) nested: [u32; MAX_DEPTH],
+}
+
+/// Every state there is, newest first.
+static STATES: AtomicPtr<ThreadState> = AtomicPtr::new(core::ptr::null_mut());
+
+/// How a thread may use its state right now.
+pub(crate) enum Access {
+    /// All of it, until [`release`].
+    Whole(*mut ThreadState),
+    /// A capture was interrupted: only `nested`, until [`release_nested`].
+    Nested(*mut ThreadState),
+    /// Nothing: no memory, or the third capture inside two others.
+    None,
+}
+
+/// Takes this thread's state.
+#[inline(always)]
+pub(crate) fn acquire() -> Access {
+    let state = thread_pointer::load().cast::<ThreadState>();
+    if state.is_null() {
+        return acquire_first();
+    }
+    // SAFETY: the word is null or points to this thread's state, which lives as long as the thread.
+    let busy = unsafe { &(*state).busy };
+    // The same thread and its signal handlers only: plain loads and stores do, in this order.
+    if busy.load(Ordering::Relaxed) != 0 {
+        return acquire_nested(state);
+    }
+    busy.store(1, Ordering::Relaxed);
+    compiler_fence(Ordering::SeqCst);
+    Access::Whole(state)
+}
+
+/// Gives the state back.
+///
+/// # Safety
+///
+/// `state` came from [`acquire`] as [`Access::Whole`] on this thread.
+#[inline(always)]
+pub(crate) unsafe fn release(state: *mut ThreadState) {
+    compiler_fence(Ordering::SeqCst);
+    // SAFETY: by contract.
+    unsafe { (*state).busy.store(0, Ordering::Relaxed) };
+}
+
+#[cold]
+fn acquire_nested(state: *mut ThreadState) -> Access {
+    // SAFETY: as in `acquire`.
+    let busy = unsafe { &(*state).nested_busy };
+    if busy.load(Ordering::Relaxed) != 0 {
+        return Access::None;
+    }
+    busy.store(1, Ordering::Relaxed);
+    compiler_fence(Ordering::SeqCst);
+    Access::Nested(state)
+}
+
+/// Gives the nested part back.
+///
+/// # Safety
+///
+/// `state` came from [`acquire`] as [`Access::Nested`] on this thread.
+pub(crate) unsafe fn release_nested(state: *mut ThreadState) {
+    compiler_fence(Ordering::SeqCst);
+    // SAFETY: by contract.
+    unsafe { (*state).nested_busy.store(0, Ordering::Relaxed) };
+}
+
+#[cold]
+fn acquire_first() -> Access {
+    let (process, thread) = ids();
+    let state = reuse(process, thread).or_else(|| make(process, thread));
+    let Some(state) = state else { return Access::None };
+    // A signal handler may have come between and made a state of its own; it is found again when this thread has ended.
+    thread_pointer::store(state.cast());
+    acquire()
+}
+
+/// The state of a thread of this process that has ended.
+///
+/// States that a fork left behind belong to another process and are not touched: the thread that forked goes on to use
+/// its own.
+fn reuse(process: i32, thread: i32) -> Option<*mut ThreadState> {
+    /// A process of many live threads must not look at all of them each time.
+    const LOOK_AT: usize = 64;
+    let mut candidate = STATES.load(Ordering::Acquire);
+    for _ in 0..LOOK_AT {
+        // SAFETY: null ends the list; states are never released, and these fields are atomic or never change.
+        let state = unsafe { candidate.as_ref() }?;
+        let owner = state.owner_thread.load(Ordering::Acquire);
+        let is_ours = state.owner_process.load(Ordering::Relaxed) == process;
+        if is_ours && owner != thread && has_ended(process, owner) {
+            let taken = state.owner_thread.compare_exchange(owner, thread, Ordering::AcqRel, Ordering::Relaxed);
+            if taken.is_ok() {
+                // SAFETY: the owner has ended and the exchange made this thread the only new one.
+                unsafe { (*candidate).forget() };
+                return Some(candidate);
+            }
+        }
+        candidate = state.next;
+    }
+    None
+}
+
+fn make(process: i32, thread: i32) -> Option<*mut ThreadState> {
+    let state = mapping::reserve(size_of::<ThreadState>())?.cast::<ThreadState>().as_ptr();
+    // SAFETY: the mapping is zeroed, large enough, page aligned and known to nobody else; zeros are a state.
+    let fresh = unsafe { &mut *state };
+    fresh.owner_process = AtomicI32::new(process);
+    fresh.owner_thread = AtomicI32::new(thread);
+    let mut first = STATES.load(Ordering::Relaxed);
+    loop {
+        fresh.next = first;
+        match STATES.compare_exchange_weak(first, state, Ordering::AcqRel, Ordering::Relaxed) {
+            Ok(_) => return Some(state),
+            Err(other) => first = other,
+        }
+    }
+}
+
+impl ThreadState {
+    /// Drops everything that was learned on another thread's stack.
+    fn forget(&mut self) {
+        self.busy.store(0, Ordering::Relaxed);
+        self.nested_busy.store(0, Ordering::Relaxed);
+        (self.low, self.high, self.slot_base) = (0, 0, 0);
+        self.forget_stack();
+    }
+
+    /// Drops what was learned of the last stack.
+    pub(crate) fn forget_stack(&mut self) {
+        self.shadow_end = 0;
+        self.extra_count = 0;
+    }
+
+    /// Drops everything that depends on which modules are loaded.
+    #[cold]
+    pub(crate) fn forget_modules(&mut self, generation: u32) {
+        self.forget_stack();
+        self.predictions.fill(Prediction { key: 0, node: 0, height: 0 });
+        self.pc_cache.fill([0; 2]);
+        self.generation = generation;
+    }
+}
+
+fn ids() -> (i32, i32) {
+    // SAFETY: both calls only ask.
+    unsafe { (libc::getpid(), libc::syscall(libc::SYS_gettid) as i32) }
+}
+
+/// True when no thread of that number is left in this process.
+fn has_ended(process: i32, thread: i32) -> bool {
+    // SAFETY: the address of this thread's errno is always valid.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: as above.
+    let saved = unsafe { *errno };
+    // SAFETY: signal 0 only asks whether the thread is there.
+    let answer = unsafe { libc::syscall(libc::SYS_tgkill, process, thread, 0) };
+    // SAFETY: as above.
+    let is_gone = answer != 0 && unsafe { *errno } == libc::ESRCH;
+    // SAFETY: as above.
+    unsafe { *errno = saved };
+    is_gone
+}
