@@ -1,0 +1,22 @@
+//! AArch64, the Arm procedure call standard, little-endian.
+//!
+//! ```text
+//!   CFA    -> | caller's frame |
+//!             | ...            |
+//!             | saved x30      |   the return address, where the function is no leaf
+//!   x29    -> | saved x29      |   frame record: it may lie anywhere in the frame
+//!             | ...            | <- sp
+//! ```
+//!
+//! Three things differ from x86-64. The call pushes nothing: a leaf's return address is in x30 (the link register) and its
+//! CFA may equal its stack pointer. Return addresses may carry a signature in their high bits (pointer authentication),
+//! which [`Registers::with_address_mask`](crate::Registers::with_address_mask) strips. And Linux's signal trampoline in
+//! newer kernels has no unwind tables; a caller that knows where it lies steps over it by the context in the frame.
+
+mod registers;
+mod rule;
+mod step;
+
+pub use registers::{PC, REGISTER_COUNT, SP, X29, X30};
+pub use rule::{Rule, RuleKind};
+pub use step::Aarch64;

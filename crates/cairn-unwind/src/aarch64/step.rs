@@ -1,0 +1,88 @@
+//! The machine: its numbers, and the steps that need no tables.
+
+use core::fmt;
+
+use cairn_format::{AbsoluteAddress, WordSize};
+
+use super::registers::{PC, REGISTER_COUNT, SP, X19, X29, X30};
+use super::rule::{self, Rule};
+use crate::cfi::CoreRow;
+use crate::frame_pointer::FrameRecord;
+use crate::{AddressRange, CoreRegisters, Machine, MemoryReader, Registers, RuleFailure, StopReason};
+
+/// AArch64, the Arm procedure call standard, little-endian.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Aarch64;
+
+impl Machine for Aarch64 {
+    type Slots<T: Copy + fmt::Debug> = [T; REGISTER_COUNT];
+    type Rule = Rule;
+
+    const STACK_POINTER: u16 = SP;
+    const FRAME_POINTER: u16 = X29;
+    const PROGRAM_COUNTER: u16 = PC;
+    const SIGNS_RETURN_ADDRESSES: bool = true;
+    const CALL_PUSHES: bool = false;
+
+    #[inline]
+    fn slots<T: Copy + fmt::Debug>(value: T) -> [T; REGISTER_COUNT] {
+        [value; REGISTER_COUNT]
+    }
+
+    #[inline]
+    fn is_callee_saved(register: u16) -> bool {
+        matches!(register, X19..=X29)
+    }
+
+    #[inline]
+    fn pack(row: &CoreRow<'_>) -> Rule {
+        rule::pack(row)
+    }
+
+    #[inline]
+    fn apply<M: MemoryReader>(
+        rule: Rule,
+        registers: CoreRegisters,
+        memory: &M,
+    ) -> Result<CoreRegisters, RuleFailure> {
+        rule.apply(registers, memory)
+    }
+
+    fn step_by_frame_pointer<M: MemoryReader>(
+        registers: &Registers<Self>,
+        memory: &M,
+        stack: AddressRange,
+        is_executable: &mut dyn FnMut(AbsoluteAddress) -> bool,
+    ) -> Result<Registers<Self>, StopReason> {
+        let live = AddressRange::new(stack.start.max(AbsoluteAddress::new(registers.sp())), stack.end);
+        let fp = registers.value(X29).ok_or(StopReason::UnknownRegister { register: X29 })?;
+        let record = FrameRecord::read(memory, fp, live, WordSize::Bits64)?;
+        let return_address = record.return_address.value() & registers.address_mask();
+        if return_address == 0 {
+            return Err(StopReason::EndOfStack);
+        }
+        if !is_executable(AbsoluteAddress::new(return_address)) {
+            return Err(StopReason::NoUnwindInfo { pc: registers.pc() });
+        }
+        // Where in its frame the record lies is not known, so the caller's stack pointer is a lower bound.
+        let caller = Registers::new(return_address, fp.wrapping_add(16), record.saved_frame_pointer);
+        Ok(caller.with_address_mask(registers.address_mask()))
+    }
+
+    /// The branch has put the return address in the link register, and nothing else has happened since.
+    fn step_from_bad_pc<M: MemoryReader>(
+        registers: &Registers<Self>,
+        _memory: &M,
+        is_executable: &mut dyn FnMut(AbsoluteAddress) -> bool,
+    ) -> Result<Registers<Self>, StopReason> {
+        let link = registers.value(X30).ok_or(StopReason::UnknownRegister { register: X30 })?;
+        let link = link & registers.address_mask();
+        if !is_executable(AbsoluteAddress::new(link)) {
+            return Err(StopReason::NoUnwindInfo { pc: registers.pc() });
+        }
+        let mut caller = *registers;
+        caller.set(PC, link);
+        caller.forget(X30);
+        Ok(caller)
+    }
+}

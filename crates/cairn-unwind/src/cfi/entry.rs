@@ -1,0 +1,279 @@
+//! CIE and FDE: the records of the table.
+
+use cairn_format::AbsoluteAddress;
+
+use super::cursor::Cursor;
+use super::pointer::{self, PointerContext};
+use super::table::Flavor;
+use super::{CfiError, CfiErrorKind};
+use crate::AddressRange;
+
+/// One FDE: the stretch of code that it covers, and its program.
+#[derive(Clone, Copy, Debug)]
+pub struct FrameEntry<'a> {
+    /// Offset of the entry from the start of the section's slice.
+    pub offset: usize,
+    /// The code that it covers.
+    pub range: AddressRange,
+    pub(super) cie_offset: usize,
+    pub(super) program: Cursor<'a>,
+}
+
+/// What the FDEs of a CIE share.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cie<'a> {
+    pub(super) code_alignment: u64,
+    pub(super) data_alignment: i64,
+    pub(super) return_address_register: u16,
+    pub(super) pointer_encoding: u8,
+    pub(super) segment_bytes: u8,
+    pub(super) has_augmentation_data: bool,
+    pub(super) is_signal_frame: bool,
+    pub(super) address_bytes: u8,
+    pub(super) program: Cursor<'a>,
+}
+
+/// What every entry starts with.
+struct EntryStart<'a> {
+    /// The bytes after the id field.
+    body: Cursor<'a>,
+    /// Offset of the CIE, or `None` when the entry is one.
+    cie_offset: Option<usize>,
+}
+
+/// Reads the length and the id of the entry at the cursor; `None` for the terminator and at the end.
+#[inline]
+fn start_entry<'a>(cursor: &mut Cursor<'a>, flavor: Flavor) -> Result<Option<EntryStart<'a>>, CfiError> {
+    if cursor.is_empty() {
+        return Ok(None);
+    }
+    let short_length = cursor.u32()?;
+    let (length, is_64_bit) = match short_length {
+        0 => return Ok(None),
+        0xffff_ffff => (cursor.u64()?, true),
+        // Reserved by DWARF for lengths to come.
+        0xffff_fff0.. => return Err(cursor.error(CfiErrorKind::OutOfRange)),
+        length => (u64::from(length), false),
+    };
+    let mut body = cursor.take(length)?;
+    let id_offset = body.offset();
+    let cie_offset = match flavor {
+        Flavor::EhFrame => match body.u32()? {
+            0 => None,
+            distance => {
+                let offset = id_offset.checked_sub(distance as usize);
+                Some(offset.ok_or(CfiError { offset: id_offset, kind: CfiErrorKind::NoCie })?)
+            }
+        },
+        Flavor::DebugFrame => {
+            let (id, cie_id) =
+                if is_64_bit { (body.u64()?, u64::MAX) } else { (u64::from(body.u32()?), 0xffff_ffff) };
+            (id != cie_id).then_some(usize::try_from(id).unwrap_or(usize::MAX))
+        }
+    };
+    Ok(Some(EntryStart { body, cie_offset }))
+}
+
+impl<'a> Cie<'a> {
+    /// Reads the CIE at `offset`.
+    #[inline]
+    pub(super) fn parse(
+        context: &PointerContext<'a>,
+        flavor: Flavor,
+        offset: usize,
+    ) -> Result<Self, CfiError> {
+        let section = context.section.bytes;
+        let mut cursor = Cursor::new(section, offset, section.len())?;
+        match start_entry(&mut cursor, flavor)? {
+            Some(EntryStart { body, cie_offset: None }) => Self::parse_body(context, body),
+            _ => Err(CfiError { offset, kind: CfiErrorKind::NoCie }),
+        }
+    }
+
+    #[inline]
+    fn parse_body(context: &PointerContext<'a>, mut body: Cursor<'a>) -> Result<Self, CfiError> {
+        let version = body.byte()?;
+        if !matches!(version, 1 | 3 | 4) {
+            return Err(body.error(CfiErrorKind::UnknownVersion));
+        }
+        let augmentation = take_string(&mut body)?;
+        let (mut address_bytes, mut segment_bytes) = (context.word_size.bytes() as u8, 0);
+        let is_ancient = augmentation.rest() == b"eh";
+        if is_ancient {
+            // Compilers of the last century: a pointer to exception tables follows.
+            body.take(u64::from(address_bytes))?;
+        }
+        if version == 4 {
+            [address_bytes, segment_bytes] = body.array::<2>()?;
+        }
+        let code_alignment = body.uleb()?;
+        let data_alignment = body.sleb()?;
+        let register = if version == 1 { u64::from(body.byte()?) } else { body.uleb()? };
+        let mut cie = Self {
+            code_alignment,
+            data_alignment,
+            return_address_register: u16::try_from(register).unwrap_or(u16::MAX),
+            pointer_encoding: 0,
+            segment_bytes,
+            has_augmentation_data: false,
+            is_signal_frame: false,
+            address_bytes,
+            program: body,
+        };
+        if !is_ancient {
+            cie.parse_augmentation(context, augmentation, body)?;
+        }
+        Ok(cie)
+    }
+
+    /// Reads what the letters of the augmentation string announce.
+    #[inline]
+    fn parse_augmentation(
+        &mut self,
+        context: &PointerContext<'a>,
+        mut letters: Cursor<'a>,
+        mut body: Cursor<'a>,
+    ) -> Result<(), CfiError> {
+        if letters.is_empty() {
+            return Ok(());
+        }
+        // Only `z` says how long the data is; without it, one unknown letter makes the rest unreadable.
+        if letters.byte()? != b'z' {
+            return Err(letters.error(CfiErrorKind::UnknownAugmentation));
+        }
+        self.has_augmentation_data = true;
+        let length = body.uleb()?;
+        let mut data = body.take(length)?;
+        self.program = body;
+        while let Ok(letter) = letters.byte() {
+            match letter {
+                b'R' => self.pointer_encoding = data.byte()?,
+                b'L' => {
+                    data.byte()?;
+                }
+                b'P' => {
+                    let encoding = data.byte()?;
+                    skip_personality(&mut data, encoding, context)?;
+                }
+                b'S' => self.is_signal_frame = true,
+                // AArch64: signed with key B; tagged stack memory. Neither changes how a frame is unwound.
+                b'B' | b'G' => {}
+                // An unknown letter's data is within the length, and so can only be the rest of it.
+                _ => break,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Skips the pointer to the personality routine. It is commonly indirect, which does not matter for its width.
+fn skip_personality(
+    data: &mut Cursor<'_>,
+    encoding: u8,
+    context: &PointerContext<'_>,
+) -> Result<(), CfiError> {
+    const INDIRECT: u8 = 0x80;
+    const FORM: u8 = 0x0f;
+    const ALIGNED: u8 = 0x50;
+    if encoding & !INDIRECT == ALIGNED {
+        return pointer::read_pointer(data, ALIGNED, context, None).map(|_| ());
+    }
+    pointer::read_form(data, encoding & FORM, context.word_size).map(|_| ())
+}
+
+/// The bytes up to the next zero, which is skipped.
+#[inline]
+fn take_string<'a>(cursor: &mut Cursor<'a>) -> Result<Cursor<'a>, CfiError> {
+    let length = cursor.rest().iter().position(|&byte| byte == 0);
+    let length = length.ok_or_else(|| cursor.error(CfiErrorKind::UnexpectedEnd))?;
+    let string = cursor.take(length as u64)?;
+    cursor.byte()?;
+    Ok(string)
+}
+
+/// Reads the FDE at `offset` and its CIE.
+#[inline]
+pub(super) fn parse_fde<'a>(
+    context: &PointerContext<'a>,
+    flavor: Flavor,
+    offset: usize,
+) -> Result<(FrameEntry<'a>, Cie<'a>), CfiError> {
+    let section = context.section.bytes;
+    let mut cursor = Cursor::new(section, offset, section.len())?;
+    match start_entry(&mut cursor, flavor)? {
+        Some(EntryStart { body, cie_offset: Some(cie_offset) }) => {
+            let cie = Cie::parse(context, flavor, cie_offset)?;
+            Ok((parse_fde_body(context, &cie, cie_offset, offset, body)?, cie))
+        }
+        _ => Err(CfiError { offset, kind: CfiErrorKind::NoCie }),
+    }
+}
+
+#[inline]
+fn parse_fde_body<'a>(
+    context: &PointerContext<'a>,
+    cie: &Cie<'a>,
+    cie_offset: usize,
+    offset: usize,
+    mut body: Cursor<'a>,
+) -> Result<FrameEntry<'a>, CfiError> {
+    let mut context = *context;
+    if cie.address_bytes != context.word_size.bytes() as u8 {
+        let bits = u32::from(cie.address_bytes) * 8;
+        let unknown = CfiError { offset, kind: CfiErrorKind::UnknownPointerEncoding };
+        context.word_size = cairn_format::WordSize::from_bits(bits).ok_or(unknown)?;
+    }
+    body.take(u64::from(cie.segment_bytes))?;
+    let start = pointer::read_pointer(&mut body, cie.pointer_encoding, &context, None)?;
+    let length = pointer::read_form(&mut body, cie.pointer_encoding, context.word_size)?;
+    // A range that wraps around covers nothing that a program could run; cut it at the end of the address space.
+    let end = start.saturating_add(length);
+    if cie.has_augmentation_data {
+        let augmentation_bytes = body.uleb()?;
+        body.take(augmentation_bytes)?;
+    }
+    let range = AddressRange::new(AbsoluteAddress::new(start), AbsoluteAddress::new(end));
+    Ok(FrameEntry { offset, range, cie_offset, program: body })
+}
+
+/// Iterates over the FDEs of a section, in its order. Stops at the terminator, at the end, and after an error.
+#[derive(Clone, Debug)]
+pub struct FrameEntries<'a> {
+    context: PointerContext<'a>,
+    flavor: Flavor,
+    offset: usize,
+    is_done: bool,
+}
+
+impl<'a> FrameEntries<'a> {
+    pub(super) fn new(context: PointerContext<'a>, flavor: Flavor) -> Self {
+        Self { context, flavor, offset: 0, is_done: false }
+    }
+
+    fn advance(&mut self) -> Result<Option<FrameEntry<'a>>, CfiError> {
+        let section = self.context.section.bytes;
+        loop {
+            let offset = self.offset;
+            let mut cursor = Cursor::new(section, offset, section.len())?;
+            let Some(start) = start_entry(&mut cursor, self.flavor)? else { return Ok(None) };
+            self.offset = cursor.offset();
+            if let Some(cie_offset) = start.cie_offset {
+                let cie = Cie::parse(&self.context, self.flavor, cie_offset)?;
+                return parse_fde_body(&self.context, &cie, cie_offset, offset, start.body).map(Some);
+            }
+        }
+    }
+}
+
+impl<'a> Iterator for FrameEntries<'a> {
+    type Item = Result<FrameEntry<'a>, CfiError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.is_done {
+            return None;
+        }
+        let entry = self.advance().transpose();
+        self.is_done = !matches!(entry, Some(Ok(_)));
+        entry
+    }
+}

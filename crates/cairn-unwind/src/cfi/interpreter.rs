@@ -1,0 +1,349 @@
+//! The interpreter of call frame programs, for both readers: it is generic over what a state keeps.
+//!
+//! ```text
+//!   advance ... offset ... remember_state ... restore_state ... advance ... end
+//!                          |<-- epilogue -->|
+//! ```
+//!
+//! A remembered state is never saved. The programs are straight lines, so at `remember_state` it is known which of two
+//! things happens next: either the wanted row lies before the matching `restore_state`, and then the saved state is never
+//! asked for; or it lies beyond, and then nothing up to the `restore_state` matters but the locations. The interpreter
+//! looks ahead with a state that ignores everything ([`Ignored`]) and then either jumps there or goes on where it is.
+//! The rejected way, a stack of states, costs up to a kilobyte of the signal handler's stack and is copied for nothing.
+//!
+//! Time is linear in the program: each level of nesting that holds the wanted row looks ahead once, and there are at most
+//! [`MAX_DEPTH`] of them.
+
+use cairn_format::AbsoluteAddress;
+
+use super::cursor::Cursor;
+use super::entry::Cie;
+use super::row::{CfaRule, ExpressionRef, RegisterRule};
+use super::{CfiError, CfiErrorKind};
+use crate::AddressRange;
+
+/// Compilers nest one or two deep; 16 bounds what a hostile table costs.
+const MAX_DEPTH: u32 = 16;
+
+/// What a program builds.
+pub(super) trait State: Copy {
+    fn cfa(&self) -> CfaRule;
+    fn set_cfa(&mut self, rule: CfaRule);
+    fn set(&mut self, register: u64, rule: RegisterRule);
+    /// Puts a register back to what the CIE's program said.
+    fn restore(&mut self, register: u64, initial: &Self);
+    /// True when the machine knows signed return addresses.
+    fn signs_return_addresses() -> bool;
+}
+
+/// The state of a look ahead.
+#[derive(Clone, Copy)]
+struct Ignored;
+
+impl State for Ignored {
+    #[inline]
+    fn cfa(&self) -> CfaRule {
+        CfaRule::Register { register: 0, offset: 0 }
+    }
+
+    #[inline]
+    fn set_cfa(&mut self, _: CfaRule) {}
+
+    #[inline]
+    fn set(&mut self, _: u64, _: RegisterRule) {}
+
+    #[inline]
+    fn restore(&mut self, _: u64, _: &Self) {}
+
+    #[inline]
+    fn signs_return_addresses() -> bool {
+        true
+    }
+}
+
+/// Where a program stands, and which row is wanted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Position {
+    wanted: u64,
+    row_start: u64,
+    row_end: u64,
+}
+
+impl Position {
+    /// At the start of `range`, wanting the row of `address`.
+    #[inline]
+    pub(super) fn new(range: AddressRange, address: AbsoluteAddress) -> Self {
+        Self { wanted: address.value(), row_start: range.start.value(), row_end: range.end.value() }
+    }
+
+    /// Wanting the state at the end of the program.
+    #[inline]
+    pub(super) fn everywhere() -> Self {
+        Self { wanted: u64::MAX, row_start: 0, row_end: u64::MAX }
+    }
+
+    /// The addresses for which the row holds, once it is found.
+    #[inline]
+    pub(super) fn range(&self) -> AddressRange {
+        AddressRange::new(AbsoluteAddress::new(self.row_start), AbsoluteAddress::new(self.row_end))
+    }
+
+    /// Moves on to `location`; true when the wanted row lies before it.
+    #[inline]
+    fn reaches(&mut self, location: u64) -> bool {
+        if location > self.wanted {
+            self.row_end = self.row_end.min(location);
+            return true;
+        }
+        self.row_start = location;
+        false
+    }
+
+    #[inline]
+    fn advance(&mut self, delta: u64, cie: &Cie<'_>) -> bool {
+        self.reaches(self.row_start.saturating_add(delta.wrapping_mul(cie.code_alignment)))
+    }
+}
+
+/// Why the interpreter came to a halt.
+enum Halt {
+    /// The wanted row is complete.
+    RowFound,
+    /// The program is over, so the state holds to the end of the range.
+    End,
+    Remember,
+    Restore,
+}
+
+/// Runs `program` until the wanted row is complete. `initial` is the state after the CIE's program.
+#[inline]
+pub(super) fn run<'a, S: State>(
+    cie: &Cie<'a>,
+    mut program: Cursor<'a>,
+    position: &mut Position,
+    state: &mut S,
+    initial: Option<&S>,
+) -> Result<(), CfiError> {
+    let mut depth = 0;
+    loop {
+        match execute(cie, &mut program, position, state, initial)? {
+            Halt::RowFound | Halt::End => return Ok(()),
+            Halt::Restore => return Err(program.error(CfiErrorKind::RestoreWithoutRemember)),
+            Halt::Remember => {}
+        }
+        if let Some((after_restore, position_there)) = look_ahead(cie, program, *position)? {
+            program = after_restore;
+            *position = position_there;
+            continue;
+        }
+        depth += 1;
+        if depth > MAX_DEPTH {
+            return Err(program.error(CfiErrorKind::TooDeep));
+        }
+    }
+}
+
+/// Where the `restore_state` is that matches the `remember_state` just read; `None` when the wanted row lies before it.
+#[inline]
+fn look_ahead<'a>(
+    cie: &Cie<'a>,
+    mut program: Cursor<'a>,
+    mut position: Position,
+) -> Result<Option<(Cursor<'a>, Position)>, CfiError> {
+    let mut nested = 0_u32;
+    loop {
+        match execute(cie, &mut program, &mut position, &mut Ignored, None)? {
+            Halt::RowFound | Halt::End => return Ok(None),
+            Halt::Remember => nested += 1,
+            Halt::Restore if nested == 0 => return Ok(Some((program, position))),
+            Halt::Restore => nested -= 1,
+        }
+    }
+}
+
+/// The instruction loop. The match is long because the instruction set is.
+///
+/// It works on copies and writes them back at the end: with the cursor behind a reference, every instruction waits for the
+/// store of the one before.
+#[inline]
+fn execute<'a, S: State>(
+    cie: &Cie<'a>,
+    program: &mut Cursor<'a>,
+    position: &mut Position,
+    state: &mut S,
+    initial: Option<&S>,
+) -> Result<Halt, CfiError> {
+    let (mut code, mut place, mut rules) = (*program, *position, *state);
+    let halt = loop {
+        if code.is_empty() {
+            break Halt::End;
+        }
+        let opcode = code.byte()?;
+        let operand = u64::from(opcode & 0x3f);
+        let row_found = match opcode >> 6 {
+            1 => place.advance(operand, cie),
+            2 => {
+                let offset = factored(&mut code, cie)?;
+                rules.set(operand, RegisterRule::Offset(offset));
+                false
+            }
+            3 => {
+                restore(&mut rules, operand, initial);
+                false
+            }
+            _ => match opcode {
+                0x00 => false,                                        // nop
+                0x01 => place.reaches(set_location(&mut code, cie)?), // set_loc
+                0x02 => place.advance(u64::from(code.byte()?), cie),  // advance_loc1
+                0x03 => place.advance(u64::from(code.u16()?), cie),   // advance_loc2
+                0x04 => place.advance(u64::from(code.u32()?), cie),   // advance_loc4
+                0x0a => break Halt::Remember,                         // remember_state
+                0x0b => break Halt::Restore,                          // restore_state
+                0x0c..=0x0f | 0x12 | 0x13 => {
+                    define_cfa(opcode, cie, &mut code, &mut rules)?;
+                    false
+                }
+                _ => {
+                    set_register(opcode, cie, &mut code, &mut rules, initial)?;
+                    false
+                }
+            },
+        };
+        if row_found {
+            break Halt::RowFound;
+        }
+    };
+    (*program, *position, *state) = (code, place, rules);
+    Ok(halt)
+}
+
+/// The instructions that say how the CFA is computed.
+#[inline]
+fn define_cfa<S: State>(
+    opcode: u8,
+    cie: &Cie<'_>,
+    program: &mut Cursor<'_>,
+    state: &mut S,
+) -> Result<(), CfiError> {
+    let rule = match opcode {
+        // def_cfa, def_cfa_sf
+        0x0c => CfaRule::Register { register: register(program)?, offset: unfactored(program)? },
+        0x12 => CfaRule::Register { register: register(program)?, offset: factored_signed(program, cie)? },
+        // def_cfa_expression
+        0x0f => CfaRule::Expression(expression(program)?),
+        // def_cfa_register, def_cfa_offset, def_cfa_offset_sf: they change one half of the rule
+        _ => {
+            let CfaRule::Register { register: old_register, offset: old_offset } = state.cfa() else {
+                return Err(program.error(CfiErrorKind::NoCfaRegister));
+            };
+            match opcode {
+                0x0d => CfaRule::Register { register: register(program)?, offset: old_offset },
+                0x0e => CfaRule::Register { register: old_register, offset: unfactored(program)? },
+                _ => CfaRule::Register { register: old_register, offset: factored_signed(program, cie)? },
+            }
+        }
+    };
+    state.set_cfa(rule);
+    Ok(())
+}
+
+/// The instructions that say where one register is, in their rarer encodings.
+fn set_register<S: State>(
+    opcode: u8,
+    cie: &Cie<'_>,
+    program: &mut Cursor<'_>,
+    state: &mut S,
+    initial: Option<&S>,
+) -> Result<(), CfiError> {
+    // args_size: how many bytes of arguments are pushed. Only exception landing pads need it.
+    if opcode == 0x2e {
+        return program.uleb().map(|_| ());
+    }
+    // negate_ra_state, negate_ra_state_with_pc
+    if matches!(opcode, 0x2c | 0x2d) && S::signs_return_addresses() {
+        return Ok(());
+    }
+    if !matches!(opcode, 0x05..=0x09 | 0x10 | 0x11 | 0x14..=0x16 | 0x2f) {
+        return Err(program.error(CfiErrorKind::UnknownInstruction));
+    }
+    let number = program.uleb()?;
+    let rule = match opcode {
+        0x05 => RegisterRule::Offset(factored(program, cie)?), // offset_extended
+        0x06 => {
+            restore(state, number, initial); // restore_extended
+            return Ok(());
+        }
+        0x07 => RegisterRule::Undefined,
+        0x08 => RegisterRule::SameValue,
+        0x09 => RegisterRule::Register(register(program)?),
+        0x10 => RegisterRule::Expression(expression(program)?),
+        0x11 => RegisterRule::Offset(factored_signed(program, cie)?), // offset_extended_sf
+        0x14 => RegisterRule::ValueOffset(factored(program, cie)?),
+        0x15 => RegisterRule::ValueOffset(factored_signed(program, cie)?), // val_offset_sf
+        0x16 => RegisterRule::ValueExpression(expression(program)?),
+        _ => {
+            // GNU_negative_offset_extended, obsolete: what offset_extended_sf became
+            let offset = factored(program, cie)?.checked_neg();
+            RegisterRule::Offset(offset.ok_or(program.error(CfiErrorKind::OutOfRange))?)
+        }
+    };
+    state.set(number, rule);
+    Ok(())
+}
+
+#[inline]
+fn restore<S: State>(state: &mut S, register: u64, initial: Option<&S>) {
+    match initial {
+        Some(initial) => state.restore(register, initial),
+        // In the CIE's own program there is nothing to go back to.
+        None => state.set(register, RegisterRule::Unspecified),
+    }
+}
+
+/// The operand of `set_loc`: an address, encoded as the FDE's own. Not seen from today's compilers.
+#[cold]
+fn set_location(program: &mut Cursor<'_>, cie: &Cie<'_>) -> Result<u64, CfiError> {
+    match (cie.pointer_encoding, cie.address_bytes) {
+        (0, 8) => program.u64(),
+        (0, 4) => program.u32().map(u64::from),
+        _ => Err(program.error(CfiErrorKind::UnknownPointerEncoding)),
+    }
+}
+
+/// A register number; all that do not fit 16 bits are equally unknown.
+#[inline]
+fn register(program: &mut Cursor<'_>) -> Result<u16, CfiError> {
+    program.uleb().map(|number| u16::try_from(number).unwrap_or(u16::MAX))
+}
+
+#[inline]
+fn unfactored(program: &mut Cursor<'_>) -> Result<i32, CfiError> {
+    let offset = program.uleb()?;
+    i32::try_from(offset).map_err(|_| program.error(CfiErrorKind::OutOfRange))
+}
+
+#[inline]
+fn factored(program: &mut Cursor<'_>, cie: &Cie<'_>) -> Result<i32, CfiError> {
+    let offset = program.uleb()? as i64;
+    scale(offset, program, cie)
+}
+
+#[inline]
+fn factored_signed(program: &mut Cursor<'_>, cie: &Cie<'_>) -> Result<i32, CfiError> {
+    let offset = program.sleb()?;
+    scale(offset, program, cie)
+}
+
+#[inline]
+fn scale(offset: i64, program: &Cursor<'_>, cie: &Cie<'_>) -> Result<i32, CfiError> {
+    let scaled = offset.wrapping_mul(cie.data_alignment);
+    i32::try_from(scaled).map_err(|_| program.error(CfiErrorKind::OutOfRange))
+}
+
+/// An expression, skipped and remembered by its place.
+fn expression(program: &mut Cursor<'_>) -> Result<ExpressionRef, CfiError> {
+    let length = program.uleb()?;
+    let offset = program.offset();
+    program.take(length)?;
+    ExpressionRef::new(offset, length).ok_or(CfiError { offset, kind: CfiErrorKind::OutOfRange })
+}

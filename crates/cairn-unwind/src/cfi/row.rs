@@ -1,0 +1,412 @@
+//! One row of the table: everything it says ([`Row`]), or what a stack walk needs of it ([`CoreRow`]).
+
+use core::marker::PhantomData;
+
+use cairn_format::{AbsoluteAddress, WordSize};
+
+use super::entry::Cie;
+use super::expression::{self, Environment, LinearResult};
+use super::interpreter::State;
+use super::table::Section;
+use crate::{AddressRange, Machine, MemoryReader, Registers, StopReason};
+
+/// How the canonical frame address is computed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CfaRule {
+    /// When no instruction has said it.
+    Undefined,
+    /// A register plus an offset.
+    Register {
+        /// The register's DWARF number.
+        register: u16,
+        /// Bytes to add.
+        offset: i32,
+    },
+    /// The value of an expression.
+    Expression(ExpressionRef),
+}
+
+/// Where the caller's value of a register is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RegisterRule {
+    /// When no instruction has said it: what the calling convention says holds.
+    Unspecified,
+    /// When it cannot be recovered. For the return address: there is no caller.
+    Undefined,
+    /// In the register itself.
+    SameValue,
+    /// In memory, so many bytes above the CFA.
+    Offset(i32),
+    /// It is the CFA plus so many bytes.
+    ValueOffset(i32),
+    /// In another register.
+    Register(u16),
+    /// In memory, where the expression says.
+    Expression(ExpressionRef),
+    /// It is the value of the expression.
+    ValueExpression(ExpressionRef),
+}
+
+/// An expression by its place in the section; [`Row::expression`] gives the bytes. Half the size of a slice, which halves
+/// a row.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ExpressionRef {
+    /// The offset in the section, low half first, and the length: in halves, so that the rules around it pack into 8 bytes.
+    halves: [u16; 3],
+}
+
+// A row of x86-64 is 17 of these and lives on the stack of signal handlers.
+const _: () = assert!(size_of::<RegisterRule>() == 8 && size_of::<CfaRule>() == 8);
+
+impl ExpressionRef {
+    /// The expression of `length` bytes at `start`, unless these are too large.
+    pub(super) fn new(start: usize, length: u64) -> Option<Self> {
+        let start = u32::try_from(start).ok()?;
+        Some(Self { halves: [start as u16, (start >> 16) as u16, u16::try_from(length).ok()?] })
+    }
+
+    fn bytes(self, section: &[u8]) -> &[u8] {
+        let [low, high, length] = self.halves.map(usize::from);
+        let start = high << 16 | low;
+        section.get(start..start + length).unwrap_or_default()
+    }
+}
+
+/// The state behind a [`Row`].
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RowState<M: Machine> {
+    cfa: CfaRule,
+    rules: M::Slots<RegisterRule>,
+}
+
+impl<M: Machine> RowState<M> {
+    pub(super) fn new() -> Self {
+        Self { cfa: CfaRule::Undefined, rules: M::slots(RegisterRule::Unspecified) }
+    }
+}
+
+impl<M: Machine> State for RowState<M> {
+    fn cfa(&self) -> CfaRule {
+        self.cfa
+    }
+
+    fn set_cfa(&mut self, rule: CfaRule) {
+        self.cfa = rule;
+    }
+
+    fn set(&mut self, register: u64, rule: RegisterRule) {
+        if let Some(slot) =
+            usize::try_from(register).ok().and_then(|index| self.rules.as_mut().get_mut(index))
+        {
+            *slot = rule;
+        }
+    }
+
+    fn restore(&mut self, register: u64, initial: &Self) {
+        let initial = usize::try_from(register).ok().and_then(|index| initial.rules.as_ref().get(index));
+        self.set(register, initial.copied().unwrap_or(RegisterRule::Unspecified));
+    }
+
+    fn signs_return_addresses() -> bool {
+        M::SIGNS_RETURN_ADDRESSES
+    }
+}
+
+/// What the table says of every register, for one stretch of code.
+#[derive(Clone, Copy, Debug)]
+pub struct Row<'a, M: Machine> {
+    section: Section<'a>,
+    word_size: WordSize,
+    state: RowState<M>,
+    return_address_register: u16,
+    is_signal_frame: bool,
+    range: AddressRange,
+}
+
+impl<'a, M: Machine> Row<'a, M> {
+    pub(super) fn new(
+        section: Section<'a>,
+        word_size: WordSize,
+        cie: &Cie<'_>,
+        state: RowState<M>,
+        range: AddressRange,
+    ) -> Self {
+        Self {
+            section,
+            word_size,
+            state,
+            return_address_register: cie.return_address_register,
+            is_signal_frame: cie.is_signal_frame,
+            range,
+        }
+    }
+
+    /// The addresses for which the row holds.
+    #[must_use]
+    pub fn range(&self) -> AddressRange {
+        self.range
+    }
+
+    /// How the canonical frame address is computed.
+    #[must_use]
+    pub fn cfa(&self) -> CfaRule {
+        self.state.cfa
+    }
+
+    /// Where the caller's value of a register is.
+    #[must_use]
+    pub fn register(&self, register: u16) -> RegisterRule {
+        self.state.rules.as_ref().get(usize::from(register)).copied().unwrap_or(RegisterRule::Unspecified)
+    }
+
+    /// The register whose rule says where the return address is.
+    #[must_use]
+    pub fn return_address_register(&self) -> u16 {
+        self.return_address_register
+    }
+
+    /// True for the frame that a signal was delivered through. Its caller was interrupted: that pc is looked up as it is.
+    #[must_use]
+    pub fn is_signal_frame(&self) -> bool {
+        self.is_signal_frame
+    }
+
+    /// The bytes of an expression of this row.
+    #[must_use]
+    pub fn expression(&self, expression: ExpressionRef) -> &'a [u8] {
+        expression.bytes(self.section.bytes)
+    }
+
+    /// The registers of the caller. A register that cannot be recovered is unknown in the result.
+    ///
+    /// # Errors
+    ///
+    /// The [`StopReason`] when the CFA or the return address cannot be had, or when there is no caller.
+    pub fn step<Mem: MemoryReader>(
+        &self,
+        registers: &Registers<M>,
+        memory: &Mem,
+    ) -> Result<Registers<M>, StopReason> {
+        if self.register(self.return_address_register) == RegisterRule::Undefined {
+            return Err(StopReason::EndOfStack);
+        }
+        let environment = Environment { registers, memory, word_size: self.word_size };
+        let cfa = self.cfa_value(&environment)?;
+        let return_address = self.return_address(cfa, &environment)?;
+        let mut caller = *registers;
+        for number in 0..self.state.rules.as_ref().len() as u16 {
+            match self.caller_value(number, cfa, &environment) {
+                Ok(value) => caller.set(number, value),
+                Err(_) => caller.forget(number),
+            }
+        }
+        caller.set(M::PROGRAM_COUNTER, return_address & registers.address_mask());
+        Ok(caller)
+    }
+
+    /// The canonical frame address, given the registers of the frame.
+    fn cfa_value<Mem: MemoryReader>(&self, environment: &Environment<'_, M, Mem>) -> Result<u64, StopReason> {
+        match self.state.cfa {
+            CfaRule::Register { register, offset } => {
+                let base = environment.registers.value(register);
+                let base = base.ok_or(StopReason::UnknownRegister { register })?;
+                Ok(self.word_size.truncate(base.wrapping_add_signed(i64::from(offset))))
+            }
+            CfaRule::Expression(rule) => expression::evaluate(self.expression(rule), None, environment),
+            CfaRule::Undefined => Err(StopReason::BadUnwindInfo { pc: environment.registers.pc() }),
+        }
+    }
+
+    fn return_address<Mem: MemoryReader>(
+        &self,
+        cfa: u64,
+        environment: &Environment<'_, M, Mem>,
+    ) -> Result<u64, StopReason> {
+        let register = self.return_address_register;
+        match self.register(register) {
+            // In the link register, where there is one. Elsewhere the tables must say where it is.
+            RegisterRule::Unspecified | RegisterRule::SameValue => {
+                if register == M::PROGRAM_COUNTER {
+                    return Err(StopReason::BadUnwindInfo { pc: environment.registers.pc() });
+                }
+                environment.registers.value(register).ok_or(StopReason::UnknownRegister { register })
+            }
+            _ => self.caller_value(register, cfa, environment),
+        }
+    }
+
+    /// The caller's value of one register.
+    fn caller_value<Mem: MemoryReader>(
+        &self,
+        number: u16,
+        cfa: u64,
+        environment: &Environment<'_, M, Mem>,
+    ) -> Result<u64, StopReason> {
+        let unknown = StopReason::UnknownRegister { register: number };
+        let load = |address: u64| {
+            let address = AbsoluteAddress::new(self.word_size.truncate(address));
+            environment.memory.word(address, self.word_size).ok_or(StopReason::UnreadableMemory { address })
+        };
+        match self.register(number) {
+            RegisterRule::Unspecified if number == M::STACK_POINTER => Ok(cfa),
+            RegisterRule::Unspecified if M::is_callee_saved(number) || self.is_signal_frame => {
+                environment.registers.value(number).ok_or(unknown)
+            }
+            RegisterRule::Unspecified | RegisterRule::Undefined => Err(unknown),
+            RegisterRule::SameValue => environment.registers.value(number).ok_or(unknown),
+            RegisterRule::Offset(offset) => load(cfa.wrapping_add_signed(i64::from(offset))),
+            RegisterRule::ValueOffset(offset) => {
+                Ok(self.word_size.truncate(cfa.wrapping_add_signed(i64::from(offset))))
+            }
+            RegisterRule::Register(other) => environment.registers.value(other).ok_or(unknown),
+            RegisterRule::Expression(rule) => {
+                load(expression::evaluate(self.expression(rule), Some(cfa), environment)?)
+            }
+            RegisterRule::ValueExpression(rule) => {
+                expression::evaluate(self.expression(rule), Some(cfa), environment)
+            }
+        }
+    }
+}
+
+/// The state behind a [`CoreRow`]: 40 bytes, so that looking up a pc never leaves the registers and one cache line.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CoreState<M> {
+    cfa: CfaRule,
+    frame_pointer: RegisterRule,
+    return_address: RegisterRule,
+    stack_pointer: RegisterRule,
+    return_address_register: u16,
+    machine: PhantomData<M>,
+}
+
+impl<M: Machine> CoreState<M> {
+    #[inline]
+    pub(super) fn new(return_address_register: u16) -> Self {
+        Self {
+            cfa: CfaRule::Undefined,
+            frame_pointer: RegisterRule::Unspecified,
+            return_address: RegisterRule::Unspecified,
+            stack_pointer: RegisterRule::Unspecified,
+            return_address_register,
+            machine: PhantomData,
+        }
+    }
+}
+
+impl<M: Machine> State for CoreState<M> {
+    #[inline]
+    fn cfa(&self) -> CfaRule {
+        self.cfa
+    }
+
+    #[inline]
+    fn set_cfa(&mut self, rule: CfaRule) {
+        self.cfa = rule;
+    }
+
+    #[inline]
+    fn set(&mut self, register: u64, rule: RegisterRule) {
+        if register == u64::from(M::FRAME_POINTER) {
+            self.frame_pointer = rule;
+        } else if register == u64::from(self.return_address_register) {
+            self.return_address = rule;
+        } else if register == u64::from(M::STACK_POINTER) {
+            self.stack_pointer = rule;
+        }
+    }
+
+    #[inline]
+    fn restore(&mut self, register: u64, initial: &Self) {
+        if register == u64::from(M::FRAME_POINTER) {
+            self.frame_pointer = initial.frame_pointer;
+        } else if register == u64::from(self.return_address_register) {
+            self.return_address = initial.return_address;
+        } else if register == u64::from(M::STACK_POINTER) {
+            self.stack_pointer = initial.stack_pointer;
+        }
+    }
+
+    #[inline]
+    fn signs_return_addresses() -> bool {
+        M::SIGNS_RETURN_ADDRESSES
+    }
+}
+
+/// A CFA or the place of a register, when it is as simple as a packed rule can hold.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum LinearCfa {
+    /// A register plus an offset.
+    Register { register: u16, offset: i64 },
+    /// What memory holds at a register plus an offset.
+    Loaded { register: u16, offset: i64 },
+    /// Anything else.
+    Other,
+}
+
+/// What a machine packs into a rule: the table's words on the CFA, the frame pointer and the return address.
+#[derive(Clone, Copy, Debug)]
+pub struct CoreRow<'a> {
+    pub(crate) cfa: LinearCfa,
+    pub(crate) frame_pointer: RegisterRule,
+    pub(crate) return_address: RegisterRule,
+    pub(crate) stack_pointer: RegisterRule,
+    pub(crate) return_address_register: u16,
+    pub(crate) is_signal_frame: bool,
+    pub(super) depends_on_pc: bool,
+    section: &'a [u8],
+    pc: AbsoluteAddress,
+}
+
+impl<'a> CoreRow<'a> {
+    #[inline]
+    pub(super) fn new<M: Machine>(
+        state: &CoreState<M>,
+        section: &'a [u8],
+        is_signal_frame: bool,
+        pc: AbsoluteAddress,
+    ) -> Self {
+        let mut row = Self {
+            cfa: LinearCfa::Other,
+            frame_pointer: state.frame_pointer,
+            return_address: state.return_address,
+            stack_pointer: state.stack_pointer,
+            return_address_register: state.return_address_register,
+            is_signal_frame,
+            depends_on_pc: false,
+            section,
+            pc,
+        };
+        match state.cfa {
+            CfaRule::Register { register, offset } => {
+                row.cfa = LinearCfa::Register { register, offset: i64::from(offset) };
+            }
+            CfaRule::Expression(rule) => row.set_cfa_expression::<M>(rule),
+            CfaRule::Undefined => {}
+        }
+        row
+    }
+
+    #[cold]
+    fn set_cfa_expression<M: Machine>(&mut self, rule: ExpressionRef) {
+        let Some(result) = self.linear::<M>(rule) else { return };
+        let Some(register) = result.value.register else { return };
+        self.depends_on_pc = result.depends_on_pc;
+        let offset = result.value.offset;
+        self.cfa = match result.is_loaded {
+            true => LinearCfa::Loaded { register, offset },
+            false => LinearCfa::Register { register, offset },
+        };
+    }
+
+    fn linear<M: Machine>(&self, rule: ExpressionRef) -> Option<LinearResult> {
+        expression::linear::<M>(rule.bytes(self.section), self.pc.value())
+    }
+
+    /// The place in memory that an expression rule names: a register and an offset.
+    pub(crate) fn place<M: Machine>(&self, rule: RegisterRule) -> Option<(u16, i64)> {
+        let RegisterRule::Expression(rule) = rule else { return None };
+        let result = self.linear::<M>(rule).filter(|result| !result.is_loaded && !result.depends_on_pc)?;
+        Some((result.value.register?, result.value.offset))
+    }
+}

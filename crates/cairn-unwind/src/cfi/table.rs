@@ -1,0 +1,366 @@
+//! The table of one module: from an address to its FDE, and from there to a row or a rule.
+
+use cairn_format::{AbsoluteAddress, WordSize};
+
+use super::cursor::Cursor;
+use super::entry::{self, Cie, FrameEntries, FrameEntry};
+use super::interpreter::{self, Position};
+use super::pointer::{self, PointerContext};
+use super::row::{CoreRow, CoreState, Row, RowState};
+use super::{CfiError, CfiErrorKind};
+use crate::{AddressRange, Machine};
+
+/// The bytes of a section, and where the first of them lies in the watched process.
+///
+/// The slice may be larger than the section, for instance the whole read-only segment that holds `.eh_frame_hdr` and
+/// `.eh_frame` alike; nothing is read but what the tables lead to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Section<'a> {
+    /// The bytes.
+    pub bytes: &'a [u8],
+    /// Where the first byte lies.
+    pub address: AbsoluteAddress,
+}
+
+impl<'a> Section<'a> {
+    /// The bytes that lie at `address`.
+    #[must_use]
+    pub const fn new(bytes: &'a [u8], address: AbsoluteAddress) -> Self {
+        Self { bytes, address }
+    }
+
+    /// Where `address` lies in the slice.
+    #[inline]
+    fn offset_of(&self, address: u64) -> Option<usize> {
+        let offset = usize::try_from(address.checked_sub(self.address.value())?).ok()?;
+        (offset <= self.bytes.len()).then_some(offset)
+    }
+}
+
+/// Which section the entries come from. They differ in how an FDE names its CIE.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Flavor {
+    /// `.eh_frame`: in memory at run time; the CIE is named by the distance back to it.
+    EhFrame,
+    /// `.debug_frame`: in files only; the CIE is named by its offset in the section.
+    DebugFrame,
+}
+
+/// What pointers of the rarer encodings count from.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Bases {
+    /// Where the code section lies.
+    pub text: Option<AbsoluteAddress>,
+    /// Where the global offset table lies.
+    pub data: Option<AbsoluteAddress>,
+    /// What to add to pointers written as absolute ones. Zero in memory, where the loader has relocated them; where the
+    /// module lies minus where its file says, when the section comes from the file.
+    pub absolute_bias: u64,
+}
+
+/// One line of an index that the caller builds where there is no header: see [`FrameTable::entries`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct IndexEntry {
+    /// The first address that the FDE covers. The index is sorted by it.
+    pub start: AbsoluteAddress,
+    /// The FDE's [`offset`](FrameEntry::offset).
+    pub entry_offset: usize,
+}
+
+/// How an address finds its FDE.
+#[derive(Clone, Copy, Debug)]
+enum Search<'a> {
+    /// The header's table in its usual form: pairs of distances from the header.
+    Sorted { table: &'a [[u8; 8]], header_address: u64 },
+    /// The header's table in any other form: `count` pairs of `2 x entry_bytes`.
+    SortedUnusual { header: Section<'a>, start: usize, count: usize, encoding: u8, entry_bytes: usize },
+    /// The caller's index.
+    Index(&'a [IndexEntry]),
+    /// Entry after entry. Time grows with the section; for offline use.
+    Linear,
+}
+
+/// The unwind table of one module.
+///
+/// ```no_run
+/// use cairn_format::AbsoluteAddress;
+/// use cairn_unwind::{cfi::{CfiError, FrameTable, Section}, x86_64::X86_64};
+///
+/// # let (hdr_bytes, frame_bytes): (&[u8], &[u8]) = (&[], &[]);
+/// let header = Section::new(hdr_bytes, AbsoluteAddress::new(0x7f00_0001_0000));
+/// let frames = Section::new(frame_bytes, AbsoluteAddress::new(0x7f00_0001_4000));
+/// let table = FrameTable::with_header(header, frames)?;
+/// let found = table.rule::<X86_64>(AbsoluteAddress::new(0x7f00_0000_1234))?;
+/// println!("{:?} holds for {:?}", found.rule, found.range);
+/// # Ok::<(), CfiError>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct FrameTable<'a> {
+    flavor: Flavor,
+    frames: Section<'a>,
+    bases: Bases,
+    word_size: WordSize,
+    search: Search<'a>,
+}
+
+/// A packed rule, and where it holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RuleAt<R> {
+    /// The rule.
+    pub rule: R,
+    /// The addresses for which the row holds that the rule was packed from.
+    pub range: AddressRange,
+}
+
+impl<'a> FrameTable<'a> {
+    /// The table of a 64-bit module with a header, as every linker makes it for programs that unwind.
+    ///
+    /// `frames` is any slice that contains `.eh_frame`; `header` starts with `.eh_frame_hdr`.
+    ///
+    /// # Errors
+    ///
+    /// [`CfiErrorKind::UnknownVersion`], [`CfiErrorKind::UnknownPointerEncoding`] or [`CfiErrorKind::UnexpectedEnd`] when
+    /// the header is not usable; its offset counts from the start of the header.
+    pub fn with_header(header: Section<'a>, frames: Section<'a>) -> Result<Self, CfiError> {
+        Self::with_header_and_bases(header, frames, Bases::default(), WordSize::Bits64)
+    }
+
+    /// As [`with_header`](Self::with_header), with the bases and the word size of the module stated.
+    ///
+    /// # Errors
+    ///
+    /// As for [`with_header`](Self::with_header).
+    pub fn with_header_and_bases(
+        header: Section<'a>,
+        frames: Section<'a>,
+        bases: Bases,
+        word_size: WordSize,
+    ) -> Result<Self, CfiError> {
+        let search = parse_header(header, bases, word_size)?;
+        Ok(Self { flavor: Flavor::EhFrame, frames, bases, word_size, search })
+    }
+
+    /// A table without header and index, which is searched entry after entry. For files only; build an index from
+    /// [`entries`](Self::entries) when there is more than one question.
+    #[must_use]
+    pub fn linear(flavor: Flavor, frames: Section<'a>, bases: Bases, word_size: WordSize) -> Self {
+        Self { flavor, frames, bases, word_size, search: Search::Linear }
+    }
+
+    /// The same table with an index, sorted by `start`, made from [`entries`](Self::entries).
+    #[must_use]
+    pub fn with_index(self, index: &'a [IndexEntry]) -> Self {
+        Self { search: Search::Index(index), ..self }
+    }
+
+    /// All FDEs in the order of the section. An entry that is malformed ends the iteration with its error.
+    #[must_use]
+    pub fn entries(&self) -> FrameEntries<'a> {
+        FrameEntries::new(self.context(), self.flavor)
+    }
+
+    #[inline]
+    fn context(&self) -> PointerContext<'a> {
+        PointerContext {
+            section: self.frames,
+            bases: self.bases,
+            word_size: self.word_size,
+            data_base: self.bases.data.map(AbsoluteAddress::value),
+        }
+    }
+
+    /// The FDE that covers `address`.
+    ///
+    /// # Errors
+    ///
+    /// [`CfiErrorKind::NotCovered`] when there is none; the others when the table is malformed.
+    pub fn find(&self, address: AbsoluteAddress) -> Result<FrameEntry<'a>, CfiError> {
+        self.find_with_cie(address).map(|(entry, _)| entry)
+    }
+
+    /// What the table says of every register at `address`. For a return address, ask for the address one below: the call
+    /// is what is unwound, and it may be the last instruction of its function.
+    ///
+    /// # Errors
+    ///
+    /// [`CfiErrorKind::NotCovered`] when no entry covers the address; the others when the table is malformed.
+    pub fn row<M: Machine>(&self, address: AbsoluteAddress) -> Result<Row<'a, M>, CfiError> {
+        let (entry, cie) = self.find_with_cie(address)?;
+        let (state, position) = evaluate(&cie, &entry, address, RowState::<M>::new())?;
+        Ok(Row::new(self.frames, self.word_size, &cie, state, position.range()))
+    }
+
+    /// The packed rule at `address`, evaluated in one pass. For a return address, ask for the address one below.
+    ///
+    /// # Errors
+    ///
+    /// [`CfiErrorKind::NotCovered`] when no entry covers the address; the others when the table is malformed. A row that
+    /// does not fit a rule is no error: the rule says so.
+    #[inline]
+    pub fn rule<M: Machine>(&self, address: AbsoluteAddress) -> Result<RuleAt<M::Rule>, CfiError> {
+        let (entry, cie) = self.find_with_cie(address)?;
+        let state = CoreState::<M>::new(cie.return_address_register);
+        let (state, position) = evaluate(&cie, &entry, address, state)?;
+        let row = CoreRow::new(&state, self.frames.bytes, cie.is_signal_frame, address);
+        // A CFA computed from the pc itself (the entries of a procedure linkage table) holds for that pc alone.
+        let range = if row.depends_on_pc { single_address(address) } else { position.range() };
+        Ok(RuleAt { rule: M::pack(&row), range })
+    }
+
+    /// Calls `visit` with each row of an FDE: where it holds, and the row. For printing tables and for tests.
+    ///
+    /// # Errors
+    ///
+    /// When the FDE or its CIE is malformed; rows before the fault have been visited.
+    pub fn rows<M: Machine>(
+        &self,
+        entry: &FrameEntry<'a>,
+        mut visit: impl FnMut(&Row<'a, M>),
+    ) -> Result<(), CfiError> {
+        let mut address = entry.range.start;
+        while entry.range.contains(address) {
+            let cie = Cie::parse(&self.context(), self.flavor, entry.cie_offset)?;
+            let (state, position) = evaluate(&cie, entry, address, RowState::<M>::new())?;
+            visit(&Row::new(self.frames, self.word_size, &cie, state, position.range()));
+            // A row never ends before the address asked for, so this advances.
+            address = position.range().end;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn find_with_cie(&self, address: AbsoluteAddress) -> Result<(FrameEntry<'a>, Cie<'a>), CfiError> {
+        let not_covered = CfiError { offset: 0, kind: CfiErrorKind::NotCovered };
+        let context = self.context();
+        let offset = match self.search {
+            Search::Sorted { table, header_address } => {
+                let fde_address = search_sorted(table, header_address, address.value()).ok_or(not_covered)?;
+                self.frames.offset_of(fde_address).ok_or(not_covered)?
+            }
+            Search::SortedUnusual { .. } => self.search_unusual(address.value())?.ok_or(not_covered)?,
+            Search::Index(index) => {
+                let after = index.partition_point(|entry| entry.start <= address);
+                let before = after.checked_sub(1).and_then(|last| index.get(last));
+                before.ok_or(not_covered)?.entry_offset
+            }
+            Search::Linear => {
+                for entry in self.entries() {
+                    let entry = entry?;
+                    if entry.range.contains(address) {
+                        let cie = Cie::parse(&context, self.flavor, entry.cie_offset)?;
+                        return Ok((entry, cie));
+                    }
+                }
+                return Err(not_covered);
+            }
+        };
+        let (entry, cie) = entry::parse_fde(&context, self.flavor, offset)?;
+        if entry.range.contains(address) { Ok((entry, cie)) } else { Err(CfiError { offset, ..not_covered }) }
+    }
+
+    /// Binary search in a header table of unusual encoding: the offset of the FDE.
+    #[cold]
+    fn search_unusual(&self, address: u64) -> Result<Option<usize>, CfiError> {
+        let Search::SortedUnusual { header, start, count, encoding, entry_bytes } = self.search else {
+            return Ok(None);
+        };
+        let context = header_context(header, self.bases, self.word_size);
+        let read = |index: usize| -> Result<(u64, u64), CfiError> {
+            let at = start + index * 2 * entry_bytes;
+            let mut cursor = Cursor::new(header.bytes, at, header.bytes.len())?;
+            let function = pointer::read_pointer(&mut cursor, encoding, &context, None)?;
+            Ok((function, pointer::read_pointer(&mut cursor, encoding, &context, None)?))
+        };
+        let (mut low, mut high) = (0, count);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if read(middle)?.0 <= address { low = middle + 1 } else { high = middle }
+        }
+        let Some(index) = low.checked_sub(1) else { return Ok(None) };
+        Ok(self.frames.offset_of(read(index)?.1))
+    }
+}
+
+/// Only `address`.
+fn single_address(address: AbsoluteAddress) -> AddressRange {
+    AddressRange::new(address, address.checked_add(1).unwrap_or(address))
+}
+
+/// Runs the CIE's program and then the FDE's, up to the row that holds `address`.
+#[inline]
+fn evaluate<S: interpreter::State>(
+    cie: &Cie<'_>,
+    entry: &FrameEntry<'_>,
+    address: AbsoluteAddress,
+    mut state: S,
+) -> Result<(S, Position), CfiError> {
+    // The CIE's program has no locations: every row starts with all of it.
+    let mut everywhere = Position::everywhere();
+    interpreter::run(cie, cie.program, &mut everywhere, &mut state, None)?;
+    let initial = state;
+    let mut position = Position::new(entry.range, address);
+    interpreter::run(cie, entry.program, &mut position, &mut state, Some(&initial))?;
+    Ok((state, position))
+}
+
+/// The address of the FDE whose function starts last before `address`.
+///
+/// The comparison happens in distances from the header, so that the loop does no 64-bit arithmetic, and `partition_point`
+/// compiles to conditional moves: a mispredicted branch costs more than the probe.
+#[inline]
+fn search_sorted(table: &[[u8; 8]], header_address: u64, address: u64) -> Option<u64> {
+    let wanted = i32::try_from(address.wrapping_sub(header_address) as i64).ok()?;
+    let after = table.partition_point(|&[a, b, c, d, ..]| i32::from_le_bytes([a, b, c, d]) <= wanted);
+    let &[.., a, b, c, d] = table.get(after.checked_sub(1)?)?;
+    Some(header_address.wrapping_add_signed(i64::from(i32::from_le_bytes([a, b, c, d]))))
+}
+
+fn header_context(header: Section<'_>, bases: Bases, word_size: WordSize) -> PointerContext<'_> {
+    PointerContext { section: header, bases, word_size, data_base: Some(header.address.value()) }
+}
+
+fn parse_header(header: Section<'_>, bases: Bases, word_size: WordSize) -> Result<Search<'_>, CfiError> {
+    let mut cursor = Cursor::new(header.bytes, 0, header.bytes.len())?;
+    let [version, frames_encoding, count_encoding, table_encoding] = cursor.array::<4>()?;
+    if version != 1 {
+        return Err(CfiError { offset: 0, kind: CfiErrorKind::UnknownVersion });
+    }
+    let context = header_context(header, bases, word_size);
+    if frames_encoding != pointer::OMIT {
+        // Where `.eh_frame` starts. The table's entries lead there by themselves.
+        pointer::read_pointer(&mut cursor, frames_encoding, &context, None)?;
+    }
+    if count_encoding == pointer::OMIT || table_encoding == pointer::OMIT {
+        return Ok(Search::Linear);
+    }
+    let count = pointer::read_pointer(&mut cursor, count_encoding, &context, None)?;
+    let count = usize::try_from(count).unwrap_or(usize::MAX);
+    if table_encoding == pointer::DATA_RELATIVE_I32 && word_size == WordSize::Bits64 {
+        let (table, _) = cursor.rest().as_chunks::<8>();
+        let table = table.get(..count).ok_or(cursor.error(CfiErrorKind::UnexpectedEnd))?;
+        return Ok(Search::Sorted { table, header_address: header.address.value() });
+    }
+    unusual_table(header, &cursor, count, table_encoding, word_size)
+}
+
+fn unusual_table<'a>(
+    header: Section<'a>,
+    cursor: &Cursor<'a>,
+    count: usize,
+    encoding: u8,
+    word_size: WordSize,
+) -> Result<Search<'a>, CfiError> {
+    let entry_bytes = match encoding & 0xf {
+        0x0 => word_size.bytes(),
+        0x2 | 0xa => 2,
+        0x3 | 0xb => 4,
+        0x4 | 0xc => 8,
+        // Numbers of varying length cannot be searched by halving.
+        _ => return Err(cursor.error(CfiErrorKind::UnknownPointerEncoding)),
+    };
+    let table_bytes = count.checked_mul(2 * entry_bytes);
+    if table_bytes.is_none_or(|bytes| bytes > cursor.rest().len()) {
+        return Err(cursor.error(CfiErrorKind::UnexpectedEnd));
+    }
+    Ok(Search::SortedUnusual { header, start: cursor.offset(), count, encoding, entry_bytes })
+}

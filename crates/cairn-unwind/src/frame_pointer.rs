@@ -1,0 +1,132 @@
+//! The frame-pointer walk: follows the chain of saved frame pointers and nothing else.
+//!
+//! ```text
+//!   fp --> | saved fp | return address |        (both of the machine's word size, x86 and AArch64 alike)
+//!              |
+//!              +--> | saved fp | return address |  --> ... --> 0
+//! ```
+//!
+//! In code compiled without frame pointers the register holds anything, so every load is checked first: inside the
+//! stack's bounds, aligned, and above the previous frame. A wild value ends the walk; it never faults and never loops.
+
+use cairn_format::{AbsoluteAddress, WordSize};
+
+use crate::{AddressRange, MemoryReader, StopReason};
+
+/// What lies at a frame pointer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FrameRecord {
+    /// Where the record lies: the value of the frame pointer.
+    pub address: AbsoluteAddress,
+    /// The caller's frame pointer; zero in the outermost frame.
+    pub saved_frame_pointer: u64,
+    /// Where the call returns to.
+    pub return_address: AbsoluteAddress,
+}
+
+impl FrameRecord {
+    /// Reads the record at `frame_pointer`, which must be aligned and lie whole within `stack`.
+    ///
+    /// # Errors
+    ///
+    /// [`StopReason::EndOfStack`] for a zero frame pointer, [`StopReason::OutsideStack`] and
+    /// [`StopReason::UnreadableMemory`] as they say.
+    #[inline]
+    pub fn read<M: MemoryReader>(
+        memory: &M,
+        frame_pointer: u64,
+        stack: AddressRange,
+        word_size: WordSize,
+    ) -> Result<Self, StopReason> {
+        let address = AbsoluteAddress::new(frame_pointer);
+        let word_bytes = word_size.bytes() as u64;
+        if frame_pointer == 0 {
+            return Err(StopReason::EndOfStack);
+        }
+        if frame_pointer % word_bytes != 0 || !stack.contains_bytes(address, 2 * word_bytes) {
+            return Err(StopReason::OutsideStack { address });
+        }
+        let unreadable = StopReason::UnreadableMemory { address };
+        let saved_frame_pointer = memory.word(address, word_size).ok_or(unreadable)?;
+        let above = address.checked_add(word_bytes).ok_or(unreadable)?;
+        let return_address = memory.word(above, word_size).ok_or(unreadable)?;
+        Ok(Self { address, saved_frame_pointer, return_address: AbsoluteAddress::new(return_address) })
+    }
+}
+
+/// Iterates over the frame records of a stack, innermost first.
+///
+/// ```
+/// use cairn_format::{AbsoluteAddress, WordSize};
+/// use cairn_unwind::{AddressRange, FramePointerWalk, SliceMemory, StopReason};
+///
+/// let at = AbsoluteAddress::new;
+/// let words: [u64; 4] = [0x7010, 0x4001, 0, 0x4002];
+/// let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+/// let memory = SliceMemory::new(at(0x7000), &bytes);
+///
+/// let stack = AddressRange::new(at(0x7000), at(0x7020));
+/// let mut walk = FramePointerWalk::new(memory, 0x7000, stack, WordSize::Bits64);
+/// let returns: Vec<u64> = walk.by_ref().map(|record| record.return_address.value()).collect();
+/// assert_eq!(returns, [0x4001, 0x4002]);
+/// assert_eq!(walk.stop_reason(), Some(StopReason::EndOfStack));
+/// ```
+#[derive(Clone, Debug)]
+pub struct FramePointerWalk<M> {
+    memory: M,
+    /// What is left of the stack above the last record; it shrinks with each step, which is the monotonicity check.
+    stack: AddressRange,
+    frame_pointer: u64,
+    word_size: WordSize,
+    last_pc: AbsoluteAddress,
+    stop: Option<StopReason>,
+}
+
+impl<M: MemoryReader> FramePointerWalk<M> {
+    /// A walk from `frame_pointer` within `stack`. Give the stack pointer as the start of `stack` where it is known:
+    /// no frame record of a live frame lies below it.
+    pub fn new(memory: M, frame_pointer: u64, stack: AddressRange, word_size: WordSize) -> Self {
+        Self { memory, stack, frame_pointer, word_size, last_pc: AbsoluteAddress::new(0), stop: None }
+    }
+
+    /// Why the walk ended; `None` while it goes on.
+    #[must_use]
+    pub fn stop_reason(&self) -> Option<StopReason> {
+        self.stop
+    }
+
+    fn advance(&mut self) -> Result<FrameRecord, StopReason> {
+        let below = self.frame_pointer != 0 && self.frame_pointer < self.stack.start.value();
+        if below && self.last_pc.value() != 0 {
+            return Err(StopReason::NoProgress { pc: self.last_pc });
+        }
+        let record = FrameRecord::read(&self.memory, self.frame_pointer, self.stack, self.word_size)?;
+        if record.return_address.value() == 0 {
+            return Err(StopReason::EndOfStack);
+        }
+        let record_bytes = 2 * self.word_size.bytes() as u64;
+        // `read` checked that the record lies within the range, so the sum cannot pass its end.
+        self.stack.start = record.address.checked_add(record_bytes).unwrap_or(self.stack.end);
+        self.frame_pointer = record.saved_frame_pointer;
+        self.last_pc = record.return_address;
+        Ok(record)
+    }
+}
+
+impl<M: MemoryReader> Iterator for FramePointerWalk<M> {
+    type Item = FrameRecord;
+
+    #[inline]
+    fn next(&mut self) -> Option<FrameRecord> {
+        if self.stop.is_some() {
+            return None;
+        }
+        match self.advance() {
+            Ok(record) => Some(record),
+            Err(reason) => {
+                self.stop = Some(reason);
+                None
+            }
+        }
+    }
+}

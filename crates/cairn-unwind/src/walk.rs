@@ -1,0 +1,243 @@
+//! The whole walk: from the registers of a thread to its outermost frame, and the reason why it ended there.
+
+use cairn_format::{AbsoluteAddress, Frame};
+
+use crate::cfi::{CfiErrorKind, FrameTable};
+use crate::{AddressRange, Machine, MemoryReader, Registers, StopReason};
+
+/// What the walk needs to know of the process: which table covers an address, and what is code.
+pub trait Modules {
+    /// The unwind table of the module that covers `address`, if it has one.
+    fn frame_table(&self, address: AbsoluteAddress) -> Option<FrameTable<'_>>;
+
+    /// True when `address` lies in memory mapped executable. Guards the guesses of the frame-pointer step; a process whose
+    /// mappings are not known may answer true for everything, at the price of invented frames.
+    fn is_executable(&self, address: AbsoluteAddress) -> bool;
+}
+
+impl<M: Modules + ?Sized> Modules for &M {
+    fn frame_table(&self, address: AbsoluteAddress) -> Option<FrameTable<'_>> {
+        (**self).frame_table(address)
+    }
+
+    fn is_executable(&self, address: AbsoluteAddress) -> bool {
+        (**self).is_executable(address)
+    }
+}
+
+/// A process of one module: a test, a static program, firmware.
+#[derive(Clone, Copy, Debug)]
+pub struct OneModule<'a> {
+    /// Its code.
+    pub code: AddressRange,
+    /// Its unwind table.
+    pub table: Option<FrameTable<'a>>,
+}
+
+impl Modules for OneModule<'_> {
+    fn frame_table(&self, address: AbsoluteAddress) -> Option<FrameTable<'_>> {
+        self.table.filter(|_| self.code.contains(address))
+    }
+
+    fn is_executable(&self, address: AbsoluteAddress) -> bool {
+        self.code.contains(address)
+    }
+}
+
+/// How a frame was found, which is how far it can be trusted.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum FoundBy {
+    /// It is the start: the registers were given.
+    Context,
+    /// By unwind tables. Exact, as far as the tables are.
+    Cfi,
+    /// By the signal frame below it, whose tables say where the interrupted registers are. Exact.
+    SignalFrame,
+    /// By the frame pointer, because no table covers the callee. Plausible: the record lies in the live stack and its
+    /// return address is code.
+    FramePointer,
+    /// Its callee's pc was no code, as after a call through a null pointer: the return address was where the call put it.
+    BadCall,
+}
+
+/// One frame of a walk.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct WalkFrame<M: Machine> {
+    /// The frame in the common vocabulary: a program counter or a return address.
+    pub frame: Frame,
+    /// The registers in that frame.
+    pub registers: Registers<M>,
+    /// How it was found.
+    pub found_by: FoundBy,
+}
+
+/// Walks a stack, innermost frame first.
+///
+/// ```
+/// use cairn_format::AbsoluteAddress;
+/// use cairn_unwind::{AddressRange, OneModule, Registers, SliceMemory, StopReason, Walk, x86_64::X86_64};
+///
+/// let at = AbsoluteAddress::new;
+/// let words: [u64; 4] = [0x7010, 0x401100, 0, 0x401200];
+/// let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+/// let memory = SliceMemory::new(at(0x7000), &bytes);
+///
+/// let program = OneModule { code: AddressRange::new(at(0x401000), at(0x402000)), table: None };
+/// let registers = Registers::<X86_64>::new(0x401050, 0x7000, 0x7000);
+/// let mut walk = Walk::new(registers, memory, program);
+/// let addresses: Vec<_> = walk.by_ref().filter_map(|frame| frame.frame.address()).collect();
+/// assert_eq!(addresses, [at(0x401050), at(0x401100), at(0x401200)]);
+/// assert_eq!(walk.stop_reason(), Some(StopReason::EndOfStack));
+/// ```
+#[derive(Clone, Debug)]
+pub struct Walk<M: Machine, Mem, Mods> {
+    registers: Registers<M>,
+    memory: Mem,
+    modules: Mods,
+    stack: AddressRange,
+    /// True when the pc of `registers` was about to run, false when a call will return to it.
+    is_exact_pc: bool,
+    found_by: FoundBy,
+    yielded: u32,
+    limit: u32,
+    stop: Option<StopReason>,
+}
+
+impl<M: Machine, Mem: MemoryReader, Mods: Modules> Walk<M, Mem, Mods> {
+    /// How many frames a walk yields unless told otherwise: enough for a runaway recursion on a stack of 8 MiB, and an
+    /// end for a cycle that the progress check cannot see.
+    pub const DEFAULT_LIMIT: u32 = 1 << 20;
+
+    /// A walk from the registers of a thread that is interrupted or paused.
+    pub fn new(registers: Registers<M>, memory: Mem, modules: Mods) -> Self {
+        Self {
+            registers,
+            memory,
+            modules,
+            stack: AddressRange::ALL,
+            is_exact_pc: true,
+            found_by: FoundBy::Context,
+            yielded: 0,
+            limit: Self::DEFAULT_LIMIT,
+            stop: None,
+        }
+    }
+
+    /// The same walk, starting at a return address instead of an interrupted pc: the first frame is a function that has
+    /// called, such as the one that asks for its own stack.
+    #[must_use]
+    pub fn from_return_address(mut self) -> Self {
+        self.is_exact_pc = false;
+        self
+    }
+
+    /// The same walk with the bounds of the stack, which frame pointers must respect. Tables may lead elsewhere, as from
+    /// a signal's alternate stack; what may be read is the memory reader's affair.
+    #[must_use]
+    pub fn with_stack(mut self, stack: AddressRange) -> Self {
+        self.stack = stack;
+        self
+    }
+
+    /// The same walk, yielding at most `limit` frames.
+    #[must_use]
+    pub fn with_limit(mut self, limit: u32) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    /// Why the walk ended; `None` while it goes on.
+    #[must_use]
+    pub fn stop_reason(&self) -> Option<StopReason> {
+        self.stop
+    }
+
+    /// Moves to the caller.
+    fn advance(&mut self) -> Result<(), StopReason> {
+        let pc = self.registers.pc();
+        // The call itself lies below the address it returns to, and may end its function.
+        let lookup = if self.is_exact_pc { pc } else { AbsoluteAddress::new(pc.value().wrapping_sub(1)) };
+        let (caller, found_by) = self.step(lookup)?;
+        let came_through_signal = found_by == FoundBy::SignalFrame;
+        if caller.pc().value() == 0 {
+            return Err(StopReason::EndOfStack);
+        }
+        // A signal may have switched stacks, so only the limit bounds a cycle of signal frames.
+        if !came_through_signal && !self.makes_progress(&caller) {
+            return Err(StopReason::NoProgress { pc });
+        }
+        self.registers = caller;
+        self.is_exact_pc = came_through_signal;
+        self.found_by = found_by;
+        Ok(())
+    }
+
+    /// True when the caller's frame lies above. A leaf that pushes nothing may share its caller's stack pointer, but only
+    /// where it was interrupted.
+    fn makes_progress(&self, caller: &Registers<M>) -> bool {
+        let (sp, caller_sp) = (self.registers.sp(), caller.sp());
+        let may_be_equal = !M::CALL_PUSHES && self.is_exact_pc && caller.pc() != self.registers.pc();
+        caller_sp > sp || (may_be_equal && caller_sp == sp)
+    }
+
+    fn step(&self, lookup: AbsoluteAddress) -> Result<(Registers<M>, FoundBy), StopReason> {
+        let mut reason = StopReason::NoUnwindInfo { pc: self.registers.pc() };
+        if let Some(table) = self.modules.frame_table(lookup) {
+            match table.row::<M>(lookup) {
+                Ok(row) => {
+                    let caller = row.step(&self.registers, &self.memory)?;
+                    let found_by = if row.is_signal_frame() { FoundBy::SignalFrame } else { FoundBy::Cfi };
+                    return Ok((caller, found_by));
+                }
+                Err(error) if error.kind == CfiErrorKind::NotCovered => {}
+                Err(_) => reason = StopReason::BadUnwindInfo { pc: self.registers.pc() },
+            }
+        }
+        self.step_without_tables(lookup, reason)
+    }
+
+    #[cold]
+    fn step_without_tables(
+        &self,
+        lookup: AbsoluteAddress,
+        reason: StopReason,
+    ) -> Result<(Registers<M>, FoundBy), StopReason> {
+        let mut is_executable = |address| self.modules.is_executable(address);
+        if self.is_exact_pc && !self.modules.is_executable(lookup) {
+            let step = M::step_from_bad_pc(&self.registers, &self.memory, &mut is_executable);
+            return step.map(|caller| (caller, FoundBy::BadCall)).map_err(|_| reason);
+        }
+        match M::step_by_frame_pointer(&self.registers, &self.memory, self.stack, &mut is_executable) {
+            Ok(caller) => Ok((caller, FoundBy::FramePointer)),
+            Err(StopReason::EndOfStack) => Err(StopReason::EndOfStack),
+            // A frame pointer that leads nowhere only means that this code keeps none.
+            Err(_) => Err(reason),
+        }
+    }
+}
+
+impl<M: Machine, Mem: MemoryReader, Mods: Modules> Iterator for Walk<M, Mem, Mods> {
+    type Item = WalkFrame<M>;
+
+    fn next(&mut self) -> Option<WalkFrame<M>> {
+        if self.stop.is_some() {
+            return None;
+        }
+        // The step to a frame happens when that frame is asked for, so a walk that is dropped early costs no more.
+        if self.yielded > 0
+            && let Err(reason) = self.advance()
+        {
+            self.stop = Some(reason);
+            return None;
+        }
+        if self.yielded == self.limit {
+            self.stop = Some(StopReason::Limit);
+            return None;
+        }
+        self.yielded += 1;
+        let pc = self.registers.pc();
+        let frame = if self.is_exact_pc { Frame::ProgramCounter(pc) } else { Frame::ReturnAddress(pc) };
+        Some(WalkFrame { frame, registers: self.registers, found_by: self.found_by })
+    }
+}

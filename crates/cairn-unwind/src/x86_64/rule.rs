@@ -1,0 +1,318 @@
+//! The packed rule: one step of a stack walk in 29 bits.
+//!
+//! ```text
+//!   28            16 15             2 1  0
+//!   | fp slot: 13   | CFA / 8: 14    | kind |
+//!
+//!   kind 0   CFA = sp + 8 * n             return address at CFA - 8
+//!        1   CFA = fp + 8 * n             saved fp at CFA - 8 * slot, or unchanged when slot is 0
+//!        2   CFA = word at (fp - 8 * n)   return address at CFA - 8; saved fp at (fp), or unchanged when slot is 0
+//!        3   special: n says which
+//! ```
+//!
+//! Why 29: a cache entry of 8 bytes then has 35 bits left for the pc, and 64 KiB between the CFA and a saved frame pointer,
+//! 128 KiB of frame, are more than all but a handful of functions use. The functions beyond are evaluated in full.
+//! Kind 2 is what GCC emits for functions that realign their stack.
+//!
+//! No rule is zero (a CFA lies at least one word above the stack pointer), so a zeroed cache entry is an empty one.
+
+use core::fmt;
+
+use cairn_format::AbsoluteAddress;
+
+use super::registers::{RBP, RIP, RSP};
+use super::step::X86_64;
+use crate::cfi::{CoreRow, LinearCfa, RegisterRule};
+use crate::{CoreRegisters, MemoryReader, RuleFailure};
+
+/// One step of a stack walk, packed.
+///
+/// ```
+/// use cairn_format::AbsoluteAddress;
+/// use cairn_unwind::{CoreRegisters, SliceMemory, x86_64::Rule};
+///
+/// let words: [u64; 3] = [0, 0x7000, 0x401234];
+/// let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+/// let memory = SliceMemory::new(AbsoluteAddress::new(0x1000), &bytes);
+///
+/// let rule = Rule::from_sp(24, Some(16)).unwrap();
+/// let caller = rule.apply(CoreRegisters { sp: 0x1000, ..CoreRegisters::default() }, &memory).unwrap();
+/// assert_eq!((caller.pc, caller.sp, caller.fp), (0x401234, 0x1018, 0x7000));
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(transparent)]
+pub struct Rule(u32);
+
+/// What a rule says, unpacked.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum RuleKind {
+    /// The CFA is the stack pointer plus an offset.
+    FromSp {
+        /// Bytes from the stack pointer up to the CFA.
+        cfa_offset: u64,
+        /// Bytes from the CFA down to the saved frame pointer; `None` when the register still holds it.
+        saved_fp_below: Option<u64>,
+    },
+    /// The CFA is the frame pointer plus an offset.
+    FromFp {
+        /// Bytes from the frame pointer up to the CFA.
+        cfa_offset: u64,
+        /// Bytes from the CFA down to the saved frame pointer; `None` when the register still holds it.
+        saved_fp_below: Option<u64>,
+    },
+    /// The CFA is stored in the frame, because the function has realigned its stack.
+    Realigned {
+        /// Bytes from the frame pointer down to the slot that holds the CFA.
+        slot_below_fp: u64,
+        /// True when the frame pointer points at its saved value; false when the register still holds it.
+        fp_is_saved: bool,
+    },
+    /// The frame that Linux delivers a signal through: everything is in the context above the stack pointer.
+    SignalFrame,
+    /// There is no caller.
+    EndOfStack,
+    /// The row does not fit: evaluate it in full.
+    NeedsFullEvaluation,
+}
+
+const KIND_BITS: u32 = 2;
+const CFA_BITS: u32 = 14;
+const SLOT_BITS: u32 = 13;
+const CFA_MASK: u32 = (1 << CFA_BITS) - 1;
+const SLOT_SHIFT: u32 = KIND_BITS + CFA_BITS;
+
+const FROM_SP: u32 = 0;
+const FROM_FP: u32 = 1;
+const REALIGNED: u32 = 2;
+const SPECIAL: u32 = 3;
+
+const END_OF_STACK: u32 = 0;
+const NEEDS_FULL_EVALUATION: u32 = 1;
+const SIGNAL_FRAME: u32 = 2;
+
+/// Where Linux keeps the interrupted registers, counted from the stack pointer in the signal trampoline: a
+/// `struct ucontext`, whose `gregs` start at 40.
+const CONTEXT_RBP: i64 = 120;
+const CONTEXT_RSP: i64 = 160;
+const CONTEXT_RIP: i64 = 168;
+
+const _: () = assert!(SLOT_SHIFT + SLOT_BITS == Rule::BITS);
+
+impl Rule {
+    /// How many bits a rule takes; those above are zero.
+    pub const BITS: u32 = 29;
+    /// There is no caller.
+    pub const END_OF_STACK: Self = Self::special(END_OF_STACK);
+    /// The row does not fit: evaluate it in full.
+    pub const NEEDS_FULL_EVALUATION: Self = Self::special(NEEDS_FULL_EVALUATION);
+    /// The frame that Linux delivers a signal through.
+    pub const SIGNAL_FRAME: Self = Self::special(SIGNAL_FRAME);
+
+    const fn special(code: u32) -> Self {
+        Self(SPECIAL | code << KIND_BITS)
+    }
+
+    /// The packed bits, below `1 << 29` and never zero.
+    #[must_use]
+    #[inline]
+    pub const fn bits(self) -> u32 {
+        self.0
+    }
+
+    /// The rule with these bits, which came from [`bits`](Self::bits). Other numbers make a rule that is wrong, not unsafe.
+    #[must_use]
+    #[inline]
+    pub const fn from_bits(bits: u32) -> Self {
+        Self(bits)
+    }
+
+    /// The rule "CFA = sp + `cfa_offset`", or `None` when it does not fit.
+    #[must_use]
+    pub fn from_sp(cfa_offset: i64, saved_fp_below: Option<i64>) -> Option<Self> {
+        Self::pack(FROM_SP, cfa_offset, saved_fp_below).filter(|rule| rule.0 != 0)
+    }
+
+    /// The rule "CFA = fp + `cfa_offset`", or `None` when it does not fit.
+    #[must_use]
+    pub fn from_fp(cfa_offset: i64, saved_fp_below: Option<i64>) -> Option<Self> {
+        Self::pack(FROM_FP, cfa_offset, saved_fp_below)
+    }
+
+    /// The rule "CFA = word at fp - `slot_below_fp`", or `None` when it does not fit.
+    #[must_use]
+    pub fn realigned(slot_below_fp: i64, fp_is_saved: bool) -> Option<Self> {
+        Self::pack(REALIGNED, slot_below_fp, fp_is_saved.then_some(8))
+    }
+
+    #[inline]
+    fn pack(kind: u32, cfa_offset: i64, saved_fp_below: Option<i64>) -> Option<Self> {
+        let cfa = by_8(cfa_offset, CFA_BITS)?;
+        let slot = match saved_fp_below {
+            None => 0,
+            Some(below) => by_8(below, SLOT_BITS).filter(|&slot| slot != 0)?,
+        };
+        Some(Self(kind | cfa << KIND_BITS | slot << SLOT_SHIFT))
+    }
+
+    /// What the rule says.
+    #[must_use]
+    pub const fn kind(self) -> RuleKind {
+        let cfa_offset = self.cfa_offset();
+        let slot = self.slot_below_cfa();
+        let saved_fp_below = if slot == 0 { None } else { Some(slot) };
+        match self.0 & SPECIAL {
+            FROM_SP => RuleKind::FromSp { cfa_offset, saved_fp_below },
+            FROM_FP => RuleKind::FromFp { cfa_offset, saved_fp_below },
+            REALIGNED => RuleKind::Realigned { slot_below_fp: cfa_offset, fp_is_saved: slot != 0 },
+            _ => match cfa_offset / 8 {
+                0 => RuleKind::EndOfStack,
+                2 => RuleKind::SignalFrame,
+                _ => RuleKind::NeedsFullEvaluation,
+            },
+        }
+    }
+
+    /// True for the two plain kinds, which a hot loop handles in line.
+    #[must_use]
+    #[inline]
+    pub const fn is_plain(self) -> bool {
+        self.0 & REALIGNED == 0
+    }
+
+    /// True when the CFA is counted from the frame pointer; only meaningful for the plain kinds.
+    #[must_use]
+    #[inline]
+    pub const fn is_from_fp(self) -> bool {
+        self.0 & FROM_FP != 0
+    }
+
+    /// Bytes from the base register to the CFA; only meaningful for the plain kinds.
+    #[must_use]
+    #[inline]
+    pub const fn cfa_offset(self) -> u64 {
+        ((self.0 >> KIND_BITS & CFA_MASK) as u64) * 8
+    }
+
+    /// Bytes from the CFA down to the saved frame pointer, zero when it is not saved; only meaningful for the plain kinds.
+    #[must_use]
+    #[inline]
+    pub const fn slot_below_cfa(self) -> u64 {
+        ((self.0 >> SLOT_SHIFT) as u64) * 8
+    }
+
+    /// The caller's registers.
+    ///
+    /// # Errors
+    ///
+    /// [`RuleFailure`] when the rule is not a step, or its memory cannot be read.
+    #[inline]
+    pub fn apply<M: MemoryReader>(
+        self,
+        registers: CoreRegisters,
+        memory: &M,
+    ) -> Result<CoreRegisters, RuleFailure> {
+        if !self.is_plain() {
+            return self.apply_special(registers, memory);
+        }
+        let base = if self.is_from_fp() { registers.fp } else { registers.sp };
+        let cfa = base.wrapping_add(self.cfa_offset());
+        let pc = load(memory, cfa.wrapping_sub(8))?;
+        let fp = match self.slot_below_cfa() {
+            0 => registers.fp,
+            below => load(memory, cfa.wrapping_sub(below))?,
+        };
+        Ok(CoreRegisters { pc, sp: cfa, fp, link: 0 })
+    }
+
+    #[cold]
+    fn apply_special<M: MemoryReader>(
+        self,
+        registers: CoreRegisters,
+        memory: &M,
+    ) -> Result<CoreRegisters, RuleFailure> {
+        match self.kind() {
+            RuleKind::Realigned { slot_below_fp, fp_is_saved } => {
+                let cfa = load(memory, registers.fp.wrapping_sub(slot_below_fp))?;
+                let pc = load(memory, cfa.wrapping_sub(8))?;
+                let fp = if fp_is_saved { load(memory, registers.fp)? } else { registers.fp };
+                Ok(CoreRegisters { pc, sp: cfa, fp, link: 0 })
+            }
+            RuleKind::SignalFrame => {
+                let field = |offset: i64| load(memory, registers.sp.wrapping_add_signed(offset));
+                let (pc, sp, fp) = (field(CONTEXT_RIP)?, field(CONTEXT_RSP)?, field(CONTEXT_RBP)?);
+                Ok(CoreRegisters { pc, sp, fp, link: 0 })
+            }
+            RuleKind::EndOfStack => Err(RuleFailure::EndOfStack),
+            _ => Err(RuleFailure::NeedsFullEvaluation),
+        }
+    }
+}
+
+#[inline]
+fn load<M: MemoryReader>(memory: &M, address: u64) -> Result<u64, RuleFailure> {
+    let address = AbsoluteAddress::new(address);
+    memory.word64(address).ok_or(RuleFailure::UnreadableMemory { address })
+}
+
+/// A non-negative multiple of 8 that fits `bits` bits when divided.
+#[inline]
+fn by_8(offset: i64, bits: u32) -> Option<u32> {
+    let eighth = u32::try_from(offset >> 3).ok()?;
+    (offset & 7 == 0 && eighth < 1 << bits).then_some(eighth)
+}
+
+/// Packs what the tables say.
+#[inline]
+pub(super) fn pack(row: &CoreRow<'_>) -> Rule {
+    if row.return_address == RegisterRule::Undefined {
+        return Rule::END_OF_STACK;
+    }
+    if !row.is_signal_frame
+        && let LinearCfa::Register { register, offset } = row.cfa
+        && row.return_address == RegisterRule::Offset(-8)
+        && row.stack_pointer == RegisterRule::Unspecified
+    {
+        let saved_fp_below = match row.frame_pointer {
+            RegisterRule::Unspecified | RegisterRule::SameValue => None,
+            RegisterRule::Offset(offset) => Some(-i64::from(offset)),
+            _ => return Rule::NEEDS_FULL_EVALUATION,
+        };
+        let rule = match register {
+            RSP => Rule::from_sp(offset, saved_fp_below),
+            RBP => Rule::from_fp(offset, saved_fp_below),
+            _ => None,
+        };
+        return rule.unwrap_or(Rule::NEEDS_FULL_EVALUATION);
+    }
+    pack_loaded(row).unwrap_or(Rule::NEEDS_FULL_EVALUATION)
+}
+
+/// Packs a row whose CFA is in memory: a signal frame or a realigned one.
+#[cold]
+fn pack_loaded(row: &CoreRow<'_>) -> Option<Rule> {
+    let LinearCfa::Loaded { register, offset } = row.cfa else { return None };
+    let fp_place = row.place::<X86_64>(row.frame_pointer);
+    if row.is_signal_frame {
+        let is_linux = (register, offset) == (RSP, CONTEXT_RSP)
+            && row.return_address_register == RIP
+            && row.place::<X86_64>(row.return_address) == Some((RSP, CONTEXT_RIP))
+            && row.place::<X86_64>(row.stack_pointer) == Some((RSP, CONTEXT_RSP))
+            && fp_place == Some((RSP, CONTEXT_RBP));
+        return is_linux.then_some(Rule::SIGNAL_FRAME);
+    }
+    let is_usual = row.return_address == RegisterRule::Offset(-8)
+        && row.stack_pointer == RegisterRule::Unspecified
+        && register == RBP;
+    let fp_is_saved = match (row.frame_pointer, fp_place) {
+        (RegisterRule::Unspecified | RegisterRule::SameValue, _) => false,
+        (_, Some((RBP, 0))) => true,
+        _ => return None,
+    };
+    is_usual.then(|| Rule::realigned(-offset, fp_is_saved))?
+}
+
+impl fmt::Debug for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Rule({:?})", self.kind())
+    }
+}

@@ -1,0 +1,87 @@
+//! The machine: its numbers, and the steps that need no tables.
+
+use core::fmt;
+
+use cairn_format::{AbsoluteAddress, WordSize};
+
+use super::registers::{R12, R15, RBP, RBX, REGISTER_COUNT, RIP, RSP};
+use super::rule::{self, Rule};
+use crate::cfi::CoreRow;
+use crate::frame_pointer::FrameRecord;
+use crate::{AddressRange, CoreRegisters, Machine, MemoryReader, Registers, RuleFailure, StopReason};
+
+/// x86-64, System V calling convention.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct X86_64;
+
+impl Machine for X86_64 {
+    type Slots<T: Copy + fmt::Debug> = [T; REGISTER_COUNT];
+    type Rule = Rule;
+
+    const STACK_POINTER: u16 = RSP;
+    const FRAME_POINTER: u16 = RBP;
+    const PROGRAM_COUNTER: u16 = RIP;
+    const SIGNS_RETURN_ADDRESSES: bool = false;
+    const CALL_PUSHES: bool = true;
+
+    #[inline]
+    fn slots<T: Copy + fmt::Debug>(value: T) -> [T; REGISTER_COUNT] {
+        [value; REGISTER_COUNT]
+    }
+
+    #[inline]
+    fn is_callee_saved(register: u16) -> bool {
+        matches!(register, RBX | RBP | R12..=R15)
+    }
+
+    #[inline]
+    fn pack(row: &CoreRow<'_>) -> Rule {
+        rule::pack(row)
+    }
+
+    #[inline]
+    fn apply<M: MemoryReader>(
+        rule: Rule,
+        registers: CoreRegisters,
+        memory: &M,
+    ) -> Result<CoreRegisters, RuleFailure> {
+        rule.apply(registers, memory)
+    }
+
+    fn step_by_frame_pointer<M: MemoryReader>(
+        registers: &Registers<Self>,
+        memory: &M,
+        stack: AddressRange,
+        is_executable: &mut dyn FnMut(AbsoluteAddress) -> bool,
+    ) -> Result<Registers<Self>, StopReason> {
+        // A frame record of a live frame lies at or above the stack pointer.
+        let live = AddressRange::new(stack.start.max(AbsoluteAddress::new(registers.sp())), stack.end);
+        let fp = registers.value(RBP).ok_or(StopReason::UnknownRegister { register: RBP })?;
+        let record = FrameRecord::read(memory, fp, live, WordSize::Bits64)?;
+        if record.return_address.value() == 0 {
+            return Err(StopReason::EndOfStack);
+        }
+        if !is_executable(record.return_address) {
+            return Err(StopReason::NoUnwindInfo { pc: registers.pc() });
+        }
+        let sp = fp.wrapping_add(16);
+        Ok(Registers::new(record.return_address.value(), sp, record.saved_frame_pointer))
+    }
+
+    /// The call has pushed the return address, and nothing else has happened since.
+    fn step_from_bad_pc<M: MemoryReader>(
+        registers: &Registers<Self>,
+        memory: &M,
+        is_executable: &mut dyn FnMut(AbsoluteAddress) -> bool,
+    ) -> Result<Registers<Self>, StopReason> {
+        let address = AbsoluteAddress::new(registers.sp());
+        let pushed = memory.word64(address).ok_or(StopReason::UnreadableMemory { address })?;
+        if !is_executable(AbsoluteAddress::new(pushed)) {
+            return Err(StopReason::NoUnwindInfo { pc: registers.pc() });
+        }
+        let mut caller = *registers;
+        caller.set(RIP, pushed);
+        caller.set(RSP, registers.sp().wrapping_add(8));
+        Ok(caller)
+    }
+}
