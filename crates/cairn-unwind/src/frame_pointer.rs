@@ -43,7 +43,7 @@ impl FrameRecord {
         if frame_pointer == 0 {
             return Err(StopReason::EndOfStack);
         }
-        if frame_pointer % word_bytes != 0 || !stack.contains_bytes(address, 2 * word_bytes) {
+        if !frame_pointer.is_multiple_of(word_bytes) || !stack.contains_bytes(address, 2 * word_bytes) {
             return Err(StopReason::OutsideStack { address });
         }
         let unreadable = StopReason::UnreadableMemory { address };

@@ -40,7 +40,7 @@ pub mod xnu;
 
 pub use fold::FoldRecursion;
 pub use frame_pointer::{FramePointerWalk, FrameRecord};
-pub use machine::{CoreRegisters, Machine, RuleFailure};
+pub use machine::{CoreRegisters, Machine, RuleFailure, UsualCie};
 pub use memory::{AddressRange, BoundedMemory, FnMemory, MemoryReader, RegionMemory, SliceMemory};
 pub use registers::Registers;
 pub use stop_reason::StopReason;

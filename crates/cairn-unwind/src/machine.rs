@@ -32,6 +32,9 @@ pub trait Machine: Copy + fmt::Debug + 'static {
     /// True when the caller's frame must be strictly higher even for a leaf, because the call itself pushed a word.
     const CALL_PUSHES: bool;
 
+    /// What nearly all CIEs of the machine say, where that is more than one instruction.
+    const USUAL_CIE: Option<UsualCie>;
+
     /// Slots that all hold `value`.
     fn slots<T: Copy + fmt::Debug>(value: T) -> Self::Slots<T>;
 
@@ -77,6 +80,19 @@ pub trait Machine: Copy + fmt::Debug + 'static {
         memory: &M,
         is_executable: &mut dyn FnMut(AbsoluteAddress) -> bool,
     ) -> Result<Registers<Self>, StopReason>;
+}
+
+/// The program of the usual CIE of a machine, and what it amounts to.
+#[derive(Clone, Copy, Debug)]
+pub struct UsualCie {
+    /// Its bytes, padding included.
+    pub program: &'static [u8],
+    /// The factor of its offsets.
+    pub data_alignment: i64,
+    /// Bytes from the stack pointer up to the CFA.
+    pub cfa_offset: i32,
+    /// Bytes from the CFA up to the return address.
+    pub return_address_offset: i32,
 }
 
 /// The registers that a packed rule reads and recovers.

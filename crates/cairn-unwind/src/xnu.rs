@@ -264,7 +264,7 @@ impl UserWalk {
 
     fn describe(&self, state: &UserState, stop: StopReason, room: usize) -> UserWalkInfo {
         let may_go_on = match self.quirks {
-            Quirks::Corrected => state.frame_pointer != 0,
+            Quirks::Corrected => state.frame_pointer != 0 && self.validity.accepts(state.frame_pointer),
             Quirks::Xnu => self.validity.accepts(state.frame_pointer),
         };
         let out_of_space = may_go_on && state.count == room;

@@ -441,6 +441,22 @@ fn rules_pack_what_fits_and_say_when_it_does_not() {
     }
 }
 
+#[test]
+fn a_return_address_column_of_another_number_does_not_pack() {
+    for (spec, column) in [(CieSpec::x86_64(), 7), (CieSpec::x86_64(), 3), (CieSpec::aarch64(), 0)] {
+        let spec = CieSpec { return_address_register: column, ..spec };
+        let section = one_function(&spec, &program().offset(column as u8, 1));
+        let table = linear(&section);
+        assert_eq!(
+            table.rule::<X86_64>(at(CODE)).unwrap().rule,
+            Rule::NEEDS_FULL_EVALUATION,
+            "column {column}"
+        );
+        let rule = table.rule::<Aarch64>(at(CODE)).unwrap().rule;
+        assert_eq!(rule, aarch64::Rule::NEEDS_FULL_EVALUATION, "column {column}");
+    }
+}
+
 /// The rows of a procedure linkage table: the second push happens at byte 11 of each entry of 16.
 #[test]
 fn linkage_table_rows_pack_for_the_pc_asked_for() {

@@ -3,6 +3,9 @@
 //!
 //! Libraries that are not installed are skipped and named; libc must be there.
 
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#![allow(clippy::print_stdout, reason = "shown by `cargo test -- --nocapture`: how many rows no rule holds")]
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -15,6 +18,13 @@ use object::{Object, ObjectSection};
 
 type Reader<'a> = EndianSlice<'a, LittleEndian>;
 
+/// Where a library is installed, in the places of the usual distributions.
+fn library(name: &str) -> PathBuf {
+    let folders = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib"];
+    let paths = folders.map(|folder| PathBuf::from(folder).join(name));
+    paths.iter().find(|path| path.exists()).unwrap_or(&paths[0]).clone()
+}
+
 /// The libraries to compare, as far as they are installed.
 fn libraries() -> Vec<PathBuf> {
     let names = [
@@ -25,8 +35,7 @@ fn libraries() -> Vec<PathBuf> {
         "libgcc_s.so.1",
         "ld-linux-x86-64.so.2",
     ];
-    let mut paths: Vec<PathBuf> =
-        names.iter().map(|name| PathBuf::from("/usr/lib/x86_64-linux-gnu").join(name)).collect();
+    let mut paths: Vec<PathBuf> = names.iter().map(|name| library(name)).collect();
     paths.extend(["/usr/bin/python3"].map(PathBuf::from));
     paths.push(std::env::current_exe().unwrap());
     paths.retain(|path| {
@@ -258,7 +267,7 @@ fn every_row_of_the_system_libraries_is_what_gimli_reads() {
 /// Every search finds the same entry: the header, an index made from the entries, and one after the other.
 #[test]
 fn the_header_an_index_and_the_linear_search_agree() {
-    let file = std::fs::read("/usr/lib/x86_64-linux-gnu/libc.so.6").unwrap();
+    let file = std::fs::read(library("libc.so.6")).unwrap();
     let object = object::File::parse(&*file).unwrap();
     let section = |name: &str| {
         let section = object.section_by_name(name).unwrap();

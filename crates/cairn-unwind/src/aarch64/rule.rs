@@ -16,7 +16,7 @@ use core::fmt;
 
 use cairn_format::AbsoluteAddress;
 
-use super::registers::{SP, X29};
+use super::registers::{SP, X29, X30};
 use crate::cfi::{CoreRow, LinearCfa, RegisterRule};
 use crate::{CoreRegisters, MemoryReader, RuleFailure};
 
@@ -148,6 +148,9 @@ fn load<M: MemoryReader>(memory: &M, address: u64) -> Result<u64, RuleFailure> {
 /// Packs what the tables say.
 #[inline]
 pub(super) fn pack(row: &CoreRow<'_>) -> Rule {
+    if row.return_address_register != X30 {
+        return Rule::NEEDS_FULL_EVALUATION;
+    }
     if row.return_address == RegisterRule::Undefined {
         return Rule::END_OF_STACK;
     }
@@ -178,7 +181,7 @@ fn pack_plain(row: &CoreRow<'_>) -> Option<Rule> {
         }
         _ => return None,
     };
-    Rule::plain(kind, i64::from(offset), form, slot)
+    Rule::plain(kind, offset, form, slot)
 }
 
 /// How many words below the CFA a slot at that offset lies.

@@ -8,7 +8,9 @@ use super::registers::{PC, REGISTER_COUNT, SP, X19, X29, X30};
 use super::rule::{self, Rule};
 use crate::cfi::CoreRow;
 use crate::frame_pointer::FrameRecord;
-use crate::{AddressRange, CoreRegisters, Machine, MemoryReader, Registers, RuleFailure, StopReason};
+use crate::{
+    AddressRange, CoreRegisters, Machine, MemoryReader, Registers, RuleFailure, StopReason, UsualCie,
+};
 
 /// AArch64, the Arm procedure call standard, little-endian.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,6 +25,8 @@ impl Machine for Aarch64 {
     const PROGRAM_COUNTER: u16 = PC;
     const SIGNS_RETURN_ADDRESSES: bool = true;
     const CALL_PUSHES: bool = false;
+    // It is one instruction, so comparing it would save nothing.
+    const USUAL_CIE: Option<UsualCie> = None;
 
     #[inline]
     fn slots<T: Copy + fmt::Debug>(value: T) -> [T; REGISTER_COUNT] {

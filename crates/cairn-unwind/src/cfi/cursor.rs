@@ -57,6 +57,14 @@ impl<'a> Cursor<'a> {
         self.array::<1>().map(|[byte]| byte)
     }
 
+    /// The next byte; `None` at the end, which is no error.
+    #[inline]
+    pub(super) fn next_byte(&mut self) -> Option<u8> {
+        let (&byte, rest) = self.rest.split_first()?;
+        self.rest = rest;
+        Some(byte)
+    }
+
     #[inline]
     pub(super) fn u16(&mut self) -> Result<u16, CfiError> {
         self.array().map(u16::from_le_bytes)

@@ -32,6 +32,8 @@ pub(super) trait State: Copy {
     fn set(&mut self, register: u64, rule: RegisterRule);
     /// Puts a register back to what the CIE's program said.
     fn restore(&mut self, register: u64, initial: &Self);
+    /// Becomes what the CIE program that nearly all modules share makes of it; false when `program` is another one.
+    fn set_usual(&mut self, program: &[u8], data_alignment: i64) -> bool;
     /// True when the machine knows signed return addresses.
     fn signs_return_addresses() -> bool;
 }
@@ -54,6 +56,11 @@ impl State for Ignored {
 
     #[inline]
     fn restore(&mut self, _: u64, _: &Self) {}
+
+    #[inline]
+    fn set_usual(&mut self, _: &[u8], _: i64) -> bool {
+        false
+    }
 
     #[inline]
     fn signs_return_addresses() -> bool {
@@ -161,10 +168,7 @@ fn look_ahead<'a>(
     }
 }
 
-/// The instruction loop. The match is long because the instruction set is.
-///
-/// It works on copies and writes them back at the end: with the cursor behind a reference, every instruction waits for the
-/// store of the one before.
+/// The instruction loop: one flat match, so that an instruction costs one indirect branch and no more.
 #[inline]
 fn execute<'a, S: State>(
     cie: &Cie<'a>,
@@ -173,78 +177,89 @@ fn execute<'a, S: State>(
     state: &mut S,
     initial: Option<&S>,
 ) -> Result<Halt, CfiError> {
-    let (mut code, mut place, mut rules) = (*program, *position, *state);
-    let halt = loop {
-        if code.is_empty() {
-            break Halt::End;
-        }
-        let opcode = code.byte()?;
-        let operand = u64::from(opcode & 0x3f);
-        let row_found = match opcode >> 6 {
-            1 => place.advance(operand, cie),
-            2 => {
-                let offset = factored(&mut code, cie)?;
-                rules.set(operand, RegisterRule::Offset(offset));
+    while let Some(opcode) = program.next_byte() {
+        let operand = opcode & 0x3f;
+        let row_found = match opcode {
+            // advance_loc, and its forms with an operand of 1, 2 and 4 bytes
+            0x40..=0x7f => position.advance(u64::from(operand), cie),
+            0x02 => position.advance(u64::from(program.byte()?), cie),
+            0x03 => position.advance(u64::from(program.u16()?), cie),
+            0x04 => position.advance(u64::from(program.u32()?), cie),
+            // def_cfa_offset
+            0x0e => {
+                let offset = unfactored(program)?;
+                state.set_cfa(CfaRule::Register { register: cfa_register(program, state)?, offset });
                 false
             }
-            3 => {
-                restore(&mut rules, operand, initial);
+            // offset
+            0x80..=0xbf => {
+                let offset = factored(program, cie)?;
+                state.set(u64::from(operand), RegisterRule::Offset(offset));
                 false
             }
-            _ => match opcode {
-                0x00 => false,                                        // nop
-                0x01 => place.reaches(set_location(&mut code, cie)?), // set_loc
-                0x02 => place.advance(u64::from(code.byte()?), cie),  // advance_loc1
-                0x03 => place.advance(u64::from(code.u16()?), cie),   // advance_loc2
-                0x04 => place.advance(u64::from(code.u32()?), cie),   // advance_loc4
-                0x0a => break Halt::Remember,                         // remember_state
-                0x0b => break Halt::Restore,                          // restore_state
-                0x0c..=0x0f | 0x12 | 0x13 => {
-                    define_cfa(opcode, cie, &mut code, &mut rules)?;
-                    false
-                }
-                _ => {
-                    set_register(opcode, cie, &mut code, &mut rules, initial)?;
-                    false
-                }
-            },
+            0x0a => return Ok(Halt::Remember),
+            0x0b => return Ok(Halt::Restore),
+            // restore
+            0xc0..=0xff => {
+                restore(state, u64::from(operand), initial);
+                false
+            }
+            // def_cfa
+            0x0c => {
+                let register = register(program)?;
+                state.set_cfa(CfaRule::Register { register, offset: unfactored(program)? });
+                false
+            }
+            0x00 => false, // nop
+            0x01 => position.reaches(set_location(program, cie)?),
+            _ => {
+                execute_rare(opcode, cie, program, state, initial)?;
+                false
+            }
         };
         if row_found {
-            break Halt::RowFound;
+            return Ok(Halt::RowFound);
         }
-    };
-    (*program, *position, *state) = (code, place, rules);
-    Ok(halt)
+    }
+    Ok(Halt::End)
 }
 
-/// The instructions that say how the CFA is computed.
-#[inline]
-fn define_cfa<S: State>(
+/// The instructions that are rare, none of which moves the location.
+fn execute_rare<S: State>(
     opcode: u8,
     cie: &Cie<'_>,
     program: &mut Cursor<'_>,
     state: &mut S,
+    initial: Option<&S>,
 ) -> Result<(), CfiError> {
     let rule = match opcode {
-        // def_cfa, def_cfa_sf
-        0x0c => CfaRule::Register { register: register(program)?, offset: unfactored(program)? },
-        0x12 => CfaRule::Register { register: register(program)?, offset: factored_signed(program, cie)? },
-        // def_cfa_expression
-        0x0f => CfaRule::Expression(expression(program)?),
-        // def_cfa_register, def_cfa_offset, def_cfa_offset_sf: they change one half of the rule
-        _ => {
-            let CfaRule::Register { register: old_register, offset: old_offset } = state.cfa() else {
+        // def_cfa_register
+        0x0d => {
+            let CfaRule::Register { offset, .. } = state.cfa() else {
                 return Err(program.error(CfiErrorKind::NoCfaRegister));
             };
-            match opcode {
-                0x0d => CfaRule::Register { register: register(program)?, offset: old_offset },
-                0x0e => CfaRule::Register { register: old_register, offset: unfactored(program)? },
-                _ => CfaRule::Register { register: old_register, offset: factored_signed(program, cie)? },
-            }
+            CfaRule::Register { register: register(program)?, offset }
         }
+        // def_cfa_expression, def_cfa_sf, def_cfa_offset_sf
+        0x0f => CfaRule::Expression(expression(program)?),
+        0x12 => CfaRule::Register { register: register(program)?, offset: factored_signed(program, cie)? },
+        0x13 => {
+            let register = cfa_register(program, state)?;
+            CfaRule::Register { register, offset: factored_signed(program, cie)? }
+        }
+        _ => return set_register(opcode, cie, program, state, initial),
     };
     state.set_cfa(rule);
     Ok(())
+}
+
+/// The register that the CFA is counted from.
+#[inline]
+fn cfa_register<S: State>(program: &Cursor<'_>, state: &S) -> Result<u16, CfiError> {
+    match state.cfa() {
+        CfaRule::Register { register, .. } => Ok(register),
+        _ => Err(program.error(CfiErrorKind::NoCfaRegister)),
+    }
 }
 
 /// The instructions that say where one register is, in their rarer encodings.

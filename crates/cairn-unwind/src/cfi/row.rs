@@ -107,9 +107,26 @@ impl<M: Machine> State for RowState<M> {
         self.set(register, initial.copied().unwrap_or(RegisterRule::Unspecified));
     }
 
+    fn set_usual(&mut self, program: &[u8], data_alignment: i64) -> bool {
+        set_usual::<M>(self, program, data_alignment)
+    }
+
+    #[inline]
     fn signs_return_addresses() -> bool {
         M::SIGNS_RETURN_ADDRESSES
     }
+}
+
+/// See [`State::set_usual`]. Interpreting the usual program takes 15 of 150 nanoseconds, comparing it takes one.
+#[inline]
+fn set_usual<M: Machine>(state: &mut impl State, program: &[u8], data_alignment: i64) -> bool {
+    let Some(usual) = M::USUAL_CIE else { return false };
+    let is_usual = program == usual.program && data_alignment == usual.data_alignment;
+    if is_usual {
+        state.set_cfa(CfaRule::Register { register: M::STACK_POINTER, offset: usual.cfa_offset });
+        state.set(u64::from(M::PROGRAM_COUNTER), RegisterRule::Offset(usual.return_address_offset));
+    }
+    is_usual
 }
 
 /// What the table says of every register, for one stretch of code.
@@ -328,6 +345,11 @@ impl<M: Machine> State for CoreState<M> {
     }
 
     #[inline]
+    fn set_usual(&mut self, program: &[u8], data_alignment: i64) -> bool {
+        set_usual::<M>(self, program, data_alignment)
+    }
+
+    #[inline]
     fn signs_return_addresses() -> bool {
         M::SIGNS_RETURN_ADDRESSES
     }
@@ -385,6 +407,12 @@ impl<'a> CoreRow<'a> {
             CfaRule::Undefined => {}
         }
         row
+    }
+
+    /// Makes the row one that no rule can hold.
+    #[cold]
+    pub(super) fn give_up(&mut self) {
+        self.cfa = LinearCfa::Other;
     }
 
     #[cold]

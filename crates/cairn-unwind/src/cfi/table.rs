@@ -201,13 +201,18 @@ impl<'a> FrameTable<'a> {
         let (entry, cie) = self.find_with_cie(address)?;
         let state = CoreState::<M>::new(cie.return_address_register);
         let (state, position) = evaluate(&cie, &entry, address, state)?;
-        let row = CoreRow::new(&state, self.frames.bytes, cie.is_signal_frame, address);
+        let mut row = CoreRow::new(&state, self.frames.bytes, cie.is_signal_frame, address);
+        if self.word_size != WordSize::Bits64 {
+            // Packed rules load 8 bytes.
+            row.give_up();
+        }
         // A CFA computed from the pc itself (the entries of a procedure linkage table) holds for that pc alone.
         let range = if row.depends_on_pc { single_address(address) } else { position.range() };
         Ok(RuleAt { rule: M::pack(&row), range })
     }
 
-    /// Calls `visit` with each row of an FDE: where it holds, and the row. For printing tables and for tests.
+    /// Calls `visit` with each row of an FDE: where it holds, and the row. For printing tables and for tests: each row is
+    /// evaluated from the start of the program, so time grows with the square of its length.
     ///
     /// # Errors
     ///
@@ -295,8 +300,10 @@ fn evaluate<S: interpreter::State>(
     mut state: S,
 ) -> Result<(S, Position), CfiError> {
     // The CIE's program has no locations: every row starts with all of it.
-    let mut everywhere = Position::everywhere();
-    interpreter::run(cie, cie.program, &mut everywhere, &mut state, None)?;
+    if !state.set_usual(cie.program.rest(), cie.data_alignment) {
+        let mut everywhere = Position::everywhere();
+        interpreter::run(cie, cie.program, &mut everywhere, &mut state, None)?;
+    }
     let initial = state;
     let mut position = Position::new(entry.range, address);
     interpreter::run(cie, entry.program, &mut position, &mut state, Some(&initial))?;

@@ -264,6 +264,9 @@ fn by_8(offset: i64, bits: u32) -> Option<u32> {
 /// Packs what the tables say.
 #[inline]
 pub(super) fn pack(row: &CoreRow<'_>) -> Rule {
+    if row.return_address_register != RIP {
+        return Rule::NEEDS_FULL_EVALUATION;
+    }
     if row.return_address == RegisterRule::Undefined {
         return Rule::END_OF_STACK;
     }
@@ -294,7 +297,6 @@ fn pack_loaded(row: &CoreRow<'_>) -> Option<Rule> {
     let fp_place = row.place::<X86_64>(row.frame_pointer);
     if row.is_signal_frame {
         let is_linux = (register, offset) == (RSP, CONTEXT_RSP)
-            && row.return_address_register == RIP
             && row.place::<X86_64>(row.return_address) == Some((RSP, CONTEXT_RIP))
             && row.place::<X86_64>(row.stack_pointer) == Some((RSP, CONTEXT_RSP))
             && fp_place == Some((RSP, CONTEXT_RBP));

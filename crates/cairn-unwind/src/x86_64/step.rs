@@ -8,7 +8,9 @@ use super::registers::{R12, R15, RBP, RBX, REGISTER_COUNT, RIP, RSP};
 use super::rule::{self, Rule};
 use crate::cfi::CoreRow;
 use crate::frame_pointer::FrameRecord;
-use crate::{AddressRange, CoreRegisters, Machine, MemoryReader, Registers, RuleFailure, StopReason};
+use crate::{
+    AddressRange, CoreRegisters, Machine, MemoryReader, Registers, RuleFailure, StopReason, UsualCie,
+};
 
 /// x86-64, System V calling convention.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,6 +25,13 @@ impl Machine for X86_64 {
     const PROGRAM_COUNTER: u16 = RIP;
     const SIGNS_RETURN_ADDRESSES: bool = false;
     const CALL_PUSHES: bool = true;
+    // def_cfa rsp + 8; offset rip 1; nop; nop. What GCC and LLVM emit, and their linkers for linkage tables.
+    const USUAL_CIE: Option<UsualCie> = Some(UsualCie {
+        program: &[0x0c, 0x07, 0x08, 0x90, 0x01, 0, 0],
+        data_alignment: -8,
+        cfa_offset: 8,
+        return_address_offset: -8,
+    });
 
     #[inline]
     fn slots<T: Copy + fmt::Debug>(value: T) -> [T; REGISTER_COUNT] {

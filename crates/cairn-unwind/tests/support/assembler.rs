@@ -198,7 +198,7 @@ impl SectionBuilder {
         let body_address = self.address + (id_at + id.len()) as u64;
         let mut content = id;
         content.extend(body(body_address));
-        while content.len() % 8 != 0 {
+        while !content.len().is_multiple_of(8) {
             content.push(0);
         }
         let length = content.len() as u64;

@@ -1,0 +1,118 @@
+//! The whole walk, step by step with full unwind rows: for every stack that the hot path does not handle. Signal frames,
+//! rows that do not fit a packed rule, stacks that are not the thread's own, and captures inside other captures.
+//!
+//! Slower by a factor of a hundred, and safe at the same places: no allocation, no lock. Memory outside the thread's own
+//! stack is read by the kernel on our behalf, so that a wild pointer is an answer and not a crash.
+
+use cairn_format::{AbsoluteAddress, Frame};
+use cairn_unwind::x86_64::{R12, R13, R14, R15, RBX, Rule, X86_64};
+use cairn_unwind::{MemoryReader, Registers, StopReason, Walk};
+
+use crate::modules::LoadedModules;
+use crate::pcs::StopMark;
+use crate::process::PROCESS;
+use crate::stack_bounds;
+
+/// This process's own memory: directly where it is known to be readable, elsewhere through the kernel.
+#[derive(Clone, Copy)]
+pub(crate) struct OwnMemory {
+    pub(crate) low: u64,
+    pub(crate) high: u64,
+}
+
+impl MemoryReader for OwnMemory {
+    fn read(&self, address: AbsoluteAddress, into: &mut [u8]) -> Option<()> {
+        for (index, byte) in into.iter_mut().enumerate() {
+            let address = address.value().checked_add(index as u64)?;
+            let word = self.word64(AbsoluteAddress::new(address & !7))?;
+            *byte = word.to_le_bytes()[(address % 8) as usize];
+        }
+        Some(())
+    }
+
+    #[inline]
+    fn word64(&self, address: AbsoluteAddress) -> Option<u64> {
+        let address = address.value();
+        if address % 8 == 0 && self.low <= address && address < self.high {
+            // SAFETY: inside the readable part of this thread's stack, and aligned.
+            return Some(unsafe { (address as *const u64).read_volatile() });
+        }
+        stack_bounds::read_word(address)
+    }
+}
+
+/// Where a walk starts.
+#[derive(Clone, Copy)]
+pub(crate) enum Start {
+    /// The registers of an interrupted context.
+    Interrupted(Registers<X86_64>),
+    /// The frame that a call returns to, at this stack pointer; the walk starts in the present function and leaves out
+    /// the frames below.
+    Caller { sp: u64 },
+}
+
+/// Walks from `start` and puts the pc numbers into `numbers`, innermost first. Returns how many, and the mark for the
+/// reason why the walk ended if that is not the start of the stack.
+#[cold]
+#[inline(never)]
+pub(crate) fn walk(start: Start, memory: OwnMemory, numbers: &mut [u32]) -> Option<(usize, Option<StopMark>)> {
+    let (registers, visible_from) = match start {
+        Start::Interrupted(registers) => (registers, 0),
+        Start::Caller { sp } => (own_registers(), sp),
+    };
+    let mut walk = Walk::new(registers, memory, LoadedModules);
+    let mut count = 0;
+    for frame in walk.by_ref() {
+        if frame.registers.sp() < visible_from && count == 0 {
+            continue;
+        }
+        let (pc, is_exact) = match frame.frame {
+            Frame::ProgramCounter(address) => (address.value(), true),
+            frame => (frame.address()?.value(), false),
+        };
+        let Some(place) = numbers.get_mut(count) else { return Some((count, Some(StopMark::Limit))) };
+        // The hot path must not step from here by what this walk learned: it goes by full rows.
+        *place = PROCESS.pcs.number(pc, is_exact).or_else(|| PROCESS.pcs.add(pc, is_exact, Rule::NEEDS_FULL_EVALUATION))?;
+        count += 1;
+    }
+    let mark = match walk.stop_reason() {
+        Some(StopReason::EndOfStack) | None => None,
+        Some(StopReason::NoUnwindInfo { .. }) => Some(StopMark::NoUnwindInfo),
+        Some(StopReason::BadUnwindInfo { .. }) => Some(StopMark::BadUnwindInfo),
+        Some(StopReason::UnreadableMemory { .. }) => Some(StopMark::UnreadableMemory),
+        Some(StopReason::NoProgress { .. }) => Some(StopMark::NoProgress),
+        Some(StopReason::Limit) => Some(StopMark::Limit),
+        Some(_) => Some(StopMark::Other),
+    };
+    Some((count, mark))
+}
+
+/// The registers at a place in this function's caller.
+#[inline(always)]
+fn own_registers() -> Registers<X86_64> {
+    let (pc, sp, fp, rbx, r12, r13, r14, r15): (u64, u64, u64, u64, u64, u64, u64, u64);
+    // SAFETY: copies registers.
+    unsafe {
+        core::arch::asm!(
+            "lea {pc}, [rip]",
+            "mov {sp}, rsp",
+            "mov {fp}, rbp",
+            "mov {rbx}, rbx",
+            pc = out(reg) pc, sp = out(reg) sp, fp = out(reg) fp, rbx = out(reg) rbx,
+            options(nomem, nostack, preserves_flags),
+        );
+        core::arch::asm!(
+            "mov {r12}, r12",
+            "mov {r13}, r13",
+            "mov {r14}, r14",
+            "mov {r15}, r15",
+            r12 = out(reg) r12, r13 = out(reg) r13, r14 = out(reg) r14, r15 = out(reg) r15,
+            options(nomem, nostack, preserves_flags),
+        );
+    }
+    let mut registers = Registers::new(pc, sp, fp);
+    for (register, value) in [(RBX, rbx), (R12, r12), (R13, r13), (R14, r14), (R15, r15)] {
+        registers.set(register, value);
+    }
+    registers
+}

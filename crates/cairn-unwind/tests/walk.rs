@@ -1,0 +1,355 @@
+//! Whole walks: on synthesized stacks for every way to find a frame and every reason to stop, and on this very thread
+//! against libgcc.
+
+mod support;
+
+use cairn_format::{AbsoluteAddress, Frame, WordSize};
+use cairn_unwind::aarch64::{self, Aarch64};
+use cairn_unwind::cfi::{Bases, Flavor, FrameTable, Section};
+use cairn_unwind::x86_64::X86_64;
+use cairn_unwind::{AddressRange, FoundBy, Modules, OneModule, Registers, SliceMemory, StopReason, Walk};
+use support::assembler::{Bytes, CieSpec, Format, SectionBuilder, program};
+
+const CODE: u64 = 0x10_0000;
+const FRAMES: u64 = 0x20_0000;
+const STACK: u64 = 0x7000;
+
+fn at(address: u64) -> AbsoluteAddress {
+    AbsoluteAddress::new(address)
+}
+
+/// Functions of 0x100 bytes side by side from `CODE`, with these programs.
+fn functions(spec: &CieSpec, programs: &[Bytes]) -> SectionBuilder {
+    let mut section = SectionBuilder::new(Format::Eh, FRAMES);
+    let cie = section.cie(spec);
+    for (number, program) in programs.iter().enumerate() {
+        section.fde(cie, CODE + 0x100 * number as u64, 0x100, program);
+    }
+    section
+}
+
+fn module(section: &SectionBuilder) -> OneModule<'_> {
+    let frames = Section::new(&section.bytes, at(FRAMES));
+    let table = FrameTable::linear(Flavor::EhFrame, frames, Bases::default(), WordSize::Bits64);
+    OneModule { code: AddressRange::new(at(CODE), at(CODE + 0x10000)), table: Some(table) }
+}
+
+type Found = (Vec<(Frame, FoundBy)>, StopReason);
+
+fn walk(registers: Registers<X86_64>, words: &[u64], module: OneModule<'_>) -> Found {
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let memory = SliceMemory::new(at(STACK), &bytes);
+    let stack = AddressRange::new(at(STACK), at(STACK + bytes.len() as u64));
+    let mut walk = Walk::new(registers, memory, module).with_stack(stack);
+    let frames = walk.by_ref().map(|frame| (frame.frame, frame.found_by)).collect();
+    (frames, walk.stop_reason().unwrap())
+}
+
+const fn pc(address: u64) -> Frame {
+    Frame::ProgramCounter(AbsoluteAddress::new(address))
+}
+
+const fn ra(address: u64) -> Frame {
+    Frame::ReturnAddress(AbsoluteAddress::new(address))
+}
+
+#[test]
+fn tables_lead_to_the_frame_without_a_caller() {
+    let section = functions(
+        &CieSpec::x86_64(),
+        &[
+            program(),
+            program().def_cfa_offset(24),
+            program().def_cfa(6, 16).offset(6, 2),
+            program().undefined(16),
+        ],
+    );
+    // Leaf, then a frame of 24 bytes, then one with a frame pointer, whose call is the last instruction of its function.
+    let words = [CODE + 0x150, 0, 0, CODE + 0x300, 0, 0xbeef, CODE + 0x310, 0];
+    let registers = Registers::new(CODE + 5, STACK, STACK + 0x28);
+    let (frames, stop) = walk(registers, &words, module(&section));
+    assert_eq!(
+        frames,
+        [
+            (pc(CODE + 5), FoundBy::Context),
+            (ra(CODE + 0x150), FoundBy::Cfi),
+            (ra(CODE + 0x300), FoundBy::Cfi),
+            (ra(CODE + 0x310), FoundBy::Cfi),
+        ]
+    );
+    assert_eq!(stop, StopReason::EndOfStack);
+}
+
+#[test]
+fn code_without_tables_continues_by_frame_pointer_and_says_so() {
+    let section = functions(&CieSpec::x86_64(), &[program().def_cfa_offset(16), program().undefined(16)]);
+    // Code at 0x5000 has no tables; its record at STACK+8 leads to function 0 and on by tables.
+    let words = [0, STACK + 0x40, CODE + 0x10, 0, CODE + 0x110, 0];
+    let registers = Registers::new(CODE + 0x5000, STACK, STACK + 8);
+    let (frames, stop) = walk(registers, &words, module(&section));
+    assert_eq!(
+        frames,
+        [
+            (pc(CODE + 0x5000), FoundBy::Context),
+            (ra(CODE + 0x10), FoundBy::FramePointer),
+            (ra(CODE + 0x110), FoundBy::Cfi),
+        ]
+    );
+    assert_eq!(stop, StopReason::EndOfStack);
+}
+
+#[test]
+fn an_implausible_frame_pointer_ends_the_walk_where_the_tables_end() {
+    let section = functions(&CieSpec::x86_64(), &[program()]);
+    let start = CODE + 0x5000;
+    // Below the stack pointer; outside; unaligned; to a return address that is no code.
+    for fp in [STACK - 16, STACK + 0x1000, STACK + 3, STACK + 8] {
+        let (frames, stop) =
+            walk(Registers::new(start, STACK, fp), &[0, STACK + 0x20, 0x1234, 0], module(&section));
+        assert_eq!((frames.len(), stop), (1, StopReason::NoUnwindInfo { pc: at(start) }), "{fp:#x}");
+    }
+    let (_, stop) = walk(Registers::new(start, STACK, 0), &[0; 4], module(&section));
+    assert_eq!(stop, StopReason::EndOfStack, "a zero frame pointer is how the outermost frame says so");
+}
+
+#[test]
+fn a_call_through_a_null_pointer_leads_to_the_caller() {
+    let section = functions(&CieSpec::x86_64(), &[program().undefined(16)]);
+    let (frames, stop) = walk(Registers::new(0, STACK, 0x1234), &[CODE + 0x10, 0], module(&section));
+    assert_eq!(frames, [(pc(0), FoundBy::Context), (ra(CODE + 0x10), FoundBy::BadCall)]);
+    assert_eq!(stop, StopReason::EndOfStack);
+}
+
+#[test]
+fn the_pc_interrupted_by_a_signal_is_looked_up_as_it_is() {
+    let place = |offset: i64| Bytes::default().u8(0x77).sleb(offset).0;
+    let mut cfa = place(160);
+    cfa.push(6);
+    let trampoline = program()
+        .def_cfa_expression(&cfa)
+        .expression(6, &place(120))
+        .expression(7, &place(160))
+        .expression(16, &place(168));
+    let mut section = functions(&CieSpec { augmentation: "zRS", ..CieSpec::x86_64() }, &[trampoline]);
+    let plain = section.cie(&CieSpec::x86_64());
+    // The interrupted instruction is the first of its function: one byte lower is another function.
+    section.fde(plain, CODE + 0x100, 0x100, &program().def_cfa_offset(0x2000));
+    section.fde(plain, CODE + 0x200, 0x100, &program().def_cfa_offset(8));
+    section.fde(plain, CODE + 0x300, 0x100, &program().undefined(16));
+    let mut words = [0_u64; 32];
+    (words[15], words[20], words[21]) = (0xabc, STACK + 0xc0, CODE + 0x200);
+    words[24] = CODE + 0x301;
+    let (frames, stop) = walk(Registers::new(CODE + 0x10, STACK, 0), &words, module(&section));
+    assert_eq!(
+        frames,
+        [
+            (pc(CODE + 0x10), FoundBy::Context),
+            (pc(CODE + 0x200), FoundBy::SignalFrame),
+            (ra(CODE + 0x301), FoundBy::Cfi),
+        ]
+    );
+    assert_eq!(stop, StopReason::EndOfStack);
+}
+
+#[test]
+fn every_other_reason_to_stop_is_told() {
+    let section = functions(
+        &CieSpec::x86_64(),
+        &[program(), program().def_cfa_sf(7, 0), program().u8(0x3f), program().def_cfa(10, 0)],
+    );
+    let start = |function: u64| Registers::new(CODE + 0x100 * function + 4, STACK, 0x1001);
+    let (_, stop) = walk(start(0), &[], module(&section));
+    assert_eq!(stop, StopReason::UnreadableMemory { address: at(STACK) });
+    let (_, stop) = walk(start(2), &[0; 4], module(&section));
+    assert_eq!(stop, StopReason::BadUnwindInfo { pc: at(CODE + 0x204) });
+    let (_, stop) = walk(start(3), &[0; 4], module(&section));
+    assert_eq!(stop, StopReason::UnknownRegister { register: 10 });
+    // A frame of no size whose return address is itself: the caller is not above.
+    let bytes = (CODE + 0x110).to_le_bytes().repeat(2);
+    let memory = SliceMemory::new(at(STACK - 8), &bytes);
+    let mut cycle = Walk::new(start(1), memory, module(&section));
+    assert_eq!(cycle.by_ref().count(), 1);
+    assert_eq!(cycle.stop_reason(), Some(StopReason::NoProgress { pc: at(CODE + 0x104) }));
+    // More frames than asked for.
+    let bytes = (CODE + 0x10).to_le_bytes().repeat(100);
+    let memory = SliceMemory::new(at(STACK), &bytes);
+    let mut long = Walk::new(start(0), memory, module(&section)).with_limit(10);
+    assert_eq!(long.by_ref().count(), 10);
+    assert_eq!(long.stop_reason(), Some(StopReason::Limit));
+    // Exactly as many as asked for: nothing is missing.
+    let (mut words, frames) = ([CODE + 0x10; 10], 10);
+    words[9] = 0;
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let mut exact =
+        Walk::new(start(0), SliceMemory::new(at(STACK), &bytes), module(&section)).with_limit(frames);
+    assert_eq!(exact.by_ref().count(), 10);
+    assert_eq!(exact.stop_reason(), Some(StopReason::EndOfStack));
+}
+
+#[test]
+fn an_aarch64_leaf_may_share_its_callers_stack_pointer_once() {
+    let section = functions(
+        &CieSpec::aarch64(),
+        &[program(), program().def_cfa_offset(16).offset(29, 2).offset(30, 1), program().undefined(30)],
+    );
+    let words = [0xbeef_u64, CODE + 0x204 + (0x55 << 48)];
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let mut registers = Registers::<Aarch64>::new(CODE + 4, STACK, 0).with_address_mask((1 << 48) - 1);
+    registers.set(aarch64::X30, CODE + 0x110);
+    let mut walk = Walk::new(registers, SliceMemory::new(at(STACK), &bytes), module(&section));
+    let frames: Vec<Frame> = walk.by_ref().map(|frame| frame.frame).collect();
+    assert_eq!(frames, [pc(CODE + 4), ra(CODE + 0x110), ra(CODE + 0x204)]);
+    assert_eq!(walk.stop_reason(), Some(StopReason::EndOfStack));
+    // A caller that claims to be a leaf too has lost its return address.
+    registers.set(aarch64::X30, CODE + 8);
+    let mut walk = Walk::new(registers, SliceMemory::new(at(STACK), &bytes), module(&section));
+    assert_eq!(walk.by_ref().count(), 2);
+    assert_eq!(walk.stop_reason(), Some(StopReason::UnknownRegister { register: 30 }));
+}
+
+/// This thread, as /proc shows it, against what libgcc's unwinder says at the same place.
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod live {
+    use super::*;
+    use std::os::unix::fs::FileExt;
+
+    use cairn_unwind::FnMemory;
+    use object::{Object, ObjectSection};
+
+    struct LoadedModule {
+        range: AddressRange,
+        base: u64,
+        header: (u64, Vec<u8>),
+        frames: (u64, Vec<u8>),
+    }
+
+    struct Loaded {
+        modules: Vec<LoadedModule>,
+        executable: Vec<AddressRange>,
+    }
+
+    impl Loaded {
+        /// The modules of this process, read from their files.
+        fn read() -> Self {
+            let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+            let mut loaded = Self { modules: Vec::new(), executable: Vec::new() };
+            let mut ranges: Vec<(String, u64, u64)> = Vec::new();
+            for line in maps.lines() {
+                let fields: Vec<&str> = line.split_whitespace().collect();
+                let (start, end) = fields[0].split_once('-').unwrap();
+                let (start, end) =
+                    (u64::from_str_radix(start, 16).unwrap(), u64::from_str_radix(end, 16).unwrap());
+                if fields[1].contains('x') {
+                    loaded.executable.push(AddressRange::new(at(start), at(end)));
+                }
+                let path = fields.get(5).filter(|path| path.starts_with('/')).map(|path| path.to_string());
+                match (path, ranges.last_mut()) {
+                    (Some(path), Some(last)) if last.0 == path => last.2 = end,
+                    (Some(path), _) => ranges.push((path, start, end)),
+                    _ => {}
+                }
+            }
+            for (path, start, end) in ranges {
+                let Ok(file) = std::fs::read(&path) else { continue };
+                let Ok(object) = object::File::parse(&*file) else { continue };
+                let section = |name: &str| {
+                    let section = object.section_by_name(name)?;
+                    Some((start + section.address(), section.data().ok()?.to_vec()))
+                };
+                if let (Some(header), Some(frames)) = (section(".eh_frame_hdr"), section(".eh_frame")) {
+                    let range = AddressRange::new(at(start), at(end));
+                    loaded.modules.push(LoadedModule { range, base: start, header, frames });
+                }
+            }
+            loaded
+        }
+    }
+
+    impl Modules for Loaded {
+        fn frame_table(&self, address: AbsoluteAddress) -> Option<FrameTable<'_>> {
+            let module = self.modules.iter().find(|module| module.range.contains(address))?;
+            assert!(module.base <= address.value());
+            let section = |part: &'static str| {
+                let (address, bytes) = if part == "header" { &module.header } else { &module.frames };
+                Section::new(bytes, at(*address))
+            };
+            FrameTable::with_header(section("header"), section("frames")).ok()
+        }
+
+        fn is_executable(&self, address: AbsoluteAddress) -> bool {
+            self.executable.iter().any(|range| range.contains(address))
+        }
+    }
+
+    unsafe extern "C" {
+        fn _Unwind_Backtrace(
+            visit: extern "C" fn(*mut core::ffi::c_void, *mut core::ffi::c_void) -> i32,
+            data: *mut core::ffi::c_void,
+        ) -> i32;
+        fn _Unwind_GetIP(context: *mut core::ffi::c_void) -> usize;
+    }
+
+    extern "C" fn visit(context: *mut core::ffi::c_void, data: *mut core::ffi::c_void) -> i32 {
+        // SAFETY: `data` is the vector that `both_stacks` passes, and `context` is libgcc's own.
+        unsafe { (*data.cast::<Vec<u64>>()).push(_Unwind_GetIP(context) as u64) };
+        0
+    }
+
+    /// The stack of this call, by us and by libgcc, without the frame of this function.
+    #[inline(never)]
+    fn both_stacks(loaded: &Loaded) -> (Vec<u64>, Vec<u64>, StopReason) {
+        let mut theirs: Vec<u64> = Vec::with_capacity(512);
+        // SAFETY: the callback gets the vector that it expects, which outlives the call.
+        unsafe { _Unwind_Backtrace(visit, (&raw mut theirs).cast()) };
+        let (pc, sp, fp): (u64, u64, u64);
+        let mut saved = [0_u64; 5];
+        // SAFETY: it copies registers into `saved`, which has room for five, and touches nothing else.
+        unsafe {
+            core::arch::asm!(
+                "lea {pc}, [rip]", "mov {sp}, rsp", "mov {fp}, rbp", "mov [{saved}], rbx", "mov [{saved} + 8], r12",
+                "mov [{saved} + 16], r13", "mov [{saved} + 24], r14", "mov [{saved} + 32], r15",
+                pc = out(reg) pc, sp = out(reg) sp, fp = out(reg) fp,
+                saved = in(reg) saved.as_mut_ptr(),
+                options(nostack, preserves_flags),
+            );
+        }
+        let mut registers = Registers::<X86_64>::new(pc, sp, fp);
+        for (register, value) in [3, 12, 13, 14, 15].into_iter().zip(saved) {
+            registers.set(register, value);
+        }
+        let memory_file = std::fs::File::open("/proc/self/mem").unwrap();
+        let memory = FnMemory(|address: AbsoluteAddress, into: &mut [u8]| {
+            memory_file.read_exact_at(into, address.value()).ok()
+        });
+        let mut walk = Walk::new(registers, memory, loaded);
+        let ours: Vec<u64> = walk.by_ref().map(|frame| frame.frame.address().unwrap().value()).collect();
+        let stop = walk.stop_reason().unwrap();
+        (ours[1..].to_vec(), theirs[1..].to_vec(), stop)
+    }
+
+    /// Recursion through closures, so that the stack has frames of several shapes.
+    #[inline(never)]
+    fn deep(depth: u32, loaded: &Loaded, padding: &dyn Fn(u32) -> u64) -> (Vec<u64>, Vec<u64>, StopReason) {
+        let large = [padding(depth); 100];
+        let result = if depth == 0 {
+            both_stacks(loaded)
+        } else {
+            deep(depth - 1, loaded, &|depth| padding(depth) + 1)
+        };
+        assert_eq!(std::hint::black_box(large)[99], padding(depth));
+        result
+    }
+
+    #[test]
+    fn this_thread_is_walked_as_libgcc_walks_it() {
+        let loaded = Loaded::read();
+        for depth in [0, 1, 30] {
+            let (ours, theirs, stop) = deep(depth, &loaded, &u64::from);
+            assert!(ours.len() > depth as usize + 5, "{ours:x?}");
+            // libgcc reports one more: the null above the outermost frame, on some versions.
+            let theirs: Vec<u64> = theirs.into_iter().filter(|&address| address != 0).collect();
+            assert_eq!(ours, theirs, "{stop}");
+            assert_eq!(stop, StopReason::EndOfStack);
+        }
+    }
+}
