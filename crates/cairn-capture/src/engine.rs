@@ -25,13 +25,10 @@
 
 use core::sync::atomic::Ordering;
 
-use cairn_format::AbsoluteAddress;
-use cairn_unwind::Modules;
-use cairn_unwind::cfi::CfiErrorKind;
-use cairn_unwind::x86_64::{Rule, RuleKind, X86_64};
+use cairn_unwind::x86_64::{Rule, RuleKind};
 
-use crate::modules::LoadedModules;
-use crate::pcs::{NUMBER_BITS, PcEntry, StopMark};
+use crate::modules::rule_of;
+use crate::pcs::{NUMBER_BITS, PcEntry};
 use crate::process::PROCESS;
 use crate::stack_bounds;
 use crate::thread::{ExtraCheck, MAX_DEPTH, NEEDS_FP, PendingFrame, Prediction, ShadowFrame, ThreadState};
@@ -478,20 +475,8 @@ fn number_of_new(pc: u64) -> Result<u32, Unusual> {
     if let Some(number) = PROCESS.pcs.number(pc, false) {
         return Ok(number);
     }
-    let rule = rule_of(pc)?;
+    let rule = rule_of(pc).ok_or(Unusual)?;
     PROCESS.pcs.add(pc, false, rule).ok_or(Unusual)
-}
-
-/// The packed rule at a return address, from its module's tables.
-fn rule_of(pc: u64) -> Result<Rule, Unusual> {
-    // The call lies below the address it returns to, and may be the last instruction of its function.
-    let call = AbsoluteAddress::new(pc.wrapping_sub(1));
-    let table = LoadedModules.frame_table(call).ok_or(Unusual)?;
-    match table.rule::<X86_64>(call) {
-        Ok(found) => Ok(found.rule),
-        Err(error) if error.kind == CfiErrorKind::NotCovered => Err(Unusual),
-        Err(_) => Err(Unusual),
-    }
 }
 
 /// # Safety

@@ -8,6 +8,7 @@ use core::mem::MaybeUninit;
 
 use cairn_format::{AbsoluteAddress, WordSize};
 use cairn_unwind::cfi::{Bases, FrameTable, Section};
+use cairn_unwind::x86_64::{Rule, X86_64};
 use cairn_unwind::{AddressRange, Modules};
 
 /// `struct dl_find_object` of glibc, as x86-64 and AArch64 have it.
@@ -95,6 +96,13 @@ impl Modules for LoadedModules {
         // Code that no module covers, such as JIT code, is not known here; its frames end the walk with a reason.
         Self::find(address).is_some()
     }
+}
+
+/// The packed rule at a return address, from its module's tables; `None` when they say nothing.
+pub(crate) fn rule_of(pc: u64) -> Option<Rule> {
+    // The call lies below the address it returns to, and may be the last instruction of its function.
+    let call = AbsoluteAddress::new(pc.wrapping_sub(1));
+    Some(LoadedModules.frame_table(call)?.rule::<X86_64>(call).ok()?.rule)
 }
 
 /// The loaded segment that `address` lies in, from the program headers in the module's own first page.

@@ -93,6 +93,8 @@ pub(crate) struct ThreadState {
     pub(crate) extra: [ExtraCheck; MAX_EXTRA_CHECKS],
     /// Innermost first.
     pub(crate) pending: [PendingFrame; MAX_DEPTH],
+    /// Pc numbers of a whole walk.
+    pub(crate) walked: [u32; MAX_DEPTH],
     /// Pc numbers of a capture in a signal handler that interrupted a capture.
     pub(crate) nested: [u32; MAX_DEPTH],
 }

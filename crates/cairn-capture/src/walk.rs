@@ -8,7 +8,7 @@ use cairn_format::{AbsoluteAddress, Frame};
 use cairn_unwind::x86_64::{R12, R13, R14, R15, RBX, Rule, X86_64};
 use cairn_unwind::{MemoryReader, Registers, StopReason, Walk};
 
-use crate::modules::LoadedModules;
+use crate::modules::{LoadedModules, rule_of};
 use crate::pcs::StopMark;
 use crate::process::PROCESS;
 use crate::stack_bounds;
@@ -71,8 +71,7 @@ pub(crate) fn walk(start: Start, memory: OwnMemory, numbers: &mut [u32]) -> Opti
             frame => (frame.address()?.value(), false),
         };
         let Some(place) = numbers.get_mut(count) else { return Some((count, Some(StopMark::Limit))) };
-        // The hot path must not step from here by what this walk learned: it goes by full rows.
-        *place = PROCESS.pcs.number(pc, is_exact).or_else(|| PROCESS.pcs.add(pc, is_exact, Rule::NEEDS_FULL_EVALUATION))?;
+        *place = number(pc, is_exact)?;
         count += 1;
     }
     let mark = match walk.stop_reason() {
@@ -85,6 +84,14 @@ pub(crate) fn walk(start: Start, memory: OwnMemory, numbers: &mut [u32]) -> Opti
         Some(_) => Some(StopMark::Other),
     };
     Some((count, mark))
+}
+
+/// The number of an address, which the hot path may meet later as well.
+fn number(pc: u64, is_exact: bool) -> Option<u32> {
+    PROCESS.pcs.number(pc, is_exact).or_else(|| {
+        let rule = if is_exact { None } else { rule_of(pc) };
+        PROCESS.pcs.add(pc, is_exact, rule.unwrap_or(Rule::NEEDS_FULL_EVALUATION))
+    })
 }
 
 /// The registers at a place in this function's caller.
