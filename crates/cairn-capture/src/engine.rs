@@ -28,8 +28,8 @@ use core::sync::atomic::Ordering;
 use cairn_unwind::x86_64::{Rule, RuleKind};
 
 use crate::modules::rule_of;
-use crate::pcs::{NUMBER_BITS, PcEntry};
-use crate::process::PROCESS;
+use crate::pcs::{NUMBER_BITS, PcEntry, PcKind};
+use crate::process::{PROCESS, is_unloading};
 use crate::stack_bounds;
 use crate::thread::{ExtraCheck, MAX_DEPTH, NEEDS_FP, PendingFrame, Prediction, ShadowFrame, ThreadState};
 use crate::tree::Words;
@@ -100,9 +100,12 @@ const LESSONS: usize = 4;
 /// `frame` is a live frame of this thread: memory from its sp up to the top of the stack is not written meanwhile.
 #[inline(always)]
 pub(crate) unsafe fn capture(thread: &mut ThreadState, frame: Frame) -> Result<u32, Unusual> {
-    let generation = PROCESS.generation.load(Ordering::Acquire);
-    if thread.generation != generation {
-        thread.forget_modules(generation);
+    let module_state = PROCESS.module_state.load(Ordering::Acquire);
+    if thread.module_state != module_state {
+        if is_unloading(module_state) {
+            return Err(Unusual);
+        }
+        thread.forget_modules(module_state);
     }
     if frame.sp < thread.low || frame.sp >= thread.high {
         enter_stack(thread, frame.sp)?;
@@ -472,11 +475,11 @@ fn note_extra_checks(
 #[cold]
 #[inline(never)]
 fn number_of_new(pc: u64) -> Result<u32, Unusual> {
-    if let Some(number) = PROCESS.pcs.number(pc, false) {
+    if let Some(number) = PROCESS.pcs.number(pc, PcKind::ReturnAddress) {
         return Ok(number);
     }
     let rule = rule_of(pc).ok_or(Unusual)?;
-    PROCESS.pcs.add(pc, false, rule).ok_or(Unusual)
+    PROCESS.pcs.add(pc, PcKind::ReturnAddress, rule).ok_or(Unusual)
 }
 
 /// # Safety

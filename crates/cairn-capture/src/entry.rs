@@ -69,16 +69,9 @@ fn nested(state: *mut ThreadState, sp: u64) -> StackId {
 }
 
 fn intern_walk(start: Start, memory: OwnMemory, numbers: &mut [u32]) -> StackId {
-    let Some((count, mark)) = walk::walk(start, memory, numbers) else { return lost() };
-    let outermost = match mark {
-        Some(mark) => PROCESS.tree.descend(0, [mark as u32].into_iter()),
-        None => Ok(0),
-    };
-    let frames = numbers.get(..count).unwrap_or_default().iter().rev().copied();
-    match outermost.and_then(|node| PROCESS.tree.descend(node, frames)) {
-        Ok(node) => StackId::from_node(node),
-        Err(_) => lost(),
-    }
+    let Some(count) = walk::walk(start, memory, numbers) else { return lost() };
+    let outermost_first = numbers.get(..count).unwrap_or_default().iter().rev().copied();
+    PROCESS.tree.descend(0, outermost_first).map_or_else(|_| lost(), StackId::from_node)
 }
 
 #[cold]

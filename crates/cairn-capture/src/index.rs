@@ -87,7 +87,7 @@ impl Index {
     }
 
     /// Removes every entry for which `is_stale` holds.
-    pub(crate) fn remove_all(&self, is_stale: impl Fn(u32) -> bool) {
+    pub(crate) fn remove_all(&self, mut is_stale: impl FnMut(u32) -> bool) {
         for table in (0..TABLES).map_while(|level| self.table(level)) {
             for slot in table {
                 let number = slot.load(Ordering::Acquire);

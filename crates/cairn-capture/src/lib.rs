@@ -22,6 +22,8 @@ mod thread_pointer;
 mod tree;
 mod walk;
 
+pub use cairn_unwind::StopReason;
 pub use entry::capture;
-pub use stack::Stack;
+pub use process::while_unloading;
+pub use stack::{Frames, Stack};
 pub use tree::StackId;

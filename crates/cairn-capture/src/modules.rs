@@ -9,7 +9,10 @@ use core::mem::MaybeUninit;
 use cairn_format::{AbsoluteAddress, WordSize};
 use cairn_unwind::cfi::{Bases, FrameTable, Section};
 use cairn_unwind::x86_64::{Rule, X86_64};
+
 use cairn_unwind::{AddressRange, Modules};
+
+use crate::pcs::PcKind;
 
 /// `struct dl_find_object` of glibc, as x86-64 and AArch64 have it.
 #[repr(C)]
@@ -103,6 +106,39 @@ pub(crate) fn rule_of(pc: u64) -> Option<Rule> {
     // The call lies below the address it returns to, and may be the last instruction of its function.
     let call = AbsoluteAddress::new(pc.wrapping_sub(1));
     Some(LoadedModules.frame_table(call)?.rule::<X86_64>(call).ok()?.rule)
+}
+
+/// The [`identity`] of the module that a numbered address belongs to.
+pub(crate) fn identity_at(pc: u64, kind: PcKind) -> u32 {
+    match kind {
+        PcKind::ReturnAddress => identity(AbsoluteAddress::new(pc.wrapping_sub(1))),
+        PcKind::ProgramCounter | PcKind::NoUnwindInfo | PcKind::BadUnwindInfo | PcKind::NoProgress => {
+            identity(AbsoluteAddress::new(pc))
+        }
+        PcKind::UnreadableMemory | PcKind::OutsideStack | PcKind::UnknownRegister | PcKind::Limit => 0,
+    }
+}
+
+/// A number for the module that covers `address`: the same for as long as it is loaded, and another one for another
+/// module at the same place, as far as 32 bits go. 0 where there is none.
+fn identity(address: AbsoluteAddress) -> u32 {
+    let Some(object) = LoadedModules::find(address) else { return 0 };
+    let mut hash = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut mix = |word: u64| hash = (hash ^ word).wrapping_mul(0x2545_f491_4f6c_dd1d).rotate_left(23);
+    mix(object.map_start as u64);
+    mix(object.map_end as u64);
+    mix(object.link_map as u64);
+    let header = object.eh_frame_header as u64;
+    mix(header);
+    if let Some(segment) = readable_segment(&object, header) {
+        // The table of functions differs between any two modules that are not the same file.
+        let words = (segment.end.value().saturating_sub(header) / 8).min(32);
+        for index in 0..words {
+            // SAFETY: inside a loaded, readable segment of a module that is loaded now.
+            mix(unsafe { (header as *const u64).add(index as usize).read_unaligned() });
+        }
+    }
+    (hash >> 32) as u32 | 1
 }
 
 /// The loaded segment that `address` lies in, from the program headers in the module's own first page.

@@ -7,16 +7,62 @@
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use cairn_format::{AbsoluteAddress, Frame};
+use cairn_unwind::StopReason;
 use cairn_unwind::x86_64::Rule;
 
 use crate::index::Index;
+use crate::modules;
 use crate::region::{Region, ZeroedAtomics};
-
-/// Numbers below this one are no addresses but marks at the outer end of a stack: see [`Pcs::stop_mark`].
-const FIRST_ADDRESS: u32 = 16;
 
 /// Pc numbers fit 27 bits, so that a cache entry of 8 bytes has 37 left for its tag.
 pub(crate) const NUMBER_BITS: u32 = 27;
+
+/// What a numbered address is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub(crate) enum PcKind {
+    ReturnAddress = 0,
+    ProgramCounter = 1,
+    /// Stands outside the outermost frame of a stack that could not be followed to its start, and says why. The address
+    /// is the one in the reason.
+    NoUnwindInfo = 2,
+    BadUnwindInfo = 3,
+    UnreadableMemory = 4,
+    NoProgress = 5,
+    OutsideStack = 6,
+    UnknownRegister = 7,
+    Limit = 8,
+}
+
+impl PcKind {
+    fn from_bits(bits: u32) -> Self {
+        match bits {
+            0 => Self::ReturnAddress,
+            1 => Self::ProgramCounter,
+            2 => Self::NoUnwindInfo,
+            3 => Self::BadUnwindInfo,
+            4 => Self::UnreadableMemory,
+            5 => Self::NoProgress,
+            6 => Self::OutsideStack,
+            7 => Self::UnknownRegister,
+            _ => Self::Limit,
+        }
+    }
+
+    /// The kind and address that stand for a reason; `None` for the good end.
+    pub(crate) fn of_stop(reason: StopReason) -> Option<(Self, u64)> {
+        Some(match reason {
+            StopReason::EndOfStack => return None,
+            StopReason::NoUnwindInfo { pc } => (Self::NoUnwindInfo, pc.value()),
+            StopReason::BadUnwindInfo { pc } => (Self::BadUnwindInfo, pc.value()),
+            StopReason::UnreadableMemory { address } => (Self::UnreadableMemory, address.value()),
+            StopReason::NoProgress { pc } => (Self::NoProgress, pc.value()),
+            StopReason::OutsideStack { address } => (Self::OutsideStack, address.value()),
+            StopReason::UnknownRegister { register } => (Self::UnknownRegister, register.into()),
+            _ => (Self::Limit, 0),
+        })
+    }
+}
 
 /// One numbered address: 16 bytes, four to a cache line.
 #[repr(C)]
@@ -24,8 +70,7 @@ pub(crate) struct PcEntry {
     pc: AtomicU64,
     /// Bits of the rule at the pc; 0 while the entry is being filled.
     rule: AtomicU32,
-    /// 1 for an interrupted program counter, 0 for a return address.
-    is_exact: AtomicU32,
+    kind: AtomicU32,
 }
 
 const _: () = assert!(size_of::<PcEntry>() == 16);
@@ -44,27 +89,36 @@ impl PcEntry {
         Rule::from_bits(self.rule.load(Ordering::Relaxed))
     }
 
-    /// The address as a frame.
-    pub(crate) fn frame(&self) -> Frame {
+    /// What it is: a frame, or the reason why the stack ends here.
+    pub(crate) fn meaning(&self) -> Result<Frame, StopReason> {
         let address = AbsoluteAddress::new(self.pc());
-        if self.is_exact.load(Ordering::Relaxed) != 0 {
-            Frame::ProgramCounter(address)
-        } else {
-            Frame::ReturnAddress(address)
-        }
+        Err(match PcKind::from_bits(self.kind.load(Ordering::Relaxed)) {
+            PcKind::ReturnAddress => return Ok(Frame::ReturnAddress(address)),
+            PcKind::ProgramCounter => return Ok(Frame::ProgramCounter(address)),
+            PcKind::NoUnwindInfo => StopReason::NoUnwindInfo { pc: address },
+            PcKind::BadUnwindInfo => StopReason::BadUnwindInfo { pc: address },
+            PcKind::UnreadableMemory => StopReason::UnreadableMemory { address },
+            PcKind::NoProgress => StopReason::NoProgress { pc: address },
+            PcKind::OutsideStack => StopReason::OutsideStack { address },
+            PcKind::UnknownRegister => StopReason::UnknownRegister { register: address.value() as u16 },
+            PcKind::Limit => StopReason::Limit,
+        })
     }
 }
 
 /// See the module documentation.
 pub(crate) struct Pcs {
     entries: Region<PcEntry>,
+    /// Of each entry the identity of its module, apart from the entries because it is hardly ever read.
+    identities: Region<AtomicU32>,
     index: Index,
 }
 
 impl Pcs {
     pub(crate) const fn new() -> Self {
         // A gigabyte of code has some ten million call sites.
-        Self { entries: Region::new(&[1 << 24, 1 << 20, 1 << 16]), index: Index::new() }
+        let limits = &[1 << 24, 1 << 20, 1 << 16];
+        Self { entries: Region::new(limits), identities: Region::new(limits), index: Index::new() }
     }
 
     /// All entries, for many look-ups in a row.
@@ -75,34 +129,47 @@ impl Pcs {
 
     /// The number of an address that was seen before.
     #[inline]
-    pub(crate) fn number(&self, pc: u64, is_exact: bool) -> Option<u32> {
+    pub(crate) fn number(&self, pc: u64, kind: PcKind) -> Option<u32> {
         let entries = self.entries();
-        self.index.find(hash(pc), |number| is_entry(entries, number, pc, is_exact))
+        self.index.find(hash(pc), |number| is_entry(entries, number, pc, kind))
     }
 
     /// Numbers an address. `None` when there is no memory left.
-    pub(crate) fn add(&self, pc: u64, is_exact: bool, rule: Rule) -> Option<u32> {
-        if let Some(number) = self.number(pc, is_exact) {
-            return Some(number);
-        }
-        if self.entries.used() < FIRST_ADDRESS as usize {
-            // Two threads may both come here; then some numbers stay unused.
-            self.entries.take(FIRST_ADDRESS as usize)?;
-        }
-        let number = u32::try_from(self.entries.take(1)?).ok().filter(|number| number >> NUMBER_BITS == 0)?;
+    pub(crate) fn add(&self, pc: u64, kind: PcKind, rule: Rule) -> Option<u32> {
+        let number = self.add_passing(pc, kind, rule)?;
         let entries = self.entries();
-        let entry = entries.get(number as usize)?;
-        entry.pc.store(pc, Ordering::Relaxed);
-        entry.rule.store(rule.bits(), Ordering::Relaxed);
-        entry.is_exact.store(is_exact.into(), Ordering::Relaxed);
         // Publishing in the index is a release store.
-        self.index.insert(hash(pc), number, |other| is_entry(entries, other, pc, is_exact)).ok()
+        self.index.insert(hash(pc), number, |other| is_entry(entries, other, pc, kind)).ok()
     }
 
-    /// Takes the addresses that `is_stale` out of the index: whatever comes to lie there gets new numbers.
-    pub(crate) fn forget(&self, is_stale: impl Fn(u64) -> bool) {
+    /// Numbers an address for this once: the index does not learn it.
+    pub(crate) fn add_passing(&self, pc: u64, kind: PcKind, rule: Rule) -> Option<u32> {
+        let number = u32::try_from(self.entries.take(1)?).ok().filter(|number| number >> NUMBER_BITS == 0)?;
+        // One identity for each entry; under a limit of the address space there may be fewer, and 0 is never trusted.
+        if self.identities.used() == 0 {
+            self.identities.take(1)?;
+        }
+        if let Some(place) = self.identities.elements().get(number as usize) {
+            place.store(modules::identity_at(pc, kind), Ordering::Relaxed);
+        }
+        let entry = self.entries().get(number as usize)?;
+        entry.pc.store(pc, Ordering::Relaxed);
+        entry.rule.store(rule.bits(), Ordering::Relaxed);
+        entry.kind.store(kind as u32, Ordering::Relaxed);
+        Some(number)
+    }
+
+    /// Takes the addresses out of the index whose module is gone, or is another one than when they were numbered: whatever
+    /// comes to lie there gets new numbers.
+    pub(crate) fn forget_unloaded(&self) {
         let entries = self.entries();
-        self.index.remove_all(|number| entries.get(number as usize).is_some_and(|entry| is_stale(entry.pc())));
+        let identities = self.identities.elements();
+        self.index.remove_all(|number| {
+            let number = number as usize;
+            let (Some(entry), Some(identity)) = (entries.get(number), identities.get(number)) else { return true };
+            let kind = PcKind::from_bits(entry.kind.load(Ordering::Relaxed));
+            modules::identity_at(entry.pc(), kind) != identity.load(Ordering::Relaxed)
+        });
     }
 
     /// Bytes of memory in use.
@@ -111,42 +178,11 @@ impl Pcs {
     }
 }
 
-fn is_entry(entries: &[PcEntry], number: u32, pc: u64, is_exact: bool) -> bool {
-    entries
-        .get(number as usize)
-        .is_some_and(|entry| entry.pc() == pc && entry.is_exact.load(Ordering::Relaxed) == is_exact.into())
+fn is_entry(entries: &[PcEntry], number: u32, pc: u64, kind: PcKind) -> bool {
+    let entry = entries.get(number as usize);
+    entry.is_some_and(|entry| entry.pc() == pc && entry.kind.load(Ordering::Relaxed) == kind as u32)
 }
 
 fn hash(pc: u64) -> u32 {
     (pc.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32
-}
-
-/// The mark that stands outside the outermost frame of a stack that did not end well. A stack that was followed to its
-/// start has none.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u32)]
-pub(crate) enum StopMark {
-    NoUnwindInfo = 1,
-    BadUnwindInfo = 2,
-    UnreadableMemory = 3,
-    NoProgress = 4,
-    Limit = 5,
-    Other = 6,
-}
-
-const _: () = assert!((StopMark::Other as u32) < FIRST_ADDRESS);
-
-impl StopMark {
-    /// The mark with this pc number, if it is one.
-    pub(crate) const fn from_number(number: u32) -> Option<Self> {
-        Some(match number {
-            1 => Self::NoUnwindInfo,
-            2 => Self::BadUnwindInfo,
-            3 => Self::UnreadableMemory,
-            4 => Self::NoProgress,
-            5 => Self::Limit,
-            6 => Self::Other,
-            _ => return None,
-        })
-    }
 }

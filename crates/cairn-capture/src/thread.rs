@@ -72,11 +72,11 @@ pub(crate) struct ThreadState {
     busy: AtomicU32,
     /// The same, for the capture in the handler.
     nested_busy: AtomicU32,
-    /// Generation of the modules that the caches belong to.
-    pub(crate) generation: u32,
     /// Entries of `shadow` that are filled, the unused first one included.
     pub(crate) shadow_end: u32,
     pub(crate) extra_count: u32,
+    /// [`Process::module_state`](crate::process::Process::module_state) that the caches belong to.
+    pub(crate) module_state: u64,
     owner_process: AtomicI32,
     owner_thread: AtomicI32,
     /// The readable part of this thread's own stack.
@@ -234,11 +234,11 @@ impl ThreadState {
 
     /// Drops everything that depends on which modules are loaded.
     #[cold]
-    pub(crate) fn forget_modules(&mut self, generation: u32) {
+    pub(crate) fn forget_modules(&mut self, module_state: u64) {
         self.forget_stack();
         self.predictions.fill(Prediction { key: 0, node: 0, height: 0 });
         self.pc_cache.fill([0; 2]);
-        self.generation = generation;
+        self.module_state = module_state;
     }
 }
 

@@ -4,13 +4,15 @@
 //! Slower by a factor of a hundred, and safe at the same places: no allocation, no lock. Memory outside the thread's own
 //! stack is read by the kernel on our behalf, so that a wild pointer is an answer and not a crash.
 
+use core::sync::atomic::Ordering;
+
 use cairn_format::{AbsoluteAddress, Frame};
 use cairn_unwind::x86_64::{R12, R13, R14, R15, RBX, Rule, X86_64};
 use cairn_unwind::{MemoryReader, Registers, StopReason, Walk};
 
 use crate::modules::{LoadedModules, rule_of};
-use crate::pcs::StopMark;
-use crate::process::PROCESS;
+use crate::pcs::PcKind;
+use crate::process::{PROCESS, is_unloading};
 use crate::stack_bounds;
 
 /// This process's own memory: directly where it is known to be readable, elsewhere through the kernel.
@@ -51,47 +53,54 @@ pub(crate) enum Start {
     Caller { sp: u64 },
 }
 
-/// Walks from `start` and puts the pc numbers into `numbers`, innermost first. Returns how many, and the mark for the
-/// reason why the walk ended if that is not the start of the stack.
+/// Walks from `start` and puts the pc numbers into `numbers`, innermost first; behind the last frame stands the number of
+/// the reason why the walk ended, if that is not the start of the stack. Returns how many there are, or `None` when
+/// there is no memory for a new number.
 #[cold]
 #[inline(never)]
-pub(crate) fn walk(start: Start, memory: OwnMemory, numbers: &mut [u32]) -> Option<(usize, Option<StopMark>)> {
+pub(crate) fn walk(start: Start, memory: OwnMemory, numbers: &mut [u32]) -> Option<usize> {
     let (registers, visible_from) = match start {
         Start::Interrupted(registers) => (registers, 0),
         Start::Caller { sp } => (own_registers(), sp),
     };
+    let (last, frames) = numbers.split_last_mut()?;
     let mut walk = Walk::new(registers, memory, LoadedModules);
     let mut count = 0;
+    let mut is_full = false;
     for frame in walk.by_ref() {
         if frame.registers.sp() < visible_from && count == 0 {
             continue;
         }
-        let (pc, is_exact) = match frame.frame {
-            Frame::ProgramCounter(address) => (address.value(), true),
-            frame => (frame.address()?.value(), false),
+        let (pc, kind) = match frame.frame {
+            Frame::ProgramCounter(address) => (address.value(), PcKind::ProgramCounter),
+            frame => (frame.address()?.value(), PcKind::ReturnAddress),
         };
-        let Some(place) = numbers.get_mut(count) else { return Some((count, Some(StopMark::Limit))) };
-        *place = number(pc, is_exact)?;
+        let Some(place) = frames.get_mut(count) else {
+            is_full = true;
+            break;
+        };
+        *place = number(pc, kind)?;
         count += 1;
     }
-    let mark = match walk.stop_reason() {
-        Some(StopReason::EndOfStack) | None => None,
-        Some(StopReason::NoUnwindInfo { .. }) => Some(StopMark::NoUnwindInfo),
-        Some(StopReason::BadUnwindInfo { .. }) => Some(StopMark::BadUnwindInfo),
-        Some(StopReason::UnreadableMemory { .. }) => Some(StopMark::UnreadableMemory),
-        Some(StopReason::NoProgress { .. }) => Some(StopMark::NoProgress),
-        Some(StopReason::Limit) => Some(StopMark::Limit),
-        Some(_) => Some(StopMark::Other),
-    };
-    Some((count, mark))
+    let reason = if is_full { Some(StopReason::Limit) } else { walk.stop_reason() };
+    if let Some((kind, address)) = reason.and_then(PcKind::of_stop) {
+        *frames.get_mut(count).unwrap_or(last) = number(address, kind)?;
+        count += 1;
+    }
+    Some(count)
 }
 
 /// The number of an address, which the hot path may meet later as well.
-fn number(pc: u64, is_exact: bool) -> Option<u32> {
-    PROCESS.pcs.number(pc, is_exact).or_else(|| {
-        let rule = if is_exact { None } else { rule_of(pc) };
-        PROCESS.pcs.add(pc, is_exact, rule.unwrap_or(Rule::NEEDS_FULL_EVALUATION))
-    })
+fn number(pc: u64, kind: PcKind) -> Option<u32> {
+    let rule = || match kind {
+        PcKind::ReturnAddress => rule_of(pc).unwrap_or(Rule::NEEDS_FULL_EVALUATION),
+        _ => Rule::NEEDS_FULL_EVALUATION,
+    };
+    if is_unloading(PROCESS.module_state.load(Ordering::Acquire)) {
+        // What the index says may be of a module that is just going away.
+        return PROCESS.pcs.add_passing(pc, kind, rule());
+    }
+    PROCESS.pcs.number(pc, kind).or_else(|| PROCESS.pcs.add(pc, kind, rule()))
 }
 
 /// The registers at a place in this function's caller.
