@@ -110,7 +110,7 @@ pub(crate) unsafe fn capture(thread: &mut ThreadState, frame: Frame) -> Result<u
     if frame.sp < thread.low || frame.sp >= thread.high {
         enter_stack(thread, frame.sp)?;
     }
-    if frame.sp % 8 != 0 {
+    if !frame.sp.is_multiple_of(8) {
         return Err(Unusual);
     }
     let mut capture = Capture {
@@ -132,7 +132,7 @@ pub(crate) unsafe fn capture(thread: &mut ThreadState, frame: Frame) -> Result<u
 
 /// Learns the bounds of the stack that `sp` lies on.
 #[cold]
-fn enter_stack(thread: &mut ThreadState, sp: u64) -> Result<(), Unusual> {
+pub(crate) fn enter_stack(thread: &mut ThreadState, sp: u64) -> Result<(), Unusual> {
     let top = stack_bounds::top_of_own_stack(sp).ok_or(Unusual)?;
     let low = sp & !0xfff;
     let known_from = if thread.high == top { thread.low } else { top };
@@ -155,13 +155,18 @@ impl Capture<'_> {
         loop {
             let Frame { pc, sp, .. } = self.frame;
             let key = prediction_key(pc, sp);
-            let Prediction { key: predicted_key, node, height } = self.thread.predictions[prediction_index(key)];
+            let Prediction { key: predicted_key, node, height } =
+                self.thread.predictions[prediction_index(key)];
             let before = self.pending_count;
             if predicted_key == key {
                 // SAFETY: by this function's contract.
                 match unsafe { self.follow(node, height)? } {
                     Followed::Right { shadow_height } => {
-                        return Ok(Found { shadow_height, known: Known { node, height }, known_from: before });
+                        return Ok(Found {
+                            shadow_height,
+                            known: Known { node, height },
+                            known_from: before,
+                        });
                     }
                     Followed::Lost => {}
                     Followed::LostAtEnd => return Ok(self.found_end()),
@@ -247,7 +252,9 @@ impl Capture<'_> {
             }
         };
         // One comparison for both bounds; a caller lies above its callee, and its return address inside the stack.
-        if cfa.wrapping_sub(sp).wrapping_sub(8) > self.thread.high.wrapping_sub(sp).wrapping_sub(8) || cfa % 8 != 0 {
+        if cfa.wrapping_sub(sp).wrapping_sub(8) > self.thread.high.wrapping_sub(sp).wrapping_sub(8)
+            || !cfa.is_multiple_of(8)
+        {
             return Err(Unusual);
         }
         // SAFETY: sp <= cfa - 8 < high, aligned.
@@ -264,7 +271,10 @@ impl Capture<'_> {
 
     #[inline(always)]
     unsafe fn load_checked(&self, address: u64) -> Result<u64, Unusual> {
-        if address < self.thread.low || address > self.thread.high.wrapping_sub(8) || address % 8 != 0 {
+        if address < self.thread.low
+            || address > self.thread.high.wrapping_sub(8)
+            || !address.is_multiple_of(8)
+        {
             return Err(Unusual);
         }
         // SAFETY: inside the readable part of this thread's stack.
@@ -423,7 +433,8 @@ impl Capture<'_> {
             let Some(entry) = self.pcs.get(frame.pc_number as usize) else { return };
             let sp = self.thread.slot_base.wrapping_add(frame.slot.into()).wrapping_add(8);
             let key = prediction_key(entry.pc(), sp);
-            self.thread.predictions[prediction_index(key)] = Prediction { key, node, height: leaf_height - at };
+            self.thread.predictions[prediction_index(key)] =
+                Prediction { key, node, height: leaf_height - at };
         }
     }
 }
@@ -438,10 +449,15 @@ fn note_extra_checks(
     outer_needs_fp: bool,
 ) -> Result<bool, Unusual> {
     // Read again from memory that has not changed since: the frames are live.
-    let cfa = if height > 1 { thread.slot_base.wrapping_add(thread.shadow[height - 1].slot.into()).wrapping_add(8) } else { 0 };
+    let cfa = if height > 1 {
+        thread.slot_base.wrapping_add(thread.shadow[height - 1].slot.into()).wrapping_add(8)
+    } else {
+        0
+    };
     let outer_fp = thread.shadow_fp[height - 1];
     let mut note = |address: u64, value: u64| {
-        let check = ExtraCheck { value, slot: address.wrapping_sub(thread.slot_base) as u32, height: height as u32 };
+        let check =
+            ExtraCheck { value, slot: address.wrapping_sub(thread.slot_base) as u32, height: height as u32 };
         *thread.extra.get_mut(thread.extra_count as usize).ok_or(Unusual)? = check;
         thread.extra_count += 1;
         Ok(())

@@ -1,5 +1,8 @@
 //! Where a capture enters: hands over the caller's registers, so that no frame of ours is on the stack.
 
+use cairn_unwind::Registers;
+use cairn_unwind::x86_64::{self, X86_64};
+
 use crate::engine::{self, Frame};
 use crate::process::PROCESS;
 use crate::stack::Stack;
@@ -14,6 +17,81 @@ use crate::walk::{self, OwnMemory, Start};
 #[must_use]
 pub fn capture() -> Stack {
     Stack::from_id(cairn_capture_here())
+}
+
+/// The call stack of the code that a signal interrupted; its innermost frame is the
+/// [`ProgramCounter`](cairn_format::Frame::ProgramCounter) of the interrupted instruction. `context` is the third
+/// argument of the signal's handler.
+///
+/// Works after a stack overflow too, when the handler runs on its own stack.
+///
+/// # Safety
+///
+/// - `context` is a context of this thread, which has not been resumed since.
+#[must_use]
+pub unsafe fn capture_interrupted(context: *const libc::ucontext_t) -> Stack {
+    // SAFETY: by contract.
+    let registers = unsafe { registers_of(&*context) };
+    Stack::from_id(match thread::acquire() {
+        Access::Whole(state) => {
+            // SAFETY: acquired, so nothing else refers to it until the release.
+            let thread = unsafe { &mut *state };
+            // A stack that cannot be entered is read through the kernel.
+            let _ = engine::enter_stack(thread, registers.sp());
+            let memory = OwnMemory { low: thread.low, high: thread.high };
+            let stack = intern_walk(Start::Interrupted(registers), memory, &mut thread.walked);
+            // SAFETY: acquired above.
+            unsafe { thread::release(state) };
+            stack
+        }
+        Access::Nested(state) => nested(state, Start::Interrupted(registers)),
+        Access::None => lost(),
+    })
+}
+
+/// The general registers of an interrupted context.
+fn registers_of(context: &libc::ucontext_t) -> Registers<X86_64> {
+    let value = |register: i32| context.uc_mcontext.gregs[register as usize] as u64;
+    let mut registers = Registers::new(value(libc::REG_RIP), value(libc::REG_RSP), value(libc::REG_RBP));
+    let others = [
+        (x86_64::RAX, libc::REG_RAX),
+        (x86_64::RDX, libc::REG_RDX),
+        (x86_64::RCX, libc::REG_RCX),
+        (x86_64::RBX, libc::REG_RBX),
+        (x86_64::RSI, libc::REG_RSI),
+        (x86_64::RDI, libc::REG_RDI),
+        (x86_64::R8, libc::REG_R8),
+        (x86_64::R9, libc::REG_R9),
+        (x86_64::R10, libc::REG_R10),
+        (x86_64::R11, libc::REG_R11),
+        (x86_64::R12, libc::REG_R12),
+        (x86_64::R13, libc::REG_R13),
+        (x86_64::R14, libc::REG_R14),
+        (x86_64::R15, libc::REG_R15),
+    ];
+    for (register, place) in others {
+        registers.set(register, value(place));
+    }
+    registers
+}
+
+/// What the captures of this process cost, and what they lost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Statistics {
+    /// Captures for which there was no room, or that came while two others of the same thread were under way.
+    pub lost: u32,
+    /// Bytes of memory that hold all stacks, without what each thread caches.
+    pub memory_bytes: usize,
+}
+
+/// What the captures of this process cost so far, and what they lost.
+#[must_use]
+pub fn statistics() -> Statistics {
+    Statistics {
+        lost: PROCESS.lost.load(core::sync::atomic::Ordering::Relaxed),
+        memory_bytes: PROCESS.tree.memory_bytes() + PROCESS.pcs.memory_bytes(),
+    }
 }
 
 /// The number of the caller's stack.
@@ -34,7 +112,7 @@ extern "C" fn cairn_capture_here() -> StackId {
 extern "C" fn capture_from(pc: u64, sp: u64, fp: u64) -> StackId {
     let state = match thread::acquire() {
         Access::Whole(state) => state,
-        Access::Nested(state) => return nested(state, sp),
+        Access::Nested(state) => return nested(state, Start::Caller { sp }),
         Access::None => return lost(),
     };
     // SAFETY: acquired, so nothing else refers to it until the release.
@@ -59,10 +137,11 @@ fn whole_walk(thread: &mut ThreadState, sp: u64) -> StackId {
 
 #[cold]
 #[inline(never)]
-fn nested(state: *mut ThreadState, sp: u64) -> StackId {
+fn nested(state: *mut ThreadState, start: Start) -> StackId {
     // SAFETY: the interrupted capture does not touch `nested` (its `nested_busy` is ours), and these numbers are whole.
-    let (memory, numbers) = unsafe { (OwnMemory { low: (*state).low, high: (*state).high }, &mut (*state).nested) };
-    let stack = intern_walk(Start::Caller { sp }, memory, numbers);
+    let (memory, numbers) =
+        unsafe { (OwnMemory { low: (*state).low, high: (*state).high }, &mut (*state).nested) };
+    let stack = intern_walk(start, memory, numbers);
     // SAFETY: acquired by our caller.
     unsafe { thread::release_nested(state) };
     stack

@@ -57,7 +57,12 @@ impl Index {
     }
 
     /// Stores `number` under `hash`, unless an entry for which `is_key` holds came first: then that one is returned.
-    pub(crate) fn insert(&self, hash: u32, number: u32, is_key: impl Fn(u32) -> bool) -> Result<u32, IndexFull> {
+    pub(crate) fn insert(
+        &self,
+        hash: u32,
+        number: u32,
+        is_key: impl Fn(u32) -> bool,
+    ) -> Result<u32, IndexFull> {
         for level in 0..TABLES {
             let table = match self.table(level) {
                 Some(table) => table,

@@ -6,6 +6,12 @@
 //!     println!("{frame:?}");
 //! }
 //! ```
+//!
+//! In a signal handler it is the same call, or [`capture_interrupted`] for the stack that the signal interrupted.
+//!
+//! Nothing here allocates from the heap, takes a lock, or formats text. A capture that is interrupted by a signal whose
+//! handler captures as well is safe at every instruction. Memory comes from the kernel, once per thread and when a table
+//! is full; in steady state there is no system call.
 #![no_std]
 mod engine;
 mod entry;
@@ -23,7 +29,7 @@ mod tree;
 mod walk;
 
 pub use cairn_unwind::StopReason;
-pub use entry::capture;
+pub use entry::{Statistics, capture, capture_interrupted, statistics};
 pub use process::while_unloading;
 pub use stack::{Frames, Stack};
 pub use tree::StackId;

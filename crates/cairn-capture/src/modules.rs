@@ -159,7 +159,8 @@ fn readable_segment(object: &FoundObject, address: u64) -> Option<AddressRange> 
         return None;
     }
     // SAFETY: the table lies inside the module, directly behind the header in all known files.
-    let headers = unsafe { core::slice::from_raw_parts(first as *const libc::Elf64_Phdr, elf.e_phnum.into()) };
+    let headers =
+        unsafe { core::slice::from_raw_parts(first as *const libc::Elf64_Phdr, elf.e_phnum.into()) };
     let loads = || headers.iter().filter(|header| header.p_type == libc::PT_LOAD);
     // The first segment starts at the page of its address; what the addresses in the headers count from follows.
     let bias = start.wrapping_sub(loads().next()?.p_vaddr & !0xfff);

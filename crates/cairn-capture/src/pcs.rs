@@ -166,7 +166,9 @@ impl Pcs {
         let identities = self.identities.elements();
         self.index.remove_all(|number| {
             let number = number as usize;
-            let (Some(entry), Some(identity)) = (entries.get(number), identities.get(number)) else { return true };
+            let (Some(entry), Some(identity)) = (entries.get(number), identities.get(number)) else {
+                return true;
+            };
             let kind = PcKind::from_bits(entry.kind.load(Ordering::Relaxed));
             modules::identity_at(entry.pc(), kind) != identity.load(Ordering::Relaxed)
         });
@@ -174,7 +176,7 @@ impl Pcs {
 
     /// Bytes of memory in use.
     pub(crate) fn memory_bytes(&self) -> usize {
-        self.entries.used() * size_of::<PcEntry>() + self.index.memory_bytes()
+        self.entries.used() * (size_of::<PcEntry>() + size_of::<AtomicU32>()) + self.index.memory_bytes()
     }
 }
 

@@ -82,7 +82,11 @@ impl<T: ZeroedAtomics> Region<T> {
             // SAFETY: the mapping is ours alone, large enough, and page aligned.
             unsafe { header.write(Header { limit, used: AtomicUsize::new(1) }) };
             let null = ptr::null_mut();
-            if self.header.compare_exchange(null, header.as_ptr(), Ordering::AcqRel, Ordering::Acquire).is_err() {
+            if self
+                .header
+                .compare_exchange(null, header.as_ptr(), Ordering::AcqRel, Ordering::Acquire)
+                .is_err()
+            {
                 // SAFETY: the mapping was not published, so nobody else knows it.
                 unsafe { mapping::release(fresh, bytes) };
             }

@@ -189,7 +189,8 @@ fn reuse(process: i32, thread: i32) -> Option<*mut ThreadState> {
         let owner = state.owner_thread.load(Ordering::Acquire);
         let is_ours = state.owner_process.load(Ordering::Relaxed) == process;
         if is_ours && owner != thread && has_ended(process, owner) {
-            let taken = state.owner_thread.compare_exchange(owner, thread, Ordering::AcqRel, Ordering::Relaxed);
+            let taken =
+                state.owner_thread.compare_exchange(owner, thread, Ordering::AcqRel, Ordering::Relaxed);
             if taken.is_ok() {
                 // SAFETY: the owner has ended and the exchange made this thread the only new one.
                 unsafe { (*candidate).forget() };

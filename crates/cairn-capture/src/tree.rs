@@ -91,7 +91,11 @@ impl Tree {
     /// # Errors
     ///
     /// [`TreeFull`] when memory ran out. What exists stays right.
-    pub(crate) fn descend(&self, parent: u32, pcs: impl ExactSizeIterator<Item = u32> + Clone) -> Result<u32, TreeFull> {
+    pub(crate) fn descend(
+        &self,
+        parent: u32,
+        pcs: impl ExactSizeIterator<Item = u32> + Clone,
+    ) -> Result<u32, TreeFull> {
         let mut parent = parent;
         let mut rest = pcs;
         loop {
@@ -223,7 +227,8 @@ mod tests {
         let tree = Tree::new();
         let stack = |number: u32| [1 + number % 3, 1 + number % 7, 1 + number % 11, 1 + number % 13];
         let nodes: Vec<Vec<u32>> = std::thread::scope(|scope| {
-            let run = || (0..3003).map(|number| tree.descend(0, stack(number).into_iter()).unwrap()).collect();
+            let run =
+                || (0..3003).map(|number| tree.descend(0, stack(number).into_iter()).unwrap()).collect();
             let threads: Vec<_> = (0..4).map(|_| scope.spawn(run)).collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });

@@ -35,7 +35,7 @@ impl MemoryReader for OwnMemory {
     #[inline]
     fn word64(&self, address: AbsoluteAddress) -> Option<u64> {
         let address = address.value();
-        if address % 8 == 0 && self.low <= address && address < self.high {
+        if address.is_multiple_of(8) && self.low <= address && address < self.high {
             // SAFETY: inside the readable part of this thread's stack, and aligned.
             return Some(unsafe { (address as *const u64).read_volatile() });
         }

@@ -7,7 +7,8 @@ use cairn_capture::capture;
 use cairn_format::Frame;
 
 unsafe extern "C" {
-    fn _Unwind_Backtrace(visit: extern "C" fn(*mut c_void, *mut c_void) -> c_int, data: *mut c_void) -> c_int;
+    fn _Unwind_Backtrace(visit: extern "C" fn(*mut c_void, *mut c_void) -> c_int, data: *mut c_void)
+    -> c_int;
     fn _Unwind_GetIP(context: *mut c_void) -> usize;
 }
 
