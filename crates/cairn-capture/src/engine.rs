@@ -90,6 +90,10 @@ struct Capture<'a> {
     lesson_count: usize,
 }
 
+/// The shadow need not be the last stack, only one that was: it is rewritten when so many frames had to be followed one
+/// by one, and not for the few that change with every call.
+const FRAMES_OUTSIDE_SHADOW: usize = 6;
+
 /// Most captures need one; what is not learned now is learned next time.
 const LESSONS: usize = 4;
 
@@ -124,7 +128,7 @@ pub(crate) unsafe fn capture(thread: &mut ThreadState, frame: Frame) -> Result<u
     };
     // SAFETY: by contract, and the frame lies in the thread's readable range.
     let found = unsafe { capture.find_known()? };
-    if capture.pending_count == 0 {
+    if found.known_from == 0 && capture.pending_count <= FRAMES_OUTSIDE_SHADOW {
         return Ok(found.known.node);
     }
     capture.settle(&found)
@@ -376,10 +380,10 @@ impl Capture<'_> {
         // The tree may have got its memory only now.
         self.words = PROCESS.tree.words();
         let leaf_height = found.known.height as usize + found.known_from;
-        if leaf_height < MAX_DEPTH {
-            self.rewrite_shadow(leaf, found.shadow_height as usize);
-        } else {
+        if leaf_height >= MAX_DEPTH {
             self.thread.forget_stack();
+        } else if self.pending_count > FRAMES_OUTSIDE_SHADOW {
+            self.rewrite_shadow(leaf, found.shadow_height as usize);
         }
         self.teach(leaf, leaf_height as u32);
         Ok(leaf)
