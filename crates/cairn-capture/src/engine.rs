@@ -31,7 +31,7 @@ use crate::modules::rule_of;
 use crate::pcs::{NUMBER_BITS, PcEntry, PcKind};
 use crate::process::{PROCESS, is_unloading};
 use crate::stack_bounds;
-use crate::thread::{ExtraCheck, MAX_DEPTH, NEEDS_FP, PendingFrame, Prediction, ShadowFrame, ThreadState};
+use crate::thread::{ExtraCheck, MAX_DEPTH, NEEDS_FP, PendingFrame, Prediction, ShadowFrame, ThreadState, place};
 use crate::tree::Words;
 
 /// The registers of a frame that has made a call: all that a packed rule needs.
@@ -114,23 +114,162 @@ pub(crate) unsafe fn capture(thread: &mut ThreadState, frame: Frame) -> Result<u
     if frame.sp < thread.low || frame.sp >= thread.high {
         enter_stack(thread, frame.sp)?;
     }
+    let words = PROCESS.tree.words();
+    let pcs = PROCESS.pcs.entries();
+    // SAFETY: by contract, and the frame lies in the thread's readable range.
+    if let Some(node) = unsafe { as_predicted(thread, words, pcs, frame) } {
+        return Ok(node);
+    }
+    // SAFETY: as above.
+    unsafe { find_out(thread, words, pcs, frame) }
+}
+
+/// The usual way, on one screen and without a store: the predicted node, if it is right and meets the shadow soon.
+#[inline(always)]
+unsafe fn as_predicted(thread: &ThreadState, words: Words<'_>, pcs: &[PcEntry], frame: Frame) -> Option<u32> {
+    let Frame { mut pc, mut sp, mut fp } = frame;
+    let key = prediction_key(pc, sp);
+    let prediction = &thread.predictions[prediction_index(key)];
+    if prediction.key != key {
+        return None;
+    }
+    let answer = prediction.node;
+    let (mut node, mut height) = (answer, prediction.height);
+    for _ in 0..=FRAMES_OUTSIDE_SHADOW {
+        // SAFETY: a predicted node and its callers are nodes of the tree, and their words are numbers of addresses.
+        let entry = unsafe { pcs.get_unchecked(words.pc_unchecked(node) as usize) };
+        if entry.pc() != pc {
+            return None;
+        }
+        // SAFETY: by this function's contract; the frame is a live one.
+        match unsafe { meets_shadow(thread, node, height, sp, fp) } {
+            Meeting::Elsewhere => {}
+            Meeting::Holds => return Some(answer),
+            Meeting::Changed => return None,
+        }
+        // SAFETY: as above.
+        match unsafe { plain_step(thread, entry.rule(), sp, fp) } {
+            Some(caller) => Frame { pc, sp, fp } = caller,
+            None if entry.rule() == Rule::END_OF_STACK => {}
+            None => return None,
+        }
+        // SAFETY: as above.
+        node = unsafe { words.parent_unchecked(node) };
+        if node == 0 {
+            return (entry.rule() == Rule::END_OF_STACK).then_some(answer);
+        }
+        height = height.wrapping_sub(1);
+    }
+    None
+}
+
+/// How a frame relates to the last stack.
+enum Meeting {
+    /// The last stack did not have it, at this place.
+    Elsewhere,
+    /// It had, and everything outside is unchanged.
+    Holds,
+    /// It had, and something outside has changed.
+    Changed,
+}
+
+/// Compares a frame with the shadow, and the memory outside of it when they are the same.
+#[inline(always)]
+unsafe fn meets_shadow(thread: &ThreadState, node: u32, height: u32, sp: u64, fp: u64) -> Meeting {
+    if height >= thread.shadow_end {
+        return Meeting::Elsewhere;
+    }
+    // SAFETY: the end is at most the size of the array.
+    let shadow = unsafe { thread.shadow.get_unchecked(height as usize) };
+    // One comparison for both, and for the flag.
+    let difference = shadow.place() ^ place(slot(thread, sp), node);
+    if difference > u64::from(NEEDS_FP) {
+        return Meeting::Elsewhere;
+    }
+    // SAFETY: as above; both arrays have the same size.
+    if difference != 0 && unsafe { *thread.shadow_fp.get_unchecked(height as usize) } != fp {
+        return Meeting::Elsewhere;
+    }
+    // SAFETY: by this function's contract.
+    if unsafe { is_unchanged(thread, height) } { Meeting::Holds } else { Meeting::Changed }
+}
+
+/// True when every word that the steps outwards from the shadow's frame at `height` read holds what it held.
+#[inline(always)]
+unsafe fn is_unchanged(thread: &ThreadState, height: u32) -> bool {
+    let base = thread.slot_base;
+    // SAFETY: the height is below the shadow's end, and not 0: no node stands there.
+    let outside = unsafe { thread.shadow.get_unchecked(1..height as usize) };
+    let mut difference = 0;
+    for frame in outside {
+        // SAFETY: the slot was read before on this stack, above the live frame it belongs to.
+        difference |= unsafe { load(base.wrapping_add((frame.slot & !NEEDS_FP).into())) } ^ frame.pc;
+    }
+    if thread.extra_count > 0 {
+        let extra = thread.extra.get(..thread.extra_count as usize).unwrap_or_default();
+        for check in extra.iter().take_while(|check| check.height <= height) {
+            // SAFETY: as above.
+            difference |= unsafe { load(base.wrapping_add(check.slot.into())) } ^ check.value;
+        }
+    }
+    difference == 0
+}
+
+/// Steps by a plain rule; `None` for other rules, and where the caller's frame would not lie above on this stack.
+#[inline(always)]
+unsafe fn plain_step(thread: &ThreadState, rule: Rule, sp: u64, fp: u64) -> Option<Frame> {
+    if !rule.is_plain() {
+        return None;
+    }
+    let base = if rule.is_from_fp() { fp } else { sp };
+    let cfa = base.wrapping_add(rule.cfa_offset());
+    // The return address lies between sp and the top: one comparison for both bounds.
+    let lowest = sp.wrapping_add(8);
+    if cfa.wrapping_sub(lowest) > thread.high.wrapping_sub(lowest) {
+        return None;
+    }
+    // SAFETY: sp <= cfa - 8 < high.
+    let pc = unsafe { load(cfa - 8) };
+    let below = rule.slot_below_cfa();
+    if below == 0 {
+        return Some(Frame { pc, sp: cfa, fp });
+    }
+    if below > cfa - thread.low {
+        return None;
+    }
+    // SAFETY: low <= cfa - below < high, since `below` is at least a word.
+    let fp = unsafe { load(cfa - below) };
+    Some(Frame { pc, sp: cfa, fp })
+}
+
+/// The slot of the return address into a frame.
+#[inline(always)]
+fn slot(thread: &ThreadState, sp: u64) -> u32 {
+    sp.wrapping_sub(8).wrapping_sub(thread.slot_base) as u32
+}
+
+/// Everything else: follows, steps, learns.
+#[inline(never)]
+unsafe fn find_out(
+    thread: &mut ThreadState,
+    words: Words<'static>,
+    pcs: &'static [PcEntry],
+    frame: Frame,
+) -> Result<u32, Unusual> {
     if !frame.sp.is_multiple_of(8) {
         return Err(Unusual);
     }
     let mut capture = Capture {
         thread,
-        words: PROCESS.tree.words(),
-        pcs: PROCESS.pcs.entries(),
+        words,
+        pcs,
         frame,
         pending_count: 0,
         lessons: [0; LESSONS],
         lesson_count: 0,
     };
-    // SAFETY: by contract, and the frame lies in the thread's readable range.
+    // SAFETY: by this function's contract.
     let found = unsafe { capture.find_known()? };
-    if found.known_from == 0 && capture.pending_count <= FRAMES_OUTSIDE_SHADOW {
-        return Ok(found.known.node);
-    }
     capture.settle(&found)
 }
 
@@ -202,13 +341,13 @@ impl Capture<'_> {
             if entry.pc() != self.frame.pc {
                 return Ok(Followed::Lost);
             }
-            if self.is_in_shadow(node, height) {
+            let Frame { sp, fp, .. } = self.frame;
+            // SAFETY: by this function's contract.
+            match unsafe { meets_shadow(self.thread, node, height, sp, fp) } {
+                Meeting::Elsewhere => {}
+                Meeting::Holds => return Ok(Followed::Right { shadow_height: height }),
                 // SAFETY: by this function's contract.
-                if unsafe { self.verify_shadow(height) } {
-                    return Ok(Followed::Right { shadow_height: height });
-                }
-                // SAFETY: by this function's contract.
-                return unsafe { self.leave_shadow(height) };
+                Meeting::Changed => return unsafe { self.leave_shadow(height) },
             }
             self.add_pending(pc_number)?;
             // SAFETY: by this function's contract.
@@ -239,38 +378,35 @@ impl Capture<'_> {
     #[inline(always)]
     unsafe fn advance(&mut self, rule: Rule) -> Result<Option<()>, Unusual> {
         let Frame { sp, fp, .. } = self.frame;
-        let (cfa, saved_fp) = if rule.is_plain() {
-            let base = if rule.is_from_fp() { fp } else { sp };
-            let cfa = base.wrapping_add(rule.cfa_offset());
-            (cfa, cfa.wrapping_sub(rule.slot_below_cfa()))
-        } else {
-            match rule.kind() {
-                RuleKind::EndOfStack => return Ok(None),
-                RuleKind::Realigned { slot_below_fp, fp_is_saved } => {
-                    let place = fp.wrapping_sub(slot_below_fp);
-                    // SAFETY: checked to lie in the readable part of the stack.
-                    let cfa = unsafe { self.load_checked(place)? };
-                    (cfa, if fp_is_saved { fp } else { cfa })
-                }
-                _ => return Err(Unusual),
+        // SAFETY: by this function's contract.
+        if let Some(caller) = unsafe { plain_step(self.thread, rule, sp, fp) } {
+            self.frame = caller;
+            return Ok(Some(()));
+        }
+        match rule.kind() {
+            RuleKind::EndOfStack => Ok(None),
+            RuleKind::Realigned { slot_below_fp, fp_is_saved } => {
+                // SAFETY: by this function's contract.
+                self.frame = unsafe { self.realigned_step(slot_below_fp, fp_is_saved)? };
+                Ok(Some(()))
             }
-        };
-        // One comparison for both bounds; a caller lies above its callee, and its return address inside the stack.
-        if cfa.wrapping_sub(sp).wrapping_sub(8) > self.thread.high.wrapping_sub(sp).wrapping_sub(8)
-            || !cfa.is_multiple_of(8)
-        {
+            _ => Err(Unusual),
+        }
+    }
+
+    #[cold]
+    unsafe fn realigned_step(&self, slot_below_fp: u64, fp_is_saved: bool) -> Result<Frame, Unusual> {
+        let Frame { sp, fp, .. } = self.frame;
+        // SAFETY: each address is checked to lie in the readable part of the stack.
+        let cfa = unsafe { self.load_checked(fp.wrapping_sub(slot_below_fp))? };
+        if cfa <= sp {
             return Err(Unusual);
         }
-        // SAFETY: sp <= cfa - 8 < high, aligned.
-        let pc = unsafe { load(cfa - 8) };
-        let fp = if saved_fp == cfa {
-            fp
-        } else {
-            // SAFETY: checked to lie in the readable part of the stack.
-            unsafe { self.load_checked(saved_fp)? }
-        };
-        self.frame = Frame { pc, sp: cfa, fp };
-        Ok(Some(()))
+        // SAFETY: as above.
+        let pc = unsafe { self.load_checked(cfa.wrapping_sub(8))? };
+        // SAFETY: as above.
+        let fp = if fp_is_saved { unsafe { self.load_checked(fp)? } } else { fp };
+        Ok(Frame { pc, sp: cfa, fp })
     }
 
     #[inline(always)]
@@ -285,50 +421,13 @@ impl Capture<'_> {
         Ok(unsafe { load(address) })
     }
 
-    /// The slot of the return address into the current frame.
-    #[inline(always)]
-    fn slot(&self) -> u32 {
-        self.frame.sp.wrapping_sub(8).wrapping_sub(self.thread.slot_base) as u32
-    }
-
     #[inline(always)]
     fn add_pending(&mut self, pc_number: u32) -> Result<(), Unusual> {
-        let slot = self.slot();
+        let slot = slot(self.thread, self.frame.sp);
         let place = self.thread.pending.get_mut(self.pending_count).ok_or(Unusual)?;
         *place = PendingFrame { fp: self.frame.fp, pc_number, slot };
         self.pending_count += 1;
         Ok(())
-    }
-
-    /// True when the last stack had the current frame, as this node, at this place.
-    #[inline(always)]
-    fn is_in_shadow(&self, node: u32, height: u32) -> bool {
-        if height >= self.thread.shadow_end {
-            return false;
-        }
-        let Some(shadow) = self.thread.shadow.get(height as usize) else { return false };
-        if shadow.node & !NEEDS_FP != node || shadow.slot != self.slot() {
-            return false;
-        }
-        shadow.node & NEEDS_FP == 0 || self.thread.shadow_fp.get(height as usize) == Some(&self.frame.fp)
-    }
-
-    /// True when every word that the steps outwards from the shadow's frame at `height` read holds what it held.
-    #[inline(always)]
-    unsafe fn verify_shadow(&self, height: u32) -> bool {
-        let base = self.thread.slot_base;
-        let outside = self.thread.shadow.get(1..height as usize).unwrap_or_default();
-        let mut difference = 0;
-        for frame in outside {
-            // SAFETY: the slot was read before on this stack, above the live frame it belongs to.
-            difference |= unsafe { load(base.wrapping_add(frame.slot.into())) } ^ frame.pc;
-        }
-        let extra = self.thread.extra.get(..self.thread.extra_count as usize).unwrap_or_default();
-        for check in extra.iter().take_while(|check| check.height <= height) {
-            // SAFETY: as above.
-            difference |= unsafe { load(base.wrapping_add(check.slot.into())) } ^ check.value;
-        }
-        difference == 0
     }
 
     /// After a failed verification: takes over the shadow's frames up to the first step that leads elsewhere.
@@ -336,12 +435,13 @@ impl Capture<'_> {
     unsafe fn leave_shadow(&mut self, height: u32) -> Result<Followed, Unusual> {
         let mut height = height;
         loop {
-            let Some(&ShadowFrame { node, slot, .. }) = self.thread.shadow.get(height as usize) else {
+            let Some(&ShadowFrame { node, slot: shadow_slot, .. }) = self.thread.shadow.get(height as usize) else {
                 return Err(Unusual);
             };
-            let pc_number = self.words.pc(node & !NEEDS_FP);
+            let pc_number = self.words.pc(node);
             let Some(entry) = self.pcs.get(pc_number as usize) else { return Err(Unusual) };
-            if height == 0 || entry.pc() != self.frame.pc || slot != self.slot() {
+            let is_same = entry.pc() == self.frame.pc && shadow_slot & !NEEDS_FP == slot(self.thread, self.frame.sp);
+            if height == 0 || !is_same {
                 self.thread.shadow_end = self.thread.shadow_end.min(height);
                 return Ok(Followed::Lost);
             }
@@ -406,7 +506,7 @@ impl Capture<'_> {
             .rposition(|check| check.height as usize <= known_height)
             .map_or(0, |last| last + 1);
         thread.extra_count = kept as u32;
-        let mut needs_fp = known_height > 0 && thread.shadow[known_height].node & NEEDS_FP != 0;
+        let mut needs_fp = known_height > 0 && thread.shadow[known_height].slot & NEEDS_FP != 0;
         thread.shadow_end = (known_height + count + 1) as u32;
         for index in (0..count).rev() {
             let height = known_height + count - index;
@@ -419,7 +519,7 @@ impl Capture<'_> {
             };
             needs_fp = needs;
             if needs_fp {
-                thread.shadow[height].node |= NEEDS_FP;
+                thread.shadow[height].slot |= NEEDS_FP;
             }
         }
     }
@@ -454,7 +554,7 @@ fn note_extra_checks(
 ) -> Result<bool, Unusual> {
     // Read again from memory that has not changed since: the frames are live.
     let cfa = if height > 1 {
-        thread.slot_base.wrapping_add(thread.shadow[height - 1].slot.into()).wrapping_add(8)
+        thread.slot_base.wrapping_add((thread.shadow[height - 1].slot & !NEEDS_FP).into()).wrapping_add(8)
     } else {
         0
     };

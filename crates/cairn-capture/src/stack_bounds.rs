@@ -70,7 +70,8 @@ fn read_self(local: &[libc::iovec], remote: &[libc::iovec]) -> isize {
             local.len(),
             remote.as_ptr(),
             remote.len(),
-            0,
+            // A full word: the last argument travels on the stack, where a narrower one would leave half of it undefined.
+            0 as libc::c_ulong,
         )
     };
     // SAFETY: as above.

@@ -31,10 +31,24 @@ pub(crate) struct Prediction {
 pub(crate) struct ShadowFrame {
     /// The return address in this frame ...
     pub(crate) pc: u64,
-    /// ... and where on the stack it lies, in bytes from [`ThreadState::slot_base`].
+    /// ... and where on the stack it lies, in bytes from [`ThreadState::slot_base`]; with [`NEEDS_FP`] added when the
+    /// frames outside of it depend on the frame pointer in it.
     pub(crate) slot: u32,
-    /// The node of this frame, and `NEEDS_FP` when the frames outside of it depend on the frame pointer in it.
     pub(crate) node: u32,
+}
+
+impl ShadowFrame {
+    /// Slot and node in one number, to be compared at once.
+    #[inline(always)]
+    pub(crate) fn place(&self) -> u64 {
+        place(self.slot, self.node)
+    }
+}
+
+/// See [`ShadowFrame::place`]. The flag is the lowest bit.
+#[inline(always)]
+pub(crate) fn place(slot: u32, node: u32) -> u64 {
+    u64::from(node) << 32 | u64::from(slot)
 }
 
 /// A stack word beside the return addresses that decides where an outer frame lies: a saved frame pointer that is used,
@@ -62,8 +76,8 @@ const _: () = assert!(size_of::<ShadowFrame>() == 16);
 const _: () = assert!(size_of::<ExtraCheck>() == 16);
 const _: () = assert!(size_of::<PendingFrame>() == 16);
 
-/// Set in [`ShadowFrame::node`].
-pub(crate) const NEEDS_FP: u32 = 1 << 31;
+/// Set in [`ShadowFrame::slot`]; slots are multiples of 8.
+pub(crate) const NEEDS_FP: u32 = 1;
 
 /// See the module documentation. All-zero bytes are a thread that knows nothing yet.
 #[repr(C)]
