@@ -31,7 +31,10 @@ use crate::modules::rule_of;
 use crate::pcs::{NUMBER_BITS, PcEntry, PcKind};
 use crate::process::{PROCESS, is_unloading};
 use crate::stack_bounds;
-use crate::thread::{ExtraCheck, MAX_DEPTH, NEEDS_FP, PendingFrame, Prediction, ShadowFrame, ThreadState, place};
+use crate::thread::{
+    ExtraCheck, MAX_DEPTH, NEEDS_FP, PREDICTIONS, PendingFrame, Prediction, RECORD_CHECKS, RECORDS, Record,
+    SHADOW_BLOCK, SHADOW_PADDING, ShadowFrame, ThreadState, place,
+};
 use crate::tree::Words;
 
 /// The registers of a frame that has made a call: all that a packed rule needs.
@@ -114,21 +117,86 @@ pub(crate) unsafe fn capture(thread: &mut ThreadState, frame: Frame) -> Result<u
     if frame.sp < thread.low || frame.sp >= thread.high {
         enter_stack(thread, frame.sp)?;
     }
+    // SAFETY: by contract, and the frame lies in the thread's readable range.
+    let key = unsafe { prediction_key(thread, frame.pc, frame.sp) };
+    // SAFETY: as above.
+    if let Some(node) = unsafe { as_recorded(thread, key, frame) } {
+        return Ok(node);
+    }
     let words = PROCESS.tree.words();
     let pcs = PROCESS.pcs.entries();
-    // SAFETY: by contract, and the frame lies in the thread's readable range.
-    if let Some(node) = unsafe { as_predicted(thread, words, pcs, frame) } {
-        return Ok(node);
+    let record = &thread.records[record_index(key)];
+    if record.is_not_usable_at(slot(thread, frame.sp)) {
+        // SAFETY: as above.
+        if let Some(node) = unsafe { as_predicted(thread, words, pcs, key, frame) } {
+            return Ok(node);
+        }
     }
     // SAFETY: as above.
     unsafe { find_out(thread, words, pcs, frame) }
 }
 
-/// The usual way, on one screen and without a store: the predicted node, if it is right and meets the shadow soon.
+/// The usual way: nothing but a list of words to compare, and one branch at its end.
 #[inline(always)]
-unsafe fn as_predicted(thread: &ThreadState, words: Words<'_>, pcs: &[PcEntry], frame: Frame) -> Option<u32> {
+unsafe fn as_recorded(thread: &ThreadState, key: u64, frame: Frame) -> Option<u32> {
+    let record = &thread.records[record_index(key)];
+    let height = record.pc_and_height as u16;
+    if height as u32 >= thread.shadow_end {
+        return None;
+    }
+    // SAFETY: the end is at most the size of the array without its padding.
+    let join = unsafe { thread.shadow.get_unchecked(usize::from(height) + SHADOW_PADDING) };
+    let elsewhere = (record.pc_and_height >> 16 ^ frame.pc)
+        | u64::from(record.leaf as u32 ^ slot(thread, frame.sp))
+        | (record.join ^ join.place());
+    if elsewhere != 0 {
+        return None;
+    }
+    let return_address = frame.sp.wrapping_sub(8);
+    // SAFETY: the record was made for a frame at this very place; its words and the shadow's lie above, on this stack.
+    let mut difference = unsafe { shadow_difference(thread, height.into()) };
+    for check in record.checks {
+        // SAFETY: as above.
+        difference |= unsafe { load(return_address.wrapping_add((check & 0xffff) * 8)) } ^ check >> 16;
+    }
+    (difference == 0).then_some((record.leaf >> 32) as u32)
+}
+
+/// Zero when every word that the steps from the callee of the shadow's frame at `height` outwards read holds what it held.
+#[inline(always)]
+unsafe fn shadow_difference(thread: &ThreadState, height: u32) -> u64 {
+    let base = thread.slot_base;
+    let mut end = height as usize + SHADOW_BLOCK;
+    let mut difference = 0;
+    while end > SHADOW_BLOCK {
+        // SAFETY: the height is below the shadow's end; the padding makes the last block whole.
+        let block = unsafe { thread.shadow.get_unchecked(end - SHADOW_BLOCK..end) };
+        for frame in block {
+            // SAFETY: the slot was read before on this stack, above the live frame it belongs to.
+            difference |= unsafe { load(base.wrapping_add((frame.slot & !NEEDS_FP).into())) } ^ frame.pc;
+        }
+        end -= SHADOW_BLOCK;
+    }
+    if thread.extra_count > 0 {
+        let extra = thread.extra.get(..thread.extra_count as usize).unwrap_or_default();
+        for check in extra.iter().take_while(|check| check.height <= height) {
+            // SAFETY: as above.
+            difference |= unsafe { load(base.wrapping_add(check.slot.into())) } ^ check.value;
+        }
+    }
+    difference
+}
+
+/// The second way, without a store: the predicted node, if it is right and meets the shadow soon.
+#[inline(always)]
+unsafe fn as_predicted(
+    thread: &ThreadState,
+    words: Words<'_>,
+    pcs: &[PcEntry],
+    key: u64,
+    frame: Frame,
+) -> Option<u32> {
     let Frame { mut pc, mut sp, mut fp } = frame;
-    let key = prediction_key(pc, sp);
     let prediction = &thread.predictions[prediction_index(key)];
     if prediction.key != key {
         return None;
@@ -180,7 +248,7 @@ unsafe fn meets_shadow(thread: &ThreadState, node: u32, height: u32, sp: u64, fp
         return Meeting::Elsewhere;
     }
     // SAFETY: the end is at most the size of the array.
-    let shadow = unsafe { thread.shadow.get_unchecked(height as usize) };
+    let shadow = unsafe { thread.shadow.get_unchecked(height as usize + SHADOW_PADDING) };
     // One comparison for both, and for the flag.
     let difference = shadow.place() ^ place(slot(thread, sp), node);
     if difference > u64::from(NEEDS_FP) {
@@ -191,28 +259,7 @@ unsafe fn meets_shadow(thread: &ThreadState, node: u32, height: u32, sp: u64, fp
         return Meeting::Elsewhere;
     }
     // SAFETY: by this function's contract.
-    if unsafe { is_unchanged(thread, height) } { Meeting::Holds } else { Meeting::Changed }
-}
-
-/// True when every word that the steps outwards from the shadow's frame at `height` read holds what it held.
-#[inline(always)]
-unsafe fn is_unchanged(thread: &ThreadState, height: u32) -> bool {
-    let base = thread.slot_base;
-    // SAFETY: the height is below the shadow's end, and not 0: no node stands there.
-    let outside = unsafe { thread.shadow.get_unchecked(1..height as usize) };
-    let mut difference = 0;
-    for frame in outside {
-        // SAFETY: the slot was read before on this stack, above the live frame it belongs to.
-        difference |= unsafe { load(base.wrapping_add((frame.slot & !NEEDS_FP).into())) } ^ frame.pc;
-    }
-    if thread.extra_count > 0 {
-        let extra = thread.extra.get(..thread.extra_count as usize).unwrap_or_default();
-        for check in extra.iter().take_while(|check| check.height <= height) {
-            // SAFETY: as above.
-            difference |= unsafe { load(base.wrapping_add(check.slot.into())) } ^ check.value;
-        }
-    }
-    difference == 0
+    if unsafe { shadow_difference(thread, height) } == 0 { Meeting::Holds } else { Meeting::Changed }
 }
 
 /// Steps by a plain rule; `None` for other rules, and where the caller's frame would not lie above on this stack.
@@ -246,6 +293,11 @@ unsafe fn plain_step(thread: &ThreadState, rule: Rule, sp: u64, fp: u64) -> Opti
 #[inline(always)]
 fn slot(thread: &ThreadState, sp: u64) -> u32 {
     sp.wrapping_sub(8).wrapping_sub(thread.slot_base) as u32
+}
+
+/// The stack pointer of the frame whose return address is in this slot.
+fn frame_sp(thread: &ThreadState, slot: u32) -> u64 {
+    thread.slot_base.wrapping_add((slot & !NEEDS_FP).into()).wrapping_add(8)
 }
 
 /// Everything else: follows, steps, learns.
@@ -297,7 +349,8 @@ impl Capture<'_> {
     unsafe fn find_known(&mut self) -> Result<Found, Unusual> {
         loop {
             let Frame { pc, sp, .. } = self.frame;
-            let key = prediction_key(pc, sp);
+            // SAFETY: by this function's contract.
+            let key = unsafe { prediction_key(self.thread, pc, sp) };
             let Prediction { key: predicted_key, node, height } =
                 self.thread.predictions[prediction_index(key)];
             let before = self.pending_count;
@@ -311,7 +364,7 @@ impl Capture<'_> {
                             known_from: before,
                         });
                     }
-                    Followed::Lost => {}
+                    Followed::Lost => self.tell_apart(pc, sp),
                     Followed::LostAtEnd => return Ok(self.found_end()),
                 }
             }
@@ -323,6 +376,16 @@ impl Capture<'_> {
             if self.pending_count == before && unsafe { self.step()? }.is_none() {
                 return Ok(self.found_end());
             }
+        }
+    }
+
+    /// The prediction for a frame at (pc, sp) was wrong, and the word that showed it is the return address into the
+    /// current frame: from now on that word is a part of what the prediction goes by.
+    #[inline(always)]
+    fn tell_apart(&mut self, pc: u64, sp: u64) {
+        let words_above = self.frame.sp.wrapping_sub(8).wrapping_sub(sp) / 8;
+        if let Ok(words_above) = u16::try_from(words_above) {
+            self.thread.telling[prediction_index(place_key(pc, sp))] = words_above;
         }
     }
 
@@ -435,7 +498,7 @@ impl Capture<'_> {
     unsafe fn leave_shadow(&mut self, height: u32) -> Result<Followed, Unusual> {
         let mut height = height;
         loop {
-            let Some(&ShadowFrame { node, slot: shadow_slot, .. }) = self.thread.shadow.get(height as usize) else {
+            let Some(&ShadowFrame { node, slot: shadow_slot, .. }) = self.thread.shadow.get(height as usize + SHADOW_PADDING) else {
                 return Err(Unusual);
             };
             let pc_number = self.words.pc(node);
@@ -480,13 +543,55 @@ impl Capture<'_> {
         // The tree may have got its memory only now.
         self.words = PROCESS.tree.words();
         let leaf_height = found.known.height as usize + found.known_from;
+        let shadow_height = found.shadow_height as usize;
         if leaf_height >= MAX_DEPTH {
             self.thread.forget_stack();
-        } else if self.pending_count > FRAMES_OUTSIDE_SHADOW {
-            self.rewrite_shadow(leaf, found.shadow_height as usize);
+        } else if self.pending_count > FRAMES_OUTSIDE_SHADOW || shadow_height == 0 {
+            self.rewrite_shadow(leaf, shadow_height);
+            self.record(leaf, leaf_height, 0);
+        } else {
+            self.record(leaf, shadow_height, self.pending_count);
         }
         self.teach(leaf, leaf_height as u32);
         Ok(leaf)
+    }
+
+    /// Makes the record of this stack, whose innermost node is `leaf`: `count` pending frames inside of the shadow's frame
+    /// at `join_height`.
+    fn record(&mut self, leaf: u32, join_height: usize, count: usize) {
+        let thread = &mut *self.thread;
+        if join_height >= thread.shadow_end as usize {
+            return;
+        }
+        let join = thread.shadow[join_height + SHADOW_PADDING];
+        let Some((pc, innermost_slot)) = (match thread.pending[..count].first() {
+            Some(frame) => self.pcs.get(frame.pc_number as usize).map(|entry| (entry.pc(), frame.slot)),
+            None => Some((join.pc, join.slot)),
+        }) else {
+            return;
+        };
+        let mut checks = [pc << 16; RECORD_CHECKS];
+        for (frame, check) in thread.pending[..count].iter().skip(1).zip(&mut checks) {
+            let Some(entry) = self.pcs.get(frame.pc_number as usize) else { return };
+            let Ok(words_above) = u16::try_from(frame.slot.wrapping_sub(innermost_slot) / 8) else { return };
+            *check = entry.pc() << 16 | u64::from(words_above);
+        }
+        let hangs_on_fp = |frame: &PendingFrame| {
+            self.pcs.get(frame.pc_number as usize).is_none_or(|entry| {
+                let rule = entry.rule();
+                !rule.is_plain() || rule.is_from_fp()
+            })
+        };
+        // SAFETY: the frame is the innermost of the live stack.
+        let key = unsafe { prediction_key(thread, pc, frame_sp(thread, innermost_slot)) };
+        let is_usable = join.slot & NEEDS_FP == 0 && pc >> 48 == 0 && !thread.pending[..count].iter().any(hangs_on_fp);
+        thread.records[record_index(key)] = Record {
+            // A record that cannot match keeps its place free of one that would only be in the way.
+            pc_and_height: if is_usable { pc << 16 | join_height as u64 } else { 0 },
+            leaf: place(innermost_slot, leaf),
+            join: join.place(),
+            checks,
+        };
     }
 
     /// Replaces the shadow inside of `known_height` by the pending frames, whose innermost node is `leaf`.
@@ -497,7 +602,7 @@ impl Capture<'_> {
         for (index, frame) in thread.pending[..count].iter().enumerate() {
             let height = known_height + count - index;
             let pc = self.pcs.get(frame.pc_number as usize).map_or(0, PcEntry::pc);
-            thread.shadow[height] = ShadowFrame { pc, slot: frame.slot, node };
+            thread.shadow[height + SHADOW_PADDING] = ShadowFrame { pc, slot: frame.slot, node };
             thread.shadow_fp[height] = frame.fp;
             node = self.words.parent(node);
         }
@@ -506,8 +611,12 @@ impl Capture<'_> {
             .rposition(|check| check.height as usize <= known_height)
             .map_or(0, |last| last + 1);
         thread.extra_count = kept as u32;
-        let mut needs_fp = known_height > 0 && thread.shadow[known_height].slot & NEEDS_FP != 0;
+        let mut needs_fp = known_height > 0 && thread.shadow[known_height + SHADOW_PADDING].slot & NEEDS_FP != 0;
         thread.shadow_end = (known_height + count + 1) as u32;
+        if known_height == 0 {
+            let outermost = thread.shadow[1 + SHADOW_PADDING];
+            thread.shadow[1..=SHADOW_PADDING].fill(outermost);
+        }
         for index in (0..count).rev() {
             let height = known_height + count - index;
             let frame = thread.pending[index];
@@ -519,7 +628,7 @@ impl Capture<'_> {
             };
             needs_fp = needs;
             if needs_fp {
-                thread.shadow[height].slot |= NEEDS_FP;
+                thread.shadow[height + SHADOW_PADDING].slot |= NEEDS_FP;
             }
         }
     }
@@ -535,8 +644,9 @@ impl Capture<'_> {
             }
             let Some(frame) = self.thread.pending.get(lesson as usize) else { return };
             let Some(entry) = self.pcs.get(frame.pc_number as usize) else { return };
-            let sp = self.thread.slot_base.wrapping_add(frame.slot.into()).wrapping_add(8);
-            let key = prediction_key(entry.pc(), sp);
+            let sp = frame_sp(self.thread, frame.slot);
+            // SAFETY: the frame is one of the live stack.
+            let key = unsafe { prediction_key(self.thread, entry.pc(), sp) };
             self.thread.predictions[prediction_index(key)] =
                 Prediction { key, node, height: leaf_height - at };
         }
@@ -554,7 +664,7 @@ fn note_extra_checks(
 ) -> Result<bool, Unusual> {
     // Read again from memory that has not changed since: the frames are live.
     let cfa = if height > 1 {
-        thread.slot_base.wrapping_add((thread.shadow[height - 1].slot & !NEEDS_FP).into()).wrapping_add(8)
+        thread.slot_base.wrapping_add((thread.shadow[height - 1 + SHADOW_PADDING].slot & !NEEDS_FP).into()).wrapping_add(8)
     } else {
         0
     };
@@ -612,14 +722,38 @@ unsafe fn load(address: u64) -> u64 {
     unsafe { (address as *const u64).read_volatile() }
 }
 
+/// What a prediction goes by: the place, and the stack word that told the stacks of this place apart the last time.
+///
+/// # Safety
+///
+/// `sp` belongs to a live frame on the thread's own stack.
 #[inline(always)]
-fn prediction_key(pc: u64, sp: u64) -> u64 {
+unsafe fn prediction_key(thread: &ThreadState, pc: u64, sp: u64) -> u64 {
+    let key = place_key(pc, sp);
+    let words_above = u64::from(thread.telling[prediction_index(key)]);
+    let address = sp.wrapping_add(words_above * 8);
+    if address >= thread.high {
+        return key;
+    }
+    // SAFETY: sp <= address < high, in whole words above sp.
+    let word = unsafe { load(address) };
+    // Loaded in any case, to spare the branch.
+    (key ^ if words_above == 0 { 0 } else { word }).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+#[inline(always)]
+fn place_key(pc: u64, sp: u64) -> u64 {
     (pc ^ sp.rotate_left(29)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
 #[inline(always)]
+fn record_index(key: u64) -> usize {
+    (key >> (64 - RECORDS.ilog2())) as usize
+}
+
+#[inline(always)]
 fn prediction_index(key: u64) -> usize {
-    (key >> 54) as usize
+    (key >> (64 - PREDICTIONS.ilog2())) as usize
 }
 
 /// Set and tag of an address in the pc cache. The multiplication can be undone, so set and tag together are the address.

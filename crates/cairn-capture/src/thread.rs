@@ -12,7 +12,8 @@ use crate::{mapping, thread_pointer};
 pub(crate) const MAX_DEPTH: usize = 1 << 16;
 /// Values that a stack depends on beside its return addresses.
 pub(crate) const MAX_EXTRA_CHECKS: usize = 1 << 16;
-const PREDICTIONS: usize = 1 << 10;
+pub(crate) const PREDICTIONS: usize = 1 << 10;
+pub(crate) const RECORDS: usize = 1 << 9;
 const PC_SETS: usize = 1 << 10;
 
 /// A guess which stack a call at (pc, sp) has. It is verified before it is believed.
@@ -24,6 +25,36 @@ pub(crate) struct Prediction {
     /// Number of frames from the outermost one to this, both counted.
     pub(crate) height: u32,
 }
+
+/// A whole stack as a list of conditions, in one cache line: if they all hold, the answer is `leaf`'s node.
+///
+/// It covers the frames that change often one by one, up to a frame of the shadow, which covers the rest. Only for frames
+/// that lie where the stack pointer says, none that hangs on a frame pointer.
+#[repr(C, align(64))]
+#[derive(Clone, Copy)]
+pub(crate) struct Record {
+    /// Return address into the innermost frame, and in the lowest 16 bits the height of the shadow's frame.
+    pub(crate) pc_and_height: u64,
+    /// Where the innermost frame must lie, and the node that is the answer; see [`place`].
+    pub(crate) leaf: u64,
+    /// What the shadow must have at that height.
+    pub(crate) join: u64,
+    /// Words of the stack: in the lowest 16 bits how many words above the innermost return address, in the others the
+    /// value. Unused ones repeat that return address, so that there are always as many.
+    pub(crate) checks: [u64; RECORD_CHECKS],
+}
+
+impl Record {
+    /// True when the stacks at this place are known to be none that a record can hold.
+    #[inline(always)]
+    pub(crate) fn is_not_usable_at(&self, slot: u32) -> bool {
+        self.pc_and_height == 0 && self.leaf as u32 == slot
+    }
+}
+
+pub(crate) const RECORD_CHECKS: usize = 5;
+
+const _: () = assert!(size_of::<Record>() == 64);
 
 /// One frame of the last stack, with what must hold for it to be there again.
 #[repr(C)]
@@ -76,6 +107,11 @@ const _: () = assert!(size_of::<ShadowFrame>() == 16);
 const _: () = assert!(size_of::<ExtraCheck>() == 16);
 const _: () = assert!(size_of::<PendingFrame>() == 16);
 
+/// The shadow is compared in blocks of so many frames, to have few branches.
+pub(crate) const SHADOW_BLOCK: usize = 8;
+/// In front of the outermost frame stand copies of it, so that the last block is whole.
+pub(crate) const SHADOW_PADDING: usize = SHADOW_BLOCK - 1;
+
 /// Set in [`ShadowFrame::slot`]; slots are multiples of 8.
 pub(crate) const NEEDS_FP: u32 = 1;
 
@@ -100,9 +136,12 @@ pub(crate) struct ThreadState {
     pub(crate) slot_base: u64,
     next: *mut ThreadState,
     pub(crate) predictions: [Prediction; PREDICTIONS],
+    /// For each place the stack word, in words above sp, that tells its stacks apart; see `engine::prediction_key`.
+    pub(crate) telling: [u16; PREDICTIONS],
+    pub(crate) records: [Record; RECORDS],
     pub(crate) pc_cache: [[u64; 2]; PC_SETS],
-    /// The last stack by height: the outermost frame is at 1.
-    pub(crate) shadow: [ShadowFrame; MAX_DEPTH],
+    /// The last stack by height, which for the outermost frame is 1, moved up by [`SHADOW_PADDING`].
+    pub(crate) shadow: [ShadowFrame; MAX_DEPTH + SHADOW_BLOCK],
     pub(crate) shadow_fp: [u64; MAX_DEPTH],
     pub(crate) extra: [ExtraCheck; MAX_EXTRA_CHECKS],
     /// Innermost first.
@@ -252,6 +291,7 @@ impl ThreadState {
     pub(crate) fn forget_modules(&mut self, module_state: u64) {
         self.forget_stack();
         self.predictions.fill(Prediction { key: 0, node: 0, height: 0 });
+        self.records.fill(Record { pc_and_height: 0, leaf: 0, join: 0, checks: [0; RECORD_CHECKS] });
         self.pc_cache.fill([0; 2]);
         self.module_state = module_state;
     }
