@@ -123,16 +123,23 @@ pub(crate) unsafe fn capture(thread: &mut ThreadState, frame: Frame) -> Result<u
     if let Some(node) = unsafe { as_recorded(thread, key, frame) } {
         return Ok(node);
     }
+    // SAFETY: as above.
+    unsafe { capture_otherwise(thread, key, frame) }
+}
+
+/// What [`capture`] does when no record holds.
+#[inline(never)]
+unsafe fn capture_otherwise(thread: &mut ThreadState, key: u64, frame: Frame) -> Result<u32, Unusual> {
     let words = PROCESS.tree.words();
     let pcs = PROCESS.pcs.entries();
     let record = &thread.records[record_index(key)];
     if record.is_not_usable_at(slot(thread, frame.sp)) {
-        // SAFETY: as above.
+        // SAFETY: by this function's contract.
         if let Some(node) = unsafe { as_predicted(thread, words, pcs, key, frame) } {
             return Ok(node);
         }
     }
-    // SAFETY: as above.
+    // SAFETY: by this function's contract.
     unsafe { find_out(thread, words, pcs, frame) }
 }
 
@@ -173,7 +180,7 @@ unsafe fn shadow_difference(thread: &ThreadState, height: u32) -> u64 {
         let block = unsafe { thread.shadow.get_unchecked(end - SHADOW_BLOCK..end) };
         for frame in block {
             // SAFETY: the slot was read before on this stack, above the live frame it belongs to.
-            difference |= unsafe { load(base.wrapping_add((frame.slot & !NEEDS_FP).into())) } ^ frame.pc;
+            difference |= unsafe { load(base.wrapping_add(frame.slot.into())) } ^ frame.pc;
         }
         end -= SHADOW_BLOCK;
     }
@@ -251,7 +258,7 @@ unsafe fn meets_shadow(thread: &ThreadState, node: u32, height: u32, sp: u64, fp
     let shadow = unsafe { thread.shadow.get_unchecked(height as usize + SHADOW_PADDING) };
     // One comparison for both, and for the flag.
     let difference = shadow.place() ^ place(slot(thread, sp), node);
-    if difference > u64::from(NEEDS_FP) {
+    if difference << 1 != 0 {
         return Meeting::Elsewhere;
     }
     // SAFETY: as above; both arrays have the same size.
@@ -297,7 +304,7 @@ fn slot(thread: &ThreadState, sp: u64) -> u32 {
 
 /// The stack pointer of the frame whose return address is in this slot.
 fn frame_sp(thread: &ThreadState, slot: u32) -> u64 {
-    thread.slot_base.wrapping_add((slot & !NEEDS_FP).into()).wrapping_add(8)
+    thread.slot_base.wrapping_add(slot.into()).wrapping_add(8)
 }
 
 /// Everything else: follows, steps, learns.
@@ -311,15 +318,8 @@ unsafe fn find_out(
     if !frame.sp.is_multiple_of(8) {
         return Err(Unusual);
     }
-    let mut capture = Capture {
-        thread,
-        words,
-        pcs,
-        frame,
-        pending_count: 0,
-        lessons: [0; LESSONS],
-        lesson_count: 0,
-    };
+    let mut capture =
+        Capture { thread, words, pcs, frame, pending_count: 0, lessons: [0; LESSONS], lesson_count: 0 };
     // SAFETY: by this function's contract.
     let found = unsafe { capture.find_known()? };
     capture.settle(&found)
@@ -498,12 +498,14 @@ impl Capture<'_> {
     unsafe fn leave_shadow(&mut self, height: u32) -> Result<Followed, Unusual> {
         let mut height = height;
         loop {
-            let Some(&ShadowFrame { node, slot: shadow_slot, .. }) = self.thread.shadow.get(height as usize + SHADOW_PADDING) else {
+            let Some(&ShadowFrame { node, slot: shadow_slot, .. }) =
+                self.thread.shadow.get(height as usize + SHADOW_PADDING)
+            else {
                 return Err(Unusual);
             };
-            let pc_number = self.words.pc(node);
+            let pc_number = self.words.pc(node & !NEEDS_FP);
             let Some(entry) = self.pcs.get(pc_number as usize) else { return Err(Unusual) };
-            let is_same = entry.pc() == self.frame.pc && shadow_slot & !NEEDS_FP == slot(self.thread, self.frame.sp);
+            let is_same = entry.pc() == self.frame.pc && shadow_slot == slot(self.thread, self.frame.sp);
             if height == 0 || !is_same {
                 self.thread.shadow_end = self.thread.shadow_end.min(height);
                 return Ok(Followed::Lost);
@@ -584,7 +586,8 @@ impl Capture<'_> {
         };
         // SAFETY: the frame is the innermost of the live stack.
         let key = unsafe { prediction_key(thread, pc, frame_sp(thread, innermost_slot)) };
-        let is_usable = join.slot & NEEDS_FP == 0 && pc >> 48 == 0 && !thread.pending[..count].iter().any(hangs_on_fp);
+        let is_usable =
+            join.node & NEEDS_FP == 0 && pc >> 48 == 0 && !thread.pending[..count].iter().any(hangs_on_fp);
         thread.records[record_index(key)] = Record {
             // A record that cannot match keeps its place free of one that would only be in the way.
             pc_and_height: if is_usable { pc << 16 | join_height as u64 } else { 0 },
@@ -611,7 +614,8 @@ impl Capture<'_> {
             .rposition(|check| check.height as usize <= known_height)
             .map_or(0, |last| last + 1);
         thread.extra_count = kept as u32;
-        let mut needs_fp = known_height > 0 && thread.shadow[known_height + SHADOW_PADDING].slot & NEEDS_FP != 0;
+        let mut needs_fp =
+            known_height > 0 && thread.shadow[known_height + SHADOW_PADDING].node & NEEDS_FP != 0;
         thread.shadow_end = (known_height + count + 1) as u32;
         if known_height == 0 {
             let outermost = thread.shadow[1 + SHADOW_PADDING];
@@ -628,7 +632,7 @@ impl Capture<'_> {
             };
             needs_fp = needs;
             if needs_fp {
-                thread.shadow[height + SHADOW_PADDING].slot |= NEEDS_FP;
+                thread.shadow[height + SHADOW_PADDING].node |= NEEDS_FP;
             }
         }
     }
@@ -664,7 +668,7 @@ fn note_extra_checks(
 ) -> Result<bool, Unusual> {
     // Read again from memory that has not changed since: the frames are live.
     let cfa = if height > 1 {
-        thread.slot_base.wrapping_add((thread.shadow[height - 1 + SHADOW_PADDING].slot & !NEEDS_FP).into()).wrapping_add(8)
+        thread.slot_base.wrapping_add(thread.shadow[height - 1 + SHADOW_PADDING].slot.into()).wrapping_add(8)
     } else {
         0
     };
@@ -737,8 +741,9 @@ unsafe fn prediction_key(thread: &ThreadState, pc: u64, sp: u64) -> u64 {
     }
     // SAFETY: sp <= address < high, in whole words above sp.
     let word = unsafe { load(address) };
-    // Loaded in any case, to spare the branch.
-    (key ^ if words_above == 0 { 0 } else { word }).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    // Loaded and masked in any case, to spare the branch.
+    let mask = u64::from(words_above != 0).wrapping_neg();
+    (key ^ word & mask).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
 #[inline(always)]

@@ -112,8 +112,7 @@ extern "C" fn cairn_capture_here() -> StackId {
 extern "C" fn capture_from(pc: u64, sp: u64, fp: u64) -> StackId {
     let state = match thread::acquire() {
         Access::Whole(state) => state,
-        Access::Nested(state) => return nested(state, Start::Caller { sp }),
-        Access::None => return lost(),
+        other => return without_state(other, sp),
     };
     // SAFETY: acquired, so nothing else refers to it until the release.
     let thread = unsafe { &mut *state };
@@ -125,6 +124,15 @@ extern "C" fn capture_from(pc: u64, sp: u64, fp: u64) -> StackId {
     // SAFETY: acquired above.
     unsafe { thread::release(state) };
     node
+}
+
+#[cold]
+#[inline(never)]
+fn without_state(access: Access, sp: u64) -> StackId {
+    match access {
+        Access::Nested(state) => nested(state, Start::Caller { sp }),
+        _ => lost(),
+    }
 }
 
 #[cold]

@@ -62,9 +62,9 @@ const _: () = assert!(size_of::<Record>() == 64);
 pub(crate) struct ShadowFrame {
     /// The return address in this frame ...
     pub(crate) pc: u64,
-    /// ... and where on the stack it lies, in bytes from [`ThreadState::slot_base`]; with [`NEEDS_FP`] added when the
-    /// frames outside of it depend on the frame pointer in it.
+    /// ... and where on the stack it lies, in bytes from [`ThreadState::slot_base`].
     pub(crate) slot: u32,
+    /// The node of this frame, with [`NEEDS_FP`] added when the frames outside of it depend on the frame pointer in it.
     pub(crate) node: u32,
 }
 
@@ -76,7 +76,7 @@ impl ShadowFrame {
     }
 }
 
-/// See [`ShadowFrame::place`]. The flag is the lowest bit.
+/// See [`ShadowFrame::place`]. The flag is the highest bit.
 #[inline(always)]
 pub(crate) fn place(slot: u32, node: u32) -> u64 {
     u64::from(node) << 32 | u64::from(slot)
@@ -112,8 +112,8 @@ pub(crate) const SHADOW_BLOCK: usize = 8;
 /// In front of the outermost frame stand copies of it, so that the last block is whole.
 pub(crate) const SHADOW_PADDING: usize = SHADOW_BLOCK - 1;
 
-/// Set in [`ShadowFrame::slot`]; slots are multiples of 8.
-pub(crate) const NEEDS_FP: u32 = 1;
+/// Set in [`ShadowFrame::node`]; nodes have 31 bits.
+pub(crate) const NEEDS_FP: u32 = 1 << 31;
 
 /// See the module documentation. All-zero bytes are a thread that knows nothing yet.
 #[repr(C)]
