@@ -59,8 +59,10 @@ fuzz_target!(|input: &[u8]| {
             readers_agree::<X86_64>(&table, AbsoluteAddress::new(address));
         }
     }
-    let mut index: Vec<IndexEntry> =
-        entries.iter().map(|entry| IndexEntry { start: entry.range.start, entry_offset: entry.offset }).collect();
+    let mut index: Vec<IndexEntry> = entries
+        .iter()
+        .map(|entry| IndexEntry { start: entry.range.start, entry_offset: entry.offset })
+        .collect();
     index.sort_unstable();
     let indexed = linear.with_index(&index);
     readers_agree::<X86_64>(&indexed, AbsoluteAddress::new(HEADER + u64::from(asked)));

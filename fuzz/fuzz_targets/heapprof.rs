@@ -2,7 +2,9 @@
 //! blocks ascend, do not overlap, and have magics around them.
 #![no_main]
 
-use cairn_format::heapprof::{Alignment, Block, Layout, MAX_CALLERS, MAX_OVERLAP_BYTES, Search, StreamSearcher};
+use cairn_format::heapprof::{
+    Alignment, Block, Layout, MAX_CALLERS, MAX_OVERLAP_BYTES, Search, StreamSearcher,
+};
 
 type Found = (u64, u64, Vec<u64>);
 

@@ -43,7 +43,9 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
         while let Some(Ok(step)) = timeline.step() {
             steps += 1;
             if let Change::Stack(stack) = step.change {
-                places.extend(stack.frames().filter_map(|frame| Some((step.place, frame.address, frame.place?))));
+                places.extend(
+                    stack.frames().filter_map(|frame| Some((step.place, frame.address, frame.place?))),
+                );
             }
         }
         assert_eq!(steps, reader.map_while(Result::ok).count());

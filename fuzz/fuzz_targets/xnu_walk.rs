@@ -40,7 +40,11 @@ fuzz_target!(|input: &[u8]| {
     let packed_cut = kernel.run_packed(&memory, Packing::Words, &mut packed);
     assert_eq!((packed_cut.count, packed_cut.truncated), (cut.count * 8, cut.truncated));
     kernel.quirks = Quirks::Xnu;
-    let _ = kernel.run_packed(&memory, Packing::KernelOffset32 { base: at(BASE), out_of_reach: at(BASE) }, &mut packed);
+    let _ = kernel.run_packed(
+        &memory,
+        Packing::KernelOffset32 { base: at(BASE), out_of_reach: at(BASE) },
+        &mut packed,
+    );
 
     let mut records = FramePointerWalk::new(memory, fp, stack, word_size);
     let count = records.by_ref().count();

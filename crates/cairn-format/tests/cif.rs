@@ -360,7 +360,7 @@ fn model_encode(map: &OwnedMap, dialect: Dialect) -> Vec<u8> {
                 let bits = if *code == 64 { 0 } else { digits.len() };
                 let length = if canonical { bits.div_ceil(8) } else { bits / 8 }.max(1);
                 output.push(0xc0 | (length - 1) as u8);
-                output.extend(&(code - 64).to_be_bytes()[8 - length..]);
+                output.extend(&(*code as u64 - 64).to_be_bytes()[8 - length..]);
             }
         }
         let shape = |version: u8| [b"/", name, b".framework/Versions/", &[version], b"/", name].concat();

@@ -199,8 +199,10 @@ proptest! {
         match read(&json) {
             Ok(document) => {
                 let general = general.expect("what is read here is JSON");
-                prop_assert_eq!(general["architecture"].as_str(), Some(&*document.architecture.to_string()));
-                prop_assert_eq!(general["backtrace"].as_str(), Some(&*document.backtrace.to_string()));
+                let architecture = document.architecture.to_string();
+                prop_assert_eq!(general["architecture"].as_str(), Some(architecture.as_str()));
+                let backtrace = document.backtrace.to_string();
+                prop_assert_eq!(general["backtrace"].as_str(), Some(backtrace.as_str()));
                 let map = document.image_map.map(|map| map.to_string());
                 prop_assert_eq!(general.get("imageMap").and_then(Value::as_str), map.as_deref());
             }
