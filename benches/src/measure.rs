@@ -73,7 +73,7 @@ pub(crate) fn interleaved(cases: &mut [Case<'_>]) -> Vec<Timing> {
             runs.push(elapsed.as_nanos() as f64 / f64::from(passes) / case.units as f64);
         }
     }
-    runs.into_iter().map(|runs| summarize(runs)).collect()
+    runs.into_iter().map(summarize).collect()
 }
 
 fn passes_for_one_run(case: &mut Case<'_>) -> u32 {

@@ -78,7 +78,7 @@ fn print_ratios(rows: &[Row<'_>]) {
 /// Counts instructions per frame of the CBF and lws loops.
 pub(crate) fn instructions() -> Result<(), String> {
     let inputs = formats::Inputs::load()?;
-    print!("{}\n", machine::description());
+    println!("{}", machine::description());
     println!("| operation | by | on | instructions/frame |");
     println!("|---|---|---|---:|");
     for case in formats::cases(&inputs) {

@@ -1,6 +1,6 @@
 //! The Compact Backtrace Format, against the same rule written plainly.
 
-use cairn_format::cbf::{Decoder, Dialect, Rules, encode};
+use cairn_format::cbf::{DecodeError, Decoder, Dialect, Rules, encode};
 use cairn_format::{AbsoluteAddress, CountingSink, Frame, SliceSink, WordSize};
 
 use super::{CAIRN, Inputs, LOW, REAL, fold};
@@ -35,8 +35,9 @@ pub(crate) fn add<'a>(inputs: &'a Inputs, cases: &mut Vec<Case<'a>>) {
         check(stacks, &records);
         cases.push(case("CBF encode", CAIRN, Box::new(|| encode_all(stacks))));
         cases.push(case("CBF encode", PLAIN, Box::new(plain_encoder(stacks))));
-        let plain_records = encoded(stacks);
+        let (stepped, plain_records) = (encoded(stacks), encoded(stacks));
         cases.push(case("CBF decode", CAIRN, Box::new(move || decode_all(&records))));
+        cases.push(case("CBF decode, for loop", CAIRN, Box::new(move || step_all(&stepped))));
         cases.push(case("CBF decode", PLAIN, Box::new(move || plain_decode_all(&plain_records))));
     }
 }
@@ -100,12 +101,25 @@ fn plain_encoder(stacks: &Stacks) -> impl FnMut() -> u64 {
 fn decode_all(records: &Records) -> u64 {
     let mut checksum = 0;
     for record in records.iter() {
+        Decoder::new(record, Rules::STRICT).for_each(|frame| checksum = fold(checksum, address(frame)));
+    }
+    checksum
+}
+
+/// The same frames asked for one by one.
+fn step_all(records: &Records) -> u64 {
+    let mut checksum = 0;
+    for record in records.iter() {
         for frame in Decoder::new(record, Rules::STRICT) {
-            let Ok(Frame::ReturnAddress(address)) = frame else { panic!("not a record of the encoder") };
-            checksum = fold(checksum, address.value());
+            checksum = fold(checksum, address(frame));
         }
     }
     checksum
+}
+
+fn address(frame: Result<Frame, DecodeError>) -> u64 {
+    let Ok(Frame::ReturnAddress(address)) = frame else { panic!("not a record of the encoder") };
+    address.value()
 }
 
 fn plain_decode_all(records: &Records) -> u64 {

@@ -42,8 +42,14 @@ pub(crate) fn add<'a>(inputs: &'a Inputs, cases: &mut Vec<Case<'a>>) {
     }
     check(&paths, &records);
     let bytes = records.bytes();
-    let case = |operation, pass| {
-        Case { operation, implementation: CAIRN, input: REAL, unit: Unit::Image, units, bytes, pass }
+    let case = |operation, pass| Case {
+        operation,
+        implementation: CAIRN,
+        input: REAL,
+        unit: Unit::Image,
+        units,
+        bytes,
+        pass,
     };
     cases.push(case("CIF encode", Box::new(move || encode_all(&paths))));
     cases.push(case("CIF decode", Box::new(move || decode_all(&records))));
@@ -60,7 +66,8 @@ fn check(paths: &[Paths<'_>], records: &Records) {
         let decoder = Decoder::strict(record, &mut slots).expect("a map of the encoder");
         let mut expected = paths.modules().into_iter();
         for image in decoder {
-            let (image, expected) = (image.expect("a map of the encoder").module, expected.next().expect("no more"));
+            let (image, expected) =
+                (image.expect("a map of the encoder").module, expected.next().expect("no more"));
             let path: Option<Vec<u8>> = image.path.map(|path| path.bytes().collect());
             assert_eq!(path.as_deref(), expected.path, "CIF does not round-trip");
             assert_eq!((image.base, image.end), (expected.base, expected.end), "CIF does not round-trip");

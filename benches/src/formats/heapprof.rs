@@ -31,7 +31,8 @@ pub(crate) fn add<'a>(inputs: &'a Inputs, cases: &mut Vec<Case<'a>>) {
     let heap = heap(stacks, writer);
     let found = Search::robust(LAYOUT).blocks(&heap).count();
     assert_eq!(found, stacks.len(), "the search misses blocks");
-    let searches = [("heapprof search", Search::robust(LAYOUT)), ("heapprof search compat", Search::compat(LAYOUT))];
+    let searches =
+        [("heapprof search", Search::robust(LAYOUT)), ("heapprof search compat", Search::compat(LAYOUT))];
     for (operation, search) in searches {
         let heap = heap.clone();
         cases.push(Case {

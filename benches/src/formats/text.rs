@@ -27,19 +27,35 @@ pub(crate) fn add<'a>(inputs: &'a Inputs, cases: &mut Vec<Case<'a>>) {
     assert_eq!(parse_compressed(&compressed), parse_decoded(&decoded), "the two texts differ");
 
     let (compressed_bytes, decoded_bytes) = (compressed.bytes(), decoded.bytes());
-    let case = |operation, implementation, bytes, pass| {
-        Case { operation, implementation, input: LOW, unit: Unit::Frame, units: stacks.frames(), bytes, pass }
+    let case = |operation, implementation, bytes, pass| Case {
+        operation,
+        implementation,
+        input: LOW,
+        unit: Unit::Frame,
+        units: stacks.frames(),
+        bytes,
+        pass,
     };
     if let Ok(peer) = inputs.peer.as_ref() {
         let (written, texts) = (blobs.clone(), base64_of(&blobs));
         let write = move || peer_write(peer, &written);
         cases.push(case("~m# line write", PEER, compressed_bytes, Box::new(write)));
-        cases.push(case("~m# line to blob", PEER, compressed_bytes, Box::new(move || peer_read(peer, &texts))));
+        cases.push(case(
+            "~m# line to blob",
+            PEER,
+            compressed_bytes,
+            Box::new(move || peer_read(peer, &texts)),
+        ));
     }
     let to_blob = compressed.clone();
     cases.push(case("~m# line write", CAIRN, compressed_bytes, Box::new(move || write_compressed(&blobs))));
     cases.push(case("~m# line to blob", CAIRN, compressed_bytes, Box::new(move || find_blobs(&to_blob))));
-    cases.push(case("~m# line decode", CAIRN, compressed_bytes, Box::new(move || parse_compressed(&compressed))));
+    cases.push(case(
+        "~m# line decode",
+        CAIRN,
+        compressed_bytes,
+        Box::new(move || parse_compressed(&compressed)),
+    ));
     cases.push(case("~b# line write", CAIRN, decoded_bytes, Box::new(|| write_decoded(stacks))));
     cases.push(case("~b# line parse", CAIRN, decoded_bytes, Box::new(move || parse_decoded(&decoded))));
 }

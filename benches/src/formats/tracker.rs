@@ -24,7 +24,8 @@ struct Source<'a> {
 }
 
 pub(crate) fn add<'a>(inputs: &'a Inputs, cases: &mut Vec<Case<'a>>) {
-    let source = |program: &'a Program| Source { program, stacks: program.stacks.innermost(MAX_STACK_ADDRESSES) };
+    let source =
+        |program: &'a Program| Source { program, stacks: program.stacks.innermost(MAX_STACK_ADDRESSES) };
     let sources: Vec<Source<'_>> = inputs.programs.iter().map(source).collect();
     let recordings = || {
         let mut recordings = Records::default();
@@ -35,8 +36,14 @@ pub(crate) fn add<'a>(inputs: &'a Inputs, cases: &mut Vec<Case<'a>>) {
     let units = sources.iter().map(|source| source.stacks.frames()).sum();
     let bytes = read.bytes();
     check(&sources, &read);
-    let case = |operation, pass| {
-        Case { operation, implementation: CAIRN, input: REAL, unit: Unit::Frame, units, bytes, pass }
+    let case = |operation, pass| Case {
+        operation,
+        implementation: CAIRN,
+        input: REAL,
+        unit: Unit::Frame,
+        units,
+        bytes,
+        pass,
     };
     cases.push(case("tracker write", Box::new(move || write_all(&sources))));
     cases.push(case("tracker read", Box::new(move || read_all(&read))));

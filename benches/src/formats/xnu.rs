@@ -19,7 +19,9 @@ pub(crate) fn add<'a>(inputs: &'a Inputs, cases: &mut Vec<Case<'a>>) {
         let mut records = Records::default();
         for stack in stacks.iter() {
             records.push(|sink| {
-                Packer::new(packing).encode(stack.addresses.iter().copied(), sink).expect("addresses in reach");
+                Packer::new(packing)
+                    .encode(stack.addresses.iter().copied(), sink)
+                    .expect("addresses in reach");
             });
         }
         for (stack, record) in stacks.iter().zip(records.iter()) {
@@ -27,8 +29,14 @@ pub(crate) fn add<'a>(inputs: &'a Inputs, cases: &mut Vec<Case<'a>>) {
             assert!(unpacked.eq(stack.addresses.iter().copied()), "XNU packing does not round-trip");
         }
         let bytes = records.bytes();
-        let case = |operation, pass| {
-            Case { operation, implementation: CAIRN, input, unit: Unit::Frame, units: stacks.frames(), bytes, pass }
+        let case = |operation, pass| Case {
+            operation,
+            implementation: CAIRN,
+            input,
+            unit: Unit::Frame,
+            units: stacks.frames(),
+            bytes,
+            pass,
         };
         cases.push(case(pack_name, Box::new(move || pack_all(stacks, packing))));
         cases.push(case(unpack_name, Box::new(move || unpack_all(&records, packing))));
