@@ -3,7 +3,7 @@
 use cairn_format::cbf::{DecodeError, Decoder, Dialect, Rules, encode};
 use cairn_format::{AbsoluteAddress, CountingSink, Frame, SliceSink, WordSize};
 
-use super::{CAIRN, Inputs, LOW, REAL, fold};
+use super::{CAIRN, Inputs, LOW, REAL, fold, used};
 use crate::corpus::Stacks;
 use crate::measure::{Case, Unit};
 use crate::plain_cbf;
@@ -80,7 +80,7 @@ fn encode_all(stacks: &Stacks) -> u64 {
         let mut sink = SliceSink::new(&mut buffer);
         encode(frames(stack.addresses), WordSize::Bits64, Dialect::Strict, &mut sink)
             .expect("room for a record");
-        written += sink.written().len() as u64;
+        written += used(sink.written());
     }
     written
 }
@@ -92,7 +92,7 @@ fn plain_encoder(stacks: &Stacks) -> impl FnMut() -> u64 {
         for stack in stacks.iter() {
             buffer.clear();
             plain_cbf::encode(stack.addresses, &mut buffer);
-            written += buffer.len() as u64;
+            written += used(&buffer);
         }
         written
     }

@@ -3,7 +3,7 @@
 use cairn_format::cif::{Decoder, DecoderSlot, Dialect, EncoderSlot, ImageMap, encode};
 use cairn_format::{AbsoluteAddress, Module, SliceSink, WordSize};
 
-use super::{CAIRN, Inputs, REAL, fold};
+use super::{CAIRN, Inputs, REAL, fold, used};
 use crate::corpus::Program;
 use crate::measure::{Case, Unit};
 use crate::records::{GrowingSink, Records};
@@ -83,7 +83,7 @@ fn encode_all(paths: &[Paths<'_>]) -> u64 {
     for paths in paths {
         let mut sink = SliceSink::new(&mut buffer);
         encode_one(&paths.modules(), &mut sink);
-        written += sink.written().len() as u64;
+        written += used(sink.written());
     }
     written
 }

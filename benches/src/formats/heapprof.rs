@@ -3,7 +3,7 @@
 use cairn_format::heapprof::{HeaderWriter, Layout, Search};
 use cairn_format::{AbsoluteAddress, SliceSink};
 
-use super::{CAIRN, Inputs, REAL, fold};
+use super::{CAIRN, Inputs, REAL, fold, used};
 use crate::corpus::{Stack, Stacks};
 use crate::measure::{Case, Unit};
 
@@ -57,7 +57,7 @@ fn write_all(stacks: &Stacks, writer: HeaderWriter) -> u64 {
     for stack in stacks.iter() {
         let mut sink = SliceSink::new(&mut buffer);
         writer.encode(stack.requested_bytes, kept(stack), &mut sink).expect("room for a header");
-        written += sink.written().len() as u64;
+        written += used(sink.written());
     }
     written
 }

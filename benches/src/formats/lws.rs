@@ -6,7 +6,7 @@
 use cairn_format::lws::{BLOB_BUFFER_BYTES, decode, encode};
 use cairn_format::{SliceSink, WordSize};
 
-use super::{CAIRN, Inputs, LOW, REAL, fold};
+use super::{CAIRN, Inputs, LOW, REAL, fold, used};
 use crate::corpus::{Stack, Stacks};
 use crate::lws_reference::{Decoded, LwsReference};
 use crate::measure::{Case, Unit};
@@ -80,7 +80,12 @@ fn check_peer(peer: &LwsReference, stacks: &Stacks, records: &Records) {
 
 fn encode_all(stacks: &Stacks) -> u64 {
     let mut buffer = [0; BLOB_BUFFER_BYTES];
-    stacks.iter().map(|stack| encode_one(stack, &mut buffer) as u64).sum()
+    let mut written = 0;
+    for stack in stacks.iter() {
+        let length = encode_one(stack, &mut buffer);
+        written += used(&buffer[..length]);
+    }
+    written
 }
 
 fn peer_encode_all(peer: &LwsReference, stacks: &Stacks) -> u64 {

@@ -3,7 +3,7 @@
 use cairn_format::lws::{self, log_line};
 use cairn_format::{SliceSink, WordSize};
 
-use super::{CAIRN, Inputs, LOW, fold};
+use super::{CAIRN, Inputs, LOW, fold, used};
 use crate::corpus::Stacks;
 use crate::lws_reference::LwsReference;
 use crate::measure::{Case, Unit};
@@ -88,7 +88,7 @@ fn write_compressed(blobs: &Records) -> u64 {
     for blob in blobs.iter() {
         let mut sink = SliceSink::new(&mut buffer);
         log_line::write_compressed(blob, &mut sink).expect("room for a line");
-        written += sink.written().len() as u64;
+        written += used(sink.written());
     }
     written
 }
@@ -100,7 +100,7 @@ fn find_blobs(lines: &Records) -> u64 {
         for mark in log_line::marks(line) {
             let log_line::Mark::Compressed(text) = mark else { panic!("not a line of the writer") };
             let blob = text.bytes(&mut buffer).expect("a line of the writer");
-            checksum = fold(checksum, blob.len() as u64);
+            checksum = fold(checksum, used(blob));
         }
     }
     checksum
@@ -128,7 +128,7 @@ fn write_decoded(stacks: &Stacks) -> u64 {
         let mut sink = SliceSink::new(&mut buffer);
         let addresses = stack.addresses.iter().copied();
         log_line::write_decoded(stack.requested_bytes, addresses, &mut sink).expect("room for a line");
-        written += sink.written().len() as u64;
+        written += used(sink.written());
     }
     written
 }

@@ -5,7 +5,7 @@ use cairn_format::tracker::{
 };
 use cairn_format::{AbsoluteAddress, Sink, SliceSink};
 
-use super::{CAIRN, Inputs, REAL, fold};
+use super::{CAIRN, Inputs, REAL, fold, used};
 use crate::corpus::{Program, Stacks};
 use crate::measure::{Case, Unit};
 use crate::records::Records;
@@ -81,7 +81,7 @@ fn write_all(sources: &[Source<'_>]) -> u64 {
     for source in sources {
         let mut sink = SliceSink::new(&mut buffer);
         write(source, &mut sink);
-        written += sink.written().len() as u64;
+        written += used(sink.written());
     }
     written
 }

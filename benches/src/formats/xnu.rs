@@ -3,7 +3,7 @@
 use cairn_format::AbsoluteAddress;
 use cairn_format::xnu::{Packer, Packing, unpack};
 
-use super::{CAIRN, Inputs, LOW, REAL, fold};
+use super::{CAIRN, Inputs, LOW, REAL, fold, used};
 use crate::corpus::Stacks;
 use crate::measure::{Case, Unit};
 use crate::records::Records;
@@ -45,10 +45,13 @@ pub(crate) fn add<'a>(inputs: &'a Inputs, cases: &mut Vec<Case<'a>>) {
 
 fn pack_all(stacks: &Stacks, packing: Packing) -> u64 {
     let mut buffer = [0; 8 * 512];
-    let pack = |stack: &[AbsoluteAddress], buffer: &mut [u8]| {
-        Packer::new(packing).pack(stack.iter().copied(), buffer).expect("addresses in reach").size_bytes
-    };
-    stacks.iter().map(|stack| pack(stack.addresses, &mut buffer) as u64).sum()
+    let mut written = 0;
+    for stack in stacks.iter() {
+        let addresses = stack.addresses.iter().copied();
+        let packed = Packer::new(packing).pack(addresses, &mut buffer).expect("addresses in reach");
+        written += used(&buffer[..packed.size_bytes]);
+    }
+    written
 }
 
 fn unpack_all(records: &Records, packing: Packing) -> u64 {

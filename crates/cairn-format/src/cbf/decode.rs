@@ -183,11 +183,14 @@ impl<'a> Decoder<'a> {
     }
 
     /// The next frame where the fast way does not lead.
+    ///
+    /// By value, so that the address of a decoder never leaves the loop over it: then its cursor can stay in registers.
     #[inline(never)]
-    fn next_slowly(&mut self) -> Option<Result<Frame, DecodeError>> {
+    fn next_slowly(mut self) -> (Self, Option<Result<Frame, DecodeError>>) {
         if self.repeats > 0 {
             self.repeats -= 1;
-            return Some(Ok(self.last_frame()));
+            let last = self.last_frame();
+            return (self, Some(Ok(last)));
         }
         let item = self.instruction();
         if let Some(Ok((_, count))) = item {
@@ -196,7 +199,7 @@ impl<'a> Decoder<'a> {
         if self.repeats > 0 {
             self.cursor.close_fast_way();
         }
-        Some(item?.map(|(frame, _)| frame))
+        (self, item.map(|item| item.map(|(frame, _)| frame)))
     }
 
     /// The next instruction, whatever it is: a frame and how often it comes in a row.
@@ -361,11 +364,12 @@ impl Iterator for Decoder<'_> {
             self.stop_reading(Stage::Done);
             return None;
         }
-        self.next_slowly()
+        let (decoder, item) = self.clone().next_slowly();
+        *self = decoder;
+        item
     }
 
-    /// A loop over plain addresses has nothing else in it here: its cursor is a local one and stays in registers. The
-    /// cursor of a `for` loop cannot, because the slow way takes the decoder's address.
+    /// Plain addresses in an inner loop with nothing else in it, which compilers handle better than all in one.
     fn fold<B, F: FnMut(B, Self::Item) -> B>(mut self, init: B, mut f: F) -> B {
         let mut result = init;
         loop {
@@ -377,7 +381,9 @@ impl Iterator for Decoder<'_> {
                 return result;
             }
             self.cursor = cursor;
-            match self.next_slowly() {
+            let (decoder, item) = self.next_slowly();
+            self = decoder;
+            match item {
                 Some(item) => result = f(result, item),
                 None => return result,
             }
