@@ -1,7 +1,7 @@
 //! What the formats cost on real stacks, measured against peers in the same run.
 //!
 //! ```text
-//! cargo run --release -p cairn-benches -- formats
+//! cargo xtask bench formats
 //! ```
 //!
 //! `benchmarks/README.md` explains the figures; `benchmarks/record/` keeps them with the machine and the command.
@@ -25,7 +25,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 const HELP: &str = "\
-Usage: cairn-benches COMMAND
+Usage: cargo xtask bench COMMAND
 
   formats                      ns and bytes per frame of every format on the corpus, as Markdown
   instructions                 instructions per frame of the CBF and lws loops, counted by valgrind's callgrind
@@ -69,11 +69,11 @@ fn main() -> ExitCode {
 fn run_loop(id: &str, passes: &str) -> Result<(), String> {
     let passes: u32 = passes.parse().map_err(|_| format!("{passes}: not a number of passes"))?;
     let inputs = formats::Inputs::load()?;
-    let mut cases = formats::cases(&inputs);
     if id == "list" {
-        cases.iter().for_each(|case| println!("{}", case.id()));
+        formats::cases(&inputs).iter().for_each(|case| println!("{}", case.id()));
         return Ok(());
     }
+    let mut cases = formats::cases_of_format(&inputs, id);
     let case = cases.iter_mut().find(|case| case.id() == id);
     let case = case.ok_or_else(|| format!("{id}: no such case; `loop list 0` names them"))?;
     let mut checksum = 0_u64;

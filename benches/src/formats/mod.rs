@@ -50,16 +50,32 @@ impl Inputs {
     }
 }
 
+/// Adds the cases of one format.
+type Add = for<'a> fn(&'a Inputs, &mut Vec<Case<'a>>);
+
+/// The formats, by how the names of their operations begin.
+const FORMATS: [(&str, Add); 7] = [
+    ("cbf", cbf::add),
+    ("lws", lws::add),
+    ("~", text::add),
+    ("cif", cif::add),
+    ("xnu", xnu::add),
+    ("heapprof", heapprof::add),
+    ("tracker", tracker::add),
+];
+
 /// All cases, those of one operation side by side.
 pub(crate) fn cases(inputs: &Inputs) -> Vec<Case<'_>> {
+    cases_of_format(inputs, "")
+}
+
+/// The cases of the format that `id` is about; all of them if it is empty. Setting up the others takes longer than one
+/// case runs.
+pub(crate) fn cases_of_format<'a>(inputs: &'a Inputs, id: &str) -> Vec<Case<'a>> {
     let mut cases = Vec::new();
-    cbf::add(inputs, &mut cases);
-    lws::add(inputs, &mut cases);
-    text::add(inputs, &mut cases);
-    cif::add(inputs, &mut cases);
-    xnu::add(inputs, &mut cases);
-    heapprof::add(inputs, &mut cases);
-    tracker::add(inputs, &mut cases);
+    for (_, add) in FORMATS.iter().filter(|(name, _)| id.is_empty() || id.starts_with(name)) {
+        add(inputs, &mut cases);
+    }
     cases
 }
 
