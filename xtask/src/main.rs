@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "chores talk to whoever started them")]
 
+mod bench;
 mod cargo_chores;
 mod check_rooms;
 mod ci;
@@ -46,6 +47,11 @@ const CHORES: &[Chore] = &[
         name: "fuzz-smoke",
         run: fuzz_smoke::run,
         help: "[--seconds N] [target...]: run each fuzz target for a few seconds on its corpus",
+    },
+    Chore {
+        name: "bench",
+        run: bench::run_benches,
+        help: "formats | instructions | code-size: what the formats cost, as benchmarks/README.md tells",
     },
     Chore { name: "test", run: cargo_chores::test, help: "cargo test --workspace" },
     Chore { name: "help", run: help, help: "this list" },

@@ -160,7 +160,8 @@ impl<'a> BitReader<'a> {
     #[inline]
     pub fn window(&self) -> u64 {
         let byte = (self.position_bits / 8) as usize;
-        let word = match self.bytes.get(byte..).unwrap_or_default().first_chunk() {
+        let chunk = self.bytes.get(byte..byte.saturating_add(8)).and_then(|bytes| bytes.first_chunk());
+        let word = match chunk {
             Some(chunk) => u64::from_be_bytes(*chunk),
             None => self.last_window(byte),
         };
@@ -168,7 +169,6 @@ impl<'a> BitReader<'a> {
     }
 
     /// The bytes from `byte` on, when fewer than eight are left.
-    #[inline]
     fn last_window(&self, byte: usize) -> u64 {
         match self.bytes.last_chunk() {
             Some(chunk) => {

@@ -1,4 +1,4 @@
-//! The fast way through a record: plain addresses with one load each, no loop, no branch on their length.
+//! The fast way through a record: plain addresses, no loop, few branches.
 //!
 //! Nearly every instruction of a real stack is a relative return address. [`Cursor`] knows these and says `None` to
 //! everything else (another instruction, a relative first address, an operand wider than the word, an error, the end),
@@ -10,56 +10,95 @@ use crate::{AbsoluteAddress, Frame, WordSize};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cursor<'a> {
     input: &'a [u8],
-    /// The end of `input`, from the next instruction.
+    /// The end of `input`, from the next instruction. Empty while the fast way is closed: see `held_back`.
     rest: &'a [u8],
+    /// What would be `rest`, kept out of sight of the fast way while no relative address is allowed, while repeats are
+    /// owed, or for good when the word is narrow. So the fast way needs no test for all that.
+    held_back: &'a [u8],
     /// The last address; relative operands count from it.
     base: u64,
     /// Cuts an address to the word.
     word_mask: u64,
     /// The instruction of the last frame; 0 when there is none yet.
     pub(super) last_opcode: u8,
-    /// The bits of [`CLASS`] that keep the next instruction from the fast way.
-    declined: u8,
+    /// The bit of an opcode that says more operand bytes than a 32-bit word has; 0 if the word has 64.
+    too_wide: u8,
+    /// 16 bits: the fast way takes operands of three and four bytes without a look at the word.
+    word_is_narrow: bool,
+    /// There is a base for relative addresses, as far as the slow way knows.
+    address_seen: bool,
 }
 
-/// What can keep an instruction from the fast way, as bits: looked up, one test does for two instructions.
-static CLASS: [u8; 256] = {
-    let mut class = [NO_ADDRESS; 256];
-    let mut opcode = 0x10;
-    while opcode < 0x40 {
-        let operand_code = opcode as u8 & OPERAND_CODE;
-        class[opcode] = if opcode & 0x08 == 0 { RELATIVE | operand_code } else { operand_code };
-        opcode += 1;
-    }
-    class
-};
+/// The bit of an address instruction that says its operand does not count from the last address.
+const ABSOLUTE: u8 = 0x08;
 
-const NO_ADDRESS: u8 = 0x80;
-const RELATIVE: u8 = 0x08;
-/// The operand length less one. Compared by bits too: those of words are 1, 3 and 7.
+/// The bits of an address instruction that hold the operand length less one.
 const OPERAND_CODE: u8 = 0x07;
+
+#[inline(always)]
+const fn is_address(opcode: u8) -> bool {
+    matches!(opcode, 0x10..=0x3f)
+}
 
 impl<'a> Cursor<'a> {
     /// Behind the info byte of `input`.
+    #[inline]
     pub(super) fn new(input: &'a [u8], word_size: WordSize) -> Self {
-        Self {
+        let mut cursor = Self {
             input,
             rest: input.get(1..).unwrap_or_default(),
+            held_back: &[],
             base: 0,
             word_mask: word_size.max_address(),
             last_opcode: 0,
-            declined: NO_ADDRESS | RELATIVE | OPERAND_CODE & !(word_size.bytes() as u8 - 1),
+            too_wide: if matches!(word_size, WordSize::Bits64) { 0 } else { 0x04 },
+            word_is_narrow: matches!(word_size, WordSize::Bits16),
+            address_seen: false,
+        };
+        cursor.leave_slow_way();
+        cursor
+    }
+
+    /// Brings back what was held back from the fast way.
+    pub(super) fn enter_slow_way(&mut self) {
+        if self.rest.is_empty() {
+            self.rest = core::mem::take(&mut self.held_back);
+        }
+        self.address_seen |= is_address(self.last_opcode);
+    }
+
+    /// Opens the fast way again, if no address there can be one that only the slow way may judge.
+    #[inline]
+    pub(super) fn leave_slow_way(&mut self) {
+        let is_absolute = |opcode: u8| is_address(opcode) && opcode & ABSOLUTE != 0;
+        let has_base = self.address_seen || self.rest.first().is_some_and(|&opcode| is_absolute(opcode));
+        if self.word_is_narrow || !has_base {
+            self.close_fast_way();
         }
     }
 
-    /// Offset of the next instruction.
+    /// Leaves nothing to the fast way until the slow way was entered and left.
+    #[inline]
+    pub(super) fn close_fast_way(&mut self) {
+        if !self.rest.is_empty() {
+            self.held_back = core::mem::take(&mut self.rest);
+        }
+    }
+
+    /// Offset of the next instruction, on the slow way.
     pub(super) const fn position(&self) -> usize {
         self.input.len() - self.rest.len()
     }
 
     /// No address was read so far, so a relative one has nothing to relate to.
     pub(super) const fn is_before_first_address(&self) -> bool {
-        self.declined & RELATIVE != 0
+        !self.address_seen
+    }
+
+    /// Nothing is left but one `end`: how a good record ends.
+    #[inline]
+    pub(super) const fn is_at_last_end(&self) -> bool {
+        matches!(self.rest, [0x00])
     }
 
     pub(super) const fn is_empty(&self) -> bool {
@@ -74,79 +113,72 @@ impl<'a> Cursor<'a> {
     }
 
     /// Nothing more is to be read.
+    #[inline]
     pub(super) fn stop(&mut self) {
         self.rest = &[];
-    }
-
-    /// The next two instructions, if both are plain addresses and 18 bytes are left:
-    ///
-    /// ```text
-    /// | opcode | operand, 1..=6 bytes | opcode | operand, 1..=8 bytes | ...
-    /// | both opcodes lie in these 8 bytes          |
-    /// ```
-    ///
-    /// An instruction says where the next begins, so a loop over single ones waits for a load in each round, 7 cycles in
-    /// all. Two opcodes in one load need 11. Three would win less than their code costs.
-    #[inline(always)]
-    pub(super) fn pair(&mut self) -> Option<(Frame, Frame)> {
-        let window: &[u8; 18] = self.rest.first_chunk()?;
-        let opcodes = u64::from_le_bytes(*window.first_chunk()?);
-        let first_opcode = opcodes as u8;
-        let first_code = usize::from(first_opcode & OPERAND_CODE);
-        // Behind a longer first operand this is 0, which is no address.
-        let second_opcode = (opcodes >> 16 >> (8 * first_code)) as u8;
-        let second_code = usize::from(second_opcode & OPERAND_CODE);
-        let first_class = CLASS[usize::from(first_opcode)];
-        let second_class = CLASS[usize::from(second_opcode)];
-        if first_class & self.declined | second_class & (self.declined & !RELATIVE) != 0 {
-            return None;
-        }
-        // No length has to be checked here: 18 bytes are enough for any two instructions.
-        let first_operand = window.get(1..9)?.try_into().ok()?;
-        let second_operand = window.get(first_code + 3..first_code + 11)?.try_into().ok()?;
-        let first = self.leading(first_opcode, first_operand);
-        let second = self.leading(second_opcode, second_operand);
-        self.rest = self.rest.get(first_code + second_code + 4..)?;
-        Some((first, second))
+        self.held_back = &[];
     }
 
     /// The next instruction, if it is a plain address.
+    ///
+    /// An instruction says where the next begins. Computed, that takes a load and two steps, 7 cycles a frame, and the
+    /// processor can do nothing else meanwhile. Five of six instructions in real stacks are a return address relative
+    /// by three, two or four bytes, in this order of frequency. For these the length is a branch, which the processor
+    /// predicts and runs past. It is wrong now and then, yet that costs less than waiting.
     #[inline(always)]
-    pub(super) fn single(&mut self) -> Option<Frame> {
-        let opcode = *self.rest.first()?;
-        if CLASS[usize::from(opcode)] & self.declined != 0 {
+    pub(super) fn address(&mut self) -> Option<Frame> {
+        let (&opcode, operand) = self.rest.split_first()?;
+        if opcode == 0x22 {
+            let (&[a, b, c], rest) = operand.split_first_chunk()?;
+            self.rest = rest;
+            return Some(self.moved(0x22, i64::from(i32::from_be_bytes([a, b, c, 0]) >> 8)));
+        }
+        if opcode == 0x21 {
+            let (&operand, rest) = operand.split_first_chunk()?;
+            self.rest = rest;
+            return Some(self.moved(0x21, i64::from(i16::from_be_bytes(operand))));
+        }
+        if opcode == 0x23 {
+            let (&operand, rest) = operand.split_first_chunk()?;
+            self.rest = rest;
+            return Some(self.moved(0x23, i64::from(i32::from_be_bytes(operand))));
+        }
+        self.address_of_any_length(opcode, operand)
+    }
+
+    /// The address instruction `opcode`, without a branch on its length. `operand` is what follows it.
+    #[inline(always)]
+    fn address_of_any_length(&mut self, opcode: u8, operand: &'a [u8]) -> Option<Frame> {
+        if !is_address(opcode) || opcode & self.too_wide != 0 {
             return None;
         }
-        // The eight bytes that END with the operand: unlike the eight that begin with it, they are there for all but
-        // the first few bytes of a record, however short the record is.
-        let length = 2 + usize::from(opcode & 0x07);
-        let after = self.rest.get(length..)?;
-        let window: &[u8; 8] = self.input.get(..self.input.len() - after.len())?.last_chunk()?;
+        let after = operand.get(1 + usize::from(opcode & OPERAND_CODE)..)?;
+        let unused_bits = 56 - 8 * u32::from(opcode & OPERAND_CODE);
+        let operand = match operand.first_chunk::<8>() {
+            Some(window) => i64::from_be_bytes(*window) >> unused_bits,
+            // Close to the end: the eight bytes that end with the operand.
+            None => {
+                let window = self.input.get(..self.input.len() - after.len())?.last_chunk()?;
+                i64::from_be_bytes(*window) << unused_bits >> unused_bits
+            }
+        };
         self.rest = after;
-        Some(self.computed(opcode, u64::from_be_bytes(*window)))
+        Some(self.moved(opcode, operand))
     }
 
-    /// The frame of an address instruction whose operand is the first bytes of `window`.
-    #[inline(always)]
-    fn leading(&mut self, opcode: u8, window: &[u8; 8]) -> Frame {
-        let operand = i64::from_be_bytes(*window) >> (56 - 8 * u32::from(opcode & 0x07));
-        self.moved(opcode, operand)
-    }
-
-    /// The frame of an address instruction whose operand is the low bytes of `window`.
-    #[inline(always)]
+    /// The frame of an address instruction whose operand is the low bytes of `window`, on the slow way.
     pub(super) fn computed(&mut self, opcode: u8, window: u64) -> Frame {
-        let unused_bits = 56 - 8 * u32::from(opcode & 0x07);
+        let unused_bits = 56 - 8 * u32::from(opcode & OPERAND_CODE);
+        self.address_seen = true;
         self.moved(opcode, (window << unused_bits) as i64 >> unused_bits)
     }
 
     /// The frame of an address instruction with this operand.
     #[inline(always)]
     fn moved(&mut self, opcode: u8, operand: i64) -> Frame {
-        let base = if opcode & 0x08 == 0 { self.base } else { 0 };
+        let base = if opcode & ABSOLUTE == 0 { self.base } else { 0 };
         self.base = base.wrapping_add_signed(operand) & self.word_mask;
         self.last_opcode = opcode;
-        self.declined &= !RELATIVE;
         self.last_address()
     }
 

@@ -91,6 +91,8 @@ enum Stage {
 /// Repeats are expanded one frame at a time, and a few bytes can claim 2^63 of them: take as many as are wanted, or use
 /// [`runs`](Self::runs), which costs no more than the record is long. After an error the iterator ends.
 ///
+/// Adapters that take all frames (`for_each`, `fold`, `extend`, `map` before them) are somewhat faster than a `for` loop.
+///
 /// ```
 /// use cairn_format::cbf::{Decoder, End, Rules};
 /// use cairn_format::{AbsoluteAddress, Frame};
@@ -118,26 +120,35 @@ pub struct Decoder<'a> {
 impl<'a> Decoder<'a> {
     /// A decoder of the record that is `input`. Reads the info byte; if that is bad, the first item is the error.
     #[must_use]
+    #[inline]
     pub fn new(input: &'a [u8], rules: Rules) -> Self {
-        let header = match input.first() {
-            Some(&info) => read_info_byte(info),
-            None => Err(DecodeErrorKind::Empty),
-        };
-        let mut decoder = Self {
-            cursor: Cursor::new(input, header.unwrap_or(WordSize::Bits64)),
+        match input.first().map(|&info| read_info_byte(info)) {
+            Some(Ok(word_size)) => Self::behind_info_byte(input, Some(word_size), rules),
+            Some(Err(kind)) => Self::refused(input, kind, rules),
+            None => Self::refused(input, DecodeErrorKind::Empty, rules),
+        }
+    }
+
+    #[inline]
+    fn behind_info_byte(input: &'a [u8], word_size: Option<WordSize>, rules: Rules) -> Self {
+        Self {
+            cursor: Cursor::new(input, word_size.unwrap_or(WordSize::Bits64)),
             omitted: 0,
             repeats: 0,
-            word_size: header.ok(),
+            word_size,
             rules,
             stage: Stage::Reading,
             end: End::None,
             findings: Findings::default(),
-        };
-        if let Err(kind) = header {
-            let error = DecodeError { offset: 0, kind };
-            decoder.stop_reading(if rules.tolerant { Stage::Done } else { Stage::Failed(error) });
-            decoder.findings.stopped_by = rules.tolerant.then_some(error);
         }
+    }
+
+    #[cold]
+    fn refused(input: &'a [u8], kind: DecodeErrorKind, rules: Rules) -> Self {
+        let mut decoder = Self::behind_info_byte(input, None, rules);
+        let error = DecodeError { offset: 0, kind };
+        decoder.stop_reading(if rules.tolerant { Stage::Done } else { Stage::Failed(error) });
+        decoder.findings.stopped_by = rules.tolerant.then_some(error);
         decoder
     }
 
@@ -171,17 +182,39 @@ impl<'a> Decoder<'a> {
         if self.cursor.last_opcode < 0x40 { self.cursor.last_address() } else { Frame::Omitted(self.omitted) }
     }
 
-    /// The next instruction, whatever it is: a frame and how often it comes in a row.
+    /// The next frame where the fast way does not lead.
+    ///
+    /// By value, so that the address of a decoder never leaves the loop over it: then its cursor can stay in registers.
     #[inline(never)]
+    fn next_slowly(mut self) -> (Self, Option<Result<Frame, DecodeError>>) {
+        if self.repeats > 0 {
+            self.repeats -= 1;
+            let last = self.last_frame();
+            return (self, Some(Ok(last)));
+        }
+        let item = self.instruction();
+        if let Some(Ok((_, count))) = item {
+            self.repeats = count - 1;
+        }
+        if self.repeats > 0 {
+            self.cursor.close_fast_way();
+        }
+        (self, item.map(|item| item.map(|(frame, _)| frame)))
+    }
+
+    /// The next instruction, whatever it is: a frame and how often it comes in a row.
     fn instruction(&mut self) -> Option<Result<(Frame, u64), DecodeError>> {
-        match self.stage {
+        self.cursor.enter_slow_way();
+        let item = match self.stage {
             Stage::Reading => self.read_instruction(),
             Stage::Failed(error) => {
                 self.stage = Stage::Done;
                 Some(Err(error))
             }
             Stage::Done => None,
-        }
+        };
+        self.cursor.leave_slow_way();
+        item
     }
 
     fn read_instruction(&mut self) -> Option<Result<(Frame, u64), DecodeError>> {
@@ -308,6 +341,7 @@ impl<'a> Decoder<'a> {
     }
 
     /// Closes the fast way too: there is nothing to read at the end of the input.
+    #[inline]
     fn stop_reading(&mut self, stage: Stage) {
         self.stage = stage;
         self.cursor.stop();
@@ -318,48 +352,41 @@ impl Iterator for Decoder<'_> {
     type Item = Result<Frame, DecodeError>;
 
     // Always: as a call, each frame would travel through memory twice, which takes longer than decoding it.
+    // Always: as a call, each frame would travel through memory twice, which takes longer than decoding it.
     #[inline(always)]
     fn next(&mut self) -> Option<Self::Item> {
-        if self.repeats > 0 {
-            self.repeats -= 1;
-            return Some(Ok(self.last_frame()));
-        }
-        if let Some((first, _)) = self.cursor.pair() {
-            // The second is the last frame now, and still to be handed out once.
-            self.repeats = 1;
-            return Some(Ok(first));
-        }
-        if let Some(frame) = self.cursor.single() {
+        // While repeats are owed the fast way is closed, so it needs no test for them.
+        if let Some(frame) = self.cursor.address() {
             return Some(Ok(frame));
         }
-        Some(self.instruction()?.map(|(frame, count)| {
-            self.repeats = count - 1;
-            frame
-        }))
+        if self.cursor.is_at_last_end() {
+            self.end = End::End;
+            self.stop_reading(Stage::Done);
+            return None;
+        }
+        let (decoder, item) = self.clone().next_slowly();
+        *self = decoder;
+        item
     }
 
+    /// Plain addresses in an inner loop with nothing else in it, which compilers handle better than all in one.
     fn fold<B, F: FnMut(B, Self::Item) -> B>(mut self, init: B, mut f: F) -> B {
         let mut result = init;
         loop {
-            let last = self.last_frame();
-            for _ in 0..self.repeats {
-                result = f(result, Ok(last));
-            }
             let mut cursor = self.cursor;
-            loop {
-                if let Some((first, second)) = cursor.pair() {
-                    result = f(result, Ok(first));
-                    result = f(result, Ok(second));
-                } else if let Some(frame) = cursor.single() {
-                    result = f(result, Ok(frame));
-                } else {
-                    break;
-                }
+            while let Some(frame) = cursor.address() {
+                result = f(result, Ok(frame));
+            }
+            if cursor.is_at_last_end() {
+                return result;
             }
             self.cursor = cursor;
-            let Some(item) = self.instruction() else { return result };
-            self.repeats = item.map_or(0, |(_, count)| count - 1);
-            result = f(result, item.map(|(frame, _)| frame));
+            let (decoder, item) = self.next_slowly();
+            self = decoder;
+            match item {
+                Some(item) => result = f(result, item),
+                None => return result,
+            }
         }
     }
 
@@ -440,7 +467,7 @@ impl Iterator for Runs<'_> {
             // The decoder was in the middle of a run when it was turned into this.
             return Some(Ok((decoder.last_frame(), core::mem::take(&mut decoder.repeats))));
         }
-        if let Some(frame) = decoder.cursor.single() {
+        if let Some(frame) = decoder.cursor.address() {
             return Some(Ok((frame, 1)));
         }
         decoder.instruction()

@@ -1,6 +1,7 @@
 //! What can be wrong with a record, and the list of what a lenient decoder passed over.
 
 use core::fmt;
+use core::num::NonZeroUsize;
 
 /// What is wrong with a record, and where.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -99,7 +100,8 @@ const TOLERATED: [DecodeErrorKind; 5] = [
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Findings {
-    offsets: [Option<usize>; TOLERATED.len()],
+    /// None is 0: that is the info byte, of which nothing is tolerated. Small, because each decoder begins with it.
+    offsets: [Option<NonZeroUsize>; TOLERATED.len()],
     pub(super) stopped_by: Option<DecodeError>,
 }
 
@@ -126,14 +128,14 @@ impl Findings {
     pub fn iter(&self) -> impl Iterator<Item = DecodeError> + use<> {
         let tolerated = TOLERATED.into_iter().zip(self.offsets);
         tolerated
-            .filter_map(|(kind, offset)| Some(DecodeError { offset: offset?, kind }))
+            .filter_map(|(kind, offset)| Some(DecodeError { offset: offset?.get(), kind }))
             .chain(self.stopped_by)
     }
 
     pub(super) fn note(&mut self, error: DecodeError) {
         for (kind, offset) in TOLERATED.iter().zip(&mut self.offsets) {
             if *kind == error.kind {
-                offset.get_or_insert(error.offset);
+                *offset = offset.or(NonZeroUsize::new(error.offset));
             }
         }
     }

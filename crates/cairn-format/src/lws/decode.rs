@@ -161,11 +161,21 @@ impl<'a> Blob<'a> {
     /// Fills a backtrace in its place, because moving its 31 slots costs as much as decoding some.
     #[inline]
     fn decode_to(self, backtrace: &mut Backtrace, word_size: WordSize) -> Result<Ending<'a>, DecodeError> {
-        let mut decoder = self.decoder(word_size)?;
-        while let Some(address) = decoder.next_address()? {
-            backtrace.addresses.push(address);
+        // Not by way of `Decoder`: here the list itself is the history, and the position stays in a register.
+        let mut bits = BitReader::new(self.body);
+        let depth = read_depth(&mut bits)?;
+        let mut suspected_losses = SuspectedLosses::default();
+        let max_address = word_size.max_address();
+        let slots = &mut backtrace.addresses.addresses;
+        for index in 0..depth {
+            let earlier = |index: usize| slots.get(index).map_or(0, |address| address.value());
+            let address = read_item(&mut bits, index, max_address, &mut suspected_losses, earlier)?;
+            if let Some(slot) = slots.get_mut(index as usize) {
+                *slot = AbsoluteAddress::new(address);
+            }
         }
-        let ending = decoder.finish()?;
+        backtrace.addresses.count = depth as usize;
+        let ending = read_ending(bits, suspected_losses)?;
         backtrace.allocation_size_bytes = ending.allocation_size_bytes;
         backtrace.suspected_losses = ending.suspected_losses;
         Ok(ending)
@@ -261,13 +271,13 @@ pub struct Decoder<'a> {
 impl<'a> Decoder<'a> {
     fn new(body: &'a [u8], word_size: WordSize) -> Result<Self, DecodeError> {
         let mut bits = BitReader::new(body);
-        let depth = bits.field(5).ok_or(DecodeError { offset_bits: 0, kind: DecodeErrorKind::CutShort })?;
+        let depth = read_depth(&mut bits)?;
         Ok(Self {
             bits,
             word_size,
             history: [0; HISTORY],
             count: 0,
-            depth: depth as u32,
+            depth,
             suspected_losses: SuspectedLosses::default(),
             failed: None,
         })
@@ -292,18 +302,7 @@ impl<'a> Decoder<'a> {
     /// [`DecodeErrorKind::CutShort`], or what the iterator reported or would have reported.
     pub fn finish(mut self) -> Result<Ending<'a>, DecodeError> {
         while self.next_address()?.is_some() {}
-        let start = self.bits;
-        let window = start.window();
-        let width = top_bits(window, 6) as u32;
-        let size = self.value_behind(7, width, window).ok_or_else(|| cut_short(&start))?;
-        if loss_suspected(size, width) {
-            self.suspected_losses.0 |= 1 << SuspectedLosses::SIZE;
-        }
-        Ok(Ending {
-            allocation_size_bytes: size,
-            suspected_losses: self.suspected_losses,
-            user_fields: self.bits,
-        })
+        read_ending(self.bits, self.suspected_losses)
     }
 
     #[inline]
@@ -314,7 +313,10 @@ impl<'a> Decoder<'a> {
         if self.count >= self.depth {
             return Ok(None);
         }
-        match self.item() {
+        let Self { history, suspected_losses, .. } = self;
+        let max_address = self.word_size.max_address();
+        let earlier = |index: usize| history[index % HISTORY];
+        match read_item(&mut self.bits, self.count, max_address, suspected_losses, earlier) {
             Ok(address) => {
                 self.history[self.count as usize % HISTORY] = address;
                 self.count += 1;
@@ -326,52 +328,90 @@ impl<'a> Decoder<'a> {
             }
         }
     }
+}
 
-    /// Reads one item and returns its address. One window holds the header, and as a rule the value as well.
-    #[inline]
-    fn item(&mut self) -> Result<u64, DecodeError> {
-        let start = self.bits;
-        let window = start.window();
-        let error = |kind| DecodeError { offset_bits: start.position_bits(), kind };
-        if window >> 63 == 0 {
-            let width = (window >> 56 & 63) as u32;
-            let value = self.value_behind(9, width, window).ok_or_else(|| cut_short(&start))?;
-            if value > self.word_size.max_address() {
-                return Err(error(DecodeErrorKind::WiderThanWord { bits: 64 - value.leading_zeros() }));
-            }
-            if loss_suspected(value, width) {
-                self.suspected_losses.0 |= 1 << self.count;
-            }
-            return Ok(value);
-        }
-        let back = (window >> 59 & 7) as u32 + 1;
-        let subtract = window >> 57 & 1 != 0;
-        let width = (window >> 50 & 63) as u32;
-        let distance = self.value_behind(15, width, window).ok_or_else(|| cut_short(&start))?;
-        let base_index = self
-            .count
-            .checked_sub(back)
-            .ok_or_else(|| error(DecodeErrorKind::NoSuchBase { back: back as u8 }))?;
+#[inline]
+fn read_depth(bits: &mut BitReader<'_>) -> Result<u32, DecodeError> {
+    let depth = bits.field(5).ok_or(DecodeError { offset_bits: 0, kind: DecodeErrorKind::CutShort })?;
+    Ok(depth as u32)
+}
+
+/// Reads the size, which stands where `bits` is.
+#[inline]
+fn read_ending<'a>(
+    mut bits: BitReader<'a>,
+    mut suspected_losses: SuspectedLosses,
+) -> Result<Ending<'a>, DecodeError> {
+    let start = bits;
+    let window = start.window();
+    let width = top_bits(window, 6) as u32;
+    let size = value_behind(&mut bits, 7, width, window).ok_or_else(|| cut_short(&start))?;
+    if loss_suspected(size, width) {
+        suspected_losses.0 |= 1 << SuspectedLosses::SIZE;
+    }
+    Ok(Ending { allocation_size_bytes: size, suspected_losses, user_fields: bits })
+}
+
+/// Reads item number `index` and returns its address; `earlier` gives the addresses before it by their number.
+///
+/// One window holds the header, and as a rule the value as well. Literals and deltas mix in a way that no processor
+/// predicts, so there is no branch between them: a literal is a delta that is added to 0.
+#[inline(always)]
+fn read_item(
+    bits: &mut BitReader<'_>,
+    index: u32,
+    max_address: u64,
+    suspected_losses: &mut SuspectedLosses,
+    earlier: impl FnOnce(usize) -> u64,
+) -> Result<u64, DecodeError> {
+    let start_bits = bits.position_bits();
+    let error = |kind| DecodeError { offset_bits: start_bits, kind };
+    let window = bits.window();
+    let is_delta = window >> 63 != 0;
+    // 1 1, back 3 + 1, sign 1 + 1, width 6 + 1: 15 bits.   0 1, width 6 + 1: 9 bits.
+    let header_bits = if is_delta { 15 } else { 9 };
+    let width = (window >> if is_delta { 50 } else { 56 }) as u32 & 63;
+    let value = value_behind(bits, header_bits, width, window).ok_or(error(DecodeErrorKind::CutShort))?;
+
+    let back = (window >> 59 & 7) as u32 + 1;
+    let base_index = index.wrapping_sub(back);
+    if is_delta && back > index {
+        return Err(error(DecodeErrorKind::NoSuchBase { back: back as u8 }));
+    }
+    let delta_mask = u64::from(is_delta).wrapping_neg();
+    let base = earlier(base_index as usize) & delta_mask;
+    let subtract_mask = (window >> 57 & 1).wrapping_neg() & delta_mask;
+    let address = base.wrapping_add((value ^ subtract_mask).wrapping_sub(subtract_mask));
+
+    if width > 32 || suspected_losses.any() {
         // What is uncertain in the base is uncertain in what is reckoned from it.
-        let suspected = self.suspected_losses.0 >> base_index & 1 != 0 || loss_suspected(distance, width);
-        self.suspected_losses.0 |= u32::from(suspected) << self.count;
-        let base = self.history[base_index as usize % HISTORY];
-        let address = if subtract { base.wrapping_sub(distance) } else { base.wrapping_add(distance) };
-        Ok(self.word_size.truncate(address))
+        let base_suspected = is_delta && suspected_losses.0 >> base_index & 1 != 0;
+        suspected_losses.0 |= u32::from(base_suspected || loss_suspected(value, width)) << index;
     }
+    if address > max_address && !is_delta {
+        return Err(error(DecodeErrorKind::WiderThanWord { bits: 64 - address.leading_zeros() }));
+    }
+    Ok(address & max_address)
+}
 
-    /// Reads the value of `width` bits that lies `header_bits` behind the current position, where `window`
-    /// was taken, and moves past its spare bit.
-    #[inline]
-    fn value_behind(&mut self, header_bits: u32, width: u32, window: u64) -> Option<u64> {
-        let mut value_start = self.bits;
-        self.bits.skip(header_bits + width + 1)?;
-        if header_bits + width <= BitReader::WINDOW_BITS {
-            return Some(top_bits(window << header_bits, width));
-        }
-        value_start.skip(header_bits)?;
-        value_start.bits(width)
+/// Reads the value of `width` bits, 63 at most, that lies `header_bits` behind the current position, where `window` was
+/// taken, and moves past its spare bit.
+#[inline(always)]
+fn value_behind(bits: &mut BitReader<'_>, header_bits: u32, width: u32, window: u64) -> Option<u64> {
+    let start = *bits;
+    bits.skip(header_bits + width + 1)?;
+    if header_bits + width > BitReader::WINDOW_BITS {
+        return wide_value_behind(start, header_bits, width);
     }
+    // In two steps, because a shift by 64 is none.
+    Some(window << header_bits >> 1 >> (63 - width))
+}
+
+/// The same for a value that one window does not show.
+#[inline(never)]
+fn wide_value_behind(mut bits: BitReader<'_>, header_bits: u32, width: u32) -> Option<u64> {
+    bits.skip(header_bits)?;
+    bits.bits(width)
 }
 
 impl Iterator for Decoder<'_> {

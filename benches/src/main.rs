@@ -1,0 +1,85 @@
+//! What the formats cost on real stacks, measured against peers in the same run.
+//!
+//! ```text
+//! cargo xtask bench formats
+//! ```
+//!
+//! `benchmarks/README.md` explains the figures; `benchmarks/record/` keeps them with the machine and the command.
+
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program whose output is its purpose")]
+
+mod code_size;
+mod corpus;
+mod formats;
+mod instructions;
+mod lws_reference;
+mod machine;
+mod measure;
+mod plain_cbf;
+mod records;
+mod report;
+mod traces;
+
+use std::env;
+use std::path::Path;
+use std::process::ExitCode;
+
+const HELP: &str = "\
+Usage: cargo xtask bench COMMAND
+
+  formats                      ns and bytes per frame of every format on the corpus, as Markdown
+  instructions                 instructions per frame of the CBF and lws loops, counted by valgrind's callgrind
+  code-size                    text bytes of the encoders for embedded use
+  loop CASE PASSES             run one case so many times (for a profiler); `loop list 0` names the cases
+  traces DIRECTORY             bytes per frame of CBF over full traces
+  pack-corpus TRACES OUTPUT    cut the corpus out of full traces
+
+CAIRN_PEER_LWS_SO=/path/to/library.so adds libwebsockets' C code to the run; see benchmarks/README.md.
+";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let result = match words.as_slice() {
+        ["formats"] => report::formats(),
+        ["instructions"] => report::instructions(),
+        ["code-size"] => code_size::run(),
+        ["loop", case, passes] => run_loop(case, passes),
+        ["traces", directory] => report::traces(Path::new(directory)),
+        ["pack-corpus", traces, output] => traces::pack_corpus(Path::new(traces), Path::new(output)),
+        ["help" | "--help" | "-h"] => {
+            print!("{HELP}");
+            Ok(())
+        }
+        _ => {
+            eprint!("{HELP}");
+            return ExitCode::from(2);
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("cairn-benches: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs one case without a clock.
+fn run_loop(id: &str, passes: &str) -> Result<(), String> {
+    let passes: u32 = passes.parse().map_err(|_| format!("{passes}: not a number of passes"))?;
+    let inputs = formats::Inputs::load()?;
+    if id == "list" {
+        formats::cases(&inputs).iter().for_each(|case| println!("{}", case.id()));
+        return Ok(());
+    }
+    let mut cases = formats::cases_of_format(&inputs, id);
+    let case = cases.iter_mut().find(|case| case.id() == id);
+    let case = case.ok_or_else(|| format!("{id}: no such case; `loop list 0` names them"))?;
+    let mut checksum = 0_u64;
+    for _ in 0..passes {
+        checksum = checksum.wrapping_add((case.pass)());
+    }
+    println!("{id}: {passes} passes over {} {}s, checksum {checksum:#x}", case.units, case.unit.name());
+    Ok(())
+}
