@@ -1,8 +1,70 @@
 //! The words of call stacks, and every byte format cairn reads and writes.
 //!
-//! The crate is the ground floor of cairn and usable on its own: `no_std`, no allocation, no `unsafe`, no dependency. An
-//! encoder writes into any [`Sink`]; a decoder is an iterator over borrowed bytes.
-//! No input, however hostile, makes a decoder panic, allocate, or run longer than its output is asked for.
+//! The crate is the ground floor of cairn and usable on its own: `no_std`, no allocation, no `unsafe`, no dependency. It
+//! runs on a microcontroller and in a shell pipe alike.
+//!
+//! ```
+//! use cairn_format::{AbsoluteAddress, Frame, SliceSink, WordSize, cbf};
+//!
+//! // On the device: a stack becomes a few bytes in a buffer.
+//! let stack = [0x0800_1234, 0x0800_0f42].map(|address| Frame::ReturnAddress(AbsoluteAddress::new(address)));
+//! let mut buffer = [0; 32];
+//! let mut sink = SliceSink::new(&mut buffer);
+//! cbf::encode(stack, WordSize::Bits32, cbf::Dialect::Strict, &mut sink)?;
+//!
+//! // Later, elsewhere: the bytes become a stack.
+//! let frames: Result<Vec<Frame>, _> = cbf::Decoder::new(sink.written(), cbf::Rules::STRICT).collect();
+//! assert_eq!(frames?, stack);
+//! # Ok::<(), Box<dyn core::error::Error>>(())
+//! ```
+//!
+//! # One vocabulary
+//!
+//! A [`Frame`] is a program counter, a return address, an async resume point, a number of omitted frames, or the mark that a
+//! stack goes on unrecorded. A stack is a sequence of frames, innermost first, with a [`WordSize`]. The difference between a
+//! program counter and a return address matters to the very end: a return address is looked up one byte earlier
+//! ([`Frame::lookup_address`]), because the call that it returns to may be the last instruction of its function.
+//!
+//! Addresses have types, by where they are valid: [`AbsoluteAddress`] in a process, [`ModuleOffset`] in a [`Module`],
+//! [`StatedAddress`] in a file's own tables, [`FileOffset`].
+//!
+//! # Which format for what
+//!
+//! | format | module | holds | bytes a frame | made by |
+//! |---|---|---|---|---|
+//! | Compact Backtrace Format | [`cbf`] | all five kinds of frames, any depth | 4.2 | Swift |
+//! | libwebsockets backtrace | [`lws`] | up to 31 return addresses, an allocation size, own bit fields | 4.6 | libwebsockets |
+//! | XNU packing | [`xnu`] | addresses, whole or as distances from the kernel | 8 or 4 | Darwin |
+//! | Compact ImageMap Format | [`cif`] | modules: addresses, build ids, paths | - | Swift |
+//! | Swift's JSON | [`swift_json`] | a stack and its modules, as text | - | Swift |
+//! | heapprof blocks | [`heapprof`] | an allocation's callers, in memory in front of it | 8 | heapprof |
+//! | call-stack-tracker recordings | [`tracker`] | module loads and unloads and stacks, in time | 8 | a Windows tutorial |
+//!
+//! A new program that may choose takes CBF: it is the only one that says where frames are missing. A device that already
+//! prints `~m#` lines keeps doing so. (Bytes a frame: real stacks of thirteen programs, 64-bit addresses.)
+//!
+//! # How the modules are alike
+//!
+//! An encoder writes into any [`Sink`]: a slice, a UART, a file. A decoder is an iterator over borrowed bytes; repeats are
+//! expanded as they are read, because a few bytes may claim 2^63 frames. No input, however hostile, makes a decoder panic,
+//! allocate, or work longer than its output is asked for.
+//!
+//! *Strict* decoders refuse what the format's document does not allow, and say at which byte or bit. *Lenient* ones return
+//! what can be had, with a list of findings, and never fewer frames than the strict ones.
+//!
+//! # Where the published documents are wrong
+//!
+//! Each module ends its introduction with what its documents get wrong; all of it was established by running the
+//! implementations. In short:
+//!
+//! - [`lws`]: every field has a spare bit that the description does not mention, whose content depends on the compiler; the
+//!   documented example does not decode to the line beside it; addresses of 2^31 and more come out damaged.
+//! - [`cbf`]: Swift writes the first address relative and, up to 6.2, no end mark, and its reader then claims that a complete
+//!   stack was cut; older copies of the document reserve the `rep` instruction that every shipped version writes.
+//! - [`cif`]: counts with a useless leading byte, prefix codes cut to too few bytes, framework names that overflow.
+//! - [`xnu`]: the last entry that exactly fits a buffer is written but not counted.
+//! - [`heapprof`]: a stray magic word in user data swallows the block behind it.
+//! - [`tracker`]: a module that takes the place of another keeps the other's range.
 
 #![no_std]
 #![forbid(unsafe_code)]
