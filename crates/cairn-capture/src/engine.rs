@@ -95,7 +95,7 @@ struct Capture<'a> {
 
 /// The shadow need not be the last stack, only one that was: it is rewritten when so many frames had to be followed one
 /// by one, and not for the few that change with every call.
-const FRAMES_OUTSIDE_SHADOW: usize = 6;
+const FRAMES_OUTSIDE_SHADOW: usize = RECORD_CHECKS + 1;
 
 /// Most captures need one; what is not learned now is learned next time.
 const LESSONS: usize = 4;

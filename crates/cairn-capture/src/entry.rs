@@ -32,13 +32,13 @@ pub fn capture() -> Stack {
 pub unsafe fn capture_interrupted(context: *const libc::ucontext_t) -> Stack {
     // SAFETY: by contract.
     let registers = unsafe { registers_of(&*context) };
-    Stack::from_id(match thread::acquire() {
+    Stack::from_id(match thread::acquire(registers.sp()) {
         Access::Whole(state) => {
             // SAFETY: acquired, so nothing else refers to it until the release.
             let thread = unsafe { &mut *state };
             // A stack that cannot be entered is read through the kernel.
             let _ = engine::enter_stack(thread, registers.sp());
-            let memory = OwnMemory { low: thread.low, high: thread.high };
+            let memory = OwnMemory::around(thread, registers.sp());
             let stack = intern_walk(Start::Interrupted(registers), memory, &mut thread.walked);
             // SAFETY: acquired above.
             unsafe { thread::release(state) };
@@ -110,7 +110,7 @@ extern "C" fn cairn_capture_here() -> StackId {
 }
 
 extern "C" fn capture_from(pc: u64, sp: u64, fp: u64) -> StackId {
-    let state = match thread::acquire() {
+    let state = match thread::acquire(sp) {
         Access::Whole(state) => state,
         other => return without_state(other, sp),
     };
@@ -138,8 +138,7 @@ fn without_state(access: Access, sp: u64) -> StackId {
 #[cold]
 #[inline(never)]
 fn whole_walk(thread: &mut ThreadState, sp: u64) -> StackId {
-    let memory = OwnMemory { low: thread.low, high: thread.high };
-    thread.forget_stack();
+    let memory = OwnMemory::around(thread, sp);
     intern_walk(Start::Caller { sp }, memory, &mut thread.walked)
 }
 

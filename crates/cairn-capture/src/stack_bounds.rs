@@ -10,8 +10,9 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 const PAGE_BYTES: u64 = 4096;
 
-/// Stacks that are larger were never seen; beyond it a distance means that this is another stack.
-const MAX_STACK_BYTES: u64 = 1 << 32;
+/// How far a stack may reach beyond what is known of it, each time it is found to be deeper. A larger distance means that
+/// this is another stack.
+const MAX_NEW_BYTES: u64 = 1 << 26;
 
 /// So many pages are probed by one system call (its own limit is 1024).
 const PROBE_PAGES: usize = 32;
@@ -20,12 +21,16 @@ const PROBE_PAGES: usize = 32;
 pub(crate) fn top_of_own_stack(sp: u64) -> Option<u64> {
     let main = main_stack_top();
     let own = if is_main_thread() && main != 0 { main } else { thread_control_block() };
-    (sp < own && own - sp < MAX_STACK_BYTES).then_some(own & !7)
+    (sp < own).then_some(own & !7)
 }
 
-/// True when all pages from the one of `low` up to `high` are readable. Costs one system call for each 128 KiB.
+/// True when all pages from the one of `low` up to `high` are readable, and not too many. Costs one system call for each
+/// 128 KiB.
 pub(crate) fn is_readable(low: u64, high: u64) -> bool {
     let mut page = low & !(PAGE_BYTES - 1);
+    if high.saturating_sub(page) > MAX_NEW_BYTES {
+        return false;
+    }
     while page < high {
         let pages = ((high - page).div_ceil(PAGE_BYTES) as usize).min(PROBE_PAGES);
         if !probe(page, pages) {
@@ -36,6 +41,15 @@ pub(crate) fn is_readable(low: u64, high: u64) -> bool {
     true
 }
 
+/// The end of the readable memory that begins at `address`, as far as one system call tells: at most 128 KiB on.
+pub(crate) fn readable_end(address: u64) -> u64 {
+    let first_page = address & !(PAGE_BYTES - 1);
+    match readable_pages(first_page, PROBE_PAGES) {
+        0 => address,
+        pages => first_page + pages as u64 * PAGE_BYTES,
+    }
+}
+
 /// Reads one word anywhere, or answers `None` where the kernel says that it cannot be read.
 pub(crate) fn read_word(address: u64) -> Option<u64> {
     let mut word = 0_u64;
@@ -44,15 +58,20 @@ pub(crate) fn read_word(address: u64) -> Option<u64> {
     (read_self(&[local], &[remote]) == 8).then_some(word)
 }
 
-/// Reads a byte of each page; the kernel answers how many it could read.
+/// True when each of the pages is readable.
 fn probe(first_page: u64, pages: usize) -> bool {
+    readable_pages(first_page, pages) == pages
+}
+
+/// How many of the pages are readable, up to the first that is not: reads a byte of each.
+fn readable_pages(first_page: u64, pages: usize) -> usize {
     let mut bytes = [0_u8; PROBE_PAGES];
     let local = [libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: pages }];
     let mut remote = [libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 1 }; PROBE_PAGES];
     for (index, place) in remote.iter_mut().enumerate() {
         place.iov_base = (first_page + index as u64 * PAGE_BYTES) as *mut _;
     }
-    read_self(&local, remote.get(..pages).unwrap_or_default()) == pages as isize
+    usize::try_from(read_self(&local, remote.get(..pages).unwrap_or_default())).unwrap_or(0)
 }
 
 /// `process_vm_readv` on this process, with the caller's errno left alone.

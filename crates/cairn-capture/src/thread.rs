@@ -4,7 +4,7 @@
 //! 52 KiB. It is reached through one thread-local word, without a destructor: a thread that has ended is recognised by
 //! its number, and its memory is given to a later one.
 
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering, compiler_fence};
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering, compiler_fence};
 
 use crate::{mapping, thread_pointer};
 
@@ -118,10 +118,11 @@ pub(crate) const NEEDS_FP: u32 = 1 << 31;
 /// See the module documentation. All-zero bytes are a thread that knows nothing yet.
 #[repr(C)]
 pub(crate) struct ThreadState {
-    /// A capture is under way; a signal handler that captures now must leave everything here alone.
-    busy: AtomicU32,
+    /// Not 0 while a capture is under way: the stack pointer of the frame it captures. A signal handler that captures now
+    /// must leave everything here alone.
+    busy: AtomicU64,
     /// The same, for the capture in the handler.
-    nested_busy: AtomicU32,
+    nested_busy: AtomicU64,
     /// Entries of `shadow` that are filled, the unused first one included.
     pub(crate) shadow_end: u32,
     pub(crate) extra_count: u32,
@@ -165,20 +166,20 @@ pub(crate) enum Access {
     None,
 }
 
-/// Takes this thread's state.
+/// Takes this thread's state, for a capture of the frame at `sp`.
 #[inline(always)]
-pub(crate) fn acquire() -> Access {
+pub(crate) fn acquire(sp: u64) -> Access {
     let state = thread_pointer::load().cast::<ThreadState>();
     if state.is_null() {
-        return acquire_first();
+        return acquire_first(sp);
     }
     // SAFETY: the word is null or points to this thread's state, which lives as long as the thread.
     let busy = unsafe { &(*state).busy };
     // The same thread and its signal handlers only: plain loads and stores do, in this order.
     if busy.load(Ordering::Relaxed) != 0 {
-        return acquire_nested(state);
+        return acquire_nested(state, sp);
     }
-    busy.store(1, Ordering::Relaxed);
+    busy.store(sp, Ordering::Relaxed);
     compiler_fence(Ordering::SeqCst);
     Access::Whole(state)
 }
@@ -196,13 +197,21 @@ pub(crate) unsafe fn release(state: *mut ThreadState) {
 }
 
 #[cold]
-fn acquire_nested(state: *mut ThreadState) -> Access {
-    // SAFETY: as in `acquire`.
-    let busy = unsafe { &(*state).nested_busy };
-    if busy.load(Ordering::Relaxed) != 0 {
+fn acquire_nested(state: *mut ThreadState, sp: u64) -> Access {
+    // SAFETY: as in `acquire`; shared access to a few plain numbers.
+    let (busy, nested_busy, low, high) =
+        unsafe { (&(*state).busy, &(*state).nested_busy, (*state).low, (*state).high) };
+    let holder = busy.load(Ordering::Relaxed);
+    // A handler that left by longjmp never gives the state back. Its capture's frame is gone when we stand above it.
+    if low <= sp && sp < high && low <= holder && holder < sp {
+        // SAFETY: nobody else uses the state, by the comparison above.
+        unsafe { (*state).forget() };
+        return acquire(sp);
+    }
+    if nested_busy.load(Ordering::Relaxed) != 0 {
         return Access::None;
     }
-    busy.store(1, Ordering::Relaxed);
+    nested_busy.store(sp, Ordering::Relaxed);
     compiler_fence(Ordering::SeqCst);
     Access::Nested(state)
 }
@@ -219,13 +228,13 @@ pub(crate) unsafe fn release_nested(state: *mut ThreadState) {
 }
 
 #[cold]
-fn acquire_first() -> Access {
+fn acquire_first(sp: u64) -> Access {
     let (process, thread) = ids();
     let state = reuse(process, thread).or_else(|| make(process, thread));
     let Some(state) = state else { return Access::None };
     // A signal handler may have come between and made a state of its own; it is found again when this thread has ended.
     thread_pointer::store(state.cast());
-    acquire()
+    acquire(sp)
 }
 
 /// The state of a thread of this process that has ended.
@@ -277,7 +286,7 @@ impl ThreadState {
         self.busy.store(0, Ordering::Relaxed);
         self.nested_busy.store(0, Ordering::Relaxed);
         (self.low, self.high, self.slot_base) = (0, 0, 0);
-        self.forget_stack();
+        self.forget_modules(self.module_state);
     }
 
     /// Drops what was learned of the last stack.

@@ -14,12 +14,24 @@ use crate::modules::{LoadedModules, rule_of};
 use crate::pcs::PcKind;
 use crate::process::{PROCESS, is_unloading};
 use crate::stack_bounds;
+use crate::thread::ThreadState;
 
 /// This process's own memory: directly where it is known to be readable, elsewhere through the kernel.
 #[derive(Clone, Copy)]
 pub(crate) struct OwnMemory {
     pub(crate) low: u64,
     pub(crate) high: u64,
+}
+
+impl OwnMemory {
+    /// Around the stack that `sp` lies on: the thread's own, or as much of another as is readable in one piece.
+    pub(crate) fn around(thread: &ThreadState, sp: u64) -> Self {
+        let (low, high) = (thread.low, thread.high);
+        if low <= sp && sp < high {
+            return Self { low, high };
+        }
+        Self { low: sp, high: stack_bounds::readable_end(sp) }
+    }
 }
 
 impl MemoryReader for OwnMemory {
