@@ -170,6 +170,12 @@ unsafe fn find_out(thread: &mut ThreadState, key: u64, frame: Frame) -> Result<u
             return Ok(node);
         }
     }
+    if is_guess && record.join & FOLLOW == 0 && move_record(thread, key, &record) {
+        // SAFETY: by this function's contract.
+        if let Some(node) = unsafe { as_recorded(thread, key, frame) } {
+            return Ok(node);
+        }
+    }
     let number = if is_guess { record.shadow() } else { thread.current as usize % SHADOWS };
     let size = thread.sizes[number];
     let mut capture = Capture {
@@ -187,6 +193,24 @@ unsafe fn find_out(thread: &mut ThreadState, key: u64, frame: Frame) -> Result<u
     // SAFETY: by this function's contract.
     let known = unsafe { capture.find_known()? };
     capture.settle(known)
+}
+
+/// Binds a record whose shadow was replaced to another shadow that has the same frame. False when there is none, or when the
+/// record's own one has it.
+fn move_record(thread: &mut ThreadState, key: u64, record: &Record) -> bool {
+    let height = record.pc_and_height as u16;
+    let wanted = record.join & !SHADOW_NUMBER;
+    let has_it = |number: &usize| {
+        u32::from(height) < thread.sizes[*number].end
+            && thread.shadow[*number][usize::from(height) + SHADOW_PADDING].place() == wanted
+    };
+    match (0..SHADOWS).find(has_it) {
+        Some(number) if !has_it(&record.shadow()) => {
+            thread.records[record_index(key)].join = wanted | number as u64;
+            true
+        }
+        _ => false,
+    }
 }
 
 /// For stacks that hang on frame pointers: follows the guessed node frame by frame, without a store, to the shadow.
