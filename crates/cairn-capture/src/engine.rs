@@ -6,19 +6,20 @@
 //! the loads do not wait for each other.
 //!
 //! ```text
-//!   leaf (pc, sp) --predict--> a node of the tree: what the stack probably is
-//!        |
-//!        |  follow: step by the rule of the node's pc; the return address found must be the parent's pc
+//!   innermost frame (pc, sp)
+//!        |   its record: up to six frames, as a list of words to compare
 //!        v
-//!   a frame that is also in the shadow (the last stack of this thread) at the same place
-//!        |
-//!        |  verify: all return addresses outside of it, which lie in one array, in one loop without branches
+//!   a frame of a shadow (a stack that was there before), at the same place
+//!        |   the shadow: all return addresses outside of it, in one array, to compare in one loop
 //!        v
-//!   outermost frame: the predicted node is the answer
+//!   outermost frame: the record's node is the answer
 //! ```
 //!
-//! Where a prediction fails, what was followed so far is still right; the frame found in its place is predicted anew, or
-//! stepped without prediction, until the two paths meet again. The frames in between are then added to the tree.
+//! When no record holds, the frames are stepped one by one, each by the packed rule of its pc, until one of them is in a
+//! shadow. They get their nodes from the tree, a record is made, and when there were many of them, a shadow too.
+//!
+//! A record is found by (pc, sp) and one more stack word: the one in which two stacks of the same place were seen to differ
+//! ([`record_key`]). Without it a quarter of all captures in an interpreter find the wrong record, with it one in twenty.
 //!
 //! Everything unusual (signal frames, rows that do not fit a packed rule, a foreign stack) answers [`Unusual`], and the
 //! whole walk is done by [`crate::walk`].
@@ -32,8 +33,8 @@ use crate::pcs::{NUMBER_BITS, PcEntry, PcKind};
 use crate::process::{PROCESS, is_unloading};
 use crate::stack_bounds;
 use crate::thread::{
-    ExtraCheck, MAX_DEPTH, NEEDS_FP, PREDICTIONS, PendingFrame, Prediction, RECORD_CHECKS, RECORDS, Record,
-    SHADOW_BLOCK, SHADOW_PADDING, ShadowFrame, ThreadState, place,
+    ExtraCheck, FOLLOW, MAX_DEPTH, NEEDS_FP, PC_SETS, PLACES, PendingFrame, RECORD_CHECKS, RECORDS, Record,
+    SHADOW_BLOCK, SHADOW_NUMBER, SHADOW_PADDING, SHADOWS, ShadowFrame, ShadowSize, ThreadState, place,
 };
 use crate::tree::Words;
 
@@ -50,55 +51,9 @@ pub(crate) struct Frame {
 /// The fast way does not lead there.
 pub(crate) struct Unusual;
 
-/// A node that is known, and its height: the number of frames from the outermost one to it, both counted.
-#[derive(Clone, Copy)]
-struct Known {
-    node: u32,
-    height: u32,
-}
-
-impl Known {
-    /// Outside of the outermost frame.
-    const ROOT: Self = Self { node: 0, height: 0 };
-}
-
-/// How far the frames of a capture are known.
-struct Found {
-    /// The shadow holds this height and all outside of it; the pending frames lie inside.
-    shadow_height: u32,
-    /// The node of pending frame number `known_from`, or of the shadow's frame when that is no pending frame.
-    known: Known,
-    known_from: usize,
-}
-
-/// What became of a prediction.
-enum Followed {
-    /// It is right: everything outside the pending frames is verified, from this height of the shadow on.
-    Right { shadow_height: u32 },
-    /// It is wrong, or leads no further; the frame to go on with is in the capture.
-    Lost,
-    /// It is wrong, and following the stack led to its end all the same.
-    LostAtEnd,
-}
-
-struct Capture<'a> {
-    thread: &'a mut ThreadState,
-    words: Words<'static>,
-    pcs: &'static [PcEntry],
-    /// The outermost frame found, whose caller is wanted.
-    frame: Frame,
-    pending_count: usize,
-    /// Pending frames at which the prediction was missing or wrong, to be told the right one.
-    lessons: [u32; LESSONS],
-    lesson_count: usize,
-}
-
-/// The shadow need not be the last stack, only one that was: it is rewritten when so many frames had to be followed one
-/// by one, and not for the few that change with every call.
+/// A shadow need not be the last stack, only one that was: a new one is made when so many frames had to be stepped one by
+/// one, and not for the few that change with every call and that a record can hold.
 const FRAMES_OUTSIDE_SHADOW: usize = RECORD_CHECKS + 1;
-
-/// Most captures need one; what is not learned now is learned next time.
-const LESSONS: usize = 4;
 
 /// The node of the stack that starts at `frame`.
 ///
@@ -118,74 +73,61 @@ pub(crate) unsafe fn capture(thread: &mut ThreadState, frame: Frame) -> Result<u
         enter_stack(thread, frame.sp)?;
     }
     // SAFETY: by contract, and the frame lies in the thread's readable range.
-    let key = unsafe { prediction_key(thread, frame.pc, frame.sp) };
+    let key = unsafe { record_key(thread, frame.pc, frame.sp) };
     // SAFETY: as above.
     if let Some(node) = unsafe { as_recorded(thread, key, frame) } {
         return Ok(node);
     }
     // SAFETY: as above.
-    unsafe { capture_otherwise(thread, key, frame) }
-}
-
-/// What [`capture`] does when no record holds.
-#[inline(never)]
-unsafe fn capture_otherwise(thread: &mut ThreadState, key: u64, frame: Frame) -> Result<u32, Unusual> {
-    let words = PROCESS.tree.words();
-    let pcs = PROCESS.pcs.entries();
-    let record = &thread.records[record_index(key)];
-    if record.is_not_usable_at(slot(thread, frame.sp)) {
-        // SAFETY: by this function's contract.
-        if let Some(node) = unsafe { as_predicted(thread, words, pcs, key, frame) } {
-            return Ok(node);
-        }
-    }
-    // SAFETY: by this function's contract.
-    unsafe { find_out(thread, words, pcs, frame) }
+    unsafe { find_out(thread, key, frame) }
 }
 
 /// The usual way: nothing but a list of words to compare, and one branch at its end.
 #[inline(always)]
 unsafe fn as_recorded(thread: &ThreadState, key: u64, frame: Frame) -> Option<u32> {
     let record = &thread.records[record_index(key)];
-    let height = record.pc_and_height as u16;
-    if height as u32 >= thread.shadow_end {
+    let height = u32::from(record.pc_and_height as u16);
+    let number = record.shadow();
+    if height >= thread.sizes[number].end {
         return None;
     }
     // SAFETY: the end is at most the size of the array without its padding.
-    let join = unsafe { thread.shadow.get_unchecked(usize::from(height) + SHADOW_PADDING) };
+    let join = unsafe { thread.shadow[number].get_unchecked(height as usize + SHADOW_PADDING) };
+    // A guess to be followed is elsewhere too, by its flag.
     let elsewhere = (record.pc_and_height >> 16 ^ frame.pc)
         | u64::from(record.leaf as u32 ^ slot(thread, frame.sp))
-        | (record.join ^ join.place());
+        | (record.join & !SHADOW_NUMBER ^ join.place());
     if elsewhere != 0 {
         return None;
     }
     let return_address = frame.sp.wrapping_sub(8);
     // SAFETY: the record was made for a frame at this very place; its words and the shadow's lie above, on this stack.
-    let mut difference = unsafe { shadow_difference(thread, height.into()) };
+    let mut difference = unsafe { shadow_difference(thread, number, height) };
     for check in record.checks {
         // SAFETY: as above.
         difference |= unsafe { load(return_address.wrapping_add((check & 0xffff) * 8)) } ^ check >> 16;
     }
-    (difference == 0).then_some((record.leaf >> 32) as u32)
+    (difference == 0).then_some(record.node())
 }
 
-/// Zero when every word that the steps from the callee of the shadow's frame at `height` outwards read holds what it held.
+/// Zero when every word holds what it held that the steps read which lead to the shadow's frame at `height` and outwards.
 #[inline(always)]
-unsafe fn shadow_difference(thread: &ThreadState, height: u32) -> u64 {
+unsafe fn shadow_difference(thread: &ThreadState, number: usize, height: u32) -> u64 {
     let base = thread.slot_base;
     let mut end = height as usize + SHADOW_BLOCK;
     let mut difference = 0;
     while end > SHADOW_BLOCK {
         // SAFETY: the height is below the shadow's end; the padding makes the last block whole.
-        let block = unsafe { thread.shadow.get_unchecked(end - SHADOW_BLOCK..end) };
+        let block = unsafe { thread.shadow[number].get_unchecked(end - SHADOW_BLOCK..end) };
         for frame in block {
             // SAFETY: the slot was read before on this stack, above the live frame it belongs to.
             difference |= unsafe { load(base.wrapping_add(frame.slot.into())) } ^ frame.pc;
         }
         end -= SHADOW_BLOCK;
     }
-    if thread.extra_count > 0 {
-        let extra = thread.extra.get(..thread.extra_count as usize).unwrap_or_default();
+    let extra_count = thread.sizes[number].extra_count;
+    if extra_count > 0 {
+        let extra = thread.extra[number].get(..extra_count as usize).unwrap_or_default();
         for check in extra.iter().take_while(|check| check.height <= height) {
             // SAFETY: as above.
             difference |= unsafe { load(base.wrapping_add(check.slot.into())) } ^ check.value;
@@ -194,79 +136,126 @@ unsafe fn shadow_difference(thread: &ThreadState, height: u32) -> u64 {
     difference
 }
 
-/// The second way, without a store: the predicted node, if it is right and meets the shadow soon.
-#[inline(always)]
-unsafe fn as_predicted(
+/// Learns the bounds of the stack that `sp` lies on.
+#[cold]
+pub(crate) fn enter_stack(thread: &mut ThreadState, sp: u64) -> Result<(), Unusual> {
+    let top = stack_bounds::top_of_own_stack(sp).ok_or(Unusual)?;
+    let low = sp & !0xfff;
+    let known_from = if thread.high == top { thread.low } else { top };
+    if !stack_bounds::is_readable(low, known_from) {
+        return Err(Unusual);
+    }
+    if thread.high != top {
+        thread.forget_stack();
+        thread.high = top;
+        thread.slot_base = top.wrapping_sub(1 << 32);
+    }
+    thread.low = low;
+    Ok(())
+}
+
+/// What [`capture`] does when no record holds: steps, meets a shadow, learns.
+#[inline(never)]
+unsafe fn find_out(thread: &mut ThreadState, key: u64, frame: Frame) -> Result<u32, Unusual> {
+    if !frame.sp.is_multiple_of(8) {
+        return Err(Unusual);
+    }
+    let record = thread.records[record_index(key)];
+    let is_guess = record.is_of(frame.pc, slot(thread, frame.sp));
+    let words = PROCESS.tree.words();
+    let pcs = PROCESS.pcs.entries();
+    if is_guess && record.join & FOLLOW != 0 {
+        // SAFETY: by this function's contract.
+        if let Some(node) = unsafe { as_guessed(thread, words, pcs, &record, frame) } {
+            return Ok(node);
+        }
+    }
+    if is_guess && record.join & FOLLOW == 0 && move_record(thread, key, &record) {
+        // SAFETY: by this function's contract.
+        if let Some(node) = unsafe { as_recorded(thread, key, frame) } {
+            return Ok(node);
+        }
+    }
+    let number = if is_guess { record.shadow() } else { thread.current as usize % SHADOWS };
+    let size = thread.sizes[number];
+    let mut capture = Capture {
+        words,
+        pcs,
+        innermost: frame,
+        frame,
+        pending_count: 0,
+        number,
+        // Outwards from the innermost frame of the shadow.
+        cursor: size.end.saturating_sub(1),
+        guess: if is_guess { record.node() } else { 0 },
+        thread,
+    };
+    // SAFETY: by this function's contract.
+    let known = unsafe { capture.find_known()? };
+    capture.settle(known)
+}
+
+/// Binds a record whose shadow was replaced to another shadow that has the same frame. False when there is none, or when the
+/// record's own one has it.
+fn move_record(thread: &mut ThreadState, key: u64, record: &Record) -> bool {
+    let height = record.pc_and_height as u16;
+    let wanted = record.join & !SHADOW_NUMBER;
+    let has_it = |number: &usize| {
+        u32::from(height) < thread.sizes[*number].end
+            && thread.shadow[*number][usize::from(height) + SHADOW_PADDING].place() == wanted
+    };
+    match (0..SHADOWS).find(has_it) {
+        Some(number) if !has_it(&record.shadow()) => {
+            thread.records[record_index(key)].join = wanted | number as u64;
+            true
+        }
+        _ => false,
+    }
+}
+
+/// For stacks that hang on frame pointers: follows the guessed node frame by frame, without a store, to the shadow.
+unsafe fn as_guessed(
     thread: &ThreadState,
     words: Words<'_>,
     pcs: &[PcEntry],
-    key: u64,
+    record: &Record,
     frame: Frame,
 ) -> Option<u32> {
     let Frame { mut pc, mut sp, mut fp } = frame;
-    let prediction = &thread.predictions[prediction_index(key)];
-    if prediction.key != key {
-        return None;
-    }
-    let answer = prediction.node;
-    let (mut node, mut height) = (answer, prediction.height);
+    let number = record.shadow();
+    let (mut node, mut height) = (record.node(), u32::from(record.pc_and_height as u16));
     for _ in 0..=FRAMES_OUTSIDE_SHADOW {
-        // SAFETY: a predicted node and its callers are nodes of the tree, and their words are numbers of addresses.
+        // SAFETY: a record's node and its callers are nodes of the tree, and their words are numbers of addresses.
         let entry = unsafe { pcs.get_unchecked(words.pc_unchecked(node) as usize) };
         if entry.pc() != pc {
             return None;
         }
-        // SAFETY: by this function's contract; the frame is a live one.
-        match unsafe { meets_shadow(thread, node, height, sp, fp) } {
-            Meeting::Elsewhere => {}
-            Meeting::Holds => return Some(answer),
-            Meeting::Changed => return None,
+        if is_in_shadow(thread, number, height, place(slot(thread, sp), node), fp) {
+            // SAFETY: by this function's contract.
+            return (unsafe { shadow_difference(thread, number, height) } == 0).then(|| record.node());
         }
-        // SAFETY: as above.
-        match unsafe { plain_step(thread, entry.rule(), sp, fp) } {
-            Some(caller) => Frame { pc, sp, fp } = caller,
-            None if entry.rule() == Rule::END_OF_STACK => {}
-            None => return None,
-        }
+        // SAFETY: by this function's contract.
+        Frame { pc, sp, fp } = unsafe { plain_step(thread, entry.rule(), sp, fp)? };
         // SAFETY: as above.
         node = unsafe { words.parent_unchecked(node) };
-        if node == 0 {
-            return (entry.rule() == Rule::END_OF_STACK).then_some(answer);
-        }
         height = height.wrapping_sub(1);
+        if node == 0 {
+            return None;
+        }
     }
     None
 }
 
-/// How a frame relates to the last stack.
-enum Meeting {
-    /// The last stack did not have it, at this place.
-    Elsewhere,
-    /// It had, and everything outside is unchanged.
-    Holds,
-    /// It had, and something outside has changed.
-    Changed,
-}
-
-/// Compares a frame with the shadow, and the memory outside of it when they are the same.
+/// True when the shadow has at `height` what `place` says, with the frame pointer that matters there.
 #[inline(always)]
-unsafe fn meets_shadow(thread: &ThreadState, node: u32, height: u32, sp: u64, fp: u64) -> Meeting {
-    if height >= thread.shadow_end {
-        return Meeting::Elsewhere;
+fn is_in_shadow(thread: &ThreadState, number: usize, height: u32, place: u64, fp: u64) -> bool {
+    if height >= thread.sizes[number].end {
+        return false;
     }
-    // SAFETY: the end is at most the size of the array.
-    let shadow = unsafe { thread.shadow.get_unchecked(height as usize + SHADOW_PADDING) };
-    // One comparison for both, and for the flag.
-    let difference = shadow.place() ^ place(slot(thread, sp), node);
-    if difference << 1 != 0 {
-        return Meeting::Elsewhere;
-    }
-    // SAFETY: as above; both arrays have the same size.
-    if difference != 0 && unsafe { *thread.shadow_fp.get_unchecked(height as usize) } != fp {
-        return Meeting::Elsewhere;
-    }
-    // SAFETY: by this function's contract.
-    if unsafe { shadow_difference(thread, height) } == 0 { Meeting::Holds } else { Meeting::Changed }
+    let shadow = &thread.shadow[number][height as usize + SHADOW_PADDING];
+    // One comparison for both, with the flag shifted out.
+    let difference = shadow.place() ^ place;
+    difference << 1 == 0 && (difference == 0 || thread.shadow_fp[number][height as usize] == fp)
 }
 
 /// Steps by a plain rule; `None` for other rules, and where the caller's frame would not lie above on this stack.
@@ -307,134 +296,73 @@ fn frame_sp(thread: &ThreadState, slot: u32) -> u64 {
     thread.slot_base.wrapping_add(slot.into()).wrapping_add(8)
 }
 
-/// Everything else: follows, steps, learns.
-#[inline(never)]
-unsafe fn find_out(
-    thread: &mut ThreadState,
+/// A capture that steps.
+struct Capture<'a> {
+    thread: &'a mut ThreadState,
     words: Words<'static>,
     pcs: &'static [PcEntry],
+    innermost: Frame,
+    /// The outermost frame found, whose caller is wanted.
     frame: Frame,
-) -> Result<u32, Unusual> {
-    if !frame.sp.is_multiple_of(8) {
-        return Err(Unusual);
-    }
-    let mut capture =
-        Capture { thread, words, pcs, frame, pending_count: 0, lessons: [0; LESSONS], lesson_count: 0 };
-    // SAFETY: by this function's contract.
-    let found = unsafe { capture.find_known()? };
-    capture.settle(&found)
+    /// So many frames were stepped over; they stand in the thread's `pending`.
+    pending_count: usize,
+    /// The shadow to meet, and the height in it that was compared last.
+    number: usize,
+    cursor: u32,
+    /// The node that the record of this place has, 0 if there is none.
+    guess: u32,
 }
 
-/// Learns the bounds of the stack that `sp` lies on.
-#[cold]
-pub(crate) fn enter_stack(thread: &mut ThreadState, sp: u64) -> Result<(), Unusual> {
-    let top = stack_bounds::top_of_own_stack(sp).ok_or(Unusual)?;
-    let low = sp & !0xfff;
-    let known_from = if thread.high == top { thread.low } else { top };
-    if !stack_bounds::is_readable(low, known_from) {
-        return Err(Unusual);
-    }
-    if thread.high != top {
-        thread.forget_stack();
-        thread.high = top;
-        thread.slot_base = top.wrapping_sub(1 << 32);
-    }
-    thread.low = low;
-    Ok(())
+/// A frame whose node is known, by its height in the shadow; height 0 is outside of the outermost frame.
+#[derive(Clone, Copy)]
+struct Known {
+    node: u32,
+    height: u32,
 }
 
 impl Capture<'_> {
-    /// Follows predictions and steps until the rest of the stack is known.
+    /// Steps outwards until a frame is in the shadow, and all outside of it unchanged.
     #[inline(always)]
-    unsafe fn find_known(&mut self) -> Result<Found, Unusual> {
+    unsafe fn find_known(&mut self) -> Result<Known, Unusual> {
         loop {
-            let Frame { pc, sp, .. } = self.frame;
-            // SAFETY: by this function's contract.
-            let key = unsafe { prediction_key(self.thread, pc, sp) };
-            let Prediction { key: predicted_key, node, height } =
-                self.thread.predictions[prediction_index(key)];
-            let before = self.pending_count;
-            if predicted_key == key {
+            if let Some(height) = self.meet_shadow() {
                 // SAFETY: by this function's contract.
-                match unsafe { self.follow(node, height)? } {
-                    Followed::Right { shadow_height } => {
-                        return Ok(Found {
-                            shadow_height,
-                            known: Known { node, height },
-                            known_from: before,
-                        });
-                    }
-                    Followed::Lost => self.tell_apart(pc, sp),
-                    Followed::LostAtEnd => return Ok(self.found_end()),
+                if unsafe { shadow_difference(self.thread, self.number, height) } == 0 {
+                    let node = self.thread.shadow[self.number][height as usize + SHADOW_PADDING].node;
+                    return Ok(Known { node: node & !NEEDS_FP, height });
                 }
+                // Frames outside have changed, or only the words that place them: stepping on will show which.
             }
-            if let Some(lesson) = self.lessons.get_mut(self.lesson_count) {
-                *lesson = before as u32;
-                self.lesson_count += 1;
-            }
-            // SAFETY: by this function's contract.
-            if self.pending_count == before && unsafe { self.step()? }.is_none() {
-                return Ok(self.found_end());
-            }
-        }
-    }
-
-    /// The prediction for a frame at (pc, sp) was wrong, and the word that showed it is the return address into the
-    /// current frame: from now on that word is a part of what the prediction goes by.
-    #[inline(always)]
-    fn tell_apart(&mut self, pc: u64, sp: u64) {
-        let words_above = self.frame.sp.wrapping_sub(8).wrapping_sub(sp) / 8;
-        if let Ok(words_above) = u16::try_from(words_above) {
-            self.thread.telling[prediction_index(place_key(pc, sp))] = words_above;
-        }
-    }
-
-    /// Nothing was known, but the frames found are all there are.
-    fn found_end(&self) -> Found {
-        Found { shadow_height: 0, known: Known::ROOT, known_from: self.pending_count }
-    }
-
-    /// Steps outwards from the current frame for as long as the return addresses are those of `node` and its callers.
-    #[inline(always)]
-    unsafe fn follow(&mut self, node: u32, height: u32) -> Result<Followed, Unusual> {
-        let (mut node, mut height) = (node, height);
-        loop {
-            let pc_number = self.words.pc(node);
-            let Some(entry) = self.pcs.get(pc_number as usize) else { return Ok(Followed::Lost) };
-            if entry.pc() != self.frame.pc {
-                return Ok(Followed::Lost);
-            }
-            let Frame { sp, fp, .. } = self.frame;
-            // SAFETY: by this function's contract.
-            match unsafe { meets_shadow(self.thread, node, height, sp, fp) } {
-                Meeting::Elsewhere => {}
-                Meeting::Holds => return Ok(Followed::Right { shadow_height: height }),
-                // SAFETY: by this function's contract.
-                Meeting::Changed => return unsafe { self.leave_shadow(height) },
-            }
+            let pc_number = self.pc_number(self.frame.pc)?;
+            let Some(entry) = self.pcs.get(pc_number as usize) else { return Err(Unusual) };
+            let rule = entry.rule();
             self.add_pending(pc_number)?;
             // SAFETY: by this function's contract.
-            let has_caller = unsafe { self.advance(entry.rule())? }.is_some();
-            node = self.words.parent(node);
-            height = height.wrapping_sub(1);
-            match (has_caller, node) {
-                (true, 0) => return Ok(Followed::Lost),
-                (true, _) => {}
-                (false, 0) => return Ok(Followed::Right { shadow_height: 0 }),
-                (false, _) => return Ok(Followed::LostAtEnd),
+            if unsafe { self.advance(rule)? }.is_none() {
+                return Ok(Known { node: 0, height: 0 });
             }
         }
     }
 
-    /// Steps once without a prediction; `None` when the frame has no caller.
+    /// The height of the current frame in the shadow, if it is there. Each height is looked at once in a capture.
     #[inline(always)]
-    unsafe fn step(&mut self) -> Result<Option<()>, Unusual> {
-        let pc_number = self.pc_number(self.frame.pc)?;
-        let Some(entry) = self.pcs.get(pc_number as usize) else { return Err(Unusual) };
-        let rule = entry.rule();
-        self.add_pending(pc_number)?;
-        // SAFETY: by this function's contract.
-        unsafe { self.advance(rule) }
+    fn meet_shadow(&mut self) -> Option<u32> {
+        let slot = slot(self.thread, self.frame.sp);
+        while self.cursor > 0 {
+            let shadow = &self.thread.shadow[self.number][self.cursor as usize + SHADOW_PADDING];
+            if shadow.slot > slot {
+                return None;
+            }
+            let height = self.cursor;
+            self.cursor -= 1;
+            if shadow.slot == slot {
+                let is_same = shadow.pc == self.frame.pc
+                    && (shadow.node & NEEDS_FP == 0
+                        || self.thread.shadow_fp[self.number][height as usize] == self.frame.fp);
+                return is_same.then_some(height);
+            }
+        }
+        None
     }
 
     /// Moves to the caller of the current frame; `None` when it has none.
@@ -472,7 +400,6 @@ impl Capture<'_> {
         Ok(Frame { pc, sp: cfa, fp })
     }
 
-    #[inline(always)]
     unsafe fn load_checked(&self, address: u64) -> Result<u64, Unusual> {
         if address < self.thread.low
             || address > self.thread.high.wrapping_sub(8)
@@ -493,32 +420,6 @@ impl Capture<'_> {
         Ok(())
     }
 
-    /// After a failed verification: takes over the shadow's frames up to the first step that leads elsewhere.
-    #[cold]
-    unsafe fn leave_shadow(&mut self, height: u32) -> Result<Followed, Unusual> {
-        let mut height = height;
-        loop {
-            let Some(&ShadowFrame { node, slot: shadow_slot, .. }) =
-                self.thread.shadow.get(height as usize + SHADOW_PADDING)
-            else {
-                return Err(Unusual);
-            };
-            let pc_number = self.words.pc(node & !NEEDS_FP);
-            let Some(entry) = self.pcs.get(pc_number as usize) else { return Err(Unusual) };
-            let is_same = entry.pc() == self.frame.pc && shadow_slot == slot(self.thread, self.frame.sp);
-            if height == 0 || !is_same {
-                self.thread.shadow_end = self.thread.shadow_end.min(height);
-                return Ok(Followed::Lost);
-            }
-            self.add_pending(pc_number)?;
-            // SAFETY: by this function's contract.
-            if unsafe { self.advance(entry.rule())? }.is_none() {
-                return Ok(Followed::LostAtEnd);
-            }
-            height -= 1;
-        }
-    }
-
     /// The number of the address that a call returns to.
     #[inline(always)]
     fn pc_number(&mut self, pc: u64) -> Result<u32, Unusual> {
@@ -536,168 +437,217 @@ impl Capture<'_> {
         Ok(number)
     }
 
-    /// Gives the pending frames their nodes, and makes this stack the shadow.
-    #[inline(never)]
-    fn settle(&mut self, found: &Found) -> Result<u32, Unusual> {
-        let unknown = self.thread.pending.get(..found.known_from).ok_or(Unusual)?;
-        let numbers = unknown.iter().rev().map(|frame| frame.pc_number);
-        let leaf = PROCESS.tree.descend(found.known.node, numbers).map_err(|_| Unusual)?;
+    /// Gives the pending frames their nodes, and learns this stack.
+    fn settle(&mut self, known: Known) -> Result<u32, Unusual> {
+        let pending = self.thread.pending.get(..self.pending_count).ok_or(Unusual)?;
+        let numbers = pending.iter().rev().map(|frame| frame.pc_number);
+        let leaf = PROCESS.tree.descend(known.node, numbers).map_err(|_| Unusual)?;
         // The tree may have got its memory only now.
         self.words = PROCESS.tree.words();
-        let leaf_height = found.known.height as usize + found.known_from;
-        let shadow_height = found.shadow_height as usize;
+        if self.guess != 0 && self.guess != leaf {
+            self.tell_apart(known);
+        }
+        let shadow_height = known.height as usize;
+        let leaf_height = shadow_height + self.pending_count;
         if leaf_height >= MAX_DEPTH {
-            self.thread.forget_stack();
-        } else if self.pending_count > FRAMES_OUTSIDE_SHADOW || shadow_height == 0 {
-            self.rewrite_shadow(leaf, shadow_height);
+            return Ok(leaf);
+        }
+        if self.pending_count > FRAMES_OUTSIDE_SHADOW || shadow_height == 0 {
+            self.make_shadow(leaf, shadow_height);
             self.record(leaf, leaf_height, 0);
         } else {
             self.record(leaf, shadow_height, self.pending_count);
         }
-        self.teach(leaf, leaf_height as u32);
+        self.thread.current = self.number as u32;
         Ok(leaf)
+    }
+
+    /// The record of this place was about another stack: from now on the innermost word in which the two differ is a part
+    /// of what records of this place are found by.
+    #[inline(never)]
+    fn tell_apart(&mut self, known: Known) {
+        /// Stacks of one place that differ only further out are rare, and looking for the place costs.
+        const LOOK_AT: usize = 64;
+        let pending = self.thread.pending.get(..self.pending_count).unwrap_or_default();
+        let shadow = &self.thread.shadow[self.number];
+        let outside = (1..=known.height as usize).rev().map(|height| &shadow[height + SHADOW_PADDING]);
+        let outside = outside.map(|frame| (self.words.pc(frame.node & !NEEDS_FP), frame.slot));
+        let now = pending.iter().map(|frame| (frame.pc_number, frame.slot)).chain(outside);
+        let mut other = self.guess;
+        let innermost_slot = slot(self.thread, self.innermost.sp);
+        let mut differing = None;
+        for (pc_number, slot) in now.take(LOOK_AT) {
+            if other == 0 || self.words.pc(other) != pc_number {
+                differing = Some(slot);
+                break;
+            }
+            other = self.words.parent(other);
+        }
+        let Some(words_above) = differing.map(|slot| slot.wrapping_sub(innermost_slot) / 8) else { return };
+        if let Ok(words_above @ 1..) = u16::try_from(words_above) {
+            let key = place_key(self.innermost.pc, self.innermost.sp);
+            // Counted from sp, which is one word above the return address.
+            self.thread.telling[telling_index(key)] = words_above - 1;
+        }
     }
 
     /// Makes the record of this stack, whose innermost node is `leaf`: `count` pending frames inside of the shadow's frame
     /// at `join_height`.
     fn record(&mut self, leaf: u32, join_height: usize, count: usize) {
         let thread = &mut *self.thread;
-        if join_height >= thread.shadow_end as usize {
+        if join_height >= thread.sizes[self.number].end as usize {
             return;
         }
-        let join = thread.shadow[join_height + SHADOW_PADDING];
-        let Some((pc, innermost_slot)) = (match thread.pending[..count].first() {
-            Some(frame) => self.pcs.get(frame.pc_number as usize).map(|entry| (entry.pc(), frame.slot)),
-            None => Some((join.pc, join.slot)),
-        }) else {
-            return;
-        };
+        let join = thread.shadow[self.number][join_height + SHADOW_PADDING];
+        let Frame { pc, sp, .. } = self.innermost;
+        let innermost_slot = slot(thread, sp);
+        let mut hangs_on_fp = join.node & NEEDS_FP != 0;
         let mut checks = [pc << 16; RECORD_CHECKS];
-        for (frame, check) in thread.pending[..count].iter().skip(1).zip(&mut checks) {
+        for (index, frame) in thread.pending[..count].iter().enumerate() {
             let Some(entry) = self.pcs.get(frame.pc_number as usize) else { return };
+            hangs_on_fp |= !entry.rule().is_plain() || entry.rule().is_from_fp();
             let Ok(words_above) = u16::try_from(frame.slot.wrapping_sub(innermost_slot) / 8) else { return };
-            *check = entry.pc() << 16 | u64::from(words_above);
+            // The innermost return address was compared by itself.
+            if let Some(check) = index.checked_sub(1).and_then(|index| checks.get_mut(index)) {
+                *check = entry.pc() << 16 | u64::from(words_above);
+            }
         }
-        let hangs_on_fp = |frame: &PendingFrame| {
-            self.pcs.get(frame.pc_number as usize).is_none_or(|entry| {
-                let rule = entry.rule();
-                !rule.is_plain() || rule.is_from_fp()
-            })
+        if pc >> 48 != 0 || join_height + count > u16::MAX.into() {
+            return;
+        }
+        let (height, join) = match hangs_on_fp {
+            false => (join_height, join.place()),
+            true => (join_height + count, FOLLOW),
         };
         // SAFETY: the frame is the innermost of the live stack.
-        let key = unsafe { prediction_key(thread, pc, frame_sp(thread, innermost_slot)) };
-        let is_usable =
-            join.node & NEEDS_FP == 0 && pc >> 48 == 0 && !thread.pending[..count].iter().any(hangs_on_fp);
+        let key = unsafe { record_key(thread, pc, sp) };
         thread.records[record_index(key)] = Record {
-            // A record that cannot match keeps its place free of one that would only be in the way.
-            pc_and_height: if is_usable { pc << 16 | join_height as u64 } else { 0 },
+            pc_and_height: pc << 16 | height as u64,
             leaf: place(innermost_slot, leaf),
-            join: join.place(),
+            join: join | self.number as u64,
             checks,
         };
     }
 
-    /// Replaces the shadow inside of `known_height` by the pending frames, whose innermost node is `leaf`.
-    fn rewrite_shadow(&mut self, leaf: u32, known_height: usize) {
+    /// Makes a shadow of this stack: what the present one has up to `known_height`, and the pending frames, whose innermost
+    /// node is `leaf`.
+    fn make_shadow(&mut self, leaf: u32, known_height: usize) {
         let thread = &mut *self.thread;
         let count = self.pending_count;
+        if thread.sizes[self.number].end as usize != known_height + 1 {
+            // Frames inside of here would be lost; some other stack may still be like them.
+            let next = (self.number + 1) % SHADOWS;
+            copy_shadow(thread, self.number, next, known_height);
+            self.number = next;
+        }
+        let number = self.number;
         let mut node = leaf;
         for (index, frame) in thread.pending[..count].iter().enumerate() {
             let height = known_height + count - index;
             let pc = self.pcs.get(frame.pc_number as usize).map_or(0, PcEntry::pc);
-            thread.shadow[height + SHADOW_PADDING] = ShadowFrame { pc, slot: frame.slot, node };
-            thread.shadow_fp[height] = frame.fp;
+            thread.shadow[number][height + SHADOW_PADDING] = ShadowFrame { pc, slot: frame.slot, node };
             node = self.words.parent(node);
         }
-        let kept = thread.extra[..thread.extra_count as usize]
-            .iter()
-            .rposition(|check| check.height as usize <= known_height)
-            .map_or(0, |last| last + 1);
-        thread.extra_count = kept as u32;
-        let mut needs_fp =
-            known_height > 0 && thread.shadow[known_height + SHADOW_PADDING].node & NEEDS_FP != 0;
-        thread.shadow_end = (known_height + count + 1) as u32;
+        thread.sizes[number].end = (known_height + count + 1) as u32;
         if known_height == 0 {
-            let outermost = thread.shadow[1 + SHADOW_PADDING];
-            thread.shadow[1..=SHADOW_PADDING].fill(outermost);
+            thread.sizes[number].extra_count = 0;
+            let outermost = thread.shadow[number][1 + SHADOW_PADDING];
+            thread.shadow[number][1..=SHADOW_PADDING].fill(outermost);
         }
+        let mut needs_fp =
+            known_height > 0 && thread.shadow[number][known_height + SHADOW_PADDING].node & NEEDS_FP != 0;
         for index in (0..count).rev() {
             let height = known_height + count - index;
             let frame = thread.pending[index];
+            // The frame pointer in the caller's frame.
+            let outer_fp = match thread.pending[..count].get(index + 1) {
+                Some(caller) => caller.fp,
+                None if needs_fp => thread.shadow_fp[number][known_height],
+                None => 0,
+            };
             let rule = self.pcs.get(frame.pc_number as usize).map_or(Rule::END_OF_STACK, PcEntry::rule);
-            let Ok(needs) = note_extra_checks(thread, rule, height, frame, needs_fp) else {
+            let outer = OuterFrame { needs_fp, fp: outer_fp };
+            let Ok(needs) = note_extra_checks(thread, number, rule, height, frame, outer) else {
                 // No room for the checks: this shadow must not be believed further in than here.
-                thread.shadow_end = height as u32;
+                thread.sizes[number].end = height as u32;
                 return;
             };
             needs_fp = needs;
             if needs_fp {
-                thread.shadow[height + SHADOW_PADDING].node |= NEEDS_FP;
+                thread.shadow[number][height + SHADOW_PADDING].node |= NEEDS_FP;
+                thread.shadow_fp[number][height] = frame.fp;
             }
         }
     }
+}
 
-    /// Tells the predictor what it did not know.
-    fn teach(&mut self, leaf: u32, leaf_height: u32) {
-        let mut node = leaf;
-        let mut at = 0;
-        for &lesson in &self.lessons[..self.lesson_count] {
-            while at < lesson {
-                node = self.words.parent(node);
-                at += 1;
-            }
-            let Some(frame) = self.thread.pending.get(lesson as usize) else { return };
-            let Some(entry) = self.pcs.get(frame.pc_number as usize) else { return };
-            let sp = frame_sp(self.thread, frame.slot);
-            // SAFETY: the frame is one of the live stack.
-            let key = unsafe { prediction_key(self.thread, entry.pc(), sp) };
-            self.thread.predictions[prediction_index(key)] =
-                Prediction { key, node, height: leaf_height - at };
+/// Copies a shadow's frames up to `height`, and what they hang on.
+fn copy_shadow(thread: &mut ThreadState, from: usize, to: usize, height: usize) {
+    let [source, target] = thread.shadow.get_disjoint_mut([from, to]).expect("two different shadows");
+    target[..=height + SHADOW_PADDING].copy_from_slice(&source[..=height + SHADOW_PADDING]);
+    let extra_count = thread.extra[from][..thread.sizes[from].extra_count as usize]
+        .iter()
+        .rposition(|check| check.height as usize <= height)
+        .map_or(0, |last| last + 1);
+    for index in 0..extra_count {
+        thread.extra[to][index] = thread.extra[from][index];
+    }
+    for index in 1..=height {
+        if thread.shadow[to][index + SHADOW_PADDING].node & NEEDS_FP != 0 {
+            thread.shadow_fp[to][index] = thread.shadow_fp[from][index];
         }
     }
+    thread.sizes[to] = ShadowSize { end: height as u32 + 1, extra_count: extra_count as u32 };
+}
+
+/// What a frame's step must keep for the frame outside of it.
+#[derive(Clone, Copy)]
+struct OuterFrame {
+    needs_fp: bool,
+    fp: u64,
 }
 
 /// Notes which words the step from the frame at `height` reads beside the return address, as far as the frames outside
 /// depend on them. Answers whether this frame's own fp matters.
 fn note_extra_checks(
     thread: &mut ThreadState,
+    number: usize,
     rule: Rule,
     height: usize,
     frame: PendingFrame,
-    outer_needs_fp: bool,
+    outer: OuterFrame,
 ) -> Result<bool, Unusual> {
-    // Read again from memory that has not changed since: the frames are live.
-    let cfa = if height > 1 {
-        thread.slot_base.wrapping_add(thread.shadow[height - 1 + SHADOW_PADDING].slot.into()).wrapping_add(8)
-    } else {
-        0
+    let cfa = match height {
+        0 | 1 => 0,
+        _ => frame_sp(thread, thread.shadow[number][height - 1 + SHADOW_PADDING].slot),
     };
-    let outer_fp = thread.shadow_fp[height - 1];
+    let slot_base = thread.slot_base;
+    let (size, checks) = (&mut thread.sizes[number], &mut thread.extra[number]);
     let mut note = |address: u64, value: u64| {
-        let check =
-            ExtraCheck { value, slot: address.wrapping_sub(thread.slot_base) as u32, height: height as u32 };
-        *thread.extra.get_mut(thread.extra_count as usize).ok_or(Unusual)? = check;
-        thread.extra_count += 1;
+        let slot = address.wrapping_sub(slot_base) as u32;
+        let check = ExtraCheck { value, slot, height: height as u32 };
+        *checks.get_mut(size.extra_count as usize).ok_or(Unusual)? = check;
+        size.extra_count += 1;
         Ok(())
     };
     match rule.kind() {
-        RuleKind::FromSp { saved_fp_below: None, .. } => Ok(outer_needs_fp),
+        RuleKind::FromSp { saved_fp_below: None, .. } => Ok(outer.needs_fp),
         RuleKind::FromSp { saved_fp_below: Some(below), .. } => {
-            if outer_needs_fp {
-                note(cfa.wrapping_sub(below), outer_fp)?;
+            if outer.needs_fp {
+                note(cfa.wrapping_sub(below), outer.fp)?;
             }
             Ok(false)
         }
         RuleKind::FromFp { saved_fp_below, .. } => {
-            if let (true, Some(below)) = (outer_needs_fp, saved_fp_below) {
-                note(cfa.wrapping_sub(below), outer_fp)?;
+            if let (true, Some(below)) = (outer.needs_fp, saved_fp_below) {
+                note(cfa.wrapping_sub(below), outer.fp)?;
             }
             Ok(true)
         }
         RuleKind::Realigned { slot_below_fp, fp_is_saved } => {
             note(frame.fp.wrapping_sub(slot_below_fp), cfa)?;
-            if outer_needs_fp && fp_is_saved {
-                note(frame.fp, outer_fp)?;
+            if outer.needs_fp && fp_is_saved {
+                note(frame.fp, outer.fp)?;
             }
             Ok(true)
         }
@@ -726,15 +676,15 @@ unsafe fn load(address: u64) -> u64 {
     unsafe { (address as *const u64).read_volatile() }
 }
 
-/// What a prediction goes by: the place, and the stack word that told the stacks of this place apart the last time.
+/// What a record is found by: the place, and the stack word that told the stacks of this place apart the last time.
 ///
 /// # Safety
 ///
 /// `sp` belongs to a live frame on the thread's own stack.
 #[inline(always)]
-unsafe fn prediction_key(thread: &ThreadState, pc: u64, sp: u64) -> u64 {
+unsafe fn record_key(thread: &ThreadState, pc: u64, sp: u64) -> u64 {
     let key = place_key(pc, sp);
-    let words_above = u64::from(thread.telling[prediction_index(key)]);
+    let words_above = u64::from(thread.telling[telling_index(key)]);
     let address = sp.wrapping_add(words_above * 8);
     if address >= thread.high {
         return key;
@@ -743,13 +693,16 @@ unsafe fn prediction_key(thread: &ThreadState, pc: u64, sp: u64) -> u64 {
     let word = unsafe { load(address) };
     // Loaded and masked in any case, to spare the branch.
     let mask = u64::from(words_above != 0).wrapping_neg();
-    (key ^ word & mask).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    (key ^ word & mask).wrapping_mul(MIX)
 }
 
 #[inline(always)]
 fn place_key(pc: u64, sp: u64) -> u64 {
-    (pc ^ sp.rotate_left(29)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    (pc ^ sp.rotate_left(29)).wrapping_mul(MIX)
 }
+
+/// An odd number with bits everywhere: 2^64 divided by the golden ratio.
+const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
 
 #[inline(always)]
 fn record_index(key: u64) -> usize {
@@ -757,16 +710,18 @@ fn record_index(key: u64) -> usize {
 }
 
 #[inline(always)]
-fn prediction_index(key: u64) -> usize {
-    (key >> (64 - PREDICTIONS.ilog2())) as usize
+fn telling_index(key: u64) -> usize {
+    (key >> (64 - PLACES.ilog2())) as usize
 }
 
 /// Set and tag of an address in the pc cache. The multiplication can be undone, so set and tag together are the address.
 #[inline(always)]
 fn cache_place(pc: u64) -> (usize, u64) {
-    let mixed = pc.wrapping_mul(0x9e37_79b9_7f4a_7c15 & MASK_47 | 1) & MASK_47;
-    ((mixed >> 37) as usize, mixed & ((1 << 37) - 1))
+    let mixed = pc.wrapping_mul(MIX & MASK_47) & MASK_47;
+    ((mixed >> TAG_BITS) as usize & (PC_SETS - 1), mixed & ((1 << TAG_BITS) - 1))
 }
 
 const MASK_47: u64 = (1 << 47) - 1;
-const _: () = assert!(NUMBER_BITS + 37 == 64);
+const TAG_BITS: u32 = 47 - PC_SETS.ilog2();
+const _: () = assert!(NUMBER_BITS + TAG_BITS <= 64);
+const _: () = assert!(MIX & 1 == 1);

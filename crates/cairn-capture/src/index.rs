@@ -1,100 +1,109 @@
 //! A hash index from keys to 32-bit numbers, where the keys themselves live elsewhere.
 //!
-//! Lock-free and made to be used in signal handlers: a chain of open-addressing tables, each four times as large as the
-//! one before, which are filled to three quarters and then left as they are. Nothing is moved when the index grows,
-//! because a rebuild would make other threads wait for the thread that rebuilds, which may be stopped.
+//! ```text
+//! table:   | number: u32 | number | ...      | tag: u8 | tag | ...
+//! ```
+//!
+//! Beside each number stand eight bits of its hash, so that a look-up goes to the key of hardly any wrong entry: keys lie
+//! far apart, and each look at one would be a cache miss.
+//!
+//! Lock-free and made to be used in signal handlers: a chain of open-addressing tables, each twice as large as the one
+//! before, which are filled to three quarters and then left as they are. Nothing is moved when the index grows, because a
+//! rebuild would make other threads wait for the thread that rebuilds, which may be stopped. Look-ups begin with the newest
+//! table, which has half of all entries.
 //!
 //! When two threads add the same key while the index grows, both may succeed with different numbers. The users of this
 //! index live with that: one stack then has two numbers, which are merged when a recording is read.
 
 use core::ptr::{self, NonNull};
-use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering};
 
 use crate::mapping;
 
-/// Slots of the first table: 4 KiB.
+/// Slots of the first table: 5 KiB.
 const FIRST_SLOTS: usize = 1 << 10;
-/// Ten tables hold 1024 * (4^10 - 1) / 3 * 3/4 = 268 million entries, as many as there are numbers for.
-const TABLES: usize = 10;
+/// Twenty tables hold 1024 * (2^20 - 1) * 3/4 = 800 million entries, more than there are numbers for.
+const TABLES: usize = 20;
 
 const EMPTY: u32 = 0;
 /// An entry that was removed. Probes go past it.
 const REMOVED: u32 = u32::MAX;
+/// An entry whose tag is not written yet; the entry itself must be looked at.
+const NO_TAG: u8 = 0;
 
 /// See the module documentation. Zero and `u32::MAX` cannot be stored.
 pub(crate) struct Index {
     tables: [AtomicPtr<AtomicU32>; TABLES],
     used: [AtomicU32; TABLES],
+    /// How many tables there are; they come without gaps.
+    count: AtomicU32,
 }
 
 /// There is no memory for a further entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct IndexFull;
 
+/// One table: as many numbers as tags.
+#[derive(Clone, Copy)]
+struct Table<'a> {
+    numbers: &'a [AtomicU32],
+    tags: &'a [AtomicU8],
+}
+
 impl Index {
     pub(crate) const fn new() -> Self {
         Self {
             tables: [const { AtomicPtr::new(ptr::null_mut()) }; TABLES],
             used: [const { AtomicU32::new(0) }; TABLES],
+            count: AtomicU32::new(0),
         }
     }
 
     /// The number stored under `hash` for which `is_key` holds.
     #[inline]
     pub(crate) fn find(&self, hash: u32, is_key: impl Fn(u32) -> bool) -> Option<u32> {
-        for level in 0..TABLES {
-            let table = self.table(level)?;
-            for position in probes(table, hash) {
-                match table[position].load(Ordering::Acquire) {
-                    EMPTY => break,
-                    REMOVED => {}
-                    number if is_key(number) => return Some(number),
-                    _ => {}
-                }
-            }
-        }
-        None
+        let levels = self.count.load(Ordering::Acquire) as usize;
+        (0..levels).rev().find_map(|level| match self.table(level)?.probe(hash, &is_key) {
+            Probed::Found(number) => Some(number),
+            Probed::EmptyAt(_) | Probed::Full => None,
+        })
     }
 
-    /// Stores `number` under `hash`, unless an entry for which `is_key` holds came first: then that one is returned.
+    /// Stores `number` under `hash`, unless an entry for which `is_key` holds comes first: then that one is returned. The
+    /// caller has looked for the key before, so only the newest table is searched again.
     pub(crate) fn insert(
         &self,
         hash: u32,
         number: u32,
         is_key: impl Fn(u32) -> bool,
     ) -> Result<u32, IndexFull> {
-        for level in 0..TABLES {
-            let table = match self.table(level) {
-                Some(table) => table,
-                None => self.add_table(level)?,
+        loop {
+            let levels = self.count.load(Ordering::Acquire) as usize;
+            let Some(level) = levels.checked_sub(1) else {
+                self.add_table(0)?;
+                continue;
             };
-            let is_newest = self.table(level + 1).is_none();
-            for position in probes(table, hash) {
-                match table[position].load(Ordering::Acquire) {
-                    EMPTY => {}
-                    occupant if occupant != REMOVED && is_key(occupant) => return Ok(occupant),
-                    _ => continue,
-                }
-                if !is_newest || self.used[level].load(Ordering::Relaxed) as usize >= table.len() / 4 * 3 {
-                    break;
-                }
-                match table[position].compare_exchange(EMPTY, number, Ordering::AcqRel, Ordering::Acquire) {
-                    Ok(_) => {
+            let table = self.table(level).ok_or(IndexFull)?;
+            match table.probe(hash, &is_key) {
+                Probed::Found(occupant) => return Ok(occupant),
+                Probed::EmptyAt(position)
+                    if (self.used[level].load(Ordering::Relaxed) as usize) < table.numbers.len() / 4 * 3 =>
+                {
+                    // When another thread was faster, its entry is looked at in the next round.
+                    if table.put(position, hash, number) {
                         self.used[level].fetch_add(1, Ordering::Relaxed);
                         return Ok(number);
                     }
-                    Err(occupant) if occupant != REMOVED && is_key(occupant) => return Ok(occupant),
-                    Err(_) => {}
                 }
+                Probed::EmptyAt(_) | Probed::Full => self.add_table(levels)?,
             }
         }
-        Err(IndexFull)
     }
 
     /// Removes every entry for which `is_stale` holds.
     pub(crate) fn remove_all(&self, mut is_stale: impl FnMut(u32) -> bool) {
         for table in (0..TABLES).map_while(|level| self.table(level)) {
-            for slot in table {
+            for slot in table.numbers {
                 let number = slot.load(Ordering::Acquire);
                 if number != EMPTY && number != REMOVED && is_stale(number) {
                     // Lost races leave what another thread wrote, which is newer.
@@ -106,43 +115,90 @@ impl Index {
 
     /// Bytes of memory in use.
     pub(crate) fn memory_bytes(&self) -> usize {
-        (0..TABLES).map_while(|level| self.table(level)).map(size_of_val).sum()
+        (0..TABLES).map_while(|level| self.table(level)).map(|table| bytes(table.numbers.len())).sum()
     }
 
     #[inline]
-    fn table(&self, level: usize) -> Option<&[AtomicU32]> {
-        let table = NonNull::new(self.tables.get(level)?.load(Ordering::Acquire))?;
-        // SAFETY: a published table is a zeroed mapping of this many slots (`add_table`) and is never released.
-        Some(unsafe { core::slice::from_raw_parts(table.as_ptr(), slots(level)) })
+    fn table(&self, level: usize) -> Option<Table<'_>> {
+        let first = NonNull::new(self.tables.get(level)?.load(Ordering::Acquire))?;
+        let slots = slots(level);
+        // SAFETY: a published table is a zeroed mapping of so many numbers and tags (`add_table`) and is never released.
+        unsafe {
+            Some(Table {
+                numbers: core::slice::from_raw_parts(first.as_ptr(), slots),
+                tags: core::slice::from_raw_parts(first.as_ptr().add(slots).cast(), slots),
+            })
+        }
     }
 
     #[cold]
-    fn add_table(&self, level: usize) -> Result<&[AtomicU32], IndexFull> {
-        let bytes = slots(level) * size_of::<AtomicU32>();
+    fn add_table(&self, level: usize) -> Result<(), IndexFull> {
+        let place = self.tables.get(level).ok_or(IndexFull)?;
+        let bytes = bytes(slots(level));
         let fresh = mapping::reserve(bytes).ok_or(IndexFull)?;
-        let published = self.tables[level].compare_exchange(
-            ptr::null_mut(),
-            fresh.as_ptr().cast(),
-            Ordering::AcqRel,
-            Ordering::Acquire,
-        );
-        if published.is_err() {
+        let null = ptr::null_mut();
+        if place.compare_exchange(null, fresh.as_ptr().cast(), Ordering::AcqRel, Ordering::Acquire).is_err() {
             // SAFETY: the mapping was not published, so nobody else knows it.
             unsafe { mapping::release(fresh, bytes) };
         }
-        self.table(level).ok_or(IndexFull)
+        self.count.fetch_max(level as u32 + 1, Ordering::AcqRel);
+        Ok(())
+    }
+}
+
+/// What a probe came to.
+enum Probed {
+    Found(u32),
+    /// The key is not there; it could be put here.
+    EmptyAt(usize),
+    Full,
+}
+
+impl Table<'_> {
+    /// Looks for a key. Ends after one round, so that a full table cannot hold anybody.
+    #[inline]
+    fn probe(&self, hash: u32, is_key: &impl Fn(u32) -> bool) -> Probed {
+        let mask = self.numbers.len() - 1;
+        let wanted = tag(hash);
+        for step in 0..self.numbers.len() {
+            let position = (hash as usize).wrapping_add(step) & mask;
+            let tag = self.tags[position].load(Ordering::Relaxed);
+            if tag != wanted && tag != NO_TAG {
+                continue;
+            }
+            match self.numbers[position].load(Ordering::Acquire) {
+                EMPTY => return Probed::EmptyAt(position),
+                REMOVED => {}
+                number if is_key(number) => return Probed::Found(number),
+                _ => {}
+            }
+        }
+        Probed::Full
+    }
+
+    /// Fills an empty slot, if it still is one.
+    fn put(&self, position: usize, hash: u32, number: u32) -> bool {
+        let slot = &self.numbers[position];
+        let is_ours = slot.compare_exchange(EMPTY, number, Ordering::AcqRel, Ordering::Acquire).is_ok();
+        if is_ours {
+            self.tags[position].store(tag(hash), Ordering::Release);
+        }
+        is_ours
     }
 }
 
 const fn slots(level: usize) -> usize {
-    FIRST_SLOTS << (2 * level)
+    FIRST_SLOTS << level
 }
 
-/// Positions to look at for `hash`, in order. Ends after one round, so that a full table cannot hold anybody.
-#[inline]
-fn probes(table: &[AtomicU32], hash: u32) -> impl Iterator<Item = usize> + use<> {
-    let mask = table.len() - 1;
-    (0..table.len()).map(move |step| (hash as usize).wrapping_add(step) & mask)
+/// Bytes of a table with so many slots.
+const fn bytes(slots: usize) -> usize {
+    slots * (size_of::<AtomicU32>() + size_of::<AtomicU8>())
+}
+
+/// Bits of the hash that its position in a table of usual size does not depend on; never [`NO_TAG`].
+fn tag(hash: u32) -> u8 {
+    (hash >> 24) as u8 | 1
 }
 
 #[cfg(test)]
@@ -151,13 +207,14 @@ mod tests {
     use super::*;
 
     fn scramble(number: u32) -> u32 {
-        number.wrapping_mul(0x9e37_79b1) >> 7
+        number.wrapping_mul(0x9e37_79b1).rotate_left(13)
     }
 
     #[test]
     fn every_number_is_found_again_across_growth() {
         let index = Index::new();
         for number in 1..20_000 {
+            assert_eq!(index.find(scramble(number), |other| other == number), None);
             assert_eq!(index.insert(scramble(number), number, |other| other == number), Ok(number));
         }
         for number in 1..20_000 {

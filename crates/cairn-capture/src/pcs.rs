@@ -14,8 +14,8 @@ use crate::index::Index;
 use crate::modules;
 use crate::region::{Region, ZeroedAtomics};
 
-/// Pc numbers fit 27 bits, so that a cache entry of 8 bytes has 37 left for its tag.
-pub(crate) const NUMBER_BITS: u32 = 27;
+/// Pc numbers fit 26 bits, so that a cache entry of 8 bytes has 38 left for its tag.
+pub(crate) const NUMBER_BITS: u32 = 26;
 
 /// What a numbered address is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

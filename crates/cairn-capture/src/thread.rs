@@ -1,7 +1,7 @@
 //! What a thread keeps between its captures: caches that are only ever trusted after a check, and the last stack.
 //!
-//! The memory is one mapping of 3 MiB of address space, of which a thread whose stack is 250 frames deep touches some
-//! 52 KiB. It is reached through one thread-local word, without a destructor: a thread that has ended is recognised by
+//! The memory is one mapping of some 9 MiB of address space, of which a thread whose stack is 250 frames deep touches some
+//! 60 KiB. It is reached through one thread-local word, without a destructor: a thread that has ended is recognised by
 //! its number, and its memory is given to a later one.
 
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering, compiler_fence};
@@ -11,52 +11,65 @@ use crate::{mapping, thread_pointer};
 /// Frames of one stack; deeper ones are cut, and the cut is marked.
 pub(crate) const MAX_DEPTH: usize = 1 << 16;
 /// Values that a stack depends on beside its return addresses.
-pub(crate) const MAX_EXTRA_CHECKS: usize = 1 << 16;
-pub(crate) const PREDICTIONS: usize = 1 << 10;
+pub(crate) const MAX_EXTRA_CHECKS: usize = 1 << 14;
+/// Places for which a telling word is kept.
+pub(crate) const PLACES: usize = 1 << 10;
 pub(crate) const RECORDS: usize = 1 << 9;
-const PC_SETS: usize = 1 << 10;
-
-/// A guess which stack a call at (pc, sp) has. It is verified before it is believed.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct Prediction {
-    pub(crate) key: u64,
-    pub(crate) node: u32,
-    /// Number of frames from the outermost one to this, both counted.
-    pub(crate) height: u32,
-}
+pub(crate) const PC_SETS: usize = 1 << 9;
 
 /// A whole stack as a list of conditions, in one cache line: if they all hold, the answer is `leaf`'s node.
 ///
-/// It covers the frames that change often one by one, up to a frame of the shadow, which covers the rest. Only for frames
-/// that lie where the stack pointer says, none that hangs on a frame pointer.
+/// It covers the frames that change often one by one, up to a frame of a shadow, which covers the rest. Only for frames
+/// that lie where the stack pointer says; where one hangs on a frame pointer, the record is only a guess at the node, to be
+/// followed frame by frame ([`FOLLOW`]).
 #[repr(C, align(64))]
 #[derive(Clone, Copy)]
 pub(crate) struct Record {
-    /// Return address into the innermost frame, and in the lowest 16 bits the height of the shadow's frame.
+    /// Return address into the innermost frame, and in the lowest 16 bits the height of the shadow's frame, or of the
+    /// innermost frame itself in a guess.
     pub(crate) pc_and_height: u64,
     /// Where the innermost frame must lie, and the node that is the answer; see [`place`].
     pub(crate) leaf: u64,
-    /// What the shadow must have at that height.
+    /// What the shadow must have at that height; in the lowest bits, which are zero in a place, the number of the shadow,
+    /// and [`FOLLOW`].
     pub(crate) join: u64,
     /// Words of the stack: in the lowest 16 bits how many words above the innermost return address, in the others the
     /// value. Unused ones repeat that return address, so that there are always as many.
     pub(crate) checks: [u64; RECORD_CHECKS],
 }
 
+pub(crate) const RECORD_CHECKS: usize = 5;
+/// Set in [`Record::join`].
+pub(crate) const FOLLOW: u64 = 4;
+/// The bits of [`Record::join`] that number the shadow.
+pub(crate) const SHADOW_NUMBER: u64 = SHADOWS as u64 - 1;
+const _: () = assert!(SHADOWS.is_power_of_two() && SHADOW_NUMBER < FOLLOW && FOLLOW < 8);
+
 impl Record {
-    /// True when the stacks at this place are known to be none that a record can hold.
+    const NONE: Self = Self { pc_and_height: 0, leaf: 0, join: 0, checks: [0; RECORD_CHECKS] };
+
+    /// The number of the shadow that covers the outer frames.
     #[inline(always)]
-    pub(crate) fn is_not_usable_at(&self, slot: u32) -> bool {
-        self.pc_and_height == 0 && self.leaf as u32 == slot
+    pub(crate) fn shadow(&self) -> usize {
+        (self.join & SHADOW_NUMBER) as usize
+    }
+
+    /// The node that the innermost frame has, if the record is right.
+    #[inline(always)]
+    pub(crate) fn node(&self) -> u32 {
+        (self.leaf >> 32) as u32
+    }
+
+    /// True when it is about a frame with this return address in this slot.
+    #[inline(always)]
+    pub(crate) fn is_of(&self, pc: u64, slot: u32) -> bool {
+        self.pc_and_height >> 16 == pc && self.leaf as u32 == slot
     }
 }
 
-pub(crate) const RECORD_CHECKS: usize = 5;
-
 const _: () = assert!(size_of::<Record>() == 64);
 
-/// One frame of the last stack, with what must hold for it to be there again.
+/// One frame of a shadow: of a stack that was there before, with what must hold for it to be there again.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct ShadowFrame {
@@ -102,15 +115,25 @@ pub(crate) struct PendingFrame {
     pub(crate) slot: u32,
 }
 
-const _: () = assert!(size_of::<Prediction>() == 16);
 const _: () = assert!(size_of::<ShadowFrame>() == 16);
 const _: () = assert!(size_of::<ExtraCheck>() == 16);
 const _: () = assert!(size_of::<PendingFrame>() == 16);
 
-/// The shadow is compared in blocks of so many frames, to have few branches.
+/// So many shadows: stacks that alternate below a common part need one each.
+pub(crate) const SHADOWS: usize = 4;
+/// A shadow is compared in blocks of so many frames, to have few branches.
 pub(crate) const SHADOW_BLOCK: usize = 8;
 /// In front of the outermost frame stand copies of it, so that the last block is whole.
 pub(crate) const SHADOW_PADDING: usize = SHADOW_BLOCK - 1;
+
+/// How much of a shadow there is.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct ShadowSize {
+    /// Heights from 1 to below this one are filled.
+    pub(crate) end: u32,
+    pub(crate) extra_count: u32,
+}
 
 /// Set in [`ShadowFrame::node`]; nodes have 31 bits.
 pub(crate) const NEEDS_FP: u32 = 1 << 31;
@@ -123,9 +146,9 @@ pub(crate) struct ThreadState {
     busy: AtomicU64,
     /// The same, for the capture in the handler.
     nested_busy: AtomicU64,
-    /// Entries of `shadow` that are filled, the unused first one included.
-    pub(crate) shadow_end: u32,
-    pub(crate) extra_count: u32,
+    pub(crate) sizes: [ShadowSize; SHADOWS],
+    /// The shadow that was met last.
+    pub(crate) current: u32,
     /// [`Process::module_state`](crate::process::Process::module_state) that the caches belong to.
     pub(crate) module_state: u64,
     owner_process: AtomicI32,
@@ -136,15 +159,16 @@ pub(crate) struct ThreadState {
     /// 4 GiB below `high`: every slot is a 32-bit distance above it.
     pub(crate) slot_base: u64,
     next: *mut ThreadState,
-    pub(crate) predictions: [Prediction; PREDICTIONS],
-    /// For each place the stack word, in words above sp, that tells its stacks apart; see `engine::prediction_key`.
-    pub(crate) telling: [u16; PREDICTIONS],
+    /// For each place the stack word, in words above sp, that tells its stacks apart; see `engine::record_key`.
+    pub(crate) telling: [u16; PLACES],
     pub(crate) records: [Record; RECORDS],
     pub(crate) pc_cache: [[u64; 2]; PC_SETS],
-    /// The last stack by height, which for the outermost frame is 1, moved up by [`SHADOW_PADDING`].
-    pub(crate) shadow: [ShadowFrame; MAX_DEPTH + SHADOW_BLOCK],
-    pub(crate) shadow_fp: [u64; MAX_DEPTH],
-    pub(crate) extra: [ExtraCheck; MAX_EXTRA_CHECKS],
+    /// Stacks by height, which for the outermost frame is 1, moved up by [`SHADOW_PADDING`].
+    pub(crate) shadow: [[ShadowFrame; MAX_DEPTH + SHADOW_BLOCK]; SHADOWS],
+    /// The frame pointer in each frame that has [`NEEDS_FP`]; others are not written.
+    pub(crate) shadow_fp: [[u64; MAX_DEPTH]; SHADOWS],
+    /// By rising height.
+    pub(crate) extra: [[ExtraCheck; MAX_EXTRA_CHECKS]; SHADOWS],
     /// Innermost first.
     pub(crate) pending: [PendingFrame; MAX_DEPTH],
     /// Pc numbers of a whole walk.
@@ -289,18 +313,16 @@ impl ThreadState {
         self.forget_modules(self.module_state);
     }
 
-    /// Drops what was learned of the last stack.
+    /// Drops what was learned of stacks.
     pub(crate) fn forget_stack(&mut self) {
-        self.shadow_end = 0;
-        self.extra_count = 0;
+        self.sizes.fill(ShadowSize { end: 0, extra_count: 0 });
     }
 
     /// Drops everything that depends on which modules are loaded.
     #[cold]
     pub(crate) fn forget_modules(&mut self, module_state: u64) {
         self.forget_stack();
-        self.predictions.fill(Prediction { key: 0, node: 0, height: 0 });
-        self.records.fill(Record { pc_and_height: 0, leaf: 0, join: 0, checks: [0; RECORD_CHECKS] });
+        self.records.fill(Record::NONE);
         self.pc_cache.fill([0; 2]);
         self.module_state = module_state;
     }
