@@ -23,13 +23,17 @@ mod process;
 mod region;
 mod stack;
 mod stack_bounds;
+mod text;
 mod thread;
 mod thread_pointer;
 mod tree;
 mod walk;
 
-pub use cairn_unwind::StopReason;
+pub use cairn_unwind::{FoldRecursion, StopReason};
+#[doc(hidden)]
+pub use entry::cairn_capture_here;
 pub use entry::{Statistics, capture, capture_interrupted, statistics};
 pub use process::while_unloading;
 pub use stack::{Frames, Stack};
+pub use text::WriteError;
 pub use tree::StackId;
