@@ -41,7 +41,7 @@ impl Stack {
     /// assert!(stack.marked_frames().eq(stack.frames()));
     /// ```
     pub fn marked_frames(self) -> impl Iterator<Item = Frame> + Clone {
-        let is_cut = self.stop_reason() != StopReason::EndOfStack;
+        let is_cut = self.id == StackId::LOST || self.stop_reason() != StopReason::EndOfStack;
         self.frames().chain(is_cut.then_some(Frame::Truncated))
     }
 

@@ -82,9 +82,7 @@ fn end_line(line: &mut Line, reason: StopReason) -> bool {
             (b"the frame pointer leads outside the stack, to", address.value())
         }
         StopReason::NoProgress { pc } => (b"the caller is not above it on the stack:", pc.value()),
-        StopReason::UnknownRegister { register } => {
-            (b"the value is not known of register", register.into())
-        }
+        StopReason::UnknownRegister { register } => (b"the value is not known of register", register.into()),
         _ => (b"the walk ended near", 0),
     };
     line.text(b"    the stack goes on: ").text(text).text(b" 0x").hexadecimal(value, 1);
