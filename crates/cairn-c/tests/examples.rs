@@ -126,16 +126,35 @@ fn paused_thread() {
 
 #[test]
 fn a_module_that_takes_the_addresses_of_another_has_stacks_of_its_own() {
-    let source = scratch().join("plugin.c");
+    // Two plugins that differ in the sizes of their frames alone, so chosen that what holds in the first leads in the
+    // second to a return address as well, but past one frame.
+    let source = scratch().join("plugin.s");
     fs::write(
         &source,
-        "typedef unsigned (*capture)(void);
-         unsigned enter(capture call) { volatile char frame[SIZE]; frame[0] = 1; return call() + frame[0] - 1; }",
+        ".macro function name, size, target
+         .globl \\name
+         .type \\name, @function
+         \\name:
+             .cfi_startproc
+             subq $\\size, %rsp
+             .cfi_adjust_cfa_offset \\size
+             call \\target
+             addq $\\size, %rsp
+             .cfi_adjust_cfa_offset -\\size
+             ret
+             .cfi_endproc
+             .size \\name, . - \\name
+         .endm
+         function enter, 0x208, inner
+         .hidden inner
+         function inner, INNER, *%rdi
+         .section .note.GNU-stack, \"\", @progbits\n",
     )
     .unwrap();
-    for (name, size) in [("plugin_small", "-DSIZE=16"), ("plugin_large", "-DSIZE=4000")] {
+    for (name, inner) in [("plugin_large", "INNER=0x318"), ("plugin_small", "INNER=0x108")] {
         let library = scratch().join(format!("{name}.so"));
-        run(c_compiler().args(["-shared", "-fPIC", "-O1", size]).arg(&source).arg("-o").arg(library));
+        let assembler = format!("-Wa,--defsym,{inner}");
+        run(c_compiler().args(["-shared", &assembler]).arg(&source).arg("-o").arg(library));
     }
     let source = scratch().join("reload.c");
     fs::write(
@@ -146,6 +165,7 @@ fn a_module_that_takes_the_addresses_of_another_has_stacks_of_its_own() {
            #include <stdio.h>
            typedef unsigned (*enter)(cairn_stack_id (*)(void));
            static uintptr_t place;
+           static size_t depth;
            static void run(const char *path) {
                void *handle = dlopen(path, RTLD_NOW);
                assert(handle);
@@ -155,16 +175,18 @@ fn a_module_that_takes_the_addresses_of_another_has_stacks_of_its_own() {
                    struct cairn_frame frames[16];
                    struct cairn_stop stop;
                    size_t count = cairn_stack_frames(call(cairn_capture), frames, 16, &stop);
-                   assert(stop.kind == CAIRN_STOP_END_OF_STACK && count > 3 && count < 16);
-                   /* enter, run, main: in that order, whatever stood at these addresses before. */
-                   assert(frames[0].address - place < 200);
-                   assert(frames[1].address - (uintptr_t)run < 1000);
+                   assert(stop.kind == CAIRN_STOP_END_OF_STACK && count == depth + 3);
+                   /* inner, enter, run, and main: whatever stood at these addresses before. */
+                   assert(frames[0].address - place < 200 && frames[1].address - place < 200);
+                   assert(frames[2].address - (uintptr_t)run < 1000);
                }
                assert(dlclose(handle) == 0);
            }
            int main(int count, char **paths) {
                int reused = 0;
                uintptr_t before = 0;
+               /* Of main itself, as its callee sees it. */
+               depth = cairn_stack_frames(cairn_capture(), NULL, 0, NULL);
                for (int round = 0; round < 20; round++) {
                    run(paths[1 + round % (count - 1)]);
                    reused += place == before;
@@ -176,7 +198,7 @@ fn a_module_that_takes_the_addresses_of_another_has_stacks_of_its_own() {
     )
     .unwrap();
     let program = compile(&source, "reload", &[]);
-    let plugins = ["plugin_small.so", "plugin_large.so"].map(|name| scratch().join(name));
+    let plugins = ["plugin_large.so", "plugin_small.so"].map(|name| scratch().join(name));
     let reused: u32 = output_of(Command::new(program).args(plugins)).trim().parse().unwrap();
     assert!(reused > 0, "the loader never used an address again: nothing was tested");
 }

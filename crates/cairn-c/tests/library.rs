@@ -169,3 +169,16 @@ fn a_program_links_the_shared_library_as_pkg_config_says() {
     let output = output_of(Command::new(&program).env("LD_LIBRARY_PATH", installed().join("lib")));
     assert_eq!(output.trim(), env!("CARGO_PKG_VERSION"));
 }
+
+#[test]
+fn wrong_and_extreme_arguments_are_answered() {
+    let program = scratch().join("edges");
+    let mut compiler = support::c_compiler();
+    compiler.args(["-O1", "-fno-optimize-sibling-calls"]);
+    compiler
+        .arg(workspace().join("crates/cairn-c/tests/c/edges.c"))
+        .arg("-I")
+        .arg(installed().join("include"));
+    run(compiler.arg(installed().join("lib/libcairn.a")).arg("-o").arg(&program));
+    run(&mut Command::new(&program));
+}
