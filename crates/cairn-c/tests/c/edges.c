@@ -23,8 +23,8 @@ static void numbers_that_are_no_stack(void) {
 }
 
 static void every_small_number_is_survived(void) {
-    for (cairn_stack_id number = 0; number < 5000; number++) {
-        assert(cairn_stack_frames(number, frames, 70000, NULL) <= 70000);
+    for (cairn_stack_id number = 0; number < 70000; number += 1 + number / 500) {
+        assert(cairn_stack_frames(number, frames, 70000, NULL) <= 65535);
     }
 }
 
@@ -155,7 +155,22 @@ static void picks_choose_frames(void) {
     assert(found);
 }
 
+static void a_stack_that_is_too_deep_is_cut_and_says_so(void) {
+    struct cairn_stop stop;
+    cairn_stack_id stack = deep(66000);
+    assert(cairn_stack_frames(stack, frames, 70000, &stop) == 65535 && stop.kind == CAIRN_STOP_LIMIT);
+    assert(frames[65534].address == frames[1].address && frames[65535].address == 0);
+    uint8_t buffer[1024];
+    struct cairn_pick pick;
+    memset(&pick, 0, sizeof pick);
+    pick.type_size = sizeof pick;
+    pick.fold_recursion = 1;
+    ptrdiff_t size = cairn_stack_encode_cbf(stack, &pick, buffer, sizeof buffer);
+    assert(size > 10 && buffer[size - 1] == 1);
+}
+
 int main(void) {
+    a_stack_that_is_too_deep_is_cut_and_says_so();
     numbers_that_are_no_stack();
     the_empty_stack_is_one();
     no_more_is_written_than_there_is_room_for();
