@@ -156,7 +156,8 @@ fn a_program_links_the_shared_library_as_pkg_config_says() {
     let file = scratch().join("linked.c");
     fs::write(
         &file,
-        "#include <cairn_capture.h>\n#include <stdio.h>\nint main(void) { return puts(cairn_version()) < 0; }\n",
+        "#include <cairn_capture.h>\n#include <stdio.h>\nint main(void) { puts(cairn_version()); fflush(stdout);
+         return cairn_stack_print(cairn_capture(), 1); }\n",
     )
     .unwrap();
     let program = scratch().join("linked");
@@ -167,7 +168,11 @@ fn a_program_links_the_shared_library_as_pkg_config_says() {
     }
     run(&mut compiler);
     let output = output_of(Command::new(&program).env("LD_LIBRARY_PATH", installed().join("lib")));
-    assert_eq!(output.trim(), env!("CARGO_PKG_VERSION"));
+    let (version, stack) = output.split_once('\n').unwrap();
+    assert_eq!(version, env!("CARGO_PKG_VERSION"));
+    // The caller of cairn_capture is the innermost frame, and nothing of the library is in the stack.
+    assert!(stack.lines().next().unwrap().contains("/linked+0x"), "{stack}");
+    assert!(!stack.contains("libcairn"), "{stack}");
 }
 
 #[test]
