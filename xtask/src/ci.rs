@@ -6,13 +6,14 @@
 use std::time::Instant;
 
 use crate::process::{Failure, Outcome};
-use crate::{cargo_chores, check_rooms, fuzz_smoke, portability};
+use crate::{cargo_chores, check_rooms, fuzz_smoke, header, portability};
 
 type Step = (&'static str, fn() -> Outcome);
 
 const BEFORE_THE_TESTS: &[Step] = &[
     ("fmt", || cargo_chores::fmt(&["--check".to_owned()])),
     ("check-rooms", || check_rooms::run(&[])),
+    ("header", || header::run(&["--check".to_owned()])),
     ("lint", || cargo_chores::lint(&[])),
     ("doc", || cargo_chores::doc(&[])),
     ("portability", || portability::run(&[])),

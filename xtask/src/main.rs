@@ -8,11 +8,13 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "chores talk to whoever started them")]
 
 mod bench;
+mod c_library;
 mod cargo_chores;
 mod check_rooms;
 mod ci;
 mod debian;
 mod fuzz_smoke;
+mod header;
 mod portability;
 mod process;
 
@@ -37,6 +39,16 @@ const CHORES: &[Chore] = &[
         name: "check-rooms",
         run: check_rooms::run,
         help: "compare crates, edges and crate attributes with the table of rooms",
+    },
+    Chore {
+        name: "header",
+        run: header::run,
+        help: "write the C header from the sources of cairn-c; --check only reports",
+    },
+    Chore {
+        name: "c-library",
+        run: c_library::run,
+        help: "[--prefix DIRECTORY]: build libcairn.so and libcairn.a, and install them there",
     },
     Chore {
         name: "portability",

@@ -97,9 +97,10 @@ pub fn statistics() -> Statistics {
 /// The number of the caller's stack.
 ///
 /// A naked function: at its entry the stack pointer points at the return address, and the frame pointer and all saved
-/// registers are still the caller's.
+/// registers are still the caller's. Public for the C API, whose function of another name jumps here.
+#[doc(hidden)]
 #[unsafe(naked)]
-extern "C" fn cairn_capture_here() -> StackId {
+pub extern "C" fn cairn_capture_here() -> StackId {
     core::arch::naked_asm!(
         "mov rdi, qword ptr [rsp]",
         "lea rsi, [rsp + 8]",

@@ -13,6 +13,7 @@ use cairn_unwind::x86_64::{Rule, X86_64};
 use cairn_unwind::{AddressRange, Modules};
 
 use crate::pcs::PcKind;
+use crate::stack_bounds;
 
 /// `struct dl_find_object` of glibc, as x86-64 and AArch64 have it.
 #[repr(C)]
@@ -99,6 +100,24 @@ impl Modules for LoadedModules {
         // Code that no module covers, such as JIT code, is not known here; its frames end the walk with a reason.
         Self::find(address).is_some()
     }
+}
+
+/// What the loader says of the module that covers an address.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LoadedAs {
+    /// What addresses in memory are larger by than the ones stated in the file.
+    pub(crate) bias: u64,
+    /// Address of the file's name, a C string; an empty one for the program itself.
+    pub(crate) name: u64,
+}
+
+/// How the module that covers `address` was loaded.
+pub(crate) fn loaded_as(address: u64) -> Option<LoadedAs> {
+    let link_map = LoadedModules::find(AbsoluteAddress::new(address))?.link_map as u64;
+    // `struct link_map` of <link.h>: l_addr, l_name, ... The loader may free it when the module goes.
+    let bias = stack_bounds::read_word(link_map)?;
+    let name = stack_bounds::read_word(link_map.checked_add(8)?)?;
+    Some(LoadedAs { bias, name })
 }
 
 /// The packed rule at a return address, from its module's tables; `None` when they say nothing.

@@ -58,6 +58,23 @@ pub(crate) fn read_word(address: u64) -> Option<u64> {
     (read_self(&[local], &[remote]) == 8).then_some(word)
 }
 
+/// Copies bytes from anywhere, up to the first page that cannot be read: how many.
+pub(crate) fn read_bytes(address: u64, into: &mut [u8]) -> usize {
+    let mut count = 0;
+    while let Some(rest) = into.get_mut(count..).filter(|rest| !rest.is_empty()) {
+        let from = address.wrapping_add(count as u64);
+        // The kernel reads a page wholly or not at all, but stops at a piece's first bad byte: one page at a time.
+        let length = rest.len().min((PAGE_BYTES - from % PAGE_BYTES) as usize);
+        let local = libc::iovec { iov_base: rest.as_mut_ptr().cast(), iov_len: length };
+        let remote = libc::iovec { iov_base: from as *mut _, iov_len: length };
+        if read_self(&[local], &[remote]) != length as isize {
+            break;
+        }
+        count += length;
+    }
+    count
+}
+
 /// True when each of the pages is readable.
 fn probe(first_page: u64, pages: usize) -> bool {
     readable_pages(first_page, pages) == pages
@@ -156,5 +173,14 @@ mod tests {
         assert_eq!(read_word(8), None);
         let word = 0x1234_u64;
         assert_eq!(read_word((&raw const word) as u64), Some(0x1234));
+    }
+
+    #[test]
+    fn bytes_are_copied_as_far_as_they_can_be_read() {
+        let text: std::vec::Vec<u8> = (0..10_000).map(|number| number as u8).collect();
+        let mut copy = std::vec![0; text.len()];
+        assert_eq!(read_bytes(text.as_ptr() as u64, &mut copy), text.len());
+        assert_eq!(copy, text);
+        assert_eq!(read_bytes(16, &mut copy), 0);
     }
 }

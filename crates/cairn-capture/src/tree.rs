@@ -21,6 +21,7 @@
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::index::Index;
+use crate::process::PROCESS;
 use crate::region::Region;
 
 /// Number of a call stack: a node of the calling-context tree.
@@ -38,6 +39,21 @@ impl StackId {
     #[must_use]
     pub const fn number(self) -> u32 {
         self.0
+    }
+
+    /// The stack of this number, where numbers have travelled as such: through C, a file, a pipe. `None` when this
+    /// process has given no stack such a number.
+    ///
+    /// ```
+    /// use cairn_capture::{StackId, capture};
+    /// let id = capture().id();
+    /// assert_eq!(StackId::from_number(id.number()), Some(id));
+    /// assert_eq!(StackId::from_number(0x7fff_fff0), None);
+    /// ```
+    #[must_use]
+    pub fn from_number(number: u32) -> Option<Self> {
+        let id = Self(number);
+        (id == Self::EMPTY || id == Self::LOST || PROCESS.tree.has_node(number)).then_some(id)
     }
 
     pub(crate) const fn from_node(node: u32) -> Self {
@@ -73,6 +89,12 @@ impl Tree {
     /// Bytes of memory in use.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.words.used() * size_of::<u32>() + self.segments.memory_bytes()
+    }
+
+    /// True for a word that was handed out and is no HEAD word. The words of a segment that another thread is just adding
+    /// count as well; they belong to nobody yet and read as some stack or none.
+    fn has_node(&self, number: u32) -> bool {
+        number != 0 && (number as usize) < self.words.used() && self.words().at(number) & HEAD == 0
     }
 
     /// The child of `parent` that was called from `pc`, if it was seen before.

@@ -136,7 +136,9 @@ pub(crate) const ROOMS: &[Room] = &[
     },
     Room {
         name: "cairn-c",
-        uses: Allowed::Only(&["cairn-capture", "cairn-heap"]),
+        // The formats for their encoders: a stack leaves a program in C as bytes.
+        uses: Allowed::Only(&["cairn-format", "cairn-capture", "cairn-heap"]),
+        outside: Allowed::Only(&["libc"]),
         uses_behind: &[Behind { feature: "analysis", dependency: "cairn-analysis" }],
         unsafe_code: UnsafeCode::Free,
         ..CLOSED
@@ -153,6 +155,14 @@ pub(crate) const ROOMS: &[Room] = &[
         kind: Kind::Tool,
         uses: Allowed::Any,
         outside: Allowed::Any,
+        unsafe_code: UnsafeCode::Free,
+        ..CLOSED
+    },
+    Room {
+        name: "cairn-examples",
+        kind: Kind::Tool,
+        uses: Allowed::Any,
+        outside: Allowed::Only(&["libc"]),
         unsafe_code: UnsafeCode::Free,
         ..CLOSED
     },

@@ -1,0 +1,207 @@
+/*
+ * cairn_capture.h: call stacks from anywhere, in malloc and in signal handlers too.
+ *
+ *     cairn_stack_print(cairn_capture(), 2);
+ *
+ * docs/c-api.md tells how to use it. This file is written by `cargo xtask header`; edit the sources of cairn-c instead.
+ */
+#ifndef CAIRN_CAPTURE_H
+#define CAIRN_CAPTURE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The number of a call stack of this process: equal stacks have equal numbers, for as long as the process lives. */
+typedef uint32_t cairn_stack_id;
+
+/* The stack without frames. */
+#define CAIRN_STACK_EMPTY UINT32_C(0)
+
+/* There was no room to keep the stack. Such losses are counted, see cairn_statistics. */
+#define CAIRN_STACK_LOST UINT32_C(0xffffffff)
+
+/* An argument is not what it must be: a null pointer, a type_size that cannot be, a reserved field that is not zero. */
+#define CAIRN_ERROR_ARGUMENT (-1)
+
+/* The number is not one of a stack of this process, or the stack was lost. */
+#define CAIRN_ERROR_STACK (-2)
+
+/* The buffer is too small. Call with a null pointer to learn the size. */
+#define CAIRN_ERROR_BUFFER (-3)
+
+/* The format cannot hold this stack: in an lws blob, an address or a size of 64 bits. */
+#define CAIRN_ERROR_FORMAT (-4)
+
+/* The file descriptor takes no more. */
+#define CAIRN_ERROR_WRITE (-5)
+
+/* The address is that of the instruction that was interrupted, or was about to run. */
+#define CAIRN_FRAME_PROGRAM_COUNTER UINT32_C(1)
+
+/* The address is where a call returns to; the call itself lies before it, so look up address - 1. */
+#define CAIRN_FRAME_RETURN_ADDRESS UINT32_C(2)
+
+/* The address is where an asynchronous task continues. */
+#define CAIRN_FRAME_ASYNC_RESUME_POINT UINT32_C(3)
+
+/* The outermost frame was reached: the whole stack is known. */
+#define CAIRN_STOP_END_OF_STACK UINT32_C(0)
+
+/* There are more frames than are kept (65535). The innermost ones are known. */
+#define CAIRN_STOP_LIMIT UINT32_C(1)
+
+/* Nothing says who called the code at the address. */
+#define CAIRN_STOP_NO_UNWIND_INFO UINT32_C(2)
+
+/* The unwind tables for the address are malformed. */
+#define CAIRN_STOP_BAD_UNWIND_INFO UINT32_C(3)
+
+/* The tables need a register whose value is not known; the address is its DWARF number. */
+#define CAIRN_STOP_UNKNOWN_REGISTER UINT32_C(4)
+
+/* Memory at the address could not be read. */
+#define CAIRN_STOP_UNREADABLE_MEMORY UINT32_C(5)
+
+/* A frame pointer leads outside the stack, to the address. */
+#define CAIRN_STOP_OUTSIDE_STACK UINT32_C(6)
+
+/* The caller of the code at the address is not above it on the stack: the stack is damaged. */
+#define CAIRN_STOP_NO_PROGRESS UINT32_C(7)
+
+/* There is no such stack: it was lost, or the number is not one of a stack of this process. */
+#define CAIRN_STOP_NO_STACK UINT32_C(8)
+
+/* A reason that this version of the header does not name. */
+#define CAIRN_STOP_OTHER UINT32_C(9)
+
+/* One entry of a stack. */
+struct cairn_frame {
+    /* One of CAIRN_FRAME_... */
+    uint32_t kind;
+    /* Zero. */
+    uint32_t reserved;
+    /* The address, as the processor sees it. */
+    uint64_t address;
+};
+
+/* Why a stack ends where it ends. */
+struct cairn_stop {
+    /* One of CAIRN_STOP_... */
+    uint32_t kind;
+    /* Zero. */
+    uint32_t reserved;
+    /* What the kind says of it, or zero. */
+    uint64_t address;
+};
+
+/* What the captures of this process cost so far, and what they lost. */
+struct cairn_statistics {
+    /* Set it to the size of this struct before the call; the fields of a newer library are then left out. */
+    size_t type_size;
+    /* Captures for which there was no room, or that came while two others of the same thread were under way. */
+    uint64_t lost;
+    /* Bytes of memory that hold all stacks, without what each thread caches. */
+    uint64_t memory_bytes;
+};
+
+/*
+ * The call stack of the caller, whose own frame is the innermost.
+ *
+ * Call it from anywhere: in malloc, in a signal handler, in a thread that is about to end. It does not allocate, takes
+ * no lock, and leaves errno alone.
+ */
+cairn_stack_id cairn_capture(void);
+
+/*
+ * The call stack of the code that a signal interrupted: its innermost frame is the interrupted instruction, and nothing
+ * of the handler is in it. ucontext is the third argument of a handler installed with SA_SIGINFO.
+ *
+ * It works after a stack overflow too, when the handler runs on its own stack (SA_ONSTACK).
+ */
+cairn_stack_id cairn_capture_interrupted(const void *ucontext);
+
+/*
+ * Copies the frames of a stack, innermost first, and returns how many it has; no more than capacity are written. stop,
+ * where it is not null, is told why the stack ends where it ends.
+ */
+size_t cairn_stack_frames(cairn_stack_id stack, struct cairn_frame *frames, size_t capacity, struct cairn_stop *stop);
+
+/*
+ * Writes a stack as text into a file descriptor, a line for each frame: its address, its module, and the address in
+ * there as addr2line takes it. Recursion is folded. Returns 0 or a negative CAIRN_ERROR_...
+ *
+ *     #0  0x000055f2b4a0716c /usr/bin/prog+0x116c
+ *     #1  0x00007f0f7f2461ca /lib/x86_64-linux-gnu/libc.so.6+0x271ca
+ *
+ * It may be called in a signal handler.
+ */
+int cairn_stack_print(cairn_stack_id stack, int descriptor);
+
+/*
+ * What backtrace() of the C library does: fills buffer with the addresses of the caller's stack, innermost first, and
+ * returns how many there are, at most size. Unlike that one it may be called in malloc and in signal handlers.
+ */
+int cairn_backtrace(void **buffer, int size);
+
+/* Fills statistics, whose type_size the caller has set. Returns 0 or CAIRN_ERROR_ARGUMENT. */
+int cairn_statistics(struct cairn_statistics *statistics);
+
+/* The version of the library, such as "0.1.0". The string lives as long as the process. */
+const char *cairn_version(void);
+
+/* Which frames of a stack are encoded. Zero all of it, set type_size, then what you need: zeroes mean the whole stack. */
+struct cairn_pick {
+    /* Size of this struct. */
+    size_t type_size;
+    /* So many innermost frames are left out, without a mark: those of your own hook. */
+    uint32_t skip_innermost;
+    /* So many outermost frames are left out, without a mark, if there are more than these. */
+    uint32_t drop_outermost;
+    /* The most entries to keep, 0 for all. What is left out is replaced by one entry that tells how many. */
+    uint32_t limit;
+    /* Of the limit, so many are taken from the outer end, and what lies between is left out. */
+    uint32_t keep_outermost;
+    /* Not 0: rounds of recursion, of up to eight functions, are kept once and counted. */
+    uint32_t fold_recursion;
+    /* Zero. */
+    uint32_t reserved[7];
+};
+
+/*
+ * Encodes a stack in the Compact Backtrace Format into buffer and returns the bytes used, or a negative CAIRN_ERROR_...
+ * With a null buffer it returns the bytes needed. pick may be null for the whole stack. A stack whose end could not be
+ * reached is marked as truncated.
+ *
+ * It may be called in a signal handler.
+ */
+ptrdiff_t cairn_stack_encode_cbf(cairn_stack_id stack, const struct cairn_pick *pick, uint8_t *buffer, size_t size_bytes);
+
+/*
+ * Encodes a stack and the size of an allocation as a compressed backtrace of libwebsockets into buffer and returns the
+ * bytes used, or a negative CAIRN_ERROR_... With a null buffer it returns the bytes needed. pick may be null for the
+ * whole stack.
+ *
+ * A blob holds up to 31 addresses, the innermost ones of those picked, and no marks. 296 bytes hold every blob.
+ *
+ * It may be called in a signal handler.
+ */
+ptrdiff_t cairn_stack_encode_lws(cairn_stack_id stack, const struct cairn_pick *pick, uint64_t allocation_size_bytes, uint8_t *buffer, size_t size_bytes);
+
+/*
+ * Calls unload(argument), which may unload modules by other ways than dlclose, and forgets what captures learned of
+ * them, so that no stack is mistaken for another when a new module takes their addresses. Captures in other threads go on
+ * meanwhile.
+ *
+ * dlclose itself needs no such care: the library wraps it.
+ */
+void cairn_unloading(void (*unload)(void *), void *argument);
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+
+#endif /* CAIRN_CAPTURE_H */

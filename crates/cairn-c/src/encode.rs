@@ -1,0 +1,224 @@
+//! Captured stacks in the wire formats, into a buffer of the caller's.
+
+use core::ffi::c_int;
+use core::{ptr, slice};
+
+use cairn_capture::{FoldRecursion, Stack};
+use cairn_format::cbf::{self, CaptureLimit, Dialect};
+use cairn_format::lws::{self, EncodeErrorKind};
+use cairn_format::{AbsoluteAddress, CountingSink, Frame, Sink, SliceSink, WordSize};
+
+use crate::capture::{
+    CAIRN_ERROR_ARGUMENT, CAIRN_ERROR_BUFFER, CAIRN_ERROR_FORMAT, CAIRN_ERROR_STACK, CairnStackId, known,
+};
+
+/// Which frames of a stack are encoded. Zero all of it, set type_size, then what you need: zeroes mean the whole stack.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct CairnPick {
+    /// Size of this struct.
+    pub type_size: usize,
+    /// So many innermost frames are left out, without a mark: those of your own hook.
+    pub skip_innermost: u32,
+    /// So many outermost frames are left out, without a mark, if there are more than these.
+    pub drop_outermost: u32,
+    /// The most entries to keep, 0 for all. What is left out is replaced by one entry that tells how many.
+    pub limit: u32,
+    /// Of the limit, so many are taken from the outer end, and what lies between is left out.
+    pub keep_outermost: u32,
+    /// Not 0: rounds of recursion, of up to eight functions, are kept once and counted.
+    pub fold_recursion: u32,
+    /// Zero.
+    pub reserved: [u32; 7],
+}
+
+const _: () = assert!(size_of::<CairnPick>() == 56);
+
+/// Rounds of so many functions are folded.
+const FOLDED_ROUND: usize = 8;
+
+impl CairnPick {
+    const ALL: Self = Self {
+        type_size: size_of::<Self>(),
+        skip_innermost: 0,
+        drop_outermost: 0,
+        limit: 0,
+        keep_outermost: 0,
+        fold_recursion: 0,
+        reserved: [0; 7],
+    };
+
+    /// What the caller gave, of whatever version: fields that it does not know are zero, and those that we do not know
+    /// have to be.
+    ///
+    /// # Safety
+    ///
+    /// `pick` is null or points to as many bytes as it says.
+    unsafe fn read(pick: *const Self) -> Result<Self, c_int> {
+        if pick.is_null() {
+            return Ok(Self::ALL);
+        }
+        // SAFETY: by contract, its first field is there.
+        let type_size = unsafe { (*pick).type_size };
+        if !(size_of::<usize>()..=MAX_TYPE_SIZE).contains(&type_size) {
+            return Err(CAIRN_ERROR_ARGUMENT);
+        }
+        // SAFETY: by contract.
+        let bytes = unsafe { slice::from_raw_parts(pick.cast::<u8>(), type_size) };
+        let (ours, newer) = bytes.split_at_checked(size_of::<Self>()).unwrap_or((bytes, &[]));
+        let mut known = Self::ALL;
+        // SAFETY: `ours` is no longer than the struct, which is made of numbers.
+        unsafe { ptr::copy_nonoverlapping(ours.as_ptr(), (&raw mut known).cast(), ours.len()) };
+        let is_understood = known.reserved == [0; 7] && newer.iter().all(|&byte| byte == 0);
+        if is_understood { Ok(known) } else { Err(CAIRN_ERROR_ARGUMENT) }
+    }
+}
+
+/// No version of the struct will be larger; what claims to be was never initialised.
+const MAX_TYPE_SIZE: usize = 4096;
+
+/// Encodes a stack in the Compact Backtrace Format into buffer and returns the bytes used, or a negative CAIRN_ERROR_...
+/// With a null buffer it returns the bytes needed. pick may be null for the whole stack. A stack whose end could not be
+/// reached is marked as truncated.
+///
+/// It may be called in a signal handler.
+///
+/// # Safety
+///
+/// `pick` is null or valid; `buffer` is null or has `size_bytes` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cairn_stack_encode_cbf(
+    stack: CairnStackId,
+    pick: *const CairnPick,
+    buffer: *mut u8,
+    size_bytes: usize,
+) -> isize {
+    // SAFETY: by contract.
+    let encoded = unsafe { with_frames(stack, pick) }.and_then(|(stack, pick)| {
+        // SAFETY: by contract.
+        unsafe { into_buffer(buffer, size_bytes, |sink| encode_cbf(stack, &pick, sink)) }
+    });
+    encoded.unwrap_or_else(|error| error as isize)
+}
+
+/// Encodes a stack and the size of an allocation as a compressed backtrace of libwebsockets into buffer and returns the
+/// bytes used, or a negative CAIRN_ERROR_... With a null buffer it returns the bytes needed. pick may be null for the
+/// whole stack.
+///
+/// A blob holds up to 31 addresses, the innermost ones of those picked, and no marks. 296 bytes hold every blob.
+///
+/// It may be called in a signal handler.
+///
+/// # Safety
+///
+/// `pick` is null or valid; `buffer` is null or has `size_bytes` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cairn_stack_encode_lws(
+    stack: CairnStackId,
+    pick: *const CairnPick,
+    allocation_size_bytes: u64,
+    buffer: *mut u8,
+    size_bytes: usize,
+) -> isize {
+    // SAFETY: by contract.
+    let encoded = unsafe { with_frames(stack, pick) }.and_then(|(stack, pick)| {
+        let encode = |sink: &mut dyn Sink| encode_lws(stack, &pick, allocation_size_bytes, sink);
+        // SAFETY: by contract.
+        unsafe { into_buffer(buffer, size_bytes, encode) }
+    });
+    encoded.unwrap_or_else(|error| error as isize)
+}
+
+/// # Safety
+///
+/// As [`CairnPick::read`].
+unsafe fn with_frames(stack: CairnStackId, pick: *const CairnPick) -> Result<(Stack, CairnPick), c_int> {
+    // SAFETY: by contract.
+    let pick = unsafe { CairnPick::read(pick)? };
+    Ok((known(stack).ok_or(CAIRN_ERROR_STACK)?, pick))
+}
+
+/// Encodes into the caller's buffer, or counts when there is none.
+///
+/// # Safety
+///
+/// `buffer` is null or has `size_bytes` bytes.
+unsafe fn into_buffer(
+    buffer: *mut u8,
+    size_bytes: usize,
+    encode: impl FnOnce(&mut dyn Sink) -> Result<(), c_int>,
+) -> Result<isize, c_int> {
+    let used = if buffer.is_null() {
+        let mut sink = CountingSink::default();
+        encode(&mut sink)?;
+        sink.count
+    } else {
+        // More than that cannot be one object, and a slice must not claim to be.
+        let size_bytes = size_bytes.min(isize::MAX as usize);
+        // SAFETY: by contract.
+        let mut sink = SliceSink::new(unsafe { slice::from_raw_parts_mut(buffer, size_bytes) });
+        encode(&mut sink)?;
+        sink.written().len()
+    };
+    Ok(used as isize)
+}
+
+fn encode_cbf(stack: Stack, pick: &CairnPick, sink: &mut dyn Sink) -> Result<(), c_int> {
+    picked(stack, pick, |frames| {
+        cbf::encode(frames, WordSize::NATIVE, Dialect::Strict, sink).map_err(|error| match error {
+            cbf::EncodeError::SinkFull => CAIRN_ERROR_BUFFER,
+            _ => CAIRN_ERROR_FORMAT,
+        })
+    })
+}
+
+fn encode_lws(stack: Stack, pick: &CairnPick, size_bytes: u64, sink: &mut dyn Sink) -> Result<(), c_int> {
+    let code = |error: lws::EncodeError| match error.kind {
+        EncodeErrorKind::SinkFull => CAIRN_ERROR_BUFFER,
+        _ => CAIRN_ERROR_FORMAT,
+    };
+    // The depth comes first in a blob.
+    let depth = picked(stack, pick, |frames| Ok(addresses(frames).count()))?;
+    picked(stack, pick, |frames| {
+        let mut encoder = lws::Encoder::new(sink, depth).map_err(code)?;
+        for address in addresses(frames) {
+            encoder.address(address).map_err(code)?;
+        }
+        encoder.allocation_size(size_bytes).and_then(lws::OpenBlob::close).map(drop).map_err(code)
+    })
+}
+
+/// What a blob can hold of `frames`.
+fn addresses(frames: &mut dyn Iterator<Item = Frame>) -> impl Iterator<Item = AbsoluteAddress> {
+    frames.filter_map(Frame::address).take(lws::MAX_DEPTH)
+}
+
+/// Hands the frames that `pick` selects to `encode`.
+fn picked<R>(
+    stack: Stack,
+    pick: &CairnPick,
+    encode: impl FnOnce(&mut dyn Iterator<Item = Frame>) -> Result<R, c_int>,
+) -> Result<R, c_int> {
+    let frames = stack.frames().skip(pick.skip_innermost as usize);
+    let (count, post) = (frames.clone().count(), pick.drop_outermost as usize);
+    let frames = frames.take(if count > post { count - post } else { count });
+    let mark = stack.marked_frames().last().filter(|&last| last == Frame::Truncated);
+    if pick.fold_recursion == 0 {
+        limited(frames.chain(mark), pick, encode)
+    } else {
+        limited(FoldRecursion::<_, FOLDED_ROUND>::new(frames).chain(mark), pick, encode)
+    }
+}
+
+fn limited<R>(
+    mut frames: impl Iterator<Item = Frame> + Clone,
+    pick: &CairnPick,
+    encode: impl FnOnce(&mut dyn Iterator<Item = Frame>) -> Result<R, c_int>,
+) -> Result<R, c_int> {
+    if pick.limit == 0 {
+        return encode(&mut frames);
+    }
+    let limit = CaptureLimit { limit: pick.limit as usize, offset: 0, top: pick.keep_outermost as usize };
+    let depth = frames.clone().count() as u64;
+    encode(&mut limit.known_length(frames, depth))
+}

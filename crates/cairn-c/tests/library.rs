@@ -1,0 +1,189 @@
+//! The libraries and the header, as C and C++ programs meet them.
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use support::{installed, output_of, run, scratch, workspace};
+
+/// All that the shared library may take from its surroundings, each for a reason.
+const TAKEN: &[&str] = &[
+    // What every shared library has from the linker's own start files.
+    "_ITM_deregisterTMCloneTable",
+    "_ITM_registerTMCloneTable",
+    "__cxa_finalize",
+    "__gmon_start__",
+    // Of the caller's thread: its errno is saved and restored.
+    "__errno_location",
+    // Of the process: where its first stack begins, and which modules are loaded. No lock.
+    "__libc_stack_end",
+    "_dl_find_object",
+    // Memory and system calls.
+    "getpid",
+    "mmap",
+    "munmap",
+    "syscall",
+    // The real dlclose, for the one that is exported.
+    "dlsym",
+    // Copying memory.
+    "bcmp",
+    "memcmp",
+    "memcpy",
+    "memmove",
+    "memset",
+    // What is left of panics.
+    "abort",
+];
+
+fn symbols(library: &Path, kind: &str) -> BTreeSet<String> {
+    let text = output_of(Command::new("nm").args(["-D", kind]).arg(library));
+    let name = |line: &str| line.split_whitespace().last().unwrap().split('@').next().unwrap().to_owned();
+    text.lines().map(name).collect()
+}
+
+#[test]
+fn the_shared_library_takes_nothing_but_what_it_may() {
+    let taken = symbols(&installed().join("lib/libcairn.so"), "--undefined-only");
+    assert!(taken.contains("mmap"), "{taken:?}");
+    let beyond: Vec<&String> = taken.iter().filter(|name| !TAKEN.contains(&name.as_str())).collect();
+    assert!(beyond.is_empty(), "{beyond:?}: may they be called in malloc and in signal handlers?");
+}
+
+#[test]
+fn the_shared_library_exports_what_the_header_declares() {
+    let header = fs::read_to_string(installed().join("include/cairn_capture.h")).unwrap();
+    let mut declared: BTreeSet<String> = header
+        .lines()
+        .filter(|line| line.ends_with(");") && !line.starts_with([' ', '/', '#']))
+        .map(|line| {
+            let name = line.split('(').next().unwrap();
+            name.rsplit([' ', '*']).next().unwrap().to_owned()
+        })
+        .collect();
+    assert!(declared.contains("cairn_capture") && declared.contains("cairn_version"), "{declared:?}");
+    declared.insert("dlclose".to_owned());
+    assert_eq!(symbols(&installed().join("lib/libcairn.so"), "--defined-only"), declared);
+}
+
+#[test]
+fn programs_ask_for_the_shared_library_by_its_version_and_keep_it() {
+    let text = output_of(Command::new("readelf").arg("-dW").arg(installed().join("lib/libcairn.so")));
+    assert!(text.contains("[libcairn.so.0]"), "{text}");
+    assert!(text.contains("NODELETE"), "{text}");
+}
+
+/// The compilers a program for C and C++ has to pass, without a warning.
+fn compilers() -> Vec<Command> {
+    let compilers = [
+        ["cc", "-xc", "-std=c99"],
+        ["cc", "-xc", "-std=c11"],
+        ["c++", "-xc++", "-std=c++11"],
+        ["c++", "-xc++", "-std=c++20"],
+    ];
+    compilers
+        .iter()
+        .filter(|[name, ..]| *name != "c++" || is_here("c++"))
+        .map(|[name, flags @ ..]| {
+            let mut command = Command::new(name);
+            command.args(flags).args(["-D_GNU_SOURCE", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]);
+            command.arg("-I").arg(installed().join("include"));
+            command
+        })
+        .collect()
+}
+
+/// Debian's smallest C tool chain has no C++ compiler.
+fn is_here(program: &str) -> bool {
+    Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success())
+}
+
+#[test]
+fn the_header_stands_alone_in_c_and_in_cpp() {
+    let file = scratch().join("header.c");
+    fs::write(&file, "#include <cairn_capture.h>\n#include <cairn_capture.h>\nextern int x;\n").unwrap();
+    for mut compiler in compilers() {
+        run(compiler.arg("-fsyntax-only").arg(&file));
+    }
+}
+
+#[test]
+fn the_snippets_of_the_guide_compile_and_run() {
+    let guide = fs::read_to_string(workspace().join("docs/c-api.md")).unwrap();
+    let snippets: Vec<&str> =
+        guide.split("```c\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
+    assert!(snippets.len() >= 7, "the guide has {} programs", snippets.len());
+    let program = scratch().join("snippet");
+    for (number, snippet) in snippets.iter().enumerate() {
+        let file = scratch().join(format!("snippet-{number}.c"));
+        fs::write(&file, snippet).unwrap();
+        for mut compiler in compilers() {
+            let library = installed().join("lib/libcairn.a");
+            run(compiler.arg(&file).args(["-x", "none"]).arg(library).arg("-o").arg(&program));
+            run(&mut Command::new(&program));
+        }
+    }
+}
+
+/// The value of `key` in a pkg-config file, its own variables put in.
+fn pkg_config(text: &str, key: &str) -> String {
+    let mut variables = Vec::new();
+    for line in text.lines() {
+        let expand = |value: &str, variables: &[(String, String)]| {
+            variables
+                .iter()
+                .rev()
+                .fold(value.to_owned(), |value, (name, with)| value.replace(&format!("${{{name}}}"), with))
+        };
+        if let Some((name, value)) = line.split_once('=')
+            && !name.contains(' ')
+        {
+            let value = expand(value, &variables);
+            variables.push((name.to_owned(), value));
+        } else if let Some(value) = line.strip_prefix(key).and_then(|rest| rest.strip_prefix(": ")) {
+            return expand(value, &variables);
+        }
+    }
+    panic!("no {key} in {text}");
+}
+
+#[test]
+fn a_program_links_the_shared_library_as_pkg_config_says() {
+    let text = fs::read_to_string(installed().join("lib/pkgconfig/cairn.pc")).unwrap();
+    assert_eq!(pkg_config(&text, "Version"), env!("CARGO_PKG_VERSION"));
+    let file = scratch().join("linked.c");
+    fs::write(
+        &file,
+        "#include <cairn_capture.h>\n#include <stdio.h>\nint main(void) { puts(cairn_version()); fflush(stdout);
+         return cairn_stack_print(cairn_capture(), 1); }\n",
+    )
+    .unwrap();
+    let program = scratch().join("linked");
+    let mut compiler = support::c_compiler();
+    compiler.arg(&file).arg("-o").arg(&program);
+    for key in ["Cflags", "Libs"] {
+        compiler.args(pkg_config(&text, key).split(' '));
+    }
+    run(&mut compiler);
+    let output = output_of(Command::new(&program).env("LD_LIBRARY_PATH", installed().join("lib")));
+    let (version, stack) = output.split_once('\n').unwrap();
+    assert_eq!(version, env!("CARGO_PKG_VERSION"));
+    // The caller of cairn_capture is the innermost frame, and nothing of the library is in the stack.
+    assert!(stack.lines().next().unwrap().contains("/linked+0x"), "{stack}");
+    assert!(!stack.contains("libcairn"), "{stack}");
+}
+
+#[test]
+fn wrong_and_extreme_arguments_are_answered() {
+    let program = scratch().join("edges");
+    let mut compiler = support::c_compiler();
+    compiler.args(["-O1", "-fno-optimize-sibling-calls"]);
+    compiler
+        .arg(workspace().join("crates/cairn-c/tests/c/edges.c"))
+        .arg("-I")
+        .arg(installed().join("include"));
+    run(compiler.arg(installed().join("lib/libcairn.a")).arg("-o").arg(&program));
+    run(&mut Command::new(&program));
+}

@@ -1,0 +1,47 @@
+//! Names for the addresses of this program, for the examples that print them. Not for signal handlers.
+
+use std::ffi::{c_int, c_void};
+use std::path::Path;
+
+use cairn_format::{Frame, StatedAddress};
+use cairn_symbols::{Error, FileSymbols};
+
+/// The symbols of the running program.
+pub(crate) struct Names {
+    symbols: FileSymbols,
+    /// What addresses in memory are larger by than those in the file.
+    bias: u64,
+}
+
+impl Names {
+    /// Reads the program's own file.
+    pub(crate) fn of_this_program() -> Result<Self, Error> {
+        let symbols = FileSymbols::open(Path::new("/proc/self/exe"))?;
+        Ok(Self { symbols, bias: bias_of_this_program() })
+    }
+
+    /// The function that a frame is in, or its bare address when it is in none of this program.
+    pub(crate) fn name(&self, frame: Frame) -> String {
+        let Some(address) = frame.lookup_address() else { return format!("{frame:?}") };
+        let locations = self.symbols.resolve(StatedAddress::new(address.value().wrapping_sub(self.bias)));
+        // The last one is the function that the others are inlined in.
+        locations
+            .into_iter()
+            .rev()
+            .find_map(|location| location.function)
+            .unwrap_or_else(|| format!("{address}"))
+    }
+}
+
+/// The loader lists the program first.
+fn bias_of_this_program() -> u64 {
+    unsafe extern "C" fn first(module: *mut libc::dl_phdr_info, _: usize, bias: *mut c_void) -> c_int {
+        // SAFETY: the loader hands over a module, and the pointer given below.
+        unsafe { *bias.cast::<u64>() = (*module).dlpi_addr };
+        1
+    }
+    let mut bias = 0_u64;
+    // SAFETY: `first` gets a pointer to `bias` back.
+    unsafe { libc::dl_iterate_phdr(Some(first), (&raw mut bias).cast()) };
+    bias
+}
