@@ -25,8 +25,7 @@
 
 use core::sync::atomic::Ordering;
 
-use cairn_unwind::x86_64::{Rule, RuleKind};
-
+use crate::arch::{Rule, RuleKind};
 use crate::modules::rule_of;
 use crate::pcs::{NUMBER_BITS, PcEntry, PcKind};
 use crate::process::{PROCESS, is_unloading};
@@ -115,7 +114,7 @@ pub(crate) unsafe fn capture(thread: &mut ThreadState, frame: Frame) -> Result<u
         thread.forget_modules(module_state);
     }
     if frame.sp < thread.low || frame.sp >= thread.high {
-        enter_stack(thread, frame.sp)?;
+        stack_bounds::enter(thread, frame.sp).ok_or(Unusual)?;
     }
     // SAFETY: by contract, and the frame lies in the thread's readable range.
     let key = unsafe { prediction_key(thread, frame.pc, frame.sp) };
@@ -323,24 +322,6 @@ unsafe fn find_out(
     // SAFETY: by this function's contract.
     let found = unsafe { capture.find_known()? };
     capture.settle(&found)
-}
-
-/// Learns the bounds of the stack that `sp` lies on.
-#[cold]
-pub(crate) fn enter_stack(thread: &mut ThreadState, sp: u64) -> Result<(), Unusual> {
-    let top = stack_bounds::top_of_own_stack(sp).ok_or(Unusual)?;
-    let low = sp & !0xfff;
-    let known_from = if thread.high == top { thread.low } else { top };
-    if !stack_bounds::is_readable(low, known_from) {
-        return Err(Unusual);
-    }
-    if thread.high != top {
-        thread.forget_stack();
-        thread.high = top;
-        thread.slot_base = top.wrapping_sub(1 << 32);
-    }
-    thread.low = low;
-    Ok(())
 }
 
 impl Capture<'_> {

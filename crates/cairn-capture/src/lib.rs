@@ -13,6 +13,11 @@
 //! handler captures as well is safe at every instruction. Memory comes from the kernel, once per thread and when a table
 //! is full; in steady state there is no system call.
 #![no_std]
+
+mod arch;
+#[cfg(target_arch = "aarch64")]
+use arch::engine;
+#[cfg(target_arch = "x86_64")]
 mod engine;
 mod entry;
 mod index;

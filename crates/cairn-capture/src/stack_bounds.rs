@@ -8,6 +8,9 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use crate::arch;
+use crate::thread::ThreadState;
+
 const PAGE_BYTES: u64 = 4096;
 
 /// How far a stack may reach beyond what is known of it, each time it is found to be deeper. A larger distance means that
@@ -17,16 +20,34 @@ const MAX_NEW_BYTES: u64 = 1 << 26;
 /// So many pages are probed by one system call (its own limit is 1024).
 const PROBE_PAGES: usize = 32;
 
+/// Learns the bounds of the stack that `sp` lies on; `None` when that is not this thread's own.
+#[cold]
+pub(crate) fn enter(thread: &mut ThreadState, sp: u64) -> Option<()> {
+    let top = top_of_own_stack(sp)?;
+    let low = sp & !(PAGE_BYTES - 1);
+    let known_from = if thread.high == top { thread.low } else { top };
+    if !is_readable(low, known_from) {
+        return None;
+    }
+    if thread.high != top {
+        thread.forget_stack();
+        thread.high = top;
+        thread.slot_base = top.wrapping_sub(1 << 32);
+    }
+    thread.low = low;
+    Some(())
+}
+
 /// The top of the stack that `sp` would lie on, if it is the calling thread's own: the first address above it.
-pub(crate) fn top_of_own_stack(sp: u64) -> Option<u64> {
+fn top_of_own_stack(sp: u64) -> Option<u64> {
     let main = main_stack_top();
-    let own = if is_main_thread() && main != 0 { main } else { thread_control_block() };
+    let own = if is_main_thread() && main != 0 { main } else { arch::thread_control_block() };
     (sp < own).then_some(own & !7)
 }
 
 /// True when all pages from the one of `low` up to `high` are readable, and not too many. Costs one system call for each
 /// 128 KiB.
-pub(crate) fn is_readable(low: u64, high: u64) -> bool {
+fn is_readable(low: u64, high: u64) -> bool {
     let mut page = low & !(PAGE_BYTES - 1);
     if high.saturating_sub(page) > MAX_NEW_BYTES {
         return false;
@@ -114,26 +135,6 @@ fn main_stack_top() -> u64 {
         TOP.store(LIBC_STACK_END, Ordering::Relaxed);
     }
     TOP.load(Ordering::Relaxed)
-}
-
-/// The thread pointer: the thread control block begins there.
-#[cfg(target_arch = "x86_64")]
-fn thread_control_block() -> u64 {
-    let address;
-    // SAFETY: the first word of the thread control block is its own address, by the ABI.
-    unsafe {
-        core::arch::asm!("mov {}, qword ptr fs:[0]", out(reg) address, options(nostack, preserves_flags, readonly));
-    }
-    address
-}
-
-/// The thread pointer. The control block lies below it, and the stack below that.
-#[cfg(target_arch = "aarch64")]
-fn thread_control_block() -> u64 {
-    let address: u64;
-    // SAFETY: reads a register.
-    unsafe { core::arch::asm!("mrs {}, tpidr_el0", out(reg) address, options(nostack, preserves_flags)) };
-    address
 }
 
 #[cfg(test)]
