@@ -6,7 +6,7 @@
 //! capture, and a thread in steady state makes none. `pthread_getattr_np` would tell the same, but it reads
 //! `/proc/self/maps` and calls malloc.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::arch;
 use crate::thread::ThreadState;
@@ -76,7 +76,14 @@ pub(crate) fn read_word(address: u64) -> Option<u64> {
     let mut word = 0_u64;
     let local = libc::iovec { iov_base: (&raw mut word).cast(), iov_len: 8 };
     let remote = libc::iovec { iov_base: address as *mut _, iov_len: 8 };
-    (read_self(&[local], &[remote]) == 8).then_some(word)
+    match read_self(&[local], &[remote]) {
+        Some(8) => Some(word),
+        Some(_) => None,
+        None => is_word_readable(address).then(|| {
+            // SAFETY: the kernel could read it a moment ago. See `read_self` for the rest of the argument.
+            u64::from_ne_bytes(unsafe { (address as *const [u8; 8]).read_volatile() })
+        }),
+    }
 }
 
 /// True when each of the pages is readable.
@@ -92,31 +99,71 @@ fn readable_pages(first_page: u64, pages: usize) -> usize {
     for (index, place) in remote.iter_mut().enumerate() {
         place.iov_base = (first_page + index as u64 * PAGE_BYTES) as *mut _;
     }
-    usize::try_from(read_self(&local, remote.get(..pages).unwrap_or_default())).unwrap_or(0)
+    match read_self(&local, remote.get(..pages).unwrap_or_default()) {
+        Some(count) => usize::try_from(count).unwrap_or(0),
+        None => {
+            let is_readable = |index: &usize| is_word_readable(first_page + *index as u64 * PAGE_BYTES);
+            (0..pages).take_while(is_readable).count()
+        }
+    }
 }
 
-/// `process_vm_readv` on this process, with the caller's errno left alone.
-fn read_self(local: &[libc::iovec], remote: &[libc::iovec]) -> isize {
+/// `process_vm_readv` on this process, with the caller's errno left alone: how many bytes were read, or -1.
+///
+/// `None` where there is no such call: some sandboxes forbid it, and emulators lack it. The callers then ask
+/// [`is_word_readable`] and read for themselves, which is as safe but for memory that another thread unmaps between the
+/// two; live stacks are not unmapped.
+fn read_self(local: &[libc::iovec], remote: &[libc::iovec]) -> Option<isize> {
+    static IS_ABSENT: AtomicBool = AtomicBool::new(false);
+    if IS_ABSENT.load(Ordering::Relaxed) {
+        return None;
+    }
+    let (count, error) = with_errno_kept(|| {
+        // SAFETY: the local vectors describe memory that the caller owns; the remote ones are checked by the kernel.
+        unsafe {
+            libc::syscall(
+                libc::SYS_process_vm_readv,
+                libc::getpid(),
+                local.as_ptr(),
+                local.len(),
+                remote.as_ptr(),
+                remote.len(),
+                // As wide as a register: of a narrower one the upper half would be what the stack happened to hold.
+                0_usize,
+            )
+        }
+    });
+    if count == -1 && matches!(error, libc::ENOSYS | libc::EPERM) {
+        IS_ABSENT.store(true, Ordering::Relaxed);
+        return None;
+    }
+    Some(count as isize)
+}
+
+/// True when the kernel could read 8 bytes at `address` just now.
+///
+/// It is asked to change the set of blocked signals in a way that does not exist. It reads the new set before it looks
+/// at the way, so the error says which of the two it minds; nothing changes.
+fn is_word_readable(address: u64) -> bool {
+    /// Neither block, nor unblock, nor set.
+    const NO_WAY: libc::c_long = -1;
+    let (status, error) = with_errno_kept(|| {
+        // SAFETY: the kernel checks the address, writes nothing, and changes nothing.
+        unsafe { libc::syscall(libc::SYS_rt_sigprocmask, NO_WAY, address, 0_usize, 8_usize) }
+    });
+    status == -1 && error == libc::EINVAL
+}
+
+/// Runs a system call and returns its result and errno; the program's own errno stays what it was.
+fn with_errno_kept(call: impl FnOnce() -> libc::c_long) -> (libc::c_long, i32) {
     // SAFETY: the address of this thread's errno is always valid.
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: as above.
     let saved = unsafe { *errno };
-    // SAFETY: the local vectors describe memory that the caller owns; the remote ones are checked by the kernel.
-    let count = unsafe {
-        libc::syscall(
-            libc::SYS_process_vm_readv,
-            libc::getpid(),
-            local.as_ptr(),
-            local.len(),
-            remote.as_ptr(),
-            remote.len(),
-            // A full word: the last argument travels on the stack, where a narrower one would leave half of it undefined.
-            0 as libc::c_ulong,
-        )
-    };
+    let result = call();
     // SAFETY: as above.
-    unsafe { *errno = saved };
-    count as isize
+    let error = unsafe { core::mem::replace(&mut *errno, saved) };
+    (result, error)
 }
 
 fn is_main_thread() -> bool {
@@ -157,5 +204,14 @@ mod tests {
         assert_eq!(read_word(8), None);
         let word = 0x1234_u64;
         assert_eq!(read_word((&raw const word) as u64), Some(0x1234));
+    }
+
+    #[test]
+    fn what_the_kernel_can_read_is_told_without_reading() {
+        assert!(!is_word_readable(0x1000));
+        assert!(!is_word_readable(u64::MAX - 3));
+        let words = [1_u64, 2];
+        let address = (&raw const words) as u64;
+        assert!(is_word_readable(address) && is_word_readable(address + 3));
     }
 }
