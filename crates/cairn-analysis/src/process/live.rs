@@ -352,12 +352,15 @@ impl Attached {
     /// What there is to see, now that nothing moves.
     fn describe(&self) -> Result<StoppedProcess, Error> {
         let process = self.process;
-        let maps = fs::read(format!("/proc/{process}/maps")).map_err(|error| match error.kind() {
+        // Where the first thread has ended, the process's own number shows no memory any more; every thread's does.
+        let is_stopped = |thread: &&AttachedThread| matches!(thread.state, AttachedState::Stopped(_));
+        let view = self.threads.iter().find(is_stopped).map_or(process, |thread| thread.id);
+        let maps = fs::read(format!("/proc/{view}/maps")).map_err(|error| match error.kind() {
             io::ErrorKind::PermissionDenied => Error::NoPermission { process },
             _ => Error::Kernel { process, asked: "read its mappings", source: error },
         })?;
-        let memory = ProcessMemory::new(process as i32);
-        let root = PathBuf::from(format!("/proc/{process}/root"));
+        let memory = ProcessMemory::new(view as i32);
+        let root = PathBuf::from(format!("/proc/{view}/root"));
         let modules = ModuleMap::new(parse_mappings(&maps), &memory, Some(root));
         let mut threads = Vec::with_capacity(self.threads.len());
         for thread in &self.threads {
