@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 
 use cairn_analysis::format::{AbsoluteAddress, Frame};
 use cairn_analysis::process::{
-    Error, NoRegisters, StoppedProcess, Thread, ThreadSource, ThreadStack, while_stopped,
+    Error, Mapping, ModuleMap, NoRegisters, StoppedProcess, Thread, ThreadSource, ThreadStack, while_stopped,
 };
 use cairn_analysis::symbols::FileSymbols;
-use cairn_unwind::{FoundBy, StopReason};
+use cairn_unwind::{FoundBy, MemoryReader, SliceMemory, StopReason};
 
 /// A program that ends with the test.
 struct Running {
@@ -104,7 +104,7 @@ int main(void) {
 }
 "#;
 
-fn stacks(process: &StoppedProcess) -> Vec<(Thread, ThreadStack)> {
+fn stacks(process: &impl ThreadSource) -> Vec<(Thread, ThreadStack)> {
     let stack =
         |thread: &Thread| Some((thread.clone(), process.stack(thread.registers.as_ref().ok()?, 10_000)));
     process.threads().iter().filter_map(stack).collect()
@@ -132,7 +132,6 @@ fn every_thread_is_as_deep_as_it_is() {
     let mut running = Running::start(&mut Command::new(&program));
     assert_eq!(running.line(), "ready");
     running.wait_until_asleep();
-    let symbols_of = FileSymbols::open(&program).unwrap();
     let symbols_path = program.clone();
     let depths = while_stopped(running.id(), |process| {
         let symbols = FileSymbols::open(&symbols_path).unwrap();
@@ -154,7 +153,6 @@ fn every_thread_is_as_deep_as_it_is() {
     .unwrap();
     let expected = [(8, "main"), (101, "worker"), (201, "worker"), (301, "worker")];
     assert_eq!(depths, expected.map(|(depth, name)| (depth, name.to_owned())));
-    drop(symbols_of);
 
     compare_with_gdb(&running);
 
@@ -169,6 +167,81 @@ fn every_thread_is_as_deep_as_it_is() {
     .unwrap();
     assert!(again[3] > 301 && file.is_none(), "{again:?} {file:?}");
     fs::remove_file(&program).unwrap();
+}
+
+/// A copy of a process as the kernel writes it into a core file: all memory that is not a file's, and of the files the
+/// first page.
+struct Core {
+    threads: Vec<Thread>,
+    modules: ModuleMap,
+    memory: Memory,
+}
+
+struct Memory(Vec<(AbsoluteAddress, Vec<u8>)>);
+
+impl MemoryReader for Memory {
+    fn read(&self, address: AbsoluteAddress, into: &mut [u8]) -> Option<()> {
+        self.0.iter().find_map(|(start, bytes)| SliceMemory::new(*start, bytes).read(address, into))
+    }
+}
+
+impl Core {
+    fn of(process: &StoppedProcess) -> Self {
+        let mappings = process.modules().mappings();
+        let copy = |mapping: &Mapping| {
+            let (start, end) = (mapping.range.start, mapping.range.end);
+            let length = match (mapping.inode, mapping.file_offset.value()) {
+                (0, _) => end.value() - start.value(),
+                (_, 0) => 4096,
+                _ => return None,
+            };
+            let mut bytes = vec![0; length as usize];
+            process.memory().read(start, &mut bytes)?;
+            Some((start, bytes))
+        };
+        let memory = Memory(mappings.iter().filter(|mapping| mapping.is_readable).filter_map(copy).collect());
+        let modules = ModuleMap::new(mappings.to_vec(), &memory, Some(PathBuf::from("/")));
+        Self { threads: process.threads().to_vec(), modules, memory }
+    }
+}
+
+impl ThreadSource for Core {
+    type Memory = Memory;
+
+    fn threads(&self) -> &[Thread] {
+        &self.threads
+    }
+
+    fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    fn modules(&self) -> &ModuleMap {
+        &self.modules
+    }
+}
+
+#[test]
+fn what_a_core_leaves_out_is_in_the_files() {
+    let program = compile("core", DEPTHS);
+    let mut running = Running::start(&mut Command::new(&program));
+    assert_eq!(running.line(), "ready");
+    running.wait_until_asleep();
+    let (core, live) = while_stopped(running.id(), |process| (Core::of(process), stacks(process))).unwrap();
+    drop(running);
+    assert_eq!(stacks(&core), live);
+    // Without the file of the program its part of the stacks has no tables any more, and nothing is made up.
+    fs::remove_file(&program).unwrap();
+    fs::copy("/bin/true", &program).unwrap();
+    let without = Core {
+        modules: ModuleMap::new(core.modules.mappings().to_vec(), &core.memory, Some("/".into())),
+        ..core
+    };
+    let stacks = stacks(&without);
+    fs::remove_file(&program).unwrap();
+    for ((_, cut), (_, whole)) in stacks.iter().zip(&live) {
+        assert!(whole.frames.starts_with(&cut.frames) && cut.frames.len() == 2, "{cut:?}");
+    }
 }
 
 /// What gdb finds in the same process: for each thread its addresses, without the frames of inlined calls.
@@ -533,7 +606,6 @@ fn without_permission_it_says_so() {
 
 #[test]
 fn memory_that_is_not_there_is_an_answer() {
-    use cairn_unwind::MemoryReader;
     let running = Running::start(Command::new("sleep").arg("1000"));
     running.wait_until_asleep();
     while_stopped(running.id(), |process| {

@@ -1,6 +1,7 @@
 //! The modules of a process that holds still: from an address to the file and to its unwind table.
 
 use std::cell::OnceCell;
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
@@ -158,11 +159,14 @@ impl ModuleMap {
     #[must_use]
     pub fn new(mut mappings: Vec<Mapping>, memory: &impl MemoryReader, root: Option<PathBuf>) -> Self {
         mappings.sort_by_key(|mapping| mapping.range.start);
+        // A file that is mapped to be read, or a device, is no module, and is not touched.
+        let runs = |mapping: &&Mapping| mapping.is_executable && mapping.inode != 0;
+        let run_inodes: HashSet<u64> = mappings.iter().filter(runs).map(|mapping| mapping.inode).collect();
         let mut modules: Vec<LoadedModule> = Vec::new();
         for mapping in &mappings {
-            let begins_file = mapping.inode != 0 && mapping.file_offset.value() == 0;
-            let is_covered =
-                modules.last().is_some_and(|last| last.image.range.contains(mapping.range.start));
+            let begins_file = mapping.file_offset.value() == 0 && run_inodes.contains(&mapping.inode);
+            let last = modules.last();
+            let is_covered = last.is_some_and(|last| last.image.range.contains(mapping.range.start));
             if (begins_file || mapping.is_vdso())
                 && !is_covered
                 && let Some(image) = Image::read(memory, mapping.range.start, Place::Memory)
@@ -186,6 +190,12 @@ impl ModuleMap {
     #[must_use]
     pub fn modules(&self) -> &[LoadedModule] {
         &self.modules
+    }
+
+    /// All mappings, lowest first.
+    #[must_use]
+    pub fn mappings(&self) -> &[Mapping] {
+        &self.mappings
     }
 
     /// The mapping that covers `address`.
@@ -219,7 +229,7 @@ impl ModuleMap {
     }
 }
 
-/// A library that is mapped to be read, as a debugger does, is no module.
+/// A library of which one copy is loaded may be mapped once more to be read, as debuggers do: that copy is no module.
 fn runs_code(mappings: &[Mapping], first: &Mapping, range: AddressRange) -> bool {
     let of_this_file =
         |mapping: &&Mapping| mapping.range.start >= first.range.start && range.contains(mapping.range.start);
