@@ -78,12 +78,14 @@ fn addresses(stack: Stack) -> Vec<u64> {
     stack.frames().filter_map(|frame| Some(frame.address()?.value())).collect()
 }
 
-static INTERRUPTED: Mutex<Option<Stack>> = Mutex::new(None);
+/// What the handler saw: the interrupted stack, the stack of the handler itself, and libgcc's view of that.
+static SEEN: Mutex<Option<(Stack, Stack, Vec<u64>)>> = Mutex::new(None);
 
 extern "C" fn on_fault(_signal: c_int, _information: *mut libc::siginfo_t, context: *mut c_void) {
     let context: *mut libc::ucontext_t = context.cast();
     // SAFETY: the kernel's context of this thread.
-    *INTERRUPTED.lock().unwrap() = Some(unsafe { capture_interrupted(context) });
+    let interrupted = unsafe { capture_interrupted(context) };
+    *SEEN.lock().unwrap() = Some((interrupted, capture(), by_libgcc()));
     // SAFETY: as above; the interrupted instruction is four bytes long and is passed over.
     unsafe { (*context).uc_mcontext.pc += 4 };
 }
@@ -99,7 +101,7 @@ fn a_leafs_caller_is_in_the_link_register() {
     }
     // SAFETY: the fault is passed over by the handler.
     assert_eq!(unsafe { cairn_test_leaf(ptr::null_mut()) }, 1);
-    let stack = INTERRUPTED.lock().unwrap().expect("the handler ran");
+    let (stack, in_handler, in_handler_truth) = SEEN.lock().unwrap().take().expect("the handler ran");
     let found = addresses(stack);
     let truth = by_libgcc();
     assert_eq!(
@@ -110,6 +112,12 @@ fn a_leafs_caller_is_in_the_link_register() {
     assert_eq!(found[2..], truth[2..], "found {found:x?}, truth {truth:x?}");
     assert!(found[1].abs_diff(truth[1]) < 4096, "found {found:x?}, truth {truth:x?}");
     assert_eq!(stack.stop_reason(), StopReason::EndOfStack);
+
+    // From inside the handler: its own frame, the trampoline that it returns to, and the same stack.
+    let from_handler = addresses(in_handler);
+    assert_eq!(from_handler[2..], found, "found {from_handler:x?}, interrupted {found:x?}");
+    assert_eq!(from_handler[1..], in_handler_truth[2..], "libgcc sees {in_handler_truth:x?}");
+    assert!(in_handler.frames().nth(2).is_some_and(|frame| matches!(frame, Frame::ProgramCounter(_))));
 }
 
 extern "C" fn in_signed(signed_word: *const u64) -> usize {
