@@ -160,7 +160,8 @@ impl<M: Machine, Mem: MemoryReader, Mods: Modules> Walk<M, Mem, Mods> {
         let lookup = if self.is_exact_pc { pc } else { AbsoluteAddress::new(pc.value().wrapping_sub(1)) };
         let (caller, found_by) = self.step(lookup)?;
         let came_through_signal = found_by == FoundBy::SignalFrame;
-        if caller.pc().value() == 0 {
+        // A signal may have interrupted a call through a null pointer.
+        if caller.pc().value() == 0 && !came_through_signal {
             return Err(StopReason::EndOfStack);
         }
         // A signal may have switched stacks, so only the limit bounds a cycle of signal frames.

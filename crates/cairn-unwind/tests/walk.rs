@@ -149,6 +149,13 @@ fn the_pc_interrupted_by_a_signal_is_looked_up_as_it_is() {
         ]
     );
     assert_eq!(stop, StopReason::EndOfStack);
+
+    // It may have interrupted a call through a null pointer, which is no end of a stack.
+    words[21] = 0;
+    let (frames, stop) = walk(Registers::new(CODE + 0x10, STACK, 0), &words, module(&section));
+    let last = (ra(CODE + 0x301), FoundBy::BadCall);
+    assert_eq!(frames, [(pc(CODE + 0x10), FoundBy::Context), (pc(0), FoundBy::SignalFrame), last]);
+    assert_eq!(stop, StopReason::EndOfStack);
 }
 
 #[test]
