@@ -163,15 +163,19 @@ impl ModuleMap {
         let runs = |mapping: &&Mapping| mapping.is_executable && mapping.inode != 0;
         let run_inodes: HashSet<u64> = mappings.iter().filter(runs).map(|mapping| mapping.inode).collect();
         let mut modules: Vec<LoadedModule> = Vec::new();
-        for mapping in &mappings {
+        for (index, mapping) in mappings.iter().enumerate() {
             let begins_file = mapping.file_offset.value() == 0 && run_inodes.contains(&mapping.inode);
             let last = modules.last();
             let is_covered = last.is_some_and(|last| last.image.range.contains(mapping.range.start));
             if (begins_file || mapping.is_vdso())
                 && !is_covered
-                && let Some(image) = Image::read(memory, mapping.range.start, Place::Memory)
-                && runs_code(&mappings, mapping, image.range)
+                && let Some(mut image) = Image::read(memory, mapping.range.start, Place::Memory)
             {
+                let own_end = end_of_file(mappings.get(index..).unwrap_or_default());
+                image.range = AddressRange::new(mapping.range.start, image.range.end.min(own_end));
+                if !runs_code(&mappings, mapping, image.range) {
+                    continue;
+                }
                 let name = mapping.name.strip_suffix(DELETED).unwrap_or(&mapping.name).to_vec();
                 modules.push(LoadedModule { image, name, inode: mapping.inode, table: OnceCell::new() });
             }
@@ -227,6 +231,17 @@ impl ModuleMap {
     pub(super) fn with_memory<'a, M>(&'a self, memory: &'a M) -> ModulesInMemory<'a, M> {
         ModulesInMemory { map: self, memory }
     }
+}
+
+/// Where another file begins behind the one that the first of `mappings` belongs to. What its headers claim beyond is not
+/// its own.
+fn end_of_file(mappings: &[Mapping]) -> AbsoluteAddress {
+    let Some((first, others)) = mappings.split_first() else { return AbsoluteAddress::new(0) };
+    if first.inode == 0 {
+        return first.range.end;
+    }
+    let foreign = others.iter().find(|mapping| mapping.inode != 0 && mapping.inode != first.inode);
+    foreign.map_or(AbsoluteAddress::new(u64::MAX), |mapping| mapping.range.start)
 }
 
 /// A library of which one copy is loaded may be mapped once more to be read, as debuggers do: that copy is no module.
