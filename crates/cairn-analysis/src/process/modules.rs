@@ -159,6 +159,13 @@ impl ModuleMap {
     #[must_use]
     pub fn new(mut mappings: Vec<Mapping>, memory: &impl MemoryReader, root: Option<PathBuf>) -> Self {
         mappings.sort_by_key(|mapping| mapping.range.start);
+        // A damaged core claims what no kernel does: mappings without a byte, and two at one address.
+        let mut end = AbsoluteAddress::new(0);
+        mappings.retain(|mapping| {
+            let fits = mapping.range.start >= end && mapping.range.end > mapping.range.start;
+            end = if fits { mapping.range.end } else { end };
+            fits
+        });
         // A file that is mapped to be read, or a device, is no module, and is not touched.
         let runs = |mapping: &&Mapping| mapping.is_executable && mapping.inode != 0;
         let run_inodes: HashSet<u64> = mappings.iter().filter(runs).map(|mapping| mapping.inode).collect();
