@@ -5,7 +5,7 @@
 #![no_main]
 
 use cairn_format::{AbsoluteAddress, WordSize};
-use cairn_unwind::xnu::{KernelWalk, Packing, Quirks, UserWalk, Validity};
+use cairn_unwind::xnu::{KernelWalk, OutOfReach, Packing, Quirks, UserWalk, Validity};
 use cairn_unwind::{AddressRange, FramePointerWalk, OneModule, Registers, SliceMemory, Walk, x86_64::X86_64};
 use libfuzzer_sys::fuzz_target;
 
@@ -37,14 +37,15 @@ fuzz_target!(|input: &[u8]| {
     let mut kernel = KernelWalk::new(fp, stack);
     let cut = kernel.run(&memory, &mut addresses);
     let mut packed = vec![0; usize::from(room) * 8];
-    let packed_cut = kernel.run_packed(&memory, Packing::Words, &mut packed);
+    let packed_cut = kernel
+        .run_packed(&memory, Packing::None, OutOfReach::Error, &mut packed)
+        .expect("words reach everywhere");
     assert_eq!((packed_cut.count, packed_cut.truncated), (cut.count * 8, cut.truncated));
     kernel.quirks = Quirks::Xnu;
-    let _ = kernel.run_packed(
-        &memory,
-        Packing::KernelOffset32 { base: at(BASE), out_of_reach: at(BASE) },
-        &mut packed,
-    );
+    let packing = Packing::KernelOffset32 { kernel_base: at(BASE) };
+    for out_of_reach in [OutOfReach::Error, OutOfReach::KeepLow32, OutOfReach::Sentinel(at(BASE))] {
+        let _ = kernel.run_packed(&memory, packing, out_of_reach, &mut packed);
+    }
 
     let mut records = FramePointerWalk::new(memory, fp, stack, word_size);
     let count = records.by_ref().count();

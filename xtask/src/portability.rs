@@ -10,9 +10,13 @@
 //! the newest that Debian has for every target, in Debian 12 that is 1.85, and so this also proves the portable
 //! crates' `rust-version`. Only the cross linkers and the emulator are installed, and only where they are missing.
 //!
+//! The crates that capture stacks want the workspace's newer compiler, and run on Linux on two processors. Theirs is
+//! the newest that Debian has for these two, from its security updates.
+//!
 //! ```text
 //! <cache>/apt/     package lists of all architectures, an apt that knows nothing of this machine's packages
 //! <cache>/rust/    usr/bin/rustc, usr/lib/rustlib/<triple>/lib, usr/src/rustc-*/library   (and `complete`, see below)
+//! <cache>/new/     the same of the newer compiler, without the source
 //! <cache>/bare/    lib/rustlib/thumbv7m-none-eabi/lib: core alone, built from that source
 //! target/portability/build/    what cargo builds
 //! ```
@@ -31,10 +35,15 @@ use crate::process::{self, Failure, Outcome, at, cargo, read, workspace_root};
 /// The crates that must work everywhere. A crate joins when a microcontroller or another processor is to run it.
 const PORTABLE_CRATES: &[&str] = &["cairn-format"];
 
+/// The crates that run inside a watched program, or read one: also on each processor where programs are watched.
+const CAPTURE_CRATES: &[&str] = &["cairn-unwind", "cairn-capture"];
+
 /// A processor on which the tests are run.
 struct Target {
     name: &'static str,
     why: &'static str,
+    /// True where programs are watched.
+    captures: bool,
     /// Debian's name of the architecture.
     architecture: &'static str,
     triple: &'static str,
@@ -48,6 +57,7 @@ const TARGETS: &[Target] = &[
     Target {
         name: "aarch64",
         why: "64-bit, little-endian",
+        captures: true,
         architecture: "arm64",
         triple: "aarch64-unknown-linux-gnu",
         linker: cross_gcc("aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu", &["libc6-dev-arm64-cross"]),
@@ -57,6 +67,7 @@ const TARGETS: &[Target] = &[
     Target {
         name: "armv7",
         why: "32-bit, little-endian",
+        captures: false,
         architecture: "armhf",
         triple: "armv7-unknown-linux-gnueabihf",
         linker: cross_gcc("arm-linux-gnueabihf-gcc", "gcc-arm-linux-gnueabihf", &["libc6-dev-armhf-cross"]),
@@ -66,6 +77,7 @@ const TARGETS: &[Target] = &[
     Target {
         name: "s390x",
         why: "64-bit, big-endian",
+        captures: false,
         architecture: "s390x",
         triple: "s390x-unknown-linux-gnu",
         linker: cross_gcc("s390x-linux-gnu-gcc", "gcc-s390x-linux-gnu", &["libc6-dev-s390x-cross"]),
@@ -96,10 +108,16 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
         wanted.targets.iter().flat_map(|target| [target.linker, target.emulator]).collect();
     debian::require(&tools)?;
     let cache = cache_directory();
-    let compiler = Compiler::in_cache(&cache)?;
+    let compiler = Compiler::in_cache(&cache, PORTABLE)?;
     for target in &wanted.targets {
         println!("\n-- {} ({})", target.name, target.why);
         test_on(target, &compiler).map_err(|failure| Failure::new(format!("{}: {failure}", target.name)))?;
+    }
+    for target in wanted.targets.iter().filter(|target| target.captures) {
+        println!("\n-- {} (capture)", target.name);
+        Compiler::in_cache(&cache, CAPTURE)
+            .and_then(|compiler| test_on(target, &compiler))
+            .map_err(|failure| Failure::new(format!("{} (capture): {failure}", target.name)))?;
     }
     if wanted.bare_metal {
         println!("\n-- {BARE_METAL} ({BARE_METAL_TRIPLE}: core alone)");
@@ -145,29 +163,52 @@ fn cache_directory() -> PathBuf {
     }
 }
 
-/// Debian's rustc, unpacked, with the libraries of all targets.
+/// What a compiler is for.
+#[derive(Clone, Copy)]
+struct Purpose {
+    /// The compiler's directory in the cache.
+    directory: &'static str,
+    crates: &'static [&'static str],
+    /// The targets that it has libraries for.
+    serves: fn(&Target) -> bool,
+    /// The library's source comes with it.
+    with_source: bool,
+}
+
+const PORTABLE: Purpose =
+    Purpose { directory: "rust", crates: PORTABLE_CRATES, serves: |_| true, with_source: true };
+const CAPTURE: Purpose = Purpose {
+    directory: "new",
+    crates: CAPTURE_CRATES,
+    serves: |target| target.captures,
+    with_source: false,
+};
+
+/// Debian's rustc, unpacked, with the libraries of its targets.
 struct Compiler {
     /// The directory that stands for `/`.
     root: PathBuf,
     /// A script that starts rustc with the shared libraries that were unpacked with it.
     rustc: PathBuf,
+    crates: &'static [&'static str],
 }
 
 impl Compiler {
-    fn in_cache(cache: &Path) -> Outcome<Self> {
-        let root = cache.join("rust");
+    fn in_cache(cache: &Path, purpose: Purpose) -> Outcome<Self> {
+        let root = cache.join(purpose.directory);
+        let targets = TARGETS.iter().filter(|target| (purpose.serves)(target));
         let architectures: Vec<&str> =
-            std::iter::once("amd64").chain(TARGETS.iter().map(|target| target.architecture)).collect();
+            std::iter::once("amd64").chain(targets.map(|target| target.architecture)).collect();
         // Written last, with what the directory then holds: an interrupted run or a new target fetches again.
         let complete = root.join("complete");
         let contents = format!("libraries: {}\n", architectures.join(" "));
         if fs::read_to_string(&complete).is_ok_and(|found| found == contents) {
             println!("using the compiler in {}", root.display());
         } else {
-            fetch(cache, &root, &architectures)?;
+            fetch(cache, &root, &architectures, purpose.with_source)?;
             fs::write(&complete, contents).map_err(at(&complete))?;
         }
-        let compiler = Self { rustc: root.join("rustc"), root };
+        let compiler = Self { rustc: root.join("rustc"), root, crates: purpose.crates };
         compiler.write_script()?;
         println!("{}", read(Command::new(&compiler.rustc).arg("--version"))?.trim_end());
         Ok(compiler)
@@ -184,11 +225,11 @@ impl Compiler {
         fs::set_permissions(&self.rustc, fs::Permissions::from_mode(0o755)).map_err(at(&self.rustc))
     }
 
-    /// A cargo command on the portable crates with this compiler.
+    /// A cargo command on the crates that this compiler is for.
     fn cargo(&self, subcommand: &str, triple: &str) -> Command {
         let mut command = cargo();
         command.env("RUSTC", &self.rustc).args([subcommand, "--locked"]);
-        for name in PORTABLE_CRATES {
+        for name in self.crates {
             command.args(["--package", name]);
         }
         command.args(["--target", triple, "--target-dir", "target/portability/build"]);
@@ -196,8 +237,8 @@ impl Compiler {
     }
 }
 
-/// Fetches and unpacks compiler, libraries and source.
-fn fetch(cache: &Path, root: &Path, architectures: &[&str]) -> Outcome {
+/// Fetches and unpacks compiler, libraries and, if wanted, source.
+fn fetch(cache: &Path, root: &Path, architectures: &[&str], with_source: bool) -> Outcome {
     let own = debian::own_architecture()
         .map_err(|failure| Failure::new(format!("portability works on Debian only: {failure}")))?;
     if own != "amd64" {
@@ -205,12 +246,12 @@ fn fetch(cache: &Path, root: &Path, architectures: &[&str]) -> Outcome {
     }
     let apt = PrivateApt::new(&cache.join("apt"), architectures)?;
     apt.update();
-    let version = common_version(&apt, architectures)?;
+    let version = common_version(&apt, architectures, with_source)?;
     let downloads = cache.join("apt/downloads");
     // What an interrupted run left behind would otherwise be unpacked too.
     let _ = fs::remove_dir_all(&downloads);
     let _ = fs::remove_dir_all(root);
-    apt.download(&packages(&apt, &version, architectures)?, &downloads)?;
+    apt.download(&packages(&apt, &version, architectures, with_source)?, &downloads)?;
     for archive in debian::archives(&downloads)? {
         let is_source =
             archive.file_name().is_some_and(|name| name.to_string_lossy().starts_with("rust-web-src"));
@@ -221,8 +262,9 @@ fn fetch(cache: &Path, root: &Path, architectures: &[&str]) -> Outcome {
 }
 
 /// The newest version that Debian has as compiler, as source and as library for every architecture.
-fn common_version(apt: &PrivateApt, architectures: &[&str]) -> Outcome<String> {
-    let mut packages = vec!["rustc-web:amd64".to_owned(), "rust-web-src".to_owned()];
+fn common_version(apt: &PrivateApt, architectures: &[&str], with_source: bool) -> Outcome<String> {
+    let mut packages = vec!["rustc-web:amd64".to_owned()];
+    packages.extend(with_source.then(|| "rust-web-src".to_owned()));
     packages.extend(architectures.iter().map(|architecture| format!("libstd-rust-web-dev:{architecture}")));
     let versions = packages.iter().map(|package| apt.versions(package)).collect::<Outcome<Vec<_>>>()?;
     newest_common(&versions).ok_or_else(|| {
@@ -243,8 +285,14 @@ fn newest_common(lists: &[Vec<String>]) -> Option<String> {
     first.iter().find(|version| others.iter().all(|list| list.contains(version))).cloned()
 }
 
-fn packages(apt: &PrivateApt, version: &str, architectures: &[&str]) -> Outcome<Vec<String>> {
-    let mut packages = vec![format!("rustc-web:amd64={version}"), format!("rust-web-src={version}")];
+fn packages(
+    apt: &PrivateApt,
+    version: &str,
+    architectures: &[&str],
+    with_source: bool,
+) -> Outcome<Vec<String>> {
+    let mut packages = vec![format!("rustc-web:amd64={version}")];
+    packages.extend(with_source.then(|| format!("rust-web-src={version}")));
     packages.extend(
         architectures.iter().map(|architecture| format!("libstd-rust-web-dev:{architecture}={version}")),
     );

@@ -9,9 +9,10 @@
 //! | [`convert`] | from a stack to the bytes of another format |
 //! | [`totals`] | from many allocations to "who holds how much" |
 //! | [`lines`] | lines of a log in bounded memory |
+//! | [`process`] | from a running process to the stacks of its threads |
 //! | [`text_bytes`] | bytes written as hexadecimal digits or base64 |
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub use cairn_format as format;
 pub use cairn_symbols as symbols;
@@ -19,5 +20,7 @@ pub use cairn_symbols as symbols;
 pub mod convert;
 pub mod decode;
 pub mod lines;
+#[cfg(target_os = "linux")]
+pub mod process;
 pub mod text_bytes;
 pub mod totals;

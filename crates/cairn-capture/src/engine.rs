@@ -26,8 +26,7 @@
 
 use core::sync::atomic::Ordering;
 
-use cairn_unwind::x86_64::{Rule, RuleKind};
-
+use crate::arch::{Rule, RuleKind};
 use crate::modules::rule_of;
 use crate::pcs::{NUMBER_BITS, PcEntry, PcKind};
 use crate::process::{PROCESS, is_unloading};
@@ -70,7 +69,7 @@ pub(crate) unsafe fn capture(thread: &mut ThreadState, frame: Frame) -> Result<u
         thread.forget_modules(module_state);
     }
     if frame.sp < thread.low || frame.sp >= thread.high {
-        enter_stack(thread, frame.sp)?;
+        stack_bounds::enter(thread, frame.sp).ok_or(Unusual)?;
     }
     // SAFETY: by contract, and the frame lies in the thread's readable range.
     let key = unsafe { record_key(thread, frame.pc, frame.sp) };
@@ -134,24 +133,6 @@ unsafe fn shadow_difference(thread: &ThreadState, number: usize, height: u32) ->
         }
     }
     difference
-}
-
-/// Learns the bounds of the stack that `sp` lies on.
-#[cold]
-pub(crate) fn enter_stack(thread: &mut ThreadState, sp: u64) -> Result<(), Unusual> {
-    let top = stack_bounds::top_of_own_stack(sp).ok_or(Unusual)?;
-    let low = sp & !0xfff;
-    let known_from = if thread.high == top { thread.low } else { top };
-    if !stack_bounds::is_readable(low, known_from) {
-        return Err(Unusual);
-    }
-    if thread.high != top {
-        thread.forget_stack();
-        thread.high = top;
-        thread.slot_base = top.wrapping_sub(1 << 32);
-    }
-    thread.low = low;
-    Ok(())
 }
 
 /// What [`capture`] does when no record holds: steps, meets a shadow, learns.

@@ -1,11 +1,10 @@
 //! Where a capture enters: hands over the caller's registers, so that no frame of ours is on the stack.
 
-use cairn_unwind::Registers;
-use cairn_unwind::x86_64::{self, X86_64};
-
+use crate::arch::{cairn_capture_here, interrupted_registers};
 use crate::engine::{self, Frame};
 use crate::process::PROCESS;
 use crate::stack::Stack;
+use crate::stack_bounds;
 use crate::thread::{self, Access, ThreadState};
 use crate::tree::StackId;
 use crate::walk::{self, OwnMemory, Start};
@@ -31,13 +30,13 @@ pub fn capture() -> Stack {
 #[must_use]
 pub unsafe fn capture_interrupted(context: *const libc::ucontext_t) -> Stack {
     // SAFETY: by contract.
-    let registers = unsafe { registers_of(&*context) };
+    let registers = interrupted_registers(unsafe { &*context });
     Stack::from_id(match thread::acquire(registers.sp()) {
         Access::Whole(state) => {
             // SAFETY: acquired, so nothing else refers to it until the release.
             let thread = unsafe { &mut *state };
             // A stack that cannot be entered is read through the kernel.
-            let _ = engine::enter_stack(thread, registers.sp());
+            let _ = stack_bounds::enter(thread, registers.sp());
             let memory = OwnMemory::around(thread, registers.sp());
             let stack = intern_walk(Start::Interrupted(registers), memory, &mut thread.walked);
             // SAFETY: acquired above.
@@ -47,32 +46,6 @@ pub unsafe fn capture_interrupted(context: *const libc::ucontext_t) -> Stack {
         Access::Nested(state) => nested(state, Start::Interrupted(registers)),
         Access::None => lost(),
     })
-}
-
-/// The general registers of an interrupted context.
-fn registers_of(context: &libc::ucontext_t) -> Registers<X86_64> {
-    let value = |register: i32| context.uc_mcontext.gregs[register as usize] as u64;
-    let mut registers = Registers::new(value(libc::REG_RIP), value(libc::REG_RSP), value(libc::REG_RBP));
-    let others = [
-        (x86_64::RAX, libc::REG_RAX),
-        (x86_64::RDX, libc::REG_RDX),
-        (x86_64::RCX, libc::REG_RCX),
-        (x86_64::RBX, libc::REG_RBX),
-        (x86_64::RSI, libc::REG_RSI),
-        (x86_64::RDI, libc::REG_RDI),
-        (x86_64::R8, libc::REG_R8),
-        (x86_64::R9, libc::REG_R9),
-        (x86_64::R10, libc::REG_R10),
-        (x86_64::R11, libc::REG_R11),
-        (x86_64::R12, libc::REG_R12),
-        (x86_64::R13, libc::REG_R13),
-        (x86_64::R14, libc::REG_R14),
-        (x86_64::R15, libc::REG_R15),
-    ];
-    for (register, place) in others {
-        registers.set(register, value(place));
-    }
-    registers
 }
 
 /// What the captures of this process cost, and what they lost.
@@ -94,23 +67,8 @@ pub fn statistics() -> Statistics {
     }
 }
 
-/// The number of the caller's stack.
-///
-/// A naked function: at its entry the stack pointer points at the return address, and the frame pointer and all saved
-/// registers are still the caller's. Public for the C API, whose function of another name jumps here.
-#[doc(hidden)]
-#[unsafe(naked)]
-pub extern "C" fn cairn_capture_here() -> StackId {
-    core::arch::naked_asm!(
-        "mov rdi, qword ptr [rsp]",
-        "lea rsi, [rsp + 8]",
-        "mov rdx, rbp",
-        "jmp {capture_from}",
-        capture_from = sym capture_from,
-    )
-}
-
-extern "C" fn capture_from(pc: u64, sp: u64, fp: u64) -> StackId {
+/// What the naked function in [`crate::arch`] jumps to, with the registers of the caller of [`capture`].
+pub(crate) extern "C" fn capture_from(pc: u64, sp: u64, fp: u64) -> StackId {
     let state = match thread::acquire(sp) {
         Access::Whole(state) => state,
         other => return without_state(other, sp),

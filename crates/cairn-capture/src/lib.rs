@@ -193,7 +193,21 @@
 //!
 //! Nothing here allocates from the heap, takes a lock, formats text, or panics by design. `docs/signal-safety.md` in the
 //! repository lists what a capture does and what it never does, with the reasons.
+//!
+//! # Processors
+//!
+//! x86-64 and AArch64, Linux with glibc 2.35 or later. On AArch64 every capture walks the whole stack: exact, and some
+//! hundred times slower.
 #![no_std]
+#![cfg_attr(
+    not(target_arch = "x86_64"),
+    allow(dead_code, reason = "the tables are made for the hot path, which is x86-64's")
+)]
+
+mod arch;
+#[cfg(target_arch = "aarch64")]
+use arch::engine;
+#[cfg(target_arch = "x86_64")]
 mod engine;
 mod entry;
 mod index;
@@ -210,9 +224,9 @@ mod thread_pointer;
 mod tree;
 mod walk;
 
-pub use cairn_unwind::{FoldRecursion, StopReason};
 #[doc(hidden)]
-pub use entry::cairn_capture_here;
+pub use arch::cairn_capture_here;
+pub use cairn_unwind::{FoldRecursion, StopReason};
 pub use entry::{Statistics, capture, capture_interrupted, statistics};
 pub use process::while_unloading;
 pub use stack::{Frames, Stack};

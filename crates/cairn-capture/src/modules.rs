@@ -8,10 +8,9 @@ use core::mem::MaybeUninit;
 
 use cairn_format::{AbsoluteAddress, WordSize};
 use cairn_unwind::cfi::{Bases, FrameTable, Section};
-use cairn_unwind::x86_64::{Rule, X86_64};
-
 use cairn_unwind::{AddressRange, Modules};
 
+use crate::arch::{self, Native, Rule};
 use crate::pcs::PcKind;
 use crate::stack_bounds;
 
@@ -35,28 +34,8 @@ core::arch::global_asm!(".weak _dl_find_object");
 /// The loader's look-up function, if this C library has one.
 #[inline]
 fn find_object() -> Option<FindObject> {
-    let address: usize;
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: reads the entry that the loader filled for the weak symbol: its address or zero.
-    unsafe {
-        core::arch::asm!(
-            "mov {address}, qword ptr [rip + _dl_find_object@GOTPCREL]",
-            address = out(reg) address,
-            options(nostack, preserves_flags, readonly, pure),
-        );
-    }
-    #[cfg(target_arch = "aarch64")]
-    // SAFETY: as above.
-    unsafe {
-        core::arch::asm!(
-            "adrp {address}, :got:_dl_find_object",
-            "ldr {address}, [{address}, :got_lo12:_dl_find_object]",
-            address = out(reg) address,
-            options(nostack, preserves_flags, readonly, pure),
-        );
-    }
     // SAFETY: null becomes `None`; anything else is the function of that name.
-    unsafe { core::mem::transmute::<usize, Option<FindObject>>(address) }
+    unsafe { core::mem::transmute::<usize, Option<FindObject>>(arch::find_object_address()) }
 }
 
 /// The modules of this process, asked anew for each address.
@@ -124,7 +103,7 @@ pub(crate) fn loaded_as(address: u64) -> Option<LoadedAs> {
 pub(crate) fn rule_of(pc: u64) -> Option<Rule> {
     // The call lies below the address it returns to, and may be the last instruction of its function.
     let call = AbsoluteAddress::new(pc.wrapping_sub(1));
-    Some(LoadedModules.frame_table(call)?.rule::<X86_64>(call).ok()?.rule)
+    Some(LoadedModules.frame_table(call)?.rule::<Native>(call).ok()?.rule)
 }
 
 /// The [`identity`] of the module that a numbered address belongs to.

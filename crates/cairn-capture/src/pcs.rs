@@ -8,8 +8,8 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use cairn_format::{AbsoluteAddress, Frame};
 use cairn_unwind::StopReason;
-use cairn_unwind::x86_64::Rule;
 
+use crate::arch::Rule;
 use crate::index::Index;
 use crate::modules;
 use crate::region::{Region, ZeroedAtomics};

@@ -6,7 +6,10 @@
 //! capture, and a thread in steady state makes none. `pthread_getattr_np` would tell the same, but it reads
 //! `/proc/self/maps` and calls malloc.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use crate::arch;
+use crate::thread::ThreadState;
 
 const PAGE_BYTES: u64 = 4096;
 
@@ -17,16 +20,34 @@ const MAX_NEW_BYTES: u64 = 1 << 26;
 /// So many pages are probed by one system call (its own limit is 1024).
 const PROBE_PAGES: usize = 32;
 
+/// Learns the bounds of the stack that `sp` lies on; `None` when that is not this thread's own.
+#[cold]
+pub(crate) fn enter(thread: &mut ThreadState, sp: u64) -> Option<()> {
+    let top = top_of_own_stack(sp)?;
+    let low = sp & !(PAGE_BYTES - 1);
+    let known_from = if thread.high == top { thread.low } else { top };
+    if !is_readable(low, known_from) {
+        return None;
+    }
+    if thread.high != top {
+        thread.forget_stack();
+        thread.high = top;
+        thread.slot_base = top.wrapping_sub(1 << 32);
+    }
+    thread.low = low;
+    Some(())
+}
+
 /// The top of the stack that `sp` would lie on, if it is the calling thread's own: the first address above it.
-pub(crate) fn top_of_own_stack(sp: u64) -> Option<u64> {
+fn top_of_own_stack(sp: u64) -> Option<u64> {
     let main = main_stack_top();
-    let own = if is_main_thread() && main != 0 { main } else { thread_control_block() };
+    let own = if is_main_thread() && main != 0 { main } else { arch::thread_control_block() };
     (sp < own).then_some(own & !7)
 }
 
 /// True when all pages from the one of `low` up to `high` are readable, and not too many. Costs one system call for each
 /// 128 KiB.
-pub(crate) fn is_readable(low: u64, high: u64) -> bool {
+fn is_readable(low: u64, high: u64) -> bool {
     let mut page = low & !(PAGE_BYTES - 1);
     if high.saturating_sub(page) > MAX_NEW_BYTES {
         return false;
@@ -55,7 +76,14 @@ pub(crate) fn read_word(address: u64) -> Option<u64> {
     let mut word = 0_u64;
     let local = libc::iovec { iov_base: (&raw mut word).cast(), iov_len: 8 };
     let remote = libc::iovec { iov_base: address as *mut _, iov_len: 8 };
-    (read_self(&[local], &[remote]) == 8).then_some(word)
+    match read_self(&[local], &[remote]) {
+        Some(8) => Some(word),
+        Some(_) => None,
+        None => is_word_readable(address).then(|| {
+            // SAFETY: the kernel could read it a moment ago. See `read_self` for the rest of the argument.
+            u64::from_ne_bytes(unsafe { (address as *const [u8; 8]).read_volatile() })
+        }),
+    }
 }
 
 /// Copies bytes from anywhere, up to the first page that cannot be read: how many.
@@ -67,8 +95,13 @@ pub(crate) fn read_bytes(address: u64, into: &mut [u8]) -> usize {
         let length = rest.len().min((PAGE_BYTES - from % PAGE_BYTES) as usize);
         let local = libc::iovec { iov_base: rest.as_mut_ptr().cast(), iov_len: length };
         let remote = libc::iovec { iov_base: from as *mut _, iov_len: length };
-        if read_self(&[local], &[remote]) != length as isize {
-            break;
+        match read_self(&[local], &[remote]) {
+            Some(read) if read == length as isize => {}
+            None if is_word_readable(from & !7) => {
+                // SAFETY: the page is readable, and the piece lies within it. See `read_self` for the rest.
+                unsafe { core::ptr::copy_nonoverlapping(from as *const u8, rest.as_mut_ptr(), length) };
+            }
+            _ => break,
         }
         count += length;
     }
@@ -88,31 +121,71 @@ fn readable_pages(first_page: u64, pages: usize) -> usize {
     for (index, place) in remote.iter_mut().enumerate() {
         place.iov_base = (first_page + index as u64 * PAGE_BYTES) as *mut _;
     }
-    usize::try_from(read_self(&local, remote.get(..pages).unwrap_or_default())).unwrap_or(0)
+    match read_self(&local, remote.get(..pages).unwrap_or_default()) {
+        Some(count) => usize::try_from(count).unwrap_or(0),
+        None => {
+            let is_readable = |index: &usize| is_word_readable(first_page + *index as u64 * PAGE_BYTES);
+            (0..pages).take_while(is_readable).count()
+        }
+    }
 }
 
-/// `process_vm_readv` on this process, with the caller's errno left alone.
-fn read_self(local: &[libc::iovec], remote: &[libc::iovec]) -> isize {
+/// `process_vm_readv` on this process, with the caller's errno left alone: how many bytes were read, or -1.
+///
+/// `None` where there is no such call: some sandboxes forbid it, and emulators lack it. The callers then ask
+/// [`is_word_readable`] and read for themselves, which is as safe but for memory that another thread unmaps between the
+/// two; live stacks are not unmapped.
+fn read_self(local: &[libc::iovec], remote: &[libc::iovec]) -> Option<isize> {
+    static IS_ABSENT: AtomicBool = AtomicBool::new(false);
+    if IS_ABSENT.load(Ordering::Relaxed) {
+        return None;
+    }
+    let (count, error) = with_errno_kept(|| {
+        // SAFETY: the local vectors describe memory that the caller owns; the remote ones are checked by the kernel.
+        unsafe {
+            libc::syscall(
+                libc::SYS_process_vm_readv,
+                libc::getpid(),
+                local.as_ptr(),
+                local.len(),
+                remote.as_ptr(),
+                remote.len(),
+                // As wide as a register: of a narrower one the upper half would be what the stack happened to hold.
+                0_usize,
+            )
+        }
+    });
+    if count == -1 && matches!(error, libc::ENOSYS | libc::EPERM) {
+        IS_ABSENT.store(true, Ordering::Relaxed);
+        return None;
+    }
+    Some(count as isize)
+}
+
+/// True when the kernel could read 8 bytes at `address` just now.
+///
+/// It is asked to change the set of blocked signals in a way that does not exist. It reads the new set before it looks
+/// at the way, so the error says which of the two it minds; nothing changes.
+fn is_word_readable(address: u64) -> bool {
+    /// Neither block, nor unblock, nor set.
+    const NO_WAY: libc::c_long = -1;
+    let (status, error) = with_errno_kept(|| {
+        // SAFETY: the kernel checks the address, writes nothing, and changes nothing.
+        unsafe { libc::syscall(libc::SYS_rt_sigprocmask, NO_WAY, address, 0_usize, 8_usize) }
+    });
+    status == -1 && error == libc::EINVAL
+}
+
+/// Runs a system call and returns its result and errno; the program's own errno stays what it was.
+fn with_errno_kept(call: impl FnOnce() -> libc::c_long) -> (libc::c_long, i32) {
     // SAFETY: the address of this thread's errno is always valid.
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: as above.
     let saved = unsafe { *errno };
-    // SAFETY: the local vectors describe memory that the caller owns; the remote ones are checked by the kernel.
-    let count = unsafe {
-        libc::syscall(
-            libc::SYS_process_vm_readv,
-            libc::getpid(),
-            local.as_ptr(),
-            local.len(),
-            remote.as_ptr(),
-            remote.len(),
-            // A full word: the last argument travels on the stack, where a narrower one would leave half of it undefined.
-            0 as libc::c_ulong,
-        )
-    };
+    let result = call();
     // SAFETY: as above.
-    unsafe { *errno = saved };
-    count as isize
+    let error = unsafe { core::mem::replace(&mut *errno, saved) };
+    (result, error)
 }
 
 fn is_main_thread() -> bool {
@@ -131,26 +204,6 @@ fn main_stack_top() -> u64 {
         TOP.store(LIBC_STACK_END, Ordering::Relaxed);
     }
     TOP.load(Ordering::Relaxed)
-}
-
-/// The thread pointer: the thread control block begins there.
-#[cfg(target_arch = "x86_64")]
-fn thread_control_block() -> u64 {
-    let address;
-    // SAFETY: the first word of the thread control block is its own address, by the ABI.
-    unsafe {
-        core::arch::asm!("mov {}, qword ptr fs:[0]", out(reg) address, options(nostack, preserves_flags, readonly));
-    }
-    address
-}
-
-/// The thread pointer. The control block lies below it, and the stack below that.
-#[cfg(target_arch = "aarch64")]
-fn thread_control_block() -> u64 {
-    let address: u64;
-    // SAFETY: reads a register.
-    unsafe { core::arch::asm!("mrs {}, tpidr_el0", out(reg) address, options(nostack, preserves_flags)) };
-    address
 }
 
 #[cfg(test)]
@@ -182,5 +235,14 @@ mod tests {
         assert_eq!(read_bytes(text.as_ptr() as u64, &mut copy), text.len());
         assert_eq!(copy, text);
         assert_eq!(read_bytes(16, &mut copy), 0);
+    }
+
+    #[test]
+    fn what_the_kernel_can_read_is_told_without_reading() {
+        assert!(!is_word_readable(0x1000));
+        assert!(!is_word_readable(u64::MAX - 3));
+        let words = [1_u64, 2];
+        let address = (&raw const words) as u64;
+        assert!(is_word_readable(address) && is_word_readable(address + 3));
     }
 }

@@ -7,9 +7,9 @@
 use core::sync::atomic::Ordering;
 
 use cairn_format::{AbsoluteAddress, Frame};
-use cairn_unwind::x86_64::{R12, R13, R14, R15, RBX, Rule, X86_64};
 use cairn_unwind::{MemoryReader, Registers, StopReason, Walk};
 
+use crate::arch::{Native, Rule, own_registers};
 use crate::modules::{LoadedModules, rule_of};
 use crate::pcs::PcKind;
 use crate::process::{PROCESS, is_unloading};
@@ -59,7 +59,7 @@ impl MemoryReader for OwnMemory {
 #[derive(Clone, Copy)]
 pub(crate) enum Start {
     /// The registers of an interrupted context.
-    Interrupted(Registers<X86_64>),
+    Interrupted(Registers<Native>),
     /// The frame that a call returns to, at this stack pointer; the walk starts in the present function and leaves out
     /// the frames below.
     Caller { sp: u64 },
@@ -113,34 +113,4 @@ fn number(pc: u64, kind: PcKind) -> Option<u32> {
         return PROCESS.pcs.add_passing(pc, kind, rule());
     }
     PROCESS.pcs.number(pc, kind).or_else(|| PROCESS.pcs.add(pc, kind, rule()))
-}
-
-/// The registers at a place in this function's caller.
-#[inline(always)]
-fn own_registers() -> Registers<X86_64> {
-    let (pc, sp, fp, rbx, r12, r13, r14, r15): (u64, u64, u64, u64, u64, u64, u64, u64);
-    // SAFETY: copies registers.
-    unsafe {
-        core::arch::asm!(
-            "lea {pc}, [rip]",
-            "mov {sp}, rsp",
-            "mov {fp}, rbp",
-            "mov {rbx}, rbx",
-            pc = out(reg) pc, sp = out(reg) sp, fp = out(reg) fp, rbx = out(reg) rbx,
-            options(nomem, nostack, preserves_flags),
-        );
-        core::arch::asm!(
-            "mov {r12}, r12",
-            "mov {r13}, r13",
-            "mov {r14}, r14",
-            "mov {r15}, r15",
-            r12 = out(reg) r12, r13 = out(reg) r13, r14 = out(reg) r14, r15 = out(reg) r15,
-            options(nomem, nostack, preserves_flags),
-        );
-    }
-    let mut registers = Registers::new(pc, sp, fp);
-    for (register, value) in [(RBX, rbx), (R12, r12), (R13, r13), (R14, r14), (R15, r15)] {
-        registers.set(register, value);
-    }
-    registers
 }

@@ -80,6 +80,15 @@ pub trait Machine: Copy + fmt::Debug + 'static {
         memory: &M,
         is_executable: &mut dyn FnMut(AbsoluteAddress) -> bool,
     ) -> Result<Registers<Self>, StopReason>;
+
+    /// The registers that a signal interrupted, when the frame is the one that the operating system made to deliver it
+    /// and no tables say so. `None` where such frames have tables, and for any other frame.
+    fn step_from_signal_frame<M: MemoryReader>(
+        _registers: &Registers<Self>,
+        _memory: &M,
+    ) -> Option<Registers<Self>> {
+        None
+    }
 }
 
 /// The program of the usual CIE of a machine, and what it amounts to.

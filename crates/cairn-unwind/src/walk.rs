@@ -52,7 +52,7 @@ pub enum FoundBy {
     Context,
     /// By unwind tables. Exact, as far as the tables are.
     Cfi,
-    /// By the signal frame below it, whose tables say where the interrupted registers are. Exact.
+    /// By the signal frame below it, which holds the interrupted registers. Exact.
     SignalFrame,
     /// By the frame pointer, because no table covers the callee. Plausible: the record lies in the live stack and its
     /// return address is code.
@@ -160,7 +160,8 @@ impl<M: Machine, Mem: MemoryReader, Mods: Modules> Walk<M, Mem, Mods> {
         let lookup = if self.is_exact_pc { pc } else { AbsoluteAddress::new(pc.value().wrapping_sub(1)) };
         let (caller, found_by) = self.step(lookup)?;
         let came_through_signal = found_by == FoundBy::SignalFrame;
-        if caller.pc().value() == 0 {
+        // A signal may have interrupted a call through a null pointer.
+        if caller.pc().value() == 0 && !came_through_signal {
             return Err(StopReason::EndOfStack);
         }
         // A signal may have switched stacks, so only the limit bounds a cycle of signal frames.
@@ -203,6 +204,9 @@ impl<M: Machine, Mem: MemoryReader, Mods: Modules> Walk<M, Mem, Mods> {
         lookup: AbsoluteAddress,
         reason: StopReason,
     ) -> Result<(Registers<M>, FoundBy), StopReason> {
+        if let Some(interrupted) = M::step_from_signal_frame(&self.registers, &self.memory) {
+            return Ok((interrupted, FoundBy::SignalFrame));
+        }
         let mut is_executable = |address| self.modules.is_executable(address);
         if self.is_exact_pc && !self.modules.is_executable(lookup) {
             let step = M::step_from_bad_pc(&self.registers, &self.memory, &mut is_executable);

@@ -20,6 +20,9 @@
 //!   frame overwrites the interrupted pc while both are counted.
 //! - An interrupted kernel walk with room for one address returns without filling in its flags.
 
+pub use cairn_format::xnu::{OutOfReach, PackError, Packing};
+
+use cairn_format::xnu::Packer;
 use cairn_format::{AbsoluteAddress, WordSize};
 
 use crate::{AddressRange, MemoryReader, StopReason};
@@ -340,42 +343,6 @@ pub struct Interrupted {
     pub frame_pointer: u64,
 }
 
-/// How the packed kernel walk writes an address.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Packing {
-    /// Whole 64-bit words (`BTP_NONE`).
-    Words,
-    /// The distance from the kernel's base in 32 bits (`BTP_KERN_OFFSET_32`).
-    KernelOffset32 {
-        /// The kernel's base.
-        base: AbsoluteAddress,
-        /// What is written in place of an address out of reach; the kernel uses the address of one of its functions.
-        out_of_reach: AbsoluteAddress,
-    },
-}
-
-impl Packing {
-    const fn entry_bytes(self) -> usize {
-        match self {
-            Self::Words => 8,
-            Self::KernelOffset32 { .. } => 4,
-        }
-    }
-
-    /// The bytes of one entry; only the first [`entry_bytes`](Self::entry_bytes) count.
-    fn encode(self, address: u64) -> [u8; 8] {
-        match self {
-            Self::Words => address.to_le_bytes(),
-            Self::KernelOffset32 { base, out_of_reach } => {
-                let delta = address.wrapping_sub(base.value());
-                let reachable = i64::from(delta as i32) as u64 == delta;
-                let delta = if reachable { delta } else { out_of_reach.value().wrapping_sub(base.value()) };
-                delta.to_le_bytes()
-            }
-        }
-    }
-}
-
 /// What a [`KernelWalk`] found beside the addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KernelWalkInfo {
@@ -416,18 +383,42 @@ impl AddressOutput for ArrayOutput<'_> {
 struct PackedOutput<'a> {
     buffer: &'a mut [u8],
     packing: Packing,
+    out_of_reach: OutOfReach,
     count: usize,
     quirks: Quirks,
+    error: Option<PackError>,
+}
+
+impl<'a> PackedOutput<'a> {
+    fn new(buffer: &'a mut [u8], packing: Packing, out_of_reach: OutOfReach, quirks: Quirks) -> Self {
+        Self { buffer, packing, out_of_reach, count: 0, quirks, error: None }
+    }
+
+    /// The bytes of one entry; only as many count as the packing says.
+    fn encode(&self, address: u64) -> Result<[u8; 8], PackError> {
+        let mut entry = [0; 8];
+        let packer = Packer::new(self.packing).out_of_reach(self.out_of_reach);
+        match packer.pack([AbsoluteAddress::new(address)], &mut entry) {
+            Ok(_) => Ok(entry),
+            Err(error) => Err(PackError { offset: self.count, ..error }),
+        }
+    }
 }
 
 impl AddressOutput for PackedOutput<'_> {
     fn is_full(&self) -> bool {
         let wanted = if self.quirks == Quirks::Xnu { 1 } else { self.packing.entry_bytes() };
-        self.buffer.len().saturating_sub(self.count) < wanted
+        self.error.is_some() || self.buffer.len().saturating_sub(self.count) < wanted
     }
 
     fn put(&mut self, address: u64) {
-        let entry = self.packing.encode(address);
+        let entry = match self.encode(address) {
+            Ok(entry) => entry,
+            Err(error) => {
+                self.error = Some(error);
+                return;
+            }
+        };
         let end = self.count.saturating_add(self.packing.entry_bytes());
         let fits = self.buffer.get_mut(self.count..end);
         if let (Some(slot), Some(bytes)) = (fits, entry.get(..self.packing.entry_bytes())) {
@@ -471,33 +462,51 @@ impl KernelWalk {
     }
 
     /// Walks and fills `buffer` with packed addresses; the count is in bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`PackError`] for an address out of reach of the kernel's base with [`OutOfReach::Error`]; the addresses before it
+    /// are in the buffer. Kernels use one of the other two.
     pub fn run_packed<M: MemoryReader>(
         &self,
         memory: &M,
         packing: Packing,
+        out_of_reach: OutOfReach,
         buffer: &mut [u8],
-    ) -> KernelWalkInfo {
+    ) -> Result<KernelWalkInfo, PackError> {
         let room = buffer.len();
-        let mut output = PackedOutput { buffer, packing, count: 0, quirks: self.quirks };
-        let Some(interrupted) = self.interrupted else {
-            let (truncated, stop) = self.walk(memory, &mut output);
-            return KernelWalkInfo { count: output.count, truncated, flags_written: true, stop };
-        };
-        output.put(interrupted.pc);
-        if self.quirks == Quirks::Corrected {
-            let (truncated, stop) = self.walk(memory, &mut output);
-            return KernelWalkInfo { count: output.count, truncated, flags_written: true, stop };
+        let mut output = PackedOutput::new(buffer, packing, out_of_reach, self.quirks);
+        if let Some(interrupted) = self.interrupted {
+            output.put(interrupted.pc);
+        }
+        if self.interrupted.is_none() || self.quirks == Quirks::Corrected {
+            return self.finish_packed(memory, output, 0);
         }
         let counted_twice = output.count;
+        if let Some(error) = output.error {
+            return Err(error);
+        }
         if counted_twice >= room {
-            return Self::early_return(counted_twice);
+            return Ok(Self::early_return(counted_twice));
         }
         // The kernel's fault: the frames start over at the beginning of the buffer, in the room left behind the pc.
         let shortened = output.buffer.get_mut(..room - counted_twice).unwrap_or_default();
-        let mut output = PackedOutput { buffer: shortened, packing, count: 0, quirks: self.quirks };
+        let output = PackedOutput::new(shortened, packing, out_of_reach, self.quirks);
+        self.finish_packed(memory, output, counted_twice)
+    }
+
+    fn finish_packed<M: MemoryReader>(
+        &self,
+        memory: &M,
+        mut output: PackedOutput<'_>,
+        counted_before: usize,
+    ) -> Result<KernelWalkInfo, PackError> {
         let (truncated, stop) = self.walk(memory, &mut output);
-        let count = output.count.saturating_add(counted_twice);
-        KernelWalkInfo { count, truncated, flags_written: true, stop }
+        if let Some(error) = output.error {
+            return Err(error);
+        }
+        let count = output.count.saturating_add(counted_before);
+        Ok(KernelWalkInfo { count, truncated, flags_written: true, stop })
     }
 
     const fn early_return(count: usize) -> KernelWalkInfo {

@@ -149,6 +149,13 @@ fn the_pc_interrupted_by_a_signal_is_looked_up_as_it_is() {
         ]
     );
     assert_eq!(stop, StopReason::EndOfStack);
+
+    // It may have interrupted a call through a null pointer, which is no end of a stack.
+    words[21] = 0;
+    let (frames, stop) = walk(Registers::new(CODE + 0x10, STACK, 0), &words, module(&section));
+    let last = (ra(CODE + 0x301), FoundBy::BadCall);
+    assert_eq!(frames, [(pc(CODE + 0x10), FoundBy::Context), (pc(0), FoundBy::SignalFrame), last]);
+    assert_eq!(stop, StopReason::EndOfStack);
 }
 
 #[test]
@@ -352,4 +359,42 @@ mod live {
             assert_eq!(stop, StopReason::EndOfStack);
         }
     }
+}
+
+/// The frame of a signal on AArch64 Linux, whose trampoline has no tables: known by the two words that it holds twice.
+#[test]
+fn a_signal_frame_of_aarch64_is_known_by_its_form() {
+    const SP: u64 = 0x7000;
+    const RECORD: u64 = SP + 4688;
+    let mut bytes = vec![0_u8; 8192];
+    let mut put = |address: u64, value: u64| {
+        let at = (address - SP) as usize;
+        bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
+    };
+    for register in 0..31 {
+        put(SP + 312 + 8 * register, 0x100 + register);
+    }
+    let (interrupted_pc, interrupted_sp) = (0x40_2000, SP + 5000);
+    put(SP + 312 + 8 * 30, 0x40_3000);
+    put(SP + 560, interrupted_sp);
+    put(SP + 568, interrupted_pc);
+    put(RECORD, 0x100 + 29);
+    put(RECORD + 8, 0x40_3000);
+    let program = OneModule { code: AddressRange::new(at(0x40_0000), at(0x50_0000)), table: None };
+    let walk = |bytes: &[u8]| {
+        let memory = SliceMemory::new(at(SP), bytes);
+        let registers = Registers::<Aarch64>::new(0x40_1000, SP, RECORD);
+        Walk::new(registers, memory, program).from_return_address().nth(1)
+    };
+    let frame = walk(&bytes).expect("the interrupted frame");
+    assert_eq!(frame.frame, Frame::ProgramCounter(at(interrupted_pc)));
+    assert_eq!(frame.found_by, FoundBy::SignalFrame);
+    assert_eq!(
+        (frame.registers.sp(), frame.registers.value(aarch64::X30)),
+        (interrupted_sp, Some(0x40_3000))
+    );
+    assert_eq!(frame.registers.value(19), Some(0x100 + 19));
+    // One of the words differs: it is a frame record like any other.
+    bytes[(RECORD - SP) as usize] ^= 1;
+    assert_eq!(walk(&bytes).map(|frame| frame.found_by), Some(FoundBy::FramePointer));
 }

@@ -3,7 +3,9 @@
 mod support;
 
 use cairn_format::{AbsoluteAddress, WordSize};
-use cairn_unwind::xnu::{Interrupted, KernelWalk, Packing, Quirks, UserWalk, UserWalkInfo, Validity};
+use cairn_unwind::xnu::{
+    Interrupted, KernelWalk, OutOfReach, Packing, Quirks, UserWalk, UserWalkInfo, Validity,
+};
 use cairn_unwind::{AddressRange, MemoryReader, RegionMemory, SliceMemory, StopReason};
 use serde_json::Value;
 use support::vectors::{cases, hex, hex_field, name, number, numbers, text};
@@ -177,14 +179,15 @@ fn check_kernel_packed(case: &Value) {
     let stack = KernelStack::of(case);
     let base = at(number(&case["kernel_base"]));
     let packing = match text(case, "packing") {
-        "none" => Packing::Words,
-        "kern_offset_32" => Packing::KernelOffset32 { base, out_of_reach: base },
+        "none" => Packing::None,
+        "kern_offset_32" => Packing::KernelOffset32 { kernel_base: base },
         other => panic!("{name}: packing {other}"),
     };
+    let sentinel = OutOfReach::Sentinel(base);
     let untouched = hex_field(case, "untouched_byte")[0];
     let mut buffer = vec![untouched; number(&case["buffer_bytes"]) as usize];
     let walk = kernel_walk(case, &stack, Quirks::Xnu);
-    let info = walk.run_packed(&stack.memory(), packing, &mut buffer);
+    let info = walk.run_packed(&stack.memory(), packing, sentinel, &mut buffer).unwrap();
     assert_eq!(buffer, hex_field(case, "buffer_hex"), "{name}");
     assert_eq!(info.count as u64, number(&case["returned_size"]), "{name}");
     assert_eq!(info.truncated, case["truncated"].as_bool().unwrap(), "{name}");
@@ -192,14 +195,13 @@ fn check_kernel_packed(case: &Value) {
     // Corrected: the bytes are those of the array walk, and none are counted that are not there.
     let mut corrected = vec![untouched; buffer.len()];
     let walk = kernel_walk(case, &stack, Quirks::Corrected);
-    let info = walk.run_packed(&stack.memory(), packing, &mut corrected);
-    let width = if packing == Packing::Words { 8 } else { 4 };
-    let mut addresses = vec![UNTOUCHED; buffer.len() / width];
+    let info = walk.run_packed(&stack.memory(), packing, sentinel, &mut corrected).unwrap();
+    let mut addresses = vec![UNTOUCHED; buffer.len() / packing.entry_bytes()];
     let array = walk.run(&stack.memory(), &mut addresses);
     let packed: Vec<u8> = addresses[..array.count]
         .iter()
         .flat_map(|address| match packing {
-            Packing::Words => address.value().to_le_bytes().to_vec(),
+            Packing::None => address.value().to_le_bytes().to_vec(),
             _ => ((address.value() - base.value()) as u32).to_le_bytes().to_vec(),
         })
         .collect();
@@ -297,4 +299,19 @@ fn an_empty_buffer_is_an_answer() {
     let info = KernelWalk::new(0, AddressRange::new(at(0), at(0))).run(&memory, &mut []);
     assert_eq!((info.count, info.truncated), (0, false));
     assert!(memory.word64(at(0)).is_none());
+}
+
+#[test]
+fn an_address_out_of_reach_is_an_error_behind_those_before_it() {
+    let words = [0x7010_u64, 0x1010, 0x7020, 0x9_0000_0000, 0x7030, 0x1030, 0, 0x1040];
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let memory = SliceMemory::new(at(0x7000), &bytes);
+    let walk = KernelWalk::new(0x7000, AddressRange::new(at(0x7000), at(0x7040)));
+    let packing = Packing::KernelOffset32 { kernel_base: at(0x1000) };
+    let mut buffer = [0xff; 12];
+    let error = walk.run_packed(&memory, packing, OutOfReach::Error, &mut buffer).unwrap_err();
+    assert_eq!(error.offset, 4);
+    assert_eq!(buffer, [0x10, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]);
+    let info = walk.run_packed(&memory, packing, OutOfReach::KeepLow32, &mut buffer).unwrap();
+    assert_eq!((info.count, buffer), (12, [0x10, 0, 0, 0, 0, 0xf0, 0xff, 0xff, 0x30, 0, 0, 0]));
 }

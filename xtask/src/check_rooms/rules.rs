@@ -192,7 +192,7 @@ fn unsafe_violation(room: &Room, file: &SourceFile, attributes: &[String]) -> Op
         UnsafeCode::Never => (&["forbid"], "put `#![forbid(unsafe_code)]` below the crate's documentation"),
         UnsafeCode::OnlyIn(_) => (
             &["forbid", "deny"],
-            "put `#![forbid(unsafe_code)]` (or `deny`, with one file of it) below the crate's documentation",
+            "put `#![forbid(unsafe_code)]` (or `deny`, with the files of it) below the crate's documentation",
         ),
     };
     if source::sets_lint(attributes, levels, "unsafe_code") {
@@ -221,13 +221,13 @@ fn back_doors(room: &Room, file: &SourceFile) -> Vec<Violation> {
             );
         }
     }
-    if let UnsafeCode::OnlyIn(name) = room.unsafe_code
-        && !file.path.ends_with(&format!("/{name}"))
+    if let UnsafeCode::OnlyIn(names) = room.unsafe_code
+        && !names.iter().any(|name| file.path.ends_with(&format!("/{name}")))
     {
         for line in source::lines_that_allow(&file.text, "unsafe_code") {
             add(
                 line,
-                format!("{} allows unsafe code outside {name}", room.name),
+                format!("{} allows unsafe code outside {}", room.name, names.join(" and ")),
                 "move the unsafe code there",
             );
         }
@@ -389,6 +389,12 @@ mod tests {
         check(checked.clone(), "");
         checked.sources.push(source_file("cairn-symbols", "elf.rs", false, "#[allow(unsafe_code)]\n"));
         check(checked, "src/elf.rs:1: cairn-symbols allows unsafe code outside mapped_file.rs");
+        let mut checked = crate_named("cairn-analysis", "#![deny(unsafe_code)]\n");
+        let allows = "#![allow(unsafe_code)]\n";
+        checked.sources.push(source_file("cairn-analysis", "process/ptrace.rs", false, allows));
+        check(checked.clone(), "");
+        checked.sources.push(source_file("cairn-analysis", "process/live.rs", false, allows));
+        check(checked, "outside mapped_file.rs and ptrace.rs");
     }
 
     #[test]

@@ -10,8 +10,8 @@
 //!
 //! Three things differ from x86-64. The call pushes nothing: a leaf's return address is in x30 (the link register) and its
 //! CFA may equal its stack pointer. Return addresses may carry a signature in their high bits (pointer authentication),
-//! which [`Registers::with_address_mask`](crate::Registers::with_address_mask) strips. And Linux's signal trampoline in
-//! newer kernels has no unwind tables; a caller that knows where it lies steps over it by the context in the frame.
+//! which [`Registers::with_address_mask`](crate::Registers::with_address_mask) strips. And Linux's signal trampoline
+//! has no unwind tables in newer kernels, so its frame is known by what lies in it: see `step.rs`.
 
 mod registers;
 mod rule;

@@ -89,4 +89,33 @@ impl Machine for Aarch64 {
         caller.forget(X30);
         Ok(caller)
     }
+
+    /// Linux delivers a signal on a frame of this form. The trampoline that it returns to is two instructions without
+    /// tables; others know it by these, but code may not be readable, and the frame tells as well: x29 leads to a record
+    /// whose two words are the interrupted x29 and x30, which the context holds a second time.
+    ///
+    /// ```text
+    ///   sp       | information about the signal: 128 | 176 of the context | fault address |
+    ///   sp + 312 | x0 | x1 | ... | x30 | sp | pc | ...
+    ///   x29 -->  | x29 | x30 |                               above all of it
+    /// ```
+    fn step_from_signal_frame<M: MemoryReader>(
+        registers: &Registers<Self>,
+        memory: &M,
+    ) -> Option<Registers<Self>> {
+        const FIRST_REGISTER: u64 = 128 + 176 + 8;
+        let (sp, fp) = (registers.sp(), registers.value(X29)?);
+        let word = |base: u64, offset: u64| memory.word64(AbsoluteAddress::new(base.checked_add(offset)?));
+        let saved = |register: u16| word(sp, FIRST_REGISTER + 8 * u64::from(register));
+        let is_above = fp.checked_sub(sp)? >= FIRST_REGISTER + 8 * REGISTER_COUNT as u64;
+        if !is_above || word(fp, 0)? != saved(X29)? || word(fp, 8)? != saved(X30)? {
+            return None;
+        }
+        let mut interrupted = *registers;
+        for register in 0..=PC {
+            interrupted.set(register, saved(register)?);
+        }
+        // Zeros equal zeros; what was interrupted had a stack.
+        (interrupted.sp() != 0).then_some(interrupted)
+    }
 }

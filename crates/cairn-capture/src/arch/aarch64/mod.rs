@@ -1,0 +1,11 @@
+//! AArch64.
+
+pub(crate) mod engine;
+mod entry;
+mod registers;
+mod words;
+
+pub(crate) use cairn_unwind::aarch64::{Aarch64 as Native, Rule};
+pub use entry::cairn_capture_here;
+pub(crate) use registers::{interrupted_registers, own_registers};
+pub(crate) use words::{find_object_address, load_thread_word, store_thread_word, thread_control_block};

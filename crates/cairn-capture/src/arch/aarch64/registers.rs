@@ -1,0 +1,69 @@
+//! Registers from where they are: this processor, or the context of a signal.
+
+use cairn_unwind::Registers;
+use cairn_unwind::aarch64::Aarch64;
+
+/// The registers that a callee preserves and that have no role of their own.
+const FIRST_SAVED: u16 = 19;
+
+/// The registers at a place in the function that this is inlined into.
+#[inline(always)]
+pub(crate) fn own_registers() -> Registers<Aarch64> {
+    let (pc, sp, fp): (u64, u64, u64);
+    let mut saved = [0_u64; 10];
+    // SAFETY: copies registers; the stores go to `saved`, which has room for x19 to x28.
+    unsafe {
+        core::arch::asm!(
+            "adr {pc}, .",
+            "mov {sp}, sp",
+            "mov {fp}, x29",
+            "stp x19, x20, [{saved}]",
+            "stp x21, x22, [{saved}, 16]",
+            "stp x23, x24, [{saved}, 32]",
+            "stp x25, x26, [{saved}, 48]",
+            "stp x27, x28, [{saved}, 64]",
+            pc = out(reg) pc, sp = out(reg) sp, fp = out(reg) fp, saved = in(reg) saved.as_mut_ptr(),
+            options(nostack, preserves_flags),
+        );
+    }
+    let mut registers = Registers::new(pc, sp, fp).with_address_mask(address_mask());
+    for (register, value) in (FIRST_SAVED..).zip(saved) {
+        registers.set(register, value);
+    }
+    registers
+}
+
+/// The general registers of an interrupted context.
+pub(crate) fn interrupted_registers(context: &libc::ucontext_t) -> Registers<Aarch64> {
+    let machine = &context.uc_mcontext;
+    let mut registers =
+        Registers::new(machine.pc, machine.sp, machine.regs[29]).with_address_mask(address_mask());
+    for (register, &value) in (0..).zip(&machine.regs) {
+        registers.set(register, value);
+    }
+    registers
+}
+
+/// The bits of a code address in user space that hold no pointer authentication code.
+///
+/// How many there are is the kernel's choice (39, 48 or 52) and is told to debuggers only, so the processor is asked:
+/// it strips a signature from a value of ones. Stripping by its instruction is for this value alone; the mask does the
+/// rest. The instruction is a hint, so a processor without signatures leaves the value as it is.
+fn address_mask() -> u64 {
+    /// Bit 55 tells user space (0) from the kernel; the byte above it is no part of an address.
+    const USER_SPACE: u64 = (1 << 55) - 1;
+    let mask;
+    // SAFETY: changes x30, which is declared.
+    unsafe {
+        core::arch::asm!(
+            "mov x30, {ones}",
+            "hint #7", // xpaclri
+            "mov {mask}, x30",
+            ones = in(reg) USER_SPACE,
+            mask = out(reg) mask,
+            out("x30") _,
+            options(nomem, nostack, preserves_flags, pure),
+        );
+    }
+    mask
+}

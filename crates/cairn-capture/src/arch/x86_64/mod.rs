@@ -1,0 +1,10 @@
+//! x86-64.
+
+mod entry;
+mod registers;
+mod words;
+
+pub(crate) use cairn_unwind::x86_64::{Rule, RuleKind, X86_64 as Native};
+pub use entry::cairn_capture_here;
+pub(crate) use registers::{interrupted_registers, own_registers};
+pub(crate) use words::{find_object_address, load_thread_word, store_thread_word, thread_control_block};
