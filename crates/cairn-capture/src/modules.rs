@@ -27,6 +27,9 @@ struct FoundObject {
 
 const _: () = assert!(size_of::<FoundObject>() == 96);
 
+/// Segments start at a multiple of it, but for what the loader keeps of a program with holes.
+const PAGE_BYTES: u64 = 4096;
+
 type FindObject = unsafe extern "C" fn(*const c_void, *mut FoundObject) -> i32;
 
 core::arch::global_asm!(".weak _dl_find_object");
@@ -142,16 +145,32 @@ fn identity(address: AbsoluteAddress) -> u32 {
 }
 
 /// The loaded segment that `address` lies in, from the program headers in the module's own first page.
+///
+/// A program with holes between its segments is several objects to the loader, one for each segment. Then the object
+/// around `address` is the segment.
 fn readable_segment(object: &FoundObject, address: u64) -> Option<AddressRange> {
+    let holds = |object: &FoundObject| (object.map_start as u64..object.map_end as u64).contains(&address);
+    let other;
+    let object = if holds(object) {
+        object
+    } else {
+        other = LoadedModules::find(AbsoluteAddress::new(address))
+            .filter(|other| other.link_map == object.link_map && holds(other))?;
+        &other
+    };
     let start = object.map_start as u64;
     let end = object.map_end as u64;
-    if address < start || address >= end || end - start < size_of::<libc::Elf64_Ehdr>() as u64 {
+    if end - start < size_of::<libc::Elf64_Ehdr>() as u64 {
         return None;
     }
-    // SAFETY: the first page of a mapped module is readable and stays mapped, as above; all bytes are values.
+    let segment = AddressRange::new(AbsoluteAddress::new(start), AbsoluteAddress::new(end));
+    if !start.is_multiple_of(PAGE_BYTES) {
+        return Some(segment);
+    }
+    // SAFETY: the first page of a mapped module or segment is readable and stays mapped, as above; all bytes are values.
     let elf = unsafe { &*(start as *const libc::Elf64_Ehdr) };
     if elf.e_ident.first_chunk() != Some(b"\x7fELF") {
-        return None;
+        return Some(segment);
     }
     let first = start.checked_add(elf.e_phoff)?;
     let size = u64::from(elf.e_phnum) * size_of::<libc::Elf64_Phdr>() as u64;
@@ -163,7 +182,7 @@ fn readable_segment(object: &FoundObject, address: u64) -> Option<AddressRange> 
         unsafe { core::slice::from_raw_parts(first as *const libc::Elf64_Phdr, elf.e_phnum.into()) };
     let loads = || headers.iter().filter(|header| header.p_type == libc::PT_LOAD);
     // The first segment starts at the page of its address; what the addresses in the headers count from follows.
-    let bias = start.wrapping_sub(loads().next()?.p_vaddr & !0xfff);
+    let bias = start.wrapping_sub(loads().next()?.p_vaddr & !(PAGE_BYTES - 1));
     loads()
         .map(|header| {
             let from = bias.wrapping_add(header.p_vaddr);
