@@ -70,7 +70,8 @@ fn read_self(local: &[libc::iovec], remote: &[libc::iovec]) -> isize {
             local.len(),
             remote.as_ptr(),
             remote.len(),
-            0,
+            // A whole word: it is the seventh argument and lies on the stack, where `0_i32` would leave half of it as it was.
+            0_u64,
         )
     };
     // SAFETY: as above.
@@ -128,6 +129,21 @@ mod tests {
         let top = top_of_own_stack(sp).unwrap();
         assert!(top > sp);
         assert!(is_readable(sp, top));
+    }
+
+    /// Leaves ones where the next call's frame will lie.
+    #[inline(never)]
+    fn fill_the_stack() {
+        std::hint::black_box([u64::MAX; 256]);
+    }
+
+    #[test]
+    fn what_the_stack_held_before_does_not_matter() {
+        let word = 0x1234_u64;
+        for _ in 0..10 {
+            fill_the_stack();
+            assert_eq!(read_word((&raw const word) as u64), Some(0x1234));
+        }
     }
 
     #[test]
