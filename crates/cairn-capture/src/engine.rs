@@ -23,7 +23,7 @@
 //! Everything unusual (signal frames, rows that do not fit a packed rule, a foreign stack) answers [`Unusual`], and the
 //! whole walk is done by [`crate::walk`].
 
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{Ordering, compiler_fence};
 
 use cairn_unwind::x86_64::{Rule, RuleKind};
 
@@ -141,10 +141,14 @@ pub(crate) fn enter_stack(thread: &mut ThreadState, sp: u64) -> Result<(), Unusu
     }
     if thread.high != top {
         thread.forget_stack();
-        thread.high = top;
+        // A signal handler that comes between must find a range that is readable, if an empty one.
+        thread.high = 0;
+        compiler_fence(Ordering::SeqCst);
         thread.slot_base = top.wrapping_sub(1 << 32);
     }
     thread.low = low;
+    compiler_fence(Ordering::SeqCst);
+    thread.high = top;
     Ok(())
 }
 

@@ -6,6 +6,7 @@ use cairn_unwind::x86_64::{self, X86_64};
 use crate::engine::{self, Frame};
 use crate::process::PROCESS;
 use crate::stack::Stack;
+use crate::stack_bounds;
 use crate::thread::{self, Access, ThreadState};
 use crate::tree::StackId;
 use crate::walk::{self, OwnMemory, Start};
@@ -101,10 +102,13 @@ pub fn statistics() -> Statistics {
 #[unsafe(naked)]
 extern "C" fn cairn_capture_here() -> StackId {
     core::arch::naked_asm!(
+        // Whoever interrupts this function and wants the stack needs its row.
+        ".cfi_startproc",
         "mov rdi, qword ptr [rsp]",
         "lea rsi, [rsp + 8]",
         "mov rdx, rbp",
         "jmp {capture_from}",
+        ".cfi_endproc",
         capture_from = sym capture_from,
     )
 }
@@ -135,12 +139,19 @@ fn whole_walk(thread: &mut ThreadState, sp: u64) -> StackId {
     intern_walk(Start::Caller { sp }, memory, &mut thread.walked)
 }
 
+/// A handler that is further away than this from what it interrupted has a stack of its own.
+const NESTED_BYTES: u64 = 1 << 20;
+
 #[cold]
 #[inline(never)]
 fn nested(state: *mut ThreadState, start: Start) -> StackId {
     // SAFETY: the interrupted capture does not touch `nested` (its `nested_busy` is ours), and these numbers are whole.
-    let (memory, numbers) =
-        unsafe { (OwnMemory { low: (*state).low, high: (*state).high }, &mut (*state).nested) };
+    let (low, high, numbers) = unsafe { ((*state).low, (*state).high, &mut (*state).nested) };
+    // The handler's frames lie below what the interrupted capture asked for; one question answers for all of them.
+    let sp = start.sp();
+    let is_below = sp < low && low < high && low - sp < NESTED_BYTES;
+    let low = if is_below && stack_bounds::is_readable(sp, low) { sp } else { low };
+    let memory = OwnMemory { low, high };
     let stack = intern_walk(start, memory, numbers);
     // SAFETY: acquired by our caller.
     unsafe { thread::release_nested(state) };

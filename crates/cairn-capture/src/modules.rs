@@ -107,8 +107,12 @@ impl Modules for LoadedModules {
 /// The packed rule at a return address, from its module's tables; `None` when they say nothing.
 pub(crate) fn rule_of(pc: u64) -> Option<Rule> {
     // The call lies below the address it returns to, and may be the last instruction of its function.
-    let call = AbsoluteAddress::new(pc.wrapping_sub(1));
-    Some(LoadedModules.frame_table(call)?.rule::<X86_64>(call).ok()?.rule)
+    rule_at(AbsoluteAddress::new(pc.wrapping_sub(1)))
+}
+
+/// The packed rule at an address as it is.
+pub(crate) fn rule_at(address: AbsoluteAddress) -> Option<Rule> {
+    Some(LoadedModules.frame_table(address)?.rule::<X86_64>(address).ok()?.rule)
 }
 
 /// The [`identity`] of the module that a numbered address belongs to.
