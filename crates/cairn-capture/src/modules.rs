@@ -13,6 +13,7 @@ use cairn_unwind::x86_64::{Rule, X86_64};
 use cairn_unwind::{AddressRange, Modules};
 
 use crate::pcs::PcKind;
+use crate::stack_bounds;
 
 /// `struct dl_find_object` of glibc, as x86-64 and AArch64 have it.
 #[repr(C)]
@@ -115,36 +116,80 @@ pub(crate) fn rule_at(address: AbsoluteAddress) -> Option<Rule> {
     Some(LoadedModules.frame_table(address)?.rule::<X86_64>(address).ok()?.rule)
 }
 
-/// The [`identity`] of the module that a numbered address belongs to.
-pub(crate) fn identity_at(pc: u64, kind: PcKind) -> u32 {
+/// The code that a numbered address stands for: `None` when it stands for something else.
+fn code_address(pc: u64, kind: PcKind) -> Option<AbsoluteAddress> {
     match kind {
-        PcKind::ReturnAddress => identity(AbsoluteAddress::new(pc.wrapping_sub(1))),
+        PcKind::ReturnAddress => Some(AbsoluteAddress::new(pc.wrapping_sub(1))),
         PcKind::ProgramCounter | PcKind::NoUnwindInfo | PcKind::BadUnwindInfo | PcKind::NoProgress => {
-            identity(AbsoluteAddress::new(pc))
+            Some(AbsoluteAddress::new(pc))
         }
-        PcKind::UnreadableMemory | PcKind::OutsideStack | PcKind::UnknownRegister | PcKind::Limit => 0,
+        PcKind::UnreadableMemory | PcKind::OutsideStack | PcKind::UnknownRegister | PcKind::Limit => None,
     }
 }
 
-/// A number for the module that covers `address`: the same for as long as it is loaded, and another one for another
-/// module at the same place, as far as 32 bits go. 0 where there is none.
-fn identity(address: AbsoluteAddress) -> u32 {
-    let Some(object) = LoadedModules::find(address) else { return 0 };
-    let mut hash = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut mix = |word: u64| hash = (hash ^ word).wrapping_mul(0x2545_f491_4f6c_dd1d).rotate_left(23);
-    mix(object.map_start as u64);
-    mix(object.map_end as u64);
-    mix(object.link_map as u64);
-    let header = object.eh_frame_header as u64;
-    mix(header);
-    if let Some(segment) = readable_segment(&object, header) {
-        // The table of functions differs between any two modules that are not the same file.
-        let words = (segment.end.value().saturating_sub(header) / 8).min(32);
-        for index in 0..words {
-            // SAFETY: inside a loaded, readable segment of a module that is loaded now.
-            mix(unsafe { (header as *const u64).add(index as usize).read_unaligned() });
-        }
+/// A number for the module that a numbered address belongs to: the same for as long as it is loaded, and another one for
+/// another module at the same place, as far as 32 bits go. 0 where there is none. The address is in use on the caller's
+/// stack, so its module stays.
+pub(crate) fn identity_at(pc: u64, kind: PcKind) -> u32 {
+    let object = code_address(pc, kind).and_then(LoadedModules::find);
+    object.map_or(0, |object| {
+        identity(&object, |address, into| {
+            // SAFETY: `identity` asks for parts of a page of a module that is loaded, and for its name.
+            into.copy_from_slice(unsafe { core::slice::from_raw_parts(address as *const u8, into.len()) });
+            Some(())
+        })
+    })
+}
+
+/// Answers [`identity_at`] for addresses whose modules may be unloaded by another thread at any moment: reads through
+/// the kernel, and remembers modules, because all addresses of the process are asked for in a row.
+pub(crate) struct Identities {
+    known: [(u64, u32); Self::PLACES],
+}
+
+impl Identities {
+    const PLACES: usize = 64;
+
+    pub(crate) const fn new() -> Self {
+        Self { known: [(0, 0); Self::PLACES] }
     }
+
+    pub(crate) fn identity_at(&mut self, pc: u64, kind: PcKind) -> u32 {
+        let Some(object) = code_address(pc, kind).and_then(LoadedModules::find) else { return 0 };
+        let start = object.map_start as u64;
+        let Some(known) = self.known.get_mut((start >> 12) as usize % Self::PLACES) else { return 0 };
+        if known.0 != start {
+            *known = (start, identity(&object, stack_bounds::read_bytes));
+        }
+        known.1
+    }
+}
+
+/// Mixes where a module lies and what it begins with. Two modules of equal layout differ in their build id, which is among
+/// the notes at the start of the file, or in the size of something that the headers there state.
+fn identity(object: &FoundObject, read: impl Fn(u64, &mut [u8]) -> Option<()>) -> u32 {
+    let header = object.eh_frame_header as u64;
+    let map_start = object.map_start as u64;
+    // Four independent chains: this runs for every address that is seen for the first time.
+    let mut lanes = [map_start, object.map_end as u64, object.link_map as u64, header];
+    let mut mix_bytes = |address: u64, limit: u64| {
+        // Not beyond the page: nobody said that the next one can be read.
+        let end = address + limit.min(PAGE_BYTES - address % PAGE_BYTES);
+        for place in (address..end).step_by(32) {
+            let mut bytes = [0_u8; 32];
+            let count = (end - place).min(32) as usize;
+            read(place, bytes.get_mut(..count)?)?;
+            let (words, _) = bytes.as_chunks();
+            for (lane, word) in lanes.iter_mut().zip(words) {
+                *lane = (*lane ^ u64::from_le_bytes(*word)).wrapping_mul(0x2545_f491_4f6c_dd1d).rotate_left(23);
+            }
+        }
+        Some(())
+    };
+    if mix_bytes(map_start, 768).and_then(|()| mix_bytes(header, 256)).is_none() {
+        return 0;
+    }
+    let hash = lanes.iter().fold(0, |hash: u64, lane| (hash ^ lane).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     (hash >> 32) as u32 | 1
 }
 

@@ -38,10 +38,16 @@ pub(crate) fn is_readable(low: u64, high: u64) -> bool {
 
 /// Reads one word anywhere, or answers `None` where the kernel says that it cannot be read.
 pub(crate) fn read_word(address: u64) -> Option<u64> {
-    let mut word = 0_u64;
-    let local = libc::iovec { iov_base: (&raw mut word).cast(), iov_len: 8 };
-    let remote = libc::iovec { iov_base: address as *mut _, iov_len: 8 };
-    (read_self(&[local], &[remote]) == 8).then_some(word)
+    let mut word = [0; 8];
+    read_bytes(address, &mut word)?;
+    Some(u64::from_ne_bytes(word))
+}
+
+/// Fills `into` with the bytes at `address`, or answers `None` where the kernel says that they cannot be read.
+pub(crate) fn read_bytes(address: u64, into: &mut [u8]) -> Option<()> {
+    let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
+    let remote = libc::iovec { iov_base: address as *mut _, iov_len: into.len() };
+    (read_self(&[local], &[remote]) == into.len() as isize).then_some(())
 }
 
 /// Reads a byte of each page; the kernel answers how many it could read.

@@ -127,8 +127,7 @@ fn number(pc: u64, kind: PcKind) -> Option<u32> {
         _ => Rule::NEEDS_FULL_EVALUATION,
     };
     if is_unloading(PROCESS.module_state.load(Ordering::Acquire)) {
-        // What the index says may be of a module that is just going away.
-        return PROCESS.pcs.add_passing(pc, kind, rule());
+        return PROCESS.pcs.number_amid_unload(pc, kind, rule);
     }
     PROCESS.pcs.number(pc, kind).or_else(|| PROCESS.pcs.add(pc, kind, rule()))
 }
