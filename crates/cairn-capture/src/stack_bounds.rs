@@ -13,9 +13,6 @@ const PAGE_BYTES: u64 = 4096;
 /// Stacks that are larger were never seen; beyond it a distance means that this is another stack.
 const MAX_STACK_BYTES: u64 = 1 << 32;
 
-/// So many pages are probed by one system call (its own limit is 1024).
-const PROBE_PAGES: usize = 32;
-
 /// The top of the stack that `sp` would lie on, if it is the calling thread's own: the first address above it.
 pub(crate) fn top_of_own_stack(sp: u64) -> Option<u64> {
     let main = main_stack_top();
@@ -23,17 +20,10 @@ pub(crate) fn top_of_own_stack(sp: u64) -> Option<u64> {
     (sp < own && own - sp < MAX_STACK_BYTES).then_some(own & !7)
 }
 
-/// True when all pages from the one of `low` up to `high` are readable. Costs one system call for each 128 KiB.
+/// True when all pages from the one of `low` up to `high` are readable. Costs one system call for each page.
 pub(crate) fn is_readable(low: u64, high: u64) -> bool {
-    let mut page = low & !(PAGE_BYTES - 1);
-    while page < high {
-        let pages = ((high - page).div_ceil(PAGE_BYTES) as usize).min(PROBE_PAGES);
-        if !probe(page, pages) {
-            return false;
-        }
-        page += pages as u64 * PAGE_BYTES;
-    }
-    true
+    let first = low & !(PAGE_BYTES - 1);
+    (first..high).step_by(PAGE_BYTES as usize).all(is_word_readable)
 }
 
 /// Reads one word anywhere, or answers `None` where the kernel says that it cannot be read.
@@ -47,42 +37,57 @@ pub(crate) fn read_word(address: u64) -> Option<u64> {
 pub(crate) fn read_bytes(address: u64, into: &mut [u8]) -> Option<()> {
     let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
     let remote = libc::iovec { iov_base: address as *mut _, iov_len: into.len() };
-    (read_self(&[local], &[remote]) == into.len() as isize).then_some(())
-}
-
-/// Reads a byte of each page; the kernel answers how many it could read.
-fn probe(first_page: u64, pages: usize) -> bool {
-    let mut bytes = [0_u8; PROBE_PAGES];
-    let local = [libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: pages }];
-    let mut remote = [libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 1 }; PROBE_PAGES];
-    for (index, place) in remote.iter_mut().enumerate() {
-        place.iov_base = (first_page + index as u64 * PAGE_BYTES) as *mut _;
+    // SAFETY: the local vector describes memory that the caller owns; the remote one is checked by the kernel. All
+    // arguments are whole words: the seventh lies on the stack, where `0_i32` would leave half of it as it was.
+    let answer = quietly(|| unsafe {
+        libc::syscall(libc::SYS_process_vm_readv, libc::getpid(), &raw const local, 1_u64, &raw const remote, 1_u64, 0_u64)
+    });
+    match answer {
+        Ok(count) => (count == into.len() as i64).then_some(()),
+        // A sandbox may forbid to read the memory of processes, one's own included.
+        Err(libc::EPERM | libc::ENOSYS) => read_after_asking(address, into),
+        Err(_) => None,
     }
-    read_self(&local, remote.get(..pages).unwrap_or_default()) == pages as isize
 }
 
-/// `process_vm_readv` on this process, with the caller's errno left alone.
-fn read_self(local: &[libc::iovec], remote: &[libc::iovec]) -> isize {
+/// Asks, then reads: another thread could unmap the memory in between, so this is the second choice.
+#[cold]
+fn read_after_asking(address: u64, into: &mut [u8]) -> Option<()> {
+    let words = into.chunks_mut(8).zip((address..).step_by(8));
+    for (bytes, place) in words {
+        if !is_word_readable(place) {
+            return None;
+        }
+        // SAFETY: the kernel has just read the 8 bytes at `place`.
+        let word = unsafe { (place as *const [u8; 8]).read_volatile() };
+        bytes.copy_from_slice(word.get(..bytes.len())?);
+    }
+    Some(())
+}
+
+/// True when the 8 bytes at `address` can be read. No sandbox forbids this call, because every program makes it.
+fn is_word_readable(address: u64) -> bool {
+    /// There is no such change of a signal mask; the kernel finds out after it has read the mask.
+    const NO_CHANGE: i64 = -1;
+    // SAFETY: the kernel checks the address, and changes nothing.
+    let answer = quietly(|| unsafe {
+        libc::syscall(libc::SYS_rt_sigprocmask, NO_CHANGE, address, core::ptr::null_mut::<u64>(), 8_u64)
+    });
+    answer == Err(libc::EINVAL)
+}
+
+/// The answer of a system call, or its error, with the caller's errno left alone.
+fn quietly(call: impl FnOnce() -> i64) -> Result<i64, i32> {
     // SAFETY: the address of this thread's errno is always valid.
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: as above.
     let saved = unsafe { *errno };
-    // SAFETY: the local vectors describe memory that the caller owns; the remote ones are checked by the kernel.
-    let count = unsafe {
-        libc::syscall(
-            libc::SYS_process_vm_readv,
-            libc::getpid(),
-            local.as_ptr(),
-            local.len(),
-            remote.as_ptr(),
-            remote.len(),
-            // A whole word: it is the seventh argument and lies on the stack, where `0_i32` would leave half of it as it was.
-            0_u64,
-        )
-    };
+    let answer = call();
+    // SAFETY: as above.
+    let result = if answer == -1 { Err(unsafe { *errno }) } else { Ok(answer) };
     // SAFETY: as above.
     unsafe { *errno = saved };
-    count as isize
+    result
 }
 
 fn is_main_thread() -> bool {
@@ -150,6 +155,15 @@ mod tests {
             fill_the_stack();
             assert_eq!(read_word((&raw const word) as u64), Some(0x1234));
         }
+    }
+
+    #[test]
+    fn where_one_may_not_read_memory_one_asks_first() {
+        let words = [0x1234_u64, 0x5678];
+        let mut bytes = [0; 12];
+        assert_eq!(read_after_asking((&raw const words) as u64, &mut bytes), Some(()));
+        assert_eq!(bytes, [0x34, 0x12, 0, 0, 0, 0, 0, 0, 0x78, 0x56, 0, 0]);
+        assert_eq!(read_after_asking(8, &mut bytes), None);
     }
 
     #[test]
