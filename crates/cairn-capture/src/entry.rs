@@ -101,12 +101,19 @@ fn whole_walk(thread: &mut ThreadState, sp: u64) -> StackId {
     intern_walk(Start::Caller { sp }, memory, &mut thread.walked)
 }
 
+/// A handler that is further away than this from what it interrupted has a stack of its own.
+const NESTED_BYTES: u64 = 1 << 20;
+
 #[cold]
 #[inline(never)]
 fn nested(state: *mut ThreadState, start: Start) -> StackId {
     // SAFETY: the interrupted capture does not touch `nested` (its `nested_busy` is ours), and these numbers are whole.
-    let (memory, numbers) =
-        unsafe { (OwnMemory { low: (*state).low, high: (*state).high }, &mut (*state).nested) };
+    let (low, high, numbers) = unsafe { ((*state).low, (*state).high, &mut (*state).nested) };
+    // The handler's frames lie below what the interrupted capture asked for; one question answers for all of them.
+    let sp = start.sp();
+    let is_below = sp < low && low < high && low - sp < NESTED_BYTES;
+    let low = if is_below && stack_bounds::is_readable(sp, low) { sp } else { low };
+    let memory = OwnMemory { low, high };
     let stack = intern_walk(start, memory, numbers);
     // SAFETY: acquired by our caller.
     unsafe { thread::release_nested(state) };

@@ -27,6 +27,9 @@ struct FoundObject {
 
 const _: () = assert!(size_of::<FoundObject>() == 96);
 
+/// Segments start at a multiple of it, but for what the loader keeps of a program with holes.
+const PAGE_BYTES: u64 = 4096;
+
 type FindObject = unsafe extern "C" fn(*const c_void, *mut FoundObject) -> i32;
 
 core::arch::global_asm!(".weak _dl_find_object");
@@ -102,54 +105,124 @@ pub(crate) fn loaded_as(address: u64) -> Option<LoadedAs> {
 /// The packed rule at a return address, from its module's tables; `None` when they say nothing.
 pub(crate) fn rule_of(pc: u64) -> Option<Rule> {
     // The call lies below the address it returns to, and may be the last instruction of its function.
-    let call = AbsoluteAddress::new(pc.wrapping_sub(1));
-    Some(LoadedModules.frame_table(call)?.rule::<Native>(call).ok()?.rule)
+    rule_at(AbsoluteAddress::new(pc.wrapping_sub(1)))
 }
 
-/// The [`identity`] of the module that a numbered address belongs to.
-pub(crate) fn identity_at(pc: u64, kind: PcKind) -> u32 {
+/// The packed rule at an address as it is.
+pub(crate) fn rule_at(address: AbsoluteAddress) -> Option<Rule> {
+    Some(LoadedModules.frame_table(address)?.rule::<Native>(address).ok()?.rule)
+}
+
+/// The code that a numbered address stands for: `None` when it stands for something else.
+fn code_address(pc: u64, kind: PcKind) -> Option<AbsoluteAddress> {
     match kind {
-        PcKind::ReturnAddress => identity(AbsoluteAddress::new(pc.wrapping_sub(1))),
+        PcKind::ReturnAddress => Some(AbsoluteAddress::new(pc.wrapping_sub(1))),
         PcKind::ProgramCounter | PcKind::NoUnwindInfo | PcKind::BadUnwindInfo | PcKind::NoProgress => {
-            identity(AbsoluteAddress::new(pc))
+            Some(AbsoluteAddress::new(pc))
         }
-        PcKind::UnreadableMemory | PcKind::OutsideStack | PcKind::UnknownRegister | PcKind::Limit => 0,
+        PcKind::UnreadableMemory | PcKind::OutsideStack | PcKind::UnknownRegister | PcKind::Limit => None,
     }
 }
 
-/// A number for the module that covers `address`: the same for as long as it is loaded, and another one for another
-/// module at the same place, as far as 32 bits go. 0 where there is none.
-fn identity(address: AbsoluteAddress) -> u32 {
-    let Some(object) = LoadedModules::find(address) else { return 0 };
-    let mut hash = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut mix = |word: u64| hash = (hash ^ word).wrapping_mul(0x2545_f491_4f6c_dd1d).rotate_left(23);
-    mix(object.map_start as u64);
-    mix(object.map_end as u64);
-    mix(object.link_map as u64);
-    let header = object.eh_frame_header as u64;
-    mix(header);
-    if let Some(segment) = readable_segment(&object, header) {
-        // The table of functions differs between any two modules that are not the same file.
-        let words = (segment.end.value().saturating_sub(header) / 8).min(32);
-        for index in 0..words {
-            // SAFETY: inside a loaded, readable segment of a module that is loaded now.
-            mix(unsafe { (header as *const u64).add(index as usize).read_unaligned() });
-        }
+/// A number for the module that a numbered address belongs to: the same for as long as it is loaded, and another one for
+/// another module at the same place, as far as 32 bits go. 0 where there is none. The address is in use on the caller's
+/// stack, so its module stays.
+pub(crate) fn identity_at(pc: u64, kind: PcKind) -> u32 {
+    let object = code_address(pc, kind).and_then(LoadedModules::find);
+    object.map_or(0, |object| {
+        identity(&object, |address, into| {
+            // SAFETY: `identity` asks for parts of a page of a module that is loaded, and for its name.
+            into.copy_from_slice(unsafe { core::slice::from_raw_parts(address as *const u8, into.len()) });
+            Some(())
+        })
+    })
+}
+
+/// Answers [`identity_at`] for addresses whose modules may be unloaded by another thread at any moment: reads through
+/// the kernel, and remembers modules, because all addresses of the process are asked for in a row.
+pub(crate) struct Identities {
+    known: [(u64, u32); Self::PLACES],
+}
+
+impl Identities {
+    const PLACES: usize = 64;
+
+    pub(crate) const fn new() -> Self {
+        Self { known: [(0, 0); Self::PLACES] }
     }
+
+    pub(crate) fn identity_at(&mut self, pc: u64, kind: PcKind) -> u32 {
+        let Some(object) = code_address(pc, kind).and_then(LoadedModules::find) else { return 0 };
+        let start = object.map_start as u64;
+        let Some(known) = self.known.get_mut((start >> 12) as usize % Self::PLACES) else { return 0 };
+        if known.0 != start {
+            *known = (
+                start,
+                identity(&object, |address, into| {
+                    (stack_bounds::read_bytes(address, into) == into.len()).then_some(())
+                }),
+            );
+        }
+        known.1
+    }
+}
+
+/// Mixes where a module lies and what it begins with. Two modules of equal layout differ in their build id, which is among
+/// the notes at the start of the file, or in the size of something that the headers there state.
+fn identity(object: &FoundObject, read: impl Fn(u64, &mut [u8]) -> Option<()>) -> u32 {
+    let header = object.eh_frame_header as u64;
+    let map_start = object.map_start as u64;
+    // Four independent chains: this runs for every address that is seen for the first time.
+    let mut lanes = [map_start, object.map_end as u64, object.link_map as u64, header];
+    let mut mix_bytes = |address: u64, limit: u64| {
+        // Not beyond the page: nobody said that the next one can be read.
+        let end = address + limit.min(PAGE_BYTES - address % PAGE_BYTES);
+        for place in (address..end).step_by(32) {
+            let mut bytes = [0_u8; 32];
+            let count = (end - place).min(32) as usize;
+            read(place, bytes.get_mut(..count)?)?;
+            let (words, _) = bytes.as_chunks();
+            for (lane, word) in lanes.iter_mut().zip(words) {
+                *lane =
+                    (*lane ^ u64::from_le_bytes(*word)).wrapping_mul(0x2545_f491_4f6c_dd1d).rotate_left(23);
+            }
+        }
+        Some(())
+    };
+    if mix_bytes(map_start, 768).and_then(|()| mix_bytes(header, 256)).is_none() {
+        return 0;
+    }
+    let hash = lanes.iter().fold(0, |hash: u64, lane| (hash ^ lane).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     (hash >> 32) as u32 | 1
 }
 
 /// The loaded segment that `address` lies in, from the program headers in the module's own first page.
+///
+/// A program with holes between its segments is several objects to the loader, one for each segment. Then the object
+/// around `address` is the segment.
 fn readable_segment(object: &FoundObject, address: u64) -> Option<AddressRange> {
+    let holds = |object: &FoundObject| (object.map_start as u64..object.map_end as u64).contains(&address);
+    let other;
+    let object = if holds(object) {
+        object
+    } else {
+        other = LoadedModules::find(AbsoluteAddress::new(address))
+            .filter(|other| other.link_map == object.link_map && holds(other))?;
+        &other
+    };
     let start = object.map_start as u64;
     let end = object.map_end as u64;
-    if address < start || address >= end || end - start < size_of::<libc::Elf64_Ehdr>() as u64 {
+    if end - start < size_of::<libc::Elf64_Ehdr>() as u64 {
         return None;
     }
-    // SAFETY: the first page of a mapped module is readable and stays mapped, as above; all bytes are values.
+    let segment = AddressRange::new(AbsoluteAddress::new(start), AbsoluteAddress::new(end));
+    if !start.is_multiple_of(PAGE_BYTES) {
+        return Some(segment);
+    }
+    // SAFETY: the first page of a mapped module or segment is readable and stays mapped, as above; all bytes are values.
     let elf = unsafe { &*(start as *const libc::Elf64_Ehdr) };
     if elf.e_ident.first_chunk() != Some(b"\x7fELF") {
-        return None;
+        return Some(segment);
     }
     let first = start.checked_add(elf.e_phoff)?;
     let size = u64::from(elf.e_phnum) * size_of::<libc::Elf64_Phdr>() as u64;
@@ -161,7 +234,7 @@ fn readable_segment(object: &FoundObject, address: u64) -> Option<AddressRange> 
         unsafe { core::slice::from_raw_parts(first as *const libc::Elf64_Phdr, elf.e_phnum.into()) };
     let loads = || headers.iter().filter(|header| header.p_type == libc::PT_LOAD);
     // The first segment starts at the page of its address; what the addresses in the headers count from follows.
-    let bias = start.wrapping_sub(loads().next()?.p_vaddr & !0xfff);
+    let bias = start.wrapping_sub(loads().next()?.p_vaddr & !(PAGE_BYTES - 1));
     loads()
         .map(|header| {
             let from = bias.wrapping_add(header.p_vaddr);

@@ -11,7 +11,7 @@ use cairn_unwind::StopReason;
 
 use crate::arch::Rule;
 use crate::index::Index;
-use crate::modules;
+use crate::modules::{self, Identities};
 use crate::region::{Region, ZeroedAtomics};
 
 /// Pc numbers fit 26 bits, so that a cache entry of 8 bytes has 38 left for its tag.
@@ -143,7 +143,7 @@ impl Pcs {
     }
 
     /// Numbers an address for this once: the index does not learn it.
-    pub(crate) fn add_passing(&self, pc: u64, kind: PcKind, rule: Rule) -> Option<u32> {
+    fn add_passing(&self, pc: u64, kind: PcKind, rule: Rule) -> Option<u32> {
         let number = u32::try_from(self.entries.take(1)?).ok().filter(|number| number >> NUMBER_BITS == 0)?;
         // One identity for each entry; under a limit of the address space there may be fewer, and 0 is never trusted.
         if self.identities.used() == 0 {
@@ -159,18 +159,36 @@ impl Pcs {
         Some(number)
     }
 
+    /// Numbers an address while a module is being unloaded: what the index has is believed only if the address is still
+    /// of the module that it was of.
+    pub(crate) fn number_amid_unload(
+        &self,
+        pc: u64,
+        kind: PcKind,
+        rule: impl FnOnce() -> Rule,
+    ) -> Option<u32> {
+        let identities = self.identities.elements();
+        let is_same = |number: &u32| {
+            let identity =
+                identities.get(*number as usize).map_or(0, |identity| identity.load(Ordering::Relaxed));
+            identity == modules::identity_at(pc, kind)
+        };
+        self.number(pc, kind).filter(is_same).or_else(|| self.add_passing(pc, kind, rule()))
+    }
+
     /// Takes the addresses out of the index whose module is gone, or is another one than when they were numbered: whatever
     /// comes to lie there gets new numbers.
     pub(crate) fn forget_unloaded(&self) {
         let entries = self.entries();
         let identities = self.identities.elements();
+        let mut now = Identities::new();
         self.index.remove_all(|number| {
             let number = number as usize;
             let (Some(entry), Some(identity)) = (entries.get(number), identities.get(number)) else {
                 return true;
             };
             let kind = PcKind::from_bits(entry.kind.load(Ordering::Relaxed));
-            modules::identity_at(entry.pc(), kind) != identity.load(Ordering::Relaxed)
+            now.identity_at(entry.pc(), kind) != identity.load(Ordering::Relaxed)
         });
     }
 

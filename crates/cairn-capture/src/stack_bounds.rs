@@ -6,7 +6,7 @@
 //! capture, and a thread in steady state makes none. `pthread_getattr_np` would tell the same, but it reads
 //! `/proc/self/maps` and calls malloc.
 
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering, compiler_fence};
 
 use crate::arch;
 use crate::thread::ThreadState;
@@ -31,10 +31,14 @@ pub(crate) fn enter(thread: &mut ThreadState, sp: u64) -> Option<()> {
     }
     if thread.high != top {
         thread.forget_stack();
-        thread.high = top;
+        // A signal handler that comes between must find a range that is readable, if an empty one.
+        thread.high = 0;
+        compiler_fence(Ordering::SeqCst);
         thread.slot_base = top.wrapping_sub(1 << 32);
     }
     thread.low = low;
+    compiler_fence(Ordering::SeqCst);
+    thread.high = top;
     Some(())
 }
 
@@ -47,7 +51,7 @@ fn top_of_own_stack(sp: u64) -> Option<u64> {
 
 /// True when all pages from the one of `low` up to `high` are readable, and not too many. Costs one system call for each
 /// 128 KiB.
-fn is_readable(low: u64, high: u64) -> bool {
+pub(crate) fn is_readable(low: u64, high: u64) -> bool {
     let mut page = low & !(PAGE_BYTES - 1);
     if high.saturating_sub(page) > MAX_NEW_BYTES {
         return false;
@@ -218,6 +222,21 @@ mod tests {
         let top = top_of_own_stack(sp).unwrap();
         assert!(top > sp);
         assert!(is_readable(sp, top));
+    }
+
+    /// Leaves ones where the next call's frame will lie.
+    #[inline(never)]
+    fn fill_the_stack() {
+        std::hint::black_box([u64::MAX; 256]);
+    }
+
+    #[test]
+    fn what_the_stack_held_before_does_not_matter() {
+        let word = 0x1234_u64;
+        for _ in 0..10 {
+            fill_the_stack();
+            assert_eq!(read_word((&raw const word) as u64), Some(0x1234));
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use cairn_format::{AbsoluteAddress, Frame};
 use cairn_unwind::{MemoryReader, Registers, StopReason, Walk};
 
 use crate::arch::{Native, Rule, own_registers};
-use crate::modules::{LoadedModules, rule_of};
+use crate::modules::{LoadedModules, rule_at, rule_of};
 use crate::pcs::PcKind;
 use crate::process::{PROCESS, is_unloading};
 use crate::stack_bounds;
@@ -65,6 +65,16 @@ pub(crate) enum Start {
     Caller { sp: u64 },
 }
 
+impl Start {
+    /// No frame that is visited lies below it.
+    pub(crate) fn sp(&self) -> u64 {
+        match self {
+            Self::Interrupted(registers) => registers.sp(),
+            Self::Caller { sp } => *sp,
+        }
+    }
+}
+
 /// Walks from `start` and puts the pc numbers into `numbers`, innermost first; behind the last frame stands the number of
 /// the reason why the walk ended, if that is not the start of the stack. Returns how many there are, or `None` when
 /// there is no memory for a new number.
@@ -79,6 +89,7 @@ pub(crate) fn walk(start: Start, memory: OwnMemory, numbers: &mut [u32]) -> Opti
     let mut walk = Walk::new(registers, memory, LoadedModules);
     let mut count = 0;
     let mut is_full = false;
+    let mut outermost = None;
     for frame in walk.by_ref() {
         if frame.registers.sp() < visible_from && count == 0 {
             continue;
@@ -93,13 +104,32 @@ pub(crate) fn walk(start: Start, memory: OwnMemory, numbers: &mut [u32]) -> Opti
         };
         *place = number(pc, kind)?;
         count += 1;
+        outermost = Some((frame.frame, frame.registers.sp()));
     }
-    let reason = if is_full { Some(StopReason::Limit) } else { walk.stop_reason() };
+    let reason = match (walk.stop_reason(), outermost) {
+        _ if is_full => Some(StopReason::Limit),
+        (Some(StopReason::EndOfStack), Some((frame, sp))) => Some(reason_of_end(frame, sp, memory)),
+        (reason, _) => reason,
+    };
     if let Some((kind, address)) = reason.and_then(PcKind::of_stop) {
         *frames.get_mut(count).unwrap_or(last) = number(address, kind)?;
         count += 1;
     }
     Some(count)
+}
+
+/// What the end of a walk is worth. Tables tell where a thread of this C library begins, so a null that stands in for a
+/// caller in the midst of its stack is no such place: while an exception unwinder jumps to a handler, it overwrites its
+/// own frames with the handler's, and whoever is interrupted there finds anything. Elsewhere, as on the stacks of
+/// coroutines, null is how stacks end.
+fn reason_of_end(outermost: Frame, sp: u64, memory: OwnMemory) -> StopReason {
+    let is_own_stack = memory.low <= sp && sp < memory.high;
+    match outermost.lookup_address().and_then(rule_at) {
+        _ if !is_own_stack => StopReason::EndOfStack,
+        Some(Rule::END_OF_STACK) => StopReason::EndOfStack,
+        Some(_) => StopReason::NoUnwindInfo { pc: AbsoluteAddress::new(0) },
+        None => StopReason::NoUnwindInfo { pc: outermost.address().unwrap_or(AbsoluteAddress::new(0)) },
+    }
 }
 
 /// The number of an address, which the hot path may meet later as well.
@@ -109,8 +139,7 @@ fn number(pc: u64, kind: PcKind) -> Option<u32> {
         _ => Rule::NEEDS_FULL_EVALUATION,
     };
     if is_unloading(PROCESS.module_state.load(Ordering::Acquire)) {
-        // What the index says may be of a module that is just going away.
-        return PROCESS.pcs.add_passing(pc, kind, rule());
+        return PROCESS.pcs.number_amid_unload(pc, kind, rule);
     }
     PROCESS.pcs.number(pc, kind).or_else(|| PROCESS.pcs.add(pc, kind, rule()))
 }

@@ -151,6 +151,15 @@ pub(crate) const ROOMS: &[Room] = &[
         outside: Allowed::Any,
         ..CLOSED
     },
+    // Loads into other programs, compares with libgcc, and drives both; nothing of it is shipped.
+    Room {
+        name: "cairn-truth",
+        kind: Kind::Tool,
+        uses: Allowed::Only(&["cairn-format", "cairn-unwind", "cairn-capture"]),
+        outside: Allowed::Only(&["libc"]),
+        unsafe_code: UnsafeCode::Free,
+        ..CLOSED
+    },
     Room {
         name: "cairn-benches",
         kind: Kind::Tool,

@@ -9,10 +9,13 @@ use crate::tree::StackId;
 #[unsafe(naked)]
 pub extern "C" fn cairn_capture_here() -> StackId {
     core::arch::naked_asm!(
+        // Whoever interrupts this function and wants the stack needs its row.
+        ".cfi_startproc",
         "mov x0, x30",
         "mov x1, sp",
         "mov x2, x29",
         "b {capture_from}",
+        ".cfi_endproc",
         capture_from = sym capture_from,
     )
 }

@@ -9,10 +9,13 @@ use crate::tree::StackId;
 #[unsafe(naked)]
 pub extern "C" fn cairn_capture_here() -> StackId {
     core::arch::naked_asm!(
+        // Whoever interrupts this function and wants the stack needs its row.
+        ".cfi_startproc",
         "mov rdi, qword ptr [rsp]",
         "lea rsi, [rsp + 8]",
         "mov rdx, rbp",
         "jmp {capture_from}",
+        ".cfi_endproc",
         capture_from = sym capture_from,
     )
 }

@@ -1,0 +1,73 @@
+//! `cargo xtask truth` and `cargo xtask torture` start this: the long runs, with a table of what they found.
+
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for people")]
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use cairn_truth::driver::Outcome;
+use cairn_truth::real_programs::{Hooks, Length, PROGRAMS};
+use cairn_truth::report::Counter;
+use cairn_truth::torture_runs::Torture;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let outcome = match words[..] {
+        ["programs"] => programs(),
+        ["torture", seconds] => match seconds.parse() {
+            Ok(seconds) => torture(seconds),
+            Err(error) => Err(format!("{seconds}: {error}")),
+        },
+        _ => Err("usage: cairn-truth programs | torture SECONDS".to_owned()),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("cairn-truth: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Every program that is installed, with much to do.
+fn programs() -> Outcome {
+    let hooks = Hooks::build("programs")?;
+    let shown =
+        [Counter::Stacks, Counter::Frames, Counter::Wrong, Counter::Further, Counter::Cut, Counter::Lost];
+    println!("| program | stacks | frames | wrong | further than libgcc | cut, with a reason | lost |");
+    println!("|---|---|---|---|---|---|---|");
+    let mut sums = [0; 6];
+    let mut troubles = Vec::new();
+    for program in PROGRAMS {
+        let Some(ended) = hooks.run(program, Length::Long)? else {
+            println!("| {} | not installed | | | | | |", program.name);
+            continue;
+        };
+        let counts = shown.map(|counter| ended.report.count(counter));
+        println!("| {} | {} |", program.name, counts.map(|count| count.to_string()).join(" | "));
+        for (sum, count) in sums.iter_mut().zip(counts) {
+            *sum += count;
+        }
+        if !ended.is_good() || ended.report.count(Counter::Wrong) != 0 {
+            troubles.push(format!("{}: {:?}: {}", program.name, ended.status, ended.report));
+        }
+    }
+    println!("| all | {} |", sums.map(|count| count.to_string()).join(" | "));
+    if troubles.is_empty() { Ok(()) } else { Err(troubles.join("\n")) }
+}
+
+/// A hundred cold starts, then one long run.
+fn torture(seconds: u64) -> Outcome {
+    let torture = Torture::build("torture-long")?;
+    let begin = Instant::now();
+    for run in 0..100 {
+        torture.run(Duration::from_millis(50), false).map_err(|what| format!("cold run {run}: {what}"))?;
+    }
+    println!("100 cold starts clean in {:.1} s", begin.elapsed().as_secs_f64());
+    for is_warm in [true, false] {
+        let report = torture.run(Duration::from_secs(seconds.div_ceil(2)), is_warm)?;
+        println!("{} run clean: {report}", if is_warm { "warm" } else { "cold" });
+    }
+    Ok(())
+}
