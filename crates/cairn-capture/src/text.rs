@@ -161,7 +161,8 @@ impl Line {
         let mut rest = self.bytes.get(..self.used).unwrap_or_default();
         while !rest.is_empty() {
             // Not `write`, which is a point where a thread may be cancelled.
-            let (count, errno) = call(libc::SYS_write, descriptor as usize, rest.as_ptr(), rest.len());
+            let (count, errno) =
+                call(libc::SYS_write, [descriptor as usize, rest.as_ptr() as usize, rest.len(), 0]);
             match (count, errno) {
                 (1.., _) => rest = rest.get(count as usize..).unwrap_or_default(),
                 (_, libc::EINTR) => {}
@@ -175,17 +176,19 @@ impl Line {
 /// Puts the path of the program into `bytes`: how long it is, 0 when the kernel does not say.
 fn program_path(bytes: &mut [u8]) -> usize {
     let link = c"/proc/self/exe".as_ptr() as usize;
-    call(libc::SYS_readlink, link, bytes.as_mut_ptr(), bytes.len()).0.try_into().unwrap_or(0)
+    // AArch64 has no `readlink`. The path is absolute, so the directory does not matter.
+    let arguments = [libc::AT_FDCWD as usize, link, bytes.as_mut_ptr() as usize, bytes.len()];
+    call(libc::SYS_readlinkat, arguments).0.try_into().unwrap_or(0)
 }
 
-/// A system call on `length` bytes at `bytes`: its answer, and the error if that is -1. The caller's errno is left alone.
-fn call(number: libc::c_long, first: usize, bytes: *const u8, length: usize) -> (isize, i32) {
+/// A system call: its answer, and the error if that is -1. The caller's errno is left alone.
+fn call(number: libc::c_long, [first, second, third, fourth]: [usize; 4]) -> (isize, i32) {
     // SAFETY: the address of this thread's errno is always valid.
     let errno = unsafe { &mut *libc::__errno_location() };
     let saved = *errno;
     *errno = 0;
-    // SAFETY: both calls made here read or write `length` bytes that the caller owns.
-    let answer = unsafe { libc::syscall(number, first, bytes, length) };
+    // SAFETY: both calls made here read or write no more than the bytes that the caller owns.
+    let answer = unsafe { libc::syscall(number, first, second, third, fourth) };
     let error = core::mem::replace(errno, saved);
     (answer as isize, if answer < 0 { error } else { 0 })
 }
