@@ -12,8 +12,9 @@
 //! rebuild would make other threads wait for the thread that rebuilds, which may be stopped. Look-ups begin with the newest
 //! table, which has half of all entries.
 //!
-//! When two threads add the same key while the index grows, both may succeed with different numbers. The users of this
-//! index live with that: one stack then has two numbers, which are merged when a recording is read.
+//! A key has one number, with one exception: an entry that was added to a table that had just ceased to be the newest is
+//! taken back, and a third thread may have read it in between. One stack then has two numbers, which are merged when a
+//! recording is read.
 
 use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering};
@@ -69,8 +70,7 @@ impl Index {
         })
     }
 
-    /// Stores `number` under `hash`, unless an entry for which `is_key` holds comes first: then that one is returned. The
-    /// caller has looked for the key before, so only the newest table is searched again.
+    /// Stores `number` under `hash`, unless an entry for which `is_key` holds came first: then that one is returned.
     pub(crate) fn insert(
         &self,
         hash: u32,
@@ -78,11 +78,15 @@ impl Index {
         is_key: impl Fn(u32) -> bool,
     ) -> Result<u32, IndexFull> {
         loop {
-            let levels = self.count.load(Ordering::Acquire) as usize;
+            let levels = self.count.load(Ordering::SeqCst) as usize;
             let Some(level) = levels.checked_sub(1) else {
                 self.add_table(0)?;
                 continue;
             };
+            // Another thread may have added the key since the caller looked for it, and then the index may have grown.
+            if let Some(occupant) = self.find(hash, &is_key) {
+                return Ok(occupant);
+            }
             let table = self.table(level).ok_or(IndexFull)?;
             match table.probe(hash, &is_key) {
                 Probed::Found(occupant) => return Ok(occupant),
@@ -90,10 +94,15 @@ impl Index {
                     if (self.used[level].load(Ordering::Relaxed) as usize) < table.numbers.len() / 4 * 3 =>
                 {
                     // When another thread was faster, its entry is looked at in the next round.
-                    if table.put(position, hash, number) {
-                        self.used[level].fetch_add(1, Ordering::Relaxed);
+                    if !table.put(position, hash, number) {
+                        continue;
+                    }
+                    self.used[level].fetch_add(1, Ordering::Relaxed);
+                    if self.count.load(Ordering::SeqCst) as usize == levels {
                         return Ok(number);
                     }
+                    // The index has grown meanwhile: who added the key to the newer table may have looked here before.
+                    table.numbers[position].store(REMOVED, Ordering::SeqCst);
                 }
                 Probed::EmptyAt(_) | Probed::Full => self.add_table(levels)?,
             }
@@ -141,7 +150,7 @@ impl Index {
             // SAFETY: the mapping was not published, so nobody else knows it.
             unsafe { mapping::release(fresh, bytes) };
         }
-        self.count.fetch_max(level as u32 + 1, Ordering::AcqRel);
+        self.count.fetch_max(level as u32 + 1, Ordering::SeqCst);
         Ok(())
     }
 }
@@ -179,7 +188,7 @@ impl Table<'_> {
     /// Fills an empty slot, if it still is one.
     fn put(&self, position: usize, hash: u32, number: u32) -> bool {
         let slot = &self.numbers[position];
-        let is_ours = slot.compare_exchange(EMPTY, number, Ordering::AcqRel, Ordering::Acquire).is_ok();
+        let is_ours = slot.compare_exchange(EMPTY, number, Ordering::SeqCst, Ordering::Acquire).is_ok();
         if is_ours {
             self.tags[position].store(tag(hash), Ordering::Release);
         }
