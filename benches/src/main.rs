@@ -44,6 +44,7 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let result = match words.as_slice() {
         ["capture", parts @ ..] => capture::run(parts),
+        ["capture-new-sites", rest @ ..] => capture::run_new_sites(rest),
         ["capture-loop", rest @ ..] => capture::run_loop(rest),
         ["formats"] => report::formats(),
         ["instructions"] => report::instructions(),

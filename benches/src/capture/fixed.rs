@@ -56,17 +56,19 @@ impl Job {
 
 /// The fixed-stack programs by name, each with what its table says of it.
 pub(crate) fn programs() -> Vec<(&'static str, &'static str, Result<RunFixedStack, String>)> {
+    let fixed = |flags: &[&str]| programs::load_fixed_stack(flags).map(|program| program.fixed);
     vec![
-        ("cpp", "C++ -O2", programs::load_fixed_stack(&["-fomit-frame-pointer"])),
-        ("cpp-fp", "C++ -O2 -fno-omit-frame-pointer", programs::load_fixed_stack(&["-fno-omit-frame-pointer"])),
+        ("cpp", "C++ -O2", fixed(&["-fomit-frame-pointer"])),
+        ("cpp-fp", "C++ -O2 -fno-omit-frame-pointer", fixed(&["-fno-omit-frame-pointer"])),
         ("rust", "Rust, release", Ok(rust_stack::run_fixed_stack)),
     ]
 }
 
 /// Nanoseconds per capture over the rounds, and what the last capture returned.
-struct Timing {
-    low_nanos: f64,
-    median_nanos: f64,
+pub(crate) struct Timing {
+    pub(crate) first_nanos: f64,
+    pub(crate) low_nanos: f64,
+    pub(crate) median_nanos: f64,
     result: u64,
 }
 
@@ -96,7 +98,7 @@ pub(crate) fn run() -> Result<(), String> {
 }
 
 fn cell(unwinder: &Unwinder, timing: &Timing) -> String {
-    let Timing { low_nanos, median_nanos, result } = timing;
+    let Timing { low_nanos, median_nanos, result, .. } = timing;
     format!("{low_nanos:.1} / {median_nanos:.1} [{}]", frame_count(unwinder, *result))
 }
 
@@ -133,7 +135,7 @@ fn measure(program: RunFixedStack, depth: u32, unwinders: &[Unwinder]) -> Result
     run_rounds(program, depth, unwinders, &calls, ROUNDS)
 }
 
-fn run_rounds(
+pub(crate) fn run_rounds(
     program: RunFixedStack,
     depth: u32,
     unwinders: &[Unwinder],
@@ -158,8 +160,10 @@ fn run_rounds(
     Ok((0..count)
         .map(|index| {
             let mut column: Vec<f64> = nanos.iter().skip(index).step_by(count).copied().collect();
+            let first_nanos = column[0];
             column.sort_by(f64::total_cmp);
             Timing {
+                first_nanos,
                 low_nanos: column[column.len() / 50],
                 median_nanos: column[column.len() / 2],
                 result: results[index],

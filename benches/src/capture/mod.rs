@@ -2,13 +2,17 @@
 //!
 //! - [`fixed`]: one unchanging stack of a given depth, captured again and again;
 //! - [`at_malloc`]: the stacks of real programs, at every allocation;
+//! - [`slow`]: where nothing is known yet;
+//! - [`room`]: memory of a thread, and stack below the caller;
 //! - [`instructions`]: the fixed stacks, counted by callgrind.
 
 mod at_malloc;
 mod fixed;
 mod instructions;
 mod programs;
+mod room;
 mod rust_stack;
+mod slow;
 
 use crate::machine;
 
@@ -17,6 +21,8 @@ type Part = (&'static str, fn() -> Result<(), String>, &'static str);
 const PARTS: &[Part] = &[
     ("fixed", fixed::run, "ns per capture of a fixed stack"),
     ("at-malloc", at_malloc::run, "ns per capture at every malloc of real programs"),
+    ("slow", slow::run, "ns where nothing is known: new code, moved stacks"),
+    ("room", room::run, "memory and stack that captures take"),
     ("instructions", instructions::run, "instructions per capture of a fixed stack"),
 ];
 
@@ -38,6 +44,12 @@ pub(crate) fn run(names: &[&str]) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// `capture-new-sites UNWINDER`: the part of `slow` that needs a fresh process.
+pub(crate) fn run_new_sites(arguments: &[&str]) -> Result<(), String> {
+    let [unwinder] = arguments else { return Err("usage: capture-new-sites UNWINDER".to_owned()) };
+    slow::print_new_sites(unwinder)
 }
 
 /// `capture-loop PROGRAM DEPTH UNWINDER CALLS`: one fixed stack without a clock around it, for callgrind.
