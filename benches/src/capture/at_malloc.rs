@@ -88,7 +88,9 @@ fn measure(hook: &PathBuf, program: &Program) -> Result<(), String> {
     let counted = start(hook, program, "cairn-count")?;
     let (captures, unique) = (counted.value("captures")?, counted.value("unique")?);
     let mut names = vec![NONE];
-    names.extend(UNWINDERS.iter().map(|unwinder| unwinder.name).filter(|name| !program.without.contains(name)));
+    names.extend(
+        UNWINDERS.iter().map(|unwinder| unwinder.name).filter(|name| !program.without.contains(name)),
+    );
     let mut nanos: Vec<Vec<f64>> = vec![Vec::new(); names.len()];
     for _ in 0..RUNS {
         for (name, nanos) in names.iter().zip(&mut nanos) {

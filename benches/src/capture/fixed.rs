@@ -74,7 +74,9 @@ pub(crate) struct Timing {
 
 pub(crate) fn run() -> Result<(), String> {
     let unwinders = available();
-    println!("ns per stack: 2nd percentile of {ROUNDS} interleaved runs / median. In brackets the frames seen.\n");
+    println!(
+        "ns per stack: 2nd percentile of {ROUNDS} interleaved runs / median. In brackets the frames seen.\n"
+    );
     println!("| program | by | {} |", DEPTHS.map(|depth| format!("{depth} frames")).join(" | "));
     println!("|---|---|---:|---:|---:|");
     for (_, title, program) in programs() {
@@ -174,7 +176,8 @@ pub(crate) fn run_rounds(
 
 /// Runs one capture so many times on one program.
 pub(crate) fn run_one(program: &str, depth: u32, unwinder: &str, calls: u32) -> Result<(), String> {
-    let unwinder = cairn_bench_unwinders::by_name(unwinder).ok_or_else(|| format!("{unwinder}: no such unwinder"))?;
+    let unwinder =
+        cairn_bench_unwinders::by_name(unwinder).ok_or_else(|| format!("{unwinder}: no such unwinder"))?;
     let programs = programs();
     let found = programs.into_iter().find(|(name, ..)| *name == program);
     let (_, _, program) = found.ok_or_else(|| format!("{program}: no such program"))?;

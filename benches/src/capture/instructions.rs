@@ -14,7 +14,10 @@ pub(crate) fn run() -> Result<(), String> {
     for unwinder in fixed::available() {
         let mut cells = Vec::new();
         for depth in fixed::DEPTHS {
-            let [few, many] = [count("cpp", depth, unwinder.name, CALLS[0])?, count("cpp", depth, unwinder.name, CALLS[1])?];
+            let [few, many] = [
+                count("cpp", depth, unwinder.name, CALLS[0])?,
+                count("cpp", depth, unwinder.name, CALLS[1])?,
+            ];
             cells.push(format!("{:.0}", (many - few) as f64 / f64::from(CALLS[1] - CALLS[0])));
         }
         println!("| C++ -O2 | {} | {} |", unwinder.name, cells.join(" | "));

@@ -22,7 +22,12 @@ pub(crate) fn run() -> Result<(), String> {
             again = stack_use(capture_here);
         }
         let interrupted = stack_use(capture_context);
-        [("whole walk of an interrupted context", interrupted), ("first capture of a thread", first), ("first capture at a place", first_here), ("capture again", again)]
+        [
+            ("whole walk of an interrupted context", interrupted),
+            ("first capture of a thread", first),
+            ("first capture at a place", first_here),
+            ("capture again", again),
+        ]
     });
     for (what, bytes) in uses.join().map_err(|_| "the thread that captures panicked".to_owned())? {
         println!("| stack below the caller: {what} | {bytes} |");
@@ -91,7 +96,8 @@ fn thread_bytes(captures: bool) -> Result<f64, String> {
 }
 
 fn resident_bytes() -> Result<u64, String> {
-    let text = fs::read_to_string("/proc/self/smaps_rollup").map_err(|error| format!("smaps_rollup: {error}"))?;
+    let text =
+        fs::read_to_string("/proc/self/smaps_rollup").map_err(|error| format!("smaps_rollup: {error}"))?;
     let line = text.lines().find_map(|line| line.strip_prefix("Anonymous:"));
     let kilobytes = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
     kilobytes.map(|kilobytes| kilobytes * 1024).ok_or_else(|| "smaps_rollup: no Anonymous line".to_owned())

@@ -74,7 +74,8 @@ type In20<L> = In10<In10<L>>;
 type Levels14 = In8<Innermost>;
 type Levels34 = In20<Levels14>;
 type Levels104 = In10<In20<In20<In20<Levels34>>>>;
-const _: () = assert!(Levels14::NUMBER == 14 - 6 && Levels34::NUMBER == 34 - 6 && Levels104::NUMBER == 104 - 6);
+const _: () =
+    assert!(Levels14::NUMBER == 14 - 6 && Levels34::NUMBER == 34 - 6 && Levels104::NUMBER == 104 - 6);
 
 struct Thread {
     job: *mut Job,

@@ -15,7 +15,9 @@ const PROCESSES: usize = 5;
 
 pub(crate) fn run() -> Result<(), String> {
     let program = programs::load_fixed_stack(&["-fomit-frame-pointer"])?;
-    println!("C++ -O2. Moved stack: the same 104 or 34 frames, each time at a new place, slope between the two.");
+    println!(
+        "C++ -O2. Moved stack: the same 104 or 34 frames, each time at a new place, slope between the two."
+    );
     println!("New code: first capture from each of 500 functions, less a later one.\n");
     println!("| by | ns per frame of a moved stack | ns per new return address |");
     println!("|---|---:|---:|");

@@ -43,7 +43,10 @@ extern "C" fn walk(fp: u64, sp: u64) -> u64 {
     // SAFETY: sp points at the return address into the caller.
     unsafe { frames.write(*(sp as *const usize)) };
     let (mut fp, mut low, mut count) = (fp, sp, 1);
-    while fp.wrapping_sub(low) < high.wrapping_sub(low).wrapping_sub(8) && fp.is_multiple_of(8) && count < MAX_FRAMES {
+    while fp.wrapping_sub(low) < high.wrapping_sub(low).wrapping_sub(8)
+        && fp.is_multiple_of(8)
+        && count < MAX_FRAMES
+    {
         // SAFETY: low <= fp < high - 8, aligned: both words lie in the stack.
         let (outer_fp, pc) = unsafe { (*(fp as *const u64), *(fp as *const usize).add(1)) };
         // SAFETY: count is below the capacity.

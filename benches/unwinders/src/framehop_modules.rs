@@ -34,13 +34,16 @@ pub(crate) fn prepare() -> Result<(), String> {
 /// The ELF program headers that matter here.
 unsafe extern "C" fn add_module(info: *mut libc::dl_phdr_info, _size: usize, argument: *mut c_void) -> c_int {
     // SAFETY: as passed by `prepare`, and by the loader.
-    let (unwinder, info) = unsafe { (&mut *argument.cast::<UnwinderX86_64<&'static [u8], Policy>>(), &*info) };
+    let (unwinder, info) =
+        unsafe { (&mut *argument.cast::<UnwinderX86_64<&'static [u8], Policy>>(), &*info) };
     // SAFETY: the loader's own table of this module.
     let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
     let base = info.dlpi_addr;
     let range = |header: &libc::Elf64_Phdr| base + header.p_vaddr..base + header.p_vaddr + header.p_memsz;
     let loads = || headers.iter().filter(|header| header.p_type == libc::PT_LOAD);
-    let Some(index) = headers.iter().find(|header| header.p_type == libc::PT_GNU_EH_FRAME).map(range) else { return 0 };
+    let Some(index) = headers.iter().find(|header| header.p_type == libc::PT_GNU_EH_FRAME).map(range) else {
+        return 0;
+    };
     let text = loads().find(|header| header.p_flags & libc::PF_X != 0).map(range);
     let all = loads().map(range).reduce(|first, next| first.start..next.end);
     let segment = loads().map(range).find(|range| range.contains(&index.start));

@@ -5,8 +5,6 @@
 //!
 //! For benchmarks: one thread at a time, and no care for errors that a benchmark does not have.
 
-
-
 mod frame_pointers;
 mod framehop_modules;
 mod libunwind;

@@ -28,6 +28,7 @@ pub(crate) fn prepare() -> Result<(), String> {
 pub(crate) extern "C" fn capture() -> u64 {
     let function = UNW_BACKTRACE.load(Ordering::Relaxed) as *const ();
     // SAFETY: `prepare` found it, and this is its type.
-    let unw_backtrace: extern "C" fn(*mut *mut c_void, c_int) -> c_int = unsafe { std::mem::transmute(function) };
+    let unw_backtrace: extern "C" fn(*mut *mut c_void, c_int) -> c_int =
+        unsafe { std::mem::transmute(function) };
     unw_backtrace(FRAMES.as_mut_ptr().cast(), MAX_FRAMES as c_int) as u64
 }
