@@ -17,8 +17,9 @@ pub(crate) fn run() -> Result<(), String> {
     let uses = thread::spawn(|| {
         let first = stack_use(|| black_box(cairn_capture::capture()));
         let first_here = stack_use(|| black_box(cairn_capture::capture()));
+        // Not unrolled: each copy would be a place of its own.
         let mut again = 0;
-        for _ in 0..40 {
+        for _ in 0..black_box(40) {
             again = stack_use(capture_here);
         }
         let interrupted = stack_use(capture_context);
@@ -103,7 +104,7 @@ fn resident_bytes() -> Result<u64, String> {
     kilobytes.map(|kilobytes| kilobytes * 1024).ok_or_else(|| "smaps_rollup: no Anonymous line".to_owned())
 }
 
-/// Bytes of stack that `capture` touches: the stack below is painted first and looked at afterwards.
+/// Bytes of stack that `capture` touches: the stack below is painted first and looked at afterwards. Below 128 it cannot tell.
 #[inline(never)]
 fn stack_use<R>(capture: impl Fn() -> R) -> usize {
     const PAINTED_WORDS: usize = 8192;
