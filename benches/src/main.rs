@@ -8,6 +8,7 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program whose output is its purpose")]
 
+mod capture;
 mod code_size;
 mod corpus;
 mod formats;
@@ -27,6 +28,7 @@ use std::process::ExitCode;
 const HELP: &str = "\
 Usage: cargo xtask bench COMMAND
 
+  capture [PART...]            ns per captured stack against peers, as Markdown; parts: `capture list`
   formats                      ns and bytes per frame of every format on the corpus, as Markdown
   instructions                 instructions per frame of the CBF and lws loops, counted by valgrind's callgrind
   code-size                    text bytes of the encoders for embedded use
@@ -41,6 +43,9 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let result = match words.as_slice() {
+        ["capture", parts @ ..] => capture::run(parts),
+        ["capture-new-sites", rest @ ..] => capture::run_new_sites(rest),
+        ["capture-loop", rest @ ..] => capture::run_loop(rest),
         ["formats"] => report::formats(),
         ["instructions"] => report::instructions(),
         ["code-size"] => code_size::run(),

@@ -160,6 +160,23 @@ pub(crate) const ROOMS: &[Room] = &[
         unsafe_code: UnsafeCode::Free,
         ..CLOSED
     },
+    // What cairn-benches and its preloaded library have in common: cairn and its peers.
+    Room {
+        name: "cairn-bench-unwinders",
+        kind: Kind::ForTests,
+        uses: Allowed::Any,
+        outside: Allowed::Any,
+        unsafe_code: UnsafeCode::Free,
+        ..CLOSED
+    },
+    Room {
+        name: "cairn-bench-malloc-hook",
+        kind: Kind::Tool,
+        uses: Allowed::Any,
+        outside: Allowed::Any,
+        unsafe_code: UnsafeCode::Free,
+        ..CLOSED
+    },
     Room {
         name: "cairn-benches",
         kind: Kind::Tool,

@@ -1,0 +1,62 @@
+//! What a captured stack costs, against peers in the same run.
+//!
+//! - [`fixed`]: one unchanging stack of a given depth, captured again and again;
+//! - [`at_malloc`]: the stacks of real programs, at every allocation;
+//! - [`slow`]: where nothing is known yet;
+//! - [`room`]: memory of a thread, and stack below the caller;
+//! - [`instructions`]: the fixed stacks, counted by callgrind.
+
+mod at_malloc;
+mod fixed;
+mod instructions;
+mod programs;
+mod room;
+mod rust_stack;
+mod slow;
+
+use crate::machine;
+
+type Part = (&'static str, fn() -> Result<(), String>, &'static str);
+
+const PARTS: &[Part] = &[
+    ("fixed", fixed::run, "ns per capture of a fixed stack"),
+    ("at-malloc", at_malloc::run, "ns per capture at every malloc of real programs"),
+    ("slow", slow::run, "ns where nothing is known: new code, moved stacks"),
+    ("room", room::run, "memory and stack that captures take"),
+    ("instructions", instructions::run, "instructions per capture of a fixed stack"),
+];
+
+/// Runs the named parts, or all.
+pub(crate) fn run(names: &[&str]) -> Result<(), String> {
+    if names == ["list"] {
+        PARTS.iter().for_each(|(name, _, what)| println!("{name:<14} {what}"));
+        return Ok(());
+    }
+    if let Some(unknown) = names.iter().find(|name| PARTS.iter().all(|(part, ..)| part != *name)) {
+        return Err(format!("{unknown}: no such part; `capture list` names them"));
+    }
+    println!("{}", machine::description());
+    for (name, part, what) in PARTS {
+        if names.is_empty() || names.contains(name) {
+            println!("## {what}\n");
+            part()?;
+            println!();
+        }
+    }
+    Ok(())
+}
+
+/// `capture-new-sites UNWINDER`: the part of `slow` that needs a fresh process.
+pub(crate) fn run_new_sites(arguments: &[&str]) -> Result<(), String> {
+    let [unwinder] = arguments else { return Err("usage: capture-new-sites UNWINDER".to_owned()) };
+    slow::print_new_sites(unwinder)
+}
+
+/// `capture-loop PROGRAM DEPTH UNWINDER CALLS`: one fixed stack without a clock around it, for callgrind.
+pub(crate) fn run_loop(arguments: &[&str]) -> Result<(), String> {
+    let [program, depth, unwinder, calls] = arguments else {
+        return Err("usage: capture-loop PROGRAM DEPTH UNWINDER CALLS".to_owned());
+    };
+    let number = |text: &str| text.parse::<u32>().map_err(|_| format!("{text}: not a number"));
+    fixed::run_one(program, number(depth)?, unwinder, number(calls)?)
+}
