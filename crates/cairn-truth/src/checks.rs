@@ -61,6 +61,10 @@ pub extern "C" fn truth_check_frame_pointers(frame_pointer: u64, last: u64) {
 }
 
 /// In a signal handler: compares the handler's own stack, and the interrupted one from its context.
+///
+/// # Safety
+///
+/// `context` is the third argument of the handler that calls this.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn truth_check_interrupted(context: *const c_void) {
     add(Counter::InHandlers, 1);
@@ -172,7 +176,9 @@ fn compare(stack: Stack, counter: Counter, begins: &mut dyn FnMut(usize, u64) ->
         let mut truth = [0_u64; 600];
         let mut count = 0;
         libgcc::walk(&mut |pc| {
-            truth.get_mut(count).map(|place| *place = pc);
+            if let Some(place) = truth.get_mut(count) {
+                *place = pc;
+            }
             count += 1;
             true
         });

@@ -39,6 +39,10 @@ pub extern "C" fn truth_torture_capture() {
 }
 
 /// The torture's signal handler.
+///
+/// # Safety
+///
+/// Only the kernel calls it, as a handler with three arguments.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn truth_torture_handler(
     _signal: i32,
