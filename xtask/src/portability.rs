@@ -97,7 +97,7 @@ const fn emulator(program: &'static str) -> Tool {
 const BARE_METAL: &str = "bare-metal";
 const BARE_METAL_TRIPLE: &str = "thumbv7m-none-eabi";
 
-/// Property tests run this many cases in an emulator, which is some ten times slower than the processor. The cases
+/// Property tests run this many cases in an emulator, which is many times slower than the processor. The cases
 /// that depend on word size or byte order are in the conformance vectors, all of which run.
 const EMULATED_PROPTEST_CASES: &str = "32";
 
@@ -327,8 +327,9 @@ fn build_bare_metal(compiler: &Compiler, sysroot: &Path) -> Outcome {
 
 /// Builds `core` from Debian's source, as a sysroot of one library.
 ///
-/// `cargo -Zbuild-std` is the usual way, but wants the compiler's vendored crates, which Debian's source leaves out.
-/// `compiler_builtins` is one of them: `no_std` crates name it, but nothing is linked here, so an empty one serves.
+/// `cargo -Zbuild-std=core` does it too, but fetches everything the library's lock file names and needs a cargo whose
+/// unstable option fits a library of another version. `compiler_builtins`, which `no_std` crates name, would come from
+/// there; as nothing is linked here, an empty one serves.
 fn build_core(compiler: &Compiler, sysroot: &Path) -> Outcome {
     let libraries = sysroot.join("lib/rustlib").join(BARE_METAL_TRIPLE).join("lib");
     let complete = sysroot.join("complete");
