@@ -32,8 +32,9 @@ use crate::pcs::{NUMBER_BITS, PcEntry, PcKind};
 use crate::process::{PROCESS, is_unloading};
 use crate::stack_bounds;
 use crate::thread::{
-    ExtraCheck, FOLLOW, MAX_DEPTH, NEEDS_FP, PC_SETS, PLACES, PendingFrame, RECORD_CHECKS, RECORDS, Record,
-    SHADOW_BLOCK, SHADOW_NUMBER, SHADOW_PADDING, SHADOWS, ShadowFrame, ShadowSize, ThreadState, place,
+    ExtraCheck, FOLLOW, MAX_DEPTH, MAX_EXTRA_CHECKS, NEEDS_FP, PC_SETS, PLACES, PendingFrame, RECORD_CHECKS,
+    RECORDS, Record, SHADOW_BLOCK, SHADOW_NUMBER, SHADOW_PADDING, SHADOWS, ShadowFrame, ShadowSize,
+    ThreadState, place, woven, woven_extra,
 };
 use crate::tree::Words;
 
@@ -91,7 +92,7 @@ unsafe fn as_recorded(thread: &ThreadState, key: u64, frame: Frame) -> Option<u3
         return None;
     }
     // SAFETY: the end is at most the size of the array without its padding.
-    let join = unsafe { thread.shadow[number].get_unchecked(height as usize + SHADOW_PADDING) };
+    let join = unsafe { thread.shadow.get_unchecked(woven(number, height as usize + SHADOW_PADDING)) };
     // A guess to be followed is elsewhere too, by its flag.
     let elsewhere = (record.pc_and_height >> 16 ^ frame.pc)
         | u64::from(record.leaf as u32 ^ slot(thread, frame.sp))
@@ -116,8 +117,9 @@ unsafe fn shadow_difference(thread: &ThreadState, number: usize, height: u32) ->
     let mut end = height as usize + SHADOW_BLOCK;
     let mut difference = 0;
     while end > SHADOW_BLOCK {
+        let start = woven(number, end - SHADOW_BLOCK);
         // SAFETY: the height is below the shadow's end; the padding makes the last block whole.
-        let block = unsafe { thread.shadow[number].get_unchecked(end - SHADOW_BLOCK..end) };
+        let block = unsafe { thread.shadow.get_unchecked(start..start + SHADOW_BLOCK) };
         for frame in block {
             // SAFETY: the slot was read before on this stack, above the live frame it belongs to.
             difference |= unsafe { load(base.wrapping_add(frame.slot.into())) } ^ frame.pc;
@@ -126,8 +128,8 @@ unsafe fn shadow_difference(thread: &ThreadState, number: usize, height: u32) ->
     }
     let extra_count = thread.sizes[number].extra_count;
     if extra_count > 0 {
-        let extra = thread.extra[number].get(..extra_count as usize).unwrap_or_default();
-        for check in extra.iter().take_while(|check| check.height <= height) {
+        let extra = (0..extra_count as usize).map(|index| &thread.extra[woven_extra(number, index)]);
+        for check in extra.take_while(|check| check.height <= height) {
             // SAFETY: as above.
             difference |= unsafe { load(base.wrapping_add(check.slot.into())) } ^ check.value;
         }
@@ -183,7 +185,7 @@ fn move_record(thread: &mut ThreadState, key: u64, record: &Record) -> bool {
     let wanted = record.join & !SHADOW_NUMBER;
     let has_it = |number: &usize| {
         u32::from(height) < thread.sizes[*number].end
-            && thread.shadow[*number][usize::from(height) + SHADOW_PADDING].place() == wanted
+            && thread.shadow_at(*number, height.into()).place() == wanted
     };
     match (0..SHADOWS).find(has_it) {
         Some(number) if !has_it(&record.shadow()) => {
@@ -233,10 +235,10 @@ fn is_in_shadow(thread: &ThreadState, number: usize, height: u32, place: u64, fp
     if height >= thread.sizes[number].end {
         return false;
     }
-    let shadow = &thread.shadow[number][height as usize + SHADOW_PADDING];
+    let shadow = thread.shadow_at(number, height as usize);
     // One comparison for both, with the flag shifted out.
     let difference = shadow.place() ^ place;
-    difference << 1 == 0 && (difference == 0 || thread.shadow_fp[number][height as usize] == fp)
+    difference << 1 == 0 && (difference == 0 || thread.shadow_fp[woven(number, height as usize)] == fp)
 }
 
 /// Steps by a plain rule; `None` for other rules, and where the caller's frame would not lie above on this stack.
@@ -309,7 +311,7 @@ impl Capture<'_> {
             if let Some(height) = self.meet_shadow() {
                 // SAFETY: by this function's contract.
                 if unsafe { shadow_difference(self.thread, self.number, height) } == 0 {
-                    let node = self.thread.shadow[self.number][height as usize + SHADOW_PADDING].node;
+                    let node = self.thread.shadow_at(self.number, height as usize).node;
                     return Ok(Known { node: node & !NEEDS_FP, height });
                 }
                 // Frames outside have changed, or only the words that place them: stepping on will show which.
@@ -330,7 +332,7 @@ impl Capture<'_> {
     fn meet_shadow(&mut self) -> Option<u32> {
         let slot = slot(self.thread, self.frame.sp);
         while self.cursor > 0 {
-            let shadow = &self.thread.shadow[self.number][self.cursor as usize + SHADOW_PADDING];
+            let shadow = self.thread.shadow_at(self.number, self.cursor as usize);
             if shadow.slot > slot {
                 return None;
             }
@@ -339,7 +341,7 @@ impl Capture<'_> {
             if shadow.slot == slot {
                 let is_same = shadow.pc == self.frame.pc
                     && (shadow.node & NEEDS_FP == 0
-                        || self.thread.shadow_fp[self.number][height as usize] == self.frame.fp);
+                        || self.thread.shadow_fp[woven(self.number, height as usize)] == self.frame.fp);
                 return is_same.then_some(height);
             }
         }
@@ -450,8 +452,8 @@ impl Capture<'_> {
         /// Stacks of one place that differ only further out are rare, and looking for the place costs.
         const LOOK_AT: usize = 64;
         let pending = self.thread.pending.get(..self.pending_count).unwrap_or_default();
-        let shadow = &self.thread.shadow[self.number];
-        let outside = (1..=known.height as usize).rev().map(|height| &shadow[height + SHADOW_PADDING]);
+        let (thread, number) = (&*self.thread, self.number);
+        let outside = (1..=known.height as usize).rev().map(|height| thread.shadow_at(number, height));
         let outside = outside.map(|frame| (self.words.pc(frame.node & !NEEDS_FP), frame.slot));
         let now = pending.iter().map(|frame| (frame.pc_number, frame.slot)).chain(outside);
         let mut other = self.guess;
@@ -479,7 +481,7 @@ impl Capture<'_> {
         if join_height >= thread.sizes[self.number].end as usize {
             return;
         }
-        let join = thread.shadow[self.number][join_height + SHADOW_PADDING];
+        let join = *thread.shadow_at(self.number, join_height);
         let Frame { pc, sp, .. } = self.innermost;
         let innermost_slot = slot(thread, sp);
         let mut hangs_on_fp = join.node & NEEDS_FP != 0;
@@ -523,27 +525,27 @@ impl Capture<'_> {
         }
         let number = self.number;
         let mut node = leaf;
-        for (index, frame) in thread.pending[..count].iter().enumerate() {
+        for index in 0..count {
+            let frame = thread.pending[index];
             let height = known_height + count - index;
             let pc = self.pcs.get(frame.pc_number as usize).map_or(0, PcEntry::pc);
-            thread.shadow[number][height + SHADOW_PADDING] = ShadowFrame { pc, slot: frame.slot, node };
+            *thread.shadow_at_mut(number, height) = ShadowFrame { pc, slot: frame.slot, node };
             node = self.words.parent(node);
         }
         thread.sizes[number].end = (known_height + count + 1) as u32;
         if known_height == 0 {
             thread.sizes[number].extra_count = 0;
-            let outermost = thread.shadow[number][1 + SHADOW_PADDING];
-            thread.shadow[number][1..=SHADOW_PADDING].fill(outermost);
+            let outermost = *thread.shadow_at(number, 1);
+            (1..=SHADOW_PADDING).for_each(|index| thread.shadow[woven(number, index)] = outermost);
         }
-        let mut needs_fp =
-            known_height > 0 && thread.shadow[number][known_height + SHADOW_PADDING].node & NEEDS_FP != 0;
+        let mut needs_fp = known_height > 0 && thread.shadow_at(number, known_height).node & NEEDS_FP != 0;
         for index in (0..count).rev() {
             let height = known_height + count - index;
             let frame = thread.pending[index];
             // The frame pointer in the caller's frame.
             let outer_fp = match thread.pending[..count].get(index + 1) {
                 Some(caller) => caller.fp,
-                None if needs_fp => thread.shadow_fp[number][known_height],
+                None if needs_fp => thread.shadow_fp[woven(number, known_height)],
                 None => 0,
             };
             let rule = self.pcs.get(frame.pc_number as usize).map_or(Rule::END_OF_STACK, PcEntry::rule);
@@ -555,8 +557,8 @@ impl Capture<'_> {
             };
             needs_fp = needs;
             if needs_fp {
-                thread.shadow[number][height + SHADOW_PADDING].node |= NEEDS_FP;
-                thread.shadow_fp[number][height] = frame.fp;
+                thread.shadow_at_mut(number, height).node |= NEEDS_FP;
+                thread.shadow_fp[woven(number, height)] = frame.fp;
             }
         }
     }
@@ -564,18 +566,18 @@ impl Capture<'_> {
 
 /// Copies a shadow's frames up to `height`, and what they hang on.
 fn copy_shadow(thread: &mut ThreadState, from: usize, to: usize, height: usize) {
-    let [source, target] = thread.shadow.get_disjoint_mut([from, to]).expect("two different shadows");
-    target[..=height + SHADOW_PADDING].copy_from_slice(&source[..=height + SHADOW_PADDING]);
-    let extra_count = thread.extra[from][..thread.sizes[from].extra_count as usize]
-        .iter()
-        .rposition(|check| check.height as usize <= height)
+    for index in 0..=height + SHADOW_PADDING {
+        thread.shadow[woven(to, index)] = thread.shadow[woven(from, index)];
+    }
+    let extra_count = (0..thread.sizes[from].extra_count as usize)
+        .rposition(|index| thread.extra[woven_extra(from, index)].height as usize <= height)
         .map_or(0, |last| last + 1);
     for index in 0..extra_count {
-        thread.extra[to][index] = thread.extra[from][index];
+        thread.extra[woven_extra(to, index)] = thread.extra[woven_extra(from, index)];
     }
     for index in 1..=height {
-        if thread.shadow[to][index + SHADOW_PADDING].node & NEEDS_FP != 0 {
-            thread.shadow_fp[to][index] = thread.shadow_fp[from][index];
+        if thread.shadow_at(to, index).node & NEEDS_FP != 0 {
+            thread.shadow_fp[woven(to, index)] = thread.shadow_fp[woven(from, index)];
         }
     }
     thread.sizes[to] = ShadowSize { end: height as u32 + 1, extra_count: extra_count as u32 };
@@ -600,14 +602,17 @@ fn note_extra_checks(
 ) -> Result<bool, Unusual> {
     let cfa = match height {
         0 | 1 => 0,
-        _ => frame_sp(thread, thread.shadow[number][height - 1 + SHADOW_PADDING].slot),
+        _ => frame_sp(thread, thread.shadow_at(number, height - 1).slot),
     };
     let slot_base = thread.slot_base;
-    let (size, checks) = (&mut thread.sizes[number], &mut thread.extra[number]);
+    let (size, checks) = (&mut thread.sizes[number], &mut thread.extra);
     let mut note = |address: u64, value: u64| {
         let slot = address.wrapping_sub(slot_base) as u32;
         let check = ExtraCheck { value, slot, height: height as u32 };
-        *checks.get_mut(size.extra_count as usize).ok_or(Unusual)? = check;
+        if size.extra_count as usize >= MAX_EXTRA_CHECKS {
+            return Err(Unusual);
+        }
+        checks[woven_extra(number, size.extra_count as usize)] = check;
         size.extra_count += 1;
         Ok(())
     };

@@ -1,9 +1,10 @@
 //! What a thread keeps between its captures: caches that are only ever trusted after a check, and the last stack.
 //!
-//! The memory is one mapping of some 9 MiB of address space, of which a thread whose stack is 250 frames deep touches some
-//! 60 KiB. It is reached through one thread-local word, without a destructor: a thread that has ended is recognised by
+//! The memory is one mapping of some 9 MiB of address space, of which a thread whose stack is 120 frames deep touches
+//! 64 KiB. It is reached through one thread-local word, without a destructor: a thread that has ended is recognised by
 //! its number, and its memory is given to a later one.
 
+use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering, compiler_fence};
 
 use crate::{mapping, thread_pointer};
@@ -126,6 +127,57 @@ pub(crate) const SHADOW_BLOCK: usize = 8;
 /// In front of the outermost frame stand copies of it, so that the last block is whole.
 pub(crate) const SHADOW_PADDING: usize = SHADOW_BLOCK - 1;
 
+/// The shadows lie woven, in turns of so many frames: shallow ones share their pages of memory.
+const WEAVE: usize = 128;
+
+/// Where entry `index` of a shadow lies in an array that holds them all. Whole blocks lie in one piece.
+#[inline(always)]
+pub(crate) const fn woven(number: usize, index: usize) -> usize {
+    (index & !(WEAVE - 1)) * SHADOWS + number * WEAVE + index % WEAVE
+}
+
+/// Where entry `index` of a shadow's extra checks lies: there are few of them, or none.
+#[inline(always)]
+pub(crate) const fn woven_extra(number: usize, index: usize) -> usize {
+    (index & !(EXTRA_WEAVE - 1)) * SHADOWS + number * EXTRA_WEAVE + index % EXTRA_WEAVE
+}
+
+const EXTRA_WEAVE: usize = 32;
+const _: () = assert!(WEAVE.is_multiple_of(SHADOW_BLOCK) && MAX_EXTRA_CHECKS.is_multiple_of(EXTRA_WEAVE));
+
+/// Begins at a page of its own, so that what is touched of it is no more pages than it must be.
+#[repr(C, align(4096))]
+pub(crate) struct OwnPages<T>(T);
+
+impl<T> Deref for OwnPages<T> {
+    type Target = T;
+
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T> DerefMut for OwnPages<T> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.0
+    }
+}
+
+impl ThreadState {
+    /// The frame of a shadow at this height.
+    #[inline(always)]
+    pub(crate) fn shadow_at(&self, number: usize, height: usize) -> &ShadowFrame {
+        &self.shadow[woven(number, height + SHADOW_PADDING)]
+    }
+
+    /// The frame of a shadow at this height, to be written.
+    pub(crate) fn shadow_at_mut(&mut self, number: usize, height: usize) -> &mut ShadowFrame {
+        &mut self.shadow[woven(number, height + SHADOW_PADDING)]
+    }
+}
+
 /// How much of a shadow there is.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -163,14 +215,14 @@ pub(crate) struct ThreadState {
     pub(crate) telling: [u16; PLACES],
     pub(crate) records: [Record; RECORDS],
     pub(crate) pc_cache: [[u64; 2]; PC_SETS],
-    /// Stacks by height, which for the outermost frame is 1, moved up by [`SHADOW_PADDING`].
-    pub(crate) shadow: [[ShadowFrame; MAX_DEPTH + SHADOW_BLOCK]; SHADOWS],
-    /// The frame pointer in each frame that has [`NEEDS_FP`]; others are not written.
-    pub(crate) shadow_fp: [[u64; MAX_DEPTH]; SHADOWS],
-    /// By rising height.
-    pub(crate) extra: [[ExtraCheck; MAX_EXTRA_CHECKS]; SHADOWS],
+    /// Stacks by height, which for the outermost frame is 1, moved up by [`SHADOW_PADDING`]. Use [`woven`].
+    pub(crate) shadow: OwnPages<[ShadowFrame; SHADOWS * (MAX_DEPTH + WEAVE)]>,
+    /// The frame pointer in each frame that has [`NEEDS_FP`]; others are not written. Woven as well.
+    pub(crate) shadow_fp: OwnPages<[u64; SHADOWS * (MAX_DEPTH + WEAVE)]>,
+    /// By rising height. Woven in short turns: [`woven_extra`].
+    pub(crate) extra: OwnPages<[ExtraCheck; SHADOWS * MAX_EXTRA_CHECKS]>,
     /// Innermost first.
-    pub(crate) pending: [PendingFrame; MAX_DEPTH],
+    pub(crate) pending: OwnPages<[PendingFrame; MAX_DEPTH]>,
     /// Pc numbers of a whole walk.
     pub(crate) walked: [u32; MAX_DEPTH],
     /// Pc numbers of a capture in a signal handler that interrupted a capture.
