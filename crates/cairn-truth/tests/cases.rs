@@ -52,7 +52,14 @@ fn has(processor_feature: &str) -> bool {
     }
 }
 
-fn run(workplace: &Workplace, program: &PathBuf, build: &str, case: &str, least: u64, troubles: &mut Vec<String>) {
+fn run(
+    workplace: &Workplace,
+    program: &PathBuf,
+    build: &str,
+    case: &str,
+    least: u64,
+    troubles: &mut Vec<String>,
+) {
     let ended = workplace.run(Command::new(program).arg(case), Duration::from_secs(30)).unwrap();
     let report = &ended.report;
     let is_right = ended.is_good()
