@@ -17,6 +17,7 @@ mod fuzz_smoke;
 mod header;
 mod portability;
 mod process;
+mod truth;
 
 use std::process::ExitCode;
 
@@ -64,6 +65,16 @@ const CHORES: &[Chore] = &[
         name: "bench",
         run: bench::run_benches,
         help: "formats | instructions | code-size: what the formats cost, as benchmarks/README.md tells",
+    },
+    Chore {
+        name: "truth",
+        run: truth::truth,
+        help: "compare stacks of real programs with libgcc's, by the million",
+    },
+    Chore {
+        name: "torture",
+        run: truth::torture,
+        help: "[--seconds N]: captures under 5 kHz timer signals, throws, loads and unloads",
     },
     Chore { name: "test", run: cargo_chores::test, help: "cargo test --workspace" },
     Chore { name: "help", run: help, help: "this list" },

@@ -1,0 +1,21 @@
+//! Real programs with a little to do; `cargo xtask truth` gives them a lot.
+
+use cairn_truth::real_programs::{Hooks, Length, PROGRAMS};
+use cairn_truth::report::Counter;
+
+#[test]
+fn at_every_allocation_the_stack_is_that_of_libgcc() {
+    let hooks = Hooks::build("programs-short").unwrap();
+    let mut checked = 0;
+    // Those that are there where a C compiler is, and those that most machines have.
+    for program in PROGRAMS.iter().take(7) {
+        let Some(ended) = hooks.run(program, Length::Short).unwrap() else { continue };
+        let report = &ended.report;
+        assert!(ended.is_good(), "{}: {:?}: {report}", program.name, ended.status);
+        assert_eq!(report.count(Counter::Wrong), 0, "{}: {report}", program.name);
+        assert_eq!(report.count(Counter::Lost), 0, "{}: {report}", program.name);
+        assert!(report.count(Counter::Stacks) > 500, "{}: {report}", program.name);
+        checked += 1;
+    }
+    assert!(checked >= 3, "only {checked} programs are installed");
+}

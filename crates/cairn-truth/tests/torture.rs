@@ -1,0 +1,18 @@
+//! The short torture; `cargo xtask torture` is the long one.
+
+use std::time::Duration;
+
+use cairn_truth::report::Counter;
+use cairn_truth::torture_runs::Torture;
+
+#[test]
+fn signals_throws_loads_and_unloads_leave_every_stack_whole_or_explained() {
+    let torture = Torture::build("torture-short").unwrap();
+    for run in 0..10 {
+        torture.run(Duration::from_millis(50), false).unwrap_or_else(|what| panic!("cold run {run}: {what}"));
+    }
+    let report = torture.run(Duration::from_secs(3), true).unwrap();
+    assert!(report.count(Counter::InHandlers) > 100, "{report}");
+    // What is cut was interrupted in code that no table describes, such as a jump to an exception's handler.
+    assert!(report.count(Counter::Cut) * 50 < report.count(Counter::Stacks), "{report}");
+}

@@ -1,0 +1,30 @@
+//! A module takes the place of another: 200 of 200 times its stacks are right, and have numbers of their own.
+
+use std::process::Command;
+use std::time::Duration;
+
+use cairn_truth::driver::Workplace;
+use cairn_truth::report::Counter;
+
+#[test]
+fn a_module_at_the_address_of_another_has_its_own_stacks() {
+    let workplace = Workplace::new("unloading").unwrap();
+    let program = workplace.compile("unload.c", "unload", &["-O2", "-rdynamic"]).unwrap();
+    let libraries = ["400", "600"].map(|frame| {
+        let flags = ["-O2", "-shared", "-fPIC", &format!("-DFRAME={frame}")];
+        workplace.compile("module.c", &format!("module{frame}.so"), &flags).unwrap()
+    });
+    for threads in ["0", "2"] {
+        for way in ["announced", "interposed"] {
+            let mut command = Command::new(&program);
+            command.args(&libraries).args([threads, way]);
+            let ended = workplace.run(&mut command, Duration::from_secs(60)).unwrap();
+            let report = &ended.report;
+            assert!(ended.is_good(), "{threads} {way}: {:?}: {report}", ended.status);
+            for counter in [Counter::Wrong, Counter::Failed, Counter::Lost] {
+                assert_eq!(report.count(counter), 0, "{threads} {way}: {report}");
+            }
+            assert!(report.count(Counter::OtherWalks) >= 600, "{report}");
+        }
+    }
+}
