@@ -488,7 +488,7 @@ impl Capture<'_> {
         let mut checks = [pc << 16; RECORD_CHECKS];
         for (index, frame) in thread.pending[..count].iter().enumerate() {
             let Some(entry) = self.pcs.get(frame.pc_number as usize) else { return };
-            hangs_on_fp |= !entry.rule().is_plain() || entry.rule().is_from_fp();
+            hangs_on_fp |= entry.rule().hangs_on_fp();
             let Ok(words_above) = u16::try_from(frame.slot.wrapping_sub(innermost_slot) / 8) else { return };
             // The innermost return address was compared by itself.
             if let Some(check) = index.checked_sub(1).and_then(|index| checks.get_mut(index)) {
@@ -525,11 +525,14 @@ impl Capture<'_> {
         }
         let number = self.number;
         let mut node = leaf;
+        let mut needs_fp = known_height > 0 && thread.shadow_at(number, known_height).node & NEEDS_FP != 0;
+        let mut hangs_on_fp = needs_fp;
         for index in 0..count {
             let frame = thread.pending[index];
             let height = known_height + count - index;
-            let pc = self.pcs.get(frame.pc_number as usize).map_or(0, PcEntry::pc);
-            *thread.shadow_at_mut(number, height) = ShadowFrame { pc, slot: frame.slot, node };
+            let Some(entry) = self.pcs.get(frame.pc_number as usize) else { return };
+            hangs_on_fp |= entry.rule().hangs_on_fp();
+            *thread.shadow_at_mut(number, height) = ShadowFrame { pc: entry.pc(), slot: frame.slot, node };
             node = self.words.parent(node);
         }
         thread.sizes[number].end = (known_height + count + 1) as u32;
@@ -538,7 +541,9 @@ impl Capture<'_> {
             let outermost = *thread.shadow_at(number, 1);
             (1..=SHADOW_PADDING).for_each(|index| thread.shadow[woven(number, index)] = outermost);
         }
-        let mut needs_fp = known_height > 0 && thread.shadow_at(number, known_height).node & NEEDS_FP != 0;
+        if !hangs_on_fp {
+            return;
+        }
         for index in (0..count).rev() {
             let height = known_height + count - index;
             let frame = thread.pending[index];

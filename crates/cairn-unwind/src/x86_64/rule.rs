@@ -186,6 +186,13 @@ impl Rule {
         self.0 & FROM_FP != 0
     }
 
+    /// True when the step reads the frame pointer, or is none of the plain kinds.
+    #[must_use]
+    #[inline]
+    pub const fn hangs_on_fp(self) -> bool {
+        self.0 & (REALIGNED | FROM_FP) != 0
+    }
+
     /// Bytes from the base register to the CFA; only meaningful for the plain kinds.
     #[must_use]
     #[inline]
