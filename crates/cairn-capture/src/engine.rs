@@ -34,7 +34,7 @@ use crate::stack_bounds;
 use crate::thread::{
     ExtraCheck, FOLLOW, MAX_DEPTH, MAX_EXTRA_CHECKS, NEEDS_FP, PC_SETS, PLACES, PendingFrame, RECORD_CHECKS,
     RECORDS, Record, SHADOW_BLOCK, SHADOW_NUMBER, SHADOW_PADDING, SHADOWS, ShadowFrame, ShadowSize,
-    ThreadState, place, woven, woven_extra,
+    ThreadState, is_in_one_piece, place, woven, woven_extra,
 };
 use crate::tree::Words;
 
@@ -117,14 +117,22 @@ unsafe fn shadow_difference(thread: &ThreadState, number: usize, height: u32) ->
     let mut end = height as usize + SHADOW_BLOCK;
     let mut difference = 0;
     while end > SHADOW_BLOCK {
-        let start = woven(number, end - SHADOW_BLOCK);
-        // SAFETY: the height is below the shadow's end; the padding makes the last block whole.
-        let block = unsafe { thread.shadow.get_unchecked(start..start + SHADOW_BLOCK) };
-        for frame in block {
-            // SAFETY: the slot was read before on this stack, above the live frame it belongs to.
-            difference |= unsafe { load(base.wrapping_add(frame.slot.into())) } ^ frame.pc;
+        let start = end - SHADOW_BLOCK;
+        if is_in_one_piece(start) {
+            let first = woven(number, start);
+            // SAFETY: the height is below the shadow's end; the padding makes the last block whole.
+            let block = unsafe { thread.shadow.get_unchecked(first..first + SHADOW_BLOCK) };
+            for frame in block {
+                // SAFETY: the slot was read before on this stack, above the live frame it belongs to.
+                difference |= unsafe { load(base.wrapping_add(frame.slot.into())) } ^ frame.pc;
+            }
+        } else {
+            for frame in (start..end).map(|index| &thread.shadow[woven(number, index)]) {
+                // SAFETY: as above.
+                difference |= unsafe { load(base.wrapping_add(frame.slot.into())) } ^ frame.pc;
+            }
         }
-        end -= SHADOW_BLOCK;
+        end = start;
     }
     let extra_count = thread.sizes[number].extra_count;
     if extra_count > 0 {

@@ -92,6 +92,19 @@ fn place() -> cairn_capture::StackId {
 }
 
 #[test]
+fn deep_stacks() {
+    for depth in [100, 120, 121, 125, 128, 130, 250, 257, 400, 1000, 3000] {
+        // Each twice and from both sides, so that records and shadows are used and not only made.
+        for path in [0, 1, 0, 1, 0x5a5a, 0x5a5a] {
+            descend(path, depth);
+        }
+    }
+    for round in 0..2000_u64 {
+        descend(0, 90 + (round * 7 % 300) as u32);
+    }
+}
+
+#[test]
 fn the_same_place_has_the_same_number_and_another_place_another() {
     let mut ids = Vec::new();
     for _ in 0..black_box(10) {
