@@ -145,6 +145,27 @@ unsafe fn shadow_difference(thread: &ThreadState, number: usize, height: u32) ->
     difference
 }
 
+/// After [`shadow_difference`] was not zero: the greatest height, up to `height`, whose word does not hold what it held.
+/// Without it a stack that has moved would be compared again at every frame, which makes its cost quadratic.
+#[cold]
+unsafe fn innermost_difference(thread: &ThreadState, number: usize, height: u32) -> u32 {
+    let base = thread.slot_base;
+    let is_changed = |slot: u32, value: u64| {
+        // SAFETY: as in `shadow_difference`.
+        unsafe { load(base.wrapping_add(slot.into())) != value }
+    };
+    let changed_return_address = (1..=height).rev().find(|&height| {
+        let frame = thread.shadow_at(number, height as usize);
+        is_changed(frame.slot, frame.pc)
+    });
+    let changed_extra = (0..thread.sizes[number].extra_count as usize)
+        .map(|index| &thread.extra[woven_extra(number, index)])
+        .filter(|check| check.height <= height && is_changed(check.slot, check.value))
+        .map(|check| check.height)
+        .max();
+    changed_return_address.max(changed_extra).unwrap_or(height)
+}
+
 /// What [`capture`] does when no record holds: steps, meets a shadow, learns.
 #[inline(never)]
 unsafe fn find_out(thread: &mut ThreadState, key: u64, frame: Frame) -> Result<u32, Unusual> {
@@ -322,7 +343,10 @@ impl Capture<'_> {
                     let node = self.thread.shadow_at(self.number, height as usize).node;
                     return Ok(Known { node: node & !NEEDS_FP, height });
                 }
-                // Frames outside have changed, or only the words that place them: stepping on will show which.
+                // Something outside has changed; no frame on this side of it can be known.
+                // SAFETY: by this function's contract.
+                self.cursor =
+                    unsafe { innermost_difference(self.thread, self.number, height) }.saturating_sub(1);
             }
             let pc_number = self.pc_number(self.frame.pc)?;
             let Some(entry) = self.pcs.get(pc_number as usize) else { return Err(Unusual) };
