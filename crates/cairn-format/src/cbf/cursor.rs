@@ -129,9 +129,13 @@ impl<'a> Cursor<'a> {
     pub(super) fn address(&mut self) -> Option<Frame> {
         let (&opcode, operand) = self.rest.split_first()?;
         if opcode == 0x22 {
-            let (&[a, b, c], rest) = operand.split_first_chunk()?;
-            self.rest = rest;
-            return Some(self.moved(0x22, i64::from(i32::from_be_bytes([a, b, c, 0]) >> 8)));
+            // Three bytes are loaded as four: behind an operand there is at least the end.
+            let window = operand.first_chunk::<4>();
+            if let (Some(&window), Some(rest)) = (window, operand.get(3..)) {
+                self.rest = rest;
+                return Some(self.moved(0x22, i64::from(i32::from_be_bytes(window) >> 8)));
+            }
+            return self.address_of_any_length(opcode, operand);
         }
         if opcode == 0x21 {
             let (&operand, rest) = operand.split_first_chunk()?;
