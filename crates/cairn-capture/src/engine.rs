@@ -34,7 +34,7 @@ use crate::stack_bounds;
 use crate::thread::{
     ExtraCheck, FOLLOW, MAX_DEPTH, MAX_EXTRA_CHECKS, NEEDS_FP, PC_SETS, PLACES, PendingFrame, RECORD_CHECKS,
     RECORDS, Record, SHADOW_BLOCK, SHADOW_NUMBER, SHADOW_PADDING, SHADOWS, ShadowFrame, ShadowSize,
-    ThreadState, place, woven, woven_extra,
+    ThreadState, is_whole_block, place, woven, woven_extra,
 };
 use crate::tree::Words;
 
@@ -117,14 +117,19 @@ unsafe fn shadow_difference(thread: &ThreadState, number: usize, height: u32) ->
     let mut end = height as usize + SHADOW_BLOCK;
     let mut difference = 0;
     while end > SHADOW_BLOCK {
-        let start = woven(number, end - SHADOW_BLOCK);
+        end -= SHADOW_BLOCK;
+        if !is_whole_block(end) {
+            // SAFETY: by this function's contract; the height is below the shadow's end.
+            difference |= unsafe { torn_block_difference(thread, number, end) };
+            continue;
+        }
+        let start = woven(number, end);
         // SAFETY: the height is below the shadow's end; the padding makes the last block whole.
         let block = unsafe { thread.shadow.get_unchecked(start..start + SHADOW_BLOCK) };
         for frame in block {
             // SAFETY: the slot was read before on this stack, above the live frame it belongs to.
             difference |= unsafe { load(base.wrapping_add(frame.slot.into())) } ^ frame.pc;
         }
-        end -= SHADOW_BLOCK;
     }
     let extra_count = thread.sizes[number].extra_count;
     if extra_count > 0 {
@@ -135,6 +140,17 @@ unsafe fn shadow_difference(thread: &ThreadState, number: usize, height: u32) ->
         }
     }
     difference
+}
+
+/// The part of [`shadow_difference`] for a block of which a part lies in the next turn of the weave.
+#[cold]
+#[inline(never)]
+unsafe fn torn_block_difference(thread: &ThreadState, number: usize, first: usize) -> u64 {
+    let frames = (first..first + SHADOW_BLOCK).map(|index| &thread.shadow[woven(number, index)]);
+    frames.fold(0, |difference, frame| {
+        // SAFETY: the slot was read before on this stack, above the live frame it belongs to.
+        difference | unsafe { load(thread.slot_base.wrapping_add(frame.slot.into())) } ^ frame.pc
+    })
 }
 
 /// What [`capture`] does when no record holds: steps, meets a shadow, learns.
