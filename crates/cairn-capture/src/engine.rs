@@ -265,12 +265,13 @@ unsafe fn plain_step(thread: &ThreadState, rule: Rule, sp: u64, fp: u64) -> Opti
     }
     let base = if rule.is_from_fp() { fp } else { sp };
     let cfa = base.wrapping_add(rule.cfa_offset());
-    // The return address lies between sp and the top: one comparison for both bounds.
+    // The return address lies between sp and the top, in whole words from it, as sp and the top do: one comparison for all,
+    // because a distance in parts of words becomes huge when it is turned.
     let lowest = sp.wrapping_add(8);
-    if cfa.wrapping_sub(lowest) > thread.high.wrapping_sub(lowest) {
+    if cfa.wrapping_sub(lowest).rotate_right(3) > thread.high.wrapping_sub(lowest) >> 3 {
         return None;
     }
-    // SAFETY: sp <= cfa - 8 < high.
+    // SAFETY: sp <= cfa - 8 < high, a multiple of 8.
     let pc = unsafe { load(cfa - 8) };
     let below = rule.slot_below_cfa();
     if below == 0 {
