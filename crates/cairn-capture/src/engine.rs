@@ -34,7 +34,7 @@ use crate::stack_bounds;
 use crate::thread::{
     ExtraCheck, FOLLOW, MAX_DEPTH, MAX_EXTRA_CHECKS, NEEDS_FP, PC_SETS, PLACES, PendingFrame, RECORD_CHECKS,
     RECORDS, Record, SHADOW_BLOCK, SHADOW_NUMBER, SHADOW_PADDING, SHADOWS, ShadowFrame, ShadowSize,
-    ThreadState, is_in_one_piece, place, woven, woven_extra,
+    ThreadState, is_whole_block, place, woven, woven_extra,
 };
 use crate::tree::Words;
 
@@ -117,22 +117,19 @@ unsafe fn shadow_difference(thread: &ThreadState, number: usize, height: u32) ->
     let mut end = height as usize + SHADOW_BLOCK;
     let mut difference = 0;
     while end > SHADOW_BLOCK {
-        let start = end - SHADOW_BLOCK;
-        if is_in_one_piece(start) {
-            let first = woven(number, start);
-            // SAFETY: the height is below the shadow's end; the padding makes the last block whole.
-            let block = unsafe { thread.shadow.get_unchecked(first..first + SHADOW_BLOCK) };
-            for frame in block {
-                // SAFETY: the slot was read before on this stack, above the live frame it belongs to.
-                difference |= unsafe { load(base.wrapping_add(frame.slot.into())) } ^ frame.pc;
-            }
-        } else {
-            for frame in (start..end).map(|index| &thread.shadow[woven(number, index)]) {
-                // SAFETY: as above.
-                difference |= unsafe { load(base.wrapping_add(frame.slot.into())) } ^ frame.pc;
-            }
+        end -= SHADOW_BLOCK;
+        if !is_whole_block(end) {
+            // SAFETY: by this function's contract; the height is below the shadow's end.
+            difference |= unsafe { torn_block_difference(thread, number, end) };
+            continue;
         }
-        end = start;
+        let start = woven(number, end);
+        // SAFETY: the height is below the shadow's end; the padding makes the last block whole.
+        let block = unsafe { thread.shadow.get_unchecked(start..start + SHADOW_BLOCK) };
+        for frame in block {
+            // SAFETY: the slot was read before on this stack, above the live frame it belongs to.
+            difference |= unsafe { load(base.wrapping_add(frame.slot.into())) } ^ frame.pc;
+        }
     }
     let extra_count = thread.sizes[number].extra_count;
     if extra_count > 0 {
@@ -143,6 +140,17 @@ unsafe fn shadow_difference(thread: &ThreadState, number: usize, height: u32) ->
         }
     }
     difference
+}
+
+/// The part of [`shadow_difference`] for a block of which a part lies in the next turn of the weave.
+#[cold]
+#[inline(never)]
+unsafe fn torn_block_difference(thread: &ThreadState, number: usize, first: usize) -> u64 {
+    let frames = (first..first + SHADOW_BLOCK).map(|index| &thread.shadow[woven(number, index)]);
+    frames.fold(0, |difference, frame| {
+        // SAFETY: the slot was read before on this stack, above the live frame it belongs to.
+        difference | unsafe { load(thread.slot_base.wrapping_add(frame.slot.into())) } ^ frame.pc
+    })
 }
 
 /// After [`shadow_difference`] was not zero: the greatest height, up to `height`, whose word does not hold what it held.
@@ -278,12 +286,13 @@ unsafe fn plain_step(thread: &ThreadState, rule: Rule, sp: u64, fp: u64) -> Opti
     }
     let base = if rule.is_from_fp() { fp } else { sp };
     let cfa = base.wrapping_add(rule.cfa_offset());
-    // The return address lies between sp and the top: one comparison for both bounds.
+    // The return address lies between sp and the top, in whole words from it, as sp and the top do: one comparison for all,
+    // because a distance in parts of words becomes huge when it is turned.
     let lowest = sp.wrapping_add(8);
-    if cfa.wrapping_sub(lowest) > thread.high.wrapping_sub(lowest) {
+    if cfa.wrapping_sub(lowest).rotate_right(3) > thread.high.wrapping_sub(lowest) >> 3 {
         return None;
     }
-    // SAFETY: sp <= cfa - 8 < high.
+    // SAFETY: sp <= cfa - 8 < high, a multiple of 8.
     let pc = unsafe { load(cfa - 8) };
     let below = rule.slot_below_cfa();
     if below == 0 {

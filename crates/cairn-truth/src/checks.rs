@@ -8,7 +8,7 @@ use cairn_format::{AbsoluteAddress, Frame, WordSize};
 use cairn_unwind::{AddressRange, FnMemory, FramePointerWalk};
 
 use crate::libgcc;
-use crate::report::{Counter, add, keep_wrong};
+use crate::report::{Counter, add, count, keep_wrong};
 
 /// Compares the caller's stack by verified capture. The hook in malloc, and the most frequent check.
 #[unsafe(no_mangle)]
@@ -108,6 +108,18 @@ pub extern "C" fn truth_stop_reason(number: u32) -> u32 {
 #[unsafe(no_mangle)]
 pub extern "C" fn truth_failed(times: u64) {
     add(Counter::Failed, times);
+}
+
+/// How many stacks were wrong so far, for programs that stop at the first.
+#[unsafe(no_mangle)]
+pub extern "C" fn truth_wrong() -> u64 {
+    count(Counter::Wrong)
+}
+
+/// 1 when the capture itself counted each of the stacks that were lost. For a process that checks alone, at its end.
+#[unsafe(no_mangle)]
+pub extern "C" fn truth_lost_are_counted() -> i32 {
+    (u64::from(cairn_capture::statistics().lost) == count(Counter::Lost)).into()
 }
 
 /// Calls `action`, which unloads modules.

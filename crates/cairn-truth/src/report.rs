@@ -107,6 +107,11 @@ pub(crate) fn add(counter: Counter, amount: u64) {
     words()[counter as usize].fetch_add(amount, Ordering::Relaxed);
 }
 
+/// A counter's value so far.
+pub(crate) fn count(counter: Counter) -> u64 {
+    words()[counter as usize].load(Ordering::Relaxed)
+}
+
 /// Keeps a wrong stack if it is the first.
 pub(crate) fn keep_wrong(captured: impl Iterator<Item = u64>, truth: impl Iterator<Item = u64>) {
     let words = words();

@@ -23,6 +23,7 @@ const BUILDS: &[(&str, &[&str])] = &[
 /// What a case must have done: at least so many checks.
 const CASES: &[(&str, u64)] = &[
     ("deep_recursion", 6),
+    ("many_depths", 1000),
     ("mutual_recursion", 6),
     ("alloca_frames", 12),
     ("variable_arrays", 12),

@@ -1,0 +1,43 @@
+//! Random programs: whatever calls, throws, jumps and switches came before, a capture is what libgcc says of the same call.
+
+use std::process::Command;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use cairn_truth::driver::Workplace;
+use cairn_truth::report::Counter;
+
+/// Repeats one seed instead of taking a new one.
+const SEED: &str = "CAIRN_TRUTH_SEED";
+
+const BUILDS: &[(&str, &[&str])] =
+    &[("O1", &["-O1"]), ("O2", &["-O2"]), ("frame-pointers", &["-O2", "-fno-omit-frame-pointer"])];
+
+fn seed() -> u64 {
+    match std::env::var(SEED) {
+        Ok(text) => text.parse().unwrap(),
+        // Four seeds are used for each run; whole millions are easy to read.
+        Err(_) => SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() * 1_000_000,
+    }
+}
+
+#[test]
+fn a_capture_is_the_stack_of_libgcc_whatever_was_called_thrown_jumped_and_switched() {
+    let workplace = Workplace::new("random-calls").unwrap();
+    let seed = seed();
+    for (build, flags) in BUILDS {
+        let program = workplace.compile("random_calls.cpp", build, flags).unwrap();
+        for (rounds, threads) in [(16, "0"), (8, "2")] {
+            let mut command = Command::new(&program);
+            command.args([&seed.to_string(), &rounds.to_string(), threads]);
+            let ended = workplace.run(&mut command, Duration::from_secs(60)).unwrap();
+            let report = &ended.report;
+            let context = format!("{SEED}={seed} {build} {threads}: {:?}: {report}", ended.status);
+            assert!(ended.is_good(), "{context}");
+            for counter in [Counter::Wrong, Counter::Failed, Counter::Lost] {
+                assert_eq!(report.count(counter), 0, "{context}");
+            }
+            assert!(report.count(Counter::Stacks) > rounds * 300, "{context}");
+            assert!(report.count(Counter::OtherWalks) > rounds, "{context}");
+        }
+    }
+}
