@@ -34,7 +34,7 @@ use crate::stack_bounds;
 use crate::thread::{
     ExtraCheck, FOLLOW, MAX_DEPTH, MAX_EXTRA_CHECKS, NEEDS_FP, PC_SETS, PLACES, PendingFrame, RECORD_CHECKS,
     RECORDS, Record, SHADOW_BLOCK, SHADOW_NUMBER, SHADOW_PADDING, SHADOWS, ShadowFrame, ShadowSize,
-    ThreadState, is_whole_block, place, woven, woven_extra,
+    ThreadState, WEAVE, place, woven, woven_extra,
 };
 use crate::tree::Words;
 
@@ -114,43 +114,39 @@ unsafe fn as_recorded(thread: &ThreadState, key: u64, frame: Frame) -> Option<u3
 #[inline(always)]
 unsafe fn shadow_difference(thread: &ThreadState, number: usize, height: u32) -> u64 {
     let base = thread.slot_base;
-    let mut end = height as usize + SHADOW_BLOCK;
+    let end = height as usize + SHADOW_BLOCK;
     let mut difference = 0;
-    while end > SHADOW_BLOCK {
-        end -= SHADOW_BLOCK;
-        if !is_whole_block(end) {
-            // SAFETY: by this function's contract; the height is below the shadow's end.
-            difference |= unsafe { torn_block_difference(thread, number, end) };
-            continue;
+    let mut compare = |frame: &ShadowFrame| {
+        // SAFETY: the slot was read before on this stack, above the live frame it belongs to.
+        difference |= unsafe { load(base.wrapping_add(frame.slot.into())) } ^ frame.pc;
+    };
+    if end <= WEAVE {
+        // All in one turn of the weave, as the stacks of most programs are: whole blocks, to have few branches.
+        let mut start = woven(number, 0) + end;
+        let last_end = woven(number, SHADOW_BLOCK);
+        while start > last_end {
+            start -= SHADOW_BLOCK;
+            // SAFETY: the height is below the shadow's end; the padding makes the last block whole.
+            unsafe { thread.shadow.get_unchecked(start..start + SHADOW_BLOCK) }.iter().for_each(&mut compare);
         }
-        let start = woven(number, end);
-        // SAFETY: the height is below the shadow's end; the padding makes the last block whole.
-        let block = unsafe { thread.shadow.get_unchecked(start..start + SHADOW_BLOCK) };
-        for frame in block {
-            // SAFETY: the slot was read before on this stack, above the live frame it belongs to.
-            difference |= unsafe { load(base.wrapping_add(frame.slot.into())) } ^ frame.pc;
+    } else {
+        for height in 1..=height {
+            compare(thread.shadow_at(number, height as usize));
         }
     }
     let extra_count = thread.sizes[number].extra_count;
     if extra_count > 0 {
-        let extra = (0..extra_count as usize).map(|index| &thread.extra[woven_extra(number, index)]);
-        for check in extra.take_while(|check| check.height <= height) {
+        for index in 0..extra_count as usize {
+            // SAFETY: the count is at most the number of places.
+            let check = unsafe { thread.extra.get_unchecked(woven_extra(number, index)) };
+            if check.height > height {
+                break;
+            }
             // SAFETY: as above.
             difference |= unsafe { load(base.wrapping_add(check.slot.into())) } ^ check.value;
         }
     }
     difference
-}
-
-/// The part of [`shadow_difference`] for a block of which a part lies in the next turn of the weave.
-#[cold]
-#[inline(never)]
-unsafe fn torn_block_difference(thread: &ThreadState, number: usize, first: usize) -> u64 {
-    let frames = (first..first + SHADOW_BLOCK).map(|index| &thread.shadow[woven(number, index)]);
-    frames.fold(0, |difference, frame| {
-        // SAFETY: the slot was read before on this stack, above the live frame it belongs to.
-        difference | unsafe { load(thread.slot_base.wrapping_add(frame.slot.into())) } ^ frame.pc
-    })
 }
 
 /// After [`shadow_difference`] was not zero: the greatest height, up to `height`, whose word does not hold what it held.

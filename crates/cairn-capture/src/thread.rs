@@ -128,19 +128,12 @@ pub(crate) const SHADOW_BLOCK: usize = 8;
 pub(crate) const SHADOW_PADDING: usize = SHADOW_BLOCK - 1;
 
 /// The shadows lie woven, in turns of so many frames: shallow ones share their pages of memory.
-const WEAVE: usize = 128;
+pub(crate) const WEAVE: usize = 128;
 
 /// Where entry `index` of a shadow lies in an array that holds them all.
 #[inline(always)]
 pub(crate) const fn woven(number: usize, index: usize) -> usize {
     (index & !(WEAVE - 1)) * SHADOWS + number * WEAVE + index % WEAVE
-}
-
-/// True when the block of entries that starts at `index` lies in one piece, as most do: between the end of one turn and
-/// the start of the next one lie the other shadows.
-#[inline(always)]
-pub(crate) const fn is_whole_block(index: usize) -> bool {
-    index % WEAVE <= WEAVE - SHADOW_BLOCK
 }
 
 /// Where entry `index` of a shadow's extra checks lies: there are few of them, or none.
