@@ -28,11 +28,11 @@ pub(crate) fn reserve(bytes: usize) -> Option<NonNull<u8>> {
     NonNull::new(address.cast())
 }
 
-/// Gives back a mapping that nobody has seen yet.
+/// Gives back a mapping that nobody has seen yet, or a part of one.
 ///
 /// # Safety
 ///
-/// `address` came from [`reserve`] with the same `bytes`, and nothing points into it.
+/// `bytes` at `address`, which begins a page, came from [`reserve`], and nothing points into them.
 pub(crate) unsafe fn release(address: NonNull<u8>, bytes: usize) {
     let saved_errno = errno();
     // SAFETY: by this function's contract.

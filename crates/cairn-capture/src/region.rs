@@ -28,11 +28,15 @@ struct Header {
     used: AtomicUsize,
 }
 
+/// A region takes at most one part in so many of the address space that is left, so that the other regions and the program
+/// itself get theirs.
+const SHARE: usize = 4;
+
 /// See the module documentation. Element 0 is never handed out, so that 0 can mean "none".
 pub(crate) struct Region<T> {
     header: AtomicPtr<Header>,
-    /// Sizes to ask the kernel for, in elements; the first that it grants is taken. A process that limits its address
-    /// space gets a smaller region.
+    /// Sizes to ask the kernel for, in elements; the first is taken that leaves enough to others ([`SHARE`]), or else the
+    /// last. A process that limits its address space gets a smaller region.
     limits: &'static [usize],
     elements: PhantomData<T>,
 }
@@ -75,26 +79,38 @@ impl<T: ZeroedAtomics> Region<T> {
 
     #[cold]
     fn make(&self) -> Option<&Header> {
-        for &limit in self.limits {
-            let bytes = size_of::<Header>() + limit * size_of::<T>();
-            let Some(fresh) = mapping::reserve(bytes) else { continue };
-            let header: NonNull<Header> = fresh.cast();
-            // SAFETY: the mapping is ours alone, large enough, and page aligned.
-            unsafe { header.write(Header { limit, used: AtomicUsize::new(1) }) };
-            let null = ptr::null_mut();
-            if self
-                .header
-                .compare_exchange(null, header.as_ptr(), Ordering::AcqRel, Ordering::Acquire)
-                .is_err()
-            {
-                // SAFETY: the mapping was not published, so nobody else knows it.
-                unsafe { mapping::release(fresh, bytes) };
-            }
-            return self.existing();
+        let (&smallest, larger) = self.limits.split_last()?;
+        let (limit, fresh) = larger
+            .iter()
+            .find_map(|&limit| Some((limit, reserve_share(Self::bytes(limit))?)))
+            .or_else(|| Some((smallest, mapping::reserve(Self::bytes(smallest))?)))?;
+        let header: NonNull<Header> = fresh.cast();
+        // SAFETY: the mapping is ours alone, large enough, and page aligned.
+        unsafe { header.write(Header { limit, used: AtomicUsize::new(1) }) };
+        let null = ptr::null_mut();
+        if self.header.compare_exchange(null, header.as_ptr(), Ordering::AcqRel, Ordering::Acquire).is_err() {
+            // SAFETY: the mapping was not published, so nobody else knows it.
+            unsafe { mapping::release(fresh, Self::bytes(limit)) };
         }
-        None
+        self.existing()
+    }
+
+    const fn bytes(limit: usize) -> usize {
+        size_of::<Header>() + limit * size_of::<T>()
     }
 }
+
+/// Reserves memory if that is at most one [`SHARE`] of what could be had.
+fn reserve_share(bytes: usize) -> Option<NonNull<u8>> {
+    let bytes = bytes.next_multiple_of(PAGE_BYTES);
+    let all = mapping::reserve(bytes * SHARE)?;
+    // SAFETY: the rest of the new mapping, in whole pages, which nobody knows.
+    unsafe { mapping::release(all.add(bytes), bytes * (SHARE - 1)) };
+    Some(all)
+}
+
+/// The largest page of any system we know: what is given back begins at a page.
+const PAGE_BYTES: usize = 1 << 16;
 
 #[inline]
 fn elements_behind<T: ZeroedAtomics>(header: &Header) -> &[T] {

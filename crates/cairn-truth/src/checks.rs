@@ -84,7 +84,9 @@ pub unsafe extern "C" fn truth_check_interrupted(context: *const c_void) {
 /// The number of the caller's stack; for programs that compare numbers themselves.
 #[unsafe(no_mangle)]
 pub extern "C" fn truth_stack_number() -> u32 {
-    capture().id().number()
+    let id = capture().id();
+    add(Counter::Lost, u64::from(id == StackId::LOST));
+    id.number()
 }
 
 /// The return address of frame number `index` of a stack, counted from the innermost; 0 beyond its end.

@@ -1,0 +1,51 @@
+//! Under a limit of the address space captures work, or lose stacks and say how many; the program goes on.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use cairn_truth::driver::Workplace;
+use cairn_truth::report::{Counter, Report};
+
+fn run(workplace: &Workplace, program: &Path, arguments: &[&str], limit_mib: u32) -> Report {
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -v \"$0\" && exec \"$@\"", &(limit_mib * 1024).to_string()]);
+    // The C library's malloc takes 64 MiB of address space for each thread, if it is let.
+    command.arg(program).args(arguments).env("MALLOC_ARENA_MAX", "1");
+    let ended = workplace.run(&mut command, Duration::from_secs(60)).unwrap();
+    let report = ended.report;
+    for counter in [Counter::Wrong, Counter::Failed] {
+        assert_eq!(report.count(counter), 0, "{limit_mib} MiB: {report}");
+    }
+    let has_succeeded = ended.status.is_some_and(|status| status.success());
+    assert!(has_succeeded, "{limit_mib} MiB: {:?}: {report}", ended.status);
+    report
+}
+
+#[test]
+fn in_a_small_address_space_captures_work_and_in_a_tiny_one_they_are_lost_and_counted() {
+    let workplace = Workplace::new("small-space").unwrap();
+    let program = workplace.compile("random_calls.cpp", "random_calls", &["-O2"]).unwrap();
+    // Neither too much nor too little may be taken at once: whether it fits must not depend on the limit by luck.
+    for limit_mib in [512, 128, 64, 48, 40, 36, 32, 28] {
+        let report = run(&workplace, &program, &["11", "1", "0"], limit_mib);
+        assert!(report.count(Counter::Stacks) >= 300, "{limit_mib} MiB: {report}");
+        assert_eq!(report.count(Counter::Lost), 0, "{limit_mib} MiB: {report}");
+    }
+    let report = run(&workplace, &program, &["11", "2", "2"], 96);
+    assert!(report.count(Counter::Stacks) >= 3 * 300, "{report}");
+    // Too little for what a thread keeps.
+    let report = run(&workplace, &program, &["11", "2", "0"], 16);
+    assert!(report.count(Counter::Lost) >= 300, "{report}");
+}
+
+#[test]
+fn when_there_is_no_room_for_further_stacks_they_are_lost_and_counted_and_known_ones_are_found() {
+    let workplace = Workplace::new("many-stacks").unwrap();
+    let program = workplace.compile("many_stacks.c", "many_stacks", &["-O2"]).unwrap();
+    let report = run(&workplace, &program, &[], 24);
+    assert!(report.count(Counter::Lost) > 1000, "{report}");
+    assert!(report.count(Counter::Stacks) > 2 * 8000, "{report}");
+    let report = run(&workplace, &program, &[], 256);
+    assert_eq!(report.count(Counter::Lost), 0, "{report}");
+}
