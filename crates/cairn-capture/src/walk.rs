@@ -135,7 +135,7 @@ fn reason_of_end(outermost: Frame, sp: u64, memory: OwnMemory) -> StopReason {
 /// The number of an address, which the hot path may meet later as well.
 fn number(pc: u64, kind: PcKind) -> Option<u32> {
     let rule = || match kind {
-        PcKind::ReturnAddress => rule_of(pc).unwrap_or(Rule::NEEDS_FULL_EVALUATION),
+        PcKind::ReturnAddress => rule_of(pc),
         _ => Rule::NEEDS_FULL_EVALUATION,
     };
     if is_unloading(PROCESS.module_state.load(Ordering::Acquire)) {
