@@ -109,7 +109,8 @@ pub(crate) fn loaded_as(address: u64) -> Option<LoadedAs> {
 pub(crate) fn rule_of(pc: u64) -> Rule {
     // The call lies below the address it returns to, and may be the last instruction of its function.
     let lookup = AbsoluteAddress::new(pc.wrapping_sub(1));
-    let Some(table) = LoadedModules.frame_table(lookup) else {
+    let table = LoadedModules.frame_table(lookup);
+    let Some(table) = &table else {
         // Where modules cannot be found at all, it is not known that there is none.
         return if find_object().is_some() { Rule::NO_TABLES } else { Rule::NEEDS_FULL_EVALUATION };
     };
@@ -121,8 +122,10 @@ pub(crate) fn rule_of(pc: u64) -> Rule {
 }
 
 /// The packed rule at an address as it is; `None` when no table says anything.
+#[inline(never)]
 pub(crate) fn rule_at(address: AbsoluteAddress) -> Option<Rule> {
-    Some(LoadedModules.frame_table(address)?.rule::<Native>(address).ok()?.rule)
+    let table = LoadedModules.frame_table(address);
+    Some(table.as_ref()?.rule::<Native>(address).ok()?.rule)
 }
 
 /// The code that a numbered address stands for: `None` when it stands for something else.
