@@ -21,6 +21,9 @@
 //! A record is found by (pc, sp) and one more stack word: the one in which two stacks of the same place were seen to differ
 //! ([`record_key`]). Without it a quarter of all captures in an interpreter find the wrong record, with it one in twenty.
 //!
+//! Where no table covers the code, as in what a JIT compiler writes, a frame is stepped by its frame pointer or ends the
+//! stack, as in the whole walk. The mark that says so is the outermost frame to the tree, the records and the shadows.
+//!
 //! Everything unusual (signal frames, rows that do not fit a packed rule, a foreign stack) answers [`Unusual`], and the
 //! whole walk is done by [`crate::walk`].
 

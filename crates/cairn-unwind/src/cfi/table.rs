@@ -200,7 +200,17 @@ impl<'a> FrameTable<'a> {
     ) -> Result<(), CfiError> {
         let mut found = Found::empty();
         self.find_into(address, &mut found)?;
-        let Found { entry, cie } = &found;
+        self.fill_row_in(&found, address, row)
+    }
+
+    #[inline(never)]
+    fn fill_row_in<M: Machine>(
+        &self,
+        found: &Found<'a>,
+        address: AbsoluteAddress,
+        row: &mut Row<'a, M>,
+    ) -> Result<(), CfiError> {
+        let Found { entry, cie } = found;
         let position = evaluate(cie, entry, address, row.state_mut())?;
         row.complete(self.frames, self.word_size, cie, position.range());
         Ok(())
