@@ -393,10 +393,18 @@ impl Capture<'_> {
                 let is_same = shadow.pc == self.frame.pc
                     && (shadow.node & NEEDS_FP == 0
                         || self.thread.shadow_fp[woven(self.number, height as usize)] == self.frame.fp);
-                return is_same.then_some(height);
+                return (is_same && !self.is_mark(height)).then_some(height);
             }
         }
         None
+    }
+
+    /// True when no frame stands there in the shadow, but the mark outside of one, whose place it repeats.
+    #[inline(always)]
+    fn is_mark(&self, height: u32) -> bool {
+        height == 1
+            && self.thread.sizes[self.number].end > 2
+            && self.thread.shadow_at(self.number, 1).slot == self.thread.shadow_at(self.number, 2).slot
     }
 
     /// Moves to the caller of the current frame; `None` when it has none.
