@@ -21,13 +21,19 @@
 //! A record is found by (pc, sp) and one more stack word: the one in which two stacks of the same place were seen to differ
 //! ([`record_key`]). Without it a quarter of all captures in an interpreter find the wrong record, with it one in twenty.
 //!
+//! Where no table covers the code, as in what a JIT compiler writes, a frame is stepped by its frame pointer or ends the
+//! stack, as in the whole walk. The mark that says so is the outermost frame to the tree, the records and the shadows.
+//!
 //! Everything unusual (signal frames, rows that do not fit a packed rule, a foreign stack) answers [`Unusual`], and the
 //! whole walk is done by [`crate::walk`].
 
 use core::sync::atomic::Ordering;
 
+use cairn_format::AbsoluteAddress;
+use cairn_unwind::Modules;
+
 use crate::arch::{Rule, RuleKind};
-use crate::modules::rule_of;
+use crate::modules::{LoadedModules, rule_of};
 use crate::pcs::{NUMBER_BITS, PcEntry, PcKind};
 use crate::process::{PROCESS, is_unloading};
 use crate::stack_bounds;
@@ -310,7 +316,11 @@ fn slot(thread: &ThreadState, sp: u64) -> u32 {
 
 /// The stack pointer of the frame whose return address is in this slot.
 fn frame_sp(thread: &ThreadState, slot: u32) -> u64 {
-    thread.slot_base.wrapping_add(slot.into()).wrapping_add(8)
+    frame_sp_above(thread.slot_base, slot)
+}
+
+fn frame_sp_above(slot_base: u64, slot: u32) -> u64 {
+    slot_base.wrapping_add(slot.into()).wrapping_add(8)
 }
 
 /// A capture that steps.
@@ -379,10 +389,18 @@ impl Capture<'_> {
                 let is_same = shadow.pc == self.frame.pc
                     && (shadow.node & NEEDS_FP == 0
                         || self.thread.shadow_fp[woven(self.number, height as usize)] == self.frame.fp);
-                return is_same.then_some(height);
+                return (is_same && !self.is_mark(height)).then_some(height);
             }
         }
         None
+    }
+
+    /// True when no frame stands there in the shadow, but the mark outside of one, whose place it repeats.
+    #[inline(always)]
+    fn is_mark(&self, height: u32) -> bool {
+        height == 1
+            && self.thread.sizes[self.number].end > 2
+            && self.thread.shadow_at(self.number, 1).slot == self.thread.shadow_at(self.number, 2).slot
     }
 
     /// Moves to the caller of the current frame; `None` when it has none.
@@ -401,8 +419,39 @@ impl Capture<'_> {
                 self.frame = unsafe { self.realigned_step(slot_below_fp, fp_is_saved)? };
                 Ok(Some(()))
             }
+            // SAFETY: by this function's contract.
+            RuleKind::NoTables => unsafe { self.step_without_tables() },
             _ => Err(Unusual),
         }
+    }
+
+    /// What the whole walk does where no table covers the code: steps by the frame pointer, if it leads to code of a module.
+    /// If not, the stack ends here with a mark, which becomes the outermost of the pending frames; its place repeats that of
+    /// the last frame, and what stands as its frame pointer is the return address that was no code.
+    #[cold]
+    #[inline(never)]
+    unsafe fn step_without_tables(&mut self) -> Result<Option<()>, Unusual> {
+        let Frame { pc, sp, fp } = self.frame;
+        if sp >= self.thread.high {
+            return Err(Unusual);
+        }
+        let mut return_address = 0;
+        if may_be_frame_record(sp, fp) {
+            // One outside of this stack would be read through the kernel, and could not be compared the next time.
+            // SAFETY: checked to lie in the readable part of the stack.
+            return_address = unsafe { self.load_checked(fp.wrapping_add(8))? };
+            if return_address != 0 && LoadedModules.is_executable(AbsoluteAddress::new(return_address)) {
+                // SAFETY: as above.
+                let caller_fp = unsafe { self.load_checked(fp)? };
+                self.frame = Frame { pc: return_address, sp: fp.wrapping_add(16), fp: caller_fp };
+                return Ok(Some(()));
+            }
+        }
+        let mark = PROCESS.pcs.number(pc, PcKind::NoUnwindInfo);
+        let add = || PROCESS.pcs.add(pc, PcKind::NoUnwindInfo, Rule::NEEDS_FULL_EVALUATION);
+        self.add_pending(mark.or_else(add).ok_or(Unusual)?)?;
+        self.thread.pending[self.pending_count - 1].fp = return_address;
+        Ok(None)
     }
 
     #[cold]
@@ -679,8 +728,25 @@ fn note_extra_checks(
             }
             Ok(true)
         }
+        RuleKind::NoTables => {
+            let sp = frame_sp_above(slot_base, frame.slot);
+            if cfa != sp {
+                if outer.needs_fp {
+                    note(frame.fp, outer.fp)?;
+                }
+            } else if may_be_frame_record(sp, frame.fp) {
+                // The caller is the mark that the stack ends here.
+                note(frame.fp.wrapping_add(8), outer.fp)?;
+            }
+            Ok(true)
+        }
         _ => Ok(false),
     }
+}
+
+/// True when a frame record at `fp` could be of the frame at `sp` or of one further out.
+fn may_be_frame_record(sp: u64, fp: u64) -> bool {
+    fp >= sp && fp.is_multiple_of(8) && fp.checked_add(16).is_some()
 }
 
 /// Numbers an address that this thread's cache does not have.
@@ -690,8 +756,7 @@ fn number_of_new(pc: u64) -> Result<u32, Unusual> {
     if let Some(number) = PROCESS.pcs.number(pc, PcKind::ReturnAddress) {
         return Ok(number);
     }
-    let rule = rule_of(pc).ok_or(Unusual)?;
-    PROCESS.pcs.add(pc, PcKind::ReturnAddress, rule).ok_or(Unusual)
+    PROCESS.pcs.add(pc, PcKind::ReturnAddress, rule_of(pc)).ok_or(Unusual)
 }
 
 /// # Safety

@@ -38,12 +38,12 @@ pub unsafe fn capture_interrupted(context: *const libc::ucontext_t) -> Stack {
             // A stack that cannot be entered is read through the kernel.
             let _ = stack_bounds::enter(thread, registers.sp());
             let memory = OwnMemory::around(thread, registers.sp());
-            let stack = intern_walk(Start::Interrupted(registers), memory, &mut thread.walked);
+            let stack = intern_walk(Start::Interrupted(&registers), memory, &mut thread.walked);
             // SAFETY: acquired above.
             unsafe { thread::release(state) };
             stack
         }
-        Access::Nested(state) => nested(state, Start::Interrupted(registers)),
+        Access::Nested(state) => nested(state, Start::Interrupted(&registers)),
         Access::None => lost(),
     })
 }
@@ -54,6 +54,9 @@ pub unsafe fn capture_interrupted(context: *const libc::ucontext_t) -> Stack {
 pub struct Statistics {
     /// Captures for which there was no room, or that came while two others of the same thread were under way.
     pub lost: u32,
+    /// Captures that walked the whole stack: all of [`capture_interrupted`], and those of [`capture`] where a stack is
+    /// unusual. They take a hundred times as long as the others.
+    pub whole_walks: u64,
     /// Bytes of memory that hold all stacks, without what each thread caches.
     pub memory_bytes: usize,
 }
@@ -63,6 +66,7 @@ pub struct Statistics {
 pub fn statistics() -> Statistics {
     Statistics {
         lost: PROCESS.lost.load(core::sync::atomic::Ordering::Relaxed),
+        whole_walks: PROCESS.whole_walks.load(core::sync::atomic::Ordering::Relaxed),
         memory_bytes: PROCESS.tree.memory_bytes() + PROCESS.pcs.memory_bytes(),
     }
 }
@@ -106,7 +110,7 @@ const NESTED_BYTES: u64 = 1 << 20;
 
 #[cold]
 #[inline(never)]
-fn nested(state: *mut ThreadState, start: Start) -> StackId {
+fn nested(state: *mut ThreadState, start: Start<'_>) -> StackId {
     // SAFETY: the interrupted capture does not touch `nested` (its `nested_busy` is ours), and these numbers are whole.
     let (low, high, numbers) = unsafe { ((*state).low, (*state).high, &mut (*state).nested) };
     // The handler's frames lie below what the interrupted capture asked for; one question answers for all of them.
@@ -120,7 +124,8 @@ fn nested(state: *mut ThreadState, start: Start) -> StackId {
     stack
 }
 
-fn intern_walk(start: Start, memory: OwnMemory, numbers: &mut [u32]) -> StackId {
+fn intern_walk(start: Start<'_>, memory: OwnMemory, numbers: &mut [u32]) -> StackId {
+    PROCESS.whole_walks.fetch_add(1, core::sync::atomic::Ordering::Relaxed);
     let Some(count) = walk::walk(start, memory, numbers) else { return lost() };
     let outermost_first = numbers.get(..count).unwrap_or_default().iter().rev().copied();
     PROCESS.tree.descend(0, outermost_first).map_or_else(|_| lost(), StackId::from_node)

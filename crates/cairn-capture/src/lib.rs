@@ -176,7 +176,9 @@
 //!   at once with [`StopReason::NoUnwindInfo`].
 //! - Calls that the compiler turned into jumps have left the stack, and inlined calls were never on it. Symbols bring
 //!   the latter back.
-//! - Code without unwind tables (written by a JIT compiler, some assembly) ends a stack, with the reason.
+//! - Code without unwind tables (written by a JIT compiler, some assembly) ends a stack, with the reason, unless its frame
+//!   pointer leads to a module's code. A module that is loaded to where such code lay counts as that code, at the
+//!   addresses that were on a stack before, until some module is unloaded.
 //! - 65535 frames: the innermost are kept, then [`StopReason::Limit`].
 //! - Modules that are unloaded: wrap the call in [`while_unloading`]. `libcairn` does that for `dlclose` by itself.
 //! - The kernel is asked through `process_vm_readv` how far a stack is readable. A sandbox that forbids this call gets

@@ -8,7 +8,7 @@ use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use cairn_format::{AbsoluteAddress, WordSize};
-use cairn_unwind::cfi::{Bases, FrameTable, Section};
+use cairn_unwind::cfi::{Bases, CfiErrorKind, FrameTable, Section};
 use cairn_unwind::{AddressRange, Modules};
 
 use crate::arch::{self, Native, Rule};
@@ -104,15 +104,28 @@ pub(crate) fn loaded_as(address: u64) -> Option<LoadedAs> {
     Some(LoadedAs { bias, name })
 }
 
-/// The packed rule at a return address, from its module's tables; `None` when they say nothing.
-pub(crate) fn rule_of(pc: u64) -> Option<Rule> {
+/// The packed rule at a return address, from its module's tables.
+#[inline(never)]
+pub(crate) fn rule_of(pc: u64) -> Rule {
     // The call lies below the address it returns to, and may be the last instruction of its function.
-    rule_at(AbsoluteAddress::new(pc.wrapping_sub(1)))
+    let lookup = AbsoluteAddress::new(pc.wrapping_sub(1));
+    let table = LoadedModules.frame_table(lookup);
+    let Some(table) = &table else {
+        // Where modules cannot be found at all, it is not known that there is none.
+        return if find_object().is_some() { Rule::NO_TABLES } else { Rule::NEEDS_FULL_EVALUATION };
+    };
+    match table.rule::<Native>(lookup) {
+        Ok(found) => found.rule,
+        Err(error) if error.kind == CfiErrorKind::NotCovered => Rule::NO_TABLES,
+        Err(_) => Rule::NEEDS_FULL_EVALUATION,
+    }
 }
 
-/// The packed rule at an address as it is.
+/// The packed rule at an address as it is; `None` when no table says anything.
+#[inline(never)]
 pub(crate) fn rule_at(address: AbsoluteAddress) -> Option<Rule> {
-    Some(LoadedModules.frame_table(address)?.rule::<Native>(address).ok()?.rule)
+    let table = LoadedModules.frame_table(address);
+    Some(table.as_ref()?.rule::<Native>(address).ok()?.rule)
 }
 
 /// The code that a numbered address stands for: `None` when it stands for something else.

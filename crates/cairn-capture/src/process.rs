@@ -14,10 +14,17 @@ pub(crate) struct Process {
     pub(crate) module_state: AtomicU64,
     /// Captures for which there was no room.
     pub(crate) lost: AtomicU32,
+    /// Captures that the hot path could not answer.
+    pub(crate) whole_walks: AtomicU64,
 }
 
-pub(crate) static PROCESS: Process =
-    Process { tree: Tree::new(), pcs: Pcs::new(), module_state: AtomicU64::new(0), lost: AtomicU32::new(0) };
+pub(crate) static PROCESS: Process = Process {
+    tree: Tree::new(),
+    pcs: Pcs::new(),
+    module_state: AtomicU64::new(0),
+    lost: AtomicU32::new(0),
+    whole_walks: AtomicU64::new(0),
+};
 
 const ONE_UNDER_WAY: u64 = 1;
 const ONE_DONE: u64 = 1 << 32;

@@ -192,7 +192,31 @@ fn with_errno_kept(call: impl FnOnce() -> libc::c_long) -> (libc::c_long, i32) {
     (result, error)
 }
 
+/// The main thread's control block, noted while the program is loaded; 0 when another thread loaded this library.
+static MAIN_CONTROL_BLOCK: AtomicU64 = AtomicU64::new(0);
+
+/// The loader calls it, on the thread that loads.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static NOTE_MAIN_THREAD: extern "C" fn() = {
+    extern "C" fn note() {
+        if has_thread_number_of_process() {
+            MAIN_CONTROL_BLOCK.store(arch::thread_control_block(), Ordering::Relaxed);
+        }
+    }
+    note
+};
+
+/// Thread numbers do not tell it: a thread that forks has the number of the new process there, and still its own stack.
+/// Its control block stays where it was.
 fn is_main_thread() -> bool {
+    match MAIN_CONTROL_BLOCK.load(Ordering::Relaxed) {
+        0 => has_thread_number_of_process(),
+        main => arch::thread_control_block() == main,
+    }
+}
+
+fn has_thread_number_of_process() -> bool {
     // SAFETY: both calls only ask.
     unsafe { libc::getpid() == libc::syscall(libc::SYS_gettid) as libc::pid_t }
 }

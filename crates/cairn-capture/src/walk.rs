@@ -57,15 +57,15 @@ impl MemoryReader for OwnMemory {
 
 /// Where a walk starts.
 #[derive(Clone, Copy)]
-pub(crate) enum Start {
+pub(crate) enum Start<'a> {
     /// The registers of an interrupted context.
-    Interrupted(Registers<Native>),
+    Interrupted(&'a Registers<Native>),
     /// The frame that a call returns to, at this stack pointer; the walk starts in the present function and leaves out
     /// the frames below.
     Caller { sp: u64 },
 }
 
-impl Start {
+impl Start<'_> {
     /// No frame that is visited lies below it.
     pub(crate) fn sp(&self) -> u64 {
         match self {
@@ -80,21 +80,25 @@ impl Start {
 /// there is no memory for a new number.
 #[cold]
 #[inline(never)]
-pub(crate) fn walk(start: Start, memory: OwnMemory, numbers: &mut [u32]) -> Option<usize> {
-    let (registers, visible_from) = match start {
-        Start::Interrupted(registers) => (registers, 0),
-        Start::Caller { sp } => (own_registers(), sp),
+pub(crate) fn walk(start: Start<'_>, memory: OwnMemory, numbers: &mut [u32]) -> Option<usize> {
+    let visible_from = match start {
+        Start::Interrupted(_) => 0,
+        Start::Caller { sp } => sp,
     };
     let (last, frames) = numbers.split_last_mut()?;
-    let mut walk = Walk::new(registers, memory, LoadedModules);
+    let mut walk = match start {
+        Start::Interrupted(registers) => Walk::new(*registers, memory, LoadedModules),
+        Start::Caller { .. } => Walk::new(own_registers(), memory, LoadedModules),
+    };
     let mut count = 0;
     let mut is_full = false;
     let mut outermost = None;
-    for frame in walk.by_ref() {
-        if frame.registers.sp() < visible_from && count == 0 {
+    while let Some(frame) = walk.next_frame() {
+        let sp = walk.registers().sp();
+        if sp < visible_from && count == 0 {
             continue;
         }
-        let (pc, kind) = match frame.frame {
+        let (pc, kind) = match frame {
             Frame::ProgramCounter(address) => (address.value(), PcKind::ProgramCounter),
             frame => (frame.address()?.value(), PcKind::ReturnAddress),
         };
@@ -104,7 +108,7 @@ pub(crate) fn walk(start: Start, memory: OwnMemory, numbers: &mut [u32]) -> Opti
         };
         *place = number(pc, kind)?;
         count += 1;
-        outermost = Some((frame.frame, frame.registers.sp()));
+        outermost = Some((frame, sp));
     }
     let reason = match (walk.stop_reason(), outermost) {
         _ if is_full => Some(StopReason::Limit),
@@ -135,7 +139,7 @@ fn reason_of_end(outermost: Frame, sp: u64, memory: OwnMemory) -> StopReason {
 /// The number of an address, which the hot path may meet later as well.
 fn number(pc: u64, kind: PcKind) -> Option<u32> {
     let rule = || match kind {
-        PcKind::ReturnAddress => rule_of(pc).unwrap_or(Rule::NEEDS_FULL_EVALUATION),
+        PcKind::ReturnAddress => rule_of(pc),
         _ => Rule::NEEDS_FULL_EVALUATION,
     };
     if is_unloading(PROCESS.module_state.load(Ordering::Acquire)) {

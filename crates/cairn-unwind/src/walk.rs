@@ -2,7 +2,7 @@
 
 use cairn_format::{AbsoluteAddress, Frame};
 
-use crate::cfi::{CfiErrorKind, FrameTable};
+use crate::cfi::{CfiError, CfiErrorKind, FrameTable, Row};
 use crate::{AddressRange, Machine, MemoryReader, Registers, StopReason};
 
 /// What the walk needs to know of the process: which table covers an address, and what is code.
@@ -158,7 +158,8 @@ impl<M: Machine, Mem: MemoryReader, Mods: Modules> Walk<M, Mem, Mods> {
         let pc = self.registers.pc();
         // The call itself lies below the address it returns to, and may end its function.
         let lookup = if self.is_exact_pc { pc } else { AbsoluteAddress::new(pc.value().wrapping_sub(1)) };
-        let (caller, found_by) = self.step(lookup)?;
+        let mut caller = self.registers;
+        let found_by = self.step(lookup, &mut caller)?;
         let came_through_signal = found_by == FoundBy::SignalFrame;
         // A signal may have interrupted a call through a null pointer.
         if caller.pc().value() == 0 && !came_through_signal {
@@ -182,38 +183,65 @@ impl<M: Machine, Mem: MemoryReader, Mods: Modules> Walk<M, Mem, Mods> {
         caller_sp > sp || (may_be_equal && caller_sp == sp)
     }
 
-    fn step(&self, lookup: AbsoluteAddress) -> Result<(Registers<M>, FoundBy), StopReason> {
-        let mut reason = StopReason::NoUnwindInfo { pc: self.registers.pc() };
-        if let Some(table) = self.modules.frame_table(lookup) {
-            match table.row::<M>(lookup) {
-                Ok(row) => {
-                    let caller = row.step(&self.registers, &self.memory)?;
-                    let found_by = if row.is_signal_frame() { FoundBy::SignalFrame } else { FoundBy::Cfi };
-                    return Ok((caller, found_by));
-                }
-                Err(error) if error.kind == CfiErrorKind::NotCovered => {}
-                Err(_) => reason = StopReason::BadUnwindInfo { pc: self.registers.pc() },
-            }
+    /// Fills `caller`, which starts as a copy of the present registers.
+    fn step(&self, lookup: AbsoluteAddress, caller: &mut Registers<M>) -> Result<FoundBy, StopReason> {
+        match self.step_by_tables(lookup, caller)? {
+            Ok(found_by) => Ok(found_by),
+            Err(reason) => self.step_without_tables(lookup, reason, caller),
         }
-        self.step_without_tables(lookup, reason)
+    }
+
+    /// By the tables, if they cover the code; the inner error is the reason that holds if nothing else helps.
+    ///
+    /// A function of its own, and so are its two parts: a handler's stack is short, and what one needs the others do not.
+    #[inline(never)]
+    fn step_by_tables(
+        &self,
+        lookup: AbsoluteAddress,
+        caller: &mut Registers<M>,
+    ) -> Result<Result<FoundBy, StopReason>, StopReason> {
+        let pc = self.registers.pc();
+        let mut row = Row::empty();
+        match self.fill_row(lookup, &mut row) {
+            Some(Ok(())) => {}
+            Some(Err(error)) if error.kind != CfiErrorKind::NotCovered => {
+                return Ok(Err(StopReason::BadUnwindInfo { pc }));
+            }
+            _ => return Ok(Err(StopReason::NoUnwindInfo { pc })),
+        }
+        row.step_into(&self.registers, &self.memory, caller)?;
+        Ok(Ok(if row.is_signal_frame() { FoundBy::SignalFrame } else { FoundBy::Cfi }))
+    }
+
+    #[inline(never)]
+    fn fill_row<'a>(&'a self, lookup: AbsoluteAddress, row: &mut Row<'a, M>) -> Option<Result<(), CfiError>> {
+        let table = self.modules.frame_table(lookup);
+        Some(table.as_ref()?.fill_row(lookup, row))
     }
 
     #[cold]
+    #[inline(never)]
     fn step_without_tables(
         &self,
         lookup: AbsoluteAddress,
         reason: StopReason,
-    ) -> Result<(Registers<M>, FoundBy), StopReason> {
+        caller: &mut Registers<M>,
+    ) -> Result<FoundBy, StopReason> {
         if let Some(interrupted) = M::step_from_signal_frame(&self.registers, &self.memory) {
-            return Ok((interrupted, FoundBy::SignalFrame));
+            *caller = interrupted;
+            return Ok(FoundBy::SignalFrame);
         }
         let mut is_executable = |address| self.modules.is_executable(address);
         if self.is_exact_pc && !self.modules.is_executable(lookup) {
             let step = M::step_from_bad_pc(&self.registers, &self.memory, &mut is_executable);
-            return step.map(|caller| (caller, FoundBy::BadCall)).map_err(|_| reason);
+            *caller = step.map_err(|_| reason)?;
+            return Ok(FoundBy::BadCall);
         }
         match M::step_by_frame_pointer(&self.registers, &self.memory, self.stack, &mut is_executable) {
-            Ok(caller) => Ok((caller, FoundBy::FramePointer)),
+            Ok(found) => {
+                *caller = found;
+                Ok(FoundBy::FramePointer)
+            }
             Err(StopReason::EndOfStack) => Err(StopReason::EndOfStack),
             // A frame pointer that leads nowhere only means that this code keeps none.
             Err(_) => Err(reason),
@@ -225,6 +253,21 @@ impl<M: Machine, Mem: MemoryReader, Mods: Modules> Iterator for Walk<M, Mem, Mod
     type Item = WalkFrame<M>;
 
     fn next(&mut self) -> Option<WalkFrame<M>> {
+        let frame = self.next_frame()?;
+        Some(WalkFrame { frame, registers: self.registers, found_by: self.found_by })
+    }
+}
+
+impl<M: Machine, Mem: MemoryReader, Mods: Modules> Walk<M, Mem, Mods> {
+    /// The registers in the frame that came last; at first those that the walk starts from.
+    #[must_use]
+    pub fn registers(&self) -> &Registers<M> {
+        &self.registers
+    }
+
+    /// As [`next`](Iterator::next), without the registers, which [`registers`](Self::registers) lends: for those who walk in
+    /// a signal handler and count the bytes of its stack.
+    pub fn next_frame(&mut self) -> Option<Frame> {
         if self.stop.is_some() {
             return None;
         }
@@ -241,7 +284,6 @@ impl<M: Machine, Mem: MemoryReader, Mods: Modules> Iterator for Walk<M, Mem, Mod
         }
         self.yielded += 1;
         let pc = self.registers.pc();
-        let frame = if self.is_exact_pc { Frame::ProgramCounter(pc) } else { Frame::ReturnAddress(pc) };
-        Some(WalkFrame { frame, registers: self.registers, found_by: self.found_by })
+        Some(if self.is_exact_pc { Frame::ProgramCounter(pc) } else { Frame::ReturnAddress(pc) })
     }
 }

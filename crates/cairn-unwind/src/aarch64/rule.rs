@@ -69,6 +69,8 @@ impl Rule {
     pub const END_OF_STACK: Self = Self(SPECIAL);
     /// The row does not fit: evaluate it in full.
     pub const NEEDS_FULL_EVALUATION: Self = Self(SPECIAL | 1 << CFA_SHIFT);
+    /// No table covers the code. No table says so: it stands for an address where there is none.
+    pub const NO_TABLES: Self = Self(SPECIAL | 2 << CFA_SHIFT);
 
     /// The packed bits, below `1 << 29` and never zero.
     #[must_use]

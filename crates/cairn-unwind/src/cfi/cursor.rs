@@ -11,6 +11,9 @@ pub(super) struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
+    /// Over nothing.
+    pub(super) const EMPTY: Self = Self { rest: &[], end: 0 };
+
     /// A cursor over `section[start..end]`.
     #[inline]
     pub(super) fn new(section: &'a [u8], start: usize, end: usize) -> Result<Self, CfiError> {

@@ -1,6 +1,6 @@
 //! CIE and FDE: the records of the table.
 
-use cairn_format::AbsoluteAddress;
+use cairn_format::{AbsoluteAddress, WordSize};
 
 use super::cursor::Cursor;
 use super::pointer::{self, PointerContext};
@@ -75,55 +75,64 @@ fn start_entry<'a>(cursor: &mut Cursor<'a>, flavor: Flavor) -> Result<Option<Ent
 }
 
 impl<'a> Cie<'a> {
+    fn empty() -> Self {
+        Self {
+            code_alignment: 0,
+            data_alignment: 0,
+            return_address_register: 0,
+            pointer_encoding: 0,
+            segment_bytes: 0,
+            has_augmentation_data: false,
+            is_signal_frame: false,
+            address_bytes: 0,
+            program: Cursor::EMPTY,
+        }
+    }
+
     /// Reads the CIE at `offset`.
-    #[inline]
     pub(super) fn parse(
         context: &PointerContext<'a>,
         flavor: Flavor,
         offset: usize,
     ) -> Result<Self, CfiError> {
+        let mut cie = Self::empty();
+        cie.fill(context, flavor, offset)?;
+        Ok(cie)
+    }
+
+    /// Becomes the CIE at `offset`.
+    #[inline(never)]
+    fn fill(&mut self, context: &PointerContext<'a>, flavor: Flavor, offset: usize) -> Result<(), CfiError> {
         let section = context.section.bytes;
         let mut cursor = Cursor::new(section, offset, section.len())?;
         match start_entry(&mut cursor, flavor)? {
-            Some(EntryStart { body, cie_offset: None }) => Self::parse_body(context, body),
+            Some(EntryStart { body, cie_offset: None }) => self.fill_from_body(context, body),
             _ => Err(CfiError { offset, kind: CfiErrorKind::NoCie }),
         }
     }
 
     #[inline]
-    fn parse_body(context: &PointerContext<'a>, mut body: Cursor<'a>) -> Result<Self, CfiError> {
+    fn fill_from_body(&mut self, context: &PointerContext<'a>, mut body: Cursor<'a>) -> Result<(), CfiError> {
         let version = body.byte()?;
         if !matches!(version, 1 | 3 | 4) {
             return Err(body.error(CfiErrorKind::UnknownVersion));
         }
         let augmentation = take_string(&mut body)?;
-        let (mut address_bytes, mut segment_bytes) = (context.word_size.bytes() as u8, 0);
+        (self.address_bytes, self.segment_bytes) = (context.word_size.bytes() as u8, 0);
         let is_ancient = augmentation.rest() == b"eh";
         if is_ancient {
             // Compilers of the last century: a pointer to exception tables follows.
-            body.take(u64::from(address_bytes))?;
+            body.take(u64::from(self.address_bytes))?;
         }
         if version == 4 {
-            [address_bytes, segment_bytes] = body.array::<2>()?;
+            [self.address_bytes, self.segment_bytes] = body.array::<2>()?;
         }
-        let code_alignment = body.uleb()?;
-        let data_alignment = body.sleb()?;
+        self.code_alignment = body.uleb()?;
+        self.data_alignment = body.sleb()?;
         let register = if version == 1 { u64::from(body.byte()?) } else { body.uleb()? };
-        let mut cie = Self {
-            code_alignment,
-            data_alignment,
-            return_address_register: u16::try_from(register).unwrap_or(u16::MAX),
-            pointer_encoding: 0,
-            segment_bytes,
-            has_augmentation_data: false,
-            is_signal_frame: false,
-            address_bytes,
-            program: body,
-        };
-        if !is_ancient {
-            cie.parse_augmentation(context, augmentation, body)?;
-        }
-        Ok(cie)
+        self.return_address_register = u16::try_from(register).unwrap_or(u16::MAX);
+        self.program = body;
+        if is_ancient { Ok(()) } else { self.parse_augmentation(context, augmentation, body) }
     }
 
     /// Reads what the letters of the augmentation string announce.
@@ -191,21 +200,41 @@ fn take_string<'a>(cursor: &mut Cursor<'a>) -> Result<Cursor<'a>, CfiError> {
     Ok(string)
 }
 
-/// Reads the FDE at `offset` and its CIE.
-#[inline]
-pub(super) fn parse_fde<'a>(
-    context: &PointerContext<'a>,
-    flavor: Flavor,
-    offset: usize,
-) -> Result<(FrameEntry<'a>, Cie<'a>), CfiError> {
-    let section = context.section.bytes;
-    let mut cursor = Cursor::new(section, offset, section.len())?;
-    match start_entry(&mut cursor, flavor)? {
-        Some(EntryStart { body, cie_offset: Some(cie_offset) }) => {
-            let cie = Cie::parse(context, flavor, cie_offset)?;
-            Ok((parse_fde_body(context, &cie, cie_offset, offset, body)?, cie))
+/// An FDE and its CIE. It is filled in place, because what returns it by value has it twice on a stack that is short.
+pub(super) struct Found<'a> {
+    pub(super) entry: FrameEntry<'a>,
+    pub(super) cie: Cie<'a>,
+}
+
+impl<'a> Found<'a> {
+    #[inline]
+    pub(super) fn empty() -> Self {
+        let nowhere = AbsoluteAddress::new(0);
+        let range = AddressRange::new(nowhere, nowhere);
+        Self {
+            entry: FrameEntry { offset: 0, range, cie_offset: 0, program: Cursor::EMPTY },
+            cie: Cie::empty(),
         }
-        _ => Err(CfiError { offset, kind: CfiErrorKind::NoCie }),
+    }
+
+    /// Becomes the FDE at `offset` and its CIE.
+    #[inline]
+    pub(super) fn fill(
+        &mut self,
+        context: &PointerContext<'a>,
+        flavor: Flavor,
+        offset: usize,
+    ) -> Result<(), CfiError> {
+        let section = context.section.bytes;
+        let mut cursor = Cursor::new(section, offset, section.len())?;
+        match start_entry(&mut cursor, flavor)? {
+            Some(EntryStart { body, cie_offset: Some(cie_offset) }) => {
+                self.cie.fill(context, flavor, cie_offset)?;
+                self.entry = parse_fde_body(context, &self.cie, cie_offset, offset, body)?;
+                Ok(())
+            }
+            _ => Err(CfiError { offset, kind: CfiErrorKind::NoCie }),
+        }
     }
 }
 
@@ -215,16 +244,41 @@ fn parse_fde_body<'a>(
     cie: &Cie<'a>,
     cie_offset: usize,
     offset: usize,
+    body: Cursor<'a>,
+) -> Result<FrameEntry<'a>, CfiError> {
+    if cie.address_bytes == context.word_size.bytes() as u8 {
+        parse_fde_fields(context, cie, cie_offset, offset, body)
+    } else {
+        parse_fde_of_other_width(context, cie, cie_offset, offset, body)
+    }
+}
+
+/// Where the CIE says that addresses have another width than the module's.
+#[cold]
+#[inline(never)]
+fn parse_fde_of_other_width<'a>(
+    context: &PointerContext<'a>,
+    cie: &Cie<'a>,
+    cie_offset: usize,
+    offset: usize,
+    body: Cursor<'a>,
+) -> Result<FrameEntry<'a>, CfiError> {
+    let unknown = CfiError { offset, kind: CfiErrorKind::UnknownPointerEncoding };
+    let word_size = WordSize::from_bits(u32::from(cie.address_bytes) * 8).ok_or(unknown)?;
+    let context = PointerContext { word_size, ..*context };
+    parse_fde_fields(&context, cie, cie_offset, offset, body)
+}
+
+#[inline]
+fn parse_fde_fields<'a>(
+    context: &PointerContext<'a>,
+    cie: &Cie<'a>,
+    cie_offset: usize,
+    offset: usize,
     mut body: Cursor<'a>,
 ) -> Result<FrameEntry<'a>, CfiError> {
-    let mut context = *context;
-    if cie.address_bytes != context.word_size.bytes() as u8 {
-        let bits = u32::from(cie.address_bytes) * 8;
-        let unknown = CfiError { offset, kind: CfiErrorKind::UnknownPointerEncoding };
-        context.word_size = cairn_format::WordSize::from_bits(bits).ok_or(unknown)?;
-    }
     body.take(u64::from(cie.segment_bytes))?;
-    let start = pointer::read_pointer(&mut body, cie.pointer_encoding, &context, None)?;
+    let start = pointer::read_pointer(&mut body, cie.pointer_encoding, context, None)?;
     let length = pointer::read_form(&mut body, cie.pointer_encoding, context.word_size)?;
     // A range that wraps around covers nothing that a program could run; cut it at the end of the address space.
     let end = start.saturating_add(length);

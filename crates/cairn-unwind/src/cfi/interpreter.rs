@@ -30,8 +30,16 @@ pub(super) trait State: Copy {
     fn cfa(&self) -> CfaRule;
     fn set_cfa(&mut self, rule: CfaRule);
     fn set(&mut self, register: u64, rule: RegisterRule);
-    /// Puts a register back to what the CIE's program said.
-    fn restore(&mut self, register: u64, initial: &Self);
+    /// Notes that a register is back at what the CIE's program said. What that was is looked up afterwards, if the row
+    /// still needs it then ([`Self::take_restored`]): a second state, kept in case, would be 150 bytes of the signal
+    /// handler's stack.
+    fn restore(&mut self, register: u64);
+    /// True when registers were put back.
+    fn has_restored(&self) -> bool;
+    /// A state before any program.
+    fn fresh(&self) -> Self;
+    /// Takes the registers that were put back from what the CIE's program made of a fresh state.
+    fn take_restored(&mut self, initial: &Self);
     /// Becomes what the CIE program that nearly all modules share makes of it; false when `program` is another one.
     fn set_usual(&mut self, program: &[u8], data_alignment: i64) -> bool;
     /// True when the machine knows signed return addresses.
@@ -55,7 +63,20 @@ impl State for Ignored {
     fn set(&mut self, _: u64, _: RegisterRule) {}
 
     #[inline]
-    fn restore(&mut self, _: u64, _: &Self) {}
+    fn restore(&mut self, _: u64) {}
+
+    #[inline]
+    fn has_restored(&self) -> bool {
+        false
+    }
+
+    #[inline]
+    fn fresh(&self) -> Self {
+        Self
+    }
+
+    #[inline]
+    fn take_restored(&mut self, _: &Self) {}
 
     #[inline]
     fn set_usual(&mut self, _: &[u8], _: i64) -> bool {
@@ -122,18 +143,17 @@ enum Halt {
     Restore,
 }
 
-/// Runs `program` until the wanted row is complete. `initial` is the state after the CIE's program.
+/// Runs `program` until the wanted row is complete.
 #[inline]
 pub(super) fn run<'a, S: State>(
     cie: &Cie<'a>,
     mut program: Cursor<'a>,
     position: &mut Position,
     state: &mut S,
-    initial: Option<&S>,
 ) -> Result<(), CfiError> {
     let mut depth = 0;
     loop {
-        match execute(cie, &mut program, position, state, initial)? {
+        match execute(cie, &mut program, position, state)? {
             Halt::RowFound | Halt::End => return Ok(()),
             Halt::Restore => return Err(program.error(CfiErrorKind::RestoreWithoutRemember)),
             Halt::Remember => {}
@@ -159,7 +179,7 @@ fn look_ahead<'a>(
 ) -> Result<Option<(Cursor<'a>, Position)>, CfiError> {
     let mut nested = 0_u32;
     loop {
-        match execute(cie, &mut program, &mut position, &mut Ignored, None)? {
+        match execute(cie, &mut program, &mut position, &mut Ignored)? {
             Halt::RowFound | Halt::End => return Ok(None),
             Halt::Remember => nested += 1,
             Halt::Restore if nested == 0 => return Ok(Some((program, position))),
@@ -175,7 +195,6 @@ fn execute<'a, S: State>(
     program: &mut Cursor<'a>,
     position: &mut Position,
     state: &mut S,
-    initial: Option<&S>,
 ) -> Result<Halt, CfiError> {
     while let Some(opcode) = program.next_byte() {
         let operand = opcode & 0x3f;
@@ -201,7 +220,7 @@ fn execute<'a, S: State>(
             0x0b => return Ok(Halt::Restore),
             // restore
             0xc0..=0xff => {
-                restore(state, u64::from(operand), initial);
+                state.restore(u64::from(operand));
                 false
             }
             // def_cfa
@@ -213,7 +232,7 @@ fn execute<'a, S: State>(
             0x00 => false, // nop
             0x01 => position.reaches(set_location(program, cie)?),
             _ => {
-                execute_rare(opcode, cie, program, state, initial)?;
+                execute_rare(opcode, cie, program, state)?;
                 false
             }
         };
@@ -230,7 +249,6 @@ fn execute_rare<S: State>(
     cie: &Cie<'_>,
     program: &mut Cursor<'_>,
     state: &mut S,
-    initial: Option<&S>,
 ) -> Result<(), CfiError> {
     let rule = match opcode {
         // def_cfa_register
@@ -247,7 +265,7 @@ fn execute_rare<S: State>(
             let register = cfa_register(program, state)?;
             CfaRule::Register { register, offset: factored_signed(program, cie)? }
         }
-        _ => return set_register(opcode, cie, program, state, initial),
+        _ => return set_register(opcode, cie, program, state),
     };
     state.set_cfa(rule);
     Ok(())
@@ -268,7 +286,6 @@ fn set_register<S: State>(
     cie: &Cie<'_>,
     program: &mut Cursor<'_>,
     state: &mut S,
-    initial: Option<&S>,
 ) -> Result<(), CfiError> {
     // args_size: how many bytes of arguments are pushed. Only exception landing pads need it.
     if opcode == 0x2e {
@@ -285,7 +302,7 @@ fn set_register<S: State>(
     let rule = match opcode {
         0x05 => RegisterRule::Offset(factored(program, cie)?), // offset_extended
         0x06 => {
-            restore(state, number, initial); // restore_extended
+            state.restore(number); // restore_extended
             return Ok(());
         }
         0x07 => RegisterRule::Undefined,
@@ -304,15 +321,6 @@ fn set_register<S: State>(
     };
     state.set(number, rule);
     Ok(())
-}
-
-#[inline]
-fn restore<S: State>(state: &mut S, register: u64, initial: Option<&S>) {
-    match initial {
-        Some(initial) => state.restore(register, initial),
-        // In the CIE's own program there is nothing to go back to.
-        None => state.set(register, RegisterRule::Unspecified),
-    }
 }
 
 /// The operand of `set_loc`: an address, encoded as the FDE's own. Not seen from today's compilers.

@@ -77,11 +77,13 @@ impl ExpressionRef {
 pub(super) struct RowState<M: Machine> {
     cfa: CfaRule,
     rules: M::Slots<RegisterRule>,
+    /// Bit `n` is set when register `n` was put back to what the CIE's program said. No machine here tracks more than 64.
+    restored: u64,
 }
 
 impl<M: Machine> RowState<M> {
     pub(super) fn new() -> Self {
-        Self { cfa: CfaRule::Undefined, rules: M::slots(RegisterRule::Unspecified) }
+        Self { cfa: CfaRule::Undefined, rules: M::slots(RegisterRule::Unspecified), restored: 0 }
     }
 }
 
@@ -99,12 +101,32 @@ impl<M: Machine> State for RowState<M> {
             usize::try_from(register).ok().and_then(|index| self.rules.as_mut().get_mut(index))
         {
             *slot = rule;
+            self.restored &= !(1 << register);
         }
     }
 
-    fn restore(&mut self, register: u64, initial: &Self) {
-        let initial = usize::try_from(register).ok().and_then(|index| initial.rules.as_ref().get(index));
-        self.set(register, initial.copied().unwrap_or(RegisterRule::Unspecified));
+    fn restore(&mut self, register: u64) {
+        if register < self.rules.as_ref().len() as u64 {
+            self.restored |= 1 << register;
+        }
+    }
+
+    fn has_restored(&self) -> bool {
+        self.restored != 0
+    }
+
+    fn fresh(&self) -> Self {
+        Self::new()
+    }
+
+    fn take_restored(&mut self, initial: &Self) {
+        let pairs = self.rules.as_mut().iter_mut().zip(initial.rules.as_ref());
+        for (register, (rule, initial)) in pairs.enumerate() {
+            if self.restored >> register & 1 != 0 {
+                *rule = *initial;
+            }
+        }
+        self.restored = 0;
     }
 
     fn set_usual(&mut self, program: &[u8], data_alignment: i64) -> bool {
@@ -141,21 +163,37 @@ pub struct Row<'a, M: Machine> {
 }
 
 impl<'a, M: Machine> Row<'a, M> {
-    pub(super) fn new(
+    /// A row that says nothing yet.
+    pub(crate) fn empty() -> Self {
+        let nowhere = AbsoluteAddress::new(0);
+        Self {
+            section: Section::new(&[], nowhere),
+            word_size: WordSize::Bits64,
+            state: RowState::new(),
+            return_address_register: M::PROGRAM_COUNTER,
+            is_signal_frame: false,
+            range: AddressRange::new(nowhere, nowhere),
+        }
+    }
+
+    /// What the programs fill.
+    pub(super) fn state_mut(&mut self) -> &mut RowState<M> {
+        &mut self.state
+    }
+
+    /// Adds what holds for all rows of an entry, and where this one holds.
+    pub(super) fn complete(
+        &mut self,
         section: Section<'a>,
         word_size: WordSize,
         cie: &Cie<'_>,
-        state: RowState<M>,
         range: AddressRange,
-    ) -> Self {
-        Self {
-            section,
-            word_size,
-            state,
-            return_address_register: cie.return_address_register,
-            is_signal_frame: cie.is_signal_frame,
-            range,
-        }
+    ) {
+        self.section = section;
+        self.word_size = word_size;
+        self.return_address_register = cie.return_address_register;
+        self.is_signal_frame = cie.is_signal_frame;
+        self.range = range;
     }
 
     /// The addresses for which the row holds.
@@ -204,13 +242,24 @@ impl<'a, M: Machine> Row<'a, M> {
         registers: &Registers<M>,
         memory: &Mem,
     ) -> Result<Registers<M>, StopReason> {
+        let mut caller = *registers;
+        self.step_into(registers, memory, &mut caller)?;
+        Ok(caller)
+    }
+
+    /// As [`step`](Self::step), into `caller`, which is a copy of `registers`.
+    pub(crate) fn step_into<Mem: MemoryReader>(
+        &self,
+        registers: &Registers<M>,
+        memory: &Mem,
+        caller: &mut Registers<M>,
+    ) -> Result<(), StopReason> {
         if self.register(self.return_address_register) == RegisterRule::Undefined {
             return Err(StopReason::EndOfStack);
         }
         let environment = Environment { registers, memory, word_size: self.word_size };
         let cfa = self.cfa_value(&environment)?;
         let return_address = self.return_address(cfa, &environment)?;
-        let mut caller = *registers;
         for number in 0..self.state.rules.as_ref().len() as u16 {
             match self.caller_value(number, cfa, &environment) {
                 Ok(value) => caller.set(number, value),
@@ -218,7 +267,7 @@ impl<'a, M: Machine> Row<'a, M> {
             }
         }
         caller.set(M::PROGRAM_COUNTER, return_address & registers.address_mask());
-        Ok(caller)
+        Ok(())
     }
 
     /// The canonical frame address, given the registers of the frame.
@@ -294,8 +343,14 @@ pub(super) struct CoreState<M> {
     return_address: RegisterRule,
     stack_pointer: RegisterRule,
     return_address_register: u16,
+    /// Which of the three registers, in the order above, were put back to what the CIE's program said: a bit for each.
+    restored: u8,
     machine: PhantomData<M>,
 }
+
+const RESTORED_FRAME_POINTER: u8 = 1;
+const RESTORED_RETURN_ADDRESS: u8 = 2;
+const RESTORED_STACK_POINTER: u8 = 4;
 
 impl<M: Machine> CoreState<M> {
     #[inline]
@@ -306,6 +361,7 @@ impl<M: Machine> CoreState<M> {
             return_address: RegisterRule::Unspecified,
             stack_pointer: RegisterRule::Unspecified,
             return_address_register,
+            restored: 0,
             machine: PhantomData,
         }
     }
@@ -326,22 +382,48 @@ impl<M: Machine> State for CoreState<M> {
     fn set(&mut self, register: u64, rule: RegisterRule) {
         if register == u64::from(M::FRAME_POINTER) {
             self.frame_pointer = rule;
+            self.restored &= !RESTORED_FRAME_POINTER;
         } else if register == u64::from(self.return_address_register) {
             self.return_address = rule;
+            self.restored &= !RESTORED_RETURN_ADDRESS;
         } else if register == u64::from(M::STACK_POINTER) {
             self.stack_pointer = rule;
+            self.restored &= !RESTORED_STACK_POINTER;
         }
     }
 
     #[inline]
-    fn restore(&mut self, register: u64, initial: &Self) {
+    fn restore(&mut self, register: u64) {
         if register == u64::from(M::FRAME_POINTER) {
-            self.frame_pointer = initial.frame_pointer;
+            self.restored |= RESTORED_FRAME_POINTER;
         } else if register == u64::from(self.return_address_register) {
-            self.return_address = initial.return_address;
+            self.restored |= RESTORED_RETURN_ADDRESS;
         } else if register == u64::from(M::STACK_POINTER) {
+            self.restored |= RESTORED_STACK_POINTER;
+        }
+    }
+
+    #[inline]
+    fn has_restored(&self) -> bool {
+        self.restored != 0
+    }
+
+    #[inline]
+    fn fresh(&self) -> Self {
+        Self::new(self.return_address_register)
+    }
+
+    fn take_restored(&mut self, initial: &Self) {
+        if self.restored & RESTORED_FRAME_POINTER != 0 {
+            self.frame_pointer = initial.frame_pointer;
+        }
+        if self.restored & RESTORED_RETURN_ADDRESS != 0 {
+            self.return_address = initial.return_address;
+        }
+        if self.restored & RESTORED_STACK_POINTER != 0 {
             self.stack_pointer = initial.stack_pointer;
         }
+        self.restored = 0;
     }
 
     #[inline]

@@ -3,10 +3,10 @@
 use cairn_format::{AbsoluteAddress, WordSize};
 
 use super::cursor::Cursor;
-use super::entry::{self, Cie, FrameEntries, FrameEntry};
+use super::entry::{Cie, Found, FrameEntries, FrameEntry};
 use super::interpreter::{self, Position};
 use super::pointer::{self, PointerContext};
-use super::row::{CoreRow, CoreState, Row, RowState};
+use super::row::{CoreRow, CoreState, Row};
 use super::{CfiError, CfiErrorKind};
 use crate::{AddressRange, Machine};
 
@@ -175,7 +175,9 @@ impl<'a> FrameTable<'a> {
     ///
     /// [`CfiErrorKind::NotCovered`] when there is none; the others when the table is malformed.
     pub fn find(&self, address: AbsoluteAddress) -> Result<FrameEntry<'a>, CfiError> {
-        self.find_with_cie(address).map(|(entry, _)| entry)
+        let mut found = Found::empty();
+        self.find_into(address, &mut found)?;
+        Ok(found.entry)
     }
 
     /// What the table says of every register at `address`. For a return address, ask for the address one below: the call
@@ -185,9 +187,33 @@ impl<'a> FrameTable<'a> {
     ///
     /// [`CfiErrorKind::NotCovered`] when no entry covers the address; the others when the table is malformed.
     pub fn row<M: Machine>(&self, address: AbsoluteAddress) -> Result<Row<'a, M>, CfiError> {
-        let (entry, cie) = self.find_with_cie(address)?;
-        let (state, position) = evaluate(&cie, &entry, address, RowState::<M>::new())?;
-        Ok(Row::new(self.frames, self.word_size, &cie, state, position.range()))
+        let mut row = Row::empty();
+        self.fill_row(address, &mut row)?;
+        Ok(row)
+    }
+
+    /// As [`row`](Self::row), into `row`, which is empty: a signal handler has no stack for copies.
+    pub(crate) fn fill_row<M: Machine>(
+        &self,
+        address: AbsoluteAddress,
+        row: &mut Row<'a, M>,
+    ) -> Result<(), CfiError> {
+        let mut found = Found::empty();
+        self.find_into(address, &mut found)?;
+        self.fill_row_in(&found, address, row)
+    }
+
+    #[inline(never)]
+    fn fill_row_in<M: Machine>(
+        &self,
+        found: &Found<'a>,
+        address: AbsoluteAddress,
+        row: &mut Row<'a, M>,
+    ) -> Result<(), CfiError> {
+        let Found { entry, cie } = found;
+        let position = evaluate(cie, entry, address, row.state_mut())?;
+        row.complete(self.frames, self.word_size, cie, position.range());
+        Ok(())
     }
 
     /// The packed rule at `address`, evaluated in one pass. For a return address, ask for the address one below.
@@ -198,9 +224,20 @@ impl<'a> FrameTable<'a> {
     /// does not fit a rule is no error: the rule says so.
     #[inline]
     pub fn rule<M: Machine>(&self, address: AbsoluteAddress) -> Result<RuleAt<M::Rule>, CfiError> {
-        let (entry, cie) = self.find_with_cie(address)?;
-        let state = CoreState::<M>::new(cie.return_address_register);
-        let (state, position) = evaluate(&cie, &entry, address, state)?;
+        let mut found = Found::empty();
+        self.find_into(address, &mut found)?;
+        self.rule_in::<M>(&found, address)
+    }
+
+    #[inline(never)]
+    fn rule_in<M: Machine>(
+        &self,
+        found: &Found<'a>,
+        address: AbsoluteAddress,
+    ) -> Result<RuleAt<M::Rule>, CfiError> {
+        let Found { entry, cie } = found;
+        let mut state = CoreState::<M>::new(cie.return_address_register);
+        let position = evaluate(cie, entry, address, &mut state)?;
         let mut row = CoreRow::new(&state, self.frames.bytes, cie.is_signal_frame, address);
         if self.word_size != WordSize::Bits64 {
             // Packed rules load 8 bytes.
@@ -225,18 +262,20 @@ impl<'a> FrameTable<'a> {
         let mut address = entry.range.start;
         while entry.range.contains(address) {
             let cie = Cie::parse(&self.context(), self.flavor, entry.cie_offset)?;
-            let (state, position) = evaluate(&cie, entry, address, RowState::<M>::new())?;
-            visit(&Row::new(self.frames, self.word_size, &cie, state, position.range()));
+            let mut row = Row::empty();
+            let position = evaluate(&cie, entry, address, row.state_mut())?;
+            row.complete(self.frames, self.word_size, &cie, position.range());
+            visit(&row);
             // A row never ends before the address asked for, so this advances.
             address = position.range().end;
         }
         Ok(())
     }
 
-    #[inline]
-    fn find_with_cie(&self, address: AbsoluteAddress) -> Result<(FrameEntry<'a>, Cie<'a>), CfiError> {
+    /// Becomes the FDE that covers `address`. What that needs of the stack is given back before the programs run.
+    #[inline(never)]
+    fn find_into(&self, address: AbsoluteAddress, found: &mut Found<'a>) -> Result<(), CfiError> {
         let not_covered = CfiError { offset: 0, kind: CfiErrorKind::NotCovered };
-        let context = self.context();
         let offset = match self.search {
             Search::Sorted { table, header_address } => {
                 let fde_address = search_sorted(table, header_address, address.value()).ok_or(not_covered)?;
@@ -248,19 +287,23 @@ impl<'a> FrameTable<'a> {
                 let before = after.checked_sub(1).and_then(|last| index.get(last));
                 before.ok_or(not_covered)?.entry_offset
             }
-            Search::Linear => {
-                for entry in self.entries() {
-                    let entry = entry?;
-                    if entry.range.contains(address) {
-                        let cie = Cie::parse(&context, self.flavor, entry.cie_offset)?;
-                        return Ok((entry, cie));
-                    }
-                }
-                return Err(not_covered);
-            }
+            Search::Linear => self.search_linear(address)?.ok_or(not_covered)?,
         };
-        let (entry, cie) = entry::parse_fde(&context, self.flavor, offset)?;
-        if entry.range.contains(address) { Ok((entry, cie)) } else { Err(CfiError { offset, ..not_covered }) }
+        found.fill(&self.context(), self.flavor, offset)?;
+        if found.entry.range.contains(address) { Ok(()) } else { Err(CfiError { offset, ..not_covered }) }
+    }
+
+    /// Looks at one FDE after the other: the offset of the first that covers the address.
+    #[cold]
+    #[inline(never)]
+    fn search_linear(&self, address: AbsoluteAddress) -> Result<Option<usize>, CfiError> {
+        for entry in self.entries() {
+            let entry = entry?;
+            if entry.range.contains(address) {
+                return Ok(Some(entry.offset));
+            }
+        }
+        Ok(None)
     }
 
     /// Binary search in a header table of unusual encoding: the offset of the FDE.
@@ -297,17 +340,37 @@ fn evaluate<S: interpreter::State>(
     cie: &Cie<'_>,
     entry: &FrameEntry<'_>,
     address: AbsoluteAddress,
-    mut state: S,
-) -> Result<(S, Position), CfiError> {
-    // The CIE's program has no locations: every row starts with all of it.
-    if !state.set_usual(cie.program.rest(), cie.data_alignment) {
-        let mut everywhere = Position::everywhere();
-        interpreter::run(cie, cie.program, &mut everywhere, &mut state, None)?;
-    }
-    let initial = state;
+    state: &mut S,
+) -> Result<Position, CfiError> {
+    evaluate_common(cie, state)?;
     let mut position = Position::new(entry.range, address);
-    interpreter::run(cie, entry.program, &mut position, &mut state, Some(&initial))?;
-    Ok((state, position))
+    interpreter::run(cie, entry.program, &mut position, state)?;
+    if state.has_restored() {
+        restore(cie, state)?;
+    }
+    Ok(position)
+}
+
+/// Runs the CIE's program. It has no locations: every row starts with all of it.
+#[inline]
+fn evaluate_common<S: interpreter::State>(cie: &Cie<'_>, state: &mut S) -> Result<(), CfiError> {
+    if state.set_usual(cie.program.rest(), cie.data_alignment) {
+        return Ok(());
+    }
+    interpreter::run(cie, cie.program, &mut Position::everywhere(), state)?;
+    if state.has_restored() {
+        // There is nothing yet to go back to.
+        state.take_restored(&state.fresh());
+    }
+    Ok(())
+}
+
+#[inline(never)]
+fn restore<S: interpreter::State>(cie: &Cie<'_>, state: &mut S) -> Result<(), CfiError> {
+    let mut initial = state.fresh();
+    evaluate_common(cie, &mut initial)?;
+    state.take_restored(&initial);
+    Ok(())
 }
 
 /// The address of the FDE whose function starts last before `address`.

@@ -73,6 +73,8 @@ pub enum RuleKind {
     EndOfStack,
     /// The row does not fit: evaluate it in full.
     NeedsFullEvaluation,
+    /// No table covers the code: try the frame pointer.
+    NoTables,
 }
 
 const KIND_BITS: u32 = 2;
@@ -89,6 +91,7 @@ const SPECIAL: u32 = 3;
 const END_OF_STACK: u32 = 0;
 const NEEDS_FULL_EVALUATION: u32 = 1;
 const SIGNAL_FRAME: u32 = 2;
+const NO_TABLES: u32 = 3;
 
 /// Where Linux keeps the interrupted registers, counted from the stack pointer in the signal trampoline: a
 /// `struct ucontext`, whose `gregs` start at 40.
@@ -107,6 +110,8 @@ impl Rule {
     pub const NEEDS_FULL_EVALUATION: Self = Self::special(NEEDS_FULL_EVALUATION);
     /// The frame that Linux delivers a signal through.
     pub const SIGNAL_FRAME: Self = Self::special(SIGNAL_FRAME);
+    /// No table covers the code. No table says so: it stands for an address where there is none.
+    pub const NO_TABLES: Self = Self::special(NO_TABLES);
 
     const fn special(code: u32) -> Self {
         Self(SPECIAL | code << KIND_BITS)
@@ -167,6 +172,7 @@ impl Rule {
             _ => match cfa_offset / 8 {
                 0 => RuleKind::EndOfStack,
                 2 => RuleKind::SignalFrame,
+                3 => RuleKind::NoTables,
                 _ => RuleKind::NeedsFullEvaluation,
             },
         }

@@ -1,0 +1,194 @@
+//! Stacks with code that no table covers, as JIT compilers write it: the hot path ends them as the whole walk does.
+#![cfg(target_arch = "x86_64")]
+
+use std::hint::black_box;
+use std::sync::Barrier;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::{ptr, thread};
+
+use cairn_capture::{Stack, StopReason, capture, statistics, while_unloading};
+
+/// Calls rdi with what rsi says in rbp, without a frame pointer of its own.
+const WITHOUT_FRAME_POINTER: &[u8] = &[
+    0x55, // push rbp
+    0x48, 0x89, 0xf5, // mov rbp, rsi
+    0xff, 0xd7, // call rdi
+    0x5d, // pop rbp
+    0xc3, // ret
+];
+
+/// Calls rdi from a frame with a frame pointer.
+const WITH_FRAME_POINTER: &[u8] = &[
+    0x55, // push rbp
+    0x48, 0x89, 0xe5, // mov rbp, rsp
+    0xff, 0xd7, // call rdi
+    0x5d, // pop rbp
+    0xc3, // ret
+];
+
+/// Calls rdi from a frame with a frame pointer, inside of one whose own caller is this code too.
+const TWO_FRAMES: &[u8] = &[
+    0x55, // push rbp
+    0x48, 0x89, 0xe5, // mov rbp, rsp
+    0xe8, 0x02, 0x00, 0x00, 0x00, // call inner
+    0x5d, // pop rbp
+    0xc3, // ret
+    0x55, // inner: push rbp
+    0x48, 0x89, 0xe5, // mov rbp, rsp
+    0xff, 0xd7, // call rdi
+    0x5d, // pop rbp
+    0xc3, // ret
+];
+
+type Stub = unsafe extern "C" fn(extern "C" fn(), u64);
+
+fn compile(code: &[u8]) -> Stub {
+    // SAFETY: a new mapping, filled before it is called; the code keeps the calling convention.
+    unsafe {
+        let protection = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
+        let page =
+            libc::mmap(ptr::null_mut(), 4096, protection, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0);
+        assert_ne!(page, libc::MAP_FAILED);
+        ptr::copy_nonoverlapping(code.as_ptr(), page.cast(), code.len());
+        std::mem::transmute::<*mut libc::c_void, Stub>(page)
+    }
+}
+
+std::thread_local! {
+    static TAKEN: std::cell::RefCell<Vec<Stack>> = const { std::cell::RefCell::new(Vec::new()) };
+}
+
+/// A few calls inside of the stub, so that it does not only stand innermost.
+#[inline(never)]
+fn take(depth: u32) {
+    if depth == 0 {
+        let stack = capture();
+        TAKEN.with_borrow_mut(|taken| taken.push(stack));
+    } else {
+        take(depth - 1);
+    }
+    black_box(depth);
+}
+
+extern "C" fn take_nearby() {
+    take(0);
+}
+
+extern "C" fn take_far_inside() {
+    take(20);
+}
+
+/// Captures in the stub, again and again from one place, while the frame record in question holds one return address
+/// after the other. In between by whole walks, which is how a capture is done while another thread unloads.
+#[inline(never)]
+fn check(name: &str, stub: Stub, calls: extern "C" fn(), frame_pointer: u64, record: &Record) -> StopReason {
+    const BEFORE: usize = 12;
+    const WHOLE: usize = 6;
+    const ALL: usize = 60;
+    let (begun, done) = (Barrier::new(2), Barrier::new(2));
+    thread::scope(|scope| {
+        let unload = || {
+            while_unloading(|| {
+                begun.wait();
+                done.wait();
+            });
+        };
+        let mut unloading = None;
+        let mut walks = statistics().whole_walks;
+        for round in 0..black_box(ALL) {
+            if round == BEFORE {
+                assert_eq!(statistics().whole_walks, walks, "{name}");
+                unloading = Some(scope.spawn(unload));
+                begun.wait();
+            }
+            if round == BEFORE + WHOLE {
+                walks += WHOLE as u64;
+                assert_eq!(statistics().whole_walks, walks, "{name}");
+                done.wait();
+                unloading.take().unwrap().join().unwrap();
+            }
+            let [first, second, ..] = &record.words;
+            second.store(record.return_addresses[round / 2 % record.return_addresses.len()], Relaxed);
+            first.store(0, Relaxed);
+            // SAFETY: the stub calls the function, and returns.
+            unsafe { stub(calls, frame_pointer) };
+        }
+        assert_eq!(statistics().whole_walks, walks, "{name}");
+    });
+    let taken = TAKEN.take();
+    assert_eq!(taken.len(), ALL);
+    let turn = 2 * record.return_addresses.len();
+    for (round, stack) in taken.iter().enumerate() {
+        let truth = taken[BEFORE + round % turn];
+        let (found, expected) = (stack.frames(), truth.frames());
+        assert!(found.clone().eq(expected.clone()), "{name} {round}: {found:x?}, not {expected:x?}");
+        assert_eq!(stack.stop_reason(), truth.stop_reason(), "{name} {round}");
+        assert_eq!(stack.id(), truth.id(), "{name} {round}");
+    }
+    taken[BEFORE].stop_reason()
+}
+
+/// What looks like a frame record on the stack, above all frames that look at it.
+struct Record {
+    words: [AtomicU64; 2],
+    /// What it holds in turn, two captures each.
+    return_addresses: Vec<u64>,
+}
+
+impl Record {
+    fn of(return_addresses: &[u64]) -> Self {
+        // The rounds before and the rounds of whole walks are whole turns.
+        assert!([1, 3].contains(&return_addresses.len()));
+        Self { words: [AtomicU64::new(0), AtomicU64::new(0)], return_addresses: return_addresses.to_vec() }
+    }
+
+    fn address(&self) -> u64 {
+        self.words.as_ptr() as u64
+    }
+}
+
+#[inline(never)]
+fn on_a_stack_of_this_depth(depth: u32, run: &dyn Fn()) {
+    if depth == 0 {
+        run()
+    } else {
+        on_a_stack_of_this_depth(depth - 1, run)
+    }
+    black_box(depth);
+}
+
+/// One test: other captures in this process would be counted too.
+#[test]
+fn the_hot_path_ends_where_the_whole_walk_ends() {
+    let without = compile(WITHOUT_FRAME_POINTER);
+    let with = compile(WITH_FRAME_POINTER);
+    let two = compile(TWO_FRAMES);
+    let code = take_nearby as *const () as u64 + 1;
+    let null = Record::of(&[0]);
+    let records = [Record::of(&[8]), Record::of(&[code]), Record::of(&[0, 8, code])];
+    let pointers = [
+        ("zero", 0),
+        ("wild and low", 0x1234_5678),
+        ("odd", null.address() + 1),
+        ("highest", u64::MAX),
+        ("highest word", u64::MAX - 7),
+        ("null record", null.address()),
+    ];
+    for depth in [0, 3, 40] {
+        on_a_stack_of_this_depth(depth, &|| {
+            for calls in [take_nearby as extern "C" fn(), take_far_inside] {
+                for (name, fp) in pointers {
+                    let reason = check(name, without, calls, fp, &null);
+                    assert!(matches!(reason, StopReason::NoUnwindInfo { .. }), "{name}: {reason}");
+                }
+                for record in &records {
+                    check("record", without, calls, record.address(), record);
+                }
+                check("frame pointer", with, calls, 0, &null);
+                let reason = check("two frames", two, calls, 0, &null);
+                assert!(matches!(reason, StopReason::NoUnwindInfo { .. }), "{reason}");
+            }
+        });
+    }
+}
