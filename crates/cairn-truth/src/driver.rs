@@ -152,3 +152,15 @@ fn must_succeed(command: &mut Command) -> Outcome {
     }
     Err(format!("{command:?} failed: {}", String::from_utf8_lossy(&output.stderr)))
 }
+
+/// True when there is a C++ compiler. Where there is only one for C, the programs in C++ are left out, with a word on standard
+/// error.
+#[must_use]
+#[expect(clippy::print_stderr, reason = "only tests call it, and a test that is left out must say so")]
+pub fn has_cpp_compiler() -> bool {
+    let is_here = Command::new("c++").arg("--version").output().is_ok_and(|output| output.status.success());
+    if !is_here {
+        eprintln!("left out: there is no c++ here (Debian: apt-get install g++)");
+    }
+    is_here
+}
