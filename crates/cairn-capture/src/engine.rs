@@ -778,11 +778,12 @@ unsafe fn load(address: u64) -> u64 {
 unsafe fn record_key(thread: &ThreadState, pc: u64, sp: u64) -> u64 {
     let key = place_key(pc, sp);
     let words_above = u64::from(thread.telling[telling_index(key)]);
-    let address = sp.wrapping_add(words_above * 8);
+    // A caller that breaks the ABI may have any stack pointer; the whole walk deals with it.
+    let address = sp.wrapping_add(words_above * 8) & !7;
     if address >= thread.high {
         return key;
     }
-    // SAFETY: sp <= address < high, in whole words above sp.
+    // SAFETY: low <= address < high, and a whole word.
     let word = unsafe { load(address) };
     // Loaded and masked in any case, to spare the branch.
     let mask = u64::from(words_above != 0).wrapping_neg();
