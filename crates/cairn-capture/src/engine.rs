@@ -33,6 +33,7 @@ use cairn_format::AbsoluteAddress;
 use cairn_unwind::Modules;
 
 use crate::arch::{Rule, RuleKind};
+use crate::index::MIX;
 use crate::modules::{LoadedModules, rule_of};
 use crate::pcs::{NUMBER_BITS, PcEntry, PcKind};
 use crate::process::{PROCESS, is_unloading};
@@ -794,9 +795,6 @@ unsafe fn record_key(thread: &ThreadState, pc: u64, sp: u64) -> u64 {
 fn place_key(pc: u64, sp: u64) -> u64 {
     (pc ^ sp.rotate_left(29)).wrapping_mul(MIX)
 }
-
-/// An odd number with bits everywhere: 2^64 divided by the golden ratio.
-const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
 
 #[inline(always)]
 fn record_index(key: u64) -> usize {

@@ -21,6 +21,9 @@ use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering};
 
 use crate::mapping;
 
+/// What hashes are multiplied by: 2^64 divided by the golden ratio, an odd number with bits everywhere.
+pub(crate) const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
+
 /// Slots of the first table: 5 KiB.
 const FIRST_SLOTS: usize = 1 << 10;
 /// Twenty tables hold 1024 * (2^20 - 1) * 3/4 = 800 million entries, more than there are numbers for.

@@ -159,8 +159,8 @@
 //!
 //! # How it works, and what it costs
 //!
-//! A stack is not walked but recognised: the thread remembers its last one, a table predicts from the caller's address and
-//! stack pointer which stack this is, and the words that decide it are compared in one loop. The result is exact, by
+//! A stack is not walked but recognised: the thread remembers some, a table tells from the caller's address and stack
+//! pointer which of them this should be, and the words that decide it are compared in one loop. The result is exact, by
 //! induction over the frames, and needs no frame pointers. What is new since the last capture is walked by packed unwind
 //! rules; what these cannot express, by full ones. The modules' sources tell each part; ARCHITECTURE.md has the overview.
 //!
@@ -181,15 +181,15 @@
 //!   addresses that were on a stack before, until some module is unloaded.
 //! - 65535 frames: the innermost are kept, then [`StopReason::Limit`].
 //! - Modules that are unloaded: wrap the call in [`while_unloading`]. `libcairn` does that for `dlclose` by itself.
-//! - The kernel is asked through `process_vm_readv` how far a stack is readable. A sandbox that forbids this call gets
-//!   stacks that end in [`StopReason::UnreadableMemory`].
+//! - The kernel is asked through `process_vm_readv` how far a stack is readable. Where a sandbox forbids this call, it is
+//!   asked in another way, page by page.
 //! - A capture inside a capture, by a signal, is whole; a third one inside both is lost and counted
 //!   ([`StackId::LOST`], [`statistics`]).
 //! - Numbers are valid in this process and in what it forks, not in another one. Wire formats are for those.
 //!
 //! Shadow stacks (Intel's SHSTK, Arm's GCS) hold the return addresses side by side, kept by the processor. Where a thread
-//! has one, a capture could copy it in place of all this; the place for that is `engine::capture`, before the first
-//! prediction. It is not done yet: no kernel that this crate was tested on gives programs one.
+//! has one, a capture could copy it in place of all this; the place for that is `engine::capture`, before the
+//! records. It is not done yet: no kernel that this crate was tested on gives programs one.
 //!
 //! # Safety in detail
 //!

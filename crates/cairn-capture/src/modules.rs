@@ -12,6 +12,7 @@ use cairn_unwind::cfi::{Bases, CfiErrorKind, FrameTable, Section};
 use cairn_unwind::{AddressRange, Modules};
 
 use crate::arch::{self, Native, Rule};
+use crate::index::MIX;
 use crate::pcs::PcKind;
 use crate::process::{PROCESS, is_unloading};
 use crate::stack_bounds;
@@ -167,9 +168,6 @@ pub(crate) fn identity_at(pc: u64, kind: PcKind) -> u32 {
     identity
 }
 
-/// An odd number with bits everywhere.
-const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
-
 /// Answers [`identity_at`] for addresses whose modules may be unloaded by another thread at any moment: reads through
 /// the kernel, and remembers modules, because all addresses of the process are asked for in a row.
 pub(crate) struct Identities {
@@ -224,7 +222,7 @@ fn identity(object: &FoundObject, read: impl Fn(u64, &mut [u8]) -> Option<()>) -
     if mix_bytes(map_start, 768).and_then(|()| mix_bytes(header, 256)).is_none() {
         return 0;
     }
-    let hash = lanes.iter().fold(0, |hash: u64, lane| (hash ^ lane).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let hash = lanes.iter().fold(0, |hash: u64, lane| (hash ^ lane).wrapping_mul(MIX));
     (hash >> 32) as u32 | 1
 }
 

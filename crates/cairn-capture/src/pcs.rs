@@ -10,7 +10,7 @@ use cairn_format::{AbsoluteAddress, Frame};
 use cairn_unwind::StopReason;
 
 use crate::arch::Rule;
-use crate::index::Index;
+use crate::index::{Index, MIX};
 use crate::modules::{self, Identities};
 use crate::region::{Region, ZeroedAtomics};
 
@@ -204,5 +204,5 @@ fn is_entry(entries: &[PcEntry], number: u32, pc: u64, kind: PcKind) -> bool {
 }
 
 fn hash(pc: u64) -> u32 {
-    (pc.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32
+    (pc.wrapping_mul(MIX) >> 32) as u32
 }

@@ -1,4 +1,4 @@
-//! What a thread keeps between its captures: caches that are only ever trusted after a check, and the last stack.
+//! What a thread keeps between its captures: caches that are only ever trusted after a check, and stacks that were there.
 //!
 //! The memory is one mapping of some 9 MiB of address space, of which a thread whose stack is 120 frames deep touches
 //! 64 KiB. It is reached through one thread-local word, without a destructor: a thread that has ended is recognised by

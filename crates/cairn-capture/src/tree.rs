@@ -20,7 +20,7 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use crate::index::Index;
+use crate::index::{Index, MIX};
 use crate::process::PROCESS;
 use crate::region::Region;
 
@@ -226,7 +226,7 @@ impl Words<'_> {
 
 fn segment_hash(parent: u32, pc: u32) -> u32 {
     let key = u64::from(parent) << 32 | u64::from(pc);
-    (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32
+    (key.wrapping_mul(MIX) >> 32) as u32
 }
 
 #[cfg(test)]

@@ -44,7 +44,7 @@ pub fn hex_field(case: &Value, key: &str) -> Vec<u8> {
 
 /// Bytes from hexadecimal digits.
 pub fn hex(digits: &str) -> Vec<u8> {
-    assert!(digits.len() % 2 == 0, "odd number of hexadecimal digits");
+    assert!(digits.len() & 1 == 0, "odd number of hexadecimal digits");
     (0..digits.len()).step_by(2).map(|at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap()).collect()
 }
 

@@ -4,4 +4,6 @@
 #![allow(unreachable_pub, reason = "a test's modules have no other way to be seen by it")]
 
 pub mod assembler;
+// One reader of the vectors for all crates.
+#[path = "../../../cairn-format/tests/support/mod.rs"]
 pub mod vectors;
