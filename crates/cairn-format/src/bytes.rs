@@ -78,3 +78,9 @@ impl<'a> ByteReader<'a> {
         Some(bytes.iter().rev().fold(0, |value, &byte| (value << 8) | u64::from(byte)))
     }
 }
+/// The `N` bytes at `offset` of a record whose fields have fixed places; `None` when it ends before.
+#[inline]
+#[must_use]
+pub fn array_at<const N: usize>(bytes: &[u8], offset: usize) -> Option<[u8; N]> {
+    bytes.get(offset..)?.first_chunk().copied()
+}

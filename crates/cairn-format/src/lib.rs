@@ -38,6 +38,7 @@
 //! | Compact ImageMap Format | [`cif`] | modules: addresses, build ids, paths | - | Swift |
 //! | Swift's JSON | [`swift_json`] | a stack and its modules, as text | - | Swift |
 //! | heapprof blocks | [`heapprof`] | an allocation's callers, in memory in front of it | 8 | heapprof |
+//! | cairn's recordings | [`recording`] | modules, stacks, marks, allocations, in time | 0.1 to 4 | cairn |
 //! | call-stack-tracker recordings | [`tracker`] | module loads and unloads and stacks, in time | 8 | a Windows tutorial |
 //!
 //! A new program that may choose takes CBF: it is the only one that says where frames are missing. A device that already
@@ -79,6 +80,7 @@ mod frame;
 pub mod heapprof;
 pub mod lws;
 mod module;
+pub mod recording;
 mod sink;
 pub mod swift_json;
 pub mod tracker;

@@ -1,0 +1,162 @@
+//! What stands in front of every block of a spool.
+
+use core::fmt;
+
+use super::check_sum;
+use crate::bytes::array_at;
+
+/// Size of a block, and of the header and control words that stand in place of block 0.
+pub const BLOCK_BYTES: usize = 1 << 16;
+/// Bytes of a [`BlockHeader`]; records begin behind it.
+pub const BLOCK_HEADER_BYTES: usize = 64;
+
+const BLOCK_MAGIC: u32 = u32::from_le_bytes(*b"CBLK");
+
+/// Which of its thread's two sequences of events a block belongs to.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Lane {
+    /// What the thread does in general.
+    Outer,
+    /// What it did in a signal handler that interrupted the recorder. Each of these events has a stamp.
+    Nested,
+}
+
+/// The first 64 bytes of a block, little-endian:
+///
+/// ```text
+///    0  "CBLK"                 16  committed bytes: u64     40  number of the claim: u64
+///    4  thread: u32            24  counter at claim: u64    48  zero
+///    8  lane: u32              32  kernel's thread id: u32
+///   12  sequence: u32          36  FNV-1a of bytes 0..16 and 24..36: u32
+/// ```
+///
+/// `committed` counts from the start of the block and only grows, by a release store behind each record; it is the one field
+/// that changes, and not covered by the checksum.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BlockHeader {
+    /// The recorder's number for the thread: from 1, and never given twice.
+    pub thread: u32,
+    /// Which of its sequences.
+    pub lane: Lane,
+    /// Place of this block in that sequence, from 0.
+    pub sequence: u32,
+    /// Where the records end.
+    pub committed_bytes: u64,
+    /// The counter when the thread took the block.
+    pub counter: u64,
+    /// What the kernel calls the thread.
+    pub kernel_thread: u32,
+    /// Grows with every block that any thread takes; tells a block that was used again from what was there before.
+    pub claim: u64,
+}
+
+impl BlockHeader {
+    /// Where [`committed_bytes`](Self::committed_bytes) is.
+    pub const COMMITTED_OFFSET: usize = 16;
+
+    /// The bytes.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; BLOCK_HEADER_BYTES] {
+        let mut bytes = [0; BLOCK_HEADER_BYTES];
+        let lane: u32 = match self.lane {
+            Lane::Outer => 0,
+            Lane::Nested => 1,
+        };
+        let parts: [(usize, &[u8]); 8] = [
+            (0, &BLOCK_MAGIC.to_le_bytes()),
+            (4, &self.thread.to_le_bytes()),
+            (8, &lane.to_le_bytes()),
+            (12, &self.sequence.to_le_bytes()),
+            (16, &self.committed_bytes.to_le_bytes()),
+            (24, &self.counter.to_le_bytes()),
+            (32, &self.kernel_thread.to_le_bytes()),
+            (40, &self.claim.to_le_bytes()),
+        ];
+        for (at, part) in parts {
+            if let Some(place) = bytes.get_mut(at..at + part.len()) {
+                place.copy_from_slice(part);
+            }
+        }
+        let sum = Self::sum(&bytes);
+        if let Some(place) = bytes.get_mut(36..40) {
+            place.copy_from_slice(&sum.to_le_bytes());
+        }
+        bytes
+    }
+
+    fn sum(bytes: &[u8; BLOCK_HEADER_BYTES]) -> u32 {
+        let (front, back) = (bytes.get(..16).unwrap_or_default(), bytes.get(24..36).unwrap_or_default());
+        check_sum(front.iter().chain(back))
+    }
+
+    /// Reads the header of `block`, of which `committed_bytes` is read by the caller where the program still runs.
+    ///
+    /// # Errors
+    ///
+    /// [`BlockError::Unused`] where nothing was ever written, which is no damage.
+    pub fn read(block: &[u8]) -> Result<Self, BlockError> {
+        let header: &[u8; BLOCK_HEADER_BYTES] = block.first_chunk().ok_or(BlockError::Short)?;
+        let word = |at: usize| array_at(header, at).map_or(0, u32::from_le_bytes);
+        let long = |at: usize| array_at(header, at).map_or(0, u64::from_le_bytes);
+        if word(0) == 0 && long(16) == 0 {
+            return Err(BlockError::Unused);
+        }
+        if word(0) != BLOCK_MAGIC || word(36) != Self::sum(header) {
+            return Err(BlockError::Damaged);
+        }
+        let committed_bytes = long(16);
+        if !(BLOCK_HEADER_BYTES as u64..=BLOCK_BYTES as u64).contains(&committed_bytes)
+            || committed_bytes % 8 != 0
+        {
+            return Err(BlockError::Committed { found: committed_bytes });
+        }
+        Ok(Self {
+            thread: word(4),
+            lane: match word(8) {
+                0 => Lane::Outer,
+                1 => Lane::Nested,
+                _ => return Err(BlockError::Damaged),
+            },
+            sequence: word(12),
+            committed_bytes,
+            counter: long(24),
+            kernel_thread: word(32),
+            claim: long(40),
+        })
+    }
+}
+
+/// Why a block cannot be read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum BlockError {
+    /// No thread has taken it.
+    Unused,
+    /// The file ends in its header.
+    Short,
+    /// Its header is none, or the checksum does not match.
+    Damaged,
+    /// It claims to hold more than a block can, less than nothing, or a part of a slot.
+    Committed {
+        /// What it claims.
+        found: u64,
+    },
+}
+
+impl fmt::Display for BlockError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unused => f.write_str("block was never used"),
+            Self::Short => f.write_str("file ends in the header of a block"),
+            Self::Damaged => f.write_str("damaged header of a block"),
+            Self::Committed { found } => {
+                write!(
+                    f,
+                    "block claims {found} committed bytes; at least {BLOCK_HEADER_BYTES}, at most {BLOCK_BYTES} can be, in whole slots"
+                )
+            }
+        }
+    }
+}
+
+impl core::error::Error for BlockError {}

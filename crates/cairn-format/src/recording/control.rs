@@ -1,0 +1,125 @@
+//! The control words of a spool: where in the first 64 KiB the program and the `cairn` command tell each other what each
+//! has done. Each word is eight bytes, little-endian, written by one side only, and read by the other at any time.
+//!
+//! | offset | word | written by |
+//! |---|---|---|
+//! | 0x0040 | [`TICK`] | command: grows by one about once a millisecond while somebody drains the spool |
+//! | 0x0048 | [`BACKED_BLOCKS`] | whoever extends the file: that many blocks, this one included, have storage |
+//! | 0x0050 | [`CLAIMED_BLOCKS`] | program: that many blocks, this one included, were ever taken from the end |
+//! | 0x0058 | [`STATE`] | program: [`State`] |
+//! | 0x0060 | [`LOST_EVENTS`] | program: heap events and marks that could not be written |
+//! | 0x0068 | [`LOST_STACKS`] | program: events that were written with no stack, because there was no room for it |
+//! | 0x0070 | [`COMMAND`] | command: what the program shall do next, see [`Command`] |
+//! | 0x0078 | [`FACTS_BYTES`] | program: length of the facts |
+//! | 0x0080 | [`FREE_TAKEN`] | program: how many entries of the free ring were taken |
+//! | 0x00c0 | [`FREE_GIVEN`] | command: how many entries of the free ring were given |
+//! | 0x0100 | [`CLAIMS`] | program: how many blocks were ever taken, those from the free ring included |
+//! | 0x0140 | [`LIVE_BYTES`] | command: bytes that the program holds at present, for those who watch |
+//! | 0x1000 | [`FREE_RING`] | command: numbers of blocks (u32) that were drained and may be taken again |
+//! | 0x8000 | [`FACTS`] | program: `name=value` pairs, each ended by a NUL, see `docs/format.md` |
+
+/// See the [table](self).
+pub const TICK: usize = 0x40;
+/// See the [table](self).
+pub const BACKED_BLOCKS: usize = 0x48;
+/// See the [table](self).
+pub const CLAIMED_BLOCKS: usize = 0x50;
+/// See the [table](self).
+pub const STATE: usize = 0x58;
+/// See the [table](self).
+pub const LOST_EVENTS: usize = 0x60;
+/// See the [table](self).
+pub const LOST_STACKS: usize = 0x68;
+/// See the [table](self).
+pub const COMMAND: usize = 0x70;
+/// See the [table](self).
+pub const FACTS_BYTES: usize = 0x78;
+/// See the [table](self).
+pub const FREE_TAKEN: usize = 0x80;
+/// See the [table](self).
+pub const FREE_GIVEN: usize = 0xc0;
+/// See the [table](self).
+pub const CLAIMS: usize = 0x100;
+/// See the [table](self).
+pub const LIVE_BYTES: usize = 0x140;
+/// See the [table](self).
+pub const FREE_RING: usize = 0x1000;
+/// Entries of the [`FREE_RING`]; entry `n % FREE_RING_ENTRIES` is the `n`-th that is given.
+pub const FREE_RING_ENTRIES: usize = 4096;
+/// See the [table](self).
+pub const FACTS: usize = 0x8000;
+/// Room for the facts.
+pub const FACTS_LIMIT_BYTES: usize = 0x8000;
+
+const _: () = assert!(FREE_RING + FREE_RING_ENTRIES * 4 <= FACTS);
+const _: () = assert!(FACTS + FACTS_LIMIT_BYTES == super::BLOCK_BYTES);
+
+/// What the program says of itself in [`STATE`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum State {
+    /// The header is there; nothing is recorded yet.
+    Starting,
+    /// Events are recorded.
+    Recording,
+    /// Recording is paused; it can go on.
+    Paused,
+    /// Storage ran out (disk, limit of the file size or of the address space); nothing more is recorded, and what was lost
+    /// is counted.
+    Full,
+    /// The recorder was stopped, or the program ended through `exit`.
+    Ended,
+}
+
+impl State {
+    /// The number in the file.
+    #[must_use]
+    pub const fn to_word(self) -> u64 {
+        match self {
+            Self::Starting => 0,
+            Self::Recording => 1,
+            Self::Paused => 2,
+            Self::Full => 3,
+            Self::Ended => 4,
+        }
+    }
+
+    /// The state of that number; unknown ones read as [`Recording`](Self::Recording), because a reader then reads on.
+    #[must_use]
+    pub const fn from_word(word: u64) -> Self {
+        match word {
+            0 => Self::Starting,
+            2 => Self::Paused,
+            3 => Self::Full,
+            4 => Self::Ended,
+            _ => Self::Recording,
+        }
+    }
+}
+
+/// What the command asks for in [`COMMAND`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Command {
+    /// Record.
+    Record,
+    /// Record nothing until told otherwise.
+    Pause,
+}
+
+impl Command {
+    /// The number in the file.
+    #[must_use]
+    pub const fn to_word(self) -> u64 {
+        match self {
+            Self::Record => 0,
+            Self::Pause => 1,
+        }
+    }
+
+    /// The command of that number; unknown ones mean [`Record`](Self::Record).
+    #[must_use]
+    pub const fn from_word(word: u64) -> Self {
+        if word == 1 { Self::Pause } else { Self::Record }
+    }
+}
