@@ -18,6 +18,69 @@ pub fn capture() -> Stack {
     Stack::from_id(cairn_capture_here())
 }
 
+/// The registers of a caller at the place of its call, as they are once the call has returned.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CallSite {
+    /// The return address.
+    pub pc: u64,
+    /// The stack pointer after the return.
+    pub sp: u64,
+    /// The frame pointer register (rbp, x29), whatever it is used for.
+    pub fp: u64,
+}
+
+/// The call stack from `site` outwards, without the frames of the functions that it called: a hook in front of `malloc`
+/// notes at its first instruction where it was called from, and none of its own frames ever shows.
+///
+/// ```
+/// use cairn_capture::{CallSite, Stack, capture_at};
+/// use cairn_format::Frame;
+/// # #[cfg(target_arch = "x86_64")]
+/// # {
+///
+/// /// In place of `malloc`: its argument stays where it is, and the caller's registers become three more.
+/// #[unsafe(naked)]
+/// unsafe extern "C" fn hooked_malloc(size: usize) -> u64 {
+///     core::arch::naked_asm!(
+///         ".cfi_startproc",
+///         "mov rsi, [rsp]",
+///         "lea rdx, [rsp + 8]",
+///         "mov rcx, rbp",
+///         "jmp {hook}",
+///         ".cfi_endproc",
+///         hook = sym hook,
+///     )
+/// }
+///
+/// extern "C" fn hook(size: usize, pc: u64, sp: u64, fp: u64) -> u64 {
+///     let _ = size;
+///     // SAFETY: the caller's registers, and it waits for this function.
+///     let stack = unsafe { capture_at(CallSite { pc, sp, fp }) };
+///     u64::from(stack.id().number())
+/// }
+///
+/// #[inline(never)]
+/// fn caller() -> Stack {
+///     // SAFETY: takes any size.
+///     let number = unsafe { hooked_malloc(16) };
+///     Stack::from_id(cairn_capture::StackId::from_number(number as u32).unwrap())
+/// }
+/// let own = caller as *const () as u64;
+/// let innermost = caller().frames().next().and_then(Frame::address).unwrap();
+/// assert!((own..own + 200).contains(&innermost.value()), "no frame of the hook is there");
+/// # }
+/// ```
+///
+/// # Safety
+///
+/// - `site` is of a call on this thread that has not returned, of the function that calls this one or one further out.
+/// - The functions in between have unwind tables, as compilers write them.
+#[inline]
+#[must_use]
+pub unsafe fn capture_at(site: CallSite) -> Stack {
+    Stack::from_id(capture_from(site.pc, site.sp, site.fp))
+}
+
 /// The call stack of the code that a signal interrupted; its innermost frame is the
 /// [`ProgramCounter`](cairn_format::Frame::ProgramCounter) of the interrupted instruction. `context` is the third
 /// argument of the signal's handler.

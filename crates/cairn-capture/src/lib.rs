@@ -123,6 +123,15 @@
 //! assert_eq!(kept.len(), 31);
 //! ```
 //!
+//! # Under a recorder
+//!
+//! A library that stands in front of `malloc` has three more needs, and finds here:
+//!
+//! - [`capture_at`]: the stack of its caller, from the registers that it noted at its first instruction;
+//! - [`StackCursor`] and [`StackId::row`]: the stack table as rows of (stack, its caller's stack, frame, module), those that
+//!   are new since the last time, and [`LoadedModule`] for what to say of a module;
+//! - [`after_fork_in_child`]: what a forked child does about the threads that are not there any more.
+//!
 //! # Async Rust
 //!
 //! A stack shows who called whom. A suspended task has called nobody: it is a value in memory, and on no stack. So a
@@ -220,6 +229,7 @@ mod process;
 mod region;
 mod stack;
 mod stack_bounds;
+mod table;
 mod text;
 mod thread;
 mod thread_pointer;
@@ -229,8 +239,9 @@ mod walk;
 #[doc(hidden)]
 pub use arch::cairn_capture_here;
 pub use cairn_unwind::{FoldRecursion, StopReason};
-pub use entry::{Statistics, capture, capture_interrupted, statistics};
-pub use process::while_unloading;
+pub use entry::{CallSite, Statistics, capture, capture_at, capture_interrupted, statistics};
+pub use process::{after_fork_in_child, while_unloading};
 pub use stack::{Frames, Stack};
+pub use table::{FrameId, LoadedModule, ModuleIdentity, StackCursor, StackRow};
 pub use text::WriteError;
 pub use tree::StackId;

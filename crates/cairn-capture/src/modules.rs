@@ -49,6 +49,13 @@ fn find_object() -> Option<FindObject> {
 pub(crate) struct LoadedModules;
 
 impl LoadedModules {
+    /// Where the module that covers `address` begins and ends.
+    pub(crate) fn bounds(self, address: AbsoluteAddress) -> Option<(AbsoluteAddress, AbsoluteAddress)> {
+        let object = Self::find(address)?;
+        let at = |place: *const c_void| AbsoluteAddress::new(place as u64);
+        Some((at(object.map_start), at(object.map_end)))
+    }
+
     fn find(address: AbsoluteAddress) -> Option<FoundObject> {
         let find = find_object()?;
         let mut found = MaybeUninit::uninit();
@@ -195,6 +202,13 @@ impl Identities {
         }
         known.1
     }
+}
+
+/// Answers as [`identity_at`] for a module that another thread may unload at any moment.
+pub(crate) fn identity_of_loaded(address: AbsoluteAddress) -> u32 {
+    let read =
+        |address, into: &mut [u8]| (stack_bounds::read_bytes(address, into) == into.len()).then_some(());
+    LoadedModules::find(address).map_or(0, |object| identity(&object, read))
 }
 
 /// Mixes where a module lies and what it begins with. Two modules of equal layout differ in their build id, which is among

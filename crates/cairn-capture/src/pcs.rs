@@ -159,6 +159,12 @@ impl Pcs {
         Some(number)
     }
 
+    /// The identity of the module that a numbered address belongs to; see [`modules::identity_at`].
+    pub(crate) fn identity(&self, number: u32) -> u32 {
+        let place = self.identities.elements().get(number as usize);
+        place.map_or(0, |identity| identity.load(Ordering::Relaxed))
+    }
+
     /// Numbers an address while a module is being unloaded: what the index has is believed only if the address is still
     /// of the module that it was of.
     pub(crate) fn number_amid_unload(
@@ -167,12 +173,7 @@ impl Pcs {
         kind: PcKind,
         rule: impl FnOnce() -> Rule,
     ) -> Option<u32> {
-        let identities = self.identities.elements();
-        let is_same = |number: &u32| {
-            let identity =
-                identities.get(*number as usize).map_or(0, |identity| identity.load(Ordering::Relaxed));
-            identity == modules::identity_at(pc, kind)
-        };
+        let is_same = |number: &u32| self.identity(*number) == modules::identity_at(pc, kind);
         self.number(pc, kind).filter(is_same).or_else(|| self.add_passing(pc, kind, rule()))
     }
 

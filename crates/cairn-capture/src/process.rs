@@ -3,6 +3,7 @@
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::pcs::Pcs;
+use crate::thread;
 use crate::tree::Tree;
 
 /// The stacks and addresses of this process.
@@ -49,6 +50,38 @@ pub fn while_unloading<R>(unload: impl FnOnce() -> R) -> R {
     PROCESS.module_state.fetch_add(ONE_UNDER_WAY, Ordering::SeqCst);
     let result = unload();
     PROCESS.pcs.forget_unloaded();
-    PROCESS.module_state.fetch_add(ONE_DONE.wrapping_sub(ONE_UNDER_WAY), Ordering::SeqCst);
+    let end =
+        |state: u64| Some((state - u64::from(is_unloading(state)) * ONE_UNDER_WAY).wrapping_add(ONE_DONE));
+    let _ = PROCESS.module_state.fetch_update(Ordering::SeqCst, Ordering::SeqCst, end);
     result
+}
+
+/// Takes over, in a forked child, what the threads of the parent left behind: memory of threads that are not there any more
+/// goes to new ones, and unloads that another thread was in the midst of are over.
+///
+/// Captures in a child work without it. What is missing then: each new thread takes new memory, and if another thread of the
+/// parent was unloading a module at the moment of the fork, all captures of the child are whole walks. Nothing in this crate
+/// holds a lock, so there is nothing to do before a fork, or in the parent. A `vfork` child must not call it.
+///
+/// ```
+/// extern "C" fn in_child() {
+///     // SAFETY: called in a child of `fork`, before it can have started a thread.
+///     unsafe { cairn_capture::after_fork_in_child() };
+/// }
+/// // SAFETY: registers a function that lives as long as the program.
+/// unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+/// ```
+///
+/// # Safety
+///
+/// - The calling thread is the only one of its process, and the process shares its memory with no other one.
+pub unsafe fn after_fork_in_child() {
+    // An unload by this very thread, around the fork, ends at zero and leaves it so.
+    let end_all = |state: u64| Some((state & !(ONE_DONE - 1)).wrapping_add(ONE_DONE));
+    if is_unloading(PROCESS.module_state.load(Ordering::SeqCst)) {
+        PROCESS.pcs.forget_unloaded();
+        let _ = PROCESS.module_state.fetch_update(Ordering::SeqCst, Ordering::SeqCst, end_all);
+    }
+    // SAFETY: by contract.
+    unsafe { thread::take_over_after_fork() };
 }

@@ -232,6 +232,9 @@ pub(crate) struct ThreadState {
 /// Every state there is, newest first.
 static STATES: AtomicPtr<ThreadState> = AtomicPtr::new(core::ptr::null_mut());
 
+/// In place of an owner's thread number.
+const NOBODY: i32 = 0;
+
 /// How a thread may use its state right now.
 pub(crate) enum Access {
     /// All of it, until [`release`].
@@ -356,6 +359,24 @@ fn make(process: i32, thread: i32) -> Option<*mut ThreadState> {
     }
 }
 
+/// In a forked child: all states belong to this process from now on, and all but this thread's own to nobody.
+///
+/// # Safety
+///
+/// This thread is the only one that has access to this memory.
+pub(crate) unsafe fn take_over_after_fork() {
+    let (process, thread) = ids();
+    let own = thread_pointer::load().cast::<ThreadState>();
+    let mut next = STATES.load(Ordering::Acquire);
+    // SAFETY: null ends the list; states are never released, and these fields are atomic or never change.
+    while let Some(state) = unsafe { next.as_ref() } {
+        let owner = if next == own { thread } else { NOBODY };
+        state.owner_thread.store(owner, Ordering::Relaxed);
+        state.owner_process.store(process, Ordering::Release);
+        next = state.next;
+    }
+}
+
 impl ThreadState {
     /// Drops everything that was learned on another thread's stack.
     fn forget(&mut self) {
@@ -387,6 +408,9 @@ fn ids() -> (i32, i32) {
 
 /// True when no thread of that number is left in this process.
 fn has_ended(process: i32, thread: i32) -> bool {
+    if thread == NOBODY {
+        return true;
+    }
     // SAFETY: the address of this thread's errno is always valid.
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: as above.
@@ -398,4 +422,60 @@ fn has_ended(process: i32, thread: i32) -> bool {
     // SAFETY: as above.
     unsafe { *errno = saved };
     is_gone
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+
+    fn count_of_states() -> usize {
+        let mut count = 0;
+        let mut next = STATES.load(Ordering::Acquire);
+        // SAFETY: null ends the list; states are never released.
+        while let Some(state) = unsafe { next.as_ref() } {
+            count += 1;
+            next = state.next;
+        }
+        count
+    }
+
+    fn capture_in_new_thread() {
+        std::thread::spawn(crate::capture).join().unwrap();
+    }
+
+    /// Exit code of a forked child: 0 if a new thread there takes the state of one that the fork left behind.
+    fn child_needs_memory(takes_over: bool) -> i32 {
+        // SAFETY: the C library keeps what `thread::spawn` needs usable in a child.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            if takes_over {
+                // SAFETY: the child has one thread.
+                unsafe { crate::after_fork_in_child() };
+            }
+            let before = count_of_states();
+            capture_in_new_thread();
+            // SAFETY: ends the child at once.
+            unsafe { libc::_exit(i32::from(count_of_states() != before)) };
+        }
+        let mut status = 0;
+        // SAFETY: waits for our own child.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        libc::WEXITSTATUS(status)
+    }
+
+    #[test]
+    fn a_child_takes_over_what_threads_of_the_parent_left() {
+        let (captured, is_captured) = std::sync::mpsc::channel();
+        let (end, wait) = std::sync::mpsc::channel::<()>();
+        let other = std::thread::spawn(move || {
+            captured.send(crate::capture()).unwrap();
+            let _ = wait.recv();
+        });
+        is_captured.recv().unwrap();
+        assert_eq!(child_needs_memory(false), 1, "without it states of the parent stay alone");
+        assert_eq!(child_needs_memory(true), 0);
+        drop(end);
+        other.join().unwrap();
+    }
 }

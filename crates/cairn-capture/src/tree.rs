@@ -97,6 +97,23 @@ impl Tree {
         number != 0 && (number as usize) < self.words.used() && self.words().at(number) & HEAD == 0
     }
 
+    /// What stands at `index`; `None` where nothing was handed out yet.
+    pub(crate) fn word(&self, index: u32) -> Option<Word> {
+        if index == 0 || index as usize >= self.words.used() {
+            return None;
+        }
+        let words = self.words();
+        Some(match words.at_once(index) {
+            0 => Word::Unfinished,
+            word if word & HEAD != 0 => Word::Head,
+            pc => match words.at_once(index - 1) {
+                // Words are written in order, but a number from elsewhere may be of any place.
+                0 => Word::Unfinished,
+                _ => Word::Node { parent: words.parent(index), pc },
+            },
+        })
+    }
+
     /// The child of `parent` that was called from `pc`, if it was seen before.
     #[inline]
     pub(crate) fn child(&self, parent: u32, pc: u32) -> Option<u32> {
@@ -157,6 +174,17 @@ impl Tree {
     }
 }
 
+/// What a word of the tree is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Word {
+    /// Some thread has taken it and not written it yet.
+    Unfinished,
+    /// It begins a segment.
+    Head,
+    /// It is a node.
+    Node { parent: u32, pc: u32 },
+}
+
 /// What became of a new segment.
 enum Added {
     /// It is in the tree; this is its innermost node.
@@ -177,9 +205,14 @@ impl Words<'_> {
         self.0.get(index as usize).map_or(0, |word| word.load(Ordering::Relaxed))
     }
 
+    /// As [`at`](Self::at), for an index that was guessed: what the word stands for is there when the word is.
+    fn at_once(self, index: u32) -> u32 {
+        self.0.get(index as usize).map_or(0, |word| word.load(Ordering::Acquire))
+    }
+
     fn set(self, index: u32, word: u32) {
         if let Some(slot) = self.0.get(index as usize) {
-            slot.store(word, Ordering::Relaxed);
+            slot.store(word, Ordering::Release);
         }
     }
 

@@ -2,27 +2,37 @@
 #![cfg(target_arch = "x86_64")]
 
 use std::hint::black_box;
+use std::sync::{Mutex, mpsc};
 use std::thread;
 
-use cairn_capture::{StopReason, capture, statistics};
+use cairn_capture::{StopReason, after_fork_in_child, capture, statistics, while_unloading};
+
+/// An unload makes whole walks of the captures of all threads, so one test waits for the other.
+static ALONE: Mutex<()> = Mutex::new(());
 
 /// Captures until the stack is known; 0 if the hot path did it all and came to the end.
 #[inline(never)]
 fn failure() -> i32 {
-    let mut wrong = 0;
+    let (mut wrong, walks) = (0, statistics().whole_walks);
     for _ in 0..black_box(3) {
         let stack = capture();
         wrong |= i32::from(stack.stop_reason() != StopReason::EndOfStack);
         wrong |= i32::from(stack.frames().count() < 4) << 1;
     }
-    wrong | i32::from(statistics().whole_walks != 0) << 2
+    wrong | i32::from(statistics().whole_walks != walks) << 2
 }
 
 #[inline(never)]
 fn failure_in_child() -> i32 {
+    failure_in_child_after(|| ())
+}
+
+#[inline(never)]
+fn failure_in_child_after(prepare: impl Fn()) -> i32 {
     // SAFETY: the child only captures, which is as safe as in a signal handler, and ends.
     let child = unsafe { libc::fork() };
     if child == 0 {
+        prepare();
         let failure = failure();
         // SAFETY: ends the child at once.
         unsafe { libc::_exit(failure) };
@@ -36,8 +46,30 @@ fn failure_in_child() -> i32 {
 
 #[test]
 fn a_child_of_a_thread_captures_on_the_hot_path() {
+    let _alone = ALONE.lock();
     let before = thread::spawn(failure_in_child).join().unwrap();
     assert_eq!(before, 0, "the first capture of all was the child's");
     let after = thread::spawn(|| (failure(), failure_in_child())).join().unwrap();
     assert_eq!(after, (0, 0), "the thread had captured before");
+}
+
+#[test]
+fn an_unload_that_the_fork_cut_off_is_over_in_the_child() {
+    let _alone = ALONE.lock();
+    let (entered, is_entered) = mpsc::channel();
+    let (end, wait) = mpsc::channel::<()>();
+    let unloading = thread::spawn(move || {
+        while_unloading(|| {
+            entered.send(()).unwrap();
+            let _ = wait.recv();
+        });
+    });
+    is_entered.recv().unwrap();
+    assert_eq!(thread::spawn(failure_in_child).join().unwrap(), 4, "else this test tests nothing");
+    // SAFETY: the child has one thread.
+    let take_over = || unsafe { after_fork_in_child() };
+    assert_eq!(thread::spawn(move || failure_in_child_after(take_over)).join().unwrap(), 0);
+    drop(end);
+    unloading.join().unwrap();
+    assert_eq!(thread::spawn(failure).join().unwrap(), 0);
 }
