@@ -5,6 +5,9 @@
 //!
 //! Runs in signal handlers as well, and beside threads that capture: nothing here waits for them.
 
+use core::sync::atomic::{AtomicPtr, Ordering};
+use core::{mem, ptr};
+
 use cairn_format::{AbsoluteAddress, Frame};
 use cairn_unwind::StopReason;
 
@@ -151,6 +154,71 @@ impl StackCursor {
         self.next = start;
         false
     }
+}
+
+/// Stacks that a capture is adding to the table at this moment: a chain, each the caller of the next one.
+///
+/// Whoever keeps the table outside of this process ([`observe_new_stacks`]) has them before any thread can meet their numbers.
+/// The words are what the table holds, to be kept as they are: the first names the parent of the chain, with the highest
+/// bit set; each further one is the number of a frame, and its index in the table is the number of a stack.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NewStacks {
+    head: u32,
+    count: u32,
+}
+
+impl NewStacks {
+    /// Index of the first word in the table.
+    #[must_use]
+    pub const fn first_word(self) -> u32 {
+        self.head
+    }
+
+    /// The words: one more than there are stacks.
+    pub fn words(self) -> impl ExactSizeIterator<Item = u32> + Clone {
+        let words = PROCESS.tree.words();
+        (0..self.count + 1).map(move |index| words.at(self.head + index))
+    }
+
+    /// The stacks, outermost first.
+    pub fn rows(self) -> impl Iterator<Item = StackRow> {
+        let first = self.head + 1;
+        (first..first + self.count).filter_map(|number| StackId::from_node(number).row())
+    }
+}
+
+/// Has `observer` called for all stacks that are added to the table from now on, by the capture that adds them, before
+/// the capture answers and before any other thread is answered with them. One observer at a time.
+///
+/// What was added before is read with a [`StackCursor`]; set the observer first, then nothing is missed, and what is met
+/// twice is equal.
+///
+/// The observer runs inside captures: in malloc, in signal handlers, on small stacks. It must not capture.
+///
+/// ```
+/// use std::sync::atomic::{AtomicU32, Ordering};
+/// use cairn_capture::{NewStacks, capture, observe_new_stacks};
+///
+/// static FRAMES: AtomicU32 = AtomicU32::new(0);
+/// fn count(stacks: NewStacks) {
+///     FRAMES.fetch_add(stacks.rows().count() as u32, Ordering::Relaxed);
+/// }
+/// observe_new_stacks(count);
+/// let stack = capture();
+/// assert_eq!(FRAMES.load(Ordering::Relaxed) as usize, stack.frames().count());
+/// ```
+pub fn observe_new_stacks(observer: fn(NewStacks)) {
+    static OBSERVER: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
+
+    fn tell(head: u32, count: u32) {
+        let function = OBSERVER.load(Ordering::Acquire);
+        // SAFETY: set before `tell` was, to a function of this type.
+        let observer = unsafe { mem::transmute::<*mut (), fn(NewStacks)>(function) };
+        observer(NewStacks { head, count });
+    }
+
+    OBSERVER.store(observer as *mut (), Ordering::Release);
+    PROCESS.tree.observe(tell);
 }
 
 /// A module that is loaded now.

@@ -18,7 +18,7 @@
 //! that another thread could see. A segment becomes visible by one store into the index, after it is whole. When two
 //! threads add the same segment at once one of them wins, and the words of the other are lost (a few bytes, rarely).
 
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use crate::index::{Index, MIX};
 use crate::process::PROCESS;
@@ -68,6 +68,28 @@ const HEAD: u32 = 1 << 31;
 pub(crate) struct Tree {
     words: Region<AtomicU32>,
     segments: Index,
+    /// Told of each segment before anybody else can meet it.
+    observer: Observer,
+}
+
+/// A function that may be set at any time, by any thread.
+struct Observer(AtomicPtr<()>);
+
+/// Takes the index of a segment's HEAD word and the number of its nodes.
+pub(crate) type TellSegment = fn(u32, u32);
+
+impl Observer {
+    fn set(&self, tell: TellSegment) {
+        self.0.store(tell as *mut (), Ordering::Release);
+    }
+
+    fn tell(&self, head: u32, nodes: u32) {
+        let function = self.0.load(Ordering::Acquire);
+        // SAFETY: null becomes `None`; `set` stores functions of this type alone.
+        if let Some(tell) = unsafe { core::mem::transmute::<*mut (), Option<TellSegment>>(function) } {
+            tell(head, nodes);
+        }
+    }
 }
 
 /// There is no memory for a further stack.
@@ -77,13 +99,22 @@ pub(crate) struct TreeFull;
 impl Tree {
     pub(crate) const fn new() -> Self {
         // 1 GiB of address space holds a quarter of a billion frames.
-        Self { words: Region::new(&[1 << 28, 1 << 25, 1 << 22, 1 << 18]), segments: Index::new() }
+        Self {
+            words: Region::new(&[1 << 28, 1 << 25, 1 << 22, 1 << 18]),
+            segments: Index::new(),
+            observer: Observer(AtomicPtr::new(core::ptr::null_mut())),
+        }
     }
 
     /// The word view that a walk outwards reads. Take it once for many steps.
     #[inline]
     pub(crate) fn words(&self) -> Words<'_> {
         Words(self.words.elements())
+    }
+
+    /// Has every segment that is added from now on told to `tell`, which must be able to run wherever a capture can.
+    pub(crate) fn observe(&self, tell: TellSegment) {
+        self.observer.set(tell);
     }
 
     /// Bytes of memory in use.
@@ -165,6 +196,7 @@ impl Tree {
         for (word, pc) in (head + 1..).zip(pcs) {
             words.set(word, pc);
         }
+        self.observer.tell(head, count);
         let hash = segment_hash(parent, first_pc);
         let winner = self
             .segments
