@@ -7,6 +7,7 @@
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering, compiler_fence};
 
+use crate::walk::WalkRoom;
 use crate::{mapping, thread_pointer};
 
 /// Frames of one stack; deeper ones are cut, and the cut is marked.
@@ -223,10 +224,10 @@ pub(crate) struct ThreadState {
     pub(crate) extra: OwnPages<[ExtraCheck; SHADOWS * MAX_EXTRA_CHECKS]>,
     /// Innermost first.
     pub(crate) pending: OwnPages<[PendingFrame; MAX_DEPTH]>,
-    /// Pc numbers of a whole walk.
-    pub(crate) walked: [u32; MAX_DEPTH],
-    /// Pc numbers of a capture in a signal handler that interrupted a capture.
-    pub(crate) nested: [u32; MAX_DEPTH],
+    /// For a whole walk.
+    pub(crate) walked: WalkRoom,
+    /// For a capture in a signal handler that interrupted a capture.
+    pub(crate) nested: WalkRoom,
 }
 
 /// Every state there is, newest first.

@@ -4,17 +4,20 @@
 //! Slower by a factor of a hundred, and safe at the same places: no allocation, no lock. Memory outside the thread's own
 //! stack is read by the kernel on our behalf, so that a wild pointer is an answer and not a crash.
 
+use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering;
 
 use cairn_format::{AbsoluteAddress, Frame};
-use cairn_unwind::{MemoryReader, Registers, StopReason, Walk};
+use cairn_unwind::{MemoryReader, StopReason, Walk};
 
-use crate::arch::{Native, Rule, own_registers};
+use crate::arch::{
+    Native, Rule, interrupted_sp, no_registers, take_interrupted_registers, take_own_registers,
+};
 use crate::modules::{LoadedModules, rule_at, rule_of};
 use crate::pcs::PcKind;
 use crate::process::{PROCESS, is_unloading};
 use crate::stack_bounds;
-use crate::thread::ThreadState;
+use crate::thread::{MAX_DEPTH, ThreadState};
 
 /// This process's own memory: directly where it is known to be readable, elsewhere through the kernel.
 #[derive(Clone, Copy)]
@@ -59,7 +62,7 @@ impl MemoryReader for OwnMemory {
 #[derive(Clone, Copy)]
 pub(crate) enum Start<'a> {
     /// The registers of an interrupted context.
-    Interrupted(&'a Registers<Native>),
+    Interrupted(&'a libc::ucontext_t),
     /// The frame that a call returns to, at this stack pointer; the walk starts in the present function and leaves out
     /// the frames below.
     Caller { sp: u64 },
@@ -69,27 +72,53 @@ impl Start<'_> {
     /// No frame that is visited lies below it.
     pub(crate) fn sp(&self) -> u64 {
         match self {
-            Self::Interrupted(registers) => registers.sp(),
+            Self::Interrupted(context) => interrupted_sp(context),
             Self::Caller { sp } => *sp,
         }
     }
 }
 
-/// Walks from `start` and puts the pc numbers into `numbers`, innermost first; behind the last frame stands the number of
+/// What a whole walk works with: a kilobyte and, for deep stacks, more, which the stack of a handler has not.
+pub(crate) struct WalkRoom {
+    walk: MaybeUninit<Walk<Native, OwnMemory, LoadedModules>>,
+    /// Pc numbers, innermost first.
+    numbers: [u32; MAX_DEPTH],
+}
+
+impl WalkRoom {
+    /// The first `count` numbers that the last walk found.
+    pub(crate) fn numbers(&self, count: usize) -> &[u32] {
+        self.numbers.get(..count).unwrap_or_default()
+    }
+}
+
+/// Makes a walk in its place, from registers that are still to come. A function of its own, because a new walk is on the
+/// stack before it is in its place.
+#[inline(never)]
+fn begin(
+    place: &mut MaybeUninit<Walk<Native, OwnMemory, LoadedModules>>,
+    memory: OwnMemory,
+) -> &mut Walk<Native, OwnMemory, LoadedModules> {
+    place.write(Walk::new(no_registers(), memory, LoadedModules))
+}
+
+/// Walks from `start` and keeps the pc numbers in `room`, innermost first; behind the last frame stands the number of
 /// the reason why the walk ended, if that is not the start of the stack. Returns how many there are, or `None` when
 /// there is no memory for a new number.
 #[cold]
 #[inline(never)]
-pub(crate) fn walk(start: Start<'_>, memory: OwnMemory, numbers: &mut [u32]) -> Option<usize> {
+pub(crate) fn walk(start: Start<'_>, memory: OwnMemory, room: &mut WalkRoom) -> Option<usize> {
     let visible_from = match start {
         Start::Interrupted(_) => 0,
         Start::Caller { sp } => sp,
     };
+    let WalkRoom { walk, numbers } = room;
     let (last, frames) = numbers.split_last_mut()?;
-    let mut walk = match start {
-        Start::Interrupted(registers) => Walk::new(*registers, memory, LoadedModules),
-        Start::Caller { .. } => Walk::new(own_registers(), memory, LoadedModules),
-    };
+    let walk = begin(walk, memory);
+    match start {
+        Start::Interrupted(context) => take_interrupted_registers(context, walk.registers_mut()),
+        Start::Caller { .. } => take_own_registers(walk.registers_mut()),
+    }
     let mut count = 0;
     let mut is_full = false;
     let mut outermost = None;

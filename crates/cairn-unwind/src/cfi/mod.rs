@@ -42,8 +42,8 @@ mod table;
 use core::fmt;
 
 pub use entry::{FrameEntries, FrameEntry};
-pub(crate) use row::LinearCfa;
 pub use row::{CfaRule, CoreRow, ExpressionRef, RegisterRule, Row};
+pub(crate) use row::{LinearCfa, RowHead, RowState, RowView};
 pub use table::{Bases, Flavor, FrameTable, IndexEntry, RuleAt, Section};
 
 /// Why a table entry could not be used, and where.
