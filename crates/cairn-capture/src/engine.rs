@@ -27,6 +27,7 @@
 //! Everything unusual (signal frames, rows that do not fit a packed rule, a foreign stack) answers [`Unusual`], and the
 //! whole walk is done by [`crate::walk`].
 
+use core::ops::Range;
 use core::sync::atomic::Ordering;
 
 use cairn_format::AbsoluteAddress;
@@ -39,9 +40,9 @@ use crate::pcs::{NUMBER_BITS, PcEntry, PcKind};
 use crate::process::{PROCESS, is_unloading};
 use crate::stack_bounds;
 use crate::thread::{
-    ExtraCheck, FOLLOW, MAX_DEPTH, MAX_EXTRA_CHECKS, NEEDS_FP, PC_SETS, PLACES, PendingFrame, RECORD_CHECKS,
-    RECORDS, Record, SHADOW_BLOCK, SHADOW_NUMBER, SHADOW_PADDING, SHADOWS, ShadowFrame, ShadowSize,
-    ThreadState, WEAVE, place, woven, woven_extra,
+    ExtraCheck, FOLLOW, HANGS_ON_FP, MAX_DEPTH, MAX_EXTRA_CHECKS, NEEDS_FP, PC_SETS, PLACES, PendingFrame,
+    RECORD_CHECKS, RECORDS, Record, SHADOW_BLOCK, SHADOW_NUMBER, SHADOW_PADDING, SHADOWS, ShadowFrame,
+    ShadowSize, ThreadState, WEAVE, place, woven, woven_extra,
 };
 use crate::tree::Words;
 
@@ -210,6 +211,7 @@ unsafe fn find_out(thread: &mut ThreadState, key: u64, frame: Frame) -> Result<u
         number,
         // Outwards from the innermost frame of the shadow.
         cursor: size.end.saturating_sub(1),
+        cursor_slot: 0,
         guess: if is_guess { record.node() } else { 0 },
         thread,
     };
@@ -337,6 +339,8 @@ struct Capture<'a> {
     /// The shadow to meet, and the height in it that was compared last.
     number: usize,
     cursor: u32,
+    /// No frame below this slot is in the shadow at the cursor or outside of it.
+    cursor_slot: u32,
     /// The node that the record of this place has, 0 if there is none.
     guess: u32,
 }
@@ -364,10 +368,8 @@ impl Capture<'_> {
                 self.cursor =
                     unsafe { innermost_difference(self.thread, self.number, height) }.saturating_sub(1);
             }
-            let pc_number = self.pc_number(self.frame.pc)?;
-            let Some(entry) = self.pcs.get(pc_number as usize) else { return Err(Unusual) };
-            let rule = entry.rule();
-            self.add_pending(pc_number)?;
+            let (pc_number, rule) = self.pc_number(self.frame.pc)?;
+            self.add_pending(pc_number, rule)?;
             // SAFETY: by this function's contract.
             if unsafe { self.advance(rule)? }.is_none() {
                 return Ok(Known { node: 0, height: 0 });
@@ -379,8 +381,14 @@ impl Capture<'_> {
     #[inline(always)]
     fn meet_shadow(&mut self) -> Option<u32> {
         let slot = slot(self.thread, self.frame.sp);
+        if slot < self.cursor_slot { None } else { self.meet_shadow_at(slot) }
+    }
+
+    #[inline(always)]
+    fn meet_shadow_at(&mut self, slot: u32) -> Option<u32> {
         while self.cursor > 0 {
-            let shadow = self.thread.shadow_at(self.number, self.cursor as usize);
+            let shadow = *self.thread.shadow_at(self.number, self.cursor as usize);
+            self.cursor_slot = shadow.slot;
             if shadow.slot > slot {
                 return None;
             }
@@ -393,6 +401,7 @@ impl Capture<'_> {
                 return (is_same && !self.is_mark(height)).then_some(height);
             }
         }
+        self.cursor_slot = u32::MAX;
         None
     }
 
@@ -450,7 +459,7 @@ impl Capture<'_> {
         }
         let mark = PROCESS.pcs.number(pc, PcKind::NoUnwindInfo);
         let add = || PROCESS.pcs.add(pc, PcKind::NoUnwindInfo, Rule::NEEDS_FULL_EVALUATION);
-        self.add_pending(mark.or_else(add).ok_or(Unusual)?)?;
+        self.add_pending(mark.or_else(add).ok_or(Unusual)?, Rule::NEEDS_FULL_EVALUATION)?;
         self.thread.pending[self.pending_count - 1].fp = return_address;
         Ok(None)
     }
@@ -482,35 +491,37 @@ impl Capture<'_> {
     }
 
     #[inline(always)]
-    fn add_pending(&mut self, pc_number: u32) -> Result<(), Unusual> {
+    fn add_pending(&mut self, pc_number: u32, rule: Rule) -> Result<(), Unusual> {
         let slot = slot(self.thread, self.frame.sp);
         let place = self.thread.pending.get_mut(self.pending_count).ok_or(Unusual)?;
-        *place = PendingFrame { fp: self.frame.fp, pc_number, slot };
+        let flag = u32::from(rule.hangs_on_fp()) << HANGS_ON_FP.ilog2();
+        *place = PendingFrame { fp: self.frame.fp, flagged_number: pc_number | flag, slot };
         self.pending_count += 1;
         Ok(())
     }
 
-    /// The number of the address that a call returns to.
+    /// The number of the address that a call returns to, and its rule.
     #[inline(always)]
-    fn pc_number(&mut self, pc: u64) -> Result<u32, Unusual> {
+    fn pc_number(&mut self, pc: u64) -> Result<(u32, Rule), Unusual> {
         let (set, tag) = cache_place(pc);
-        let ways = &mut self.thread.pc_cache[set];
-        for way in *ways {
-            if way >> NUMBER_BITS == tag && way != 0 {
-                return Ok((way & ((1 << NUMBER_BITS) - 1)) as u32);
+        let set = &mut self.thread.pc_cache[set];
+        for (way, rule) in set.ways.iter().zip(set.rules) {
+            if way >> NUMBER_BITS == tag && *way != 0 {
+                return Ok(((way & ((1 << NUMBER_BITS) - 1)) as u32, Rule::from_bits(rule)));
             }
         }
-        let number = number_of_new(pc)?;
-        *ways = [tag << NUMBER_BITS | u64::from(number), ways[0]];
+        let (number, rule) = number_of_new(pc)?;
+        set.ways = [tag << NUMBER_BITS | u64::from(number), set.ways[0]];
+        set.rules = [rule.bits(), set.rules[0]];
         // A first address may have made the table.
         self.pcs = PROCESS.pcs.entries();
-        Ok(number)
+        Ok((number, rule))
     }
 
     /// Gives the pending frames their nodes, and learns this stack.
     fn settle(&mut self, known: Known) -> Result<u32, Unusual> {
         let pending = self.thread.pending.get(..self.pending_count).ok_or(Unusual)?;
-        let numbers = pending.iter().rev().map(|frame| frame.pc_number);
+        let numbers = pending.iter().rev().map(|frame| frame.pc_number());
         let leaf = PROCESS.tree.descend(known.node, numbers).map_err(|_| Unusual)?;
         // The tree may have got its memory only now.
         self.words = PROCESS.tree.words();
@@ -542,7 +553,7 @@ impl Capture<'_> {
         let (thread, number) = (&*self.thread, self.number);
         let outside = (1..=known.height as usize).rev().map(|height| thread.shadow_at(number, height));
         let outside = outside.map(|frame| (self.words.pc(frame.node & !NEEDS_FP), frame.slot));
-        let now = pending.iter().map(|frame| (frame.pc_number, frame.slot)).chain(outside);
+        let now = pending.iter().map(|frame| (frame.pc_number(), frame.slot)).chain(outside);
         let mut other = self.guess;
         let innermost_slot = slot(self.thread, self.innermost.sp);
         let mut differing = None;
@@ -574,12 +585,13 @@ impl Capture<'_> {
         let mut hangs_on_fp = join.node & NEEDS_FP != 0;
         let mut checks = [pc << 16; RECORD_CHECKS];
         for (index, frame) in thread.pending[..count].iter().enumerate() {
-            let Some(entry) = self.pcs.get(frame.pc_number as usize) else { return };
-            hangs_on_fp |= entry.rule().hangs_on_fp();
+            hangs_on_fp |= frame.hangs_on_fp();
             let Ok(words_above) = u16::try_from(frame.slot.wrapping_sub(innermost_slot) / 8) else { return };
             // The innermost return address was compared by itself.
             if let Some(check) = index.checked_sub(1).and_then(|index| checks.get_mut(index)) {
-                *check = entry.pc() << 16 | u64::from(words_above);
+                // SAFETY: the return address into a frame of the live stack.
+                let pc = unsafe { load(thread.slot_base.wrapping_add(frame.slot.into())) };
+                *check = pc << 16 | u64::from(words_above);
             }
         }
         if pc >> 48 != 0 || join_height + count > u16::MAX.into() {
@@ -611,26 +623,36 @@ impl Capture<'_> {
             self.number = next;
         }
         let number = self.number;
+        thread.common.cut(number, known_height as u32);
         let mut node = leaf;
-        let mut needs_fp = known_height > 0 && thread.shadow_at(number, known_height).node & NEEDS_FP != 0;
+        let needs_fp = known_height > 0 && thread.shadow_at(number, known_height).node & NEEDS_FP != 0;
         let mut hangs_on_fp = needs_fp;
         for index in 0..count {
             let frame = thread.pending[index];
-            let height = known_height + count - index;
-            let Some(entry) = self.pcs.get(frame.pc_number as usize) else { return };
-            hangs_on_fp |= entry.rule().hangs_on_fp();
-            *thread.shadow_at_mut(number, height) = ShadowFrame { pc: entry.pc(), slot: frame.slot, node };
+            hangs_on_fp |= frame.hangs_on_fp();
+            // SAFETY: the return address into a frame of the live stack.
+            let pc = unsafe { load(thread.slot_base.wrapping_add(frame.slot.into())) };
+            *thread.shadow_at_mut(number, known_height + count - index) =
+                ShadowFrame { pc, slot: frame.slot, node };
             node = self.words.parent(node);
         }
+        // What the caller says of the innermost frame counts, whatever the stack holds there.
+        thread.shadow_at_mut(number, known_height + count).pc = self.innermost.pc;
         thread.sizes[number].end = (known_height + count + 1) as u32;
         if known_height == 0 {
             thread.sizes[number].extra_count = 0;
             let outermost = *thread.shadow_at(number, 1);
             (1..=SHADOW_PADDING).for_each(|index| thread.shadow[woven(number, index)] = outermost);
         }
-        if !hangs_on_fp {
-            return;
+        if hangs_on_fp {
+            self.note_fps(known_height, needs_fp);
         }
+    }
+
+    /// Completes the frames of the new shadow inside of `known_height` where frames hang on frame pointers.
+    #[inline(never)]
+    fn note_fps(&mut self, known_height: usize, mut needs_fp: bool) {
+        let (thread, number, count) = (&mut *self.thread, self.number, self.pending_count);
         for index in (0..count).rev() {
             let height = known_height + count - index;
             let frame = thread.pending[index];
@@ -640,7 +662,7 @@ impl Capture<'_> {
                 None if needs_fp => thread.shadow_fp[woven(number, known_height)],
                 None => 0,
             };
-            let rule = self.pcs.get(frame.pc_number as usize).map_or(Rule::END_OF_STACK, PcEntry::rule);
+            let rule = self.pcs.get(frame.pc_number() as usize).map_or(Rule::END_OF_STACK, PcEntry::rule);
             let outer = OuterFrame { needs_fp, fp: outer_fp };
             let Ok(needs) = note_extra_checks(thread, number, rule, height, frame, outer) else {
                 // No room for the checks: this shadow must not be believed further in than here.
@@ -656,23 +678,39 @@ impl Capture<'_> {
     }
 }
 
-/// Copies a shadow's frames up to `height`, and what they hang on.
+/// Copies a shadow's frames up to `height`, and what they hang on, as far as the other shadow does not have them.
 fn copy_shadow(thread: &mut ThreadState, from: usize, to: usize, height: usize) {
-    for index in 0..=height + SHADOW_PADDING {
-        thread.shadow[woven(to, index)] = thread.shadow[woven(from, index)];
-    }
-    let extra_count = (0..thread.sizes[from].extra_count as usize)
-        .rposition(|index| thread.extra[woven_extra(from, index)].height as usize <= height)
-        .map_or(0, |last| last + 1);
-    for index in 0..extra_count {
+    let common = thread.common.height(from, to).min(height as u32) as usize;
+    // Of the outermost frame there are copies in front of it.
+    let first = if common == 0 { 0 } else { common + 1 + SHADOW_PADDING };
+    copy_woven(&mut thread.shadow[..], from, to, first..height + SHADOW_PADDING + 1);
+    let count_up_to = |thread: &ThreadState, height: usize| {
+        (0..thread.sizes[from].extra_count as usize)
+            .rposition(|index| thread.extra[woven_extra(from, index)].height as usize <= height)
+            .map_or(0, |last| last + 1)
+    };
+    let extra_count = count_up_to(thread, height);
+    for index in count_up_to(thread, common)..extra_count {
         thread.extra[woven_extra(to, index)] = thread.extra[woven_extra(from, index)];
     }
-    for index in 1..=height {
+    for index in common + 1..=height {
         if thread.shadow_at(to, index).node & NEEDS_FP != 0 {
             thread.shadow_fp[woven(to, index)] = thread.shadow_fp[woven(from, index)];
         }
     }
     thread.sizes[to] = ShadowSize { end: height as u32 + 1, extra_count: extra_count as u32 };
+    thread.common.copied(from, to, height as u32);
+}
+
+/// Copies entries of one shadow to another, turn by turn of the weave.
+fn copy_woven(all: &mut [ShadowFrame], from: usize, to: usize, indices: Range<usize>) {
+    let Range { mut start, end } = indices;
+    while start < end {
+        let count = (end - start).min(WEAVE - start % WEAVE);
+        let source = woven(from, start);
+        all.copy_within(source..source + count, woven(to, start));
+        start += count;
+    }
 }
 
 /// What a frame's step must keep for the frame outside of it.
@@ -753,11 +791,12 @@ fn may_be_frame_record(sp: u64, fp: u64) -> bool {
 /// Numbers an address that this thread's cache does not have.
 #[cold]
 #[inline(never)]
-fn number_of_new(pc: u64) -> Result<u32, Unusual> {
+fn number_of_new(pc: u64) -> Result<(u32, Rule), Unusual> {
     if let Some(number) = PROCESS.pcs.number(pc, PcKind::ReturnAddress) {
-        return Ok(number);
+        return Ok((number, PROCESS.pcs.entries().get(number as usize).ok_or(Unusual)?.rule()));
     }
-    PROCESS.pcs.add(pc, PcKind::ReturnAddress, rule_of(pc)).ok_or(Unusual)
+    let rule = rule_of(pc);
+    Ok((PROCESS.pcs.add(pc, PcKind::ReturnAddress, rule).ok_or(Unusual)?, rule))
 }
 
 /// # Safety

@@ -7,6 +7,7 @@
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering, compiler_fence};
 
+use crate::pcs::NUMBER_BITS;
 use crate::walk::WalkRoom;
 use crate::{mapping, thread_pointer};
 
@@ -113,8 +114,63 @@ pub(crate) struct ExtraCheck {
 #[derive(Clone, Copy)]
 pub(crate) struct PendingFrame {
     pub(crate) fp: u64,
-    pub(crate) pc_number: u32,
+    /// The number of its pc, with [`HANGS_ON_FP`] added when the rule there does.
+    pub(crate) flagged_number: u32,
     pub(crate) slot: u32,
+}
+
+/// Set in [`PendingFrame::flagged_number`]; numbers of pcs are far below.
+pub(crate) const HANGS_ON_FP: u32 = 1 << 31;
+const _: () = assert!(NUMBER_BITS < HANGS_ON_FP.ilog2());
+
+impl PendingFrame {
+    #[inline(always)]
+    pub(crate) fn pc_number(&self) -> u32 {
+        self.flagged_number & !HANGS_ON_FP
+    }
+
+    #[inline(always)]
+    pub(crate) fn hangs_on_fp(&self) -> bool {
+        self.flagged_number & HANGS_ON_FP != 0
+    }
+}
+
+/// Addresses that fell to the same place of a thread's cache: their numbers, below what tells them apart, and their rules.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct PcSet {
+    pub(crate) ways: [u64; 2],
+    pub(crate) rules: [u32; 2],
+}
+
+/// For each two shadows up to which height they are certainly the same, so that one becomes like the other by few copies.
+#[repr(C)]
+pub(crate) struct CommonHeights([[u32; SHADOWS]; SHADOWS]);
+
+impl CommonHeights {
+    pub(crate) fn height(&self, one: usize, other: usize) -> u32 {
+        self.0[one][other]
+    }
+
+    /// A shadow gets other frames inside of this height.
+    pub(crate) fn cut(&mut self, number: usize, height: u32) {
+        for other in 0..SHADOWS {
+            self.set(number, other, self.0[number][other].min(height));
+        }
+    }
+
+    /// One shadow has become the same as another up to this height, and ends there.
+    pub(crate) fn copied(&mut self, from: usize, to: usize, height: u32) {
+        for other in 0..SHADOWS {
+            let common = if other == from { height } else { self.0[from][other].min(height) };
+            self.set(to, other, common);
+        }
+    }
+
+    fn set(&mut self, one: usize, other: usize, height: u32) {
+        self.0[one][other] = height;
+        self.0[other][one] = height;
+    }
 }
 
 const _: () = assert!(size_of::<ShadowFrame>() == 16);
@@ -200,6 +256,7 @@ pub(crate) struct ThreadState {
     /// The same, for the capture in the handler.
     nested_busy: AtomicU64,
     pub(crate) sizes: [ShadowSize; SHADOWS],
+    pub(crate) common: CommonHeights,
     /// The shadow that was met last.
     pub(crate) current: u32,
     /// [`Process::module_state`](crate::process::Process::module_state) that the caches belong to.
@@ -215,7 +272,7 @@ pub(crate) struct ThreadState {
     /// For each place the stack word, in words above sp, that tells its stacks apart; see `engine::record_key`.
     pub(crate) telling: [u16; PLACES],
     pub(crate) records: [Record; RECORDS],
-    pub(crate) pc_cache: [[u64; 2]; PC_SETS],
+    pub(crate) pc_cache: [PcSet; PC_SETS],
     /// Stacks by height, which for the outermost frame is 1, moved up by [`SHADOW_PADDING`]. Use [`woven`].
     pub(crate) shadow: OwnPages<[ShadowFrame; SHADOWS * (MAX_DEPTH + WEAVE)]>,
     /// The frame pointer in each frame that has [`NEEDS_FP`]; others are not written. Woven as well.
@@ -390,6 +447,7 @@ impl ThreadState {
     /// Drops what was learned of stacks.
     pub(crate) fn forget_stack(&mut self) {
         self.sizes.fill(ShadowSize { end: 0, extra_count: 0 });
+        self.common = CommonHeights([[0; SHADOWS]; SHADOWS]);
     }
 
     /// Drops everything that depends on which modules are loaded.
@@ -397,7 +455,7 @@ impl ThreadState {
     pub(crate) fn forget_modules(&mut self, module_state: u64) {
         self.forget_stack();
         self.records.fill(Record::NONE);
-        self.pc_cache.fill([0; 2]);
+        self.pc_cache.fill(PcSet { ways: [0; 2], rules: [0; 2] });
         self.module_state = module_state;
     }
 }
