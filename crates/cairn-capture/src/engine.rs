@@ -35,7 +35,7 @@ use cairn_unwind::Modules;
 
 use crate::arch::{Rule, RuleKind};
 use crate::index::MIX;
-use crate::modules::{LoadedModules, rule_of};
+use crate::modules::{KnownModules, LoadedModules};
 use crate::pcs::{NUMBER_BITS, PcEntry, PcKind};
 use crate::process::{PROCESS, is_unloading};
 use crate::stack_bounds;
@@ -503,14 +503,15 @@ impl Capture<'_> {
     /// The number of the address that a call returns to, and its rule.
     #[inline(always)]
     fn pc_number(&mut self, pc: u64) -> Result<(u32, Rule), Unusual> {
-        let (set, tag) = cache_place(pc);
-        let set = &mut self.thread.pc_cache[set];
+        let (set_index, tag) = cache_place(pc);
+        let set = &self.thread.pc_cache[set_index];
         for (way, rule) in set.ways.iter().zip(set.rules) {
             if way >> NUMBER_BITS == tag && *way != 0 {
                 return Ok(((way & ((1 << NUMBER_BITS) - 1)) as u32, Rule::from_bits(rule)));
             }
         }
-        let (number, rule) = number_of_new(pc)?;
+        let (number, rule) = number_of_new(&mut self.thread.modules, pc)?;
+        let set = &mut self.thread.pc_cache[set_index];
         set.ways = [tag << NUMBER_BITS | u64::from(number), set.ways[0]];
         set.rules = [rule.bits(), set.rules[0]];
         // A first address may have made the table.
@@ -791,12 +792,14 @@ fn may_be_frame_record(sp: u64, fp: u64) -> bool {
 /// Numbers an address that this thread's cache does not have.
 #[cold]
 #[inline(never)]
-fn number_of_new(pc: u64) -> Result<(u32, Rule), Unusual> {
+fn number_of_new(modules: &mut KnownModules, pc: u64) -> Result<(u32, Rule), Unusual> {
+    let searched = PROCESS.pcs.tables();
     if let Some(number) = PROCESS.pcs.number(pc, PcKind::ReturnAddress) {
         return Ok((number, PROCESS.pcs.entries().get(number as usize).ok_or(Unusual)?.rule()));
     }
-    let rule = rule_of(pc);
-    Ok((PROCESS.pcs.add(pc, PcKind::ReturnAddress, rule).ok_or(Unusual)?, rule))
+    let (rule, identity) = modules.rule_and_identity(pc);
+    let number = PROCESS.pcs.add_of_module(pc, PcKind::ReturnAddress, rule, identity, searched);
+    Ok((number.ok_or(Unusual)?, rule))
 }
 
 /// # Safety

@@ -7,6 +7,7 @@
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering, compiler_fence};
 
+use crate::modules::KnownModules;
 use crate::pcs::NUMBER_BITS;
 use crate::walk::WalkRoom;
 use crate::{mapping, thread_pointer};
@@ -269,6 +270,7 @@ pub(crate) struct ThreadState {
     /// 4 GiB below `high`: every slot is a 32-bit distance above it.
     pub(crate) slot_base: u64,
     next: *mut ThreadState,
+    pub(crate) modules: KnownModules,
     /// For each place the stack word, in words above sp, that tells its stacks apart; see `engine::record_key`.
     pub(crate) telling: [u16; PLACES],
     pub(crate) records: [Record; RECORDS],
@@ -454,6 +456,7 @@ impl ThreadState {
     #[cold]
     pub(crate) fn forget_modules(&mut self, module_state: u64) {
         self.forget_stack();
+        self.modules.forget();
         self.records.fill(Record::NONE);
         self.pc_cache.fill(PcSet { ways: [0; 2], rules: [0; 2] });
         self.module_state = module_state;
