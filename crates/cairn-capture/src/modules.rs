@@ -68,6 +68,8 @@ impl LoadedModules {
 }
 
 impl Modules for LoadedModules {
+    // What the loader answers lies on the stack of this function alone.
+    #[inline(never)]
     fn frame_table(&self, address: AbsoluteAddress) -> Option<FrameTable<'_>> {
         let object = Self::find(address)?;
         let header = object.eh_frame_header as u64;
@@ -86,6 +88,7 @@ impl Modules for LoadedModules {
 /// # Safety
 ///
 /// `segment` is loaded memory that holds the header, and stays while the table is used.
+#[inline(always)]
 unsafe fn frame_table<'a>(header: u64, segment: AddressRange) -> Option<FrameTable<'a>> {
     let length = |start: u64| usize::try_from(segment.end.value() - start).ok();
     // SAFETY: by contract.
@@ -120,6 +123,16 @@ struct KnownModule {
     identity: u32,
 }
 
+impl KnownModule {
+    #[inline(never)]
+    fn frame_table(&self) -> Option<FrameTable<'_>> {
+        let (start, end) = self.segment;
+        let segment = AddressRange::new(AbsoluteAddress::new(start), AbsoluteAddress::new(end));
+        // SAFETY: as the loader said, and the module has not been unloaded since, or this would have been forgotten.
+        unsafe { frame_table(self.header, segment) }
+    }
+}
+
 impl KnownModules {
     const PLACES: usize = 4;
 
@@ -137,11 +150,7 @@ impl KnownModules {
         let Some(module) = self.modules.iter().find(is_in).copied().or_else(|| self.ask(pc)) else {
             return (rule_of(pc), identity_at(pc, PcKind::ReturnAddress));
         };
-        let segment =
-            AddressRange::new(AbsoluteAddress::new(module.segment.0), AbsoluteAddress::new(module.segment.1));
-        // SAFETY: as the loader said, and the module has not been unloaded since, or this would have been forgotten.
-        let table = unsafe { frame_table(module.header, segment) };
-        (rule_in(table.as_ref(), lookup), module.identity)
+        (rule_in(module.frame_table().as_ref(), lookup), module.identity)
     }
 
     #[cold]

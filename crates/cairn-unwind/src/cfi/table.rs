@@ -280,22 +280,32 @@ impl<'a> FrameTable<'a> {
     /// Becomes the FDE that covers `address`. What that needs of the stack is given back before the programs run.
     #[inline(never)]
     fn find_into(&self, address: AbsoluteAddress, found: &mut Found<'a>) -> Result<(), CfiError> {
+        let offset = self.find_offset(address)?;
+        found.fill(&self.context(), self.flavor, offset)?;
+        if found.entry.range.contains(address) {
+            Ok(())
+        } else {
+            Err(CfiError { offset, kind: CfiErrorKind::NotCovered })
+        }
+    }
+
+    /// Where the FDE is that covers `address`, if one does.
+    #[inline(never)]
+    fn find_offset(&self, address: AbsoluteAddress) -> Result<usize, CfiError> {
         let not_covered = CfiError { offset: 0, kind: CfiErrorKind::NotCovered };
-        let offset = match self.search {
+        match self.search {
             Search::Sorted { table, header_address } => {
                 let fde_address = search_sorted(table, header_address, address.value()).ok_or(not_covered)?;
-                self.frames.offset_of(fde_address).ok_or(not_covered)?
+                self.frames.offset_of(fde_address).ok_or(not_covered)
             }
-            Search::SortedUnusual { .. } => self.search_unusual(address.value())?.ok_or(not_covered)?,
+            Search::SortedUnusual { .. } => self.search_unusual(address.value())?.ok_or(not_covered),
             Search::Index(index) => {
                 let after = index.partition_point(|entry| entry.start <= address);
                 let before = after.checked_sub(1).and_then(|last| index.get(last));
-                before.ok_or(not_covered)?.entry_offset
+                Ok(before.ok_or(not_covered)?.entry_offset)
             }
-            Search::Linear => self.search_linear(address)?.ok_or(not_covered)?,
-        };
-        found.fill(&self.context(), self.flavor, offset)?;
-        if found.entry.range.contains(address) { Ok(()) } else { Err(CfiError { offset, ..not_covered }) }
+            Search::Linear => self.search_linear(address)?.ok_or(not_covered),
+        }
     }
 
     /// Looks at one FDE after the other: the offset of the first that covers the address.
