@@ -40,9 +40,9 @@ use crate::pcs::{NUMBER_BITS, PcEntry, PcKind};
 use crate::process::{PROCESS, is_unloading};
 use crate::stack_bounds;
 use crate::thread::{
-    ExtraCheck, FOLLOW, HANGS_ON_FP, MAX_DEPTH, MAX_EXTRA_CHECKS, NEEDS_FP, PC_SETS, PLACES, PendingFrame,
-    RECORD_CHECKS, RECORDS, Record, SHADOW_BLOCK, SHADOW_NUMBER, SHADOW_PADDING, SHADOWS, ShadowFrame,
-    ShadowSize, ThreadState, WEAVE, place, woven, woven_extra,
+    EXTRA_WEAVE, ExtraCheck, FOLLOW, HANGS_ON_FP, NEEDS_FP, PC_SETS, PLACES, PendingFrame, RECORD_CHECKS,
+    RECORDS, Record, SHADOW_BLOCK, SHADOW_NUMBER, SHADOW_PADDING, SHADOWS, ShadowFrame, ShadowSize,
+    ThreadState, Turn, WEAVE, place,
 };
 use crate::tree::Words;
 
@@ -99,8 +99,8 @@ unsafe fn as_recorded(thread: &ThreadState, key: u64, frame: Frame) -> Option<u3
     if height >= thread.sizes[number].end {
         return None;
     }
-    // SAFETY: the end is at most the size of the array without its padding.
-    let join = unsafe { thread.shadow.get_unchecked(woven(number, height as usize + SHADOW_PADDING)) };
+    // SAFETY: the end is at most the room without the padding.
+    let join = unsafe { thread.shadow_unchecked(number, height as usize + SHADOW_PADDING) };
     // A guess to be followed is elsewhere too, by its flag.
     let elsewhere = (record.pc_and_height >> 16 ^ frame.pc)
         | u64::from(record.leaf as u32 ^ slot(thread, frame.sp))
@@ -130,12 +130,12 @@ unsafe fn shadow_difference(thread: &ThreadState, number: usize, height: u32) ->
     };
     if end <= WEAVE {
         // All in one turn of the weave, as the stacks of most programs are: whole blocks, to have few branches.
-        let mut start = woven(number, 0) + end;
-        let last_end = woven(number, SHADOW_BLOCK);
-        while start > last_end {
+        let frames = thread.first_of_shadow(number);
+        let mut start = end;
+        while start > SHADOW_BLOCK {
             start -= SHADOW_BLOCK;
             // SAFETY: the height is below the shadow's end; the padding makes the last block whole.
-            unsafe { thread.shadow.get_unchecked(start..start + SHADOW_BLOCK) }.iter().for_each(&mut compare);
+            unsafe { frames.get_unchecked(start..start + SHADOW_BLOCK) }.iter().for_each(&mut compare);
         }
     } else {
         for height in 1..=height {
@@ -145,8 +145,7 @@ unsafe fn shadow_difference(thread: &ThreadState, number: usize, height: u32) ->
     let extra_count = thread.sizes[number].extra_count;
     if extra_count > 0 {
         for index in 0..extra_count as usize {
-            // SAFETY: the count is at most the number of places.
-            let check = unsafe { thread.extra.get_unchecked(woven_extra(number, index)) };
+            let check = thread.extra(number, index);
             if check.height > height {
                 break;
             }
@@ -171,7 +170,7 @@ unsafe fn innermost_difference(thread: &ThreadState, number: usize, height: u32)
         is_changed(frame.slot, frame.pc)
     });
     let changed_extra = (0..thread.sizes[number].extra_count as usize)
-        .map(|index| &thread.extra[woven_extra(number, index)])
+        .map(|index| thread.extra(number, index))
         .filter(|check| check.height <= height && is_changed(check.slot, check.value))
         .map(|check| check.height)
         .max();
@@ -280,7 +279,7 @@ fn is_in_shadow(thread: &ThreadState, number: usize, height: u32, place: u64, fp
     let shadow = thread.shadow_at(number, height as usize);
     // One comparison for both, with the flag shifted out.
     let difference = shadow.place() ^ place;
-    difference << 1 == 0 && (difference == 0 || thread.shadow_fp[woven(number, height as usize)] == fp)
+    difference << 1 == 0 && (difference == 0 || thread.shadow_fp_at(number, height as usize) == fp)
 }
 
 /// Steps by a plain rule; `None` for other rules, and where the caller's frame would not lie above on this stack.
@@ -387,7 +386,9 @@ impl Capture<'_> {
     #[inline(always)]
     fn meet_shadow_at(&mut self, slot: u32) -> Option<u32> {
         while self.cursor > 0 {
-            let shadow = *self.thread.shadow_at(self.number, self.cursor as usize);
+            // SAFETY: the cursor is below the end of the shadow, for which there is room.
+            let shadow =
+                *unsafe { self.thread.shadow_unchecked(self.number, self.cursor as usize + SHADOW_PADDING) };
             self.cursor_slot = shadow.slot;
             if shadow.slot > slot {
                 return None;
@@ -397,7 +398,7 @@ impl Capture<'_> {
             if shadow.slot == slot {
                 let is_same = shadow.pc == self.frame.pc
                     && (shadow.node & NEEDS_FP == 0
-                        || self.thread.shadow_fp[woven(self.number, height as usize)] == self.frame.fp);
+                        || self.thread.shadow_fp_at(self.number, height as usize) == self.frame.fp);
                 return (is_same && !self.is_mark(height)).then_some(height);
             }
         }
@@ -460,7 +461,7 @@ impl Capture<'_> {
         let mark = PROCESS.pcs.number(pc, PcKind::NoUnwindInfo);
         let add = || PROCESS.pcs.add(pc, PcKind::NoUnwindInfo, Rule::NEEDS_FULL_EVALUATION);
         self.add_pending(mark.or_else(add).ok_or(Unusual)?, Rule::NEEDS_FULL_EVALUATION)?;
-        self.thread.pending[self.pending_count - 1].fp = return_address;
+        self.thread.pending_mut(self.pending_count - 1).fp = return_address;
         Ok(None)
     }
 
@@ -493,9 +494,13 @@ impl Capture<'_> {
     #[inline(always)]
     fn add_pending(&mut self, pc_number: u32, rule: Rule) -> Result<(), Unusual> {
         let slot = slot(self.thread, self.frame.sp);
-        let place = self.thread.pending.get_mut(self.pending_count).ok_or(Unusual)?;
+        if self.pending_count >= self.thread.room() {
+            self.thread.make_room().ok_or(Unusual)?;
+        }
         let flag = u32::from(rule.hangs_on_fp()) << HANGS_ON_FP.ilog2();
-        *place = PendingFrame { fp: self.frame.fp, flagged_number: pc_number | flag, slot };
+        // SAFETY: there is room, as was just seen.
+        *unsafe { self.thread.pending_unchecked_mut(self.pending_count) } =
+            PendingFrame { fp: self.frame.fp, flagged_number: pc_number | flag, slot };
         self.pending_count += 1;
         Ok(())
     }
@@ -521,8 +526,8 @@ impl Capture<'_> {
 
     /// Gives the pending frames their nodes, and learns this stack.
     fn settle(&mut self, known: Known) -> Result<u32, Unusual> {
-        let pending = self.thread.pending.get(..self.pending_count).ok_or(Unusual)?;
-        let numbers = pending.iter().rev().map(|frame| frame.pc_number());
+        let thread = &*self.thread;
+        let numbers = (0..self.pending_count).rev().map(|index| thread.pending(index).pc_number());
         let leaf = PROCESS.tree.descend(known.node, numbers).map_err(|_| Unusual)?;
         // The tree may have got its memory only now.
         self.words = PROCESS.tree.words();
@@ -531,8 +536,10 @@ impl Capture<'_> {
         }
         let shadow_height = known.height as usize;
         let leaf_height = shadow_height + self.pending_count;
-        if leaf_height >= MAX_DEPTH {
-            return Ok(leaf);
+        while leaf_height + SHADOW_PADDING >= self.thread.room() {
+            if self.thread.make_room().is_none() {
+                return Ok(leaf);
+            }
         }
         if self.pending_count > FRAMES_OUTSIDE_SHADOW || shadow_height == 0 {
             self.make_shadow(leaf, shadow_height);
@@ -550,11 +557,11 @@ impl Capture<'_> {
     fn tell_apart(&mut self, known: Known) {
         /// Stacks of one place that differ only further out are rare, and looking for the place costs.
         const LOOK_AT: usize = 64;
-        let pending = self.thread.pending.get(..self.pending_count).unwrap_or_default();
         let (thread, number) = (&*self.thread, self.number);
         let outside = (1..=known.height as usize).rev().map(|height| thread.shadow_at(number, height));
         let outside = outside.map(|frame| (self.words.pc(frame.node & !NEEDS_FP), frame.slot));
-        let now = pending.iter().map(|frame| (frame.pc_number(), frame.slot)).chain(outside);
+        let pending = (0..self.pending_count).map(|index| thread.pending(index));
+        let now = pending.map(|frame| (frame.pc_number(), frame.slot)).chain(outside);
         let mut other = self.guess;
         let innermost_slot = slot(self.thread, self.innermost.sp);
         let mut differing = None;
@@ -585,7 +592,8 @@ impl Capture<'_> {
         let innermost_slot = slot(thread, sp);
         let mut hangs_on_fp = join.node & NEEDS_FP != 0;
         let mut checks = [pc << 16; RECORD_CHECKS];
-        for (index, frame) in thread.pending[..count].iter().enumerate() {
+        for index in 0..count {
+            let frame = thread.pending(index);
             hangs_on_fp |= frame.hangs_on_fp();
             let Ok(words_above) = u16::try_from(frame.slot.wrapping_sub(innermost_slot) / 8) else { return };
             // The innermost return address was compared by itself.
@@ -629,11 +637,13 @@ impl Capture<'_> {
         let needs_fp = known_height > 0 && thread.shadow_at(number, known_height).node & NEEDS_FP != 0;
         let mut hangs_on_fp = needs_fp;
         for index in 0..count {
-            let frame = thread.pending[index];
+            let frame = thread.pending(index);
             hangs_on_fp |= frame.hangs_on_fp();
             // SAFETY: the return address into a frame of the live stack.
             let pc = unsafe { load(thread.slot_base.wrapping_add(frame.slot.into())) };
-            *thread.shadow_at_mut(number, known_height + count - index) =
+            let place = known_height + count - index + SHADOW_PADDING;
+            // SAFETY: `settle` has made room for the innermost frame, and the others lie outside of it.
+            *unsafe { thread.shadow_unchecked_mut(number, place) } =
                 ShadowFrame { pc, slot: frame.slot, node };
             node = self.words.parent(node);
         }
@@ -643,7 +653,7 @@ impl Capture<'_> {
         if known_height == 0 {
             thread.sizes[number].extra_count = 0;
             let outermost = *thread.shadow_at(number, 1);
-            (1..=SHADOW_PADDING).for_each(|index| thread.shadow[woven(number, index)] = outermost);
+            thread.turns_mut()[0].shadow[number][1..=SHADOW_PADDING].fill(outermost);
         }
         if hangs_on_fp {
             self.note_fps(known_height, needs_fp);
@@ -656,12 +666,12 @@ impl Capture<'_> {
         let (thread, number, count) = (&mut *self.thread, self.number, self.pending_count);
         for index in (0..count).rev() {
             let height = known_height + count - index;
-            let frame = thread.pending[index];
+            let frame = thread.pending(index);
             // The frame pointer in the caller's frame.
-            let outer_fp = match thread.pending[..count].get(index + 1) {
-                Some(caller) => caller.fp,
-                None if needs_fp => thread.shadow_fp[woven(number, known_height)],
-                None => 0,
+            let outer_fp = match index + 1 < count {
+                true => thread.pending(index + 1).fp,
+                false if needs_fp => thread.shadow_fp_at(number, known_height),
+                false => 0,
             };
             let rule = self.pcs.get(frame.pc_number() as usize).map_or(Rule::END_OF_STACK, PcEntry::rule);
             let outer = OuterFrame { needs_fp, fp: outer_fp };
@@ -673,7 +683,7 @@ impl Capture<'_> {
             needs_fp = needs;
             if needs_fp {
                 thread.shadow_at_mut(number, height).node |= NEEDS_FP;
-                thread.shadow_fp[woven(number, height)] = frame.fp;
+                thread.set_shadow_fp(number, height, frame.fp);
             }
         }
     }
@@ -684,19 +694,19 @@ fn copy_shadow(thread: &mut ThreadState, from: usize, to: usize, height: usize) 
     let common = thread.common.height(from, to).min(height as u32) as usize;
     // Of the outermost frame there are copies in front of it.
     let first = if common == 0 { 0 } else { common + 1 + SHADOW_PADDING };
-    copy_woven(&mut thread.shadow[..], from, to, first..height + SHADOW_PADDING + 1);
+    copy_woven(thread.turns_mut(), from, to, first..height + SHADOW_PADDING + 1);
     let count_up_to = |thread: &ThreadState, height: usize| {
         (0..thread.sizes[from].extra_count as usize)
-            .rposition(|index| thread.extra[woven_extra(from, index)].height as usize <= height)
+            .rposition(|index| thread.extra(from, index).height as usize <= height)
             .map_or(0, |last| last + 1)
     };
     let extra_count = count_up_to(thread, height);
     for index in count_up_to(thread, common)..extra_count {
-        thread.extra[woven_extra(to, index)] = thread.extra[woven_extra(from, index)];
+        thread.set_extra(to, index, thread.extra(from, index));
     }
     for index in common + 1..=height {
         if thread.shadow_at(to, index).node & NEEDS_FP != 0 {
-            thread.shadow_fp[woven(to, index)] = thread.shadow_fp[woven(from, index)];
+            thread.set_shadow_fp(to, index, thread.shadow_fp_at(from, index));
         }
     }
     thread.sizes[to] = ShadowSize { end: height as u32 + 1, extra_count: extra_count as u32 };
@@ -704,12 +714,13 @@ fn copy_shadow(thread: &mut ThreadState, from: usize, to: usize, height: usize) 
 }
 
 /// Copies entries of one shadow to another, turn by turn of the weave.
-fn copy_woven(all: &mut [ShadowFrame], from: usize, to: usize, indices: Range<usize>) {
+fn copy_woven(turns: &mut [Turn], from: usize, to: usize, indices: Range<usize>) {
     let Range { mut start, end } = indices;
     while start < end {
         let count = (end - start).min(WEAVE - start % WEAVE);
-        let source = woven(from, start);
-        all.copy_within(source..source + count, woven(to, start));
+        let source = from * WEAVE + start % WEAVE;
+        let frames = turns[start / WEAVE].shadow.as_flattened_mut();
+        frames.copy_within(source..source + count, to * WEAVE + start % WEAVE);
         start += count;
     }
 }
@@ -736,15 +747,15 @@ fn note_extra_checks(
         _ => frame_sp(thread, thread.shadow_at(number, height - 1).slot),
     };
     let slot_base = thread.slot_base;
-    let (size, checks) = (&mut thread.sizes[number], &mut thread.extra);
     let mut note = |address: u64, value: u64| {
         let slot = address.wrapping_sub(slot_base) as u32;
         let check = ExtraCheck { value, slot, height: height as u32 };
-        if size.extra_count as usize >= MAX_EXTRA_CHECKS {
-            return Err(Unusual);
+        let index = thread.sizes[number].extra_count as usize;
+        if index >= thread.room() / WEAVE * EXTRA_WEAVE {
+            thread.make_room().ok_or(Unusual)?;
         }
-        checks[woven_extra(number, size.extra_count as usize)] = check;
-        size.extra_count += 1;
+        thread.set_extra(number, index, check);
+        thread.sizes[number].extra_count += 1;
         Ok(())
     };
     match rule.kind() {

@@ -5,6 +5,7 @@
 //! stack is read by the kernel on our behalf, so that a wild pointer is an answer and not a crash.
 
 use core::mem::MaybeUninit;
+use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
 
 use cairn_format::{AbsoluteAddress, Frame};
@@ -13,6 +14,7 @@ use cairn_unwind::{MemoryReader, StopReason, Walk};
 use crate::arch::{
     Native, Rule, interrupted_sp, no_registers, take_interrupted_registers, take_own_registers,
 };
+use crate::mapping;
 use crate::modules::{LoadedModules, rule_at, rule_of};
 use crate::pcs::PcKind;
 use crate::process::{PROCESS, is_unloading};
@@ -78,17 +80,59 @@ impl Start<'_> {
     }
 }
 
-/// What a whole walk works with: a kilobyte and, for deep stacks, more, which the stack of a handler has not.
+/// What a whole walk works with: a kilobyte and, for deep stacks, more, which the stack of a handler has not. Zeros are
+/// empty room.
 pub(crate) struct WalkRoom {
     walk: MaybeUninit<Walk<Native, OwnMemory, LoadedModules>>,
-    /// Pc numbers, innermost first.
-    numbers: [u32; MAX_DEPTH],
+    numbers: Numbers,
 }
 
 impl WalkRoom {
     /// The first `count` numbers that the last walk found.
-    pub(crate) fn numbers(&self, count: usize) -> &[u32] {
-        self.numbers.get(..count).unwrap_or_default()
+    pub(crate) fn numbers(&mut self, count: usize) -> &[u32] {
+        self.numbers.all().get(..count).unwrap_or_default()
+    }
+}
+
+/// Pc numbers, innermost first.
+struct Numbers {
+    first: [u32; Self::FIRST],
+    /// Takes the place of `first` when a stack is deeper; 0 or how many numbers fit.
+    room: usize,
+    more: *mut u32,
+}
+
+impl Numbers {
+    const FIRST: usize = 512;
+    const FACTOR: usize = 16;
+
+    fn all(&mut self) -> &mut [u32] {
+        match self.room {
+            0 => &mut self.first,
+            // SAFETY: `grow` made a mapping of so many, which nobody else knows.
+            room => unsafe { core::slice::from_raw_parts_mut(self.more, room) },
+        }
+    }
+
+    /// Makes room for more numbers than there are.
+    #[cold]
+    #[inline(never)]
+    fn grow(&mut self) -> Option<()> {
+        let count = self.all().len();
+        let room = (count * Self::FACTOR).min(MAX_DEPTH);
+        if room <= count {
+            return None;
+        }
+        let more = mapping::reserve(room * size_of::<u32>())?.cast::<u32>();
+        // SAFETY: the new mapping is larger, and nobody else knows either.
+        unsafe { more.copy_from_nonoverlapping(NonNull::from(self.all()).cast(), count) };
+        let old = core::mem::replace(&mut self.more, more.as_ptr());
+        if let Some(old) = NonNull::new(old) {
+            // SAFETY: the mapping that was taken the last time, to which nothing points any more.
+            unsafe { mapping::release(old.cast(), count * size_of::<u32>()) };
+        }
+        self.room = room;
+        Some(())
     }
 }
 
@@ -113,7 +157,6 @@ pub(crate) fn walk(start: Start<'_>, memory: OwnMemory, room: &mut WalkRoom) -> 
         Start::Caller { sp } => sp,
     };
     let WalkRoom { walk, numbers } = room;
-    let (last, frames) = numbers.split_last_mut()?;
     let walk = begin(walk, memory);
     match start {
         Start::Interrupted(context) => take_interrupted_registers(context, walk.registers_mut()),
@@ -131,11 +174,12 @@ pub(crate) fn walk(start: Start<'_>, memory: OwnMemory, room: &mut WalkRoom) -> 
             Frame::ProgramCounter(address) => (address.value(), PcKind::ProgramCounter),
             frame => (frame.address()?.value(), PcKind::ReturnAddress),
         };
-        let Some(place) = frames.get_mut(count) else {
+        // One place is left for the reason why the walk ended.
+        if count + 1 >= numbers.all().len() && numbers.grow().is_none() {
             is_full = true;
             break;
-        };
-        *place = number(pc, kind)?;
+        }
+        *numbers.all().get_mut(count)? = number(pc, kind)?;
         count += 1;
         outermost = Some((frame, sp));
     }
@@ -145,7 +189,7 @@ pub(crate) fn walk(start: Start<'_>, memory: OwnMemory, room: &mut WalkRoom) -> 
         (reason, _) => reason,
     };
     if let Some((kind, address)) = reason.and_then(PcKind::of_stop) {
-        *frames.get_mut(count).unwrap_or(last) = number(address, kind)?;
+        *numbers.all().get_mut(count)? = number(address, kind)?;
         count += 1;
     }
     Some(count)
