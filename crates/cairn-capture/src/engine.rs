@@ -142,15 +142,32 @@ unsafe fn shadow_difference(thread: &ThreadState, number: usize, height: u32) ->
             compare(thread.shadow_at(number, height as usize));
         }
     }
-    let extra_count = thread.sizes[number].extra_count;
-    if extra_count > 0 {
-        for index in 0..extra_count as usize {
-            let check = thread.extra(number, index);
-            if check.height > height {
-                break;
-            }
-            // SAFETY: as above.
+    if thread.sizes[number].extra_count > 0 {
+        // SAFETY: as above.
+        difference |= unsafe { extra_difference(thread, number, height) };
+    }
+    difference
+}
+
+/// Zero when the words beside the return addresses hold what they held.
+#[inline(always)]
+unsafe fn extra_difference(thread: &ThreadState, number: usize, height: u32) -> u64 {
+    let base = thread.slot_base;
+    let mut rest = thread.sizes[number].extra_count as usize;
+    // Those further in than the frame are at the end, and mostly there are none.
+    while rest > 0 && thread.extra(number, rest - 1).height > height {
+        rest -= 1;
+    }
+    let mut difference = 0;
+    for checks in thread.extras(number) {
+        let count = rest.min(checks.len());
+        for check in &checks[..count] {
+            // SAFETY: the slot was read before on this stack, above the live frame it belongs to.
             difference |= unsafe { load(base.wrapping_add(check.slot.into())) } ^ check.value;
+        }
+        rest -= count;
+        if rest == 0 {
+            break;
         }
     }
     difference

@@ -342,6 +342,12 @@ impl ThreadState {
         self.turns()[index / EXTRA_WEAVE].extra[number % SHADOWS][index % EXTRA_WEAVE]
     }
 
+    /// The places for all extra checks of a shadow, turn by turn.
+    #[inline(always)]
+    pub(crate) fn extras(&self, number: usize) -> impl Iterator<Item = &[ExtraCheck; EXTRA_WEAVE]> {
+        self.turns().iter().map(move |turn| &turn.extra[number % SHADOWS])
+    }
+
     pub(crate) fn set_extra(&mut self, number: usize, index: usize, check: ExtraCheck) {
         self.turns_mut()[index / EXTRA_WEAVE].extra[number % SHADOWS][index % EXTRA_WEAVE] = check;
     }
