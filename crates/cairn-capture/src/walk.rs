@@ -118,7 +118,7 @@ impl Numbers {
     #[cold]
     #[inline(never)]
     fn grow(&mut self) -> Option<()> {
-        let count = self.all().len();
+        let (count, bytes) = (self.all().len(), size_of_val(self.all()));
         let room = (count * Self::FACTOR).min(MAX_DEPTH);
         if room <= count {
             return None;
@@ -129,7 +129,7 @@ impl Numbers {
         let old = core::mem::replace(&mut self.more, more.as_ptr());
         if let Some(old) = NonNull::new(old) {
             // SAFETY: the mapping that was taken the last time, to which nothing points any more.
-            unsafe { mapping::release(old.cast(), count * size_of::<u32>()) };
+            unsafe { mapping::release(old.cast(), bytes) };
         }
         self.room = room;
         Some(())
