@@ -125,6 +125,11 @@ struct KnownModule {
 
 impl KnownModule {
     #[inline(never)]
+    fn rule(&self, lookup: u64) -> Rule {
+        rule_in(self.frame_table().as_ref(), lookup)
+    }
+
+    #[inline(never)]
     fn frame_table(&self) -> Option<FrameTable<'_>> {
         let (start, end) = self.segment;
         let segment = AddressRange::new(AbsoluteAddress::new(start), AbsoluteAddress::new(end));
@@ -142,20 +147,26 @@ impl KnownModules {
     }
 
     /// The packed rule at a return address, from its module's tables, and the module's identity.
-    #[inline(never)]
+    #[inline]
     pub(crate) fn rule_and_identity(&mut self, pc: u64) -> (Rule, u32) {
         // The call lies below the address it returns to, and may be the last instruction of its function.
         let lookup = pc.wrapping_sub(1);
-        let is_in = |module: &&KnownModule| module.start <= lookup && lookup < module.end;
-        let Some(module) = self.modules.iter().find(is_in).copied().or_else(|| self.ask(pc)) else {
-            return (rule_of(pc), identity_at(pc, PcKind::ReturnAddress));
-        };
-        (rule_in(module.frame_table().as_ref(), lookup), module.identity)
+        let is_in = |module: &KnownModule| module.start <= lookup && lookup < module.end;
+        match self
+            .modules
+            .iter()
+            .position(is_in)
+            .or_else(|| self.ask(pc))
+            .and_then(|place| self.modules.get(place))
+        {
+            Some(module) => (module.rule(lookup), module.identity),
+            None => (rule_of(pc), identity_at(pc, PcKind::ReturnAddress)),
+        }
     }
 
     #[cold]
     #[inline(never)]
-    fn ask(&mut self, pc: u64) -> Option<KnownModule> {
+    fn ask(&mut self, pc: u64) -> Option<usize> {
         let object = LoadedModules::find(AbsoluteAddress::new(pc.wrapping_sub(1)))?;
         let header = object.eh_frame_header as u64;
         let segment = readable_segment(&object, header)?;
@@ -166,9 +177,10 @@ impl KnownModules {
             segment: (segment.start.value(), segment.end.value()),
             identity: identity_at(pc, PcKind::ReturnAddress),
         };
-        *self.modules.get_mut(self.next)? = module;
-        self.next = (self.next + 1) % Self::PLACES;
-        Some(module)
+        let place = self.next;
+        *self.modules.get_mut(place)? = module;
+        self.next = (place + 1) % Self::PLACES;
+        Some(place)
     }
 }
 
@@ -198,6 +210,7 @@ pub(crate) fn rule_of(pc: u64) -> Rule {
     rule_in(LoadedModules.frame_table(lookup).as_ref(), lookup.value())
 }
 
+#[inline]
 fn rule_in(table: Option<&FrameTable<'_>>, lookup: u64) -> Rule {
     let Some(table) = table else {
         // Where modules cannot be found at all, it is not known that there is none.

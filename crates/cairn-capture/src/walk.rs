@@ -143,7 +143,10 @@ fn begin(
     place: &mut MaybeUninit<Walk<Native, OwnMemory, LoadedModules>>,
     memory: OwnMemory,
 ) -> &mut Walk<Native, OwnMemory, LoadedModules> {
-    place.write(Walk::new(no_registers(), memory, LoadedModules))
+    /// Between this place and the caller that is asked about.
+    const OWN_FRAMES: u32 = 64;
+    let walk = Walk::new(no_registers(), memory, LoadedModules);
+    place.write(walk.with_limit(MAX_DEPTH as u32 + OWN_FRAMES))
 }
 
 /// Walks from `start` and keeps the pc numbers in `room`, innermost first; behind the last frame stands the number of
