@@ -2,6 +2,7 @@
 
 use std::hint::black_box;
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::{fs, thread};
 
 const THREADS: usize = 100;
@@ -23,8 +24,11 @@ pub(crate) fn run() -> Result<(), String> {
             again = stack_use(capture_here);
         }
         let interrupted = stack_use(capture_context);
+        let in_handler = stack_use_in_handler();
         [
-            ("whole walk of an interrupted context", interrupted),
+            ("whole walk of an interrupted context, the context included", interrupted),
+            ("its context alone", size_of::<libc::ucontext_t>()),
+            ("whole walk from a call, out of a signal's handler", in_handler),
             ("first capture of a thread", first),
             ("first capture at a place", first_here),
             ("capture again", again),
@@ -51,6 +55,26 @@ fn capture_context() -> cairn_capture::Stack {
         libc::getcontext(&raw mut context);
         cairn_capture::capture_interrupted(&raw const context)
     })
+}
+
+/// What the handler of a signal has found.
+static IN_HANDLER: AtomicUsize = AtomicUsize::new(0);
+
+extern "C" fn on_signal(_: i32) {
+    // Not the first one, which makes the tables and probes the handler's own stack.
+    for _ in 0..black_box(3) {
+        IN_HANDLER.store(stack_use(capture_here), Ordering::Relaxed);
+    }
+}
+
+/// A stack with a signal's frame in it is walked as a whole each time.
+fn stack_use_in_handler() -> usize {
+    // SAFETY: the handler touches its own stack and an atomic.
+    unsafe {
+        libc::signal(libc::SIGUSR1, on_signal as extern "C" fn(i32) as libc::sighandler_t);
+        libc::raise(libc::SIGUSR1);
+    }
+    IN_HANDLER.load(Ordering::Relaxed)
 }
 
 /// Captures at each of so many depths, then calls `at_the_bottom`.

@@ -51,7 +51,7 @@ typedef uint32_t cairn_stack_id;
 /* The outermost frame was reached: the whole stack is known. */
 #define CAIRN_STOP_END_OF_STACK UINT32_C(0)
 
-/* There are more frames than are kept (65535). The innermost ones are known. */
+/* There are more frames than are kept (1048575). The innermost ones are known. */
 #define CAIRN_STOP_LIMIT UINT32_C(1)
 
 /* Nothing says who called the code at the address. */

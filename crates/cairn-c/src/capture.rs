@@ -42,7 +42,7 @@ pub const CAIRN_FRAME_ASYNC_RESUME_POINT: u32 = 3;
 /// The outermost frame was reached: the whole stack is known.
 pub const CAIRN_STOP_END_OF_STACK: u32 = 0;
 
-/// There are more frames than are kept (65535). The innermost ones are known.
+/// There are more frames than are kept (1048575). The innermost ones are known.
 pub const CAIRN_STOP_LIMIT: u32 = 1;
 
 /// Nothing says who called the code at the address.

@@ -175,15 +175,26 @@ fn a_program_links_the_shared_library_as_pkg_config_says() {
     assert!(!stack.contains("libcairn"), "{stack}");
 }
 
-#[test]
-fn wrong_and_extreme_arguments_are_answered() {
-    let program = scratch().join("edges");
+/// Compiles a program of `tests/c` with the static library, and runs it.
+fn run_c_test(name: &str) {
+    let program = scratch().join(name);
     let mut compiler = support::c_compiler();
     compiler.args(["-O1", "-fno-optimize-sibling-calls"]);
     compiler
-        .arg(workspace().join("crates/cairn-c/tests/c/edges.c"))
+        .arg(workspace().join(format!("crates/cairn-c/tests/c/{name}.c")))
         .arg("-I")
         .arg(installed().join("include"));
     run(compiler.arg(installed().join("lib/libcairn.a")).arg("-o").arg(&program));
     run(&mut Command::new(&program));
+}
+
+#[test]
+fn wrong_and_extreme_arguments_are_answered() {
+    run_c_test("edges");
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_capture_takes_little_of_its_callers_stack() {
+    run_c_test("stack_use");
 }

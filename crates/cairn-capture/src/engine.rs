@@ -27,6 +27,7 @@
 //! Everything unusual (signal frames, rows that do not fit a packed rule, a foreign stack) answers [`Unusual`], and the
 //! whole walk is done by [`crate::walk`].
 
+use core::ops::Range;
 use core::sync::atomic::Ordering;
 
 use cairn_format::AbsoluteAddress;
@@ -34,14 +35,14 @@ use cairn_unwind::Modules;
 
 use crate::arch::{Rule, RuleKind};
 use crate::index::MIX;
-use crate::modules::{LoadedModules, rule_of};
+use crate::modules::{KnownModules, LoadedModules};
 use crate::pcs::{NUMBER_BITS, PcEntry, PcKind};
 use crate::process::{PROCESS, is_unloading};
 use crate::stack_bounds;
 use crate::thread::{
-    ExtraCheck, FOLLOW, MAX_DEPTH, MAX_EXTRA_CHECKS, NEEDS_FP, PC_SETS, PLACES, PendingFrame, RECORD_CHECKS,
+    EXTRA_WEAVE, ExtraCheck, FOLLOW, HANGS_ON_FP, NEEDS_FP, PC_SETS, PLACES, PendingFrame, RECORD_CHECKS,
     RECORDS, Record, SHADOW_BLOCK, SHADOW_NUMBER, SHADOW_PADDING, SHADOWS, ShadowFrame, ShadowSize,
-    ThreadState, WEAVE, place, woven, woven_extra,
+    ThreadState, Turn, WEAVE, place,
 };
 use crate::tree::Words;
 
@@ -98,8 +99,8 @@ unsafe fn as_recorded(thread: &ThreadState, key: u64, frame: Frame) -> Option<u3
     if height >= thread.sizes[number].end {
         return None;
     }
-    // SAFETY: the end is at most the size of the array without its padding.
-    let join = unsafe { thread.shadow.get_unchecked(woven(number, height as usize + SHADOW_PADDING)) };
+    // SAFETY: the end is at most the room without the padding.
+    let join = unsafe { thread.shadow_unchecked(number, height as usize + SHADOW_PADDING) };
     // A guess to be followed is elsewhere too, by its flag.
     let elsewhere = (record.pc_and_height >> 16 ^ frame.pc)
         | u64::from(record.leaf as u32 ^ slot(thread, frame.sp))
@@ -129,28 +130,44 @@ unsafe fn shadow_difference(thread: &ThreadState, number: usize, height: u32) ->
     };
     if end <= WEAVE {
         // All in one turn of the weave, as the stacks of most programs are: whole blocks, to have few branches.
-        let mut start = woven(number, 0) + end;
-        let last_end = woven(number, SHADOW_BLOCK);
-        while start > last_end {
+        let frames = thread.first_of_shadow(number);
+        let mut start = end;
+        while start > SHADOW_BLOCK {
             start -= SHADOW_BLOCK;
             // SAFETY: the height is below the shadow's end; the padding makes the last block whole.
-            unsafe { thread.shadow.get_unchecked(start..start + SHADOW_BLOCK) }.iter().for_each(&mut compare);
+            unsafe { frames.get_unchecked(start..start + SHADOW_BLOCK) }.iter().for_each(&mut compare);
         }
     } else {
         for height in 1..=height {
             compare(thread.shadow_at(number, height as usize));
         }
     }
-    let extra_count = thread.sizes[number].extra_count;
-    if extra_count > 0 {
-        for index in 0..extra_count as usize {
-            // SAFETY: the count is at most the number of places.
-            let check = unsafe { thread.extra.get_unchecked(woven_extra(number, index)) };
-            if check.height > height {
-                break;
-            }
-            // SAFETY: as above.
+    if thread.sizes[number].extra_count > 0 {
+        // SAFETY: as above.
+        difference |= unsafe { extra_difference(thread, number, height) };
+    }
+    difference
+}
+
+/// Zero when the words beside the return addresses hold what they held.
+#[inline(always)]
+unsafe fn extra_difference(thread: &ThreadState, number: usize, height: u32) -> u64 {
+    let base = thread.slot_base;
+    let mut rest = thread.sizes[number].extra_count as usize;
+    // Those further in than the frame are at the end, and mostly there are none.
+    while rest > 0 && thread.extra(number, rest - 1).height > height {
+        rest -= 1;
+    }
+    let mut difference = 0;
+    for checks in thread.extras(number) {
+        let count = rest.min(checks.len());
+        for check in &checks[..count] {
+            // SAFETY: the slot was read before on this stack, above the live frame it belongs to.
             difference |= unsafe { load(base.wrapping_add(check.slot.into())) } ^ check.value;
+        }
+        rest -= count;
+        if rest == 0 {
+            break;
         }
     }
     difference
@@ -170,7 +187,7 @@ unsafe fn innermost_difference(thread: &ThreadState, number: usize, height: u32)
         is_changed(frame.slot, frame.pc)
     });
     let changed_extra = (0..thread.sizes[number].extra_count as usize)
-        .map(|index| &thread.extra[woven_extra(number, index)])
+        .map(|index| thread.extra(number, index))
         .filter(|check| check.height <= height && is_changed(check.slot, check.value))
         .map(|check| check.height)
         .max();
@@ -210,6 +227,7 @@ unsafe fn find_out(thread: &mut ThreadState, key: u64, frame: Frame) -> Result<u
         number,
         // Outwards from the innermost frame of the shadow.
         cursor: size.end.saturating_sub(1),
+        cursor_slot: 0,
         guess: if is_guess { record.node() } else { 0 },
         thread,
     };
@@ -278,7 +296,7 @@ fn is_in_shadow(thread: &ThreadState, number: usize, height: u32, place: u64, fp
     let shadow = thread.shadow_at(number, height as usize);
     // One comparison for both, with the flag shifted out.
     let difference = shadow.place() ^ place;
-    difference << 1 == 0 && (difference == 0 || thread.shadow_fp[woven(number, height as usize)] == fp)
+    difference << 1 == 0 && (difference == 0 || thread.shadow_fp_at(number, height as usize) == fp)
 }
 
 /// Steps by a plain rule; `None` for other rules, and where the caller's frame would not lie above on this stack.
@@ -337,6 +355,8 @@ struct Capture<'a> {
     /// The shadow to meet, and the height in it that was compared last.
     number: usize,
     cursor: u32,
+    /// No frame below this slot is in the shadow at the cursor or outside of it.
+    cursor_slot: u32,
     /// The node that the record of this place has, 0 if there is none.
     guess: u32,
 }
@@ -364,10 +384,8 @@ impl Capture<'_> {
                 self.cursor =
                     unsafe { innermost_difference(self.thread, self.number, height) }.saturating_sub(1);
             }
-            let pc_number = self.pc_number(self.frame.pc)?;
-            let Some(entry) = self.pcs.get(pc_number as usize) else { return Err(Unusual) };
-            let rule = entry.rule();
-            self.add_pending(pc_number)?;
+            let (pc_number, rule) = self.pc_number(self.frame.pc)?;
+            self.add_pending(pc_number, rule)?;
             // SAFETY: by this function's contract.
             if unsafe { self.advance(rule)? }.is_none() {
                 return Ok(Known { node: 0, height: 0 });
@@ -379,8 +397,16 @@ impl Capture<'_> {
     #[inline(always)]
     fn meet_shadow(&mut self) -> Option<u32> {
         let slot = slot(self.thread, self.frame.sp);
+        if slot < self.cursor_slot { None } else { self.meet_shadow_at(slot) }
+    }
+
+    #[inline(always)]
+    fn meet_shadow_at(&mut self, slot: u32) -> Option<u32> {
         while self.cursor > 0 {
-            let shadow = self.thread.shadow_at(self.number, self.cursor as usize);
+            // SAFETY: the cursor is below the end of the shadow, for which there is room.
+            let shadow =
+                *unsafe { self.thread.shadow_unchecked(self.number, self.cursor as usize + SHADOW_PADDING) };
+            self.cursor_slot = shadow.slot;
             if shadow.slot > slot {
                 return None;
             }
@@ -389,10 +415,11 @@ impl Capture<'_> {
             if shadow.slot == slot {
                 let is_same = shadow.pc == self.frame.pc
                     && (shadow.node & NEEDS_FP == 0
-                        || self.thread.shadow_fp[woven(self.number, height as usize)] == self.frame.fp);
+                        || self.thread.shadow_fp_at(self.number, height as usize) == self.frame.fp);
                 return (is_same && !self.is_mark(height)).then_some(height);
             }
         }
+        self.cursor_slot = u32::MAX;
         None
     }
 
@@ -450,8 +477,8 @@ impl Capture<'_> {
         }
         let mark = PROCESS.pcs.number(pc, PcKind::NoUnwindInfo);
         let add = || PROCESS.pcs.add(pc, PcKind::NoUnwindInfo, Rule::NEEDS_FULL_EVALUATION);
-        self.add_pending(mark.or_else(add).ok_or(Unusual)?)?;
-        self.thread.pending[self.pending_count - 1].fp = return_address;
+        self.add_pending(mark.or_else(add).ok_or(Unusual)?, Rule::NEEDS_FULL_EVALUATION)?;
+        self.thread.pending_mut(self.pending_count - 1).fp = return_address;
         Ok(None)
     }
 
@@ -482,35 +509,42 @@ impl Capture<'_> {
     }
 
     #[inline(always)]
-    fn add_pending(&mut self, pc_number: u32) -> Result<(), Unusual> {
+    fn add_pending(&mut self, pc_number: u32, rule: Rule) -> Result<(), Unusual> {
         let slot = slot(self.thread, self.frame.sp);
-        let place = self.thread.pending.get_mut(self.pending_count).ok_or(Unusual)?;
-        *place = PendingFrame { fp: self.frame.fp, pc_number, slot };
+        if self.pending_count >= self.thread.room() {
+            self.thread.make_room().ok_or(Unusual)?;
+        }
+        let flag = u32::from(rule.hangs_on_fp()) << HANGS_ON_FP.ilog2();
+        // SAFETY: there is room, as was just seen.
+        *unsafe { self.thread.pending_unchecked_mut(self.pending_count) } =
+            PendingFrame { fp: self.frame.fp, flagged_number: pc_number | flag, slot };
         self.pending_count += 1;
         Ok(())
     }
 
-    /// The number of the address that a call returns to.
+    /// The number of the address that a call returns to, and its rule.
     #[inline(always)]
-    fn pc_number(&mut self, pc: u64) -> Result<u32, Unusual> {
-        let (set, tag) = cache_place(pc);
-        let ways = &mut self.thread.pc_cache[set];
-        for way in *ways {
-            if way >> NUMBER_BITS == tag && way != 0 {
-                return Ok((way & ((1 << NUMBER_BITS) - 1)) as u32);
+    fn pc_number(&mut self, pc: u64) -> Result<(u32, Rule), Unusual> {
+        let (set_index, tag) = cache_place(pc);
+        let set = &self.thread.pc_cache[set_index];
+        for (way, rule) in set.ways.iter().zip(set.rules) {
+            if way >> NUMBER_BITS == tag && *way != 0 {
+                return Ok(((way & ((1 << NUMBER_BITS) - 1)) as u32, Rule::from_bits(rule)));
             }
         }
-        let number = number_of_new(pc)?;
-        *ways = [tag << NUMBER_BITS | u64::from(number), ways[0]];
+        let (number, rule) = number_of_new(&mut self.thread.modules, pc)?;
+        let set = &mut self.thread.pc_cache[set_index];
+        set.ways = [tag << NUMBER_BITS | u64::from(number), set.ways[0]];
+        set.rules = [rule.bits(), set.rules[0]];
         // A first address may have made the table.
         self.pcs = PROCESS.pcs.entries();
-        Ok(number)
+        Ok((number, rule))
     }
 
     /// Gives the pending frames their nodes, and learns this stack.
     fn settle(&mut self, known: Known) -> Result<u32, Unusual> {
-        let pending = self.thread.pending.get(..self.pending_count).ok_or(Unusual)?;
-        let numbers = pending.iter().rev().map(|frame| frame.pc_number);
+        let thread = &*self.thread;
+        let numbers = (0..self.pending_count).rev().map(|index| thread.pending(index).pc_number());
         let leaf = PROCESS.tree.descend(known.node, numbers).map_err(|_| Unusual)?;
         // The tree may have got its memory only now.
         self.words = PROCESS.tree.words();
@@ -519,8 +553,10 @@ impl Capture<'_> {
         }
         let shadow_height = known.height as usize;
         let leaf_height = shadow_height + self.pending_count;
-        if leaf_height >= MAX_DEPTH {
-            return Ok(leaf);
+        while leaf_height + SHADOW_PADDING >= self.thread.room() {
+            if self.thread.make_room().is_none() {
+                return Ok(leaf);
+            }
         }
         if self.pending_count > FRAMES_OUTSIDE_SHADOW || shadow_height == 0 {
             self.make_shadow(leaf, shadow_height);
@@ -538,11 +574,11 @@ impl Capture<'_> {
     fn tell_apart(&mut self, known: Known) {
         /// Stacks of one place that differ only further out are rare, and looking for the place costs.
         const LOOK_AT: usize = 64;
-        let pending = self.thread.pending.get(..self.pending_count).unwrap_or_default();
         let (thread, number) = (&*self.thread, self.number);
         let outside = (1..=known.height as usize).rev().map(|height| thread.shadow_at(number, height));
         let outside = outside.map(|frame| (self.words.pc(frame.node & !NEEDS_FP), frame.slot));
-        let now = pending.iter().map(|frame| (frame.pc_number, frame.slot)).chain(outside);
+        let pending = (0..self.pending_count).map(|index| thread.pending(index));
+        let now = pending.map(|frame| (frame.pc_number(), frame.slot)).chain(outside);
         let mut other = self.guess;
         let innermost_slot = slot(self.thread, self.innermost.sp);
         let mut differing = None;
@@ -573,13 +609,15 @@ impl Capture<'_> {
         let innermost_slot = slot(thread, sp);
         let mut hangs_on_fp = join.node & NEEDS_FP != 0;
         let mut checks = [pc << 16; RECORD_CHECKS];
-        for (index, frame) in thread.pending[..count].iter().enumerate() {
-            let Some(entry) = self.pcs.get(frame.pc_number as usize) else { return };
-            hangs_on_fp |= entry.rule().hangs_on_fp();
+        for index in 0..count {
+            let frame = thread.pending(index);
+            hangs_on_fp |= frame.hangs_on_fp();
             let Ok(words_above) = u16::try_from(frame.slot.wrapping_sub(innermost_slot) / 8) else { return };
             // The innermost return address was compared by itself.
             if let Some(check) = index.checked_sub(1).and_then(|index| checks.get_mut(index)) {
-                *check = entry.pc() << 16 | u64::from(words_above);
+                // SAFETY: the return address into a frame of the live stack.
+                let pc = unsafe { load(thread.slot_base.wrapping_add(frame.slot.into())) };
+                *check = pc << 16 | u64::from(words_above);
             }
         }
         if pc >> 48 != 0 || join_height + count > u16::MAX.into() {
@@ -611,36 +649,48 @@ impl Capture<'_> {
             self.number = next;
         }
         let number = self.number;
+        thread.common.cut(number, known_height as u32);
         let mut node = leaf;
-        let mut needs_fp = known_height > 0 && thread.shadow_at(number, known_height).node & NEEDS_FP != 0;
+        let needs_fp = known_height > 0 && thread.shadow_at(number, known_height).node & NEEDS_FP != 0;
         let mut hangs_on_fp = needs_fp;
         for index in 0..count {
-            let frame = thread.pending[index];
-            let height = known_height + count - index;
-            let Some(entry) = self.pcs.get(frame.pc_number as usize) else { return };
-            hangs_on_fp |= entry.rule().hangs_on_fp();
-            *thread.shadow_at_mut(number, height) = ShadowFrame { pc: entry.pc(), slot: frame.slot, node };
+            let frame = thread.pending(index);
+            hangs_on_fp |= frame.hangs_on_fp();
+            // SAFETY: the return address into a frame of the live stack.
+            let pc = unsafe { load(thread.slot_base.wrapping_add(frame.slot.into())) };
+            let place = known_height + count - index + SHADOW_PADDING;
+            // SAFETY: `settle` has made room for the innermost frame, and the others lie outside of it.
+            *unsafe { thread.shadow_unchecked_mut(number, place) } =
+                ShadowFrame { pc, slot: frame.slot, node };
             node = self.words.parent(node);
         }
+        // What the caller says of the innermost frame counts, whatever the stack holds there.
+        thread.shadow_at_mut(number, known_height + count).pc = self.innermost.pc;
         thread.sizes[number].end = (known_height + count + 1) as u32;
         if known_height == 0 {
             thread.sizes[number].extra_count = 0;
             let outermost = *thread.shadow_at(number, 1);
-            (1..=SHADOW_PADDING).for_each(|index| thread.shadow[woven(number, index)] = outermost);
+            thread.turns_mut()[0].shadow[number][1..=SHADOW_PADDING].fill(outermost);
         }
-        if !hangs_on_fp {
-            return;
+        if hangs_on_fp {
+            self.note_fps(known_height, needs_fp);
         }
+    }
+
+    /// Completes the frames of the new shadow inside of `known_height` where frames hang on frame pointers.
+    #[inline(never)]
+    fn note_fps(&mut self, known_height: usize, mut needs_fp: bool) {
+        let (thread, number, count) = (&mut *self.thread, self.number, self.pending_count);
         for index in (0..count).rev() {
             let height = known_height + count - index;
-            let frame = thread.pending[index];
+            let frame = thread.pending(index);
             // The frame pointer in the caller's frame.
-            let outer_fp = match thread.pending[..count].get(index + 1) {
-                Some(caller) => caller.fp,
-                None if needs_fp => thread.shadow_fp[woven(number, known_height)],
-                None => 0,
+            let outer_fp = match index + 1 < count {
+                true => thread.pending(index + 1).fp,
+                false if needs_fp => thread.shadow_fp_at(number, known_height),
+                false => 0,
             };
-            let rule = self.pcs.get(frame.pc_number as usize).map_or(Rule::END_OF_STACK, PcEntry::rule);
+            let rule = self.pcs.get(frame.pc_number() as usize).map_or(Rule::END_OF_STACK, PcEntry::rule);
             let outer = OuterFrame { needs_fp, fp: outer_fp };
             let Ok(needs) = note_extra_checks(thread, number, rule, height, frame, outer) else {
                 // No room for the checks: this shadow must not be believed further in than here.
@@ -650,29 +700,46 @@ impl Capture<'_> {
             needs_fp = needs;
             if needs_fp {
                 thread.shadow_at_mut(number, height).node |= NEEDS_FP;
-                thread.shadow_fp[woven(number, height)] = frame.fp;
+                thread.set_shadow_fp(number, height, frame.fp);
             }
         }
     }
 }
 
-/// Copies a shadow's frames up to `height`, and what they hang on.
+/// Copies a shadow's frames up to `height`, and what they hang on, as far as the other shadow does not have them.
 fn copy_shadow(thread: &mut ThreadState, from: usize, to: usize, height: usize) {
-    for index in 0..=height + SHADOW_PADDING {
-        thread.shadow[woven(to, index)] = thread.shadow[woven(from, index)];
+    let common = thread.common.height(from, to).min(height as u32) as usize;
+    // Of the outermost frame there are copies in front of it.
+    let first = if common == 0 { 0 } else { common + 1 + SHADOW_PADDING };
+    copy_woven(thread.turns_mut(), from, to, first..height + SHADOW_PADDING + 1);
+    let count_up_to = |thread: &ThreadState, height: usize| {
+        (0..thread.sizes[from].extra_count as usize)
+            .rposition(|index| thread.extra(from, index).height as usize <= height)
+            .map_or(0, |last| last + 1)
+    };
+    let extra_count = count_up_to(thread, height);
+    for index in count_up_to(thread, common)..extra_count {
+        thread.set_extra(to, index, thread.extra(from, index));
     }
-    let extra_count = (0..thread.sizes[from].extra_count as usize)
-        .rposition(|index| thread.extra[woven_extra(from, index)].height as usize <= height)
-        .map_or(0, |last| last + 1);
-    for index in 0..extra_count {
-        thread.extra[woven_extra(to, index)] = thread.extra[woven_extra(from, index)];
-    }
-    for index in 1..=height {
+    for index in common + 1..=height {
         if thread.shadow_at(to, index).node & NEEDS_FP != 0 {
-            thread.shadow_fp[woven(to, index)] = thread.shadow_fp[woven(from, index)];
+            thread.set_shadow_fp(to, index, thread.shadow_fp_at(from, index));
         }
     }
     thread.sizes[to] = ShadowSize { end: height as u32 + 1, extra_count: extra_count as u32 };
+    thread.common.copied(from, to, height as u32);
+}
+
+/// Copies entries of one shadow to another, turn by turn of the weave.
+fn copy_woven(turns: &mut [Turn], from: usize, to: usize, indices: Range<usize>) {
+    let Range { mut start, end } = indices;
+    while start < end {
+        let count = (end - start).min(WEAVE - start % WEAVE);
+        let source = from * WEAVE + start % WEAVE;
+        let frames = turns[start / WEAVE].shadow.as_flattened_mut();
+        frames.copy_within(source..source + count, to * WEAVE + start % WEAVE);
+        start += count;
+    }
 }
 
 /// What a frame's step must keep for the frame outside of it.
@@ -697,15 +764,15 @@ fn note_extra_checks(
         _ => frame_sp(thread, thread.shadow_at(number, height - 1).slot),
     };
     let slot_base = thread.slot_base;
-    let (size, checks) = (&mut thread.sizes[number], &mut thread.extra);
     let mut note = |address: u64, value: u64| {
         let slot = address.wrapping_sub(slot_base) as u32;
         let check = ExtraCheck { value, slot, height: height as u32 };
-        if size.extra_count as usize >= MAX_EXTRA_CHECKS {
-            return Err(Unusual);
+        let index = thread.sizes[number].extra_count as usize;
+        if index >= thread.room() / WEAVE * EXTRA_WEAVE {
+            thread.make_room().ok_or(Unusual)?;
         }
-        checks[woven_extra(number, size.extra_count as usize)] = check;
-        size.extra_count += 1;
+        thread.set_extra(number, index, check);
+        thread.sizes[number].extra_count += 1;
         Ok(())
     };
     match rule.kind() {
@@ -753,11 +820,14 @@ fn may_be_frame_record(sp: u64, fp: u64) -> bool {
 /// Numbers an address that this thread's cache does not have.
 #[cold]
 #[inline(never)]
-fn number_of_new(pc: u64) -> Result<u32, Unusual> {
+fn number_of_new(modules: &mut KnownModules, pc: u64) -> Result<(u32, Rule), Unusual> {
+    let searched = PROCESS.pcs.tables();
     if let Some(number) = PROCESS.pcs.number(pc, PcKind::ReturnAddress) {
-        return Ok(number);
+        return Ok((number, PROCESS.pcs.entries().get(number as usize).ok_or(Unusual)?.rule()));
     }
-    PROCESS.pcs.add(pc, PcKind::ReturnAddress, rule_of(pc)).ok_or(Unusual)
+    let (rule, identity) = modules.rule_and_identity(pc);
+    let number = PROCESS.pcs.add_of_module(pc, PcKind::ReturnAddress, rule, identity, searched);
+    Ok((number.ok_or(Unusual)?, rule))
 }
 
 /// # Safety

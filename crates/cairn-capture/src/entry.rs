@@ -1,13 +1,13 @@
 //! Where a capture enters: hands over the caller's registers, so that no frame of ours is on the stack.
 
-use crate::arch::{cairn_capture_here, interrupted_registers};
+use crate::arch::{cairn_capture_here, interrupted_sp};
 use crate::engine::{self, Frame};
 use crate::process::PROCESS;
 use crate::stack::Stack;
 use crate::stack_bounds;
 use crate::thread::{self, Access, ThreadState};
 use crate::tree::StackId;
-use crate::walk::{self, OwnMemory, Start};
+use crate::walk::{self, OwnMemory, Start, WalkRoom};
 
 /// The call stack of the caller, whose own frame is the innermost.
 ///
@@ -93,20 +93,21 @@ pub unsafe fn capture_at(site: CallSite) -> Stack {
 #[must_use]
 pub unsafe fn capture_interrupted(context: *const libc::ucontext_t) -> Stack {
     // SAFETY: by contract.
-    let registers = interrupted_registers(unsafe { &*context });
-    Stack::from_id(match thread::acquire(registers.sp()) {
+    let context = unsafe { &*context };
+    let sp = interrupted_sp(context);
+    Stack::from_id(match thread::acquire(sp) {
         Access::Whole(state) => {
             // SAFETY: acquired, so nothing else refers to it until the release.
             let thread = unsafe { &mut *state };
             // A stack that cannot be entered is read through the kernel.
-            let _ = stack_bounds::enter(thread, registers.sp());
-            let memory = OwnMemory::around(thread, registers.sp());
-            let stack = intern_walk(Start::Interrupted(&registers), memory, &mut thread.walked);
+            let _ = stack_bounds::enter(thread, sp);
+            let memory = OwnMemory::around(thread, sp);
+            let stack = intern_walk(Start::Interrupted(context), memory, &mut thread.walked);
             // SAFETY: acquired above.
             unsafe { thread::release(state) };
             stack
         }
-        Access::Nested(state) => nested(state, Start::Interrupted(&registers)),
+        Access::Nested(state) => nested(state, Start::Interrupted(context)),
         Access::None => lost(),
     })
 }
@@ -175,22 +176,23 @@ const NESTED_BYTES: u64 = 1 << 20;
 #[inline(never)]
 fn nested(state: *mut ThreadState, start: Start<'_>) -> StackId {
     // SAFETY: the interrupted capture does not touch `nested` (its `nested_busy` is ours), and these numbers are whole.
-    let (low, high, numbers) = unsafe { ((*state).low, (*state).high, &mut (*state).nested) };
+    let (low, high, room) = unsafe { ((*state).low, (*state).high, &mut (*state).nested) };
     // The handler's frames lie below what the interrupted capture asked for; one question answers for all of them.
     let sp = start.sp();
     let is_below = sp < low && low < high && low - sp < NESTED_BYTES;
     let low = if is_below && stack_bounds::is_readable(sp, low) { sp } else { low };
     let memory = OwnMemory { low, high };
-    let stack = intern_walk(start, memory, numbers);
+    let stack = intern_walk(start, memory, room);
     // SAFETY: acquired by our caller.
     unsafe { thread::release_nested(state) };
     stack
 }
 
-fn intern_walk(start: Start<'_>, memory: OwnMemory, numbers: &mut [u32]) -> StackId {
+#[inline(never)]
+fn intern_walk(start: Start<'_>, memory: OwnMemory, room: &mut WalkRoom) -> StackId {
     PROCESS.whole_walks.fetch_add(1, core::sync::atomic::Ordering::Relaxed);
-    let Some(count) = walk::walk(start, memory, numbers) else { return lost() };
-    let outermost_first = numbers.get(..count).unwrap_or_default().iter().rev().copied();
+    let Some(count) = walk::walk(start, memory, room) else { return lost() };
+    let outermost_first = room.numbers(count).iter().rev().copied();
     PROCESS.tree.descend(0, outermost_first).map_or_else(|_| lost(), StackId::from_node)
 }
 

@@ -63,6 +63,11 @@ impl Index {
         }
     }
 
+    /// How many tables there are. All but the newest are full, and get no further entries that stay.
+    pub(crate) fn tables(&self) -> usize {
+        self.count.load(Ordering::SeqCst) as usize
+    }
+
     /// The number stored under `hash` for which `is_key` holds.
     #[inline]
     pub(crate) fn find(&self, hash: u32, is_key: impl Fn(u32) -> bool) -> Option<u32> {
@@ -74,10 +79,14 @@ impl Index {
     }
 
     /// Stores `number` under `hash`, unless an entry for which `is_key` holds came first: then that one is returned.
+    ///
+    /// `searched` is how many tables there were ([`tables`](Self::tables)) before the caller looked for the key in vain;
+    /// the full ones of these are not looked at again.
     pub(crate) fn insert(
         &self,
         hash: u32,
         number: u32,
+        mut searched: usize,
         is_key: impl Fn(u32) -> bool,
     ) -> Result<u32, IndexFull> {
         loop {
@@ -86,9 +95,12 @@ impl Index {
                 self.add_table(0)?;
                 continue;
             };
-            // Another thread may have added the key since the caller looked for it, and then the index may have grown.
-            if let Some(occupant) = self.find(hash, &is_key) {
-                return Ok(occupant);
+            // Another thread may have added the key since, to a table that has been full since.
+            if searched != levels {
+                if let Some(occupant) = self.find(hash, &is_key) {
+                    return Ok(occupant);
+                }
+                searched = levels;
             }
             let table = self.table(level).ok_or(IndexFull)?;
             match table.probe(hash, &is_key) {
@@ -227,7 +239,7 @@ mod tests {
         let index = Index::new();
         for number in 1..20_000 {
             assert_eq!(index.find(scramble(number), |other| other == number), None);
-            assert_eq!(index.insert(scramble(number), number, |other| other == number), Ok(number));
+            assert_eq!(index.insert(scramble(number), number, 0, |other| other == number), Ok(number));
         }
         for number in 1..20_000 {
             assert_eq!(index.find(scramble(number), |other| other == number), Some(number));
@@ -238,15 +250,15 @@ mod tests {
     #[test]
     fn the_first_of_two_equal_keys_wins() {
         let index = Index::new();
-        assert_eq!(index.insert(7, 1, |_| false), Ok(1));
-        assert_eq!(index.insert(7, 2, |other| other == 1), Ok(1));
+        assert_eq!(index.insert(7, 1, 0, |_| false), Ok(1));
+        assert_eq!(index.insert(7, 2, 0, |other| other == 1), Ok(1));
     }
 
     #[test]
     fn removed_entries_do_not_hide_the_ones_behind_them() {
         let index = Index::new();
         for number in 1..=3 {
-            index.insert(5, number, |other| other == number).unwrap();
+            index.insert(5, number, 0, |other| other == number).unwrap();
         }
         index.remove_all(|number| number == 2);
         assert_eq!(index.find(5, |number| number == 2), None);
@@ -264,7 +276,9 @@ mod tests {
                         (0..500_u32)
                             .map(|key| {
                                 let number = 1 + key * 4 + thread;
-                                index.insert(scramble(key), number, |other| (other - 1) / 4 == key).unwrap()
+                                index
+                                    .insert(scramble(key), number, 0, |other| (other - 1) / 4 == key)
+                                    .unwrap()
                             })
                             .collect()
                     })

@@ -173,8 +173,8 @@
 //! induction over the frames, and needs no frame pointers. What is new since the last capture is walked by packed unwind
 //! rules; what these cannot express, by full ones. The modules' sources tell each part; ARCHITECTURE.md has the overview.
 //!
-//! - Memory comes from the kernel: for each thread that captures, once, and for new stacks, four bytes a frame that no
-//!   other stack has. It is never given back: numbers stay valid.
+//! - Memory comes from the kernel: for each thread that captures, once and again when its stack is far deeper than before,
+//!   and for new stacks, four bytes a frame that no other stack has. The latter is never given back: numbers stay valid.
 //! - In steady state there is no system call. A thread makes a few when its stack is deeper than in any capture before,
 //!   and where a stack is unusual.
 //! - `cargo xtask bench` measures; `benchmarks/record` keeps what was measured.
@@ -188,7 +188,8 @@
 //! - Code without unwind tables (written by a JIT compiler, some assembly) ends a stack, with the reason, unless its frame
 //!   pointer leads to a module's code. A module that is loaded to where such code lay counts as that code, at the
 //!   addresses that were on a stack before, until some module is unloaded.
-//! - 65535 frames: the innermost are kept, then [`StopReason::Limit`].
+//! - A million frames, or as many as the kernel gives a thread memory for: the innermost are kept, then
+//!   [`StopReason::Limit`]. A frame of more than 8 MiB makes its stack an unusual one.
 //! - Modules that are unloaded: wrap the call in [`while_unloading`]. `libcairn` does that for `dlclose` by itself.
 //! - The kernel is asked through `process_vm_readv` how far a stack is readable. Where a sandbox forbids this call, it is
 //!   asked in another way, page by page.

@@ -1,7 +1,7 @@
 //! Memory straight from the kernel: the only source of memory in this crate.
 //!
 //! `mmap` is a plain system call without locks or allocator behind it, so it may be used inside malloc and in signal
-//! handlers. Mappings are never given back: ids and caches point into them until the process ends.
+//! handlers. What others may know of is never given back: ids and caches point into it until the process ends.
 
 use core::ptr::{self, NonNull};
 
@@ -28,7 +28,7 @@ pub(crate) fn reserve(bytes: usize) -> Option<NonNull<u8>> {
     NonNull::new(address.cast())
 }
 
-/// Gives back a mapping that nobody has seen yet, or a part of one.
+/// Gives back a mapping that nobody has seen yet, or that its thread has replaced and nobody else knows, or a part of one.
 ///
 /// # Safety
 ///

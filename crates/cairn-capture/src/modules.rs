@@ -68,29 +68,119 @@ impl LoadedModules {
 }
 
 impl Modules for LoadedModules {
+    // What the loader answers lies on the stack of this function alone.
+    #[inline(never)]
     fn frame_table(&self, address: AbsoluteAddress) -> Option<FrameTable<'_>> {
         let object = Self::find(address)?;
         let header = object.eh_frame_header as u64;
-        let segment = readable_segment(&object, header)?;
-        let length = |start: u64| usize::try_from(segment.end.value() - start).ok();
-        // SAFETY: the header lies in a loaded segment (`readable_segment`), which stays mapped while code of its module
-        // is on a stack that is being walked.
-        let header_bytes = unsafe { core::slice::from_raw_parts(header as *const u8, length(header)?) };
-        let start = segment.start.value();
-        // SAFETY: as above; the slice is the whole segment.
-        let frame_bytes = unsafe { core::slice::from_raw_parts(start as *const u8, length(start)?) };
-        FrameTable::with_header_and_bases(
-            Section::new(header_bytes, AbsoluteAddress::new(header)),
-            Section::new(frame_bytes, segment.start),
-            Bases::default(),
-            WordSize::NATIVE,
-        )
-        .ok()
+        // SAFETY: the segment that the header lies in, of a module that stays while its code is on a stack that is walked.
+        unsafe { frame_table(header, readable_segment(&object, header)?) }
     }
 
     fn is_executable(&self, address: AbsoluteAddress) -> bool {
         // Code that no module covers, such as JIT code, is not known here; its frames end the walk with a reason.
         Self::find(address).is_some()
+    }
+}
+
+/// The unwind table whose header lies at `header`.
+///
+/// # Safety
+///
+/// `segment` is loaded memory that holds the header, and stays while the table is used.
+#[inline(always)]
+unsafe fn frame_table<'a>(header: u64, segment: AddressRange) -> Option<FrameTable<'a>> {
+    let length = |start: u64| usize::try_from(segment.end.value() - start).ok();
+    // SAFETY: by contract.
+    let header_bytes = unsafe { core::slice::from_raw_parts(header as *const u8, length(header)?) };
+    let start = segment.start.value();
+    // SAFETY: as above; the slice is the whole segment.
+    let frame_bytes = unsafe { core::slice::from_raw_parts(start as *const u8, length(start)?) };
+    FrameTable::with_header_and_bases(
+        Section::new(header_bytes, AbsoluteAddress::new(header)),
+        Section::new(frame_bytes, segment.start),
+        Bases::default(),
+        WordSize::NATIVE,
+    )
+    .ok()
+}
+
+/// Modules that a thread asked the loader about: new addresses mostly come from the same few. Must be forgotten when
+/// modules are unloaded, as rules must. Zeros are none.
+#[repr(C)]
+pub(crate) struct KnownModules {
+    modules: [KnownModule; Self::PLACES],
+    next: usize,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct KnownModule {
+    start: u64,
+    end: u64,
+    header: u64,
+    segment: (u64, u64),
+    identity: u32,
+}
+
+impl KnownModule {
+    #[inline(never)]
+    fn rule(&self, lookup: u64) -> Rule {
+        rule_in(self.frame_table().as_ref(), lookup)
+    }
+
+    #[inline(never)]
+    fn frame_table(&self) -> Option<FrameTable<'_>> {
+        let (start, end) = self.segment;
+        let segment = AddressRange::new(AbsoluteAddress::new(start), AbsoluteAddress::new(end));
+        // SAFETY: as the loader said, and the module has not been unloaded since, or this would have been forgotten.
+        unsafe { frame_table(self.header, segment) }
+    }
+}
+
+impl KnownModules {
+    const PLACES: usize = 4;
+
+    pub(crate) fn forget(&mut self) {
+        const NONE: KnownModule = KnownModule { start: 0, end: 0, header: 0, segment: (0, 0), identity: 0 };
+        *self = Self { modules: [NONE; Self::PLACES], next: 0 };
+    }
+
+    /// The packed rule at a return address, from its module's tables, and the module's identity.
+    #[inline]
+    pub(crate) fn rule_and_identity(&mut self, pc: u64) -> (Rule, u32) {
+        // The call lies below the address it returns to, and may be the last instruction of its function.
+        let lookup = pc.wrapping_sub(1);
+        let is_in = |module: &KnownModule| module.start <= lookup && lookup < module.end;
+        match self
+            .modules
+            .iter()
+            .position(is_in)
+            .or_else(|| self.ask(pc))
+            .and_then(|place| self.modules.get(place))
+        {
+            Some(module) => (module.rule(lookup), module.identity),
+            None => (rule_of(pc), identity_at(pc, PcKind::ReturnAddress)),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn ask(&mut self, pc: u64) -> Option<usize> {
+        let object = LoadedModules::find(AbsoluteAddress::new(pc.wrapping_sub(1)))?;
+        let header = object.eh_frame_header as u64;
+        let segment = readable_segment(&object, header)?;
+        let module = KnownModule {
+            start: object.map_start as u64,
+            end: object.map_end as u64,
+            header,
+            segment: (segment.start.value(), segment.end.value()),
+            identity: identity_at(pc, PcKind::ReturnAddress),
+        };
+        let place = self.next;
+        *self.modules.get_mut(place)? = module;
+        self.next = (place + 1) % Self::PLACES;
+        Some(place)
     }
 }
 
@@ -117,12 +207,16 @@ pub(crate) fn loaded_as(address: u64) -> Option<LoadedAs> {
 pub(crate) fn rule_of(pc: u64) -> Rule {
     // The call lies below the address it returns to, and may be the last instruction of its function.
     let lookup = AbsoluteAddress::new(pc.wrapping_sub(1));
-    let table = LoadedModules.frame_table(lookup);
-    let Some(table) = &table else {
+    rule_in(LoadedModules.frame_table(lookup).as_ref(), lookup.value())
+}
+
+#[inline]
+fn rule_in(table: Option<&FrameTable<'_>>, lookup: u64) -> Rule {
+    let Some(table) = table else {
         // Where modules cannot be found at all, it is not known that there is none.
         return if find_object().is_some() { Rule::NO_TABLES } else { Rule::NEEDS_FULL_EVALUATION };
     };
-    match table.rule::<Native>(lookup) {
+    match table.rule::<Native>(AbsoluteAddress::new(lookup)) {
         Ok(found) => found.rule,
         Err(error) if error.kind == CfiErrorKind::NotCovered => Rule::NO_TABLES,
         Err(_) => Rule::NEEDS_FULL_EVALUATION,

@@ -127,6 +127,11 @@ impl Pcs {
         self.entries.elements()
     }
 
+    /// See [`Index::tables`].
+    pub(crate) fn tables(&self) -> usize {
+        self.index.tables()
+    }
+
     /// The number of an address that was seen before.
     #[inline]
     pub(crate) fn number(&self, pc: u64, kind: PcKind) -> Option<u32> {
@@ -136,21 +141,33 @@ impl Pcs {
 
     /// Numbers an address. `None` when there is no memory left.
     pub(crate) fn add(&self, pc: u64, kind: PcKind, rule: Rule) -> Option<u32> {
-        let number = self.add_passing(pc, kind, rule)?;
+        self.add_of_module(pc, kind, rule, modules::identity_at(pc, kind), 0)
+    }
+
+    /// As [`add`](Self::add), of the module with this identity; `searched` as [`Index::insert`] takes it.
+    pub(crate) fn add_of_module(
+        &self,
+        pc: u64,
+        kind: PcKind,
+        rule: Rule,
+        identity: u32,
+        searched: usize,
+    ) -> Option<u32> {
+        let number = self.add_passing(pc, kind, rule, identity)?;
         let entries = self.entries();
         // Publishing in the index is a release store.
-        self.index.insert(hash(pc), number, |other| is_entry(entries, other, pc, kind)).ok()
+        self.index.insert(hash(pc), number, searched, |other| is_entry(entries, other, pc, kind)).ok()
     }
 
     /// Numbers an address for this once: the index does not learn it.
-    fn add_passing(&self, pc: u64, kind: PcKind, rule: Rule) -> Option<u32> {
+    fn add_passing(&self, pc: u64, kind: PcKind, rule: Rule, identity: u32) -> Option<u32> {
         let number = u32::try_from(self.entries.take(1)?).ok().filter(|number| number >> NUMBER_BITS == 0)?;
         // One identity for each entry; under a limit of the address space there may be fewer, and 0 is never trusted.
         if self.identities.used() == 0 {
             self.identities.take(1)?;
         }
         if let Some(place) = self.identities.elements().get(number as usize) {
-            place.store(modules::identity_at(pc, kind), Ordering::Relaxed);
+            place.store(identity, Ordering::Relaxed);
         }
         let entry = self.entries().get(number as usize)?;
         entry.pc.store(pc, Ordering::Relaxed);
@@ -173,8 +190,9 @@ impl Pcs {
         kind: PcKind,
         rule: impl FnOnce() -> Rule,
     ) -> Option<u32> {
-        let is_same = |number: &u32| self.identity(*number) == modules::identity_at(pc, kind);
-        self.number(pc, kind).filter(is_same).or_else(|| self.add_passing(pc, kind, rule()))
+        let identity = modules::identity_at(pc, kind);
+        let known = self.number(pc, kind).filter(|number| self.identity(*number) == identity);
+        known.or_else(|| self.add_passing(pc, kind, rule(), identity))
     }
 
     /// Takes the addresses out of the index whose module is gone, or is another one than when they were numbered: whatever

@@ -1,18 +1,19 @@
 //! What a thread keeps between its captures: caches that are only ever trusted after a check, and stacks that were there.
 //!
-//! The memory is one mapping of some 9 MiB of address space, of which a thread whose stack is 120 frames deep touches
-//! 64 KiB. It is reached through one thread-local word, without a destructor: a thread that has ended is recognised by
+//! The memory is one mapping of 128 KiB of address space, of which a thread whose stack is 120 frames deep touches 64 KiB;
+//! a stack of more than 500 frames brings another one. It is reached through one thread-local word, without a destructor: a thread that has ended is recognised by
 //! its number, and its memory is given to a later one.
 
-use core::ops::{Deref, DerefMut};
+use core::ptr::NonNull;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering, compiler_fence};
 
+use crate::modules::KnownModules;
+use crate::pcs::NUMBER_BITS;
+use crate::walk::WalkRoom;
 use crate::{mapping, thread_pointer};
 
 /// Frames of one stack; deeper ones are cut, and the cut is marked.
-pub(crate) const MAX_DEPTH: usize = 1 << 16;
-/// Values that a stack depends on beside its return addresses.
-pub(crate) const MAX_EXTRA_CHECKS: usize = 1 << 14;
+pub(crate) const MAX_DEPTH: usize = 1 << 20;
 /// Places for which a telling word is kept.
 pub(crate) const PLACES: usize = 1 << 10;
 pub(crate) const RECORDS: usize = 1 << 9;
@@ -112,8 +113,63 @@ pub(crate) struct ExtraCheck {
 #[derive(Clone, Copy)]
 pub(crate) struct PendingFrame {
     pub(crate) fp: u64,
-    pub(crate) pc_number: u32,
+    /// The number of its pc, with [`HANGS_ON_FP`] added when the rule there does.
+    pub(crate) flagged_number: u32,
     pub(crate) slot: u32,
+}
+
+/// Set in [`PendingFrame::flagged_number`]; numbers of pcs are far below.
+pub(crate) const HANGS_ON_FP: u32 = 1 << 31;
+const _: () = assert!(NUMBER_BITS < HANGS_ON_FP.ilog2());
+
+impl PendingFrame {
+    #[inline(always)]
+    pub(crate) fn pc_number(&self) -> u32 {
+        self.flagged_number & !HANGS_ON_FP
+    }
+
+    #[inline(always)]
+    pub(crate) fn hangs_on_fp(&self) -> bool {
+        self.flagged_number & HANGS_ON_FP != 0
+    }
+}
+
+/// Addresses that fell to the same place of a thread's cache: their numbers, below what tells them apart, and their rules.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct PcSet {
+    pub(crate) ways: [u64; 2],
+    pub(crate) rules: [u32; 2],
+}
+
+/// For each two shadows up to which height they are certainly the same, so that one becomes like the other by few copies.
+#[repr(C)]
+pub(crate) struct CommonHeights([[u32; SHADOWS]; SHADOWS]);
+
+impl CommonHeights {
+    pub(crate) fn height(&self, one: usize, other: usize) -> u32 {
+        self.0[one][other]
+    }
+
+    /// A shadow gets other frames inside of this height.
+    pub(crate) fn cut(&mut self, number: usize, height: u32) {
+        for other in 0..SHADOWS {
+            self.set(number, other, self.0[number][other].min(height));
+        }
+    }
+
+    /// One shadow has become the same as another up to this height, and ends there.
+    pub(crate) fn copied(&mut self, from: usize, to: usize, height: u32) {
+        for other in 0..SHADOWS {
+            let common = if other == from { height } else { self.0[from][other].min(height) };
+            self.set(to, other, common);
+        }
+    }
+
+    fn set(&mut self, one: usize, other: usize, height: u32) {
+        self.0[one][other] = height;
+        self.0[other][one] = height;
+    }
 }
 
 const _: () = assert!(size_of::<ShadowFrame>() == 16);
@@ -127,54 +183,173 @@ pub(crate) const SHADOW_BLOCK: usize = 8;
 /// In front of the outermost frame stand copies of it, so that the last block is whole.
 pub(crate) const SHADOW_PADDING: usize = SHADOW_BLOCK - 1;
 
-/// The shadows lie woven, in turns of so many frames: shallow ones share their pages of memory.
+/// The shadows and all that goes with them lie woven, in turns of so many frames: shallow ones share their pages of memory.
 pub(crate) const WEAVE: usize = 128;
+/// So many extra checks of a shadow lie in a turn; most have few.
+pub(crate) const EXTRA_WEAVE: usize = 32;
+const _: () = assert!(WEAVE.is_multiple_of(SHADOW_BLOCK));
 
-/// Where entry `index` of a shadow lies in an array that holds them all.
-#[inline(always)]
-pub(crate) const fn woven(number: usize, index: usize) -> usize {
-    (index & !(WEAVE - 1)) * SHADOWS + number * WEAVE + index % WEAVE
-}
-
-/// Where entry `index` of a shadow's extra checks lies: there are few of them, or none.
-#[inline(always)]
-pub(crate) const fn woven_extra(number: usize, index: usize) -> usize {
-    (index & !(EXTRA_WEAVE - 1)) * SHADOWS + number * EXTRA_WEAVE + index % EXTRA_WEAVE
-}
-
-const EXTRA_WEAVE: usize = 32;
-const _: () = assert!(WEAVE.is_multiple_of(SHADOW_BLOCK) && MAX_EXTRA_CHECKS.is_multiple_of(EXTRA_WEAVE));
-
-/// Begins at a page of its own, so that what is touched of it is no more pages than it must be.
+/// What the shadows have from one height to 128 further in, and as many frames of a stack that is just found.
 #[repr(C, align(4096))]
-pub(crate) struct OwnPages<T>(T);
-
-impl<T> Deref for OwnPages<T> {
-    type Target = T;
-
-    #[inline(always)]
-    fn deref(&self) -> &T {
-        &self.0
-    }
+pub(crate) struct Turn {
+    /// By height, which for the outermost frame is 1, moved up by [`SHADOW_PADDING`].
+    pub(crate) shadow: [[ShadowFrame; WEAVE]; SHADOWS],
+    /// The frame pointer in each frame that has [`NEEDS_FP`]; others are not written.
+    pub(crate) shadow_fp: [[u64; WEAVE]; SHADOWS],
+    /// Innermost first.
+    pending: [PendingFrame; WEAVE],
+    /// By rising height.
+    extra: [[ExtraCheck; EXTRA_WEAVE]; SHADOWS],
 }
 
-impl<T> DerefMut for OwnPages<T> {
-    #[inline(always)]
-    fn deref_mut(&mut self) -> &mut T {
-        &mut self.0
-    }
-}
+const _: () = assert!(size_of::<Turn>() == 16 << 10);
+
+/// A new thread has room for 512 frames. Of the others few ever need more.
+const FIRST_TURNS: usize = 4;
+/// When it does not suffice, so many times as much is taken.
+const TURNS_FACTOR: usize = 8;
+const MAX_TURNS: usize = MAX_DEPTH / WEAVE;
 
 impl ThreadState {
+    #[inline(always)]
+    fn turns(&self) -> &[Turn] {
+        // SAFETY: so many turns lie there (`make`, `make_room`), zeroed or written by this thread.
+        unsafe { core::slice::from_raw_parts(self.first_turn, self.turn_count) }
+    }
+
+    #[inline(always)]
+    pub(crate) fn turns_mut(&mut self) -> &mut [Turn] {
+        // SAFETY: as above, and nobody else has them.
+        unsafe { core::slice::from_raw_parts_mut(self.first_turn, self.turn_count) }
+    }
+
+    /// So many frames fit into a shadow, padding included, or wait for their nodes.
+    #[inline(always)]
+    pub(crate) fn room(&self) -> usize {
+        self.turn_count * WEAVE
+    }
+
+    /// Makes room for more frames; `None` where the kernel gives no memory, or a stack has too many.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn make_room(&mut self) -> Option<()> {
+        let count = (self.turn_count * TURNS_FACTOR).min(MAX_TURNS);
+        if count <= self.turn_count {
+            return None;
+        }
+        let fresh = mapping::reserve(count * size_of::<Turn>())?;
+        let first = fresh.cast::<Turn>().as_ptr();
+        let old = core::mem::replace(&mut self.first_turn, first);
+        // SAFETY: the new mapping is larger, and nobody else knows either.
+        unsafe { core::ptr::copy_nonoverlapping(old, first, self.turn_count) };
+        if self.turn_count > FIRST_TURNS {
+            // SAFETY: a mapping of its own, made here, to which nothing points any more.
+            unsafe {
+                mapping::release(NonNull::new_unchecked(old.cast()), self.turn_count * size_of::<Turn>())
+            };
+        }
+        self.turn_count = count;
+        Some(())
+    }
+
+    /// The entry of a shadow at this index, which is a height with [`SHADOW_PADDING`] added.
+    ///
+    /// # Safety
+    ///
+    /// The index is below [`room`](Self::room).
+    #[inline(always)]
+    pub(crate) unsafe fn shadow_unchecked(&self, number: usize, index: usize) -> &ShadowFrame {
+        // SAFETY: by contract; there are as many shadows as numbers.
+        unsafe {
+            let turn = self.turns().get_unchecked(index / WEAVE);
+            turn.shadow.get_unchecked(number % SHADOWS).get_unchecked(index % WEAVE)
+        }
+    }
+
+    /// As [`shadow_unchecked`](Self::shadow_unchecked), to be written.
+    ///
+    /// # Safety
+    ///
+    /// The index is below [`room`](Self::room).
+    #[inline(always)]
+    pub(crate) unsafe fn shadow_unchecked_mut(&mut self, number: usize, index: usize) -> &mut ShadowFrame {
+        // SAFETY: by contract; there are as many shadows as numbers.
+        unsafe {
+            let turn = self.turns_mut().get_unchecked_mut(index / WEAVE);
+            turn.shadow.get_unchecked_mut(number % SHADOWS).get_unchecked_mut(index % WEAVE)
+        }
+    }
+
+    /// All entries of a shadow in its first turn.
+    #[inline(always)]
+    pub(crate) fn first_of_shadow(&self, number: usize) -> &[ShadowFrame; WEAVE] {
+        // SAFETY: there is always a first turn.
+        unsafe { &self.turns().get_unchecked(0).shadow[number % SHADOWS] }
+    }
+
     /// The frame of a shadow at this height.
     #[inline(always)]
     pub(crate) fn shadow_at(&self, number: usize, height: usize) -> &ShadowFrame {
-        &self.shadow[woven(number, height + SHADOW_PADDING)]
+        let index = height + SHADOW_PADDING;
+        &self.turns()[index / WEAVE].shadow[number % SHADOWS][index % WEAVE]
     }
 
     /// The frame of a shadow at this height, to be written.
+    #[inline(always)]
     pub(crate) fn shadow_at_mut(&mut self, number: usize, height: usize) -> &mut ShadowFrame {
-        &mut self.shadow[woven(number, height + SHADOW_PADDING)]
+        let index = height + SHADOW_PADDING;
+        &mut self.turns_mut()[index / WEAVE].shadow[number % SHADOWS][index % WEAVE]
+    }
+
+    /// The frame pointer in the frame of a shadow at this height, if it has [`NEEDS_FP`].
+    #[inline(always)]
+    pub(crate) fn shadow_fp_at(&self, number: usize, height: usize) -> u64 {
+        self.turns()[height / WEAVE].shadow_fp[number % SHADOWS][height % WEAVE]
+    }
+
+    pub(crate) fn set_shadow_fp(&mut self, number: usize, height: usize, fp: u64) {
+        self.turns_mut()[height / WEAVE].shadow_fp[number % SHADOWS][height % WEAVE] = fp;
+    }
+
+    /// The pending frame of this index, innermost first.
+    #[inline(always)]
+    pub(crate) fn pending(&self, index: usize) -> PendingFrame {
+        self.turns()[index / WEAVE].pending[index % WEAVE]
+    }
+
+    /// As [`pending_mut`](Self::pending_mut), for the hot path.
+    ///
+    /// # Safety
+    ///
+    /// The index is below [`room`](Self::room).
+    #[inline(always)]
+    pub(crate) unsafe fn pending_unchecked_mut(&mut self, index: usize) -> &mut PendingFrame {
+        // SAFETY: by contract.
+        unsafe {
+            let turn = self.turns_mut().get_unchecked_mut(index / WEAVE);
+            turn.pending.get_unchecked_mut(index % WEAVE)
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn pending_mut(&mut self, index: usize) -> &mut PendingFrame {
+        &mut self.turns_mut()[index / WEAVE].pending[index % WEAVE]
+    }
+
+    /// An extra check of a shadow.
+    #[inline(always)]
+    pub(crate) fn extra(&self, number: usize, index: usize) -> ExtraCheck {
+        self.turns()[index / EXTRA_WEAVE].extra[number % SHADOWS][index % EXTRA_WEAVE]
+    }
+
+    /// The places for all extra checks of a shadow, turn by turn.
+    #[inline(always)]
+    pub(crate) fn extras(&self, number: usize) -> impl Iterator<Item = &[ExtraCheck; EXTRA_WEAVE]> {
+        self.turns().iter().map(move |turn| &turn.extra[number % SHADOWS])
+    }
+
+    pub(crate) fn set_extra(&mut self, number: usize, index: usize, check: ExtraCheck) {
+        self.turns_mut()[index / EXTRA_WEAVE].extra[number % SHADOWS][index % EXTRA_WEAVE] = check;
     }
 }
 
@@ -199,6 +374,7 @@ pub(crate) struct ThreadState {
     /// The same, for the capture in the handler.
     nested_busy: AtomicU64,
     pub(crate) sizes: [ShadowSize; SHADOWS],
+    pub(crate) common: CommonHeights,
     /// The shadow that was met last.
     pub(crate) current: u32,
     /// [`Process::module_state`](crate::process::Process::module_state) that the caches belong to.
@@ -211,22 +387,19 @@ pub(crate) struct ThreadState {
     /// 4 GiB below `high`: every slot is a 32-bit distance above it.
     pub(crate) slot_base: u64,
     next: *mut ThreadState,
+    pub(crate) modules: KnownModules,
     /// For each place the stack word, in words above sp, that tells its stacks apart; see `engine::record_key`.
     pub(crate) telling: [u16; PLACES],
     pub(crate) records: [Record; RECORDS],
-    pub(crate) pc_cache: [[u64; 2]; PC_SETS],
-    /// Stacks by height, which for the outermost frame is 1, moved up by [`SHADOW_PADDING`]. Use [`woven`].
-    pub(crate) shadow: OwnPages<[ShadowFrame; SHADOWS * (MAX_DEPTH + WEAVE)]>,
-    /// The frame pointer in each frame that has [`NEEDS_FP`]; others are not written. Woven as well.
-    pub(crate) shadow_fp: OwnPages<[u64; SHADOWS * (MAX_DEPTH + WEAVE)]>,
-    /// By rising height. Woven in short turns: [`woven_extra`].
-    pub(crate) extra: OwnPages<[ExtraCheck; SHADOWS * MAX_EXTRA_CHECKS]>,
-    /// Innermost first.
-    pub(crate) pending: OwnPages<[PendingFrame; MAX_DEPTH]>,
-    /// Pc numbers of a whole walk.
-    pub(crate) walked: [u32; MAX_DEPTH],
-    /// Pc numbers of a capture in a signal handler that interrupted a capture.
-    pub(crate) nested: [u32; MAX_DEPTH],
+    pub(crate) pc_cache: [PcSet; PC_SETS],
+    first_turn: *mut Turn,
+    turn_count: usize,
+    /// For a whole walk.
+    pub(crate) walked: WalkRoom,
+    /// For a capture in a signal handler that interrupted a capture.
+    pub(crate) nested: WalkRoom,
+    /// Where `first_turn` points at first.
+    own_turns: [Turn; FIRST_TURNS],
 }
 
 /// Every state there is, newest first.
@@ -321,10 +494,15 @@ fn acquire_first(sp: u64) -> Access {
 /// States that a fork left behind belong to another process and are not touched: the thread that forked goes on to use
 /// its own.
 fn reuse(process: i32, thread: i32) -> Option<*mut ThreadState> {
-    /// A process of many live threads must not look at all of them each time.
+    /// A process of many live threads must not look at all of them each time, but at others the next time.
     const LOOK_AT: usize = 64;
-    let mut candidate = STATES.load(Ordering::Acquire);
+    static LOOK_FROM: AtomicPtr<ThreadState> = AtomicPtr::new(core::ptr::null_mut());
+
+    let mut candidate = LOOK_FROM.load(Ordering::Acquire);
     for _ in 0..LOOK_AT {
+        if candidate.is_null() {
+            candidate = STATES.load(Ordering::Acquire);
+        }
         // SAFETY: null ends the list; states are never released, and these fields are atomic or never change.
         let state = unsafe { candidate.as_ref() }?;
         let owner = state.owner_thread.load(Ordering::Acquire);
@@ -333,6 +511,7 @@ fn reuse(process: i32, thread: i32) -> Option<*mut ThreadState> {
             let taken =
                 state.owner_thread.compare_exchange(owner, thread, Ordering::AcqRel, Ordering::Relaxed);
             if taken.is_ok() {
+                LOOK_FROM.store(state.next, Ordering::Release);
                 // SAFETY: the owner has ended and the exchange made this thread the only new one.
                 unsafe { (*candidate).forget() };
                 return Some(candidate);
@@ -340,6 +519,7 @@ fn reuse(process: i32, thread: i32) -> Option<*mut ThreadState> {
         }
         candidate = state.next;
     }
+    LOOK_FROM.store(candidate, Ordering::Release);
     None
 }
 
@@ -349,6 +529,7 @@ fn make(process: i32, thread: i32) -> Option<*mut ThreadState> {
     let fresh = unsafe { &mut *state };
     fresh.owner_process = AtomicI32::new(process);
     fresh.owner_thread = AtomicI32::new(thread);
+    (fresh.first_turn, fresh.turn_count) = (fresh.own_turns.as_mut_ptr(), FIRST_TURNS);
     let mut first = STATES.load(Ordering::Relaxed);
     loop {
         fresh.next = first;
@@ -389,14 +570,16 @@ impl ThreadState {
     /// Drops what was learned of stacks.
     pub(crate) fn forget_stack(&mut self) {
         self.sizes.fill(ShadowSize { end: 0, extra_count: 0 });
+        self.common = CommonHeights([[0; SHADOWS]; SHADOWS]);
     }
 
     /// Drops everything that depends on which modules are loaded.
     #[cold]
     pub(crate) fn forget_modules(&mut self, module_state: u64) {
         self.forget_stack();
+        self.modules.forget();
         self.records.fill(Record::NONE);
-        self.pc_cache.fill([0; 2]);
+        self.pc_cache.fill(PcSet { ways: [0; 2], rules: [0; 2] });
         self.module_state = module_state;
     }
 }

@@ -171,9 +171,10 @@ impl Tree {
         loop {
             let here = rest.clone();
             let Some(pc) = rest.next() else { return Ok(parent) };
+            let searched = self.segments.tables();
             parent = match self.child(parent, pc) {
                 Some(child) => child,
-                None => match self.add_segment(parent, pc, here)? {
+                None => match self.add_segment(parent, pc, here, searched)? {
                     Added::Whole(node) => return Ok(node),
                     Added::CameSecond(child) => child,
                 },
@@ -187,6 +188,7 @@ impl Tree {
         parent: u32,
         first_pc: u32,
         pcs: impl ExactSizeIterator<Item = u32>,
+        searched: usize,
     ) -> Result<Added, TreeFull> {
         let count = pcs.len();
         let head = self.words.take(count + 1).ok_or(TreeFull)?;
@@ -200,7 +202,7 @@ impl Tree {
         let hash = segment_hash(parent, first_pc);
         let winner = self
             .segments
-            .insert(hash, head, |other| words.is_segment(other, parent, first_pc))
+            .insert(hash, head, searched, |other| words.is_segment(other, parent, first_pc))
             .map_err(|_| TreeFull)?;
         Ok(if winner == head { Added::Whole(head + count) } else { Added::CameSecond(winner + 1) })
     }

@@ -4,17 +4,22 @@
 //! Slower by a factor of a hundred, and safe at the same places: no allocation, no lock. Memory outside the thread's own
 //! stack is read by the kernel on our behalf, so that a wild pointer is an answer and not a crash.
 
+use core::mem::MaybeUninit;
+use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
 
 use cairn_format::{AbsoluteAddress, Frame};
-use cairn_unwind::{MemoryReader, Registers, StopReason, Walk};
+use cairn_unwind::{MemoryReader, StopReason, Walk};
 
-use crate::arch::{Native, Rule, own_registers};
+use crate::arch::{
+    Native, Rule, interrupted_sp, no_registers, take_interrupted_registers, take_own_registers,
+};
+use crate::mapping;
 use crate::modules::{LoadedModules, rule_at, rule_of};
 use crate::pcs::PcKind;
 use crate::process::{PROCESS, is_unloading};
 use crate::stack_bounds;
-use crate::thread::ThreadState;
+use crate::thread::{MAX_DEPTH, ThreadState};
 
 /// This process's own memory: directly where it is known to be readable, elsewhere through the kernel.
 #[derive(Clone, Copy)]
@@ -59,7 +64,7 @@ impl MemoryReader for OwnMemory {
 #[derive(Clone, Copy)]
 pub(crate) enum Start<'a> {
     /// The registers of an interrupted context.
-    Interrupted(&'a Registers<Native>),
+    Interrupted(&'a libc::ucontext_t),
     /// The frame that a call returns to, at this stack pointer; the walk starts in the present function and leaves out
     /// the frames below.
     Caller { sp: u64 },
@@ -69,27 +74,97 @@ impl Start<'_> {
     /// No frame that is visited lies below it.
     pub(crate) fn sp(&self) -> u64 {
         match self {
-            Self::Interrupted(registers) => registers.sp(),
+            Self::Interrupted(context) => interrupted_sp(context),
             Self::Caller { sp } => *sp,
         }
     }
 }
 
-/// Walks from `start` and puts the pc numbers into `numbers`, innermost first; behind the last frame stands the number of
+/// What a whole walk works with: a kilobyte and, for deep stacks, more, which the stack of a handler has not. Zeros are
+/// empty room.
+pub(crate) struct WalkRoom {
+    walk: MaybeUninit<Walk<Native, OwnMemory, LoadedModules>>,
+    numbers: Numbers,
+}
+
+impl WalkRoom {
+    /// The first `count` numbers that the last walk found.
+    pub(crate) fn numbers(&mut self, count: usize) -> &[u32] {
+        self.numbers.all().get(..count).unwrap_or_default()
+    }
+}
+
+/// Pc numbers, innermost first.
+struct Numbers {
+    first: [u32; Self::FIRST],
+    /// Takes the place of `first` when a stack is deeper; 0 or how many numbers fit.
+    room: usize,
+    more: *mut u32,
+}
+
+impl Numbers {
+    const FIRST: usize = 512;
+    const FACTOR: usize = 16;
+
+    fn all(&mut self) -> &mut [u32] {
+        match self.room {
+            0 => &mut self.first,
+            // SAFETY: `grow` made a mapping of so many, which nobody else knows.
+            room => unsafe { core::slice::from_raw_parts_mut(self.more, room) },
+        }
+    }
+
+    /// Makes room for more numbers than there are.
+    #[cold]
+    #[inline(never)]
+    fn grow(&mut self) -> Option<()> {
+        let (count, bytes) = (self.all().len(), size_of_val(self.all()));
+        let room = (count * Self::FACTOR).min(MAX_DEPTH);
+        if room <= count {
+            return None;
+        }
+        let more = mapping::reserve(room * size_of::<u32>())?.cast::<u32>();
+        // SAFETY: the new mapping is larger, and nobody else knows either.
+        unsafe { more.copy_from_nonoverlapping(NonNull::from(self.all()).cast(), count) };
+        let old = core::mem::replace(&mut self.more, more.as_ptr());
+        if let Some(old) = NonNull::new(old) {
+            // SAFETY: the mapping that was taken the last time, to which nothing points any more.
+            unsafe { mapping::release(old.cast(), bytes) };
+        }
+        self.room = room;
+        Some(())
+    }
+}
+
+/// Makes a walk in its place, from registers that are still to come. A function of its own, because a new walk is on the
+/// stack before it is in its place.
+#[inline(never)]
+fn begin(
+    place: &mut MaybeUninit<Walk<Native, OwnMemory, LoadedModules>>,
+    memory: OwnMemory,
+) -> &mut Walk<Native, OwnMemory, LoadedModules> {
+    /// Between this place and the caller that is asked about.
+    const OWN_FRAMES: u32 = 64;
+    let walk = Walk::new(no_registers(), memory, LoadedModules);
+    place.write(walk.with_limit(MAX_DEPTH as u32 + OWN_FRAMES))
+}
+
+/// Walks from `start` and keeps the pc numbers in `room`, innermost first; behind the last frame stands the number of
 /// the reason why the walk ended, if that is not the start of the stack. Returns how many there are, or `None` when
 /// there is no memory for a new number.
 #[cold]
 #[inline(never)]
-pub(crate) fn walk(start: Start<'_>, memory: OwnMemory, numbers: &mut [u32]) -> Option<usize> {
+pub(crate) fn walk(start: Start<'_>, memory: OwnMemory, room: &mut WalkRoom) -> Option<usize> {
     let visible_from = match start {
         Start::Interrupted(_) => 0,
         Start::Caller { sp } => sp,
     };
-    let (last, frames) = numbers.split_last_mut()?;
-    let mut walk = match start {
-        Start::Interrupted(registers) => Walk::new(*registers, memory, LoadedModules),
-        Start::Caller { .. } => Walk::new(own_registers(), memory, LoadedModules),
-    };
+    let WalkRoom { walk, numbers } = room;
+    let walk = begin(walk, memory);
+    match start {
+        Start::Interrupted(context) => take_interrupted_registers(context, walk.registers_mut()),
+        Start::Caller { .. } => take_own_registers(walk.registers_mut()),
+    }
     let mut count = 0;
     let mut is_full = false;
     let mut outermost = None;
@@ -102,11 +177,12 @@ pub(crate) fn walk(start: Start<'_>, memory: OwnMemory, numbers: &mut [u32]) -> 
             Frame::ProgramCounter(address) => (address.value(), PcKind::ProgramCounter),
             frame => (frame.address()?.value(), PcKind::ReturnAddress),
         };
-        let Some(place) = frames.get_mut(count) else {
+        // One place is left for the reason why the walk ended.
+        if count + 1 >= numbers.all().len() && numbers.grow().is_none() {
             is_full = true;
             break;
-        };
-        *place = number(pc, kind)?;
+        }
+        *numbers.all().get_mut(count)? = number(pc, kind)?;
         count += 1;
         outermost = Some((frame, sp));
     }
@@ -116,7 +192,7 @@ pub(crate) fn walk(start: Start<'_>, memory: OwnMemory, numbers: &mut [u32]) -> 
         (reason, _) => reason,
     };
     if let Some((kind, address)) = reason.and_then(PcKind::of_stop) {
-        *frames.get_mut(count).unwrap_or(last) = number(address, kind)?;
+        *numbers.all().get_mut(count)? = number(address, kind)?;
         count += 1;
     }
     Some(count)

@@ -23,23 +23,23 @@ fn run(workplace: &Workplace, program: &Path, arguments: &[&str], limit_mib: u32
 }
 
 #[test]
-fn in_a_small_address_space_captures_work_and_in_a_tiny_one_they_are_lost_and_counted() {
+fn in_a_small_address_space_captures_work_or_are_counted_as_lost() {
     if !cairn_truth::driver::has_cpp_compiler() {
         return;
     }
     let workplace = Workplace::new("small-space").unwrap();
     let program = workplace.compile("random_calls.cpp", "random_calls", &["-O2"]).unwrap();
     // Neither too much nor too little may be taken at once: whether it fits must not depend on the limit by luck.
-    for limit_mib in [512, 128, 64, 48, 40, 36, 32, 28] {
+    for limit_mib in [512, 128, 64, 48, 40, 36, 32, 28, 16, 12] {
         let report = run(&workplace, &program, &["11", "1", "0"], limit_mib);
         assert!(report.count(Counter::Stacks) >= 300, "{limit_mib} MiB: {report}");
         assert_eq!(report.count(Counter::Lost), 0, "{limit_mib} MiB: {report}");
     }
     let report = run(&workplace, &program, &["11", "2", "2"], 96);
     assert!(report.count(Counter::Stacks) >= 3 * 300, "{report}");
-    // Too little for what a thread keeps.
-    let report = run(&workplace, &program, &["11", "2", "0"], 16);
-    assert!(report.count(Counter::Lost) >= 300, "{report}");
+    // Whoever leaves room for the program itself leaves some for its stacks.
+    let report = run(&workplace, &program, &["11", "2", "0"], 10);
+    assert!(report.count(Counter::Stacks) + report.count(Counter::Lost) >= 300, "{report}");
 }
 
 #[test]

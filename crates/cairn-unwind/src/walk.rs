@@ -2,7 +2,7 @@
 
 use cairn_format::{AbsoluteAddress, Frame};
 
-use crate::cfi::{CfiError, CfiErrorKind, FrameTable, Row};
+use crate::cfi::{CfiError, CfiErrorKind, FrameTable, RowHead, RowState, RowView};
 use crate::{AddressRange, Machine, MemoryReader, Registers, StopReason};
 
 /// What the walk needs to know of the process: which table covers an address, and what is code.
@@ -102,6 +102,15 @@ pub struct Walk<M: Machine, Mem, Mods> {
     yielded: u32,
     limit: u32,
     stop: Option<StopReason>,
+    scratch: Scratch<M>,
+}
+
+/// What a step needs beside the walk. It is a part of it because the walk can lie where there is room, which the stack of
+/// a signal handler is not.
+#[derive(Clone, Debug)]
+struct Scratch<M: Machine> {
+    caller: Registers<M>,
+    row: RowState<M>,
 }
 
 impl<M: Machine, Mem: MemoryReader, Mods: Modules> Walk<M, Mem, Mods> {
@@ -121,6 +130,7 @@ impl<M: Machine, Mem: MemoryReader, Mods: Modules> Walk<M, Mem, Mods> {
             yielded: 0,
             limit: Self::DEFAULT_LIMIT,
             stop: None,
+            scratch: Scratch { caller: registers, row: RowState::new() },
         }
     }
 
@@ -158,18 +168,19 @@ impl<M: Machine, Mem: MemoryReader, Mods: Modules> Walk<M, Mem, Mods> {
         let pc = self.registers.pc();
         // The call itself lies below the address it returns to, and may end its function.
         let lookup = if self.is_exact_pc { pc } else { AbsoluteAddress::new(pc.value().wrapping_sub(1)) };
-        let mut caller = self.registers;
-        let found_by = self.step(lookup, &mut caller)?;
+        self.scratch.caller = self.registers;
+        let found_by = self.step(lookup)?;
+        let caller = &self.scratch.caller;
         let came_through_signal = found_by == FoundBy::SignalFrame;
         // A signal may have interrupted a call through a null pointer.
         if caller.pc().value() == 0 && !came_through_signal {
             return Err(StopReason::EndOfStack);
         }
         // A signal may have switched stacks, so only the limit bounds a cycle of signal frames.
-        if !came_through_signal && !self.makes_progress(&caller) {
+        if !came_through_signal && !self.makes_progress(caller) {
             return Err(StopReason::NoProgress { pc });
         }
-        self.registers = caller;
+        self.registers = *caller;
         self.is_exact_pc = came_through_signal;
         self.found_by = found_by;
         Ok(())
@@ -183,11 +194,11 @@ impl<M: Machine, Mem: MemoryReader, Mods: Modules> Walk<M, Mem, Mods> {
         caller_sp > sp || (may_be_equal && caller_sp == sp)
     }
 
-    /// Fills `caller`, which starts as a copy of the present registers.
-    fn step(&self, lookup: AbsoluteAddress, caller: &mut Registers<M>) -> Result<FoundBy, StopReason> {
-        match self.step_by_tables(lookup, caller)? {
+    /// Makes the caller's registers of `scratch.caller`, which is a copy of the present ones.
+    fn step(&mut self, lookup: AbsoluteAddress) -> Result<FoundBy, StopReason> {
+        match self.step_by_tables(lookup)? {
             Ok(found_by) => Ok(found_by),
-            Err(reason) => self.step_without_tables(lookup, reason, caller),
+            Err(reason) => self.step_without_tables(lookup, reason),
         }
     }
 
@@ -195,51 +206,43 @@ impl<M: Machine, Mem: MemoryReader, Mods: Modules> Walk<M, Mem, Mods> {
     ///
     /// A function of its own, and so are its two parts: a handler's stack is short, and what one needs the others do not.
     #[inline(never)]
-    fn step_by_tables(
-        &self,
-        lookup: AbsoluteAddress,
-        caller: &mut Registers<M>,
-    ) -> Result<Result<FoundBy, StopReason>, StopReason> {
+    fn step_by_tables(&mut self, lookup: AbsoluteAddress) -> Result<Result<FoundBy, StopReason>, StopReason> {
         let pc = self.registers.pc();
-        let mut row = Row::empty();
-        match self.fill_row(lookup, &mut row) {
+        let Self { registers, memory, modules, scratch, .. } = self;
+        let mut head = RowHead::empty::<M>();
+        scratch.row.clear();
+        match fill_row(modules, lookup, &mut head, &mut scratch.row) {
             Some(Ok(())) => {}
             Some(Err(error)) if error.kind != CfiErrorKind::NotCovered => {
                 return Ok(Err(StopReason::BadUnwindInfo { pc }));
             }
             _ => return Ok(Err(StopReason::NoUnwindInfo { pc })),
         }
-        row.step_into(&self.registers, &self.memory, caller)?;
-        Ok(Ok(if row.is_signal_frame() { FoundBy::SignalFrame } else { FoundBy::Cfi }))
-    }
-
-    #[inline(never)]
-    fn fill_row<'a>(&'a self, lookup: AbsoluteAddress, row: &mut Row<'a, M>) -> Option<Result<(), CfiError>> {
-        let table = self.modules.frame_table(lookup);
-        Some(table.as_ref()?.fill_row(lookup, row))
+        let row = RowView { head: &head, state: &scratch.row };
+        row.step_into(registers, memory, &mut scratch.caller)?;
+        Ok(Ok(if head.is_signal_frame() { FoundBy::SignalFrame } else { FoundBy::Cfi }))
     }
 
     #[cold]
     #[inline(never)]
     fn step_without_tables(
-        &self,
+        &mut self,
         lookup: AbsoluteAddress,
         reason: StopReason,
-        caller: &mut Registers<M>,
     ) -> Result<FoundBy, StopReason> {
         if let Some(interrupted) = M::step_from_signal_frame(&self.registers, &self.memory) {
-            *caller = interrupted;
+            self.scratch.caller = interrupted;
             return Ok(FoundBy::SignalFrame);
         }
         let mut is_executable = |address| self.modules.is_executable(address);
         if self.is_exact_pc && !self.modules.is_executable(lookup) {
             let step = M::step_from_bad_pc(&self.registers, &self.memory, &mut is_executable);
-            *caller = step.map_err(|_| reason)?;
+            self.scratch.caller = step.map_err(|_| reason)?;
             return Ok(FoundBy::BadCall);
         }
         match M::step_by_frame_pointer(&self.registers, &self.memory, self.stack, &mut is_executable) {
             Ok(found) => {
-                *caller = found;
+                self.scratch.caller = found;
                 Ok(FoundBy::FramePointer)
             }
             Err(StopReason::EndOfStack) => Err(StopReason::EndOfStack),
@@ -247,6 +250,17 @@ impl<M: Machine, Mem: MemoryReader, Mods: Modules> Walk<M, Mem, Mods> {
             Err(_) => Err(reason),
         }
     }
+}
+
+#[inline(never)]
+fn fill_row<'a, M: Machine, Mods: Modules>(
+    modules: &'a Mods,
+    lookup: AbsoluteAddress,
+    head: &mut RowHead<'a>,
+    state: &mut RowState<M>,
+) -> Option<Result<(), CfiError>> {
+    let table = modules.frame_table(lookup);
+    Some(table.as_ref()?.fill_row(lookup, head, state))
 }
 
 impl<M: Machine, Mem: MemoryReader, Mods: Modules> Iterator for Walk<M, Mem, Mods> {
@@ -263,6 +277,12 @@ impl<M: Machine, Mem: MemoryReader, Mods: Modules> Walk<M, Mem, Mods> {
     #[must_use]
     pub fn registers(&self) -> &Registers<M> {
         &self.registers
+    }
+
+    /// The same, to be changed before the walk's first frame is asked for: for a walk that lies where it stays, and to which
+    /// its registers come.
+    pub fn registers_mut(&mut self) -> &mut Registers<M> {
+        &mut self.registers
     }
 
     /// As [`next`](Iterator::next), without the registers, which [`registers`](Self::registers) lends: for those who walk in

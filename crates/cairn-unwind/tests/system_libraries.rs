@@ -225,7 +225,7 @@ fn compare(file: &[u8], name: &str, unrepresentable: &mut BTreeMap<String, u64>)
                     "{name}: {pc}: {rule:?} is not {theirs:?}"
                 );
                 assert!(steps_agree(rule, &row, pc), "{name}: {pc}: {rule:?} steps otherwise than {row:?}");
-                assert!(rule.bits() != 0 && rule.bits() < 1 << Rule::BITS);
+                assert_ne!(rule.bits(), 0);
                 assert_eq!(Rule::from_bits(rule.bits()), rule);
                 if pc.value() == start {
                     count(&mut counts, rule);

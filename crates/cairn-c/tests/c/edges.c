@@ -3,6 +3,7 @@
 #include <cairn_capture.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -24,7 +25,7 @@ static void numbers_that_are_no_stack(void) {
 
 static void every_small_number_is_survived(void) {
     for (cairn_stack_id number = 0; number < 70000; number += 1 + number / 500) {
-        assert(cairn_stack_frames(number, frames, 70000, NULL) <= 65535);
+        assert(cairn_stack_frames(number, frames, 70000, NULL) <= 1048575);
     }
 }
 
@@ -155,11 +156,16 @@ static void picks_choose_frames(void) {
     assert(found);
 }
 
-static void a_stack_that_is_too_deep_is_cut_and_says_so(void) {
+static void a_deep_stack_is_whole(void) {
     struct cairn_stop stop;
     cairn_stack_id stack = deep(66000);
-    assert(cairn_stack_frames(stack, frames, 70000, &stop) == 65535 && stop.kind == CAIRN_STOP_LIMIT);
-    assert(frames[65534].address == frames[1].address && frames[65535].address == 0);
+    assert(cairn_stack_frames(stack, frames, 70000, &stop) > 66000 && stop.kind == CAIRN_STOP_END_OF_STACK);
+}
+
+static void *a_stack_that_is_too_deep_is_cut_and_says_so(void *nothing) {
+    struct cairn_stop stop;
+    cairn_stack_id stack = deep(1050000);
+    assert(cairn_stack_frames(stack, frames, 70000, &stop) == 1048575 && stop.kind == CAIRN_STOP_LIMIT);
     uint8_t buffer[1024];
     struct cairn_pick pick;
     memset(&pick, 0, sizeof pick);
@@ -167,10 +173,19 @@ static void a_stack_that_is_too_deep_is_cut_and_says_so(void) {
     pick.fold_recursion = 1;
     ptrdiff_t size = cairn_stack_encode_cbf(stack, &pick, buffer, sizeof buffer);
     assert(size > 10 && buffer[size - 1] == 1);
+    return nothing;
+}
+
+static void in_a_thread_of_128_mib(void *(*run)(void *)) {
+    pthread_attr_t large;
+    pthread_t thread;
+    assert(pthread_attr_init(&large) == 0 && pthread_attr_setstacksize(&large, 128 << 20) == 0);
+    assert(pthread_create(&thread, &large, run, NULL) == 0 && pthread_join(thread, NULL) == 0);
 }
 
 int main(void) {
-    a_stack_that_is_too_deep_is_cut_and_says_so();
+    a_deep_stack_is_whole();
+    in_a_thread_of_128_mib(a_stack_that_is_too_deep_is_cut_and_says_so);
     numbers_that_are_no_stack();
     the_empty_stack_is_one();
     no_more_is_written_than_there_is_room_for();

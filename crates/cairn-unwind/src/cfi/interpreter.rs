@@ -26,20 +26,19 @@ use crate::AddressRange;
 const MAX_DEPTH: u32 = 16;
 
 /// What a program builds.
-pub(super) trait State: Copy {
+pub(super) trait State {
     fn cfa(&self) -> CfaRule;
     fn set_cfa(&mut self, rule: CfaRule);
     fn set(&mut self, register: u64, rule: RegisterRule);
     /// Notes that a register is back at what the CIE's program said. What that was is looked up afterwards, if the row
-    /// still needs it then ([`Self::take_restored`]): a second state, kept in case, would be 150 bytes of the signal
-    /// handler's stack.
+    /// still needs it then: a second state, kept in case, would be 150 bytes of the signal handler's stack.
     fn restore(&mut self, register: u64);
     /// True when registers were put back.
     fn has_restored(&self) -> bool;
-    /// A state before any program.
-    fn fresh(&self) -> Self;
-    /// Takes the registers that were put back from what the CIE's program made of a fresh state.
-    fn take_restored(&mut self, initial: &Self);
+    /// From here on the CIE's program runs once more, for the registers that were put back and for nothing else.
+    fn begin_restoring(&mut self);
+    /// That program has run.
+    fn end_restoring(&mut self);
     /// Becomes what the CIE program that nearly all modules share makes of it; false when `program` is another one.
     fn set_usual(&mut self, program: &[u8], data_alignment: i64) -> bool;
     /// True when the machine knows signed return addresses.
@@ -47,7 +46,6 @@ pub(super) trait State: Copy {
 }
 
 /// The state of a look ahead.
-#[derive(Clone, Copy)]
 struct Ignored;
 
 impl State for Ignored {
@@ -71,12 +69,10 @@ impl State for Ignored {
     }
 
     #[inline]
-    fn fresh(&self) -> Self {
-        Self
-    }
+    fn begin_restoring(&mut self) {}
 
     #[inline]
-    fn take_restored(&mut self, _: &Self) {}
+    fn end_restoring(&mut self) {}
 
     #[inline]
     fn set_usual(&mut self, _: &[u8], _: i64) -> bool {

@@ -19,7 +19,7 @@
 //!
 //! There are two readers of the same programs. [`FrameTable::row`] gives everything the row says. [`FrameTable::rule`]
 //! tracks only what a stack walk needs (CFA, frame pointer, return address), in one pass and without any table in
-//! memory, and packs it in 29 bits, so that a cache entry of 8 bytes holds it with its pc.
+//! memory, and packs it in 32 bits.
 //!
 //! Nothing is decoded ahead of the question: a program touches a few thousand of the hundred thousands of rows in its
 //! libraries, and one lazy answer costs about as much as one or two cache misses to memory (`cargo bench --bench lazy_rule`).
@@ -42,8 +42,8 @@ mod table;
 use core::fmt;
 
 pub use entry::{FrameEntries, FrameEntry};
-pub(crate) use row::LinearCfa;
 pub use row::{CfaRule, CoreRow, ExpressionRef, RegisterRule, Row};
+pub(crate) use row::{LinearCfa, RowHead, RowState, RowView};
 pub use table::{Bases, Flavor, FrameTable, IndexEntry, RuleAt, Section};
 
 /// Why a table entry could not be used, and where.

@@ -74,59 +74,78 @@ impl ExpressionRef {
 
 /// The state behind a [`Row`].
 #[derive(Clone, Copy, Debug)]
-pub(super) struct RowState<M: Machine> {
+pub(crate) struct RowState<M: Machine> {
     cfa: CfaRule,
     rules: M::Slots<RegisterRule>,
     /// Bit `n` is set when register `n` was put back to what the CIE's program said. No machine here tracks more than 64.
     restored: u64,
+    /// Only the registers in `restored` take what programs say.
+    is_restoring: bool,
 }
 
 impl<M: Machine> RowState<M> {
-    pub(super) fn new() -> Self {
-        Self { cfa: CfaRule::Undefined, rules: M::slots(RegisterRule::Unspecified), restored: 0 }
+    pub(crate) fn new() -> Self {
+        Self {
+            cfa: CfaRule::Undefined,
+            rules: M::slots(RegisterRule::Unspecified),
+            restored: 0,
+            is_restoring: false,
+        }
+    }
+
+    /// Says nothing again.
+    pub(crate) fn clear(&mut self) {
+        self.cfa = CfaRule::Undefined;
+        self.rules.as_mut().fill(RegisterRule::Unspecified);
+        (self.restored, self.is_restoring) = (0, false);
     }
 }
 
 impl<M: Machine> State for RowState<M> {
     fn cfa(&self) -> CfaRule {
-        self.cfa
+        if self.is_restoring { ANY_CFA } else { self.cfa }
     }
 
     fn set_cfa(&mut self, rule: CfaRule) {
-        self.cfa = rule;
+        if !self.is_restoring {
+            self.cfa = rule;
+        }
     }
 
     fn set(&mut self, register: u64, rule: RegisterRule) {
-        if let Some(slot) =
-            usize::try_from(register).ok().and_then(|index| self.rules.as_mut().get_mut(index))
-        {
+        let index = usize::try_from(register).unwrap_or(usize::MAX);
+        let Some(slot) = self.rules.as_mut().get_mut(index) else { return };
+        if self.is_restoring {
+            if self.restored >> register & 1 != 0 {
+                *slot = rule;
+            }
+        } else {
             *slot = rule;
             self.restored &= !(1 << register);
         }
     }
 
     fn restore(&mut self, register: u64) {
-        if register < self.rules.as_ref().len() as u64 {
+        if self.is_restoring {
+            self.set(register, RegisterRule::Unspecified);
+        } else if register < self.rules.as_ref().len() as u64 {
             self.restored |= 1 << register;
         }
     }
 
     fn has_restored(&self) -> bool {
-        self.restored != 0
+        self.restored != 0 && !self.is_restoring
     }
 
-    fn fresh(&self) -> Self {
-        Self::new()
-    }
-
-    fn take_restored(&mut self, initial: &Self) {
-        let pairs = self.rules.as_mut().iter_mut().zip(initial.rules.as_ref());
-        for (register, (rule, initial)) in pairs.enumerate() {
-            if self.restored >> register & 1 != 0 {
-                *rule = *initial;
-            }
+    fn begin_restoring(&mut self) {
+        self.is_restoring = true;
+        for register in 0..self.rules.as_ref().len() as u64 {
+            self.set(register, RegisterRule::Unspecified);
         }
-        self.restored = 0;
+    }
+
+    fn end_restoring(&mut self) {
+        (self.restored, self.is_restoring) = (0, false);
     }
 
     fn set_usual(&mut self, program: &[u8], data_alignment: i64) -> bool {
@@ -138,6 +157,9 @@ impl<M: Machine> State for RowState<M> {
         M::SIGNS_RETURN_ADDRESSES
     }
 }
+
+/// While registers are put back, which CFA there is does not matter, but that there is one whose offset can change.
+const ANY_CFA: CfaRule = CfaRule::Register { register: 0, offset: 0 };
 
 /// See [`State::set_usual`]. Interpreting the usual program takes 15 of 150 nanoseconds, comparing it takes one.
 #[inline]
@@ -154,34 +176,34 @@ fn set_usual<M: Machine>(state: &mut impl State, program: &[u8], data_alignment:
 /// What the table says of every register, for one stretch of code.
 #[derive(Clone, Copy, Debug)]
 pub struct Row<'a, M: Machine> {
+    head: RowHead<'a>,
+    state: RowState<M>,
+}
+
+/// What a row has beside its rules.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RowHead<'a> {
     section: Section<'a>,
     word_size: WordSize,
-    state: RowState<M>,
     return_address_register: u16,
     is_signal_frame: bool,
     range: AddressRange,
 }
 
-impl<'a, M: Machine> Row<'a, M> {
-    /// A row that says nothing yet.
-    pub(crate) fn empty() -> Self {
+impl<'a> RowHead<'a> {
+    /// Of a row that says nothing yet.
+    pub(crate) fn empty<M: Machine>() -> Self {
         let nowhere = AbsoluteAddress::new(0);
         Self {
             section: Section::new(&[], nowhere),
             word_size: WordSize::Bits64,
-            state: RowState::new(),
             return_address_register: M::PROGRAM_COUNTER,
             is_signal_frame: false,
             range: AddressRange::new(nowhere, nowhere),
         }
     }
 
-    /// What the programs fill.
-    pub(super) fn state_mut(&mut self) -> &mut RowState<M> {
-        &mut self.state
-    }
-
-    /// Adds what holds for all rows of an entry, and where this one holds.
+    /// Takes what holds for all rows of an entry, and where this one holds.
     pub(super) fn complete(
         &mut self,
         section: Section<'a>,
@@ -196,10 +218,31 @@ impl<'a, M: Machine> Row<'a, M> {
         self.range = range;
     }
 
+    /// True for the frame that a signal was delivered through.
+    pub(crate) fn is_signal_frame(&self) -> bool {
+        self.is_signal_frame
+    }
+}
+
+impl<'a, M: Machine> Row<'a, M> {
+    /// A row that says nothing yet.
+    pub(super) fn empty() -> Self {
+        Self { head: RowHead::empty::<M>(), state: RowState::new() }
+    }
+
+    /// What is filled.
+    pub(super) fn parts_mut(&mut self) -> (&mut RowHead<'a>, &mut RowState<M>) {
+        (&mut self.head, &mut self.state)
+    }
+
+    fn view(&self) -> RowView<'_, 'a, M> {
+        RowView { head: &self.head, state: &self.state }
+    }
+
     /// The addresses for which the row holds.
     #[must_use]
     pub fn range(&self) -> AddressRange {
-        self.range
+        self.head.range
     }
 
     /// How the canonical frame address is computed.
@@ -211,25 +254,25 @@ impl<'a, M: Machine> Row<'a, M> {
     /// Where the caller's value of a register is.
     #[must_use]
     pub fn register(&self, register: u16) -> RegisterRule {
-        self.state.rules.as_ref().get(usize::from(register)).copied().unwrap_or(RegisterRule::Unspecified)
+        self.view().register(register)
     }
 
     /// The register whose rule says where the return address is.
     #[must_use]
     pub fn return_address_register(&self) -> u16 {
-        self.return_address_register
+        self.head.return_address_register
     }
 
     /// True for the frame that a signal was delivered through. Its caller was interrupted: that pc is looked up as it is.
     #[must_use]
     pub fn is_signal_frame(&self) -> bool {
-        self.is_signal_frame
+        self.head.is_signal_frame
     }
 
     /// The bytes of an expression of this row.
     #[must_use]
     pub fn expression(&self, expression: ExpressionRef) -> &'a [u8] {
-        expression.bytes(self.section.bytes)
+        expression.bytes(self.head.section.bytes)
     }
 
     /// The registers of the caller. A register that cannot be recovered is unknown in the result.
@@ -243,21 +286,37 @@ impl<'a, M: Machine> Row<'a, M> {
         memory: &Mem,
     ) -> Result<Registers<M>, StopReason> {
         let mut caller = *registers;
-        self.step_into(registers, memory, &mut caller)?;
+        self.view().step_into(registers, memory, &mut caller)?;
         Ok(caller)
     }
+}
 
-    /// As [`step`](Self::step), into `caller`, which is a copy of `registers`.
+/// A row whose parts lie in different places.
+pub(crate) struct RowView<'r, 'a, M: Machine> {
+    pub(crate) head: &'r RowHead<'a>,
+    pub(crate) state: &'r RowState<M>,
+}
+
+impl<'a, M: Machine> RowView<'_, 'a, M> {
+    fn register(&self, register: u16) -> RegisterRule {
+        self.state.rules.as_ref().get(usize::from(register)).copied().unwrap_or(RegisterRule::Unspecified)
+    }
+
+    fn expression(&self, expression: ExpressionRef) -> &'a [u8] {
+        expression.bytes(self.head.section.bytes)
+    }
+
+    /// Makes `caller`, which is a copy of `registers`, those of the caller.
     pub(crate) fn step_into<Mem: MemoryReader>(
         &self,
         registers: &Registers<M>,
         memory: &Mem,
         caller: &mut Registers<M>,
     ) -> Result<(), StopReason> {
-        if self.register(self.return_address_register) == RegisterRule::Undefined {
+        if self.register(self.head.return_address_register) == RegisterRule::Undefined {
             return Err(StopReason::EndOfStack);
         }
-        let environment = Environment { registers, memory, word_size: self.word_size };
+        let environment = Environment { registers, memory, word_size: self.head.word_size };
         let cfa = self.cfa_value(&environment)?;
         let return_address = self.return_address(cfa, &environment)?;
         for number in 0..self.state.rules.as_ref().len() as u16 {
@@ -276,7 +335,7 @@ impl<'a, M: Machine> Row<'a, M> {
             CfaRule::Register { register, offset } => {
                 let base = environment.registers.value(register);
                 let base = base.ok_or(StopReason::UnknownRegister { register })?;
-                Ok(self.word_size.truncate(base.wrapping_add_signed(i64::from(offset))))
+                Ok(self.head.word_size.truncate(base.wrapping_add_signed(i64::from(offset))))
             }
             CfaRule::Expression(rule) => expression::evaluate(self.expression(rule), None, environment),
             CfaRule::Undefined => Err(StopReason::BadUnwindInfo { pc: environment.registers.pc() }),
@@ -288,7 +347,7 @@ impl<'a, M: Machine> Row<'a, M> {
         cfa: u64,
         environment: &Environment<'_, M, Mem>,
     ) -> Result<u64, StopReason> {
-        let register = self.return_address_register;
+        let register = self.head.return_address_register;
         match self.register(register) {
             // In the link register, where there is one. Elsewhere the tables must say where it is.
             RegisterRule::Unspecified | RegisterRule::SameValue => {
@@ -310,19 +369,22 @@ impl<'a, M: Machine> Row<'a, M> {
     ) -> Result<u64, StopReason> {
         let unknown = StopReason::UnknownRegister { register: number };
         let load = |address: u64| {
-            let address = AbsoluteAddress::new(self.word_size.truncate(address));
-            environment.memory.word(address, self.word_size).ok_or(StopReason::UnreadableMemory { address })
+            let address = AbsoluteAddress::new(self.head.word_size.truncate(address));
+            environment
+                .memory
+                .word(address, self.head.word_size)
+                .ok_or(StopReason::UnreadableMemory { address })
         };
         match self.register(number) {
             RegisterRule::Unspecified if number == M::STACK_POINTER => Ok(cfa),
-            RegisterRule::Unspecified if M::is_callee_saved(number) || self.is_signal_frame => {
+            RegisterRule::Unspecified if M::is_callee_saved(number) || self.head.is_signal_frame => {
                 environment.registers.value(number).ok_or(unknown)
             }
             RegisterRule::Unspecified | RegisterRule::Undefined => Err(unknown),
             RegisterRule::SameValue => environment.registers.value(number).ok_or(unknown),
             RegisterRule::Offset(offset) => load(cfa.wrapping_add_signed(i64::from(offset))),
             RegisterRule::ValueOffset(offset) => {
-                Ok(self.word_size.truncate(cfa.wrapping_add_signed(i64::from(offset))))
+                Ok(self.head.word_size.truncate(cfa.wrapping_add_signed(i64::from(offset))))
             }
             RegisterRule::Register(other) => environment.registers.value(other).ok_or(unknown),
             RegisterRule::Expression(rule) => {
@@ -345,12 +407,14 @@ pub(super) struct CoreState<M> {
     return_address_register: u16,
     /// Which of the three registers, in the order above, were put back to what the CIE's program said: a bit for each.
     restored: u8,
+    /// Only the registers in `restored` take what programs say.
+    is_restoring: bool,
     machine: PhantomData<M>,
 }
 
-const RESTORED_FRAME_POINTER: u8 = 1;
-const RESTORED_RETURN_ADDRESS: u8 = 2;
-const RESTORED_STACK_POINTER: u8 = 4;
+const FRAME_POINTER: u8 = 1;
+const RETURN_ADDRESS: u8 = 2;
+const STACK_POINTER: u8 = 4;
 
 impl<M: Machine> CoreState<M> {
     #[inline]
@@ -362,7 +426,22 @@ impl<M: Machine> CoreState<M> {
             stack_pointer: RegisterRule::Unspecified,
             return_address_register,
             restored: 0,
+            is_restoring: false,
             machine: PhantomData,
+        }
+    }
+
+    /// The register's bit in `restored`; 0 for one that is not kept.
+    #[inline]
+    fn bit(&self, register: u64) -> u8 {
+        if register == u64::from(M::FRAME_POINTER) {
+            FRAME_POINTER
+        } else if register == u64::from(self.return_address_register) {
+            RETURN_ADDRESS
+        } else if register == u64::from(M::STACK_POINTER) {
+            STACK_POINTER
+        } else {
+            0
         }
     }
 }
@@ -370,60 +449,56 @@ impl<M: Machine> CoreState<M> {
 impl<M: Machine> State for CoreState<M> {
     #[inline]
     fn cfa(&self) -> CfaRule {
-        self.cfa
+        if self.is_restoring { ANY_CFA } else { self.cfa }
     }
 
     #[inline]
     fn set_cfa(&mut self, rule: CfaRule) {
-        self.cfa = rule;
+        if !self.is_restoring {
+            self.cfa = rule;
+        }
     }
 
     #[inline]
     fn set(&mut self, register: u64, rule: RegisterRule) {
-        if register == u64::from(M::FRAME_POINTER) {
-            self.frame_pointer = rule;
-            self.restored &= !RESTORED_FRAME_POINTER;
-        } else if register == u64::from(self.return_address_register) {
-            self.return_address = rule;
-            self.restored &= !RESTORED_RETURN_ADDRESS;
-        } else if register == u64::from(M::STACK_POINTER) {
-            self.stack_pointer = rule;
-            self.restored &= !RESTORED_STACK_POINTER;
+        let bit = self.bit(register);
+        if self.is_restoring && self.restored & bit == 0 {
+            return;
+        }
+        match bit {
+            FRAME_POINTER => self.frame_pointer = rule,
+            RETURN_ADDRESS => self.return_address = rule,
+            STACK_POINTER => self.stack_pointer = rule,
+            _ => return,
+        }
+        if !self.is_restoring {
+            self.restored &= !bit;
         }
     }
 
     #[inline]
     fn restore(&mut self, register: u64) {
-        if register == u64::from(M::FRAME_POINTER) {
-            self.restored |= RESTORED_FRAME_POINTER;
-        } else if register == u64::from(self.return_address_register) {
-            self.restored |= RESTORED_RETURN_ADDRESS;
-        } else if register == u64::from(M::STACK_POINTER) {
-            self.restored |= RESTORED_STACK_POINTER;
+        if self.is_restoring {
+            self.set(register, RegisterRule::Unspecified);
+        } else {
+            self.restored |= self.bit(register);
         }
     }
 
     #[inline]
     fn has_restored(&self) -> bool {
-        self.restored != 0
+        self.restored != 0 && !self.is_restoring
     }
 
-    #[inline]
-    fn fresh(&self) -> Self {
-        Self::new(self.return_address_register)
+    fn begin_restoring(&mut self) {
+        self.is_restoring = true;
+        for register in [M::FRAME_POINTER, self.return_address_register, M::STACK_POINTER] {
+            self.set(register.into(), RegisterRule::Unspecified);
+        }
     }
 
-    fn take_restored(&mut self, initial: &Self) {
-        if self.restored & RESTORED_FRAME_POINTER != 0 {
-            self.frame_pointer = initial.frame_pointer;
-        }
-        if self.restored & RESTORED_RETURN_ADDRESS != 0 {
-            self.return_address = initial.return_address;
-        }
-        if self.restored & RESTORED_STACK_POINTER != 0 {
-            self.stack_pointer = initial.stack_pointer;
-        }
-        self.restored = 0;
+    fn end_restoring(&mut self) {
+        (self.restored, self.is_restoring) = (0, false);
     }
 
     #[inline]

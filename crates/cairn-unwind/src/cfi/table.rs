@@ -6,7 +6,7 @@ use super::cursor::Cursor;
 use super::entry::{Cie, Found, FrameEntries, FrameEntry};
 use super::interpreter::{self, Position};
 use super::pointer::{self, PointerContext};
-use super::row::{CoreRow, CoreState, Row};
+use super::row::{CoreRow, CoreState, Row, RowHead, RowState};
 use super::{CfiError, CfiErrorKind};
 use crate::{AddressRange, Machine};
 
@@ -188,19 +188,22 @@ impl<'a> FrameTable<'a> {
     /// [`CfiErrorKind::NotCovered`] when no entry covers the address; the others when the table is malformed.
     pub fn row<M: Machine>(&self, address: AbsoluteAddress) -> Result<Row<'a, M>, CfiError> {
         let mut row = Row::empty();
-        self.fill_row(address, &mut row)?;
+        let (head, state) = row.parts_mut();
+        self.fill_row(address, head, state)?;
         Ok(row)
     }
 
-    /// As [`row`](Self::row), into `row`, which is empty: a signal handler has no stack for copies.
+    /// As [`row`](Self::row), into the parts of a row, which are empty: a signal handler has no stack for copies, and its
+    /// caller may keep the larger part elsewhere.
     pub(crate) fn fill_row<M: Machine>(
         &self,
         address: AbsoluteAddress,
-        row: &mut Row<'a, M>,
+        head: &mut RowHead<'a>,
+        state: &mut RowState<M>,
     ) -> Result<(), CfiError> {
         let mut found = Found::empty();
         self.find_into(address, &mut found)?;
-        self.fill_row_in(&found, address, row)
+        self.fill_row_in(&found, address, head, state)
     }
 
     #[inline(never)]
@@ -208,11 +211,12 @@ impl<'a> FrameTable<'a> {
         &self,
         found: &Found<'a>,
         address: AbsoluteAddress,
-        row: &mut Row<'a, M>,
+        head: &mut RowHead<'a>,
+        state: &mut RowState<M>,
     ) -> Result<(), CfiError> {
         let Found { entry, cie } = found;
-        let position = evaluate(cie, entry, address, row.state_mut())?;
-        row.complete(self.frames, self.word_size, cie, position.range());
+        let position = evaluate(cie, entry, address, state)?;
+        head.complete(self.frames, self.word_size, cie, position.range());
         Ok(())
     }
 
@@ -263,8 +267,9 @@ impl<'a> FrameTable<'a> {
         while entry.range.contains(address) {
             let cie = Cie::parse(&self.context(), self.flavor, entry.cie_offset)?;
             let mut row = Row::empty();
-            let position = evaluate(&cie, entry, address, row.state_mut())?;
-            row.complete(self.frames, self.word_size, &cie, position.range());
+            let (head, state) = row.parts_mut();
+            let position = evaluate(&cie, entry, address, state)?;
+            head.complete(self.frames, self.word_size, &cie, position.range());
             visit(&row);
             // A row never ends before the address asked for, so this advances.
             address = position.range().end;
@@ -275,22 +280,32 @@ impl<'a> FrameTable<'a> {
     /// Becomes the FDE that covers `address`. What that needs of the stack is given back before the programs run.
     #[inline(never)]
     fn find_into(&self, address: AbsoluteAddress, found: &mut Found<'a>) -> Result<(), CfiError> {
+        let offset = self.find_offset(address)?;
+        found.fill(&self.context(), self.flavor, offset)?;
+        if found.entry.range.contains(address) {
+            Ok(())
+        } else {
+            Err(CfiError { offset, kind: CfiErrorKind::NotCovered })
+        }
+    }
+
+    /// Where the FDE is that covers `address`, if one does.
+    #[inline(never)]
+    fn find_offset(&self, address: AbsoluteAddress) -> Result<usize, CfiError> {
         let not_covered = CfiError { offset: 0, kind: CfiErrorKind::NotCovered };
-        let offset = match self.search {
+        match self.search {
             Search::Sorted { table, header_address } => {
                 let fde_address = search_sorted(table, header_address, address.value()).ok_or(not_covered)?;
-                self.frames.offset_of(fde_address).ok_or(not_covered)?
+                self.frames.offset_of(fde_address).ok_or(not_covered)
             }
-            Search::SortedUnusual { .. } => self.search_unusual(address.value())?.ok_or(not_covered)?,
+            Search::SortedUnusual { .. } => self.search_unusual(address.value())?.ok_or(not_covered),
             Search::Index(index) => {
                 let after = index.partition_point(|entry| entry.start <= address);
                 let before = after.checked_sub(1).and_then(|last| index.get(last));
-                before.ok_or(not_covered)?.entry_offset
+                Ok(before.ok_or(not_covered)?.entry_offset)
             }
-            Search::Linear => self.search_linear(address)?.ok_or(not_covered)?,
-        };
-        found.fill(&self.context(), self.flavor, offset)?;
-        if found.entry.range.contains(address) { Ok(()) } else { Err(CfiError { offset, ..not_covered }) }
+            Search::Linear => self.search_linear(address)?.ok_or(not_covered),
+        }
     }
 
     /// Looks at one FDE after the other: the offset of the first that covers the address.
@@ -360,17 +375,18 @@ fn evaluate_common<S: interpreter::State>(cie: &Cie<'_>, state: &mut S) -> Resul
     interpreter::run(cie, cie.program, &mut Position::everywhere(), state)?;
     if state.has_restored() {
         // There is nothing yet to go back to.
-        state.take_restored(&state.fresh());
+        state.begin_restoring();
+        state.end_restoring();
     }
     Ok(())
 }
 
 #[inline(never)]
 fn restore<S: interpreter::State>(cie: &Cie<'_>, state: &mut S) -> Result<(), CfiError> {
-    let mut initial = state.fresh();
-    evaluate_common(cie, &mut initial)?;
-    state.take_restored(&initial);
-    Ok(())
+    state.begin_restoring();
+    let result = evaluate_common(cie, state);
+    state.end_restoring();
+    result
 }
 
 /// The address of the FDE whose function starts last before `address`.

@@ -1,8 +1,8 @@
-//! The packed rule: one step of a stack walk in 29 bits.
+//! The packed rule: one step of a stack walk in 32 bits.
 //!
 //! ```text
-//!   28            16 15             2 1  0
-//!   | fp slot: 13   | CFA / 8: 14    | kind |
+//!   31            22 21             2 1  0
+//!   | fp slot: 10   | CFA / 8: 20    | kind |
 //!
 //!   kind 0   CFA = sp + 8 * n             return address at CFA - 8
 //!        1   CFA = fp + 8 * n             saved fp at CFA - 8 * slot, or unchanged when slot is 0
@@ -10,8 +10,9 @@
 //!        3   special: n says which
 //! ```
 //!
-//! Why 29: a cache entry of 8 bytes then has 35 bits left for the pc, and 64 KiB between the CFA and a saved frame pointer,
-//! 128 KiB of frame, are more than all but a handful of functions use. The functions beyond are evaluated in full.
+//! 8 MiB of frame are the whole stack of a usual main thread: a large local array in an outer function must not make an
+//! unusual stack of every one above it. Compilers save the frame pointer next to the CFA, so 8 KiB are far enough for it.
+//! The few functions beyond are evaluated in full.
 //! Kind 2 is what GCC emits for functions that realign their stack.
 //!
 //! No rule is zero (a CFA lies at least one word above the stack pointer), so a zeroed cache entry is an empty one.
@@ -78,8 +79,8 @@ pub enum RuleKind {
 }
 
 const KIND_BITS: u32 = 2;
-const CFA_BITS: u32 = 14;
-const SLOT_BITS: u32 = 13;
+const CFA_BITS: u32 = 20;
+const SLOT_BITS: u32 = 10;
 const CFA_MASK: u32 = (1 << CFA_BITS) - 1;
 const SLOT_SHIFT: u32 = KIND_BITS + CFA_BITS;
 
@@ -102,8 +103,8 @@ const CONTEXT_RIP: i64 = 168;
 const _: () = assert!(SLOT_SHIFT + SLOT_BITS == Rule::BITS);
 
 impl Rule {
-    /// How many bits a rule takes; those above are zero.
-    pub const BITS: u32 = 29;
+    /// How many bits a rule takes.
+    pub const BITS: u32 = u32::BITS;
     /// There is no caller.
     pub const END_OF_STACK: Self = Self::special(END_OF_STACK);
     /// The row does not fit: evaluate it in full.
@@ -117,7 +118,7 @@ impl Rule {
         Self(SPECIAL | code << KIND_BITS)
     }
 
-    /// The packed bits, below `1 << 29` and never zero.
+    /// The packed bits, never zero.
     #[must_use]
     #[inline]
     pub const fn bits(self) -> u32 {

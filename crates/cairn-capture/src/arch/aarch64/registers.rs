@@ -1,14 +1,21 @@
 //! Registers from where they are: this processor, or the context of a signal.
 
-use cairn_unwind::Registers;
 use cairn_unwind::aarch64::Aarch64;
+use cairn_unwind::{Machine, Registers};
 
+/// The frame pointer.
+const X29: u16 = Aarch64::FRAME_POINTER;
 /// The registers that a callee preserves and that have no role of their own.
 const FIRST_SAVED: u16 = 19;
 
-/// The registers at a place in the function that this is inlined into.
+/// Registers of which none is known.
+pub(crate) fn no_registers() -> Registers<Aarch64> {
+    Registers::new(0, 0, 0).with_address_mask(address_mask())
+}
+
+/// Takes the registers at a place in the function that this is inlined into.
 #[inline(always)]
-pub(crate) fn own_registers() -> Registers<Aarch64> {
+pub(crate) fn take_own_registers(registers: &mut Registers<Aarch64>) {
     let (pc, sp, fp): (u64, u64, u64);
     let mut saved = [0_u64; 10];
     // SAFETY: copies registers; the stores go to `saved`, which has room for x19 to x28.
@@ -26,22 +33,28 @@ pub(crate) fn own_registers() -> Registers<Aarch64> {
             options(nostack, preserves_flags),
         );
     }
-    let mut registers = Registers::new(pc, sp, fp).with_address_mask(address_mask());
+    for (register, value) in [(Aarch64::PROGRAM_COUNTER, pc), (Aarch64::STACK_POINTER, sp), (X29, fp)] {
+        registers.set(register, value);
+    }
     for (register, value) in (FIRST_SAVED..).zip(saved) {
         registers.set(register, value);
     }
-    registers
 }
 
-/// The general registers of an interrupted context.
-pub(crate) fn interrupted_registers(context: &libc::ucontext_t) -> Registers<Aarch64> {
+/// Takes the general registers of an interrupted context.
+pub(crate) fn take_interrupted_registers(context: &libc::ucontext_t, registers: &mut Registers<Aarch64>) {
     let machine = &context.uc_mcontext;
-    let mut registers =
-        Registers::new(machine.pc, machine.sp, machine.regs[29]).with_address_mask(address_mask());
+    for (register, value) in [(Aarch64::PROGRAM_COUNTER, machine.pc), (Aarch64::STACK_POINTER, machine.sp)] {
+        registers.set(register, value);
+    }
     for (register, &value) in (0..).zip(&machine.regs) {
         registers.set(register, value);
     }
-    registers
+}
+
+/// The stack pointer of an interrupted context.
+pub(crate) fn interrupted_sp(context: &libc::ucontext_t) -> u64 {
+    context.uc_mcontext.sp
 }
 
 /// The bits of a code address in user space that hold no pointer authentication code.

@@ -1,11 +1,18 @@
 //! Registers from where they are: this processor, or the context of a signal.
 
 use cairn_unwind::Registers;
-use cairn_unwind::x86_64::{R8, R9, R10, R11, R12, R13, R14, R15, RAX, RBX, RCX, RDI, RDX, RSI, X86_64};
+use cairn_unwind::x86_64::{
+    R8, R9, R10, R11, R12, R13, R14, R15, RAX, RBP, RBX, RCX, RDI, RDX, RIP, RSI, RSP, X86_64,
+};
 
-/// The registers at a place in the function that this is inlined into.
+/// Registers of which none is known.
+pub(crate) fn no_registers() -> Registers<X86_64> {
+    Registers::new(0, 0, 0)
+}
+
+/// Takes the registers at a place in the function that this is inlined into.
 #[inline(always)]
-pub(crate) fn own_registers() -> Registers<X86_64> {
+pub(crate) fn take_own_registers(registers: &mut Registers<X86_64>) {
     let (pc, sp, fp, rbx, r12, r13, r14, r15): (u64, u64, u64, u64, u64, u64, u64, u64);
     // SAFETY: copies registers.
     unsafe {
@@ -26,35 +33,42 @@ pub(crate) fn own_registers() -> Registers<X86_64> {
             options(nomem, nostack, preserves_flags),
         );
     }
-    let mut registers = Registers::new(pc, sp, fp);
-    for (register, value) in [(RBX, rbx), (R12, r12), (R13, r13), (R14, r14), (R15, r15)] {
+    let values =
+        [(RIP, pc), (RSP, sp), (RBP, fp), (RBX, rbx), (R12, r12), (R13, r13), (R14, r14), (R15, r15)];
+    for (register, value) in values {
         registers.set(register, value);
     }
-    registers
 }
 
 /// The general registers of an interrupted context.
-pub(crate) fn interrupted_registers(context: &libc::ucontext_t) -> Registers<X86_64> {
-    let value = |register: i32| context.uc_mcontext.gregs[register as usize] as u64;
-    let mut registers = Registers::new(value(libc::REG_RIP), value(libc::REG_RSP), value(libc::REG_RBP));
-    let others = [
-        (RAX, libc::REG_RAX),
-        (RDX, libc::REG_RDX),
-        (RCX, libc::REG_RCX),
-        (RBX, libc::REG_RBX),
-        (RSI, libc::REG_RSI),
-        (RDI, libc::REG_RDI),
-        (R8, libc::REG_R8),
-        (R9, libc::REG_R9),
-        (R10, libc::REG_R10),
-        (R11, libc::REG_R11),
-        (R12, libc::REG_R12),
-        (R13, libc::REG_R13),
-        (R14, libc::REG_R14),
-        (R15, libc::REG_R15),
-    ];
-    for (register, place) in others {
-        registers.set(register, value(place));
+const IN_CONTEXT: [(u16, i32); 17] = [
+    (RIP, libc::REG_RIP),
+    (RSP, libc::REG_RSP),
+    (RBP, libc::REG_RBP),
+    (RAX, libc::REG_RAX),
+    (RDX, libc::REG_RDX),
+    (RCX, libc::REG_RCX),
+    (RBX, libc::REG_RBX),
+    (RSI, libc::REG_RSI),
+    (RDI, libc::REG_RDI),
+    (R8, libc::REG_R8),
+    (R9, libc::REG_R9),
+    (R10, libc::REG_R10),
+    (R11, libc::REG_R11),
+    (R12, libc::REG_R12),
+    (R13, libc::REG_R13),
+    (R14, libc::REG_R14),
+    (R15, libc::REG_R15),
+];
+
+/// Takes the general registers of an interrupted context.
+pub(crate) fn take_interrupted_registers(context: &libc::ucontext_t, registers: &mut Registers<X86_64>) {
+    for (register, place) in IN_CONTEXT {
+        registers.set(register, context.uc_mcontext.gregs[place as usize] as u64);
     }
-    registers
+}
+
+/// The stack pointer of an interrupted context.
+pub(crate) fn interrupted_sp(context: &libc::ucontext_t) -> u64 {
+    context.uc_mcontext.gregs[libc::REG_RSP as usize] as u64
 }
