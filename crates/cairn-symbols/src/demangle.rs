@@ -5,8 +5,8 @@ use crate::source::Language;
 /// The readable form of a mangled name; `None` when it is not mangled, or not in a way that is known here.
 pub(crate) fn demangle(name: &str, language: Language) -> Option<String> {
     let language = match language {
-        Language::Rust => Some(addr2line::gimli::DW_LANG_Rust),
-        Language::Cpp => Some(addr2line::gimli::DW_LANG_C_plus_plus),
+        Language::Rust => Some(gimli::DW_LANG_Rust),
+        Language::Cpp => Some(gimli::DW_LANG_C_plus_plus),
         Language::Plain | Language::Swift => return None,
         Language::Unknown => None,
     };

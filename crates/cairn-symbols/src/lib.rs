@@ -16,17 +16,23 @@
 
 #![deny(unsafe_code)]
 
+mod debug_object;
 mod demangle;
+mod dwarf;
+mod elf_source;
 mod error;
 mod file_symbols;
 mod loader_source;
 mod lookup;
+mod mapped_file;
 mod module;
 mod open;
 mod options;
 mod resolution;
 mod source;
+mod symbol_table;
 mod symbolizer;
+mod unwind_starts;
 
 pub use error::Error;
 pub use file_symbols::{FileSymbols, Location};
@@ -38,3 +44,6 @@ pub use symbolizer::Symbolizer;
 
 /// Real code stays below 50 even in template-heavy C++; a hostile file can claim inline chains without end.
 const MAX_INLINE_DEPTH: usize = 1000;
+
+/// The longest mangled names that compilers made so far have some ten thousand bytes.
+const MAX_NAME_BYTES: usize = 1 << 20;

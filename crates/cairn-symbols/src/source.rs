@@ -125,6 +125,17 @@ impl FrameSink {
         &self.frames
     }
 
+    /// True when nothing was said of the present address.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.frames.is_empty() && self.function_start.is_none()
+    }
+
+    /// Forgets what was said of the present address.
+    pub(crate) fn clear(&mut self) {
+        self.frames.clear();
+        self.function_start = None;
+    }
+
     /// Hands over the frames of the present address and makes room for the next one.
     pub(crate) fn take(&mut self) -> (Vec<SourceFrame>, Option<StatedAddress>) {
         (std::mem::take(&mut self.frames), self.function_start.take())
