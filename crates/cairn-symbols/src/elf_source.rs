@@ -179,6 +179,11 @@ impl SymbolSource for ElfSource {
             }
         }
         if out.frames().last().is_some_and(|outermost| outermost.function.is_some()) {
+            if out.wants_qualified_name()
+                && let Some(symbol) = self.symbols().find(address)
+            {
+                out.qualify_outermost(symbol.name);
+            }
             return Ok(());
         }
         if let Some(symbol) = self.symbols().find(address) {

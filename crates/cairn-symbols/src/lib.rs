@@ -17,13 +17,14 @@
 #![deny(unsafe_code)]
 
 mod debug_object;
-mod demangle;
+pub mod demangle;
 mod dwarf;
 mod elf_source;
 mod error;
 mod file_symbols;
 mod index;
 mod indexer;
+mod kinds;
 mod loader_source;
 mod locate;
 mod lookup;

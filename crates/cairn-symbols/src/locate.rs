@@ -12,7 +12,7 @@ use object::Object;
 
 use crate::debug_object::DebugObject;
 use crate::mapped_file::FileBytes;
-use crate::{BuildId, Difference, ModuleInfo, ModuleReport, SymbolizerOptions, Unknown};
+use crate::{BuildId, Difference, ModuleInfo, ModuleReport, SymbolizerOptions, Unknown, kinds};
 
 /// Searches for one module's files, and writes down what it finds.
 pub(crate) struct Locator<'a> {
@@ -165,7 +165,7 @@ impl Locator<'_> {
             Expected::Anything => None,
             Expected::Build(expected) => {
                 let found = build_id_of(&bytes);
-                (found.as_ref() != Some(expected))
+                (!is_of_build(&bytes, found.as_ref(), expected))
                     .then(|| Difference::BuildId { expected: expected.clone(), found })
             }
             Expected::Checksum(expected) => {
@@ -180,7 +180,7 @@ impl Locator<'_> {
     fn check_module(&mut self, path: &Path, bytes: &[u8], info: &ModuleInfo) -> Result<(), Unknown> {
         let difference = if let Some(expected) = &info.build_id {
             let found = build_id_of(bytes);
-            (found.as_ref() != Some(expected))
+            (!is_of_build(bytes, found.as_ref(), expected))
                 .then(|| Difference::BuildId { expected: expected.clone(), found })
         } else {
             let size = info
@@ -201,7 +201,7 @@ impl Locator<'_> {
     }
 
     /// Writes down a difference; an error when the file may not be used because of it.
-    fn judge(&mut self, path: &Path, difference: Option<Difference>) -> Result<(), Unknown> {
+    pub(crate) fn judge(&mut self, path: &Path, difference: Option<Difference>) -> Result<(), Unknown> {
         let Some(difference) = difference else { return Ok(()) };
         let reason = Unknown::DifferentBuild { path: path.to_owned(), difference };
         if self.options.allow_mismatch {
@@ -233,8 +233,14 @@ impl Locator<'_> {
                 places.push(directory.join(relative));
             }
             places.extend(recorded.file_name().map(|name| directory.join(name)));
+            places.extend(kinds::windows_file_name(recorded).map(|name| directory.join(name)));
         }
         places
+    }
+
+    /// The directories in which files of other systems are looked for by name.
+    pub(crate) fn named_places(&self) -> impl Iterator<Item = &Path> {
+        self.options.symbol_dirs.iter().chain(&self.options.debug_dirs).map(PathBuf::as_path)
     }
 
     /// Where the debug file of a build may be.
@@ -307,7 +313,7 @@ impl Locator<'_> {
     }
 
     /// Without a sysroot the whole machine is looked at. With one, links must not lead out of what the options name.
-    fn is_allowed(&self, path: &Path) -> bool {
+    pub(crate) fn is_allowed(&self, path: &Path) -> bool {
         let Some(sysroot) = &self.options.sysroot else { return true };
         let Ok(real) = path.canonicalize() else { return false };
         let options = self.options;
@@ -369,6 +375,11 @@ fn path_of(bytes: &[u8]) -> PathBuf {
 #[cfg(not(unix))]
 fn path_of(bytes: &[u8]) -> PathBuf {
     PathBuf::from(OsStr::new(&*String::from_utf8_lossy(bytes)))
+}
+
+/// True when this is the file's id, or that of one of the programs in it.
+fn is_of_build(bytes: &[u8], found: Option<&BuildId>, expected: &BuildId) -> bool {
+    found == Some(expected) || kinds::holds_build(bytes, expected)
 }
 
 /// What identifies the build of a file of any kind; `None` when it says nothing, or is of no kind that is known here.

@@ -4,8 +4,9 @@
 
 use std::fs::File;
 use std::io;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::path::Path;
+use std::sync::Arc;
 
 use memmap2::Mmap;
 
@@ -14,6 +15,8 @@ use memmap2::Mmap;
 pub(crate) enum FileBytes {
     Mapped(Mmap),
     Owned(Vec<u8>),
+    /// A part of other bytes: one program of a file that holds several.
+    Part(Arc<FileBytes>, Range<usize>),
 }
 
 impl FileBytes {
@@ -43,6 +46,7 @@ impl Deref for FileBytes {
         match self {
             Self::Mapped(map) => map,
             Self::Owned(bytes) => bytes,
+            Self::Part(whole, range) => whole.get(range.clone()).unwrap_or_default(),
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::loader_source::LoaderSource;
 use crate::locate::Locator;
 use crate::mapped_file::FileBytes;
 use crate::source::SymbolSource;
-use crate::{Error, ModuleInfo, ModuleReport, SymbolizerOptions, Unknown};
+use crate::{BuildId, Error, ModuleInfo, ModuleReport, SymbolizerOptions, Unknown, kinds};
 
 /// A source, and what is to be told of it.
 pub(crate) struct Opened {
@@ -41,29 +41,36 @@ impl Opened {
 pub(crate) fn open_module(info: &ModuleInfo, options: &SymbolizerOptions) -> Opened {
     let mut report = ModuleReport::default();
     let found = Locator { options, report: &mut report }.program(info);
-    let source = found.and_then(|(path, bytes)| open_bytes(path, bytes, options, &mut report));
+    let source =
+        found.and_then(|(path, bytes)| open_bytes(path, bytes, info.build_id.as_ref(), options, &mut report));
     Opened::new(source, report)
 }
 
 /// Opens a file at hand, and searches for what belongs to it.
 pub(crate) fn open_file(path: &Path, options: &SymbolizerOptions) -> Result<Opened, Error> {
+    let bundled = kinds::in_bundle(path);
+    let path = bundled.as_deref().unwrap_or(path);
     let error = |source| Error::Open { path: path.to_owned(), source };
     let bytes = FileBytes::map(path).map_err(|cause| error(cause.into()))?;
     let mut report = ModuleReport::default();
-    match open_bytes(path.to_owned(), bytes, options, &mut report) {
+    match open_bytes(path.to_owned(), bytes, None, options, &mut report) {
         Ok(source) => Ok(Opened::new(Ok(source), report)),
         Err(Unknown::Unreadable { problem, .. }) => Err(error(problem.to_string().into())),
         Err(reason) => Err(error(reason.to_string().into())),
     }
 }
 
-/// Opens a file's bytes by whatever source reads its kind.
+/// Opens a file's bytes by whatever source reads its kind. Of a file with several programs, the one of the build `wanted`.
 pub(crate) fn open_bytes(
     path: PathBuf,
     bytes: FileBytes,
+    wanted: Option<&BuildId>,
     options: &SymbolizerOptions,
     report: &mut ModuleReport,
 ) -> Result<Arc<dyn SymbolSource>, Unknown> {
+    if let Some(kind) = kinds::kind(&path, &bytes) {
+        return kinds::open(kind, &path, bytes, wanted, &mut Locator { options, report });
+    }
     if bytes.starts_with(b"\x7fELF") {
         return open_elf(&path, bytes, options, report)
             .map(|source| Arc::new(source) as Arc<dyn SymbolSource>);

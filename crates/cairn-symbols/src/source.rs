@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicBool;
 
 use cairn_format::{StatedAddress, WordSize};
 
-use crate::demangle::demangle;
+use crate::demangle::{demangle, scheme};
 use crate::index::Cache;
 use crate::{SourceFrame, Unknown};
 
@@ -78,6 +78,8 @@ pub(crate) trait SymbolSource: Send + Sync {
 #[derive(Default)]
 pub(crate) struct FrameSink {
     frames: Vec<SourceFrame>,
+    /// Of the frame that was pushed last.
+    language: Language,
     function_start: Option<StatedAddress>,
     names: HashMap<Box<str>, [Option<Name>; LANGUAGES]>,
     files: HashMap<Box<str>, Arc<str>>,
@@ -100,7 +102,8 @@ impl FrameSink {
         let name = frame.name.map(|name| self.name(name, frame.language));
         let file = frame.file.map(|file| self.file(file));
         let (function, raw_name) = name.map(|name| (name.readable, name.raw)).unzip();
-        let RawFrame { line, column, inlined, .. } = frame;
+        let RawFrame { line, column, inlined, language, .. } = frame;
+        self.language = language;
         self.frames.push(SourceFrame { function, raw_name, file, line, column, inlined });
     }
 
@@ -136,6 +139,33 @@ impl FrameSink {
     /// Where the function that holds the present address begins, if that was stated.
     pub(crate) fn function_start(&self) -> Option<StatedAddress> {
         self.function_start
+    }
+
+    /// True when the name of the outermost frame may be only the last part of what the linker knows: GCC leaves the linker's
+    /// name out for functions that it made out of others, and for those that no other file sees.
+    pub(crate) fn wants_qualified_name(&self) -> bool {
+        let may_be_qualified = !matches!(self.language, Language::Plain | Language::Rust);
+        let raw = self.frames.last().and_then(|outermost| outermost.raw_name.as_deref());
+        may_be_qualified && raw.is_some_and(|raw| scheme(raw).is_none())
+    }
+
+    /// Gives the outermost frame the name of the symbol that covers the address, when its own is the last part of that.
+    pub(crate) fn qualify_outermost(&mut self, symbol: &str) {
+        let Some(raw) = self.frames.last().and_then(|outermost| outermost.raw_name.clone()) else { return };
+        if scheme(symbol).is_none() {
+            return;
+        }
+        let name = self.name(symbol, Language::Unknown);
+        // Template arguments are written in different ways, so the name in front of them must do.
+        let bare = if raw.starts_with("operator") { &*raw } else { raw.split('<').next().unwrap_or(&raw) };
+        let is_last_part = name.readable.match_indices(bare).any(|(at, _)| {
+            let (before, after) = (&name.readable[..at], &name.readable[at + bare.len()..]);
+            before.ends_with("::") && (after.is_empty() || after.starts_with(['(', '<', '[', ' ']))
+        });
+        if let (true, false, Some(outermost)) = (is_last_part, bare.is_empty(), self.frames.last_mut()) {
+            outermost.function = Some(name.readable);
+            outermost.raw_name = Some(name.raw);
+        }
     }
 
     /// The frames of the present address so far.

@@ -94,7 +94,7 @@ impl Symbolizer {
     pub fn add_image(&mut self, info: ModuleInfo, bytes: Vec<u8>) -> Result<ModuleId, Error> {
         let mut report = ModuleReport::default();
         let bytes = FileBytes::Owned(bytes);
-        let source = open_bytes(info.path.clone(), bytes, &self.options, &mut report)
+        let source = open_bytes(info.path.clone(), bytes, info.build_id.as_ref(), &self.options, &mut report)
             .map_err(|reason| Error::Open { path: info.path.clone(), source: reason.to_string().into() })?;
         Ok(self.add_source(info, source))
     }

@@ -1,0 +1,103 @@
+//! The kinds of symbol files that are not ELF: PE with PDB or DWARF, Mach-O with dSYM, Breakpad's text, and what
+//! just-in-time compilers leave behind.
+//!
+//! A kind is told by the file's first bytes, never by its name, except for perf's maps, which have no mark.
+
+mod breakpad;
+mod jitdump;
+mod latest;
+mod macho;
+mod object_dwarf;
+mod object_symbols;
+mod pdb;
+mod pe;
+mod perf_map;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::locate::Locator;
+use crate::mapped_file::FileBytes;
+use crate::source::SymbolSource;
+use crate::{BuildId, Unknown};
+
+/// The bytes of a file, wherever they are.
+pub(crate) type Bytes = Arc<FileBytes>;
+
+/// Why a file is not what its first bytes promise: what is wrong, and where.
+pub(crate) type Problem = Box<dyn std::error::Error + Send + Sync>;
+
+/// A kind of file that has its own source here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    /// A program of Windows.
+    Pe,
+    /// The symbols of a program of Windows.
+    Pdb,
+    /// A program of macOS, or the inside of its dSYM bundle.
+    MachO,
+    /// Breakpad's text.
+    Breakpad,
+    /// `/tmp/perf-PID.map`.
+    PerfMap,
+    /// The file that perf's agents in just-in-time compilers write.
+    JitDump,
+}
+
+/// What kind of file begins with these bytes; `None` when it is none of those that are read here.
+pub(crate) fn kind(path: &Path, head: &[u8]) -> Option<Kind> {
+    match head {
+        [b'M', b'Z', ..] => Some(Kind::Pe),
+        _ if head.starts_with(pdb::MAGIC) => Some(Kind::Pdb),
+        [0xfe, 0xed, 0xfa, 0xce | 0xcf, ..] | [0xce | 0xcf, 0xfa, 0xed, 0xfe, ..] => Some(Kind::MachO),
+        // A Java class begins like a universal file; the count of programs, which is small, is its version, which is not.
+        [0xca, 0xfe, 0xba, 0xbe | 0xbf, 0, 0, 0, 0..30, ..] => Some(Kind::MachO),
+        [b'M', b'O', b'D', b'U', b'L', b'E', b' ', ..] => Some(Kind::Breakpad),
+        [b'J', b'i', b'T', b'D', ..] | [b'D', b'T', b'i', b'J', ..] => Some(Kind::JitDump),
+        _ if perf_map::is_name(path) => Some(Kind::PerfMap),
+        _ => None,
+    }
+}
+
+/// The file with the symbols in a directory that is one of macOS's bundles of debug information.
+pub(crate) use macho::in_bundle;
+
+/// The last part of a path that Windows recorded.
+pub(crate) use pe::windows_file_name;
+
+/// Opens a file as its kind. Of a universal file the program of the build `wanted` is taken.
+pub(crate) fn open(
+    kind: Kind,
+    path: &Path,
+    bytes: FileBytes,
+    wanted: Option<&BuildId>,
+    locator: &mut Locator<'_>,
+) -> Result<Arc<dyn SymbolSource>, Unknown> {
+    let bytes: Bytes = Arc::new(bytes);
+    let source: Result<Arc<dyn SymbolSource>, Problem> = match kind {
+        Kind::Pe => pe::Pe::parse(path, bytes, locator).map(|source| Arc::new(source) as _),
+        Kind::Pdb => pdb::Pdb::parse(path, bytes).map(|source| Arc::new(source) as _),
+        Kind::MachO => macho::MachO::parse(path, bytes, wanted, locator).map(|source| Arc::new(source) as _),
+        Kind::Breakpad => breakpad::Breakpad::parse(path, bytes).map(|source| Arc::new(source) as _),
+        Kind::PerfMap => perf_map::PerfMap::parse(path, bytes).map(|source| Arc::new(source) as _),
+        Kind::JitDump => jitdump::JitDump::parse(path, bytes).map(|source| Arc::new(source) as _),
+    };
+    source
+        .map_err(|problem| Unknown::Unreadable { path: path.to_owned(), problem: problem.to_string().into() })
+}
+
+/// True when a file that has no id of its own is, or holds, something of this build: a universal file, a PDB, symbols of
+/// Breakpad.
+pub(crate) fn holds_build(content: &[u8], build: &BuildId) -> bool {
+    match kind(Path::new(""), content) {
+        Some(Kind::MachO) => macho::holds_build(content, build),
+        Some(Kind::Pdb) => pdb::read_id(content).as_ref() == Some(build),
+        Some(Kind::Breakpad) => breakpad::read_id(content).as_ref() == Some(build),
+        _ => false,
+    }
+}
+
+/// `START..END` of the text at this place of the file; empty when the file has become shorter.
+pub(crate) fn text(bytes: &Bytes, start: usize, end: usize) -> std::borrow::Cow<'_, str> {
+    String::from_utf8_lossy(bytes.get(start..end).unwrap_or_default())
+}
