@@ -34,6 +34,7 @@ mod module;
 mod open;
 mod options;
 mod resolution;
+mod sections;
 mod source;
 mod symbol_table;
 mod symbolizer;
@@ -45,6 +46,7 @@ pub use lookup::{AddressKind, Lookup, Place};
 pub use module::{BuildId, ModuleId, ModuleInfo, ModuleReport};
 pub use options::SymbolizerOptions;
 pub use resolution::{Difference, Resolution, Resolutions, SourceFrame, Unknown};
+pub use sections::Section;
 pub use symbolizer::Symbolizer;
 
 /// Real code stays below 50 even in template-heavy C++; a hostile file can claim inline chains without end.
