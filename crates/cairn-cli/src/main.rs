@@ -31,8 +31,8 @@ Examples:
   cairn symbolize -e app 0x1234           the function, file and line of an address
   cairn completions bash                  completions for your shell
 
-Exit codes: 0 all went well; 1 something could not be read, the rest was done; 2 the arguments make no sense; 3 some of what
-was asked for is not known.";
+Exit codes: 0 all went well; 1 something could not be read, the rest was done; 2 the arguments make no sense;
+3 some of what was asked for is not known.";
 
 fn main() -> ExitCode {
     let cairn = Cairn::parse_from(commands::symbolize::by_name(std::env::args_os()));

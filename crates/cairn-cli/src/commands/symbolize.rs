@@ -4,7 +4,7 @@ mod input;
 mod print;
 
 use std::ffi::OsString;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 
 use cairn_analysis::format::{ModuleOffset, StatedAddress};
@@ -17,7 +17,7 @@ use crate::output::{Outcome, complain};
 use input::{Files, Question};
 use print::Printer;
 
-/// Name addresses of programs, libraries and just-in-time code: function, file, line and inlined calls
+/// Name addresses in programs and libraries: function, file, line and inlined calls
 ///
 /// Reads ELF files with DWARF inside or in separate debug files, PE with PDB or DWARF, Mach-O with dSYM, Breakpad symbols,
 /// perf maps and jitdumps. Answers as addresses come in, one after the other, and many at once when many are there.
@@ -177,14 +177,16 @@ struct Shape {
     basenames: bool,
 }
 
-/// Called as `addr2line` or `llvm-symbolizer`, also with the name of a target in front, the program is that command.
+/// Called as `addr2line` or `llvm-symbolizer`, also with a target in front or a version behind, the program is that command.
 pub(crate) fn by_name(mut arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let Some(name) = arguments.next() else { return Vec::new() };
-    let stem = Path::new(&name).file_stem().and_then(|stem| stem.to_str()).unwrap_or_default().to_owned();
+    let stem = Path::new(&name).file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+    // Debian appends the version.
+    let stem = stem.trim_end_matches(|c: char| c.is_ascii_digit() || c == '-').to_owned();
     let mut all = vec![name];
     if stem.ends_with("addr2line") {
         all.extend(["symbolize", "--output-style=addr2line"].map(OsString::from));
-    } else if stem == "llvm-symbolizer" {
+    } else if stem.ends_with("llvm-symbolizer") {
         all.extend(["symbolize", "--output-style=LLVM"].map(OsString::from));
     }
     all.extend(arguments);

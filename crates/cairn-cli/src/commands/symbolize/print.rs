@@ -261,7 +261,7 @@ impl Printer {
                 if let Some(line) = frame.line {
                     write!(text, ":{line}")?;
                 }
-                if let (Some(_), Some(column)) = (frame.line, frame.column) {
+                if let (Some(_), Some(column @ 1..)) = (frame.line, frame.column) {
                     write!(text, ":{column}")?;
                 }
             }
