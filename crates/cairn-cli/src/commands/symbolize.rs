@@ -133,17 +133,17 @@ Examples:
   cairn symbolize -e app 0x1234 0x1250       two addresses
   cairn symbolize -e app < addresses         many, one a line
   echo '/usr/lib/libz.so.1 0x4a20' | cairn symbolize
-                                             a file and an address a line, as llvm-symbolizer takes them
+                                             files on the lines, as llvm-symbolizer takes them
   cairn symbolize -fpiCe app 1234            what addr2line -fpiCe app 1234 prints
   cairn symbolize --output-style=JSON -e app 0x1234
                                              what llvm-symbolizer prints
   ln -s cairn addr2line                      called by that name, it takes addr2line's arguments
 
-Addresses are those of the file itself, as nm and objdump print them. In the style of llvm-symbolizer numbers without 0x are
-decimal, as there.
+Addresses are those of the file itself, as nm and objdump print them. In the style of
+llvm-symbolizer numbers without 0x are decimal, as there.
 
-Exit codes: 0 all addresses were named; 1 a file could not be read; 2 the arguments make no sense; 3 some addresses are
-not known. In the styles of other tools unknown addresses are 0.";
+Exit codes: 0 all addresses were named; 1 a file could not be read; 2 the arguments make no sense;
+3 some addresses are not known. In the styles of other tools unknown addresses are 0.";
 
 /// Whose output to print.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -343,7 +343,12 @@ impl Session {
             Err(problem) => {
                 complain(&format_args!("{place}: '{text}': {problem}"));
                 self.failed = true;
-                return Question::Unknown { text: text.trim().to_owned() };
+                // What llvm-symbolizer took for the name of the file.
+                let text = match self.exe {
+                    Some(exe) => self.files.path(exe).to_string_lossy().into_owned(),
+                    None => text.trim().trim_start_matches("CODE ").trim_start_matches("DATA ").to_owned(),
+                };
+                return Question::Unknown { text };
             }
         };
         let module = match &parsed.file {
