@@ -103,10 +103,12 @@ fn our_own_output_says_why_nothing_is_known() {
 0x99999999 ?? (the address is outside of the module's code)
 
 "#]]);
-    cairn().args(["--no-inlines", "-s", "-e", "elf/dwarf4.so", "1461"]).assert().success().stdout_eq(str![[r#"
+    cairn().args(["--no-inlines", "-s", "-e", "elf/dwarf4.so", "1461"]).assert().success().stdout_eq(str![[
+        r#"
 0x1461 shapes::area(int, int) at scale.h:13:14
 
-"#]]);
+"#
+    ]]);
 }
 
 #[test]
@@ -177,7 +179,8 @@ fn each_line_is_answered_before_the_next_one_is_asked() {
 
 #[test]
 fn many_addresses_are_answered_in_their_order() {
-    let asked: String = (0..50_000_u64).map(|number| format!("{:x}\n", 0x1460 + number * 7919 % 0x200)).collect();
+    let asked: String =
+        (0..50_000_u64).map(|number| format!("{:x}\n", 0x1460 + number * 7919 % 0x200)).collect();
     let output = cairn().args(["-afpiC", "-e", "elf/dwarf4.so"]).stdin(asked.clone()).output().unwrap();
     let printed = String::from_utf8(output.stdout).unwrap();
     let addresses = printed.lines().filter_map(|line| line.strip_prefix("0x")?.split(':').next());

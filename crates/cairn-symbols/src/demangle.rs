@@ -140,8 +140,19 @@ fn itanium(name: &str) -> Option<String> {
     let mut text = Bounded::default();
     let writing = cpp_demangle::DemangleOptions::default().recursion_limit(MAX_NESTING);
     symbol.structured_demangle(&mut text, &writing).ok()?;
+    if let Some(plain) = plain_thunk(&text.text) {
+        text.text = plain;
+    }
     fmt::Write::write_str(&mut text, version).ok()?;
     text.finish()
+}
+
+/// The demangler writes the offsets of a thunk; other tools write `virtual thunk to` the function, and so do we.
+fn plain_thunk(text: &str) -> Option<String> {
+    let inside = text.strip_prefix("{virtual override thunk({")?.strip_suffix(")}")?;
+    let (offset, function) = inside.split_once("}, ")?;
+    let kind = if offset.starts_with("virtual ") { "virtual" } else { "non-virtual" };
+    Some(format!("{kind} thunk to {function}"))
 }
 
 fn msvc(name: &str) -> Option<String> {
@@ -232,6 +243,16 @@ mod tests {
                 "_ZNKSt6vectorIiSaIiEE4sizeEv",
                 Some(Scheme::Itanium),
                 "std::vector<int, std::allocator<int> >::size() const",
+            ),
+            (
+                "_ZTv0_n24_NSt10ostrstreamD1Ev",
+                Some(Scheme::Itanium),
+                "virtual thunk to std::ostrstream::~ostrstream()",
+            ),
+            (
+                "_ZThn16_NSdD1Ev",
+                Some(Scheme::Itanium),
+                "non-virtual thunk to std::basic_iostream<char, std::char_traits<char> >::~basic_iostream()",
             ),
             ("?area@shapes@@YAHHH@Z", Some(Scheme::Msvc), "shapes::area(int, int)"),
             ("main", None, "main"),

@@ -334,8 +334,12 @@ impl Session {
         let text = String::from_utf8_lossy(text);
         let parsed = match self.style {
             Style::Addr2line => Ok(Some(input::addr2line(&text))),
-            Style::Llvm | Style::Gnu | Style::Json => input::line(&text, self.exe.is_some(), input::Numbers::Literals),
-            Style::Cairn | Style::OwnJson => input::line(&text, self.exe.is_some(), input::Numbers::Hexadecimal),
+            Style::Llvm | Style::Gnu | Style::Json => {
+                input::line(&text, self.exe.is_some(), input::Numbers::Literals)
+            }
+            Style::Cairn | Style::OwnJson => {
+                input::line(&text, self.exe.is_some(), input::Numbers::Hexadecimal)
+            }
         };
         let parsed = match parsed {
             Ok(Some(parsed)) => parsed,

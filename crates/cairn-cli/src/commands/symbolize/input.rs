@@ -166,10 +166,19 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(text: &str, has_file: bool, numbers: Numbers, expected: Result<Option<(Option<&str>, u64)>, ()>) {
+    fn check(
+        text: &str,
+        has_file: bool,
+        numbers: Numbers,
+        expected: Result<Option<(Option<&str>, u64)>, ()>,
+    ) {
         let parsed = line(text, has_file, numbers).map_err(|_| ());
         let parsed = parsed.map(|parsed| parsed.map(|parsed| (parsed.file, parsed.address)));
-        assert_eq!(parsed, expected.map(|some| some.map(|(file, address)| (file.map(str::to_owned), address))), "{text}");
+        assert_eq!(
+            parsed,
+            expected.map(|some| some.map(|(file, address)| (file.map(str::to_owned), address))),
+            "{text}"
+        );
     }
 
     #[test]

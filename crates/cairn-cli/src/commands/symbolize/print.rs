@@ -145,15 +145,18 @@ impl Printer {
             Question::Address { .. } => {}
             &Question::Outside { module, address } => {
                 self.some_unknown = true;
-                self.unknown(&mut text, Some((address, files.symbolizer.word_size(module))), "outside of the section")?;
+                self.unknown(
+                    &mut text,
+                    Some((address, files.symbolizer.word_size(module))),
+                    "outside of the section",
+                )?;
             }
             Question::NoFile { path, address, error } => {
                 self.failed = true;
                 match self.style {
                     Style::Json => {
                         let error = JsonError { message: error };
-                        let answer =
-                            JsonNoFile { address: Hex(*address), error, module_name: path };
+                        let answer = JsonNoFile { address: Hex(*address), error, module_name: path };
                         serde_json::to_writer(&mut text, &answer)?;
                         self.end_of_json(&mut text);
                     }
@@ -206,7 +209,10 @@ impl Printer {
             Style::Json => {
                 let module_name = files.path(module).to_string_lossy();
                 let symbol = self.json_symbols(resolution);
-                serde_json::to_writer(&mut *text, &JsonAnswer { address: Hex(address), module_name: &module_name, symbol })?;
+                serde_json::to_writer(
+                    &mut *text,
+                    &JsonAnswer { address: Hex(address), module_name: &module_name, symbol },
+                )?;
                 self.end_of_json(text);
                 Ok(())
             }
@@ -271,7 +277,13 @@ impl Printer {
     }
 
     /// As `translate_addresses` of binutils 2.40 has it.
-    fn addr2line(&self, text: &mut Vec<u8>, address: u64, word_size: WordSize, resolution: &Resolution) -> io::Result<()> {
+    fn addr2line(
+        &self,
+        text: &mut Vec<u8>,
+        address: u64,
+        word_size: WordSize,
+        resolution: &Resolution,
+    ) -> io::Result<()> {
         if !is_known(resolution) {
             return self.unknown(text, Some((address, word_size)), "");
         }
@@ -330,7 +342,12 @@ impl Printer {
         }
     }
 
-    fn llvm_frame(&self, text: &mut Vec<u8>, name: Option<&str>, frame: Option<&SourceFrame>) -> io::Result<()> {
+    fn llvm_frame(
+        &self,
+        text: &mut Vec<u8>,
+        name: Option<&str>,
+        frame: Option<&SourceFrame>,
+    ) -> io::Result<()> {
         if self.shape.functions {
             text.write_all(name.unwrap_or("??").as_bytes())?;
             text.write_all(if self.shape.pretty { b" at " } else { b"\n" })?;
@@ -362,7 +379,10 @@ impl Printer {
     }
 
     /// The frames that are shown. Without inlined calls: the place of the innermost, the name of the outermost.
-    fn frames<'a>(&self, resolution: &'a Resolution) -> impl Iterator<Item = std::borrow::Cow<'a, SourceFrame>> {
+    fn frames<'a>(
+        &self,
+        resolution: &'a Resolution,
+    ) -> impl Iterator<Item = std::borrow::Cow<'a, SourceFrame>> {
         let frames = resolution.frames();
         let merged = match (self.shape.inlines, frames) {
             (false, [innermost, .., outermost]) => {
