@@ -277,8 +277,12 @@ mod tests {
         let doubling: String =
             (0..200).map(|level| format!("S{}_S{}_", base36(level), base36(level))).collect();
         let tuples: String = (0..60).map(|_| "TB_B_").collect();
-        let functions: String =
-            (0..10).map(|level| format!("P6AX{}@Z", level.to_string().repeat(40))).collect();
+        let functions = |levels: usize, references: usize| -> String {
+            (0..levels).map(|level| format!("P6AX{}@Z", level.to_string().repeat(references))).collect()
+        };
+        // Of the same shape, and harmless.
+        assert!(readable(&format!("?f@@YAXPAH{}@Z", functions(3, 4))).matches("int").count() > 4 * 4 * 4);
+        let functions = functions(9, 40);
         for name in [
             format!("_Z1fP{}i{doubling}", "P".repeat(60)),
             format!("_Z{}", "N1aI".repeat(10_000)),
@@ -288,7 +292,7 @@ mod tests {
             format!("_RINvC1a1b{}E", "RS".repeat(20_000)),
             format!("?f@@YAX{}@Z", "PA".repeat(5_000)),
             format!("?f@@YAX{}@Z", "PA".repeat(500)),
-            format!("?f@@YAXH{functions}@Z"),
+            format!("?f@@YAXPAH{functions}@Z"),
             format!("_ZN{}17h0123456789abcdefE", "1a".repeat(40_000)),
             "_Z".repeat(40_000),
             "?".repeat(900),

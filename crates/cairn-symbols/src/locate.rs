@@ -47,7 +47,10 @@ impl Locator<'_> {
             }
         }
         if let Some(build_id) = &info.build_id {
-            for path in self.places_of_build(build_id) {
+            let named = self.named_places();
+            let symbols: Vec<PathBuf> =
+                named.flat_map(|place| kinds::places_of_symbols(place, &info.path, build_id)).collect();
+            for path in self.places_of_build(build_id).into_iter().chain(symbols) {
                 if let Some(bytes) = self.accept(&path, Expected::Build(build_id)) {
                     return Ok((path, bytes));
                 }

@@ -265,6 +265,51 @@ fn a_pdb_is_found_as_symbol_servers_lay_it_out() {
     assert_eq!(symbolizer.module_report(module).used.len(), 2);
 }
 
+/// What a recording of another system has is a path of that system, an id, and offsets.
+#[test]
+fn modules_of_other_systems_are_named_by_their_symbols_alone() {
+    let id_in = |symbols: &str, key: &str| {
+        let text = std::fs::read_to_string(fixture(symbols)).unwrap();
+        let words: Vec<&str> = text.split_whitespace().collect();
+        words[words.iter().position(|word| *word == key).unwrap() + 1].to_owned()
+    };
+    let (pdb, linux) = (id_in("breakpad/program.sym", "x86_64"), id_in("breakpad/libprogram.so.sym", "x86_64"));
+    let mac = id_in("breakpad/macho-x86_64.sym", "x86_64");
+    let build_id = id_in("breakpad/libprogram.so.sym", "CODE_ID");
+    let directory = Directory::new(
+        "symbols",
+        &[
+            ("pdb/program.pdb", &format!("pdbs/program.pdb/{pdb}/program.pdb")),
+            ("breakpad/program.sym", &format!("syms/program.pdb/{pdb}/program.sym")),
+            ("breakpad/libprogram.so.sym", &format!("syms/libprogram.so/{linux}/libprogram.so.sym")),
+            ("breakpad/macho-x86_64.sym", &format!("syms/m/{mac}/m.sym")),
+        ],
+    );
+    let guid = |at: usize| u8::from_str_radix(&pdb[at..at + 2], 16).unwrap();
+    let guid = [6, 4, 2, 0, 10, 8, 14, 12, 16, 18, 20, 22, 24, 26, 28, 30].map(guid);
+    let stored = [&guid[..], &[1, 0, 0, 0]].concat();
+    for (directory_name, path, id, offset, expected) in [
+        ("pdbs", r"C:\app\program.exe", BuildId::new(&stored), 0x1015, "shapes::area(int, int) at /build/program.cpp:13"),
+        ("syms", r"C:\app\program.exe", BuildId::new(&stored), 0x1015, "shapes::area(int, int) at /build/program.cpp:13"),
+        (
+            "syms",
+            "/usr/lib/libprogram.so",
+            BuildId::from_hex(&build_id).unwrap(),
+            0x1500,
+            "start_here at /build/program.cpp:50",
+        ),
+        ("syms", "/Applications/m", BuildId::from_hex(&mac[..32]).unwrap(), 0x470, "plain_c at /build/program.cpp:41"),
+    ] {
+        let options = SymbolizerOptions::new().symbol_dir(directory.0.join(directory_name));
+        let mut symbolizer = Symbolizer::new(options);
+        let module = symbolizer.add_module(ModuleInfo::new(path).with_build_id(id));
+        let offset = cairn_format::ModuleOffset::new(offset);
+        let resolution = symbolizer.resolve(module, Lookup::program_counter(offset));
+        let answer = resolution.frames().first().map(ToString::to_string);
+        assert_eq!(answer.as_deref(), Some(expected), "{path}: {:?}", symbolizer.module_report(module));
+    }
+}
+
 #[test]
 fn a_bundle_of_another_build_is_not_used() {
     let inside = "macho/macho-arm64.dSYM/Contents/Resources/DWARF/macho-arm64";

@@ -304,6 +304,15 @@ pub(crate) fn read_id(content: &[u8]) -> Option<BuildId> {
 
 const MAX_HEAD_BYTES: usize = 4096;
 
+/// The names of the directories in which a symbol server keeps the symbols of a build: the id as macOS has it, and the first
+/// part of the id as Linux has it, taken for a GUID.
+pub(crate) fn server_ids(build: &BuildId) -> impl Iterator<Item = String> {
+    let first = build.bytes().get(..16).map(<[u8]>::to_vec);
+    first.into_iter().flat_map(|first| {
+        [format!("{}0", BuildId::new(&first).to_string().to_uppercase()), format!("{}0", super::pe::guid_text(&first))]
+    })
+}
+
 /// The id of a `MODULE` line as the file itself stores it: a GUID, whose first three numbers are written as numbers, and
 /// an age; for other systems than Windows 16 bytes and a zero.
 fn debug_id(text: &[u8], is_windows: bool) -> Option<BuildId> {

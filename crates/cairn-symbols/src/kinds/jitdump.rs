@@ -97,7 +97,7 @@ impl JitDump {
 
     /// File, line and column of an address: those of the last entry that is not behind it.
     fn place(&self, lines: Lines, offset: u64) -> Option<(String, u32, u32)> {
-        let entries = Entries::new(&**self.bytes, self.order, lines);
+        let entries = Entries::new(&self.bytes, self.order, lines);
         let mut best: Option<(u64, Entry<'_>)> = None;
         for entry in entries {
             let at = entry.address.wrapping_sub(lines.base);
@@ -265,7 +265,8 @@ impl SymbolSource for JitDump {
         });
         let file = file.as_deref().filter(|file| !file.is_empty());
         let language = Language::Unknown;
-        out.push(RawFrame { name: Some(&name), language, file, line, column, inlined: false });
+        let name = Some(&*name).filter(|name| !name.is_empty());
+        out.push(RawFrame { name, language, file, line, column, inlined: false });
         out.set_function_start(StatedAddress::new(function.start));
         Ok(())
     }

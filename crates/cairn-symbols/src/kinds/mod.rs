@@ -13,7 +13,8 @@ mod pdb;
 mod pe;
 mod perf_map;
 
-use std::path::Path;
+use std::borrow::Cow;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::locate::Locator;
@@ -97,7 +98,26 @@ pub(crate) fn holds_build(content: &[u8], build: &BuildId) -> bool {
     }
 }
 
-/// `START..END` of the text at this place of the file; empty when the file has become shorter.
-pub(crate) fn text(bytes: &Bytes, start: usize, end: usize) -> std::borrow::Cow<'_, str> {
-    String::from_utf8_lossy(bytes.get(start..end).unwrap_or_default())
+/// The text at this place of the file. Empty when it is longer than any name, or when the file has become shorter.
+pub(crate) fn text(bytes: &Bytes, start: usize, end: usize) -> Cow<'_, str> {
+    let text = bytes.get(start..end).filter(|text| text.len() <= crate::MAX_NAME_BYTES);
+    String::from_utf8_lossy(text.unwrap_or_default())
+}
+
+/// Where the symbols of a module of another system may be when the module itself is not here, below a directory that an
+/// option names: PDBs and Breakpad's symbols by name, and as symbol servers lay them out.
+pub(crate) fn places_of_symbols(directory: &Path, module: &Path, build: &BuildId) -> Vec<PathBuf> {
+    let name = windows_file_name(module).or(module.file_name().and_then(|name| name.to_str()));
+    let Some(name) = name else { return Vec::new() };
+    let stem = name.strip_suffix(".exe").or(name.strip_suffix(".dll")).unwrap_or(name);
+    let mut places = Vec::new();
+    if let Some(id) = pe::server_id(build) {
+        let pdb = format!("{stem}.pdb");
+        places.push(directory.join(&pdb));
+        places.push(directory.join(&pdb).join(&id).join(&pdb));
+        places.push(directory.join(&pdb).join(&id).join(format!("{stem}.sym")));
+    }
+    places.push(directory.join(format!("{name}.sym")));
+    places.extend(breakpad::server_ids(build).map(|id| directory.join(name).join(id).join(format!("{name}.sym"))));
+    places
 }

@@ -119,7 +119,7 @@ fn find_pdb(program: &Path, stated: &[u8], id: &BuildId, locator: &mut Locator<'
     places.extend(Some(PathBuf::from(&*stated)).filter(|path| path.is_absolute()));
     for directory in locator.named_places() {
         places.push(directory.join(name));
-        places.push(directory.join(name).join(server_id(id)).join(name));
+        places.extend(server_id(id).map(|id| directory.join(name).join(id).join(name)));
     }
     let mut different = Debug::None;
     for path in places {
@@ -150,16 +150,18 @@ fn file_name(path: &str) -> &str {
     if matches!(name, "" | "." | "..") { "unnamed" } else { name }
 }
 
-/// The name of the directory in which a symbol server keeps the PDB: the GUID as numbers, and the age.
-fn server_id(id: &BuildId) -> String {
-    let mut guid = id.bytes().to_vec();
-    let age = guid.split_off(16);
-    guid[..4].reverse();
-    guid[4..6].reverse();
-    guid[6..8].reverse();
-    let age = age.iter().rev().fold(0_u32, |age, &byte| age << 8 | u32::from(byte));
-    let guid: String = guid.iter().map(|byte| format!("{byte:02X}")).collect();
-    format!("{guid}{age:X}")
+/// The name of the directory in which a symbol server keeps the PDB: the GUID as numbers, and the age. `None` for an id
+/// that is no GUID and age.
+pub(crate) fn server_id(id: &BuildId) -> Option<String> {
+    let (guid, age) = id.bytes().split_at_checked(16)?;
+    let age = u32::from_le_bytes(age.try_into().ok()?);
+    Some(format!("{}{age:X}", guid_text(guid)))
+}
+
+/// A stored GUID as it is written: three numbers and eight bytes.
+pub(crate) fn guid_text(guid: &[u8]) -> String {
+    const ORDER: [usize; 16] = [3, 2, 1, 0, 5, 4, 7, 6, 8, 9, 10, 11, 12, 13, 14, 15];
+    ORDER.iter().filter_map(|&at| guid.get(at)).map(|byte| format!("{byte:02X}")).collect()
 }
 
 impl SymbolSource for Pe {
@@ -239,6 +241,7 @@ mod tests {
     #[test]
     fn symbol_servers_write_the_guid_as_numbers() {
         let id = BuildId::from_hex("d3ca938cc0404f524c4c44205044422e1a000000").unwrap();
-        assert_eq!(server_id(&id), "8C93CAD340C0524F4C4C44205044422E1A");
+        assert_eq!(server_id(&id).unwrap(), "8C93CAD340C0524F4C4C44205044422E1A");
+        assert_eq!(server_id(&BuildId::from_hex("d3ca938c").unwrap()), None);
     }
 }

@@ -81,7 +81,8 @@ impl SymbolSource for PerfMap {
         let number = self.ranges.find(address.value()).ok_or(Unknown::AddressOutside)?;
         let line = &self.lines[number as usize];
         let name = text(&self.bytes, line.name_start, line.name_end);
-        out.push(RawFrame { name: Some(&name), language: Language::Unknown, ..RawFrame::default() });
+        let name = Some(&*name).filter(|name| !name.is_empty());
+        out.push(RawFrame { name, language: Language::Unknown, ..RawFrame::default() });
         out.set_function_start(StatedAddress::new(line.start));
         Ok(())
     }

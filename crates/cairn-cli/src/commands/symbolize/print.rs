@@ -361,7 +361,7 @@ impl Printer {
         }
     }
 
-    fn json_symbols<'a>(&self, resolution: &'a Resolution) -> Vec<JsonSymbol> {
+    fn json_symbols(&self, resolution: &Resolution) -> Vec<JsonSymbol> {
         if !is_known(resolution) {
             return vec![JsonSymbol::default()];
         }
