@@ -12,11 +12,15 @@ fn fixtures() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/symbol-kinds")
 }
 
+/// Where no directory can be made: nothing is kept from one test to the next.
+const NO_CACHE: &str = "/dev/null/no-cache";
+
 fn cairn() -> snapbox::cmd::Command {
     snapbox::cmd::Command::new(cargo_bin!("cairn"))
         .current_dir(fixtures())
         .env("COLUMNS", "100")
         .env("NO_COLOR", "1")
+        .env("XDG_CACHE_HOME", NO_CACHE)
         .arg("symbolize")
 }
 
@@ -25,7 +29,11 @@ fn run_as(name: &str, arguments: &[&str], directory: &Path, input: &Path) -> Out
     let link = std::env::temp_dir().join(format!("cairn-link-{}-{name}", std::process::id()));
     let _ = std::os::unix::fs::symlink(cargo_bin!("cairn"), &link);
     let mut command = Command::new(&link);
-    command.args(arguments).current_dir(directory).stdin(fs::File::open(input).unwrap());
+    command
+        .env("XDG_CACHE_HOME", NO_CACHE)
+        .args(arguments)
+        .current_dir(directory)
+        .stdin(fs::File::open(input).unwrap());
     command.output().unwrap()
 }
 
@@ -159,7 +167,7 @@ fn return_addresses_and_offsets_are_looked_up_where_they_belong() {
 #[test]
 fn each_line_is_answered_before_the_next_one_is_asked() {
     let mut child = Command::new(cargo_bin!("cairn"))
-        .args(["symbolize", "--addr2line", "-e", "elf/dwarf4.so"])
+        .args(["symbolize", "--no-cache", "--addr2line", "-e", "elf/dwarf4.so"])
         .current_dir(fixtures())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -213,6 +221,19 @@ cairn: standard input:1: 'elf/dwarf4.so': no address behind the file; write FILE
 "#]]);
     cairn().arg("1500").assert().code(2);
     cairn().args(["--addr2line", "--output-style=LLVM", "-e", "elf/dwarf4.so"]).assert().code(2);
+}
+
+#[test]
+fn answers_are_the_same_with_a_directory_for_indexes() {
+    let directory = std::env::temp_dir().join(format!("cairn-cache-{}", std::process::id()));
+    let addresses: String = (0x1460..0x1600).map(|address| format!("{address:x}\n")).collect();
+    let run = |options: &[&str]| {
+        let cached = ["--cache-dir", directory.to_str().unwrap(), "-afpiC", "-e", "elf/dwarf4.so"];
+        cairn().args(cached).args(options).stdin(addresses.clone()).output().unwrap().stdout
+    };
+    let first = run(&["--index"]);
+    assert_eq!(run(&[]), first);
+    let _ = fs::remove_dir_all(&directory);
 }
 
 #[test]

@@ -273,7 +273,8 @@ fn modules_of_other_systems_are_named_by_their_symbols_alone() {
         let words: Vec<&str> = text.split_whitespace().collect();
         words[words.iter().position(|word| *word == key).unwrap() + 1].to_owned()
     };
-    let (pdb, linux) = (id_in("breakpad/program.sym", "x86_64"), id_in("breakpad/libprogram.so.sym", "x86_64"));
+    let (pdb, linux) =
+        (id_in("breakpad/program.sym", "x86_64"), id_in("breakpad/libprogram.so.sym", "x86_64"));
     let mac = id_in("breakpad/macho-x86_64.sym", "x86_64");
     let build_id = id_in("breakpad/libprogram.so.sym", "CODE_ID");
     let directory = Directory::new(
@@ -289,8 +290,20 @@ fn modules_of_other_systems_are_named_by_their_symbols_alone() {
     let guid = [6, 4, 2, 0, 10, 8, 14, 12, 16, 18, 20, 22, 24, 26, 28, 30].map(guid);
     let stored = [&guid[..], &[1, 0, 0, 0]].concat();
     for (directory_name, path, id, offset, expected) in [
-        ("pdbs", r"C:\app\program.exe", BuildId::new(&stored), 0x1015, "shapes::area(int, int) at /build/program.cpp:13"),
-        ("syms", r"C:\app\program.exe", BuildId::new(&stored), 0x1015, "shapes::area(int, int) at /build/program.cpp:13"),
+        (
+            "pdbs",
+            r"C:\app\program.exe",
+            BuildId::new(&stored),
+            0x1015,
+            "shapes::area(int, int) at /build/program.cpp:13",
+        ),
+        (
+            "syms",
+            r"C:\app\program.exe",
+            BuildId::new(&stored),
+            0x1015,
+            "shapes::area(int, int) at /build/program.cpp:13",
+        ),
         (
             "syms",
             "/usr/lib/libprogram.so",
@@ -298,7 +311,13 @@ fn modules_of_other_systems_are_named_by_their_symbols_alone() {
             0x1500,
             "start_here at /build/program.cpp:50",
         ),
-        ("syms", "/Applications/m", BuildId::from_hex(&mac[..32]).unwrap(), 0x470, "plain_c at /build/program.cpp:41"),
+        (
+            "syms",
+            "/Applications/m",
+            BuildId::from_hex(&mac[..32]).unwrap(),
+            0x470,
+            "plain_c at /build/program.cpp:41",
+        ),
     ] {
         let options = SymbolizerOptions::new().symbol_dir(directory.0.join(directory_name));
         let mut symbolizer = Symbolizer::new(options);

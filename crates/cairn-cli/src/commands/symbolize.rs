@@ -126,6 +126,31 @@ struct Places {
     /// Use debug files of another build too
     #[arg(long)]
     allow_mismatch: bool,
+
+    /// Keep indexes of large files here [default: cairn/symbols in the user's cache directory]
+    #[arg(long, value_name = "DIR", conflicts_with = "no_cache")]
+    cache_dir: Option<PathBuf>,
+
+    /// Neither use nor keep indexes
+    #[arg(long)]
+    no_cache: bool,
+
+    /// Wait at the end until the index of each file that was asked for is there
+    #[arg(long, conflicts_with = "no_cache")]
+    index: bool,
+}
+
+impl Places {
+    /// Where indexes are kept: for a program that has no home, nowhere.
+    fn cache_dir(&self) -> Option<PathBuf> {
+        if self.no_cache {
+            return None;
+        }
+        let absolute =
+            |variable| std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
+        let user = || absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
+        self.cache_dir.clone().or_else(|| Some(user()?.join("cairn/symbols")))
+    }
 }
 
 const EXAMPLES: &str = "\
@@ -216,13 +241,16 @@ impl Symbolize {
         if self.addresses.is_empty() {
             session.answer_lines(&mut printer)?;
         } else {
-            let questions = self.addresses.iter().map(|text| session.question(text.as_bytes(), "argument"));
+            let questions = self.addresses.iter().map(|text| session.question(text.as_bytes(), &"argument"));
             let questions: Vec<Question> = questions.collect();
             printer.begin_list()?;
             printer.answer(&questions, &session.files)?;
             printer.end_list()?;
         }
         printer.flush()?;
+        if self.places.index {
+            session.files.symbolizer.wait_for_indexes();
+        }
         Ok(match style {
             Style::Cairn | Style::OwnJson if session.failed || printer.failed() => Outcome::Partly,
             Style::Cairn | Style::OwnJson if printer.some_unknown() => Outcome::Unknown,
@@ -264,10 +292,8 @@ impl Symbolize {
         options = places.debug_dir.iter().fold(options, SymbolizerOptions::debug_dir);
         options = places.symbol_dir.iter().fold(options, SymbolizerOptions::symbol_dir);
         options = places.map.iter().fold(options, |options, (from, to)| options.map_path(from, to));
-        match &places.sysroot {
-            Some(sysroot) => options.sysroot(sysroot),
-            None => options,
-        }
+        options = places.sysroot.iter().fold(options, SymbolizerOptions::sysroot);
+        places.cache_dir().into_iter().fold(options, SymbolizerOptions::cache_dir)
     }
 }
 
@@ -318,8 +344,7 @@ impl Session {
         // A terminal hands over one line at a time in any case.
         let most = if io::stdin().is_terminal() { 1 } else { MAX_QUESTIONS };
         while let Some(line) = lines.next_line()? {
-            let place = format_args!("standard input:{}", line.number).to_string();
-            questions.push(self.question(line.bytes, &place));
+            questions.push(self.question(line.bytes, &format_args!("standard input:{}", line.number)));
             if !lines.has_line() || questions.len() >= most {
                 printer.answer(&questions, &self.files)?;
                 printer.flush()?;
@@ -330,7 +355,7 @@ impl Session {
     }
 
     /// Understands one line or argument. What cannot be understood is told, and answered as unknown.
-    fn question(&mut self, text: &[u8], place: &str) -> Question {
+    fn question(&mut self, text: &[u8], place: &dyn std::fmt::Display) -> Question {
         let text = String::from_utf8_lossy(text);
         let parsed = match self.style {
             Style::Addr2line => Ok(Some(input::addr2line(&text))),

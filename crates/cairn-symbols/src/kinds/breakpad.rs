@@ -309,7 +309,10 @@ const MAX_HEAD_BYTES: usize = 4096;
 pub(crate) fn server_ids(build: &BuildId) -> impl Iterator<Item = String> {
     let first = build.bytes().get(..16).map(<[u8]>::to_vec);
     first.into_iter().flat_map(|first| {
-        [format!("{}0", BuildId::new(&first).to_string().to_uppercase()), format!("{}0", super::pe::guid_text(&first))]
+        [
+            format!("{}0", BuildId::new(&first).to_string().to_uppercase()),
+            format!("{}0", super::pe::guid_text(&first)),
+        ]
     })
 }
 

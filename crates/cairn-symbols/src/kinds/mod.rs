@@ -118,6 +118,8 @@ pub(crate) fn places_of_symbols(directory: &Path, module: &Path, build: &BuildId
         places.push(directory.join(&pdb).join(&id).join(format!("{stem}.sym")));
     }
     places.push(directory.join(format!("{name}.sym")));
-    places.extend(breakpad::server_ids(build).map(|id| directory.join(name).join(id).join(format!("{name}.sym"))));
+    places.extend(
+        breakpad::server_ids(build).map(|id| directory.join(name).join(id).join(format!("{name}.sym"))),
+    );
     places
 }
