@@ -88,6 +88,19 @@ fn the_output_is_that_of_addr2line_and_llvm_symbolizer() {
 }
 
 #[test]
+fn other_tools_are_asked_for_their_version_before_they_are_used() {
+    let input = fixtures().join("elf/addresses");
+    for (name, option) in [("addr2line", "-v"), ("addr2line", "--version"), ("llvm-symbolizer", "--version")]
+    {
+        let output = run_as(name, &[option], &fixtures(), &input);
+        assert_eq!(
+            String::from_utf8(output.stdout).unwrap(),
+            concat!("cairn ", env!("CARGO_PKG_VERSION"), "\n")
+        );
+    }
+}
+
+#[test]
 fn the_short_options_of_addr2line_give_its_output_without_another_name() {
     cairn().args(["-fpiCe", "elf/dwarf4.so", "1461", "99999999"]).assert().success().stdout_eq(str![[r#"
 shapes::Scale<int>::once(int) const at /build/./scale.h:13

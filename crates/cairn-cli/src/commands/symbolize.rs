@@ -101,6 +101,14 @@ struct ShapeArguments {
     /// Leave the directories of files out
     #[arg(short = 's', long)]
     basenames: bool,
+
+    /// The kind of file; taken for the sake of scripts, and seen from the file itself
+    #[arg(short = 'b', long, value_name = "NAME", hide = true)]
+    target: Option<String>,
+
+    /// Taken for the sake of scripts: names have their limits in any case
+    #[arg(short = 'r', long, visible_short_alias = 'R', alias = "recurse-limit", hide = true)]
+    no_recurse_limit: bool,
 }
 
 /// Where files are looked for.
@@ -209,6 +217,13 @@ pub(crate) fn by_name(mut arguments: impl Iterator<Item = OsString>) -> Vec<OsSt
     // Debian appends the version.
     let stem = stem.trim_end_matches(|c: char| c.is_ascii_digit() || c == '-').to_owned();
     let mut all = vec![name];
+    let arguments: Vec<OsString> = arguments.collect();
+    if let ([only], true) = (&*arguments, stem.ends_with("addr2line") || stem.ends_with("llvm-symbolizer"))
+        && ["-v", "-V", "--version"].iter().any(|version| only == version)
+    {
+        all.push("--version".into());
+        return all;
+    }
     if stem.ends_with("addr2line") {
         all.extend(["symbolize", "--output-style=addr2line"].map(OsString::from));
     } else if stem.ends_with("llvm-symbolizer") {
