@@ -386,3 +386,51 @@ fn files_that_are_not_what_they_begin_like_are_refused() {
         assert!(error.contains(name) && error.contains("cannot read symbols: "), "{error}");
     }
 }
+
+/// Cut off anywhere, and with any bytes changed, a file gives answers or reasons. The seed is fixed: a failure repeats.
+#[test]
+fn damaged_files_end_in_answers_or_reasons() {
+    let mut state = 0x2545_f491_4f6c_dd1d_u64;
+    let mut random = move |bound: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % bound
+    };
+    for (file, first) in [
+        ("pdb/program.exe", 0x1_4000_1000),
+        ("pdb/program.pdb", 0x1000),
+        ("mingw/mingw.exe", 0x1_4000_1000),
+        ("macho/universal", 0x1_0000_0400),
+        ("macho/macho-x86_64.dSYM/Contents/Resources/DWARF/macho-x86_64", 0x1_0000_0400),
+        ("breakpad/program.sym", 0x1000),
+        ("jit/llvm.dump", 0x7f00_0000_0000),
+        ("jit/perf-4242.map", 0x7f56_71fc_5b80),
+    ] {
+        let whole = std::fs::read(fixture(file)).unwrap();
+        for round in 0..60 {
+            let mut bytes = whole.clone();
+            if round % 3 == 0 {
+                bytes.truncate(random(whole.len()));
+            }
+            for _ in 0..random(12) {
+                let at = random(bytes.len().max(1));
+                // Headers decide most, and are a small part.
+                let at = if random(2) == 0 { at % 1024 } else { at };
+                if let Some(byte) = bytes.get_mut(at) {
+                    *byte = [0, 1, 0x7f, 0x80, 0xff, byte.wrapping_add(1), random(256) as u8][random(7)];
+                }
+            }
+            let mut symbolizer = Symbolizer::new(SymbolizerOptions::new().threads(1));
+            let name = std::path::Path::new("/nonexistent").join(fixture(file).file_name().unwrap());
+            let Ok(module) = symbolizer.add_image(ModuleInfo::new(name), bytes) else { continue };
+            for step in 0..24 {
+                let address = StatedAddress::new(first + step * 13);
+                let resolution = symbolizer.resolve(module, Lookup::stated(address));
+                assert_eq!(
+                    resolution.frames().is_empty(),
+                    resolution.reason().is_some(),
+                    "{file}, round {round}"
+                );
+            }
+        }
+    }
+}

@@ -13,6 +13,7 @@
 //! The lines of a function come before its load record. A file named `\xff` is that of the entry before.
 //! Addresses are those of the process; of code that was replaced, the last is shown.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use cairn_format::StatedAddress;
@@ -34,7 +35,6 @@ pub(crate) struct JitDump {
 struct Function {
     start: u64,
     end: u64,
-    number: u64,
     /// Where its name is in the file.
     name: (usize, usize),
     /// Where its lines are in the file, and how many; counted from `lines_base`.
@@ -88,7 +88,8 @@ impl JitDump {
             return Err(format!("jitdump version {version} at byte 4; only version 1 is known here").into());
         }
         let header_bytes = header.u32().ok_or_else(cut)? as usize;
-        let mut dump = Reading { content, order, functions: Vec::new(), lines: Vec::new() };
+        let mut dump =
+            Reading { content, order, functions: Vec::new(), numbers: HashMap::new(), lines: Vec::new() };
         dump.records(header_bytes.max(12));
         let ranges = Latest::new(dump.functions.iter().map(|function| (function.start, function.end)));
         let functions = dump.functions;
@@ -115,9 +116,14 @@ struct Reading<'a> {
     content: &'a [u8],
     order: Order,
     functions: Vec<Function>,
+    /// The index of the function that has a number: it names what moves.
+    numbers: HashMap<u64, u32>,
     /// Lines whose function has not come yet, by its address.
     lines: Vec<(u64, Lines)>,
 }
+
+/// The lines of one function that are read; they are read again for every address.
+const MAX_LINES_BYTES: usize = 4 << 20;
 
 /// More functions than this in one file wait for their code: the file is broken, and searching them would take long.
 const MAX_WAITING_LINES: usize = 64;
@@ -155,17 +161,23 @@ impl Reading<'_> {
         let waiting = self.lines.iter().rposition(|&(address, _)| address == start);
         let lines = waiting.map(|index| self.lines.swap_remove(index).1);
         let name = (name_start, name_start + name_bytes);
-        self.functions.push(Function { start, end: start.checked_add(size)?, number, name, lines });
+        self.push(Function { start, end: start.checked_add(size)?, name, lines }, number);
         Some(())
+    }
+
+    fn push(&mut self, function: Function, number: u64) {
+        self.numbers.insert(number, self.functions.len() as u32);
+        self.functions.push(function);
     }
 
     fn moved(&mut self, body: usize, end: usize) -> Option<()> {
         let mut reader = Reader { bytes: &self.content[body..end], order: self.order };
         let (_pid_and_tid, _vma) = (reader.u64()?, reader.u64()?);
         let (old, new, size, number) = (reader.u64()?, reader.u64()?, reader.u64()?, reader.u64()?);
-        let is_it = |function: &&Function| function.number == number && function.start == old;
-        let &Function { name, lines, .. } = self.functions.iter().rev().take(MAX_MOVED).find(is_it)?;
-        self.functions.push(Function { start: new, end: new.checked_add(size)?, number, name, lines });
+        let &Function { start, name, lines, .. } = &self.functions[*self.numbers.get(&number)? as usize];
+        if start == old {
+            self.push(Function { start: new, end: new.checked_add(size)?, name, lines }, number);
+        }
         Some(())
     }
 
@@ -173,7 +185,7 @@ impl Reading<'_> {
         let mut reader = Reader { bytes: &self.content[body..end], order: self.order };
         let (address, _count) = (reader.u64()?, reader.u64()?);
         let start = end - reader.bytes.len();
-        let mut lines = Lines { start, end, base: address };
+        let mut lines = Lines { start, end: end.min(start + MAX_LINES_BYTES), base: address };
         let first = Entries::new(self.content, self.order, lines).map(|entry| entry.address).min()?;
         if first >= address.saturating_add(HEADER_IN_LINES) {
             lines.base = address + HEADER_IN_LINES;
@@ -185,9 +197,6 @@ impl Reading<'_> {
         Some(())
     }
 }
-
-/// A function that moves is looked for among so many before it. Nobody moves old code in a file of a million functions.
-const MAX_MOVED: usize = 4096;
 
 /// One entry of a line table.
 #[derive(Clone, Copy)]
