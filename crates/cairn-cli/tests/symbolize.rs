@@ -233,6 +233,7 @@ cairn: standard input:1: 'elf/dwarf4.so': no address behind the file; write FILE
 
 "#]]);
     cairn().arg("1500").assert().code(2);
+    cairn().arg("elf/dwarf4.so 1500").assert().success();
     cairn().args(["--addr2line", "--output-style=LLVM", "-e", "elf/dwarf4.so"]).assert().code(2);
 }
 

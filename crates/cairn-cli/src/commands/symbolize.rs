@@ -331,7 +331,8 @@ impl Session {
         let default = (style == Style::Addr2line).then(|| PathBuf::from("a.out"));
         let exe = arguments.exe.clone().or(default);
         let exe = exe.map(|path| files.open(&path).map_err(io::Error::other)).transpose()?;
-        if exe.is_none() && !arguments.addresses.is_empty() && style == Style::Cairn {
+        let names_file = |argument: &String| argument.contains(' ');
+        if exe.is_none() && arguments.addresses.iter().any(|argument| !names_file(argument)) {
             let complaint = "addresses need a file to lie in: -e FILE";
             crate::Cairn::command().error(ErrorKind::MissingRequiredArgument, complaint).exit();
         }
