@@ -87,6 +87,23 @@ impl Pe {
         })
     }
 
+    /// The name of the code at the address. A PDB has all names that the file has; where it knows of no function, the nearest
+    /// name before would be that of another one. So would it be where the table for unwinding has a function in between.
+    fn symbol(&self, address: u64) -> Option<(&str, u64)> {
+        if matches!(self.debug, Debug::Pdb(_)) {
+            return None;
+        }
+        let (name, start) = self.symbols.find(address)?;
+        let offset = u32::try_from(address.checked_sub(self.image_base)?).ok()?;
+        let after = self.functions.partition_point(|&(start, _)| start <= offset);
+        let last = after.checked_sub(1).and_then(|last| self.functions.get(last));
+        let is_other = last.is_some_and(|&(function, end)| {
+            let function = self.image_base + u64::from(function);
+            if offset < end { start < function } else { start <= function }
+        });
+        (!is_other).then_some((name, start))
+    }
+
     /// The start of the function that the table for unwinding has at this distance from the base.
     fn function_start(&self, address: u64) -> Option<u64> {
         let offset = u32::try_from(address.checked_sub(self.image_base)?).ok()?;
@@ -178,9 +195,7 @@ impl SymbolSource for Pe {
         };
         // The PDB counts from the base, everything else here as the file does.
         let mut start = self.function_start(stated);
-        if let Some((name, at)) = self.symbols.find(stated)
-            && start.is_none_or(|start| start <= at)
-        {
+        if let Some((name, at)) = self.symbol(stated) {
             if out.wants_qualified_name() {
                 out.qualify_outermost(name);
             }
