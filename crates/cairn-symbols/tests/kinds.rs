@@ -132,6 +132,7 @@ fn pe_with_dwarf() {
     });
 }
 
+#[cfg(feature = "pdb")]
 #[test]
 fn pe_with_pdb() {
     for file in ["pdb/program.exe", "pdb/program32.exe"] {
@@ -143,6 +144,7 @@ fn pe_with_pdb() {
     }
 }
 
+#[cfg(feature = "pdb")]
 #[test]
 fn pdb_alone_counts_from_the_base() {
     check("pdb/program.pdb", "pdb/program.exe.truth", 0x1_4000_0000, |one_byte, ours, theirs| {
@@ -185,6 +187,13 @@ fn check_one(file: &str, address: u64, expected: &str) {
     let mut symbolizer = Symbolizer::new(SymbolizerOptions::new());
     let module = symbolizer.add_file(fixture(file)).unwrap();
     assert_eq!(ask(&symbolizer, module, address), expected, "{file}");
+}
+
+#[cfg(not(feature = "pdb"))]
+#[test]
+fn without_the_feature_a_pdb_is_refused_with_the_reason() {
+    let error = Symbolizer::new(SymbolizerOptions::new()).add_file(fixture("pdb/program.pdb")).unwrap_err();
+    assert!(error.to_string().contains("enable the feature `pdb`"), "{error}");
 }
 
 #[test]
@@ -238,6 +247,7 @@ impl Drop for Directory {
     }
 }
 
+#[cfg(feature = "pdb")]
 #[test]
 fn a_pdb_of_another_build_is_not_used_unless_that_is_allowed() {
     let directory =
@@ -251,6 +261,7 @@ fn a_pdb_of_another_build_is_not_used_unless_that_is_allowed() {
     assert!(ask(&lenient, module, 0x1_4000_1015).contains("program.cpp"));
 }
 
+#[cfg(feature = "pdb")]
 #[test]
 fn a_pdb_is_found_as_symbol_servers_lay_it_out() {
     let pdb = std::fs::read(fixture("breakpad/program.sym")).unwrap();
@@ -266,6 +277,7 @@ fn a_pdb_is_found_as_symbol_servers_lay_it_out() {
 }
 
 /// What a recording of another system has is a path of that system, an id, and offsets.
+#[cfg(feature = "pdb")]
 #[test]
 fn modules_of_other_systems_are_named_by_their_symbols_alone() {
     let id_in = |symbols: &str, key: &str| {

@@ -9,6 +9,7 @@ mod latest;
 mod macho;
 mod object_dwarf;
 mod object_symbols;
+#[cfg_attr(not(feature = "pdb"), path = "no_pdb.rs")]
 mod pdb;
 mod pe;
 mod perf_map;
@@ -45,11 +46,14 @@ pub(crate) enum Kind {
     JitDump,
 }
 
+/// The first bytes of a PDB.
+const PDB_MAGIC: &[u8] = b"Microsoft C/C++ MSF 7.00\r\n\x1a\x44\x53\0\0\0";
+
 /// What kind of file begins with these bytes; `None` when it is none of those that are read here.
 pub(crate) fn kind(path: &Path, head: &[u8]) -> Option<Kind> {
     match head {
         [b'M', b'Z', ..] => Some(Kind::Pe),
-        _ if head.starts_with(pdb::MAGIC) => Some(Kind::Pdb),
+        _ if head.starts_with(PDB_MAGIC) => Some(Kind::Pdb),
         [0xfe, 0xed, 0xfa, 0xce | 0xcf, ..] | [0xce | 0xcf, 0xfa, 0xed, 0xfe, ..] => Some(Kind::MachO),
         // A Java class begins like a universal file; the count of programs, which is small, is its version, which is not.
         [0xca, 0xfe, 0xba, 0xbe | 0xbf, 0, 0, 0, 0..30, ..] => Some(Kind::MachO),

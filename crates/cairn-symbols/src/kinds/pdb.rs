@@ -12,6 +12,7 @@ use cairn_format::StatedAddress;
 use pdb_addr2line::pdb::{self, PDB, Source, SourceSlice, SourceView};
 use pdb_addr2line::{Context, ContextPdbData, FunctionFrames};
 
+use super::pe::{build_id, undecorated};
 use super::{Bytes, Problem};
 use crate::source::{FrameSink, Language, RawFrame, SymbolSource};
 use crate::{BuildId, MAX_INLINE_DEPTH, Unknown};
@@ -74,11 +75,6 @@ fn id_of<'s>(pdb: &mut PDB<'s, impl Source<'s> + 's>) -> Result<BuildId, pdb::Er
     Ok(build_id(&information.guid.to_bytes_le(), age))
 }
 
-/// A GUID as it is stored, and the age as four bytes.
-pub(crate) fn build_id(guid: &[u8; 16], age: u32) -> BuildId {
-    BuildId::new(&[&guid[..], &age.to_le_bytes()].concat())
-}
-
 const PANICKED: &str = "the PDB holds what its reader has no words for";
 
 /// The reader of PDBs panics at some broken files. It writes into no memory but its own, so nothing else is harmed.
@@ -129,16 +125,6 @@ impl Pdb {
         }
         out.set_function_start(StatedAddress::new(found.start_rva.into()));
         Ok(())
-    }
-}
-
-/// The name of a C function without its calling convention: `_name`, `_name@8`, `@name@8`. Names with parameters come from
-/// other records and have none.
-pub(crate) fn undecorated(name: &str) -> &str {
-    let Some(bare) = name.strip_prefix(['_', '@']).filter(|_| !name.contains('(')) else { return name };
-    match bare.rsplit_once('@') {
-        Some((bare, bytes)) if bytes.parse::<u32>().is_ok() => bare.strip_suffix('@').unwrap_or(bare),
-        _ => bare,
     }
 }
 
@@ -206,28 +192,10 @@ impl SourceView<'_> for View {
     }
 }
 
-/// The first bytes of a PDB.
-pub(crate) const MAGIC: &[u8] = b"Microsoft C/C++ MSF 7.00\r\n\x1a\x44\x53\0\0\0";
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::mapped_file::FileBytes;
-
-    #[test]
-    fn calling_conventions_are_no_part_of_names() {
-        for (name, expected) in [
-            ("_main", "main"),
-            ("_stdcall_one@8", "stdcall_one"),
-            ("@fastcall_one@8", "fastcall_one"),
-            ("_has@sign", "has@sign"),
-            ("_vector@@16", "vector"),
-            ("?f@@YAXXZ", "?f@@YAXXZ"),
-            ("_start(int)", "_start(int)"),
-        ] {
-            assert_eq!(undecorated(name), expected);
-        }
-    }
 
     #[test]
     fn a_stream_that_claims_more_than_the_file_has_is_refused() {

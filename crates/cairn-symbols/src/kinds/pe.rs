@@ -12,7 +12,7 @@ use object::{Object, ObjectSection, pe};
 
 use super::object_dwarf::ObjectDwarf;
 use super::object_symbols::ObjectSymbols;
-use super::pdb::{self, Pdb};
+use super::pdb::Pdb;
 use super::{Bytes, Problem};
 use crate::locate::Locator;
 use crate::mapped_file::FileBytes;
@@ -68,7 +68,7 @@ impl Pe {
         let file = PeFile::<Headers>::parse(content)?;
         // A directory that is broken is taken for none: the rest of the file may be fine.
         let stated = file.pdb_info().ok().flatten();
-        let build_id = stated.as_ref().map(|stated| pdb::build_id(&stated.guid(), stated.age()));
+        let build_id = stated.as_ref().map(|stated| build_id(&stated.guid(), stated.age()));
         let debug = match (&stated, &build_id, ObjectDwarf::new(path, bytes, content)?) {
             (_, _, Some(dwarf)) => Debug::Dwarf(dwarf),
             (Some(stated), Some(id), None) => find_pdb(path, stated.path(), id, locator),
@@ -82,7 +82,7 @@ impl Pe {
             image_base: file.relative_address_base(),
             word_size,
             debug,
-            symbols: ObjectSymbols::new(&file, if is_x86 { pdb::undecorated } else { |name| name }),
+            symbols: ObjectSymbols::new(&file, if is_x86 { undecorated } else { |name| name }),
             functions,
         })
     }
@@ -181,6 +181,21 @@ pub(crate) fn guid_text(guid: &[u8]) -> String {
     ORDER.iter().filter_map(|&at| guid.get(at)).map(|byte| format!("{byte:02X}")).collect()
 }
 
+/// A GUID as it is stored, and the age as four bytes.
+pub(crate) fn build_id(guid: &[u8; 16], age: u32) -> BuildId {
+    BuildId::new(&[&guid[..], &age.to_le_bytes()].concat())
+}
+
+/// The name of a C function without its calling convention: `_name`, `_name@8`, `@name@8`. Names with parameters come from
+/// other records and have none.
+pub(crate) fn undecorated(name: &str) -> &str {
+    let Some(bare) = name.strip_prefix(['_', '@']).filter(|_| !name.contains('(')) else { return name };
+    match bare.rsplit_once('@') {
+        Some((bare, bytes)) if bytes.parse::<u32>().is_ok() => bare.strip_suffix('@').unwrap_or(bare),
+        _ => bare,
+    }
+}
+
 impl SymbolSource for Pe {
     fn frames_at(&self, address: StatedAddress, out: &mut FrameSink) -> Result<(), Unknown> {
         let stated = address.value();
@@ -239,6 +254,21 @@ impl SymbolSource for Pe {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn calling_conventions_are_no_part_of_names() {
+        for (name, expected) in [
+            ("_main", "main"),
+            ("_stdcall_one@8", "stdcall_one"),
+            ("@fastcall_one@8", "fastcall_one"),
+            ("_has@sign", "has@sign"),
+            ("_vector@@16", "vector"),
+            ("?f@@YAXXZ", "?f@@YAXXZ"),
+            ("_start(int)", "_start(int)"),
+        ] {
+            assert_eq!(undecorated(name), expected);
+        }
+    }
 
     #[test]
     fn a_pdb_is_looked_for_by_the_last_part_of_its_name() {
