@@ -74,6 +74,34 @@ pub(crate) trait SymbolSource: Send + Sync {
     fn files(&self) -> Vec<PathBuf>;
 }
 
+/// True when a function's name may be only the last part of what the linker knows: GCC leaves the linker's name out for
+/// functions that it made out of others, and for those that no other file sees.
+pub(crate) fn may_be_qualified(raw: &str, language: Language) -> bool {
+    !matches!(language, Language::Plain | Language::Rust) && scheme(raw).is_none()
+}
+
+/// The linker's name of a function that covers an address and whose name is only `raw` in the debug information.
+pub(crate) fn qualified<'a>(raw: &str, symbol: &'a str) -> Option<&'a str> {
+    let symbol = without_cold(symbol);
+    let readable = demangle(symbol, Language::Unknown)?;
+    is_last_part(raw, &readable).then_some(symbol)
+}
+
+/// The part of a function that seldom runs lies elsewhere and has a symbol of its own. It is the same function.
+fn without_cold(symbol: &str) -> &str {
+    symbol.strip_suffix(".cold").unwrap_or(symbol)
+}
+
+/// Template arguments are written in different ways, so the name in front of them must do.
+fn is_last_part(raw: &str, readable: &str) -> bool {
+    let bare = if raw.starts_with("operator") { raw } else { raw.split('<').next().unwrap_or(raw) };
+    let ends_there = |at: usize| {
+        let (before, after) = (&readable[..at], &readable[at + bare.len()..]);
+        before.ends_with("::") && (after.is_empty() || after.starts_with(['(', '<', '[', ' ']))
+    };
+    !bare.is_empty() && readable.match_indices(bare).any(|(at, _)| ends_there(at))
+}
+
 /// Takes in the frames of one address after the other, and keeps every distinct text once.
 #[derive(Default)]
 pub(crate) struct FrameSink {
@@ -141,28 +169,21 @@ impl FrameSink {
         self.function_start
     }
 
-    /// True when the name of the outermost frame may be only the last part of what the linker knows: GCC leaves the linker's
-    /// name out for functions that it made out of others, and for those that no other file sees.
+    /// True when [`qualify_outermost`](Self::qualify_outermost) may change something.
     pub(crate) fn wants_qualified_name(&self) -> bool {
-        let may_be_qualified = !matches!(self.language, Language::Plain | Language::Rust);
         let raw = self.frames.last().and_then(|outermost| outermost.raw_name.as_deref());
-        may_be_qualified && raw.is_some_and(|raw| scheme(raw).is_none())
+        raw.is_some_and(|raw| may_be_qualified(raw, self.language))
     }
 
     /// Gives the outermost frame the name of the symbol that covers the address, when its own is the last part of that.
     pub(crate) fn qualify_outermost(&mut self, symbol: &str) {
         let Some(raw) = self.frames.last().and_then(|outermost| outermost.raw_name.clone()) else { return };
+        let symbol = without_cold(symbol);
         if scheme(symbol).is_none() {
             return;
         }
         let name = self.name(symbol, Language::Unknown);
-        // Template arguments are written in different ways, so the name in front of them must do.
-        let bare = if raw.starts_with("operator") { &*raw } else { raw.split('<').next().unwrap_or(&raw) };
-        let is_last_part = name.readable.match_indices(bare).any(|(at, _)| {
-            let (before, after) = (&name.readable[..at], &name.readable[at + bare.len()..]);
-            before.ends_with("::") && (after.is_empty() || after.starts_with(['(', '<', '[', ' ']))
-        });
-        if let (true, false, Some(outermost)) = (is_last_part, bare.is_empty(), self.frames.last_mut()) {
+        if let (true, Some(outermost)) = (is_last_part(&raw, &name.readable), self.frames.last_mut()) {
             outermost.function = Some(name.readable);
             outermost.raw_name = Some(name.raw);
         }

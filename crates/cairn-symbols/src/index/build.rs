@@ -9,7 +9,7 @@ use super::format::{
 };
 use crate::dwarf::{ScopeId, Told, ToldPlace};
 use crate::elf_source::ElfSource;
-use crate::source::Language;
+use crate::source::{Language, may_be_qualified, qualified};
 
 /// An index that is not written yet: its header, and its parts in their order.
 pub(crate) struct Built {
@@ -179,6 +179,21 @@ impl<'a> Builder<'a> {
         id
     }
 
+    /// The name that a frame of this function gets.
+    fn qualified<'n>(&self, address: u64, (raw, language): (&'n str, Language)) -> (&'n str, Language)
+    where
+        'a: 'n,
+    {
+        if !may_be_qualified(raw, language) {
+            return (raw, language);
+        }
+        let symbol = self.source.symbols().find(address);
+        match symbol.and_then(|symbol| qualified(raw, symbol.name)) {
+            Some(symbol) => (symbol, Language::Unknown),
+            None => (raw, language),
+        }
+    }
+
     /// The scope of code that the debug information has no function for: a symbol, or the start of a function, or nothing.
     fn unnamed_root(&mut self, address: u64) -> ScopeId {
         let source = self.source;
@@ -266,7 +281,10 @@ impl<'a> Builder<'a> {
 impl Told for Builder<'_> {
     fn root(&mut self, address: u64, name: Option<(&str, Language)>) -> ScopeId {
         match name {
-            Some(name) => self.scope(None, Some(name), ToldPlace::default(), None),
+            Some(name) => {
+                let name = self.qualified(address, name);
+                self.scope(None, Some(name), ToldPlace::default(), None)
+            }
             None => self.unnamed_root(address),
         }
     }
