@@ -71,6 +71,12 @@ impl<R: Read> LineReader<R> {
         }
     }
 
+    /// True when the next line is here already: [`next_line`](Self::next_line) would not wait for the input.
+    #[must_use]
+    pub fn has_line(&self) -> bool {
+        memchr::memchr(b'\n', &self.buffer[self.start + self.searched..self.end]).is_some()
+    }
+
     fn hand_out(&mut self, length: usize, consumed: usize, ends: bool) -> Line<'_> {
         self.number += u64::from(self.at_line_start);
         self.at_line_start = ends;

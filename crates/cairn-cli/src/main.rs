@@ -28,12 +28,14 @@ Examples:
   cairn decode device.log                 every call stack in a log, as addresses
   cairn decode -e app.elf device.log      the same, as function names
   cairn decode --totals -e app.elf < log  who holds how much memory
+  cairn symbolize -e app 0x1234           the function, file and line of an address
   cairn completions bash                  completions for your shell
 
-Exit codes: 0 all went well; 1 something could not be read, the rest was done; 2 the arguments make no sense.";
+Exit codes: 0 all went well; 1 something could not be read, the rest was done; 2 the arguments make no sense;
+3 some of what was asked for is not known.";
 
 fn main() -> ExitCode {
-    let cairn = Cairn::parse();
+    let cairn = Cairn::parse_from(commands::symbolize::by_name(std::env::args_os()));
     output::choose_color(cairn.color);
     match cairn.command.run() {
         Ok(outcome) => outcome.into(),

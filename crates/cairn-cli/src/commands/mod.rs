@@ -2,6 +2,7 @@
 
 mod completions;
 mod decode;
+pub(crate) mod symbolize;
 
 use std::io;
 
@@ -11,6 +12,7 @@ use crate::output::Outcome;
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
     Decode(decode::Decode),
+    Symbolize(symbolize::Symbolize),
     Completions(completions::Completions),
 }
 
@@ -18,6 +20,7 @@ impl Command {
     pub(crate) fn run(self) -> io::Result<Outcome> {
         match self {
             Self::Decode(decode) => decode.run(),
+            Self::Symbolize(symbolize) => symbolize.run(),
             Self::Completions(completions) => completions.run(),
         }
     }

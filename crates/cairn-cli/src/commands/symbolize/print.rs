@@ -1,0 +1,510 @@
+//! Answers: how they are written in each style, and that each is found and written once.
+
+use std::collections::HashMap;
+use std::io::{self, BufWriter, Write};
+use std::ops::Range;
+
+use cairn_analysis::format::{StatedAddress, WordSize};
+use cairn_analysis::symbols::{Lookup, ModuleId, Resolution, SourceFrame};
+use serde::Serialize;
+
+use super::input::{Files, Question};
+use super::{Shape, Style};
+use crate::output::{Palette, printable};
+
+/// Texts of answers that are kept for the next time they are asked for.
+const MAX_KEPT_BYTES: usize = 64 << 20;
+
+/// Writes answers.
+pub(super) struct Printer {
+    output: BufWriter<io::Stdout>,
+    style: Style,
+    shape: Shape,
+    palette: Palette,
+    /// The texts of answers, one behind the other.
+    texts: Vec<u8>,
+    /// Where in `texts` an answer is, and whether it is one.
+    known: HashMap<(ModuleId, u64, Lookup), (Range<usize>, bool)>,
+    /// Inside of a JSON list, and whether anything is in it.
+    list: Option<bool>,
+    some_unknown: bool,
+    failed: bool,
+}
+
+impl Printer {
+    pub(super) fn new(style: Style, shape: Shape) -> Self {
+        Self {
+            output: BufWriter::with_capacity(1 << 16, io::stdout()),
+            style,
+            shape,
+            palette: Palette::of_stdout(),
+            texts: Vec::new(),
+            known: HashMap::new(),
+            list: None,
+            some_unknown: false,
+            failed: false,
+        }
+    }
+
+    /// Some address had no name.
+    pub(super) fn some_unknown(&self) -> bool {
+        self.some_unknown
+    }
+
+    /// Some question could not be answered at all.
+    pub(super) fn failed(&self) -> bool {
+        self.failed
+    }
+
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        self.output.flush()
+    }
+
+    /// Addresses from the command line are one list in llvm-symbolizer's JSON.
+    pub(super) fn begin_list(&mut self) -> io::Result<()> {
+        if self.style == Style::Json {
+            self.list = Some(false);
+            self.output.write_all(b"[")?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn end_list(&mut self) -> io::Result<()> {
+        match self.list.take() {
+            Some(_) => self.output.write_all(b"]\n"),
+            None => Ok(()),
+        }
+    }
+
+    /// Writes the answers in the order of the questions. Each distinct address is looked up and formatted once.
+    pub(super) fn answer(&mut self, questions: &[Question], files: &Files) -> io::Result<()> {
+        if self.texts.len() > MAX_KEPT_BYTES {
+            self.texts.clear();
+            self.known.clear();
+        }
+        let mut unseen: Vec<(ModuleId, u64, Lookup)> = Vec::new();
+        for question in questions {
+            if let &Question::Address { module, address, lookup } = question
+                && !self.known.contains_key(&(module, address, lookup))
+            {
+                unseen.push((module, address, lookup));
+            }
+        }
+        unseen.sort_unstable();
+        unseen.dedup();
+        self.look_up(&unseen, files)?;
+        for question in questions {
+            self.write(question, files)?;
+        }
+        Ok(())
+    }
+
+    fn look_up(&mut self, unseen: &[(ModuleId, u64, Lookup)], files: &Files) -> io::Result<()> {
+        let lookups: Vec<_> = unseen.iter().map(|&(module, _, lookup)| (module, lookup)).collect();
+        // One address is answered without starting threads.
+        let many = (lookups.len() > 1).then(|| files.symbolizer.resolve_many(&lookups));
+        for (index, &key) in unseen.iter().enumerate() {
+            let (module, address, lookup) = key;
+            let one;
+            let resolution = match many.as_ref().and_then(|many| many.get(index)) {
+                Some(resolution) => resolution,
+                None => {
+                    one = files.symbolizer.resolve(module, lookup);
+                    &one
+                }
+            };
+            let start = self.texts.len();
+            let mut texts = std::mem::take(&mut self.texts);
+            let written = self.format(&mut texts, files, module, address, resolution);
+            self.texts = texts;
+            written?;
+            self.known.insert(key, (start..self.texts.len(), is_known(resolution)));
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, question: &Question, files: &Files) -> io::Result<()> {
+        match &mut self.list {
+            Some(true) => self.output.write_all(b",")?,
+            Some(is_filled) => *is_filled = true,
+            None => {}
+        }
+        match question {
+            &Question::Address { module, address, lookup } => {
+                let (range, is_known) = &self.known[&(module, address, lookup)];
+                self.some_unknown |= !is_known;
+                self.output.write_all(&self.texts[range.clone()])
+            }
+            _ => self.write_unanswered(question, files),
+        }
+    }
+
+    fn write_unanswered(&mut self, question: &Question, files: &Files) -> io::Result<()> {
+        let mut text = Vec::new();
+        match question {
+            Question::Address { .. } => {}
+            &Question::Outside { module, address } => {
+                self.some_unknown = true;
+                self.unknown(
+                    &mut text,
+                    Some((address, files.symbolizer.word_size(module))),
+                    "outside of the section",
+                )?;
+            }
+            Question::NoFile { path, address, error } => {
+                self.failed = true;
+                match self.style {
+                    Style::Json => {
+                        let error = JsonError { message: error };
+                        let answer = JsonNoFile { address: Hex(*address), error, module_name: path };
+                        serde_json::to_writer(&mut text, &answer)?;
+                        self.end_of_json(&mut text);
+                    }
+                    _ => self.unknown(&mut text, Some((*address, WordSize::Bits64)), error)?,
+                }
+            }
+            Question::Unknown { text: asked } => {
+                self.failed = true;
+                match self.style {
+                    Style::Json => {
+                        let answer = JsonNoAddress { module_name: asked, symbol: [JsonSymbol::default()] };
+                        serde_json::to_writer(&mut text, &answer)?;
+                        self.end_of_json(&mut text);
+                    }
+                    // Told on standard error already.
+                    Style::Cairn | Style::OwnJson => {}
+                    _ => self.unknown(&mut text, None, "not an address")?,
+                }
+            }
+        }
+        self.output.write_all(&text)
+    }
+
+    fn end_of_json(&self, text: &mut Vec<u8>) {
+        if self.list.is_none() {
+            text.push(b'\n');
+        }
+    }
+
+    /// Formats an answer into `text`.
+    fn format(
+        &self,
+        text: &mut Vec<u8>,
+        files: &Files,
+        module: ModuleId,
+        address: u64,
+        resolution: &Resolution,
+    ) -> io::Result<()> {
+        let word_size = files.symbolizer.word_size(module);
+        match self.style {
+            Style::Cairn => self.own(text, address, resolution),
+            Style::OwnJson => {
+                let path = files.path(module).to_string_lossy();
+                serde_json::to_writer(&mut *text, &OwnJson::new(&path, address, resolution))?;
+                text.push(b'\n');
+                Ok(())
+            }
+            Style::Addr2line => self.addr2line(text, address, word_size, resolution),
+            Style::Llvm | Style::Gnu => self.llvm(text, address, resolution),
+            Style::Json => {
+                let module_name = files.path(module).to_string_lossy();
+                let symbol = self.json_symbols(resolution);
+                serde_json::to_writer(
+                    &mut *text,
+                    &JsonAnswer { address: Hex(address), module_name: &module_name, symbol },
+                )?;
+                self.end_of_json(text);
+                Ok(())
+            }
+        }
+    }
+
+    /// What is printed when nothing is known, in each style but those of JSON.
+    fn unknown(&self, text: &mut Vec<u8>, address: Option<(u64, WordSize)>, reason: &str) -> io::Result<()> {
+        let functions = self.shape.functions;
+        match self.style {
+            Style::Cairn => {
+                let Palette { dim, .. } = self.palette;
+                let address = address.map_or(0, |(address, _)| address);
+                writeln!(text, "{dim}{address:#x}{dim:#} ?? {dim}({}){dim:#}", printable(reason))
+            }
+            Style::Addr2line => {
+                let (address, word_size) = address.unwrap_or((0, WordSize::Bits64));
+                self.addr2line_address(text, address, word_size)?;
+                match (functions, self.shape.pretty) {
+                    (true, true) => text.write_all(b"?? ??:0\n"),
+                    (true, false) => text.write_all(b"??\n??:0\n"),
+                    (false, _) => text.write_all(b"??:0\n"),
+                }
+            }
+            _ => {
+                if let Some((address, _)) = address {
+                    self.llvm_address(text, address)?;
+                }
+                self.llvm_frame(text, None, None)?;
+                if self.style == Style::Llvm { text.write_all(b"\n") } else { Ok(()) }
+            }
+        }
+    }
+
+    /// Our own way: `address name at file:line:column`, and what it is inlined into below.
+    fn own(&self, text: &mut Vec<u8>, address: u64, resolution: &Resolution) -> io::Result<()> {
+        let Palette { function, dim } = self.palette;
+        if resolution.frames().is_empty() {
+            let reason = resolution.reason().map_or_else(String::new, ToString::to_string);
+            return self.unknown(text, Some((address, WordSize::Bits64)), &reason);
+        }
+        let address = format!("{address:#x}");
+        for (index, frame) in self.frames(resolution).enumerate() {
+            match index {
+                0 => write!(text, "{dim}{address}{dim:#} ")?,
+                _ => write!(text, "{:width$} {dim}inlined into{dim:#} ", "", width = address.len())?,
+            }
+            let name = if self.shape.demangle { &frame.function } else { &frame.raw_name };
+            write!(text, "{function}{}{function:#}", printable(name.as_deref().unwrap_or("??")))?;
+            if let Some(file) = self.file(&frame) {
+                write!(text, " at {}", printable(file))?;
+                if let Some(line) = frame.line {
+                    write!(text, ":{line}")?;
+                }
+                if let (Some(_), Some(column @ 1..)) = (frame.line, frame.column) {
+                    write!(text, ":{column}")?;
+                }
+            }
+            text.push(b'\n');
+        }
+        Ok(())
+    }
+
+    /// As `translate_addresses` of binutils 2.40 has it.
+    fn addr2line(
+        &self,
+        text: &mut Vec<u8>,
+        address: u64,
+        word_size: WordSize,
+        resolution: &Resolution,
+    ) -> io::Result<()> {
+        if !is_known(resolution) {
+            return self.unknown(text, Some((address, word_size)), "");
+        }
+        self.addr2line_address(text, address, word_size)?;
+        // Without -i it shows the innermost frame.
+        let frames = resolution.frames();
+        let shown = if self.shape.inlines { frames.len() } else { 1 };
+        for (index, frame) in frames[..shown].iter().enumerate() {
+            if index > 0 && self.shape.pretty {
+                text.write_all(b" (inlined by) ")?;
+            }
+            if self.shape.functions {
+                text.write_all(self.linker_name(frame).unwrap_or("??").as_bytes())?;
+                text.write_all(if self.shape.pretty { b" at " } else { b"\n" })?;
+            }
+            text.write_all(self.file(frame).unwrap_or("??").as_bytes())?;
+            match frame.line {
+                Some(line) => writeln!(text, ":{line}")?,
+                None => text.write_all(b":?\n")?,
+            }
+        }
+        Ok(())
+    }
+
+    fn addr2line_address(&self, text: &mut Vec<u8>, address: u64, word_size: WordSize) -> io::Result<()> {
+        if !self.shape.addresses {
+            return Ok(());
+        }
+        let end = if self.shape.pretty { ": " } else { "\n" };
+        match word_size {
+            WordSize::Bits64 => write!(text, "{address:#018x}{end}"),
+            _ => write!(text, "{:#010x}{end}", address & 0xffff_ffff),
+        }
+    }
+
+    /// As llvm-symbolizer has it: LLVM with columns and a blank line at the end, GNU without.
+    fn llvm(&self, text: &mut Vec<u8>, address: u64, resolution: &Resolution) -> io::Result<()> {
+        if !is_known(resolution) {
+            return self.unknown(text, Some((address, WordSize::Bits64)), "");
+        }
+        self.llvm_address(text, address)?;
+        for (index, frame) in self.frames(resolution).enumerate() {
+            if index > 0 && self.shape.pretty && self.shape.functions {
+                text.write_all(b" (inlined by) ")?;
+            }
+            self.llvm_frame(text, self.linker_name(&frame), Some(&frame))?;
+        }
+        if self.style == Style::Llvm { text.write_all(b"\n") } else { Ok(()) }
+    }
+
+    fn llvm_address(&self, text: &mut Vec<u8>, address: u64) -> io::Result<()> {
+        match (self.shape.addresses, self.shape.pretty) {
+            (true, true) => write!(text, "{address:#x}: "),
+            (true, false) => writeln!(text, "{address:#x}"),
+            (false, _) => Ok(()),
+        }
+    }
+
+    fn llvm_frame(
+        &self,
+        text: &mut Vec<u8>,
+        name: Option<&str>,
+        frame: Option<&SourceFrame>,
+    ) -> io::Result<()> {
+        if self.shape.functions {
+            text.write_all(name.unwrap_or("??").as_bytes())?;
+            text.write_all(if self.shape.pretty { b" at " } else { b"\n" })?;
+        }
+        let file = frame.and_then(|frame| self.file(frame)).unwrap_or("??");
+        let line = frame.and_then(|frame| frame.line).unwrap_or(0);
+        text.write_all(file.as_bytes())?;
+        match self.style {
+            Style::Llvm => writeln!(text, ":{line}:{}", frame.and_then(|frame| frame.column).unwrap_or(0)),
+            _ => writeln!(text, ":{line}"),
+        }
+    }
+
+    fn json_symbols(&self, resolution: &Resolution) -> Vec<JsonSymbol> {
+        if !is_known(resolution) {
+            return vec![JsonSymbol::default()];
+        }
+        let start = resolution.function_start().map(StatedAddress::value);
+        self.frames(resolution)
+            .map(|frame| JsonSymbol {
+                column: frame.column.unwrap_or(0),
+                file_name: self.file(&frame).unwrap_or_default().to_owned(),
+                function_name: self.linker_name(&frame).unwrap_or_default().to_owned(),
+                line: frame.line.unwrap_or(0),
+                start_address: start.map_or_else(String::new, |start| format!("{start:#x}")),
+                ..JsonSymbol::default()
+            })
+            .collect()
+    }
+
+    /// The frames that are shown. Without inlined calls: the place of the innermost, the name of the outermost.
+    fn frames<'a>(
+        &self,
+        resolution: &'a Resolution,
+    ) -> impl Iterator<Item = std::borrow::Cow<'a, SourceFrame>> {
+        let frames = resolution.frames();
+        let merged = match (self.shape.inlines, frames) {
+            (false, [innermost, .., outermost]) => {
+                let mut merged = innermost.clone();
+                (merged.function, merged.raw_name) = (outermost.function.clone(), outermost.raw_name.clone());
+                merged.inlined = false;
+                Some(merged)
+            }
+            _ => None,
+        };
+        let whole = if merged.is_some() { &[][..] } else { frames };
+        merged.into_iter().map(std::borrow::Cow::Owned).chain(whole.iter().map(std::borrow::Cow::Borrowed))
+    }
+
+    /// The name of a function that has one: other tools know nothing of `module+0x…`.
+    fn linker_name<'a>(&self, frame: &'a SourceFrame) -> Option<&'a str> {
+        let raw = frame.raw_name.as_deref()?;
+        if self.shape.demangle { frame.function.as_deref() } else { Some(raw) }
+    }
+
+    fn file<'a>(&self, frame: &'a SourceFrame) -> Option<&'a str> {
+        let file = frame.file.as_deref()?;
+        Some(if self.shape.basenames { file.rsplit('/').next().unwrap_or(file) } else { file })
+    }
+}
+
+/// True when there is a name, or a place, and not just the start of a function.
+fn is_known(resolution: &Resolution) -> bool {
+    resolution.frames().iter().any(|frame| frame.raw_name.is_some() || frame.file.is_some())
+}
+
+/// An address as llvm-symbolizer's JSON has it.
+struct Hex(u64);
+
+impl Serialize for Hex {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&format_args!("{:#x}", self.0))
+    }
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct JsonAnswer<'a> {
+    address: Hex,
+    module_name: &'a str,
+    symbol: Vec<JsonSymbol>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct JsonNoFile<'a> {
+    address: Hex,
+    error: JsonError<'a>,
+    module_name: &'a str,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct JsonError<'a> {
+    message: &'a str,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct JsonNoAddress<'a> {
+    module_name: &'a str,
+    symbol: [JsonSymbol; 1],
+}
+
+/// The keys in the order of llvm-symbolizer, which sorts them.
+#[derive(Serialize, Default)]
+#[serde(rename_all = "PascalCase")]
+struct JsonSymbol {
+    column: u32,
+    discriminator: u32,
+    file_name: String,
+    function_name: String,
+    line: u32,
+    start_address: String,
+    start_file_name: String,
+    start_line: u32,
+}
+
+#[derive(Serialize)]
+struct OwnJson<'a> {
+    schema: u32,
+    file: &'a str,
+    address: Hex,
+    frames: Vec<OwnFrame<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    function_start: Option<Hex>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+}
+
+#[derive(Serialize)]
+struct OwnFrame<'a> {
+    function: Option<&'a str>,
+    raw_name: Option<&'a str>,
+    file: Option<&'a str>,
+    line: Option<u32>,
+    column: Option<u32>,
+    inlined: bool,
+}
+
+impl<'a> OwnJson<'a> {
+    fn new(file: &'a str, address: u64, resolution: &'a Resolution) -> Self {
+        let frame = |frame: &'a SourceFrame| OwnFrame {
+            function: frame.function.as_deref(),
+            raw_name: frame.raw_name.as_deref(),
+            file: frame.file.as_deref(),
+            line: frame.line,
+            column: frame.column,
+            inlined: frame.inlined,
+        };
+        Self {
+            schema: 1,
+            file,
+            address: Hex(address),
+            frames: resolution.frames().iter().map(frame).collect(),
+            function_start: resolution.function_start().map(|start| Hex(start.value())),
+            reason: resolution.reason().map(ToString::to_string),
+        }
+    }
+}

@@ -1,0 +1,4 @@
+//! A jitdump: every address has frames or a reason, soon.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| cairn_fuzz::ask_symbols("jit-1.dump", bytes));

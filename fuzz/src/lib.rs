@@ -1,0 +1,31 @@
+//! What the targets for symbol files have in common.
+
+use std::time::{Duration, Instant};
+
+use cairn_format::{ModuleOffset, StatedAddress};
+use cairn_symbols::{Lookup, ModuleInfo, Symbolizer, SymbolizerOptions};
+
+/// Opens the bytes as a file of this name and asks for addresses: some near the base, and whatever the file's own words
+/// may mean. An answer has frames or a reason, names within their limits, and comes soon.
+pub fn ask_symbols(name: &str, bytes: &[u8]) {
+    // The places that are searched must not exist: only these bytes are of interest.
+    let options = SymbolizerOptions::new().threads(1).sysroot("/nonexistent");
+    let mut symbolizer = Symbolizer::new(options);
+    let path = format!("/nonexistent/{name}");
+    let Ok(module) = symbolizer.add_image(ModuleInfo::new(path), bytes.to_vec()) else { return };
+    let near = (0..16).map(|step| Lookup::program_counter(ModuleOffset::new(0x1000 + step * 0x13)));
+    let nearer = (0..8).map(|step| Lookup::return_address(ModuleOffset::new(0x400 + step * 0x21)));
+    let words = bytes.windows(8).step_by(4).take(64).map(|word| {
+        Lookup::stated(StatedAddress::new(u64::from_le_bytes(word.try_into().unwrap())))
+    });
+    let start = Instant::now();
+    for lookup in near.chain(nearer).chain(words) {
+        let answer = symbolizer.resolve(module, lookup);
+        assert!(answer.frames().is_empty() == answer.reason().is_some());
+        assert!(answer.frames().len() <= 1001);
+        for frame in answer.frames() {
+            assert!(frame.line != Some(0) || frame.column.is_none_or(|column| column == 0));
+        }
+    }
+    assert!(start.elapsed() < Duration::from_secs(8), "{:?}", start.elapsed());
+}
