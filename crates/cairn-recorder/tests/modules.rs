@@ -39,9 +39,11 @@ fn library(name: &str) -> PathBuf {
     path
 }
 
+type PassOn = extern "C" fn(extern "C" fn() -> i64) -> i64;
+
 struct Loaded {
     handle: *mut c_void,
-    pass_on: extern "C" fn(extern "C" fn() -> i64) -> i64,
+    pass_on: PassOn,
 }
 
 impl Loaded {
@@ -51,7 +53,7 @@ impl Loaded {
         assert!(!handle.is_null(), "{path:?}");
         // SAFETY: the library has a function of this name and type.
         let pass_on =
-            unsafe { std::mem::transmute::<*mut c_void, _>(libc::dlsym(handle, c"pass_on".as_ptr())) };
+            unsafe { std::mem::transmute::<*mut c_void, PassOn>(libc::dlsym(handle, c"pass_on".as_ptr())) };
         Self { handle, pass_on }
     }
 
@@ -61,7 +63,7 @@ impl Loaded {
     }
 
     fn address(&self) -> u64 {
-        self.pass_on as u64
+        self.pass_on as usize as u64
     }
 
     fn close(self) {
@@ -81,7 +83,7 @@ extern "C" fn through_nothing() -> i64 {
 }
 
 /// Code that no module covers, at that page: calls its argument.
-fn generate_code_at(address: u64) -> extern "C" fn(extern "C" fn() -> i64) -> i64 {
+fn generate_code_at(address: u64) -> PassOn {
     const PUSH_MOVE_CALL_POP_RETURN: [u8; 8] = [0x55, 0x48, 0x89, 0xe5, 0xff, 0xd7, 0x5d, 0xc3];
     let page = (address & !0xfff) as *mut c_void;
     // SAFETY: nothing lies there, and the code follows the calling convention.
@@ -91,7 +93,7 @@ fn generate_code_at(address: u64) -> extern "C" fn(extern "C" fn() -> i64) -> i6
         let at = libc::mmap(page, 4096, protection, flags, -1, 0);
         assert_eq!(at, page);
         at.cast::<[u8; 8]>().write(PUSH_MOVE_CALL_POP_RETURN);
-        std::mem::transmute::<*mut c_void, _>(at)
+        std::mem::transmute::<*mut c_void, PassOn>(at)
     }
 }
 
