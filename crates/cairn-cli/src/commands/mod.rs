@@ -2,6 +2,7 @@
 
 mod completions;
 mod decode;
+mod pack;
 
 use std::io;
 
@@ -11,6 +12,7 @@ use crate::output::Outcome;
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
     Decode(decode::Decode),
+    Pack(pack::Pack),
     Completions(completions::Completions),
 }
 
@@ -18,6 +20,7 @@ impl Command {
     pub(crate) fn run(self) -> io::Result<Outcome> {
         match self {
             Self::Decode(decode) => decode.run(),
+            Self::Pack(pack) => pack.run(),
             Self::Completions(completions) => completions.run(),
         }
     }
