@@ -2,6 +2,7 @@
 
 mod completions;
 mod decode;
+mod pack;
 pub(crate) mod symbolize;
 
 use std::io;
@@ -13,6 +14,7 @@ use crate::output::Outcome;
 pub(crate) enum Command {
     Decode(decode::Decode),
     Symbolize(symbolize::Symbolize),
+    Pack(pack::Pack),
     Completions(completions::Completions),
 }
 
@@ -21,6 +23,7 @@ impl Command {
         match self {
             Self::Decode(decode) => decode.run(),
             Self::Symbolize(symbolize) => symbolize.run(),
+            Self::Pack(pack) => pack.run(),
             Self::Completions(completions) => completions.run(),
         }
     }
