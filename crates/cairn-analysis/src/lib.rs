@@ -9,7 +9,9 @@
 //! | [`convert`] | from a stack to the bytes of another format |
 //! | [`totals`] | from many allocations to "who holds how much" |
 //! | [`lines`] | lines of a log in bounded memory |
+//! | [`names`] | from recorded places to functions and lines |
 //! | [`process`] | from a running process to the stacks of its threads |
+//! | [`snapshot`] | the same as one value, with names |
 //! | [`text_bytes`] | bytes written as hexadecimal digits or base64 |
 
 #![deny(unsafe_code)]
@@ -20,7 +22,10 @@ pub use cairn_symbols as symbols;
 pub mod convert;
 pub mod decode;
 pub mod lines;
+pub mod names;
 #[cfg(target_os = "linux")]
 pub mod process;
+#[cfg(target_os = "linux")]
+pub mod snapshot;
 pub mod text_bytes;
 pub mod totals;
