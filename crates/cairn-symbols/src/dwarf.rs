@@ -15,5 +15,5 @@ mod split;
 mod units;
 
 pub(crate) use engine::{DebugFiles, Engine};
-pub(crate) use split::{FindSplit, SplitName, no_split_files};
+pub(crate) use split::FindSplit;
 pub(crate) use units::Problem;

@@ -1,13 +1,14 @@
 //! The symbols of an ELF file: debug information first, then symbol tables, then where functions begin.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use cairn_format::{StatedAddress, WordSize};
 use object::{Object, ObjectSegment, SegmentFlags};
 
 use crate::debug_object::DebugObject;
 use crate::dwarf::{DebugFiles, Engine, Problem};
+use crate::mini_debug;
 use crate::source::{FrameSink, Language, SymbolSource};
 use crate::symbol_table::SymbolTable;
 use crate::unwind_starts::UnwindStarts;
@@ -18,10 +19,10 @@ pub(crate) struct ElfSource {
     /// The file that was mapped, when it is here and is not the one with the debug information.
     program: Option<DebugObject>,
     debug: Arc<DebugFiles>,
-    /// Symbols that a stripped program carries compressed.
-    mini_debug: Option<DebugObject>,
     layout: Layout,
-    engine: OnceLock<Result<Engine, Problem>>,
+    engine: RwLock<Option<Arc<Engine>>>,
+    /// Why there is no engine.
+    broken: OnceLock<Problem>,
     symbols: OnceLock<SymbolTable>,
     starts: OnceLock<UnwindStarts>,
 }
@@ -38,11 +39,7 @@ struct Layout {
 
 impl ElfSource {
     /// `program` is the mapped file, unless that is `debug.main` itself.
-    pub(crate) fn new(
-        program: Option<DebugObject>,
-        debug: DebugFiles,
-        mini_debug: Option<DebugObject>,
-    ) -> Result<Self, Unknown> {
+    pub(crate) fn new(program: Option<DebugObject>, debug: DebugFiles) -> Result<Self, Unknown> {
         let main = program.as_ref().unwrap_or(&debug.main);
         let object = main.object().map_err(|error| unreadable(main.path(), &error))?;
         let layout = Layout::of(&object);
@@ -50,21 +47,49 @@ impl ElfSource {
             layout,
             program,
             debug: Arc::new(debug),
-            mini_debug,
-            engine: OnceLock::new(),
+            engine: RwLock::default(),
+            broken: OnceLock::new(),
             symbols: OnceLock::new(),
             starts: OnceLock::new(),
         })
     }
 
     fn objects(&self) -> impl Iterator<Item = &DebugObject> {
-        self.program.iter().chain([&self.debug.main]).chain(&self.mini_debug)
+        self.program.iter().chain([&self.debug.main])
+    }
+
+    /// The reader of the debug information. It is begun anew when it has kept too much: what it has read before is in the
+    /// file still.
+    fn engine(&self) -> Result<Arc<Engine>, Problem> {
+        if let Some(problem) = self.broken.get() {
+            return Err(*problem);
+        }
+        let present = self.engine.read().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(engine) = present.filter(|engine| engine.kept_bytes() < MAX_KEPT_BYTES) {
+            return Ok(engine);
+        }
+        let mut slot = self.engine.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(engine) = slot.as_ref().filter(|engine| engine.kept_bytes() < MAX_KEPT_BYTES) {
+            return Ok(Arc::clone(engine));
+        }
+        let engine = Engine::new(Arc::clone(&self.debug)).inspect_err(|problem| {
+            let _ = self.broken.set(*problem);
+        })?;
+        let engine = Arc::new(engine);
+        *slot = Some(Arc::clone(&engine));
+        Ok(engine)
     }
 
     fn symbols(&self) -> &SymbolTable {
         self.symbols.get_or_init(|| {
             let mut table = SymbolTable::default();
             self.objects().filter_map(|object| object.object().ok()).for_each(|object| table.add(&object));
+            let program = self.program.as_ref().unwrap_or(&self.debug.main);
+            if let Some(small) = program.object().ok().and_then(|object| mini_debug::unpack(&object))
+                && let Ok(object) = object::File::parse(&*small)
+            {
+                table.add(&object);
+            }
             table.finish();
             table
         })
@@ -95,11 +120,7 @@ impl SymbolSource for ElfSource {
         }
         let mut problem = None;
         if self.debug.main.has_debug_info() {
-            let engine = self.engine.get_or_init(|| Engine::new(Arc::clone(&self.debug)));
-            let answered = match engine {
-                Ok(engine) => engine.frames_at(address, out),
-                Err(problem) => Err(*problem),
-            };
+            let answered = self.engine().and_then(|engine| engine.frames_at(address, out));
             if let Err(found) = answered {
                 out.clear();
                 problem = Some(found);
@@ -134,7 +155,7 @@ impl SymbolSource for ElfSource {
     }
 
     fn files(&self) -> Vec<PathBuf> {
-        let files = self.objects().take(if self.program.is_some() { 2 } else { 1 });
+        let files = self.objects();
         let others = [&self.debug.supplement, &self.debug.package].into_iter().flatten();
         files.chain(others).map(|object| object.path().to_owned()).collect()
     }
@@ -165,6 +186,9 @@ impl Layout {
         self.code.is_empty() || self.code.iter().any(|&(start, end)| start <= address && address < end)
     }
 }
+
+/// The most that is kept of one module's debug information at a time.
+const MAX_KEPT_BYTES: u64 = 512 << 20;
 
 /// The smallest page of all processors that ELF is used on.
 const PAGE_BYTES: u64 = 4096;

@@ -15,6 +15,7 @@ use std::path::PathBuf;
 #[derive(Clone, Debug)]
 pub struct SymbolizerOptions {
     pub(crate) debug_dirs: Vec<PathBuf>,
+    pub(crate) symbol_dirs: Vec<PathBuf>,
     pub(crate) sysroot: Option<PathBuf>,
     pub(crate) path_maps: Vec<(PathBuf, PathBuf)>,
     pub(crate) cache_dir: Option<PathBuf>,
@@ -34,7 +35,8 @@ impl SymbolizerOptions {
     #[must_use]
     pub fn new() -> Self {
         Self {
-            debug_dirs: vec![PathBuf::from("/usr/lib/debug")],
+            debug_dirs: Vec::new(),
+            symbol_dirs: Vec::new(),
             sysroot: None,
             path_maps: Vec::new(),
             cache_dir: None,
@@ -48,8 +50,15 @@ impl SymbolizerOptions {
     /// that the program states.
     #[must_use]
     pub fn debug_dir(mut self, directory: impl Into<PathBuf>) -> Self {
-        let own = self.debug_dirs.len() - 1;
-        self.debug_dirs.insert(own, directory.into());
+        self.debug_dirs.push(directory.into());
+        self
+    }
+
+    /// Also looks for the recorded files themselves in this directory: by their whole path, by their name alone, and as
+    /// `.build-id/xx/yyy.debug`.
+    #[must_use]
+    pub fn symbol_dir(mut self, directory: impl Into<PathBuf>) -> Self {
+        self.symbol_dirs.push(directory.into());
         self
     }
 

@@ -38,22 +38,10 @@ pub(crate) struct RawFrame<'a> {
     pub(crate) inlined: bool,
 }
 
-/// Takes the outcome of one address: its index, its frames, and whether there are any.
-pub(crate) type Done<'a> = dyn FnMut(usize, &mut FrameSink, Result<(), Unknown>) + 'a;
-
 /// Where the symbols of one module come from.
 pub(crate) trait SymbolSource: Send + Sync {
     /// Pushes the frames of one address, as the file itself counts, innermost first. Pushes nothing when it fails.
     fn frames_at(&self, address: StatedAddress, out: &mut FrameSink) -> Result<(), Unknown>;
-
-    /// Asks for many addresses, in ascending order, and calls `done` after each with what [`frames_at`](Self::frames_at)
-    /// would return. Sources that lock or that seek override this.
-    fn frames_at_each(&self, addresses: &[StatedAddress], out: &mut FrameSink, done: &mut Done<'_>) {
-        for (index, &address) in addresses.iter().enumerate() {
-            let result = self.frames_at(address, out);
-            done(index, out, result);
-        }
-    }
 
     /// The stated address of the module's base: what a [`ModuleOffset`](cairn_format::ModuleOffset) is added to.
     fn base(&self) -> StatedAddress {
@@ -91,6 +79,9 @@ struct Name {
 
 const LANGUAGES: usize = 5;
 
+/// Some ten to a hundred megabytes.
+const MAX_TEXTS: usize = 1 << 17;
+
 impl FrameSink {
     /// Adds the next outer frame.
     pub(crate) fn push(&mut self, frame: RawFrame<'_>) {
@@ -120,6 +111,21 @@ impl FrameSink {
         }
     }
 
+    /// Gives the outermost frame a name that no linker knows.
+    pub(crate) fn name_outermost_readable(&mut self, name: &str) {
+        if self.frames.is_empty() {
+            self.frames.push(SourceFrame::default());
+        }
+        if let Some(outermost) = self.frames.last_mut() {
+            outermost.function = Some(name.into());
+        }
+    }
+
+    /// Where the function that holds the present address begins, if that was stated.
+    pub(crate) fn function_start(&self) -> Option<StatedAddress> {
+        self.function_start
+    }
+
     /// The frames of the present address so far.
     pub(crate) fn frames(&self) -> &[SourceFrame] {
         &self.frames
@@ -139,6 +145,16 @@ impl FrameSink {
     /// Hands over the frames of the present address and makes room for the next one.
     pub(crate) fn take(&mut self) -> (Vec<SourceFrame>, Option<StatedAddress>) {
         (std::mem::take(&mut self.frames), self.function_start.take())
+    }
+
+    /// Forgets the texts when they have become many: a reader of a log may ask for days.
+    pub(crate) fn tidy(&mut self) {
+        if self.names.len() > MAX_TEXTS {
+            self.names = HashMap::new();
+        }
+        if self.files.len() > MAX_TEXTS {
+            self.files = HashMap::new();
+        }
     }
 
     fn name(&mut self, raw: &str, language: Language) -> Name {

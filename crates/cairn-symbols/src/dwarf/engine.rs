@@ -58,6 +58,11 @@ impl Engine {
         EngineCell::try_new(Owner { files, split_files }, |owner| Reading::new(owner)).map(Self)
     }
 
+    /// How much was read that stays in memory.
+    pub(crate) fn kept_bytes(&self) -> u64 {
+        self.0.with_dependent(|_, reading| reading.budget.kept_bytes())
+    }
+
     /// Pushes the frames of an address; nothing when nothing is known of it.
     pub(crate) fn frames_at(&self, address: u64, out: &mut FrameSink) -> Result<(), Problem> {
         self.0.with_dependent(|_, reading| reading.frames_at(address, out))
@@ -154,7 +159,7 @@ impl<'a> Reading<'a> {
     }
 
     fn lines<'s>(&'s self, unit: &'s Unit<'a>) -> Result<&'s Lines, &'s Problem> {
-        unit.lines.get_or_init(|| Lines::read(UnitRef::new(&self.dwarf, &unit.unit))).as_ref()
+        unit.lines.get_or_init(|| Lines::read(UnitRef::new(&self.dwarf, &unit.unit), &self.budget)).as_ref()
     }
 
     fn push_frames(

@@ -124,6 +124,8 @@ impl<'a> Functions<'a> {
             largest_end = range.end.max(largest_end);
             range.largest_end = largest_end;
         }
+        budget.keep(&functions.entries);
+        budget.keep(&functions.ranges);
         Ok(functions)
     }
 
@@ -170,11 +172,11 @@ impl<'a> Function<'a> {
                 break;
             }
             let Some(abbreviation) = entries.read_abbreviation()? else { continue };
+            while open.last().is_some_and(|&(open_depth, _)| open_depth >= depth) {
+                open.pop();
+            }
             match abbreviation.tag() {
                 gimli::DW_TAG_inlined_subroutine => {
-                    while open.last().is_some_and(|&(open_depth, _)| open_depth >= depth) {
-                        open.pop();
-                    }
                     let parent = open.last().map(|&(_, inlined)| inlined);
                     let inlined = function.read_inlined(unit, &mut entries, abbreviation, parent, budget)?;
                     open.push((depth, inlined));
@@ -185,6 +187,8 @@ impl<'a> Function<'a> {
             }
         }
         function.inlined_ranges.sort_unstable_by_key(|range| (range.begin, range.inlined));
+        budget.keep(&function.inlined);
+        budget.keep(&function.inlined_ranges);
         Ok(function)
     }
 

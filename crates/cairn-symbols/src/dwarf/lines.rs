@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use gimli::{ColumnType, UnitRef};
 
-use super::units::{Problem, Reader};
+use super::units::{Budget, Problem, Reader};
 
 /// The lines of one unit.
 #[derive(Debug, Default)]
@@ -39,7 +39,7 @@ struct Sequence {
 }
 
 impl Lines {
-    pub(super) fn read(unit: UnitRef<'_, Reader<'_>>) -> Result<Self, Problem> {
+    pub(super) fn read(unit: UnitRef<'_, Reader<'_>>, budget: &Budget) -> Result<Self, Problem> {
         let mut lines = Self::default();
         let Some(program) = unit.line_program.clone() else { return Ok(lines) };
         let mut rows = program.rows();
@@ -76,6 +76,9 @@ impl Lines {
         // Version 5 counts files from 0, earlier ones from 1.
         let files = header.file_names().len() + 1;
         lines.files.resize_with(files, OnceLock::new);
+        lines.rows.shrink_to_fit();
+        budget.keep(&lines.rows);
+        budget.keep(&lines.files);
         Ok(lines)
     }
 

@@ -1,6 +1,6 @@
 //! Split debug information: the part of a unit that the compiler left in a `.dwo` file or in a `.dwp` package.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
 use gimli::{AttributeValue, SectionId, UnitRef};
 
@@ -90,9 +90,4 @@ fn split_unit<'a>(dwarf: Dwarf<'a>, skeleton: &Unit<'a>) -> Option<SplitUnit<'a>
         _ => skeleton.language,
     };
     Some(SplitUnit { dwarf, unit, language })
-}
-
-/// Keeps the type of a finder in one place.
-pub(crate) fn no_split_files() -> Arc<FindSplit> {
-    Arc::new(|_| None)
 }

@@ -47,18 +47,32 @@ impl fmt::Display for Problem {
 /// An honest file refers to each list of ranges once. One that refers to a long list from a million entries would take a
 /// day to read; it is given up when it has cost more steps than it has bytes.
 #[derive(Debug)]
-pub(super) struct Budget(AtomicU64);
+pub(super) struct Budget {
+    steps: AtomicU64,
+    kept_bytes: AtomicU64,
+}
 
 impl Budget {
     pub(super) fn new(file_bytes: u64) -> Self {
-        Self(AtomicU64::new(file_bytes.saturating_add(SMALL_CHANGE)))
+        let steps = AtomicU64::new(file_bytes.saturating_add(SMALL_CHANGE));
+        Self { steps, kept_bytes: AtomicU64::new(0) }
+    }
+
+    /// Notes that something was read that stays in memory.
+    pub(super) fn keep<T>(&self, items: &[T]) {
+        self.kept_bytes.fetch_add(size_of_val(items) as u64, Ordering::Relaxed);
+    }
+
+    /// How much was read that stays in memory.
+    pub(super) fn kept_bytes(&self) -> u64 {
+        self.kept_bytes.load(Ordering::Relaxed)
     }
 
     #[inline]
     pub(super) fn spend(&self, steps: u64) -> Result<(), Problem> {
-        let before = self.0.fetch_sub(steps, Ordering::Relaxed);
+        let before = self.steps.fetch_sub(steps, Ordering::Relaxed);
         if before < steps || before > u64::MAX / 2 {
-            self.0.store(0, Ordering::Relaxed);
+            self.steps.store(0, Ordering::Relaxed);
             return Err(Problem::TooMuch);
         }
         Ok(())
@@ -165,7 +179,7 @@ impl<'a> Directory<'a> {
             place.for_each(reference, budget, add)?;
         }
         if self.ranges.len() == before
-            && let Ok(lines) = unit.lines.get_or_init(|| Lines::read(reference))
+            && let Ok(lines) = unit.lines.get_or_init(|| Lines::read(reference, budget))
         {
             let ranges = lines.sequences().map(|(begin, end)| UnitRange {
                 begin,
