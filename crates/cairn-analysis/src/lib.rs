@@ -5,11 +5,13 @@
 //!
 //! | module | task |
 //! |---|---|
+//! | [`calendar`] | times on the wall, read and written |
 //! | [`decode`] | from bytes or texts of any format to a stack |
 //! | [`convert`] | from a stack to the bytes of another format |
 //! | [`totals`] | from many allocations to "who holds how much" |
 //! | [`lines`] | lines of a log in bounded memory |
 //! | [`names`] | from recorded places to functions and lines |
+//! | [`player`] | from a recording to its events in order, each with its names |
 //! | [`process`] | from a running process to the stacks of its threads |
 //! | [`snapshot`] | the same as one value, with names |
 //! | [`text_bytes`] | bytes written as hexadecimal digits or base64 |
@@ -19,10 +21,12 @@
 pub use cairn_format as format;
 pub use cairn_symbols as symbols;
 
+pub mod calendar;
 pub mod convert;
 pub mod decode;
 pub mod lines;
 pub mod names;
+pub mod player;
 #[cfg(target_os = "linux")]
 pub mod process;
 #[cfg(target_os = "linux")]

@@ -6,9 +6,8 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use cairn_format::StatedAddress;
 use cairn_symbols::{
-    BuildId, Lookup, ModuleId, ModuleInfo, ModuleReport, Place, Resolution, Symbolizer, SymbolizerOptions,
+    BuildId, Lookup, ModuleId, ModuleInfo, ModuleReport, Resolution, Symbolizer, SymbolizerOptions,
 };
 
 /// Answers that are remembered. A large program's recording meets some hundred thousand places; beyond, the oldest half
@@ -98,7 +97,7 @@ impl Names {
         if let Some(&known) = self.modules.get(key) {
             return known;
         }
-        let mut info = ModuleInfo::new(&key.path);
+        let mut info = ModuleInfo::new(path_here(&key.path));
         if !key.build_id.is_empty() {
             info = info.with_build_id(BuildId::new(&key.build_id));
         }
@@ -118,10 +117,17 @@ impl Names {
     }
 }
 
-/// A place that is stated as the file counts.
-#[must_use]
-pub(crate) const fn stated(address: u64) -> Place {
-    Place::Stated(StatedAddress::new(address))
+/// A path from Windows with the separators of this system, so that its last part is found, and path maps fit. It stays a
+/// relative one: nothing is opened by it but below directories that were given.
+fn path_here(path: &Path) -> PathBuf {
+    match path.to_str() {
+        Some(text) if cfg!(unix) && is_of_windows(text) => PathBuf::from(text.replace('\\', "/")),
+        _ => path.to_owned(),
+    }
+}
+
+fn is_of_windows(path: &str) -> bool {
+    path.as_bytes().get(1) == Some(&b':') || path.starts_with(r"\\")
 }
 
 /// The last part of a path of either kind of system: recordings come from Windows too.
@@ -134,8 +140,7 @@ pub(crate) const fn stated(address: u64) -> Place {
 /// ```
 #[must_use]
 pub fn file_name(path: &str) -> &str {
-    let is_windows = path.as_bytes().get(1) == Some(&b':') || path.starts_with(r"\\");
-    let is_border = |c: char| c == '/' || is_windows && c == '\\';
+    let is_border = |c: char| c == '/' || c == '\\' && is_of_windows(path);
     path.rsplit(is_border).next().filter(|name| !name.is_empty()).unwrap_or(path)
 }
 

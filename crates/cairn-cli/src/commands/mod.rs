@@ -2,6 +2,7 @@
 
 mod completions;
 mod decode;
+mod play;
 #[cfg(target_os = "linux")]
 mod snapshot;
 mod symbol_options;
@@ -14,6 +15,7 @@ use crate::output::Outcome;
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
     Decode(decode::Decode),
+    Play(play::Play),
     #[cfg(target_os = "linux")]
     Snapshot(snapshot::Snapshot),
     Completions(completions::Completions),
@@ -23,6 +25,7 @@ impl Command {
     pub(crate) fn run(self) -> io::Result<Outcome> {
         match self {
             Self::Decode(decode) => decode.run(),
+            Self::Play(play) => play.run(),
             #[cfg(target_os = "linux")]
             Self::Snapshot(snapshot) => snapshot.run(),
             Self::Completions(completions) => completions.run(),

@@ -12,9 +12,13 @@ use crate::output::complain;
 #[derive(Args)]
 #[command(next_help_heading = "Where symbols are searched for")]
 pub(crate) struct SymbolOptions {
-    /// Directory with symbol files: programs, debug files, PDB files; also by build id below `.build-id`. May be repeated
-    #[arg(long = "symbols", visible_alias = "debug-dir", value_name = "DIR")]
+    /// Directory with programs, debug files or PDB files, by their names or their recorded paths. May be repeated
+    #[arg(long, value_name = "DIR")]
     symbols: Vec<PathBuf>,
+
+    /// Directory with debug files, as /usr/lib/debug is one: `.build-id/xx/yyy.debug`. May be repeated
+    #[arg(long, value_name = "DIR")]
+    debug_dir: Vec<PathBuf>,
 
     /// Directory that holds the root of the recorded machine; recorded paths are looked up below it, and nowhere else
     #[arg(long, value_name = "DIR")]
@@ -55,6 +59,9 @@ impl SymbolOptions {
     pub(crate) fn symbolizer(&self) -> SymbolizerOptions {
         let mut options = SymbolizerOptions::new().allow_mismatch(self.allow_mismatch);
         for directory in &self.symbols {
+            options = options.symbol_dir(directory);
+        }
+        for directory in &self.debug_dir {
             options = options.debug_dir(directory);
         }
         if let Some(sysroot) = &self.sysroot {

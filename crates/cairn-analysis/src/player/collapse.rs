@@ -1,0 +1,87 @@
+//! Equal stacks counted.
+//!
+//! Two stacks are equal when their frames lie at the same places of the same files, wherever these were loaded: a library
+//! that was unloaded and came back elsewhere is still the same code. Frames outside of all modules are equal by address.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use cairn_format::recording::PcKind;
+
+use super::event::{Event, StackKey, Tables};
+
+/// What a stack is to those who count: which file, which place in it.
+type Shape = Vec<(Option<u32>, u64, PcKind)>;
+
+/// Counts stacks as they are played.
+#[derive(Debug, Default)]
+pub struct Collapsed {
+    groups: Vec<Group>,
+    by_shape: HashMap<Shape, usize>,
+    by_stack: HashMap<(StackKey, usize), usize>,
+    files: HashMap<(std::path::PathBuf, Vec<u8>), u32>,
+}
+
+/// Equal stacks.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Group {
+    /// The first event with this stack; its frames stand for all.
+    pub first: Event,
+    /// How many events have it.
+    pub count: u64,
+    /// When the last one was.
+    pub last_nanos: i64,
+}
+
+impl Collapsed {
+    /// Counts an event; events without a stack are left out.
+    pub fn add(&mut self, event: &Event, tables: &dyn Tables) {
+        let Some(stack) = event.stack() else { return };
+        let key = (stack, event.skip());
+        let index = match self.by_stack.get(&key) {
+            Some(&index) => index,
+            None => {
+                let index = self.group(event, tables);
+                self.by_stack.insert(key, index);
+                index
+            }
+        };
+        if let Some(group) = self.groups.get_mut(index) {
+            group.count += 1;
+            group.last_nanos = event.nanos;
+        }
+    }
+
+    /// The groups, most frequent first, then in the order in which they first came.
+    #[must_use]
+    pub fn into_groups(self) -> Vec<Group> {
+        let mut groups = self.groups;
+        groups.sort_by_key(|group| std::cmp::Reverse(group.count));
+        groups
+    }
+
+    fn group(&mut self, event: &Event, tables: &dyn Tables) -> usize {
+        let frames = event.frames(tables);
+        let shape = frames.iter().map(|frame| {
+            match frame.module.and_then(|module| tables.modules().get(module)) {
+                Some(module) => {
+                    let file = self.file(&module.file.path, &module.file.build_id);
+                    (Some(file), module.offset(frame.address).value(), frame.kind)
+                }
+                None => (None, frame.address.value(), frame.kind),
+            }
+        });
+        let shape: Shape = shape.collect();
+        let next = self.groups.len();
+        let index = *self.by_shape.entry(shape).or_insert(next);
+        if index == next {
+            self.groups.push(Group { first: event.clone(), count: 0, last_nanos: event.nanos });
+        }
+        index
+    }
+
+    fn file(&mut self, path: &Path, build_id: &[u8]) -> u32 {
+        let next = u32::try_from(self.files.len()).unwrap_or(u32::MAX);
+        *self.files.entry((path.to_owned(), build_id.to_owned())).or_insert(next)
+    }
+}

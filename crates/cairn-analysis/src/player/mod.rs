@@ -1,0 +1,215 @@
+//! Plays a recording: its events in order, each stack with the modules that were there *when it was taken*.
+//!
+//! ```text
+//!   a cairn recording ----+
+//!                         +--> events --> Filter --> names, some hundred events at a time --> what prints them
+//!   a tracker recording --+                                                      \--> or Collapsed
+//! ```
+//!
+//! A module here is one *load* of a file. An address range that another module takes over later is another module, so a
+//! stack keeps the names of its own time whatever came afterwards.
+//!
+//! ```
+//! use std::ops::ControlFlow;
+//! use cairn_analysis::names::Names;
+//! use cairn_analysis::player::{Filter, Player};
+//! use cairn_analysis::symbols::SymbolizerOptions;
+//! # use cairn_analysis::format::{AbsoluteAddress, SliceSink};
+//! # use cairn_analysis::format::tracker::{Layout, Writer};
+//! # let mut buffer = [0; 100];
+//! # let mut writer = Writer::new(SliceSink::new(&mut buffer), Layout::WINDOWS_64);
+//! # writer.module_loaded(1_000, r"C:\app.exe", AbsoluteAddress::new(0x7ff6_0000_0000), 0x3000)?;
+//! # writer.stack(2_000, [0x7ff6_0000_0123, 0x10].map(AbsoluteAddress::new))?;
+//! # let file = writer.into_sink().into_written().to_vec();
+//! let mut player = Player::from_bytes(file)?;
+//! let mut names = Names::new(SymbolizerOptions::new());
+//! let mut modules = Vec::new();
+//! player.play(&Filter::default(), Some(&mut names), &mut |event, tables, _names| {
+//!     if let Some(stack) = event.stack() {
+//!         modules.extend(tables.frames(stack).iter().map(|frame| frame.module));
+//!     }
+//!     ControlFlow::Continue(())
+//! })?;
+//! assert_eq!(modules, [Some(0), None]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod collapse;
+mod error;
+mod event;
+mod filter;
+mod picture;
+mod tracker;
+
+use std::collections::HashSet;
+use std::ops::ControlFlow;
+
+pub use collapse::{Collapsed, Group};
+pub use error::PlayError;
+pub use event::{Event, PlayedFrame, PlayedModule, PlayedThread, StackKey, Tables, What};
+pub use filter::{Filter, TimeBound};
+pub use picture::{Bar, bars};
+use filter::Sieve;
+use tracker::TrackerRecording;
+
+use crate::format::WordSize;
+use crate::names::Names;
+
+/// Events whose names are looked up together: enough for all processors, and few enough to show the first ones soon.
+const BATCH: usize = 512;
+
+/// Stacks that are known to have names.
+const MAX_PREPARED: usize = 1 << 20;
+
+/// Takes each event; [`ControlFlow::Break`] ends the playing.
+pub type EventSink<'a> =
+    dyn FnMut(&Event, &dyn Tables, Option<&mut Names>) -> ControlFlow<()> + 'a;
+
+/// A recording that is open to be played.
+#[derive(Debug)]
+pub struct Player {
+    source: Source,
+}
+
+#[derive(Debug)]
+enum Source {
+    Tracker(TrackerRecording),
+}
+
+impl Player {
+    /// A recording that is in memory, of whatever kind it says or looks to be.
+    ///
+    /// # Errors
+    ///
+    /// [`PlayError::NoRecording`] when it is of no kind that is known here.
+    pub fn from_bytes(bytes: Vec<u8>) -> Result<Self, PlayError> {
+        Self::tracker(&bytes, None)
+    }
+
+    /// A recording of call-stack-tracker. Nothing in it says how wide its addresses are, so that is guessed where it is not
+    /// given.
+    ///
+    /// # Errors
+    ///
+    /// [`PlayError::NoRecording`] when not even one event can be read.
+    pub fn tracker(bytes: &[u8], word_size: Option<WordSize>) -> Result<Self, PlayError> {
+        Ok(Self { source: Source::Tracker(TrackerRecording::read(bytes, word_size)?) })
+    }
+
+    /// Plays the events that pass `filter`, in order. With `names`, the names of every event's stack are known before the
+    /// sink gets it.
+    ///
+    /// # Errors
+    ///
+    /// [`PlayError`], after everything before it was played.
+    pub fn play(
+        &mut self,
+        filter: &Filter,
+        names: Option<&mut Names>,
+        sink: &mut EventSink<'_>,
+    ) -> Result<(), PlayError> {
+        match &self.source {
+            Source::Tracker(recording) => {
+                let mut stage = Stage::new(filter, recording, names, sink);
+                for event in recording.events() {
+                    if stage.push(event.clone()).is_break() {
+                        return Ok(());
+                    }
+                }
+                let _ = stage.flush();
+                Ok(())
+            }
+        }
+    }
+
+    /// Modules, stacks and threads.
+    #[must_use]
+    pub fn tables(&self) -> &dyn Tables {
+        match &self.source {
+            Source::Tracker(recording) => recording,
+        }
+    }
+
+    /// What was wrong with the recording and did not hinder reading on: one sentence each.
+    #[must_use]
+    pub fn findings(&self) -> Vec<String> {
+        match &self.source {
+            Source::Tracker(recording) => recording.findings(),
+        }
+    }
+
+    /// False when the recording ends too early, or parts of it are missing or damaged.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        match &self.source {
+            Source::Tracker(recording) => recording.is_whole(),
+        }
+    }
+}
+
+/// Between the source and the sink: filters, looks up names for many events at once, hands over.
+struct Stage<'a, 'n> {
+    sieve: Sieve<'a>,
+    tables: &'a dyn Tables,
+    names: Option<&'n mut Names>,
+    sink: &'a mut EventSink<'a>,
+    waiting: Vec<Event>,
+    /// Stacks whose names were looked up.
+    prepared: HashSet<(StackKey, usize)>,
+}
+
+impl<'a, 'n> Stage<'a, 'n> {
+    fn new(
+        filter: &'a Filter,
+        tables: &'a dyn Tables,
+        names: Option<&'n mut Names>,
+        sink: &'a mut EventSink<'a>,
+    ) -> Self {
+        Self { sieve: Sieve::new(filter, tables), tables, names, sink, waiting: Vec::new(), prepared: HashSet::new() }
+    }
+
+    fn push(&mut self, event: Event) -> ControlFlow<()> {
+        if self.sieve.may_pass(&event, self.tables) {
+            self.waiting.push(event);
+        }
+        if self.waiting.len() < BATCH { ControlFlow::Continue(()) } else { self.flush() }
+    }
+
+    /// Hands over what waits.
+    fn flush(&mut self) -> ControlFlow<()> {
+        self.prepare();
+        for event in std::mem::take(&mut self.waiting) {
+            if self.sieve.passes(&event, self.tables, self.names.as_deref_mut()) {
+                (self.sink)(&event, self.tables, self.names.as_deref_mut())?;
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Looks up the names of all stacks that wait and are new.
+    fn prepare(&mut self) {
+        let Some(names) = self.names.as_deref_mut() else { return };
+        if self.prepared.len() > MAX_PREPARED {
+            self.prepared.clear();
+        }
+        let mut frames = Vec::new();
+        for event in &self.waiting {
+            if let Some(stack) = event.stack()
+                && self.prepared.insert((stack, event.skip()))
+            {
+                frames.extend_from_slice(&event.frames(self.tables));
+            }
+        }
+        names.prepare(frames.iter().filter_map(|frame| frame.lookup(self.tables)));
+    }
+}
+
+/// What bytes look like that are no recording.
+fn recording_problem(bytes: &[u8]) -> &'static str {
+    match bytes {
+        [] => "the file is empty",
+        [0x7f, b'E', b'L', b'F', ..] => "it is a program or library",
+        _ if bytes.starts_with(b"\x89CAIRN") => "its header is damaged",
+        _ => "it begins with other bytes",
+    }
+}
