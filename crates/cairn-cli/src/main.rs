@@ -28,9 +28,12 @@ Examples:
   cairn decode device.log                 every call stack in a log, as addresses
   cairn decode -e app.elf device.log      the same, as function names
   cairn decode --totals -e app.elf < log  who holds how much memory
+  cairn play app.cairn                    a recording, event by event
+  cairn snapshot 4711                     the stacks of a running process
   cairn completions bash                  completions for your shell
 
-Exit codes: 0 all went well; 1 something could not be read, the rest was done; 2 the arguments make no sense.";
+Exit codes: 0 all went well; 1 something could not be read, the rest was done; 2 the arguments make no sense;
+3 the input ends too early or has gaps, and all that can be had of it was shown.";
 
 fn main() -> ExitCode {
     let cairn = Cairn::parse();
