@@ -13,7 +13,8 @@
 //! | [`names`] | from recorded places to functions and lines |
 //! | [`player`] | from a recording to its events in order, each with its names |
 //! | [`process`] | from a running process to the stacks of its threads |
-//! | [`snapshot`] | the same as one value, with names |
+//! | [`recording`] | from a recording to its modules, stacks, threads and events in order |
+//! | [`snapshot`] | the threads of a running process as one value, with names |
 //! | [`text_bytes`] | bytes written as hexadecimal digits or base64 |
 
 #![deny(unsafe_code)]
@@ -29,6 +30,7 @@ pub mod names;
 pub mod player;
 #[cfg(target_os = "linux")]
 pub mod process;
+pub mod recording;
 #[cfg(target_os = "linux")]
 pub mod snapshot;
 pub mod text_bytes;

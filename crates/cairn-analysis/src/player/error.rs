@@ -1,11 +1,17 @@
 //! Why a recording cannot be played.
 
-use std::fmt;
+use std::{fmt, io};
+
+use crate::recording::RecordingError;
 
 /// Why a recording cannot be played.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum PlayError {
+    /// The file cannot be read.
+    Io(io::Error),
+    /// A recording of cairn's cannot be read.
+    Recording(RecordingError),
     /// The bytes are those of no recording that is known here.
     NoRecording {
         /// What they look like.
@@ -21,6 +27,8 @@ pub enum PlayError {
 impl fmt::Display for PlayError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Io(error) => error.fmt(f),
+            Self::Recording(error) => error.fmt(f),
             Self::NoRecording { problem } => write!(
                 f,
                 "no recording: {problem}; cairn plays its own recordings (*.cairn) and those of call-stack-tracker"
@@ -32,4 +40,12 @@ impl fmt::Display for PlayError {
     }
 }
 
-impl std::error::Error for PlayError {}
+impl std::error::Error for PlayError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Io(error) => Some(error),
+            Self::Recording(error) => Some(error),
+            Self::NoRecording { .. } | Self::TooManyModules { .. } => None,
+        }
+    }
+}

@@ -121,8 +121,11 @@ pub trait Tables {
     /// The frames of a stack, innermost first; none for a stack that was lost or that nothing is known of.
     fn frames(&self, stack: StackKey) -> Cow<'_, [PlayedFrame]>;
 
-    /// Nanoseconds since 1970 when the recording began.
-    fn start_wall_nanos(&self) -> u64;
+    /// Nanoseconds since 1970 at so many nanoseconds from the start of the recording.
+    fn wall_nanos(&self, nanos: i64) -> u64;
+
+    /// Nanoseconds from the start of the recording at so many since 1970.
+    fn nanos_at_wall(&self, wall_nanos: u64) -> i64;
 
     /// When the first and the last thing happened, in nanoseconds from the start.
     fn extent(&self) -> (i64, i64);

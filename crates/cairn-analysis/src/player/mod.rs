@@ -34,6 +34,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod cairn;
 mod collapse;
 mod error;
 mod event;
@@ -42,18 +43,27 @@ mod picture;
 mod tracker;
 
 use std::collections::HashSet;
+use std::fs::File;
+use std::io::{self, Read};
 use std::ops::ControlFlow;
+use std::path::Path;
 
 pub use collapse::{Collapsed, Group};
 pub use error::PlayError;
 pub use event::{Event, PlayedFrame, PlayedModule, PlayedThread, StackKey, Tables, What};
 pub use filter::{Filter, TimeBound};
 pub use picture::{Bar, bars};
+use cairn::CairnRecording;
 use filter::Sieve;
 use tracker::TrackerRecording;
 
 use crate::format::WordSize;
+use crate::format::recording::MAGIC;
 use crate::names::Names;
+use crate::recording::Recording;
+
+/// The tracker has one buffer of 1 MiB; somebody may have made that larger.
+const MAX_TRACKER_BYTES: u64 = 256 << 20;
 
 /// Events whose names are looked up together: enough for all processors, and few enough to show the first ones soon.
 const BATCH: usize = 512;
@@ -73,16 +83,61 @@ pub struct Player {
 
 #[derive(Debug)]
 enum Source {
+    Cairn(Box<CairnRecording>),
     Tracker(TrackerRecording),
 }
 
 impl Player {
+    /// The recording in a file, of whatever kind it says or looks to be.
+    ///
+    /// # Errors
+    ///
+    /// [`PlayError`] when it cannot be read, or is of no kind that is known here.
+    pub fn open(path: &Path) -> Result<Self, PlayError> {
+        let mut file = File::open(path).map_err(PlayError::Io)?;
+        let metadata = file.metadata().map_err(PlayError::Io)?;
+        if metadata.is_dir() {
+            return Err(PlayError::NoRecording { problem: "it is a directory; name a recording in it" });
+        }
+        if !metadata.is_file() {
+            return Self::from_reader(file);
+        }
+        let mut start = Vec::new();
+        file.by_ref().take(MAGIC.len() as u64).read_to_end(&mut start).map_err(PlayError::Io)?;
+        if is_cairns(&start) {
+            let recording = Recording::open(path).map_err(PlayError::Recording)?;
+            return Ok(Self { source: Source::Cairn(Box::new(CairnRecording::new(recording))) });
+        }
+        Self::from_reader(io::Cursor::new(start).chain(file))
+    }
+
+    /// What comes out of a pipe, once it has come whole.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open).
+    pub fn from_reader(mut reader: impl Read) -> Result<Self, PlayError> {
+        let mut bytes = Vec::new();
+        reader.by_ref().take(MAGIC.len() as u64).read_to_end(&mut bytes).map_err(PlayError::Io)?;
+        // What is no recording of cairn's is small or nothing that is known here.
+        let limit = if is_cairns(&bytes) { u64::MAX } else { MAX_TRACKER_BYTES };
+        reader.take(limit).read_to_end(&mut bytes).map_err(PlayError::Io)?;
+        if bytes.len() as u64 >= limit {
+            return Err(PlayError::NoRecording { problem: "it begins with other bytes" });
+        }
+        Self::from_bytes(bytes)
+    }
+
     /// A recording that is in memory, of whatever kind it says or looks to be.
     ///
     /// # Errors
     ///
-    /// [`PlayError::NoRecording`] when it is of no kind that is known here.
+    /// As [`open`](Self::open).
     pub fn from_bytes(bytes: Vec<u8>) -> Result<Self, PlayError> {
+        if is_cairns(&bytes) {
+            let recording = Recording::from_bytes(bytes).map_err(PlayError::Recording)?;
+            return Ok(Self { source: Source::Cairn(Box::new(CairnRecording::new(recording))) });
+        }
         Self::tracker(&bytes, None)
     }
 
@@ -109,6 +164,12 @@ impl Player {
         sink: &mut EventSink<'_>,
     ) -> Result<(), PlayError> {
         match &self.source {
+            Source::Cairn(recording) => {
+                let mut stage = Stage::new(filter, &**recording, names, sink);
+                recording.play(filter, &mut |event| stage.push(event))?;
+                let _ = stage.flush();
+                Ok(())
+            }
             Source::Tracker(recording) => {
                 let mut stage = Stage::new(filter, recording, names, sink);
                 for event in recording.events() {
@@ -126,6 +187,7 @@ impl Player {
     #[must_use]
     pub fn tables(&self) -> &dyn Tables {
         match &self.source {
+            Source::Cairn(recording) => &**recording,
             Source::Tracker(recording) => recording,
         }
     }
@@ -134,6 +196,7 @@ impl Player {
     #[must_use]
     pub fn findings(&self) -> Vec<String> {
         match &self.source {
+            Source::Cairn(recording) => recording.findings(),
             Source::Tracker(recording) => recording.findings(),
         }
     }
@@ -142,6 +205,7 @@ impl Player {
     #[must_use]
     pub fn is_whole(&self) -> bool {
         match &self.source {
+            Source::Cairn(recording) => recording.is_whole(),
             Source::Tracker(recording) => recording.is_whole(),
         }
     }
@@ -204,12 +268,22 @@ impl<'a, 'n> Stage<'a, 'n> {
     }
 }
 
+fn is_cairns(start: &[u8]) -> bool {
+    // A file that was cut inside of these bytes too: its reader says so.
+    !start.is_empty() && start.iter().zip(MAGIC).all(|(&byte, magic)| byte == magic)
+}
+
+/// `a - b`, or the nearest there is to it.
+fn difference(a: u64, b: u64) -> i64 {
+    let difference = i128::from(a) - i128::from(b);
+    i64::try_from(difference).unwrap_or(if difference < 0 { i64::MIN } else { i64::MAX })
+}
+
 /// What bytes look like that are no recording.
 fn recording_problem(bytes: &[u8]) -> &'static str {
     match bytes {
         [] => "the file is empty",
         [0x7f, b'E', b'L', b'F', ..] => "it is a program or library",
-        _ if bytes.starts_with(b"\x89CAIRN") => "its header is damaged",
         _ => "it begins with other bytes",
     }
 }

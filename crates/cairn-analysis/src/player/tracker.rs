@@ -13,7 +13,7 @@ use cairn_format::tracker::{
 use cairn_format::{AbsoluteAddress, WordSize};
 
 use super::event::{Event, PlayedFrame, PlayedModule, PlayedThread, StackKey, Tables, What};
-use super::{PlayError, recording_problem};
+use super::{PlayError, difference, recording_problem};
 use crate::names::ModuleKey;
 
 /// A program has some hundred. Each load is compared with all that are there, so more would take too long.
@@ -144,8 +144,12 @@ impl Tables for TrackerRecording {
         Cow::Borrowed(frames.unwrap_or_default())
     }
 
-    fn start_wall_nanos(&self) -> u64 {
-        self.start_wall_nanos
+    fn wall_nanos(&self, nanos: i64) -> u64 {
+        self.start_wall_nanos.saturating_add_signed(nanos)
+    }
+
+    fn nanos_at_wall(&self, wall_nanos: u64) -> i64 {
+        difference(wall_nanos, self.start_wall_nanos)
     }
 
     fn extent(&self) -> (i64, i64) {

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use cairn_analysis::format::WordSize;
 use cairn_analysis::names::Names;
-use cairn_analysis::player::{Collapsed, Event, Filter, Player, Tables, TimeBound};
+use cairn_analysis::player::{Collapsed, Event, Filter, PlayError, Player, Tables, TimeBound};
 use clap::{Args, ValueEnum};
 use regex::Regex;
 
@@ -142,29 +142,21 @@ impl Play {
         Ok(if player.is_whole() { Outcome::Done } else { Outcome::Incomplete })
     }
 
-    fn open(&self) -> Result<Player, Box<dyn std::error::Error>> {
+    fn open(&self) -> Result<Player, PlayError> {
+        let is_stdin = self.file == Path::new("-");
         let word_size = match self.word.as_deref() {
-            Some("32") => Some(WordSize::Bits32),
-            Some(_) => Some(WordSize::Bits64),
-            None => None,
+            Some("32") => WordSize::Bits32,
+            Some(_) => WordSize::Bits64,
+            None if is_stdin => return Player::from_reader(io::stdin().lock()),
+            None => return Player::open(&self.file),
         };
-        let bytes = if self.file == Path::new("-") {
-            let mut bytes = Vec::new();
-            io::stdin().lock().read_to_end(&mut bytes)?;
-            bytes
-        } else {
-            let mut bytes = Vec::new();
-            let mut file = File::open(&self.file)?;
-            if file.metadata()?.is_dir() {
-                return Err("is a directory; name a recording in it".into());
-            }
-            file.read_to_end(&mut bytes)?;
-            bytes
+        let mut bytes = Vec::new();
+        let read = match is_stdin {
+            true => io::stdin().lock().read_to_end(&mut bytes),
+            false => File::open(&self.file).and_then(|mut file| file.read_to_end(&mut bytes)),
         };
-        Ok(match word_size {
-            Some(word_size) => Player::tracker(&bytes, Some(word_size))?,
-            None => Player::from_bytes(bytes)?,
-        })
+        read.map_err(PlayError::Io)?;
+        Player::tracker(&bytes, Some(word_size))
     }
 
     fn filter(&self) -> Filter {

@@ -162,7 +162,7 @@ fn line(
 }
 
 fn iso(nanos: i64, tables: &dyn Tables) -> String {
-    Moment::new(tables.start_wall_nanos().saturating_add_signed(nanos)).iso().to_string()
+    Moment::new(tables.wall_nanos(nanos)).iso().to_string()
 }
 
 fn described<'a>(event: &'a Event, tables: &'a dyn Tables) -> (&'static str, JsonWhat<'a>) {

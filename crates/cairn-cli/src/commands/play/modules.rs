@@ -47,7 +47,7 @@ pub(super) fn print(
 
 /// The wanted time, at most from the first to the last thing that happened.
 fn window(tables: &dyn Tables, filter: &Filter) -> (i64, i64) {
-    let (since, until) = filter.window(tables.start_wall_nanos());
+    let (since, until) = filter.window(tables);
     let (first, last) = tables.extent();
     (since.max(first), until.min(last.saturating_add(1)))
 }

@@ -232,7 +232,7 @@ impl fmt::Display for Thread<'_> {
 
 /// A time of the recording in the wanted style.
 pub(super) fn shown_time(nanos: i64, tables: &dyn Tables, style: TimeStyle) -> Cow<'static, str> {
-    let moment = Moment::new(tables.start_wall_nanos().saturating_add_signed(nanos));
+    let moment = Moment::new(tables.wall_nanos(nanos));
     match style {
         TimeStyle::Clock => format!("{}.{:06}", moment.plain(), moment.nanos_of_second() / 1000),
         TimeStyle::Viewer => format!("{}.{:06}", moment.plain(), moment.nanos_of_second() % 1_000_000),
