@@ -242,6 +242,7 @@ pub use cairn_unwind::{FoldRecursion, StopReason};
 pub use entry::{CallSite, Statistics, capture, capture_at, capture_interrupted, statistics};
 pub use process::{after_fork_in_child, while_unloading};
 pub use stack::{Frames, Stack};
+pub use stack_bounds::read_bytes as read_own_memory;
 pub use table::{
     FrameId, LoadedModule, ModuleIdentity, NewStacks, StackCursor, StackRow, observe_new_stacks,
 };

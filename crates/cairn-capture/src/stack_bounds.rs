@@ -90,8 +90,9 @@ pub(crate) fn read_word(address: u64) -> Option<u64> {
     }
 }
 
-/// Copies bytes from anywhere, up to the first page that cannot be read: how many.
-pub(crate) fn read_bytes(address: u64, into: &mut [u8]) -> usize {
+/// Copies bytes from anywhere in this process, up to the first page that cannot be read, and returns how many. Takes no lock; one
+/// system call a page.
+pub fn read_bytes(address: u64, into: &mut [u8]) -> usize {
     let mut count = 0;
     while let Some(rest) = into.get_mut(count..).filter(|rest| !rest.is_empty()) {
         let from = address.wrapping_add(count as u64);

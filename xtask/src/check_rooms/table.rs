@@ -90,6 +90,14 @@ pub(crate) const ROOMS: &[Room] = &[
         ..CLOSED
     },
     Room {
+        name: "cairn-recorder",
+        uses: Allowed::Only(&["cairn-format", "cairn-capture"]),
+        outside: Allowed::Only(&["libc"]),
+        standard_library: StandardLibrary::Never,
+        unsafe_code: UnsafeCode::Free,
+        ..CLOSED
+    },
+    Room {
         name: "cairn-heap",
         uses: Allowed::Only(&["cairn-format", "cairn-capture"]),
         standard_library: StandardLibrary::NotByDefault,
@@ -100,7 +108,7 @@ pub(crate) const ROOMS: &[Room] = &[
     // reaches the program's malloc is seen in the symbols of the built library, not in an attribute.
     Room {
         name: "cairn-preload",
-        uses: Allowed::Only(&["cairn-format", "cairn-capture", "cairn-heap"]),
+        uses: Allowed::Only(&["cairn-format", "cairn-capture", "cairn-recorder", "cairn-heap"]),
         outside: Allowed::Only(&["libc"]),
         unsafe_code: UnsafeCode::Free,
         ..CLOSED
@@ -138,7 +146,7 @@ pub(crate) const ROOMS: &[Room] = &[
     Room {
         name: "cairn-c",
         // The formats for their encoders: a stack leaves a program in C as bytes.
-        uses: Allowed::Only(&["cairn-format", "cairn-capture", "cairn-heap"]),
+        uses: Allowed::Only(&["cairn-format", "cairn-capture", "cairn-recorder", "cairn-heap"]),
         outside: Allowed::Only(&["libc"]),
         uses_behind: &[Behind { feature: "analysis", dependency: "cairn-analysis" }],
         unsafe_code: UnsafeCode::Free,

@@ -98,7 +98,8 @@ impl BlockHeader {
         let header: &[u8; BLOCK_HEADER_BYTES] = block.first_chunk().ok_or(BlockError::Short)?;
         let word = |at: usize| array_at(header, at).map_or(0, u32::from_le_bytes);
         let long = |at: usize| array_at(header, at).map_or(0, u64::from_le_bytes);
-        if word(0) == 0 && long(16) == 0 {
+        // Set to 0 before a header is written and to its own length after it: a process may die between the two.
+        if long(16) == 0 {
             return Err(BlockError::Unused);
         }
         if word(0) != BLOCK_MAGIC || word(36) != Self::sum(header) {
@@ -130,7 +131,7 @@ impl BlockHeader {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum BlockError {
-    /// No thread has taken it.
+    /// No thread has taken it, or one was just about to.
     Unused,
     /// The file ends in its header.
     Short,

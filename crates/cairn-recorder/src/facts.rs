@@ -1,0 +1,153 @@
+//! What is known of the process when it begins to record: `name=value` pairs, each ended by a NUL.
+//!
+//! | name | value |
+//! |---|---|
+//! | `cairn.version` | of this crate |
+//! | `mode` | `stream`, or `ring` when only the last part is kept |
+//! | `executable` | path of the program |
+//! | `executable.build_id` | its GNU build id, in hexadecimal digits |
+//! | `argument` | one for each word of the command line, in order |
+//! | `working_directory` | at the start |
+//! | `host`, `kernel` | as `uname -n` and `uname -r` say |
+//! | `page_bytes` | size of a page |
+//! | `environment.NAME` | those of the variables that were asked for and are set |
+//!
+//! What does not fit is left out, and `facts.cut` says so.
+
+use crate::os::{self, File};
+
+/// Writes facts into a buffer.
+pub(crate) struct Facts<'a> {
+    bytes: &'a mut [u8],
+    used: usize,
+    is_cut: bool,
+}
+
+/// Stays free for the remark that facts were left out.
+const CUT: &[u8] = b"facts.cut=yes\0";
+
+impl<'a> Facts<'a> {
+    pub(crate) fn new(bytes: &'a mut [u8]) -> Self {
+        Self { bytes, used: 0, is_cut: false }
+    }
+
+    pub(crate) fn add(&mut self, name: &[u8], value: &[u8]) {
+        let length = name.len() + value.len() + 2;
+        let limit = self.bytes.len().saturating_sub(CUT.len());
+        let place =
+            self.bytes.get_mut(..limit).and_then(|bytes| bytes.get_mut(self.used..self.used + length));
+        let Some(place) = place else {
+            self.is_cut = true;
+            return;
+        };
+        let (name_place, rest) = place.split_at_mut(name.len());
+        name_place.copy_from_slice(name);
+        rest[0] = b'=';
+        rest[1..=value.len()].copy_from_slice(value);
+        rest[value.len() + 1] = 0;
+        self.used += length;
+    }
+
+    /// How many bytes were written.
+    pub(crate) fn finish(self) -> usize {
+        match self.bytes.get_mut(self.used..self.used + CUT.len()) {
+            Some(place) if self.is_cut => {
+                place.copy_from_slice(CUT);
+                self.used + CUT.len()
+            }
+            _ => self.used,
+        }
+    }
+
+    /// Everything of the [table](self), `scratch` being room to work with.
+    pub(crate) fn add_all(&mut self, mode: &[u8], environment: &[u8], scratch: &mut [u8]) {
+        self.add(b"cairn.version", env!("CARGO_PKG_VERSION").as_bytes());
+        self.add(b"mode", mode);
+        self.add(b"executable", os::read_link(c"/proc/self/exe", scratch));
+        self.add_build_id();
+        let length = os::working_directory(scratch);
+        self.add(b"working_directory", scratch.get(..length).unwrap_or_default());
+        self.add_system();
+        self.add_environment(environment, scratch);
+        self.add_arguments(scratch);
+    }
+
+    fn add_build_id(&mut self) {
+        // The program headers of the program itself; they lie in its first page, at a known distance from its start.
+        // SAFETY: asks the auxiliary vector.
+        let headers = unsafe { libc::getauxval(libc::AT_PHDR) };
+        let start = headers & !0xfff;
+        // A program at fixed addresses states absolute ones: its bias is 0. Its type is e_type, 2 there and 3 otherwise.
+        let mut kind = [0; 2];
+        if cairn_capture::read_own_memory(start + 16, &mut kind) != 2 {
+            return;
+        }
+        let bias = if kind == [2, 0] { 0 } else { start };
+        let mut place = [0_u8; 64];
+        let found = crate::modules::build_id(start, bias, &mut place);
+        let mut digits = [0_u8; 128];
+        for (pair, byte) in digits.chunks_exact_mut(2).zip(found) {
+            pair[0] = HEXADECIMAL[usize::from(byte >> 4)];
+            pair[1] = HEXADECIMAL[usize::from(byte & 15)];
+        }
+        self.add(b"executable.build_id", digits.get(..found.len() * 2).unwrap_or_default());
+    }
+
+    fn add_system(&mut self) {
+        let mut name = core::mem::MaybeUninit::<libc::utsname>::zeroed();
+        // SAFETY: writes to the variable, of which zeros are a value.
+        let name = unsafe {
+            libc::uname(name.as_mut_ptr());
+            name.assume_init()
+        };
+        self.add(b"host", bytes_of(&name.nodename));
+        self.add(b"kernel", bytes_of(&name.release));
+        // SAFETY: asks the auxiliary vector.
+        let page_bytes = unsafe { libc::getauxval(libc::AT_PAGESZ) };
+        let mut digits = [0; 16];
+        let mut number = os::PathText::new(&mut digits);
+        number.push_number(page_bytes as u32);
+        let length = number.length();
+        self.add(b"page_bytes", digits.get(..length).unwrap_or_default());
+    }
+
+    /// `names` are separated by commas.
+    fn add_environment(&mut self, names: &[u8], scratch: &mut [u8]) {
+        if names.is_empty() {
+            return;
+        }
+        let Ok(file) = File::open(c"/proc/self/environ", libc::O_RDONLY, 0) else { return };
+        let all = file.read_all(scratch);
+        for variable in all.split(|&byte| byte == 0) {
+            let Some(end) = variable.iter().position(|&byte| byte == b'=') else { continue };
+            let (name, value) =
+                (variable.get(..end).unwrap_or_default(), variable.get(end + 1..).unwrap_or_default());
+            if names.split(|&byte| byte == b',').any(|wanted| wanted == name) {
+                let mut full = [0_u8; 128];
+                let length = name.len() + PREFIX.len();
+                if let Some(place) = full.get_mut(..length) {
+                    place[..PREFIX.len()].copy_from_slice(PREFIX);
+                    place[PREFIX.len()..].copy_from_slice(name);
+                    self.add(place, value);
+                }
+            }
+        }
+    }
+
+    fn add_arguments(&mut self, scratch: &mut [u8]) {
+        let Ok(file) = File::open(c"/proc/self/cmdline", libc::O_RDONLY, 0) else { return };
+        let all = file.read_all(scratch);
+        // The last argument ends with a NUL too, unless the line did not fit.
+        let all = all.strip_suffix(&[0]).unwrap_or(all);
+        all.split(|&byte| byte == 0).for_each(|argument| self.add(b"argument", argument));
+    }
+}
+
+const PREFIX: &[u8] = b"environment.";
+const HEXADECIMAL: &[u8; 16] = b"0123456789abcdef";
+
+fn bytes_of(field: &[libc::c_char]) -> &[u8] {
+    // SAFETY: characters are bytes.
+    let bytes = unsafe { core::slice::from_raw_parts(field.as_ptr().cast::<u8>(), field.len()) };
+    bytes.split(|&byte| byte == 0).next().unwrap_or_default()
+}

@@ -1,0 +1,400 @@
+//! Allocations and frees: the hot path.
+//!
+//! A hook calls [`allocated`] after the real call and [`freeing`] before it, around a reallocation [`moving`] before and
+//! [`moved`] after. What is written for each is two slots and one, and no clock: `cairn_format::recording` tells how frees find
+//! their allocations across threads all the same, by the counters and the filter that are kept here.
+//!
+//! ```text
+//!   address --multiply--> | counter: 8 bits | .. | filter index: 10 | rest: 34 |      (44 bits are the whole address / 16)
+//!   filter entry:   | rest: 34 bits | counter's value: 28 bits | 1 | is large |       0: none
+//! ```
+//!
+//! Allocates nothing, takes no lock, and in steady state makes no system call.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use cairn_capture::{CallSite, Stack, capture_at};
+use cairn_format::recording::{
+    ADDRESS_BITS, BLOCK_BYTES, BLOCK_HEADER_BYTES, EPOCHS, MappingKind, RecordSink, STAMP_SHIFT,
+    STAMPED_BYTES, SinkTooSmall, control, epoch_of,
+};
+
+use crate::clock;
+use crate::recorder::{self, RECORDING};
+use crate::spool::control_word;
+use crate::thread_log::{self, Entered, FILTER_ENTRIES, STAMP_SLOTS, ThreadLog};
+use crate::writer::{commit, offset};
+
+/// One of the counters that order frees, in a cache line of its own: threads that free each other's blocks meet here only.
+#[repr(align(64))]
+struct Epoch(AtomicU32);
+
+static EPOCH_COUNTERS: [Epoch; EPOCHS] = [const { Epoch(AtomicU32::new(0)) }; EPOCHS];
+
+/// What an address is hashed to.
+#[derive(Clone, Copy)]
+struct Place(u64);
+
+const IS_LARGE: u64 = 1;
+const IS_ENTRY: u64 = 2;
+const REST_BITS: u32 = 34;
+const _: () = assert!(
+    FILTER_ENTRIES.ilog2() + REST_BITS == ADDRESS_BITS - 4,
+    "a place and its rest are the whole address"
+);
+
+impl Place {
+    #[inline(always)]
+    const fn of(address: u64) -> Self {
+        // As `epoch_of`, whose result are the upper bits. The multiplier is odd, so that the lower bits lose nothing.
+        Self((address >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+
+    #[inline(always)]
+    fn counter(self) -> &'static AtomicU32 {
+        &EPOCH_COUNTERS[(self.0 >> 56) as usize].0
+    }
+
+    #[inline(always)]
+    const fn index(self) -> usize {
+        (self.0 >> REST_BITS) as usize % FILTER_ENTRIES
+    }
+
+    #[inline(always)]
+    const fn entry(self, epoch: u32) -> u64 {
+        self.0 << (64 - REST_BITS) | ((epoch << 4) as u64) >> 2 | IS_ENTRY
+    }
+}
+
+const _: () = assert!(epoch_of(0x7f12_3456_7890) == (Place::of(0x7f12_3456_7890).0 >> 56) as usize);
+
+/// True for an address that no filter can hold: one that is no multiple of 16, or has more than 48 bits.
+#[inline(always)]
+const fn is_odd(address: u64) -> bool {
+    address.rotate_right(4) >> (ADDRESS_BITS - 4) != 0
+}
+
+/// Slots of the longest sequence that is written at once: a stamp, the clocks, a move and an allocation.
+const MOST_SLOTS: usize = STAMP_SLOTS + 5;
+/// Where a block has no room for them any more, beginning with where its records begin: nought is no block.
+const ROOM_END: usize = BLOCK_BYTES - (MOST_SLOTS + 1) * 8 - BLOCK_HEADER_BYTES;
+
+/// True when the next event fits its block.
+#[inline(always)]
+fn has_room(log: &ThreadLog) -> bool {
+    offset(log.own.cursor).wrapping_sub(BLOCK_HEADER_BYTES) < ROOM_END
+}
+
+/// Writes events at the cursor and commits them.
+#[inline(always)]
+fn write(log: &mut ThreadLog, events: impl FnOnce(&mut RecordSink<'_>) -> Result<(), SinkTooSmall>) {
+    // SAFETY: `has_room` was asked, or a fresh block begun, and the block is this thread's.
+    let place = unsafe { core::slice::from_raw_parts_mut(log.own.cursor as *mut u64, 5) };
+    let mut sink = RecordSink::new(place);
+    let _ = events(&mut sink);
+    log.own.cursor += sink.written().len() * 8;
+    commit(log.own.cursor);
+}
+
+/// Puts a stamp in front of the next event where one is due.
+#[inline(always)]
+fn stamp_if_due(log: &mut ThreadLog, is_due: bool) {
+    let tick = control_word(log.base, control::TICK).load(Ordering::Relaxed);
+    if log.until_stamp == 0 || tick != log.tick || is_due {
+        log.stamp();
+    } else {
+        log.until_stamp -= 1;
+    }
+}
+
+/// Notes a block of `size_bytes` at `address` that the program has just got, by a call from `site`.
+///
+/// Call it after the real allocation, and only when that gave a block.
+///
+/// # Safety
+///
+/// As for [`capture_at`]: `site` is of a call on this thread that has not returned.
+#[inline(always)]
+pub unsafe fn allocated(address: u64, size_bytes: u64, site: CallSite) {
+    if RECORDING.load(Ordering::Relaxed) == 0 {
+        return not_recorded();
+    }
+    // Before the log is entered: the capture may itself have stacks to write.
+    // SAFETY: by contract.
+    let stack = unsafe { capture_at(site) };
+    allocated_by(address, size_bytes, stack);
+}
+
+/// As [`allocated`], by a stack that is known.
+#[inline(always)]
+pub fn allocated_by(address: u64, size_bytes: u64, stack: Stack) {
+    let stack = stack.id().number();
+    let Some(log) = thread_log::enter() else { return allocated_slowly(address, size_bytes, stack) };
+    // SAFETY: entered.
+    let own = unsafe { &mut *log };
+    if is_odd(address) || !has_room(own) {
+        return allocated_unusually(own, address, size_bytes, stack);
+    }
+    let place = Place::of(address);
+    let is_large = size_bytes >= STAMPED_BYTES;
+    // After the real call: whoever freed a block here before has counted.
+    let epoch = place.counter().load(Ordering::Relaxed);
+    own.filter[place.index()] = place.entry(epoch) | u64::from(is_large);
+    stamp_if_due(own, is_large);
+    write(own, |sink| sink.alloc(address, size_bytes, epoch, stack));
+    // SAFETY: entered above.
+    unsafe { thread_log::leave(log) };
+}
+
+/// Notes that the block at `address` is about to be freed. Call it before the real call; null is no block.
+#[inline(always)]
+pub fn freeing(address: u64) {
+    freeing_of_size(address, || u64::MAX);
+}
+
+/// As [`freeing`], where it can be asked how large the block is at most: small blocks then need no stamp. What an allocator tells
+/// as the usable size will do. It is asked only for blocks that this thread has not just made.
+#[inline(always)]
+pub fn freeing_of_size(address: u64, most_bytes: impl FnOnce() -> u64) {
+    let Some(log) = thread_log::enter() else { return freeing_slowly(address) };
+    // SAFETY: entered.
+    let own = unsafe { &mut *log };
+    match take_if_own(own, address) {
+        Some(is_large) if has_room(own) => {
+            stamp_if_due(own, is_large);
+            write(own, |sink| sink.free(address, None));
+        }
+        found => freed_elsewhere(own, address, found, most_bytes() >= STAMPED_BYTES),
+    }
+    // SAFETY: entered above.
+    unsafe { thread_log::leave(log) };
+}
+
+/// Whether the block is of this thread and was not freed since, and if so, whether it is large. It is then forgotten.
+#[inline(always)]
+fn take_if_own(log: &mut ThreadLog, address: u64) -> Option<bool> {
+    let place = Place::of(address);
+    let entry = &mut log.filter[place.index()];
+    let difference = *entry ^ place.entry(place.counter().load(Ordering::Relaxed));
+    if difference > IS_LARGE || is_odd(address) {
+        return None;
+    }
+    *entry = 0;
+    Some(difference != 0)
+}
+
+/// The free of a block that another thread made, or this one long ago; or of an own one where the block of events is full.
+#[inline(never)]
+fn freed_elsewhere(log: &mut ThreadLog, address: u64, own: Option<bool>, may_be_large: bool) {
+    // Before the real call: whoever gets this address next will see that it was freed.
+    let ticket = own.is_none().then(|| take_ticket(address));
+    if is_wide(address) || (!has_room(log) && log.next_block().is_err()) {
+        return recorder::count_lost_events(1);
+    }
+    stamp_if_due(log, own.unwrap_or(may_be_large));
+    write(log, |sink| sink.free(address, ticket));
+}
+
+fn take_ticket(address: u64) -> u32 {
+    Place::of(address).counter().fetch_add(1, Ordering::Relaxed)
+}
+
+const fn is_wide(address: u64) -> bool {
+    address >> ADDRESS_BITS != 0
+}
+
+/// A reallocation under way.
+#[derive(Clone, Copy, Debug)]
+#[must_use = "without `moved` the reallocation is not recorded"]
+pub struct Moving {
+    address: u64,
+    ticket: Option<u32>,
+    is_large: bool,
+    is_recorded: bool,
+}
+
+/// Begins the reallocation of the block at `old`. Call it before the real call, and [`moved`] after it if that succeeds; if it fails,
+/// nothing has happened.
+#[inline]
+pub fn moving(old: u64) -> Moving {
+    let mut moving = Moving { address: old, ticket: None, is_large: true, is_recorded: false };
+    match thread_log::enter() {
+        Some(log) => {
+            // SAFETY: entered.
+            let own = unsafe { &mut *log };
+            let place = Place::of(old);
+            let entry = own.filter[place.index()];
+            let found = take_if_own(own, old);
+            // The block stays where it is if the real call fails.
+            own.filter[place.index()] = entry;
+            moving.is_recorded = true;
+            match found {
+                Some(is_large) => moving.is_large = is_large,
+                None => moving.ticket = Some(take_ticket(old)),
+            }
+            // SAFETY: entered above.
+            unsafe { thread_log::leave(log) };
+        }
+        None => {
+            moving.ticket = Some(take_ticket(old));
+            moving.is_recorded = RECORDING.load(Ordering::Relaxed) != 0;
+        }
+    }
+    moving
+}
+
+/// Notes that the block is now at `address`, with another size: both ends of the reallocation in one commit.
+///
+/// # Safety
+///
+/// As for [`allocated`].
+#[inline]
+pub unsafe fn moved(moving: Moving, address: u64, size_bytes: u64, site: CallSite) {
+    if RECORDING.load(Ordering::Relaxed) == 0 {
+        return not_recorded();
+    }
+    // SAFETY: by contract.
+    let stack = unsafe { capture_at(site) };
+    moved_by(moving, address, size_bytes, stack);
+}
+
+/// As [`moved`], by a stack that is known.
+pub fn moved_by(moving: Moving, address: u64, size_bytes: u64, stack: Stack) {
+    let stack = stack.id().number();
+    let entered = thread_log::enter().map_or_else(thread_log::enter_slowly, Entered::Own);
+    let Entered::Own(log) = entered else {
+        let epoch = Place::of(address).counter().load(Ordering::Relaxed);
+        // A handler that interrupted an event of its thread: the nested lane has no filter, so an own block needs a ticket too.
+        let ticket = Some(moving.ticket.unwrap_or_else(|| take_ticket(moving.address)));
+        append_stamped(entered, 5, |sink| {
+            sink.moved(moving.address, ticket)?;
+            sink.alloc(address, size_bytes, epoch, stack)
+        });
+        return;
+    };
+    // SAFETY: entered.
+    let own = unsafe { &mut *log };
+    if is_wide(address) || is_wide(moving.address) || (!has_room(own) && own.next_block().is_err()) {
+        recorder::count_lost_events(1);
+    } else {
+        let is_large = size_bytes >= STAMPED_BYTES;
+        if moving.ticket.is_none() {
+            own.filter[Place::of(moving.address).index()] = 0;
+        }
+        let epoch = note_own(own, address, is_large);
+        stamp_if_due(own, is_large || moving.is_large);
+        write(own, |sink| {
+            if moving.is_recorded {
+                sink.moved(moving.address, moving.ticket)?;
+            }
+            sink.alloc(address, size_bytes, epoch, stack)
+        });
+    }
+    // SAFETY: entered above.
+    unsafe { thread_log::leave(log) };
+}
+
+/// Remembers a block as this thread's own, where a filter can; the counter's value.
+fn note_own(log: &mut ThreadLog, address: u64, is_large: bool) -> u32 {
+    let place = Place::of(address);
+    let epoch = place.counter().load(Ordering::Relaxed);
+    let entry = if is_odd(address) { 0 } else { place.entry(epoch) | u64::from(is_large) };
+    log.filter[place.index()] = entry;
+    epoch
+}
+
+/// An allocation at an address that no filter holds, or behind the end of a block of events.
+#[cold]
+#[inline(never)]
+fn allocated_unusually(log: &mut ThreadLog, address: u64, size_bytes: u64, stack: u32) {
+    if is_wide(address) {
+        recorder::count_lost_events(1);
+    } else if has_room(log) || log.next_block().is_ok() {
+        let is_large = size_bytes >= STAMPED_BYTES;
+        let epoch = note_own(log, address, is_large);
+        stamp_if_due(log, is_large);
+        write(log, |sink| sink.alloc(address, size_bytes, epoch, stack));
+    } else {
+        recorder::count_lost_events(1);
+    }
+    // SAFETY: entered by the caller.
+    unsafe { thread_log::leave(log) };
+}
+
+/// The first event of a thread, or one in a signal handler that interrupted another.
+#[cold]
+#[inline(never)]
+fn allocated_slowly(address: u64, size_bytes: u64, stack: u32) {
+    match thread_log::enter_slowly() {
+        // SAFETY: entered.
+        Entered::Own(log) => allocated_unusually(unsafe { &mut *log }, address, size_bytes, stack),
+        entered => {
+            let epoch = Place::of(address).counter().load(Ordering::Relaxed);
+            append_stamped(entered, 3, |sink| sink.alloc(address, size_bytes, epoch, stack));
+        }
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn freeing_slowly(address: u64) {
+    match thread_log::enter_slowly() {
+        Entered::Own(log) => {
+            // SAFETY: entered.
+            let own = unsafe { &mut *log };
+            let found = take_if_own(own, address);
+            freed_elsewhere(own, address, found, true);
+            // SAFETY: as above.
+            unsafe { thread_log::leave(log) };
+        }
+        // What is freed unseen makes all that threads remember of the address stale.
+        Entered::No => drop(take_ticket(address)),
+        entered => {
+            let ticket = take_ticket(address);
+            append_stamped(entered, 2, |sink| sink.free(address, Some(ticket)));
+        }
+    }
+}
+
+/// Events of the nested lane have a stamp each.
+fn append_stamped(
+    entered: Entered,
+    slots: usize,
+    write: impl FnOnce(&mut RecordSink<'_>) -> Result<(), SinkTooSmall>,
+) {
+    let Some(recorder) = recorder::current() else { return };
+    let ticks = clock::counter().wrapping_sub(recorder.spool.start_counter) >> STAMP_SHIFT;
+    thread_log::append_to(entered, slots + 1, |sink| {
+        sink.stamp(ticks)?;
+        write(sink)
+    });
+}
+
+/// A hook that found recording off.
+#[cold]
+#[inline(never)]
+fn not_recorded() {
+    let _ = recorder::recording();
+}
+
+/// Notes that a range of addresses was mapped, unmapped, or added to the heap.
+///
+/// # Safety
+///
+/// As for [`allocated`].
+pub unsafe fn mapping(kind: MappingKind, address: u64, size_bytes: u64, site: CallSite) {
+    if RECORDING.load(Ordering::Relaxed) == 0 {
+        return not_recorded();
+    }
+    // SAFETY: by contract.
+    let stack = unsafe { capture_at(site) }.id().number();
+    let counter = clock::counter();
+    thread_log::append(5, |sink| sink.mapping(kind, counter, address, size_bytes, stack));
+}
+
+/// Makes everything stale that threads remember of blocks: what follows was not seen from its start.
+pub(crate) fn forget_blocks() {
+    for counter in &EPOCH_COUNTERS {
+        counter.0.fetch_add(1, Ordering::Relaxed);
+    }
+}

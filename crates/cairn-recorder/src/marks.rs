@@ -1,0 +1,37 @@
+//! Moments that the program marks, each with the stack that it was marked from.
+
+use cairn_capture::{Stack, capture, capture_interrupted};
+use cairn_format::recording::{MAX_MARK_TEXT_BYTES, MarkValue};
+
+use crate::clock;
+use crate::thread_log;
+
+/// Marks this moment, with the caller's stack.
+#[inline(always)]
+pub fn mark(text: &str) {
+    mark_stack(capture(), 0, MarkValue::None, text.as_bytes());
+}
+
+/// As [`mark`], with a number.
+#[inline(always)]
+pub fn mark_value(text: &str, value: MarkValue) {
+    mark_stack(capture(), 0, value, text.as_bytes());
+}
+
+/// Marks this moment with the stack that a signal interrupted; `context` is the third argument of the signal's handler.
+///
+/// # Safety
+///
+/// As for [`capture_interrupted`].
+pub unsafe fn capture_from_context(context: *const libc::ucontext_t, text: &[u8]) {
+    // SAFETY: by contract.
+    let stack = unsafe { capture_interrupted(context) };
+    mark_stack(stack, 0, MarkValue::None, text);
+}
+
+/// Marks this moment with a stack that was captured before, of which the `skip` innermost frames are not of interest.
+pub fn mark_stack(stack: Stack, skip: u16, value: MarkValue, text: &[u8]) {
+    let counter = clock::counter();
+    let slots = 4 + text.len().min(MAX_MARK_TEXT_BYTES).div_ceil(8);
+    thread_log::append(slots, |sink| sink.mark(counter, stack.id().number(), skip, value, text));
+}

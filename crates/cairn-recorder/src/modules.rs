@@ -1,0 +1,286 @@
+//! Which modules are loaded, and when they came and went.
+//!
+//! A module is written when it is first seen: at the start, after every `dlopen`, and at the latest when an address of it
+//! is first on a stack. `docs/design/0004-following-modules.md` compares the ways to learn of loads and unloads.
+//!
+//! A module is known by the identity that a capture gives its addresses, and by where it lies. When it goes its place in the
+//! table is closed for ever, so that the same file at the same address later has another number.
+
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use cairn_capture::{LoadedModule, ModuleIdentity, read_own_memory};
+use cairn_format::AbsoluteAddress;
+use cairn_format::recording;
+
+use crate::clock;
+use crate::os::{self, KeptErrno, PathText};
+use crate::recorder::{self, Recorder};
+use crate::tables::Tables;
+use crate::writer::LONGEST_SLOTS;
+
+/// As many loads as are told apart.
+const LOADS: usize = 1 << 14;
+/// In place of the key of a module that is gone. No key: its lower half would be an identity.
+const GONE: u64 = 1 << 32;
+
+/// One load of a file.
+#[repr(C)]
+struct Load {
+    /// Page of the first address and identity; 0 for none yet, [`GONE`].
+    key: AtomicU64,
+    start: AtomicU64,
+    is_written: AtomicU32,
+    reserved: u32,
+}
+
+/// See the module documentation. The number of a load is its place in the table, from 1.
+#[repr(C)]
+pub(crate) struct ModuleTable {
+    loads: [Load; LOADS],
+    used: AtomicU32,
+}
+
+fn key_of(module: &LoadedModule) -> u64 {
+    module.start.value() >> 12 << 32 | u64::from(module.identity.number())
+}
+
+impl ModuleTable {
+    /// The number of the module that an address on a stack belongs to, which is written before if it is not known; 0 for
+    /// none.
+    pub(crate) fn number_of(&self, identity: ModuleIdentity, address: u64, tables: &mut Tables<'_>) -> u32 {
+        if identity == ModuleIdentity::NONE {
+            return 0;
+        }
+        let found = self.loads().find(|(_, load)| {
+            load.key.load(Ordering::Acquire) as u32 == identity.number()
+                && load.is_written.load(Ordering::Acquire) != 0
+        });
+        if let Some((number, _)) = found {
+            return number;
+        }
+        // A return address may be the first one behind its module.
+        let module = [address, address.wrapping_sub(1)].into_iter().find_map(|address| {
+            LoadedModule::at(AbsoluteAddress::new(address)).filter(|module| module.identity == identity)
+        });
+        module.map_or(0, |module| self.add(&module, tables))
+    }
+
+    fn loads(&self) -> impl Iterator<Item = (u32, &Load)> {
+        (1..).zip(self.loads.iter().take(self.used.load(Ordering::Acquire) as usize))
+    }
+
+    /// The number of a module that is loaded now; writes it unless that was done.
+    fn add(&self, module: &LoadedModule, tables: &mut Tables<'_>) -> u32 {
+        let key = key_of(module);
+        let Some((number, load)) = self.place(key) else { return 0 };
+        load.start.store(module.start.value(), Ordering::Release);
+        if load.is_written.load(Ordering::Acquire) == 0 && write(number, module, tables) {
+            load.is_written.store(1, Ordering::Release);
+        }
+        number
+    }
+
+    /// The place of a key, a new one if need be.
+    fn place(&self, key: u64) -> Option<(u32, &Load)> {
+        for (index, load) in (0..).zip(&self.loads) {
+            match load.key.compare_exchange(0, key, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => {
+                    self.used.fetch_max(index + 1, Ordering::AcqRel);
+                    return Some((index + 1, load));
+                }
+                Err(other) if other == key => return Some((index + 1, load)),
+                Err(_) => {}
+            }
+        }
+        None
+    }
+
+    /// Writes that those are gone which are.
+    fn close_unloaded(&self, tables: &mut Tables<'_>) {
+        for (number, load) in self.loads() {
+            let key = load.key.load(Ordering::Acquire);
+            let start = load.start.load(Ordering::Acquire);
+            if key == 0 || key == GONE || start == 0 {
+                continue;
+            }
+            let now = LoadedModule::at(AbsoluteAddress::new(start));
+            let is_there = now.is_some_and(|module| key_of(&module) == key);
+            if !is_there && load.key.compare_exchange(key, GONE, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+            {
+                let counter = clock::counter();
+                tables.append(2, |sink| sink.module_unloaded(number, counter));
+            }
+        }
+    }
+}
+
+/// Writes a module as it is in memory: what became of its file meanwhile does not matter.
+fn write(number: u32, module: &LoadedModule, tables: &mut Tables<'_>) -> bool {
+    let (build_id_place, rest) = tables.scratch().split_at_mut(64);
+    let (path_place, name_place) = rest.split_at_mut(4096);
+    let build_id = build_id(module.start.value(), module.bias, build_id_place);
+    let name = module.copy_name(name_place.get_mut(..4000).unwrap_or_default());
+    let path = path(name, module, path_place);
+    let loaded = recording::LoadedModule {
+        number,
+        counter: clock::counter(),
+        start: module.start.value(),
+        end: module.end.value(),
+        bias: module.bias,
+        build_id,
+        path,
+    };
+    let slots = LONGEST_SLOTS.min(6 + (build_id.len() + path.len()).div_ceil(8));
+    tables.append(slots, |sink| sink.module_loaded(&loaded))
+}
+
+/// The path of a module by the name that the loader has: the program itself has none, and what was opened by a relative
+/// path has that.
+fn path<'a>(name: &[u8], module: &LoadedModule, into: &'a mut [u8]) -> &'a [u8] {
+    if name.is_empty() {
+        let length = os::read_link(c"/proc/self/exe", into).len();
+        // The loader names the kernel's own module by no path, and on some systems by nothing.
+        let is_vdso = is_kernel_module(module);
+        return if is_vdso { b"[vdso]" } else { into.get(..length).unwrap_or_default() };
+    }
+    let is_relative = !name.starts_with(b"/") && name.contains(&b'/');
+    let directory = if is_relative { os::working_directory(into) } else { 0 };
+    let mut text = PathText::new(into.get_mut(directory..).unwrap_or_default());
+    if directory > 0 {
+        text.push(b"/");
+    }
+    text.push(name);
+    let length = directory + text.length();
+    into.get(..length).unwrap_or_default()
+}
+
+fn is_kernel_module(module: &LoadedModule) -> bool {
+    // SAFETY: asks the auxiliary vector.
+    module.start.value() == unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) }
+}
+
+const PT_NOTE: u32 = 4;
+const NT_GNU_BUILD_ID: u32 = 3;
+
+/// The GNU build id among the notes of the module whose ELF header lies at `start`.
+pub(crate) fn build_id(start: u64, bias: u64, into: &mut [u8]) -> &[u8] {
+    let length = find_build_id(start, bias, into).unwrap_or(0);
+    into.get(..length).unwrap_or_default()
+}
+
+fn find_build_id(start: u64, bias: u64, into: &mut [u8]) -> Option<usize> {
+    let magic: [u8; 8] = read(start)?;
+    if magic.get(..6)? != [0x7f, b'E', b'L', b'F', 2, 1] {
+        return None;
+    }
+    // e_phoff, e_phentsize, e_phnum of a 64-bit ELF header.
+    let headers = start.checked_add(u64::from_le_bytes(read(start + 32)?))?;
+    let entry_bytes = u64::from(u16::from_le_bytes(read(start + 54)?));
+    let count = u64::from(u16::from_le_bytes(read(start + 56)?)).min(64);
+    for index in 0..count {
+        let header = headers.checked_add(index * entry_bytes)?;
+        if u32::from_le_bytes(read(header)?) != PT_NOTE {
+            continue;
+        }
+        let notes = bias.wrapping_add(u64::from_le_bytes(read(header + 16)?));
+        let bytes = u64::from_le_bytes(read(header + 40)?).min(1 << 16);
+        if let Some(length) = build_id_among(notes, notes.checked_add(bytes)?, into) {
+            return Some(length);
+        }
+    }
+    None
+}
+
+/// The build id among the notes between two addresses.
+fn build_id_among(notes: u64, end: u64, into: &mut [u8]) -> Option<usize> {
+    let mut note = notes;
+    while note.checked_add(12)? <= end {
+        let word = |at: u64| Some(u64::from(u32::from_le_bytes(read(note + at)?)));
+        let (name_bytes, value_bytes, kind) = (word(0)?, word(4)?, word(8)? as u32);
+        let name = note + 12;
+        let value = name.checked_add(name_bytes.next_multiple_of(4))?;
+        if kind == NT_GNU_BUILD_ID && name_bytes == 4 && read(name)? == *b"GNU\0" {
+            let place = into.get_mut(..value_bytes as usize)?;
+            return (read_own_memory(value, place) == place.len()).then_some(place.len());
+        }
+        note = value.checked_add(value_bytes.next_multiple_of(4))?;
+    }
+    None
+}
+
+fn read<const N: usize>(address: u64) -> Option<[u8; N]> {
+    let mut bytes = [0; N];
+    (read_own_memory(address, &mut bytes) == N).then_some(bytes)
+}
+
+/// Writes all modules that are loaded and were not known, and those that are not there any more. Call it after `dlopen` and
+/// `dlmopen`, outside of hooks: it takes the loader's lock, as these do.
+pub fn scan() {
+    let Some(recorder) = recorder::current() else { return };
+    let _errno = KeptErrno::new();
+    let mut found = Found { starts: [0; FOUND_AT_ONCE], count: 0, skip: 0 };
+    loop {
+        found.count = 0;
+        // SAFETY: the callback takes what it is given here, and it is not kept.
+        unsafe { libc::dl_iterate_phdr(Some(on_module), (&raw mut found).cast()) };
+        write_all(recorder, &found);
+        if found.count < FOUND_AT_ONCE {
+            break;
+        }
+        found.skip += FOUND_AT_ONCE;
+    }
+    if let Some(mut tables) = Tables::take(recorder) {
+        recorder.modules.close_unloaded(&mut tables);
+    }
+}
+
+const FOUND_AT_ONCE: usize = 64;
+
+/// An address in each of some modules. Written outside of the loader's lock, which the callback runs under.
+struct Found {
+    starts: [u64; FOUND_AT_ONCE],
+    count: usize,
+    skip: usize,
+}
+
+unsafe extern "C" fn on_module(info: *mut libc::dl_phdr_info, _: usize, found: *mut c_void) -> c_int {
+    // SAFETY: the loader's, valid during the call; and what `scan` passed.
+    let (info, found) = unsafe { (&*info, &mut *found.cast::<Found>()) };
+    if found.skip > 0 {
+        found.skip -= 1;
+        return 0;
+    }
+    // SAFETY: the loader's table of so many headers.
+    let headers = unsafe { core::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
+    let first =
+        headers.iter().find(|header| header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_X != 0);
+    if let Some(header) = first {
+        let Some(place) = found.starts.get_mut(found.count) else { return 1 };
+        *place = info.dlpi_addr.wrapping_add(header.p_vaddr);
+        found.count += 1;
+    }
+    0
+}
+
+fn write_all(recorder: &Recorder, found: &Found) {
+    let Some(mut tables) = Tables::take(recorder) else { return };
+    for &address in found.starts.iter().take(found.count) {
+        if let Some(module) = LoadedModule::at(AbsoluteAddress::new(address)) {
+            recorder.modules.add(&module, &mut tables);
+        }
+    }
+}
+
+/// Runs `unload`, which may unload modules, as a call of `dlclose` does, and writes which are gone. Wrap every unload in this,
+/// in place of [`cairn_capture::while_unloading`], which is part of it.
+pub fn while_unloading<R>(unload: impl FnOnce() -> R) -> R {
+    let result = cairn_capture::while_unloading(unload);
+    if let Some(recorder) = recorder::current() {
+        let _errno = KeptErrno::new();
+        if let Some(mut tables) = Tables::take(recorder) {
+            recorder.modules.close_unloaded(&mut tables);
+        }
+    }
+    result
+}

@@ -1,0 +1,351 @@
+//! The kernel, asked without the C library's wrappers.
+//!
+//! The wrappers of `open`, `close`, `nanosleep` and others are cancellation points, and some are interposed by the very
+//! library that this code is part of. So every call here goes through `syscall`, which is neither, and every entry of the
+//! recorder that may come here keeps the program's `errno` ([`KeptErrno`]).
+
+use core::ffi::{CStr, c_int, c_long};
+use core::ptr;
+
+/// What the kernel answers in place of a result.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Errno(pub(crate) c_int);
+
+/// Restores `errno` when it goes out of scope: the program must not see errors that it did not cause.
+pub(crate) struct KeptErrno(c_int);
+
+impl KeptErrno {
+    pub(crate) fn new() -> Self {
+        // SAFETY: the address of this thread's errno is always valid.
+        Self(unsafe { *libc::__errno_location() })
+    }
+}
+
+impl Drop for KeptErrno {
+    fn drop(&mut self) {
+        // SAFETY: as above.
+        unsafe { *libc::__errno_location() = self.0 }
+    }
+}
+
+/// The result of a call, or the error that it left behind.
+fn answer(result: c_long) -> Result<usize, Errno> {
+    if result == -1 {
+        // SAFETY: the address of this thread's errno is always valid.
+        return Err(Errno(unsafe { *libc::__errno_location() }));
+    }
+    Ok(result as usize)
+}
+
+/// A file descriptor for the length of one function.
+pub(crate) struct File(c_int);
+
+impl File {
+    pub(crate) fn open(path: &CStr, flags: c_int, mode: u32) -> Result<Self, Errno> {
+        let flags = flags | libc::O_CLOEXEC | libc::O_NOCTTY;
+        // SAFETY: the path ends with a NUL.
+        let number = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags, mode) };
+        answer(number).map(|number| Self(number as c_int))
+    }
+
+    /// Memory with a descriptor.
+    pub(crate) fn in_memory(name: &CStr) -> Result<Self, Errno> {
+        // SAFETY: the name ends with a NUL.
+        let number = unsafe { libc::syscall(libc::SYS_memfd_create, name.as_ptr(), libc::MFD_CLOEXEC) };
+        answer(number).map(|number| Self(number as c_int))
+    }
+
+    pub(crate) fn descriptor(&self) -> c_int {
+        self.0
+    }
+
+    pub(crate) fn read(&self, into: &mut [u8]) -> Result<usize, Errno> {
+        loop {
+            // SAFETY: writes into the slice alone.
+            let count =
+                answer(unsafe { libc::syscall(libc::SYS_read, self.0, into.as_mut_ptr(), into.len()) });
+            if count != Err(Errno(libc::EINTR)) {
+                return count;
+            }
+        }
+    }
+
+    /// Reads until the end or until `into` is full; the bytes read.
+    pub(crate) fn read_all<'a>(&self, into: &'a mut [u8]) -> &'a mut [u8] {
+        let mut count = 0;
+        while let Some(rest) = into.get_mut(count..).filter(|rest| !rest.is_empty()) {
+            match self.read(rest) {
+                Ok(0) | Err(_) => break,
+                Ok(more) => count += more,
+            }
+        }
+        into.get_mut(..count).unwrap_or_default()
+    }
+
+    pub(crate) fn write_all(&self, bytes: &[u8]) -> Result<(), Errno> {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            // SAFETY: reads the slice alone.
+            match answer(unsafe { libc::syscall(libc::SYS_write, self.0, rest.as_ptr(), rest.len()) }) {
+                Ok(0) => return Err(Errno(libc::EIO)),
+                Ok(count) => rest = rest.get(count..).unwrap_or_default(),
+                Err(Errno(libc::EINTR)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn seek(&self, to: u64) -> Result<(), Errno> {
+        // SAFETY: moves the position of our own descriptor.
+        answer(unsafe { libc::syscall(libc::SYS_lseek, self.0, to, libc::SEEK_SET) }).map(drop)
+    }
+
+    pub(crate) fn set_length(&self, bytes: u64) -> Result<(), Errno> {
+        // SAFETY: changes our own file.
+        answer(unsafe { libc::syscall(libc::SYS_ftruncate, self.0, bytes) }).map(drop)
+    }
+
+    /// Which file it is: device and inode.
+    pub(crate) fn identity(&self) -> Result<(u64, u64), Errno> {
+        let mut status = core::mem::MaybeUninit::<libc::stat>::zeroed();
+        // SAFETY: writes to the variable.
+        answer(unsafe { libc::syscall(libc::SYS_fstat, self.0, status.as_mut_ptr()) })?;
+        // SAFETY: filled, and zeros are a value.
+        let status = unsafe { status.assume_init() };
+        Ok((status.st_dev, status.st_ino))
+    }
+
+    /// Storage for a range of the file, which grows as far as needed. The bytes that are there stay.
+    pub(crate) fn allocate(&self, from: u64, bytes: u64) -> Result<(), Errno> {
+        loop {
+            // SAFETY: changes our own file.
+            let result = answer(unsafe { libc::syscall(libc::SYS_fallocate, self.0, 0, from, bytes) });
+            if result != Err(Errno(libc::EINTR)) {
+                return result.map(drop);
+            }
+        }
+    }
+
+    /// Writes zeros, where a file system knows no other way to give storage.
+    pub(crate) fn write_zeros(&self, from: u64, bytes: u64) -> Result<(), Errno> {
+        static ZEROS: [u8; 4096] = [0; 4096];
+        let mut done = 0;
+        while done < bytes {
+            let length = (bytes - done).min(ZEROS.len() as u64) as usize;
+            // SAFETY: reads the zeros alone.
+            let result = answer(unsafe {
+                libc::syscall(libc::SYS_pwrite64, self.0, ZEROS.as_ptr(), length, from + done)
+            });
+            match result {
+                Ok(0) => return Err(Errno(libc::ENOSPC)),
+                Ok(count) => done += count as u64,
+                Err(Errno(libc::EINTR)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Maps the first `bytes` of the file, shared, writable; the file may be shorter.
+    pub(crate) fn map(&self, at: usize, bytes: usize) -> Result<usize, Errno> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: replaces a reservation of the caller's, which nobody uses yet.
+        answer(unsafe {
+            libc::syscall(
+                libc::SYS_mmap,
+                at,
+                bytes,
+                protection,
+                libc::MAP_SHARED | libc::MAP_FIXED,
+                self.0,
+                0_usize,
+            )
+        })
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        // SAFETY: our own descriptor, opened in the same function.
+        unsafe { libc::syscall(libc::SYS_close, self.0) };
+    }
+}
+
+/// Address space without memory behind it.
+pub(crate) fn reserve(bytes: usize) -> Result<usize, Errno> {
+    anonymous(0, bytes, libc::PROT_NONE, 0)
+}
+
+/// Zeroed memory that costs nothing until it is touched.
+pub(crate) fn zeroed(bytes: usize) -> Result<usize, Errno> {
+    anonymous(0, bytes, libc::PROT_READ | libc::PROT_WRITE, 0)
+}
+
+/// Puts zeroed private memory in place of what is mapped there.
+///
+/// # Safety
+///
+/// Nothing that lies there is needed any more, by any thread.
+pub(crate) unsafe fn replace_by_zeros(at: usize, bytes: usize) {
+    let _ = anonymous(at, bytes, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_FIXED);
+}
+
+fn anonymous(at: usize, bytes: usize, protection: c_int, flags: c_int) -> Result<usize, Errno> {
+    let flags = flags | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: at an address of the kernel's choice it touches no existing memory; a fixed one is the caller's.
+    answer(unsafe { libc::syscall(libc::SYS_mmap, at, bytes, protection, flags, -1, 0_usize) })
+}
+
+/// # Safety
+///
+/// The range is a mapping of the caller's that nobody uses any more.
+pub(crate) unsafe fn unmap(at: usize, bytes: usize) {
+    // SAFETY: by contract.
+    unsafe { libc::syscall(libc::SYS_munmap, at, bytes) };
+}
+
+/// Has the range read as zeros in every forked child.
+pub(crate) fn wipe_on_fork(at: usize, bytes: usize) -> Result<(), Errno> {
+    // SAFETY: the range is the caller's own mapping.
+    answer(unsafe { libc::syscall(libc::SYS_madvise, at, bytes, libc::MADV_WIPEONFORK) }).map(drop)
+}
+
+/// Has the kernel write the range to its file, and waits for it.
+pub(crate) fn synchronise(at: usize, bytes: usize) -> Result<(), Errno> {
+    // SAFETY: the range is the caller's own mapping.
+    answer(unsafe { libc::syscall(libc::SYS_msync, at, bytes, libc::MS_SYNC) }).map(drop)
+}
+
+/// The soft limit of a resource; `u64::MAX` for none.
+pub(crate) fn soft_limit(resource: c_int) -> u64 {
+    let mut limit = libc::rlimit64 { rlim_cur: u64::MAX, rlim_max: u64::MAX };
+    let none = ptr::null::<libc::rlimit64>();
+    // SAFETY: writes to the variable.
+    let result = answer(unsafe { libc::syscall(libc::SYS_prlimit64, 0, resource, none, &raw mut limit) });
+    result.map_or(u64::MAX, |_| limit.rlim_cur)
+}
+
+pub(crate) fn process_id() -> u32 {
+    // SAFETY: only asks.
+    unsafe { libc::syscall(libc::SYS_getpid) as u32 }
+}
+
+pub(crate) fn thread_id() -> u32 {
+    // SAFETY: only asks.
+    unsafe { libc::syscall(libc::SYS_gettid) as u32 }
+}
+
+/// True when this process has no thread of that number.
+pub(crate) fn has_ended(thread: u32) -> bool {
+    // SAFETY: signal 0 only asks whether the thread is there.
+    answer(unsafe { libc::syscall(libc::SYS_tgkill, process_id(), thread, 0) }) == Err(Errno(libc::ESRCH))
+}
+
+/// Waits, or returns early for a signal.
+pub(crate) fn sleep_micros(micros: u32) {
+    let time = libc::timespec { tv_sec: 0, tv_nsec: c_long::from(micros) * 1000 };
+    // SAFETY: reads the variable.
+    unsafe { libc::syscall(libc::SYS_nanosleep, &raw const time, ptr::null_mut::<libc::timespec>()) };
+}
+
+/// The name of the calling thread, up to its NUL.
+pub(crate) fn thread_name(into: &mut [u8; 16]) -> &[u8] {
+    // SAFETY: writes at most 16 bytes.
+    unsafe { libc::syscall(libc::SYS_prctl, libc::PR_GET_NAME, into.as_mut_ptr()) };
+    into.split(|&byte| byte == 0).next().unwrap_or_default()
+}
+
+/// What a symbolic link says.
+pub(crate) fn read_link<'a>(path: &CStr, into: &'a mut [u8]) -> &'a [u8] {
+    // SAFETY: writes into the slice alone.
+    let count = answer(unsafe {
+        libc::syscall(libc::SYS_readlinkat, libc::AT_FDCWD, path.as_ptr(), into.as_mut_ptr(), into.len())
+    });
+    into.get(..count.unwrap_or(0)).unwrap_or_default()
+}
+
+/// The working directory, without its NUL; empty where it cannot be told.
+pub(crate) fn working_directory(into: &mut [u8]) -> usize {
+    // SAFETY: writes into the slice alone.
+    let count = answer(unsafe { libc::syscall(libc::SYS_getcwd, into.as_mut_ptr(), into.len()) });
+    count.unwrap_or(0).saturating_sub(1)
+}
+
+/// Gives a file that has no name yet this name; fails where there is a file of that name.
+pub(crate) fn link(file: &File, path: &CStr) -> Result<(), Errno> {
+    let mut source = [0_u8; 32];
+    let mut text = PathText::new(&mut source);
+    text.push(b"/proc/self/fd/");
+    text.push_number(file.descriptor() as u32);
+    let source = text.as_c_string().ok_or(Errno(libc::ENAMETOOLONG))?;
+    // SAFETY: both paths end with a NUL.
+    answer(unsafe {
+        libc::syscall(
+            libc::SYS_linkat,
+            libc::AT_FDCWD,
+            source.as_ptr(),
+            libc::AT_FDCWD,
+            path.as_ptr(),
+            libc::AT_SYMLINK_FOLLOW,
+        )
+    })
+    .map(drop)
+}
+
+/// Removes a name.
+pub(crate) fn unlink(path: &CStr) {
+    // SAFETY: the path ends with a NUL.
+    unsafe { libc::syscall(libc::SYS_unlinkat, libc::AT_FDCWD, path.as_ptr(), 0) };
+}
+
+/// A C string that is put together in place.
+pub(crate) struct PathText<'a> {
+    bytes: &'a mut [u8],
+    length: usize,
+    is_cut: bool,
+}
+
+impl<'a> PathText<'a> {
+    pub(crate) fn new(bytes: &'a mut [u8]) -> Self {
+        Self { bytes, length: 0, is_cut: false }
+    }
+
+    pub(crate) fn push(&mut self, part: &[u8]) {
+        // One byte stays for the NUL.
+        let end = self.length + part.len();
+        match self.bytes.get_mut(self.length..end + 1) {
+            Some(place) => {
+                place[..part.len()].copy_from_slice(part);
+                place[part.len()] = 0;
+                self.length = end;
+            }
+            None => self.is_cut = true,
+        }
+    }
+
+    pub(crate) fn push_number(&mut self, number: u32) {
+        let mut digits = [0_u8; 10];
+        let (mut rest, mut first) = (number, digits.len());
+        loop {
+            first -= 1;
+            digits[first] = b'0' + (rest % 10) as u8;
+            rest /= 10;
+            if rest == 0 {
+                break;
+            }
+        }
+        self.push(&digits[first..]);
+    }
+
+    /// Without the NUL.
+    pub(crate) fn length(&self) -> usize {
+        self.length
+    }
+
+    /// `None` when something did not fit, or a NUL stands within.
+    pub(crate) fn as_c_string(&self) -> Option<&CStr> {
+        let bytes = self.bytes.get(..self.length + 1)?;
+        if self.is_cut { None } else { CStr::from_bytes_with_nul(bytes).ok() }
+    }
+}

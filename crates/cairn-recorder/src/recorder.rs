@@ -1,0 +1,287 @@
+//! What all threads share, and whether anything is recorded.
+//!
+//! ```text
+//!   Off --start--> Recording <--pause, resume--> Paused
+//!                   |  |   '--storage ran out--> Full
+//!                   |  '--stop--> Ended --start--> Recording (another file)
+//!                   '--fork--> Child, in the child --start--> Recording (another file)
+//! ```
+//!
+//! All that leads to the file lies in one mapping that a forked child finds wiped ([`os::wipe_on_fork`]); the few statics
+//! here say where it is. Nothing is ever unmapped: another thread may be in the midst of an event.
+
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use cairn_format::recording::{Clock, EndReason, control};
+
+use crate::clock;
+use crate::heap;
+use crate::modules::ModuleTable;
+use crate::os;
+use crate::spool::{NoBlock, Spool, control_word};
+use crate::tables::{PublishedPcs, TableLogs};
+use crate::thread_log::{self, ThreadLog};
+
+/// What is recorded, if not 0: another number for each recording. The one word that every hook looks at.
+pub(crate) static RECORDING: AtomicU32 = AtomicU32::new(0);
+
+static MODE: AtomicU32 = AtomicU32::new(Mode::Off as u32);
+static RECORDER: AtomicPtr<Recorder> = AtomicPtr::new(core::ptr::null_mut());
+static RECORDINGS: AtomicU32 = AtomicU32::new(0);
+/// The window of the present file, for a child to give up.
+static WINDOW_BASE: AtomicUsize = AtomicUsize::new(0);
+static WINDOW_BLOCKS: AtomicU64 = AtomicU64::new(0);
+
+/// See the module documentation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub(crate) enum Mode {
+    Off,
+    Starting,
+    Recording,
+    Paused,
+    Full,
+    Ended,
+    Child,
+}
+
+impl Mode {
+    const ALL: [Self; 7] =
+        [Self::Off, Self::Starting, Self::Recording, Self::Paused, Self::Full, Self::Ended, Self::Child];
+}
+
+/// The mode at this moment.
+pub(crate) fn mode() -> Mode {
+    Mode::ALL.into_iter().find(|&mode| mode as u32 == MODE.load(Ordering::Acquire)).unwrap_or(Mode::Off)
+}
+
+/// Changes the mode if it is `from`.
+pub(crate) fn change_mode(from: Mode, to: Mode) -> bool {
+    MODE.compare_exchange(from as u32, to as u32, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+}
+
+/// See the module documentation. All-zero bytes are a recorder that has not begun, or that of another process.
+#[repr(C)]
+pub(crate) struct Recorder {
+    /// The number in [`RECORDING`].
+    generation: AtomicU32,
+    threads: AtomicU32,
+    logs_used: AtomicU32,
+    logs_limit: u32,
+    next_look: AtomicU32,
+    pub(crate) spool: Spool,
+    pub(crate) modules: ModuleTable,
+    pub(crate) tables: TableLogs,
+    pub(crate) published: PublishedPcs,
+}
+
+/// How many threads may record at once, by what the address space allows.
+const LOG_LIMITS: [usize; 4] = [1 << 15, 1 << 12, 1 << 9, 1 << 6];
+/// The logs lie behind the recorder, at the next page.
+const LOGS_OFFSET: usize = size_of::<Recorder>().next_multiple_of(4096);
+
+impl Recorder {
+    /// Memory for a recorder and its logs, zeroed.
+    pub(crate) fn make() -> Result<&'static mut Self, os::Errno> {
+        let mut last = os::Errno(libc::ENOMEM);
+        for limit in LOG_LIMITS {
+            let bytes = LOGS_OFFSET + limit * size_of::<ThreadLog>();
+            match os::zeroed(bytes) {
+                Ok(at) => {
+                    os::wipe_on_fork(at, bytes)?;
+                    // SAFETY: zeroed, page aligned, large enough, and known to nobody else; zeros are a recorder.
+                    let recorder = unsafe { &mut *(at as *mut Self) };
+                    recorder.logs_limit = limit as u32;
+                    return Ok(recorder);
+                }
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    /// Gives the memory back where nothing came of it.
+    pub(crate) fn discard(&'static mut self) {
+        let bytes = LOGS_OFFSET + self.logs_limit as usize * size_of::<ThreadLog>();
+        // SAFETY: it was never published.
+        unsafe { os::unmap(&raw mut *self as usize, bytes) };
+    }
+
+    /// Makes it the present one. Hooks record from [`set_recording`] on.
+    pub(crate) fn publish(&'static mut self) -> &'static Self {
+        let generation = RECORDINGS.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
+        self.generation.store(generation, Ordering::Relaxed);
+        let (base, blocks) = self.spool.window();
+        WINDOW_BASE.store(base, Ordering::Relaxed);
+        WINDOW_BLOCKS.store(blocks, Ordering::Relaxed);
+        let at: *mut Self = self;
+        RECORDER.store(at, Ordering::Release);
+        // SAFETY: never unmapped from here on.
+        unsafe { &*at }
+    }
+
+    /// A number for one more sequence of blocks.
+    pub(crate) fn next_thread(&self) -> u32 {
+        self.threads.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// A log that no thread has had.
+    pub(crate) fn fresh_log(&self) -> Option<*mut ThreadLog> {
+        let take = |used: u32| (used < self.logs_limit).then_some(used + 1);
+        let index = self.logs_used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).ok()?;
+        Some(self.log(index))
+    }
+
+    fn log(&self, index: u32) -> *mut ThreadLog {
+        let first = (core::ptr::from_ref(self) as usize + LOGS_OFFSET) as *mut ThreadLog;
+        first.wrapping_add(index as usize)
+    }
+
+    /// A few of the logs, other ones each time: a process of many threads must not look at all of them whenever one begins.
+    pub(crate) fn some_logs(&self) -> impl Iterator<Item = *mut ThreadLog> {
+        const LOOK_AT: u32 = 8;
+        let used = self.logs_used.load(Ordering::Relaxed);
+        let count = used.min(LOOK_AT);
+        let first = self.next_look.fetch_add(count, Ordering::Relaxed);
+        (0..count).map(move |index| self.log(first.wrapping_add(index) % used))
+    }
+
+    /// Notes that there was no block for an event.
+    #[cold]
+    pub(crate) fn no_block(&self, why: NoBlock) {
+        if why == NoBlock::Full && change_mode(Mode::Recording, Mode::Full) {
+            RECORDING.store(0, Ordering::Release);
+            self.spool.word(control::STATE).store(control::State::Full.to_word(), Ordering::Release);
+        }
+    }
+
+    pub(crate) fn count_lost_events(&self, count: u64) {
+        self.spool.word(control::LOST_EVENTS).fetch_add(count, Ordering::Relaxed);
+    }
+}
+
+/// The recorder of this process, whether or not it records at this moment.
+pub(crate) fn current() -> Option<&'static Recorder> {
+    // SAFETY: null, or published and never unmapped.
+    let recorder = unsafe { RECORDER.load(Ordering::Acquire).as_ref() }?;
+    if recorder.generation.load(Ordering::Relaxed) == 0 {
+        found_forked();
+        return None;
+    }
+    Some(recorder)
+}
+
+/// The recorder, if events are recorded now. Notices a fork, and what the parent process asks for.
+#[cold]
+pub(crate) fn recording() -> Option<&'static Recorder> {
+    let recorder = current()?;
+    if RECORDING.load(Ordering::Acquire) != 0 {
+        return Some(recorder);
+    }
+    match mode() {
+        Mode::Paused => {
+            obey(recorder.spool.base());
+            (RECORDING.load(Ordering::Acquire) != 0).then_some(recorder)
+        }
+        Mode::Full => {
+            recorder.count_lost_events(1);
+            None
+        }
+        _ => None,
+    }
+}
+
+/// This process is a child of the one that recorded: it records nothing, and what it might still write to the parent's file
+/// goes nowhere.
+#[cold]
+fn found_forked() {
+    let before = MODE.swap(Mode::Child as u32, Ordering::AcqRel);
+    if before == Mode::Child as u32 {
+        return;
+    }
+    let _errno = os::KeptErrno::new();
+    RECORDING.store(0, Ordering::Release);
+    RECORDER.store(core::ptr::null_mut(), Ordering::Release);
+    let (base, blocks) = (WINDOW_BASE.load(Ordering::Relaxed), WINDOW_BLOCKS.load(Ordering::Relaxed));
+    // SAFETY: the wiped recorder says that this is a child, and the window is the parent's.
+    unsafe { Spool::abandon(base, blocks) };
+}
+
+/// Gives up the parent's recording in a forked child. It happens by itself at the child's first event; called early, it
+/// releases the parent's file at once. In any other process it does nothing.
+///
+/// A `vfork` child may call it too: it shares its parent's memory and goes on as the parent's thread.
+pub fn forked_child() {
+    let _ = current();
+}
+
+/// True while events are recorded.
+#[inline]
+#[must_use]
+pub fn is_recording() -> bool {
+    RECORDING.load(Ordering::Relaxed) != 0 && current().is_some()
+}
+
+/// Lets events be recorded from now on.
+pub(crate) fn set_recording(recorder: &Recorder) {
+    recorder.spool.word(control::STATE).store(control::State::Recording.to_word(), Ordering::Release);
+    RECORDING.store(recorder.generation.load(Ordering::Relaxed), Ordering::Release);
+}
+
+/// Records nothing until [`resume`]. Modules and stacks are still followed.
+pub fn pause() {
+    let Some(recorder) = current() else { return };
+    if change_mode(Mode::Recording, Mode::Paused) {
+        RECORDING.store(0, Ordering::Release);
+        recorder.spool.word(control::STATE).store(control::State::Paused.to_word(), Ordering::Release);
+    }
+}
+
+/// Records again after [`pause`].
+pub fn resume() {
+    let Some(recorder) = current() else { return };
+    if change_mode(Mode::Paused, Mode::Recording) {
+        heap::forget_blocks();
+        set_recording(recorder);
+    }
+}
+
+/// Does what the parent process asks for.
+pub(crate) fn obey(base: usize) {
+    match control::Command::from_word(control_word(base, control::COMMAND).load(Ordering::Acquire)) {
+        control::Command::Pause => pause(),
+        _ => resume(),
+    }
+}
+
+/// Ends the recording. Events that other threads are just writing may still come.
+pub fn stop(reason: EndReason) {
+    let Some(recorder) = current() else { return };
+    let _errno = os::KeptErrno::new();
+    if mode() == Mode::Recording {
+        let clocks = clock::reading();
+        thread_log::append(4, |sink| sink.clock(&clocks));
+        let Clock { counter, .. } = clocks;
+        thread_log::append(2, |sink| sink.end(reason, counter));
+    }
+    if [Mode::Recording, Mode::Paused, Mode::Full].into_iter().any(|mode| change_mode(mode, Mode::Ended)) {
+        RECORDING.store(0, Ordering::Release);
+        recorder.spool.word(control::STATE).store(control::State::Ended.to_word(), Ordering::Release);
+    }
+}
+
+/// Makes no more system calls: to be called before the program forbids them to itself (seccomp). What is recorded from then
+/// on has to find room in what the file has already.
+pub fn forbid_system_calls() {
+    if let Some(recorder) = current() {
+        recorder.spool.be_frugal();
+    }
+}
+
+/// Counts events that could not be written.
+#[cold]
+pub(crate) fn count_lost_events(count: u64) {
+    if let Some(recorder) = current() {
+        recorder.count_lost_events(count);
+    }
+}

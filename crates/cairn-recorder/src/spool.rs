@@ -1,0 +1,567 @@
+//! The file: its mapping in this process, and who gets which block of it.
+//!
+//! ```text
+//!   window:  | header, control words, facts | block | block | block | reserved addresses, no file behind them ...
+//!                                                           ^ CLAIMED        ^ BACKED, end of the file
+//! ```
+//!
+//! The whole window is mapped once, far beyond the end of the file, and only blocks below `BACKED_BLOCKS` are touched: these
+//! have storage, so a full disk is an error when the file is extended and never a SIGBUS. No descriptor is kept, because
+//! programs close and reuse descriptors that they did not open; to extend the file it is opened, checked to be the
+//! same one, and closed.
+//!
+//! Claiming a block takes no lock: from the ring of those that `cairn` has drained, else from the end. In a recording that keeps
+//! its last part only, event blocks come from a fixed set instead, oldest first.
+
+use core::ffi::CStr;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+
+use cairn_format::recording::{
+    BLOCK_BYTES, BLOCK_HEADER_BYTES, BlockHeader, FileHeader, Lane, Record, Records, Shape, control,
+};
+
+use crate::clock;
+use crate::os::{self, Errno, File};
+
+/// What a block is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Use {
+    /// Events of a thread. A ring takes such blocks back.
+    Events,
+    /// Modules, addresses and stacks: needed for as long as any event is.
+    Tables,
+}
+
+/// A block that a thread has just got.
+pub(crate) struct Claimed {
+    /// Address of the first byte.
+    pub(crate) address: usize,
+    /// How many blocks were ever claimed, this one included.
+    pub(crate) claim: u64,
+    /// Its place in the ring of event blocks, to be given back; [`NO_PLACE`] otherwise.
+    pub(crate) place: u32,
+    /// How many events it held before, which are overwritten now.
+    pub(crate) overwritten: u64,
+}
+
+/// In place of a place in a ring.
+pub(crate) const NO_PLACE: u32 = u32::MAX;
+
+/// Why there is no block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum NoBlock {
+    /// There will be none any more.
+    Full,
+    /// All blocks of the ring are in use by other threads.
+    AllInUse,
+}
+
+/// As many event blocks as a ring can have: 1 GiB.
+const RING_LIMIT_BLOCKS: usize = 1 << 14;
+/// As few: two for each of eight threads.
+const RING_LEAST_BLOCKS: u64 = 16;
+
+/// How far the file grows in one step, in blocks: 4 MiB, later an eighth of what is there, up to 64 MiB.
+const LEAST_STEP: u64 = 64;
+const LARGEST_STEP: u64 = 1024;
+
+/// Sizes of the window to try, in bytes; one is taken that leaves three parts in four of the address space to others.
+const WINDOWS: [u64; 9] = [1 << 36, 1 << 34, 1 << 32, 1 << 30, 1 << 28, 1 << 26, 1 << 25, 1 << 24, 1 << 22];
+
+/// Room for the path, with its NUL.
+pub(crate) const PATH_BYTES: usize = 4096;
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+
+/// What is asked of a new spool.
+pub(crate) struct Wanted<'a> {
+    /// `None` for memory without a file.
+    pub(crate) path: Option<&'a CStr>,
+    /// Bytes of event blocks to keep; `None` to keep all.
+    pub(crate) ring_bytes: Option<u64>,
+    pub(crate) limit_bytes: u64,
+    pub(crate) has_parent: bool,
+    pub(crate) stamp_interval: u32,
+}
+
+/// One place of the ring of event blocks.
+#[repr(C)]
+struct Place {
+    /// Not 0 while a thread writes to it.
+    owned: AtomicU32,
+    /// The block, 0 while it has none yet.
+    block: AtomicU32,
+    /// The counter when its last owner left it.
+    left: AtomicU64,
+}
+
+/// See the module documentation. Lies in memory that a forked child finds wiped.
+#[repr(C)]
+pub(crate) struct Spool {
+    base: usize,
+    window_blocks: u64,
+    pub(crate) start_counter: u64,
+    pub(crate) stamp_interval: u32,
+    has_parent: AtomicBool,
+    is_frugal: AtomicBool,
+    has_path: bool,
+    /// Device and inode.
+    file: (u64, u64),
+    ring_places: u64,
+    next_place: AtomicU64,
+    path: [u8; PATH_BYTES],
+    ring: [Place; RING_LIMIT_BLOCKS],
+}
+
+/// Why a spool cannot be made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Unmade {
+    Exists,
+    Create(Errno),
+    Storage(Errno),
+    AddressSpace(Errno),
+}
+
+impl Spool {
+    /// Makes the file and maps it. It gets its name when its header is there, so that whoever finds it can read it.
+    pub(crate) fn make(&mut self, wanted: &Wanted<'_>) -> Result<(), Unmade> {
+        let limit = wanted.limit_bytes.min(os::soft_limit(libc::RLIMIT_FSIZE as i32)) / BLOCK;
+        self.start_counter = clock::counter();
+        self.stamp_interval = wanted.stamp_interval;
+        self.has_parent.store(wanted.has_parent, Ordering::Relaxed);
+        let (file, is_named) = create(wanted.path)?;
+        let made = self.make_in(&file, wanted, limit, is_named);
+        if let (Err(_), true, Some(path)) = (made, is_named, wanted.path) {
+            os::unlink(path);
+        }
+        made
+    }
+
+    fn make_in(
+        &mut self,
+        file: &File,
+        wanted: &Wanted<'_>,
+        limit: u64,
+        is_named: bool,
+    ) -> Result<(), Unmade> {
+        self.file = file.identity().map_err(Unmade::Create)?;
+        let least = RING_LEAST_BLOCKS.min(RING_LIMIT_BLOCKS as u64);
+        self.ring_places =
+            wanted.ring_bytes.map_or(0, |bytes| (bytes / BLOCK).clamp(least, RING_LIMIT_BLOCKS as u64));
+        // Without a path there is no way back to the file: everything is taken at once, a quarter of it for tables.
+        let first_step = match (wanted.path, self.ring_places) {
+            (None, places) => (places + (places / 4).max(64) + 1).max(LEAST_STEP),
+            _ => LEAST_STEP,
+        };
+        let first_step = first_step.min(limit);
+        if first_step < 4 {
+            return Err(Unmade::Storage(Errno(libc::EFBIG)));
+        }
+        give_storage(file, 0, first_step * BLOCK).map_err(Unmade::Storage)?;
+        self.map(file, limit.max(first_step)).map_err(Unmade::AddressSpace)?;
+        if let Some(path) = wanted.path {
+            let bytes = path.to_bytes_with_nul();
+            match self.path.get_mut(..bytes.len()) {
+                Some(place) => place.copy_from_slice(bytes),
+                None => return Err(Unmade::Create(Errno(libc::ENAMETOOLONG))),
+            }
+        }
+        self.has_path = wanted.path.is_some();
+        self.write_header(first_step);
+        match wanted.path {
+            Some(path) if !is_named => os::link(file, path).map_err(|error| {
+                if error == Errno(libc::EEXIST) { Unmade::Exists } else { Unmade::Create(error) }
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    fn map(&mut self, file: &File, limit_blocks: u64) -> Result<(), Errno> {
+        let mut last = Errno(libc::ENOMEM);
+        for bytes in WINDOWS {
+            let bytes = bytes.min(limit_blocks.saturating_mul(BLOCK)) as usize;
+            // Four times as much must be there to be had.
+            let probe = match os::reserve(bytes * 4) {
+                Ok(probe) => probe,
+                Err(error) => {
+                    last = error;
+                    continue;
+                }
+            };
+            // SAFETY: the reservation of a moment ago, which nobody knows.
+            unsafe { os::unmap(probe, bytes * 4) };
+            let reserved = os::reserve(bytes + BLOCK_BYTES)?;
+            let base = reserved.next_multiple_of(BLOCK_BYTES);
+            file.map(base, bytes)?;
+            (self.base, self.window_blocks) = (base, bytes as u64 / BLOCK);
+            return Ok(());
+        }
+        Err(last)
+    }
+
+    fn write_header(&self, backed: u64) {
+        let clocks = clock::reading();
+        let header = FileHeader {
+            shape: Shape::Spool,
+            address_bits: usize::BITS,
+            machine: if cfg!(target_arch = "x86_64") { 62 } else { 183 },
+            counter: clock::KIND,
+            process: os::process_id(),
+            start_wall_nanos: clocks.wall_nanos,
+            start_monotonic_nanos: clocks.monotonic_nanos,
+            start_counter: self.start_counter,
+            stamp_interval: self.stamp_interval,
+        };
+        self.word(control::BACKED_BLOCKS).store(backed, Ordering::Relaxed);
+        self.word(control::CLAIMED_BLOCKS).store(1, Ordering::Relaxed);
+        self.word(control::STATE).store(control::State::Starting.to_word(), Ordering::Relaxed);
+        // SAFETY: block 0 has storage and nobody else knows the mapping yet.
+        unsafe { copy_to(self.base, &header.to_bytes()) };
+        fence(Ordering::SeqCst);
+    }
+
+    /// The place of the facts, while they are being written.
+    ///
+    /// # Safety
+    ///
+    /// One caller at a time.
+    pub(crate) unsafe fn facts(&self) -> &'static mut [u8] {
+        let at = (self.base + control::FACTS) as *mut u8;
+        // SAFETY: within block 0, which has storage and is never unmapped; one caller by contract.
+        unsafe { core::slice::from_raw_parts_mut(at, control::FACTS_LIMIT_BYTES) }
+    }
+
+    /// A control word.
+    #[inline(always)]
+    pub(crate) fn word(&self, offset: usize) -> &'static AtomicU64 {
+        control_word(self.base, offset)
+    }
+
+    /// Address of the control words.
+    pub(crate) fn base(&self) -> usize {
+        self.base
+    }
+
+    /// True when only the last part is kept.
+    pub(crate) fn is_ring(&self) -> bool {
+        self.ring_places > 0
+    }
+
+    /// From now on no system call is made.
+    pub(crate) fn be_frugal(&self) {
+        self.is_frugal.store(true, Ordering::Relaxed);
+    }
+
+    /// True after [`be_frugal`](Self::be_frugal).
+    pub(crate) fn is_frugal(&self) -> bool {
+        self.is_frugal.load(Ordering::Relaxed)
+    }
+
+    /// Takes a block.
+    #[cold]
+    pub(crate) fn claim(&self, use_of_it: Use) -> Result<Claimed, NoBlock> {
+        if use_of_it == Use::Events && self.is_ring() {
+            return self.claim_from_ring();
+        }
+        let block = match self.take_given_back() {
+            Some(block) => block,
+            None => self.take_from_end().ok_or(NoBlock::Full)?,
+        };
+        Ok(self.claimed(block, NO_PLACE, 0))
+    }
+
+    fn claimed(&self, block: u64, place: u32, overwritten: u64) -> Claimed {
+        let claim = self.word(control::CLAIMS).fetch_add(1, Ordering::Relaxed) + 1;
+        Claimed { address: self.base + block as usize * BLOCK_BYTES, claim, place, overwritten }
+    }
+
+    /// A block that the parent has drained.
+    fn take_given_back(&self) -> Option<u64> {
+        let taken_word = self.word(control::FREE_TAKEN);
+        let mut taken = taken_word.load(Ordering::Relaxed);
+        while taken < self.word(control::FREE_GIVEN).load(Ordering::Acquire) {
+            let at = self.base + control::FREE_RING + taken as usize % control::FREE_RING_ENTRIES * 4;
+            // SAFETY: within block 0; entries are written by the parent, whole words.
+            let block = unsafe { &*(at as *const AtomicU32) }.load(Ordering::Relaxed);
+            match taken_word.compare_exchange(taken, taken + 1, Ordering::AcqRel, Ordering::Relaxed) {
+                // A block that never was ours to write is a mistake of the parent's: leave it.
+                Ok(_) if (1..self.backed()).contains(&u64::from(block)) => return Some(block.into()),
+                Ok(_) => taken += 1,
+                Err(other) => taken = other,
+            }
+        }
+        None
+    }
+
+    fn take_from_end(&self) -> Option<u64> {
+        let claimed_word = self.word(control::CLAIMED_BLOCKS);
+        let mut claimed = claimed_word.load(Ordering::Relaxed);
+        loop {
+            if claimed >= self.backed() {
+                if let Some(block) = self.wait_for_parent() {
+                    return Some(block);
+                }
+                if claimed >= self.backed() && !self.grow(claimed + 1) {
+                    return None;
+                }
+            }
+            match claimed_word.compare_exchange(claimed, claimed + 1, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return Some(claimed),
+                Err(other) => claimed = other,
+            }
+        }
+    }
+
+    fn backed(&self) -> u64 {
+        self.word(control::BACKED_BLOCKS).load(Ordering::Acquire).min(self.window_blocks)
+    }
+
+    /// Waits while a parent lives that may give a block back or extend the file: an exact recording is worth a little
+    /// time. Answers at once where there is none.
+    fn wait_for_parent(&self) -> Option<u64> {
+        const STEP_MICROS: u32 = 100;
+        const STEPS: u32 = 100_000;
+        /// A parent that has not ticked for so many steps is gone, or stopped.
+        const PATIENCE_STEPS: u32 = 2_000;
+
+        if !self.has_parent.load(Ordering::Relaxed) || self.is_frugal() {
+            return None;
+        }
+        let (tick, backed) = (self.word(control::TICK), self.backed());
+        let (mut last, mut idle) = (tick.load(Ordering::Relaxed), 0);
+        for _ in 0..STEPS {
+            if let Some(block) = self.take_given_back() {
+                return Some(block);
+            }
+            if self.backed() > backed {
+                return None;
+            }
+            os::sleep_micros(STEP_MICROS);
+            let now = tick.load(Ordering::Relaxed);
+            idle = if now == last { idle + 1 } else { 0 };
+            last = now;
+            if idle > PATIENCE_STEPS {
+                self.has_parent.store(false, Ordering::Relaxed);
+                break;
+            }
+        }
+        None
+    }
+
+    /// Extends the file so that it has at least so many blocks. Two threads may do it at once, to the same effect.
+    fn grow(&self, blocks: u64) -> bool {
+        let backed = self.backed();
+        if self.is_frugal() || !self.has_path || blocks > self.window_blocks {
+            return false;
+        }
+        let step = (backed / 8).clamp(LEAST_STEP, LARGEST_STEP);
+        // Beyond the limit the kernel would send SIGXFSZ, which ends the program.
+        let most = self.window_blocks.min(os::soft_limit(libc::RLIMIT_FSIZE as i32) / BLOCK);
+        let wanted = (backed + step).min(most);
+        let Some(path) = self.path() else { return false };
+        let is_same = |file: &File| file.identity() == Ok(self.file);
+        let Some(file) = File::open(path, libc::O_RDWR | libc::O_NOFOLLOW, 0).ok().filter(is_same) else {
+            return false;
+        };
+        // The last space of a disk comes in small steps.
+        for wanted in [wanted, blocks + 3, blocks] {
+            if wanted >= blocks
+                && wanted <= most
+                && give_storage(&file, backed * BLOCK, (wanted - backed.min(wanted)) * BLOCK).is_ok()
+            {
+                self.word(control::BACKED_BLOCKS).fetch_max(wanted, Ordering::AcqRel);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Where the file is.
+    pub(crate) fn path(&self) -> Option<&CStr> {
+        if self.has_path { CStr::from_bytes_until_nul(&self.path).ok() } else { None }
+    }
+
+    /// The oldest event block that no thread is writing to.
+    fn claim_from_ring(&self) -> Result<Claimed, NoBlock> {
+        for _ in 0..self.ring_places * 2 {
+            let index = self.next_place.fetch_add(1, Ordering::Relaxed) % self.ring_places;
+            let Some(place) = self.ring.get(index as usize) else { break };
+            if place.owned.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+                continue;
+            }
+            let mut block = u64::from(place.block.load(Ordering::Relaxed));
+            let mut overwritten = 0;
+            if block == 0 {
+                let Some(fresh) = self.take_from_end() else {
+                    place.owned.store(0, Ordering::Release);
+                    return Err(NoBlock::Full);
+                };
+                block = fresh;
+                place.block.store(block as u32, Ordering::Relaxed);
+            } else {
+                overwritten = self.events_in(block);
+            }
+            return Ok(self.claimed(block, index as u32, overwritten));
+        }
+        Err(NoBlock::AllInUse)
+    }
+
+    /// Ends the use of a ring's block by its thread.
+    pub(crate) fn leave(&self, place: u32) {
+        if let Some(place) = self.ring.get(place as usize).filter(|_| place != NO_PLACE) {
+            place.left.store(clock::counter(), Ordering::Relaxed);
+            place.owned.store(0, Ordering::Release);
+        }
+    }
+
+    /// How many events are in a block of a ring.
+    fn events_in(&self, block: u64) -> u64 {
+        let Some(bytes) = self.committed(block) else { return 0 };
+        let is_event = |record: &Record<'_>| {
+            matches!(
+                record,
+                Record::Alloc { .. } | Record::Free { .. } | Record::Mark { .. } | Record::Mapping { .. }
+            )
+        };
+        let records = Records::new(bytes, BLOCK_HEADER_BYTES);
+        records.map_while(Result::ok).filter(|placed| is_event(&placed.record)).count() as u64
+    }
+
+    /// The committed records of a block that may be written to at this moment.
+    pub(crate) fn committed(&self, block: u64) -> Option<&'static [u8]> {
+        if block == 0 || block >= self.backed() {
+            return None;
+        }
+        let at = self.base + block as usize * BLOCK_BYTES;
+        let committed = committed_word(at).load(Ordering::Acquire) as usize;
+        let length = committed.checked_sub(BLOCK_HEADER_BYTES).filter(|_| committed <= BLOCK_BYTES)?;
+        // SAFETY: the block has storage, and what is committed is not written any more, but by a ring that takes the block
+        // again: a reader of a ring checks the number of the claim afterwards.
+        Some(unsafe { core::slice::from_raw_parts((at + BLOCK_HEADER_BYTES) as *const u8, length) })
+    }
+
+    /// How many blocks were taken from the end, the first one included.
+    pub(crate) fn claimed_blocks(&self) -> u64 {
+        self.word(control::CLAIMED_BLOCKS).load(Ordering::Acquire).min(self.backed())
+    }
+
+    /// True for an event block whose last thread left it before the counter had this value.
+    pub(crate) fn was_left_before(&self, block: u64, counter: u64) -> bool {
+        let mut places = self.ring.iter().take(self.ring_places as usize);
+        places.any(|place| {
+            u64::from(place.block.load(Ordering::Relaxed)) == block
+                && place.owned.load(Ordering::Relaxed) == 0
+                && place.left.load(Ordering::Relaxed) < counter
+        })
+    }
+
+    /// Waits until the kernel has written everything to the disk.
+    pub(crate) fn synchronise(&self) -> Result<(), Errno> {
+        os::synchronise(self.base, self.claimed_blocks() as usize * BLOCK_BYTES)
+    }
+
+    /// Gives up the file, in a forked child: what is written to the window from now on is nobody's.
+    ///
+    /// # Safety
+    ///
+    /// `base` and `blocks` are those of the parent's spool, and this process is its child.
+    pub(crate) unsafe fn abandon(base: usize, blocks: u64) {
+        // SAFETY: by contract the memory behind the window is shared with the parent, and nothing here needs it.
+        unsafe { os::replace_by_zeros(base, blocks as usize * BLOCK_BYTES) };
+    }
+
+    /// The window: where it begins and how many blocks it has.
+    pub(crate) fn window(&self) -> (usize, u64) {
+        (self.base, self.window_blocks)
+    }
+}
+
+/// A control word of the window at `base`.
+#[inline(always)]
+pub(crate) fn control_word(base: usize, offset: usize) -> &'static AtomicU64 {
+    // SAFETY: within block 0, which has storage from the start; the window is never unmapped, and the offset is one of
+    // `control`, a multiple of 8.
+    unsafe { &*((base + offset) as *const AtomicU64) }
+}
+
+/// The committed length of the block at this address.
+#[inline(always)]
+pub(crate) fn committed_word(block: usize) -> &'static AtomicU64 {
+    // SAFETY: as above; blocks are only looked at when they have storage.
+    unsafe { &*((block + BlockHeader::COMMITTED_OFFSET) as *const AtomicU64) }
+}
+
+/// Writes the header of a block. What it held before is gone with the first store, and what it is now is there with the
+/// last: whenever the process dies, a reader sees one of the two, or an unused block.
+pub(crate) fn begin_block(claimed: &Claimed, thread: u32, lane: Lane, sequence: u32, kernel_thread: u32) {
+    let header = BlockHeader {
+        thread,
+        lane,
+        sequence,
+        committed_bytes: BLOCK_HEADER_BYTES as u64,
+        counter: clock::counter(),
+        kernel_thread,
+        claim: claimed.claim,
+    };
+    let committed = committed_word(claimed.address);
+    committed.store(0, Ordering::Release);
+    fence(Ordering::SeqCst);
+    let bytes = header.to_bytes();
+    let (front, back) = bytes.split_at(BlockHeader::COMMITTED_OFFSET);
+    // SAFETY: the block is this thread's alone and has storage.
+    unsafe {
+        copy_to(claimed.address, front);
+        copy_to(claimed.address + BlockHeader::COMMITTED_OFFSET + 8, back.get(8..).unwrap_or_default());
+    }
+    committed.store(BLOCK_HEADER_BYTES as u64, Ordering::Release);
+}
+
+/// # Safety
+///
+/// The memory at `at` is mapped, has storage, and is written by nobody else.
+unsafe fn copy_to(at: usize, bytes: &[u8]) {
+    // SAFETY: by contract.
+    unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), at as *mut u8, bytes.len()) };
+}
+
+/// An empty file, and whether it has its name already.
+fn create(path: Option<&CStr>) -> Result<(File, bool), Unmade> {
+    let Some(path) = path else {
+        return File::in_memory(c"cairn").map(|file| (file, false)).map_err(Unmade::Create);
+    };
+    let mut buffer = [0_u8; 512];
+    let nameless = directory_of(path, &mut buffer)
+        .and_then(|directory| File::open(directory, libc::O_TMPFILE | libc::O_RDWR, 0o600).ok());
+    if let Some(file) = nameless {
+        return Ok((file, false));
+    }
+    // A file system without nameless files: for a moment there is an empty one.
+    let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
+    match File::open(path, flags, 0o600) {
+        Ok(file) => Ok((file, true)),
+        Err(Errno(libc::EEXIST)) => Err(Unmade::Exists),
+        Err(error) => Err(Unmade::Create(error)),
+    }
+}
+
+/// The directory that a path leads to; `None` when it is too long for the buffer.
+fn directory_of<'a>(path: &CStr, buffer: &'a mut [u8]) -> Option<&'a CStr> {
+    let bytes = path.to_bytes();
+    let directory = match bytes.iter().rposition(|&byte| byte == b'/') {
+        None => b".".as_slice(),
+        Some(0) => b"/",
+        Some(end) => bytes.get(..end)?,
+    };
+    let place = buffer.get_mut(..directory.len() + 1)?;
+    place[..directory.len()].copy_from_slice(directory);
+    place[directory.len()] = 0;
+    CStr::from_bytes_with_nul(place).ok()
+}
+
+/// Storage for a range of the file.
+fn give_storage(file: &File, from: u64, bytes: u64) -> Result<(), Errno> {
+    match file.allocate(from, bytes) {
+        Err(Errno(libc::EOPNOTSUPP | libc::ENOSYS | libc::EPERM)) => file.write_zeros(from, bytes),
+        result => result,
+    }
+}

@@ -1,0 +1,258 @@
+//! How a recording begins.
+
+use core::ffi::CStr;
+use core::fmt;
+
+use cairn_format::recording::control;
+
+use crate::facts::Facts;
+use crate::os::{self, Errno, KeptErrno, PathText};
+use crate::recorder::{self, Mode, Recorder, change_mode};
+use crate::spool::{PATH_BYTES, Unmade, Wanted};
+use crate::{modules, tables};
+
+/// What is kept of a recording.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Keep {
+    /// Everything, in a file that grows.
+    All,
+    /// The last events only, as a flight recorder does: so many bytes of them, at least 1 MiB and at most 1 GiB. What
+    /// is overwritten is counted. Stacks and modules are kept all.
+    Last {
+        /// Bytes of events.
+        bytes: u64,
+    },
+}
+
+/// How to record.
+///
+/// ```
+/// use cairn_recorder::{Keep, Options};
+///
+/// let mut options = Options::new(b"/tmp/flight.cairn");
+/// options.keep = Keep::Last { bytes: 8 << 20 };
+/// options.environment = b"LANG,PATH";
+/// ```
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Options<'a> {
+    /// Where the recording goes. `%p` stands for the process id and `%e` for the program's name. Where such a file is already,
+    /// `.1`, `.2` and so on are tried: a recording is never overwritten. Empty for memory without a file, which
+    /// [`Keep::Last`] can do with; [`dump`](crate::dump) then makes a file of it.
+    pub path: &'a [u8],
+    /// What is kept.
+    pub keep: Keep,
+    /// No more than so many bytes are written; then recording ends, with a word that says so.
+    pub limit_bytes: u64,
+    /// At most how many heap events of a thread lie between two readings of the clock. 1 where nobody drains the spool.
+    pub stamp_interval: u32,
+    /// Whether `cairn` drains the spool while the program runs, and extends it: the program then makes no system calls of its
+    /// own for that.
+    pub has_parent: bool,
+    /// Begin without recording events, as after [`pause`](crate::pause).
+    pub is_paused: bool,
+    /// Names of the environment variables to keep, separated by commas.
+    pub environment: &'a [u8],
+}
+
+impl<'a> Options<'a> {
+    /// Everything is kept in a file at `path`, and nobody drains it.
+    #[must_use]
+    pub const fn new(path: &'a [u8]) -> Self {
+        Self {
+            path,
+            keep: Keep::All,
+            limit_bytes: u64::MAX,
+            stamp_interval: 1,
+            has_parent: false,
+            is_paused: false,
+            environment: b"",
+        }
+    }
+}
+
+/// Why nothing is recorded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum StartError {
+    /// A recording is under way, or being started.
+    AlreadyStarted,
+    /// The path is too long, holds a NUL, or is empty where a file is needed.
+    Path,
+    /// The file cannot be made; the number is the kernel's.
+    Create(i32),
+    /// There are too many recordings of that name already.
+    Exists,
+    /// The file system has no room, or the process may not write files that large; the number is the kernel's.
+    Storage(i32),
+    /// The process may not have the address space; the number is the kernel's.
+    AddressSpace(i32),
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AlreadyStarted => f.write_str("a recording is under way already; stop it first"),
+            Self::Path => f.write_str(
+                "the recording's path is too long, holds a NUL, or is empty (only a ring can do without a file)",
+            ),
+            Self::Create(error) => write!(f, "the recording's file cannot be made (errno {error}); choose another place"),
+            Self::Exists => f.write_str("a thousand recordings of that name exist; remove some"),
+            Self::Storage(error) => write!(
+                f,
+                "no room for the recording (errno {error}): the disk is full or the limit of the file size too low"
+            ),
+            Self::AddressSpace(error) => {
+                write!(f, "no address space for the recorder (errno {error}); raise the limit of the address space")
+            }
+        }
+    }
+}
+
+impl core::error::Error for StartError {}
+
+/// Begins to record. May be called from any thread and at any time, in a static constructor as well.
+///
+/// # Errors
+///
+/// [`StartError`]; the program goes on unrecorded.
+pub fn start(options: &Options<'_>) -> Result<(), StartError> {
+    let _errno = KeptErrno::new();
+    // In a child this notices the fork.
+    let _ = recorder::current();
+    let before =
+        [Mode::Off, Mode::Ended, Mode::Child].into_iter().find(|&mode| change_mode(mode, Mode::Starting));
+    let Some(before) = before else { return Err(StartError::AlreadyStarted) };
+    let result = make(options);
+    match result {
+        Ok(recorder) => begin(recorder, options.is_paused),
+        Err(_) => {
+            change_mode(Mode::Starting, before);
+        }
+    }
+    result.map(drop)
+}
+
+fn make(options: &Options<'_>) -> Result<&'static Recorder, StartError> {
+    let recorder = Recorder::make().map_err(|Errno(error)| StartError::AddressSpace(error))?;
+    match make_spool(recorder, options) {
+        Ok(()) => Ok(recorder.publish()),
+        Err(error) => {
+            recorder.discard();
+            Err(error)
+        }
+    }
+}
+
+const SCRATCH_BYTES: usize = 1 << 17;
+
+fn make_spool(recorder: &mut Recorder, options: &Options<'_>) -> Result<(), StartError> {
+    let scratch = os::zeroed(SCRATCH_BYTES).map_err(|Errno(error)| StartError::AddressSpace(error))?;
+    // SAFETY: fresh memory of that size, which nobody else knows.
+    let bytes = unsafe { core::slice::from_raw_parts_mut(scratch as *mut u8, SCRATCH_BYTES) };
+    let result = make_named_spool(recorder, options, bytes);
+    if result.is_ok() {
+        // SAFETY: nobody else knows the spool yet.
+        let mut facts = Facts::new(unsafe { recorder.spool.facts() });
+        let mode: &[u8] = if recorder.spool.is_ring() { b"ring" } else { b"stream" };
+        facts.add_all(mode, options.environment, bytes);
+        let used = facts.finish() as u64;
+        recorder.spool.word(control::FACTS_BYTES).store(used, core::sync::atomic::Ordering::Release);
+    }
+    // SAFETY: nothing refers to it any more.
+    unsafe { os::unmap(scratch, SCRATCH_BYTES) };
+    result
+}
+
+fn make_named_spool(
+    recorder: &mut Recorder,
+    options: &Options<'_>,
+    scratch: &mut [u8],
+) -> Result<(), StartError> {
+    if options.path.is_empty() {
+        if options.keep == Keep::All {
+            return Err(StartError::Path);
+        }
+        return recorder.spool.make(&wanted(options, None)).map_err(start_error);
+    }
+    let (place, scratch) = scratch.split_at_mut(PATH_BYTES);
+    for attempt in 0..1000 {
+        let mut text = PathText::new(place);
+        expand(options.path, attempt, &mut text, scratch);
+        let path = text.as_c_string().ok_or(StartError::Path)?;
+        match recorder.spool.make(&wanted(options, Some(path))) {
+            Err(Unmade::Exists) => {}
+            result => return result.map_err(start_error),
+        }
+    }
+    Err(StartError::Exists)
+}
+
+fn wanted<'a>(options: &Options<'_>, path: Option<&'a CStr>) -> Wanted<'a> {
+    Wanted {
+        path,
+        ring_bytes: match options.keep {
+            Keep::All => None,
+            Keep::Last { bytes } => Some(bytes),
+        },
+        limit_bytes: options.limit_bytes,
+        has_parent: options.has_parent,
+        stamp_interval: options.stamp_interval.max(1),
+    }
+}
+
+fn start_error(error: Unmade) -> StartError {
+    match error {
+        Unmade::Exists => StartError::Exists,
+        Unmade::Create(Errno(error)) => StartError::Create(error),
+        Unmade::Storage(Errno(error)) => StartError::Storage(error),
+        Unmade::AddressSpace(Errno(error)) => StartError::AddressSpace(error),
+    }
+}
+
+/// Writes an absolute path: a program may change its directory before the file is opened again.
+fn expand(path: &[u8], attempt: u32, text: &mut PathText<'_>, scratch: &mut [u8]) {
+    if !path.starts_with(b"/") {
+        let length = os::working_directory(scratch);
+        text.push(scratch.get(..length).unwrap_or_default());
+        text.push(b"/");
+    }
+    let mut rest = path;
+    while let Some((&byte, behind)) = rest.split_first() {
+        rest = behind;
+        match (byte, behind.first()) {
+            (b'%', Some(b'p')) => text.push_number(os::process_id()),
+            (b'%', Some(b'e')) => {
+                let executable = os::read_link(c"/proc/self/exe", scratch);
+                text.push(executable.rsplit(|&byte| byte == b'/').next().unwrap_or_default());
+            }
+            (b'%', Some(b'%')) => text.push(b"%"),
+            _ => {
+                text.push(&[byte]);
+                continue;
+            }
+        }
+        rest = behind.get(1..).unwrap_or_default();
+    }
+    if attempt > 0 {
+        text.push(b".");
+        text.push_number(attempt);
+    }
+}
+
+/// The file is there: follow stacks and modules, then let events come.
+fn begin(recorder: &Recorder, is_paused: bool) {
+    tables::begin(recorder);
+    modules::scan();
+    if is_paused {
+        recorder
+            .spool
+            .word(control::STATE)
+            .store(control::State::Paused.to_word(), core::sync::atomic::Ordering::Release);
+        change_mode(Mode::Starting, Mode::Paused);
+    } else {
+        change_mode(Mode::Starting, Mode::Recording);
+        recorder::set_recording(recorder);
+    }
+}

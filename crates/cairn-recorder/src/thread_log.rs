@@ -1,0 +1,322 @@
+//! What a thread has of the recorder: where its next event goes, and which blocks it made itself.
+//!
+//! ```text
+//!   hook --> busy? --no--> the thread's own lane
+//!              |
+//!             yes: a signal handler has interrupted the few instructions that write an event
+//!              '--> nested busy? --no--> the nested lane, in a block of its own
+//!                       |
+//!                      yes --> lost, and counted
+//! ```
+//!
+//! A log lies in memory that a forked child finds wiped: its generation is then 0 and matches nothing, so that a child
+//! leaves the hot path before it can touch the parent's file. A thread that has ended is recognised by its number; its log goes
+//! to a later thread, which continues in the same block and says so by a record.
+
+use core::sync::atomic::{AtomicU32, Ordering, compiler_fence};
+
+use cairn_format::recording::{Lane, RecordSink, STAMP_SHIFT, SinkTooSmall, ThreadEvent, control};
+
+use crate::clock;
+use crate::os::{self, KeptErrno};
+use crate::recorder::{self, RECORDING, Recorder};
+use crate::spool::{NoBlock, Use, control_word};
+use crate::thread_word;
+use crate::writer::Writer;
+
+/// Entries of the table of blocks that a thread made.
+pub(crate) const FILTER_ENTRIES: usize = 1 << 10;
+
+/// See the module documentation. All-zero bytes are a log that nobody has.
+#[repr(C, align(64))]
+pub(crate) struct ThreadLog {
+    /// [`RECORDING`] as it was when the thread began to record.
+    pub(crate) generation: AtomicU32,
+    /// Not 0 while the thread writes an event. Of this thread and its signal handlers only.
+    pub(crate) busy: AtomicU32,
+    pub(crate) own: Writer,
+    /// Address of the control words.
+    pub(crate) base: usize,
+    pub(crate) start_counter: u64,
+    /// [`control::TICK`] at the last stamp.
+    pub(crate) tick: u64,
+    /// So many events may follow without a stamp.
+    pub(crate) until_stamp: u32,
+    stamp_interval: u32,
+
+    /// The counter at which the clocks are to be read again, and how much later next time.
+    clock_due: u64,
+    clock_step: u64,
+    nested_busy: AtomicU32,
+    nested: Writer,
+    /// The kernel's number of the thread; 0 when it said that it ends.
+    owner: AtomicU32,
+    name: [u8; 16],
+    /// The blocks that this thread made last; see [`crate::heap`].
+    pub(crate) filter: [u64; FILTER_ENTRIES],
+}
+
+const _: () =
+    assert!(core::mem::offset_of!(ThreadLog, clock_due) == 64, "one cache line is all that an event needs");
+
+/// A mark of where to write.
+pub(crate) enum Entered {
+    /// The thread's own lane, until [`leave`].
+    Own(*mut ThreadLog),
+    /// The nested lane, until [`leave_nested`].
+    Nested(*mut ThreadLog),
+    /// Nowhere.
+    No,
+}
+
+/// Takes the log of this thread if everything is as it mostly is.
+#[inline(always)]
+pub(crate) fn enter() -> Option<*mut ThreadLog> {
+    let log = thread_word::load().cast::<ThreadLog>();
+    if log.is_null() {
+        return None;
+    }
+    // SAFETY: the word is null or leads to a log, and logs are never unmapped.
+    let (generation, busy) = unsafe { (&(*log).generation, &(*log).busy) };
+    // One comparison answers whether anything is recorded, in this process, to this file.
+    if generation.load(Ordering::Relaxed) != RECORDING.load(Ordering::Relaxed)
+        || busy.load(Ordering::Relaxed) != 0
+    {
+        return None;
+    }
+    busy.store(1, Ordering::Relaxed);
+    compiler_fence(Ordering::SeqCst);
+    Some(log)
+}
+
+/// Gives the log back.
+///
+/// # Safety
+///
+/// `log` came from [`enter`] or as [`Entered::Own`], on this thread.
+#[inline(always)]
+pub(crate) unsafe fn leave(log: *mut ThreadLog) {
+    compiler_fence(Ordering::SeqCst);
+    // SAFETY: by contract.
+    unsafe { (*log).busy.store(0, Ordering::Relaxed) };
+}
+
+unsafe fn leave_nested(log: *mut ThreadLog) {
+    compiler_fence(Ordering::SeqCst);
+    // SAFETY: by contract.
+    unsafe { (*log).nested_busy.store(0, Ordering::Relaxed) };
+}
+
+/// Takes the log of this thread where [`enter`] could not: its first event, a handler that interrupted it, a child.
+#[cold]
+#[inline(never)]
+pub(crate) fn enter_slowly() -> Entered {
+    let Some(recorder) = recorder::recording() else { return Entered::No };
+    let generation = RECORDING.load(Ordering::Acquire);
+    let mut log = thread_word::load().cast::<ThreadLog>();
+    // SAFETY: null, or a log; logs are never unmapped.
+    if unsafe { log.as_ref() }.is_none_or(|log| log.generation.load(Ordering::Relaxed) != generation) {
+        let Some(fresh) = acquire(recorder, generation) else {
+            recorder.count_lost_events(1);
+            return Entered::No;
+        };
+        log = fresh;
+        thread_word::store(log.cast());
+    }
+    if let Some(log) = enter() {
+        return Entered::Own(log);
+    }
+    // SAFETY: the log of this thread.
+    let nested_busy = unsafe { &(*log).nested_busy };
+    // SAFETY: as above.
+    if unsafe { (*log).busy.load(Ordering::Relaxed) } == 0 || nested_busy.load(Ordering::Relaxed) != 0 {
+        // Recording has just ended, or this is the third level.
+        recorder.count_lost_events(1);
+        return Entered::No;
+    }
+    nested_busy.store(1, Ordering::Relaxed);
+    compiler_fence(Ordering::SeqCst);
+    Entered::Nested(log)
+}
+
+/// Appends a record to whichever lane of this thread is free, and returns whether that was possible.
+pub(crate) fn append(
+    slots: usize,
+    write: impl FnOnce(&mut RecordSink<'_>) -> Result<(), SinkTooSmall>,
+) -> bool {
+    let entered = enter().map_or_else(enter_slowly, Entered::Own);
+    append_to(entered, slots, write)
+}
+
+/// As [`append`], and gives the lane back.
+pub(crate) fn append_to(
+    entered: Entered,
+    slots: usize,
+    write: impl FnOnce(&mut RecordSink<'_>) -> Result<(), SinkTooSmall>,
+) -> bool {
+    let (log, lane) = match entered {
+        Entered::Own(log) => (log, Lane::Outer),
+        Entered::Nested(log) => (log, Lane::Nested),
+        Entered::No => return false,
+    };
+    let written = recorder::current().is_some_and(|recorder| {
+        // SAFETY: entered, so the lane is ours; the two lanes are fields apart.
+        let writer = unsafe { if lane == Lane::Outer { &mut (*log).own } else { &mut (*log).nested } };
+        let _errno = KeptErrno::new();
+        let result = writer.append(recorder, Use::Events, lane, slots, write);
+        if let Err(why) = result {
+            recorder.no_block(why);
+        }
+        result.is_ok()
+    });
+    // SAFETY: entered above.
+    unsafe {
+        match lane {
+            Lane::Outer => leave(log),
+            Lane::Nested => leave_nested(log),
+        }
+    }
+    written
+}
+
+/// A log for the calling thread, with its first block.
+fn acquire(recorder: &'static Recorder, generation: u32) -> Option<*mut ThreadLog> {
+    if recorder.spool.is_frugal() {
+        return None;
+    }
+    let thread = os::thread_id();
+    let (log, is_fresh) = match reuse(recorder, thread) {
+        Some(log) => (log, false),
+        None => (recorder.fresh_log()?, true),
+    };
+    // SAFETY: nobody else uses it: fresh, or taken from a thread that has ended.
+    let own = unsafe { &mut *log };
+    if is_fresh {
+        own.base = recorder.spool.base();
+        own.start_counter = recorder.spool.start_counter;
+        own.stamp_interval = recorder.spool.stamp_interval.max(1);
+        own.own.thread = recorder.next_thread();
+        own.nested.thread = own.own.thread;
+        own.clock_step = FIRST_CLOCK_STEP;
+        own.owner.store(thread, Ordering::Release);
+    }
+    own.until_stamp = 0;
+    own.own.kernel_thread = thread;
+    own.nested.kernel_thread = thread;
+    own.name = [0; 16];
+    own.busy.store(0, Ordering::Relaxed);
+    own.nested_busy.store(0, Ordering::Relaxed);
+    let counter = clock::counter();
+    let began = own.own.append(recorder, Use::Events, Lane::Outer, 3, |sink| {
+        sink.thread(counter, ThreadEvent::Began { kernel_thread: thread })
+    });
+    if let Err(why) = began {
+        recorder.no_block(why);
+        own.owner.store(0, Ordering::Release);
+        return None;
+    }
+    own.write_name(recorder);
+    own.generation.store(generation, Ordering::Release);
+    Some(log)
+}
+
+/// The log of a thread of this recording that has ended.
+fn reuse(recorder: &'static Recorder, thread: u32) -> Option<*mut ThreadLog> {
+    recorder.some_logs().find(|&log| {
+        // SAFETY: logs are never unmapped; this field is atomic.
+        let owner = unsafe { &(*log).owner };
+        let number = owner.load(Ordering::Acquire);
+        // SAFETY: as above.
+        let is_begun = unsafe { (*log).generation.load(Ordering::Acquire) } != 0;
+        is_begun
+            && number != thread
+            && (number == 0 || os::has_ended(number))
+            && owner.compare_exchange(number, thread, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    })
+}
+
+/// The clocks are read again after so long at first: about a fifth of a millisecond. Then twice as long each time.
+const FIRST_CLOCK_STEP: u64 = 1 << 19;
+const LAST_CLOCK_STEP: u64 = 1 << 31;
+
+impl ThreadLog {
+    /// Puts a stamp in front of the next event, uncommitted. Needs room for [`STAMP_SLOTS`].
+    #[inline(never)]
+    pub(crate) fn stamp(&mut self) {
+        let now = clock::counter();
+        let tick = control_word(self.base, control::TICK).load(Ordering::Relaxed);
+        if tick != self.tick {
+            self.tick = tick;
+            recorder::obey(self.base);
+        }
+        self.until_stamp = self.stamp_interval - 1;
+        let ticks = now.wrapping_sub(self.start_counter) >> STAMP_SHIFT;
+        self.put(|sink| sink.stamp(ticks));
+        if now.wrapping_sub(self.clock_due) < 1 << 63 {
+            self.clock_due = now + self.clock_step;
+            self.clock_step = (self.clock_step * 2).min(LAST_CLOCK_STEP);
+            self.put(|sink| sink.clock(&clock::reading()));
+        }
+    }
+
+    fn put(&mut self, write: impl FnOnce(&mut RecordSink<'_>) -> Result<(), SinkTooSmall>) {
+        // SAFETY: the caller has made room in the block, which is this thread's.
+        let place = unsafe { core::slice::from_raw_parts_mut(self.own.cursor as *mut u64, STAMP_SLOTS - 1) };
+        let mut sink = RecordSink::new(place);
+        if write(&mut sink).is_ok() {
+            self.own.cursor += sink.written().len() * 8;
+        }
+    }
+
+    /// Goes on in a fresh block.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn next_block(&mut self) -> Result<(), NoBlock> {
+        let _errno = KeptErrno::new();
+        let recorder = recorder::current().ok_or(NoBlock::Full)?;
+        let result = self.own.next_block(recorder, Use::Events, Lane::Outer);
+        match result {
+            Ok(()) => self.write_name(recorder),
+            Err(why) => recorder.no_block(why),
+        }
+        result
+    }
+
+    /// Writes the thread's name if it is another one than before; in a ring always, because what was said is overwritten.
+    fn write_name(&mut self, recorder: &Recorder) {
+        if recorder.spool.is_frugal() {
+            return;
+        }
+        let mut buffer = [0; 16];
+        let length = os::thread_name(&mut buffer).len();
+        if buffer != self.name || recorder.spool.is_ring() {
+            self.name = buffer;
+            let name = buffer.get(..length).unwrap_or_default();
+            let counter = clock::counter();
+            let _ = self.own.append(recorder, Use::Events, Lane::Outer, 5, |sink| {
+                sink.thread(counter, ThreadEvent::Named(name))
+            });
+        }
+    }
+}
+
+/// Room that [`ThreadLog::stamp`] needs: a stamp and a reading of the clocks.
+pub(crate) const STAMP_SLOTS: usize = 5;
+
+/// Notes that the calling thread records nothing any more: its log goes to the next thread that begins, without asking the kernel
+/// for it. Not necessary: a thread that is gone is noticed.
+pub fn thread_ended() {
+    let Some(recorder) = recorder::recording() else { return };
+    let Some(log) = enter() else { return };
+    let _errno = KeptErrno::new();
+    let counter = clock::counter();
+    // SAFETY: entered.
+    let own = unsafe { &mut *log };
+    let _ = own
+        .own
+        .append(recorder, Use::Events, Lane::Outer, 2, |sink| sink.thread(counter, ThreadEvent::Ended));
+    thread_word::store(core::ptr::null_mut());
+    // SAFETY: as above.
+    unsafe { leave(log) };
+    own.owner.store(0, Ordering::Release);
+}
