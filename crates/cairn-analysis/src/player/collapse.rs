@@ -85,3 +85,41 @@ impl Collapsed {
         *self.files.entry((path.to_owned(), build_id.to_owned())).or_insert(next)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::ops::ControlFlow;
+
+    use super::*;
+    use crate::player::{Filter, Player};
+    use cairn_format::tracker::{Layout, Writer};
+    use cairn_format::{AbsoluteAddress, SliceSink};
+
+    #[test]
+    fn the_same_code_elsewhere_is_the_same_stack_and_other_code_there_is_not() {
+        let at = AbsoluteAddress::new;
+        let mut buffer = [0; 500];
+        let mut writer = Writer::new(SliceSink::new(&mut buffer), Layout::WINDOWS_64);
+        writer.module_loaded(1, "b.dll", at(0x1000), 0x1000).unwrap();
+        writer.stack(2, [at(0x1010)]).unwrap();
+        writer.module_unloaded(3, "b.dll").unwrap();
+        writer.stack(4, [at(0x1010)]).unwrap();
+        writer.module_loaded(5, "d.dll", at(0x1000), 0x1000).unwrap();
+        writer.stack(6, [at(0x1010)]).unwrap();
+        writer.module_loaded(7, "b.dll", at(0x9000), 0x1000).unwrap();
+        writer.stack(8, [at(0x9010)]).unwrap();
+        let mut player = Player::from_bytes(writer.into_sink().into_written().to_vec()).unwrap();
+        let mut collapsed = Collapsed::default();
+        let mut sink = |event: &Event, tables: &dyn Tables, _: Option<&mut crate::names::Names>| {
+            collapsed.add(event, tables);
+            ControlFlow::Continue(())
+        };
+        player.play(&Filter::default(), None, &mut sink).unwrap();
+        let groups: Vec<_> = collapsed
+            .into_groups()
+            .iter()
+            .map(|group| (group.count, group.first.nanos, group.last_nanos))
+            .collect();
+        assert_eq!(groups, [(2, 1, 7), (1, 3, 3), (1, 5, 5)]);
+    }
+}
