@@ -15,6 +15,7 @@
 //! | [`process`] | from a running process to the stacks of its threads |
 //! | [`recording`] | from a recording to its modules, stacks, threads and events in order |
 //! | [`snapshot`] | the threads of a running process as one value, with names |
+//! | [`spool_builder`] | from what was found out otherwise to a recording |
 //! | [`text_bytes`] | bytes written as hexadecimal digits or base64 |
 
 #![deny(unsafe_code)]
@@ -33,5 +34,6 @@ pub mod process;
 pub mod recording;
 #[cfg(target_os = "linux")]
 pub mod snapshot;
+pub mod spool_builder;
 pub mod text_bytes;
 pub mod totals;

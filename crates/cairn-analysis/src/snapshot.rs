@@ -26,12 +26,14 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 
+use cairn_format::recording::{MarkValue, PcKind};
 use cairn_format::{AbsoluteAddress, Frame, StatedAddress};
 use cairn_symbols::{AddressKind, Lookup, Place, Resolution, SymbolizerOptions};
 use cairn_unwind::{AddressRange, FoundBy, StopReason};
 
 use crate::names::{ModuleKey, Names};
 use crate::process::{self, NoRegisters, StoppedProcess, ThreadSource};
+use crate::spool_builder::{BuiltFrame, BuiltModule, SpoolBuilder};
 
 /// All threads of a process at one moment.
 #[derive(Debug)]
@@ -158,6 +160,41 @@ impl Snapshot {
         names.prepare(frames.filter_map(|frame| Some((keys.get(frame.module?)?, self.lookup(frame)?))));
     }
 
+    /// A recording with one mark for each thread, for `cairn play` and everything else that reads recordings.
+    #[must_use]
+    pub fn to_recording(&self) -> Vec<u8> {
+        let nanos = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        let taken = self.taken.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let mut spool = SpoolBuilder::new(self.process, nanos(taken));
+        spool.fact("mode", b"snapshot");
+        let mut command = String::new();
+        for argument in &self.command_line {
+            command.push_str(if command.is_empty() { "" } else { " " });
+            command.push_str(argument);
+        }
+        spool.fact("command", command.as_bytes());
+        let modules: Vec<BuiltModule> = self
+            .modules
+            .iter()
+            .map(|module| {
+                let range = module.range.start.value()..module.range.end.value();
+                let path = module.path.as_os_str().as_bytes();
+                spool.module_loaded(0, range, module.bias, &module.build_id, path)
+            })
+            .collect();
+        for thread in &self.threads {
+            let built = spool.thread(0, thread.id, thread.name.as_bytes());
+            match &thread.stack {
+                Ok(stack) => {
+                    let frames = built_frames(stack, &modules);
+                    spool.mark(built, 0, &frames, MarkValue::None, b"snapshot");
+                }
+                Err(reason) => spool.mark(built, 0, &[], MarkValue::None, reason.to_string().as_bytes()),
+            }
+        }
+        spool.finish(nanos(self.stopped_for))
+    }
+
     fn lookup(&self, frame: &SnapshotFrame) -> Option<Lookup> {
         // Without a build id the symbolizer could not tell another file from the one that was loaded.
         let is_sure = |module: &&SnapshotModule| module.file_is_there || !module.build_id.is_empty();
@@ -203,6 +240,31 @@ fn look(process: &StoppedProcess, max_frames: u32) -> (Vec<SnapshotModule>, Vec<
     });
     let threads = threads.collect();
     (modules, threads)
+}
+
+/// The frames of a stack as a recording keeps them, with the reason for its end as the outermost one.
+fn built_frames(stack: &SnapshotStack, modules: &[BuiltModule]) -> Vec<BuiltFrame> {
+    let module = |index: Option<usize>| index.and_then(|index| modules.get(index)).copied();
+    let frames = stack.frames.iter().filter_map(|frame| {
+        let kind = match frame.frame {
+            Frame::ReturnAddress(_) => PcKind::ReturnAddress,
+            _ => PcKind::ProgramCounter,
+        };
+        let module = module(frame.module).unwrap_or(BuiltModule::NONE);
+        Some(BuiltFrame { kind, address: frame.frame.address()?.value(), module })
+    });
+    let end = |kind, address: u64| Some(BuiltFrame { kind, address, module: BuiltModule::NONE });
+    let end = match stack.stop {
+        StopReason::NoUnwindInfo { pc } => end(PcKind::NoUnwindInfo, pc.value()),
+        StopReason::BadUnwindInfo { pc } => end(PcKind::BadUnwindInfo, pc.value()),
+        StopReason::UnknownRegister { register } => end(PcKind::UnknownRegister, register.into()),
+        StopReason::UnreadableMemory { address } => end(PcKind::UnreadableMemory, address.value()),
+        StopReason::OutsideStack { address } => end(PcKind::OutsideStack, address.value()),
+        StopReason::NoProgress { pc } => end(PcKind::NoProgress, pc.value()),
+        StopReason::Limit => end(PcKind::Limit, 0),
+        _ => None,
+    };
+    frames.chain(end).collect()
 }
 
 /// The root directory of a process, if it is another one than ours.

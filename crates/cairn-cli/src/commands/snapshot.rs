@@ -1,6 +1,8 @@
 //! `cairn snapshot`: the stacks of all threads of a running process.
 
+use std::fs::File;
 use std::io::{self, BufWriter, Write};
+use std::path::PathBuf;
 
 use cairn_analysis::names::{Names, file_name_of};
 use cairn_analysis::process::FoundBy;
@@ -34,6 +36,10 @@ pub(crate) struct Snapshot {
     #[arg(long)]
     json: bool,
 
+    /// Write a recording of it too, which `cairn play` reads; the file must not be there yet
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
+
     #[command(flatten)]
     symbols: SymbolOptions,
 }
@@ -42,6 +48,8 @@ const EXAMPLES: &str = "\
 Examples:
   cairn snapshot 4711                 what does it do now?
   cairn snapshot 4711 -t worker       one thread
+  cairn snapshot 4711 --record now.cairn
+                                      and keep it, to look at it elsewhere with cairn play
   cairn snapshot 4711 --json | jq '.threads[].frames[0].function'
 
 Output: a line for each thread, and one for each call, innermost first:
@@ -59,6 +67,11 @@ impl Snapshot {
     pub(crate) fn run(self) -> io::Result<Outcome> {
         let snapshot =
             snapshot::Snapshot::take(self.process, self.max_frames).map_err(io::Error::other)?;
+        if let Some(path) = &self.record {
+            let problem = |error| io::Error::other(format!("{}: {error}", path.display()));
+            let mut file = File::create_new(path).map_err(problem)?;
+            file.write_all(&snapshot.to_recording()).map_err(problem)?;
+        }
         let wanted = |thread: &&SnapshotThread| {
             let is_it = |wanted: &String| *wanted == thread.name || *wanted == thread.id.to_string();
             self.thread.is_empty() || self.thread.iter().any(is_it)
