@@ -44,13 +44,24 @@
 //! | `deliver` | from records to events |
 //! | `tables` | modules, stacks, threads while they are read |
 //! | `clock` | from the counter to the time of day |
+//! | `packer` | from events to a packed recording |
+//! | `packed` | and back |
+//! | `chunk` | chunks of bytes and where they are |
+//! | `heap`, `marks`, `rows`, `columns` | what is in them |
 
+mod chunk;
 mod clock;
+mod columns;
 mod deliver;
 mod error;
+mod heap;
+mod marks;
 mod merge;
 mod model;
+mod packed;
+mod packer;
 mod pairing;
+mod rows;
 mod source;
 mod spool;
 mod tables;
@@ -67,10 +78,12 @@ pub use model::{
     Alloc, At, Change, Events, Fact, Free, Mapping, Mark, Module, ModuleId, ObjectId, PcId, Place,
     StackFrame, StackId, Thread, ThreadId, Usage, Wanted,
 };
+pub use packer::{Summary, pack};
 pub use tables::StackTree;
 
 pub use cairn_format::recording::{LossKind, MappingKind, MarkValue, PcKind};
 
+use packed::Packed;
 use source::Source;
 use spool::Spool;
 use tables::Tables;
@@ -92,6 +105,7 @@ pub struct Recording {
 
 enum Layout {
     Spool(Spool),
+    Packed(Packed),
 }
 
 impl Recording {
@@ -137,11 +151,8 @@ impl Recording {
                 (Layout::Spool(scanned.spool), scanned.facts, scanned.tables, scanned.end)
             }
             Shape::Packed => {
-                return Err(RecordingError::Chunk {
-                    offset: FILE_HEADER_BYTES as u64,
-                    kind: cairn_format::recording::ChunkKind::INDEX,
-                    problem: "packed recordings are not read yet",
-                });
+                let opened = packed::open(&source, &header, &mut findings)?;
+                (Layout::Packed(opened.packed), opened.facts, opened.tables, opened.end)
             }
         };
         let scale = TimeScale::new(&header, &tables.clocks, counter_hz(&facts), &mut findings);
@@ -227,6 +238,15 @@ impl Recording {
         self.end.map(|(reason, counter)| (reason, self.scale.nanos(counter)))
     }
 
+    /// What the recording holds in sum; `None` for a spool, and for a packed recording that was not closed.
+    #[must_use]
+    pub fn summary(&self) -> Option<&Summary> {
+        match &self.layout {
+            Layout::Spool(_) => None,
+            Layout::Packed(packed) => packed.summary.as_ref(),
+        }
+    }
+
     /// What a reader should know of the file: losses, damages.
     #[must_use]
     pub fn findings(&self) -> &[Finding] {
@@ -241,17 +261,24 @@ impl Recording {
     ///
     /// When the file cannot be read any more.
     pub fn read<E: Events>(&self, wanted: &Wanted, events: &mut E) -> Result<Outcome, RecordingError> {
+        let mut findings = Vec::new();
         let unmatched_frees = match &self.layout {
             Layout::Spool(spool) => spool.read(&self.source, &self.scale, wanted, events)?,
+            Layout::Packed(packed) => {
+                packed.read(&self.source, wanted, events, &mut findings)?;
+                packed.summary.as_ref().map_or(0, |summary| summary.unmatched_frees)
+            }
         };
-        Ok(Outcome { unmatched_frees })
+        Ok(Outcome { unmatched_frees, findings })
     }
 }
 
 /// What is to say after the events were read.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 #[non_exhaustive]
 pub struct Outcome {
+    /// What could not be read of the events; [`Recording::findings`] tells of the tables.
+    pub findings: Vec<Finding>,
     /// Frees of blocks that are older than the recording, or whose allocation was lost.
     pub unmatched_frees: u64,
 }
