@@ -17,6 +17,7 @@ mod lws_reference;
 mod machine;
 mod measure;
 mod plain_cbf;
+mod recorder;
 mod records;
 mod report;
 mod traces;
@@ -33,6 +34,7 @@ Usage: cargo xtask bench COMMAND
   instructions                 instructions per frame of the CBF and lws loops, counted by valgrind's callgrind
   code-size                    text bytes of the encoders for embedded use
   loop CASE PASSES             run one case so many times (for a profiler); `loop list 0` names the cases
+  marks                        ns and bytes of recorded marks and heap events against the bare capture
   traces DIRECTORY             bytes per frame of CBF over full traces
   pack-corpus TRACES OUTPUT    cut the corpus out of full traces
 
@@ -48,6 +50,10 @@ fn main() -> ExitCode {
         ["capture-loop", rest @ ..] => capture::run_loop(rest),
         ["formats"] => report::formats(),
         ["instructions"] => report::instructions(),
+        ["marks"] => recorder::run(),
+        ["marks-child", drained, threads] => recorder::run_child(drained, threads),
+        ["marks-loop", case, rounds] => recorder::run_loop(case, rounds),
+        ["marks-long"] => recorder::run_long(),
         ["code-size"] => code_size::run(),
         ["loop", case, passes] => run_loop(case, passes),
         ["traces", directory] => report::traces(Path::new(directory)),

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!   address --multiply--> | counter: 8 bits | .. | filter index: 10 | rest: 34 |      (44 bits are the whole address / 16)
-//!   filter entry:   | rest: 34 bits | counter's value: 28 bits | 1 | is large |       0: none
+//!   filter entry:   | rest: 34 bits | 0: 30 bits |   xor the counter's value: 32 bits;      0: none
 //! ```
 //!
 //! Allocates nothing, takes no lock, and in steady state makes no system call.
@@ -15,33 +15,35 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use cairn_capture::{CallSite, Stack, capture_at};
 use cairn_format::recording::{
-    ADDRESS_BITS, BLOCK_BYTES, BLOCK_HEADER_BYTES, EPOCHS, MappingKind, RecordSink, STAMP_SHIFT,
-    STAMPED_BYTES, SinkTooSmall, control, epoch_of,
+    ADDRESS_BITS, EPOCHS, MappingKind, RecordSink, STAMP_SHIFT, STAMPED_BYTES, SinkTooSmall, control,
+    epoch_of,
 };
 
 use crate::clock;
 use crate::recorder::{self, RECORDING};
 use crate::spool::control_word;
-use crate::thread_log::{self, Entered, FILTER_ENTRIES, STAMP_SLOTS, ThreadLog};
-use crate::writer::{commit, offset};
+use crate::thread_log::{self, Entered, FILTER_ENTRIES, ThreadLog};
+use crate::writer::commit;
 
 /// One of the counters that order frees, in a cache line of its own: threads that free each other's blocks meet here only.
 #[repr(align(64))]
 struct Epoch(AtomicU32);
 
-static EPOCH_COUNTERS: [Epoch; EPOCHS] = [const { Epoch(AtomicU32::new(0)) }; EPOCHS];
+static EPOCH_COUNTERS: [Epoch; EPOCHS] = [const { Epoch(AtomicU32::new(FIRST_EPOCH)) }; EPOCHS];
 
 /// What an address is hashed to.
 #[derive(Clone, Copy)]
 struct Place(u64);
 
-const IS_LARGE: u64 = 1;
-const IS_ENTRY: u64 = 2;
 const REST_BITS: u32 = 34;
 const _: () = assert!(
     FILTER_ENTRIES.ilog2() + REST_BITS == ADDRESS_BITS - 4,
     "a place and its rest are the whole address"
 );
+
+/// Where the counters begin: no entry is 0 then until a counter has gone half way round. The two bits that an address and a counter
+/// share in an entry make two of them equal only when their counters differ by 2^30, as no more than 32 bits would at 2^32.
+const FIRST_EPOCH: u32 = 1 << 29;
 
 impl Place {
     #[inline(always)]
@@ -62,49 +64,45 @@ impl Place {
 
     #[inline(always)]
     const fn entry(self, epoch: u32) -> u64 {
-        self.0 << (64 - REST_BITS) | ((epoch << 4) as u64) >> 2 | IS_ENTRY
+        self.0 << (64 - REST_BITS) ^ epoch as u64
     }
 }
 
 const _: () = assert!(epoch_of(0x7f12_3456_7890) == (Place::of(0x7f12_3456_7890).0 >> 56) as usize);
 
-/// True for an address that no filter can hold: one that is no multiple of 16, or has more than 48 bits.
+/// Not 0 for an address that no filter can hold: one that is no multiple of 16, or has more than 48 bits.
 #[inline(always)]
-const fn is_odd(address: u64) -> bool {
-    address.rotate_right(4) >> (ADDRESS_BITS - 4) != 0
+const fn oddness(address: u64) -> u64 {
+    address.rotate_right(4) >> (ADDRESS_BITS - 4)
 }
 
-/// Slots of the longest sequence that is written at once: a stamp, the clocks, a move and an allocation.
-const MOST_SLOTS: usize = STAMP_SLOTS + 5;
-/// Where a block has no room for them any more, beginning with where its records begin: nought is no block.
-const ROOM_END: usize = BLOCK_BYTES - (MOST_SLOTS + 1) * 8 - BLOCK_HEADER_BYTES;
+/// Slots that the events take which may be written without looking for room: a reallocation has most.
+pub(crate) const EVENT_SLOTS: usize = 5;
 
-/// True when the next event fits its block.
+/// Writes an event at the cursor and commits it. [`stamp_if_due`] has seen to it that there is room.
 #[inline(always)]
-fn has_room(log: &ThreadLog) -> bool {
-    offset(log.own.cursor).wrapping_sub(BLOCK_HEADER_BYTES) < ROOM_END
-}
-
-/// Writes events at the cursor and commits them.
-#[inline(always)]
-fn write(log: &mut ThreadLog, events: impl FnOnce(&mut RecordSink<'_>) -> Result<(), SinkTooSmall>) {
-    // SAFETY: `has_room` was asked, or a fresh block begun, and the block is this thread's.
-    let place = unsafe { core::slice::from_raw_parts_mut(log.own.cursor as *mut u64, 5) };
+fn write(log: &mut ThreadLog, event: impl FnOnce(&mut RecordSink<'_>) -> Result<(), SinkTooSmall>) {
+    // SAFETY: there is room, and the block is this thread's.
+    let place = unsafe { core::slice::from_raw_parts_mut(log.own.cursor as *mut u64, EVENT_SLOTS) };
     let mut sink = RecordSink::new(place);
-    let _ = events(&mut sink);
+    let _ = event(&mut sink);
     log.own.cursor += sink.written().len() * 8;
     commit(log.own.cursor);
 }
 
-/// Puts a stamp in front of the next event where one is due.
+/// Puts a stamp in front of the next event where one is due, and sees to it that there is room for both. False when there is none.
 #[inline(always)]
-fn stamp_if_due(log: &mut ThreadLog, is_due: bool) {
+fn stamp_if_due(log: &mut ThreadLog, is_due: bool) -> bool {
     let tick = control_word(log.base, control::TICK).load(Ordering::Relaxed);
-    if log.until_stamp == 0 || tick != log.tick || is_due {
-        log.stamp();
-    } else {
-        log.until_stamp -= 1;
+    if log.own.cursor >= log.stamp_at || tick != log.tick || is_due {
+        return log.stamp();
     }
+    true
+}
+
+#[inline(always)]
+fn is_on() -> bool {
+    RECORDING.load(Ordering::Relaxed) != 0
 }
 
 /// Notes a block of `size_bytes` at `address` that the program has just got, by a call from `site`.
@@ -116,7 +114,7 @@ fn stamp_if_due(log: &mut ThreadLog, is_due: bool) {
 /// As for [`capture_at`]: `site` is of a call on this thread that has not returned.
 #[inline(always)]
 pub unsafe fn allocated(address: u64, size_bytes: u64, site: CallSite) {
-    if RECORDING.load(Ordering::Relaxed) == 0 {
+    if !is_on() {
         return not_recorded();
     }
     // Before the log is entered: the capture may itself have stacks to write.
@@ -132,16 +130,16 @@ pub fn allocated_by(address: u64, size_bytes: u64, stack: Stack) {
     let Some(log) = thread_log::enter() else { return allocated_slowly(address, size_bytes, stack) };
     // SAFETY: entered.
     let own = unsafe { &mut *log };
-    if is_odd(address) || !has_room(own) {
+    if oddness(address) != 0 || size_bytes >= STAMPED_BYTES {
         return allocated_unusually(own, address, size_bytes, stack);
     }
     let place = Place::of(address);
-    let is_large = size_bytes >= STAMPED_BYTES;
     // After the real call: whoever freed a block here before has counted.
     let epoch = place.counter().load(Ordering::Relaxed);
-    own.filter[place.index()] = place.entry(epoch) | u64::from(is_large);
-    stamp_if_due(own, is_large);
-    write(own, |sink| sink.alloc(address, size_bytes, epoch, stack));
+    own.filter[place.index()] = place.entry(epoch);
+    if stamp_if_due(own, false) {
+        write(own, |sink| sink.alloc(address, size_bytes, epoch, stack));
+    }
     // SAFETY: entered above.
     unsafe { thread_log::leave(log) };
 }
@@ -159,40 +157,38 @@ pub fn freeing_of_size(address: u64, most_bytes: impl FnOnce() -> u64) {
     let Some(log) = thread_log::enter() else { return freeing_slowly(address) };
     // SAFETY: entered.
     let own = unsafe { &mut *log };
-    match take_if_own(own, address) {
-        Some(is_large) if has_room(own) => {
-            stamp_if_due(own, is_large);
-            write(own, |sink| sink.free(address, None));
-        }
-        found => freed_elsewhere(own, address, found, most_bytes() >= STAMPED_BYTES),
+    if !take_if_own(own, address) {
+        freed_elsewhere(own, address, most_bytes() >= STAMPED_BYTES);
+    } else if stamp_if_due(own, false) {
+        write(own, |sink| sink.free(address, None));
     }
     // SAFETY: entered above.
     unsafe { thread_log::leave(log) };
 }
 
-/// Whether the block is of this thread and was not freed since, and if so, whether it is large. It is then forgotten.
+/// Whether the block is a small one that this thread made, and that was not freed since. It is then forgotten.
 #[inline(always)]
-fn take_if_own(log: &mut ThreadLog, address: u64) -> Option<bool> {
+fn take_if_own(log: &mut ThreadLog, address: u64) -> bool {
     let place = Place::of(address);
     let entry = &mut log.filter[place.index()];
-    let difference = *entry ^ place.entry(place.counter().load(Ordering::Relaxed));
-    if difference > IS_LARGE || is_odd(address) {
-        return None;
+    let wanted = place.entry(place.counter().load(Ordering::Relaxed));
+    let is_own = (*entry ^ wanted) | oddness(address) == 0;
+    if is_own {
+        *entry = 0;
     }
-    *entry = 0;
-    Some(difference != 0)
+    is_own
 }
 
-/// The free of a block that another thread made, or this one long ago; or of an own one where the block of events is full.
+/// The free of a block that another thread made, or this one long ago, or that is large.
 #[inline(never)]
-fn freed_elsewhere(log: &mut ThreadLog, address: u64, own: Option<bool>, may_be_large: bool) {
+fn freed_elsewhere(log: &mut ThreadLog, address: u64, may_be_large: bool) {
     // Before the real call: whoever gets this address next will see that it was freed.
-    let ticket = own.is_none().then(|| take_ticket(address));
-    if is_wide(address) || (!has_room(log) && log.next_block().is_err()) {
-        return recorder::count_lost_events(1);
+    let ticket = take_ticket(address);
+    if is_wide(address) {
+        recorder::count_lost_events(1);
+    } else if stamp_if_due(log, may_be_large) {
+        write(log, |sink| sink.free(address, Some(ticket)));
     }
-    stamp_if_due(log, own.unwrap_or(may_be_large));
-    write(log, |sink| sink.free(address, ticket));
 }
 
 fn take_ticket(address: u64) -> u32 {
@@ -209,7 +205,6 @@ const fn is_wide(address: u64) -> bool {
 pub struct Moving {
     address: u64,
     ticket: Option<u32>,
-    is_large: bool,
     is_recorded: bool,
 }
 
@@ -217,27 +212,25 @@ pub struct Moving {
 /// nothing has happened.
 #[inline]
 pub fn moving(old: u64) -> Moving {
-    let mut moving = Moving { address: old, ticket: None, is_large: true, is_recorded: false };
+    let mut moving = Moving { address: old, ticket: None, is_recorded: false };
     match thread_log::enter() {
         Some(log) => {
             // SAFETY: entered.
             let own = unsafe { &mut *log };
-            let place = Place::of(old);
-            let entry = own.filter[place.index()];
-            let found = take_if_own(own, old);
-            // The block stays where it is if the real call fails.
-            own.filter[place.index()] = entry;
+            let before = own.filter[Place::of(old).index()];
             moving.is_recorded = true;
-            match found {
-                Some(is_large) => moving.is_large = is_large,
-                None => moving.ticket = Some(take_ticket(old)),
+            if take_if_own(own, old) {
+                // The block stays where it is if the real call fails.
+                own.filter[Place::of(old).index()] = before;
+            } else {
+                moving.ticket = Some(take_ticket(old));
             }
             // SAFETY: entered above.
             unsafe { thread_log::leave(log) };
         }
         None => {
             moving.ticket = Some(take_ticket(old));
-            moving.is_recorded = RECORDING.load(Ordering::Relaxed) != 0;
+            moving.is_recorded = is_on();
         }
     }
     moving
@@ -250,7 +243,7 @@ pub fn moving(old: u64) -> Moving {
 /// As for [`allocated`].
 #[inline]
 pub unsafe fn moved(moving: Moving, address: u64, size_bytes: u64, site: CallSite) {
-    if RECORDING.load(Ordering::Relaxed) == 0 {
+    if !is_on() {
         return not_recorded();
     }
     // SAFETY: by contract.
@@ -274,7 +267,7 @@ pub fn moved_by(moving: Moving, address: u64, size_bytes: u64, stack: Stack) {
     };
     // SAFETY: entered.
     let own = unsafe { &mut *log };
-    if is_wide(address) || is_wide(moving.address) || (!has_room(own) && own.next_block().is_err()) {
+    if is_wide(address) || is_wide(moving.address) {
         recorder::count_lost_events(1);
     } else {
         let is_large = size_bytes >= STAMPED_BYTES;
@@ -282,40 +275,40 @@ pub fn moved_by(moving: Moving, address: u64, size_bytes: u64, stack: Stack) {
             own.filter[Place::of(moving.address).index()] = 0;
         }
         let epoch = note_own(own, address, is_large);
-        stamp_if_due(own, is_large || moving.is_large);
-        write(own, |sink| {
-            if moving.is_recorded {
-                sink.moved(moving.address, moving.ticket)?;
-            }
-            sink.alloc(address, size_bytes, epoch, stack)
-        });
+        // A large block has no local free.
+        if stamp_if_due(own, is_large || moving.ticket.is_some()) {
+            write(own, |sink| {
+                if moving.is_recorded {
+                    sink.moved(moving.address, moving.ticket)?;
+                }
+                sink.alloc(address, size_bytes, epoch, stack)
+            });
+        }
     }
     // SAFETY: entered above.
     unsafe { thread_log::leave(log) };
 }
 
-/// Remembers a block as this thread's own, where a filter can; the counter's value.
+/// Remembers a small block as this thread's own, where a filter can; the counter's value.
 fn note_own(log: &mut ThreadLog, address: u64, is_large: bool) -> u32 {
     let place = Place::of(address);
     let epoch = place.counter().load(Ordering::Relaxed);
-    let entry = if is_odd(address) { 0 } else { place.entry(epoch) | u64::from(is_large) };
-    log.filter[place.index()] = entry;
+    let is_kept = oddness(address) == 0 && !is_large;
+    log.filter[place.index()] = if is_kept { place.entry(epoch) } else { 0 };
     epoch
 }
 
-/// An allocation at an address that no filter holds, or behind the end of a block of events.
-#[cold]
+/// A large allocation, or one at an address that no filter holds.
 #[inline(never)]
 fn allocated_unusually(log: &mut ThreadLog, address: u64, size_bytes: u64, stack: u32) {
     if is_wide(address) {
         recorder::count_lost_events(1);
-    } else if has_room(log) || log.next_block().is_ok() {
+    } else {
         let is_large = size_bytes >= STAMPED_BYTES;
         let epoch = note_own(log, address, is_large);
-        stamp_if_due(log, is_large);
-        write(log, |sink| sink.alloc(address, size_bytes, epoch, stack));
-    } else {
-        recorder::count_lost_events(1);
+        if stamp_if_due(log, is_large) {
+            write(log, |sink| sink.alloc(address, size_bytes, epoch, stack));
+        }
     }
     // SAFETY: entered by the caller.
     unsafe { thread_log::leave(log) };
@@ -342,8 +335,11 @@ fn freeing_slowly(address: u64) {
         Entered::Own(log) => {
             // SAFETY: entered.
             let own = unsafe { &mut *log };
-            let found = take_if_own(own, address);
-            freed_elsewhere(own, address, found, true);
+            if !take_if_own(own, address) {
+                freed_elsewhere(own, address, true);
+            } else if stamp_if_due(own, false) {
+                write(own, |sink| sink.free(address, None));
+            }
             // SAFETY: as above.
             unsafe { thread_log::leave(log) };
         }
@@ -383,7 +379,7 @@ fn not_recorded() {
 ///
 /// As for [`allocated`].
 pub unsafe fn mapping(kind: MappingKind, address: u64, size_bytes: u64, site: CallSite) {
-    if RECORDING.load(Ordering::Relaxed) == 0 {
+    if !is_on() {
         return not_recorded();
     }
     // SAFETY: by contract.

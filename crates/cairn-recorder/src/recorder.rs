@@ -22,8 +22,8 @@ use crate::spool::{NoBlock, Spool, control_word};
 use crate::tables::{PublishedPcs, TableLogs};
 use crate::thread_log::{self, ThreadLog};
 
-/// What is recorded, if not 0: another number for each recording. The one word that every hook looks at.
-pub(crate) static RECORDING: AtomicU32 = AtomicU32::new(0);
+/// What is recorded, if not 0: another number for each recording, of 32 bits. The one word that every hook looks at.
+pub(crate) static RECORDING: AtomicU64 = AtomicU64::new(0);
 
 static MODE: AtomicU32 = AtomicU32::new(Mode::Off as u32);
 static RECORDER: AtomicPtr<Recorder> = AtomicPtr::new(core::ptr::null_mut());
@@ -225,7 +225,7 @@ pub fn is_recording() -> bool {
 /// Lets events be recorded from now on.
 pub(crate) fn set_recording(recorder: &Recorder) {
     recorder.spool.word(control::STATE).store(control::State::Recording.to_word(), Ordering::Release);
-    RECORDING.store(recorder.generation.load(Ordering::Relaxed), Ordering::Release);
+    RECORDING.store(recorder.generation.load(Ordering::Relaxed).into(), Ordering::Release);
 }
 
 /// Records nothing until [`resume`]. Modules and stacks are still followed.

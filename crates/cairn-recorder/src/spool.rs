@@ -22,6 +22,7 @@ use cairn_format::recording::{
 
 use crate::clock;
 use crate::os::{self, Errno, File};
+use crate::thread_log::most_events_between_stamps;
 
 /// What a block is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -210,7 +211,7 @@ impl Spool {
             start_wall_nanos: clocks.wall_nanos,
             start_monotonic_nanos: clocks.monotonic_nanos,
             start_counter: self.start_counter,
-            stamp_interval: self.stamp_interval,
+            stamp_interval: most_events_between_stamps(self.stamp_interval),
         };
         self.word(control::BACKED_BLOCKS).store(backed, Ordering::Relaxed);
         self.word(control::CLAIMED_BLOCKS).store(1, Ordering::Relaxed);

@@ -9,18 +9,19 @@
 //!                      yes --> lost, and counted
 //! ```
 //!
-//! A log lies in memory that a forked child finds wiped: its generation is then 0 and matches nothing, so that a child
+//! A log lies in memory that a forked child finds wiped: its state is then 0 and matches nothing, so that a child
 //! leaves the hot path before it can touch the parent's file. A thread that has ended is recognised by its number; its log goes
 //! to a later thread, which continues in the same block and says so by a record.
 
-use core::sync::atomic::{AtomicU32, Ordering, compiler_fence};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence};
 
 use cairn_format::recording::{Lane, RecordSink, STAMP_SHIFT, SinkTooSmall, ThreadEvent, control};
 
 use crate::clock;
+use crate::heap::EVENT_SLOTS;
 use crate::os::{self, KeptErrno};
 use crate::recorder::{self, RECORDING, Recorder};
-use crate::spool::{NoBlock, Use, control_word};
+use crate::spool::{Use, control_word};
 use crate::thread_word;
 use crate::writer::Writer;
 
@@ -30,23 +31,23 @@ pub(crate) const FILTER_ENTRIES: usize = 1 << 10;
 /// See the module documentation. All-zero bytes are a log that nobody has.
 #[repr(C, align(64))]
 pub(crate) struct ThreadLog {
-    /// [`RECORDING`] as it was when the thread began to record.
-    pub(crate) generation: AtomicU32,
-    /// Not 0 while the thread writes an event. Of this thread and its signal handlers only.
-    pub(crate) busy: AtomicU32,
+    /// [`RECORDING`] as it was when the thread began to record; with [`BUSY`] while it writes an event. Of this thread and its signal
+    /// handlers only.
+    state: AtomicU64,
     pub(crate) own: Writer,
     /// Address of the control words.
     pub(crate) base: usize,
     pub(crate) start_counter: u64,
     /// [`control::TICK`] at the last stamp.
     pub(crate) tick: u64,
-    /// So many events may follow without a stamp.
-    pub(crate) until_stamp: u32,
-    stamp_interval: u32,
+    /// Where the cursor is when the next stamp is due, at the latest; there is room in the block for an event up to there.
+    pub(crate) stamp_at: usize,
 
     /// The counter at which the clocks are to be read again, and how much later next time.
     clock_due: u64,
     clock_step: u64,
+    /// From a stamp to the next, in bytes.
+    stamp_step: usize,
     nested_busy: AtomicU32,
     nested: Writer,
     /// The kernel's number of the thread; 0 when it said that it ends.
@@ -59,7 +60,10 @@ pub(crate) struct ThreadLog {
 const _: () =
     assert!(core::mem::offset_of!(ThreadLog, clock_due) == 64, "one cache line is all that an event needs");
 
-/// A mark of where to write.
+/// Added to [`ThreadLog::state`] while its thread is at it.
+const BUSY: u64 = 1 << 32;
+
+/// Where to write.
 pub(crate) enum Entered {
     /// The thread's own lane, until [`leave`].
     Own(*mut ThreadLog),
@@ -77,14 +81,13 @@ pub(crate) fn enter() -> Option<*mut ThreadLog> {
         return None;
     }
     // SAFETY: the word is null or leads to a log, and logs are never unmapped.
-    let (generation, busy) = unsafe { (&(*log).generation, &(*log).busy) };
-    // One comparison answers whether anything is recorded, in this process, to this file.
-    if generation.load(Ordering::Relaxed) != RECORDING.load(Ordering::Relaxed)
-        || busy.load(Ordering::Relaxed) != 0
-    {
+    let state = unsafe { &(*log).state };
+    // One comparison answers whether anything is recorded, in this process, to this file, and the log is free.
+    let recording = RECORDING.load(Ordering::Relaxed);
+    if state.load(Ordering::Relaxed) != recording {
         return None;
     }
-    busy.store(1, Ordering::Relaxed);
+    state.store(recording | BUSY, Ordering::Relaxed);
     compiler_fence(Ordering::SeqCst);
     Some(log)
 }
@@ -98,7 +101,8 @@ pub(crate) fn enter() -> Option<*mut ThreadLog> {
 pub(crate) unsafe fn leave(log: *mut ThreadLog) {
     compiler_fence(Ordering::SeqCst);
     // SAFETY: by contract.
-    unsafe { (*log).busy.store(0, Ordering::Relaxed) };
+    let state = unsafe { &(*log).state };
+    state.store(state.load(Ordering::Relaxed) & !BUSY, Ordering::Relaxed);
 }
 
 unsafe fn leave_nested(log: *mut ThreadLog) {
@@ -115,7 +119,7 @@ pub(crate) fn enter_slowly() -> Entered {
     let generation = RECORDING.load(Ordering::Acquire);
     let mut log = thread_word::load().cast::<ThreadLog>();
     // SAFETY: null, or a log; logs are never unmapped.
-    if unsafe { log.as_ref() }.is_none_or(|log| log.generation.load(Ordering::Relaxed) != generation) {
+    if unsafe { log.as_ref() }.is_none_or(|log| log.state.load(Ordering::Relaxed) & !BUSY != generation) {
         let Some(fresh) = acquire(recorder, generation) else {
             recorder.count_lost_events(1);
             return Entered::No;
@@ -129,7 +133,8 @@ pub(crate) fn enter_slowly() -> Entered {
     // SAFETY: the log of this thread.
     let nested_busy = unsafe { &(*log).nested_busy };
     // SAFETY: as above.
-    if unsafe { (*log).busy.load(Ordering::Relaxed) } == 0 || nested_busy.load(Ordering::Relaxed) != 0 {
+    if unsafe { (*log).state.load(Ordering::Relaxed) } & BUSY == 0 || nested_busy.load(Ordering::Relaxed) != 0
+    {
         // Recording has just ended, or this is the third level.
         recorder.count_lost_events(1);
         return Entered::No;
@@ -164,8 +169,15 @@ pub(crate) fn append_to(
         let writer = unsafe { if lane == Lane::Outer { &mut (*log).own } else { &mut (*log).nested } };
         let _errno = KeptErrno::new();
         let result = writer.append(recorder, Use::Events, lane, slots, write);
-        if let Err(why) = result {
-            recorder.no_block(why);
+        match result {
+            Err(why) => {
+                recorder.no_block(why);
+                recorder.count_lost_events(1);
+            }
+            // It may be another block now, or less room in this one than a stamp has promised.
+            // SAFETY: as above.
+            Ok(()) if lane == Lane::Outer => unsafe { (*log).stamp_at = (*log).own.cursor },
+            Ok(()) => {}
         }
         result.is_ok()
     });
@@ -180,7 +192,7 @@ pub(crate) fn append_to(
 }
 
 /// A log for the calling thread, with its first block.
-fn acquire(recorder: &'static Recorder, generation: u32) -> Option<*mut ThreadLog> {
+fn acquire(recorder: &'static Recorder, generation: u64) -> Option<*mut ThreadLog> {
     if recorder.spool.is_frugal() {
         return None;
     }
@@ -194,17 +206,16 @@ fn acquire(recorder: &'static Recorder, generation: u32) -> Option<*mut ThreadLo
     if is_fresh {
         own.base = recorder.spool.base();
         own.start_counter = recorder.spool.start_counter;
-        own.stamp_interval = recorder.spool.stamp_interval.max(1);
+        own.stamp_step = stamp_step(recorder.spool.stamp_interval);
         own.own.thread = recorder.next_thread();
         own.nested.thread = own.own.thread;
         own.clock_step = FIRST_CLOCK_STEP;
         own.owner.store(thread, Ordering::Release);
     }
-    own.until_stamp = 0;
+    own.stamp_at = 0;
     own.own.kernel_thread = thread;
     own.nested.kernel_thread = thread;
     own.name = [0; 16];
-    own.busy.store(0, Ordering::Relaxed);
     own.nested_busy.store(0, Ordering::Relaxed);
     let counter = clock::counter();
     let began = own.own.append(recorder, Use::Events, Lane::Outer, 3, |sink| {
@@ -216,7 +227,7 @@ fn acquire(recorder: &'static Recorder, generation: u32) -> Option<*mut ThreadLo
         return None;
     }
     own.write_name(recorder);
-    own.generation.store(generation, Ordering::Release);
+    own.state.store(generation, Ordering::Release);
     Some(log)
 }
 
@@ -227,7 +238,7 @@ fn reuse(recorder: &'static Recorder, thread: u32) -> Option<*mut ThreadLog> {
         let owner = unsafe { &(*log).owner };
         let number = owner.load(Ordering::Acquire);
         // SAFETY: as above.
-        let is_begun = unsafe { (*log).generation.load(Ordering::Acquire) } != 0;
+        let is_begun = unsafe { (*log).state.load(Ordering::Acquire) } != 0;
         is_begun
             && number != thread
             && (number == 0 || os::has_ended(number))
@@ -240,16 +251,19 @@ const FIRST_CLOCK_STEP: u64 = 1 << 19;
 const LAST_CLOCK_STEP: u64 = 1 << 31;
 
 impl ThreadLog {
-    /// Puts a stamp in front of the next event, uncommitted. Needs room for [`STAMP_SLOTS`].
+    /// Puts a stamp in front of the next event, uncommitted, and sees to it that there is room up to the next stamp. False when
+    /// there is none; the event is then lost, and counted.
     #[inline(never)]
-    pub(crate) fn stamp(&mut self) {
+    pub(crate) fn stamp(&mut self) -> bool {
+        if self.own.room_bytes() < STAMP_BYTES + self.stamp_step + EVENT_BYTES && !self.next_block() {
+            return false;
+        }
         let now = clock::counter();
         let tick = control_word(self.base, control::TICK).load(Ordering::Relaxed);
         if tick != self.tick {
             self.tick = tick;
             recorder::obey(self.base);
         }
-        self.until_stamp = self.stamp_interval - 1;
         let ticks = now.wrapping_sub(self.start_counter) >> STAMP_SHIFT;
         self.put(|sink| sink.stamp(ticks));
         if now.wrapping_sub(self.clock_due) < 1 << 63 {
@@ -257,6 +271,8 @@ impl ThreadLog {
             self.clock_step = (self.clock_step * 2).min(LAST_CLOCK_STEP);
             self.put(|sink| sink.clock(&clock::reading()));
         }
+        self.stamp_at = self.own.cursor + self.stamp_step;
+        true
     }
 
     fn put(&mut self, write: impl FnOnce(&mut RecordSink<'_>) -> Result<(), SinkTooSmall>) {
@@ -271,15 +287,18 @@ impl ThreadLog {
     /// Goes on in a fresh block.
     #[cold]
     #[inline(never)]
-    pub(crate) fn next_block(&mut self) -> Result<(), NoBlock> {
+    fn next_block(&mut self) -> bool {
         let _errno = KeptErrno::new();
-        let recorder = recorder::current().ok_or(NoBlock::Full)?;
+        let Some(recorder) = recorder::current() else { return false };
         let result = self.own.next_block(recorder, Use::Events, Lane::Outer);
         match result {
             Ok(()) => self.write_name(recorder),
-            Err(why) => recorder.no_block(why),
+            Err(why) => {
+                recorder.no_block(why);
+                recorder.count_lost_events(1);
+            }
         }
-        result
+        result.is_ok()
     }
 
     /// Writes the thread's name if it is another one than before; in a ring always, because what was said is overwritten.
@@ -300,8 +319,25 @@ impl ThreadLog {
     }
 }
 
-/// Room that [`ThreadLog::stamp`] needs: a stamp and a reading of the clocks.
-pub(crate) const STAMP_SLOTS: usize = 5;
+/// What [`ThreadLog::stamp`] writes: a stamp and a reading of the clocks.
+const STAMP_SLOTS: usize = 5;
+const STAMP_BYTES: usize = STAMP_SLOTS * 8;
+/// One event, and the slot that stays empty.
+const EVENT_BYTES: usize = (EVENT_SLOTS + 1) * 8;
+
+/// How far the cursor may go from one stamp to the next: counting bytes costs less than counting events.
+fn stamp_step(interval: u32) -> usize {
+    1 + (interval.clamp(1, LONGEST_INTERVAL) as usize - 1) * ALLOCATION_BYTES
+}
+
+/// At most how many events lie between two stamps, for an interval that was asked for: frees take half of what allocations do.
+pub(crate) fn most_events_between_stamps(interval: u32) -> u32 {
+    stamp_step(interval).div_ceil(8) as u32
+}
+
+const ALLOCATION_BYTES: usize = 16;
+/// Longer intervals between stamps would need too much of a block in advance.
+const LONGEST_INTERVAL: u32 = 64;
 
 /// Notes that the calling thread records nothing any more: its log goes to the next thread that begins, without asking the kernel
 /// for it. Not necessary: a thread that is gone is noticed.

@@ -26,7 +26,7 @@ pub(crate) const LONGEST_SLOTS: usize = 6 + (64 + 4096) / 8 + 2048;
 
 impl Writer {
     /// Bytes that are left in the block.
-    fn room_bytes(&self) -> usize {
+    pub(crate) fn room_bytes(&self) -> usize {
         if self.cursor == 0 { 0 } else { BLOCK_BYTES - offset(self.cursor) }
     }
 
@@ -92,6 +92,6 @@ pub(crate) fn commit(cursor: usize) {
 
 /// Bytes from the start of the block; 0 for no block.
 #[inline(always)]
-pub(crate) fn offset(cursor: usize) -> usize {
+fn offset(cursor: usize) -> usize {
     cursor & OFFSET_MASK
 }

@@ -17,11 +17,11 @@ fn what_is_marked_and_allocated_is_in_the_file() {
     assert_eq!(start(&options), Err(cairn_recorder::StartError::AlreadyStarted));
     mark("first");
     mark_value("second", MarkValue::Float(1.5));
-    let block = vec![1_u8; 5000];
+    let block = vec![1_u8; 50];
     let address = block.as_ptr() as u64;
-    heap::allocated_by(address, 5000, cairn_capture::capture());
+    heap::allocated_by(address, 50, cairn_capture::capture());
     let moving = heap::moving(address);
-    heap::moved_by(moving, address, 6000, cairn_capture::capture());
+    heap::moved_by(moving, address, 60, cairn_capture::capture());
     heap::freeing(address);
     heap::freeing(address);
     stop(EndReason::Stopped);
@@ -35,7 +35,11 @@ fn what_is_marked_and_allocated_is_in_the_file() {
     assert_eq!(texts, ["first", "second"]);
     assert_eq!(spool.marks[1].value, MarkValue::Float(1.5));
     let pairing = spool.pair();
-    assert_eq!((pairing.local, pairing.remote, pairing.unmatched), (2, 0, 1), "the second free is of no known block");
+    assert_eq!(
+        (pairing.local, pairing.remote, pairing.unmatched),
+        (2, 0, 1),
+        "the second free is of no known block"
+    );
     assert!(pairing.live.is_empty());
     // The innermost frame is in this program, and the modules are those of this process.
     let own = what_is_marked_and_allocated_is_in_the_file as *const () as u64;
@@ -45,8 +49,13 @@ fn what_is_marked_and_allocated_is_in_the_file() {
     assert_eq!(std::path::Path::new(&module.path), std::env::current_exe().unwrap());
     assert!(!module.build_id.is_empty());
     let has = |part: &str| spool.modules.values().any(|module| module.path.contains(part));
-    assert!(has("libc.so") && has("vdso"), "{:?}", spool.modules.values().map(|m| &m.path).collect::<Vec<_>>());
-    let fact = |name: &str| spool.facts.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone());
+    assert!(
+        has("libc.so") && has("vdso"),
+        "{:?}",
+        spool.modules.values().map(|m| &m.path).collect::<Vec<_>>()
+    );
+    let fact =
+        |name: &str| spool.facts.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone());
     assert_eq!(fact("environment.PATH"), std::env::var("PATH").ok());
     assert_eq!(fact("environment.NO_SUCH_VARIABLE"), None);
     assert_eq!(fact("executable").unwrap(), std::env::current_exe().unwrap().to_str().unwrap());

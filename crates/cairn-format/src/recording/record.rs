@@ -696,7 +696,7 @@ impl<'a> RecordSink<'a> {
         let head = [module.counter, module.start, module.end, module.bias, lengths];
         if let Some((front, body)) = place.split_first_chunk_mut() {
             *front = head;
-            put_bytes(body, build_id.iter().chain(path));
+            put_two(body, build_id, path);
         }
         Ok(())
     }
@@ -733,7 +733,7 @@ impl<'a> RecordSink<'a> {
         let place = self.long(tag::MARK, stack, 4 + kept.len().div_ceil(8))?;
         if let Some((front, body)) = place.split_first_chunk_mut() {
             *front = [counter, kept.len() as u64 | u64::from(skip) << 16 | u64::from(kind) << 32, bits];
-            put_bytes(body, kept.iter());
+            put_bytes(body, kept);
         }
         Ok(())
     }
@@ -753,7 +753,7 @@ impl<'a> RecordSink<'a> {
                 let place = self.long(tag::THREAD, 1, 3 + name.len().div_ceil(8))?;
                 if let Some((front, body)) = place.split_first_chunk_mut() {
                     *front = [counter, name.len() as u64];
-                    put_bytes(body, name.iter());
+                    put_bytes(body, name);
                 }
                 Ok(())
             }
@@ -836,11 +836,27 @@ const fn long_head(tag: u16, value: u32, slots: u16) -> u64 {
     (tag as u64) << ADDRESS_BITS | (slots as u64) << 32 | value as u64
 }
 
-/// Fills zeroed slots with bytes, as they lie in memory on a little-endian machine.
-fn put_bytes<'b>(slots: &mut [u64], bytes: impl Iterator<Item = &'b u8>) {
-    for (index, byte) in bytes.enumerate() {
+/// As [`put_bytes`], with one after the other.
+fn put_two(slots: &mut [u64], first: &[u8], second: &[u8]) {
+    for (index, byte) in first.iter().chain(second).enumerate() {
         if let Some(slot) = slots.get_mut(index / 8) {
             *slot |= u64::from(*byte) << (index % 8 * 8);
         }
+    }
+}
+
+/// Fills zeroed slots with bytes, as they lie in memory on a little-endian machine.
+fn put_bytes(slots: &mut [u64], bytes: &[u8]) {
+    let mut rest = bytes;
+    for slot in slots {
+        if let Some((chunk, behind)) = rest.split_first_chunk() {
+            *slot = u64::from_le_bytes(*chunk);
+            rest = behind;
+            continue;
+        }
+        for (index, byte) in rest.iter().enumerate() {
+            *slot |= u64::from(*byte) << (index * 8);
+        }
+        return;
     }
 }

@@ -1,6 +1,6 @@
 //! Reads a spool as plainly as can be, and checks what every spool must keep.
 
-#![allow(dead_code, reason = "each test program uses a part")]
+#![allow(dead_code, unreachable_pub, reason = "each test program uses a part")]
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -136,8 +136,12 @@ impl Spool {
                 Record::Alloc { address, size_bytes, epoch, stack } => {
                     sequence.heap.push((stamp, Heap::Alloc { address, size: size_bytes, epoch, stack }));
                 }
-                Record::Free { address, ticket } => sequence.heap.push((stamp, Heap::Free { address, ticket })),
-                Record::Move { address, ticket } => sequence.heap.push((stamp, Heap::Move { address, ticket })),
+                Record::Free { address, ticket } => {
+                    sequence.heap.push((stamp, Heap::Free { address, ticket }))
+                }
+                Record::Move { address, ticket } => {
+                    sequence.heap.push((stamp, Heap::Move { address, ticket }))
+                }
                 Record::Stamp { ticks } => stamp = self.header.start_counter + (ticks << STAMP_SHIFT),
                 Record::Pc { number, kind, address, module } => {
                     self.pcs.insert(number, (kind, address, module));
@@ -305,8 +309,10 @@ impl Pairing {
                 }
             }
         }
-        pairing.live =
-            remaining.iter().flat_map(|(&address, known)| known.iter().map(move |known| (address, known.size))).collect();
+        pairing.live = remaining
+            .iter()
+            .flat_map(|(&address, known)| known.iter().map(move |known| (address, known.size)))
+            .collect();
         pairing
     }
 }

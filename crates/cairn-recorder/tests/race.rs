@@ -1,0 +1,164 @@
+//! Threads that race realloc and free across one another: every free finds its own allocation, by the published rules alone.
+
+mod support;
+
+use std::collections::HashMap;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use cairn_capture::capture;
+use cairn_recorder::{EndReason, Options, heap, start, stop};
+use support::{Place, Spool, fresh_path};
+
+const THREADS: u32 = 8;
+const TURNS: usize = 130_000;
+const SLOTS: usize = 64;
+
+/// What a block holds: which event made it. The truth that the recording is compared with.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Made {
+    kernel_thread: u64,
+    index: u64,
+}
+
+struct Worker {
+    kernel_thread: u64,
+    /// Heap events of this thread so far.
+    events: u64,
+    random: u64,
+    /// Who made what this thread freed, and by which event it did.
+    truth: Vec<(Made, Made)>,
+}
+
+impl Worker {
+    fn random(&mut self, below: usize) -> usize {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        (self.random >> 20) as usize % below
+    }
+
+    fn next(&mut self) -> Made {
+        self.events += 1;
+        Made { kernel_thread: self.kernel_thread, index: self.events - 1 }
+    }
+
+    fn allocate(&mut self) -> *mut Made {
+        let size = 16 + self.random(5) * 16 + if self.random(50) == 0 { 5000 } else { 0 };
+        // SAFETY: a block of at least 16 bytes, written before anybody else has it.
+        unsafe {
+            let block = libc::malloc(size).cast::<Made>();
+            heap::allocated_by(block as u64, size as u64, capture());
+            block.write(self.next());
+            block
+        }
+    }
+
+    fn free(&mut self, block: *mut Made) {
+        // SAFETY: taken out of its slot, so it is this thread's alone.
+        unsafe {
+            let made = block.read();
+            heap::freeing(block as u64);
+            let freed = self.next();
+            self.truth.push((made, freed));
+            libc::free(block.cast());
+        }
+    }
+
+    fn reallocate(&mut self, block: *mut Made) -> *mut Made {
+        let size = 16 + self.random(20) * 16;
+        // SAFETY: as above.
+        unsafe {
+            let made = block.read();
+            let moving = heap::moving(block as u64);
+            let moved = libc::realloc(block.cast(), size).cast::<Made>();
+            heap::moved_by(moving, moved as u64, size as u64, capture());
+            let freed = self.next();
+            self.truth.push((made, freed));
+            moved.write(self.next());
+            moved
+        }
+    }
+
+    fn run(mut self, slots: &[AtomicPtr<Made>]) -> Self {
+        for _ in 0..TURNS {
+            // Few processors for many threads: without it each would have its blocks to itself for milliseconds.
+            if self.random(8) == 0 {
+                std::thread::yield_now();
+            }
+            let slot = &slots[self.random(SLOTS)];
+            let fresh = if self.random(3) > 0 { self.allocate() } else { std::ptr::null_mut() };
+            let taken = slot.swap(fresh, Ordering::AcqRel);
+            if !taken.is_null() {
+                if self.random(4) == 0 {
+                    let moved = self.reallocate(taken);
+                    let other = slots[self.random(SLOTS)].swap(moved, Ordering::AcqRel);
+                    if !other.is_null() {
+                        self.free(other);
+                    }
+                } else {
+                    self.free(taken);
+                }
+            }
+        }
+        self
+    }
+}
+
+#[test]
+fn no_free_of_a_million_is_paired_with_another_allocation() {
+    let path = fresh_path("race");
+    start(&Options::new(path.as_os_str().as_bytes())).unwrap();
+    let slots: Vec<AtomicPtr<Made>> = (0..SLOTS).map(|_| AtomicPtr::new(std::ptr::null_mut())).collect();
+    let barrier = Barrier::new(THREADS as usize);
+    let workers: Vec<Worker> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS)
+            .map(|number| {
+                let (slots, barrier) = (&slots, &barrier);
+                scope.spawn(move || {
+                    // SAFETY: only asks.
+                    let kernel_thread = unsafe { libc::syscall(libc::SYS_gettid) } as u64;
+                    let random = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(u64::from(number) + 1);
+                    let worker =
+                        Worker { kernel_thread, events: 0, random, truth: Vec::with_capacity(TURNS * 2) };
+                    barrier.wait();
+                    worker.run(slots)
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let live = slots.iter().filter(|slot| !slot.load(Ordering::Relaxed).is_null()).count();
+    stop(EndReason::Stopped);
+
+    let spool = Spool::open(&path);
+    let _ = std::fs::remove_file(&path);
+    assert_eq!((spool.lost_events, spool.state), (0, cairn_format::recording::control::State::Ended));
+    let events: usize = spool.check();
+    assert_eq!(events as u64, workers.iter().map(|worker| worker.events).sum::<u64>());
+    let number: HashMap<u64, u32> = spool
+        .sequences
+        .iter()
+        .filter_map(|((thread, _), sequence)| Some((u64::from(*sequence.kernel_threads.first()?), *thread)))
+        .collect();
+    let place = |made: &Made| -> Place { (number[&made.kernel_thread], false, made.index as usize) };
+    let truth: HashMap<Place, Place> = workers
+        .iter()
+        .flat_map(|worker| &worker.truth)
+        .map(|(made, freed)| (place(made), place(freed)))
+        .collect();
+    let pairing = spool.pair();
+    let wrong = pairing.pairs.iter().filter(|(made, freed)| truth.get(made) != Some(freed)).count();
+    assert_eq!((wrong, pairing.unmatched), (0, 0));
+    assert_eq!(pairing.pairs.len(), truth.len());
+    assert_eq!(pairing.live.len(), live);
+    assert!(
+        pairing.remote > 50_000 && pairing.local > 10_000,
+        "{} remote, {} local",
+        pairing.remote,
+        pairing.local
+    );
+    println!("{events} events, {} remote and {} local frees", pairing.remote, pairing.local);
+}
