@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use cairn_symbols::{
-    BuildId, Lookup, ModuleId, ModuleInfo, ModuleReport, Resolution, Symbolizer, SymbolizerOptions,
+    BuildId, Lookup, ModuleId, ModuleInfo, ModuleReport, Resolution, SourceFrame, Symbolizer, SymbolizerOptions,
 };
 
 /// Answers that are remembered. A large program's recording meets some hundred thousand places; beyond, the oldest half
@@ -114,6 +114,16 @@ impl Names {
         if self.answers.len() > MAX_REMEMBERED {
             self.answers.clear();
         }
+    }
+}
+
+/// The frames of an answer, without those of which the start of the function is all that is known: a name made of that says
+/// less than the place itself.
+#[must_use]
+pub fn named_frames(resolution: &Resolution) -> &[SourceFrame] {
+    match resolution.frames() {
+        [only] if only.raw_name.is_none() && only.file.is_none() => &[],
+        frames => frames,
     }
 }
 

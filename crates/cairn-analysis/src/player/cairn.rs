@@ -75,8 +75,10 @@ impl CairnRecording {
         self.recording.modules().binary_search_by_key(&id, |module| module.id).ok()
     }
 
+    /// `None` for what belongs to no thread of the program.
     fn thread_index(&self, id: ThreadId) -> Option<usize> {
-        self.recording.threads().binary_search_by_key(&id, |thread| thread.id).ok()
+        let index = self.recording.threads().binary_search_by_key(&id, |thread| thread.id).ok()?;
+        (self.threads.get(index)?.kernel_thread != 0).then_some(index)
     }
 }
 
@@ -137,8 +139,9 @@ impl Tables for CairnRecording {
                 self.see(at);
             }
         }
-        let last = match self.recording.end() {
-            Some((_, nanos)) => nanos,
+        let told = self.recording.summary().map(|summary| summary.end_nanos);
+        let last = match told.or(self.recording.end().map(|(_, nanos)| nanos)) {
+            Some(nanos) => nanos,
             None => {
                 let mut last = Last(0);
                 // What cannot be read is not there to be shown either.

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 
-use cairn_analysis::names::{Names, file_name_of};
+use cairn_analysis::names::{Names, file_name_of, named_frames};
 use cairn_analysis::process::FoundBy;
 use cairn_analysis::snapshot::{self, SnapshotFrame, SnapshotThread};
 use cairn_analysis::symbols::SourceFrame;
@@ -141,7 +141,7 @@ fn print_frame(
     let Palette { function, dim } = Palette::of_stdout();
     let address = frame.frame.address().unwrap_or_default().value();
     let found: &[SourceFrame] =
-        names.and_then(|names| snapshot.resolve(frame, names)).map_or(&[], |resolution| resolution.frames());
+        names.and_then(|names| snapshot.resolve(frame, names)).map_or(&[], named_frames);
     write!(output, "  {number:<4}{dim}{address:#018x}{dim:#}  ")?;
     for (index, source) in found.iter().enumerate() {
         if index > 0 {
@@ -289,7 +289,7 @@ impl<'a> JsonSnapshot<'a> {
 impl JsonFrame {
     fn new(snapshot: &snapshot::Snapshot, frame: &SnapshotFrame, names: Option<&mut Names>) -> Self {
         let found =
-            names.and_then(|names| snapshot.resolve(frame, names)).map_or(&[][..], |found| found.frames());
+            names.and_then(|names| snapshot.resolve(frame, names)).map_or(&[][..], named_frames);
         let (outermost, inlined) = match found.split_last() {
             Some((outermost, inlined)) => (JsonCall::new(outermost), inlined),
             None => (JsonCall::new(&SourceFrame::default()), &[][..]),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cairn_analysis::calendar::Moment;
 use cairn_analysis::format::recording::{EndReason, LossKind, MappingKind, MarkValue, PcKind};
-use cairn_analysis::names::Names;
+use cairn_analysis::names::{Names, named_frames};
 use cairn_analysis::player::{Event, Group, PlayedFrame, PlayedModule, Tables, What};
 use cairn_analysis::symbols::{BuildId, SourceFrame};
 use serde::Serialize;
@@ -257,7 +257,7 @@ impl<'a> JsonFrame<'a> {
     fn new(frame: &PlayedFrame, tables: &'a dyn Tables, names: Option<&mut Names>) -> Self {
         let module = frame.module.and_then(|index| Some((index, tables.modules().get(index)?)));
         let found = names.zip(frame.lookup(tables)).map(|(names, (file, lookup))| names.resolve(file, lookup));
-        let (call, inlined) = match found.and_then(|found| found.frames().split_last()) {
+        let (call, inlined) = match found.and_then(|found| named_frames(found).split_last()) {
             Some((call, inlined)) => (JsonCall::new(call), inlined.iter().map(JsonCall::new).collect()),
             None => (JsonCall::default(), Vec::new()),
         };

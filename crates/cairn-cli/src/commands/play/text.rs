@@ -7,7 +7,7 @@ use std::io::{self, Write};
 
 use cairn_analysis::calendar::Moment;
 use cairn_analysis::format::recording::{EndReason, LossKind, MappingKind, MarkValue};
-use cairn_analysis::names::Names;
+use cairn_analysis::names::{Names, named_frames};
 use cairn_analysis::player::{Event, Group, PlayedFrame, PlayedModule, StackKey, Tables, What};
 
 use super::TimeStyle;
@@ -140,7 +140,7 @@ fn write_frame(
     };
     let name = quoted(module.name());
     let found = names.zip(frame.lookup(tables)).map(|(names, (file, lookup))| names.resolve(file, lookup));
-    let found = found.map_or(&[][..], |found| found.frames());
+    let found = found.map_or(&[][..], named_frames);
     if found.is_empty() {
         let place = format_args!("{}+{}", printable(module.name()), module.offset(address)).to_string();
         return writeln!(text, "    {name}! {dim}{address}{dim:#}: {place}");
