@@ -181,13 +181,23 @@ impl SpoolBuilder {
     #[must_use]
     pub fn finish(mut self, nanos: u64) -> Vec<u8> {
         self.append(BuiltThread(0), nanos, |sink| sink.end(EndReason::Stopped, nanos));
+        self.bytes(control::State::Ended)
+    }
+
+    /// The bytes of the recording so far, as they are while the program goes on.
+    #[must_use]
+    pub fn so_far(&self) -> Vec<u8> {
+        self.bytes(control::State::Recording)
+    }
+
+    fn bytes(&self, state: control::State) -> Vec<u8> {
         let mut bytes = vec![0; BLOCK_BYTES];
         let count = self.blocks.len() as u64 + 1;
         let words = [
             (control::BACKED_BLOCKS, count),
             (control::CLAIMED_BLOCKS, count),
             (control::CLAIMS, count - 1),
-            (control::STATE, control::State::Ended.to_word()),
+            (control::STATE, state.to_word()),
             (control::FACTS_BYTES, self.facts.len() as u64),
         ];
         put(&mut bytes, 0, &self.header.to_bytes());
@@ -195,7 +205,8 @@ impl SpoolBuilder {
             put(&mut bytes, at, &word.to_le_bytes());
         }
         put(&mut bytes, control::FACTS, &self.facts);
-        for mut block in self.blocks {
+        for block in &self.blocks {
+            let mut block = block.clone();
             let committed = block.len() as u64;
             put(&mut block, BlockHeader::COMMITTED_OFFSET, &committed.to_le_bytes());
             block.resize(BLOCK_BYTES, 0);

@@ -1,7 +1,9 @@
 //! `cairn play` with cairn's own recordings, which are made here byte by byte.
 
 use std::fs;
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 
 use cairn_analysis::format::recording::{LossKind, MarkValue, PcKind};
 use cairn_analysis::recording::{Recording, pack};
@@ -193,4 +195,106 @@ fn a_recording_comes_through_a_pipe() {
     let expected = output(&["--no-symbols"], &path).0;
     let output = cairn().args(["play", "-", "--no-symbols"]).stdin(bytes).output().unwrap();
     assert_eq!(String::from_utf8(output.stdout).unwrap(), expected);
+}
+
+/// `cairn play --follow` of a file, running.
+struct Following {
+    child: std::process::Child,
+    output: BufReader<std::process::ChildStdout>,
+}
+
+impl Following {
+    fn start(path: &Path, arguments: &[&str]) -> Self {
+        let mut command = std::process::Command::new(cargo_bin!("cairn"));
+        command.args(["play", "--follow", "--json", "--stacks", "--no-symbols"]).args(arguments).arg(path);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        Self { child, output }
+    }
+
+    /// The text of the next mark.
+    fn next(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).unwrap();
+        text_of(&line)
+    }
+
+    /// The texts of all that follows, and the exit code.
+    fn rest(mut self) -> (Vec<String>, i32) {
+        let mut rest = String::new();
+        self.output.read_to_string(&mut rest).unwrap();
+        (rest.lines().map(text_of).collect(), self.child.wait().unwrap().code().unwrap())
+    }
+}
+
+fn text_of(line: &str) -> String {
+    serde_json::from_str::<Value>(line).unwrap()["text"].as_str().unwrap().to_owned()
+}
+
+/// Puts a newer state of a recording in the place of the older one, at once.
+fn replace(path: &Path, bytes: &[u8]) {
+    let new = path.with_extension("new");
+    fs::write(&new, bytes).unwrap();
+    fs::rename(new, path).unwrap();
+}
+
+fn wall_now() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    u64::try_from(since.as_nanos()).unwrap()
+}
+
+#[test]
+fn a_growing_recording_is_followed_to_its_end() {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("follow.cairn");
+    let mut spool = SpoolBuilder::new(std::process::id(), wall_now() - 1_000 * MILLI);
+    let threads = [1, 2].map(|thread| spool.thread(0, thread, b""));
+    let mark = |spool: &mut SpoolBuilder, thread: usize, millis: u64, text: &str| {
+        let frame = returns(millis, BuiltModule::NONE);
+        spool.mark(threads[thread], millis * MILLI, &[frame], MarkValue::None, text.as_bytes());
+    };
+    mark(&mut spool, 0, 10, "first");
+    // Later than now: who looks now waits, because the other thread may have written earlier ones meanwhile.
+    mark(&mut spool, 0, 3_000_000, "late");
+    replace(&path, &spool.so_far());
+    let mut following = Following::start(&path, &[]);
+    assert_eq!(following.next(), "first");
+    mark(&mut spool, 1, 20, "second");
+    replace(&path, &spool.so_far());
+    let next = following.next();
+    // At its second look what was late at the first one is there.
+    let mut seen = vec![next, following.next()];
+    seen.sort();
+    assert_eq!(seen, ["late", "second"]);
+    mark(&mut spool, 1, 4_000_000, "third");
+    replace(&path, &spool.finish(4_000_001 * MILLI));
+    assert_eq!(following.rest(), (vec!["third".to_owned()], 0));
+}
+
+#[test]
+fn following_ends_with_the_recorded_program() {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("follow-killed.cairn");
+    let mut program = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+    let mut spool = SpoolBuilder::new(program.id(), wall_now());
+    let thread = spool.thread(0, 1, b"");
+    spool.mark(thread, 0, &[returns(1, BuiltModule::NONE)], MarkValue::None, b"alive");
+    replace(&path, &spool.so_far());
+    let mut following = Following::start(&path, &[]);
+    assert_eq!(following.next(), "alive");
+    spool.mark(thread, 1, &[returns(2, BuiltModule::NONE)], MarkValue::None, b"last words");
+    replace(&path, &spool.so_far());
+    program.kill().unwrap();
+    program.wait().unwrap();
+    assert_eq!(following.rest(), (vec!["last words".to_owned()], 0));
+}
+
+#[test]
+fn what_does_not_grow_cannot_be_followed() {
+    let mut spool = SpoolBuilder::new(1, START);
+    spool.fact("mode", b"ring");
+    let ring = file("ring.cairn", &spool.finish(0));
+    cairn().args(["play", "--follow"]).arg(&ring).assert().code(1).stderr_eq(str![[r#"
+cairn: [..]ring.cairn: cannot be followed: a ring forgets its oldest events while it is read; play it without --follow
+
+"#]]);
+    cairn().args(["play", "--follow", "--modules", "x"]).assert().code(2);
 }

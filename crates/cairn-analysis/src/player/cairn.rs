@@ -53,6 +53,19 @@ impl CairnRecording {
         Ok(())
     }
 
+    pub(super) fn process(&self) -> u32 {
+        self.recording.header().process
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.recording.end().is_some()
+    }
+
+    /// True when its oldest events are overwritten by new ones.
+    pub(super) fn is_ring(&self) -> bool {
+        self.recording.fact("mode") == Some(b"ring")
+    }
+
     pub(super) fn findings(&self) -> Vec<String> {
         self.recording.findings().iter().map(Finding::to_string).collect()
     }

@@ -17,6 +17,11 @@ pub enum PlayError {
         /// What they look like.
         problem: &'static str,
     },
+    /// The recording cannot be played while it is written.
+    CannotFollow {
+        /// Why.
+        problem: &'static str,
+    },
     /// More modules are loaded than any program has.
     TooManyModules {
         /// How many.
@@ -33,6 +38,9 @@ impl fmt::Display for PlayError {
                 f,
                 "no recording: {problem}; cairn plays its own recordings (*.cairn) and those of call-stack-tracker"
             ),
+            Self::CannotFollow { problem } => {
+                write!(f, "cannot be followed: {problem}; play it without --follow")
+            }
             Self::TooManyModules { count } => {
                 write!(f, "the recording loads {count} modules, more than any program does")
             }
@@ -45,7 +53,7 @@ impl std::error::Error for PlayError {
         match self {
             Self::Io(error) => Some(error),
             Self::Recording(error) => Some(error),
-            Self::NoRecording { .. } | Self::TooManyModules { .. } => None,
+            Self::NoRecording { .. } | Self::CannotFollow { .. } | Self::TooManyModules { .. } => None,
         }
     }
 }

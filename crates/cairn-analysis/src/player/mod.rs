@@ -39,6 +39,7 @@ mod collapse;
 mod error;
 mod event;
 mod filter;
+mod follow;
 mod picture;
 mod tracker;
 

@@ -4,19 +4,24 @@ mod json;
 mod modules;
 mod text;
 
+use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use cairn_analysis::format::WordSize;
 use cairn_analysis::names::Names;
-use cairn_analysis::player::{Collapsed, Event, Filter, PlayError, Player, Tables, TimeBound};
+use cairn_analysis::player::{Collapsed, Event, EventSink, Filter, PlayError, Player, Tables, TimeBound};
 use clap::{Args, ValueEnum};
 use regex::Regex;
 
 use super::symbol_options::{SymbolOptions, complain_about_modules};
 use crate::output::{Outcome, complain};
+
+/// How long a look at a recording that is written waits for the next one.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// Play a recording: its events in order, each stack with the modules that were there when it was taken
 ///
@@ -55,6 +60,10 @@ pub(crate) struct Play {
     #[arg(long)]
     heap: bool,
 
+    /// Go on while the recording is written, until the recorded program ends
+    #[arg(short, long, conflicts_with_all = ["collapse", "modules", "word"])]
+    follow: bool,
+
     /// Count equal stacks instead of printing each, most frequent first
     #[arg(long, conflicts_with = "modules")]
     collapse: bool,
@@ -85,6 +94,7 @@ Examples:
   cairn play app.cairn --since 2 --until 2.5     half a second
   cairn play app.cairn --match 'parse|lex'       stacks with such a function
   cairn play app.cairn --collapse -m libfoo      who calls libfoo, how often
+  cairn play app.cairn --follow --match error    as it happens
   cairn play app.cairn --modules                 which module was where, and when
   cairn play windows.rec --symbols pdbs/         a recording of call-stack-tracker
 
@@ -119,20 +129,25 @@ fn parse_time(text: &str) -> Result<TimeBound, &'static str> {
 
 impl Play {
     pub(crate) fn run(self) -> io::Result<Outcome> {
-        let mut player = self.open().map_err(|problem| {
-            io::Error::other(format!("{}: {problem}", self.file.display()))
-        })?;
+        let problem = |problem: PlayError| io::Error::other(format!("{}: {problem}", self.file.display()));
         let mut names = self.symbols.wanted().then(|| Names::new(self.symbols.symbolizer()));
-        let mut output = BufWriter::with_capacity(1 << 16, io::stdout().lock());
-        let played = if self.modules {
-            modules::print(&mut output, player.tables(), &self.filter(), self.json, self.time)
-        } else if self.collapse {
-            self.print_groups(&mut player, names.as_mut(), &mut output)
-        } else {
-            self.print_events(&mut player, names.as_mut(), &mut output)
+        let output = RefCell::new(BufWriter::with_capacity(1 << 16, io::stdout().lock()));
+        let mut player = if self.follow { None } else { Some(self.open().map_err(problem)?) };
+        let played = match &mut player {
+            None => self.follow(names.as_mut(), &output).map(|followed| player = Some(followed)),
+            Some(player) if self.modules => {
+                let mut output = output.borrow_mut();
+                Ok(modules::print(&mut *output, player.tables(), &self.filter(), self.json, self.time)?)
+            }
+            Some(player) if self.collapse => self.print_groups(player, names.as_mut(), &mut *output.borrow_mut()),
+            Some(player) => self.print_events(player, names.as_mut(), &output),
         };
-        output.flush()?;
-        played?;
+        output.into_inner().flush()?;
+        played.map_err(|stopped| match stopped {
+            Stopped::Output(error) => error,
+            Stopped::Recording(error) => problem(error),
+        })?;
+        let Some(player) = player else { return Ok(Outcome::Done) };
         for finding in player.findings() {
             complain(&format_args!("{}: {finding}", self.file.display()));
         }
@@ -175,20 +190,42 @@ impl Play {
         &self,
         player: &mut Player,
         names: Option<&mut Names>,
-        output: &mut impl Write,
-    ) -> io::Result<()> {
+        output: &RefCell<impl Write>,
+    ) -> Result<(), Stopped> {
+        self.with_sink(output, |sink| player.play(&self.filter(), names, sink))
+    }
+
+    fn follow(&self, names: Option<&mut Names>, output: &RefCell<impl Write>) -> Result<Player, Stopped> {
+        let mut shown = Ok(());
+        let player = self.with_sink(output, |sink| {
+            Player::follow(&self.file, &self.filter(), names, sink, &mut || {
+                shown = output.borrow_mut().flush();
+                std::thread::sleep(LOOK_EVERY);
+                if shown.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            })
+        })?;
+        shown?;
+        Ok(player)
+    }
+
+    /// Calls `play` with a sink that prints.
+    fn with_sink<T>(
+        &self,
+        output: &RefCell<impl Write>,
+        play: impl FnOnce(&mut EventSink<'_>) -> Result<T, PlayError>,
+    ) -> Result<T, Stopped> {
         let mut written = Ok(());
         let mut text = text::Printer::new(self.time);
-        let mut sink = |event: &Event, tables: &dyn Tables, names: Option<&mut Names>| {
+        let played = play(&mut |event: &Event, tables: &dyn Tables, names: Option<&mut Names>| {
+            let output = &mut *output.borrow_mut();
             written = match self.json {
                 true => json::event(output, event, tables, names),
                 false => text.event(output, event, tables, names),
             };
             if written.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-        };
-        let played = player.play(&self.filter(), names, &mut sink);
+        });
         written?;
-        played.map_err(io::Error::other)
+        Ok(played?)
     }
 
     fn print_groups(
@@ -196,13 +233,13 @@ impl Play {
         player: &mut Player,
         mut names: Option<&mut Names>,
         output: &mut impl Write,
-    ) -> io::Result<()> {
+    ) -> Result<(), Stopped> {
         let mut collapsed = Collapsed::default();
         let mut sink = |event: &Event, tables: &dyn Tables, _: Option<&mut Names>| {
             collapsed.add(event, tables);
             ControlFlow::Continue(())
         };
-        player.play(&self.filter(), names.as_deref_mut(), &mut sink).map_err(io::Error::other)?;
+        player.play(&self.filter(), names.as_deref_mut(), &mut sink)?;
         let mut text = text::Printer::new(self.time);
         for group in collapsed.into_groups() {
             match self.json {
@@ -211,5 +248,25 @@ impl Play {
             }
         }
         Ok(())
+    }
+}
+
+/// What ended the playing too early.
+enum Stopped {
+    /// Nobody takes what is printed.
+    Output(io::Error),
+    /// The recording cannot be read.
+    Recording(PlayError),
+}
+
+impl From<io::Error> for Stopped {
+    fn from(error: io::Error) -> Self {
+        Self::Output(error)
+    }
+}
+
+impl From<PlayError> for Stopped {
+    fn from(error: PlayError) -> Self {
+        Self::Recording(error)
     }
 }

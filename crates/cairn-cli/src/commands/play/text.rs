@@ -110,17 +110,17 @@ impl Printer {
             self.stacks.clear();
             self.remembered_bytes = 0;
         }
-        let palette = self.palette;
-        let bytes = &mut self.remembered_bytes;
-        self.stacks.entry((stack, event.skip())).or_insert_with(|| {
+        let key = (stack, event.skip());
+        if self.stacks.get(&key).is_none_or(String::is_empty) {
             let mut text = String::new();
             for frame in event.frames(tables).iter() {
                 // Writing to a string cannot fail.
-                let _ = write_frame(&mut text, frame, tables, names.as_deref_mut(), palette);
+                let _ = write_frame(&mut text, frame, tables, names.as_deref_mut(), self.palette);
             }
-            *bytes += text.len() + size_of::<String>() * 2;
-            text
-        })
+            self.remembered_bytes += text.len() + size_of::<String>() * 2;
+            self.stacks.insert(key, text);
+        }
+        self.stacks.get(&key).map_or("", String::as_str)
     }
 }
 
