@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use cairn_symbols::{
     BuildId, Lookup, ModuleId, ModuleInfo, ModuleReport, Resolution, SourceFrame, Symbolizer, SymbolizerOptions,
+    Unknown,
 };
 
 /// Answers that are remembered. A large program's recording meets some hundred thousand places; beyond, the oldest half
@@ -104,10 +105,21 @@ impl Names {
         if let Some(size_bytes) = key.size_bytes {
             info = info.with_size_bytes(size_bytes);
         }
-        let module = self.symbolizer.add_module(info);
+        let mut module = self.symbolizer.add_module(info);
+        if key.build_id.is_empty() && key.path.to_str().is_some_and(is_of_windows) {
+            module = self.symbols_alone(&key.path, module);
+        }
         self.modules.insert(key.clone(), module);
         self.order.push(key.clone());
         module
+    }
+
+    /// Programs from Windows are often kept without their files, and these without an id: then the PDB file of that name is
+    /// what there is.
+    fn symbols_alone(&mut self, path: &Path, module: ModuleId) -> ModuleId {
+        let Some(Unknown::NoSuchFile { .. }) = self.symbolizer.module_report(module).missing else { return module };
+        let alone = self.symbolizer.add_module(ModuleInfo::new(path_here(path).with_extension("pdb")));
+        if self.symbolizer.module_report(alone).missing.is_none() { alone } else { module }
     }
 
     fn make_room(&mut self) {

@@ -88,6 +88,15 @@ pub(crate) fn complain_about_modules(names: &Names) {
         for (_, why) in &report.mismatched {
             complain(&format_args!("{module}: names may be wrong: {why}"));
         }
+        if key.build_id.is_empty()
+            && key.size_bytes.is_none()
+            && let Some(used) = report.used.first()
+        {
+            let used = used.display();
+            complain(&format_args!(
+                "{module}: names are those of {used}; whether that is the same build is not recorded"
+            ));
+        }
         if let Some(why) = &report.missing
             && report.refused.iter().all(|(_, refused)| refused != why)
         {
