@@ -21,6 +21,7 @@ pub(crate) struct Spool {
     heads: Vec<BlockHeader>,
     /// By thread and lane: the block that is written to.
     open: Vec<((u32, Lane), usize)>,
+    slots: Vec<u64>,
 }
 
 impl Spool {
@@ -42,6 +43,7 @@ impl Spool {
             blocks: Vec::new(),
             heads: Vec::new(),
             open: Vec::new(),
+            slots: Vec::new(),
         };
         spool.facts(&[("command", "program --flag"), ("host", "somewhere"), ("cairn", "0.1.0")]);
         spool
@@ -68,7 +70,8 @@ impl Spool {
     ) {
         let place = self.open.iter().position(|(key, _)| *key == (thread, lane));
         let current = place.map(|place| self.open[place].1);
-        let mut slots = [0; 2048];
+        let mut slots = std::mem::take(&mut self.slots);
+        slots.resize(2048, 0);
         let mut sink = RecordSink::new(&mut slots);
         record(&mut sink).expect("a record fits 16 KiB");
         let written = sink.written();
@@ -97,6 +100,7 @@ impl Spool {
             current.expect("is not full")
         };
         self.blocks[block].extend_from_slice(written);
+        self.slots = slots;
     }
 
     pub(crate) fn module(&mut self, number: u32, start: u64, end: u64, path: &str) {
