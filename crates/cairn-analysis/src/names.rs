@@ -139,6 +139,24 @@ pub fn named_frames(resolution: &Resolution) -> &[SourceFrame] {
     }
 }
 
+/// The frames of a marked place without the recorder's own functions, which the compiler puts into the place that calls
+/// them: a mark is about the program.
+#[must_use]
+pub fn without_recorder(frames: &[SourceFrame]) -> &[SourceFrame] {
+    let is_recorders = |frame: &&SourceFrame| {
+        frame.inlined && frame.file.as_deref().is_some_and(|file| is_source_of_recorder(file))
+    };
+    let count = frames.iter().take_while(is_recorders).count();
+    frames.get(count..).unwrap_or_default()
+}
+
+/// `cairn-recorder-0.1.0/src/marks.rs`, wherever it was compiled.
+fn is_source_of_recorder(file: &str) -> bool {
+    let mut parts = file.rsplit(['/', '\\']).skip(1);
+    let is_crate = |part: &str| part.starts_with("cairn-recorder") || part.starts_with("cairn-capture");
+    parts.next() == Some("src") && parts.next().is_some_and(is_crate)
+}
+
 /// A path from Windows with the separators of this system, so that its last part is found, and path maps fit. It stays a
 /// relative one: nothing is opened by it but below directories that were given.
 fn path_here(path: &Path) -> PathBuf {
@@ -170,4 +188,31 @@ pub fn file_name(path: &str) -> &str {
 #[must_use]
 pub fn file_name_of(path: &Path) -> String {
     file_name(&path.to_string_lossy()).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(file: &str, inlined: bool) -> SourceFrame {
+        let mut frame = SourceFrame::default();
+        frame.file = Some(file.into());
+        frame.inlined = inlined;
+        frame
+    }
+
+    #[test]
+    fn only_inlined_functions_of_the_recorder_are_left_out() {
+        let own = [
+            frame("/home/me/.cargo/registry/src/x/cairn-capture-0.1.0/src/entry.rs", true),
+            frame("/build/crates/cairn-recorder/src/marks.rs", true),
+        ];
+        let program = [frame("/build/app/src/marks.rs", true), frame("/build/app/src/main.rs", false)];
+        let all: Vec<_> = own.iter().chain(&program).cloned().collect();
+        assert_eq!(without_recorder(&all), program);
+        assert_eq!(without_recorder(&program), program);
+        // A frame of the recorder's that has an address of its own says where that is.
+        let not_inlined = [frame("/build/crates/cairn-recorder/src/marks.rs", false)];
+        assert_eq!(without_recorder(&not_inlined), not_inlined);
+    }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cairn_analysis::calendar::Moment;
 use cairn_analysis::format::recording::{EndReason, LossKind, MappingKind, MarkValue, PcKind};
-use cairn_analysis::names::{Names, named_frames};
+use cairn_analysis::names::{Names, named_frames, without_recorder};
 use cairn_analysis::player::{Event, Group, PlayedFrame, PlayedModule, Tables, What};
 use cairn_analysis::symbols::{BuildId, SourceFrame};
 use serde::Serialize;
@@ -145,7 +145,12 @@ fn line(
     let thread = event.thread.and_then(|thread| tables.threads().get(thread));
     let frames = event.stack().map(|_| {
         let frames = event.frames(tables);
-        frames.iter().map(|frame| JsonFrame::new(frame, tables, names.as_deref_mut())).collect()
+        let is_mark = matches!(event.what, What::Mark { .. });
+        let frames = frames.iter().enumerate();
+        frames.map(|(index, frame)| {
+            let is_place = is_mark && index == 0;
+            JsonFrame::new(frame, tables, names.as_deref_mut(), is_place)
+        }).collect()
     });
     let line = JsonEvent {
         schema: SCHEMA,
@@ -254,10 +259,18 @@ impl JsonCall {
 }
 
 impl<'a> JsonFrame<'a> {
-    fn new(frame: &PlayedFrame, tables: &'a dyn Tables, names: Option<&mut Names>) -> Self {
+    /// `is_place` for the innermost frame of a mark.
+    fn new(
+        frame: &PlayedFrame,
+        tables: &'a dyn Tables,
+        names: Option<&mut Names>,
+        is_place: bool,
+    ) -> Self {
         let module = frame.module.and_then(|index| Some((index, tables.modules().get(index)?)));
         let found = names.zip(frame.lookup(tables)).map(|(names, (file, lookup))| names.resolve(file, lookup));
-        let (call, inlined) = match found.and_then(|found| named_frames(found).split_last()) {
+        let found = found.map_or(&[][..], named_frames);
+        let found = if is_place { without_recorder(found) } else { found };
+        let (call, inlined) = match found.split_last() {
             Some((call, inlined)) => (JsonCall::new(call), inlined.iter().map(JsonCall::new).collect()),
             None => (JsonCall::default(), Vec::new()),
         };

@@ -7,8 +7,9 @@ use std::io::{self, Write};
 
 use cairn_analysis::calendar::Moment;
 use cairn_analysis::format::recording::{EndReason, LossKind, MappingKind, MarkValue};
-use cairn_analysis::names::{Names, named_frames};
+use cairn_analysis::names::{Names, named_frames, without_recorder};
 use cairn_analysis::player::{Event, Group, PlayedFrame, PlayedModule, StackKey, Tables, What};
+use cairn_analysis::symbols::SourceFrame;
 
 use super::TimeStyle;
 use crate::output::{Palette, printable};
@@ -20,7 +21,7 @@ const MAX_REMEMBERED_BYTES: usize = 64 << 20;
 pub(super) struct Printer {
     time: TimeStyle,
     palette: Palette,
-    stacks: HashMap<(StackKey, usize), String>,
+    stacks: HashMap<(StackKey, usize, bool), String>,
     remembered_bytes: usize,
 }
 
@@ -110,12 +111,14 @@ impl Printer {
             self.stacks.clear();
             self.remembered_bytes = 0;
         }
-        let key = (stack, event.skip());
+        let is_mark = matches!(event.what, What::Mark { .. });
+        let key = (stack, event.skip(), is_mark);
         if self.stacks.get(&key).is_none_or(String::is_empty) {
             let mut text = String::new();
-            for frame in event.frames(tables).iter() {
+            for (index, frame) in event.frames(tables).iter().enumerate() {
+                let hide = if index == 0 && is_mark { without_recorder } else { all };
                 // Writing to a string cannot fail.
-                let _ = write_frame(&mut text, frame, tables, names.as_deref_mut(), self.palette);
+                let _ = write_frame(&mut text, frame, tables, names.as_deref_mut(), hide, self.palette);
             }
             self.remembered_bytes += text.len() + size_of::<String>() * 2;
             self.stacks.insert(key, text);
@@ -129,6 +132,7 @@ fn write_frame(
     frame: &PlayedFrame,
     tables: &dyn Tables,
     names: Option<&mut Names>,
+    shown: fn(&[SourceFrame]) -> &[SourceFrame],
     Palette { function, dim }: Palette,
 ) -> fmt::Result {
     if let Some(reason) = frame.end_reason() {
@@ -140,7 +144,7 @@ fn write_frame(
     };
     let name = quoted(module.name());
     let found = names.zip(frame.lookup(tables)).map(|(names, (file, lookup))| names.resolve(file, lookup));
-    let found = found.map_or(&[][..], named_frames);
+    let found = shown(found.map_or(&[][..], named_frames));
     if found.is_empty() {
         let place = format_args!("{}+{}", printable(module.name()), module.offset(address)).to_string();
         return writeln!(text, "    {name}! {dim}{address}{dim:#}: {place}");
@@ -158,6 +162,10 @@ fn write_frame(
         writeln!(text, "{}", if source.inlined { " [inlined]" } else { "" })?;
     }
     Ok(())
+}
+
+fn all(frames: &[SourceFrame]) -> &[SourceFrame] {
+    frames
 }
 
 /// A text between quotation marks, with those that are in it marked, as C++'s streams write paths.
