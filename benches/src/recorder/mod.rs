@@ -8,7 +8,7 @@ mod drain;
 use std::env;
 use std::hint::black_box;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Barrier;
 use std::time::Instant;
@@ -120,11 +120,11 @@ fn spool_path(name: &str) -> PathBuf {
     env::temp_dir().join(format!("cairn-bench-{name}-{}.cairn", std::process::id()))
 }
 
-fn begin(path: &PathBuf, is_drained: bool) -> Result<(), String> {
+fn begin(path: &Path, is_drained: bool) -> Result<(), String> {
     let mut options = Options::new(path.as_os_str().as_bytes());
     if is_drained {
         options.has_parent = true;
-        options.stamp_interval = std::env::var("IV").map_or(8, |v| v.parse().unwrap());
+        options.stamp_interval = 8;
     }
     start(&options).map_err(|error| error.to_string())
 }

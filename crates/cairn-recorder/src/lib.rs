@@ -47,5 +47,5 @@ pub use cairn_format::recording::{EndReason, MappingKind, MarkValue};
 pub use dump::{DumpError, dump, flush};
 pub use marks::{capture_from_context, mark, mark_stack, mark_value};
 pub use recorder::{forbid_system_calls, forked_child, is_recording, pause, resume, stop};
-pub use start::{Keep, Options, StartError, start};
+pub use start::{Keep, Options, StartError, start, start_default};
 pub use thread_log::thread_ended;

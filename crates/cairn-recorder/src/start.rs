@@ -213,7 +213,6 @@ pub(crate) fn start_lazily() {
     if recorder::mode() != Mode::Off && !is_child || HAS_FAILED.load(Ordering::Relaxed) {
         return;
     }
-    let mut environment = [0; 256];
     let result = if is_child {
         // SAFETY: the fork has left one thread, and in a child others wait in `wait_for_start`; read only.
         let saved = unsafe { &*SAVED.0.get() };
@@ -227,14 +226,25 @@ pub(crate) fn start_lazily() {
         };
         start_saving(&options, false)
     } else {
-        let path = environment_variable(b"CAIRN_RECORDING", &mut environment);
-        start(&Options::new(if path.is_empty() { DEFAULT_PATH } else { path }))
+        start_default()
     };
     match result {
         Ok(()) => {}
         Err(StartError::AlreadyStarted) => wait_for_start(),
         Err(_) => HAS_FAILED.store(true, Ordering::Relaxed),
     }
+}
+
+/// Begins to record as the first mark of a program does that has started nothing: at the path that the environment variable
+/// `CAIRN_RECORDING` names, or as `PROGRAM.PID.cairn` in the working directory.
+///
+/// # Errors
+///
+/// As [`start`].
+pub fn start_default() -> Result<(), StartError> {
+    let mut place = [0; 256];
+    let path = environment_variable(b"CAIRN_RECORDING", &mut place);
+    start(&Options::new(if path.is_empty() { DEFAULT_PATH } else { path }))
 }
 
 /// Waits a tenth of a second at most for another thread; a handler that interrupted the start itself cannot.
