@@ -23,6 +23,7 @@ mod records;
 mod report;
 #[path = "../../crates/cairn-analysis/tests/support/spool.rs"]
 mod spool;
+mod symbols;
 mod traces;
 
 use std::env;
@@ -33,6 +34,7 @@ const HELP: &str = "\
 Usage: cargo xtask bench COMMAND
 
   capture [PART...]            ns per captured stack against peers, as Markdown; parts: `capture list`
+  symbols PROGRAM...           names for addresses of these programs, against llvm-symbolizer and addr2line
   formats                      ns and bytes per frame of every format on the corpus, as Markdown
   recording [MILLIONS]         bytes and ns per event of recordings: packing, opening, reading, as Markdown
   instructions                 instructions per frame of the CBF and lws loops, counted by valgrind's callgrind
@@ -52,6 +54,8 @@ fn main() -> ExitCode {
         ["capture", parts @ ..] => capture::run(parts),
         ["capture-new-sites", rest @ ..] => capture::run_new_sites(rest),
         ["capture-loop", rest @ ..] => capture::run_loop(rest),
+        ["symbols", programs @ ..] => symbols::run(programs).map_err(|error| error.to_string()),
+        ["symbols-run", rest @ ..] => symbols::answer(rest).map_err(|error| error.to_string()),
         ["formats"] => report::formats(),
         ["recording"] => recording::run(10),
         ["recording", millions] => millions

@@ -162,10 +162,7 @@ impl<'a> Builder<'a> {
             self.failed = true;
             return 0;
         };
-        let start = start.and_then(|start| match u32::try_from(start.checked_sub(self.base)?) {
-            Ok(start) => Some(start),
-            Err(_) => None,
-        });
+        let start = start.and_then(|start| u32::try_from(start.checked_sub(self.base)?).ok());
         let fields = [
             (parent.map(|parent| id - parent), scope::PARENT),
             (name, scope::NAME),

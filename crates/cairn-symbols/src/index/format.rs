@@ -178,7 +178,7 @@ impl Index {
             let known = state.read(flags, &mut input)?;
             present = Some(known.then_some(state));
         }
-        Some(present?)
+        present
     }
 
     fn push(&self, segment: Segment, out: &mut FrameSink) -> Option<()> {
