@@ -50,7 +50,11 @@ impl Module {
     fn symbol(&self, name: &CStr) -> Result<*mut c_void, Box<dyn Error>> {
         // SAFETY: the handle is open.
         let address = unsafe { libc::dlsym(self.0, name.as_ptr()) };
-        if address.is_null() { Err(format!("no function {}", name.to_string_lossy()).into()) } else { Ok(address) }
+        if address.is_null() {
+            Err(format!("no function {}", name.to_string_lossy()).into())
+        } else {
+            Ok(address)
+        }
     }
 
     fn function(&self, name: &CStr) -> Result<Function, Box<dyn Error>> {

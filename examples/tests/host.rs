@@ -86,10 +86,7 @@ fn each_stack_has_the_modules_of_its_time() {
     assert_ne!(foo, foo_again);
 
     let stacks = marked(&played.recording, &mut Names::new(SymbolizerOptions::new()));
-    let bar = [
-        ("libbar.so", "Bar::call(void (*)(char const*), char const*) const"),
-        ("libbar.so", "bar"),
-    ];
+    let bar = [("libbar.so", "Bar::call(void (*)(char const*), char const*) const"), ("libbar.so", "bar")];
     for text in ["foo through bar", "foo again"] {
         let calls = &stacks[text];
         assert!(calls[0].0 == "host" && calls[0].1.ends_with("mark_here"), "{text}: {calls:?}");

@@ -199,16 +199,30 @@ mod tests {
         ];
         for (seconds, iso, plain) in known {
             let moment = Moment::new(seconds * NANOS);
-            assert_eq!((moment.iso().to_string().as_str(), moment.plain().to_string().as_str()), (iso, plain));
+            assert_eq!(
+                (moment.iso().to_string().as_str(), moment.plain().to_string().as_str()),
+                (iso, plain)
+            );
         }
     }
 
     #[test]
     fn what_is_no_time_is_refused() {
-        for text in
-            ["", "2018", "2018-13-01", "2018-02-29", "2018-1-1", "2018-01-01T", "2018-01-01T24:00", "-5", "1.5",
-             "2018-01-01T00:00.5", "2018-01-01T00:00:00:00", "2018-01-01T00:00:00.x", "1969-12-31"]
-        {
+        for text in [
+            "",
+            "2018",
+            "2018-13-01",
+            "2018-02-29",
+            "2018-1-1",
+            "2018-01-01T",
+            "2018-01-01T24:00",
+            "-5",
+            "1.5",
+            "2018-01-01T00:00.5",
+            "2018-01-01T00:00:00:00",
+            "2018-01-01T00:00:00.x",
+            "1969-12-31",
+        ] {
             assert_eq!(parse_iso(text), None, "{text}");
         }
         assert_eq!(parse_iso("1970-01-01 00:01:00-0130"), Some(5460 * NANOS));

@@ -7,8 +7,8 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use cairn_symbols::{
-    BuildId, Lookup, ModuleId, ModuleInfo, ModuleReport, Resolution, SourceFrame, Symbolizer, SymbolizerOptions,
-    Unknown,
+    BuildId, Lookup, ModuleId, ModuleInfo, ModuleReport, Resolution, SourceFrame, Symbolizer,
+    SymbolizerOptions, Unknown,
 };
 
 /// Answers that are remembered. A large program's recording meets some hundred thousand places; beyond, the oldest half
@@ -117,7 +117,9 @@ impl Names {
     /// Programs from Windows are often kept without their files, and these without an id: then the PDB file of that name is
     /// what there is.
     fn symbols_alone(&mut self, path: &Path, module: ModuleId) -> ModuleId {
-        let Some(Unknown::NoSuchFile { .. }) = self.symbolizer.module_report(module).missing else { return module };
+        let Some(Unknown::NoSuchFile { .. }) = self.symbolizer.module_report(module).missing else {
+            return module;
+        };
         let alone = self.symbolizer.add_module(ModuleInfo::new(path_here(path).with_extension("pdb")));
         if self.symbolizer.module_report(alone).missing.is_none() { alone } else { module }
     }

@@ -322,7 +322,9 @@ mod tests {
         fn mark(&mut self, mark: &Mark<'_>) {
             let frames = match mark.stack {
                 StackId::EMPTY => Vec::new(),
-                stack => self.recording.frames(stack).map(|frame| (frame.address.value(), frame.kind)).collect(),
+                stack => {
+                    self.recording.frames(stack).map(|frame| (frame.address.value(), frame.kind)).collect()
+                }
             };
             let text = String::from_utf8_lossy(mark.text).into_owned();
             self.found.push((mark.at.nanos, text, frames));

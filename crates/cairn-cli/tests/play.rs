@@ -38,7 +38,13 @@ fn recording(app_build: &[u8]) -> Vec<u8> {
     let app = spool.module_loaded(0, 0x10000..0x22000, 0, app_build, b"/firmware/bin/app.elf");
     let main = spool.thread(0, 4711, b"main");
     let worker = spool.thread(MILLI, 4712, "wörker \"1\"\x1b[31m".as_bytes());
-    let b = spool.module_loaded(2 * MILLI, 0x7f00_0000..0x7f00_4000, 0x7f00_0000, b"", "/opt/模块/libb.so.1".as_bytes());
+    let b = spool.module_loaded(
+        2 * MILLI,
+        0x7f00_0000..0x7f00_4000,
+        0x7f00_0000,
+        b"",
+        "/opt/模块/libb.so.1".as_bytes(),
+    );
     let run = [returns(0x104a8, app), returns(0x10538, app)];
 
     let with = |inner: &[BuiltFrame]| [inner, &run].concat();
@@ -47,12 +53,25 @@ fn recording(app_build: &[u8]) -> Vec<u8> {
     spool.module_unloaded(4 * MILLI, b);
     let nowhere = with(&[returns(0x7f00_1234, BuiltModule::NONE), returns(0x103f8, app)]);
     spool.mark(worker, 5 * MILLI, &nowhere, MarkValue::Integer(-42), b"in nothing");
-    let d = spool.module_loaded(6 * MILLI, 0x7f00_1000..0x7f00_9000, 0x7f00_1000, b"\x01\x02", b"/opt/libd.so");
+    let d =
+        spool.module_loaded(6 * MILLI, 0x7f00_1000..0x7f00_9000, 0x7f00_1000, b"\x01\x02", b"/opt/libd.so");
     spool.mark(main, 7 * MILLI, &with(&[returns(0x7f00_1234, d)]), MarkValue::Float(0.5), b"in d");
-    let b_again = spool.module_loaded(8 * MILLI, 0x7f10_0000..0x7f10_4000, 0x7f10_0000, b"", "/opt/模块/libb.so.1".as_bytes());
+    let b_again = spool.module_loaded(
+        8 * MILLI,
+        0x7f10_0000..0x7f10_4000,
+        0x7f10_0000,
+        b"",
+        "/opt/模块/libb.so.1".as_bytes(),
+    );
     let again = with(&[returns(0x7f10_1234, b_again), returns(0x103f8, app)]);
     spool.mark(worker, 9 * MILLI, &again, MarkValue::None, b"\x1b]0;evil\x07");
-    spool.mark(main, 10 * MILLI, &with(&[returns(0x10338, app), returns(0x103f8, app)]), MarkValue::None, b"inlined");
+    spool.mark(
+        main,
+        10 * MILLI,
+        &with(&[returns(0x10338, app), returns(0x103f8, app)]),
+        MarkValue::None,
+        b"inlined",
+    );
     let cut = [
         BuiltFrame { kind: PcKind::ProgramCounter, address: 0x102f4, module: app },
         BuiltFrame { kind: PcKind::NoUnwindInfo, address: 0x102f4, module: app },
@@ -89,7 +108,9 @@ cairn: libd.so: no symbols: no such file: /opt/libd.so
 "#]]);
     play(&["--json"]).code(0).stdout_eq(file!["snapshots/play.jsonl"]);
     play(&["--modules"]).code(0).stdout_eq(file!["snapshots/play-modules.txt"]);
-    play(&["--modules", "--json", "--module", "libb"]).code(0).stdout_eq(file!["snapshots/play-modules.jsonl"]);
+    play(&["--modules", "--json", "--module", "libb"])
+        .code(0)
+        .stdout_eq(file!["snapshots/play-modules.jsonl"]);
     play(&["--collapse", "--time", "relative"]).code(0).stdout_eq(file!["snapshots/play-collapse.txt"]);
 }
 
@@ -99,7 +120,9 @@ fn a_packed_recording_plays_as_the_spool_it_was() {
     let mut packed = Vec::new();
     pack(&Recording::from_bytes(bytes.clone()).unwrap(), &mut packed).unwrap();
     let (spool, packed) = (file("shape-spool.cairn", &bytes), file("shape-packed.cairn", &packed));
-    for arguments in [&[][..], &["--json"], &["--modules"], &["--since", "6ms", "--until", "9ms"], &["--collapse"]] {
+    for arguments in
+        [&[][..], &["--json"], &["--modules"], &["--since", "6ms", "--until", "9ms"], &["--collapse"]]
+    {
         let arguments = [&NAMED[..], arguments].concat();
         let [spool, packed] = [&spool, &packed].map(|path| output(&arguments, path));
         assert_eq!((spool.0, spool.2), (packed.0, packed.2), "{arguments:?}");
@@ -124,7 +147,10 @@ fn filters_choose_events() {
     assert_eq!(texts(&["--match", "^open_session$"]), ["-"]);
     assert_eq!(texts(&["--match", "thing$"]), ["in nothing"]);
     assert_eq!(texts(&["--match", "模块"]), ["in b", "\x1b]0;evil\x07"]);
-    assert_eq!(texts(&["--since", "2018-04-08T20:05:44.009Z", "--until", "10.5ms"]), ["\x1b]0;evil\x07", "inlined"]);
+    assert_eq!(
+        texts(&["--since", "2018-04-08T20:05:44.009Z", "--until", "10.5ms"]),
+        ["\x1b]0;evil\x07", "inlined"]
+    );
     assert_eq!(texts(&["--since", "2018-04-08T22:05:44.009+02:00", "--until", "10ms"]), ["\x1b]0;evil\x07"]);
     assert!(texts(&["--match", "make_header", "--no-symbols"]).is_empty());
 }

@@ -65,9 +65,12 @@ fn every_stack_lies_in_the_modules_of_its_time() {
         let id = case.id();
         let code = if case.value["error"].is_null() { 0 } else { 3 };
         assert_eq!(output.status.code(), Some(code), "{id}: {}", String::from_utf8_lossy(&output.stderr));
-        let lines: Vec<Value> =
-            output.stdout.split(|&byte| byte == b'\n').filter(|line| !line.is_empty())
-            .map(|line| serde_json::from_slice(line).unwrap()).collect();
+        let lines: Vec<Value> = output
+            .stdout
+            .split(|&byte| byte == b'\n')
+            .filter(|line| !line.is_empty())
+            .map(|line| serde_json::from_slice(line).unwrap())
+            .collect();
         let mut paths = std::collections::HashMap::new();
         let mut stacks = case.value["stacks"].as_array().unwrap().iter();
         for line in &lines {
@@ -75,11 +78,14 @@ fn every_stack_lies_in_the_modules_of_its_time() {
                 paths.insert(line["module"].as_u64().unwrap(), line["path"].as_str().unwrap().to_owned());
             }
             let Some(frames) = line["frames"].as_array() else { continue };
-            let found: Vec<_> = frames.iter().map(|frame| {
-                let path = frame["module"].as_u64().map(|module| paths[&module].clone());
-                let offset = frame["offset"].as_str().map(str::to_owned);
-                (frame["address"].as_str().unwrap().to_owned(), path, offset)
-            }).collect();
+            let found: Vec<_> = frames
+                .iter()
+                .map(|frame| {
+                    let path = frame["module"].as_u64().map(|module| paths[&module].clone());
+                    let offset = frame["offset"].as_str().map(str::to_owned);
+                    (frame["address"].as_str().unwrap().to_owned(), path, offset)
+                })
+                .collect();
             let stack = stacks.next().unwrap_or_else(|| panic!("{id}: more stacks than there are"));
             assert_eq!(found, expected(stack, &case.value["modules"]), "{id}");
             stacks_seen += 1;
@@ -158,7 +164,12 @@ fn cut_at_every_byte_it_ends_soon_and_says_so() {
         let code = output.status.code().unwrap();
         // A cut between two events leaves a whole recording.
         assert!(matches!(code, 0 | 1 | 3), "{length}: {code}");
-        assert_eq!(code == 0, output.stderr.is_empty(), "{length}: {}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!(
+            code == 0,
+            output.stderr.is_empty(),
+            "{length}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
     }
 }
 
@@ -171,7 +182,10 @@ fn what_is_no_recording_is_told() {
     told(&["fixtures"], "cairn: fixtures: no recording: it is a directory; name a recording in it; [..]\n");
     told(&["/dev/null"], "cairn: /dev/null: no recording: the file is empty; [..]\n");
     told(&["README.md"], "cairn: README.md: no recording: it begins with other bytes; [..]\n");
-    told(&["fixtures/device/app.elf"], "cairn: fixtures/device/app.elf: no recording: it is a program or library; [..]\n");
+    told(
+        &["fixtures/device/app.elf"],
+        "cairn: fixtures/device/app.elf: no recording: it is a program or library; [..]\n",
+    );
     cairn().args(["play", "x", "--since", "soon"]).assert().code(2);
     cairn().args(["play", "x", "--match", "("]).assert().code(2);
     cairn().args(["play", "x", "--map-path", "a"]).assert().code(2);

@@ -74,7 +74,10 @@ fn all_threads_are_shown_with_their_inlined_calls() {
     assert_eq!(code, 0);
     let (main, worker) = text.split_once(" \"worker\"\n").unwrap();
     let at = |text: &str, part: &str| text.find(part).unwrap_or_else(|| panic!("no {part:?} in:\n{text}"));
-    assert!(main.starts_with(&format!("process {}: {}\n", waiting.id(), waiting.program.display())), "{text}");
+    assert!(
+        main.starts_with(&format!("process {}: {}\n", waiting.id(), waiting.program.display())),
+        "{text}"
+    );
     assert!(at(main, "  wait_for_worker at ") < at(main, "  main at "));
     assert!(at(worker, "  wait_inlined at ") < at(worker, "  wait_for_work at "));
     assert!(at(worker, "  wait_for_work at ") < at(worker, "  work at "));
@@ -102,9 +105,11 @@ fn json_has_all_that_the_text_has() {
     let (text, _, code) = snapshot(&[&waiting.id(), "--json"]);
     let json: Value = serde_json::from_str(&text).unwrap();
     assert_eq!((code, &json["schema"], json["process"].to_string()), (0, &1.into(), waiting.id()));
-    let worker = json["threads"].as_array().unwrap().iter().find(|thread| thread["name"] == "worker").unwrap();
+    let worker =
+        json["threads"].as_array().unwrap().iter().find(|thread| thread["name"] == "worker").unwrap();
     assert_eq!(worker["end"], "end of stack");
-    let frame = worker["frames"].as_array().unwrap().iter().find(|frame| frame["function"] == "wait_for_work");
+    let frame =
+        worker["frames"].as_array().unwrap().iter().find(|frame| frame["function"] == "wait_for_work");
     let frame = frame.unwrap();
     assert_eq!(frame["inlined"][0]["function"], "wait_inlined");
     let module = &json["modules"][usize::try_from(frame["module"].as_u64().unwrap()).unwrap()];
@@ -162,7 +167,8 @@ fn what_cannot_be_looked_at_is_told() {
     let thread = tasks.map(|task| task.unwrap().file_name().into_string().unwrap());
     let thread = thread.into_iter().find(|thread| *thread != waiting.id()).unwrap();
     let (_, told, code) = snapshot(&[&thread]);
-    let expected = format!("{thread} is a thread of process {}; give the number of the process", waiting.id());
+    let expected =
+        format!("{thread} is a thread of process {}; give the number of the process", waiting.id());
     assert!(told.contains(&expected) && code == 1, "{told}");
 
     let mut ended = Command::new("true").spawn().unwrap();
@@ -191,7 +197,10 @@ fn without_permission_the_way_is_told() {
     fs::remove_file(&cairn).unwrap();
     let output = output.unwrap();
     let told = String::from_utf8(output.stderr).unwrap();
-    assert!(told.starts_with(&format!("cairn: no permission to look at process {}: ", waiting.id())), "{told}");
+    assert!(
+        told.starts_with(&format!("cairn: no permission to look at process {}: ", waiting.id())),
+        "{told}"
+    );
     assert!(told.contains("sudo") || told.contains("restart"), "{told}");
     assert_eq!(output.status.code(), Some(1));
 }

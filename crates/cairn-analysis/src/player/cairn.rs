@@ -245,11 +245,7 @@ fn signed(nanos: u64) -> i64 {
 
 fn played(module: &Module) -> PlayedModule {
     PlayedModule {
-        file: ModuleKey {
-            path: path_of(&module.path),
-            build_id: module.build_id.clone(),
-            size_bytes: None,
-        },
+        file: ModuleKey { path: path_of(&module.path), build_id: module.build_id.clone(), size_bytes: None },
         path: module.path_text().into_owned(),
         start: module.start,
         end: module.end,

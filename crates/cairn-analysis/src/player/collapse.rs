@@ -62,15 +62,14 @@ impl Collapsed {
 
     fn group(&mut self, event: &Event, tables: &dyn Tables) -> usize {
         let frames = event.frames(tables);
-        let shape = frames.iter().map(|frame| {
-            match frame.module.and_then(|module| tables.modules().get(module)) {
+        let shape =
+            frames.iter().map(|frame| match frame.module.and_then(|module| tables.modules().get(module)) {
                 Some(module) => {
                     let file = self.file(&module.file.path, &module.file.build_id);
                     (Some(file), module.offset(frame.address).value(), frame.kind)
                 }
                 None => (None, frame.address.value(), frame.kind),
-            }
-        });
+            });
         let shape: Shape = shape.collect();
         let next = self.groups.len();
         let index = *self.by_shape.entry(shape).or_insert(next);

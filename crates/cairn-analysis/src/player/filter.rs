@@ -49,14 +49,8 @@ impl TimeBound {
 }
 
 fn parse_seconds(text: &str) -> Option<i64> {
-    const UNITS: [(&str, i64); 6] = [
-        ("ms", 1_000_000),
-        ("us", 1000),
-        ("ns", 1),
-        ("h", 3600 * NANOS),
-        ("m", 60 * NANOS),
-        ("s", NANOS),
-    ];
+    const UNITS: [(&str, i64); 6] =
+        [("ms", 1_000_000), ("us", 1000), ("ns", 1), ("h", 3600 * NANOS), ("m", 60 * NANOS), ("s", NANOS)];
     let found = UNITS.iter().find_map(|&(unit, nanos)| Some((text.strip_suffix(unit)?, nanos)));
     let (number, unit) = found.unwrap_or((text, NANOS));
     let (sign, number) = number.strip_prefix('-').map_or((1, number), |number| (-1, number));
@@ -117,12 +111,7 @@ pub(super) struct Sieve<'a> {
 
 impl<'a> Sieve<'a> {
     pub(super) fn new(filter: &'a Filter, tables: &dyn Tables) -> Self {
-        Self {
-            filter,
-            window: filter.window(tables),
-            in_modules: HashMap::new(),
-            matches: HashMap::new(),
-        }
+        Self { filter, window: filter.window(tables), in_modules: HashMap::new(), matches: HashMap::new() }
     }
 
     /// What can be said without names.
@@ -164,12 +153,7 @@ impl<'a> Sieve<'a> {
     }
 
     /// What takes names.
-    pub(super) fn passes(
-        &mut self,
-        event: &Event,
-        tables: &dyn Tables,
-        names: Option<&mut Names>,
-    ) -> bool {
+    pub(super) fn passes(&mut self, event: &Event, tables: &dyn Tables, names: Option<&mut Names>) -> bool {
         let Some(pattern) = &self.filter.pattern else { return true };
         if let Some(module) = event.module() {
             return tables.modules().get(module).is_some_and(|module| pattern.is_match(&module.path));
@@ -184,7 +168,11 @@ impl<'a> Sieve<'a> {
     }
 }
 
-fn remembered<K: std::hash::Hash + Eq>(known: &mut HashMap<K, bool>, key: K, find: impl FnOnce() -> bool) -> bool {
+fn remembered<K: std::hash::Hash + Eq>(
+    known: &mut HashMap<K, bool>,
+    key: K,
+    find: impl FnOnce() -> bool,
+) -> bool {
     if known.len() > MAX_REMEMBERED {
         known.clear();
     }
@@ -196,18 +184,15 @@ fn is_named(path: &str, name: &str, wanted: &str) -> bool {
     path == wanted || name == wanted || up_to_point()
 }
 
-fn stack_matches(
-    pattern: &Regex,
-    event: &Event,
-    tables: &dyn Tables,
-    mut names: Option<&mut Names>,
-) -> bool {
+fn stack_matches(pattern: &Regex, event: &Event, tables: &dyn Tables, mut names: Option<&mut Names>) -> bool {
     event.frames(tables).iter().any(|frame| {
         let module = frame.module.and_then(|module| tables.modules().get(module));
         if module.is_some_and(|module| pattern.is_match(&module.path)) {
             return true;
         }
-        let Some((names, (file, lookup))) = names.as_deref_mut().zip(frame.lookup(tables)) else { return false };
+        let Some((names, (file, lookup))) = names.as_deref_mut().zip(frame.lookup(tables)) else {
+            return false;
+        };
         names.resolve(file, lookup).frames().iter().any(|source| {
             let texts = [&source.function, &source.raw_name, &source.file];
             texts.into_iter().flatten().any(|text| pattern.is_match(text))
@@ -244,9 +229,13 @@ mod tests {
 
     #[test]
     fn modules_are_named_by_path_by_name_and_up_to_a_point() {
-        for (wanted, is_it) in
-            [("/usr/lib/libc.so.6", true), ("libc.so.6", true), ("libc.so", true), ("libc", true), ("lib", false)]
-        {
+        for (wanted, is_it) in [
+            ("/usr/lib/libc.so.6", true),
+            ("libc.so.6", true),
+            ("libc.so", true),
+            ("libc", true),
+            ("lib", false),
+        ] {
             assert_eq!(is_named("/usr/lib/libc.so.6", "libc.so.6", wanted), is_it, "{wanted}");
         }
     }

@@ -71,10 +71,14 @@ impl Follower {
         let now = SystemTime::now();
         let player = Player::open(&self.path)?;
         let Source::Cairn(recording) = &player.source else {
-            return Err(PlayError::CannotFollow { problem: "a recording of call-stack-tracker is written at once" });
+            return Err(PlayError::CannotFollow {
+                problem: "a recording of call-stack-tracker is written at once",
+            });
         };
         if recording.is_ring() {
-            return Err(PlayError::CannotFollow { problem: "a ring forgets its oldest events while it is read" });
+            return Err(PlayError::CannotFollow {
+                problem: "a ring forgets its oldest events while it is read",
+            });
         }
         let is_over = recording.has_ended() || !is_running(recording.process());
         // A second look, for what was written between the first one and the program's end.

@@ -49,13 +49,13 @@ use std::io::{self, Read};
 use std::ops::ControlFlow;
 use std::path::Path;
 
+use cairn::CairnRecording;
 pub use collapse::{Collapsed, Group};
 pub use error::PlayError;
 pub use event::{Event, PlayedFrame, PlayedModule, PlayedThread, StackKey, Tables, What};
+use filter::Sieve;
 pub use filter::{Filter, TimeBound};
 pub use picture::{Bar, bars};
-use cairn::CairnRecording;
-use filter::Sieve;
 use tracker::TrackerRecording;
 
 use crate::format::WordSize;
@@ -73,8 +73,7 @@ const BATCH: usize = 512;
 const MAX_PREPARED: usize = 1 << 20;
 
 /// Takes each event; [`ControlFlow::Break`] ends the playing.
-pub type EventSink<'a> =
-    dyn FnMut(&Event, &dyn Tables, Option<&mut Names>) -> ControlFlow<()> + 'a;
+pub type EventSink<'a> = dyn FnMut(&Event, &dyn Tables, Option<&mut Names>) -> ControlFlow<()> + 'a;
 
 /// A recording that is open to be played.
 #[derive(Debug)]
@@ -230,7 +229,14 @@ impl<'a, 'n> Stage<'a, 'n> {
         names: Option<&'n mut Names>,
         sink: &'a mut EventSink<'a>,
     ) -> Self {
-        Self { sieve: Sieve::new(filter, tables), tables, names, sink, waiting: Vec::new(), prepared: HashSet::new() }
+        Self {
+            sieve: Sieve::new(filter, tables),
+            tables,
+            names,
+            sink,
+            waiting: Vec::new(),
+            prepared: HashSet::new(),
+        }
     }
 
     fn push(&mut self, event: Event) -> ControlFlow<()> {

@@ -124,7 +124,9 @@ impl TrackerRecording {
             WordSize::Bits16 => 16,
         };
         let guess = if self.is_guessed { ", which was guessed" } else { "" };
-        vec![format!("{error}; nothing behind it can be read (as a recording of {width}-bit addresses{guess})")]
+        vec![format!(
+            "{error}; nothing behind it can be read (as a recording of {width}-bit addresses{guess})"
+        )]
     }
 }
 

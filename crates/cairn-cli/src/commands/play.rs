@@ -124,7 +124,8 @@ pub(super) enum TimeStyle {
 }
 
 fn parse_time(text: &str) -> Result<TimeBound, &'static str> {
-    TimeBound::parse(text).ok_or("give seconds from the start (1.5, 20ms, 5m) or a time (2026-11-20T14:05:00Z)")
+    TimeBound::parse(text)
+        .ok_or("give seconds from the start (1.5, 20ms, 5m) or a time (2026-11-20T14:05:00Z)")
 }
 
 impl Play {
@@ -139,7 +140,9 @@ impl Play {
                 let mut output = output.borrow_mut();
                 Ok(modules::print(&mut *output, player.tables(), &self.filter(), self.json, self.time)?)
             }
-            Some(player) if self.collapse => self.print_groups(player, names.as_mut(), &mut *output.borrow_mut()),
+            Some(player) if self.collapse => {
+                self.print_groups(player, names.as_mut(), &mut *output.borrow_mut())
+            }
             Some(player) => self.print_events(player, names.as_mut(), &output),
         };
         output.into_inner().flush()?;

@@ -65,8 +65,7 @@ no stack, which is said at their place.";
 
 impl Snapshot {
     pub(crate) fn run(self) -> io::Result<Outcome> {
-        let snapshot =
-            snapshot::Snapshot::take(self.process, self.max_frames).map_err(io::Error::other)?;
+        let snapshot = snapshot::Snapshot::take(self.process, self.max_frames).map_err(io::Error::other)?;
         if let Some(path) = &self.record {
             let problem = |error| io::Error::other(format!("{}: {error}", path.display()));
             let mut file = File::create_new(path).map_err(problem)?;
@@ -163,7 +162,8 @@ fn print_frame(
         write!(output, "??")?;
     }
     if let (Some(module), Some(stated)) = (snapshot.module(frame), snapshot.stated_address(frame)) {
-        let gone = if module.file_is_there || is_kernels(module) { "" } else { " (file replaced or deleted)" };
+        let gone =
+            if module.file_is_there || is_kernels(module) { "" } else { " (file replaced or deleted)" };
         write!(output, "  {dim}{}+{stated}{gone}{dim:#}", printable(&file_name_of(&module.path)))?;
     }
     match frame.found_by {
@@ -288,8 +288,7 @@ impl<'a> JsonSnapshot<'a> {
 
 impl JsonFrame {
     fn new(snapshot: &snapshot::Snapshot, frame: &SnapshotFrame, names: Option<&mut Names>) -> Self {
-        let found =
-            names.and_then(|names| snapshot.resolve(frame, names)).map_or(&[][..], named_frames);
+        let found = names.and_then(|names| snapshot.resolve(frame, names)).map_or(&[][..], named_frames);
         let (outermost, inlined) = match found.split_last() {
             Some((outermost, inlined)) => (JsonCall::new(outermost), inlined),
             None => (JsonCall::new(&SourceFrame::default()), &[][..]),

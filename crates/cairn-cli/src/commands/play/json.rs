@@ -44,13 +44,34 @@ enum JsonWhat<'a> {
         stack_is_lost: bool,
     },
     Module(JsonModule<'a>),
-    Heap { size_bytes: u64 },
-    Mapping { kind: &'static str, address: String, size_bytes: u64 },
-    Usage { resident_bytes: u64, page_faults: u64, threads: u32 },
-    Lost { reason: &'static str, count: u64 },
-    Ended { reason: &'static str },
-    Odd { text: &'a str },
-    Group { count: u64, last_nanos: i64, last_time: String },
+    Heap {
+        size_bytes: u64,
+    },
+    Mapping {
+        kind: &'static str,
+        address: String,
+        size_bytes: u64,
+    },
+    Usage {
+        resident_bytes: u64,
+        page_faults: u64,
+        threads: u32,
+    },
+    Lost {
+        reason: &'static str,
+        count: u64,
+    },
+    Ended {
+        reason: &'static str,
+    },
+    Odd {
+        text: &'a str,
+    },
+    Group {
+        count: u64,
+        last_nanos: i64,
+        last_time: String,
+    },
     Nothing {},
 }
 
@@ -147,10 +168,12 @@ fn line(
         let frames = event.frames(tables);
         let is_mark = matches!(event.what, What::Mark { .. });
         let frames = frames.iter().enumerate();
-        frames.map(|(index, frame)| {
-            let is_place = is_mark && index == 0;
-            JsonFrame::new(frame, tables, names.as_deref_mut(), is_place)
-        }).collect()
+        frames
+            .map(|(index, frame)| {
+                let is_place = is_mark && index == 0;
+                JsonFrame::new(frame, tables, names.as_deref_mut(), is_place)
+            })
+            .collect()
     });
     let line = JsonEvent {
         schema: SCHEMA,
@@ -260,14 +283,10 @@ impl JsonCall {
 
 impl<'a> JsonFrame<'a> {
     /// `is_place` for the innermost frame of a mark.
-    fn new(
-        frame: &PlayedFrame,
-        tables: &'a dyn Tables,
-        names: Option<&mut Names>,
-        is_place: bool,
-    ) -> Self {
+    fn new(frame: &PlayedFrame, tables: &'a dyn Tables, names: Option<&mut Names>, is_place: bool) -> Self {
         let module = frame.module.and_then(|index| Some((index, tables.modules().get(index)?)));
-        let found = names.zip(frame.lookup(tables)).map(|(names, (file, lookup))| names.resolve(file, lookup));
+        let found =
+            names.zip(frame.lookup(tables)).map(|(names, (file, lookup))| names.resolve(file, lookup));
         let found = found.map_or(&[][..], named_frames);
         let found = if is_place { without_recorder(found) } else { found };
         let (call, inlined) = match found.split_last() {

@@ -5,8 +5,8 @@ use std::io::{self, Write};
 use cairn_analysis::player::{Filter, PlayedModule, Tables, bars};
 use cairn_analysis::symbols::BuildId;
 
-use super::{TimeStyle, json};
 use super::text::{seconds, shown_time};
+use super::{TimeStyle, json};
 use crate::output::printable;
 
 /// Columns of the picture where the terminal's width is not known.
@@ -85,7 +85,10 @@ fn table(
     }
     for [load, loaded, unloaded, addresses, build_id, module] in std::iter::once(&head).chain(&rows) {
         let [a, b, c, d, e, _] = widths;
-        writeln!(output, "{load:>a$}  {loaded:>b$}  {unloaded:>c$}  {addresses:d$}  {build_id:e$}  {module}")?;
+        writeln!(
+            output,
+            "{load:>a$}  {loaded:>b$}  {unloaded:>c$}  {addresses:d$}  {build_id:e$}  {module}"
+        )?;
     }
     Ok(())
 }
@@ -98,9 +101,8 @@ fn table(
 fn picture(output: &mut impl Write, wanted: &[(usize, &PlayedModule)], window: (i64, i64)) -> io::Result<()> {
     let modules: Vec<PlayedModule> = wanted.iter().map(|(_, module)| (*module).clone()).collect();
     let addresses = modules.iter().map(|module| module.start.to_string().len()).max().unwrap_or(0);
-    let shown = |module: &PlayedModule| -> String {
-        printable(module.name()).chars().take(NAME_COLUMNS).collect()
-    };
+    let shown =
+        |module: &PlayedModule| -> String { printable(module.name()).chars().take(NAME_COLUMNS).collect() };
     let names = modules.iter().map(|module| shown(module).chars().count()).max().unwrap_or(0);
     let margin = addresses + names + 4;
     let columns = terminal_columns().saturating_sub(margin).max(20);

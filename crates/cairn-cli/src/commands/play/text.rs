@@ -70,7 +70,9 @@ impl Printer {
                 output.write_all(self.stack(event, tables, names).as_bytes())?;
                 writeln!(output, "}}")
             }
-            What::ModuleLoaded(module) => writeln!(output, "{time}: loaded {}", shown_module(tables, *module)),
+            What::ModuleLoaded(module) => {
+                writeln!(output, "{time}: loaded {}", shown_module(tables, *module))
+            }
             What::ModuleUnloaded(module) => {
                 writeln!(output, "{time}: unloaded {}", shown_module(tables, *module))
             }
@@ -232,7 +234,9 @@ struct Thread<'a>(&'a Event, &'a dyn Tables);
 
 impl fmt::Display for Thread<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(thread) = self.0.thread.and_then(|thread| self.1.threads().get(thread)) else { return Ok(()) };
+        let Some(thread) = self.0.thread.and_then(|thread| self.1.threads().get(thread)) else {
+            return Ok(());
+        };
         write!(f, "thread {}", thread.kernel_thread)?;
         if thread.name.is_empty() { Ok(()) } else { write!(f, " {}", quoted(&thread.name)) }
     }
