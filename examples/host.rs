@@ -98,15 +98,15 @@ fn main() -> Result<(), Box<dyn Error>> {
 fn play_the_cast(directory: &Path) -> Result<(), Box<dyn Error>> {
     let mut out = io::stdout().lock();
     let bar = Module::load(directory, "libbar.so")?;
-    let foo = Module::load(directory, "libfoo测试.so")?;
+    let foo_module = Module::load(directory, "libfoo测试.so")?;
     // SAFETY: bar's source says that the function is of this type.
     let call_bar = unsafe { std::mem::transmute::<*mut c_void, Bar>(bar.symbol(c"bar")?) };
 
-    call_bar(foo.function(c"foo测试")?, mark_here, c"foo through bar".as_ptr());
-    let place = foo.base(c"foo测试")?;
+    call_bar(foo_module.function(c"foo测试")?, mark_here, c"foo through bar".as_ptr());
+    let place = foo_module.base(c"foo测试")?;
     writeln!(out, "foo {place:#x}")?;
 
-    foo.unload();
+    foo_module.unload();
     mark("foo is gone");
 
     #[cfg(target_arch = "x86_64")]
@@ -116,11 +116,11 @@ fn play_the_cast(directory: &Path) -> Result<(), Box<dyn Error>> {
     call_bar(qux.function(c"qux")?, mark_here, c"qux through bar".as_ptr());
     writeln!(out, "qux {:#x}", qux.base(c"qux")?)?;
 
-    let foo = Module::load(directory, "libfoo测试.so")?;
-    call_bar(foo.function(c"foo测试")?, mark_here, c"foo again".as_ptr());
-    writeln!(out, "foo {:#x}", foo.base(c"foo测试")?)?;
+    let foo_again = Module::load(directory, "libfoo测试.so")?;
+    call_bar(foo_again.function(c"foo测试")?, mark_here, c"foo again".as_ptr());
+    writeln!(out, "foo {:#x}", foo_again.base(c"foo测试")?)?;
 
-    foo.unload();
+    foo_again.unload();
     qux.unload();
     bar.unload();
     Ok(())

@@ -145,9 +145,8 @@ pub fn named_frames(resolution: &Resolution) -> &[SourceFrame] {
 /// them: a mark is about the program.
 #[must_use]
 pub fn without_recorder(frames: &[SourceFrame]) -> &[SourceFrame] {
-    let is_recorders = |frame: &&SourceFrame| {
-        frame.inlined && frame.file.as_deref().is_some_and(|file| is_source_of_recorder(file))
-    };
+    let is_recorders =
+        |frame: &&SourceFrame| frame.inlined && frame.file.as_deref().is_some_and(is_source_of_recorder);
     let count = frames.iter().take_while(is_recorders).count();
     frames.get(count..).unwrap_or_default()
 }

@@ -313,9 +313,12 @@ mod tests {
     use crate::recording::{Events, Mark, Recording, StackId, Wanted};
     use proptest::prelude::*;
 
+    /// Address and kind of each frame.
+    type Frames = Vec<(u64, PcKind)>;
+
     struct Marks<'a> {
         recording: &'a Recording,
-        found: Vec<(u64, String, Vec<(u64, PcKind)>)>,
+        found: Vec<(u64, String, Frames)>,
     }
 
     impl Events for Marks<'_> {

@@ -105,10 +105,10 @@ Output of each stack, innermost call first:
       \"app\"! 0x55d01a2b31c9: app+0x11c9
       \"\"! 0x7f3a5c8d2e4c:
   }
-A frame without names shows its module and the offset in it, one outside of all modules its address alone.
+A frame without names shows its module and the offset in it, one outside of all modules its address.
 
-Exit codes: 0 all was read; 1 the file is no recording or cannot be read; 2 the arguments make no sense; 3 the recording
-ends too early or is damaged, and everything that can be read of it was printed.";
+Exit codes: 0 all was read; 1 the file is no recording or cannot be read; 2 the arguments make no
+sense; 3 the recording ends too early or is damaged, and all that can be read of it was printed.";
 
 /// How times are printed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -178,15 +178,15 @@ impl Play {
     }
 
     fn filter(&self) -> Filter {
-        let mut filter = Filter::default();
-        filter.since = self.since;
-        filter.until = self.until;
-        filter.threads.clone_from(&self.thread);
-        filter.modules.clone_from(&self.module);
-        filter.pattern.clone_from(&self.pattern);
-        filter.heap = self.heap;
-        filter.only_stacks = self.stacks;
-        filter
+        Filter {
+            since: self.since,
+            until: self.until,
+            threads: self.thread.clone(),
+            modules: self.module.clone(),
+            pattern: self.pattern.clone(),
+            heap: self.heap,
+            only_stacks: self.stacks,
+        }
     }
 
     fn print_events(

@@ -58,10 +58,10 @@ Output: a line for each thread, and one for each call, innermost first:
     #1  0x000055d01a2b31c9  wait at worker.c:12 (inlined)
                             work at worker.c:31  worker+0x11c9
         end of stack
-The last line says why there are no more frames. Calls that the compiler inlined have no address of their own.
+The last line says why there are no more frames. Inlined calls have no address of their own.
 
-Exit codes: 0 all stacks were found; 1 the process cannot be looked at; 2 the arguments make no sense; 3 some threads have
-no stack, which is said at their place.";
+Exit codes: 0 all stacks were found; 1 the process cannot be looked at; 2 the arguments make no
+sense; 3 some threads have no stack, which is said at their place.";
 
 impl Snapshot {
     pub(crate) fn run(self) -> io::Result<Outcome> {
