@@ -108,16 +108,18 @@ impl ModuleTable {
         })
     }
 
-    /// Writes that those are gone which are.
-    fn close_unloaded(&self, tables: &mut Tables<'_>) {
+    /// Writes that those are gone which are. Where nothing was loaded meanwhile, no other module can have taken a place; else each one
+    /// is looked at as a whole.
+    fn close_unloaded(&self, may_be_replaced: bool, tables: &mut Tables<'_>) {
         for (number, load) in self.loads() {
             let key = load.key.load(Ordering::Acquire);
             let start = load.start.load(Ordering::Acquire);
             if key == 0 || key == GONE || start == 0 {
                 continue;
             }
-            let now = LoadedModule::at(AbsoluteAddress::new(start));
-            let is_there = now.is_some_and(|module| key_of(&module) == key);
+            let start = AbsoluteAddress::new(start);
+            let is_there = LoadedModule::start_at(start) == Some(start)
+                && (!may_be_replaced || LoadedModule::at(start).is_some_and(|now| key_of(&now) == key));
             if !is_there && load.key.compare_exchange(key, GONE, Ordering::AcqRel, Ordering::Relaxed).is_ok()
             {
                 let counter = clock::counter();
@@ -245,7 +247,7 @@ pub fn scan() {
         let Some(mut tables) = Tables::take(recorder) else { return };
         // Before those that may lie in the same places.
         if has_unloaded {
-            modules.close_unloaded(&mut tables);
+            modules.close_unloaded(!is_same, &mut tables);
         }
         for &address in found.inside.iter().take(found.count) {
             write_unless_known(modules, AbsoluteAddress::new(address), &mut tables);
