@@ -5,12 +5,17 @@
 //!
 //! | module | task |
 //! |---|---|
+//! | [`calendar`] | times on the wall, read and written |
 //! | [`decode`] | from bytes or texts of any format to a stack |
 //! | [`convert`] | from a stack to the bytes of another format |
 //! | [`totals`] | from many allocations to "who holds how much" |
 //! | [`lines`] | lines of a log in bounded memory |
+//! | [`names`] | from recorded places to functions and lines |
+//! | [`player`] | from a recording to its events in order, each with its names |
 //! | [`process`] | from a running process to the stacks of its threads |
 //! | [`recording`] | from a recording to its modules, stacks, threads and events in order |
+//! | [`snapshot`] | the threads of a running process as one value, with names |
+//! | [`spool_builder`] | from what was found out otherwise to a recording |
 //! | [`text_bytes`] | bytes written as hexadecimal digits or base64 |
 
 #![deny(unsafe_code)]
@@ -18,11 +23,17 @@
 pub use cairn_format as format;
 pub use cairn_symbols as symbols;
 
+pub mod calendar;
 pub mod convert;
 pub mod decode;
 pub mod lines;
+pub mod names;
+pub mod player;
 #[cfg(target_os = "linux")]
 pub mod process;
 pub mod recording;
+#[cfg(target_os = "linux")]
+pub mod snapshot;
+pub mod spool_builder;
 pub mod text_bytes;
 pub mod totals;

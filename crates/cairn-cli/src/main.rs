@@ -28,11 +28,13 @@ Examples:
   cairn decode device.log                 every call stack in a log, as addresses
   cairn decode -e app.elf device.log      the same, as function names
   cairn decode --totals -e app.elf < log  who holds how much memory
+  cairn play app.cairn                    a recording, event by event
   cairn symbolize -e app 0x1234           the function, file and line of an address
+  cairn snapshot 4711                     the stacks of a running process
   cairn completions bash                  completions for your shell
 
 Exit codes: 0 all went well; 1 something could not be read, the rest was done; 2 the arguments make no sense;
-3 some of what was asked for is not known.";
+3 some of it is missing: the input ends too early, or names are not known; the rest was shown.";
 
 fn main() -> ExitCode {
     let cairn = Cairn::parse_from(commands::symbolize::by_name(std::env::args_os()));

@@ -3,6 +3,10 @@
 mod completions;
 mod decode;
 mod pack;
+mod play;
+#[cfg(target_os = "linux")]
+mod snapshot;
+mod symbol_options;
 pub(crate) mod symbolize;
 
 use std::io;
@@ -15,6 +19,9 @@ pub(crate) enum Command {
     Decode(decode::Decode),
     Symbolize(symbolize::Symbolize),
     Pack(pack::Pack),
+    Play(play::Play),
+    #[cfg(target_os = "linux")]
+    Snapshot(snapshot::Snapshot),
     Completions(completions::Completions),
 }
 
@@ -24,6 +31,9 @@ impl Command {
             Self::Decode(decode) => decode.run(),
             Self::Symbolize(symbolize) => symbolize.run(),
             Self::Pack(pack) => pack.run(),
+            Self::Play(play) => play.run(),
+            #[cfg(target_os = "linux")]
+            Self::Snapshot(snapshot) => snapshot.run(),
             Self::Completions(completions) => completions.run(),
         }
     }

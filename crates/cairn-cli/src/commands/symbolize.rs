@@ -268,7 +268,7 @@ impl Symbolize {
         }
         Ok(match style {
             Style::Cairn | Style::OwnJson if session.failed || printer.failed() => Outcome::Partly,
-            Style::Cairn | Style::OwnJson if printer.some_unknown() => Outcome::Unknown,
+            Style::Cairn | Style::OwnJson if printer.some_unknown() => Outcome::Incomplete,
             _ => Outcome::Done,
         })
     }

@@ -1,0 +1,268 @@
+//! cairn's own recordings in the words of the player.
+
+use std::borrow::Cow;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+
+use super::event::{Event, PlayedFrame, PlayedModule, PlayedThread, StackKey, Tables, What};
+use super::filter::Filter;
+use super::{PlayError, difference};
+use crate::names::ModuleKey;
+use crate::recording::{
+    Alloc, At, Change, Events, Finding, Free, Mapping, Mark, Module, ModuleId, Place, Recording, StackId,
+    ThreadId, Usage, Wanted,
+};
+
+/// See the module documentation.
+pub(super) struct CairnRecording {
+    recording: Recording,
+    /// In the order of the recording's own, so that they are found by number as these are.
+    modules: Vec<PlayedModule>,
+    threads: Vec<PlayedThread>,
+}
+
+impl std::fmt::Debug for CairnRecording {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CairnRecording").field("header", self.recording.header()).finish_non_exhaustive()
+    }
+}
+
+impl CairnRecording {
+    pub(super) fn new(recording: Recording) -> Self {
+        let modules = recording.modules().iter().map(played).collect();
+        let threads = recording.threads().iter().map(|thread| PlayedThread {
+            kernel_thread: thread.kernel_thread,
+            name: String::from_utf8_lossy(&thread.name).into_owned(),
+        });
+        Self { modules, threads: threads.collect(), recording }
+    }
+
+    /// Hands over the events of the wanted time.
+    pub(super) fn play(
+        &self,
+        filter: &Filter,
+        sink: &mut dyn FnMut(Event) -> ControlFlow<()>,
+    ) -> Result<(), PlayError> {
+        let (since, until) = filter.window(self);
+        let clamped = |nanos: i64| u64::try_from(nanos).unwrap_or(0);
+        let until = if until == i64::MAX { u64::MAX } else { clamped(until) };
+        let wanted = if filter.heap { Wanted::ALL } else { Wanted::OTHERS };
+        let wanted = wanted.between(clamped(since), until);
+        let mut adapter = Adapter { recording: self, sink, is_enough: false };
+        self.recording.read(&wanted, &mut adapter).map_err(PlayError::Recording)?;
+        Ok(())
+    }
+
+    pub(super) fn process(&self) -> u32 {
+        self.recording.header().process
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.recording.end().is_some()
+    }
+
+    /// True when its oldest events are overwritten by new ones.
+    pub(super) fn is_ring(&self) -> bool {
+        self.recording.fact("mode") == Some(b"ring")
+    }
+
+    pub(super) fn findings(&self) -> Vec<String> {
+        self.recording.findings().iter().map(Finding::to_string).collect()
+    }
+
+    pub(super) fn is_whole(&self) -> bool {
+        self.recording.findings().iter().all(|finding| match finding {
+            Finding::TornTail { .. }
+            | Finding::DamagedBlock { .. }
+            | Finding::DamagedRecords { .. }
+            | Finding::MissingBlocks { .. }
+            | Finding::DamagedChunk { .. }
+            | Finding::SkippedBytes { .. }
+            | Finding::BadTableRows { .. } => false,
+            // The program was killed, or lost something itself: the file is as it was written.
+            _ => true,
+        })
+    }
+
+    fn module_index(&self, id: ModuleId) -> Option<usize> {
+        self.recording.modules().binary_search_by_key(&id, |module| module.id).ok()
+    }
+
+    /// `None` for what belongs to no thread of the program.
+    fn thread_index(&self, id: ThreadId) -> Option<usize> {
+        let index = self.recording.threads().binary_search_by_key(&id, |thread| thread.id).ok()?;
+        (self.threads.get(index)?.kernel_thread != 0).then_some(index)
+    }
+}
+
+impl Tables for CairnRecording {
+    fn modules(&self) -> &[PlayedModule] {
+        &self.modules
+    }
+
+    fn threads(&self) -> &[PlayedThread] {
+        &self.threads
+    }
+
+    fn frames(&self, stack: StackKey) -> Cow<'_, [PlayedFrame]> {
+        let frames = self.recording.frames(StackId::from_number(stack.0)).map(|frame| PlayedFrame {
+            kind: frame.kind,
+            address: frame.address,
+            module: match frame.place {
+                Place::Module(id, _) => self.module_index(id),
+                Place::Absolute(_) => None,
+            },
+        });
+        Cow::Owned(frames.collect())
+    }
+
+    fn wall_nanos(&self, nanos: i64) -> u64 {
+        match u64::try_from(nanos) {
+            Ok(nanos) => self.recording.time_scale().wall_nanos(nanos),
+            Err(_) => self.recording.header().start_wall_nanos.saturating_add_signed(nanos),
+        }
+    }
+
+    fn nanos_at_wall(&self, wall_nanos: u64) -> i64 {
+        // The wall clock may have been set back: the latest reading that fits.
+        let readings = self.recording.time_scale().readings();
+        let fits = readings.iter().rev().find(|(_, wall)| *wall <= wall_nanos);
+        let &(nanos, wall) = fits.or(readings.first()).unwrap_or(&(0, 0));
+        difference(wall_nanos, wall).saturating_add_unsigned(nanos)
+    }
+
+    fn extent(&self) -> (i64, i64) {
+        struct Last(u64);
+        impl Last {
+            fn see(&mut self, at: At) {
+                self.0 = self.0.max(at.nanos);
+            }
+        }
+        impl Events for Last {
+            fn mark(&mut self, event: &Mark<'_>) {
+                self.see(event.at);
+            }
+            fn mapping(&mut self, event: &Mapping) {
+                self.see(event.at);
+            }
+            fn usage(&mut self, event: &Usage) {
+                self.see(event.at);
+            }
+            fn change(&mut self, at: At, _: Change) {
+                self.see(at);
+            }
+        }
+        let told = self.recording.summary().map(|summary| summary.end_nanos);
+        let last = match told.or(self.recording.end().map(|(_, nanos)| nanos)) {
+            Some(nanos) => nanos,
+            None => {
+                let mut last = Last(0);
+                // What cannot be read is not there to be shown either.
+                let _ = self.recording.read(&Wanted::OTHERS, &mut last);
+                last.0
+            }
+        };
+        (0, signed(last))
+    }
+}
+
+/// From the reader's events to the player's.
+struct Adapter<'a> {
+    recording: &'a CairnRecording,
+    sink: &'a mut dyn FnMut(Event) -> ControlFlow<()>,
+    is_enough: bool,
+}
+
+impl Adapter<'_> {
+    fn push(&mut self, at: At, what: What) {
+        if self.is_enough {
+            return;
+        }
+        let thread = self.recording.thread_index(at.thread);
+        self.is_enough = (self.sink)(Event { nanos: signed(at.nanos), thread, what }).is_break();
+    }
+}
+
+impl Events for Adapter<'_> {
+    fn alloc(&mut self, event: &Alloc) {
+        let what = What::Alloc { stack: StackKey(event.stack.number()), size_bytes: event.size_bytes };
+        self.push(event.at, what);
+    }
+
+    fn free(&mut self, event: &Free) {
+        let what = What::Free { stack: StackKey(event.stack.number()), size_bytes: event.size_bytes };
+        self.push(event.at, what);
+    }
+
+    fn mark(&mut self, event: &Mark<'_>) {
+        let has_stack = event.stack != StackId::EMPTY && event.stack != StackId::LOST;
+        let what = What::Mark {
+            stack: has_stack.then(|| StackKey(event.stack.number())),
+            is_lost: event.stack == StackId::LOST,
+            skip: event.skip,
+            value: event.value,
+            text: event.text.into(),
+            is_cut: event.is_cut,
+        };
+        self.push(event.at, what);
+    }
+
+    fn mapping(&mut self, event: &Mapping) {
+        let Mapping { kind, address, size_bytes, stack, .. } = *event;
+        let stack = StackKey(stack.number());
+        self.push(event.at, What::Mapping { kind, address, size_bytes, stack });
+    }
+
+    fn usage(&mut self, event: &Usage) {
+        let Usage { resident_bytes, page_faults, threads, .. } = *event;
+        self.push(event.at, What::Usage { resident_bytes, page_faults, threads });
+    }
+
+    fn change(&mut self, at: At, change: Change) {
+        let module = |id| self.recording.module_index(id);
+        let what = match change {
+            Change::ModuleLoaded(id) => module(id).map(What::ModuleLoaded),
+            Change::ModuleUnloaded(id) => module(id).map(What::ModuleUnloaded),
+            Change::ThreadBegan => Some(What::ThreadBegan),
+            Change::ThreadNamed => Some(What::ThreadNamed),
+            Change::ThreadEnded => Some(What::ThreadEnded),
+            Change::Lost { kind, count } => Some(What::Lost { kind, count }),
+            Change::Ended(reason) => Some(What::Ended(reason)),
+        };
+        if let Some(what) = what {
+            self.push(at, what);
+        }
+    }
+
+    fn is_enough(&self) -> bool {
+        self.is_enough
+    }
+}
+
+fn signed(nanos: u64) -> i64 {
+    i64::try_from(nanos).unwrap_or(i64::MAX)
+}
+
+fn played(module: &Module) -> PlayedModule {
+    PlayedModule {
+        file: ModuleKey { path: path_of(&module.path), build_id: module.build_id.clone(), size_bytes: None },
+        path: module.path_text().into_owned(),
+        start: module.start,
+        end: module.end,
+        bias: Some(module.bias),
+        loaded_nanos: signed(module.loaded_nanos),
+        unloaded_nanos: module.unloaded_nanos.map(signed),
+    }
+}
+
+/// A path of the recorded machine; bytes that are no text are kept where this system can.
+#[cfg(unix)]
+fn path_of(bytes: &[u8]) -> PathBuf {
+    use std::os::unix::ffi::OsStrExt;
+    PathBuf::from(std::ffi::OsStr::from_bytes(bytes))
+}
+
+#[cfg(not(unix))]
+fn path_of(bytes: &[u8]) -> PathBuf {
+    PathBuf::from(String::from_utf8_lossy(bytes).into_owned())
+}

@@ -1,0 +1,242 @@
+//! Which events are played.
+
+use std::collections::HashMap;
+
+use regex::Regex;
+
+use super::event::{Event, PlayedModule, StackKey, Tables, What};
+use crate::calendar::{fraction_nanos, parse_iso};
+use crate::names::Names;
+
+const NANOS: i64 = 1_000_000_000;
+
+/// Stacks whose verdict is remembered.
+const MAX_REMEMBERED: usize = 1 << 18;
+
+/// A time to play from or up to.
+///
+/// ```
+/// use cairn_analysis::player::TimeBound;
+/// assert_eq!(TimeBound::parse("1.5"), Some(TimeBound::FromStart(1_500_000_000)));
+/// assert_eq!(TimeBound::parse("20ms"), Some(TimeBound::FromStart(20_000_000)));
+/// assert_eq!(TimeBound::parse("2018-04-08T20:05:44Z"), Some(TimeBound::Wall(1_523_217_944_000_000_000)));
+/// assert_eq!(TimeBound::parse("soon"), None);
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TimeBound {
+    /// So many nanoseconds from the start of the recording.
+    FromStart(i64),
+    /// At so many nanoseconds since 1970.
+    Wall(u64),
+}
+
+impl TimeBound {
+    /// Reads seconds from the start, also with one of the units `h m s ms us ns`, or an ISO 8601 time. `None` when it is
+    /// neither.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        parse_seconds(text).map(Self::FromStart).or_else(|| parse_iso(text).map(Self::Wall))
+    }
+
+    /// In nanoseconds from the start of a recording.
+    #[must_use]
+    pub fn from_start(self, tables: &dyn Tables) -> i64 {
+        match self {
+            Self::FromStart(nanos) => nanos,
+            Self::Wall(nanos) => tables.nanos_at_wall(nanos),
+        }
+    }
+}
+
+fn parse_seconds(text: &str) -> Option<i64> {
+    const UNITS: [(&str, i64); 6] =
+        [("ms", 1_000_000), ("us", 1000), ("ns", 1), ("h", 3600 * NANOS), ("m", 60 * NANOS), ("s", NANOS)];
+    let found = UNITS.iter().find_map(|&(unit, nanos)| Some((text.strip_suffix(unit)?, nanos)));
+    let (number, unit) = found.unwrap_or((text, NANOS));
+    let (sign, number) = number.strip_prefix('-').map_or((1, number), |number| (-1, number));
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    if whole.is_empty() || !whole.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let whole = i128::from(whole.parse::<u64>().ok()?) * i128::from(unit);
+    let fraction = i128::from(fraction_nanos(fraction)?) * i128::from(unit) / i128::from(NANOS);
+    i64::try_from(sign * (whole + fraction)).ok()
+}
+
+/// Which events are played; by default all but allocations and frees.
+#[derive(Clone, Debug, Default)]
+pub struct Filter {
+    /// Not before.
+    pub since: Option<TimeBound>,
+    /// Before.
+    pub until: Option<TimeBound>,
+    /// Events of these threads, by number or name; of all when empty.
+    pub threads: Vec<String>,
+    /// Events of these modules and stacks with a frame in one of them; all when empty. A module is named by its path, by
+    /// the last part of it, or by that up to a point: `libc` is `/usr/lib/libc.so.6`.
+    pub modules: Vec<String>,
+    /// Marks whose text, and stacks of which a function, source file or module, matches; and modules whose path does.
+    pub pattern: Option<Regex>,
+    /// Also allocations and frees.
+    pub heap: bool,
+    /// Only events with a stack.
+    pub only_stacks: bool,
+}
+
+impl Filter {
+    /// The times to play, from the start of the recording: from the first one on, and before the second one.
+    #[must_use]
+    pub fn window(&self, tables: &dyn Tables) -> (i64, i64) {
+        let since = self.since.map_or(i64::MIN, |bound| bound.from_start(tables));
+        let until = self.until.map_or(i64::MAX, |bound| bound.from_start(tables));
+        (since, until)
+    }
+
+    /// True for a module that is asked for, by name and by pattern.
+    #[must_use]
+    pub fn takes_module(&self, module: &PlayedModule) -> bool {
+        let is_wanted = |wanted: &String| is_named(&module.path, module.name(), wanted);
+        (self.modules.is_empty() || self.modules.iter().any(is_wanted))
+            && self.pattern.as_ref().is_none_or(|pattern| pattern.is_match(&module.path))
+    }
+}
+
+/// Applies a [`Filter`], and remembers what it found out.
+pub(super) struct Sieve<'a> {
+    filter: &'a Filter,
+    window: (i64, i64),
+    in_modules: HashMap<(StackKey, usize), bool>,
+    matches: HashMap<(StackKey, usize), bool>,
+}
+
+impl<'a> Sieve<'a> {
+    pub(super) fn new(filter: &'a Filter, tables: &dyn Tables) -> Self {
+        Self { filter, window: filter.window(tables), in_modules: HashMap::new(), matches: HashMap::new() }
+    }
+
+    /// What can be said without names.
+    pub(super) fn may_pass(&mut self, event: &Event, tables: &dyn Tables) -> bool {
+        let (since, until) = self.window;
+        let is_heap = matches!(event.what, What::Alloc { .. } | What::Free { .. });
+        (since..until).contains(&event.nanos)
+            && (self.filter.heap || !is_heap)
+            && (!self.filter.only_stacks || event.stack().is_some())
+            && self.is_of_thread(event, tables)
+            && self.is_of_module(event, tables)
+    }
+
+    fn is_of_thread(&self, event: &Event, tables: &dyn Tables) -> bool {
+        if self.filter.threads.is_empty() {
+            return true;
+        }
+        let Some(thread) = event.thread.and_then(|thread| tables.threads().get(thread)) else { return false };
+        let is_it = |wanted: &String| *wanted == thread.name || *wanted == thread.kernel_thread.to_string();
+        self.filter.threads.iter().any(is_it)
+    }
+
+    fn is_of_module(&mut self, event: &Event, tables: &dyn Tables) -> bool {
+        let filter = self.filter;
+        if filter.modules.is_empty() {
+            return true;
+        }
+        let is_wanted = |module: usize| {
+            let Some(module) = tables.modules().get(module) else { return false };
+            filter.modules.iter().any(|wanted| is_named(&module.path, module.name(), wanted))
+        };
+        if let Some(module) = event.module() {
+            return is_wanted(module);
+        }
+        let Some(stack) = event.stack() else { return false };
+        remembered(&mut self.in_modules, (stack, event.skip()), || {
+            event.frames(tables).iter().filter_map(|frame| frame.module).any(is_wanted)
+        })
+    }
+
+    /// What takes names.
+    pub(super) fn passes(&mut self, event: &Event, tables: &dyn Tables, names: Option<&mut Names>) -> bool {
+        let Some(pattern) = &self.filter.pattern else { return true };
+        if let Some(module) = event.module() {
+            return tables.modules().get(module).is_some_and(|module| pattern.is_match(&module.path));
+        }
+        if let What::Mark { text, .. } = &event.what
+            && pattern.is_match(&String::from_utf8_lossy(text))
+        {
+            return true;
+        }
+        let Some(stack) = event.stack() else { return false };
+        remembered(&mut self.matches, (stack, event.skip()), || stack_matches(pattern, event, tables, names))
+    }
+}
+
+fn remembered<K: std::hash::Hash + Eq>(
+    known: &mut HashMap<K, bool>,
+    key: K,
+    find: impl FnOnce() -> bool,
+) -> bool {
+    if known.len() > MAX_REMEMBERED {
+        known.clear();
+    }
+    *known.entry(key).or_insert_with(find)
+}
+
+fn is_named(path: &str, name: &str, wanted: &str) -> bool {
+    let up_to_point = || name.strip_prefix(wanted).is_some_and(|rest| rest.starts_with('.'));
+    path == wanted || name == wanted || up_to_point()
+}
+
+fn stack_matches(pattern: &Regex, event: &Event, tables: &dyn Tables, mut names: Option<&mut Names>) -> bool {
+    event.frames(tables).iter().any(|frame| {
+        let module = frame.module.and_then(|module| tables.modules().get(module));
+        if module.is_some_and(|module| pattern.is_match(&module.path)) {
+            return true;
+        }
+        let Some((names, (file, lookup))) = names.as_deref_mut().zip(frame.lookup(tables)) else {
+            return false;
+        };
+        names.resolve(file, lookup).frames().iter().any(|source| {
+            let texts = [&source.function, &source.raw_name, &source.file];
+            texts.into_iter().flatten().any(|text| pattern.is_match(text))
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_with_and_without_units() {
+        let from_start = |text| match TimeBound::parse(text) {
+            Some(TimeBound::FromStart(nanos)) => Some(nanos),
+            _ => None,
+        };
+        for (text, nanos) in [
+            ("0", 0),
+            ("2", 2 * NANOS),
+            ("0.25s", NANOS / 4),
+            ("1.5m", 90 * NANOS),
+            ("2h", 7200 * NANOS),
+            ("-1.5", -NANOS * 3 / 2),
+            ("7ns", 7),
+            ("0.5us", 500),
+        ] {
+            assert_eq!(from_start(text), Some(nanos), "{text}");
+        }
+        for text in ["", ".", "s", "1.x", "1e9", "99999999999999999999", "--1", "1 s"] {
+            assert_eq!(TimeBound::parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn modules_are_named_by_path_by_name_and_up_to_a_point() {
+        for (wanted, is_it) in [
+            ("/usr/lib/libc.so.6", true),
+            ("libc.so.6", true),
+            ("libc.so", true),
+            ("libc", true),
+            ("lib", false),
+        ] {
+            assert_eq!(is_named("/usr/lib/libc.so.6", "libc.so.6", wanted), is_it, "{wanted}");
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! Plays a recording: its events in order, each stack with the modules that were there *when it was taken*.
+//!
+//! ```text
+//!   a cairn recording ----+
+//!                         +--> events --> Filter --> names, some hundred events at a time --> what prints them
+//!   a tracker recording --+                                                      \--> or Collapsed
+//! ```
+//!
+//! A module here is one *load* of a file. An address range that another module takes over later is another module, so a
+//! stack keeps the names of its own time whatever came afterwards.
+//!
+//! ```
+//! use std::ops::ControlFlow;
+//! use cairn_analysis::names::Names;
+//! use cairn_analysis::player::{Filter, Player};
+//! use cairn_analysis::symbols::SymbolizerOptions;
+//! # use cairn_analysis::format::{AbsoluteAddress, SliceSink};
+//! # use cairn_analysis::format::tracker::{Layout, Writer};
+//! # let mut buffer = [0; 100];
+//! # let mut writer = Writer::new(SliceSink::new(&mut buffer), Layout::WINDOWS_64);
+//! # writer.module_loaded(1_000, r"C:\app.exe", AbsoluteAddress::new(0x7ff6_0000_0000), 0x3000)?;
+//! # writer.stack(2_000, [0x7ff6_0000_0123, 0x10].map(AbsoluteAddress::new))?;
+//! # let file = writer.into_sink().into_written().to_vec();
+//! let mut player = Player::from_bytes(file)?;
+//! let mut names = Names::new(SymbolizerOptions::new());
+//! let mut modules = Vec::new();
+//! player.play(&Filter::default(), Some(&mut names), &mut |event, tables, _names| {
+//!     if let Some(stack) = event.stack() {
+//!         modules.extend(tables.frames(stack).iter().map(|frame| frame.module));
+//!     }
+//!     ControlFlow::Continue(())
+//! })?;
+//! assert_eq!(modules, [Some(0), None]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod cairn;
+mod collapse;
+mod error;
+mod event;
+mod filter;
+mod follow;
+mod picture;
+mod tracker;
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::{self, Read};
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use cairn::CairnRecording;
+pub use collapse::{Collapsed, Group};
+pub use error::PlayError;
+pub use event::{Event, PlayedFrame, PlayedModule, PlayedThread, StackKey, Tables, What};
+use filter::Sieve;
+pub use filter::{Filter, TimeBound};
+pub use picture::{Bar, bars};
+use tracker::TrackerRecording;
+
+use crate::format::WordSize;
+use crate::format::recording::MAGIC;
+use crate::names::Names;
+use crate::recording::Recording;
+
+/// The tracker has one buffer of 1 MiB; somebody may have made that larger.
+const MAX_TRACKER_BYTES: u64 = 256 << 20;
+
+/// Events whose names are looked up together: enough for all processors, and few enough to show the first ones soon.
+const BATCH: usize = 512;
+
+/// Stacks that are known to have names.
+const MAX_PREPARED: usize = 1 << 20;
+
+/// Takes each event; [`ControlFlow::Break`] ends the playing.
+pub type EventSink<'a> = dyn FnMut(&Event, &dyn Tables, Option<&mut Names>) -> ControlFlow<()> + 'a;
+
+/// A recording that is open to be played.
+#[derive(Debug)]
+pub struct Player {
+    source: Source,
+}
+
+#[derive(Debug)]
+enum Source {
+    Cairn(Box<CairnRecording>),
+    Tracker(TrackerRecording),
+}
+
+impl Player {
+    /// The recording in a file, of whatever kind it says or looks to be.
+    ///
+    /// # Errors
+    ///
+    /// [`PlayError`] when it cannot be read, or is of no kind that is known here.
+    pub fn open(path: &Path) -> Result<Self, PlayError> {
+        let mut file = File::open(path).map_err(PlayError::Io)?;
+        let metadata = file.metadata().map_err(PlayError::Io)?;
+        if metadata.is_dir() {
+            return Err(PlayError::NoRecording { problem: "it is a directory; name a recording in it" });
+        }
+        if !metadata.is_file() {
+            return Self::from_reader(file);
+        }
+        let mut start = Vec::new();
+        file.by_ref().take(MAGIC.len() as u64).read_to_end(&mut start).map_err(PlayError::Io)?;
+        if is_cairns(&start) {
+            let recording = Recording::open(path).map_err(PlayError::Recording)?;
+            return Ok(Self { source: Source::Cairn(Box::new(CairnRecording::new(recording))) });
+        }
+        Self::from_reader(io::Cursor::new(start).chain(file))
+    }
+
+    /// What comes out of a pipe, once it has come whole.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open).
+    pub fn from_reader(mut reader: impl Read) -> Result<Self, PlayError> {
+        let mut bytes = Vec::new();
+        reader.by_ref().take(MAGIC.len() as u64).read_to_end(&mut bytes).map_err(PlayError::Io)?;
+        // What is no recording of cairn's is small or nothing that is known here.
+        let limit = if is_cairns(&bytes) { u64::MAX } else { MAX_TRACKER_BYTES };
+        reader.take(limit).read_to_end(&mut bytes).map_err(PlayError::Io)?;
+        if bytes.len() as u64 >= limit {
+            return Err(PlayError::NoRecording { problem: "it begins with other bytes" });
+        }
+        Self::from_bytes(bytes)
+    }
+
+    /// A recording that is in memory, of whatever kind it says or looks to be.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open).
+    pub fn from_bytes(bytes: Vec<u8>) -> Result<Self, PlayError> {
+        if is_cairns(&bytes) {
+            let recording = Recording::from_bytes(bytes).map_err(PlayError::Recording)?;
+            return Ok(Self { source: Source::Cairn(Box::new(CairnRecording::new(recording))) });
+        }
+        Self::tracker(&bytes, None)
+    }
+
+    /// A recording of call-stack-tracker. Nothing in it says how wide its addresses are, so that is guessed where it is not
+    /// given.
+    ///
+    /// # Errors
+    ///
+    /// [`PlayError::NoRecording`] when not even one event can be read.
+    pub fn tracker(bytes: &[u8], word_size: Option<WordSize>) -> Result<Self, PlayError> {
+        Ok(Self { source: Source::Tracker(TrackerRecording::read(bytes, word_size)?) })
+    }
+
+    /// Plays the events that pass `filter`, in order. With `names`, the names of every event's stack are known before the
+    /// sink gets it.
+    ///
+    /// # Errors
+    ///
+    /// [`PlayError`], after everything before it was played.
+    pub fn play(
+        &mut self,
+        filter: &Filter,
+        names: Option<&mut Names>,
+        sink: &mut EventSink<'_>,
+    ) -> Result<(), PlayError> {
+        match &self.source {
+            Source::Cairn(recording) => {
+                let mut stage = Stage::new(filter, &**recording, names, sink);
+                recording.play(filter, &mut |event| stage.push(event))?;
+                let _ = stage.flush();
+                Ok(())
+            }
+            Source::Tracker(recording) => {
+                let mut stage = Stage::new(filter, recording, names, sink);
+                for event in recording.events() {
+                    if stage.push(event.clone()).is_break() {
+                        return Ok(());
+                    }
+                }
+                let _ = stage.flush();
+                Ok(())
+            }
+        }
+    }
+
+    /// Modules, stacks and threads.
+    #[must_use]
+    pub fn tables(&self) -> &dyn Tables {
+        match &self.source {
+            Source::Cairn(recording) => &**recording,
+            Source::Tracker(recording) => recording,
+        }
+    }
+
+    /// What was wrong with the recording and did not hinder reading on: one sentence each.
+    #[must_use]
+    pub fn findings(&self) -> Vec<String> {
+        match &self.source {
+            Source::Cairn(recording) => recording.findings(),
+            Source::Tracker(recording) => recording.findings(),
+        }
+    }
+
+    /// False when the recording ends too early, or parts of it are missing or damaged.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        match &self.source {
+            Source::Cairn(recording) => recording.is_whole(),
+            Source::Tracker(recording) => recording.is_whole(),
+        }
+    }
+}
+
+/// Between the source and the sink: filters, looks up names for many events at once, hands over.
+struct Stage<'a, 'n> {
+    sieve: Sieve<'a>,
+    tables: &'a dyn Tables,
+    names: Option<&'n mut Names>,
+    sink: &'a mut EventSink<'a>,
+    waiting: Vec<Event>,
+    /// Stacks whose names were looked up.
+    prepared: HashSet<(StackKey, usize)>,
+}
+
+impl<'a, 'n> Stage<'a, 'n> {
+    fn new(
+        filter: &'a Filter,
+        tables: &'a dyn Tables,
+        names: Option<&'n mut Names>,
+        sink: &'a mut EventSink<'a>,
+    ) -> Self {
+        Self {
+            sieve: Sieve::new(filter, tables),
+            tables,
+            names,
+            sink,
+            waiting: Vec::new(),
+            prepared: HashSet::new(),
+        }
+    }
+
+    fn push(&mut self, event: Event) -> ControlFlow<()> {
+        if self.sieve.may_pass(&event, self.tables) {
+            self.waiting.push(event);
+        }
+        if self.waiting.len() < BATCH { ControlFlow::Continue(()) } else { self.flush() }
+    }
+
+    /// Hands over what waits.
+    fn flush(&mut self) -> ControlFlow<()> {
+        self.prepare();
+        for event in std::mem::take(&mut self.waiting) {
+            if self.sieve.passes(&event, self.tables, self.names.as_deref_mut()) {
+                (self.sink)(&event, self.tables, self.names.as_deref_mut())?;
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Looks up the names of all stacks that wait and are new.
+    fn prepare(&mut self) {
+        let Some(names) = self.names.as_deref_mut() else { return };
+        if self.prepared.len() > MAX_PREPARED {
+            self.prepared.clear();
+        }
+        let mut frames = Vec::new();
+        for event in &self.waiting {
+            if let Some(stack) = event.stack()
+                && self.prepared.insert((stack, event.skip()))
+            {
+                frames.extend_from_slice(&event.frames(self.tables));
+            }
+        }
+        names.prepare(frames.iter().filter_map(|frame| frame.lookup(self.tables)));
+    }
+}
+
+fn is_cairns(start: &[u8]) -> bool {
+    // A file that was cut inside of these bytes too: its reader says so.
+    !start.is_empty() && start.iter().zip(MAGIC).all(|(&byte, magic)| byte == magic)
+}
+
+/// `a - b`, or the nearest there is to it.
+fn difference(a: u64, b: u64) -> i64 {
+    let difference = i128::from(a) - i128::from(b);
+    i64::try_from(difference).unwrap_or(if difference < 0 { i64::MIN } else { i64::MAX })
+}
+
+/// What bytes look like that are no recording.
+fn recording_problem(bytes: &[u8]) -> &'static str {
+    match bytes {
+        [] => "the file is empty",
+        [0x7f, b'E', b'L', b'F', ..] => "it is a program or library",
+        _ => "it begins with other bytes",
+    }
+}

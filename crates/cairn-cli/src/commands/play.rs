@@ -1,0 +1,275 @@
+//! `cairn play`: the events of a recording in order, each stack with the names of its time.
+
+mod json;
+mod modules;
+mod text;
+
+use std::cell::RefCell;
+use std::fs::File;
+use std::io::{self, BufWriter, Read, Write};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use cairn_analysis::format::WordSize;
+use cairn_analysis::names::Names;
+use cairn_analysis::player::{Collapsed, Event, EventSink, Filter, PlayError, Player, Tables, TimeBound};
+use clap::{Args, ValueEnum};
+use regex::Regex;
+
+use super::symbol_options::{SymbolOptions, complain_about_modules};
+use crate::output::{Outcome, complain};
+
+/// How long a look at a recording that is written waits for the next one.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// Play a recording: its events in order, each stack with the modules that were there when it was taken
+///
+/// Reads cairn's own recordings, also while they are written, and recordings of call-stack-tracker from Windows.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Play {
+    /// The recording, `-` for standard input
+    file: PathBuf,
+
+    /// Begin here: seconds from the start (also 20ms, 5m, 2h) or a time such as 2026-11-20T14:05:00.5Z
+    #[arg(long, value_name = "TIME", value_parser = parse_time, allow_hyphen_values = true)]
+    since: Option<TimeBound>,
+
+    /// End before this
+    #[arg(long, value_name = "TIME", value_parser = parse_time, allow_hyphen_values = true)]
+    until: Option<TimeBound>,
+
+    /// Only events of this thread: its number or its name. May be repeated
+    #[arg(short, long, value_name = "THREAD")]
+    thread: Vec<String>,
+
+    /// Only stacks with a frame in this module, and its loads: path, name, or name up to a point. May be repeated
+    #[arg(short, long, value_name = "MODULE")]
+    module: Vec<String>,
+
+    /// Only marks whose text, and stacks of which a function, source file or module path, matches
+    #[arg(long = "match", value_name = "REGEX")]
+    pattern: Option<Regex>,
+
+    /// Only events with a stack
+    #[arg(long)]
+    stacks: bool,
+
+    /// Also allocations and frees, which are left out otherwise
+    #[arg(long)]
+    heap: bool,
+
+    /// Go on while the recording is written, until the recorded program ends
+    #[arg(short, long, conflicts_with_all = ["collapse", "modules", "word"])]
+    follow: bool,
+
+    /// Count equal stacks instead of printing each, most frequent first
+    #[arg(long, conflicts_with = "modules")]
+    collapse: bool,
+
+    /// Print when each module was loaded and where, as a table and as a picture
+    #[arg(long)]
+    modules: bool,
+
+    /// Print one JSON object a line
+    #[arg(long)]
+    json: bool,
+
+    /// How times are printed
+    #[arg(long, value_name = "HOW", default_value = "clock")]
+    time: TimeStyle,
+
+    /// Width of addresses in a recording of call-stack-tracker, which does not say it [default: guessed]
+    #[arg(long, value_name = "BITS", value_parser = ["32", "64"])]
+    word: Option<String>,
+
+    #[command(flatten)]
+    symbols: SymbolOptions,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  cairn play app.cairn                           everything, in order
+  cairn play app.cairn --since 2 --until 2.5     half a second
+  cairn play app.cairn --match 'parse|lex'       stacks with such a function
+  cairn play app.cairn --collapse -m libfoo      who calls libfoo, how often
+  cairn play app.cairn --follow --match error    as it happens
+  cairn play app.cairn --modules                 which module was where, and when
+  cairn play windows.rec --symbols pdbs/         a recording of call-stack-tracker
+
+Output of each stack, innermost call first:
+  Fri Nov 20 14:05:00 2026.500000: { thread 4711 \"main\": \"request\" = 42
+      \"libfoo.so\"! foo.cpp(12): inner [inlined]
+      \"libfoo.so\"! foo.cpp(20): foo
+      \"app\"! 0x55d01a2b31c9: app+0x11c9
+      \"\"! 0x7f3a5c8d2e4c:
+  }
+A frame without names shows its module and the offset in it, one outside of all modules its address.
+
+Exit codes: 0 all was read; 1 the file is no recording or cannot be read; 2 the arguments make no
+sense; 3 the recording ends too early or is damaged, and all that can be read of it was printed.";
+
+/// How times are printed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(super) enum TimeStyle {
+    /// Date and time in UTC, with microseconds
+    Clock,
+    /// Seconds from the start of the recording
+    Relative,
+    /// ISO 8601 in UTC, with nanoseconds
+    Iso,
+    /// As call-stack-tracker's viewer: behind the point are the nanoseconds of the millisecond
+    Viewer,
+}
+
+fn parse_time(text: &str) -> Result<TimeBound, &'static str> {
+    TimeBound::parse(text)
+        .ok_or("give seconds from the start (1.5, 20ms, 5m) or a time (2026-11-20T14:05:00Z)")
+}
+
+impl Play {
+    pub(crate) fn run(self) -> io::Result<Outcome> {
+        let problem = |problem: PlayError| io::Error::other(format!("{}: {problem}", self.file.display()));
+        let mut names = self.symbols.wanted().then(|| Names::new(self.symbols.symbolizer()));
+        let output = RefCell::new(BufWriter::with_capacity(1 << 16, io::stdout().lock()));
+        let mut player = if self.follow { None } else { Some(self.open().map_err(problem)?) };
+        let played = match &mut player {
+            None => self.follow(names.as_mut(), &output).map(|followed| player = Some(followed)),
+            Some(player) if self.modules => {
+                let mut output = output.borrow_mut();
+                Ok(modules::print(&mut *output, player.tables(), &self.filter(), self.json, self.time)?)
+            }
+            Some(player) if self.collapse => {
+                self.print_groups(player, names.as_mut(), &mut *output.borrow_mut())
+            }
+            Some(player) => self.print_events(player, names.as_mut(), &output),
+        };
+        output.into_inner().flush()?;
+        played.map_err(|stopped| match stopped {
+            Stopped::Output(error) => error,
+            Stopped::Recording(error) => problem(error),
+        })?;
+        let Some(player) = player else { return Ok(Outcome::Done) };
+        for finding in player.findings() {
+            complain(&format_args!("{}: {finding}", self.file.display()));
+        }
+        if let Some(names) = &names {
+            complain_about_modules(names);
+        }
+        Ok(if player.is_whole() { Outcome::Done } else { Outcome::Incomplete })
+    }
+
+    fn open(&self) -> Result<Player, PlayError> {
+        let is_stdin = self.file == Path::new("-");
+        let word_size = match self.word.as_deref() {
+            Some("32") => WordSize::Bits32,
+            Some(_) => WordSize::Bits64,
+            None if is_stdin => return Player::from_reader(io::stdin().lock()),
+            None => return Player::open(&self.file),
+        };
+        let mut bytes = Vec::new();
+        let read = match is_stdin {
+            true => io::stdin().lock().read_to_end(&mut bytes),
+            false => File::open(&self.file).and_then(|mut file| file.read_to_end(&mut bytes)),
+        };
+        read.map_err(PlayError::Io)?;
+        Player::tracker(&bytes, Some(word_size))
+    }
+
+    fn filter(&self) -> Filter {
+        Filter {
+            since: self.since,
+            until: self.until,
+            threads: self.thread.clone(),
+            modules: self.module.clone(),
+            pattern: self.pattern.clone(),
+            heap: self.heap,
+            only_stacks: self.stacks,
+        }
+    }
+
+    fn print_events(
+        &self,
+        player: &mut Player,
+        names: Option<&mut Names>,
+        output: &RefCell<impl Write>,
+    ) -> Result<(), Stopped> {
+        self.with_sink(output, |sink| player.play(&self.filter(), names, sink))
+    }
+
+    fn follow(&self, names: Option<&mut Names>, output: &RefCell<impl Write>) -> Result<Player, Stopped> {
+        let mut shown = Ok(());
+        let player = self.with_sink(output, |sink| {
+            Player::follow(&self.file, &self.filter(), names, sink, &mut || {
+                shown = output.borrow_mut().flush();
+                std::thread::sleep(LOOK_EVERY);
+                if shown.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            })
+        })?;
+        shown?;
+        Ok(player)
+    }
+
+    /// Calls `play` with a sink that prints.
+    fn with_sink<T>(
+        &self,
+        output: &RefCell<impl Write>,
+        play: impl FnOnce(&mut EventSink<'_>) -> Result<T, PlayError>,
+    ) -> Result<T, Stopped> {
+        let mut written = Ok(());
+        let mut text = text::Printer::new(self.time);
+        let played = play(&mut |event: &Event, tables: &dyn Tables, names: Option<&mut Names>| {
+            let output = &mut *output.borrow_mut();
+            written = match self.json {
+                true => json::event(output, event, tables, names),
+                false => text.event(output, event, tables, names),
+            };
+            if written.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        written?;
+        Ok(played?)
+    }
+
+    fn print_groups(
+        &self,
+        player: &mut Player,
+        mut names: Option<&mut Names>,
+        output: &mut impl Write,
+    ) -> Result<(), Stopped> {
+        let mut collapsed = Collapsed::default();
+        let mut sink = |event: &Event, tables: &dyn Tables, _: Option<&mut Names>| {
+            collapsed.add(event, tables);
+            ControlFlow::Continue(())
+        };
+        player.play(&self.filter(), names.as_deref_mut(), &mut sink)?;
+        let mut text = text::Printer::new(self.time);
+        for group in collapsed.into_groups() {
+            match self.json {
+                true => json::group(output, &group, player.tables(), names.as_deref_mut())?,
+                false => text.group(output, &group, player.tables(), names.as_deref_mut())?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What ended the playing too early.
+enum Stopped {
+    /// Nobody takes what is printed.
+    Output(io::Error),
+    /// The recording cannot be read.
+    Recording(PlayError),
+}
+
+impl From<io::Error> for Stopped {
+    fn from(error: io::Error) -> Self {
+        Self::Output(error)
+    }
+}
+
+impl From<PlayError> for Stopped {
+    fn from(error: PlayError) -> Self {
+        Self::Recording(error)
+    }
+}
