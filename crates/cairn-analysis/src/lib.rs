@@ -8,6 +8,7 @@
 //! | [`decode`] | from bytes or texts of any format to a stack |
 //! | [`convert`] | from a stack to the bytes of another format |
 //! | [`totals`] | from many allocations to "who holds how much" |
+//! | [`heap`] | from a program's allocations and frees to "where does the memory go?" |
 //! | [`lines`] | lines of a log in bounded memory |
 //! | [`process`] | from a running process to the stacks of its threads |
 //! | [`text_bytes`] | bytes written as hexadecimal digits or base64 |
@@ -19,6 +20,7 @@ pub use cairn_symbols as symbols;
 
 pub mod convert;
 pub mod decode;
+pub mod heap;
 pub mod lines;
 #[cfg(target_os = "linux")]
 pub mod process;

@@ -1,0 +1,18 @@
+//! From the heap events of a recording to "where does the memory go?".
+//!
+//! [`Aggregator`] adds up events in one pass; what it returns, a [`HeapProfile`], knows stacks as numbers.
+
+mod aggregate;
+mod classes;
+mod sampling;
+mod sums;
+mod timeline;
+
+pub use aggregate::{Aggregator, HeapProfile, LOST_STACK, Odd, Scope};
+pub use classes::{
+    LIFETIME_CLASSES, Lifetimes, SIZE_CLASSES, lifetime_class, lifetime_class_range, size_class,
+    size_class_range,
+};
+pub use sampling::{Errors, Sampling};
+pub use sums::Sums;
+pub use timeline::{Bin, MAX_BINS, Timeline};
