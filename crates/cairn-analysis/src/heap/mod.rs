@@ -4,7 +4,11 @@
 
 mod aggregate;
 mod classes;
+mod cost;
+mod internals;
+mod names;
 mod sampling;
+mod stacks;
 mod sums;
 mod timeline;
 
@@ -13,6 +17,10 @@ pub use classes::{
     LIFETIME_CLASSES, Lifetimes, SIZE_CLASSES, lifetime_class, lifetime_class_range, size_class,
     size_class_range,
 };
+pub use cost::{Amount, Cost};
+pub use internals::{Role, plain_name, role_of};
+pub use names::{Folding, Function, FunctionId, Line, LineId, Namer, Names, NoNames, Position};
 pub use sampling::{Errors, Sampling};
+pub use stacks::{Address, Module, NO_FRAMES, Stacks};
 pub use sums::Sums;
 pub use timeline::{Bin, MAX_BINS, Timeline};
