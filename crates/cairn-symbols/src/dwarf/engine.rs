@@ -1,0 +1,283 @@
+//! From an address to frames, over the units of one file.
+
+use std::borrow::Cow;
+use std::sync::{Arc, OnceLock};
+
+use gimli::{SectionId, UnitRef};
+use self_cell::self_cell;
+
+use super::functions::{Function, Functions, Origin, step};
+use super::lines::{Lines, Row};
+use super::split::{FindSplit, Splits};
+use super::units::{Budget, Directory, Dwarf, Problem, Reader, Unit};
+use crate::debug_object::DebugObject;
+use crate::source::{FrameSink, Language, RawFrame};
+
+/// The files whose debug information belongs together.
+pub(crate) struct DebugFiles {
+    pub(crate) main: DebugObject,
+    /// What several files share, cut out by dwz.
+    pub(crate) supplement: Option<DebugObject>,
+    /// All split files in one.
+    pub(crate) package: Option<DebugObject>,
+    pub(crate) find_split: Arc<FindSplit>,
+}
+
+/// What the debug information of some files answers.
+pub(crate) struct Engine(EngineCell);
+
+struct Owner {
+    files: Arc<DebugFiles>,
+    /// One for each unit.
+    split_files: Vec<OnceLock<Option<DebugObject>>>,
+}
+
+self_cell!(
+    struct EngineCell {
+        owner: Owner,
+        #[not_covariant]
+        dependent: Reading,
+    }
+);
+
+/// Everything that is read of the files so far.
+pub(super) struct Reading<'a> {
+    dwarf: Dwarf<'a>,
+    directory: Directory<'a>,
+    supplement: Option<Directory<'a>>,
+    splits: Splits<'a>,
+    budget: Budget,
+}
+
+impl Engine {
+    /// Reads the directory of units.
+    pub(crate) fn new(files: Arc<DebugFiles>) -> Result<Self, Problem> {
+        files.main.inflate_all();
+        let units = count_units(&files.main);
+        let split_files = std::iter::repeat_with(OnceLock::new).take(units).collect();
+        EngineCell::try_new(Owner { files, split_files }, |owner| Reading::new(owner)).map(Self)
+    }
+
+    /// How much was read that stays in memory.
+    pub(crate) fn kept_bytes(&self) -> u64 {
+        self.0.with_dependent(|_, reading| reading.budget.kept_bytes())
+    }
+
+    /// Pushes the frames of an address; nothing when nothing is known of it.
+    pub(crate) fn frames_at(&self, address: u64, out: &mut FrameSink) -> Result<(), Problem> {
+        self.0.with_dependent(|_, reading| reading.frames_at(address, out))
+    }
+}
+
+fn count_units(object: &DebugObject) -> usize {
+    let info = gimli::DebugInfo::from(object.plain(SectionId::DebugInfo));
+    let mut headers = info.units();
+    let mut count = 0;
+    while let Ok(Some(_)) = headers.next() {
+        count += 1;
+    }
+    count
+}
+
+impl<'a> Reading<'a> {
+    fn new(owner: &'a Owner) -> Result<Self, Problem> {
+        let files = &*owner.files;
+        let mut dwarf = Dwarf::load(|id| Ok::<_, Problem>(files.main.plain(id)))?;
+        let mut bytes = files.main.bytes().len() as u64 + files.main.section_bytes(SectionId::DebugInfo);
+        if let Some(supplement) = &files.supplement {
+            dwarf.load_sup(|id| Ok::<_, Problem>(supplement.plain(id)))?;
+            bytes += supplement.bytes().len() as u64;
+        }
+        dwarf.populate_abbreviations_cache(gimli::AbbreviationsCacheStrategy::Duplicates);
+        let budget = Budget::new(bytes);
+        let directory = Directory::read(&dwarf, &budget)?;
+        let supplement = dwarf.sup().map(|sup| Directory::read(sup, &budget)).transpose()?;
+        let splits = Splits::new(files.package.as_ref(), &owner.split_files, &*files.find_split);
+        Ok(Self { dwarf, directory, supplement, splits, budget })
+    }
+
+    fn frames_at(&self, address: u64, out: &mut FrameSink) -> Result<(), Problem> {
+        for unit in self.directory.find(address) {
+            let view = self.view(unit);
+            let function = self.function_at(unit, &view, address)?;
+            let lines = self.lines(unit).map_err(|problem| *problem)?;
+            let row = lines.find(address);
+            match function {
+                Some(function) => return self.push_frames(&view, function, lines, row, address, out),
+                None if row.is_some() => {
+                    self.push_frame(&view, lines, Origin::Nowhere, row.map(Place::from), false, out)?;
+                    return Ok(());
+                }
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Where the unit's entries are: in this file or in a split one.
+    fn view<'s>(&'s self, unit: &'s Unit<'a>) -> View<'s, 'a> {
+        let line_unit = UnitRef::new(&self.dwarf, &unit.unit);
+        if unit.unit.dwo_id.is_some() {
+            let index = self.directory.units.partition_point(|other| other.offset.0 < unit.offset.0);
+            let split = unit.split.get_or_init(|| self.splits.load(&self.dwarf, unit, index));
+            if let Some(split) = split {
+                return View {
+                    unit: UnitRef::new(&split.dwarf, &split.unit),
+                    line_unit,
+                    language: split.language,
+                    is_split: true,
+                };
+            }
+        }
+        View { unit: line_unit, line_unit, language: unit.language, is_split: false }
+    }
+
+    fn function_at<'s>(
+        &'s self,
+        unit: &'s Unit<'a>,
+        view: &View<'s, 'a>,
+        address: u64,
+    ) -> Result<Option<&'s Function<'a>>, Problem> {
+        for quickly in [true, false] {
+            let functions = self.functions(unit, view, quickly).map_err(|problem| *problem)?;
+            if let Some(index) = functions.find(address) {
+                let entry = &functions.entries[index as usize];
+                return entry.function(view.unit, &self.budget).map(Some).map_err(|problem| *problem);
+            }
+        }
+        Ok(None)
+    }
+
+    fn functions<'s>(
+        &'s self,
+        unit: &'s Unit<'a>,
+        view: &View<'s, 'a>,
+        quickly: bool,
+    ) -> Result<&'s Functions<'a>, &'s Problem> {
+        let slot = if quickly { &unit.functions } else { &unit.all_functions };
+        slot.get_or_init(|| Functions::read(view.unit, quickly, &self.budget)).as_ref()
+    }
+
+    fn lines<'s>(&'s self, unit: &'s Unit<'a>) -> Result<&'s Lines, &'s Problem> {
+        unit.lines.get_or_init(|| Lines::read(UnitRef::new(&self.dwarf, &unit.unit), &self.budget)).as_ref()
+    }
+
+    fn push_frames(
+        &self,
+        view: &View<'_, 'a>,
+        function: &Function<'a>,
+        lines: &Lines,
+        row: Option<Row>,
+        address: u64,
+        out: &mut FrameSink,
+    ) -> Result<(), Problem> {
+        let mut place = row.map(Place::from);
+        let mut next = function.innermost(address);
+        let mut depth = 0;
+        while let Some(index) = next {
+            let inlined = &function.inlined[index as usize];
+            depth += 1;
+            if depth > crate::MAX_INLINE_DEPTH {
+                return Err(Problem::TooDeep);
+            }
+            self.push_frame(view, lines, inlined.origin, place, true, out)?;
+            place = Some(Place {
+                file: inlined.call_file,
+                line: (inlined.call_line != 0).then_some(inlined.call_line),
+                column: (inlined.call_column != 0).then_some(inlined.call_column),
+            });
+            next = inlined.parent;
+        }
+        self.push_frame(view, lines, function.origin, place, false, out)
+    }
+
+    fn push_frame(
+        &self,
+        view: &View<'_, 'a>,
+        lines: &Lines,
+        origin: Origin<'a>,
+        place: Option<Place>,
+        inlined: bool,
+        out: &mut FrameSink,
+    ) -> Result<(), Problem> {
+        let name = self.name(view, origin)?;
+        out.push(RawFrame {
+            name: name.as_deref(),
+            language: view.language,
+            file: place.and_then(|place| lines.file(view.line_unit, place.file?)),
+            line: place.and_then(|place| place.line),
+            column: place.and_then(|place| place.column),
+            inlined,
+        });
+        Ok(())
+    }
+
+    /// Follows references between entries to a name. A ring of references ends as no name.
+    fn name(&self, view: &View<'_, 'a>, origin: Origin<'a>) -> Result<Option<Cow<'a, str>>, Problem> {
+        let mut origin = origin;
+        let mut unit = view.unit;
+        let mut plain = None;
+        for _ in 0..MAX_REFERENCES {
+            let offset = match origin {
+                Origin::Written(name) => return text(name).map(Some),
+                Origin::Nowhere => break,
+                Origin::InUnit(offset) => offset,
+                Origin::InFile(_) if view.is_split => break,
+                Origin::InFile(offset) | Origin::InSupplement(offset) => {
+                    let supplement = matches!(origin, Origin::InSupplement(_));
+                    let in_supplement = supplement || !std::ptr::eq(unit.dwarf, &self.dwarf);
+                    let (directory, dwarf) = if in_supplement {
+                        (self.supplement.as_ref(), self.dwarf.sup())
+                    } else {
+                        (Some(&self.directory), Some(&self.dwarf))
+                    };
+                    let Some((directory, dwarf)) = directory.zip(dwarf) else { break };
+                    let Some(other) = directory.at_offset(offset) else { break };
+                    unit = UnitRef::new(dwarf, &other.unit);
+                    let Some(offset) = offset.to_unit_offset(&other.unit.header) else { break };
+                    offset
+                }
+            };
+            let found = step(unit, offset)?;
+            plain = plain.or(found.plain);
+            origin = found.origin;
+        }
+        plain.map(text).transpose()
+    }
+}
+
+/// From a call to the abstract function, to its declaration, perhaps through a partial unit: three in practice.
+const MAX_REFERENCES: usize = 16;
+
+fn text(name: Reader<'_>) -> Result<Cow<'_, str>, Problem> {
+    if name.len() > crate::MAX_NAME_BYTES {
+        return Err(Problem::NameTooLong);
+    }
+    Ok(name.to_string_lossy())
+}
+
+/// A unit as it is read: entries and lines can be in different files.
+struct View<'s, 'a> {
+    unit: UnitRef<'s, Reader<'a>>,
+    line_unit: UnitRef<'s, Reader<'a>>,
+    language: Language,
+    is_split: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Place {
+    file: Option<u64>,
+    line: Option<u32>,
+    column: Option<u32>,
+}
+
+impl From<Row> for Place {
+    fn from(row: Row) -> Self {
+        let known = row.line != 0;
+        Self {
+            file: Some(u64::from(row.file)),
+            line: known.then_some(row.line),
+            column: known.then_some(row.column),
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! The lines of one unit: from an address to the number of a file, a line and a column.
+
+use std::sync::{Arc, OnceLock};
+
+use gimli::{ColumnType, UnitRef};
+
+use super::units::{Budget, Problem, Reader};
+
+/// The lines of one unit.
+#[derive(Debug, Default)]
+pub(super) struct Lines {
+    rows: Vec<Row>,
+    /// Sorted by begin.
+    sequences: Vec<Sequence>,
+    /// Paths, put together when they are asked for: most files of a C++ unit only declare.
+    files: Vec<OnceLock<Option<Arc<str>>>>,
+}
+
+/// From here on this line, until the next row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Row {
+    pub(super) address: u64,
+    pub(super) file: u32,
+    /// 0 is code that belongs to no line.
+    pub(super) line: u32,
+    /// 0 is the left edge, or a compiler that does not tell columns.
+    pub(super) column: u32,
+}
+
+/// Rows without a gap.
+#[derive(Clone, Copy, Debug)]
+struct Sequence {
+    begin: u64,
+    end: u64,
+    first_row: u32,
+    after_row: u32,
+    /// The largest end of this one and all before it.
+    largest_end: u64,
+}
+
+impl Lines {
+    pub(super) fn read(unit: UnitRef<'_, Reader<'_>>, budget: &Budget) -> Result<Self, Problem> {
+        let mut lines = Self::default();
+        let Some(program) = unit.line_program.clone() else { return Ok(lines) };
+        let mut rows = program.rows();
+        let mut first_row = 0;
+        while let Some((_, row)) = rows.next_row()? {
+            if row.end_sequence() {
+                lines.end_sequence(first_row, row.address());
+                first_row = lines.rows.len();
+                continue;
+            }
+            let row = Row {
+                address: row.address(),
+                file: u32::try_from(row.file_index()).unwrap_or(u32::MAX),
+                line: row.line().map_or(0, |line| u32::try_from(line.get()).unwrap_or(0)),
+                column: match row.column() {
+                    ColumnType::LeftEdge => 0,
+                    ColumnType::Column(column) => u32::try_from(column.get()).unwrap_or(0),
+                },
+            };
+            match lines.rows[first_row..].last_mut() {
+                // Of several rows for one address, the last one counts.
+                Some(last) if last.address == row.address => *last = row,
+                _ => lines.rows.push(row),
+            }
+        }
+        lines.rows.truncate(first_row);
+        lines.sequences.sort_unstable_by_key(|sequence| (sequence.begin, sequence.first_row));
+        let mut largest_end = 0;
+        for sequence in &mut lines.sequences {
+            largest_end = sequence.end.max(largest_end);
+            sequence.largest_end = largest_end;
+        }
+        let header = rows.header();
+        // Version 5 counts files from 0, earlier ones from 1.
+        let files = header.file_names().len() + 1;
+        lines.files.resize_with(files, OnceLock::new);
+        lines.rows.shrink_to_fit();
+        budget.keep(&lines.rows);
+        budget.keep(&lines.files);
+        Ok(lines)
+    }
+
+    fn end_sequence(&mut self, first_row: usize, end: u64) {
+        let begin = self.rows.get(first_row).map_or(end, |row| row.address);
+        if begin < end {
+            let (first_row, after_row) = (first_row as u32, self.rows.len() as u32);
+            self.sequences.push(Sequence { begin, end, first_row, after_row, largest_end: 0 });
+        } else {
+            self.rows.truncate(first_row);
+        }
+    }
+
+    /// The row that covers an address.
+    pub(super) fn find(&self, address: u64) -> Option<Row> {
+        let after = self.sequences.partition_point(|sequence| sequence.begin <= address);
+        let sequence = self.sequences[..after]
+            .iter()
+            .rev()
+            .take_while(|sequence| sequence.largest_end > address)
+            .find(|sequence| sequence.end > address)?;
+        let rows = self.rows_of(sequence);
+        rows.get(rows.partition_point(|row| row.address <= address).checked_sub(1)?).copied()
+    }
+
+    /// A file's whole path: the directory of the compilation, the directory of the file, and its name, as far as they are
+    /// relative.
+    pub(super) fn file(&self, unit: UnitRef<'_, Reader<'_>>, index: u64) -> Option<&str> {
+        let slot = self.files.get(usize::try_from(index).ok()?)?;
+        slot.get_or_init(|| path_of(unit, index).map(Arc::from)).as_deref()
+    }
+
+    /// First and last address of every run of rows.
+    pub(super) fn sequences(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.sequences.iter().map(|sequence| (sequence.begin, sequence.end))
+    }
+
+    /// The addresses at which rows begin.
+    pub(super) fn row_addresses(&self) -> impl Iterator<Item = u64> {
+        self.sequences.iter().flat_map(|sequence| self.rows_of(sequence)).map(|row| row.address)
+    }
+
+    fn rows_of(&self, sequence: &Sequence) -> &[Row] {
+        &self.rows[sequence.first_row as usize..sequence.after_row as usize]
+    }
+}
+
+fn path_of(unit: UnitRef<'_, Reader<'_>>, index: u64) -> Option<String> {
+    let header = unit.line_program.as_ref()?.header();
+    let file = header.file(index)?;
+    let mut path = match unit.comp_dir {
+        Some(directory) => directory.to_string_lossy().into_owned(),
+        None => String::new(),
+    };
+    // Directory 0 is that of the compilation.
+    if file.directory_index() != 0
+        && let Some(directory) = file.directory(header)
+    {
+        push(&mut path, &unit.attr_string(directory).ok()?.to_string_lossy());
+    }
+    push(&mut path, &unit.attr_string(file.path_name()).ok()?.to_string_lossy());
+    (path.len() <= crate::MAX_NAME_BYTES).then_some(path)
+}
+
+fn push(path: &mut String, part: &str) {
+    let is_drive = part.get(1..3).is_some_and(|colon| colon == ":/" || colon == ":\\");
+    if part.starts_with(['/', '\\']) || is_drive {
+        path.clear();
+    } else if !path.is_empty() {
+        let windows = path.starts_with('\\') || path.get(1..3) == Some(":\\");
+        let separator = if windows { '\\' } else { '/' };
+        if !path.ends_with(separator) {
+            path.push(separator);
+        }
+    }
+    path.push_str(part);
+}

@@ -1,0 +1,93 @@
+//! Split debug information: the part of a unit that the compiler left in a `.dwo` file or in a `.dwp` package.
+
+use std::sync::OnceLock;
+
+use gimli::{AttributeValue, SectionId, UnitRef};
+
+use super::units::{Dwarf, Reader, Unit, language};
+use crate::debug_object::DebugObject;
+use crate::source::Language;
+
+/// The part of a unit that is in another file.
+pub(super) struct SplitUnit<'a> {
+    pub(super) dwarf: Dwarf<'a>,
+    pub(super) unit: gimli::Unit<Reader<'a>>,
+    pub(super) language: Language,
+}
+
+/// Finds the file of a unit: by directory and name as they are stated, and checked by its id.
+pub(crate) type FindSplit = dyn Fn(&SplitName) -> Option<DebugObject> + Send + Sync;
+
+/// What a unit says of the file with the rest of it.
+#[derive(Clone, Debug)]
+pub(crate) struct SplitName {
+    pub(crate) directory: Option<String>,
+    pub(crate) name: String,
+}
+
+/// What split units are read from.
+pub(super) struct Splits<'a> {
+    package: Option<gimli::DwarfPackage<Reader<'a>>>,
+    /// One for each unit; filled when the unit is read.
+    files: &'a [OnceLock<Option<DebugObject>>],
+    find: &'a FindSplit,
+}
+
+impl<'a> Splits<'a> {
+    pub(super) fn new(
+        package: Option<&'a DebugObject>,
+        files: &'a [OnceLock<Option<DebugObject>>],
+        find: &'a FindSplit,
+    ) -> Self {
+        let package = package.and_then(|package| {
+            let empty = package.plain(SectionId::DebugLoc);
+            gimli::DwarfPackage::load(|id| Ok::<_, gimli::Error>(package.split(id)), empty).ok()
+        });
+        Self { package, files, find }
+    }
+
+    /// The rest of unit number `index`, if it is somewhere else and is found.
+    pub(super) fn load(&self, dwarf: &Dwarf<'a>, unit: &Unit<'a>, index: usize) -> Option<SplitUnit<'a>> {
+        let id = unit.unit.dwo_id?;
+        if let Some(package) = &self.package
+            && let Ok(Some(found)) = package.find_cu(id, dwarf)
+        {
+            return split_unit(found, unit);
+        }
+        let reference = UnitRef::new(dwarf, &unit.unit);
+        let object = self
+            .files
+            .get(index)?
+            .get_or_init(|| {
+                let name = unit.unit.dwo_name().ok()??;
+                let name = reference.attr_string(name).ok()?.to_string_lossy().into_owned();
+                let directory = unit.unit.comp_dir.map(|directory| directory.to_string_lossy().into_owned());
+                (self.find)(&SplitName { directory, name })
+            })
+            .as_ref()?;
+        let mut found = Dwarf::load(|id| Ok::<_, gimli::Error>(object.split(id))).ok()?;
+        found.make_dwo(dwarf);
+        let split = split_unit(found, unit)?;
+        // A file of the same name from another build has another id.
+        (split.unit.dwo_id == Some(id)).then_some(split)
+    }
+}
+
+fn split_unit<'a>(dwarf: Dwarf<'a>, skeleton: &Unit<'a>) -> Option<SplitUnit<'a>> {
+    let mut units = dwarf.units();
+    // Type units can come first.
+    let header = loop {
+        let header = units.next().ok()??;
+        if !matches!(header.type_(), gimli::UnitType::SplitType { .. } | gimli::UnitType::Type { .. }) {
+            break header;
+        }
+    };
+    let mut unit = dwarf.unit(header).ok()?;
+    unit.copy_relocated_attributes(&skeleton.unit);
+    let mut entries = unit.entries();
+    let language = match entries.next_dfs().ok().flatten()?.attr_value(gimli::DW_AT_language) {
+        Some(value @ AttributeValue::Language(_)) => language(value),
+        _ => skeleton.language,
+    };
+    Some(SplitUnit { dwarf, unit, language })
+}

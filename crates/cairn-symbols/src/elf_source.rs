@@ -1,0 +1,198 @@
+//! The symbols of an ELF file: debug information first, then symbol tables, then where functions begin.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+
+use cairn_format::{StatedAddress, WordSize};
+use object::{Object, ObjectSegment, SegmentFlags};
+
+use crate::debug_object::DebugObject;
+use crate::dwarf::{DebugFiles, Engine, Problem};
+use crate::mini_debug;
+use crate::source::{FrameSink, Language, SymbolSource};
+use crate::symbol_table::SymbolTable;
+use crate::unwind_starts::UnwindStarts;
+use crate::{BuildId, Unknown};
+
+/// The files of one module, and what was read of them.
+pub(crate) struct ElfSource {
+    /// The file that was mapped, when it is here and is not the one with the debug information.
+    program: Option<DebugObject>,
+    debug: Arc<DebugFiles>,
+    layout: Layout,
+    engine: RwLock<Option<Arc<Engine>>>,
+    /// Why there is no engine.
+    broken: OnceLock<Problem>,
+    symbols: OnceLock<SymbolTable>,
+    starts: OnceLock<UnwindStarts>,
+}
+
+/// What the program headers say.
+#[derive(Debug)]
+struct Layout {
+    base: StatedAddress,
+    word_size: WordSize,
+    build_id: Option<BuildId>,
+    /// First and last address of what is executable, sorted; empty for a file that is not linked.
+    code: Vec<(u64, u64)>,
+}
+
+impl ElfSource {
+    /// `program` is the mapped file, unless that is `debug.main` itself.
+    pub(crate) fn new(program: Option<DebugObject>, debug: DebugFiles) -> Result<Self, Unknown> {
+        let main = program.as_ref().unwrap_or(&debug.main);
+        let object = main.object().map_err(|error| unreadable(main.path(), &error))?;
+        let layout = Layout::of(&object);
+        Ok(Self {
+            layout,
+            program,
+            debug: Arc::new(debug),
+            engine: RwLock::default(),
+            broken: OnceLock::new(),
+            symbols: OnceLock::new(),
+            starts: OnceLock::new(),
+        })
+    }
+
+    fn objects(&self) -> impl Iterator<Item = &DebugObject> {
+        self.program.iter().chain([&self.debug.main])
+    }
+
+    /// The reader of the debug information. It is begun anew when it has kept too much: what it has read before is in the
+    /// file still.
+    fn engine(&self) -> Result<Arc<Engine>, Problem> {
+        if let Some(problem) = self.broken.get() {
+            return Err(*problem);
+        }
+        let present = self.engine.read().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(engine) = present.filter(|engine| engine.kept_bytes() < MAX_KEPT_BYTES) {
+            return Ok(engine);
+        }
+        let mut slot = self.engine.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(engine) = slot.as_ref().filter(|engine| engine.kept_bytes() < MAX_KEPT_BYTES) {
+            return Ok(Arc::clone(engine));
+        }
+        let engine = Engine::new(Arc::clone(&self.debug)).inspect_err(|problem| {
+            let _ = self.broken.set(*problem);
+        })?;
+        let engine = Arc::new(engine);
+        *slot = Some(Arc::clone(&engine));
+        Ok(engine)
+    }
+
+    fn symbols(&self) -> &SymbolTable {
+        self.symbols.get_or_init(|| {
+            let mut table = SymbolTable::default();
+            self.objects().filter_map(|object| object.object().ok()).for_each(|object| table.add(&object));
+            let program = self.program.as_ref().unwrap_or(&self.debug.main);
+            if let Some(small) = program.object().ok().and_then(|object| mini_debug::unpack(&object))
+                && let Ok(object) = object::File::parse(&*small)
+            {
+                table.add(&object);
+            }
+            table.finish();
+            table
+        })
+    }
+
+    fn starts(&self) -> &UnwindStarts {
+        self.starts.get_or_init(|| {
+            let main = self.program.as_ref().unwrap_or(&self.debug.main);
+            main.object().map(|object| UnwindStarts::read(&object)).unwrap_or_default()
+        })
+    }
+
+    /// Why an address in the code has no name.
+    fn nothing_known(&self) -> Unknown {
+        if self.debug.main.has_debug_info() || !self.symbols().is_empty() {
+            Unknown::NotCovered
+        } else {
+            Unknown::NoDebugInfo
+        }
+    }
+}
+
+impl SymbolSource for ElfSource {
+    fn frames_at(&self, address: StatedAddress, out: &mut FrameSink) -> Result<(), Unknown> {
+        let address = address.value();
+        if !self.layout.is_code(address) {
+            return Err(Unknown::AddressOutside);
+        }
+        let mut problem = None;
+        if self.debug.main.has_debug_info() {
+            let answered = self.engine().and_then(|engine| engine.frames_at(address, out));
+            if let Err(found) = answered {
+                out.clear();
+                problem = Some(found);
+            }
+        }
+        if out.frames().last().is_some_and(|outermost| outermost.function.is_some()) {
+            return Ok(());
+        }
+        if let Some(symbol) = self.symbols().find(address) {
+            out.name_outermost(symbol.name, Language::Unknown);
+            out.set_function_start(StatedAddress::new(symbol.start));
+        } else if let Some(start) = self.starts().find(address) {
+            out.set_function_start(StatedAddress::new(start));
+        }
+        match (out.is_empty(), problem) {
+            (false, _) => Ok(()),
+            (true, Some(problem)) => Err(Unknown::Broken { problem: problem.to_string().into() }),
+            (true, None) => Err(self.nothing_known()),
+        }
+    }
+
+    fn base(&self) -> StatedAddress {
+        self.layout.base
+    }
+
+    fn word_size(&self) -> WordSize {
+        self.layout.word_size
+    }
+
+    fn build_id(&self) -> Option<BuildId> {
+        self.layout.build_id.clone()
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        let files = self.objects();
+        let others = [&self.debug.supplement, &self.debug.package].into_iter().flatten();
+        files.chain(others).map(|object| object.path().to_owned()).collect()
+    }
+}
+
+impl Layout {
+    fn of(object: &object::File<'_>) -> Self {
+        const EXECUTABLE: u32 = 1;
+        let mut code: Vec<(u64, u64)> = object
+            .segments()
+            .filter(|segment| {
+                matches!(segment.flags(), SegmentFlags::Elf { p_flags, .. } if p_flags.0 & EXECUTABLE != 0)
+            })
+            .map(|segment| (segment.address(), segment.address().saturating_add(segment.size())))
+            .collect();
+        code.sort_unstable();
+        // The loader maps whole pages; a recording counts from the first one.
+        let first = object.segments().map(|segment| segment.address()).min().unwrap_or(0);
+        Self {
+            base: StatedAddress::new(first & !(PAGE_BYTES - 1)),
+            word_size: if object.is_64() { WordSize::Bits64 } else { WordSize::Bits32 },
+            build_id: object.build_id().ok().flatten().map(BuildId::new),
+            code,
+        }
+    }
+
+    fn is_code(&self, address: u64) -> bool {
+        self.code.is_empty() || self.code.iter().any(|&(start, end)| start <= address && address < end)
+    }
+}
+
+/// The most that is kept of one module's debug information at a time.
+const MAX_KEPT_BYTES: u64 = 512 << 20;
+
+/// The smallest page of all processors that ELF is used on.
+const PAGE_BYTES: u64 = 4096;
+
+fn unreadable(path: &Path, error: &dyn std::fmt::Display) -> Unknown {
+    Unknown::Unreadable { path: path.to_owned(), problem: error.to_string().into() }
+}

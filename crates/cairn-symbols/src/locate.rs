@@ -1,0 +1,394 @@
+//! Where a module's files are: the program, its debug file, what that refers to.
+//!
+//! Every hit is checked before it is used: by build id where there is one, else by the checksum, size or time that was
+//! stated. What does not fit is reported and left alone, unless the options allow it. Only regular files are opened, and
+//! with a sysroot only files below it, or below directories that the options name.
+
+use std::ffi::OsStr;
+use std::io;
+use std::path::{Component, Path, PathBuf};
+
+use object::Object;
+
+use crate::debug_object::DebugObject;
+use crate::mapped_file::FileBytes;
+use crate::{BuildId, Difference, ModuleInfo, ModuleReport, SymbolizerOptions, Unknown};
+
+/// Searches for one module's files, and writes down what it finds.
+pub(crate) struct Locator<'a> {
+    pub(crate) options: &'a SymbolizerOptions,
+    pub(crate) report: &'a mut ModuleReport,
+}
+
+/// What a file must be to be used.
+#[derive(Clone, Copy, Debug)]
+enum Expected<'a> {
+    Anything,
+    Build(&'a BuildId),
+    Checksum(u32),
+}
+
+impl Locator<'_> {
+    /// The file that was mapped, or failing that, the debug file of its build.
+    pub(crate) fn program(&mut self, info: &ModuleInfo) -> Result<(PathBuf, FileBytes), Unknown> {
+        let mut reason = Unknown::NoSuchFile { path: info.path.clone() };
+        for path in self.places_of_program(&info.path) {
+            let bytes = match FileBytes::map(&path) {
+                Ok(bytes) => bytes,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => {
+                    reason = Unknown::Unreadable { path, problem: error.to_string().into() };
+                    continue;
+                }
+            };
+            match self.check_module(&path, &bytes, info) {
+                Ok(()) => return Ok((path, bytes)),
+                Err(different) => reason = different,
+            }
+        }
+        if let Some(build_id) = &info.build_id {
+            for path in self.places_of_build(build_id) {
+                if let Some(bytes) = self.accept(&path, Expected::Build(build_id)) {
+                    return Ok((path, bytes));
+                }
+            }
+            #[cfg(feature = "debuginfod")]
+            if let Some(path) =
+                crate::debuginfod::fetch(self.options, build_id, crate::debuginfod::Kind::Program)
+                && let Some(bytes) = self.accept(&path, Expected::Build(build_id))
+            {
+                return Ok((path, bytes));
+            }
+        }
+        Err(reason)
+    }
+
+    /// The file with the debug information of a program that has none itself.
+    pub(crate) fn debug_file(&mut self, program: &DebugObject) -> Option<DebugObject> {
+        let object = program.object().ok()?;
+        let build_id = object.build_id().ok().flatten().map(BuildId::new);
+        if let Some(build_id) = &build_id {
+            for path in self.places_of_build(build_id) {
+                if let Some(found) = self.debug_object(&path, Expected::Build(build_id)) {
+                    return Some(found);
+                }
+            }
+        }
+        if let Ok(Some((name, checksum))) = object.gnu_debuglink() {
+            let expected = build_id.as_ref().map_or(Expected::Checksum(checksum), Expected::Build);
+            for path in self.places_of_link(program.path(), &path_of(name)) {
+                if let Some(found) = self.debug_object(&path, expected) {
+                    return Some(found);
+                }
+            }
+        }
+        #[cfg(feature = "debuginfod")]
+        if let Some(build_id) = &build_id
+            && let Some(path) =
+                crate::debuginfod::fetch(self.options, build_id, crate::debuginfod::Kind::DebugInfo)
+        {
+            return self.debug_object(&path, Expected::Build(build_id));
+        }
+        None
+    }
+
+    /// What dwz cut out of several debug files.
+    pub(crate) fn supplement(&mut self, debug: &DebugObject) -> Option<DebugObject> {
+        let object = debug.object().ok()?;
+        let (name, build_id) = object.gnu_debugaltlink().ok().flatten()?;
+        let build_id = BuildId::new(build_id);
+        let mut places = self.places_of_build(&build_id);
+        let name = path_of(name);
+        if name.is_absolute() {
+            places.extend(self.in_root(&name));
+        } else if let Some(directory) = debug.path().canonicalize().ok().as_deref().and_then(Path::parent) {
+            places.push(directory.join(&name));
+        }
+        places.iter().find_map(|path| self.debug_object(path, Expected::Build(&build_id)))
+    }
+
+    /// The package of split files: beside the program or beside its debug file.
+    pub(crate) fn package(&mut self, beside: &[&Path]) -> Option<DebugObject> {
+        beside.iter().find_map(|path| {
+            let mut name = path.file_name()?.to_owned();
+            name.push(".dwp");
+            // Packages have no build id; the id of each unit is checked instead.
+            self.debug_object(&path.with_file_name(name), Expected::Anything)
+        })
+    }
+
+    /// A split file, by directory and name as the compiler stated them, or beside the program.
+    pub(crate) fn split(
+        &mut self,
+        program: &Path,
+        directory: Option<&str>,
+        name: &str,
+    ) -> Option<DebugObject> {
+        let stated = Path::new(directory.unwrap_or_default()).join(name);
+        let mut places: Vec<PathBuf> = self.mapped(&stated).into_iter().collect();
+        if stated.is_absolute() {
+            places.extend(self.in_root(&stated));
+        }
+        if let (Some(own), Some(file)) = (program.parent(), Path::new(name).file_name()) {
+            places.push(own.join(file));
+        }
+        places.iter().find_map(|path| self.debug_object(path, Expected::Anything))
+    }
+
+    fn debug_object(&mut self, path: &Path, expected: Expected<'_>) -> Option<DebugObject> {
+        let bytes = self.accept(path, expected)?;
+        match DebugObject::parse(path, bytes) {
+            Ok(object) => Some(object),
+            Err(problem) => {
+                self.refuse(path, Unknown::Unreadable { path: path.to_owned(), problem });
+                None
+            }
+        }
+    }
+
+    /// Maps a file that may be there, if it is what is expected.
+    fn accept(&mut self, path: &Path, expected: Expected<'_>) -> Option<FileBytes> {
+        if !self.is_allowed(path) {
+            return None;
+        }
+        let bytes = match FileBytes::map(path) {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                if error.kind() != io::ErrorKind::NotFound {
+                    let problem = error.to_string().into();
+                    self.refuse(path, Unknown::Unreadable { path: path.to_owned(), problem });
+                }
+                return None;
+            }
+        };
+        let difference = match expected {
+            Expected::Anything => None,
+            Expected::Build(expected) => {
+                let found = build_id_of(&bytes);
+                (found.as_ref() != Some(expected))
+                    .then(|| Difference::BuildId { expected: expected.clone(), found })
+            }
+            Expected::Checksum(expected) => {
+                let found = checksum(&bytes);
+                (found != expected).then_some(Difference::Checksum { expected, found })
+            }
+        };
+        self.judge(path, difference).ok()?;
+        Some(bytes)
+    }
+
+    fn check_module(&mut self, path: &Path, bytes: &[u8], info: &ModuleInfo) -> Result<(), Unknown> {
+        let difference = if let Some(expected) = &info.build_id {
+            let found = build_id_of(bytes);
+            (found.as_ref() != Some(expected))
+                .then(|| Difference::BuildId { expected: expected.clone(), found })
+        } else {
+            let size = info
+                .size_bytes
+                .filter(|&expected| expected != bytes.len() as u64)
+                .map(|expected| Difference::Size { expected, found: bytes.len() as u64 });
+            let modified = || {
+                let found = std::fs::metadata(path).and_then(|metadata| metadata.modified()).ok()?;
+                // Archives and some file systems keep whole seconds only.
+                let seconds = |time: std::time::SystemTime| {
+                    time.duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs())
+                };
+                (seconds(found) != seconds(info.modified?)).then_some(Difference::Modified)
+            };
+            size.or_else(modified)
+        };
+        self.judge(path, difference)
+    }
+
+    /// Writes down a difference; an error when the file may not be used because of it.
+    fn judge(&mut self, path: &Path, difference: Option<Difference>) -> Result<(), Unknown> {
+        let Some(difference) = difference else { return Ok(()) };
+        let reason = Unknown::DifferentBuild { path: path.to_owned(), difference };
+        if self.options.allow_mismatch {
+            self.report.mismatched.push((path.to_owned(), reason));
+            return Ok(());
+        }
+        self.refuse(path, reason.clone());
+        Err(reason)
+    }
+
+    fn refuse(&mut self, path: &Path, reason: Unknown) {
+        let refusal = (path.to_owned(), reason);
+        if !self.report.refused.contains(&refusal) {
+            self.report.refused.push(refusal);
+        }
+    }
+
+    fn places_of_program(&self, recorded: &Path) -> Vec<PathBuf> {
+        // What Linux appends to the name of a file that was deleted or replaced; the checks tell whether this one is it.
+        let text = recorded.to_str().and_then(|text| text.strip_suffix(" (deleted)"));
+        let recorded = text.map_or(recorded, Path::new);
+        let mut places: Vec<PathBuf> = self.mapped(recorded).into_iter().collect();
+        if recorded.is_absolute() {
+            places.extend(self.in_root(recorded));
+        }
+        let relative = recorded.strip_prefix("/").unwrap_or(recorded);
+        for directory in &self.options.symbol_dirs {
+            if is_plain(relative) {
+                places.push(directory.join(relative));
+            }
+            places.extend(recorded.file_name().map(|name| directory.join(name)));
+        }
+        places
+    }
+
+    /// Where the debug file of a build may be.
+    fn places_of_build(&self, build_id: &BuildId) -> Vec<PathBuf> {
+        let text = build_id.to_string();
+        if text.len() < 4 {
+            return Vec::new();
+        }
+        let (first, rest) = text.split_at(2);
+        let name = format!(".build-id/{first}/{rest}.debug");
+        let mut places: Vec<PathBuf> = self.debug_dirs().map(|directory| directory.join(&name)).collect();
+        places.extend(self.options.symbol_dirs.iter().map(|directory| directory.join(&name)));
+        places.extend(self.vdso_images());
+        places
+    }
+
+    /// The image that the kernel maps into every process is installed with the modules of some kernels.
+    fn vdso_images(&self) -> Vec<PathBuf> {
+        let Some(modules) = self.in_root(Path::new("/lib/modules")) else { return Vec::new() };
+        let Ok(kernels) = std::fs::read_dir(modules) else { return Vec::new() };
+        let images = kernels.filter_map(Result::ok).flat_map(|kernel| {
+            ["vdso64.so", "vdso32.so", "vdso.so"].map(|name| kernel.path().join("vdso").join(name))
+        });
+        images.filter(|path| path.is_file()).collect()
+    }
+
+    /// Where the debug file that a program names may be. The name is that of a file, not a path to anywhere.
+    fn places_of_link(&self, program: &Path, name: &Path) -> Vec<PathBuf> {
+        if name.components().count() != 1 || !is_plain(name) {
+            return Vec::new();
+        }
+        let own = program.canonicalize().unwrap_or_else(|_| program.to_owned());
+        let Some(directory) = own.parent() else { return Vec::new() };
+        let mut places = vec![directory.join(name), directory.join(".debug").join(name)];
+        // Below a sysroot, the debug directory repeats the path as the target has it.
+        let target = match &self.options.sysroot {
+            Some(root) => {
+                root.canonicalize().ok().and_then(|root| Some(directory.strip_prefix(root).ok()?.to_owned()))
+            }
+            None => directory.strip_prefix("/").ok().map(Path::to_owned),
+        };
+        for debug in self.debug_dirs() {
+            places.extend(target.iter().map(|target| debug.join(target).join(name)));
+            places.push(debug.join(name));
+        }
+        // A program that names itself is not its own debug file.
+        places.retain(|place| *place != own);
+        places
+    }
+
+    fn debug_dirs(&self) -> impl Iterator<Item = PathBuf> {
+        let system = self.in_root(Path::new(SYSTEM_DEBUG_DIR));
+        self.options.debug_dirs.iter().cloned().chain(system)
+    }
+
+    /// A recorded path by the options' table of paths.
+    fn mapped(&self, recorded: &Path) -> Option<PathBuf> {
+        let maps = self.options.path_maps.iter();
+        let fitting = maps.filter_map(|(from, to)| Some((from, to, recorded.strip_prefix(from).ok()?)));
+        let (_, to, rest) = fitting.max_by_key(|(from, ..)| from.components().count())?;
+        is_plain(rest).then(|| if rest.as_os_str().is_empty() { to.clone() } else { to.join(rest) })
+    }
+
+    /// An absolute path below the sysroot, with its links followed there; the path itself without a sysroot.
+    fn in_root(&self, path: &Path) -> Option<PathBuf> {
+        match &self.options.sysroot {
+            Some(root) => resolve_in_root(root, path),
+            None => Some(path.to_owned()),
+        }
+    }
+
+    /// Without a sysroot the whole machine is looked at. With one, links must not lead out of what the options name.
+    fn is_allowed(&self, path: &Path) -> bool {
+        let Some(sysroot) = &self.options.sysroot else { return true };
+        let Ok(real) = path.canonicalize() else { return false };
+        let options = self.options;
+        let roots = [sysroot].into_iter().chain(&options.debug_dirs).chain(&options.symbol_dirs);
+        let roots = roots.chain(options.path_maps.iter().map(|(_, to)| to)).chain(&options.cache_dir);
+        roots.filter_map(|root| root.canonicalize().ok()).any(|root| real.starts_with(root))
+    }
+}
+
+/// Where distributions put debug files.
+const SYSTEM_DEBUG_DIR: &str = "/usr/lib/debug";
+
+/// Follows a path below `root` as a process would whose root that is: absolute links start at `root` again, and `..` stays
+/// inside. `None` for a ring of links.
+fn resolve_in_root(root: &Path, path: &Path) -> Option<PathBuf> {
+    let mut todo: Vec<std::ffi::OsString> =
+        path.components().rev().map(|part| part.as_os_str().to_owned()).collect();
+    let mut inside = PathBuf::new();
+    let mut links = 0;
+    while let Some(part) = todo.pop() {
+        match Path::new(&part).components().next() {
+            Some(Component::RootDir | Component::Prefix(_)) => inside.clear(),
+            Some(Component::ParentDir) => {
+                inside.pop();
+            }
+            Some(Component::Normal(name)) => {
+                let next = inside.join(name);
+                match std::fs::read_link(root.join(&next)) {
+                    Ok(target) => {
+                        links += 1;
+                        if links > MAX_LINKS {
+                            return None;
+                        }
+                        todo.extend(target.components().rev().map(|part| part.as_os_str().to_owned()));
+                    }
+                    Err(_) => inside = next,
+                }
+            }
+            Some(Component::CurDir) | None => {}
+        }
+    }
+    Some(root.join(inside))
+}
+
+/// As many as Linux follows.
+const MAX_LINKS: u32 = 40;
+
+/// True when a relative path stays below where it is put.
+fn is_plain(path: &Path) -> bool {
+    path.components().all(|part| matches!(part, Component::Normal(_)))
+}
+
+#[cfg(unix)]
+fn path_of(bytes: &[u8]) -> PathBuf {
+    use std::os::unix::ffi::OsStrExt;
+    PathBuf::from(OsStr::from_bytes(bytes))
+}
+
+#[cfg(not(unix))]
+fn path_of(bytes: &[u8]) -> PathBuf {
+    PathBuf::from(OsStr::new(&*String::from_utf8_lossy(bytes)))
+}
+
+/// What identifies the build of a file of any kind; `None` when it says nothing, or is of no kind that is known here.
+pub(crate) fn build_id_of(bytes: &[u8]) -> Option<BuildId> {
+    let object = object::File::parse(bytes).ok()?;
+    if let Ok(Some(id)) = object.build_id() {
+        return Some(BuildId::new(id));
+    }
+    if let Ok(Some(id)) = object.mach_uuid() {
+        return Some(BuildId::new(&id));
+    }
+    let pdb = object.pdb_info().ok().flatten()?;
+    let mut id = pdb.guid().to_vec();
+    id.extend(pdb.age().to_le_bytes());
+    Some(BuildId::new(&id))
+}
+
+/// The checksum that a `.gnu_debuglink` states.
+fn checksum(bytes: &[u8]) -> u32 {
+    let mut checksum = flate2::Crc::new();
+    checksum.update(bytes);
+    checksum.sum()
+}

@@ -1,0 +1,100 @@
+//! From a module to the source that reads its kind of file.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::debug_object::DebugObject;
+use crate::dwarf::{DebugFiles, FindSplit};
+use crate::elf_source::ElfSource;
+use crate::loader_source::LoaderSource;
+use crate::locate::Locator;
+use crate::mapped_file::FileBytes;
+use crate::source::SymbolSource;
+use crate::{Error, ModuleInfo, ModuleReport, SymbolizerOptions, Unknown};
+
+/// A source, and what is to be told of it.
+pub(crate) struct Opened {
+    pub(crate) source: Result<Arc<dyn SymbolSource>, Unknown>,
+    pub(crate) report: ModuleReport,
+}
+
+impl Opened {
+    fn new(source: Result<Arc<dyn SymbolSource>, Unknown>, mut report: ModuleReport) -> Self {
+        match &source {
+            Ok(source) => report.used = source.files(),
+            Err(reason) => report.missing = Some(reason.clone()),
+        }
+        Self { source, report }
+    }
+
+    /// A source that is there already.
+    pub(crate) fn ready(source: Arc<dyn SymbolSource>) -> Self {
+        Self::new(Ok(source), ModuleReport::default())
+    }
+}
+
+/// Searches for a recorded module's files and opens them.
+pub(crate) fn open_module(info: &ModuleInfo, options: &SymbolizerOptions) -> Opened {
+    let mut report = ModuleReport::default();
+    let found = Locator { options, report: &mut report }.program(info);
+    let source = found.and_then(|(path, bytes)| open_bytes(path, bytes, options, &mut report));
+    Opened::new(source, report)
+}
+
+/// Opens a file at hand, and searches for what belongs to it.
+pub(crate) fn open_file(path: &Path, options: &SymbolizerOptions) -> Result<Opened, Error> {
+    let error = |source| Error::Open { path: path.to_owned(), source };
+    let bytes = FileBytes::map(path).map_err(|cause| error(cause.into()))?;
+    let mut report = ModuleReport::default();
+    match open_bytes(path.to_owned(), bytes, options, &mut report) {
+        Ok(source) => Ok(Opened::new(Ok(source), report)),
+        Err(Unknown::Unreadable { problem, .. }) => Err(error(problem.to_string().into())),
+        Err(reason) => Err(error(reason.to_string().into())),
+    }
+}
+
+/// Opens a file's bytes by whatever source reads its kind.
+pub(crate) fn open_bytes(
+    path: PathBuf,
+    bytes: FileBytes,
+    options: &SymbolizerOptions,
+    report: &mut ModuleReport,
+) -> Result<Arc<dyn SymbolSource>, Unknown> {
+    if bytes.starts_with(b"\x7fELF") {
+        return open_elf(&path, bytes, options, report)
+            .map(|source| Arc::new(source) as Arc<dyn SymbolSource>);
+    }
+    let unreadable = |problem: String| Unknown::Unreadable { path: path.clone(), problem: problem.into() };
+    let source = LoaderSource::open(&path).map_err(|error| match error {
+        Error::Open { source, .. } => unreadable(source.to_string()),
+    })?;
+    Ok(Arc::new(source))
+}
+
+fn open_elf(
+    path: &Path,
+    bytes: FileBytes,
+    options: &SymbolizerOptions,
+    report: &mut ModuleReport,
+) -> Result<ElfSource, Unknown> {
+    let parsed = DebugObject::parse(path, bytes);
+    let program = parsed.map_err(|problem| Unknown::Unreadable { path: path.to_owned(), problem })?;
+    let mut locator = Locator { options, report };
+    let separate = if program.has_debug_info() { None } else { locator.debug_file(&program) };
+    let main = separate.as_ref().unwrap_or(&program);
+    let supplement = locator.supplement(main);
+    let package = locator.package(&[program.path(), main.path()]);
+    let find_split: Arc<FindSplit> = {
+        let (options, program) = (options.clone(), program.path().to_owned());
+        Arc::new(move |wanted| {
+            let mut unreported = ModuleReport::default();
+            let mut locator = Locator { options: &options, report: &mut unreported };
+            locator.split(&program, wanted.directory.as_deref(), &wanted.name)
+        })
+    };
+    let (program, main) = match separate {
+        Some(separate) => (Some(program), separate),
+        None => (None, program),
+    };
+    ElfSource::new(program, DebugFiles { main, supplement, package, find_split })
+}

@@ -1,0 +1,123 @@
+//! Functions by the symbol tables of a file: names and sizes, no lines.
+
+use object::{Object, ObjectSymbol, ObjectSymbolTable, SymbolFlags, SymbolKind};
+
+/// The functions of one or several symbol tables, sorted by address.
+#[derive(Debug, Default)]
+pub(crate) struct SymbolTable {
+    symbols: Vec<Symbol>,
+    /// All names, one after the other.
+    names: Vec<u8>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Symbol {
+    start: u64,
+    end: u64,
+    name: u32,
+    name_bytes: u32,
+    /// Of several for one address, the smallest is taken.
+    rank: u8,
+}
+
+/// A function found by address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Found<'a> {
+    pub(crate) start: u64,
+    pub(crate) name: &'a str,
+}
+
+impl SymbolTable {
+    /// Adds the functions of a file: of its full table and of the dynamic one.
+    pub(crate) fn add(&mut self, object: &object::File<'_>) {
+        for table in [object.symbol_table(), object.dynamic_symbol_table()].into_iter().flatten() {
+            for symbol in table.symbols() {
+                self.add_symbol(&symbol);
+            }
+        }
+    }
+
+    fn add_symbol<'data>(&mut self, symbol: &impl ObjectSymbol<'data>) {
+        let is_code = match symbol.kind() {
+            SymbolKind::Text => true,
+            // Hand-written assembly often leaves the kind out.
+            SymbolKind::Label | SymbolKind::Unknown => symbol.section_index().is_some(),
+            _ => false,
+        };
+        let Ok(name) = symbol.name_bytes() else { return };
+        if !is_code || symbol.is_undefined() || name.is_empty() || name.len() > crate::MAX_NAME_BYTES {
+            return;
+        }
+        // Marks between code and data of some processors, no functions.
+        if name.first() == Some(&b'$') && name.len() <= 2 || name.get(2) == Some(&b'.') && name[0] == b'$' {
+            return;
+        }
+        let Ok(at) = u32::try_from(self.names.len()) else { return };
+        let start = symbol.address();
+        let rank = rank(symbol);
+        let symbol = Symbol {
+            start,
+            end: start.saturating_add(symbol.size()),
+            name: at,
+            name_bytes: name.len() as u32,
+            rank,
+        };
+        self.names.extend_from_slice(name);
+        self.symbols.push(symbol);
+    }
+
+    /// Sorts what was added and drops all but one symbol of each address.
+    pub(crate) fn finish(&mut self) {
+        self.symbols.sort_by_key(|symbol| (symbol.start, symbol.rank, symbol.name_bytes));
+        self.symbols.dedup_by_key(|symbol| symbol.start);
+        // A symbol without a size reaches as far as the next one.
+        let mut next = u64::MAX;
+        for symbol in self.symbols.iter_mut().rev() {
+            if symbol.end == symbol.start {
+                symbol.end = next;
+            }
+            next = symbol.start;
+        }
+        self.symbols.shrink_to_fit();
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.symbols.is_empty()
+    }
+
+    /// The function at an address.
+    pub(crate) fn find(&self, address: u64) -> Option<Found<'_>> {
+        let after = self.symbols.partition_point(|symbol| symbol.start <= address);
+        // A label inside of a sized function ends early; the function is a few symbols further back.
+        let symbol =
+            self.symbols[..after].iter().rev().take(MAX_NESTED).find(|symbol| symbol.end > address)?;
+        let first = symbol.name as usize;
+        let name = self.names.get(first..first + symbol.name_bytes as usize)?;
+        Some(Found { start: symbol.start, name: std::str::from_utf8(name).ok()? })
+    }
+
+    /// Where the answer may change, in no order.
+    pub(crate) fn boundaries(&self) -> impl Iterator<Item = u64> {
+        self.symbols.iter().flat_map(|symbol| [symbol.start, symbol.end])
+    }
+}
+
+/// Labels inside of one function that are passed over in search of the function.
+const MAX_NESTED: usize = 16;
+
+/// What says most comes first: a function before a label, a global name before a weak one before a local one, a size
+/// before none.
+fn rank<'data>(symbol: &impl ObjectSymbol<'data>) -> u8 {
+    const GLOBAL: u8 = 1;
+    const WEAK: u8 = 2;
+    let binding = match symbol.flags() {
+        SymbolFlags::Elf { st_info, .. } => match st_info.0 >> 4 {
+            GLOBAL => 0,
+            WEAK => 1,
+            _ => 2,
+        },
+        _ if symbol.is_global() => 0,
+        _ => 2,
+    };
+    binding + 3 * u8::from(symbol.size() == 0) + 6 * u8::from(symbol.kind() != SymbolKind::Text)
+}

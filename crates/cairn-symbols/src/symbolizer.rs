@@ -1,0 +1,241 @@
+//! Many modules, many addresses: each file is opened once and late, each distinct address is looked up once.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use cairn_format::{StatedAddress, WordSize};
+
+use crate::mapped_file::FileBytes;
+use crate::open::{Opened, open_bytes, open_file, open_module};
+use crate::source::{FrameSink, SymbolSource};
+use crate::{
+    Error, Lookup, ModuleId, ModuleInfo, ModuleReport, Resolution, Resolutions, SymbolizerOptions, Unknown,
+};
+
+/// Names addresses of a set of modules.
+///
+/// A module's file is opened at the first question to it. [`resolve_many`](Self::resolve_many) is the fast way;
+/// [`resolve`](Self::resolve) answers one after the other as they come.
+///
+/// ```no_run
+/// use cairn_format::StatedAddress;
+/// use cairn_symbols::{Lookup, Symbolizer, SymbolizerOptions};
+///
+/// let mut symbolizer = Symbolizer::new(SymbolizerOptions::new());
+/// let module = symbolizer.add_file("app.elf")?;
+/// for frame in symbolizer.resolve(module, Lookup::stated(StatedAddress::new(0x406651))).frames() {
+///     println!("{frame}");
+/// }
+/// # Ok::<(), cairn_symbols::Error>(())
+/// ```
+pub struct Symbolizer {
+    options: SymbolizerOptions,
+    modules: Vec<Module>,
+    /// The texts of earlier answers; each thread that answers takes one and gives it back.
+    sinks: Mutex<Vec<FrameSink>>,
+}
+
+struct Module {
+    info: ModuleInfo,
+    opened: OnceLock<Opened>,
+}
+
+impl fmt::Debug for Symbolizer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Symbolizer").field("modules", &self.modules.len()).finish_non_exhaustive()
+    }
+}
+
+impl Symbolizer {
+    /// A symbolizer without modules.
+    #[must_use]
+    pub fn new(options: SymbolizerOptions) -> Self {
+        Self { options, modules: Vec::new(), sinks: Mutex::default() }
+    }
+
+    /// Adds a module that a recording tells of. Whether anything is known of it shows in its answers and in its report.
+    ///
+    /// # Panics
+    ///
+    /// After four billion modules.
+    pub fn add_module(&mut self, info: ModuleInfo) -> ModuleId {
+        self.add(Module { info, opened: OnceLock::new() })
+    }
+
+    /// Adds a file that is here, by its path as it stands, and opens it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Open`] when it cannot be read, or is of no kind that is known here.
+    pub fn add_file(&mut self, path: impl Into<PathBuf>) -> Result<ModuleId, Error> {
+        let info = ModuleInfo::new(path);
+        let opened = open_file(&info.path, &self.options)?;
+        Ok(self.add(Module { info, opened: OnceLock::from(opened) }))
+    }
+
+    /// Adds a module whose file is in memory, as the vdso is in a core file.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Open`] when the bytes are of no kind that is known here.
+    pub fn add_image(&mut self, info: ModuleInfo, bytes: Vec<u8>) -> Result<ModuleId, Error> {
+        let mut report = ModuleReport::default();
+        let bytes = FileBytes::Owned(bytes);
+        let source = open_bytes(info.path.clone(), bytes, &self.options, &mut report)
+            .map_err(|reason| Error::Open { path: info.path.clone(), source: reason.to_string().into() })?;
+        Ok(self.add_source(info, source))
+    }
+
+    /// Adds a module whose symbols are at hand.
+    pub(crate) fn add_source(&mut self, info: ModuleInfo, source: Arc<dyn SymbolSource>) -> ModuleId {
+        self.add(Module { info, opened: OnceLock::from(Opened::ready(source)) })
+    }
+
+    fn add(&mut self, module: Module) -> ModuleId {
+        let id = u32::try_from(self.modules.len()).expect("fewer modules than 4 billion");
+        self.modules.push(module);
+        ModuleId(id)
+    }
+
+    /// What is known of the address, now.
+    ///
+    /// # Panics
+    ///
+    /// When the module is of another symbolizer that has more of them.
+    #[must_use]
+    pub fn resolve(&self, module: ModuleId, lookup: Lookup) -> Resolution {
+        let mut sink = self.take_sink();
+        let resolution = self.resolve_with(module, lookup, &mut sink);
+        self.give_back(sink);
+        resolution
+    }
+
+    /// What is known of many addresses: sorted, each distinct one looked up once, on as many threads as the options say.
+    ///
+    /// # Panics
+    ///
+    /// When a module is of another symbolizer that has more of them, or for four billion lookups.
+    #[must_use]
+    pub fn resolve_many(&self, lookups: &[(ModuleId, Lookup)]) -> Resolutions {
+        let count = u32::try_from(lookups.len()).expect("fewer lookups than 4 billion");
+        let mut order: Vec<u32> = (0..count).collect();
+        order.sort_unstable_by_key(|&index| lookups[index as usize]);
+        let mut distinct: Vec<(ModuleId, Lookup)> = Vec::new();
+        let mut places = vec![0; lookups.len()];
+        for index in order {
+            let lookup = lookups[index as usize];
+            if distinct.last() != Some(&lookup) {
+                distinct.push(lookup);
+            }
+            places[index as usize] = (distinct.len() - 1) as u32;
+        }
+        Resolutions { distinct: self.resolve_distinct(&distinct), places }
+    }
+
+    /// Answers sorted lookups. Neighbours are answered by one thread, as they are mostly in one unit of the debug
+    /// information; the pieces are small enough that the threads end together.
+    fn resolve_distinct(&self, lookups: &[(ModuleId, Lookup)]) -> Vec<Resolution> {
+        let threads = self.options.threads.min(lookups.len() / WORTH_A_THREAD);
+        if threads <= 1 {
+            let mut sink = self.take_sink();
+            let answer =
+                |&(module, lookup): &(ModuleId, Lookup)| self.resolve_with(module, lookup, &mut sink);
+            let answers = lookups.iter().map(answer).collect();
+            self.give_back(sink);
+            return answers;
+        }
+        let piece = (lookups.len() / (threads * PIECES_PER_THREAD)).max(WORTH_A_THREAD / 2);
+        let pieces: Vec<&[(ModuleId, Lookup)]> = lookups.chunks(piece).collect();
+        let answers: Vec<OnceLock<Vec<Resolution>>> = pieces.iter().map(|_| OnceLock::new()).collect();
+        let next = AtomicUsize::new(0);
+        let work = || {
+            let mut sink = self.take_sink();
+            while let index = next.fetch_add(1, Ordering::Relaxed)
+                && let Some(piece) = pieces.get(index)
+            {
+                let answer =
+                    |&(module, lookup): &(ModuleId, Lookup)| self.resolve_with(module, lookup, &mut sink);
+                let _ = answers[index].set(piece.iter().map(answer).collect());
+            }
+            self.give_back(sink);
+        };
+        std::thread::scope(|scope| {
+            for _ in 1..threads {
+                scope.spawn(work);
+            }
+            work();
+        });
+        answers.into_iter().flat_map(|piece| piece.into_inner().unwrap_or_default()).collect()
+    }
+
+    /// Which files answer for the module, which were refused, and why nothing answers when nothing does. Opens it.
+    ///
+    /// # Panics
+    ///
+    /// When the module is of another symbolizer that has more of them.
+    #[must_use]
+    pub fn module_report(&self, module: ModuleId) -> ModuleReport {
+        self.opened(module).report.clone()
+    }
+
+    /// Width of an address in the module; 64 bits when nothing is known of it. Opens it.
+    ///
+    /// # Panics
+    ///
+    /// When the module is of another symbolizer that has more of them.
+    #[must_use]
+    pub fn word_size(&self, module: ModuleId) -> WordSize {
+        self.opened(module).source.as_ref().map_or(WordSize::Bits64, |source| source.word_size())
+    }
+
+    fn opened(&self, module: ModuleId) -> &Opened {
+        let module = &self.modules[module.index()];
+        module.opened.get_or_init(|| open_module(&module.info, &self.options))
+    }
+
+    fn resolve_with(&self, module: ModuleId, lookup: Lookup, sink: &mut FrameSink) -> Resolution {
+        let source = match &self.opened(module).source {
+            Ok(source) => source,
+            Err(reason) => return Resolution::unknown(reason.clone()),
+        };
+        let Some(address) = lookup.stated_address(source.base()) else {
+            return Resolution::unknown(Unknown::AddressOutside);
+        };
+        if let Err(reason) = source.frames_at(address, sink) {
+            sink.clear();
+            return Resolution::unknown(reason);
+        }
+        if let Some(start) = sink.function_start()
+            && sink.frames().last().is_none_or(|outermost| outermost.function.is_none())
+        {
+            let name = self.name_of_start(module, start, source.base());
+            sink.name_outermost_readable(&name);
+        }
+        let (frames, start) = sink.take();
+        Resolution::known(frames, start)
+    }
+
+    /// What a function is called of which only the start is known.
+    fn name_of_start(&self, module: ModuleId, start: StatedAddress, base: StatedAddress) -> String {
+        let path = &self.modules[module.index()].info.path;
+        let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+        format!("{name}+{:#x}", start.value().wrapping_sub(base.value()))
+    }
+
+    fn take_sink(&self) -> FrameSink {
+        self.sinks.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default()
+    }
+
+    fn give_back(&self, mut sink: FrameSink) {
+        sink.tidy();
+        self.sinks.lock().unwrap_or_else(PoisonError::into_inner).push(sink);
+    }
+}
+
+/// Starting a thread, and the names that it cannot share, cost as much as answering this many lookups.
+const WORTH_A_THREAD: usize = 128;
+
+/// Units differ in size; so many pieces even that out.
+const PIECES_PER_THREAD: usize = 16;
