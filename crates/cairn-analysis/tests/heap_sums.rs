@@ -129,7 +129,11 @@ impl Model {
                     *ordinal += 1;
                     let counted = nanos >= scope.from_nanos
                         && scope.sizes.contains(&size_bytes)
-                        && scope.threads.as_ref().is_none_or(|threads| threads.contains(&thread));
+                        && scope.threads.as_ref().is_none_or(|threads| threads.contains(&thread))
+                        && scope
+                            .stacks
+                            .as_ref()
+                            .is_none_or(|stacks| stack < STACKS && stacks[stack as usize]);
                     let block = Block { stack, thread, size_bytes, born: nanos, ordinal: *ordinal, counted };
                     if counted {
                         model.ever.push(block.clone());
@@ -221,12 +225,14 @@ proptest! {
         times in (0_u64..60_000, 0_u64..60_000),
         sizes in (0_u64..100, 0_u64..5000),
         threads in prop::option::of(prop::collection::vec(0..THREADS, 0..3)),
+        stacks in prop::option::of(prop::collection::vec(any::<bool>(), STACKS as usize)),
     ) {
         let scope = Scope {
             from_nanos: times.0.min(times.1),
             to_nanos: times.0.max(times.1),
             sizes: sizes.0..=sizes.1,
             threads,
+            stacks,
         };
         check(&events(&steps), &scope);
     }

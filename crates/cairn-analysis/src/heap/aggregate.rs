@@ -20,12 +20,23 @@ pub struct Scope {
     pub sizes: RangeInclusive<u64>,
     /// Only blocks of threads of these indices are counted; of all when there is no list.
     pub threads: Option<Vec<u32>>,
+    /// Only blocks of stacks for which this holds `true` are counted; of all when there is no list.
+    pub stacks: Option<Vec<bool>>,
 }
 
 impl Default for Scope {
     /// Everything.
     fn default() -> Self {
-        Self { from_nanos: 0, to_nanos: u64::MAX, sizes: 0..=u64::MAX, threads: None }
+        Self { from_nanos: 0, to_nanos: u64::MAX, sizes: 0..=u64::MAX, threads: None, stacks: None }
+    }
+}
+
+impl Scope {
+    fn has(&self, nanos: u64, size_bytes: u64, stack: u32) -> bool {
+        let has_stack = |list: &Vec<bool>| list.get(stack as usize).copied().unwrap_or(false);
+        nanos >= self.from_nanos
+            && self.sizes.contains(&size_bytes)
+            && self.stacks.as_ref().is_none_or(has_stack)
     }
 }
 
@@ -64,7 +75,7 @@ pub struct Aggregator {
     next_nanos: u64,
     now_nanos: u64,
     scope: Scope,
-    /// Whether the scope's sizes and times let everything in.
+    /// Whether the scope's sizes, times and stacks let everything in.
     counts_all: bool,
     sampling: Sampling,
     variances: Option<SampledErrors>,
@@ -192,7 +203,7 @@ impl Aggregator {
             timeline: Timeline::default(),
             next_nanos: 0,
             now_nanos: 0,
-            counts_all: scope.from_nanos == 0 && scope.sizes == (0..=u64::MAX),
+            counts_all: scope.from_nanos == 0 && scope.sizes == (0..=u64::MAX) && scope.stacks.is_none(),
             scope,
             sampling,
             variances,
@@ -234,9 +245,8 @@ impl Aggregator {
             return;
         };
         let weight = self.sampling.weigh(size_bytes);
-        let counted = of_thread.counts
-            && (self.counts_all
-                || (self.now_nanos >= self.scope.from_nanos && self.scope.sizes.contains(&size_bytes)));
+        let counted =
+            of_thread.counts && (self.counts_all || self.scope.has(self.now_nanos, size_bytes, stack));
         of_thread.last_object = object;
         if counted {
             let peak = self.held.peak;

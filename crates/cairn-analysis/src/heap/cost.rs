@@ -1,6 +1,6 @@
 //! By what things are compared: what they held at the peak, what they leaked, what they asked for.
 
-use super::Sums;
+use super::{Errors, Sums};
 
 /// One of the sums, as the measure of a question.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -30,6 +30,18 @@ impl Cost {
             Self::Allocated => Amount { value: sums.allocated_bytes, blocks: sums.allocations },
             Self::Count => Amount { value: sums.allocations, blocks: sums.allocations },
             Self::Temporary => Amount { value: sums.temporary, blocks: sums.temporary },
+        }
+    }
+
+    /// The standard error of [`of`](Self::of)'s value.
+    #[must_use]
+    pub const fn error(self, errors: &Errors) -> f64 {
+        match self {
+            Self::Peak => errors.peak_bytes,
+            Self::Leaked => errors.live_bytes,
+            Self::Allocated => errors.allocated_bytes,
+            Self::Count => errors.allocations,
+            Self::Temporary => 0.0,
         }
     }
 

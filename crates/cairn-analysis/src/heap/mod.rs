@@ -7,10 +7,12 @@ mod classes;
 mod cost;
 mod internals;
 mod names;
+mod questions;
 mod sampling;
 mod stacks;
 mod sums;
 mod timeline;
+mod tree;
 
 pub use aggregate::{Aggregator, HeapProfile, LOST_STACK, Odd, Scope};
 pub use classes::{
@@ -20,7 +22,9 @@ pub use classes::{
 pub use cost::{Amount, Cost};
 pub use internals::{Role, plain_name, role_of};
 pub use names::{Folding, Function, FunctionId, Line, LineId, Namer, Names, NoNames, Position};
+pub use questions::{Entry, Group, Questions};
 pub use sampling::{Errors, Sampling};
 pub use stacks::{Address, Module, NO_FRAMES, Stacks};
 pub use sums::Sums;
 pub use timeline::{Bin, MAX_BINS, Timeline};
+pub use tree::{Direction, Tree, TreeLimits, TreeNode};

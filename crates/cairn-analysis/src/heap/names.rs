@@ -361,6 +361,34 @@ impl<'a> Names<'a> {
                 .all(|position| self.is(self.at_position(position), Role::Startup))
     }
 
+    /// Finds what [`caller`](Self::caller) needs to know of these positions' callers.
+    pub fn find_callers(&mut self, positions: &[Position]) {
+        let outer =
+            |position: &Position| self.stacks.parent(position.stack).filter(|&parent| parent != NO_FRAMES);
+        let mut open: Vec<u32> = positions.iter().filter_map(outer).collect();
+        // Only where a frame is one of start-up does it matter what comes further out.
+        while !open.is_empty() {
+            open.sort_unstable();
+            open.dedup();
+            self.find(open.iter().filter_map(|&stack| self.stacks.innermost(stack)));
+            let leads_on = |stack: &u32| {
+                self.folding.startup && self.at(*stack).iter().all(|&line| self.is(line, Role::Startup))
+            };
+            open.retain(leads_on);
+            open = open
+                .iter()
+                .filter_map(|&stack| self.stacks.parent(stack))
+                .filter(|&p| p != NO_FRAMES)
+                .collect();
+        }
+    }
+
+    /// True when the frame at the position leads to `main` or to a thread's function, and such frames are left out.
+    #[must_use]
+    pub fn is_folded_startup(&self, line: LineId) -> bool {
+        self.folding.startup && self.is(line, Role::Startup)
+    }
+
     /// The frames from a position outwards, folded ones left out.
     pub fn outwards(&self, position: Position) -> impl Iterator<Item = Position> {
         std::iter::successors(Some(position), |&position| self.caller(position))

@@ -81,6 +81,23 @@ pub struct Errors {
     pub peak_bytes: f64,
 }
 
+impl Errors {
+    /// Adds the errors of other blocks: variances add up, as blocks are picked independently.
+    pub fn add(&mut self, other: &Self) {
+        let fields = [
+            (&mut self.allocations, other.allocations),
+            (&mut self.allocated_bytes, other.allocated_bytes),
+            (&mut self.live_blocks, other.live_blocks),
+            (&mut self.live_bytes, other.live_bytes),
+            (&mut self.peak_blocks, other.peak_blocks),
+            (&mut self.peak_bytes, other.peak_bytes),
+        ];
+        for (field, value) in fields {
+            *field = field.hypot(value);
+        }
+    }
+}
+
 /// Sums of variances, kept like [`Row`](super::sums::Row) keeps sums.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Variances {
