@@ -10,7 +10,9 @@
 //! | [`totals`] | from many allocations to "who holds how much" |
 //! | [`heap`] | from a program's allocations and frees to "where does the memory go?" |
 //! | [`lines`] | lines of a log in bounded memory |
+//! | [`names`] | from recorded places to functions and lines |
 //! | [`process`] | from a running process to the stacks of its threads |
+//! | [`snapshot`] | the same as one value, with names |
 //! | [`text_bytes`] | bytes written as hexadecimal digits or base64 |
 
 #![deny(unsafe_code)]
@@ -22,7 +24,10 @@ pub mod convert;
 pub mod decode;
 pub mod heap;
 pub mod lines;
+pub mod names;
 #[cfg(target_os = "linux")]
 pub mod process;
+#[cfg(target_os = "linux")]
+pub mod snapshot;
 pub mod text_bytes;
 pub mod totals;

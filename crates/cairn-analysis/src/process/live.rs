@@ -104,11 +104,9 @@ impl fmt::Display for Error {
             Self::TracedBy { process, tracer } => {
                 write!(f, "process {process} is traced by process {tracer} already; end that first")
             }
-            Self::NoPermission { process } => write!(
-                f,
-                "no permission to look at process {process}: it takes the same user or root, and Linux may allow only \
-                 parents (see /proc/sys/kernel/yama/ptrace_scope)"
-            ),
+            Self::NoPermission { process } => {
+                write!(f, "no permission to look at process {process}: {}", permission_advice())
+            }
             Self::Kernel { process, asked, source } => {
                 write!(f, "process {process}: cannot {asked}: {source}")
             }
@@ -122,6 +120,23 @@ impl std::error::Error for Error {
             Self::Kernel { source, .. } => Some(source),
             _ => None,
         }
+    }
+}
+
+/// What to do when Linux does not allow to look at a process: depends on how this machine is set up.
+fn permission_advice() -> &'static str {
+    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    match scope.trim() {
+        "1" => {
+            "this machine lets only parents look at their children (kernel.yama.ptrace_scope is 1): use sudo, or \
+             `sudo sysctl kernel.yama.ptrace_scope=0` until the next start"
+        }
+        "2" => "this machine lets only root look (kernel.yama.ptrace_scope is 2): use sudo",
+        "3" => {
+            "nobody may look at processes on this machine (kernel.yama.ptrace_scope is 3), and only a restart \
+             changes that"
+        }
+        _ => "look as the user the process belongs to, or as root (sudo); in a container it takes CAP_SYS_PTRACE",
     }
 }
 

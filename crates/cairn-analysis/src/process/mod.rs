@@ -35,7 +35,9 @@ mod ptrace;
 mod registers;
 
 use cairn_format::{AbsoluteAddress, Frame};
-use cairn_unwind::{AddressRange, FoundBy, Machine, MemoryReader, Registers, StopReason, Walk};
+use cairn_unwind::{AddressRange, Machine, MemoryReader, Registers, Walk};
+
+pub use cairn_unwind::{FoundBy, StopReason};
 
 pub use live::{Error, StoppedProcess, while_stopped};
 pub use mapping::{Mapping, parse_mappings};

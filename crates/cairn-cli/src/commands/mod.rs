@@ -2,6 +2,9 @@
 
 mod completions;
 mod decode;
+#[cfg(target_os = "linux")]
+mod snapshot;
+mod symbol_options;
 
 use std::io;
 
@@ -11,6 +14,8 @@ use crate::output::Outcome;
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
     Decode(decode::Decode),
+    #[cfg(target_os = "linux")]
+    Snapshot(snapshot::Snapshot),
     Completions(completions::Completions),
 }
 
@@ -18,6 +23,8 @@ impl Command {
     pub(crate) fn run(self) -> io::Result<Outcome> {
         match self {
             Self::Decode(decode) => decode.run(),
+            #[cfg(target_os = "linux")]
+            Self::Snapshot(snapshot) => snapshot.run(),
             Self::Completions(completions) => completions.run(),
         }
     }

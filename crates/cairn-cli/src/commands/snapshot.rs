@@ -1,0 +1,303 @@
+//! `cairn snapshot`: the stacks of all threads of a running process.
+
+use std::io::{self, BufWriter, Write};
+
+use cairn_analysis::names::{Names, file_name_of};
+use cairn_analysis::process::FoundBy;
+use cairn_analysis::snapshot::{self, SnapshotFrame, SnapshotThread};
+use cairn_analysis::symbols::SourceFrame;
+use clap::Args;
+use serde::Serialize;
+
+use super::symbol_options::{SymbolOptions, complain_about_modules};
+use crate::output::{Outcome, Palette, printable};
+
+/// Print the stacks of all threads of a running process
+///
+/// The process is stopped for some milliseconds and goes on by itself; names are looked up when it runs again.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Snapshot {
+    /// Number of the process
+    #[arg(value_name = "PID")]
+    process: u32,
+
+    /// Show only this thread: its number, or its name
+    #[arg(short, long, value_name = "THREAD")]
+    thread: Vec<String>,
+
+    /// Print at most this many frames of each stack
+    #[arg(long, value_name = "COUNT", default_value_t = 10_000)]
+    max_frames: u32,
+
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    symbols: SymbolOptions,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  cairn snapshot 4711                 what does it do now?
+  cairn snapshot 4711 -t worker       one thread
+  cairn snapshot 4711 --json | jq '.threads[].frames[0].function'
+
+Output: a line for each thread, and one for each call, innermost first:
+  thread 4711 \"worker\"
+    #0  0x00007f3a5c8d2e4c  clock_nanosleep at clock_nanosleep.c:78  libc.so.6+0xd2e4c
+    #1  0x000055d01a2b31c9  wait at worker.c:12 (inlined)
+                            work at worker.c:31  worker+0x11c9
+        end of stack
+The last line says why there are no more frames. Calls that the compiler inlined have no address of their own.
+
+Exit codes: 0 all stacks were found; 1 the process cannot be looked at; 2 the arguments make no sense; 3 some threads have
+no stack, which is said at their place.";
+
+impl Snapshot {
+    pub(crate) fn run(self) -> io::Result<Outcome> {
+        let snapshot =
+            snapshot::Snapshot::take(self.process, self.max_frames).map_err(io::Error::other)?;
+        let wanted = |thread: &&SnapshotThread| {
+            let is_it = |wanted: &String| *wanted == thread.name || *wanted == thread.id.to_string();
+            self.thread.is_empty() || self.thread.iter().any(is_it)
+        };
+        let threads: Vec<&SnapshotThread> = snapshot.threads.iter().filter(wanted).collect();
+        if threads.is_empty() {
+            let all: Vec<String> =
+                snapshot.threads.iter().map(|thread| format!("{} {}", thread.id, thread.name)).collect();
+            return Err(io::Error::other(format!("no such thread; there are: {}", all.join(", "))));
+        }
+        let mut names = self.symbols.wanted().then(|| {
+            let mut names = snapshot.names(self.symbols.symbolizer(), self.symbols.in_own_root());
+            snapshot.prepare(&mut names);
+            names
+        });
+        let mut output = BufWriter::new(io::stdout().lock());
+        if self.json {
+            let json = JsonSnapshot::new(&snapshot, &threads, names.as_mut());
+            serde_json::to_writer(&mut output, &json)?;
+            writeln!(output)?;
+        } else {
+            print(&mut output, &snapshot, &threads, names.as_mut())?;
+        }
+        output.flush()?;
+        if let Some(names) = &names {
+            complain_about_modules(names);
+        }
+        let whole = threads.iter().all(|thread| thread.stack.is_ok());
+        Ok(if whole { Outcome::Done } else { Outcome::Incomplete })
+    }
+}
+
+fn print(
+    output: &mut impl Write,
+    snapshot: &snapshot::Snapshot,
+    threads: &[&SnapshotThread],
+    mut names: Option<&mut Names>,
+) -> io::Result<()> {
+    write!(output, "process {}", snapshot.process)?;
+    if !snapshot.command_line.is_empty() {
+        write!(output, ": {}", printable(&snapshot.command_line.join(" ")))?;
+    }
+    writeln!(output)?;
+    for thread in threads {
+        writeln!(output, "\nthread {} \"{}\"", thread.id, printable(&thread.name))?;
+        match &thread.stack {
+            Err(reason) => writeln!(output, "      {reason}")?,
+            Ok(stack) => {
+                for (number, frame) in stack.frames.iter().enumerate() {
+                    let number = format!("#{number}");
+                    print_frame(output, &number, snapshot, frame, names.as_deref_mut())?;
+                }
+                writeln!(output, "      {}", stack.stop)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn print_frame(
+    output: &mut impl Write,
+    number: &str,
+    snapshot: &snapshot::Snapshot,
+    frame: &SnapshotFrame,
+    names: Option<&mut Names>,
+) -> io::Result<()> {
+    let Palette { function, dim } = Palette::of_stdout();
+    let address = frame.frame.address().unwrap_or_default().value();
+    let found: &[SourceFrame] =
+        names.and_then(|names| snapshot.resolve(frame, names)).map_or(&[], |resolution| resolution.frames());
+    write!(output, "  {number:<4}{dim}{address:#018x}{dim:#}  ")?;
+    for (index, source) in found.iter().enumerate() {
+        if index > 0 {
+            write!(output, "{:26}", "")?;
+        }
+        let name = source.function.as_deref().unwrap_or("??");
+        write!(output, "{function}{}{function:#}", printable(name))?;
+        if let Some(file) = &source.file {
+            write!(output, " at {}", printable(file))?;
+            if let Some(line) = source.line {
+                write!(output, ":{line}")?;
+            }
+        }
+        if index + 1 < found.len() {
+            writeln!(output, " (inlined)")?;
+        }
+    }
+    if found.is_empty() {
+        write!(output, "??")?;
+    }
+    if let (Some(module), Some(stated)) = (snapshot.module(frame), snapshot.stated_address(frame)) {
+        let gone = if module.file_is_there || is_kernels(module) { "" } else { " (file replaced or deleted)" };
+        write!(output, "  {dim}{}+{stated}{gone}{dim:#}", printable(&file_name_of(&module.path)))?;
+    }
+    match frame.found_by {
+        FoundBy::FramePointer => writeln!(output, "  (by frame pointer)"),
+        _ => writeln!(output),
+    }
+}
+
+fn is_kernels(module: &snapshot::SnapshotModule) -> bool {
+    module.path.as_os_str().as_encoded_bytes().starts_with(b"[")
+}
+
+/// The object of `--json`; the fields are told in `docs/play.md`.
+#[derive(Serialize)]
+struct JsonSnapshot<'a> {
+    schema: u32,
+    process: u32,
+    command_line: &'a [String],
+    /// Nanoseconds since 1970.
+    time_nanos: u64,
+    stopped_nanos: u64,
+    threads: Vec<JsonThread<'a>>,
+    modules: Vec<JsonModule>,
+}
+
+#[derive(Serialize)]
+struct JsonThread<'a> {
+    thread: u32,
+    name: &'a str,
+    frames: Vec<JsonFrame>,
+    /// Why there are no more frames, or none at all.
+    end: String,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    failed: bool,
+}
+
+#[derive(Serialize)]
+struct JsonModule {
+    path: String,
+    start: String,
+    end: String,
+    build_id: Option<String>,
+    file_is_there: bool,
+}
+
+#[derive(Serialize)]
+struct JsonFrame {
+    address: String,
+    /// Index in the list of modules.
+    module: Option<usize>,
+    /// As the module's file counts.
+    stated_address: Option<String>,
+    found_by: &'static str,
+    function: Option<String>,
+    file: Option<String>,
+    line: Option<u32>,
+    column: Option<u32>,
+    /// Calls that were inlined here, innermost first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    inlined: Vec<JsonCall>,
+}
+
+#[derive(Serialize)]
+struct JsonCall {
+    function: Option<String>,
+    file: Option<String>,
+    line: Option<u32>,
+    column: Option<u32>,
+}
+
+impl JsonCall {
+    fn new(frame: &SourceFrame) -> Self {
+        let text = |text: &Option<std::sync::Arc<str>>| text.as_deref().map(str::to_owned);
+        Self {
+            function: text(&frame.function),
+            file: text(&frame.file),
+            line: frame.line,
+            column: frame.column,
+        }
+    }
+}
+
+impl<'a> JsonSnapshot<'a> {
+    fn new(
+        snapshot: &'a snapshot::Snapshot,
+        threads: &[&'a SnapshotThread],
+        mut names: Option<&mut Names>,
+    ) -> Self {
+        let nanos = |duration: std::time::Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        let since_1970 = snapshot.taken.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        let mut thread = |thread: &&'a SnapshotThread| {
+            let (frames, end) = match &thread.stack {
+                Ok(stack) => {
+                    let frames = stack.frames.iter();
+                    let frames = frames.map(|frame| JsonFrame::new(snapshot, frame, names.as_deref_mut()));
+                    (frames.collect(), stack.stop.to_string())
+                }
+                Err(reason) => (Vec::new(), reason.to_string()),
+            };
+            JsonThread { thread: thread.id, name: &thread.name, frames, end, failed: thread.stack.is_err() }
+        };
+        let threads = threads.iter().map(&mut thread).collect();
+        let modules = snapshot.modules.iter().map(|module| JsonModule {
+            path: module.path.to_string_lossy().into_owned(),
+            start: module.range.start.to_string(),
+            end: module.range.end.to_string(),
+            build_id: (!module.build_id.is_empty())
+                .then(|| cairn_analysis::symbols::BuildId::new(&module.build_id).to_string()),
+            file_is_there: module.file_is_there,
+        });
+        Self {
+            schema: 1,
+            process: snapshot.process,
+            command_line: &snapshot.command_line,
+            time_nanos: nanos(since_1970),
+            stopped_nanos: nanos(snapshot.stopped_for),
+            threads,
+            modules: modules.collect(),
+        }
+    }
+}
+
+impl JsonFrame {
+    fn new(snapshot: &snapshot::Snapshot, frame: &SnapshotFrame, names: Option<&mut Names>) -> Self {
+        let found =
+            names.and_then(|names| snapshot.resolve(frame, names)).map_or(&[][..], |found| found.frames());
+        let (outermost, inlined) = match found.split_last() {
+            Some((outermost, inlined)) => (JsonCall::new(outermost), inlined),
+            None => (JsonCall::new(&SourceFrame::default()), &[][..]),
+        };
+        Self {
+            address: frame.frame.address().unwrap_or_default().to_string(),
+            module: frame.module,
+            stated_address: snapshot.stated_address(frame).map(|address| address.to_string()),
+            found_by: match frame.found_by {
+                FoundBy::Context => "context",
+                FoundBy::Cfi => "tables",
+                FoundBy::SignalFrame => "signal-frame",
+                FoundBy::FramePointer => "frame-pointer",
+                FoundBy::BadCall => "bad-call",
+                _ => "other",
+            },
+            function: outermost.function,
+            file: outermost.file,
+            line: outermost.line,
+            column: outermost.column,
+            inlined: inlined.iter().map(JsonCall::new).collect(),
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Where symbols are searched for: the options that several subcommands share.
+
+use std::path::PathBuf;
+
+use cairn_analysis::names::{Names, file_name_of};
+use cairn_analysis::symbols::SymbolizerOptions;
+use clap::Args;
+
+use crate::output::complain;
+
+/// Where the symbols are.
+#[derive(Args)]
+#[command(next_help_heading = "Where symbols are searched for")]
+pub(crate) struct SymbolOptions {
+    /// Directory with symbol files: programs, debug files, PDB files; also by build id below `.build-id`. May be repeated
+    #[arg(long = "symbols", visible_alias = "debug-dir", value_name = "DIR")]
+    symbols: Vec<PathBuf>,
+
+    /// Directory that holds the root of the recorded machine; recorded paths are looked up below it, and nowhere else
+    #[arg(long, value_name = "DIR")]
+    sysroot: Option<PathBuf>,
+
+    /// Look for files recorded below FROM in TO. May be repeated
+    #[arg(long, value_name = "FROM=TO", value_parser = parse_map)]
+    map_path: Vec<(PathBuf, PathBuf)>,
+
+    /// Use files of another build than the recorded one too; names may then be wrong
+    #[arg(long)]
+    allow_mismatch: bool,
+
+    /// Look for no symbols: modules and offsets only
+    #[arg(long)]
+    no_symbols: bool,
+}
+
+fn parse_map(text: &str) -> Result<(PathBuf, PathBuf), &'static str> {
+    let (from, to) = text.split_once('=').ok_or("write it as FROM=TO, as in /build/app=/home/me/app")?;
+    if from.is_empty() || to.is_empty() {
+        return Err("neither side of FROM=TO may be empty");
+    }
+    Ok((from.into(), to.into()))
+}
+
+impl SymbolOptions {
+    /// False when no names are wanted.
+    pub(crate) fn wanted(&self) -> bool {
+        !self.no_symbols
+    }
+
+    /// False when the user says where the root of the recorded machine is.
+    pub(crate) fn in_own_root(&self) -> bool {
+        self.sysroot.is_none()
+    }
+
+    pub(crate) fn symbolizer(&self) -> SymbolizerOptions {
+        let mut options = SymbolizerOptions::new().allow_mismatch(self.allow_mismatch);
+        for directory in &self.symbols {
+            options = options.debug_dir(directory);
+        }
+        if let Some(sysroot) = &self.sysroot {
+            options = options.sysroot(sysroot);
+        }
+        for (from, to) in &self.map_path {
+            options = options.map_path(from, to);
+        }
+        options
+    }
+}
+
+/// Says for each module once why its frames have no names, and which files were not used or are of another build.
+pub(crate) fn complain_about_modules(names: &Names) {
+    for (key, report) in names.reports() {
+        let module = file_name_of(&key.path);
+        // What the kernel maps by itself, such as `[vdso]`, has no file.
+        if module.starts_with('[') {
+            continue;
+        }
+        for (_, why) in &report.refused {
+            complain(&format_args!("{module}: a file was not used: {why}"));
+        }
+        for (_, why) in &report.mismatched {
+            complain(&format_args!("{module}: names may be wrong: {why}"));
+        }
+        if let Some(why) = &report.missing
+            && report.refused.iter().all(|(_, refused)| refused != why)
+        {
+            complain(&format_args!("{module}: no symbols: {why}"));
+        }
+    }
+}
