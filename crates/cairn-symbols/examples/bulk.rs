@@ -3,8 +3,18 @@ use cairn_symbols::{Lookup, Symbolizer, SymbolizerOptions};
 use std::io::{Read, Write};
 fn main() {
     let file = std::env::args().nth(1).unwrap();
-    let mut s = Symbolizer::new(SymbolizerOptions::new());
+    let mut o = SymbolizerOptions::new();
+    if let Some(c) = std::env::args().nth(2) {
+        o = o.cache_dir(c);
+    }
+    let mut s = Symbolizer::new(o);
     let m = s.add_file(&file).unwrap();
+    if std::env::args().nth(3).is_some() {
+        let t = std::time::Instant::now();
+        let ok = s.build_index(m);
+        eprintln!("{ok} {:?}", t.elapsed());
+        return;
+    }
     let mut text = String::new();
     std::io::stdin().read_to_string(&mut text).unwrap();
     let lookups: Vec<_> = text

@@ -14,6 +14,6 @@ mod lines;
 mod split;
 mod units;
 
-pub(crate) use engine::{DebugFiles, Engine};
+pub(crate) use engine::{DebugFiles, Engine, ScopeId, Told, ToldPlace};
 pub(crate) use split::FindSplit;
 pub(crate) use units::Problem;

@@ -1,18 +1,21 @@
 //! The symbols of an ELF file: debug information first, then symbol tables, then where functions begin.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use cairn_format::{StatedAddress, WordSize};
+use gimli::SectionId;
 use object::{Object, ObjectSegment, SegmentFlags};
 
+use crate::Unknown;
 use crate::debug_object::DebugObject;
 use crate::dwarf::{DebugFiles, Engine, Problem};
+use crate::index::{Answer, Cache, Identity, Index};
 use crate::mini_debug;
 use crate::source::{FrameSink, Language, SymbolSource};
 use crate::symbol_table::SymbolTable;
 use crate::unwind_starts::UnwindStarts;
-use crate::{BuildId, Unknown};
 
 /// The files of one module, and what was read of them.
 pub(crate) struct ElfSource {
@@ -21,6 +24,7 @@ pub(crate) struct ElfSource {
     debug: Arc<DebugFiles>,
     layout: Layout,
     engine: RwLock<Option<Arc<Engine>>>,
+    index: Option<Index>,
     /// Why there is no engine.
     broken: OnceLock<Problem>,
     symbols: OnceLock<SymbolTable>,
@@ -32,7 +36,6 @@ pub(crate) struct ElfSource {
 struct Layout {
     base: StatedAddress,
     word_size: WordSize,
-    build_id: Option<BuildId>,
     /// First and last address of what is executable, sorted; empty for a file that is not linked.
     code: Vec<(u64, u64)>,
 }
@@ -49,9 +52,50 @@ impl ElfSource {
             debug: Arc::new(debug),
             engine: RwLock::default(),
             broken: OnceLock::new(),
+            index: None,
             symbols: OnceLock::new(),
             starts: OnceLock::new(),
         })
+    }
+
+    /// True when an index is worth its disk: the debug information takes longer to read than to look for.
+    fn is_worth_indexing(&self) -> bool {
+        let main = &self.debug.main;
+        // What is missing today may be there tomorrow; an index would not notice.
+        let object = main.object();
+        let names_another = object.is_ok_and(|object| matches!(object.gnu_debugaltlink(), Ok(Some(_))));
+        if names_another && self.debug.supplement.is_none() {
+            return false;
+        }
+        let bytes = main.section_bytes(SectionId::DebugInfo) + main.section_bytes(SectionId::DebugLine);
+        self.index.is_none() && bytes >= WORTH_INDEXING_BYTES
+    }
+
+    /// What tells an index of these files from another.
+    pub(crate) fn identity(&self) -> Identity {
+        let files = [(0, self.program.as_ref()), (1, Some(&self.debug.main))];
+        let others = [(2, self.debug.supplement.as_ref()), (3, self.debug.package.as_ref())];
+        let all = files.into_iter().chain(others);
+        Identity::of(all.filter_map(|(role, object)| Some((role, object?))))
+    }
+
+    /// Answers from an index from now on.
+    pub(crate) fn use_index(&mut self, index: Index) {
+        self.index = (index.code() == self.layout.code).then_some(index);
+    }
+
+    /// First and last address of what is executable.
+    pub(crate) fn code(&self) -> &[(u64, u64)] {
+        &self.layout.code
+    }
+
+    pub(crate) fn is_code(&self, address: u64) -> bool {
+        self.layout.is_code(address)
+    }
+
+    /// True when a symbol or the unwind table knows of a function at the address.
+    pub(crate) fn is_function(&self, address: u64) -> bool {
+        self.symbols().find(address).is_some() || self.starts().find(address).is_some()
     }
 
     fn objects(&self) -> impl Iterator<Item = &DebugObject> {
@@ -60,7 +104,7 @@ impl ElfSource {
 
     /// The reader of the debug information. It is begun anew when it has kept too much: what it has read before is in the
     /// file still.
-    fn engine(&self) -> Result<Arc<Engine>, Problem> {
+    pub(crate) fn engine(&self) -> Result<Arc<Engine>, Problem> {
         if let Some(problem) = self.broken.get() {
             return Err(*problem);
         }
@@ -80,7 +124,7 @@ impl ElfSource {
         Ok(engine)
     }
 
-    fn symbols(&self) -> &SymbolTable {
+    pub(crate) fn symbols(&self) -> &SymbolTable {
         self.symbols.get_or_init(|| {
             let mut table = SymbolTable::default();
             self.objects().filter_map(|object| object.object().ok()).for_each(|object| table.add(&object));
@@ -95,7 +139,7 @@ impl ElfSource {
         })
     }
 
-    fn starts(&self) -> &UnwindStarts {
+    pub(crate) fn starts(&self) -> &UnwindStarts {
         self.starts.get_or_init(|| {
             let main = self.program.as_ref().unwrap_or(&self.debug.main);
             main.object().map(|object| UnwindStarts::read(&object)).unwrap_or_default()
@@ -117,6 +161,14 @@ impl SymbolSource for ElfSource {
         let address = address.value();
         if !self.layout.is_code(address) {
             return Err(Unknown::AddressOutside);
+        }
+        if let Some(index) = &self.index {
+            match index.frames_at(address, out) {
+                Answer::Known => return Ok(()),
+                Answer::Nothing => return Err(self.nothing_known()),
+                // The files themselves are still there.
+                Answer::Broken => out.clear(),
+            }
         }
         let mut problem = None;
         if self.debug.main.has_debug_info() {
@@ -150,8 +202,18 @@ impl SymbolSource for ElfSource {
         self.layout.word_size
     }
 
-    fn build_id(&self) -> Option<BuildId> {
-        self.layout.build_id.clone()
+    fn wants_index(&self) -> bool {
+        self.is_worth_indexing()
+    }
+
+    fn has_index(&self) -> bool {
+        self.index.is_some()
+    }
+
+    fn build_index(&self, cache: &Cache, cancelled: &AtomicBool) -> bool {
+        let identity = self.identity();
+        let index = crate::index::build(self, identity.bytes(), cancelled);
+        index.is_some_and(|index| cache.store(&identity, &index).is_ok())
     }
 
     fn files(&self) -> Vec<PathBuf> {
@@ -177,7 +239,6 @@ impl Layout {
         Self {
             base: StatedAddress::new(first & !(PAGE_BYTES - 1)),
             word_size: if object.is_64() { WordSize::Bits64 } else { WordSize::Bits32 },
-            build_id: object.build_id().ok().flatten().map(BuildId::new),
             code,
         }
     }
@@ -186,6 +247,9 @@ impl Layout {
         self.code.is_empty() || self.code.iter().any(|&(start, end)| start <= address && address < end)
     }
 }
+
+/// Reading this much takes some milliseconds.
+const WORTH_INDEXING_BYTES: u64 = 1 << 20;
 
 /// The most that is kept of one module's debug information at a time.
 const MAX_KEPT_BYTES: u64 = 512 << 20;

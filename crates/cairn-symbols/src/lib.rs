@@ -22,6 +22,8 @@ mod dwarf;
 mod elf_source;
 mod error;
 mod file_symbols;
+mod index;
+mod indexer;
 mod loader_source;
 mod locate;
 mod lookup;

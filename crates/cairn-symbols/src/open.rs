@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::debug_object::DebugObject;
 use crate::dwarf::{DebugFiles, FindSplit};
 use crate::elf_source::ElfSource;
+use crate::index::Cache;
 use crate::loader_source::LoaderSource;
 use crate::locate::Locator;
 use crate::mapped_file::FileBytes;
@@ -21,7 +22,10 @@ pub(crate) struct Opened {
 impl Opened {
     fn new(source: Result<Arc<dyn SymbolSource>, Unknown>, mut report: ModuleReport) -> Self {
         match &source {
-            Ok(source) => report.used = source.files(),
+            Ok(source) => {
+                report.used = source.files();
+                report.from_index = source.has_index();
+            }
             Err(reason) => report.missing = Some(reason.clone()),
         }
         Self { source, report }
@@ -71,6 +75,12 @@ pub(crate) fn open_bytes(
     Ok(Arc::new(source))
 }
 
+/// The directory of indexes, if there is to be one.
+pub(crate) fn cache(options: &SymbolizerOptions) -> Option<Cache> {
+    let directory = options.cache_dir.clone()?;
+    Some(Cache { directory, limit_bytes: options.cache_limit_bytes })
+}
+
 fn open_elf(
     path: &Path,
     bytes: FileBytes,
@@ -96,5 +106,11 @@ fn open_elf(
         Some(separate) => (Some(program), separate),
         None => (None, program),
     };
-    ElfSource::new(program, DebugFiles { main, supplement, package, find_split })
+    let mut source = ElfSource::new(program, DebugFiles { main, supplement, package, find_split })?;
+    if let Some(cache) = cache(options)
+        && let Some(index) = cache.open(&source.identity())
+    {
+        source.use_index(index);
+    }
+    Ok(source)
 }

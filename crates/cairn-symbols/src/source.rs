@@ -6,11 +6,13 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use cairn_format::{StatedAddress, WordSize};
 
 use crate::demangle::demangle;
-use crate::{BuildId, SourceFrame, Unknown};
+use crate::index::Cache;
+use crate::{SourceFrame, Unknown};
 
 /// The source language of a name, where the file says it; decides how it is demangled.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -53,9 +55,19 @@ pub(crate) trait SymbolSource: Send + Sync {
         WordSize::Bits64
     }
 
-    /// The id of the build that the symbols are of.
-    fn build_id(&self) -> Option<BuildId> {
-        None
+    /// True when the answers are worth keeping on disk, and are not there yet.
+    fn wants_index(&self) -> bool {
+        false
+    }
+
+    /// True when the answers come from the index on disk.
+    fn has_index(&self) -> bool {
+        false
+    }
+
+    /// Writes all answers to disk; true when they are there now.
+    fn build_index(&self, _cache: &Cache, _cancelled: &AtomicBool) -> bool {
+        false
     }
 
     /// The files that answer, the one that was mapped first.

@@ -2,13 +2,14 @@
 
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use cairn_format::{StatedAddress, WordSize};
 
+use crate::indexer::Indexer;
 use crate::mapped_file::FileBytes;
-use crate::open::{Opened, open_bytes, open_file, open_module};
+use crate::open::{Opened, cache, open_bytes, open_file, open_module};
 use crate::source::{FrameSink, SymbolSource};
 use crate::{
     Error, Lookup, ModuleId, ModuleInfo, ModuleReport, Resolution, Resolutions, SymbolizerOptions, Unknown,
@@ -35,11 +36,20 @@ pub struct Symbolizer {
     modules: Vec<Module>,
     /// The texts of earlier answers; each thread that answers takes one and gives it back.
     sinks: Mutex<Vec<FrameSink>>,
+    indexer: Option<Indexer>,
 }
 
 struct Module {
     info: ModuleInfo,
     opened: OnceLock<Opened>,
+    /// True when its index was asked for, or is not wanted.
+    index_settled: AtomicBool,
+}
+
+impl Module {
+    fn new(info: ModuleInfo, opened: OnceLock<Opened>) -> Self {
+        Self { info, opened, index_settled: AtomicBool::new(false) }
+    }
 }
 
 impl fmt::Debug for Symbolizer {
@@ -52,7 +62,8 @@ impl Symbolizer {
     /// A symbolizer without modules.
     #[must_use]
     pub fn new(options: SymbolizerOptions) -> Self {
-        Self { options, modules: Vec::new(), sinks: Mutex::default() }
+        let indexer = cache(&options).map(Indexer::new);
+        Self { options, modules: Vec::new(), sinks: Mutex::default(), indexer }
     }
 
     /// Adds a module that a recording tells of. Whether anything is known of it shows in its answers and in its report.
@@ -61,7 +72,7 @@ impl Symbolizer {
     ///
     /// After four billion modules.
     pub fn add_module(&mut self, info: ModuleInfo) -> ModuleId {
-        self.add(Module { info, opened: OnceLock::new() })
+        self.add(Module::new(info, OnceLock::new()))
     }
 
     /// Adds a file that is here, by its path as it stands, and opens it.
@@ -72,7 +83,7 @@ impl Symbolizer {
     pub fn add_file(&mut self, path: impl Into<PathBuf>) -> Result<ModuleId, Error> {
         let info = ModuleInfo::new(path);
         let opened = open_file(&info.path, &self.options)?;
-        Ok(self.add(Module { info, opened: OnceLock::from(opened) }))
+        Ok(self.add(Module::new(info, OnceLock::from(opened))))
     }
 
     /// Adds a module whose file is in memory, as the vdso is in a core file.
@@ -90,7 +101,7 @@ impl Symbolizer {
 
     /// Adds a module whose symbols are at hand.
     pub(crate) fn add_source(&mut self, info: ModuleInfo, source: Arc<dyn SymbolSource>) -> ModuleId {
-        self.add(Module { info, opened: OnceLock::from(Opened::ready(source)) })
+        self.add(Module::new(info, OnceLock::from(Opened::ready(source))))
     }
 
     fn add(&mut self, module: Module) -> ModuleId {
@@ -109,6 +120,7 @@ impl Symbolizer {
         let mut sink = self.take_sink();
         let resolution = self.resolve_with(module, lookup, &mut sink);
         self.give_back(sink);
+        self.want_index(module);
         resolution
     }
 
@@ -131,7 +143,43 @@ impl Symbolizer {
             }
             places[index as usize] = (distinct.len() - 1) as u32;
         }
-        Resolutions { distinct: self.resolve_distinct(&distinct), places }
+        let answers = self.resolve_distinct(&distinct);
+        distinct.dedup_by_key(|&mut (module, _)| module);
+        distinct.into_iter().for_each(|(module, _)| self.want_index(module));
+        Resolutions { distinct: answers, places }
+    }
+
+    /// Builds the index of a module now, if it is worth one; true when the index is on disk afterwards. Opens the module.
+    ///
+    /// # Panics
+    ///
+    /// When the module is of another symbolizer that has more of them.
+    #[must_use]
+    pub fn build_index(&self, module: ModuleId) -> bool {
+        let Ok(source) = &self.opened(module).source else { return false };
+        let Some(indexer) = &self.indexer else { return false };
+        self.modules[module.index()].index_settled.store(true, Ordering::Relaxed);
+        source.has_index() || source.wants_index() && indexer.build_now(&**source)
+    }
+
+    /// Waits for the indexes that are being built in the background. Without this, those that are not done when the
+    /// symbolizer goes away are given up.
+    pub fn wait_for_indexes(&self) {
+        self.indexer.iter().for_each(Indexer::wait);
+    }
+
+    /// Has the index of a module built in the background, once, after its first answer.
+    fn want_index(&self, module: ModuleId) {
+        let Some(indexer) = &self.indexer else { return };
+        let module = &self.modules[module.index()];
+        if module.index_settled.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        if let Some(Opened { source: Ok(source), .. }) = module.opened.get()
+            && source.wants_index()
+        {
+            indexer.enqueue(Arc::clone(source));
+        }
     }
 
     /// Answers sorted lookups. Neighbours are answered by one thread, as they are mostly in one unit of the debug

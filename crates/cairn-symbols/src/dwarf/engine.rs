@@ -1,6 +1,7 @@
 //! From an address to frames, over the units of one file.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
 use gimli::{SectionId, UnitRef};
@@ -58,6 +59,22 @@ impl Engine {
         EngineCell::try_new(Owner { files, split_files }, |owner| Reading::new(owner)).map(Self)
     }
 
+    /// Tells all answers from `begin` up to `end`; they may also change at the addresses `extra`.
+    pub(crate) fn tell_window(
+        &self,
+        begin: u64,
+        end: u64,
+        extra: &[u64],
+        told: &mut dyn Told,
+    ) -> Result<(), Problem> {
+        self.0.with_dependent(|_, reading| reading.tell_window(begin, end, extra, told))
+    }
+
+    /// True when a unit refers to a split file that was not found.
+    pub(crate) fn misses_split_files(&self) -> bool {
+        self.0.with_dependent(|_, reading| reading.splits.is_missing_some())
+    }
+
     /// How much was read that stays in memory.
     pub(crate) fn kept_bytes(&self) -> u64 {
         self.0.with_dependent(|_, reading| reading.budget.kept_bytes())
@@ -67,6 +84,40 @@ impl Engine {
     pub(crate) fn frames_at(&self, address: u64, out: &mut FrameSink) -> Result<(), Problem> {
         self.0.with_dependent(|_, reading| reading.frames_at(address, out))
     }
+}
+
+/// Takes in every answer that the debug information of a window of addresses has.
+pub(crate) trait Told {
+    /// A function, by its name, or by the address when it has none.
+    fn root(&mut self, address: u64, name: Option<(&str, Language)>) -> ScopeId;
+    /// A call inlined into a scope, and the place of the call.
+    fn inlined(&mut self, into: ScopeId, name: Option<(&str, Language)>, call: ToldPlace) -> ScopeId;
+    /// A source file.
+    fn file(&mut self, path: &str) -> u32;
+    /// What is known from this address on.
+    fn segment(&mut self, address: u64, known: Option<(ScopeId, ToldPlace)>);
+}
+
+/// A function, or a call inlined into it, as the one who is told numbers them.
+pub(crate) type ScopeId = u32;
+
+/// A place in the sources, with the file as the one who is told numbers them.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub(crate) struct ToldPlace {
+    pub(crate) file: Option<u32>,
+    pub(crate) line: Option<u32>,
+    pub(crate) column: Option<u32>,
+}
+
+/// Whether it was found quickly, and which one it is.
+type FunctionKey = (bool, u32);
+
+/// What was told in this window.
+#[derive(Default)]
+struct KnownScopes {
+    /// By unit, function and inlined call.
+    scopes: HashMap<((usize, FunctionKey), Option<u32>), ScopeId>,
+    files: HashMap<(usize, u64), Option<u32>>,
 }
 
 fn count_units(object: &DebugObject) -> usize {
@@ -99,7 +150,7 @@ impl<'a> Reading<'a> {
     fn frames_at(&self, address: u64, out: &mut FrameSink) -> Result<(), Problem> {
         for unit in self.directory.find(address) {
             let view = self.view(unit);
-            let function = self.function_at(unit, &view, address)?;
+            let function = self.function_at(unit, &view, address)?.map(|(_, function)| function);
             let lines = self.lines(unit).map_err(|problem| *problem)?;
             let row = lines.find(address);
             match function {
@@ -137,12 +188,17 @@ impl<'a> Reading<'a> {
         unit: &'s Unit<'a>,
         view: &View<'s, 'a>,
         address: u64,
-    ) -> Result<Option<&'s Function<'a>>, Problem> {
+    ) -> Result<Option<(FunctionKey, &'s Function<'a>)>, Problem> {
         for quickly in [true, false] {
             let functions = self.functions(unit, view, quickly).map_err(|problem| *problem)?;
             if let Some(index) = functions.find(address) {
-                let entry = &functions.entries[index as usize];
-                return entry.function(view.unit, &self.budget).map(Some).map_err(|problem| *problem);
+                let function = functions.entries[index as usize].function(view.unit, &self.budget);
+                return function
+                    .map(|function| Some(((quickly, index), function)))
+                    .map_err(|problem| *problem);
+            }
+            if !functions.jumped {
+                break;
             }
         }
         Ok(None)
@@ -189,6 +245,143 @@ impl<'a> Reading<'a> {
             next = inlined.parent;
         }
         self.push_frame(view, lines, function.origin, place, false, out)
+    }
+
+    /// Tells all answers of a window of addresses, in order: each one counts up to the next.
+    fn tell_window(&self, begin: u64, end: u64, extra: &[u64], told: &mut dyn Told) -> Result<(), Problem> {
+        let mut cuts = extra.to_vec();
+        cuts.push(begin);
+        for unit in self.directory.overlapping(begin, end, &mut cuts) {
+            self.boundaries(unit, begin, end, &mut cuts)?;
+        }
+        cuts.retain(|&cut| begin <= cut && cut < end);
+        cuts.sort_unstable();
+        cuts.dedup();
+        let mut known = KnownScopes::default();
+        cuts.into_iter().try_for_each(|address| self.tell(address, &mut known, told))
+    }
+
+    fn boundaries(&self, unit: &Unit<'a>, begin: u64, end: u64, out: &mut Vec<u64>) -> Result<(), Problem> {
+        let view = self.view(unit);
+        self.lines(unit).map_err(|problem| *problem)?.boundaries(begin, end, out);
+        for quickly in [true, false] {
+            let functions = self.functions(unit, &view, quickly).map_err(|problem| *problem)?;
+            for range in functions.ranges.iter().filter(|range| range.begin < end && range.end > begin) {
+                out.extend([range.begin, range.end]);
+                let entry = &functions.entries[range.function as usize];
+                let function = entry.function(view.unit, &self.budget).map_err(|problem| *problem)?;
+                let pieces = &function.pieces;
+                let pieces = &pieces[pieces.partition_point(|piece| piece.begin < begin)..];
+                out.extend(pieces.iter().map(|piece| piece.begin).take_while(|&begin| begin < end));
+            }
+            if !functions.jumped {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn tell(&self, address: u64, known: &mut KnownScopes, told: &mut dyn Told) -> Result<(), Problem> {
+        for unit in self.directory.find(address) {
+            let view = self.view(unit);
+            let function = self.function_at(unit, &view, address)?;
+            let lines = self.lines(unit).map_err(|problem| *problem)?;
+            let row = lines.find(address);
+            if function.is_none() && row.is_none() {
+                continue;
+            }
+            let scope = match function {
+                Some((key, function)) => {
+                    let key = (unit.offset.0, key);
+                    self.scope(address, &view, lines, key, function, known, told)?
+                }
+                None => told.root(address, None),
+            };
+            let place = self.told_place(unit.offset.0, &view, lines, row.map(Place::from), known, told);
+            told.segment(address, Some((scope, place)));
+            return Ok(());
+        }
+        told.segment(address, None);
+        Ok(())
+    }
+
+    /// The scope of an address in a function, made and told of when it is new.
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "what is told, where it is read, and what is known of it already"
+    )]
+    fn scope(
+        &self,
+        address: u64,
+        view: &View<'_, 'a>,
+        lines: &Lines,
+        key: (usize, FunctionKey),
+        function: &Function<'a>,
+        known: &mut KnownScopes,
+        told: &mut dyn Told,
+    ) -> Result<ScopeId, Problem> {
+        // From the innermost call out to the first scope that is known.
+        let mut path = Vec::new();
+        let mut next = function.innermost(address);
+        let mut scope = None;
+        while let Some(index) = next {
+            if let Some(&known) = known.scopes.get(&(key, Some(index))) {
+                scope = Some(known);
+                break;
+            }
+            path.push(index);
+            if path.len() > crate::MAX_INLINE_DEPTH {
+                return Err(Problem::TooDeep);
+            }
+            next = function.inlined[index as usize].parent;
+        }
+        let mut scope = match scope.or_else(|| known.scopes.get(&(key, None)).copied()) {
+            Some(scope) => scope,
+            None => {
+                let name = self.name(view, function.origin)?;
+                let root = told.root(address, name.as_deref().map(|name| (name, view.language)));
+                // A function without a name is called as the symbol at the address, which can differ from piece to piece.
+                if name.is_some() {
+                    known.scopes.insert((key, None), root);
+                }
+                root
+            }
+        };
+        let memorable = known.scopes.contains_key(&(key, None));
+        while let Some(index) = path.pop() {
+            let inlined = &function.inlined[index as usize];
+            let place = Place {
+                file: inlined.call_file,
+                line: (inlined.call_line != 0).then_some(inlined.call_line),
+                column: (inlined.call_column != 0).then_some(inlined.call_column),
+            };
+            let call = self.told_place(key.0, view, lines, Some(place), known, told);
+            let name = self.name(view, inlined.origin)?;
+            scope = told.inlined(scope, name.as_deref().map(|name| (name, view.language)), call);
+            if memorable {
+                known.scopes.insert((key, Some(index)), scope);
+            }
+        }
+        Ok(scope)
+    }
+
+    fn told_place(
+        &self,
+        unit: usize,
+        view: &View<'_, 'a>,
+        lines: &Lines,
+        place: Option<Place>,
+        known: &mut KnownScopes,
+        told: &mut dyn Told,
+    ) -> ToldPlace {
+        let Some(place) = place else { return ToldPlace::default() };
+        let file = place.file.and_then(|index| {
+            *known
+                .files
+                .entry((unit, index))
+                .or_insert_with(|| lines.file(view.line_unit, index).map(|file| told.file(file)))
+        });
+        ToldPlace { file, line: place.line, column: place.column }
     }
 
     fn push_frame(

@@ -1,5 +1,6 @@
 //! The functions of one unit, and the calls inlined into each.
 
+use std::collections::BinaryHeap;
 use std::sync::OnceLock;
 
 use gimli::{AttributeValue, UnitOffset, UnitRef};
@@ -22,6 +23,8 @@ pub(super) struct Functions<'a> {
     pub(super) entries: Vec<FunctionEntry<'a>>,
     /// Sorted by begin.
     pub(super) ranges: Vec<FunctionRange>,
+    /// True when something was jumped over that could hold more of them.
+    pub(super) jumped: bool,
 }
 
 #[derive(Debug)]
@@ -46,8 +49,15 @@ pub(super) struct Function<'a> {
     pub(super) origin: Origin<'a>,
     /// In the order of the file, outer before inner.
     pub(super) inlined: Vec<Inlined<'a>>,
-    /// Sorted by begin.
-    pub(super) inlined_ranges: Vec<InlinedRange>,
+    /// Sorted by begin: from here on, up to the next one, this is the innermost call.
+    pub(super) pieces: Vec<InlinedPiece>,
+}
+
+/// A piece of a function with one innermost inlined call, or none.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct InlinedPiece {
+    pub(super) begin: u64,
+    pub(super) innermost: Option<u32>,
 }
 
 /// One inlined call.
@@ -61,11 +71,12 @@ pub(super) struct Inlined<'a> {
     pub(super) call_column: u32,
 }
 
+/// Where one inlined call has code.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct InlinedRange {
-    pub(super) begin: u64,
-    pub(super) end: u64,
-    pub(super) inlined: u32,
+struct InlinedRange {
+    begin: u64,
+    end: u64,
+    inlined: u32,
 }
 
 impl<'a> Functions<'a> {
@@ -101,7 +112,7 @@ impl<'a> Functions<'a> {
                     functions.entries.push(FunctionEntry { offset, function: OnceLock::new() });
                 }
                 if let (true, Some(sibling)) = (quickly, sibling) {
-                    jump(&mut entries, unit, offset, sibling)?;
+                    functions.jumped |= jump(&mut entries, unit, offset, sibling)?;
                 }
             } else if quickly && abbreviation.has_children() && holds_no_functions(tag) {
                 let mut sibling = None;
@@ -112,7 +123,7 @@ impl<'a> Functions<'a> {
                     }
                 }
                 if let Some(sibling) = sibling {
-                    jump(&mut entries, unit, offset, sibling)?;
+                    functions.jumped |= jump(&mut entries, unit, offset, sibling)?;
                 }
             } else {
                 entries.skip_attributes(abbreviation.attributes())?;
@@ -155,7 +166,8 @@ impl<'a> Function<'a> {
     fn read(unit: UnitRef<'_, Reader<'a>>, offset: UnitOffset, budget: &Budget) -> Result<Self, Problem> {
         let mut entries = unit.entries_raw(Some(offset))?;
         let own_depth = entries.next_depth();
-        let mut function = Self { origin: Origin::Nowhere, inlined: Vec::new(), inlined_ranges: Vec::new() };
+        let mut function = Self { origin: Origin::Nowhere, inlined: Vec::new(), pieces: Vec::new() };
+        let mut ranges = Vec::new();
         if let Some(abbreviation) = entries.read_abbreviation()? {
             let mut name = NamePlace::default();
             for &specification in abbreviation.attributes() {
@@ -178,7 +190,14 @@ impl<'a> Function<'a> {
             match abbreviation.tag() {
                 gimli::DW_TAG_inlined_subroutine => {
                     let parent = open.last().map(|&(_, inlined)| inlined);
-                    let inlined = function.read_inlined(unit, &mut entries, abbreviation, parent, budget)?;
+                    let inlined = function.read_inlined(
+                        unit,
+                        &mut entries,
+                        abbreviation,
+                        parent,
+                        &mut ranges,
+                        budget,
+                    )?;
                     open.push((depth, inlined));
                 }
                 // A function inside of this one: its calls are its own.
@@ -186,9 +205,9 @@ impl<'a> Function<'a> {
                 _ => entries.skip_attributes(abbreviation.attributes())?,
             }
         }
-        function.inlined_ranges.sort_unstable_by_key(|range| (range.begin, range.inlined));
+        function.pieces = pieces(ranges);
         budget.keep(&function.inlined);
-        budget.keep(&function.inlined_ranges);
+        budget.keep(&function.pieces);
         Ok(function)
     }
 
@@ -198,6 +217,7 @@ impl<'a> Function<'a> {
         entries: &mut gimli::EntriesRaw<'_, Reader<'a>>,
         abbreviation: &gimli::Abbreviation,
         parent: Option<u32>,
+        ranges: &mut Vec<InlinedRange>,
         budget: &Budget,
     ) -> Result<u32, Problem> {
         let index = self.inlined.len() as u32;
@@ -225,21 +245,42 @@ impl<'a> Function<'a> {
         }
         inlined.origin = name.origin();
         self.inlined.push(inlined);
-        let ranges = &mut self.inlined_ranges;
         place
             .for_each(unit, budget, |begin, end| ranges.push(InlinedRange { begin, end, inlined: index }))?;
         Ok(index)
     }
 
-    /// The innermost call at an address: of all that cover it the last one of the file, as later entries refine earlier.
+    /// The innermost call at an address.
     pub(super) fn innermost(&self, address: u64) -> Option<u32> {
-        let after = self.inlined_ranges.partition_point(|range| range.begin <= address);
-        self.inlined_ranges[..after]
-            .iter()
-            .filter(|range| range.end > address)
-            .map(|range| range.inlined)
-            .max()
+        let after = self.pieces.partition_point(|piece| piece.begin <= address);
+        self.pieces[after.checked_sub(1)?].innermost
     }
+}
+
+/// Lays the ranges of all inlined calls over each other: of those that cover an address, the last one of the file is the
+/// innermost, as later entries refine earlier ones.
+fn pieces(mut ranges: Vec<InlinedRange>) -> Vec<InlinedPiece> {
+    ranges.sort_unstable_by_key(|range| range.begin);
+    let mut cuts: Vec<u64> = ranges.iter().flat_map(|range| [range.begin, range.end]).collect();
+    cuts.sort_unstable();
+    cuts.dedup();
+    let mut pieces: Vec<InlinedPiece> = Vec::with_capacity(cuts.len());
+    let mut open: BinaryHeap<(u32, u64)> = BinaryHeap::new();
+    let mut coming = ranges.iter().peekable();
+    for begin in cuts {
+        while let Some(range) = coming.next_if(|range| range.begin <= begin) {
+            open.push((range.inlined, range.end));
+        }
+        while open.peek().is_some_and(|&(_, end)| end <= begin) {
+            open.pop();
+        }
+        let innermost = open.peek().map(|&(inlined, _)| inlined);
+        if pieces.last().is_none_or(|last| last.innermost != innermost) {
+            pieces.push(InlinedPiece { begin, innermost });
+        }
+    }
+    pieces.shrink_to_fit();
+    pieces
 }
 
 /// Types of these kinds list members and declarations.
@@ -268,11 +309,12 @@ fn jump<'u, 'a>(
     unit: UnitRef<'u, Reader<'a>>,
     from: UnitOffset,
     sibling: UnitOffset,
-) -> Result<(), Problem> {
-    if sibling.0 > from.0 && sibling.0 >= entries.next_offset().0 {
+) -> Result<bool, Problem> {
+    let forward = sibling.0 > from.0 && sibling.0 > entries.next_offset().0;
+    if forward {
         *entries = unit.unit.entries_raw(Some(sibling))?;
     }
-    Ok(())
+    Ok(forward)
 }
 
 fn skip_with_children<'a>(

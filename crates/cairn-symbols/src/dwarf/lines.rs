@@ -116,9 +116,18 @@ impl Lines {
         self.sequences.iter().map(|sequence| (sequence.begin, sequence.end))
     }
 
-    /// The addresses at which rows begin.
-    pub(super) fn row_addresses(&self) -> impl Iterator<Item = u64> {
-        self.sequences.iter().flat_map(|sequence| self.rows_of(sequence)).map(|row| row.address)
+    /// Adds the addresses in a window at which rows begin and end.
+    pub(super) fn boundaries(&self, begin: u64, end: u64, out: &mut Vec<u64>) {
+        let after = self.sequences.partition_point(|sequence| sequence.begin < end);
+        for sequence in self.sequences[..after].iter().rev() {
+            if sequence.largest_end <= begin {
+                break;
+            }
+            out.push(sequence.end);
+            let rows = self.rows_of(sequence);
+            let rows = &rows[rows.partition_point(|row| row.address < begin)..];
+            out.extend(rows.iter().map(|row| row.address).take_while(|&address| address < end));
+        }
     }
 
     fn rows_of(&self, sequence: &Sequence) -> &[Row] {

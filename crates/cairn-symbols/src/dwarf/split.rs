@@ -1,6 +1,7 @@
 //! Split debug information: the part of a unit that the compiler left in a `.dwo` file or in a `.dwp` package.
 
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use gimli::{AttributeValue, SectionId, UnitRef};
 
@@ -31,6 +32,7 @@ pub(super) struct Splits<'a> {
     /// One for each unit; filled when the unit is read.
     files: &'a [OnceLock<Option<DebugObject>>],
     find: &'a FindSplit,
+    missing_some: AtomicBool,
 }
 
 impl<'a> Splits<'a> {
@@ -43,11 +45,24 @@ impl<'a> Splits<'a> {
             let empty = package.plain(SectionId::DebugLoc);
             gimli::DwarfPackage::load(|id| Ok::<_, gimli::Error>(package.split(id)), empty).ok()
         });
-        Self { package, files, find }
+        Self { package, files, find, missing_some: AtomicBool::new(false) }
+    }
+
+    /// True when the rest of a unit was not found.
+    pub(super) fn is_missing_some(&self) -> bool {
+        self.missing_some.load(Ordering::Relaxed)
     }
 
     /// The rest of unit number `index`, if it is somewhere else and is found.
     pub(super) fn load(&self, dwarf: &Dwarf<'a>, unit: &Unit<'a>, index: usize) -> Option<SplitUnit<'a>> {
+        let found = self.find_unit(dwarf, unit, index);
+        if found.is_none() {
+            self.missing_some.store(true, Ordering::Relaxed);
+        }
+        found
+    }
+
+    fn find_unit(&self, dwarf: &Dwarf<'a>, unit: &Unit<'a>, index: usize) -> Option<SplitUnit<'a>> {
         let id = unit.unit.dwo_id?;
         if let Some(package) = &self.package
             && let Ok(Some(found)) = package.find_cu(id, dwarf)

@@ -208,9 +208,15 @@ impl<'a> Directory<'a> {
         self.units.get(after.checked_sub(1)?)
     }
 
-    /// Where units begin and end, in no order.
-    pub(super) fn ranges(&self) -> impl Iterator<Item = (u64, u64)> {
-        self.ranges.iter().map(|range| (range.begin, range.end))
+    /// The units with code in a window, each once; where they begin and end goes to `out`.
+    pub(super) fn overlapping(&self, begin: u64, end: u64, out: &mut Vec<u64>) -> Vec<&Unit<'a>> {
+        let first = self.ranges.partition_point(|range| range.end <= begin);
+        let ranges = self.ranges[first..].iter().filter(|range| range.begin < end);
+        let mut units: Vec<u32> =
+            ranges.inspect(|range| out.extend([range.begin, range.end])).map(|range| range.unit).collect();
+        units.sort_unstable();
+        units.dedup();
+        units.into_iter().map(|unit| &self.units[unit as usize]).collect()
     }
 }
 

@@ -1,0 +1,14 @@
+//! The index of one file's answers, kept on disk and mapped: the second look at a program takes milliseconds.
+//!
+//! `docs/symbol-index.md` describes the bytes. An index holds what the symbol tables and the debug information answer for
+//! every address, and nothing that depends on how it is printed: names are as the linker has them.
+
+mod build;
+mod cache;
+mod format;
+
+pub(crate) use build::build;
+pub(crate) use cache::{Cache, Identity};
+#[cfg(any(test, fuzzing))]
+pub(crate) use format::check_all;
+pub(crate) use format::{Answer, Index};

@@ -1,0 +1,294 @@
+//! Fills an index with every answer of a file.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::format::{
+    BLOCK_SEGMENTS, HEADER_BYTES, MAGIC, PARTS, Segment, VERSION, language_number, scope, segment,
+    write_number,
+};
+use crate::dwarf::{ScopeId, Told, ToldPlace};
+use crate::elf_source::ElfSource;
+use crate::source::Language;
+
+/// The bytes of an index of all that `source` answers; `None` when it cannot be had: the debug information is broken
+/// somewhere, the code spans more than four gigabytes, or it was cancelled.
+pub(crate) fn build(source: &ElfSource, identity: &[u8], cancelled: &AtomicBool) -> Option<Vec<u8>> {
+    let code = source.code();
+    let (base, end) = (code.first()?.0, code.iter().map(|&(_, end)| end).max()?);
+    u32::try_from(end.checked_sub(base)?).ok()?;
+    // Where the symbol tables may change the answer.
+    let mut extra: Vec<u64> = source.symbols().boundaries().chain(source.starts().boundaries()).collect();
+    extra.sort_unstable();
+    extra.dedup();
+    let mut builder = Builder::new(source, base);
+    let mut reached = base;
+    for &(begin, end) in code {
+        // Segments that overlap are no sound program.
+        if begin < reached {
+            return None;
+        }
+        let mut window = begin;
+        while window < end {
+            if cancelled.load(Ordering::Relaxed) {
+                return None;
+            }
+            let after = end.min(window.saturating_add(WINDOW_BYTES));
+            let first = extra.partition_point(|&cut| cut < window);
+            let behind = extra.partition_point(|&cut| cut < after);
+            let engine = source.engine().ok()?;
+            engine.tell_window(window, after, &extra[first..behind], &mut builder).ok()?;
+            // What is missing today may be there tomorrow.
+            if engine.misses_split_files() {
+                return None;
+            }
+            window = after;
+        }
+        builder.segment(end, None);
+        reached = end;
+    }
+    builder.finish(code, identity)
+}
+
+/// As much code at a time: what is remembered of a window is a fraction of what is remembered of its units.
+const WINDOW_BYTES: u64 = 1 << 20;
+
+struct Builder<'a> {
+    source: &'a ElfSource,
+    base: u64,
+    blocks: Vec<u8>,
+    segments: Vec<u8>,
+    scopes: Vec<u8>,
+    names: Texts<Language>,
+    files: Texts<()>,
+    text: Vec<u8>,
+    /// Functions without a name, by the start of their symbol.
+    unnamed: HashMap<Option<u64>, ScopeId>,
+    /// What the last segment said, and what the reader knows after it.
+    last: Option<Segment>,
+    before: Segment,
+    last_start: u32,
+    in_block: usize,
+    failed: bool,
+}
+
+/// Texts by number, each kept once.
+struct Texts<Kind> {
+    numbers: HashMap<(Box<str>, Kind), u32>,
+    table: Vec<u8>,
+}
+
+impl<Kind: std::hash::Hash + Eq + Copy> Texts<Kind> {
+    fn new() -> Self {
+        Self { numbers: HashMap::new(), table: Vec::new() }
+    }
+
+    /// The number of a text. A text that does not fit any more is an empty one, and `failed` is set.
+    fn number(
+        &mut self,
+        value: &str,
+        kind: Kind,
+        kind_number: u32,
+        text: &mut Vec<u8>,
+        failed: &mut bool,
+    ) -> u32 {
+        let key = (Box::from(value), kind);
+        if let Some(&number) = self.numbers.get(&key) {
+            return number;
+        }
+        let number = (self.table.len() / 8) as u32;
+        let (Ok(first), true) = (u32::try_from(text.len()), value.len() < 1 << 24) else {
+            *failed = true;
+            return 0;
+        };
+        self.table.extend(first.to_le_bytes());
+        self.table.extend((value.len() as u32 | kind_number << 24).to_le_bytes());
+        text.extend_from_slice(value.as_bytes());
+        self.numbers.insert(key, number);
+        number
+    }
+}
+
+impl<'a> Builder<'a> {
+    fn new(source: &'a ElfSource, base: u64) -> Self {
+        Self {
+            source,
+            base,
+            blocks: Vec::new(),
+            segments: Vec::new(),
+            scopes: Vec::new(),
+            names: Texts::new(),
+            files: Texts::new(),
+            text: Vec::new(),
+            unnamed: HashMap::new(),
+            last: None,
+            before: Segment::default(),
+            last_start: 0,
+            in_block: 0,
+            failed: false,
+        }
+    }
+
+    fn name(&mut self, (name, language): (&str, Language)) -> u32 {
+        self.names.number(name, language, language_number(language), &mut self.text, &mut self.failed)
+    }
+
+    fn scope(
+        &mut self,
+        parent: Option<ScopeId>,
+        name: Option<(&str, Language)>,
+        call: ToldPlace,
+        start: Option<u64>,
+    ) -> ScopeId {
+        let name = name.map(|name| self.name(name));
+        let Ok(id) = u32::try_from(self.scopes.len()) else {
+            self.failed = true;
+            return 0;
+        };
+        let start = start.and_then(|start| match u32::try_from(start.checked_sub(self.base)?) {
+            Ok(start) => Some(start),
+            Err(_) => None,
+        });
+        let fields = [
+            (parent.map(|parent| id - parent), scope::PARENT),
+            (name, scope::NAME),
+            (call.file, scope::FILE),
+            (call.line, scope::LINE),
+            (call.column, scope::COLUMN),
+            (start, scope::START),
+        ];
+        let flags = fields.iter().filter(|(value, _)| value.is_some()).map(|(_, flag)| flag);
+        self.scopes.push(flags.fold(0, |all, flag| all | flag));
+        for value in fields.iter().filter_map(|(value, _)| *value) {
+            write_number(value, &mut self.scopes);
+        }
+        id
+    }
+
+    /// The scope of code that the debug information has no function for: a symbol, or the start of a function, or nothing.
+    fn unnamed_root(&mut self, address: u64) -> ScopeId {
+        let source = self.source;
+        let symbol = source.symbols().find(address);
+        let start = symbol.map(|symbol| symbol.start).or_else(|| source.starts().find(address));
+        if let Some(&known) = self.unnamed.get(&start) {
+            return known;
+        }
+        if start.is_some_and(|start| start < self.base) {
+            self.failed = true;
+        }
+        let name = symbol.map(|symbol| (symbol.name, Language::Unknown));
+        let id = self.scope(None, name, ToldPlace::default(), start);
+        self.unnamed.insert(start, id);
+        id
+    }
+
+    fn write_segment(&mut self, address: u64, known: Option<Segment>) {
+        if self.last.is_some() && known == self.last || self.blocks.is_empty() && known.is_none() {
+            return;
+        }
+        if known.is_none() && self.last.is_none() {
+            return;
+        }
+        let Ok(start) = u32::try_from(address.wrapping_sub(self.base)) else {
+            self.failed = true;
+            return;
+        };
+        let step = if self.in_block.is_multiple_of(BLOCK_SEGMENTS) {
+            let Ok(at) = u32::try_from(self.segments.len()) else {
+                self.failed = true;
+                return;
+            };
+            self.blocks.extend(start.to_le_bytes());
+            self.blocks.extend(at.to_le_bytes());
+            self.before = Segment::default();
+            None
+        } else {
+            Some(start - self.last_start)
+        };
+        match &known {
+            Some(known) => known.write(&mut self.before, step, &mut self.segments),
+            None => {
+                self.segments.push(segment::NOTHING);
+                step.into_iter().for_each(|step| write_number(step, &mut self.segments));
+            }
+        }
+        self.in_block += 1;
+        self.last_start = start;
+        self.last = known;
+    }
+
+    fn finish(self, code: &[(u64, u64)], identity: &[u8]) -> Option<Vec<u8>> {
+        if self.failed {
+            return None;
+        }
+        let code: Vec<u8> =
+            code.iter().flat_map(|(begin, end)| [begin.to_le_bytes(), end.to_le_bytes()]).flatten().collect();
+        let parts: [&[u8]; PARTS] = [
+            identity,
+            &code,
+            &self.blocks,
+            &self.segments,
+            &self.scopes,
+            &self.names.table,
+            &self.files.table,
+            &self.text,
+        ];
+        let mut checked = self.base.to_le_bytes().to_vec();
+        let mut end = HEADER_BYTES as u64;
+        for part in parts {
+            end += part.len() as u64;
+            checked.extend(end.to_le_bytes());
+        }
+        let mut checksum = flate2::Crc::new();
+        checksum.update(&checked);
+        let mut index = Vec::with_capacity(usize::try_from(end).ok()?);
+        index.extend(MAGIC);
+        index.extend(VERSION.to_le_bytes());
+        index.extend(checksum.sum().to_le_bytes());
+        index.extend(checked);
+        parts.iter().for_each(|part| index.extend_from_slice(part));
+        Some(index)
+    }
+}
+
+impl Told for Builder<'_> {
+    fn root(&mut self, address: u64, name: Option<(&str, Language)>) -> ScopeId {
+        match name {
+            Some(name) => self.scope(None, Some(name), ToldPlace::default(), None),
+            None => self.unnamed_root(address),
+        }
+    }
+
+    fn inlined(&mut self, into: ScopeId, name: Option<(&str, Language)>, call: ToldPlace) -> ScopeId {
+        self.scope(Some(into), name, call, None)
+    }
+
+    fn file(&mut self, path: &str) -> u32 {
+        self.files.number(path, (), 0, &mut self.text, &mut self.failed)
+    }
+
+    fn segment(&mut self, address: u64, known: Option<(ScopeId, ToldPlace)>) {
+        let known = match known {
+            Some(known) => Some(known),
+            None if self.source.is_code(address) && self.source.is_function(address) => {
+                Some((self.unnamed_root(address), ToldPlace::default()))
+            }
+            None => None,
+        };
+        let known = known.map(|(scope, place)| {
+            let flags = [
+                (place.file, segment::HAS_FILE),
+                (place.line, segment::HAS_LINE),
+                (place.column, segment::HAS_COLUMN),
+            ];
+            Segment {
+                flags: flags.iter().filter(|(value, _)| value.is_some()).fold(0, |all, (_, flag)| all | flag),
+                scope,
+                file: place.file.unwrap_or(0),
+                line: place.line.unwrap_or(0),
+                column: place.column.unwrap_or(0),
+            }
+        });
+        self.write_segment(address, known);
+    }
+}

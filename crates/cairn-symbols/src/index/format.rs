@@ -1,0 +1,404 @@
+//! The bytes of an index, and how they are read. Every number in them is checked before it is used.
+
+use std::sync::Arc;
+
+use crate::mapped_file::FileBytes;
+use crate::source::{FrameSink, Language, RawFrame};
+use cairn_format::StatedAddress;
+
+/// The first bytes of an index.
+pub(super) const MAGIC: [u8; 8] = *b"cairnsym";
+
+/// Goes up with every change of the layout, or of what is answered: an index of another version is made anew.
+pub(super) const VERSION: u32 = 1;
+
+/// Segments in a block: as many are decoded for one answer, half of them on average.
+pub(super) const BLOCK_SEGMENTS: usize = 32;
+
+/// The parts behind the header, in this order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Part {
+    /// What tells whether the index is of the files at hand.
+    Identity,
+    /// First and last address of what is executable: pairs of u64.
+    Code,
+    /// Start of each block (u32 from the base), and where its segments are (u32).
+    Blocks,
+    Segments,
+    Scopes,
+    /// Where a name is (u32), its length (24 bits) and language (8 bits).
+    Names,
+    /// Where a path is (u32) and its length (u32).
+    Files,
+    /// The text of all names and paths, in order of first use.
+    Text,
+}
+
+pub(super) const PARTS: usize = 8;
+
+/// Magic, version, checksum; base; then an end for each part, from the start of the file.
+pub(super) const HEADER_BYTES: usize = 8 + 4 + 4 + 8 + 8 * PARTS;
+
+const _: () = assert!(HEADER_BYTES.is_multiple_of(8));
+
+/// Flags of a segment.
+pub(super) mod segment {
+    /// Nothing is known; no other flag is set.
+    pub(in super::super) const NOTHING: u8 = 1;
+    pub(in super::super) const SCOPE: u8 = 2;
+    pub(in super::super) const FILE: u8 = 4;
+    pub(in super::super) const LINE: u8 = 8;
+    pub(in super::super) const COLUMN: u8 = 16;
+    pub(in super::super) const HAS_FILE: u8 = 32;
+    pub(in super::super) const HAS_LINE: u8 = 64;
+    pub(in super::super) const HAS_COLUMN: u8 = 128;
+}
+
+/// Flags of a scope.
+pub(super) mod scope {
+    pub(in super::super) const PARENT: u8 = 1;
+    pub(in super::super) const NAME: u8 = 2;
+    pub(in super::super) const FILE: u8 = 4;
+    pub(in super::super) const LINE: u8 = 8;
+    pub(in super::super) const COLUMN: u8 = 16;
+    pub(in super::super) const START: u8 = 32;
+}
+
+/// An index that is mapped.
+#[derive(Debug)]
+pub(crate) struct Index {
+    bytes: Arc<FileBytes>,
+    base: u64,
+    ends: [usize; PARTS],
+    code: Vec<(u64, u64)>,
+}
+
+/// What an index answers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Answer {
+    /// Frames were pushed, or where the function starts was set.
+    Known,
+    Nothing,
+    /// The index contradicts itself.
+    Broken,
+}
+
+impl Index {
+    /// Reads the header. `None` for what is no index of this version, or is cut short.
+    pub(crate) fn parse(bytes: FileBytes) -> Option<Self> {
+        let header = bytes.get(..HEADER_BYTES)?;
+        if header[..8] != MAGIC || u32_at(header, 8)? != VERSION {
+            return None;
+        }
+        let mut checked = flate2::Crc::new();
+        checked.update(&header[16..]);
+        if u32_at(header, 12)? != checked.sum() {
+            return None;
+        }
+        let base = u64_at(header, 16)?;
+        let mut ends = [0; PARTS];
+        let mut last = HEADER_BYTES;
+        for (index, end) in ends.iter_mut().enumerate() {
+            *end = usize::try_from(u64_at(header, 24 + 8 * index)?).ok()?;
+            if *end < last {
+                return None;
+            }
+            last = *end;
+        }
+        if last != bytes.len() {
+            return None;
+        }
+        let mut index = Self { bytes: Arc::new(bytes), base, ends, code: Vec::new() };
+        let code = index.part(Part::Code);
+        if code.len() > MAX_CODE_RANGES * 16 {
+            return None;
+        }
+        let pairs = code.chunks_exact(16).filter_map(|pair| Some((u64_at(pair, 0)?, u64_at(pair, 8)?)));
+        index.code = pairs.collect();
+        Some(index)
+    }
+
+    /// What tells whether the index is of the files at hand.
+    pub(crate) fn identity(&self) -> &[u8] {
+        self.part(Part::Identity)
+    }
+
+    /// First and last address of what is executable.
+    pub(crate) fn code(&self) -> &[(u64, u64)] {
+        &self.code
+    }
+
+    /// Pushes the frames of an address, innermost first.
+    pub(crate) fn frames_at(&self, address: u64, out: &mut FrameSink) -> Answer {
+        let Some(offset) = address.checked_sub(self.base).and_then(|offset| u32::try_from(offset).ok())
+        else {
+            return Answer::Nothing;
+        };
+        match self.segment(offset) {
+            Some(Some(segment)) => match self.push(segment, out) {
+                Some(()) => Answer::Known,
+                None => Answer::Broken,
+            },
+            Some(None) => Answer::Nothing,
+            None => Answer::Broken,
+        }
+    }
+
+    /// The segment that covers an offset; `Some(None)` where nothing is known, `None` for a broken index.
+    fn segment(&self, offset: u32) -> Option<Option<Segment>> {
+        let blocks = self.part(Part::Blocks);
+        let (mut low, mut high) = (0, blocks.len() / 8);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if u32_at(blocks, middle * 8)? <= offset {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        let Some(block) = low.checked_sub(1) else { return Some(None) };
+        let mut start = u32_at(blocks, block * 8)?;
+        let first = u32_at(blocks, block * 8 + 4)? as usize;
+        let all = self.part(Part::Segments);
+        let after = u32_at(blocks, block * 8 + 12).map_or(all.len(), |after| after as usize);
+        let mut input = Input { bytes: all.get(first..after)? };
+        let mut present = None;
+        let mut state = Segment::default();
+        for index in 0..BLOCK_SEGMENTS {
+            if input.bytes.is_empty() {
+                break;
+            }
+            let flags = input.byte()?;
+            if index > 0 {
+                start = start.checked_add(input.number()?)?;
+            }
+            if start > offset {
+                break;
+            }
+            let known = state.read(flags, &mut input)?;
+            present = Some(known.then_some(state));
+        }
+        Some(present?)
+    }
+
+    fn push(&self, segment: Segment, out: &mut FrameSink) -> Option<()> {
+        let scopes = self.part(Part::Scopes);
+        let mut place = (
+            segment.has(segment::HAS_FILE).then_some(segment.file),
+            segment.has(segment::HAS_LINE).then_some(segment.line),
+            segment.has(segment::HAS_COLUMN).then_some(segment.column),
+        );
+        let mut at = segment.scope as usize;
+        for _ in 0..=crate::MAX_INLINE_DEPTH {
+            let mut input = Input { bytes: scopes.get(at..)? };
+            let flags = input.byte()?;
+            let mut field = |flag| if flags & flag != 0 { input.number().map(Some) } else { Some(None) };
+            let parent = field(scope::PARENT)?;
+            let name = field(scope::NAME)?;
+            let call = (field(scope::FILE)?, field(scope::LINE)?, field(scope::COLUMN)?);
+            let start = field(scope::START)?;
+            let (name, language) = match name {
+                Some(name) => self.name(name).map(|(name, language)| (Some(name), language))?,
+                None => (None, Language::Unknown),
+            };
+            let (file, line, column) = place;
+            let file = match file {
+                Some(file) => Some(self.file(file)?),
+                None => None,
+            };
+            let inlined = parent.is_some();
+            // A function of which only the start is known, and no line: the caller names it.
+            if name.is_some() || file.is_some() || line.is_some() || inlined || start.is_none() {
+                out.push(RawFrame { name, language, file, line, column, inlined });
+            }
+            let Some(parent) = parent else {
+                if let Some(start) = start {
+                    out.set_function_start(StatedAddress::new(self.base.checked_add(u64::from(start))?));
+                }
+                return Some(());
+            };
+            // Parents are written first; a distance of zero would be a ring.
+            at = at.checked_sub(parent as usize).filter(|&outer| outer < at)?;
+            place = call;
+        }
+        None
+    }
+
+    fn name(&self, index: u32) -> Option<(&str, Language)> {
+        let names = self.part(Part::Names);
+        let at = index as usize * 8;
+        let (first, length) = (u32_at(names, at)?, u32_at(names, at + 4)?);
+        let language = match length >> 24 {
+            0 => Language::Unknown,
+            1 => Language::Rust,
+            2 => Language::Cpp,
+            3 => Language::Plain,
+            4 => Language::Swift,
+            _ => return None,
+        };
+        Some((self.text(first, length & 0xff_ffff)?, language))
+    }
+
+    fn file(&self, index: u32) -> Option<&str> {
+        let files = self.part(Part::Files);
+        let at = index as usize * 8;
+        self.text(u32_at(files, at)?, u32_at(files, at + 4)?)
+    }
+
+    fn text(&self, first: u32, length: u32) -> Option<&str> {
+        let text = self.part(Part::Text).get(first as usize..)?.get(..length as usize)?;
+        std::str::from_utf8(text).ok()
+    }
+
+    fn part(&self, part: Part) -> &[u8] {
+        let index = part as usize;
+        let begin = if index == 0 { HEADER_BYTES } else { self.ends[index - 1] };
+        // The header check makes sure of the order, so this is never cut.
+        self.bytes.get(begin..self.ends[index]).unwrap_or_default()
+    }
+}
+
+/// More segments of a program are executable in no file.
+const MAX_CODE_RANGES: usize = 1 << 12;
+
+pub(super) fn language_number(language: Language) -> u32 {
+    match language {
+        Language::Unknown => 0,
+        Language::Rust => 1,
+        Language::Cpp => 2,
+        Language::Plain => 3,
+        Language::Swift => 4,
+    }
+}
+
+/// What is known from an address on. Fields that do not change from one segment to the next are not written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Segment {
+    pub(super) flags: u8,
+    pub(super) scope: u32,
+    pub(super) file: u32,
+    pub(super) line: u32,
+    pub(super) column: u32,
+}
+
+impl Segment {
+    fn has(&self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+
+    /// Reads what changes; false where nothing is known.
+    fn read(&mut self, flags: u8, input: &mut Input<'_>) -> Option<bool> {
+        if flags & segment::NOTHING != 0 {
+            return Some(false);
+        }
+        if flags & segment::SCOPE != 0 {
+            self.scope = self.scope.wrapping_add_signed(input.difference()?);
+        }
+        if flags & segment::FILE != 0 {
+            self.file = self.file.wrapping_add_signed(input.difference()?);
+        }
+        if flags & segment::LINE != 0 {
+            self.line = self.line.wrapping_add_signed(input.difference()?);
+        }
+        if flags & segment::COLUMN != 0 {
+            self.column = input.number()?;
+        }
+        self.flags = flags;
+        Some(true)
+    }
+
+    /// Writes what changes since `before`.
+    pub(super) fn write(&self, before: &mut Self, step: Option<u32>, out: &mut Vec<u8>) {
+        let mut flags = self.flags;
+        let changed = [
+            (self.scope != before.scope, segment::SCOPE),
+            (self.file != before.file && self.has(segment::HAS_FILE), segment::FILE),
+            (self.line != before.line && self.has(segment::HAS_LINE), segment::LINE),
+            (self.column != before.column && self.has(segment::HAS_COLUMN), segment::COLUMN),
+        ];
+        changed.iter().filter(|(changed, _)| *changed).for_each(|(_, flag)| flags |= flag);
+        out.push(flags);
+        step.into_iter().for_each(|step| write_number(step, out));
+        if flags & segment::SCOPE != 0 {
+            write_difference(self.scope, before.scope, out);
+            before.scope = self.scope;
+        }
+        if flags & segment::FILE != 0 {
+            write_difference(self.file, before.file, out);
+            before.file = self.file;
+        }
+        if flags & segment::LINE != 0 {
+            write_difference(self.line, before.line, out);
+            before.line = self.line;
+        }
+        if flags & segment::COLUMN != 0 {
+            write_number(self.column, out);
+            before.column = self.column;
+        }
+    }
+}
+
+struct Input<'a> {
+    bytes: &'a [u8],
+}
+
+impl Input<'_> {
+    fn byte(&mut self) -> Option<u8> {
+        let (&first, rest) = self.bytes.split_first()?;
+        self.bytes = rest;
+        Some(first)
+    }
+
+    /// Seven bits to a byte, the lowest first; the highest bit says that more follow.
+    fn number(&mut self) -> Option<u32> {
+        let mut value = 0_u32;
+        for shift in [0, 7, 14, 21, 28] {
+            let byte = self.byte()?;
+            value |= u32::from(byte & 0x7f).checked_shl(shift)?;
+            if byte < 0x80 {
+                return Some(value);
+            }
+        }
+        None
+    }
+
+    /// Small differences of either sign are small numbers.
+    fn difference(&mut self) -> Option<i32> {
+        let number = self.number()?;
+        Some((number >> 1).cast_signed() ^ -(number & 1).cast_signed())
+    }
+}
+
+pub(super) fn write_number(mut value: u32, out: &mut Vec<u8>) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+fn write_difference(now: u32, before: u32, out: &mut Vec<u8>) {
+    let difference = now.wrapping_sub(before).cast_signed();
+    write_number(((difference << 1) ^ (difference >> 31)).cast_unsigned(), out);
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes.get(at..at.checked_add(4)?)?.try_into().ok().map(u32::from_le_bytes)
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    bytes.get(at..at.checked_add(8)?)?.try_into().ok().map(u64::from_le_bytes)
+}
+
+/// Asks bytes that claim to be an index for many addresses: none may do worse than answer nonsense.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn check_all(bytes: Vec<u8>) {
+    let Some(index) = Index::parse(FileBytes::Owned(bytes)) else { return };
+    let mut sink = FrameSink::default();
+    let blocks = index.part(Part::Blocks);
+    let starts = blocks.chunks_exact(8).filter_map(|block| u32_at(block, 0)).take(64);
+    for offset in starts.flat_map(|start| [start, start.wrapping_add(1), start.wrapping_add(100)]) {
+        let _ = index.frames_at(index.base.wrapping_add(u64::from(offset)), &mut sink);
+        sink.clear();
+    }
+}
