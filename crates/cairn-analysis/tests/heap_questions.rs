@@ -60,7 +60,7 @@ fn stacks(shape: &[(usize, usize)]) -> Stacks {
     let module = stacks.add_module(Module { path: "/opt/app".into(), build_id: vec![] });
     for index in 0..FRAMES.len() as u64 {
         let kind = PcKind::ReturnAddress;
-        stacks.add_address(Address { kind, absolute: index, module: Some((module, index)) });
+        stacks.add_address(Address { kind, absolute: index, stated: index, module: Some((module, index)) });
     }
     for &(parent, address) in shape {
         let parent = parent % stacks.len();

@@ -5,8 +5,10 @@
 mod aggregate;
 mod classes;
 mod cost;
+mod diff;
 mod internals;
 mod names;
+mod patterns;
 mod questions;
 mod sampling;
 mod stacks;
@@ -20,8 +22,10 @@ pub use classes::{
     size_class_range,
 };
 pub use cost::{Amount, Cost};
+pub use diff::{Diff, DiffEntry, DiffFrame};
 pub use internals::{Role, plain_name, role_of};
 pub use names::{Folding, Function, FunctionId, Line, LineId, Namer, Names, NoNames, Position};
+pub use patterns::{BadSuppression, Pattern, Suppressed, Suppressions, stacks_with};
 pub use questions::{Entry, Group, Questions};
 pub use sampling::{Errors, Sampling};
 pub use stacks::{Address, Module, NO_FRAMES, Stacks};

@@ -160,6 +160,13 @@ impl<'a> Names<'a> {
         self.module(self.function_of(id).module)
     }
 
+    /// Path of the module of a line's function; empty for none.
+    #[must_use]
+    pub fn module_path(&self, id: LineId) -> &'a str {
+        let module = self.function_of(id).module;
+        module.and_then(|module| self.stacks.modules().get(module as usize)).map_or("", |module| &module.path)
+    }
+
     /// Name of the module of this index; empty for none.
     #[must_use]
     pub fn module(&self, module: Option<u32>) -> &'a str {

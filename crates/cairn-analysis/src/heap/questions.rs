@@ -17,7 +17,7 @@ use super::{Cost, HeapProfile, LOST_STACK, Sums};
 /// let mut stacks = Stacks::new();
 /// let module = stacks.add_module(Module { path: "/usr/bin/app".into(), build_id: vec![] });
 /// let site = |offset| Address {
-///     kind: PcKind::ReturnAddress, absolute: 0x40_0000 + offset, module: Some((module, offset)),
+///     kind: PcKind::ReturnAddress, absolute: 0x40_0000 + offset, stated: offset, module: Some((module, offset)),
 /// };
 /// let (outer, inner) = (stacks.add_address(site(0x10)), stacks.add_address(site(0x20)));
 /// let main = stacks.add_stack(0, outer).unwrap();

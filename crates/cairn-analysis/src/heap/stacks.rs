@@ -29,6 +29,8 @@ pub struct Address {
     pub kind: PcKind,
     /// The address in the process.
     pub absolute: u64,
+    /// The address as the module's file counts.
+    pub stated: u64,
     /// Index of the module that it lies in, and how far from its start.
     pub module: Option<(u32, u64)>,
 }
@@ -79,6 +81,11 @@ impl Stacks {
         })
     }
 
+    /// Takes up the next number without a stack, for tables whose numbers have gaps: it reads as a stack without frames.
+    pub fn skip(&mut self) {
+        self.nodes.push(Node { parent: NO_FRAMES, address: u32::MAX });
+    }
+
     /// How many stacks there are, the one without frames among them.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -100,7 +107,8 @@ impl Stacks {
     /// Index of the address of the innermost call.
     #[must_use]
     pub fn innermost(&self, stack: u32) -> Option<u32> {
-        if stack == NO_FRAMES { None } else { self.nodes.get(stack as usize).map(|node| node.address) }
+        let node = self.nodes.get(stack as usize)?;
+        ((node.address as usize) < self.addresses.len()).then_some(node.address)
     }
 
     /// Indices of the addresses of a stack, innermost first.
@@ -110,7 +118,7 @@ impl Stacks {
 
     /// The stack, its parent, and so on, without [`NO_FRAMES`].
     pub fn path(&self, stack: u32) -> impl Iterator<Item = u32> {
-        let known = Some(stack).filter(|&stack| stack != NO_FRAMES && (stack as usize) < self.nodes.len());
+        let known = Some(stack).filter(|&stack| self.innermost(stack).is_some());
         std::iter::successors(known, |&stack| self.parent(stack).filter(|&parent| parent != NO_FRAMES))
     }
 

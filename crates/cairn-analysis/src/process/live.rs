@@ -136,7 +136,9 @@ fn permission_advice() -> &'static str {
             "nobody may look at processes on this machine (kernel.yama.ptrace_scope is 3), and only a restart \
              changes that"
         }
-        _ => "look as the user the process belongs to, or as root (sudo); in a container it takes CAP_SYS_PTRACE",
+        _ => {
+            "look as the user the process belongs to, or as root (sudo); in a container it takes CAP_SYS_PTRACE"
+        }
     }
 }
 

@@ -57,8 +57,7 @@ no stack, which is said at their place.";
 
 impl Snapshot {
     pub(crate) fn run(self) -> io::Result<Outcome> {
-        let snapshot =
-            snapshot::Snapshot::take(self.process, self.max_frames).map_err(io::Error::other)?;
+        let snapshot = snapshot::Snapshot::take(self.process, self.max_frames).map_err(io::Error::other)?;
         let wanted = |thread: &&SnapshotThread| {
             let is_it = |wanted: &String| *wanted == thread.name || *wanted == thread.id.to_string();
             self.thread.is_empty() || self.thread.iter().any(is_it)
@@ -150,7 +149,8 @@ fn print_frame(
         write!(output, "??")?;
     }
     if let (Some(module), Some(stated)) = (snapshot.module(frame), snapshot.stated_address(frame)) {
-        let gone = if module.file_is_there || is_kernels(module) { "" } else { " (file replaced or deleted)" };
+        let gone =
+            if module.file_is_there || is_kernels(module) { "" } else { " (file replaced or deleted)" };
         write!(output, "  {dim}{}+{stated}{gone}{dim:#}", printable(&file_name_of(&module.path)))?;
     }
     match frame.found_by {
