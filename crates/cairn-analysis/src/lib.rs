@@ -12,7 +12,8 @@
 //! | [`lines`] | lines of a log in bounded memory |
 //! | [`names`] | from recorded places to functions and lines |
 //! | [`process`] | from a running process to the stacks of its threads |
-//! | [`snapshot`] | the same as one value, with names |
+//! | [`recording`] | from a recording to its modules, stacks, threads and events in order |
+//! | [`snapshot`] | the stacks of a running process as one value, with names |
 //! | [`text_bytes`] | bytes written as hexadecimal digits or base64 |
 
 #![deny(unsafe_code)]
@@ -27,6 +28,7 @@ pub mod lines;
 pub mod names;
 #[cfg(target_os = "linux")]
 pub mod process;
+pub mod recording;
 #[cfg(target_os = "linux")]
 pub mod snapshot;
 pub mod text_bytes;
