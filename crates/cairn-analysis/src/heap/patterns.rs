@@ -7,7 +7,7 @@ use std::fmt;
 
 use super::names::{LineId, Names};
 use super::sums::Sums;
-use super::{HeapProfile, Position, Questions};
+use super::{HeapProfile, LOST_STACK, Position};
 
 /// A pattern of names.
 ///
@@ -142,39 +142,31 @@ pub struct Suppressed {
     pub bytes: u64,
 }
 
-impl Questions<'_> {
-    /// What each pattern holds back, and the profile without these leaks: they still count for everything else. Only the
-    /// stacks that leak are looked at.
+impl Suppressions {
+    /// What each pattern holds back of a profile, and the profile without these leaks: they still count for everything
+    /// else, and in the sums of threads and sizes. Only the names of stacks that leak are asked for.
     #[must_use]
-    pub fn suppress(&mut self, suppressions: &Suppressions) -> (Vec<Suppressed>, HeapProfile) {
-        let mut held_back: Vec<Suppressed> = suppressions
+    pub fn apply(&self, profile: &HeapProfile, names: &mut Names<'_>) -> (Vec<Suppressed>, HeapProfile) {
+        let mut held_back: Vec<Suppressed> = self
             .patterns
             .iter()
             .map(|pattern| Suppressed { pattern: pattern.clone(), blocks: 0, bytes: 0 })
             .collect();
-        let mut rest = self.profile.clone();
-        let leaks = |sums: &Sums| sums.live_blocks > 0;
-        let leaking: Vec<u32> =
-            self.askers.iter().map(|asker| asker.stack).filter(|&stack| leaks(self.sums(stack))).collect();
-        self.names.find_stacks(leaking.iter().copied());
-        for stack in leaking {
-            let sums = *self.sums(stack);
-            let found = held_back.iter_mut().find(|entry| {
-                stack_matches(&self.names, stack, |names, line| line_matches(names, line, &entry.pattern))
-            });
+        let mut rest = profile.clone();
+        let rows = rest.stacks.iter_mut().enumerate().map(|(stack, sums)| (stack as u32, sums));
+        let leaking: Vec<(u32, &mut Sums)> = rows
+            .chain([(LOST_STACK, &mut rest.lost_stack)])
+            .filter(|(_, sums)| sums.live_blocks > 0)
+            .collect();
+        names.find_stacks(leaking.iter().map(|&(stack, _)| stack));
+        for (stack, sums) in leaking {
+            let found = held_back.iter_mut().find(|entry| stack_matches(names, stack, &entry.pattern));
             let Some(entry) = found else { continue };
             entry.blocks += sums.live_blocks;
-            entry.bytes += sums.live_bytes;
-            rest.totals.live_blocks -= sums.live_blocks;
+            entry.bytes = entry.bytes.saturating_add(sums.live_bytes);
+            rest.totals.live_blocks = rest.totals.live_blocks.saturating_sub(sums.live_blocks);
             rest.totals.live_bytes = rest.totals.live_bytes.saturating_sub(sums.live_bytes);
-            let row = match stack {
-                super::LOST_STACK => Some(&mut rest.lost_stack),
-                _ => rest.stacks.get_mut(stack as usize),
-            };
-            if let Some(row) = row {
-                row.live_blocks = 0;
-                row.live_bytes = 0;
-            }
+            (sums.live_blocks, sums.live_bytes) = (0, 0);
         }
         held_back.retain(|entry| entry.blocks > 0);
         (held_back, rest)
@@ -188,11 +180,14 @@ fn line_matches(names: &Names<'_>, line: LineId, pattern: &Pattern) -> bool {
         || pattern.matches(names.module_path(line))
 }
 
-fn stack_matches(names: &Names<'_>, stack: u32, matches: impl Fn(&Names<'_>, LineId) -> bool) -> bool {
-    if stack == super::LOST_STACK {
-        return matches(names, names.at_position(Position { stack, inlined: 0 }));
+fn stack_matches(names: &Names<'_>, stack: u32, pattern: &Pattern) -> bool {
+    if stack == LOST_STACK {
+        return line_matches(names, names.at_position(Position { stack, inlined: 0 }), pattern);
     }
-    names.stacks().path(stack).any(|stack| names.at(stack).iter().any(|&line| matches(names, line)))
+    names
+        .stacks()
+        .path(stack)
+        .any(|stack| names.at(stack).iter().any(|&line| line_matches(names, line, pattern)))
 }
 
 /// Of all stacks, those of which any frame's function matches one of `functions`, and any frame's module one of `modules`;

@@ -61,6 +61,19 @@ pub enum Group {
     Stack,
 }
 
+impl Group {
+    /// The word for it, as arguments and JSON have it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Function => "function",
+            Self::Line => "line",
+            Self::Module => "module",
+            Self::Stack => "stack",
+        }
+    }
+}
+
 /// One line of an answer.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Entry {

@@ -2,6 +2,11 @@
 
 mod completions;
 mod decode;
+mod diff;
+mod flame;
+mod heap_input;
+mod heap_text;
+mod report;
 #[cfg(target_os = "linux")]
 mod snapshot;
 mod symbol_options;
@@ -16,6 +21,9 @@ pub(crate) enum Command {
     Decode(decode::Decode),
     #[cfg(target_os = "linux")]
     Snapshot(snapshot::Snapshot),
+    Report(report::ReportCommand),
+    Diff(diff::DiffCommand),
+    Flame(flame::FlameCommand),
     Completions(completions::Completions),
 }
 
@@ -25,6 +33,9 @@ impl Command {
             Self::Decode(decode) => decode.run(),
             #[cfg(target_os = "linux")]
             Self::Snapshot(snapshot) => snapshot.run(),
+            Self::Report(report) => report.run(),
+            Self::Diff(diff) => diff.run(),
+            Self::Flame(flame) => flame.run(),
             Self::Completions(completions) => completions.run(),
         }
     }
