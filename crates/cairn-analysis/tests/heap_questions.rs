@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use cairn_analysis::format::recording::PcKind;
 use cairn_analysis::heap::{
-    Address, Aggregator, Amount, Cost, Direction, Folding, Group, HeapProfile, LOST_STACK, Module, Namer,
-    Names, Questions, Sampling, Scope, Stacks, Tree, TreeLimits,
+    Address, Aggregator, Amount, Cost, Diff, Direction, FlameOptions, Folding, Group, HeapProfile,
+    LOST_STACK, Module, Namer, Names, Pattern, Questions, Sampling, Scope, Stacks, Suppressions, Tree,
+    TreeLimits, stacks_with,
 };
 use cairn_analysis::symbols::SourceFrame;
 use proptest::prelude::*;
@@ -96,8 +97,12 @@ fn shown(stacks: &Stacks, stack: u32) -> Vec<String> {
     }
     let first = all.iter().position(|name| !is_allocator(name)).unwrap_or(0);
     let rest = &all[first..];
-    let startup = rest.iter().rev().take_while(|name| is_startup(name)).count();
-    rest[..(rest.len() - startup).max(1)].to_vec()
+    let nameless = match rest {
+        [.., inner, last] => usize::from(last.starts_with("app+") && is_startup(inner)),
+        _ => 0,
+    };
+    let startup = rest[..rest.len() - nameless].iter().rev().take_while(|name| is_startup(name)).count();
+    rest[..(rest.len() - nameless - startup).max(1)].to_vec()
 }
 
 /// Amounts by path from the root of the tree.
@@ -188,6 +193,126 @@ proptest! {
             prop_assert_eq!(sum, profile.totals.peak_bytes);
         }
     }
+}
+
+/// A recording in which `main` (address 2) calls each of these stacks and allocates so much there.
+fn run(stacks_and_sizes: &[(&[usize], u64)]) -> (Stacks, HeapProfile) {
+    let mut shape = vec![(0, 0), (1, 1), (2, 2)];
+    let mut allocations = Vec::new();
+    for (addresses, size) in stacks_and_sizes {
+        for (index, &address) in addresses.iter().enumerate() {
+            let parent = if index == 0 { 3 } else { shape.len() };
+            shape.push((parent, address));
+        }
+        allocations.push((shape.len(), *size));
+    }
+    let stacks = stacks(&shape);
+    let profile = profile(&stacks, &allocations);
+    (stacks, profile)
+}
+
+/// The same functions at other addresses and lines.
+struct Rebuilt;
+
+impl Namer for Rebuilt {
+    fn name(&self, stacks: &Stacks, addresses: &[&Address]) -> Vec<Vec<SourceFrame>> {
+        let mut names = Table.name(stacks, addresses);
+        names.iter_mut().flatten().for_each(|frame| frame.line = frame.line.map(|line| line + 100));
+        names
+    }
+}
+
+#[test]
+fn what_grew_is_found_across_builds_and_nothing_else() {
+    let (old_stacks, old) = run(&[(&[5, 8], 100), (&[5, 8], 50), (&[8], 1000), (&[9], 7)]);
+    // load -> parse grew by 60, parse shrank by 1000, fill is new; the stacks have other numbers.
+    let (new_stacks, new) = run(&[(&[3], 30), (&[9, 9], 7), (&[5, 8], 210)]);
+    let mut before = Questions::new(&old, Names::new(&old_stacks, &Table, Folding::default()));
+    let mut after = Questions::new(&new, Names::new(&new_stacks, &Rebuilt, Folding::default()));
+    let diff = Diff::of(&mut before, &mut after, Cost::Allocated);
+    let told: Vec<(Vec<&str>, i128, i128)> = diff
+        .entries
+        .iter()
+        .map(|entry| {
+            let names = entry.frames.iter().map(|frame| frame.function.as_deref().unwrap_or("?")).collect();
+            (names, entry.growth(), entry.block_growth())
+        })
+        .collect();
+    let expected = [
+        (vec!["parse", "main"], -1000, -1),
+        (vec!["parse", "load", "main"], 60, -1),
+        (vec!["std::vector<int>::push_back(int)", "fill", "main"], 30, 1),
+    ];
+    assert_eq!(told, expected, "one nameless frame and two are the same");
+    assert_eq!(diff.growth(), 247 - 1157);
+    let by_function = diff.by_function();
+    assert_eq!(
+        by_function.iter().map(cairn_analysis::heap::DiffEntry::growth).collect::<Vec<_>>(),
+        [-940, 30]
+    );
+    let same = Diff::of(
+        &mut before,
+        &mut Questions::new(&old, Names::new(&old_stacks, &Table, Folding::default())),
+        Cost::Peak,
+    );
+    assert_eq!(same.entries, []);
+}
+
+#[test]
+fn known_leaks_are_held_back_and_counted() {
+    let (stacks, profile) = run(&[(&[5, 8], 100), (&[8], 1000), (&[9], 7)]);
+    let mut names = Names::new(&stacks, &Table, Folding::default());
+    let list = Suppressions::parse("leak:nothing_of_that_name\nleak:^load$\n").expect("sound");
+    let (held_back, rest) = list.apply(&profile, &mut names);
+    assert_eq!(held_back.len(), 1);
+    assert_eq!((held_back[0].blocks, held_back[0].bytes), (1, 100));
+    assert_eq!((rest.totals.live_blocks, rest.totals.live_bytes), (2, 1007));
+    assert_eq!(rest.totals.peak_bytes, profile.totals.peak_bytes);
+}
+
+#[test]
+fn filters_look_at_every_frame() {
+    let (stacks, _) = run(&[(&[5, 8], 100), (&[8], 1000)]);
+    let mut names = Names::new(&stacks, &Table, Folding::default());
+    let with = |names: &mut Names<'_>, function: &str, module: &str| {
+        let list = |text: &str| if text.is_empty() { vec![] } else { vec![Pattern::new(text)] };
+        let has = stacks_with(names, &list(function), &list(module));
+        has.iter().enumerate().filter(|(_, has)| **has).map(|(stack, _)| stack).collect::<Vec<_>>()
+    };
+    assert_eq!(with(&mut names, "load", ""), [4, 5]);
+    assert_eq!(with(&mut names, "^parse$", "/opt/"), [5, 6]);
+    assert_eq!(with(&mut names, "", "elsewhere"), [] as [usize; 0]);
+}
+
+#[test]
+fn flames_fill_their_row_and_names_cannot_leave_their_element() {
+    let (stacks, profile) = run(&[(&[5, 8], 100), (&[8], 1000), (&[3], 500)]);
+    let mut questions = Questions::new(&profile, Names::new(&stacks, &Table, Folding::default()));
+    let tree = questions.tree(Direction::FromMain, Cost::Peak, TreeLimits::NONE);
+    let options = FlameOptions { title: "a <b> & \"c\"".into(), subtitle: String::new() };
+    let svg = questions.flame_svg(&tree, &options);
+    assert!(svg.contains("<title>a &lt;b&gt; &amp; &quot;c&quot;</title>"), "{svg}");
+    assert!(svg.contains("std::vector&lt;int&gt;::push_back(int)"));
+    let shares: Vec<(usize, f64)> = svg
+        .lines()
+        .filter(|line| line.starts_with("<g data-x"))
+        .map(|line| {
+            let value =
+                |name: &str| line.split_once(name).and_then(|(_, rest)| rest.split('"').next()).expect(name);
+            (value("data-l=\"").parse().expect("level"), value("data-w=\"").parse().expect("share"))
+        })
+        .collect();
+    for (level, flames) in [(0, 1), (1, 1), (2, 3)] {
+        let of_level: Vec<f64> =
+            shares.iter().filter(|(of, _)| *of == level).map(|(_, share)| *share).collect();
+        assert_eq!(of_level.len(), flames, "level {level}");
+        assert!((of_level.iter().sum::<f64>() - 1.0).abs() < 1e-6, "level {level}: {of_level:?}");
+    }
+    let folded = questions.folded(Cost::Allocated);
+    assert_eq!(
+        folded,
+        "main;fill;std::vector<int>::push_back(int) 500\nmain;load;parse 100\nmain;parse 1000\n"
+    );
 }
 
 #[test]

@@ -184,9 +184,15 @@ impl Paths {
     /// A path with further frames, given innermost first.
     fn extended(&mut self, names: &Names<'_>, lines: &mut Lines, path: u32, frames: &[LineId]) -> u32 {
         frames.iter().rev().fold(path, |path, &line| {
-            let is_left_out = path == NO_PATH && names.is_folded_startup(line);
-            if is_left_out { path } else { self.with(names, lines, path, line) }
+            // The outermost frame of a program without symbols is a start-up without a name.
+            let is_left_out =
+                names.is_folded_startup(line) && (path == NO_PATH || self.is_one_without_name(path));
+            if is_left_out { NO_PATH } else { self.with(names, lines, path, line) }
         })
+    }
+
+    fn is_one_without_name(&self, path: u32) -> bool {
+        matches!(self.paths.get(path as usize - 1), Some(&(NO_PATH, frame)) if self.frames[frame as usize].function.is_none())
     }
 
     fn with(&mut self, names: &Names<'_>, lines: &mut Lines, path: u32, line: LineId) -> u32 {

@@ -30,10 +30,25 @@ pub fn role_of(name: &str) -> Role {
         return Role::Startup;
     }
     let plain = plain_name(name);
+    if is_inside_cpp_library(&plain) {
+        return Role::Allocator;
+    }
     if ALLOCATOR.binary_search(&&*plain).is_ok() || starts_with_any(&plain, ALLOCATOR_PREFIXES) {
         return Role::Allocator;
     }
     if STARTUP.binary_search(&&*plain).is_ok() { Role::Startup } else { Role::Ordinary }
+}
+
+/// True for what the C++ standard library keeps for itself: names that begin with an underscore, which programs may not
+/// have. What is left is what a programmer wrote: `std::vector::push_back`, not how it gets there.
+fn is_inside_cpp_library(plain: &str) -> bool {
+    let Some(mut inner) = plain.strip_prefix("std::").or_else(|| plain.strip_prefix("__gnu_cxx::")) else {
+        return false;
+    };
+    for inline_namespace in ["__cxx11::", "__1::", "__2::", "_V2::"] {
+        inner = inner.strip_prefix(inline_namespace).unwrap_or(inner);
+    }
+    inner.starts_with('_') || inner.rsplit("::").next().is_some_and(|last| last.starts_with('_'))
 }
 
 fn starts_with_any(name: &str, prefixes: &[&str]) -> bool {
@@ -75,6 +90,7 @@ pub fn plain_name(name: &str) -> String {
             _ => {}
         }
     }
+    plain.truncate(plain.trim_end().len());
     // What is in front of the last space is a return type, but for operators, which have one in them.
     let start = match plain.find("operator") {
         Some(operator) => plain[..operator].rfind(' '),
@@ -122,7 +138,8 @@ const RUST_ALLOCATOR: &[&str] = &[
     "alloc::boxed::Box<T>::new",
     "alloc::boxed::Box<T,A>::new",
     "alloc::boxed::Box<T,A>::try_new",
-    "hashbrown::raw::alloc::",
+    "hashbrown::raw::",
+    "alloc::collections::btree::node::",
     "hashbrown::alloc::",
 ];
 
@@ -151,29 +168,11 @@ const ALLOCATOR_PREFIXES: &[&str] = &[
     "_PyObject_Malloc",
     "_PyObject_Calloc",
     "_PyObject_Realloc",
-    "__gnu_cxx::__alloc_traits::",
     "__gnu_cxx::malloc_allocator::",
     "__gnu_cxx::new_allocator::",
     "operator new",
-    "std::_Deque_base::",
-    "std::_Fwd_list_base::",
-    "std::_Hashtable::_M_allocate",
-    "std::_Rb_tree::_Auto_node::",
-    "std::_Rb_tree::_M_create_node",
-    "std::_Rb_tree::_M_get_node",
-    "std::_Vector_base::",
-    "std::__1::__allocat",
-    "std::__1::__libcpp_allocate",
-    "std::__1::__libcpp_operator_new",
     "std::__1::allocator::",
     "std::__1::allocator_traits::",
-    "std::__allocate_guarded",
-    "std::__allocated_ptr::",
-    "std::__cxx11::_List_base::",
-    "std::__cxx11::basic_string::_M_create",
-    "std::__cxx11::list::_M_create_node",
-    "std::__detail::_Hashtable_alloc::",
-    "std::__new_allocator::",
     "std::allocator::",
     "std::allocator_traits::",
     "std::pmr::",
@@ -254,7 +253,11 @@ const STARTUP: &[&str] = &[
     "__libc_start_main_alias_2",
     "__libc_start_main_impl",
     "__pthread_start",
+    "_dl_init",
+    "_dl_start",
+    "_dl_start_user",
     "_start",
+    "call_init",
     "clone",
     "clone3",
     "execute_native_thread_routine",
@@ -284,7 +287,10 @@ mod tests {
                 "std::_Rb_tree_node<std::pair<int const, S> >* std::_Rb_tree<int, S>::_M_create_node<std::piecewise_construct_t const&>(std::piecewise_construct_t const&)",
                 Role::Allocator,
             ),
-            ("std::_Rb_tree<int, S>::_M_emplace_hint_unique<int>(int)", Role::Ordinary),
+            ("std::_Rb_tree<int, S>::_M_emplace_hint_unique<int>(int)", Role::Allocator),
+            ("std::__cxx11::basic_string<char>::_M_construct(unsigned long, char)", Role::Allocator),
+            ("std::__cxx11::basic_string<char>::basic_string(unsigned long, char)", Role::Ordinary),
+            ("std::__1::vector<int>::push_back(int&&)", Role::Ordinary),
             ("alloc::vec::Vec<T,A>::push", Role::Ordinary),
             ("my_malloc_wrapper", Role::Ordinary),
             ("mallopt", Role::Ordinary),

@@ -212,7 +212,11 @@ impl<'a> Names<'a> {
         let mut outermost = None;
         for frame in &frames {
             let name = frame.function.clone().filter(|name| !name.is_empty());
-            let is_named = name.is_some();
+            // Where only the start of a function is known, symbol files call it so.
+            let stands_for = |name: &str| {
+                name.strip_prefix(self.module(module)).is_some_and(|rest| rest.starts_with("+0x"))
+            };
+            let is_named = name.as_deref().is_some_and(|name| !stands_for(name));
             let name = name.unwrap_or_else(|| self.stand_in(address));
             let line = self.line(name, is_named, module, frame.file.clone(), frame.line);
             // A compiler that inlines a recursion names the same line twice.
@@ -361,11 +365,21 @@ impl<'a> Names<'a> {
         Some(Position { stack: parent, inlined: 0 })
     }
 
-    /// True when from here to the outermost frame nothing but start-up is left.
+    /// True when from here to the outermost frame nothing but start-up is left. The outermost one, `_start`, has no name in
+    /// programs without symbols.
     fn is_startup_from(&self, position: Position) -> bool {
+        let mut outwards =
+            std::iter::successors(Some(position), |&position| self.next_outer(position)).peekable();
+        let mut is_first = true;
+        while let Some(position) = outwards.next() {
+            let line = self.at_position(position);
+            let is_start = !is_first && outwards.peek().is_none() && !self.function_of(line).is_named;
+            if !self.is_folded_startup(line) && !is_start {
+                return false;
+            }
+            is_first = false;
+        }
         self.folding.startup
-            && std::iter::successors(Some(position), |&position| self.next_outer(position))
-                .all(|position| self.is(self.at_position(position), Role::Startup))
     }
 
     /// Finds what [`caller`](Self::caller) needs to know of these positions' callers.

@@ -263,6 +263,8 @@ struct Inwards {
     lost: Amount,
     /// Folded frames in which something ends: what they lead to is elsewhere in the tree.
     closed: HashSet<Position>,
+    /// Frames that took the place of the one outside of them.
+    moved: HashSet<Position>,
     /// The stacks one call further in than each stack: `children[first_child[s]..first_child[s + 1]]`.
     children: Vec<u32>,
     first_child: Vec<u32>,
@@ -303,7 +305,7 @@ impl Inwards {
                 *place += 1;
             }
         }
-        Self { below, ends, lost, closed: HashSet::new(), children, first_child }
+        Self { below, ends, lost, closed: HashSet::new(), moved: HashSet::new(), children, first_child }
     }
 
     fn children(&self, stack: u32) -> &[u32] {
@@ -329,7 +331,7 @@ impl Inwards {
         while let Some((position, amount)) = open.pop() {
             let line = questions.names.at_position(position);
             if !questions.names.is_folded_startup(line) {
-                start.push((position, amount));
+                start.extend(self.without_nameless_start(questions, position, amount, &mut open));
                 continue;
             }
             // What ends in start-up itself stays there.
@@ -344,6 +346,31 @@ impl Inwards {
         }
         start.sort_unstable_by_key(|&(position, _)| position);
         start
+    }
+
+    /// An outermost frame without a name is `_start` where it leads to start-up: then what it leads to takes its place.
+    fn without_nameless_start(
+        &mut self,
+        questions: &mut Questions<'_>,
+        position: Position,
+        amount: Amount,
+        open: &mut Places,
+    ) -> Option<(Position, Amount)> {
+        let names = &questions.names;
+        let is_outermost = names.stacks().parent(position.stack) == Some(NO_FRAMES);
+        if !is_outermost || position.inlined > 0 || names.function_of(names.at_position(position)).is_named {
+            return Some((position, amount));
+        }
+        self.find(questions, position.stack);
+        let mut rest = amount;
+        for (inner, inner_amount) in self.outermost(questions, position.stack) {
+            if questions.names.is_folded_startup(questions.names.at_position(inner)) {
+                self.moved.insert(inner);
+                open.push((inner, inner_amount));
+                rest = rest.minus(inner_amount);
+            }
+        }
+        (!rest.is_zero()).then_some((position, rest))
     }
 
     fn find(&self, questions: &mut Questions<'_>, stack: u32) {
@@ -389,7 +416,8 @@ impl Growth for Inwards {
             own = own.plus(self.ends.get(&position).copied().unwrap_or_default());
             let leads_on = !matches!(position.stack, LOST_STACK | NO_FRAMES);
             if leads_on && !self.closed.contains(&position) {
-                behind.extend(self.behind(questions, position, amount));
+                let further_in = self.behind(questions, position, amount);
+                behind.extend(further_in.into_iter().filter(|(inner, _)| !self.moved.contains(inner)));
             }
         }
         (own, behind)

@@ -237,7 +237,11 @@ pub(crate) fn complain_about(path: &Path, heap: &HeapRecording) -> Outcome {
     for finding in heap.findings() {
         match finding {
             // What a reader of the report should know is in the report.
-            Finding::NoEnd | Finding::NoIndex | Finding::UnknownChunk { .. } | Finding::ClockJump { .. } => {}
+            Finding::NoEnd
+            | Finding::NoIndex
+            | Finding::UnknownChunk { .. }
+            | Finding::UnknownClock
+            | Finding::ClockJump { .. } => {}
             finding => {
                 complain(&format_args!("{}: {finding}", path.display()));
                 outcome = Outcome::Incomplete;

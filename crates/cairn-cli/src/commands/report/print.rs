@@ -1,5 +1,6 @@
 //! The report as people read it: the answer first, then who is behind it.
 
+use std::collections::HashSet;
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 
@@ -24,10 +25,12 @@ pub(super) struct Printer<'p, 'q, W> {
     file: &'p Path,
     palette: Palette,
     width: usize,
+    /// Stacks whose frames were printed.
+    shown: HashSet<(u32, Position)>,
 }
 
 /// Columns in front of the names: share, value, blocks.
-const NUMBERS: usize = 32;
+const NUMBERS: usize = 33;
 /// Frames that are shown of a stack; more only on demand.
 const FRAMES: usize = 4;
 /// Rows of the curve.
@@ -41,7 +44,16 @@ impl<'p, 'q, W: Write> Printer<'p, 'q, W> {
         full: bool,
         file: &'p Path,
     ) -> Self {
-        Self { output, questions, asked, full, file, palette: Palette::of_stdout(), width: width() }
+        Self {
+            output,
+            questions,
+            asked,
+            full,
+            file,
+            palette: Palette::of_stdout(),
+            width: width(),
+            shown: HashSet::new(),
+        }
     }
 
     /// Everything at a glance; or, with a cost, its list alone below the totals.
@@ -196,10 +208,15 @@ impl<'p, 'q, W: Write> Printer<'p, 'q, W> {
             Group::Module => ", by module",
             Group::Stack => ", by stack",
         };
-        self.heading(&format!("{heading}{by}"))?;
         let whole = cost.of(&self.questions.profile().totals);
+        let sum = if cost.is_bytes() {
+            format!("{} in {}", bytes(whole.value), counted(whole.blocks, "block"))
+        } else {
+            counted(whole.blocks, "call")
+        };
+        self.heading(&format!("{heading}{by}: {sum}"))?;
         if whole.is_zero() {
-            return writeln!(self.output, "  nothing\n");
+            return writeln!(self.output);
         }
         let entries = self.questions.top(group, cost);
         let limits = self.asked.limits;
@@ -240,15 +257,12 @@ impl<'p, 'q, W: Write> Printer<'p, 'q, W> {
     fn numbers(&mut self, cost: Cost, amount: Amount, whole: Amount, error: Option<f64>) -> io::Result<()> {
         let share = percent(amount.share_of(whole));
         let strong = self.palette.strong();
+        let (value, blocks) = (amount.value, count(amount.blocks));
         if cost.is_bytes() {
-            write!(
-                self.output,
-                " {share:>5} % {strong}{:>10}{strong:#} {:>10} × ",
-                bytes(amount.value),
-                count(amount.blocks)
-            )?;
+            let value = bytes(value);
+            write!(self.output, " {share:>5} % {strong}{value:>10}{strong:#} {blocks:>10} × ")?;
         } else {
-            write!(self.output, " {share:>5} % {strong}{:>10}{strong:#} {:>13}", count(amount.value), "")?;
+            write!(self.output, " {share:>5} % {:>10} {strong}{blocks:>10}{strong:#} × ", "")?;
         }
         match error {
             Some(error) if cost.is_bytes() => write!(self.output, "(± {}) ", bytes(error.round() as u64)),
@@ -283,11 +297,15 @@ impl<'p, 'q, W: Write> Printer<'p, 'q, W> {
 
     /// The callers of a frame, a line each; the middle of a long stack is left out, its outermost frame never is.
     fn callers(&mut self, stack: u32, asker: Position, more_stacks: usize) -> io::Result<()> {
-        let frames = self.questions.frames(stack, asker);
-        let callers = frames.get(1..).unwrap_or_default();
-        let most = if self.full { usize::MAX } else { FRAMES };
         let dim = self.palette.dim;
         let indent = " ".repeat(NUMBERS);
+        let frames = self.questions.frames(stack, asker);
+        let callers = frames.get(1..).unwrap_or_default();
+        // The same stack is often at the top of several lists.
+        if !self.full && !callers.is_empty() && !self.shown.insert((stack, asker)) {
+            return writeln!(self.output, "{indent}{dim}← as above{dim:#}");
+        }
+        let most = if self.full { usize::MAX } else { FRAMES };
         let shown: Vec<Option<LineId>> = if callers.len() <= most {
             callers.iter().copied().map(Some).collect()
         } else {
@@ -577,7 +595,10 @@ impl<'p, 'q, W: Write> Printer<'p, 'q, W> {
             notes.push(format!("{} made no sense and were left out", counted(sum, "event")));
         }
         for finding in self.asked.recording.findings() {
-            if matches!(finding, Finding::NoEnd | Finding::Lost { .. } | Finding::ClockJump { .. }) {
+            if matches!(
+                finding,
+                Finding::NoEnd | Finding::UnknownClock | Finding::Lost { .. } | Finding::ClockJump { .. }
+            ) {
                 notes.push(finding.to_string());
             }
         }
