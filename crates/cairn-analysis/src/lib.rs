@@ -9,6 +9,7 @@
 //! | [`decode`] | from bytes or texts of any format to a stack |
 //! | [`convert`] | from a stack to the bytes of another format |
 //! | [`totals`] | from many allocations to "who holds how much" |
+//! | [`heap`] | from a program's allocations and frees to "where does the memory go?" |
 //! | [`lines`] | lines of a log in bounded memory |
 //! | [`names`] | from recorded places to functions and lines |
 //! | [`player`] | from a recording to its events in order, each with its names |
@@ -26,6 +27,7 @@ pub use cairn_symbols as symbols;
 pub mod calendar;
 pub mod convert;
 pub mod decode;
+pub mod heap;
 pub mod lines;
 pub mod names;
 pub mod player;

@@ -17,6 +17,11 @@ pub(crate) struct Palette {
 }
 
 impl Palette {
+    /// Headings, and the numbers that are the answer.
+    pub(crate) fn strong(self) -> Style {
+        if self.function == Style::new() { Style::new() } else { Style::new().bold() }
+    }
+
     pub(crate) fn of_stdout() -> Self {
         match anstream::AutoStream::choice(&io::stdout()) {
             anstream::ColorChoice::Never => Self::default(),
@@ -36,6 +41,8 @@ pub(crate) enum Outcome {
     Partly,
     /// The input ends too early, or some of what was asked for is not known; what there is was shown.
     Incomplete,
+    /// All went well, and a limit that was given is exceeded.
+    Exceeded,
 }
 
 impl From<Outcome> for ExitCode {
@@ -44,6 +51,7 @@ impl From<Outcome> for ExitCode {
             Outcome::Done => Self::SUCCESS,
             Outcome::Partly => Self::from(1),
             Outcome::Incomplete => Self::from(3),
+            Outcome::Exceeded => Self::from(4),
         }
     }
 }

@@ -2,8 +2,13 @@
 
 mod completions;
 mod decode;
+mod diff;
+mod flame;
+mod heap_input;
+mod heap_text;
 mod pack;
 mod play;
+mod report;
 #[cfg(target_os = "linux")]
 mod snapshot;
 mod symbol_options;
@@ -22,6 +27,9 @@ pub(crate) enum Command {
     Play(play::Play),
     #[cfg(target_os = "linux")]
     Snapshot(snapshot::Snapshot),
+    Report(report::ReportCommand),
+    Diff(diff::DiffCommand),
+    Flame(flame::FlameCommand),
     Completions(completions::Completions),
 }
 
@@ -34,6 +42,9 @@ impl Command {
             Self::Play(play) => play.run(),
             #[cfg(target_os = "linux")]
             Self::Snapshot(snapshot) => snapshot.run(),
+            Self::Report(report) => report.run(),
+            Self::Diff(diff) => diff.run(),
+            Self::Flame(flame) => flame.run(),
             Self::Completions(completions) => completions.run(),
         }
     }

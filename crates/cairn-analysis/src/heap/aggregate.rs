@@ -1,0 +1,466 @@
+//! From events to sums: one pass, one core, memory for what is live and not for what has been.
+
+use std::ops::RangeInclusive;
+
+use super::classes::{LIFETIME_CLASSES, Lifetimes, SIZE_CLASSES, lifetime_class, size_class};
+use super::sampling::{Errors, Sampling, Variance, Variances};
+use super::sums::{Row, Sums, Weight};
+use super::timeline::Timeline;
+
+/// Which blocks are counted, and until when.
+///
+/// Whatever is counted, the *peak* is the moment at which the whole program held most within the time that is looked at.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Scope {
+    /// Blocks that were allocated earlier are not counted. Nanoseconds from the start of the recording.
+    pub from_nanos: u64,
+    /// Nothing later is looked at.
+    pub to_nanos: u64,
+    /// Only blocks of these sizes are counted.
+    pub sizes: RangeInclusive<u64>,
+    /// Only blocks of threads of these indices are counted; of all when there is no list.
+    pub threads: Option<Vec<u32>>,
+    /// Only blocks of stacks for which this holds `true` are counted; of all when there is no list.
+    pub stacks: Option<Vec<bool>>,
+}
+
+impl Default for Scope {
+    /// Everything.
+    fn default() -> Self {
+        Self { from_nanos: 0, to_nanos: u64::MAX, sizes: 0..=u64::MAX, threads: None, stacks: None }
+    }
+}
+
+impl Scope {
+    fn has(&self, nanos: u64, size_bytes: u64, stack: u32) -> bool {
+        let has_stack = |list: &Vec<bool>| list.get(stack as usize).copied().unwrap_or(false);
+        nanos >= self.from_nanos
+            && self.sizes.contains(&size_bytes)
+            && self.stacks.as_ref().is_none_or(has_stack)
+    }
+}
+
+/// The stack of an allocation whose stack was lost.
+pub const LOST_STACK: u32 = u32::MAX;
+
+/// Adds up heap events.
+///
+/// Blocks are named by *objects*: small numbers that are given again once a block was freed, lowest first or latest first.
+/// Stacks and threads are indices below the numbers given to [`new`](Self::new).
+///
+/// ```
+/// use cairn_analysis::heap::{Aggregator, Scope, Sampling};
+///
+/// let mut heap = Aggregator::new(2, 1, Scope::default(), Sampling::All);
+/// heap.allocated(0, 0, 0, 1000, 10); // object 0, stack 0, thread 0, 1000 bytes, at 10 ns
+/// heap.allocated(1, 1, 0, 24, 20);
+/// heap.freed(0, 30);
+/// let profile = heap.finish(40);
+/// assert_eq!(profile.totals.allocations, 2);
+/// assert_eq!((profile.totals.peak_bytes, profile.peak_nanos), (1024, 20));
+/// assert_eq!(profile.stacks[0].peak_bytes, 1000);
+/// assert_eq!((profile.stacks[1].live_blocks, profile.stacks[1].live_bytes), (1, 24));
+/// ```
+#[derive(Debug)]
+pub struct Aggregator {
+    blocks: Vec<Block>,
+    /// One more than there are stacks: the last one is for lost ones.
+    stacks: Vec<Row>,
+    threads: Vec<Thread>,
+    sizes: [Row; SIZE_CLASSES],
+    lifetimes: [Lifetimes; LIFETIME_CLASSES],
+    held: Held,
+    timeline: Timeline,
+    /// Events from this time on need a look at the clock: the next bin, or the end of the scope.
+    next_nanos: u64,
+    now_nanos: u64,
+    scope: Scope,
+    /// Whether the scope's sizes, times and stacks let everything in.
+    counts_all: bool,
+    sampling: Sampling,
+    variances: Option<SampledErrors>,
+    odd: Odd,
+    past_end: bool,
+}
+
+/// What is known of an object.
+#[derive(Clone, Copy, Debug)]
+struct Block {
+    size_bytes: u64,
+    born_nanos: u64,
+    /// Index of the row, [`UNCOUNTED`], or [`FREE`].
+    stack: u32,
+    thread: u32,
+}
+
+const FREE: u32 = u32::MAX;
+const UNCOUNTED: u32 = u32::MAX - 1;
+/// Stacks have smaller indices.
+const MAX_STACKS: usize = UNCOUNTED as usize - 1;
+
+const _: () = assert!(size_of::<Block>() == 24);
+
+#[derive(Clone, Copy, Debug)]
+struct Thread {
+    row: Row,
+    /// The object that the thread allocated last.
+    last_object: u32,
+    counts: bool,
+}
+
+/// What the program holds in all, counted or not.
+#[derive(Clone, Copy, Default, Debug)]
+struct Held {
+    blocks: u64,
+    bytes: u64,
+    peak_bytes: u64,
+    peak_blocks: u64,
+    peak_nanos: u64,
+    /// How many times the peak was exceeded.
+    peak: u64,
+}
+
+#[derive(Debug)]
+struct SampledErrors {
+    mean_bytes: u64,
+    stacks: Vec<Variances>,
+    threads: Vec<Variances>,
+    sizes: Vec<Variances>,
+}
+
+/// Events that make no sense. A recorder never writes them; a damaged recording can hold them.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Odd {
+    /// Frees of objects that were not live.
+    pub unknown_frees: u64,
+    /// Allocations of objects that were live already; the older block counts as freed then.
+    pub reused_objects: u64,
+    /// Allocations that were left out because their object, stack or thread cannot be.
+    pub bad_numbers: u64,
+}
+
+/// The answer to "where does the memory go": sums by stack, thread, size and time.
+#[derive(Clone, PartialEq, Debug)]
+#[non_exhaustive]
+pub struct HeapProfile {
+    /// Sums of all that was counted.
+    pub totals: Sums,
+    /// How far off [`totals`](Self::totals) may be, in a sampled recording.
+    pub errors: Errors,
+    /// By stack.
+    pub stacks: Vec<Sums>,
+    /// Of the allocations whose stack was lost.
+    pub lost_stack: Sums,
+    /// For each of [`stacks`](Self::stacks), in a sampled recording; else empty.
+    pub stack_errors: Vec<Errors>,
+    /// By the thread that allocated.
+    pub threads: Vec<Sums>,
+    /// By [class of size](super::size_class).
+    pub sizes: Vec<Sums>,
+    /// Of blocks that were freed, by [class of lifetime](super::lifetime_class).
+    pub lifetimes: Vec<Lifetimes>,
+    /// What the whole program held over time, counted or not.
+    pub timeline: Timeline,
+    /// When the whole program held most.
+    pub peak_nanos: u64,
+    /// What the whole program held then, counted or not.
+    pub peak_bytes_of_all: u64,
+    /// What the whole program held at the end of the scope, counted or not.
+    pub live_bytes_of_all: u64,
+    /// Until when events were looked at.
+    pub end_nanos: u64,
+    /// How the allocations were chosen.
+    pub sampling: Sampling,
+    /// Events that make no sense.
+    pub odd: Odd,
+}
+
+impl Aggregator {
+    /// An aggregator for events of stacks and threads with indices below these numbers.
+    #[must_use]
+    pub fn new(stacks: usize, threads: usize, scope: Scope, sampling: Sampling) -> Self {
+        let stacks = stacks.min(MAX_STACKS);
+        let counts = |index: usize| {
+            scope.threads.as_ref().is_none_or(|list| list.iter().any(|&thread| thread as usize == index))
+        };
+        let thread = |index| Thread { row: Row::default(), last_object: FREE, counts: counts(index) };
+        let variances = match sampling {
+            Sampling::All => None,
+            Sampling::Poisson { mean_bytes } => Some(SampledErrors {
+                mean_bytes,
+                stacks: vec![Variances::default(); stacks + 1],
+                threads: vec![Variances::default(); threads],
+                sizes: vec![Variances::default(); SIZE_CLASSES],
+            }),
+        };
+        Self {
+            blocks: Vec::new(),
+            stacks: vec![Row::default(); stacks + 1],
+            threads: (0..threads).map(thread).collect(),
+            sizes: [Row::default(); SIZE_CLASSES],
+            lifetimes: [Lifetimes::default(); LIFETIME_CLASSES],
+            held: Held::default(),
+            timeline: Timeline::default(),
+            next_nanos: 0,
+            now_nanos: 0,
+            counts_all: scope.from_nanos == 0 && scope.sizes == (0..=u64::MAX) && scope.stacks.is_none(),
+            scope,
+            sampling,
+            variances,
+            odd: Odd::default(),
+            past_end: false,
+        }
+    }
+
+    /// True once an event came that is past the end of the scope: nothing that follows changes anything.
+    #[must_use]
+    pub fn is_past_end(&self) -> bool {
+        self.past_end
+    }
+
+    /// A block was allocated.
+    #[inline]
+    pub fn allocated(&mut self, object: u32, stack: u32, thread: u32, size_bytes: u64, nanos: u64) {
+        if !self.clock(nanos) {
+            return;
+        }
+        let Some(block) = self.blocks.get(object as usize) else {
+            return self.allocated_at_new_object(object, stack, thread, size_bytes);
+        };
+        if block.stack != FREE {
+            self.odd.reused_objects += 1;
+            self.release(object);
+        }
+        self.hold(object, stack, thread, size_bytes);
+    }
+
+    #[inline]
+    fn hold(&mut self, object: u32, stack: u32, thread: u32, size_bytes: u64) {
+        let lost_row = self.stacks.len() - 1;
+        let row = if stack == LOST_STACK { lost_row } else { stack as usize };
+        let (Some(stack_row), Some(of_thread)) =
+            (self.stacks.get_mut(row), self.threads.get_mut(thread as usize))
+        else {
+            self.odd.bad_numbers += 1;
+            return;
+        };
+        let weight = self.sampling.weigh(size_bytes);
+        let counted =
+            of_thread.counts && (self.counts_all || self.scope.has(self.now_nanos, size_bytes, stack));
+        of_thread.last_object = object;
+        if counted {
+            let peak = self.held.peak;
+            stack_row.allocated(weight, peak);
+            of_thread.row.allocated(weight, peak);
+            self.sizes[size_class(size_bytes)].allocated(weight, peak);
+            if let Some(sampled) = &mut self.variances {
+                sampled.each(row, thread, size_bytes, |row, variance| row.allocated(variance, peak));
+            }
+        }
+        let stack = if counted { row as u32 } else { UNCOUNTED };
+        // The caller has seen that the place is there.
+        if let Some(block) = self.blocks.get_mut(object as usize) {
+            *block = Block { size_bytes, born_nanos: self.now_nanos, stack, thread };
+        }
+        self.held.grow(weight, self.now_nanos);
+        if let Some(bin) = self.timeline.last() {
+            bin.most_bytes = bin.most_bytes.max(self.held.bytes);
+            bin.allocations += weight.blocks;
+            bin.allocated_bytes = bin.allocated_bytes.wrapping_add(weight.bytes);
+        }
+    }
+
+    /// Makes room for one object more. Because freed ones are given again, no number can be above that of all live ones.
+    #[cold]
+    fn allocated_at_new_object(&mut self, object: u32, stack: u32, thread: u32, size_bytes: u64) {
+        if object as usize > self.blocks.len().saturating_add(OBJECT_SLACK) || object == FREE {
+            self.odd.bad_numbers += 1;
+            return;
+        }
+        let free = Block { size_bytes: 0, born_nanos: 0, stack: FREE, thread: 0 };
+        self.blocks.resize(object as usize + 1, free);
+        self.hold(object, stack, thread, size_bytes);
+    }
+
+    /// A block was freed.
+    #[inline]
+    pub fn freed(&mut self, object: u32, nanos: u64) {
+        if !self.clock(nanos) {
+            return;
+        }
+        match self.blocks.get(object as usize) {
+            Some(block) if block.stack != FREE => self.release(object),
+            _ => self.odd.unknown_frees += 1,
+        }
+    }
+
+    #[inline]
+    fn release(&mut self, object: u32) {
+        let Some(place) = self.blocks.get_mut(object as usize) else { return };
+        let block = *place;
+        place.stack = FREE;
+        let weight = self.sampling.weigh(block.size_bytes);
+        let peak = self.held.peak;
+        let thread = self.threads.get_mut(block.thread as usize);
+        let temporary = thread.as_ref().is_some_and(|thread| thread.last_object == object);
+        if let (Some(row), Some(thread)) = (self.stacks.get_mut(block.stack as usize), thread) {
+            row.freed(weight, temporary, peak);
+            thread.row.freed(weight, temporary, peak);
+            self.sizes[size_class(block.size_bytes)].freed(weight, temporary, peak);
+            let lifetime = &mut self.lifetimes[lifetime_class(self.now_nanos - block.born_nanos)];
+            lifetime.blocks += weight.blocks;
+            lifetime.bytes = lifetime.bytes.wrapping_add(weight.bytes);
+            if let Some(sampled) = &mut self.variances {
+                sampled.each(block.stack as usize, block.thread, block.size_bytes, |row, variance| {
+                    row.freed(variance, peak);
+                });
+            }
+        }
+        self.held.shrink(weight);
+    }
+
+    /// Sets the time; false when it is past the end of the scope. Time that goes back stands still.
+    #[inline]
+    fn clock(&mut self, nanos: u64) -> bool {
+        if nanos >= self.next_nanos {
+            return self.clock_at_next(nanos);
+        }
+        self.now_nanos = self.now_nanos.max(nanos);
+        !self.past_end
+    }
+
+    #[cold]
+    fn clock_at_next(&mut self, nanos: u64) -> bool {
+        if self.past_end || nanos > self.scope.to_nanos {
+            self.past_end = true;
+            return false;
+        }
+        self.now_nanos = self.now_nanos.max(nanos);
+        self.start_bin(self.now_nanos);
+        true
+    }
+
+    fn start_bin(&mut self, nanos: u64) {
+        self.close_bin();
+        let bin_end = self.timeline.advance(nanos, self.held.bytes, self.held.blocks);
+        self.next_nanos = bin_end.min(self.scope.to_nanos.saturating_add(1));
+    }
+
+    fn close_bin(&mut self) {
+        let (bytes, blocks) = (self.held.bytes, self.held.blocks);
+        if let Some(bin) = self.timeline.last() {
+            bin.last_bytes = bytes;
+            bin.last_blocks = blocks;
+        }
+    }
+
+    /// The sums, as of `end_nanos`, or of the end of the scope if that is earlier.
+    #[must_use]
+    pub fn finish(mut self, end_nanos: u64) -> HeapProfile {
+        let end_nanos = end_nanos.min(self.scope.to_nanos).max(self.now_nanos);
+        if end_nanos >= self.next_nanos || self.timeline.bins.is_empty() {
+            self.start_bin(end_nanos);
+        }
+        self.close_bin();
+        let sampling = self.sampling;
+        let peak = self.held.peak;
+        let finish = |row: Row| in_blocks(row.finish(peak), sampling);
+        let mut stacks: Vec<Sums> = self.stacks.into_iter().map(finish).collect();
+        let lost_stack = stacks.pop().unwrap_or_default();
+        let sizes: Vec<Sums> = self.sizes.into_iter().map(finish).collect();
+        // Of the rows, the classes of sizes are the fewest.
+        let mut totals = Sums::default();
+        for row in self.sizes {
+            totals.add(&row.finish(peak));
+        }
+        let totals = in_blocks(totals, sampling);
+        let (errors, stack_errors) = match self.variances {
+            Some(sampled) => sampled.finish(peak),
+            None => (Errors::default(), Vec::new()),
+        };
+        let in_whole_blocks =
+            |lifetime: Lifetimes| Lifetimes { blocks: sampling.blocks(lifetime.blocks), ..lifetime };
+        for bin in &mut self.timeline.bins {
+            bin.allocations = sampling.blocks(bin.allocations);
+            bin.last_blocks = sampling.blocks(bin.last_blocks);
+        }
+        HeapProfile {
+            totals,
+            errors,
+            stacks,
+            lost_stack,
+            stack_errors,
+            threads: self.threads.into_iter().map(|thread| finish(thread.row)).collect(),
+            sizes,
+            lifetimes: self.lifetimes.into_iter().map(in_whole_blocks).collect(),
+            timeline: self.timeline,
+            peak_nanos: self.held.peak_nanos,
+            peak_bytes_of_all: self.held.peak_bytes,
+            live_bytes_of_all: self.held.bytes,
+            end_nanos,
+            sampling,
+            odd: self.odd,
+        }
+    }
+}
+
+/// An object's number may be so far above all that were seen; readers that free late give numbers out of order.
+const OBJECT_SLACK: usize = 1 << 16;
+
+fn in_blocks(sums: Sums, sampling: Sampling) -> Sums {
+    Sums {
+        allocations: sampling.blocks(sums.allocations),
+        live_blocks: sampling.blocks(sums.live_blocks),
+        peak_blocks: sampling.blocks(sums.peak_blocks),
+        // Whether another allocation came between is not known when not all are there.
+        temporary: if sampling.is_estimate() { 0 } else { sums.temporary },
+        ..sums
+    }
+}
+
+impl Held {
+    #[inline]
+    fn grow(&mut self, weight: Weight, nanos: u64) {
+        self.blocks = self.blocks.wrapping_add(weight.blocks);
+        self.bytes = self.bytes.wrapping_add(weight.bytes);
+        if self.bytes > self.peak_bytes {
+            self.peak_bytes = self.bytes;
+            self.peak_blocks = self.blocks;
+            self.peak_nanos = nanos;
+            self.peak += 1;
+        }
+    }
+
+    #[inline]
+    fn shrink(&mut self, weight: Weight) {
+        self.blocks = self.blocks.wrapping_sub(weight.blocks);
+        self.bytes = self.bytes.wrapping_sub(weight.bytes);
+    }
+}
+
+impl SampledErrors {
+    #[cold]
+    fn each(
+        &mut self,
+        stack: usize,
+        thread: u32,
+        size_bytes: u64,
+        change: impl Fn(&mut Variances, Variance),
+    ) {
+        let variance = Variance::of(size_bytes, self.mean_bytes);
+        let rows = [
+            self.stacks.get_mut(stack),
+            self.threads.get_mut(thread as usize),
+            self.sizes.get_mut(size_class(size_bytes)),
+        ];
+        rows.into_iter().flatten().for_each(|row| change(row, variance));
+    }
+
+    fn finish(self, peak: u64) -> (Errors, Vec<Errors>) {
+        let mut total = Variances::default();
+        self.sizes.iter().for_each(|row| total.merge(row, peak));
+        let mut stacks: Vec<Errors> = self.stacks.into_iter().map(|row| row.errors(peak)).collect();
+        stacks.pop();
+        (total.errors(peak), stacks)
+    }
+}

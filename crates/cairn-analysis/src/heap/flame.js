@@ -1,0 +1,71 @@
+
+"use strict";
+// Zoom: a click makes a frame as wide as the page. Search: by the button, or Ctrl-F, or /.
+const flames = [...document.querySelectorAll("#flames g")].map(element => ({
+  element,
+  rect: element.querySelector("rect"),
+  text: element.querySelector("text"),
+  name: element.querySelector("title").textContent,
+  start: Number(element.dataset.x),
+  share: Number(element.dataset.w),
+  level: Number(element.dataset.l),
+  value: Number(element.dataset.v),
+}));
+const SIDE = 10, INNER = 1180, CHARACTER = 7.2;
+const told = document.getElementById("told"), reset = document.getElementById("reset");
+const whole = Number(document.documentElement.dataset.whole);
+
+// A title is the name, where it is, and the numbers, each on a line.
+const label = flame => flame.name.split("\n")[0];
+
+function cut(name, width) {
+  const characters = Math.floor((width - 6) / CHARACTER);
+  if (characters < 3) return "";
+  return name.length <= characters ? name : name.slice(0, characters - 1) + "…";
+}
+
+function zoom(to) {
+  const end = to.start + to.share, slack = 1e-7;
+  for (const flame of flames) {
+    const holds = flame.level <= to.level && flame.start <= to.start + slack && flame.start + flame.share >= end - slack;
+    const inside = flame.level > to.level && flame.start >= to.start - slack && flame.start + flame.share <= end + slack;
+    flame.element.style.display = holds || inside ? "" : "none";
+    flame.element.classList.toggle("outer", holds && flame !== to);
+    if (!holds && !inside) continue;
+    const x = holds ? SIDE : SIDE + (flame.start - to.start) / to.share * INNER;
+    const width = holds ? INNER : flame.share / to.share * INNER;
+    flame.rect.setAttribute("x", x.toFixed(2));
+    flame.rect.setAttribute("width", width.toFixed(2));
+    flame.text.setAttribute("x", (x + 3).toFixed(2));
+    flame.text.textContent = cut(label(flame), width);
+  }
+  reset.textContent = to === flames[0] ? "" : "zoom out";
+}
+
+function search(wanted) {
+  const lower = wanted ? wanted.toLowerCase() : "";
+  const found = flames.filter(flame => flame !== flames[0] && lower && flame.name.toLowerCase().includes(lower));
+  const set = new Set(found);
+  for (const flame of flames) flame.element.classList.toggle("found", set.has(flame));
+  // What lies above something found is part of it and does not count twice.
+  let sum = 0, end = -1;
+  for (const flame of found.sort((a, b) => a.start - b.start || a.level - b.level)) {
+    if (flame.start >= end - 1e-9) {
+      sum += flame.value;
+      end = flame.start + flame.share;
+    }
+  }
+  told.textContent = lower ? `"${wanted}": ${found.length} frames, ${(100 * sum / (whole || 1)).toFixed(1)} %` : "";
+}
+
+const ask = () => search(prompt("Functions, files or modules that hold this text:", ""));
+document.getElementById("search").addEventListener("click", ask);
+reset.addEventListener("click", () => zoom(flames[0]));
+addEventListener("keydown", event => {
+  if (event.key === "/" || (event.ctrlKey && event.key === "f")) { event.preventDefault(); ask(); }
+  if (event.key === "Escape") { search(""); zoom(flames[0]); }
+});
+for (const flame of flames) {
+  flame.element.addEventListener("click", () => zoom(flame));
+  flame.element.addEventListener("mouseenter", () => { told.textContent = flame.name.split("\n").join("  "); });
+}

@@ -1,0 +1,39 @@
+//! From the heap events of a recording to "where does the memory go?".
+//!
+//! [`Aggregator`] adds up events in one pass; what it returns, a [`HeapProfile`], knows stacks as numbers.
+
+mod aggregate;
+mod classes;
+mod cost;
+mod diff;
+mod flame;
+mod internals;
+mod names;
+mod patterns;
+mod questions;
+mod recorded;
+mod sampling;
+pub mod schema;
+mod stacks;
+mod sums;
+mod timeline;
+mod tree;
+
+pub use aggregate::{Aggregator, HeapProfile, LOST_STACK, Odd, Scope};
+pub use classes::{
+    LIFETIME_CLASSES, Lifetimes, SIZE_CLASSES, lifetime_class, lifetime_class_range, size_class,
+    size_class_range,
+};
+pub use cost::{Amount, Cost};
+pub use diff::{Diff, DiffEntry, DiffFrame};
+pub use flame::FlameOptions;
+pub use internals::{Role, plain_name, role_of};
+pub use names::{Folding, Function, FunctionId, Line, LineId, Namer, Names, NoNames, Position};
+pub use patterns::{BadSuppression, Pattern, Suppressed, Suppressions, stacks_with};
+pub use questions::{Entry, Group, Questions};
+pub use recorded::{HeapRead, HeapRecording, ModuleNames, ThreadName};
+pub use sampling::{Errors, Sampling};
+pub use stacks::{Address, Module, NO_FRAMES, Stacks};
+pub use sums::Sums;
+pub use timeline::{Bin, MAX_BINS, Timeline};
+pub use tree::{Direction, Tree, TreeLimits, TreeNode};

@@ -1,0 +1,260 @@
+//! Patterns of names, in filters and in lists of known leaks.
+//!
+//! The language is LeakSanitizer's, because the lists that people keep are written in it: a pattern is found anywhere in a
+//! text, `*` stands for any characters, `^` in front and `$` at the end hold on to the borders of the text.
+
+use std::fmt;
+
+use super::names::{LineId, Names};
+use super::sums::Sums;
+use super::{HeapProfile, LOST_STACK, Position};
+
+/// A pattern of names.
+///
+/// ```
+/// use cairn_analysis::heap::Pattern;
+/// assert!(Pattern::new("load*file").matches("app::load_a_file(int)"));
+/// assert!(!Pattern::new("^load").matches("app::load"));
+/// assert!(Pattern::new("load$").matches("app::load"));
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Pattern {
+    text: String,
+    parts: Vec<String>,
+    at_start: bool,
+    at_end: bool,
+}
+
+impl Pattern {
+    /// The pattern that the text describes; every text describes one.
+    #[must_use]
+    pub fn new(text: &str) -> Self {
+        let inner = text.strip_prefix('^').unwrap_or(text);
+        let at_start = inner.len() < text.len();
+        let (inner, at_end) = match inner.strip_suffix('$') {
+            Some(inner) => (inner, true),
+            None => (inner, false),
+        };
+        let parts = inner.split('*').map(str::to_owned).collect();
+        Self { text: text.to_owned(), parts, at_start, at_end }
+    }
+
+    /// True when the pattern is found in `text`.
+    #[must_use]
+    pub fn matches(&self, text: &str) -> bool {
+        let mut rest = text;
+        let last = self.parts.len() - 1;
+        for (index, part) in self.parts.iter().enumerate() {
+            let held_at_start = index == 0 && self.at_start;
+            if index == last && self.at_end {
+                return rest.ends_with(part.as_str()) && (!held_at_start || rest.len() == part.len());
+            }
+            if held_at_start {
+                match rest.strip_prefix(part.as_str()) {
+                    Some(behind) => rest = behind,
+                    None => return false,
+                }
+            } else {
+                match rest.find(part.as_str()) {
+                    Some(at) => rest = &rest[at + part.len()..],
+                    None => return false,
+                }
+            }
+        }
+        true
+    }
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// A list of known leaks, as LeakSanitizer reads them: `leak:PATTERN` a line, `#` begins a comment.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Suppressions {
+    patterns: Vec<Pattern>,
+}
+
+/// A line of a list of known leaks that makes no sense.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BadSuppression {
+    /// Its number, from 1.
+    pub line: usize,
+    /// What it says.
+    pub text: String,
+}
+
+impl fmt::Display for BadSuppression {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "line {}: {:?} is no suppression; write leak:PATTERN, or # and a comment",
+            self.line, self.text
+        )
+    }
+}
+
+impl std::error::Error for BadSuppression {}
+
+impl Suppressions {
+    /// Reads a list.
+    ///
+    /// # Errors
+    ///
+    /// [`BadSuppression`] for the first line that is neither empty, nor a comment, nor `leak:` and a pattern.
+    pub fn parse(text: &str) -> Result<Self, BadSuppression> {
+        let mut patterns = Vec::new();
+        for (index, line) in text.lines().enumerate() {
+            let line = line.trim();
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            match line.strip_prefix("leak:") {
+                Some(pattern) if !pattern.is_empty() => patterns.push(Pattern::new(pattern)),
+                _ => return Err(BadSuppression { line: index + 1, text: line.chars().take(200).collect() }),
+            }
+        }
+        Ok(Self { patterns })
+    }
+
+    /// Adds the lines of another list.
+    pub fn extend(&mut self, other: Self) {
+        self.patterns.extend(other.patterns);
+    }
+
+    /// True when nothing is suppressed.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.patterns.is_empty()
+    }
+}
+
+/// How much a suppression held back.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Suppressed {
+    /// The pattern.
+    pub pattern: Pattern,
+    /// Leaked blocks.
+    pub blocks: u64,
+    /// Leaked bytes.
+    pub bytes: u64,
+}
+
+impl Suppressions {
+    /// What each pattern holds back of a profile, and the profile without these leaks: they still count for everything
+    /// else, and in the sums of threads and sizes. Only the names of stacks that leak are asked for.
+    #[must_use]
+    pub fn apply(&self, profile: &HeapProfile, names: &mut Names<'_>) -> (Vec<Suppressed>, HeapProfile) {
+        let mut held_back: Vec<Suppressed> = self
+            .patterns
+            .iter()
+            .map(|pattern| Suppressed { pattern: pattern.clone(), blocks: 0, bytes: 0 })
+            .collect();
+        let mut rest = profile.clone();
+        let rows = rest.stacks.iter_mut().enumerate().map(|(stack, sums)| (stack as u32, sums));
+        let leaking: Vec<(u32, &mut Sums)> = rows
+            .chain([(LOST_STACK, &mut rest.lost_stack)])
+            .filter(|(_, sums)| sums.live_blocks > 0)
+            .collect();
+        names.find_stacks(leaking.iter().map(|&(stack, _)| stack));
+        for (stack, sums) in leaking {
+            let found = held_back.iter_mut().find(|entry| stack_matches(names, stack, &entry.pattern));
+            let Some(entry) = found else { continue };
+            entry.blocks += sums.live_blocks;
+            entry.bytes = entry.bytes.saturating_add(sums.live_bytes);
+            rest.totals.live_blocks = rest.totals.live_blocks.saturating_sub(sums.live_blocks);
+            rest.totals.live_bytes = rest.totals.live_bytes.saturating_sub(sums.live_bytes);
+            (sums.live_blocks, sums.live_bytes) = (0, 0);
+        }
+        held_back.retain(|entry| entry.blocks > 0);
+        (held_back, rest)
+    }
+}
+
+fn line_matches(names: &Names<'_>, line: LineId, pattern: &Pattern) -> bool {
+    let source = names.source_line(line);
+    pattern.matches(&names.function(source.function).name)
+        || source.file.as_deref().is_some_and(|file| pattern.matches(file))
+        || pattern.matches(names.module_path(line))
+}
+
+fn stack_matches(names: &Names<'_>, stack: u32, pattern: &Pattern) -> bool {
+    if stack == LOST_STACK {
+        return line_matches(names, names.at_position(Position { stack, inlined: 0 }), pattern);
+    }
+    names
+        .stacks()
+        .path(stack)
+        .any(|stack| names.at(stack).iter().any(|&line| line_matches(names, line, pattern)))
+}
+
+/// Of all stacks, those of which any frame's function matches one of `functions`, and any frame's module one of `modules`;
+/// an empty list asks for nothing. For [`Scope::stacks`](super::Scope::stacks).
+#[must_use]
+pub fn stacks_with(names: &mut Names<'_>, functions: &[Pattern], modules: &[Pattern]) -> Vec<bool> {
+    let stacks = names.stacks();
+    if !functions.is_empty() {
+        names.find(0..stacks.addresses().len() as u32);
+    }
+    let module_has: Vec<bool> = stacks
+        .modules()
+        .iter()
+        .map(|module| modules.iter().any(|pattern| pattern.matches(&module.path)))
+        .collect();
+    let mut has: Vec<(bool, bool)> = vec![(functions.is_empty(), modules.is_empty()); stacks.len()];
+    for stack in 1..stacks.len() as u32 {
+        // Parents come first, and what an outer frame has the inner ones have.
+        let (mut function, mut module) = stacks.parent(stack).map_or(has[0], |parent| has[parent as usize]);
+        function |= names
+            .at(stack)
+            .iter()
+            .any(|&line| functions.iter().any(|pattern| pattern.matches(&names.function_of(line).name)));
+        let address = stacks.innermost(stack).and_then(|address| stacks.address(address));
+        module |=
+            address.and_then(|address| address.module).is_some_and(|(module, _)| module_has[module as usize]);
+        has[stack as usize] = (function, module);
+    }
+    has.into_iter().map(|(function, module)| function && module).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_match_as_leak_sanitizer_does() {
+        let cases = [
+            ("foo", "a foo b", true),
+            ("foo", "fo", false),
+            ("^foo", "foobar", true),
+            ("^foo", "a foo", false),
+            ("foo$", "a foo", true),
+            ("foo$", "foo a", false),
+            ("^foo$", "foo", true),
+            ("^foo$", "foofoo", false),
+            ("a*b*c", "xxaxxbxxcxx", true),
+            ("a*b*c", "acb", false),
+            ("^a*c$", "abc", true),
+            ("^a*c$", "abcd", false),
+            ("*", "", true),
+            ("a*a$", "a", false),
+            ("", "anything", true),
+            ("a$b", "a$b", true),
+            ("ö*", "schön", true),
+        ];
+        for (pattern, text, matches) in cases {
+            assert_eq!(Pattern::new(pattern).matches(text), matches, "{pattern} in {text}");
+        }
+    }
+
+    #[test]
+    fn lists_of_known_leaks_are_read_or_refused_by_line() {
+        let list = Suppressions::parse("# known\n\n leak:libfoo.so \nleak:^main$\r\n").expect("sound");
+        assert_eq!(list.patterns, [Pattern::new("libfoo.so"), Pattern::new("^main$")]);
+        let error = Suppressions::parse("leak:a\nrace:b\n").expect_err("a race is no leak");
+        assert_eq!(error, BadSuppression { line: 2, text: "race:b".into() });
+        assert!(Suppressions::parse("leak:").is_err());
+    }
+}

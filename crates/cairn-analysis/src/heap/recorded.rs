@@ -1,0 +1,320 @@
+//! From a recording to a profile: the one file here that knows what recordings look like.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+use cairn_format::StatedAddress;
+use cairn_symbols::{AddressKind, Lookup, ModuleReport, Place, SourceFrame, SymbolizerOptions};
+
+use super::aggregate::{Aggregator, HeapProfile, LOST_STACK, Scope};
+use super::names::Namer;
+use super::sampling::Sampling;
+use super::stacks::{Address, Module, NO_FRAMES, Stacks};
+use crate::names::{ModuleKey, Names};
+use crate::recording::{
+    self, Alloc, Events, Finding, Free, PcKind, Recording, RecordingError, StackId, ThreadId, Usage, Wanted,
+};
+
+/// A recording, ready for questions about the heap.
+///
+/// ```no_run
+/// use cairn_analysis::heap::{Cost, Folding, Group, HeapRecording, Names, Questions, Scope};
+/// use cairn_analysis::recording::Recording;
+/// use cairn_analysis::symbols::SymbolizerOptions;
+///
+/// let heap = HeapRecording::new(Recording::open("program.4711.cairn")?);
+/// let read = heap.read(Scope::default())?;
+/// let symbols = heap.symbols(SymbolizerOptions::new());
+/// let names = Names::new(heap.stacks(), &symbols, Folding::default());
+/// let questions = Questions::new(&read.profile, names);
+/// for entry in questions.top(Group::Function, Cost::Peak).iter().take(10) {
+///     println!("{} {}", entry.sums.peak_bytes, questions.names().function_of(entry.line).name);
+/// }
+/// # Ok::<(), cairn_analysis::recording::RecordingError>(())
+/// ```
+pub struct HeapRecording {
+    recording: Recording,
+    stacks: Stacks,
+    sampling: Sampling,
+}
+
+impl std::fmt::Debug for HeapRecording {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("HeapRecording").field("stacks", &self.stacks.len()).finish_non_exhaustive()
+    }
+}
+
+/// What one pass over the events of a recording gives.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct HeapRead {
+    /// The sums.
+    pub profile: HeapProfile,
+    /// Frees of blocks that are older than the recording.
+    pub unmatched_frees: u64,
+    /// Most resident memory of the process, where it was sampled.
+    pub most_resident_bytes: Option<u64>,
+    /// Page faults of the process, where they were sampled.
+    pub page_faults: Option<u64>,
+}
+
+/// A thread of the program.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ThreadName {
+    /// Its number in the recording.
+    pub number: u32,
+    /// What the kernel called it.
+    pub kernel_thread: u32,
+    /// Its name; empty when it has none.
+    pub name: String,
+}
+
+impl HeapRecording {
+    /// Takes in the stack table.
+    #[must_use]
+    pub fn new(recording: Recording) -> Self {
+        let stacks = stacks(&recording);
+        let sampled =
+            recording.fact("sample_bytes").and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
+        let sampling = match sampled {
+            Some(mean_bytes) if mean_bytes > 0 => Sampling::Poisson { mean_bytes },
+            _ => Sampling::All,
+        };
+        Self { recording, stacks, sampling }
+    }
+
+    /// The recording.
+    #[must_use]
+    pub fn recording(&self) -> &Recording {
+        &self.recording
+    }
+
+    /// Its stacks; equal files that were loaded several times are one module.
+    #[must_use]
+    pub fn stacks(&self) -> &Stacks {
+        &self.stacks
+    }
+
+    /// The words of the command line; one that is no text is shown as near as can be.
+    #[must_use]
+    pub fn command(&self) -> Vec<String> {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let facts = self.recording.facts();
+        let words: Vec<String> =
+            facts.iter().filter(|fact| fact.name == "argument").map(|fact| text(&fact.value)).collect();
+        if !words.is_empty() {
+            return words;
+        }
+        let whole = ["command", "executable"].iter().find_map(|name| self.recording.fact(name));
+        whole.map(text).into_iter().collect()
+    }
+
+    /// The threads, in the order of a profile's [`threads`](HeapProfile::threads).
+    #[must_use]
+    pub fn threads(&self) -> Vec<ThreadName> {
+        let name = |thread: &recording::Thread| ThreadName {
+            number: thread.id.number(),
+            kernel_thread: thread.kernel_thread,
+            name: String::from_utf8_lossy(&thread.name).into_owned(),
+        };
+        self.recording.threads().iter().map(name).collect()
+    }
+
+    /// Reads the events and adds them up.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be read any more.
+    pub fn read(&self, scope: Scope) -> Result<HeapRead, RecordingError> {
+        let wanted = Wanted::ALL.between(0, scope.to_nanos.saturating_add(1));
+        let is_whole = scope.to_nanos == u64::MAX;
+        let threads: Vec<ThreadId> = self.recording.threads().iter().map(|thread| thread.id).collect();
+        let mut visitor = Visitor {
+            heap: Aggregator::new(self.stacks.len(), threads.len(), scope, self.sampling),
+            threads,
+            last_thread: None,
+            last_nanos: 0,
+            most_resident_bytes: None,
+            page_faults: None,
+        };
+        let outcome = self.recording.read(&wanted, &mut visitor)?;
+        let end = self.recording.end().map_or(0, |(_, nanos)| nanos);
+        // The end of a recording is known only as well as the clock; an unknown one must not make time run on.
+        let end = if is_whole && end < MOST_NANOS { end.max(visitor.last_nanos) } else { visitor.last_nanos };
+        Ok(HeapRead {
+            profile: visitor.heap.finish(end),
+            unmatched_frees: outcome.unmatched_frees,
+            most_resident_bytes: visitor.most_resident_bytes,
+            page_faults: visitor.page_faults,
+        })
+    }
+
+    /// How long the recording lasted, as far as it is known without reading events.
+    #[must_use]
+    pub fn end_nanos(&self) -> Option<u64> {
+        self.recording.end().map(|(_, nanos)| nanos).filter(|&nanos| nanos < MOST_NANOS)
+    }
+
+    /// What a reader should know of the file.
+    #[must_use]
+    pub fn findings(&self) -> &[Finding] {
+        self.recording.findings()
+    }
+
+    /// Names by files that are searched for as `options` say.
+    #[must_use]
+    pub fn symbols(&self, options: SymbolizerOptions) -> ModuleNames {
+        let key = |module: &Module| ModuleKey {
+            path: PathBuf::from(&module.path),
+            build_id: module.build_id.clone(),
+            size_bytes: None,
+        };
+        ModuleNames {
+            names: RefCell::new(Names::new(options)),
+            keys: self.stacks.modules().iter().map(key).collect(),
+        }
+    }
+}
+
+/// Thirty years: what is said to be longer is no time.
+const MOST_NANOS: u64 = 30 * 366 * 86_400 * 1_000_000_000;
+
+fn stacks(recording: &Recording) -> Stacks {
+    let mut stacks = Stacks::new();
+    let mut modules: HashMap<(String, Vec<u8>), u32> = HashMap::new();
+    let mut module_indices: HashMap<recording::ModuleId, u32> = HashMap::new();
+    for module in recording.modules() {
+        let path = module.path_text().into_owned();
+        let key = (path.clone(), module.build_id.clone());
+        let index = *modules
+            .entry(key)
+            .or_insert_with(|| stacks.add_module(Module { path, build_id: module.build_id.clone() }));
+        module_indices.insert(module.id, index);
+    }
+    let tree = recording.stacks();
+    // The numbers of addresses and stacks stay as they are; tables of a damaged file have gaps.
+    let mut used: Vec<Option<recording::PcId>> = vec![None; tree.pcs_len()];
+    for pc in tree.ids().filter_map(|id| tree.pc(id)) {
+        if let Some(place) = used.get_mut(pc.index()) {
+            *place = Some(pc);
+        }
+    }
+    let unknown = Address { kind: PcKind::ReturnAddress, absolute: 0, stated: 0, module: None };
+    for pc in used {
+        let frame = pc.and_then(|pc| recording.frame(pc));
+        stacks.add_address(frame.map_or(unknown, |frame| {
+            let (module, bias) = match frame.place {
+                recording::Place::Module(module, offset) => {
+                    let bias = recording.module(module).map_or(0, |module| module.bias);
+                    (module_indices.get(&module).map(|&index| (index, offset.value())), bias)
+                }
+                recording::Place::Absolute(_) => (None, 0),
+            };
+            let absolute = frame.address.value();
+            Address { kind: frame.kind, absolute, stated: absolute.wrapping_sub(bias), module }
+        }));
+    }
+    for number in 1..tree.len() as u32 {
+        let id = StackId::from_number(number);
+        let parent = tree.parent(id).map_or(NO_FRAMES, StackId::number);
+        let added = tree.pc(id).and_then(|pc| stacks.add_stack(parent, pc.number()));
+        if added.is_none() {
+            stacks.skip();
+        }
+    }
+    stacks
+}
+
+struct Visitor {
+    heap: Aggregator,
+    threads: Vec<ThreadId>,
+    /// Events of one thread come in runs.
+    last_thread: Option<(ThreadId, u32)>,
+    last_nanos: u64,
+    most_resident_bytes: Option<u64>,
+    page_faults: Option<u64>,
+}
+
+impl Visitor {
+    #[inline]
+    fn thread(&mut self, id: ThreadId) -> u32 {
+        match self.last_thread {
+            Some((last, index)) if last == id => index,
+            _ => self.other_thread(id),
+        }
+    }
+
+    fn other_thread(&mut self, id: ThreadId) -> u32 {
+        let index = self.threads.binary_search(&id).map_or(u32::MAX, |index| index as u32);
+        self.last_thread = Some((id, index));
+        index
+    }
+}
+
+impl Events for Visitor {
+    #[inline]
+    fn alloc(&mut self, event: &Alloc) {
+        let thread = self.thread(event.at.thread);
+        self.last_nanos = event.at.nanos;
+        let stack = if event.stack == StackId::LOST { LOST_STACK } else { event.stack.number() };
+        self.heap.allocated(event.object.number(), stack, thread, event.size_bytes, event.at.nanos);
+    }
+
+    #[inline]
+    fn free(&mut self, event: &Free) {
+        self.last_nanos = event.at.nanos;
+        self.heap.freed(event.object.number(), event.at.nanos);
+    }
+
+    fn usage(&mut self, event: &Usage) {
+        self.most_resident_bytes = self.most_resident_bytes.max(Some(event.resident_bytes));
+        self.page_faults = self.page_faults.max(Some(event.page_faults));
+    }
+
+    fn is_enough(&self) -> bool {
+        self.heap.is_past_end()
+    }
+}
+
+/// Names from symbol files.
+#[derive(Debug)]
+pub struct ModuleNames {
+    names: RefCell<Names>,
+    keys: Vec<ModuleKey>,
+}
+
+impl ModuleNames {
+    /// Every module that was asked for, and what became of the search for its symbols.
+    #[must_use]
+    pub fn reports(&self) -> Vec<(ModuleKey, ModuleReport)> {
+        self.names.borrow().reports().map(|(key, report)| (key.clone(), report)).collect()
+    }
+
+    /// The names, to tell what is missing.
+    #[must_use]
+    pub fn into_inner(self) -> Names {
+        self.names.into_inner()
+    }
+}
+
+impl Namer for ModuleNames {
+    fn name(&self, _stacks: &Stacks, addresses: &[&Address]) -> Vec<Vec<SourceFrame>> {
+        let mut names = self.names.borrow_mut();
+        let place = |address: &&Address| {
+            let kind = match address.kind {
+                PcKind::ReturnAddress => AddressKind::ReturnAddress,
+                PcKind::ProgramCounter => AddressKind::ProgramCounter,
+                _ => return None,
+            };
+            let (module, _) = address.module?;
+            let key = self.keys.get(module as usize)?;
+            Some((key, Lookup { place: Place::Stated(StatedAddress::new(address.stated)), kind }))
+        };
+        names.prepare(addresses.iter().filter_map(place));
+        let frames = |address: &&Address| {
+            place(address).map_or_else(Vec::new, |(key, lookup)| names.resolve(key, lookup).frames().to_vec())
+        };
+        addresses.iter().map(frames).collect()
+    }
+}

@@ -1,0 +1,171 @@
+//! Sampled recordings: what a block that was recorded stands for, and how far off the sums may be.
+//!
+//! A sampled recorder picks bytes: each byte that is allocated is picked with probability `1 / mean`, and a block of which
+//! a byte was picked is recorded. A block of `size` bytes is therefore recorded with probability `p = 1 - exp(-size /
+//! mean)` and stands for `1 / p` blocks, which makes every sum an unbiased estimate (Horvitz and Thompson), whatever the
+//! program does. Blocks are picked independently, so that the variance of a sum of `x / p` has the unbiased estimate
+//! `Σ x² (1 - p) / p²`.
+
+use super::sums::Weight;
+
+/// How the allocations of a recording were chosen.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+#[non_exhaustive]
+pub enum Sampling {
+    /// All of them are there.
+    #[default]
+    All,
+    /// By their bytes.
+    Poisson {
+        /// On average one byte of so many was picked.
+        mean_bytes: u64,
+    },
+}
+
+/// So many weights of a sampled block are a whole block: fixed point, so that frees take away exactly what allocations added.
+pub(super) const WHOLE_BLOCK: u64 = 1 << 16;
+
+impl Sampling {
+    /// The weight of a recorded block.
+    #[inline]
+    pub(super) fn weigh(self, size_bytes: u64) -> Weight {
+        match self {
+            Self::All => Weight { blocks: 1, bytes: size_bytes },
+            Self::Poisson { mean_bytes } => Self::weigh_sampled(size_bytes, mean_bytes),
+        }
+    }
+
+    #[cold]
+    fn weigh_sampled(size_bytes: u64, mean_bytes: u64) -> Weight {
+        let factor = 1.0 / probability(size_bytes, mean_bytes);
+        Weight {
+            blocks: (factor * WHOLE_BLOCK as f64).round() as u64,
+            bytes: (factor * size_bytes as f64).round() as u64,
+        }
+    }
+
+    /// Divides sums of [`Weight::blocks`] by what one block weighs.
+    pub(super) fn blocks(self, weight: u64) -> u64 {
+        match self {
+            Self::All => weight,
+            Self::Poisson { .. } => weight.saturating_add(WHOLE_BLOCK / 2) / WHOLE_BLOCK,
+        }
+    }
+
+    /// True when sums are estimates.
+    #[must_use]
+    pub const fn is_estimate(self) -> bool {
+        matches!(self, Self::Poisson { .. })
+    }
+}
+
+/// How probable it is that a block is recorded. A block without bytes counts as one byte, so that nothing is divided by 0.
+fn probability(size_bytes: u64, mean_bytes: u64) -> f64 {
+    -(-(size_bytes.max(1) as f64) / mean_bytes.max(1) as f64).exp_m1()
+}
+
+/// Standard errors of the [`Sums`](super::Sums) of the same place; all 0 when nothing was sampled.
+#[derive(Clone, Copy, PartialEq, Default, Debug)]
+pub struct Errors {
+    /// Of the allocations.
+    pub allocations: f64,
+    /// Of their bytes.
+    pub allocated_bytes: f64,
+    /// Of the blocks that were not freed.
+    pub live_blocks: f64,
+    /// Of their bytes.
+    pub live_bytes: f64,
+    /// Of the blocks at the peak.
+    pub peak_blocks: f64,
+    /// Of their bytes.
+    pub peak_bytes: f64,
+}
+
+impl Errors {
+    /// Adds the errors of other blocks: variances add up, as blocks are picked independently.
+    pub fn add(&mut self, other: &Self) {
+        let fields = [
+            (&mut self.allocations, other.allocations),
+            (&mut self.allocated_bytes, other.allocated_bytes),
+            (&mut self.live_blocks, other.live_blocks),
+            (&mut self.live_bytes, other.live_bytes),
+            (&mut self.peak_blocks, other.peak_blocks),
+            (&mut self.peak_bytes, other.peak_bytes),
+        ];
+        for (field, value) in fields {
+            *field = field.hypot(value);
+        }
+    }
+}
+
+/// Sums of variances, kept like [`Row`](super::sums::Row) keeps sums.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Variances {
+    allocated: Variance,
+    live: Variance,
+    at_peak: Variance,
+    peak: u64,
+}
+
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Variance {
+    blocks: f64,
+    bytes: f64,
+}
+
+impl Variance {
+    /// What one recorded block adds.
+    pub(super) fn of(size_bytes: u64, mean_bytes: u64) -> Self {
+        let p = probability(size_bytes, mean_bytes);
+        let blocks = (1.0 - p) / (p * p);
+        Self { blocks, bytes: blocks * size_bytes as f64 * size_bytes as f64 }
+    }
+
+    fn add(&mut self, other: Self, sign: f64) {
+        self.blocks += sign * other.blocks;
+        self.bytes += sign * other.bytes;
+    }
+}
+
+impl Variances {
+    fn settle(&mut self, peak: u64) {
+        if self.peak != peak {
+            self.peak = peak;
+            self.at_peak = self.live;
+        }
+    }
+
+    pub(super) fn allocated(&mut self, variance: Variance, peak: u64) {
+        self.settle(peak);
+        self.allocated.add(variance, 1.0);
+        self.live.add(variance, 1.0);
+    }
+
+    pub(super) fn freed(&mut self, variance: Variance, peak: u64) {
+        self.settle(peak);
+        self.live.add(variance, -1.0);
+    }
+
+    pub(super) fn merge(&mut self, other: &Self, peak: u64) {
+        let mut other = *other;
+        self.settle(peak);
+        other.settle(peak);
+        self.allocated.add(other.allocated, 1.0);
+        self.live.add(other.live, 1.0);
+        self.at_peak.add(other.at_peak, 1.0);
+    }
+
+    pub(super) fn errors(mut self, peak: u64) -> Errors {
+        self.settle(peak);
+        // What is left of a difference of rounded numbers may be a little below 0.
+        let root = |variance: f64| variance.max(0.0).sqrt();
+        Errors {
+            allocations: root(self.allocated.blocks),
+            allocated_bytes: root(self.allocated.bytes),
+            live_blocks: root(self.live.blocks),
+            live_bytes: root(self.live.bytes),
+            peak_blocks: root(self.at_peak.blocks),
+            peak_bytes: root(self.at_peak.bytes),
+        }
+    }
+}

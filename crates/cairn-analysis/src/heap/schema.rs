@@ -1,0 +1,589 @@
+//! Answers as programs read them: what `--json` prints, told field by field in `docs/report.md`.
+//!
+//! The schemas are stable: within a version, fields are added and never change their meaning or go away.
+
+use serde::Serialize;
+
+use super::diff::{Diff, DiffEntry};
+use super::names::LineId;
+use super::patterns::Suppressed;
+use super::questions::{Entry, Group, Questions};
+use super::recorded::{HeapRead, HeapRecording, ThreadName};
+use super::tree::Tree;
+use super::{Cost, Errors, Position, Sampling, Sums, lifetime_class_range, size_class_range};
+use cairn_format::recording::EndReason;
+
+/// Name and version of [`Report`].
+pub const REPORT_SCHEMA: &str = "cairn.heap.report/1";
+/// Name and version of [`DiffReport`].
+pub const DIFF_SCHEMA: &str = "cairn.heap.diff/1";
+
+/// How much is told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// Entries of each list.
+    pub entries: usize,
+    /// Stacks of each entry.
+    pub stacks: usize,
+}
+
+/// What a recording adds up to.
+#[derive(Clone, PartialEq, Serialize, Debug)]
+pub struct Report {
+    /// [`REPORT_SCHEMA`].
+    pub schema: &'static str,
+    /// What was recorded.
+    pub recording: Recorded,
+    /// What of it is looked at.
+    pub scope: ScopeTold,
+    /// On average one byte of so many was picked; absent where every allocation was recorded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sample_bytes: Option<u64>,
+    /// Allocations.
+    pub total_allocations: u64,
+    /// Their bytes.
+    pub total_bytes: u64,
+    /// Frees of them.
+    pub total_frees: u64,
+    /// Bytes that were not freed.
+    pub leaked_bytes: u64,
+    /// Blocks that were not freed.
+    pub leaked_allocations: u64,
+    /// Bytes at the moment at which the program held most.
+    pub peak_bytes: u64,
+    /// Blocks at that moment.
+    pub peak_allocations: u64,
+    /// When that was.
+    pub peak_nanos: u64,
+    /// What the whole program held then, of which `peak_bytes` is the part that is looked at.
+    pub peak_bytes_of_all: u64,
+    /// Allocations that were freed before their thread allocated again.
+    pub temporary_allocations: u64,
+    /// Until when the recording was looked at.
+    pub duration_nanos: u64,
+    /// Standard errors of the totals of a sampled recording.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub errors: Option<ErrorsTold>,
+    /// Frees of blocks that are older than the recording.
+    pub unmatched_frees: u64,
+    /// Most resident memory of the process.
+    pub most_resident_bytes: Option<u64>,
+    /// What is measured in `top` and `tree`.
+    pub cost: &'static str,
+    /// What an entry of `top` is: a function, line, module, or stack.
+    pub group: &'static str,
+    /// Who asked for the memory, the most expensive first.
+    pub top: Vec<EntryTold>,
+    /// How many entries there are besides those in `top`.
+    pub more_entries: usize,
+    /// Leaks that were held back.
+    pub suppressed: Vec<SuppressedTold>,
+    /// By thread.
+    pub threads: Vec<ThreadTold>,
+    /// By size; classes in which nothing is are left out.
+    pub sizes: Vec<SizeTold>,
+    /// How long blocks lived that were freed.
+    pub lifetimes: Vec<LifetimeTold>,
+    /// What the program held over time.
+    pub timeline: TimelineTold,
+    /// The tree that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tree: Option<Vec<TreeNodeTold>>,
+    /// What a reader should know of the file.
+    pub findings: Vec<String>,
+}
+
+/// What was recorded.
+#[derive(Clone, PartialEq, Eq, Serialize, Debug)]
+pub struct Recorded {
+    /// The words of the command line.
+    pub command: Vec<String>,
+    /// The process.
+    pub process: u32,
+    /// When it began, in nanoseconds since 1970.
+    pub started_wall_nanos: u64,
+    /// How it ended: `exit`, `exec`, `stopped`, or nothing when the recording has no end.
+    pub end: Option<&'static str>,
+}
+
+/// What of a recording is looked at.
+#[derive(Clone, PartialEq, Eq, Serialize, Debug, Default)]
+pub struct ScopeTold {
+    /// Allocations from this time on.
+    pub from_nanos: u64,
+    /// Events until this time; nothing for all.
+    pub to_nanos: Option<u64>,
+    /// The filters, as they were given.
+    pub filters: Vec<String>,
+}
+
+/// The sums of an entry.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Debug)]
+pub struct SumsTold {
+    /// Allocations.
+    pub allocations: u64,
+    /// Their bytes.
+    pub allocated_bytes: u64,
+    /// Blocks that were not freed.
+    pub leaked_allocations: u64,
+    /// Their bytes.
+    pub leaked_bytes: u64,
+    /// Blocks at the peak of the program.
+    pub peak_allocations: u64,
+    /// Their bytes.
+    pub peak_bytes: u64,
+    /// Allocations that were freed before their thread allocated again.
+    pub temporary_allocations: u64,
+}
+
+impl From<&Sums> for SumsTold {
+    fn from(sums: &Sums) -> Self {
+        Self {
+            allocations: sums.allocations,
+            allocated_bytes: sums.allocated_bytes,
+            leaked_allocations: sums.live_blocks,
+            leaked_bytes: sums.live_bytes,
+            peak_allocations: sums.peak_blocks,
+            peak_bytes: sums.peak_bytes,
+            temporary_allocations: sums.temporary,
+        }
+    }
+}
+
+/// Standard errors.
+#[derive(Clone, Copy, PartialEq, Serialize, Debug)]
+pub struct ErrorsTold {
+    /// Of the allocations.
+    pub allocations: f64,
+    /// Of their bytes.
+    pub allocated_bytes: f64,
+    /// Of the blocks that were not freed.
+    pub leaked_allocations: f64,
+    /// Of their bytes.
+    pub leaked_bytes: f64,
+    /// Of the blocks at the peak.
+    pub peak_allocations: f64,
+    /// Of their bytes.
+    pub peak_bytes: f64,
+}
+
+impl From<&Errors> for ErrorsTold {
+    fn from(errors: &Errors) -> Self {
+        Self {
+            allocations: errors.allocations,
+            allocated_bytes: errors.allocated_bytes,
+            leaked_allocations: errors.live_blocks,
+            leaked_bytes: errors.live_bytes,
+            peak_allocations: errors.peak_blocks,
+            peak_bytes: errors.peak_bytes,
+        }
+    }
+}
+
+/// A frame of a stack.
+#[derive(Clone, PartialEq, Eq, Serialize, Debug)]
+pub struct FrameTold {
+    /// Its function, or what stands for it: `module+0x1234`.
+    pub function: String,
+    /// Its source file.
+    pub file: Option<String>,
+    /// Its line.
+    pub line: Option<u32>,
+    /// Path of its module.
+    pub module: Option<String>,
+}
+
+/// A line of a list.
+#[derive(Clone, PartialEq, Serialize, Debug)]
+pub struct EntryTold {
+    /// The function, file, line and module that asked for most of it.
+    #[serde(flatten)]
+    pub frame: FrameTold,
+    /// By the cost that was asked for: bytes at the peak, leaked, or allocated. For `count` and `temporary`, all bytes that
+    /// were allocated.
+    pub bytes: u64,
+    /// The blocks or allocations that go with it.
+    pub count: u64,
+    /// Standard error of `bytes`, or of `count` where that is the cost, in a sampled recording.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<f64>,
+    /// All sums.
+    #[serde(flatten)]
+    pub sums: SumsTold,
+    /// The most expensive stacks.
+    pub stacks: Vec<StackTold>,
+    /// How many stacks there are besides.
+    pub more_stacks: usize,
+}
+
+/// A stack of an entry.
+#[derive(Clone, PartialEq, Eq, Serialize, Debug)]
+pub struct StackTold {
+    /// As for the entry.
+    pub bytes: u64,
+    /// As for the entry.
+    pub count: u64,
+    /// The frames from the one that asked outwards.
+    pub frames: Vec<FrameTold>,
+}
+
+/// A leak that was held back.
+#[derive(Clone, PartialEq, Eq, Serialize, Debug)]
+pub struct SuppressedTold {
+    /// The pattern that matched.
+    pub pattern: String,
+    /// Blocks.
+    pub count: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+/// A thread and what it allocated.
+#[derive(Clone, PartialEq, Eq, Serialize, Debug)]
+pub struct ThreadTold {
+    /// Its number in the recording.
+    pub thread: u32,
+    /// What the kernel called it.
+    pub kernel_thread: u32,
+    /// Its name.
+    pub name: String,
+    /// All sums.
+    #[serde(flatten)]
+    pub sums: SumsTold,
+}
+
+/// A class of sizes.
+#[derive(Clone, PartialEq, Eq, Serialize, Debug)]
+pub struct SizeTold {
+    /// The smallest size.
+    pub from_bytes: u64,
+    /// The largest size.
+    pub to_bytes: u64,
+    /// All sums.
+    #[serde(flatten)]
+    pub sums: SumsTold,
+}
+
+/// A class of lifetimes.
+#[derive(Clone, PartialEq, Eq, Serialize, Debug)]
+pub struct LifetimeTold {
+    /// The shortest one.
+    pub from_nanos: u64,
+    /// The longest one.
+    pub to_nanos: u64,
+    /// Blocks that lived so long.
+    pub count: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// What the program held over time.
+#[derive(Clone, PartialEq, Eq, Serialize, Debug)]
+pub struct TimelineTold {
+    /// Width of a bin.
+    pub bin_nanos: u64,
+    /// Most bytes in each bin, from the start.
+    pub most_bytes: Vec<u64>,
+    /// Bytes at the end of each bin.
+    pub last_bytes: Vec<u64>,
+    /// Allocations in each bin.
+    pub allocations: Vec<u64>,
+}
+
+/// A node of a tree; the first one is the root, each names its parent.
+#[derive(Clone, PartialEq, Eq, Serialize, Debug)]
+pub struct TreeNodeTold {
+    /// Index of its parent; nothing for the root.
+    pub parent: Option<usize>,
+    /// The frame; nothing for the root.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub frame: Option<FrameTold>,
+    /// Bytes, or blocks where these are the cost.
+    pub value: u64,
+    /// Blocks.
+    pub count: u64,
+    /// The part of the value that ends here.
+    pub own_value: u64,
+}
+
+/// What the builder of a report is told besides the profile.
+#[derive(Clone, Debug)]
+pub struct Asked<'a> {
+    /// The recording.
+    pub recording: &'a HeapRecording,
+    /// What was read of it.
+    pub read: &'a HeapRead,
+    /// The scope, for the record.
+    pub scope: ScopeTold,
+    /// What is measured.
+    pub cost: Cost,
+    /// By what entries are put together.
+    pub group: Group,
+    /// How much is told.
+    pub limits: Limits,
+    /// What was held back.
+    pub suppressed: &'a [Suppressed],
+    /// A tree, where one was asked for.
+    pub tree: Option<&'a Tree>,
+}
+
+impl Report {
+    /// Builds the report; finds the names of the stacks that it tells.
+    #[must_use]
+    pub fn new(questions: &mut Questions<'_>, asked: &Asked<'_>) -> Self {
+        let profile = questions.profile();
+        let entries = questions.top(asked.group, asked.cost);
+        let top = tell_entries(questions, &entries, asked.cost, asked.limits);
+        let totals = &profile.totals;
+        let recording = asked.recording.recording();
+        Self {
+            schema: REPORT_SCHEMA,
+            recording: Recorded {
+                command: asked.recording.command(),
+                process: recording.header().process,
+                started_wall_nanos: recording.header().start_wall_nanos,
+                end: recording.end().map(|(reason, _)| end_word(reason)),
+            },
+            scope: asked.scope.clone(),
+            sample_bytes: match profile.sampling {
+                Sampling::All => None,
+                Sampling::Poisson { mean_bytes } => Some(mean_bytes),
+            },
+            total_allocations: totals.allocations,
+            total_bytes: totals.allocated_bytes,
+            total_frees: totals.frees(),
+            leaked_bytes: totals.live_bytes,
+            leaked_allocations: totals.live_blocks,
+            peak_bytes: totals.peak_bytes,
+            peak_allocations: totals.peak_blocks,
+            peak_nanos: profile.peak_nanos,
+            peak_bytes_of_all: profile.peak_bytes_of_all,
+            temporary_allocations: totals.temporary,
+            duration_nanos: profile.end_nanos,
+            errors: profile.sampling.is_estimate().then(|| (&profile.errors).into()),
+            unmatched_frees: asked.read.unmatched_frees,
+            most_resident_bytes: asked.read.most_resident_bytes,
+            cost: asked.cost.name(),
+            group: asked.group.name(),
+            more_entries: entries.len() - top.len(),
+            top,
+            suppressed: asked.suppressed.iter().map(SuppressedTold::from).collect(),
+            threads: tell_threads(&asked.recording.threads(), &profile.threads),
+            sizes: tell_sizes(&profile.sizes),
+            lifetimes: tell_lifetimes(&profile.lifetimes),
+            timeline: TimelineTold {
+                bin_nanos: profile.timeline.bin_nanos,
+                most_bytes: profile.timeline.bins.iter().map(|bin| bin.most_bytes).collect(),
+                last_bytes: profile.timeline.bins.iter().map(|bin| bin.last_bytes).collect(),
+                allocations: profile.timeline.bins.iter().map(|bin| bin.allocations).collect(),
+            },
+            tree: asked.tree.map(|tree| tell_tree(questions, tree)),
+            findings: asked.recording.findings().iter().map(ToString::to_string).collect(),
+        }
+    }
+}
+
+fn end_word(reason: EndReason) -> &'static str {
+    match reason {
+        EndReason::Stopped => "stopped",
+        EndReason::Exit => "exit",
+        EndReason::Exec => "exec",
+        _ => "other",
+    }
+}
+
+impl From<&Suppressed> for SuppressedTold {
+    fn from(held_back: &Suppressed) -> Self {
+        Self { pattern: held_back.pattern.to_string(), count: held_back.blocks, bytes: held_back.bytes }
+    }
+}
+
+fn tell_threads(threads: &[ThreadName], sums: &[Sums]) -> Vec<ThreadTold> {
+    let told = |(thread, sums): (&ThreadName, &Sums)| ThreadTold {
+        thread: thread.number,
+        kernel_thread: thread.kernel_thread,
+        name: thread.name.clone(),
+        sums: sums.into(),
+    };
+    threads.iter().zip(sums).filter(|(_, sums)| !sums.is_empty()).map(told).collect()
+}
+
+fn tell_sizes(sizes: &[Sums]) -> Vec<SizeTold> {
+    let used = sizes.iter().enumerate().filter(|(_, sums)| !sums.is_empty());
+    used.map(|(class, sums)| {
+        let (from_bytes, to_bytes) = size_class_range(class);
+        SizeTold { from_bytes, to_bytes, sums: sums.into() }
+    })
+    .collect()
+}
+
+fn tell_lifetimes(lifetimes: &[super::Lifetimes]) -> Vec<LifetimeTold> {
+    let used = lifetimes.iter().enumerate().filter(|(_, lifetime)| lifetime.blocks > 0);
+    used.map(|(class, lifetime)| {
+        let (from_nanos, to_nanos) = lifetime_class_range(class);
+        LifetimeTold { from_nanos, to_nanos, count: lifetime.blocks, bytes: lifetime.bytes }
+    })
+    .collect()
+}
+
+/// `bytes` and `count` of an entry.
+fn bytes_and_count(cost: Cost, sums: &Sums) -> (u64, u64) {
+    let amount = cost.of(sums);
+    let bytes = if cost.is_bytes() { amount.value } else { sums.allocated_bytes };
+    (bytes, amount.blocks)
+}
+
+fn tell_entries(
+    questions: &mut Questions<'_>,
+    entries: &[Entry],
+    cost: Cost,
+    limits: Limits,
+) -> Vec<EntryTold> {
+    let shown = &entries[..entries.len().min(limits.entries)];
+    let stacks = |entry: &Entry| -> Vec<(u32, Position)> {
+        entry.stacks.iter().take(limits.stacks).copied().collect()
+    };
+    questions.names_mut().find_stacks(shown.iter().flat_map(stacks).map(|(stack, _)| stack));
+    shown
+        .iter()
+        .map(|entry| {
+            let (bytes, count) = bytes_and_count(cost, &entry.sums);
+            let stacks: Vec<StackTold> = stacks(entry)
+                .into_iter()
+                .map(|(stack, asker)| {
+                    let (bytes, count) = bytes_and_count(cost, questions.sums(stack));
+                    let frames = questions.frames(stack, asker);
+                    StackTold {
+                        bytes,
+                        count,
+                        frames: frames.into_iter().map(|line| tell_frame(questions, line)).collect(),
+                    }
+                })
+                .collect();
+            EntryTold {
+                frame: tell_frame(questions, entry.line),
+                bytes,
+                count,
+                error: questions.profile().sampling.is_estimate().then(|| cost.error(&entry.errors)),
+                sums: (&entry.sums).into(),
+                more_stacks: entry.stacks.len() - stacks.len(),
+                stacks,
+            }
+        })
+        .collect()
+}
+
+fn tell_frame(questions: &Questions<'_>, line: LineId) -> FrameTold {
+    let names = questions.names();
+    let source = names.source_line(line);
+    let module = names.module_path(line);
+    FrameTold {
+        function: names.function(source.function).name.to_string(),
+        file: source.file.as_deref().map(str::to_owned),
+        line: source.line,
+        module: (!module.is_empty()).then(|| module.to_owned()),
+    }
+}
+
+fn tell_tree(questions: &Questions<'_>, tree: &Tree) -> Vec<TreeNodeTold> {
+    let mut parents = vec![None; tree.nodes.len()];
+    for (index, node) in tree.nodes.iter().enumerate() {
+        node.children.iter().for_each(|&child| parents[child] = Some(index));
+    }
+    let told = |(node, parent): (&super::TreeNode, Option<usize>)| TreeNodeTold {
+        parent,
+        frame: node.line.map(|line| tell_frame(questions, line)),
+        value: node.amount.value,
+        count: node.amount.blocks,
+        own_value: node.own.value,
+    };
+    tree.nodes.iter().zip(parents).map(told).collect()
+}
+
+/// What grew between two recordings.
+#[derive(Clone, PartialEq, Eq, Serialize, Debug)]
+pub struct DiffReport {
+    /// [`DIFF_SCHEMA`].
+    pub schema: &'static str,
+    /// What is measured.
+    pub cost: &'static str,
+    /// The totals before.
+    pub before: SumsTold,
+    /// The totals now.
+    pub after: SumsTold,
+    /// What differs, the greatest change first.
+    pub changes: Vec<ChangeTold>,
+    /// How many changes there are besides.
+    pub more_changes: usize,
+}
+
+/// A stack, or a function, that costs more or less than before.
+#[derive(Clone, PartialEq, Eq, Serialize, Debug)]
+pub struct ChangeTold {
+    /// The function that asked; nothing where its module's names are not known.
+    pub function: Option<String>,
+    /// Its source file, without directories.
+    pub file: Option<String>,
+    /// Its module, without directories and version.
+    pub module: String,
+    /// The cost before.
+    pub before: u64,
+    /// The cost now.
+    pub after: u64,
+    /// `after` less `before`.
+    pub growth: i64,
+    /// Blocks before.
+    pub count_before: u64,
+    /// Blocks now.
+    pub count_after: u64,
+    /// The frames from the one that asked outwards.
+    pub frames: Vec<ChangeFrameTold>,
+}
+
+/// A frame of a [`ChangeTold`].
+#[derive(Clone, PartialEq, Eq, Serialize, Debug)]
+pub struct ChangeFrameTold {
+    /// As there.
+    pub function: Option<String>,
+    /// As there.
+    pub file: Option<String>,
+    /// As there.
+    pub module: String,
+}
+
+impl DiffReport {
+    /// Builds the report of the first `limit` changes.
+    #[must_use]
+    pub fn new(diff: &Diff, entries: &[DiffEntry], before: &Sums, after: &Sums, limit: usize) -> Self {
+        let changes: Vec<ChangeTold> = entries.iter().take(limit).map(tell_change).collect();
+        Self {
+            schema: DIFF_SCHEMA,
+            cost: diff.cost.name(),
+            before: before.into(),
+            after: after.into(),
+            more_changes: entries.len() - changes.len(),
+            changes,
+        }
+    }
+}
+
+fn tell_change(entry: &DiffEntry) -> ChangeTold {
+    let frame = |frame: &super::DiffFrame| ChangeFrameTold {
+        function: frame.function.as_deref().map(str::to_owned),
+        file: frame.file.clone(),
+        module: frame.module.clone(),
+    };
+    let frames: Vec<ChangeFrameTold> = entry.frames.iter().map(frame).collect();
+    let asker = frames.first().cloned();
+    ChangeTold {
+        function: asker.as_ref().and_then(|asker| asker.function.clone()),
+        file: asker.as_ref().and_then(|asker| asker.file.clone()),
+        module: asker.map_or_else(String::new, |asker| asker.module),
+        before: entry.before.value,
+        after: entry.after.value,
+        growth: i64::try_from(entry.growth()).unwrap_or(if entry.growth() < 0 { i64::MIN } else { i64::MAX }),
+        count_before: entry.before.blocks,
+        count_after: entry.after.blocks,
+        frames,
+    }
+}

@@ -1,0 +1,425 @@
+//! Stacks put together into a tree of functions: from `main` inwards, or from the allocations outwards.
+//!
+//! A tree is grown level by level, and only where it will be shown: the names of a branch that is too small to be shown are
+//! never looked up.
+
+use std::collections::{HashMap, HashSet};
+
+use super::names::{FunctionId, LineId, Position};
+use super::questions::Questions;
+use super::stacks::NO_FRAMES;
+use super::{Amount, Cost, LOST_STACK};
+
+/// Which end of the stacks is the root.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Direction {
+    /// `main` is: each branch leads to what it calls.
+    FromMain,
+    /// The allocations are: each branch leads to its callers.
+    FromAllocations,
+}
+
+/// How much of a tree is grown.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct TreeLimits {
+    /// Branches that are a smaller part of the whole are left out.
+    pub least_share: f64,
+    /// Levels below this one are left out.
+    pub most_levels: usize,
+    /// So many branches in all; the smallest are left out.
+    pub most_nodes: usize,
+}
+
+impl Default for TreeLimits {
+    /// What fits a few screens.
+    fn default() -> Self {
+        Self { least_share: 0.01, most_levels: 100, most_nodes: 10_000 }
+    }
+}
+
+impl TreeLimits {
+    /// Everything.
+    pub const NONE: Self = Self { least_share: 0.0, most_levels: usize::MAX, most_nodes: usize::MAX };
+}
+
+/// A tree of functions; node 0 is the root, which stands for everything.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Tree {
+    /// The nodes: each one's children come after it, in the order of [`TreeNode::children`].
+    pub nodes: Vec<TreeNode>,
+    /// The measure.
+    pub cost: Cost,
+}
+
+/// A function and how it was reached.
+#[derive(Clone, PartialEq, Debug)]
+pub struct TreeNode {
+    /// The line of the function that costs most; none for the root.
+    pub line: Option<LineId>,
+    /// How many calls from the root.
+    pub level: usize,
+    /// What went through it.
+    pub amount: Amount,
+    /// What ended in it: was asked for by it, or, from the allocations outwards, came from its being the outermost one.
+    pub own: Amount,
+    /// Its children, most expensive first.
+    pub children: Vec<usize>,
+    /// What went through children that were left out.
+    pub left_out: Amount,
+}
+
+impl Tree {
+    /// The indices of the nodes in the order in which a tree is printed, without the root.
+    pub fn in_order(&self) -> impl Iterator<Item = usize> {
+        let mut open: Vec<usize> = self.nodes.first().map_or(Vec::new(), |root| reversed(&root.children));
+        std::iter::from_fn(move || {
+            let next = open.pop()?;
+            open.extend(self.nodes.get(next).map_or(Vec::new(), |node| reversed(&node.children)));
+            Some(next)
+        })
+    }
+}
+
+fn reversed(list: &[usize]) -> Vec<usize> {
+    list.iter().rev().copied().collect()
+}
+
+/// Where a node of the tree is in the recording's stacks, and what goes through there.
+type Places = Vec<(Position, Amount)>;
+
+/// Tells what lies behind a set of places.
+trait Growth {
+    /// What ends in the places, and the places behind them; makes their names known.
+    fn step(&self, questions: &mut Questions<'_>, places: &Places) -> (Amount, Places);
+
+    /// Makes the names known that [`step`](Self::step) needs for all of these.
+    fn prepare(&self, questions: &mut Questions<'_>, places: &[&Places]);
+}
+
+impl Questions<'_> {
+    /// The stacks as a tree.
+    #[must_use]
+    pub fn tree(&mut self, direction: Direction, cost: Cost, limits: TreeLimits) -> Tree {
+        match direction {
+            Direction::FromMain => {
+                let mut inwards = Inwards::new(self, cost);
+                let start = inwards.start(self);
+                grow(self, &inwards, start, cost, limits)
+            }
+            Direction::FromAllocations => {
+                let start = self.ends(cost);
+                grow(self, &Outwards, start, cost, limits)
+            }
+        }
+    }
+
+    /// The positions of those who asked, with what they asked for, each position once, in order.
+    fn ends(&self, cost: Cost) -> Places {
+        let mut ends: Places = self
+            .askers
+            .iter()
+            .map(|asker| (asker.position, cost.of(self.sums(asker.stack))))
+            .filter(|(_, amount)| !amount.is_zero())
+            .collect();
+        ends.sort_unstable_by_key(|&(position, _)| position);
+        ends.dedup_by(|next, kept| {
+            let same = next.0 == kept.0;
+            if same {
+                kept.1 = kept.1.plus(next.1);
+            }
+            same
+        });
+        ends
+    }
+}
+
+fn grow(
+    questions: &mut Questions<'_>,
+    growth: &impl Growth,
+    start: Places,
+    cost: Cost,
+    limits: TreeLimits,
+) -> Tree {
+    let whole = sum(&start);
+    let root = TreeNode {
+        line: None,
+        level: 0,
+        amount: whole,
+        own: Amount::default(),
+        children: Vec::new(),
+        left_out: Amount::default(),
+    };
+    let mut tree = Tree { nodes: vec![root], cost };
+    let mut level: Vec<(usize, Places)> = branch(questions, &mut tree, 0, start, limits);
+    while !level.is_empty() {
+        growth.prepare(questions, &level.iter().map(|(_, places)| places).collect::<Vec<_>>());
+        let mut next = Vec::new();
+        for (node, places) in level {
+            let (own, behind) = growth.step(questions, &places);
+            tree.nodes[node].own = own;
+            next.extend(branch(questions, &mut tree, node, behind, limits));
+        }
+        level = next;
+    }
+    tree
+}
+
+fn sum(places: &Places) -> Amount {
+    places.iter().fold(Amount::default(), |sum, (_, amount)| sum.plus(*amount))
+}
+
+/// Puts places together by function, as children of `parent`. Returns those that are kept, with their places.
+fn branch(
+    questions: &Questions<'_>,
+    tree: &mut Tree,
+    parent: usize,
+    places: Places,
+    limits: TreeLimits,
+) -> Vec<(usize, Places)> {
+    struct Branch {
+        places: Places,
+        amount: Amount,
+        heaviest: (Amount, LineId),
+    }
+    let names = &questions.names;
+    let mut by_function: HashMap<FunctionId, usize> = HashMap::new();
+    let mut branches: Vec<Branch> = Vec::new();
+    for (position, amount) in places {
+        let line = names.at_position(position);
+        let index = *by_function.entry(names.source_line(line).function).or_insert_with(|| {
+            branches.push(Branch { places: Vec::new(), amount: Amount::default(), heaviest: (amount, line) });
+            branches.len() - 1
+        });
+        let branch = &mut branches[index];
+        branch.places.push((position, amount));
+        branch.amount = branch.amount.plus(amount);
+        if amount > branch.heaviest.0 {
+            branch.heaviest = (amount, line);
+        }
+    }
+    branches.sort_by(|a, b| {
+        let name = |branch: &Branch| &names.function_of(branch.heaviest.1).name;
+        b.amount.cmp(&a.amount).then_with(|| name(a).cmp(name(b)))
+    });
+    let whole = tree.nodes[0].amount;
+    let level = tree.nodes[parent].level + 1;
+    let mut kept = Vec::new();
+    for branch in branches {
+        let too_small = branch.amount.share_of(whole) < limits.least_share;
+        if too_small || level > limits.most_levels || tree.nodes.len() > limits.most_nodes {
+            let left_out = &mut tree.nodes[parent].left_out;
+            *left_out = left_out.plus(branch.amount);
+            continue;
+        }
+        let node = tree.nodes.len();
+        tree.nodes[parent].children.push(node);
+        tree.nodes.push(TreeNode {
+            line: Some(branch.heaviest.1),
+            level,
+            amount: branch.amount,
+            own: Amount::default(),
+            children: Vec::new(),
+            left_out: Amount::default(),
+        });
+        kept.push((node, branch.places));
+    }
+    kept
+}
+
+/// From the allocations to their callers: places are where the stacks of a node have come to.
+struct Outwards;
+
+impl Growth for Outwards {
+    fn prepare(&self, questions: &mut Questions<'_>, places: &[&Places]) {
+        let positions: Vec<Position> =
+            places.iter().flat_map(|places| places.iter().map(|&(position, _)| position)).collect();
+        questions.names.find_callers(&positions);
+    }
+
+    fn step(&self, questions: &mut Questions<'_>, places: &Places) -> (Amount, Places) {
+        let mut own = Amount::default();
+        let mut callers: HashMap<Position, Amount> = HashMap::new();
+        for &(position, amount) in places {
+            match questions.names.caller(position) {
+                Some(caller) => {
+                    let sum = callers.entry(caller).or_default();
+                    *sum = sum.plus(amount);
+                }
+                None => own = own.plus(amount),
+            }
+        }
+        let mut callers: Places = callers.into_iter().collect();
+        callers.sort_unstable_by_key(|&(position, _)| position);
+        (own, callers)
+    }
+}
+
+/// From `main` to what it calls.
+struct Inwards {
+    /// By stack: what was asked for at its innermost address or further in.
+    below: Vec<Amount>,
+    /// What was asked for just there.
+    ends: HashMap<Position, Amount>,
+    lost: Amount,
+    /// Folded frames in which something ends: what they lead to is elsewhere in the tree.
+    closed: HashSet<Position>,
+    /// Frames that took the place of the one outside of them.
+    moved: HashSet<Position>,
+    /// The stacks one call further in than each stack: `children[first_child[s]..first_child[s + 1]]`.
+    children: Vec<u32>,
+    first_child: Vec<u32>,
+}
+
+impl Inwards {
+    fn new(questions: &Questions<'_>, cost: Cost) -> Self {
+        let stacks = questions.names.stacks();
+        let mut below = vec![Amount::default(); stacks.len()];
+        let mut lost = Amount::default();
+        let ends: HashMap<Position, Amount> = questions.ends(cost).into_iter().collect();
+        for (position, amount) in &ends {
+            match below.get_mut(position.stack as usize) {
+                Some(place) => *place = place.plus(*amount),
+                None => lost = lost.plus(*amount),
+            }
+        }
+        // Parents have smaller numbers, so that each is complete before it is added to its own parent.
+        let mut first_child = vec![0_u32; stacks.len() + 1];
+        for stack in (1..stacks.len()).rev() {
+            if below[stack].is_zero() {
+                continue;
+            }
+            if let Some(parent) = stacks.parent(stack as u32) {
+                below[parent as usize] = below[parent as usize].plus(below[stack]);
+                first_child[parent as usize + 1] += 1;
+            }
+        }
+        for index in 1..first_child.len() {
+            first_child[index] += first_child[index - 1];
+        }
+        let mut free = first_child.clone();
+        let mut children = vec![0; first_child.last().copied().unwrap_or(0) as usize];
+        for stack in 1..stacks.len() {
+            if let (false, Some(parent)) = (below[stack].is_zero(), stacks.parent(stack as u32)) {
+                let place = &mut free[parent as usize];
+                children[*place as usize] = stack as u32;
+                *place += 1;
+            }
+        }
+        Self { below, ends, lost, closed: HashSet::new(), moved: HashSet::new(), children, first_child }
+    }
+
+    fn children(&self, stack: u32) -> &[u32] {
+        let bounds = (self.first_child.get(stack as usize), self.first_child.get(stack as usize + 1));
+        match bounds {
+            (Some(&start), Some(&end)) => &self.children[start as usize..end as usize],
+            _ => &[],
+        }
+    }
+
+    /// The outermost frames, or, where these are folded, what they lead to.
+    fn start(&mut self, questions: &mut Questions<'_>) -> Places {
+        let mut start = Places::new();
+        if !self.lost.is_zero() {
+            start.push((Position { stack: LOST_STACK, inlined: 0 }, self.lost));
+        }
+        let without_frames = Position { stack: NO_FRAMES, inlined: 0 };
+        if let Some(&amount) = self.ends.get(&without_frames) {
+            start.push((without_frames, amount));
+        }
+        self.find(questions, NO_FRAMES);
+        let mut open = self.outermost(questions, NO_FRAMES);
+        while let Some((position, amount)) = open.pop() {
+            let line = questions.names.at_position(position);
+            if !questions.names.is_folded_startup(line) {
+                start.extend(self.without_nameless_start(questions, position, amount, &mut open));
+                continue;
+            }
+            // What ends in start-up itself stays there.
+            if let Some(&own) = self.ends.get(&position) {
+                start.push((position, own));
+                self.closed.insert(position);
+            }
+            if position.inlined == 0 {
+                self.find(questions, position.stack);
+            }
+            open.extend(self.behind(questions, position, amount));
+        }
+        start.sort_unstable_by_key(|&(position, _)| position);
+        start
+    }
+
+    /// An outermost frame without a name is `_start` where it leads to start-up: then what it leads to takes its place.
+    fn without_nameless_start(
+        &mut self,
+        questions: &mut Questions<'_>,
+        position: Position,
+        amount: Amount,
+        open: &mut Places,
+    ) -> Option<(Position, Amount)> {
+        let names = &questions.names;
+        let is_outermost = names.stacks().parent(position.stack) == Some(NO_FRAMES);
+        if !is_outermost || position.inlined > 0 || names.function_of(names.at_position(position)).is_named {
+            return Some((position, amount));
+        }
+        self.find(questions, position.stack);
+        let mut rest = amount;
+        for (inner, inner_amount) in self.outermost(questions, position.stack) {
+            if questions.names.is_folded_startup(questions.names.at_position(inner)) {
+                self.moved.insert(inner);
+                open.push((inner, inner_amount));
+                rest = rest.minus(inner_amount);
+            }
+        }
+        (!rest.is_zero()).then_some((position, rest))
+    }
+
+    fn find(&self, questions: &mut Questions<'_>, stack: u32) {
+        let stacks = questions.names.stacks();
+        questions.names.find(self.children(stack).iter().filter_map(|&child| stacks.innermost(child)));
+    }
+
+    fn outermost(&self, questions: &Questions<'_>, stack: u32) -> Places {
+        let child = |&child: &u32| {
+            let inlined = questions.names.at(child).len().saturating_sub(1) as u32;
+            (Position { stack: child, inlined }, self.below[child as usize])
+        };
+        self.children(stack).iter().map(child).collect()
+    }
+
+    fn behind(&self, questions: &Questions<'_>, position: Position, amount: Amount) -> Places {
+        if position.inlined == 0 {
+            return self.outermost(questions, position.stack);
+        }
+        // What is further in than a frame is what is in it, less what ends there.
+        let own = self.ends.get(&position).copied().unwrap_or_default();
+        let inner = amount.minus(own);
+        let place = (Position { inlined: position.inlined - 1, ..position }, inner);
+        if inner.is_zero() { Vec::new() } else { vec![place] }
+    }
+}
+
+impl Growth for Inwards {
+    fn prepare(&self, questions: &mut Questions<'_>, places: &[&Places]) {
+        let stacks = questions.names.stacks();
+        let innermost =
+            places.iter().flat_map(|places| places.iter()).filter(|(position, _)| position.inlined == 0);
+        let addresses = innermost
+            .flat_map(|(position, _)| self.children(position.stack))
+            .filter_map(|&child| stacks.innermost(child));
+        questions.names.find(addresses);
+    }
+
+    fn step(&self, questions: &mut Questions<'_>, places: &Places) -> (Amount, Places) {
+        let mut own = Amount::default();
+        let mut behind = Places::new();
+        for &(position, amount) in places {
+            own = own.plus(self.ends.get(&position).copied().unwrap_or_default());
+            let leads_on = !matches!(position.stack, LOST_STACK | NO_FRAMES);
+            if leads_on && !self.closed.contains(&position) {
+                let further_in = self.behind(questions, position, amount);
+                behind.extend(further_in.into_iter().filter(|(inner, _)| !self.moved.contains(inner)));
+            }
+        }
+        (own, behind)
+    }
+}

@@ -1,0 +1,297 @@
+//! What the heap commands share: which recording, which part of it, and with which names.
+
+use std::io;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+
+use cairn_analysis::heap::schema::ScopeTold;
+use cairn_analysis::heap::{
+    Folding, HeapRead, HeapRecording, ModuleNames, Namer, Names, NoNames, Pattern, Questions, Scope,
+    stacks_with,
+};
+use cairn_analysis::recording::{Finding, Recording};
+use clap::Args;
+
+use super::symbol_options::{SymbolOptions, complain_about_modules};
+use crate::output::{Outcome, complain};
+
+/// Which part of a recording, and how its frames are shown.
+#[derive(Args)]
+pub(crate) struct HeapInput {
+    /// Only blocks that match: function=PATTERN or module=PATTERN (any frame of the stack), thread=NAME or thread=NUMBER,
+    /// size=FROM..TO. May be repeated: kinds narrow down, the same kind widens. Patterns know *, ^ and $
+    #[arg(long, value_name = "KIND=WHAT", value_parser = parse_filter)]
+    filter: Vec<Filter>,
+
+    /// Show the allocator's frames and those in front of main too
+    #[arg(long)]
+    internals: bool,
+
+    #[command(flatten)]
+    symbols: SymbolOptions,
+}
+
+/// A filter, and how it was written.
+#[derive(Clone)]
+struct Filter {
+    text: String,
+    kind: FilterKind,
+}
+
+#[derive(Clone)]
+enum FilterKind {
+    Function(Pattern),
+    Module(Pattern),
+    Thread(String),
+    Size(RangeInclusive<u64>),
+}
+
+fn parse_filter(text: &str) -> Result<Filter, String> {
+    let (kind, what) = text.split_once('=').ok_or("write it as KIND=WHAT, as in function=load*")?;
+    let kind = match kind {
+        "function" => FilterKind::Function(Pattern::new(what)),
+        "module" => FilterKind::Module(Pattern::new(what)),
+        "thread" => FilterKind::Thread(what.to_owned()),
+        "size" => FilterKind::Size(parse_sizes(what)?),
+        _ => return Err(format!("{kind} is no kind of filter; there are function, module, thread and size")),
+    };
+    Ok(Filter { text: text.to_owned(), kind })
+}
+
+fn parse_sizes(text: &str) -> Result<RangeInclusive<u64>, String> {
+    let Some((from, to)) = text.split_once("..") else {
+        let size = parse_size(text)?;
+        return Ok(size..=size);
+    };
+    let from = if from.is_empty() { 0 } else { parse_size(from)? };
+    let to = if to.is_empty() { u64::MAX } else { parse_size(to)? };
+    if from > to { Err(format!("{text}: the smaller size comes first")) } else { Ok(from..=to) }
+}
+
+/// `4096`, `4k`, `4KiB`: all units are powers of 1024.
+pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let shift = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kb" | "kib" => 10,
+        "m" | "mb" | "mib" => 20,
+        "g" | "gb" | "gib" => 30,
+        _ => return Err(format!("{text}: not a size; write 4096, 4KiB or 1MiB")),
+    };
+    let number: u64 = number.parse().map_err(|_| format!("{text}: not a size; write 4096, 4KiB or 1MiB"))?;
+    number.checked_mul(1 << shift).ok_or_else(|| format!("{text}: too large"))
+}
+
+/// `1.5s`, `200ms`, `2min`; a number alone is seconds.
+pub(crate) fn parse_time(text: &str) -> Result<u64, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let unit_nanos = match unit.trim() {
+        "" | "s" => 1e9,
+        "ms" => 1e6,
+        "us" | "µs" => 1e3,
+        "ns" => 1.0,
+        "m" | "min" => 60e9,
+        "h" => 3600e9,
+        _ => return Err(format!("{text}: not a time; write 1.5s, 200ms or 2min from the start")),
+    };
+    let number: f64 = number
+        .parse()
+        .map_err(|_| format!("{text}: not a time; write 1.5s, 200ms or 2min from the start"))?;
+    // Rounded up, so that the time that a report shows includes what happened at it.
+    Ok((number * unit_nanos).ceil() as u64)
+}
+
+/// A time of the recording: from its start, or the one of its peak.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Moment {
+    Nanos(u64),
+    Peak,
+}
+
+pub(crate) fn parse_moment(text: &str) -> Result<Moment, String> {
+    if text == "peak" { Ok(Moment::Peak) } else { parse_time(text).map(Moment::Nanos) }
+}
+
+/// Opens a recording; an error names it.
+pub(crate) fn open(path: &Path) -> io::Result<HeapRecording> {
+    let recording = Recording::open(path).map_err(|error| at(path, &error))?;
+    Ok(HeapRecording::new(recording))
+}
+
+fn at(path: &Path, error: &dyn std::fmt::Display) -> io::Error {
+    let text = error.to_string();
+    let path = path.display().to_string();
+    // Some errors of opening name the file themselves.
+    io::Error::other(if text.contains(&path) { text } else { format!("{path}: {text}") })
+}
+
+/// Names for one recording: from symbol files, or none.
+pub(crate) enum Symbols {
+    Files(ModuleNames),
+    None(NoNames),
+}
+
+impl Symbols {
+    fn namer(&self) -> &dyn Namer {
+        match self {
+            Self::Files(names) => names,
+            Self::None(none) => none,
+        }
+    }
+
+    /// Says which modules have no names, and why.
+    pub(crate) fn complain(self) {
+        if let Self::Files(names) = self {
+            complain_about_modules(&names.into_inner());
+        }
+    }
+}
+
+impl HeapInput {
+    pub(crate) fn symbols(&self, heap: &HeapRecording) -> Symbols {
+        if self.symbols.wanted() {
+            Symbols::Files(heap.symbols(self.symbols.symbolizer()))
+        } else {
+            Symbols::None(NoNames)
+        }
+    }
+
+    pub(crate) fn names<'a>(&self, heap: &'a HeapRecording, symbols: &'a Symbols) -> Names<'a> {
+        let folding = Folding { allocator: !self.internals, startup: !self.internals };
+        Names::new(heap.stacks(), symbols.namer(), folding)
+    }
+
+    /// The filters, as they were written.
+    pub(crate) fn filters(&self) -> Vec<String> {
+        self.filter.iter().map(|filter| filter.text.clone()).collect()
+    }
+
+    /// The scope of the filters, from a time on and up to one.
+    pub(crate) fn scope(
+        &self,
+        heap: &HeapRecording,
+        names: &mut Names<'_>,
+        from_nanos: u64,
+        to_nanos: u64,
+    ) -> io::Result<Scope> {
+        let mut scope = Scope { from_nanos, to_nanos, ..Scope::default() };
+        let (mut functions, mut modules, mut sizes) = (Vec::new(), Vec::new(), None::<RangeInclusive<u64>>);
+        for filter in &self.filter {
+            match &filter.kind {
+                FilterKind::Function(pattern) => functions.push(pattern.clone()),
+                FilterKind::Module(pattern) => modules.push(pattern.clone()),
+                FilterKind::Thread(wanted) => {
+                    scope.threads.get_or_insert_default().extend(threads_called(heap, wanted)?);
+                }
+                FilterKind::Size(range) => {
+                    let known = sizes.take().unwrap_or_else(|| range.clone());
+                    sizes = Some(*known.start().min(range.start())..=*known.end().max(range.end()));
+                }
+            }
+        }
+        if !functions.is_empty() || !modules.is_empty() {
+            scope.stacks = Some(stacks_with(names, &functions, &modules));
+        }
+        scope.sizes = sizes.unwrap_or(scope.sizes);
+        Ok(scope)
+    }
+}
+
+fn threads_called(heap: &HeapRecording, wanted: &str) -> io::Result<Vec<u32>> {
+    let threads = heap.threads();
+    let is_wanted = |thread: &cairn_analysis::heap::ThreadName| {
+        thread.name == wanted || thread.kernel_thread.to_string() == wanted
+    };
+    let found: Vec<u32> = threads
+        .iter()
+        .enumerate()
+        .filter(|(_, thread)| is_wanted(thread))
+        .map(|(index, _)| index as u32)
+        .collect();
+    if !found.is_empty() {
+        return Ok(found);
+    }
+    let all: Vec<String> =
+        threads.iter().take(20).map(|thread| format!("{} {}", thread.kernel_thread, thread.name)).collect();
+    Err(io::Error::other(format!("no thread {wanted:?} in the recording; there are: {}", all.join(", "))))
+}
+
+/// Reads the part of the recording that the options name.
+pub(crate) fn read(path: &Path, heap: &HeapRecording, scope: Scope) -> io::Result<HeapRead> {
+    heap.read(scope).map_err(|error| at(path, &error))
+}
+
+/// The time that a moment stands for. The peak is that of the whole recording.
+pub(crate) fn nanos_of(path: &Path, heap: &HeapRecording, moment: Moment) -> io::Result<u64> {
+    match moment {
+        Moment::Nanos(nanos) => Ok(nanos),
+        Moment::Peak => Ok(read(path, heap, Scope::default())?.profile.peak_nanos),
+    }
+}
+
+/// Says on standard error what is wrong with the file, where that makes the answer doubtful.
+pub(crate) fn complain_about(path: &Path, heap: &HeapRecording) -> Outcome {
+    let mut outcome = Outcome::Done;
+    for finding in heap.findings() {
+        match finding {
+            // What a reader of the report should know is in the report.
+            Finding::NoEnd
+            | Finding::NoIndex
+            | Finding::UnknownChunk { .. }
+            | Finding::UnknownClock
+            | Finding::ClockJump { .. } => {}
+            finding => {
+                complain(&format_args!("{}: {finding}", path.display()));
+                outcome = Outcome::Incomplete;
+            }
+        }
+    }
+    outcome
+}
+
+/// The scope as JSON tells it.
+pub(crate) fn scope_told(input: &HeapInput, from_nanos: u64, to_nanos: u64) -> ScopeTold {
+    ScopeTold { from_nanos, to_nanos: (to_nanos != u64::MAX).then_some(to_nanos), filters: input.filters() }
+}
+
+/// A recording, named and read.
+pub(crate) fn questions<'a>(read: &'a HeapRead, names: Names<'a>) -> Questions<'a> {
+    Questions::new(&read.profile, names)
+}
+
+/// The name of a file for a title.
+pub(crate) fn title_of(path: &PathBuf, heap: &HeapRecording) -> String {
+    let command = heap.command();
+    if command.is_empty() { path.display().to_string() } else { command.join(" ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_and_sizes_are_read_with_their_units() {
+        let times = [
+            ("2", 2_000_000_000),
+            ("1.5s", 1_500_000_000),
+            ("200ms", 200_000_000),
+            ("3us", 3_000),
+            ("7ns", 7),
+            ("2min", 120_000_000_000),
+        ];
+        for (text, nanos) in times {
+            assert_eq!(parse_time(text), Ok(nanos), "{text}");
+        }
+        for text in ["", "s", "1 day", "-1", "1.2.3", "1e400x"] {
+            assert!(parse_time(text).is_err(), "{text}");
+        }
+        assert_eq!(parse_sizes("1KiB..2m"), Ok(1024..=2 << 20));
+        assert_eq!(parse_sizes("..64"), Ok(0..=64));
+        assert_eq!(parse_sizes("64"), Ok(64..=64));
+        for text in ["9..1", "a", "1..b", "99999999999999999999", "99999999999g"] {
+            assert!(parse_sizes(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! `cairn report`: where the memory goes.
+
+mod print;
+
+use std::io::{self, BufWriter, Write};
+use std::path::PathBuf;
+
+use cairn_analysis::heap::schema::{Asked, Limits, Report};
+use cairn_analysis::heap::{Cost, Direction, Group, HeapRead, Suppressions, Tree, TreeLimits};
+use clap::{Args, ValueEnum};
+
+use super::heap_input::{
+    HeapInput, Moment, complain_about, nanos_of, open, parse_moment, questions, read, scope_told,
+};
+use crate::output::Outcome;
+use print::Printer;
+
+/// Show where the memory goes: peak, leaks, allocations
+///
+/// Reads what `cairn heap` recorded, also while the program still runs. Without --by it shows the whole picture: the
+/// totals, memory over time, and who holds most at the peak, leaks, allocates, and allocates for a moment only.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct ReportCommand {
+    /// The recording
+    file: PathBuf,
+
+    /// Show only this view
+    #[arg(long, value_name = "VIEW")]
+    by: Option<View>,
+
+    /// What is measured [default: peak]
+    #[arg(long, value_name = "COST")]
+    cost: Option<CostName>,
+
+    /// Show the heap as it was at this time, as 1.5s, 200ms, or peak
+    #[arg(long, value_name = "TIME", value_parser = parse_moment, conflicts_with = "between")]
+    at: Option<Moment>,
+
+    /// Show only what was allocated between two times; what of it still lived at the second one counts as leaked
+    #[arg(long, num_args = 2, value_names = ["FROM", "TO"], value_parser = parse_moment)]
+    between: Option<Vec<Moment>>,
+
+    /// Known leaks, as LeakSanitizer reads them: lines of leak:PATTERN. May be repeated
+    #[arg(long, value_name = "FILE")]
+    suppressions: Vec<PathBuf>,
+
+    /// Entries of each list [default: 5 in the whole picture, else 20]
+    #[arg(short = 'n', long, value_name = "COUNT", conflicts_with = "full")]
+    limit: Option<usize>,
+
+    /// Show every entry, every stack and every frame
+    #[arg(long)]
+    full: bool,
+
+    /// Print one JSON object; docs/report.md tells its fields
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    input: HeapInput,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  cairn report app.4711.cairn                              the whole picture
+  cairn report app.4711.cairn --by tree                    from main inwards: what holds the peak
+  cairn report app.4711.cairn --by callers --cost leaked   from each leak outwards
+  cairn report app.4711.cairn --by function --cost count -n 50
+  cairn report app.4711.cairn --between 10s 20s            what grew meanwhile
+  cairn report app.4711.cairn --filter thread=worker --filter size=1KiB..
+  cairn report app.4711.cairn --suppressions lsan.supp --json | jq .leaked_bytes
+
+A frame is shown as function, file:line and [module]; an entry names the innermost one that is not the allocator's.
+Temporary: freed before its thread allocated another block.
+
+Exit codes: 0 all went well; 1 the recording cannot be read; 2 the arguments make no sense; 3 parts of it are missing.";
+
+/// A view of a recording.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum View {
+    /// Functions that asked for memory
+    Function,
+    /// Lines that asked for memory
+    Line,
+    /// Modules that asked for memory
+    Module,
+    /// Whole stacks
+    Stack,
+    /// A tree from main inwards
+    Tree,
+    /// A tree from the allocations outwards
+    Callers,
+    /// Threads
+    Thread,
+    /// Sizes of blocks
+    Size,
+    /// How long blocks lived
+    Lifetime,
+    /// Memory over time
+    Time,
+}
+
+/// A cost by name.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CostName {
+    /// Bytes at the moment at which the program held most
+    Peak,
+    /// Bytes that were not freed
+    #[value(alias = "leak", alias = "leaks")]
+    Leaked,
+    /// Bytes of all allocations
+    Allocated,
+    /// Number of allocations
+    Count,
+    /// Number of allocations freed before their thread allocated again
+    Temporary,
+}
+
+impl CostName {
+    pub(crate) const fn cost(self) -> Cost {
+        match self {
+            Self::Peak => Cost::Peak,
+            Self::Leaked => Cost::Leaked,
+            Self::Allocated => Cost::Allocated,
+            Self::Count => Cost::Count,
+            Self::Temporary => Cost::Temporary,
+        }
+    }
+}
+
+impl ReportCommand {
+    pub(crate) fn run(self) -> io::Result<Outcome> {
+        let suppressions = self.read_suppressions()?;
+        let heap = open(&self.file)?;
+        let (from_nanos, to_nanos) = self.times(&heap)?;
+        let symbols = self.input.symbols(&heap);
+        {
+            let mut names = self.input.names(&heap, &symbols);
+            let scope = self.input.scope(&heap, &mut names, from_nanos, to_nanos)?;
+            let mut answer = read(&self.file, &heap, scope)?;
+            let mut held_back = Vec::new();
+            if !suppressions.is_empty() {
+                (held_back, answer.profile) = suppressions.apply(&answer.profile, &mut names);
+            }
+            self.show(&heap, &answer, names, &held_back, from_nanos, to_nanos)?;
+        }
+        let outcome = complain_about(&self.file, &heap);
+        symbols.complain();
+        Ok(outcome)
+    }
+
+    fn show(
+        &self,
+        heap: &cairn_analysis::heap::HeapRecording,
+        answer: &HeapRead,
+        names: cairn_analysis::heap::Names<'_>,
+        held_back: &[cairn_analysis::heap::Suppressed],
+        from_nanos: u64,
+        to_nanos: u64,
+    ) -> io::Result<()> {
+        let mut questions = questions(answer, names);
+        let tree = self.tree(&mut questions);
+        let asked = Asked {
+            recording: heap,
+            read: answer,
+            scope: scope_told(&self.input, from_nanos, to_nanos),
+            cost: self.cost(),
+            group: self.group(),
+            limits: self.limits(),
+            suppressed: held_back,
+            tree: tree.as_ref(),
+        };
+        let mut output = BufWriter::new(io::stdout().lock());
+        if self.json {
+            let report = Report::new(&mut questions, &asked);
+            serde_json::to_writer(&mut output, &report)?;
+            writeln!(output)?;
+        } else {
+            let mut printer = Printer::new(&mut output, &mut questions, &asked, self.full, &self.file);
+            match self.by {
+                None => printer.whole_picture(self.cost.map(CostName::cost))?,
+                Some(View::Function | View::Line | View::Module | View::Stack) => printer.list()?,
+                Some(View::Tree | View::Callers) => printer.tree(self.by == Some(View::Tree))?,
+                Some(View::Thread) => printer.threads()?,
+                Some(View::Size) => printer.sizes()?,
+                Some(View::Lifetime) => printer.lifetimes()?,
+                Some(View::Time) => printer.time()?,
+            }
+        }
+        output.flush()
+    }
+
+    fn read_suppressions(&self) -> io::Result<Suppressions> {
+        let mut all = Suppressions::default();
+        for path in &self.suppressions {
+            let bad =
+                |error: &dyn std::fmt::Display| io::Error::other(format!("{}: {error}", path.display()));
+            let text = std::fs::read(path).map_err(|error| bad(&error))?;
+            let text = String::from_utf8_lossy(&text);
+            all.extend(Suppressions::parse(&text).map_err(|error| bad(&error))?);
+        }
+        Ok(all)
+    }
+
+    fn times(&self, heap: &cairn_analysis::heap::HeapRecording) -> io::Result<(u64, u64)> {
+        if let Some(at) = self.at {
+            return Ok((0, nanos_of(&self.file, heap, at)?));
+        }
+        match self.between.as_deref() {
+            Some(&[from, to]) => {
+                let (from, to) = (nanos_of(&self.file, heap, from)?, nanos_of(&self.file, heap, to)?);
+                if from > to {
+                    return Err(io::Error::other("--between: the earlier time comes first"));
+                }
+                Ok((from, to))
+            }
+            _ => Ok((0, u64::MAX)),
+        }
+    }
+
+    fn cost(&self) -> Cost {
+        // What was allocated between two times and still lives is what one asks for there.
+        let usual = if self.at.is_some() || self.between.is_some() { Cost::Leaked } else { Cost::Peak };
+        self.cost.map_or(usual, CostName::cost)
+    }
+
+    fn group(&self) -> Group {
+        match self.by {
+            Some(View::Line) => Group::Line,
+            Some(View::Module) => Group::Module,
+            Some(View::Stack) => Group::Stack,
+            _ => Group::Function,
+        }
+    }
+
+    fn limits(&self) -> Limits {
+        if self.full {
+            return Limits { entries: usize::MAX, stacks: usize::MAX };
+        }
+        let usual = if self.by.is_none() && !self.json { 5 } else { 20 };
+        let entries = self.limit.unwrap_or(usual);
+        Limits { entries, stacks: if self.json { 5 } else { 1 } }
+    }
+
+    fn tree(&self, questions: &mut cairn_analysis::heap::Questions<'_>) -> Option<Tree> {
+        let direction = match self.by {
+            Some(View::Tree) => Direction::FromMain,
+            Some(View::Callers) => Direction::FromAllocations,
+            _ => return None,
+        };
+        let limits = match (self.full, self.limit) {
+            (true, _) => TreeLimits::NONE,
+            (false, Some(limit)) => {
+                TreeLimits { least_share: 0.0, most_nodes: limit, ..TreeLimits::default() }
+            }
+            (false, None) => TreeLimits::default(),
+        };
+        Some(questions.tree(direction, self.cost(), limits))
+    }
+}

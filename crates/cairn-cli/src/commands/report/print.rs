@@ -1,0 +1,668 @@
+//! The report as people read it: the answer first, then who is behind it.
+
+use std::collections::HashSet;
+use std::io::{self, IsTerminal, Write};
+use std::path::Path;
+
+use cairn_analysis::heap::schema::Asked;
+use cairn_analysis::heap::{
+    Amount, Cost, Entry, Group, LineId, Position, Questions, Sampling, Sums, Tree, lifetime_class_range,
+    size_class_range,
+};
+use cairn_analysis::recording::Finding;
+
+use crate::commands::heap_text::{
+    bar, bytes, count, counted, curve, duration, file_name, percent, shortened, stretched, width,
+};
+use crate::output::{Palette, printable};
+
+/// Prints one report.
+pub(super) struct Printer<'p, 'q, W> {
+    output: &'p mut W,
+    questions: &'p mut Questions<'q>,
+    asked: &'p Asked<'p>,
+    full: bool,
+    file: &'p Path,
+    palette: Palette,
+    width: usize,
+    /// Stacks whose frames were printed.
+    shown: HashSet<(u32, Position)>,
+}
+
+/// Columns in front of the names: share, value, blocks.
+const NUMBERS: usize = 33;
+/// Frames that are shown of a stack; more only on demand.
+const FRAMES: usize = 4;
+/// Rows of the curve.
+const CURVE_ROWS: usize = 6;
+
+impl<'p, 'q, W: Write> Printer<'p, 'q, W> {
+    pub(super) fn new(
+        output: &'p mut W,
+        questions: &'p mut Questions<'q>,
+        asked: &'p Asked<'p>,
+        full: bool,
+        file: &'p Path,
+    ) -> Self {
+        Self {
+            output,
+            questions,
+            asked,
+            full,
+            file,
+            palette: Palette::of_stdout(),
+            width: width(),
+            shown: HashSet::new(),
+        }
+    }
+
+    /// Everything at a glance; or, with a cost, its list alone below the totals.
+    pub(super) fn whole_picture(&mut self, only: Option<Cost>) -> io::Result<()> {
+        self.head()?;
+        self.totals()?;
+        self.curve(CURVE_ROWS)?;
+        match only {
+            Some(cost) => self.section(cost)?,
+            None => {
+                for cost in [Cost::Peak, Cost::Leaked, Cost::Allocated, Cost::Count, Cost::Temporary] {
+                    self.section(cost)?;
+                }
+                self.thread_section()?;
+                self.size_section()?;
+            }
+        }
+        self.suppressed()?;
+        self.notes()?;
+        self.next_steps()
+    }
+
+    /// One list.
+    pub(super) fn list(&mut self) -> io::Result<()> {
+        self.head()?;
+        self.section_by(self.asked.group, self.asked.cost)?;
+        self.suppressed()?;
+        self.notes()
+    }
+
+    fn head(&mut self) -> io::Result<()> {
+        let strong = self.palette.strong();
+        let heap = self.asked.recording;
+        let command = heap.command().join(" ");
+        let title = if command.is_empty() { self.file.display().to_string() } else { command };
+        let process = heap.recording().header().process;
+        let title = shorten_end(&printable(&title), self.width - 2);
+        writeln!(self.output, "{strong}{title}{strong:#}")?;
+        let mut facts = vec![format!("process {process}")];
+        match heap.end_nanos() {
+            Some(nanos) => facts.push(format!("ran {}", duration(nanos))),
+            None => facts.push(format!("recorded until {}", duration(self.questions.profile().end_nanos))),
+        }
+        if let Sampling::Poisson { mean_bytes } = self.questions.profile().sampling {
+            facts.push(format!("sampled, one byte of {}", count(mean_bytes)));
+        }
+        let scope = &self.asked.scope;
+        match (scope.from_nanos, scope.to_nanos) {
+            (0, None) => {}
+            (0, Some(to)) => facts.push(format!("seen at {}", duration(to))),
+            (from, None) => facts.push(format!("allocated after {}", duration(from))),
+            (from, Some(to)) => facts.push(format!("allocated from {} to {}", duration(from), duration(to))),
+        }
+        facts.extend(scope.filters.iter().map(|filter| format!("only {}", printable(filter))));
+        let dim = self.palette.dim;
+        writeln!(self.output, "{dim}{}{dim:#}\n", facts.join(" · "))
+    }
+
+    fn totals(&mut self) -> io::Result<()> {
+        let profile = self.questions.profile();
+        let totals = &profile.totals;
+        let seconds = profile.end_nanos as f64 / 1e9;
+        let rate = if seconds > 0.0 {
+            format!(", {} a second", count((totals.allocations as f64 / seconds) as u64))
+        } else {
+            String::new()
+        };
+        let is_part = totals.peak_bytes != profile.peak_bytes_of_all;
+        let of_all =
+            if is_part { format!(" of {}", bytes(profile.peak_bytes_of_all)) } else { String::new() };
+        self.total(
+            "peak",
+            Cost::Peak,
+            &format!(
+                "{of_all} in {}, after {}",
+                counted(totals.peak_blocks, "block"),
+                duration(profile.peak_nanos)
+            ),
+        )?;
+        let (word, _) = self.words(Cost::Leaked);
+        self.total(word, Cost::Leaked, &format!(" in {}", counted(totals.live_blocks, "block")))?;
+        self.total(
+            "allocated",
+            Cost::Allocated,
+            &format!(" in {}{rate}", counted(totals.allocations, "call")),
+        )?;
+        if !profile.sampling.is_estimate() {
+            let share = Amount { value: totals.temporary, blocks: 0 }
+                .share_of(Amount { value: totals.allocations, blocks: 0 });
+            let calls = counted(totals.temporary, "call");
+            writeln!(
+                self.output,
+                "  {:<10}{:>12} {calls} ({} %) freed before their thread allocated again",
+                "temporary",
+                "",
+                percent(share).trim()
+            )?;
+        }
+        if let Some(resident) = self.asked.read.most_resident_bytes {
+            writeln!(self.output, "  {:<10}{:>12} at most, all of the process", "resident", bytes(resident))?;
+        }
+        writeln!(self.output)
+    }
+
+    fn total(&mut self, word: &str, cost: Cost, rest: &str) -> io::Result<()> {
+        let profile = self.questions.profile();
+        let error = if profile.sampling.is_estimate() {
+            format!(" ± {}", bytes(cost.error(&profile.errors).round() as u64))
+        } else {
+            String::new()
+        };
+        let strong = self.palette.strong();
+        let value = bytes(cost.of(&profile.totals).value);
+        writeln!(self.output, "  {word:<10}{strong}{value:>12}{strong:#}{error}{rest}")
+    }
+
+    /// What the sums of blocks that live are called, and the heading of their list.
+    fn words(&self, cost: Cost) -> (&'static str, String) {
+        let profile = self.questions.profile();
+        match cost {
+            Cost::Peak => ("peak", format!("Held at the peak, after {}", duration(profile.peak_nanos))),
+            Cost::Leaked if self.asked.scope.to_nanos.is_some() => {
+                ("alive", format!("Alive after {}", duration(profile.end_nanos)))
+            }
+            Cost::Leaked if self.asked.recording.recording().end().is_none() => {
+                ("alive", "Alive when the recording stops".to_owned())
+            }
+            Cost::Leaked => ("leaked", "Leaked: never freed".to_owned()),
+            Cost::Allocated => ("allocated", "Allocated most bytes".to_owned()),
+            Cost::Count => ("calls", "Allocated most often".to_owned()),
+            Cost::Temporary => {
+                ("temporary", "Allocated for a moment: freed before their thread allocated again".to_owned())
+            }
+        }
+    }
+
+    fn section(&mut self, cost: Cost) -> io::Result<()> {
+        self.section_by(Group::Function, cost)
+    }
+
+    fn section_by(&mut self, group: Group, cost: Cost) -> io::Result<()> {
+        if cost == Cost::Temporary && self.questions.profile().sampling.is_estimate() {
+            return writeln!(
+                self.output,
+                "Which allocations are temporary is not known of a sampled recording.\n"
+            );
+        }
+        let (_, heading) = self.words(cost);
+        let by = match group {
+            Group::Function => "",
+            Group::Line => ", by line",
+            Group::Module => ", by module",
+            Group::Stack => ", by stack",
+        };
+        let whole = cost.of(&self.questions.profile().totals);
+        let sum = if cost.is_bytes() {
+            format!("{} in {}", bytes(whole.value), counted(whole.blocks, "block"))
+        } else {
+            counted(whole.blocks, "call")
+        };
+        self.heading(&format!("{heading}{by}: {sum}"))?;
+        if whole.is_zero() {
+            return writeln!(self.output);
+        }
+        let entries = self.questions.top(group, cost);
+        let limits = self.asked.limits;
+        let shown = entries.len().min(limits.entries);
+        let stacks = |entry: &Entry| {
+            entry.stacks.iter().take(limits.stacks).map(|&(stack, _)| stack).collect::<Vec<_>>()
+        };
+        self.questions.names_mut().find_stacks(entries[..shown].iter().flat_map(stacks));
+        for entry in &entries[..shown] {
+            self.entry(group, cost, entry, whole)?;
+        }
+        let rest =
+            entries[shown..].iter().fold(Amount::default(), |sum, entry| sum.plus(cost.of(&entry.sums)));
+        if !rest.is_zero() {
+            let what = match group {
+                Group::Stack => "stack",
+                Group::Line => "line",
+                Group::Module => "module",
+                Group::Function => "function",
+            };
+            let dim = self.palette.dim;
+            self.numbers(cost, rest, whole, None)?;
+            writeln!(
+                self.output,
+                "{dim}in {}{dim:#}",
+                counted((entries.len() - shown) as u64, &format!("more {what}"))
+            )?;
+        }
+        writeln!(self.output)
+    }
+
+    fn heading(&mut self, text: &str) -> io::Result<()> {
+        let strong = self.palette.strong();
+        writeln!(self.output, "{strong}{text}{strong:#}")
+    }
+
+    /// Share, value and blocks; [`NUMBERS`] columns, but for an error behind them.
+    fn numbers(&mut self, cost: Cost, amount: Amount, whole: Amount, error: Option<f64>) -> io::Result<()> {
+        let share = percent(amount.share_of(whole));
+        let strong = self.palette.strong();
+        let (value, blocks) = (amount.value, count(amount.blocks));
+        if cost.is_bytes() {
+            let value = bytes(value);
+            write!(self.output, " {share:>5} % {strong}{value:>10}{strong:#} {blocks:>10} × ")?;
+        } else {
+            write!(self.output, " {share:>5} % {:>10} {strong}{blocks:>10}{strong:#} × ", "")?;
+        }
+        match error {
+            Some(error) if cost.is_bytes() => write!(self.output, "(± {}) ", bytes(error.round() as u64)),
+            Some(error) => write!(self.output, "(± {}) ", count(error.round() as u64)),
+            None => Ok(()),
+        }
+    }
+
+    fn entry(&mut self, group: Group, cost: Cost, entry: &Entry, whole: Amount) -> io::Result<()> {
+        let error = self.questions.profile().sampling.is_estimate().then(|| cost.error(&entry.errors));
+        self.numbers(cost, cost.of(&entry.sums), whole, error)?;
+        if group == Group::Module {
+            let module = self.questions.names().module_name(entry.line);
+            let module = if module.is_empty() { "outside of all modules" } else { module };
+            let function = self.palette.function;
+            return writeln!(self.output, "{function}{}{function:#}", printable(module));
+        }
+        self.frame(entry.line, NUMBERS)?;
+        let stacks: Vec<(u32, Position)> =
+            entry.stacks.iter().take(self.asked.limits.stacks).copied().collect();
+        for (index, &(stack, asker)) in stacks.iter().enumerate() {
+            if entry.stacks.len() > 1 && self.full {
+                let amount = cost.of(self.questions.sums(stack));
+                self.numbers(cost, amount, whole, None)?;
+                writeln!(self.output, "by stack {}", index + 1)?;
+            }
+            let more = if index + 1 == stacks.len() { entry.stacks.len() - stacks.len() } else { 0 };
+            self.callers(stack, asker, more)?;
+        }
+        Ok(())
+    }
+
+    /// The callers of a frame, a line each; the middle of a long stack is left out, its outermost frame never is.
+    fn callers(&mut self, stack: u32, asker: Position, more_stacks: usize) -> io::Result<()> {
+        let dim = self.palette.dim;
+        let indent = " ".repeat(NUMBERS);
+        let frames = self.questions.frames(stack, asker);
+        let callers = frames.get(1..).unwrap_or_default();
+        // The same stack is often at the top of several lists.
+        if !self.full && !callers.is_empty() && !self.shown.insert((stack, asker)) {
+            return writeln!(self.output, "{indent}{dim}← as above{dim:#}");
+        }
+        let most = if self.full { usize::MAX } else { FRAMES };
+        let shown: Vec<Option<LineId>> = if callers.len() <= most {
+            callers.iter().copied().map(Some).collect()
+        } else {
+            let inner = callers[..most - 2].iter().copied().map(Some);
+            inner.chain([None]).chain(callers.last().copied().map(Some)).collect()
+        };
+        for frame in shown {
+            write!(self.output, "{indent}{dim}← {dim:#}")?;
+            match frame {
+                Some(line) => self.frame(line, NUMBERS + 2)?,
+                None => {
+                    let left_out = callers.len() + 1 - most;
+                    writeln!(self.output, "{dim}… {left_out} frames …{dim:#}")?;
+                }
+            }
+        }
+        if more_stacks > 0 {
+            writeln!(
+                self.output,
+                "{indent}{dim}  and {}{dim:#}",
+                counted(more_stacks as u64, "other stack")
+            )?;
+        }
+        Ok(())
+    }
+
+    /// `function  file:line [module]`, cut to the rest of the line.
+    fn frame(&mut self, line: LineId, used: usize) -> io::Result<()> {
+        let names = self.questions.names();
+        let source = names.source_line(line);
+        let function = names.function(source.function);
+        let mut place = String::new();
+        if let Some(file) = source.file.as_deref() {
+            place = match source.line {
+                Some(number) => format!("  {}:{number}", file_name(file)),
+                None => format!("  {}", file_name(file)),
+            };
+        }
+        let module = names.module_name(line);
+        if !module.is_empty() && function.is_named {
+            place = format!("{place} [{module}]");
+        }
+        let place = printable(&place).into_owned();
+        let name = printable(&function.name).into_owned();
+        let room = self.width.saturating_sub(used);
+        // Where both cannot be, the name has three quarters.
+        let for_place = place.chars().count().min(room.saturating_sub(name.chars().count()).max(room / 4));
+        let name = if self.full { name } else { shortened(&name, room.saturating_sub(for_place)) };
+        let place =
+            if self.full { place } else { shorten_end(&place, room.saturating_sub(name.chars().count())) };
+        let Palette { function, dim, .. } = self.palette;
+        writeln!(self.output, "{function}{name}{function:#}{dim}{place}{dim:#}")
+    }
+
+    fn curve(&mut self, rows: usize) -> io::Result<()> {
+        let profile = self.questions.profile();
+        let bins: Vec<u64> = profile.timeline.bins.iter().map(|bin| bin.most_bytes).collect();
+        let most = bins.iter().copied().max().unwrap_or(0);
+        if bins.len() < 2 || most == 0 {
+            return Ok(());
+        }
+        const LABEL: usize = 12;
+        let columns = (self.width - LABEL - 4).min(120);
+        let dim = self.palette.dim;
+        for (index, row) in curve(&stretched(&bins, columns), rows).iter().enumerate() {
+            let label = if index == 0 { bytes(most) } else { String::new() };
+            writeln!(self.output, "{dim}{label:>LABEL$} │{dim:#}{row}")?;
+        }
+        let end =
+            duration(profile.timeline.bin_nanos.saturating_mul(bins.len() as u64).min(profile.end_nanos));
+        writeln!(self.output, "{dim}{:>LABEL$} └{}{dim:#}", "0 B", "─".repeat(columns))?;
+        let space = columns.saturating_sub(end.chars().count() + 1);
+        writeln!(self.output, "{dim}{:>LABEL$}  0{:space$}{end}{dim:#}\n", "", "")
+    }
+
+    /// Memory over time alone: a taller curve, and a table.
+    pub(super) fn time(&mut self) -> io::Result<()> {
+        const ROWS: usize = 20;
+        self.head()?;
+        self.curve(12)?;
+        let timeline = &self.questions.profile().timeline;
+        let rows = if self.full { timeline.bins.len() } else { ROWS.min(timeline.bins.len()) };
+        let dim = self.palette.dim;
+        writeln!(
+            self.output,
+            "{dim}{:>14} {:>12} {:>12} {:>14}{dim:#}",
+            "until", "most", "at the end", "allocations"
+        )?;
+        for row in 0..rows {
+            let (start, end) = (row * timeline.bins.len() / rows, (row + 1) * timeline.bins.len() / rows);
+            let bins = &timeline.bins[start..end];
+            let most = bins.iter().map(|bin| bin.most_bytes).max().unwrap_or(0);
+            let last = bins.last().map_or(0, |bin| bin.last_bytes);
+            let allocations: u64 = bins.iter().map(|bin| bin.allocations).sum();
+            let until = duration(timeline.bin_nanos.saturating_mul(end as u64));
+            let (most, last) = (bytes(most), bytes(last));
+            writeln!(self.output, "{until:>14} {most:>12} {last:>12} {:>14}", count(allocations))?;
+        }
+        writeln!(self.output)?;
+        self.notes()
+    }
+
+    /// A tree.
+    pub(super) fn tree(&mut self, from_main: bool) -> io::Result<()> {
+        self.head()?;
+        let Some(tree) = self.asked.tree else { return Ok(()) };
+        let (_, heading) = self.words(tree.cost);
+        let direction = if from_main { "from main inwards" } else { "from the allocations outwards" };
+        self.heading(&format!("{heading}, {direction}"))?;
+        let whole = tree.nodes[0].amount;
+        if whole.is_zero() {
+            return writeln!(self.output, "  nothing");
+        }
+        // The lines that lead from a node to its children, as one goes down.
+        let mut is_last: Vec<bool> = Vec::new();
+        let parents = last_children(tree);
+        for index in tree.in_order() {
+            let node = &tree.nodes[index];
+            is_last.truncate(node.level - 1);
+            is_last.push(parents[index]);
+            self.numbers(tree.cost, node.amount, whole, None)?;
+            let lead = lead(&is_last);
+            let dim = self.palette.dim;
+            write!(self.output, "{dim}{lead}{dim:#}")?;
+            if let Some(line) = node.line {
+                self.frame(line, NUMBERS + lead.chars().count())?;
+            }
+            if !node.left_out.is_zero() && node.children.is_empty() {
+                let space = " ".repeat(NUMBERS + lead.chars().count() + 2);
+                let left_out = if tree.cost.is_bytes() {
+                    bytes(node.left_out.value)
+                } else {
+                    count(node.left_out.value)
+                };
+                writeln!(self.output, "{space}{dim}… {left_out} in smaller branches{dim:#}")?;
+            }
+        }
+        let left_out = tree.nodes[0].left_out;
+        if !left_out.is_zero() {
+            self.numbers(tree.cost, left_out, whole, None)?;
+            let dim = self.palette.dim;
+            writeln!(self.output, "{dim}in smaller branches{dim:#}")?;
+        }
+        writeln!(self.output)?;
+        self.notes()
+    }
+
+    /// All threads.
+    pub(super) fn threads(&mut self) -> io::Result<()> {
+        self.head()?;
+        let rows = self.thread_rows();
+        self.table("thread", &rows, self.asked.limits.entries)?;
+        self.notes()
+    }
+
+    fn thread_rows(&self) -> Vec<(String, Sums)> {
+        let threads = self.asked.recording.threads();
+        let name = |thread: &cairn_analysis::heap::ThreadName| {
+            let name = printable(&thread.name).into_owned();
+            format!("{} {name}", thread.kernel_thread).trim_end().to_owned()
+        };
+        let mut rows: Vec<(String, Sums)> = threads
+            .iter()
+            .zip(&self.questions.profile().threads)
+            .filter(|(_, sums)| !sums.is_empty())
+            .map(|(thread, sums)| (name(thread), *sums))
+            .collect();
+        rows.sort_by_key(|(_, sums)| std::cmp::Reverse(self.asked.cost.of(sums)));
+        rows
+    }
+
+    fn thread_section(&mut self) -> io::Result<()> {
+        let rows = self.thread_rows();
+        if rows.len() < 2 {
+            return Ok(());
+        }
+        self.heading("Threads")?;
+        self.table("thread", &rows, self.asked.limits.entries)
+    }
+
+    /// All classes of sizes.
+    pub(super) fn sizes(&mut self) -> io::Result<()> {
+        self.head()?;
+        let rows = self.size_rows();
+        self.table("size", &rows, usize::MAX)?;
+        self.notes()
+    }
+
+    fn size_rows(&self) -> Vec<(String, Sums)> {
+        let sizes = self.questions.profile().sizes.iter().enumerate();
+        sizes.filter(|(_, sums)| !sums.is_empty()).map(|(class, sums)| (size_range(class), *sums)).collect()
+    }
+
+    fn size_section(&mut self) -> io::Result<()> {
+        let rows = self.size_rows();
+        if rows.is_empty() {
+            return Ok(());
+        }
+        self.heading("Sizes of blocks")?;
+        let whole = rows.iter().map(|(_, sums)| sums.allocations).max().unwrap_or(0).max(1);
+        let dim = self.palette.dim;
+        for (range, sums) in &rows {
+            let bar = bar(sums.allocations as f64 / whole as f64, self.width.saturating_sub(50).min(50));
+            let value = bytes(sums.allocated_bytes);
+            writeln!(
+                self.output,
+                "  {range:>16} {:>14} × {value:>10} {dim}{bar}{dim:#}",
+                count(sums.allocations)
+            )?;
+        }
+        writeln!(self.output)
+    }
+
+    fn table(&mut self, what: &str, rows: &[(String, Sums)], most: usize) -> io::Result<()> {
+        let dim = self.palette.dim;
+        let columns = ["peak", "leaked", "allocated", "calls", "temporary"];
+        let [peak, leaked, allocated, calls, temporary] = columns;
+        writeln!(
+            self.output,
+            "{dim}{peak:>12} {leaked:>12} {allocated:>12} {calls:>14} {temporary:>14}  {what}{dim:#}"
+        )?;
+        for (name, sums) in rows.iter().take(most) {
+            let (peak, live, all) =
+                (bytes(sums.peak_bytes), bytes(sums.live_bytes), bytes(sums.allocated_bytes));
+            let (calls, temporary) = (count(sums.allocations), count(sums.temporary));
+            writeln!(self.output, "{peak:>12} {live:>12} {all:>12} {calls:>14} {temporary:>14}  {name}")?;
+        }
+        if rows.len() > most {
+            writeln!(self.output, "{dim}and {} more{dim:#}", count((rows.len() - most) as u64))?;
+        }
+        writeln!(self.output)
+    }
+
+    /// How long blocks lived.
+    pub(super) fn lifetimes(&mut self) -> io::Result<()> {
+        self.head()?;
+        self.heading("How long the blocks lived that were freed")?;
+        let lifetimes = &self.questions.profile().lifetimes;
+        let whole = lifetimes.iter().map(|lifetime| lifetime.blocks).max().unwrap_or(0).max(1);
+        let dim = self.palette.dim;
+        for (class, lifetime) in lifetimes.iter().enumerate().filter(|(_, lifetime)| lifetime.blocks > 0) {
+            let (from, _) = lifetime_class_range(class);
+            let bar = bar(lifetime.blocks as f64 / whole as f64, self.width.saturating_sub(50).min(50));
+            let (blocks, value) = (count(lifetime.blocks), bytes(lifetime.bytes));
+            writeln!(
+                self.output,
+                "  from {:>10} {blocks:>14} × {value:>10} {dim}{bar}{dim:#}",
+                duration(from)
+            )?;
+        }
+        writeln!(self.output)?;
+        self.notes()
+    }
+
+    fn suppressed(&mut self) -> io::Result<()> {
+        if self.asked.suppressed.is_empty() {
+            return Ok(());
+        }
+        self.heading("Known leaks, held back")?;
+        for held_back in self.asked.suppressed {
+            let value = bytes(held_back.bytes);
+            let pattern = held_back.pattern.to_string();
+            writeln!(
+                self.output,
+                "         {value:>10} {:>10} × leak:{}",
+                count(held_back.blocks),
+                printable(&pattern)
+            )?;
+        }
+        writeln!(self.output)
+    }
+
+    /// What a reader should know before trusting the numbers.
+    fn notes(&mut self) -> io::Result<()> {
+        let mut notes: Vec<String> = Vec::new();
+        if self.asked.read.unmatched_frees > 0 {
+            let frees = counted(self.asked.read.unmatched_frees, "free");
+            notes.push(format!("{frees} of blocks that are older than the recording"));
+        }
+        let lost = self.questions.profile().lost_stack.allocations;
+        if lost > 0 {
+            notes.push(format!("{} without a stack, because it was lost", counted(lost, "allocation")));
+        }
+        let odd = self.questions.profile().odd;
+        let sum = odd.bad_numbers + odd.reused_objects + odd.unknown_frees;
+        if sum > 0 {
+            notes.push(format!("{} made no sense and were left out", counted(sum, "event")));
+        }
+        for finding in self.asked.recording.findings() {
+            if matches!(
+                finding,
+                Finding::NoEnd | Finding::UnknownClock | Finding::Lost { .. } | Finding::ClockJump { .. }
+            ) {
+                notes.push(finding.to_string());
+            }
+        }
+        for note in notes {
+            writeln!(self.output, "note: {note}")?;
+        }
+        Ok(())
+    }
+
+    /// For people, not for files.
+    fn next_steps(&mut self) -> io::Result<()> {
+        if !io::stdout().is_terminal() {
+            return Ok(());
+        }
+        let file = self.file.display().to_string();
+        let file = printable(&file);
+        let dim = self.palette.dim;
+        writeln!(
+            self.output,
+            "{dim}next: cairn report {file} --by tree     cairn flame {file} -o heap.svg{dim:#}"
+        )
+    }
+}
+
+/// For each node, whether it is the last child of its parent.
+fn last_children(tree: &Tree) -> Vec<bool> {
+    let mut last = vec![false; tree.nodes.len()];
+    for node in &tree.nodes {
+        if let Some(&child) = node.children.last() {
+            last[child] = true;
+        }
+    }
+    last
+}
+
+/// What leads to a node: an only chain of calls needs no lines that branch.
+fn lead(is_last: &[bool]) -> String {
+    let Some((own, outer)) = is_last.split_last() else { return String::new() };
+    // Deep trees would leave no room for names.
+    const MOST: usize = 24;
+    let mut text = String::new();
+    if outer.len() > MOST {
+        text.push('⋯');
+    }
+    for &last in &outer[outer.len().saturating_sub(MOST)..] {
+        text.push_str(if last { " " } else { "│" });
+    }
+    text.push_str(if *own { "└ " } else { "├ " });
+    text
+}
+
+fn size_range(class: usize) -> String {
+    let (from, to) = size_class_range(class);
+    match (from, to) {
+        (from, to) if from == to => bytes(from),
+        (0..1024, _) => format!("{from}-{}", bytes(to)),
+        // Whole units: 1025 bytes are more than 1 KiB.
+        _ => format!("to {}", bytes(to)),
+    }
+}
+
+fn shorten_end(text: &str, most: usize) -> String {
+    if text.chars().count() <= most {
+        return text.to_owned();
+    }
+    text.chars().take(most.saturating_sub(1)).chain(['…']).collect()
+}
