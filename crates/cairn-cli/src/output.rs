@@ -34,6 +34,8 @@ pub(crate) enum Outcome {
     Done,
     /// Something could not be read and was reported; the rest was done.
     Partly,
+    /// It ended for a reason that has a status of its own.
+    Status(u8),
 }
 
 impl From<Outcome> for ExitCode {
@@ -41,6 +43,7 @@ impl From<Outcome> for ExitCode {
         match outcome {
             Outcome::Done => Self::SUCCESS,
             Outcome::Partly => Self::from(1),
+            Outcome::Status(status) => Self::from(status),
         }
     }
 }

@@ -14,6 +14,7 @@
 //! | `children` | also programs that this one starts |
 //! | `paused` | begin paused |
 //! | `stamp=COUNT` | at most so many events of a thread between two times |
+//! | `parent` | a process drains the recording while it is made |
 //! | `announce=PATH` | tell whoever reads that file what was begun (`cairn heap` does) |
 //!
 //! A size has a unit (`KiB`, `MiB`, `GiB`, or `K`, `M`, `G` for the same) or is in bytes.
@@ -29,6 +30,7 @@ pub(crate) struct Options<'a> {
     pub(crate) with_children: bool,
     pub(crate) begins_paused: bool,
     pub(crate) stamp_interval: Option<u32>,
+    pub(crate) has_parent: bool,
     pub(crate) announce: &'a [u8],
 }
 
@@ -46,6 +48,7 @@ impl<'a> Options<'a> {
             with_children: false,
             begins_paused: false,
             stamp_interval: None,
+            has_parent: false,
             announce: b"",
         }
     }
@@ -80,6 +83,7 @@ impl<'a> Options<'a> {
             (b"off", None) => self.is_off = true,
             (b"mmap", None) => self.with_mappings = true,
             (b"children", None) => self.with_children = true,
+            (b"parent", None) => self.has_parent = true,
             (b"paused", None) => self.begins_paused = true,
             (b"sample", Some(value)) => self.sample_bytes = Some(size(value).filter(|size| *size > 0)?),
             (b"max-size", Some(value)) => self.max_size_bytes = Some(size(value)?),

@@ -2,6 +2,7 @@
 
 mod completions;
 mod decode;
+mod heap;
 
 use std::io;
 
@@ -10,6 +11,7 @@ use crate::output::Outcome;
 /// The subcommands.
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
+    Heap(heap::Heap),
     Decode(decode::Decode),
     Completions(completions::Completions),
 }
@@ -17,6 +19,7 @@ pub(crate) enum Command {
 impl Command {
     pub(crate) fn run(self) -> io::Result<Outcome> {
         match self {
+            Self::Heap(heap) => heap.run(),
             Self::Decode(decode) => decode.run(),
             Self::Completions(completions) => completions.run(),
         }
