@@ -300,6 +300,7 @@ nexts! {
     free: c"free",
     calloc: c"calloc",
     realloc: c"realloc",
+    malloc_usable_size: c"malloc_usable_size",
     memalign: c"memalign",
     posix_memalign: c"posix_memalign",
     aligned_alloc: c"aligned_alloc",

@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
 use crate::environment::{self, OwnVariables, ProcessArguments};
 use crate::options::Options;
-use crate::recorder::{self, BeginError};
+use crate::recorder;
 use crate::text::Text;
 use crate::{next, system};
 
@@ -71,31 +71,46 @@ const PATH_BYTES: usize = 4096;
 
 /// Begins to record, and tells who wants to know.
 fn record(options: &Options<'_>, name: &[u8]) -> Result<(), ()> {
-    let mut tries = 0;
-    loop {
-        tries += 1;
-        let mut path = Text::<PATH_BYTES>::new();
-        let began = output_path(&mut path, options.output, name, tries)
-            .map_err(BeginError::Path)
-            .and_then(|()| recorder::begin(path.as_bytes(), options));
-        match began {
-            Ok(()) => {
-                announce(options, b"began", path.as_bytes(), "");
-                return Ok(());
-            }
-            // The same process, as another program before: each gets a file of its own.
-            Err(BeginError::Path(system::Error(libc::EEXIST))) if tries < 1000 => {}
-            Err(error) => {
-                announce(options, b"failed", path.as_bytes(), error.meaning());
-                return Err(());
+    let mut path = Text::<PATH_BYTES>::new();
+    let why = match output_path(&mut path, options.output, name) {
+        Ok(()) => {
+            let mut escaped = Text::<PATH_BYTES>::new();
+            escape(&mut escaped, path.as_bytes());
+            match recorder::begin(escaped.as_bytes(), options) {
+                Ok(()) => {
+                    announce(options, b"began", path.as_bytes(), "");
+                    return Ok(());
+                }
+                Err(error) => recorder::meaning(error),
             }
         }
-    }
+        Err(error) => error.meaning(),
+    };
+    announce(options, b"failed", path.as_bytes(), why);
+    Err(())
 }
 
-/// Fills in `pattern`, and makes it absolute: the program may change its directory. A file that is there already is not
-/// written to: with `number` above 1 the name gets that number.
-fn output_path(
+/// The first name of the pattern that no file has: a process that becomes another program has a file for each.
+fn output_path(path: &mut Text<PATH_BYTES>, pattern: &[u8], name: &[u8]) -> Result<(), system::Error> {
+    for number in 1..1000 {
+        *path = Text::new();
+        fill_in(path, pattern, name, number)?;
+        path.push(b"\0");
+        if path.is_cut() {
+            return Err(system::Error(libc::ENAMETOOLONG));
+        }
+        let is_there = CStr::from_bytes_with_nul(path.as_bytes()).is_ok_and(system::exists);
+        path.pop();
+        if !is_there {
+            return Ok(());
+        }
+    }
+    Err(system::Error(libc::EEXIST))
+}
+
+/// Fills in `pattern`, and makes it absolute: the program may change its directory. With a `number` above 1, the name has
+/// that number in it.
+fn fill_in(
     path: &mut Text<PATH_BYTES>,
     pattern: &[u8],
     name: &[u8],
@@ -127,15 +142,19 @@ fn output_path(
         path.push_number(number.into());
     }
     path.push(ending);
-    // The recorder needs the NUL, too.
-    path.push(b"\0");
-    if path.is_cut() { Err(system::Error(libc::ENAMETOOLONG)) } else { Ok(()) }
+    Ok(())
+}
+
+/// The recorder has fields of its own behind percent signs.
+fn escape(escaped: &mut Text<PATH_BYTES>, path: &[u8]) {
+    for byte in path {
+        escaped.push(if *byte == b'%' { b"%%" } else { core::slice::from_ref(byte) });
+    }
 }
 
 /// Appends a line to the file that `cairn heap` reads: what happened, the process, why, and the path, with a NUL at the
 /// end. Without such a file, only a failure is told, on standard error.
 fn announce(options: &Options<'_>, what: &[u8], path: &[u8], why: &str) {
-    let path = path.strip_suffix(b"\0").unwrap_or(path);
     let mut place = Text::<PATH_BYTES>::new();
     place.push(options.announce);
     place.push(b"\0");

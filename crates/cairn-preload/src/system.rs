@@ -63,6 +63,17 @@ pub(crate) fn append(path: &CStr, bytes: &[u8]) -> Result<(), Error> {
     written
 }
 
+/// Whether there is something of that name.
+pub(crate) fn exists(path: &CStr) -> bool {
+    let flags = libc::AT_SYMLINK_NOFOLLOW;
+    let mut facts = [0_u64; 32];
+    const _: () = assert!(size_of::<libc::stat>() <= 32 * 8);
+    let arguments =
+        [libc::AT_FDCWD as usize, path.as_ptr() as usize, facts.as_mut_ptr() as usize, flags as usize, 0, 0];
+    // SAFETY: a path with a NUL, and room for what is told of the file.
+    unsafe { call(libc::SYS_newfstatat, arguments) }.is_ok()
+}
+
 /// Standard error, for a message that nobody else can give.
 pub(crate) fn complain(bytes: &[u8]) {
     let _ = write(2, bytes);

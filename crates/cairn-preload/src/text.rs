@@ -36,6 +36,11 @@ impl<const N: usize> Text<N> {
         self.push(&digits[at..]);
     }
 
+    /// Takes the last byte away.
+    pub(crate) const fn pop(&mut self) {
+        self.length = self.length.saturating_sub(1);
+    }
+
     pub(crate) const fn is_cut(&self) -> bool {
         self.is_cut
     }

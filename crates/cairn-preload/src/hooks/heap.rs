@@ -108,6 +108,13 @@ unsafe fn reallocated(old: Block, size: usize, site: CallSite) -> Block {
         // SAFETY: by contract of the real one.
         return unsafe { real(old, size) };
     }
+    if size == 0 && !is_foreign() {
+        // The C library's other way to free a block. Other allocators may give a small one instead.
+        // SAFETY: by contract of the real one.
+        let mut new = ptr::null_mut();
+        freed(old, || new = unsafe { real(old, size) });
+        return new;
+    }
     let moving = recorder::moving(old as u64);
     // SAFETY: by contract of the real one.
     let reallocate = || unsafe { real(old, size) };
@@ -115,8 +122,7 @@ unsafe fn reallocated(old: Block, size: usize, site: CallSite) -> Block {
     if !new.is_null() {
         recorder::moved(moving, new as u64, size as u64, site);
     } else if size == 0 {
-        // The C library's way to free a block.
-        recorder::released(moving);
+        recorder::freeing(old as u64, || u64::MAX);
     }
     new
 }
@@ -175,14 +181,26 @@ unsafe extern "C" fn on_pvalloc(size: usize, pc: u64, sp: u64, fp: u64) -> Block
 fn freed(block: Block, free: impl FnOnce()) {
     if is_foreign() {
         if !block.is_null() && !nesting::is_inside() {
-            recorder::freeing(block as u64);
+            recorder::freeing(block as u64, || u64::MAX);
         }
         return nesting::outermost(free, |()| ());
     }
     if !block.is_null() {
-        recorder::freeing(block as u64);
+        recorder::freeing(block as u64, || usable_size(block));
     }
     free();
+}
+
+/// How large a block is at most, or larger than any where that cannot be asked.
+fn usable_size(block: Block) -> u64 {
+    let address = NEXT.malloc_usable_size.address();
+    if address.is_null() {
+        return u64::MAX;
+    }
+    // SAFETY: the next definition of the name, which has this type.
+    let real: unsafe extern "C" fn(Block) -> usize = unsafe { mem::transmute(address) };
+    // SAFETY: a block that the program is about to free; the C library reads the word in front of it, as its free does.
+    unsafe { real(block) as u64 }
 }
 
 /// # Safety
