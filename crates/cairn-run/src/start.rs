@@ -7,8 +7,9 @@
 //! and taken by [`Running::wait`]. A terminal sends to the program too, so only what a process sent to us alone is passed on.
 
 use std::ffi::{CString, NulError, OsStr, OsString, c_int};
-use std::io::{self, Read, Write};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 use std::{env, fmt, mem, ptr};
 
@@ -63,6 +64,36 @@ impl From<io::Error> for StartError {
 pub struct Running {
     process: libc::pid_t,
     signals: libc::sigset_t,
+    failure: Failure,
+}
+
+/// A word that is shared with the child until it is another program: the number of the error when it does not become one.
+/// Not a pipe: under a tight limit there may be no descriptor left for it.
+#[derive(Debug)]
+struct Failure(*mut c_int);
+
+impl Failure {
+    fn new() -> io::Result<Self> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
+        // SAFETY: an anonymous mapping where the kernel likes it touches no existing memory.
+        match unsafe { libc::mmap(ptr::null_mut(), size_of::<c_int>(), protection, flags, -1, 0) } {
+            libc::MAP_FAILED => Err(io::Error::last_os_error()),
+            address => Ok(Self(address.cast())),
+        }
+    }
+
+    const fn word(&self) -> &AtomicI32 {
+        // SAFETY: mapped for as long as this is there, zeroed, aligned to a page.
+        unsafe { AtomicI32::from_ptr(self.0) }
+    }
+}
+
+impl Drop for Failure {
+    fn drop(&mut self) {
+        // SAFETY: made by `new`.
+        unsafe { libc::munmap(self.0.cast(), size_of::<c_int>()) };
+    }
 }
 
 /// What [`Running::wait`] waited for.
@@ -112,7 +143,7 @@ impl Start<'_> {
         as_script.extend(arguments.iter().skip(1).cloned());
         let (arguments, as_script) = (pointers(&arguments), pointers(&as_script));
         let environment = pointers(&environment);
-        let (mut failure_reader, failure_writer) = io::pipe()?;
+        let failure = Failure::new()?;
 
         let (signals, mut inherited_mask) = (set_of(&TAKEN), set_of(&[]));
         // SAFETY: sets that live here.
@@ -142,23 +173,11 @@ impl Start<'_> {
                     }
                     *libc::__errno_location()
                 };
-                let _ = (&failure_writer).write_all(&error.to_ne_bytes());
+                failure.word().store(error, Ordering::Release);
                 // SAFETY: ends the child at once.
                 unsafe { libc::_exit(127) }
             }
-            process => {
-                drop(failure_writer);
-                let mut error = [0; 4];
-                if failure_reader.read_exact(&mut error).is_ok() {
-                    // SAFETY: our child, which has ended.
-                    unsafe {
-                        libc::waitpid(process, ptr::null_mut(), 0);
-                        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const inherited_mask, ptr::null_mut());
-                    }
-                    return Err(io::Error::from_raw_os_error(i32::from_ne_bytes(error)).into());
-                }
-                Ok(Running { process, signals })
-            }
+            process => Ok(Running { process, signals, failure }),
         }
     }
 
@@ -221,7 +240,7 @@ impl Running {
     ///
     /// # Errors
     ///
-    /// When the program is no child of this process any more.
+    /// When the program could not be started after all, or is no child of this process any more.
     pub fn wait(&mut self, time: Duration) -> io::Result<Event> {
         if let Some(end) = self.end()? {
             return Ok(Event::Ended(end));
@@ -255,6 +274,9 @@ impl Running {
         match unsafe { libc::waitpid(self.process, &raw mut status, libc::WNOHANG) } {
             0 => Ok(None),
             -1 => Err(io::Error::last_os_error()),
+            _ if self.failure.word().load(Ordering::Acquire) != 0 => {
+                Err(io::Error::from_raw_os_error(self.failure.word().load(Ordering::Acquire)))
+            }
             _ if libc::WIFSIGNALED(status) => Ok(Some(End::Signal(libc::WTERMSIG(status)))),
             _ => Ok(Some(End::Status(libc::WEXITSTATUS(status) as u8))),
         }

@@ -121,7 +121,7 @@ impl Heap {
                 let mut running = start.run().map_err(|error| Refused::start(&program, &error))?;
                 loop {
                     if let Event::Ended(end) =
-                        running.wait(Duration::from_secs(3600)).map_err(|error| lost(&error))?
+                        running.wait(Duration::from_secs(3600)).map_err(|error| not_run(&error))?
                     {
                         return Ok(end);
                     }
@@ -196,7 +196,7 @@ impl Heap {
         let mut recordings = Recordings::new(shows_status);
         let (mut is_late, mut is_over) = (false, false);
         let end = loop {
-            let event = running.wait(TICK).map_err(|error| lost(&error))?;
+            let event = running.wait(TICK).map_err(|error| not_run(&error))?;
             for announced in announcements.read().unwrap_or_default() {
                 recordings.add(announced);
             }
@@ -223,8 +223,8 @@ impl Heap {
     }
 }
 
-fn lost(error: &io::Error) -> Refused {
-    Refused { status: 2, message: format!("the program is not to be seen any more: {error}") }
+fn not_run(error: &io::Error) -> Refused {
+    Refused { status: 126, message: format!("the program cannot be run: {error}") }
 }
 
 /// Why nothing is recorded, and the exit status for it.

@@ -1,0 +1,345 @@
+//! `cairn heap` on small programs: each behaves as it does without, and what is recorded of it is exact.
+
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+
+use support::{
+    Count, Shown, cairn, compile, recording, recordings, run, same_as_plain, same_as_plain_with, scratch,
+};
+
+/// Runs a program both ways, and compares its recording with what it says of itself.
+fn check(test: &str, source: &str, flags: &[&str], arguments: &[&str]) -> Shown {
+    let directory = scratch(test);
+    let program = compile(&directory, source, "program", flags);
+    let shown = same_as_plain(&directory, &program, arguments);
+    recording(&directory).assert_as_expected(&shown);
+    shown
+}
+
+#[test]
+fn every_entry_of_the_allocator_is_seen() {
+    check("entry_points", "entry_points.c", &["-fno-builtin"], &[]);
+}
+
+#[test]
+fn all_forms_of_new_and_delete_are_seen() {
+    check("new_delete", "new_delete.cpp", &["-fno-builtin", "-std=c++17"], &[]);
+}
+
+#[test]
+fn calls_are_seen_before_the_first_constructor_and_after_the_last_destructor() {
+    check("early_late", "early_late.cpp", &["-fno-builtin"], &[]);
+}
+
+#[test]
+fn an_allocator_that_calls_itself_by_its_public_names_is_counted_once() {
+    let directory = scratch("foreign");
+    compile(&directory, "foreign.c", "libforeign.so", &["-shared", "-fPIC", "-fno-builtin"]);
+    let link = format!("-L{}", directory.display());
+    let path = format!("-Wl,-rpath,{}", directory.display());
+    let flags = ["-fno-builtin", &link, "-Wl,--no-as-needed", "-lforeign", &path];
+    let program = compile(&directory, "entry_points.c", "program", &flags);
+    let shown = same_as_plain(&directory, &program, &[]);
+    recording(&directory).assert_as_expected(&shown);
+}
+
+#[test]
+fn nothing_is_lost_whatever_the_end() {
+    for how in [
+        "exit", "_exit", "quick_exit", "exit_group", "abort", "segv", "kill", "term", "overflow", "double_free",
+        "pthread_exit",
+    ] {
+        check(&format!("end_{how}"), "ends.c", &["-fno-builtin", "-O0"], &[how]);
+    }
+}
+
+#[test]
+fn recording_goes_on_in_the_program_that_takes_the_place() {
+    for how in ["exec", "execvp", "execle"] {
+        let directory = scratch(how);
+        let program = compile(&directory, "ends.c", "program", &["-fno-builtin", "-O0"]);
+        let shown = same_as_plain(&directory, &program, &[how]);
+        assert_eq!(shown.status, Some(5), "{shown:?}");
+        let all = recordings(&directory);
+        assert_eq!(all.len(), 2, "one for each program");
+        assert_eq!(all[0].process, all[1].process);
+        let before = all.iter().find(|one| one.count(14001).made > 0).unwrap();
+        assert_eq!(before.count(14001), Count { made: 5000, left: 1000 });
+        let after = all.iter().find(|one| one.count(14003).made > 0).unwrap();
+        assert_eq!(after.count(14003), Count { made: 100, left: 100 });
+        assert_eq!(after.count(14001).made, 0);
+    }
+}
+
+#[test]
+fn threads_that_free_each_others_blocks_are_counted_exactly() {
+    check("race", "threads.c", &["-fno-builtin"], &["race"]);
+}
+
+#[test]
+fn threads_may_have_the_smallest_stack() {
+    check("small_stacks", "threads.c", &["-fno-builtin"], &["small_stacks"]);
+}
+
+#[test]
+fn many_threads_come_and_go() {
+    check("many_threads", "threads.c", &["-fno-builtin"], &["many"]);
+}
+
+#[test]
+fn signal_handlers_may_have_the_smallest_stack() {
+    check("signal_stack", "threads.c", &["-fno-builtin"], &["signal_stack"]);
+}
+
+#[test]
+fn threads_are_cancelled_as_ever() {
+    let directory = scratch("cancel");
+    let program = compile(&directory, "threads.c", "program", &["-fno-builtin"]);
+    same_as_plain(&directory, &program, &["cancel"]);
+    assert_eq!(recording(&directory).lost, 0);
+}
+
+#[test]
+fn children_run_unrecorded_and_leave_the_recording_alone() {
+    for what in ["fork", "vfork", "spawn", "system", "clone", "daemon", "failing_exec"] {
+        let shown = check(&format!("processes_{what}"), "processes.c", &["-fno-builtin"], &[what]);
+        assert_eq!(shown.status, Some(0), "{what}: {shown:?}");
+    }
+}
+
+#[test]
+fn children_are_recorded_on_request_each_to_a_file_of_its_own() {
+    let directory = scratch("children");
+    compile(&directory, "ends.c", "worker", &["-fno-builtin", "-O0"]);
+    let script = "./worker exit; ./worker _exit & wait; sh -c './worker quick_exit; :'; exit 12";
+    let shown = same_as_plain_with(&directory, "sh".as_ref(), &["-c", script], &["--children"]);
+    assert_eq!(shown.status, Some(12));
+    let all = recordings(&directory);
+    let workers = all.iter().filter(|one| one.count(14001) == Count { made: 5000, left: 1000 }).count();
+    assert_eq!(workers, 3, "{:?}", all.iter().map(|one| &one.path).collect::<Vec<_>>());
+}
+
+#[test]
+fn the_program_finds_the_environment_the_signals_and_the_descriptors_that_it_would_find() {
+    for what in ["environment", "descriptors", "signals"] {
+        check(&format!("surroundings_{what}"), "surroundings.c", &["-fno-builtin"], &[what]);
+    }
+}
+
+#[test]
+fn a_storm_of_signals_changes_nothing() {
+    check("ticks", "surroundings.c", &["-fno-builtin"], &["ticks"]);
+}
+
+#[test]
+fn sandboxes_and_limits_end_the_recording_and_not_the_program() {
+    for what in ["strict", "filter", "limits"] {
+        let directory = scratch(&format!("sandbox_{what}"));
+        let program = compile(&directory, "surroundings.c", "program", &["-fno-builtin"]);
+        let shown = same_as_plain(&directory, &program, &[what]);
+        assert_eq!(shown.signal, None, "{shown:?}");
+        // What came before is there.
+        assert_eq!(recording(&directory).count(17001), Count { made: 100, left: 50 });
+    }
+}
+
+#[test]
+fn limits_of_the_shell_change_nothing() {
+    for limit in ["-v 200000", "-v 60000", "-n 4", "-f 0", "-f 100", "-s 256"] {
+        let directory = scratch(&format!("limit{}", limit.replace(' ', "_")));
+        let program = compile(&directory, "entry_points.c", "program", &["-fno-builtin"]);
+        let plain = format!("ulimit {limit}; exec {}", program.display());
+        let recorded =
+            format!("ulimit {limit}; CAIRN_HEAP=off; exec \"$0\" heap --quiet --or-run {}", program.display());
+        let plain = Shown::from(run(Command::new("bash").args(["-c", &plain]).current_dir(&directory)));
+        let cairn = env!("CARGO_BIN_EXE_cairn");
+        let recorded =
+            Shown::from(run(Command::new("bash").args(["-c", &recorded, cairn]).current_dir(&directory)));
+        assert_eq!(plain.output, recorded.output, "{limit}: {recorded:?}");
+        assert_eq!((plain.status, plain.signal), (recorded.status, recorded.signal), "{limit}");
+    }
+}
+
+#[test]
+fn modules_come_and_go_while_threads_allocate() {
+    let directory = scratch("modules");
+    let program = compile(&directory, "loader.c", "program", &["-fno-builtin"]);
+    let first = compile(&directory, "module.c", "libfirst.so", &["-shared", "-fPIC", "-fno-builtin"]);
+    let second =
+        compile(&directory, "module.c", "libsecond.so", &["-shared", "-fPIC", "-fno-builtin", "-DSIZE=18003"]);
+    let modules = [first.to_str().unwrap(), second.to_str().unwrap()];
+    let shown = same_as_plain(&directory, &program, &["storm", modules[0], modules[1]]);
+    let recording = recording(&directory);
+    recording.assert_as_expected(&shown);
+    // The two threads may meet in one load, so there are fewer loads than calls.
+    let loads = recording.modules_loaded.iter().filter(|path| path.contains("libfirst")).count();
+    assert!(loads > 1, "{loads} loads of one module, {} unloads", recording.modules_unloaded);
+    assert!(recording.modules_unloaded > 2);
+}
+
+#[test]
+fn libraries_are_found_by_the_path_of_the_one_that_opens_them() {
+    let directory = scratch("caller");
+    let hidden = directory.join("hidden");
+    fs::create_dir_all(&hidden).unwrap();
+    compile(&hidden, "inner.c", "libinner.so", &["-shared", "-fPIC"]);
+    compile(&directory, "outer.c", "libouter.so", &["-shared", "-fPIC", "-Wl,-rpath,$ORIGIN/hidden"]);
+    compile(&directory, "module.c", "libmodule.so", &["-shared", "-fPIC", "-fno-builtin"]);
+    let program = compile(&directory, "loader.c", "program", &["-fno-builtin"]);
+    let shown = same_as_plain(&directory, &program, &["caller", "./libouter.so", "./libmodule.so"]);
+    assert!(shown.output.contains("found by the caller's path 42"), "{shown:?}");
+}
+
+#[test]
+fn without_the_command_the_library_records_by_itself() {
+    let directory = scratch("by_itself");
+    let program = compile(&directory, "ends.c", "program", &["-fno-builtin", "-O0"]);
+    // The command unpacks it.
+    run(cairn().args(["heap", "--quiet", "true"]).current_dir(&directory));
+    for entry in fs::read_dir(&directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|ending| ending == "cairn") {
+            fs::remove_file(path).unwrap();
+        }
+    }
+    let library = library();
+    let shown = Shown::from(run(Command::new(&program)
+        .arg("exec")
+        .env("LD_PRELOAD", &library)
+        .current_dir(&directory)));
+    assert_eq!((shown.status, shown.errors.as_str()), (Some(5), ""));
+    let all = recordings(&directory);
+    assert_eq!(all.iter().map(|one| one.count(14001).made).sum::<u64>(), 5000);
+    assert_eq!(all.iter().map(|one| one.count(14003).made).sum::<u64>(), 100);
+    let first = all.iter().find(|one| one.count(14001).made > 0).unwrap();
+    let name = first.path.file_name().unwrap().to_string_lossy().into_owned();
+    assert_eq!(name, format!("program.{}.cairn", first.process).as_str());
+
+    let wrong = Shown::from(run(Command::new(&program)
+        .arg("exit")
+        .env("LD_PRELOAD", &library)
+        .env("CAIRN_HEAP", "sampel=3")
+        .current_dir(&directory)));
+    assert_eq!(wrong.status, Some(4));
+    assert_eq!(wrong.errors, "cairn: CAIRN_HEAP: \"sampel=3\" makes no sense; nothing is recorded\n");
+    let unwritable = Shown::from(run(Command::new(&program)
+        .arg("exit")
+        .env("LD_PRELOAD", &library)
+        .env("CAIRN_HEAP", "output=/nonexistent/x.cairn")));
+    assert_eq!(unwritable.status, Some(4));
+    assert!(unwritable.errors.contains("/nonexistent/x.cairn: no such directory; nothing is recorded"), "{unwritable:?}");
+}
+
+/// The library as the command unpacks it.
+fn library() -> std::path::PathBuf {
+    let environment = run(cairn()
+        .args(["heap", "--quiet", "--children", "-o", "/tmp/cairn-test-%p.cairn", "env"])
+        .current_dir("/tmp"));
+    let text = String::from_utf8(environment.stdout).unwrap();
+    let list = text.lines().find_map(|line| line.strip_prefix("LD_PRELOAD=")).unwrap();
+    let options = text.lines().find_map(|line| line.strip_prefix("CAIRN_HEAP=")).unwrap();
+    assert!(options.contains("output=/tmp/cairn-test-%p.cairn"), "{options}");
+    for entry in fs::read_dir("/tmp").unwrap().filter_map(Result::ok) {
+        if entry.file_name().to_string_lossy().starts_with("cairn-test-") {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+    list.split(':').next().unwrap().into()
+}
+
+#[test]
+fn what_cannot_be_recorded_is_refused_with_a_reason_before_it_runs() {
+    let directory = scratch("refused");
+    let own = directory.join("own.c");
+    fs::write(&own, "#include <stddef.h>\nvoid *malloc(size_t n) { static char b[1 << 20]; static size_t at; char *p = b + at; at += (n + 15) & ~15UL; return p; }\nvoid free(void *p) { (void)p; }\nint main(void) { return malloc(3) == 0; }\n").unwrap();
+    compile(&directory, "entry_points.c", "static", &["-static", "-fno-builtin"]);
+    assert!(Command::new("cc").args(["-w", "-fno-builtin", "-o"]).arg(directory.join("own")).arg(&own).status().unwrap().success());
+    let program = compile(&directory, "entry_points.c", "set_id", &["-fno-builtin"]);
+    let mut elf32 = fs::read(&program).unwrap();
+    elf32[4] = 1;
+    elf32[18] = 3;
+    fs::write(directory.join("elf32"), &elf32).unwrap();
+    fs::write(directory.join("cut"), &fs::read(&program).unwrap()[..19]).unwrap();
+    fs::write(directory.join("lonely"), "#!/no/such/interpreter\n").unwrap();
+    fs::write(directory.join("text"), "not run").unwrap();
+    for name in ["elf32", "cut", "lonely"] {
+        fs::set_permissions(directory.join(name), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    for (name, status, reason) in [
+        ("./static", 2, "linked statically"),
+        ("./own", 2, "malloc of its own"),
+        ("./elf32", 2, "32-bit x86"),
+        ("./cut", 126, "header is cut"),
+        ("./lonely", 126, "/no/such/interpreter"),
+        ("./text", 126, "Permission denied"),
+        ("./absent", 127, "no such program"),
+        ("no-such-command-anywhere", 127, "no such program"),
+        (".", 126, "directory"),
+    ] {
+        let began = std::time::Instant::now();
+        let shown = Shown::from(run(cairn().args(["heap", name]).current_dir(&directory)));
+        assert_eq!(shown.status, Some(status), "{name}: {shown:?}");
+        assert!(shown.errors.contains(reason), "{name}: {shown:?}");
+        assert_eq!(shown.output, "", "{name} was run");
+        assert!(began.elapsed().as_secs() < 2, "{name}");
+    }
+    let shown = Shown::from(run(cairn().args(["heap", "--or-run", "./static"]).current_dir(&directory)));
+    assert_eq!(shown.status, Some(0));
+    assert!(shown.output.contains("expect") && shown.errors.contains("runs unrecorded"), "{shown:?}");
+}
+
+#[test]
+fn output_that_cannot_be_written_is_refused_before_the_program_runs() {
+    let directory = scratch("unwritable");
+    for output in ["/nonexistent/x.cairn", "/proc/x.cairn"] {
+        let shown = Shown::from(run(cairn()
+            .args(["heap", "-o", output, "echo", "ran"])
+            .current_dir(&directory)));
+        assert_eq!((shown.status, shown.output.as_str()), (Some(2), ""), "{shown:?}");
+        assert!(shown.errors.contains("nothing can be recorded there"), "{shown:?}");
+    }
+}
+
+#[test]
+fn scripts_are_recorded_as_their_interpreter() {
+    let directory = scratch("scripts");
+    let script = directory.join("with_line");
+    fs::write(&script, "#!/bin/sh\necho \"$0 $1\"; exit 3\n").unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    let shown = same_as_plain_with(&directory, script.as_os_str(), &["x y"], &[]);
+    assert_eq!(shown.status, Some(3));
+    assert!(recording(&directory).events > 0);
+}
+
+#[test]
+fn a_recording_can_be_paused_from_outside() {
+    let directory = scratch("ctl");
+    let ctl = |process: &str, what: &str| {
+        Shown::from(run(cairn().args(["heap", "ctl", process, what]).current_dir(&directory)))
+    };
+    let none = ctl("1", "stop");
+    assert_eq!(none.status, Some(1), "{none:?}");
+    let script = "i=0; while [ $i -lt 40 ]; do sleep 0.05; i=$((i+1)); x=$(printf %s a); done";
+    let mut child = cairn();
+    child.args(["heap", "--quiet", "--start-paused", "sh", "-c", script]).current_dir(&directory);
+    let mut child = child.spawn().unwrap();
+    let path = loop {
+        if let Some(found) = recordings(&directory).first() {
+            break found.path.clone();
+        }
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    };
+    let process = support::Recording::read(&path).process.to_string();
+    std::thread::sleep(std::time::Duration::from_millis(400));
+    assert_eq!(support::Recording::read(&path).events, 0, "paused");
+    assert_eq!(ctl(&process, "start").status, Some(0));
+    std::thread::sleep(std::time::Duration::from_millis(400));
+    let events = support::Recording::read(&path).events;
+    assert!(events > 0, "started");
+    assert!(child.wait().unwrap().success());
+}
