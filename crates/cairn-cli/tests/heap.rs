@@ -51,7 +51,16 @@ fn an_allocator_that_calls_itself_by_its_public_names_is_counted_once() {
 #[test]
 fn nothing_is_lost_whatever_the_end() {
     for how in [
-        "exit", "_exit", "quick_exit", "exit_group", "abort", "segv", "kill", "term", "overflow", "double_free",
+        "exit",
+        "_exit",
+        "quick_exit",
+        "exit_group",
+        "abort",
+        "segv",
+        "kill",
+        "term",
+        "overflow",
+        "double_free",
         "pthread_exit",
     ] {
         check(&format!("end_{how}"), "ends.c", &["-fno-builtin", "-O0"], &[how]);
@@ -154,8 +163,10 @@ fn limits_of_the_shell_change_nothing() {
         let directory = scratch(&format!("limit{}", limit.replace(' ', "_")));
         let program = compile(&directory, "entry_points.c", "program", &["-fno-builtin"]);
         let plain = format!("ulimit {limit}; exec {}", program.display());
-        let recorded =
-            format!("ulimit {limit}; CAIRN_HEAP=off; exec \"$0\" heap --quiet --or-run {}", program.display());
+        let recorded = format!(
+            "ulimit {limit}; CAIRN_HEAP=off; exec \"$0\" heap --quiet --or-run {}",
+            program.display()
+        );
         let plain = Shown::from(run(Command::new("bash").args(["-c", &plain]).current_dir(&directory)));
         let cairn = env!("CARGO_BIN_EXE_cairn");
         let recorded =
@@ -170,8 +181,12 @@ fn modules_come_and_go_while_threads_allocate() {
     let directory = scratch("modules");
     let program = compile(&directory, "loader.c", "program", &["-fno-builtin"]);
     let first = compile(&directory, "module.c", "libfirst.so", &["-shared", "-fPIC", "-fno-builtin"]);
-    let second =
-        compile(&directory, "module.c", "libsecond.so", &["-shared", "-fPIC", "-fno-builtin", "-DSIZE=18003"]);
+    let second = compile(
+        &directory,
+        "module.c",
+        "libsecond.so",
+        &["-shared", "-fPIC", "-fno-builtin", "-DSIZE=18003"],
+    );
     let modules = [first.to_str().unwrap(), second.to_str().unwrap()];
     let shown = same_as_plain(&directory, &program, &["storm", modules[0], modules[1]]);
     let recording = recording(&directory);
@@ -232,7 +247,10 @@ fn without_the_command_the_library_records_by_itself() {
         .env("LD_PRELOAD", &library)
         .env("CAIRN_HEAP", "output=/nonexistent/x.cairn")));
     assert_eq!(unwritable.status, Some(4));
-    assert!(unwritable.errors.contains("/nonexistent/x.cairn: no such directory; nothing is recorded"), "{unwritable:?}");
+    assert!(
+        unwritable.errors.contains("/nonexistent/x.cairn: no such directory; nothing is recorded"),
+        "{unwritable:?}"
+    );
 }
 
 /// The library as the command unpacks it.
@@ -258,7 +276,15 @@ fn what_cannot_be_recorded_is_refused_with_a_reason_before_it_runs() {
     let own = directory.join("own.c");
     fs::write(&own, "#include <stddef.h>\nvoid *malloc(size_t n) { static char b[1 << 20]; static size_t at; char *p = b + at; at += (n + 15) & ~15UL; return p; }\nvoid free(void *p) { (void)p; }\nint main(void) { return malloc(3) == 0; }\n").unwrap();
     compile(&directory, "entry_points.c", "static", &["-static", "-fno-builtin"]);
-    assert!(Command::new("cc").args(["-w", "-fno-builtin", "-o"]).arg(directory.join("own")).arg(&own).status().unwrap().success());
+    assert!(
+        Command::new("cc")
+            .args(["-w", "-fno-builtin", "-o"])
+            .arg(directory.join("own"))
+            .arg(&own)
+            .status()
+            .unwrap()
+            .success()
+    );
     let program = compile(&directory, "entry_points.c", "set_id", &["-fno-builtin"]);
     let mut elf32 = fs::read(&program).unwrap();
     elf32[4] = 1;
@@ -297,9 +323,8 @@ fn what_cannot_be_recorded_is_refused_with_a_reason_before_it_runs() {
 fn output_that_cannot_be_written_is_refused_before_the_program_runs() {
     let directory = scratch("unwritable");
     for output in ["/nonexistent/x.cairn", "/proc/x.cairn"] {
-        let shown = Shown::from(run(cairn()
-            .args(["heap", "-o", output, "echo", "ran"])
-            .current_dir(&directory)));
+        let shown =
+            Shown::from(run(cairn().args(["heap", "-o", output, "echo", "ran"]).current_dir(&directory)));
         assert_eq!((shown.status, shown.output.as_str()), (Some(2), ""), "{shown:?}");
         assert!(shown.errors.contains("nothing can be recorded there"), "{shown:?}");
     }

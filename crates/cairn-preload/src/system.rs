@@ -80,8 +80,22 @@ pub(crate) fn complain(bytes: &[u8]) {
 }
 
 fn write(file: usize, bytes: &[u8]) -> Result<(), Error> {
+    if !may_grow_files() {
+        return Err(Error(libc::EFBIG));
+    }
     // SAFETY: bytes that may be read.
     unsafe { call(libc::SYS_write, [file, bytes.as_ptr() as usize, bytes.len(), 0, 0, 0]) }.map(|_| ())
+}
+
+/// False under a limit of the size of files so tight that a write may raise SIGXFSZ, which ends a program.
+fn may_grow_files() -> bool {
+    /// More than anything that is written here may make a file larger than.
+    const ENOUGH_BYTES: u64 = 1 << 20;
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    let place = (&raw mut limit) as usize;
+    // SAFETY: of this process, and a place for the answer.
+    let asked = unsafe { call(libc::SYS_prlimit64, [0, libc::RLIMIT_FSIZE as usize, 0, place, 0, 0]) };
+    asked.is_err() || limit.rlim_cur >= ENOUGH_BYTES
 }
 
 /// The working directory's path, without its NUL.

@@ -246,6 +246,9 @@ fn begin(recorder: &Recorder, is_paused: bool) {
     tables::begin(recorder);
     modules::scan();
     if is_paused {
+        // Else the first hook would take the word's first value for a wish to go on.
+        let pause = control::Command::Pause.to_word();
+        recorder.spool.word(control::COMMAND).store(pause, core::sync::atomic::Ordering::Release);
         recorder
             .spool
             .word(control::STATE)

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 static IGNORES_PIPE: AtomicBool = AtomicBool::new(false);
 static IGNORES_CHILD: AtomicBool = AtomicBool::new(false);
+static IGNORES_LIMIT: AtomicBool = AtomicBool::new(false);
 /// One bit for each standard stream that was closed.
 static CLOSED: AtomicU8 = AtomicU8::new(0);
 
@@ -15,6 +16,7 @@ static NOTE: extern "C" fn() = note;
 extern "C" fn note() {
     IGNORES_PIPE.store(is_ignored(libc::SIGPIPE), Ordering::Relaxed);
     IGNORES_CHILD.store(is_ignored(libc::SIGCHLD), Ordering::Relaxed);
+    IGNORES_LIMIT.store(is_ignored(libc::SIGXFSZ), Ordering::Relaxed);
     for stream in 0..3 {
         // SAFETY: asks for the flags of a descriptor.
         if unsafe { libc::fcntl(stream, libc::F_GETFD) } < 0 {
@@ -41,6 +43,7 @@ pub(crate) fn restore() {
     unsafe {
         libc::signal(libc::SIGPIPE, disposition(&IGNORES_PIPE));
         libc::signal(libc::SIGCHLD, disposition(&IGNORES_CHILD));
+        libc::signal(libc::SIGXFSZ, disposition(&IGNORES_LIMIT));
     }
     for stream in 0..3 {
         if CLOSED.load(Ordering::Relaxed) & 1 << stream != 0 {

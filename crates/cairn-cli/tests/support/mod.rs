@@ -49,8 +49,7 @@ pub(crate) fn cairn() -> Command {
 pub(crate) fn run(command: &mut Command) -> Output {
     const PATIENCE: Duration = Duration::from_secs(120);
     let description = format!("{command:?}");
-    let child =
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let process = child.id();
     let began = Instant::now();
     let (sender, receiver) = std::sync::mpsc::channel();
@@ -207,7 +206,8 @@ impl Recording {
         for (address, ticket) in remote {
             // Of those that were there by then and are not free, the latest; none for a block older than the recording.
             let candidates = allocations.entry(address).or_default().iter_mut();
-            let found = candidates.filter(|one| !one.is_free && one.epoch <= ticket).max_by_key(|one| one.epoch);
+            let found =
+                candidates.filter(|one| !one.is_free && one.epoch <= ticket).max_by_key(|one| one.epoch);
             if let Some(found) = found {
                 found.is_free = true;
             }
@@ -231,7 +231,12 @@ impl Recording {
             let numbers: Vec<u64> = line.split(' ').map(|word| word.parse().unwrap()).collect();
             let [size, made, left] = numbers[..] else { panic!("{line}") };
             let found = self.count(size);
-            assert_eq!(found, Count { made, left }, "left: recorded, right: expected; blocks of {size} bytes in {}", self.path.display());
+            assert_eq!(
+                found,
+                Count { made, left },
+                "left: recorded, right: expected; blocks of {size} bytes in {}",
+                self.path.display()
+            );
             checked += 1;
         }
         assert!(checked > 0, "the program expects nothing: {shown:?}");
