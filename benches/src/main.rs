@@ -18,8 +18,11 @@ mod machine;
 mod measure;
 mod plain_cbf;
 mod recorder;
+mod recording;
 mod records;
 mod report;
+#[path = "../../crates/cairn-analysis/tests/support/spool.rs"]
+mod spool;
 mod traces;
 
 use std::env;
@@ -31,6 +34,7 @@ Usage: cargo xtask bench COMMAND
 
   capture [PART...]            ns per captured stack against peers, as Markdown; parts: `capture list`
   formats                      ns and bytes per frame of every format on the corpus, as Markdown
+  recording [MILLIONS]         bytes and ns per event of recordings: packing, opening, reading, as Markdown
   instructions                 instructions per frame of the CBF and lws loops, counted by valgrind's callgrind
   code-size                    text bytes of the encoders for embedded use
   loop CASE PASSES             run one case so many times (for a profiler); `loop list 0` names the cases
@@ -49,6 +53,11 @@ fn main() -> ExitCode {
         ["capture-new-sites", rest @ ..] => capture::run_new_sites(rest),
         ["capture-loop", rest @ ..] => capture::run_loop(rest),
         ["formats"] => report::formats(),
+        ["recording"] => recording::run(10),
+        ["recording", millions] => millions
+            .parse()
+            .map_err(|_| format!("{millions}: not a number of millions"))
+            .and_then(recording::run),
         ["instructions"] => report::instructions(),
         ["marks"] => recorder::run(),
         ["marks-child", drained, threads] => recorder::run_child(drained, threads),

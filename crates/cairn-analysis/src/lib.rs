@@ -10,6 +10,7 @@
 //! | [`totals`] | from many allocations to "who holds how much" |
 //! | [`lines`] | lines of a log in bounded memory |
 //! | [`process`] | from a running process to the stacks of its threads |
+//! | [`recording`] | from a recording to its modules, stacks, threads and events in order |
 //! | [`text_bytes`] | bytes written as hexadecimal digits or base64 |
 
 #![deny(unsafe_code)]
@@ -22,5 +23,6 @@ pub mod decode;
 pub mod lines;
 #[cfg(target_os = "linux")]
 pub mod process;
+pub mod recording;
 pub mod text_bytes;
 pub mod totals;

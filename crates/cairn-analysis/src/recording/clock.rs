@@ -1,0 +1,125 @@
+//! From the counter that events are stamped with to nanoseconds, and from these to the time of day.
+
+use cairn_format::recording::{Clock, CounterKind, FileHeader};
+
+use super::error::Finding;
+
+/// What turns the counter of a recording into nanoseconds from its start, and these into the time of day.
+///
+/// Between two readings of the clocks the counter runs evenly; in front of the first and behind the last one it is taken to
+/// run as fast as between them.
+#[derive(Clone, PartialEq, Debug)]
+pub struct TimeScale {
+    start_counter: u64,
+    start_wall_nanos: u64,
+    /// By rising ticks; the first one begins at 0.
+    segments: Vec<Segment>,
+    /// (nanoseconds from the start, wall clock), by rising time.
+    wall: Vec<(u64, u64)>,
+}
+
+#[derive(Clone, Copy, PartialEq, Debug)]
+struct Segment {
+    ticks: u64,
+    nanos: u64,
+    /// Nanoseconds of a tick, times 2^32.
+    scale: u64,
+}
+
+/// Two readings that lie closer together say too little about the counter's speed.
+const LEAST_SPAN_NANOS: u64 = 2_000_000;
+/// The wall clock may drift so far from the monotonic one between two readings before that is a jump.
+const JUMP_NANOS: i64 = 100_000_000;
+
+impl TimeScale {
+    /// The scale of a recording with these readings. `counter_hz` is how fast the counter runs, where the recorder knew.
+    pub(super) fn new(
+        header: &FileHeader,
+        clocks: &[Clock],
+        counter_hz: Option<u64>,
+        findings: &mut Vec<Finding>,
+    ) -> Self {
+        let mut points = vec![(0_u64, 0_u64)];
+        let mut wall = vec![(0, header.start_wall_nanos)];
+        let mut sorted: Vec<&Clock> = clocks.iter().collect();
+        sorted.sort_by_key(|clock| clock.counter);
+        for clock in sorted {
+            let ticks = clock.counter.saturating_sub(header.start_counter);
+            let nanos = clock.monotonic_nanos.saturating_sub(header.start_monotonic_nanos);
+            let (last_ticks, last_nanos) = points.last().copied().unwrap_or_default();
+            let is_far = nanos >= last_nanos.saturating_add(LEAST_SPAN_NANOS);
+            if ticks <= last_ticks || !is_far {
+                continue;
+            }
+            points.push((ticks, nanos));
+            let (_, last_wall) = wall.last().copied().unwrap_or_default();
+            let ahead = clock.wall_nanos.wrapping_sub(last_wall).wrapping_sub(nanos - last_nanos) as i64;
+            if !(-JUMP_NANOS..=JUMP_NANOS).contains(&ahead) {
+                findings.push(Finding::ClockJump { nanos, by_nanos: ahead });
+            }
+            wall.push((nanos, clock.wall_nanos));
+        }
+        let &(end_ticks, end_nanos) = points.last().unwrap_or(&(0, 0));
+        let whole_scale = if header.counter == CounterKind::MonotonicNanos {
+            1 << 32
+        } else if end_ticks > 0 {
+            scale(end_ticks, end_nanos)
+        } else if let Some(hz) = counter_hz.filter(|&hz| hz > 0) {
+            scale(hz, 1_000_000_000)
+        } else {
+            findings.push(Finding::UnknownClock);
+            1 << 32
+        };
+        let mut segments: Vec<Segment> = points
+            .windows(2)
+            .filter_map(|pair| {
+                let &[(ticks, nanos), (next_ticks, next_nanos)] = pair else { return None };
+                Some(Segment { ticks, nanos, scale: scale(next_ticks - ticks, next_nanos - nanos) })
+            })
+            .collect();
+        segments.push(Segment { ticks: end_ticks, nanos: end_nanos, scale: whole_scale });
+        Self {
+            start_counter: header.start_counter,
+            start_wall_nanos: header.start_wall_nanos,
+            segments,
+            wall,
+        }
+    }
+
+    /// Nanoseconds from the start of the recording to the moment when the counter had this value; 0 before the start.
+    #[must_use]
+    pub fn nanos(&self, counter: u64) -> u64 {
+        self.nanos_of_ticks(counter.saturating_sub(self.start_counter))
+    }
+
+    /// The same, from ticks since the start.
+    #[inline]
+    pub(super) fn nanos_of_ticks(&self, ticks: u64) -> u64 {
+        let index = match self.segments.last() {
+            Some(last) if last.ticks <= ticks => self.segments.len() - 1,
+            _ => self.segments.partition_point(|segment| segment.ticks <= ticks).saturating_sub(1),
+        };
+        let Some(segment) = self.segments.get(index) else { return 0 };
+        let more = (u128::from(ticks - segment.ticks) * u128::from(segment.scale) + (1 << 31)) >> 32;
+        u64::try_from(u128::from(segment.nanos) + more).unwrap_or(u64::MAX)
+    }
+
+    /// Nanoseconds since 1970 at so many nanoseconds from the start of the recording. Follows the wall clock where it was
+    /// set meanwhile.
+    #[must_use]
+    pub fn wall_nanos(&self, nanos: u64) -> u64 {
+        let index = self.wall.partition_point(|&(at, _)| at <= nanos).saturating_sub(1);
+        let (at, wall) = self.wall.get(index).copied().unwrap_or((0, self.start_wall_nanos));
+        wall.saturating_add(nanos.saturating_sub(at))
+    }
+
+    /// The readings as (nanoseconds from the start, nanoseconds since 1970), the start first.
+    #[must_use]
+    pub fn readings(&self) -> &[(u64, u64)] {
+        &self.wall
+    }
+}
+
+fn scale(ticks: u64, nanos: u64) -> u64 {
+    u64::try_from((u128::from(nanos) << 32) / u128::from(ticks.max(1))).unwrap_or(u64::MAX)
+}

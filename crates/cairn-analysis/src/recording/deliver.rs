@@ -1,0 +1,126 @@
+//! From merged records to the events that a visitor sees.
+
+use cairn_format::AbsoluteAddress;
+use cairn_format::recording::{Record, ThreadEvent};
+
+use super::clock::TimeScale;
+use super::merge::{Merged, Origin, RawAlloc, RawFree};
+use super::model::{
+    Alloc, At, Change, Events, Free, Mapping, Mark, ModuleId, ObjectId, StackId, ThreadId, Usage, Wanted,
+};
+use super::pairing::{Object, Paired, Pairing};
+
+/// Pairs what was merged, and hands it to a visitor.
+pub(super) struct Delivery<'a, E> {
+    scale: &'a TimeScale,
+    pub(super) pairing: Pairing,
+    out: Out<'a, E>,
+}
+
+struct Out<'a, E> {
+    wanted: Wanted,
+    nanos: u64,
+    events: &'a mut E,
+}
+
+impl<'a, E: Events> Delivery<'a, E> {
+    pub(super) fn new(scale: &'a TimeScale, wanted: Wanted, events: &'a mut E) -> Self {
+        Self { scale, pairing: Pairing::new(), out: Out { wanted, nanos: 0, events } }
+    }
+
+    pub(super) fn is_enough(&self) -> bool {
+        self.out.nanos >= self.out.wanted.until_nanos || self.out.events.is_enough()
+    }
+
+    #[inline]
+    fn advance(&mut self, ticks: u64) {
+        self.out.nanos = self.out.nanos.max(self.scale.nanos_of_ticks(ticks));
+    }
+}
+
+impl<E: Events> Merged for Delivery<'_, E> {
+    #[inline]
+    fn alloc(&mut self, ticks: u64, origin: Origin, block: RawAlloc) {
+        if self.out.wanted.heap {
+            self.advance(ticks);
+            self.pairing.alloc(origin, block, &mut self.out);
+        }
+    }
+
+    #[inline]
+    fn free(&mut self, ticks: u64, origin: Origin, block: RawFree) {
+        if self.out.wanted.heap {
+            self.advance(ticks);
+            self.pairing.free(origin, block, &mut self.out);
+        }
+    }
+
+    fn other(&mut self, ticks: u64, origin: Origin, record: &Record<'_>) {
+        self.advance(ticks);
+        if self.out.wanted.others && self.out.wanted.has(self.out.nanos) {
+            let at = At { nanos: self.out.nanos, thread: ThreadId(origin.thread) };
+            deliver_other(at, record, self.out.events);
+        }
+    }
+}
+
+impl<E: Events> Paired for Out<'_, E> {
+    #[inline]
+    fn alloc(&mut self, thread: u32, slot: u32, object: &Object, is_move: bool) {
+        if self.wanted.has(self.nanos) {
+            self.events.alloc(&Alloc {
+                at: At { nanos: self.nanos, thread: ThreadId(thread) },
+                object: ObjectId(slot),
+                stack: StackId(object.stack),
+                size_bytes: object.size_bytes,
+                is_move,
+            });
+        }
+    }
+
+    #[inline]
+    fn free(&mut self, thread: u32, slot: u32, object: &Object, is_move: bool) {
+        if self.wanted.has(self.nanos) {
+            self.events.free(&Free {
+                at: At { nanos: self.nanos, thread: ThreadId(thread) },
+                object: ObjectId(slot),
+                stack: StackId(object.stack),
+                size_bytes: object.size_bytes,
+                is_move,
+            });
+        }
+    }
+}
+
+/// Everything but allocations and frees.
+pub(super) fn deliver_other(at: At, record: &Record<'_>, events: &mut impl Events) {
+    match *record {
+        Record::Mark { stack, skip, value, text, is_cut, .. } => {
+            events.mark(&Mark { at, stack: StackId(stack), skip, value, text, is_cut });
+        }
+        Record::Mapping { kind, address, size_bytes, stack, .. } => events.mapping(&Mapping {
+            at,
+            kind,
+            address: AbsoluteAddress::new(address),
+            size_bytes,
+            stack: StackId(stack),
+        }),
+        Record::Sample(sample) => events.usage(&Usage {
+            at,
+            resident_bytes: sample.resident_bytes,
+            page_faults: sample.page_faults,
+            threads: sample.threads,
+        }),
+        Record::ModuleLoaded(module) => events.change(at, Change::ModuleLoaded(ModuleId(module.number))),
+        Record::ModuleUnloaded { number, .. } => events.change(at, Change::ModuleUnloaded(ModuleId(number))),
+        Record::Thread { event, .. } => match event {
+            ThreadEvent::Began { .. } => events.change(at, Change::ThreadBegan),
+            ThreadEvent::Named(_) => events.change(at, Change::ThreadNamed),
+            ThreadEvent::Ended => events.change(at, Change::ThreadEnded),
+            _ => {}
+        },
+        Record::Loss { kind, count } => events.change(at, Change::Lost { kind, count }),
+        Record::End { reason, .. } => events.change(at, Change::Ended(reason)),
+        _ => {}
+    }
+}

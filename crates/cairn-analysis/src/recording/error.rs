@@ -1,0 +1,211 @@
+//! What can be wrong with a recording: errors end the reading, findings are told beside what could be read.
+
+use std::path::PathBuf;
+use std::{error, fmt, io};
+
+use cairn_format::recording::{BadRecord, BlockError, ChunkKind, HeaderError, LossKind};
+
+/// Why a recording cannot be opened, read on, or written.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum RecordingError {
+    /// The file cannot be opened, read or written.
+    Io {
+        /// What was being done, as "reading byte 4096".
+        action: String,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// Its first bytes are not those of a recording that can be read here.
+    Header(HeaderError),
+    /// A chunk of a packed recording contradicts itself; what came before it was read.
+    Chunk {
+        /// Where its header begins.
+        offset: u64,
+        /// What it should hold.
+        kind: ChunkKind,
+        /// What is wrong.
+        problem: &'static str,
+    },
+    /// The file could not be given the room that is needed; what was written before is whole.
+    NoRoom {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+}
+
+impl RecordingError {
+    pub(super) fn io(action: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let action = action.into();
+        move |source| Self::Io { action, source }
+    }
+}
+
+impl fmt::Display for RecordingError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io { action, source } => write!(f, "{action}: {source}"),
+            Self::Header(error) => error.fmt(f),
+            Self::Chunk { offset, kind, problem } => {
+                write!(f, "chunk {kind} at byte {offset}: {problem}; what is before it can be read")
+            }
+            Self::NoRoom { path, source } => {
+                write!(
+                    f,
+                    "{}: no room for the recording: {source}; choose another place with -o",
+                    path.display()
+                )
+            }
+        }
+    }
+}
+
+impl error::Error for RecordingError {
+    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
+        match self {
+            Self::Io { source, .. } | Self::NoRoom { source, .. } => Some(source),
+            Self::Header(error) => Some(error),
+            Self::Chunk { .. } => None,
+        }
+    }
+}
+
+impl From<HeaderError> for RecordingError {
+    fn from(error: HeaderError) -> Self {
+        Self::Header(error)
+    }
+}
+
+/// Something about a recording that its reader should know, and that did not hinder reading on.
+#[derive(Clone, PartialEq, Debug)]
+#[non_exhaustive]
+pub enum Finding {
+    /// The file ends inside of a block or chunk: so many bytes that were begun are not there.
+    TornTail {
+        /// Where the incomplete part begins.
+        offset: u64,
+        /// How much of it is there and cannot be read.
+        lost_bytes: u64,
+    },
+    /// The header of a block is damaged, so nothing in the block can be read.
+    DamagedBlock {
+        /// Where it begins.
+        offset: u64,
+        /// What is wrong.
+        error: BlockError,
+    },
+    /// From one record on, nothing in a block can be read.
+    DamagedRecords {
+        /// Where the block begins.
+        offset: u64,
+        /// What is wrong, and where in the block.
+        error: BadRecord,
+        /// How many committed bytes cannot be read.
+        lost_bytes: u64,
+    },
+    /// Blocks of a thread are missing between others.
+    MissingBlocks {
+        /// The thread.
+        thread: u32,
+        /// How many.
+        count: u64,
+    },
+    /// A chunk is damaged, so what it holds is missing.
+    DamagedChunk {
+        /// Where it begins.
+        offset: u64,
+        /// What it should hold.
+        kind: ChunkKind,
+        /// What is wrong.
+        problem: &'static str,
+    },
+    /// Bytes between chunks are damaged; reading went on at the next chunk that is intact.
+    SkippedBytes {
+        /// Where they begin.
+        offset: u64,
+        /// How many.
+        count: u64,
+    },
+    /// A chunk of a kind that is not known here.
+    UnknownChunk {
+        /// Where it begins.
+        offset: u64,
+        /// Its kind.
+        kind: ChunkKind,
+    },
+    /// A packed recording was not closed, so it has no index; it was found again by one scan.
+    NoIndex,
+    /// Rows of the stack, address or module tables contradict the format and were left out.
+    BadTableRows {
+        /// How many.
+        count: u64,
+    },
+    /// Nothing tells how fast the counter runs, so times are in its own units as if they were nanoseconds.
+    UnknownClock,
+    /// The wall clock was set, or the machine slept, between two readings of the clocks.
+    ClockJump {
+        /// When, from the start.
+        nanos: u64,
+        /// By how much the wall clock went ahead of the monotonic one.
+        by_nanos: i64,
+    },
+    /// The program counted events or stacks that it could not record.
+    Lost {
+        /// What and why.
+        kind: LossKind,
+        /// How many.
+        count: u64,
+    },
+    /// The recording has no end: the program still runs, or it was killed.
+    NoEnd,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TornTail { offset, lost_bytes } => {
+                write!(f, "the file ends inside of what begins at byte {offset}; {lost_bytes} bytes are lost")
+            }
+            Self::DamagedBlock { offset, error } => write!(f, "block at byte {offset}: {error}"),
+            Self::DamagedRecords { offset, error, lost_bytes } => {
+                write!(f, "block at byte {offset}: {error}; {lost_bytes} bytes are lost")
+            }
+            Self::MissingBlocks { thread, count } => {
+                write!(f, "{count} blocks of thread {thread} are missing")
+            }
+            Self::DamagedChunk { offset, kind, problem } => {
+                write!(f, "chunk {kind} at byte {offset}: {problem}; what it held is missing")
+            }
+            Self::SkippedBytes { offset, count } => {
+                write!(f, "{count} damaged bytes at byte {offset} were skipped")
+            }
+            Self::UnknownChunk { offset, kind } => {
+                write!(f, "chunk {kind} at byte {offset} is of a kind that this cairn does not know")
+            }
+            Self::NoIndex => f.write_str("the recording was not closed; its index was made again"),
+            Self::BadTableRows { count } => write!(f, "{count} rows of tables contradict the format"),
+            Self::UnknownClock => {
+                f.write_str("nothing tells how fast the counter runs; times are in its units")
+            }
+            Self::ClockJump { nanos, by_nanos } => {
+                let (after, by) = (*nanos as f64 / 1e9, *by_nanos as f64 / 1e9);
+                write!(f, "after {after:.3} s the wall clock jumped by {by:+.3} s")
+            }
+            Self::Lost { kind, count } => match kind {
+                LossKind::NoStorage => write!(f, "{count} events were lost: no storage was left"),
+                LossKind::NestedTooDeep => write!(f, "{count} events in nested signal handlers were lost"),
+                LossKind::NoStackMemory => {
+                    write!(f, "{count} events have no stack: no memory was left for it")
+                }
+                LossKind::WideAddress => {
+                    write!(f, "{count} events at addresses of more than 48 bits were lost")
+                }
+                LossKind::Overwritten => write!(f, "{count} older events were overwritten, as asked for"),
+                _ => write!(f, "{count} events were lost"),
+            },
+            Self::NoEnd => f.write_str("the recording has no end: the program still runs, or it was killed"),
+        }
+    }
+}
