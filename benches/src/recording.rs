@@ -105,7 +105,12 @@ fn loops(pairs: u64) -> Work {
     while let Some(last) = program.live.len().checked_sub(1) {
         program.free(1, last);
     }
-    Work { name: "loops, 1 thread", events: program.allocations * 2, units: program.allocations, spool: program.finish() }
+    Work {
+        name: "loops, 1 thread",
+        events: program.allocations * 2,
+        units: program.allocations,
+        spool: program.finish(),
+    }
 }
 
 fn marks(count: u64) -> Work {
@@ -149,7 +154,9 @@ fn read_ns(recording: &Recording, wanted: &Wanted) -> (f64, u64) {
 pub(crate) fn run(millions: u64) -> Result<(), String> {
     let count = millions * 1_000_000;
     print!("{}", machine::description());
-    println!("- {millions} million allocations with their frees, or marks; best of three, in the page cache\n");
+    println!(
+        "- {millions} million allocations with their frees, or marks; best of three, in the page cache\n"
+    );
     println!(
         "| work | spool B/unit | packed B/unit | pack ns/unit | read spool ns/event | read packed ns/event | open spool ms | open packed ms | a second's window ms |"
     );

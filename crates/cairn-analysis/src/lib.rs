@@ -20,6 +20,7 @@ pub use cairn_symbols as symbols;
 
 pub mod convert;
 pub mod decode;
+pub mod heap_summary;
 pub mod lines;
 #[cfg(target_os = "linux")]
 pub mod process;

@@ -2,6 +2,7 @@
 
 mod control;
 mod live;
+mod summary;
 
 use std::ffi::{OsStr, OsString};
 use std::fs;

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use cairn_analysis::format::recording::{
     BLOCK_BYTES, BLOCK_HEADER_BYTES, BlockHeader, FileHeader, Record, Records, Shape, control,
 };
+use cairn_analysis::recording;
 
 pub(crate) fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
@@ -141,6 +142,26 @@ pub(crate) struct Recording {
     pub(crate) events: u64,
 }
 
+#[derive(Default)]
+struct Counts {
+    by_size: BTreeMap<u64, Count>,
+    events: u64,
+}
+
+impl recording::Events for Counts {
+    fn alloc(&mut self, event: &recording::Alloc) {
+        self.events += 1;
+        let count = self.by_size.entry(event.size_bytes).or_default();
+        count.made += 1;
+        count.left += 1;
+    }
+
+    fn free(&mut self, event: &recording::Free) {
+        self.events += 1;
+        self.by_size.entry(event.size_bytes).or_default().left -= 1;
+    }
+}
+
 struct Allocation {
     size: u64,
     epoch: u32,
@@ -148,12 +169,34 @@ struct Allocation {
 }
 
 impl Recording {
-    /// Reads a spool. Each thread's blocks by their sequence; frees find their allocations by the rule of
-    /// `cairn_format::recording`.
     pub(crate) fn read(path: &Path) -> Self {
         let file = fs::read(path).unwrap();
         let header = FileHeader::read(&file).unwrap();
-        assert_eq!(header.shape, Shape::Spool);
+        match header.shape {
+            Shape::Spool => Self::read_spool(path, &header, &file),
+            Shape::Packed => Self::read_packed(path, &header),
+        }
+    }
+
+    fn read_packed(path: &Path, header: &FileHeader) -> Self {
+        let opened = recording::Recording::open(path).unwrap();
+        let summary = opened.summary().expect("it was closed");
+        let mut counts = Counts::default();
+        opened.read(&recording::Wanted::HEAP, &mut counts).unwrap();
+        let modules = opened.modules();
+        Self {
+            path: path.to_owned(),
+            process: header.process,
+            by_size: counts.by_size,
+            lost: summary.lost.iter().map(|(_, count)| count).sum(),
+            modules_loaded: modules.iter().map(|module| module.path_text().into_owned()).collect(),
+            modules_unloaded: modules.iter().filter(|module| module.unloaded_nanos.is_some()).count(),
+            events: counts.events,
+        }
+    }
+
+    /// Each thread's blocks by their sequence; frees find their allocations by the rule of `cairn_format::recording`.
+    fn read_spool(path: &Path, header: &FileHeader, file: &[u8]) -> Self {
         let word = |at: usize| u64::from_le_bytes(file[at..at + 8].try_into().unwrap());
         let mut recording = Self {
             path: path.to_owned(),

@@ -1,14 +1,15 @@
 //! The recordings of a program that runs: drained while it runs, told of on one line of a terminal, summed up at its end.
 
-use std::fs;
-use std::io::{self, Write};
-use std::path::PathBuf;
+use std::fs::{self, OpenOptions};
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use cairn_analysis::format::recording::control::Command;
 use cairn_run::Announcement;
 
-use super::control;
+use super::{control, summary};
 use crate::output::complain;
 
 /// One file of it.
@@ -82,16 +83,58 @@ impl Recordings {
         }
     }
 
+    /// Packs all of them, and sums them up unless `is_quiet`. A program that became another one several times has a short
+    /// line for each but the last.
     pub(super) fn finish(mut self, is_quiet: bool) {
         self.clear_status();
-        if is_quiet {
-            return;
-        }
-        for Recording { process, path } in &self.all {
-            let bytes = fs::metadata(path).map_or(0, |facts| facts.len());
-            complain(&format_args!("process {process} is recorded in {} ({})", path.display(), size(bytes)));
+        let count = self.all.len();
+        for (index, Recording { process, path }) in self.all.iter().enumerate() {
+            let outcome = pack_in_place(path).and_then(|recording| {
+                if is_quiet {
+                    return Ok(());
+                }
+                let bytes = fs::metadata(path)?.len();
+                complain(&format_args!(
+                    "process {process} is recorded in {} ({})",
+                    path.display(),
+                    size(bytes)
+                ));
+                // The one that it was at the end, and everything that a person can still read.
+                if index + 1 == count {
+                    summary::write(&mut io::stderr().lock(), &recording, path)?;
+                }
+                Ok(())
+            });
+            if let Err(error) = outcome {
+                complain(&format_args!("{}: {error}; the recording is left as it is", path.display()));
+            }
         }
     }
+}
+
+/// Replaces the spool at `path` by the packed recording that it makes.
+fn pack_in_place(path: &Path) -> io::Result<cairn_analysis::recording::Recording> {
+    use cairn_analysis::recording::{Recording, pack};
+    let spool = Recording::open(path).map_err(io::Error::other)?;
+    let mut fresh = path.as_os_str().to_owned();
+    fresh.push(".new");
+    // As the recorder makes its file: what a program does is its user's affair.
+    let packed = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&fresh)
+        .and_then(|file| {
+            let mut out = BufWriter::new(file);
+            pack(&spool, &mut out).map_err(io::Error::other)?;
+            out.flush()
+        })
+        .and_then(|()| fs::rename(&fresh, path));
+    if let Err(error) = packed {
+        let _ = fs::remove_file(&fresh);
+        return Err(error);
+    }
+    Recording::open(path).map_err(io::Error::other)
 }
 
 /// In the unit that makes it short.
