@@ -12,8 +12,12 @@ use crate::process::{Failure, Outcome, at, workspace_root};
 const HEADER: &str = "crates/cairn-c/include/cairn_capture.h";
 
 /// What is exported and declared, in the order of the header.
-const SOURCES: &[&str] =
-    &["crates/cairn-c/src/capture.rs", "crates/cairn-c/src/encode.rs", "crates/cairn-c/src/unloading.rs"];
+const SOURCES: &[&str] = &[
+    "crates/cairn-c/src/capture.rs",
+    "crates/cairn-c/src/encode.rs",
+    "crates/cairn-c/src/recording.rs",
+    "crates/cairn-c/src/unloading.rs",
+];
 
 /// Exported without a declaration: the C library's own header has it.
 const UNDECLARED: &[&str] = &["dlclose"];
@@ -227,6 +231,8 @@ fn declarator(kind: &str, name: &str) -> Result<String, String> {
         "u8" => "uint8_t".to_owned(),
         "u32" => "uint32_t".to_owned(),
         "u64" => "uint64_t".to_owned(),
+        "i64" => "int64_t".to_owned(),
+        "f64" => "double".to_owned(),
         "usize" => "size_t".to_owned(),
         "isize" => "ptrdiff_t".to_owned(),
         "CairnStackId" => snake_case(kind),

@@ -191,6 +191,101 @@ ptrdiff_t cairn_stack_encode_cbf(cairn_stack_id stack, const struct cairn_pick *
  */
 ptrdiff_t cairn_stack_encode_lws(cairn_stack_id stack, const struct cairn_pick *pick, uint64_t allocation_size_bytes, uint8_t *buffer, size_t size_bytes);
 
+/* A recording is under way already, or being started by another thread. */
+#define CAIRN_ERROR_STARTED (-6)
+
+/* The file cannot be made, or there is a file of that name that may not be overwritten. */
+#define CAIRN_ERROR_FILE (-7)
+
+/* There is no room: the disk is full, or a limit of the process too low. */
+#define CAIRN_ERROR_ROOM (-8)
+
+/* Nothing is recorded in this process. */
+#define CAIRN_ERROR_NOT_STARTED (-9)
+
+/* How to record. Fill it with zeros, then set type_size and what shall be otherwise than by default. */
+struct cairn_recording_options {
+    /* The size of this struct. */
+    size_t type_size;
+    /*
+     * Where the recording goes. %p stands for the process id, %e for the program's name; where such a file is already, .1, .2 and
+     * so on are tried. Null for memory without a file, which ring_bytes must be set for.
+     */
+    const char *path;
+    /* Not 0 to keep only the last events, so many bytes of them (1 MiB to 1 GiB), as a flight recorder does. */
+    uint64_t ring_bytes;
+    /* Not 0 to end the recording when its file is so large. */
+    uint64_t limit_bytes;
+    /* Names of environment variables to keep, separated by commas; null for none. */
+    const char *environment;
+    /* Not 0 for a recording of its own for each forked child that marks something. */
+    uint32_t follows_children;
+    /* Not 0 to begin paused. */
+    uint32_t is_paused;
+};
+
+/*
+ * Begins to record; null stands for a file PROGRAM.PID.cairn in the working directory, or where the environment variable
+ * CAIRN_RECORDING says. Returns 0 or a negative CAIRN_ERROR_...; the program goes on unrecorded then.
+ *
+ * It need not be called: the first mark starts a recording as with null.
+ */
+int cairn_recording_start(const struct cairn_recording_options *options);
+
+/*
+ * Marks this moment in the recording with a text and the caller's stack, of which the skip innermost frames are hidden. Call it
+ * from anywhere: in malloc, in a signal handler, in a static constructor. Texts are cut at 4096 bytes; null is an empty one.
+ */
+void cairn_mark(const char *text, uint32_t skip);
+
+/* As cairn_mark, with a number. */
+void cairn_mark_value(const char *text, uint32_t skip, double value);
+
+/* As cairn_mark, with a whole number. */
+void cairn_mark_integer(const char *text, uint32_t skip, int64_t value);
+
+/*
+ * Marks this moment with the stack that a signal interrupted, as cairn_capture_interrupted finds it. For crash handlers: what was
+ * recorded before is safe already, and this is when the function returns.
+ */
+void cairn_mark_from_context(const void *ucontext, const char *text);
+
+/*
+ * Notes that an allocator of the program's own, a pool or an arena, has given out size bytes at address. Blocks of malloc are
+ * noted by cairn heap. Nothing happens when nothing is recorded.
+ */
+void cairn_heap_alloc(const void *address, size_t size);
+
+/* Notes that such a block is about to be taken back. Call it before the block can be given out again. */
+void cairn_heap_free(const void *address);
+
+/*
+ * Waits until everything recorded so far is on the disk, to survive a power cut; the end of the program needs no flush. Returns 0 or
+ * a negative CAIRN_ERROR_...
+ */
+int cairn_recording_flush(void);
+
+/*
+ * Writes what is recorded so far into a new file at path, as a recording of its own: of a ring, where last_nanos is not 0, about the
+ * last so many nanoseconds. It may be called in a signal handler. Returns 0 or a negative CAIRN_ERROR_...
+ */
+int cairn_recording_dump(const char *path, uint64_t last_nanos);
+
+/* Records no marks and blocks until cairn_recording_resume. */
+void cairn_recording_pause(void);
+
+/* Records again after cairn_recording_pause. */
+void cairn_recording_resume(void);
+
+/* Ends the recording. Nothing is lost without it. Not for signal handlers. */
+void cairn_recording_stop(void);
+
+/*
+ * Notes which modules are loaded at present. Modules are noted by themselves when they are first on a stack, and when some module is
+ * closed; this notes also those that never are. Not for signal handlers.
+ */
+void cairn_recording_scan_modules(void);
+
 /*
  * Calls unload(argument), which may unload modules by other ways than dlclose, and forgets what captures learned of
  * them, so that no stack is mistaken for another when a new module takes their addresses. Captures in other threads go on

@@ -1,7 +1,7 @@
-//! The C face of `cairn-capture`: what C and C++ programs link as `libcairn.so` or `libcairn.a`.
+//! The C face of `cairn-capture` and `cairn-recorder`: what C and C++ programs link as `libcairn.so` or `libcairn.a`.
 //!
 //! Everything here runs inside the program of somebody else, in malloc and in signal handlers too: no allocation, no
-//! lock, no panic over the border, no Rust layout in it. What [`capture`] and [`encode`] export is what the header
+//! lock, no panic over the border, no Rust layout in it. What [`capture`], [`encode`] and [`recording`] export is what the header
 //! declares: `cargo xtask header` writes `include/cairn_capture.h` from their text, doc comments included, which are
 //! therefore written for readers of C. [`unloading`] exports `dlclose` beside it, which no header has to declare.
 //!
@@ -13,6 +13,7 @@
 
 pub mod capture;
 pub mod encode;
+pub mod recording;
 pub mod unloading;
 
 /// There is no caller to unwind to. No input is known that leads here.

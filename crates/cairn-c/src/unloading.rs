@@ -1,4 +1,4 @@
-//! Unloading modules: what captures know of a module must be forgotten when it goes.
+//! Unloading modules: what captures know of a module must be forgotten when it goes, and a recording must say that it went.
 
 use core::ffi::{c_char, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -20,7 +20,7 @@ pub unsafe extern "C" fn cairn_unloading(
 ) {
     let Some(unload) = unload else { return };
     // SAFETY: by contract.
-    cairn_capture::while_unloading(|| unsafe { unload(argument) });
+    cairn_recorder::modules::while_unloading(|| unsafe { unload(argument) });
 }
 
 type Close = unsafe extern "C" fn(*mut c_void) -> c_int;
@@ -47,5 +47,5 @@ pub unsafe extern "C" fn dlclose(handle: *mut c_void) -> c_int {
         return -1;
     };
     // SAFETY: by contract.
-    cairn_capture::while_unloading(|| unsafe { close(handle) })
+    cairn_recorder::modules::while_unloading(|| unsafe { close(handle) })
 }

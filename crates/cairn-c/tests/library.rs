@@ -7,6 +7,9 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+#[path = "../../cairn-recorder/tests/support/mod.rs"]
+mod spool;
+
 use support::{installed, output_of, run, scratch, workspace};
 
 /// All that the shared library may take from its surroundings, each for a reason.
@@ -21,6 +24,14 @@ const TAKEN: &[&str] = &[
     // Of the process: where its first stack begins, and which modules are loaded. No lock.
     "__libc_stack_end",
     "_dl_find_object",
+    // Of the process: its page size, its environment, the machine's name. No lock.
+    "environ",
+    "getauxval",
+    "uname",
+    // The list of modules, under the loader's lock: at the start of a recording and around `dlclose`, never in a mark.
+    "dl_iterate_phdr",
+    // The clocks.
+    "clock_gettime",
     // Memory and system calls.
     "getpid",
     "mmap",
@@ -34,6 +45,7 @@ const TAKEN: &[&str] = &[
     "memcpy",
     "memmove",
     "memset",
+    "strlen",
     // What is left of panics.
     "abort",
 ];
@@ -186,4 +198,59 @@ fn wrong_and_extreme_arguments_are_answered() {
         .arg(installed().join("include"));
     run(compiler.arg(installed().join("lib/libcairn.a")).arg("-o").arg(&program));
     run(&mut Command::new(&program));
+}
+
+/// Marks, blocks, a crash, a child: what C programs record, read with the format's own readers.
+#[test]
+fn a_recording_of_c_holds_what_was_marked() {
+    let program = scratch().join("recording");
+    let mut compiler = support::c_compiler();
+    compiler.args(["-O1", "-fno-optimize-sibling-calls"]);
+    compiler
+        .arg(workspace().join("crates/cairn-c/tests/c/recording.c"))
+        .arg("-I")
+        .arg(installed().join("include"));
+    run(compiler.arg(installed().join("lib/libcairn.a")).arg("-o").arg(&program));
+    let path = scratch().join("recording.cairn");
+    for old in [path.clone(), scratch().join("recording.cairn.1")] {
+        let _ = fs::remove_file(old);
+    }
+    let output = Command::new(&program).env("CAIRN_RECORDING", &path).output().unwrap();
+    let signal = std::os::unix::process::ExitStatusExt::signal(&output.status);
+    assert_eq!(signal, Some(11), "{}", String::from_utf8_lossy(&output.stderr));
+
+    let spool = spool::Spool::open(&path);
+    spool.check();
+    let marks: Vec<(&str, u16)> = spool.marks.iter().map(|mark| (mark.text.as_str(), mark.skip)).collect();
+    assert_eq!(
+        marks,
+        [("constructor", 0), ("", 0), ("number", 1), ("whole", 70), ("handler", 0), ("crash", 0)]
+    );
+    let value = |index: usize| spool.marks[index].value;
+    assert_eq!(value(2), cairn_format::recording::MarkValue::Float(-2.5));
+    assert_eq!(value(3), cairn_format::recording::MarkValue::Integer(-7));
+    // The innermost frames are the program's own, as its symbols tell.
+    let names = |stack: u32| -> Vec<String> {
+        let frames = spool.stack(stack);
+        let own: Vec<u64> = frames
+            .iter()
+            .filter(|(_, _, module)| spool.modules[module].path.ends_with("/recording"))
+            .map(|(kind, address, module)| {
+                let is_return = *kind == cairn_format::recording::PcKind::ReturnAddress;
+                address - u64::from(is_return) - spool.modules[module].bias
+            })
+            .collect();
+        let mut command = Command::new("addr2line");
+        command.args(["-f", "-e"]).arg(&program).args(own.iter().map(|address| format!("{address:#x}")));
+        output_of(&mut command).lines().step_by(2).map(str::to_owned).collect()
+    };
+    assert_eq!(names(spool.marks[0].stack)[0], "before_main");
+    assert_eq!(names(spool.marks[2].stack)[..3], ["inner", "outer", "main"]);
+    assert_eq!(names(spool.marks[4].stack)[0], "on_crash");
+    assert_eq!(names(spool.marks[5].stack)[..2], ["crash", "main"]);
+    let pairing = spool.pair();
+    assert_eq!((pairing.local, pairing.live.len()), (1, 1));
+    assert_eq!(pairing.live[0].1, 100);
+    assert!(!scratch().join("recording.cairn.1").exists(), "the child has no file");
+    assert_eq!(spool.lost_events, 0);
 }

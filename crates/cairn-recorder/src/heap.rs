@@ -20,7 +20,7 @@ use cairn_format::recording::{
 };
 
 use crate::clock;
-use crate::recorder::{self, RECORDING};
+use crate::recorder::{self, is_on};
 use crate::spool::control_word;
 use crate::thread_log::{self, Entered, FILTER_ENTRIES, ThreadLog};
 use crate::writer::commit;
@@ -98,11 +98,6 @@ fn stamp_if_due(log: &mut ThreadLog, is_due: bool) -> bool {
         return log.stamp();
     }
     true
-}
-
-#[inline(always)]
-fn is_on() -> bool {
-    RECORDING.load(Ordering::Relaxed) != 0
 }
 
 /// Notes a block of `size_bytes` at `address` that the program has just got, by a call from `site`.

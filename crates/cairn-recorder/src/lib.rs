@@ -28,6 +28,7 @@
 #![no_std]
 
 mod clock;
+mod dump;
 mod facts;
 pub mod heap;
 mod marks;
@@ -43,7 +44,8 @@ mod writer;
 
 pub use cairn_capture::CallSite;
 pub use cairn_format::recording::{EndReason, MappingKind, MarkValue};
+pub use dump::{DumpError, dump, flush};
 pub use marks::{capture_from_context, mark, mark_stack, mark_value};
 pub use recorder::{forbid_system_calls, forked_child, is_recording, pause, resume, stop};
-pub use start::{Keep, Options, StartError, start};
+pub use start::{Keep, Options, StartError, start, start_default};
 pub use thread_log::thread_ended;

@@ -1,9 +1,14 @@
 //! Moments that the program marks, each with the stack that it was marked from.
+//!
+//! The first mark of a program that has not called [`start`](crate::start) starts a recording: at the path that the environment
+//! variable `CAIRN_RECORDING` names, or as `PROGRAM.PID.cairn` in the working directory.
 
 use cairn_capture::{Stack, capture, capture_interrupted};
-use cairn_format::recording::{MAX_MARK_TEXT_BYTES, MarkValue};
+use cairn_format::recording::{MAX_MARK_TEXT_BYTES, MarkValue, RecordSink};
 
 use crate::clock;
+use crate::recorder::{self, Mode};
+use crate::start::start_lazily;
 use crate::thread_log;
 
 /// Marks this moment, with the caller's stack.
@@ -31,7 +36,15 @@ pub unsafe fn capture_from_context(context: *const libc::ucontext_t, text: &[u8]
 
 /// Marks this moment with a stack that was captured before, of which the `skip` innermost frames are not of interest.
 pub fn mark_stack(stack: Stack, skip: u16, value: MarkValue, text: &[u8]) {
+    if !recorder::is_on() {
+        start_lazily();
+    }
     let counter = clock::counter();
     let slots = 4 + text.len().min(MAX_MARK_TEXT_BYTES).div_ceil(8);
-    thread_log::append(slots, |sink| sink.mark(counter, stack.id().number(), skip, value, text));
+    let write = |sink: &mut RecordSink<'_>| sink.mark(counter, stack.id().number(), skip, value, text);
+    // The first mark of a forked child finds out here that it is one.
+    if !thread_log::append(slots, write) && recorder::mode() == Mode::Child {
+        start_lazily();
+        thread_log::append(slots, write);
+    }
 }

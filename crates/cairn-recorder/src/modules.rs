@@ -15,7 +15,7 @@ use cairn_format::recording;
 
 use crate::clock;
 use crate::os::{self, KeptErrno, PathText};
-use crate::recorder::{self, Recorder};
+use crate::recorder;
 use crate::tables::Tables;
 use crate::writer::LONGEST_SLOTS;
 
@@ -39,6 +39,9 @@ struct Load {
 pub(crate) struct ModuleTable {
     loads: [Load; LOADS],
     used: AtomicU32,
+    /// What the loader had counted at the last scan: modules loaded, modules unloaded.
+    added: AtomicU64,
+    removed: AtomicU64,
 }
 
 fn key_of(module: &LoadedModule) -> u64 {
@@ -94,6 +97,15 @@ impl ModuleTable {
             }
         }
         None
+    }
+
+    /// Whether a module that begins there is in the table.
+    fn has_start(&self, start: AbsoluteAddress) -> bool {
+        self.loads().any(|(_, load)| {
+            load.start.load(Ordering::Acquire) == start.value()
+                && load.is_written.load(Ordering::Acquire) != 0
+                && load.key.load(Ordering::Acquire) != GONE
+        })
     }
 
     /// Writes that those are gone which are.
@@ -215,59 +227,132 @@ fn read<const N: usize>(address: u64) -> Option<[u8; N]> {
 }
 
 /// Writes all modules that are loaded and were not known, and those that are not there any more. Call it after `dlopen` and
-/// `dlmopen`, outside of hooks: it takes the loader's lock, as these do.
+/// `dlmopen`, outside of hooks: it takes the loader's lock, as these do. It costs next to nothing when nothing has changed.
 pub fn scan() {
     let Some(recorder) = recorder::current() else { return };
     let _errno = KeptErrno::new();
-    let mut found = Found { starts: [0; FOUND_AT_ONCE], count: 0, skip: 0 };
+    let modules = &recorder.modules;
+    let mut found = Found { inside: [0; FOUND_AT_ONCE], count: 0, skip: 0, added: 0, removed: 0 };
     loop {
         found.count = 0;
         // SAFETY: the callback takes what it is given here, and it is not kept.
-        unsafe { libc::dl_iterate_phdr(Some(on_module), (&raw mut found).cast()) };
-        write_all(recorder, &found);
+        unsafe { libc::dl_iterate_phdr(Some(on_first_module), (&raw mut found).cast()) };
+        let has_unloaded = modules.removed.swap(found.removed, Ordering::AcqRel) != found.removed;
+        let is_same = modules.added.load(Ordering::Acquire) == found.added;
+        if is_same && !has_unloaded && found.skip == 0 {
+            return;
+        }
+        let Some(mut tables) = Tables::take(recorder) else { return };
+        // Before those that may lie in the same places.
+        if has_unloaded {
+            modules.close_unloaded(&mut tables);
+        }
+        for &address in found.inside.iter().take(found.count) {
+            write_unless_known(modules, AbsoluteAddress::new(address), &mut tables);
+        }
         if found.count < FOUND_AT_ONCE {
             break;
         }
         found.skip += FOUND_AT_ONCE;
     }
-    if let Some(mut tables) = Tables::take(recorder) {
-        recorder.modules.close_unloaded(&mut tables);
+    modules.added.store(found.added, Ordering::Release);
+}
+
+fn write_unless_known(modules: &ModuleTable, address: AbsoluteAddress, tables: &mut Tables<'_>) {
+    let is_known = LoadedModule::start_at(address).is_none_or(|start| modules.has_start(start));
+    if !is_known && let Some(module) = LoadedModule::at(address) {
+        modules.add(&module, tables);
     }
 }
 
 const FOUND_AT_ONCE: usize = 64;
 
-/// An address in each of some modules. Written outside of the loader's lock, which the callback runs under.
+/// An address in each of some modules. They are written outside of the loader's lock, which the callback runs under.
 struct Found {
-    starts: [u64; FOUND_AT_ONCE],
+    inside: [u64; FOUND_AT_ONCE],
     count: usize,
     skip: usize,
+    added: u64,
+    removed: u64,
 }
 
-unsafe extern "C" fn on_module(info: *mut libc::dl_phdr_info, _: usize, found: *mut c_void) -> c_int {
+impl Found {
+    fn add(&mut self, address: u64) {
+        if self.skip > 0 {
+            self.skip -= 1;
+        } else if let Some(place) = self.inside.get_mut(self.count) {
+            *place = address;
+            self.count += 1;
+        }
+    }
+}
+
+/// Called for the first module. `dl_iterate_phdr` shows the caller's namespace alone, but holds the lock that keeps the lists of all
+/// of them as they are.
+unsafe extern "C" fn on_first_module(info: *mut libc::dl_phdr_info, _: usize, found: *mut c_void) -> c_int {
     // SAFETY: the loader's, valid during the call; and what `scan` passed.
     let (info, found) = unsafe { (&*info, &mut *found.cast::<Found>()) };
-    if found.skip > 0 {
-        found.skip -= 1;
-        return 0;
+    (found.added, found.removed) = (info.dlpi_adds, info.dlpi_subs);
+    let skip = found.skip;
+    // SAFETY: the lists are the loader's, which stands still.
+    unsafe {
+        let mut namespace = debugger_interface();
+        while let Some(lists) = namespace.as_ref() {
+            let mut entry = lists.first;
+            while let Some(module) = entry.as_ref() {
+                found.add(module.dynamic_section);
+                entry = module.next;
+            }
+            namespace = if lists.version >= 2 { lists.next } else { core::ptr::null() };
+        }
     }
-    // SAFETY: the loader's table of so many headers.
-    let headers = unsafe { core::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
-    let first =
-        headers.iter().find(|header| header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_X != 0);
-    if let Some(header) = first {
-        let Some(place) = found.starts.get_mut(found.count) else { return 1 };
-        *place = info.dlpi_addr.wrapping_add(header.p_vaddr);
-        found.count += 1;
-    }
-    0
+    found.skip = skip;
+    1
 }
 
-fn write_all(recorder: &Recorder, found: &Found) {
-    let Some(mut tables) = Tables::take(recorder) else { return };
-    for &address in found.starts.iter().take(found.count) {
-        if let Some(module) = LoadedModule::at(AbsoluteAddress::new(address)) {
-            recorder.modules.add(&module, &mut tables);
+/// `struct r_debug_extended` of <link.h>.
+#[repr(C)]
+struct Namespace {
+    version: c_int,
+    first: *const ListedModule,
+    breakpoint: u64,
+    state: c_int,
+    loader_base: u64,
+    /// From version 2 on.
+    next: *const Namespace,
+}
+
+/// `struct link_map` of <link.h>, as far as it is public.
+#[repr(C)]
+struct ListedModule {
+    bias: u64,
+    name: *const libc::c_char,
+    dynamic_section: u64,
+    next: *const ListedModule,
+}
+
+/// Where the loader tells debuggers what is loaded: an entry of the program's dynamic section says it.
+fn debugger_interface() -> *const Namespace {
+    const DT_DEBUG: u64 = 21;
+    // SAFETY: asks the auxiliary vector.
+    let (headers, count) = unsafe { (libc::getauxval(libc::AT_PHDR), libc::getauxval(libc::AT_PHNUM)) };
+    if headers == 0 {
+        return core::ptr::null();
+    }
+    // SAFETY: the program's own headers, which stay mapped.
+    let table = unsafe { core::slice::from_raw_parts(headers as *const libc::Elf64_Phdr, count as usize) };
+    let stated = |kind| table.iter().find(|header| header.p_type == kind).map(|header| header.p_vaddr);
+    let (Some(own), Some(dynamic)) = (stated(libc::PT_PHDR), stated(libc::PT_DYNAMIC)) else {
+        return core::ptr::null();
+    };
+    let mut entry = headers.wrapping_sub(own).wrapping_add(dynamic) as *const [u64; 2];
+    loop {
+        // SAFETY: the dynamic section ends with an entry of tag 0.
+        match unsafe { *entry } {
+            [0, _] => return core::ptr::null(),
+            [DT_DEBUG, address] => return address as *const Namespace,
+            // SAFETY: not the last one.
+            _ => entry = unsafe { entry.add(1) },
         }
     }
 }
@@ -275,12 +360,9 @@ fn write_all(recorder: &Recorder, found: &Found) {
 /// Runs `unload`, which may unload modules, as a call of `dlclose` does, and writes which are gone. Wrap every unload in this,
 /// in place of [`cairn_capture::while_unloading`], which is part of it.
 pub fn while_unloading<R>(unload: impl FnOnce() -> R) -> R {
+    // What was never on a stack is seen for the first time, before it goes.
+    scan();
     let result = cairn_capture::while_unloading(unload);
-    if let Some(recorder) = recorder::current() {
-        let _errno = KeptErrno::new();
-        if let Some(mut tables) = Tables::take(recorder) {
-            recorder.modules.close_unloaded(&mut tables);
-        }
-    }
+    scan();
     result
 }

@@ -211,6 +211,12 @@ pub(crate) fn wipe_on_fork(at: usize, bytes: usize) -> Result<(), Errno> {
     answer(unsafe { libc::syscall(libc::SYS_madvise, at, bytes, libc::MADV_WIPEONFORK) }).map(drop)
 }
 
+/// Has the kernel prepare the range for writing: one call in place of a fault for each page. An old kernel does not know how.
+pub(crate) fn populate(at: usize, bytes: usize) {
+    // SAFETY: the range is the caller's own mapping, and has storage.
+    unsafe { libc::syscall(libc::SYS_madvise, at, bytes, libc::MADV_POPULATE_WRITE) };
+}
+
 /// Has the kernel write the range to its file, and waits for it.
 pub(crate) fn synchronise(at: usize, bytes: usize) -> Result<(), Errno> {
     // SAFETY: the range is the caller's own mapping.

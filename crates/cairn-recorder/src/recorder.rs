@@ -22,8 +22,10 @@ use crate::spool::{NoBlock, Spool, control_word};
 use crate::tables::{PublishedPcs, TableLogs};
 use crate::thread_log::{self, ThreadLog};
 
-/// What is recorded, if not 0: another number for each recording, of 32 bits. The one word that every hook looks at.
-pub(crate) static RECORDING: AtomicU64 = AtomicU64::new(0);
+/// What is recorded, if not [`NOTHING`]: another number for each recording, of 32 bits. The one word that every hook looks at.
+pub(crate) static RECORDING: AtomicU64 = AtomicU64::new(NOTHING);
+/// In [`RECORDING`]; not 0, because that is what a forked child finds in a log.
+const NOTHING: u64 = u64::MAX;
 
 static MODE: AtomicU32 = AtomicU32::new(Mode::Off as u32);
 static RECORDER: AtomicPtr<Recorder> = AtomicPtr::new(core::ptr::null_mut());
@@ -150,7 +152,7 @@ impl Recorder {
     #[cold]
     pub(crate) fn no_block(&self, why: NoBlock) {
         if why == NoBlock::Full && change_mode(Mode::Recording, Mode::Full) {
-            RECORDING.store(0, Ordering::Release);
+            RECORDING.store(NOTHING, Ordering::Release);
             self.spool.word(control::STATE).store(control::State::Full.to_word(), Ordering::Release);
         }
     }
@@ -175,13 +177,13 @@ pub(crate) fn current() -> Option<&'static Recorder> {
 #[cold]
 pub(crate) fn recording() -> Option<&'static Recorder> {
     let recorder = current()?;
-    if RECORDING.load(Ordering::Acquire) != 0 {
+    if RECORDING.load(Ordering::Acquire) != NOTHING {
         return Some(recorder);
     }
     match mode() {
         Mode::Paused => {
             obey(recorder.spool.base());
-            (RECORDING.load(Ordering::Acquire) != 0).then_some(recorder)
+            (RECORDING.load(Ordering::Acquire) != NOTHING).then_some(recorder)
         }
         Mode::Full => {
             recorder.count_lost_events(1);
@@ -200,7 +202,7 @@ fn found_forked() {
         return;
     }
     let _errno = os::KeptErrno::new();
-    RECORDING.store(0, Ordering::Release);
+    RECORDING.store(NOTHING, Ordering::Release);
     RECORDER.store(core::ptr::null_mut(), Ordering::Release);
     let (base, blocks) = (WINDOW_BASE.load(Ordering::Relaxed), WINDOW_BLOCKS.load(Ordering::Relaxed));
     // SAFETY: the wiped recorder says that this is a child, and the window is the parent's.
@@ -219,7 +221,13 @@ pub fn forked_child() {
 #[inline]
 #[must_use]
 pub fn is_recording() -> bool {
-    RECORDING.load(Ordering::Relaxed) != 0 && current().is_some()
+    RECORDING.load(Ordering::Relaxed) != NOTHING && current().is_some()
+}
+
+/// True while this process or its parent before the fork records: what a hook asks first.
+#[inline(always)]
+pub(crate) fn is_on() -> bool {
+    RECORDING.load(Ordering::Relaxed) != NOTHING
 }
 
 /// Lets events be recorded from now on.
@@ -228,29 +236,42 @@ pub(crate) fn set_recording(recorder: &Recorder) {
     RECORDING.store(recorder.generation.load(Ordering::Relaxed).into(), Ordering::Release);
 }
 
-/// Records nothing until [`resume`]. Modules and stacks are still followed.
+/// Records no events until [`resume`], or until the parent process says so. Modules and stacks are still followed.
 pub fn pause() {
-    let Some(recorder) = current() else { return };
-    if change_mode(Mode::Recording, Mode::Paused) {
-        RECORDING.store(0, Ordering::Release);
-        recorder.spool.word(control::STATE).store(control::State::Paused.to_word(), Ordering::Release);
-    }
+    command(control::Command::Pause);
 }
 
-/// Records again after [`pause`].
+/// Records events again after [`pause`].
 pub fn resume() {
-    let Some(recorder) = current() else { return };
-    if change_mode(Mode::Paused, Mode::Recording) {
-        heap::forget_blocks();
-        set_recording(recorder);
-    }
+    command(control::Command::Record);
 }
 
-/// Does what the parent process asks for.
+/// The last word counts, whether the program said it or its parent.
+fn command(command: control::Command) {
+    let Some(recorder) = current() else { return };
+    recorder.spool.word(control::COMMAND).store(command.to_word(), Ordering::Release);
+    obey(recorder.spool.base());
+}
+
+/// Does what the word asks for that program and parent write.
 pub(crate) fn obey(base: usize) {
+    let Some(recorder) = current() else { return };
     match control::Command::from_word(control_word(base, control::COMMAND).load(Ordering::Acquire)) {
-        control::Command::Pause => pause(),
-        _ => resume(),
+        control::Command::Pause => {
+            if change_mode(Mode::Recording, Mode::Paused) {
+                RECORDING.store(NOTHING, Ordering::Release);
+                recorder
+                    .spool
+                    .word(control::STATE)
+                    .store(control::State::Paused.to_word(), Ordering::Release);
+            }
+        }
+        _ => {
+            if change_mode(Mode::Paused, Mode::Recording) {
+                heap::forget_blocks();
+                set_recording(recorder);
+            }
+        }
     }
 }
 
@@ -265,7 +286,7 @@ pub fn stop(reason: EndReason) {
         thread_log::append(2, |sink| sink.end(reason, counter));
     }
     if [Mode::Recording, Mode::Paused, Mode::Full].into_iter().any(|mode| change_mode(mode, Mode::Ended)) {
-        RECORDING.store(0, Ordering::Release);
+        RECORDING.store(NOTHING, Ordering::Release);
         recorder.spool.word(control::STATE).store(control::State::Ended.to_word(), Ordering::Release);
     }
 }

@@ -17,7 +17,7 @@ use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
 use cairn_format::recording::{
-    BLOCK_BYTES, BLOCK_HEADER_BYTES, BlockHeader, FileHeader, Lane, Record, Records, Shape, control,
+    BLOCK_BYTES, BLOCK_HEADER_BYTES, BlockHeader, FileHeader, Lane, LossKind, Record, Records, Shape, control,
 };
 
 use crate::clock;
@@ -102,6 +102,7 @@ pub(crate) struct Spool {
     base: usize,
     window_blocks: u64,
     pub(crate) start_counter: u64,
+    pub(crate) start_monotonic_nanos: u64,
     pub(crate) stamp_interval: u32,
     has_parent: AtomicBool,
     is_frugal: AtomicBool,
@@ -127,7 +128,6 @@ impl Spool {
     /// Makes the file and maps it. It gets its name when its header is there, so that whoever finds it can read it.
     pub(crate) fn make(&mut self, wanted: &Wanted<'_>) -> Result<(), Unmade> {
         let limit = wanted.limit_bytes.min(os::soft_limit(libc::RLIMIT_FSIZE as i32)) / BLOCK;
-        self.start_counter = clock::counter();
         self.stamp_interval = wanted.stamp_interval;
         self.has_parent.store(wanted.has_parent, Ordering::Relaxed);
         let (file, is_named) = create(wanted.path)?;
@@ -200,8 +200,10 @@ impl Spool {
         Err(last)
     }
 
-    fn write_header(&self, backed: u64) {
+    fn write_header(&mut self, backed: u64) {
         let clocks = clock::reading();
+        self.start_counter = clocks.counter;
+        self.start_monotonic_nanos = clocks.monotonic_nanos;
         let header = FileHeader {
             shape: Shape::Spool,
             address_bits: usize::BITS,
@@ -307,10 +309,14 @@ impl Spool {
                 }
             }
             match claimed_word.compare_exchange(claimed, claimed + 1, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) => return Some(claimed),
+                Ok(_) => break,
                 Err(other) => claimed = other,
             }
         }
+        if !self.is_frugal() {
+            os::populate(self.base + claimed as usize * BLOCK_BYTES, BLOCK_BYTES);
+        }
+        Some(claimed)
     }
 
     fn backed(&self) -> u64 {
@@ -415,17 +421,16 @@ impl Spool {
         }
     }
 
-    /// How many events are in a block of a ring.
+    /// How many events are lost with a block of a ring: those in it, and those that it says were lost when it was taken.
     fn events_in(&self, block: u64) -> u64 {
         let Some(bytes) = self.committed(block) else { return 0 };
-        let is_event = |record: &Record<'_>| {
-            matches!(
-                record,
-                Record::Alloc { .. } | Record::Free { .. } | Record::Mark { .. } | Record::Mapping { .. }
-            )
+        let count = |record: Record<'_>| match record {
+            Record::Alloc { .. } | Record::Free { .. } | Record::Mark { .. } | Record::Mapping { .. } => 1,
+            Record::Loss { kind: LossKind::Overwritten, count } => count,
+            _ => 0,
         };
         let records = Records::new(bytes, BLOCK_HEADER_BYTES);
-        records.map_while(Result::ok).filter(|placed| is_event(&placed.record)).count() as u64
+        records.map_while(Result::ok).map(|placed| count(placed.record)).sum()
     }
 
     /// The committed records of a block that may be written to at this moment.
@@ -439,6 +444,23 @@ impl Spool {
         // SAFETY: the block has storage, and what is committed is not written any more, but by a ring that takes the block
         // again: a reader of a ring checks the number of the claim afterwards.
         Some(unsafe { core::slice::from_raw_parts((at + BLOCK_HEADER_BYTES) as *const u8, length) })
+    }
+
+    /// The bytes in front of a block.
+    pub(crate) fn header(&self, block: u64) -> Option<[u8; BLOCK_HEADER_BYTES]> {
+        if block == 0 || block >= self.backed() {
+            return None;
+        }
+        let at = (self.base + block as usize * BLOCK_BYTES) as *const [u8; BLOCK_HEADER_BYTES];
+        // SAFETY: the block has storage; another thread may be writing, so each byte is read once and believed only by its sum.
+        Some(unsafe { at.read_volatile() })
+    }
+
+    /// The header of the file, the control words and the facts.
+    pub(crate) fn first_block(&self) -> &'static [u8] {
+        // SAFETY: has storage from the start and is never unmapped. Words in it change while it is read, which is for the
+        // kernel to do.
+        unsafe { core::slice::from_raw_parts(self.base as *const u8, BLOCK_BYTES) }
     }
 
     /// How many blocks were taken from the end, the first one included.

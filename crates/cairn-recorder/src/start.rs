@@ -1,7 +1,9 @@
 //! How a recording begins.
 
+use core::cell::UnsafeCell;
 use core::ffi::CStr;
 use core::fmt;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use cairn_format::recording::control;
 
@@ -54,6 +56,9 @@ pub struct Options<'a> {
     pub is_paused: bool,
     /// Names of the environment variables to keep, separated by commas.
     pub environment: &'a [u8],
+    /// Whether a forked child that marks something gets a recording of its own, by the same options. Without it what a child
+    /// marks is dropped.
+    pub follows_children: bool,
 }
 
 impl<'a> Options<'a> {
@@ -68,6 +73,7 @@ impl<'a> Options<'a> {
             has_parent: false,
             is_paused: false,
             environment: b"",
+            follows_children: false,
         }
     }
 }
@@ -118,20 +124,166 @@ impl core::error::Error for StartError {}
 ///
 /// [`StartError`]; the program goes on unrecorded.
 pub fn start(options: &Options<'_>) -> Result<(), StartError> {
+    start_saving(options, true)
+}
+
+/// Starts, and keeps the options for children unless they are the kept ones.
+fn start_saving(options: &Options<'_>, saves: bool) -> Result<(), StartError> {
     let _errno = KeptErrno::new();
     // In a child this notices the fork.
     let _ = recorder::current();
     let before =
         [Mode::Off, Mode::Ended, Mode::Child].into_iter().find(|&mode| change_mode(mode, Mode::Starting));
     let Some(before) = before else { return Err(StartError::AlreadyStarted) };
+    STARTER.store(os::thread_id(), Ordering::Relaxed);
     let result = make(options);
     match result {
-        Ok(recorder) => begin(recorder, options.is_paused),
+        Ok(recorder) => {
+            if saves {
+                // SAFETY: of all threads only the one that has changed the mode to `Starting` comes here.
+                unsafe { (*SAVED.0.get()).save(options) };
+            }
+            begin(recorder, options.is_paused);
+        }
         Err(_) => {
             change_mode(Mode::Starting, before);
         }
     }
     result.map(drop)
+}
+
+/// The thread that is starting a recording.
+static STARTER: AtomicU32 = AtomicU32::new(0);
+
+/// The options of the last recording, for a child.
+struct Saved {
+    path: [u8; PATH_BYTES],
+    path_bytes: usize,
+    environment: [u8; 1024],
+    environment_bytes: usize,
+    rest: Options<'static>,
+}
+
+struct SavedCell(UnsafeCell<Saved>);
+
+// SAFETY: touched in `Mode::Starting` only, which one thread at a time is in.
+unsafe impl Sync for SavedCell {}
+
+static SAVED: SavedCell = SavedCell(UnsafeCell::new(Saved {
+    path: [0; PATH_BYTES],
+    path_bytes: 0,
+    environment: [0; 1024],
+    environment_bytes: 0,
+    rest: Options::new(b""),
+}));
+
+impl Saved {
+    fn save(&mut self, options: &Options<'_>) {
+        self.path_bytes = keep(options.path, &mut self.path);
+        self.environment_bytes = keep(options.environment, &mut self.environment);
+        self.rest = Options { path: b"", environment: b"", ..*options };
+    }
+}
+
+/// Copies what fits.
+fn keep(bytes: &[u8], into: &mut [u8]) -> usize {
+    let count = bytes.len().min(into.len());
+    if let (Some(place), Some(bytes)) = (into.get_mut(..count), bytes.get(..count)) {
+        place.copy_from_slice(bytes);
+    }
+    count
+}
+
+/// Where a recording goes that nobody has started: the environment says it, or else the working directory.
+const DEFAULT_PATH: &[u8] = b"%e.%p.cairn";
+
+/// For an event that found nothing started: starts a recording, or waits for the thread that is just doing so. Signal handlers come
+/// here too.
+#[cold]
+pub(crate) fn start_lazily() {
+    /// After a failure no further attempt is made: it would fail at each mark.
+    static HAS_FAILED: AtomicBool = AtomicBool::new(false);
+
+    let _errno = KeptErrno::new();
+    let _ = recorder::current();
+    if recorder::mode() == Mode::Starting {
+        return wait_for_start();
+    }
+    let is_child = recorder::mode() == Mode::Child;
+    if recorder::mode() != Mode::Off && !is_child || HAS_FAILED.load(Ordering::Relaxed) {
+        return;
+    }
+    let result = if is_child {
+        // SAFETY: the fork has left one thread, and in a child others wait in `wait_for_start`; read only.
+        let saved = unsafe { &*SAVED.0.get() };
+        if !saved.rest.follows_children {
+            return;
+        }
+        let options = Options {
+            path: saved.path.get(..saved.path_bytes).unwrap_or_default(),
+            environment: saved.environment.get(..saved.environment_bytes).unwrap_or_default(),
+            ..saved.rest
+        };
+        start_saving(&options, false)
+    } else {
+        start_default()
+    };
+    match result {
+        Ok(()) => {}
+        Err(StartError::AlreadyStarted) => wait_for_start(),
+        Err(_) => HAS_FAILED.store(true, Ordering::Relaxed),
+    }
+}
+
+/// Begins to record as the first mark of a program does that has started nothing: at the path that the environment variable
+/// `CAIRN_RECORDING` names, or as `PROGRAM.PID.cairn` in the working directory.
+///
+/// # Errors
+///
+/// As [`start`].
+pub fn start_default() -> Result<(), StartError> {
+    let mut place = [0; 256];
+    let path = environment_variable(b"CAIRN_RECORDING", &mut place);
+    start(&Options::new(if path.is_empty() { DEFAULT_PATH } else { path }))
+}
+
+/// Waits a tenth of a second at most for another thread; a handler that interrupted the start itself cannot.
+fn wait_for_start() {
+    if STARTER.load(Ordering::Relaxed) == os::thread_id() {
+        return;
+    }
+    for _ in 0..1000 {
+        if recorder::mode() != Mode::Starting {
+            return;
+        }
+        os::sleep_micros(100);
+    }
+}
+
+/// A variable of the environment that the program was started with, as far as it fits. The C library's functions are not made for
+/// signal handlers.
+fn environment_variable<'b>(name: &[u8], into: &'b mut [u8]) -> &'b [u8] {
+    unsafe extern "C" {
+        static environ: *const *const libc::c_char;
+    }
+    // SAFETY: the C library's list, which ends with a null; programs that change it do so before they have threads.
+    let mut entry = unsafe { environ };
+    while !entry.is_null() {
+        // SAFETY: as above.
+        let text = unsafe { *entry };
+        if text.is_null() {
+            break;
+        }
+        // SAFETY: the entries of the list are C strings.
+        let text = unsafe { CStr::from_ptr(text) }.to_bytes();
+        if let Some(value) = text.strip_prefix(name).and_then(|rest| rest.strip_prefix(b"=")) {
+            let count = keep(value, into);
+            return into.get(..count).unwrap_or_default();
+        }
+        // SAFETY: not behind the null that ends the list.
+        entry = unsafe { entry.add(1) };
+    }
+    &[]
 }
 
 fn make(options: &Options<'_>) -> Result<&'static Recorder, StartError> {
@@ -158,7 +310,7 @@ fn make_spool(recorder: &mut Recorder, options: &Options<'_>) -> Result<(), Star
         let mode: &[u8] = if recorder.spool.is_ring() { b"ring" } else { b"stream" };
         facts.add_all(mode, options.environment, bytes);
         let used = facts.finish() as u64;
-        recorder.spool.word(control::FACTS_BYTES).store(used, core::sync::atomic::Ordering::Release);
+        recorder.spool.word(control::FACTS_BYTES).store(used, Ordering::Release);
     }
     // SAFETY: nothing refers to it any more.
     unsafe { os::unmap(scratch, SCRATCH_BYTES) };
@@ -246,13 +398,9 @@ fn begin(recorder: &Recorder, is_paused: bool) {
     tables::begin(recorder);
     modules::scan();
     if is_paused {
-        // Else the first hook would take the word's first value for a wish to go on.
-        let pause = control::Command::Pause.to_word();
-        recorder.spool.word(control::COMMAND).store(pause, core::sync::atomic::Ordering::Release);
-        recorder
-            .spool
-            .word(control::STATE)
-            .store(control::State::Paused.to_word(), core::sync::atomic::Ordering::Release);
+        let word = |at, value| recorder.spool.word(at).store(value, Ordering::Release);
+        word(control::COMMAND, control::Command::Pause.to_word());
+        word(control::STATE, control::State::Paused.to_word());
         change_mode(Mode::Starting, Mode::Paused);
     } else {
         change_mode(Mode::Starting, Mode::Recording);

@@ -1,5 +1,5 @@
 //! The control words of a spool: where in the first 64 KiB the program and the `cairn` command tell each other what each
-//! has done. Each word is eight bytes, little-endian, written by one side only, and read by the other at any time.
+//! has done. Each word is eight bytes, little-endian, written by one side only but for the command, and read by the other at any time.
 //!
 //! | offset | word | written by |
 //! |---|---|---|
@@ -9,7 +9,7 @@
 //! | 0x0058 | [`STATE`] | program: [`State`] |
 //! | 0x0060 | [`LOST_EVENTS`] | program: heap events and marks that could not be written |
 //! | 0x0068 | [`LOST_STACKS`] | program: events that were written with no stack, because there was no room for it |
-//! | 0x0070 | [`COMMAND`] | command: what the program shall do next, see [`Command`] |
+//! | 0x0070 | [`COMMAND`] | both, the last one counts: what the program shall do next, see [`Command`] |
 //! | 0x0078 | [`FACTS_BYTES`] | program: length of the facts |
 //! | 0x0080 | [`FREE_TAKEN`] | program: how many entries of the free ring were taken |
 //! | 0x00c0 | [`FREE_GIVEN`] | command: how many entries of the free ring were given |

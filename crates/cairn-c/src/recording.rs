@@ -1,0 +1,334 @@
+//! Recording: marks and blocks of own allocators, with their stacks, into a file that survives the program.
+
+use core::ffi::{CStr, c_char, c_int, c_void};
+
+use cairn_capture::{CallSite, Stack, capture_at};
+use cairn_recorder::{DumpError, EndReason, Keep, MarkValue, Options, StartError, heap, modules};
+
+use crate::capture::CAIRN_ERROR_ARGUMENT;
+
+/// A recording is under way already, or being started by another thread.
+pub const CAIRN_ERROR_STARTED: c_int = -6;
+
+/// The file cannot be made, or there is a file of that name that may not be overwritten.
+pub const CAIRN_ERROR_FILE: c_int = -7;
+
+/// There is no room: the disk is full, or a limit of the process too low.
+pub const CAIRN_ERROR_ROOM: c_int = -8;
+
+/// Nothing is recorded in this process.
+pub const CAIRN_ERROR_NOT_STARTED: c_int = -9;
+
+/// How to record. Fill it with zeros, then set type_size and what shall be otherwise than by default.
+#[repr(C)]
+pub struct CairnRecordingOptions {
+    /// The size of this struct.
+    pub type_size: usize,
+    /// Where the recording goes. %p stands for the process id, %e for the program's name; where such a file is already, .1, .2 and
+    /// so on are tried. Null for memory without a file, which ring_bytes must be set for.
+    pub path: *const c_char,
+    /// Not 0 to keep only the last events, so many bytes of them (1 MiB to 1 GiB), as a flight recorder does.
+    pub ring_bytes: u64,
+    /// Not 0 to end the recording when its file is so large.
+    pub limit_bytes: u64,
+    /// Names of environment variables to keep, separated by commas; null for none.
+    pub environment: *const c_char,
+    /// Not 0 for a recording of its own for each forked child that marks something.
+    pub follows_children: u32,
+    /// Not 0 to begin paused.
+    pub is_paused: u32,
+}
+
+const _: () = assert!(size_of::<CairnRecordingOptions>() == 48);
+
+/// Begins to record; null stands for a file PROGRAM.PID.cairn in the working directory, or where the environment variable
+/// CAIRN_RECORDING says. Returns 0 or a negative CAIRN_ERROR_...; the program goes on unrecorded then.
+///
+/// It need not be called: the first mark starts a recording as with null.
+///
+/// # Safety
+///
+/// `options` is null or points to `type_size` bytes, and its strings end with a NUL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cairn_recording_start(options: *const CairnRecordingOptions) -> c_int {
+    // SAFETY: by contract.
+    let Some(given) = (unsafe { options.as_ref() }) else {
+        return cairn_recorder::start_default().map_or_else(start_error, |()| 0);
+    };
+    if given.type_size < size_of::<CairnRecordingOptions>() {
+        return CAIRN_ERROR_ARGUMENT;
+    }
+    // SAFETY: by contract.
+    let mut wanted = Options::new(unsafe { bytes(given.path) });
+    // SAFETY: by contract.
+    wanted.environment = unsafe { bytes(given.environment) };
+    if given.ring_bytes > 0 {
+        wanted.keep = Keep::Last { bytes: given.ring_bytes };
+    }
+    if given.limit_bytes > 0 {
+        wanted.limit_bytes = given.limit_bytes;
+    }
+    wanted.follows_children = given.follows_children != 0;
+    wanted.is_paused = given.is_paused != 0;
+    cairn_recorder::start(&wanted).map_or_else(start_error, |()| 0)
+}
+
+fn start_error(error: StartError) -> c_int {
+    match error {
+        StartError::AlreadyStarted => CAIRN_ERROR_STARTED,
+        StartError::Path => CAIRN_ERROR_ARGUMENT,
+        StartError::Storage(_) | StartError::AddressSpace(_) => CAIRN_ERROR_ROOM,
+        _ => CAIRN_ERROR_FILE,
+    }
+}
+
+/// Marks this moment in the recording with a text and the caller's stack, of which the skip innermost frames are hidden. Call it
+/// from anywhere: in malloc, in a signal handler, in a static constructor. Texts are cut at 4096 bytes; null is an empty one.
+///
+/// # Safety
+///
+/// `text` is null or ends with a NUL.
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub unsafe extern "C" fn cairn_mark(text: *const c_char, skip: u32) {
+    #[cfg(target_arch = "x86_64")]
+    core::arch::naked_asm!(
+        ".cfi_startproc",
+        "mov rdx, [rsp]",
+        "lea rcx, [rsp + 8]",
+        "mov r8, rbp",
+        "jmp {hook}",
+        ".cfi_endproc",
+        hook = sym mark_at,
+    );
+    #[cfg(target_arch = "aarch64")]
+    core::arch::naked_asm!(
+        ".cfi_startproc",
+        "mov x2, x30",
+        "mov x3, sp",
+        "mov x4, x29",
+        "b {hook}",
+        ".cfi_endproc",
+        hook = sym mark_at,
+    );
+}
+
+/// As cairn_mark, with a number.
+///
+/// # Safety
+///
+/// As for `cairn_mark`.
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub unsafe extern "C" fn cairn_mark_value(text: *const c_char, skip: u32, value: f64) {
+    #[cfg(target_arch = "x86_64")]
+    core::arch::naked_asm!(
+        ".cfi_startproc",
+        "mov rdx, [rsp]",
+        "lea rcx, [rsp + 8]",
+        "mov r8, rbp",
+        "jmp {hook}",
+        ".cfi_endproc",
+        hook = sym mark_value_at,
+    );
+    #[cfg(target_arch = "aarch64")]
+    core::arch::naked_asm!(
+        ".cfi_startproc",
+        "mov x2, x30",
+        "mov x3, sp",
+        "mov x4, x29",
+        "b {hook}",
+        ".cfi_endproc",
+        hook = sym mark_value_at,
+    );
+}
+
+/// As cairn_mark, with a whole number.
+///
+/// # Safety
+///
+/// As for `cairn_mark`.
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub unsafe extern "C" fn cairn_mark_integer(text: *const c_char, skip: u32, value: i64) {
+    #[cfg(target_arch = "x86_64")]
+    core::arch::naked_asm!(
+        ".cfi_startproc",
+        "mov rcx, [rsp]",
+        "lea r8, [rsp + 8]",
+        "mov r9, rbp",
+        "jmp {hook}",
+        ".cfi_endproc",
+        hook = sym mark_integer_at,
+    );
+    #[cfg(target_arch = "aarch64")]
+    core::arch::naked_asm!(
+        ".cfi_startproc",
+        "mov x3, x30",
+        "mov x4, sp",
+        "mov x5, x29",
+        "b {hook}",
+        ".cfi_endproc",
+        hook = sym mark_integer_at,
+    );
+}
+
+/// Marks this moment with the stack that a signal interrupted, as cairn_capture_interrupted finds it. For crash handlers: what was
+/// recorded before is safe already, and this is when the function returns.
+///
+/// # Safety
+///
+/// `ucontext` is null or an interrupted context of this thread; `text` as for `cairn_mark`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cairn_mark_from_context(ucontext: *const c_void, text: *const c_char) {
+    if !ucontext.is_null() {
+        // SAFETY: by contract.
+        unsafe { cairn_recorder::capture_from_context(ucontext.cast(), bytes(text)) };
+    }
+}
+
+/// Notes that an allocator of the program's own, a pool or an arena, has given out size bytes at address. Blocks of malloc are
+/// noted by cairn heap. Nothing happens when nothing is recorded.
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub extern "C" fn cairn_heap_alloc(address: *const c_void, size: usize) {
+    #[cfg(target_arch = "x86_64")]
+    core::arch::naked_asm!(
+        ".cfi_startproc",
+        "mov rdx, [rsp]",
+        "lea rcx, [rsp + 8]",
+        "mov r8, rbp",
+        "jmp {hook}",
+        ".cfi_endproc",
+        hook = sym heap_alloc_at,
+    );
+    #[cfg(target_arch = "aarch64")]
+    core::arch::naked_asm!(
+        ".cfi_startproc",
+        "mov x2, x30",
+        "mov x3, sp",
+        "mov x4, x29",
+        "b {hook}",
+        ".cfi_endproc",
+        hook = sym heap_alloc_at,
+    );
+}
+
+/// Notes that such a block is about to be taken back. Call it before the block can be given out again.
+#[unsafe(no_mangle)]
+pub extern "C" fn cairn_heap_free(address: *const c_void) {
+    if !address.is_null() {
+        heap::freeing(address as u64);
+    }
+}
+
+/// Waits until everything recorded so far is on the disk, to survive a power cut; the end of the program needs no flush. Returns 0 or
+/// a negative CAIRN_ERROR_...
+#[unsafe(no_mangle)]
+pub extern "C" fn cairn_recording_flush() -> c_int {
+    cairn_recorder::flush().map_or_else(dump_error, |()| 0)
+}
+
+/// Writes what is recorded so far into a new file at path, as a recording of its own: of a ring, where last_nanos is not 0, about the
+/// last so many nanoseconds. It may be called in a signal handler. Returns 0 or a negative CAIRN_ERROR_...
+///
+/// # Safety
+///
+/// `path` is null or ends with a NUL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cairn_recording_dump(path: *const c_char, last_nanos: u64) -> c_int {
+    let last = (last_nanos > 0).then_some(last_nanos);
+    // SAFETY: by contract.
+    cairn_recorder::dump(unsafe { bytes(path) }, last).map_or_else(dump_error, |()| 0)
+}
+
+fn dump_error(error: DumpError) -> c_int {
+    match error {
+        DumpError::NoRecording => CAIRN_ERROR_NOT_STARTED,
+        DumpError::Path => CAIRN_ERROR_ARGUMENT,
+        _ => CAIRN_ERROR_FILE,
+    }
+}
+
+/// Records no marks and blocks until cairn_recording_resume.
+#[unsafe(no_mangle)]
+pub extern "C" fn cairn_recording_pause() {
+    cairn_recorder::pause();
+}
+
+/// Records again after cairn_recording_pause.
+#[unsafe(no_mangle)]
+pub extern "C" fn cairn_recording_resume() {
+    cairn_recorder::resume();
+}
+
+/// Ends the recording. Nothing is lost without it. Not for signal handlers.
+#[unsafe(no_mangle)]
+pub extern "C" fn cairn_recording_stop() {
+    modules::scan();
+    cairn_recorder::stop(EndReason::Stopped);
+}
+
+/// Notes which modules are loaded at present. Modules are noted by themselves when they are first on a stack, and when some module is
+/// closed; this notes also those that never are. Not for signal handlers.
+#[unsafe(no_mangle)]
+pub extern "C" fn cairn_recording_scan_modules() {
+    modules::scan();
+}
+
+/// The bytes of a C string; none for null.
+///
+/// # Safety
+///
+/// `text` is null or ends with a NUL, and stays as it is.
+unsafe fn bytes<'a>(text: *const c_char) -> &'a [u8] {
+    if text.is_null() {
+        return &[];
+    }
+    // SAFETY: by contract.
+    unsafe { CStr::from_ptr(text) }.to_bytes()
+}
+
+/// # Safety
+///
+/// The registers of a caller that waits for this function; `text` as for `cairn_mark`.
+unsafe extern "C" fn mark_at(text: *const c_char, skip: u32, pc: u64, sp: u64, fp: u64) {
+    // SAFETY: by contract.
+    unsafe { note(text, skip, MarkValue::None, CallSite { pc, sp, fp }) };
+}
+
+/// # Safety
+///
+/// As for `mark_at`.
+unsafe extern "C" fn mark_value_at(text: *const c_char, skip: u32, pc: u64, sp: u64, fp: u64, value: f64) {
+    // SAFETY: by contract.
+    unsafe { note(text, skip, MarkValue::Float(value), CallSite { pc, sp, fp }) };
+}
+
+/// # Safety
+///
+/// As for `mark_at`.
+unsafe extern "C" fn mark_integer_at(text: *const c_char, skip: u32, value: i64, pc: u64, sp: u64, fp: u64) {
+    // SAFETY: by contract.
+    unsafe { note(text, skip, MarkValue::Integer(value), CallSite { pc, sp, fp }) };
+}
+
+/// # Safety
+///
+/// As for `mark_at`.
+#[inline(always)]
+unsafe fn note(text: *const c_char, skip: u32, value: MarkValue, site: CallSite) {
+    // SAFETY: by contract.
+    let (stack, text): (Stack, &[u8]) = unsafe { (capture_at(site), bytes(text)) };
+    cairn_recorder::mark_stack(stack, u16::try_from(skip).unwrap_or(u16::MAX), value, text);
+}
+
+/// # Safety
+///
+/// The registers of a caller that waits for this function.
+unsafe extern "C" fn heap_alloc_at(address: *const c_void, size: usize, pc: u64, sp: u64, fp: u64) {
+    if !address.is_null() {
+        // SAFETY: by contract.
+        unsafe { heap::allocated(address as u64, size as u64, CallSite { pc, sp, fp }) };
+    }
+}

@@ -1,0 +1,135 @@
+//! A copy of the recording as it is at one moment, and its way to the disk.
+
+use core::ffi::CStr;
+use core::fmt;
+
+use cairn_format::recording::{BLOCK_BYTES, BLOCK_HEADER_BYTES, BlockHeader};
+
+use crate::clock;
+use crate::os::{Errno, File, KeptErrno, PathText};
+use crate::recorder::{self, Recorder};
+use crate::spool::{PATH_BYTES, Spool};
+use crate::tables::Tables;
+
+/// Why there is no copy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum DumpError {
+    /// Nothing was recorded in this process.
+    NoRecording,
+    /// The path is too long, or holds a NUL.
+    Path,
+    /// There is a file of that name.
+    Exists,
+    /// The file cannot be made or written; the number is the kernel's. A part may be there.
+    Write(i32),
+    /// Too many threads and signal handlers dump at this moment.
+    Busy,
+}
+
+impl fmt::Display for DumpError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoRecording => f.write_str("nothing is recorded in this process; start a recording first"),
+            Self::Path => f.write_str("the path is too long or holds a NUL"),
+            Self::Exists => f.write_str("there is a file of that name; choose another one"),
+            Self::Write(error) => write!(f, "the copy cannot be written (errno {error})"),
+            Self::Busy => f.write_str("too many copies are being written; try again"),
+        }
+    }
+}
+
+impl core::error::Error for DumpError {}
+
+impl From<Errno> for DumpError {
+    fn from(Errno(error): Errno) -> Self {
+        if error == libc::EEXIST { Self::Exists } else { Self::Write(error) }
+    }
+}
+
+/// Writes what is recorded so far into a new file at `path`, as a recording of its own. Events that threads write meanwhile are in it
+/// or not, each wholly. May be called in a signal handler.
+///
+/// With `last_nanos`, what a ring holds from before the last so many nanoseconds is left out, as far as whole blocks go.
+///
+/// # Errors
+///
+/// [`DumpError`]; the recording itself goes on.
+pub fn dump(path: &[u8], last_nanos: Option<u64>) -> Result<(), DumpError> {
+    let recorder = recorder::current().ok_or(DumpError::NoRecording)?;
+    let _errno = KeptErrno::new();
+    // For a place to put the path together that is not on a small stack.
+    let mut tables = Tables::take(recorder).ok_or(DumpError::Busy)?;
+    let mut text = PathText::new(tables.scratch().get_mut(..PATH_BYTES).unwrap_or_default());
+    text.push(path);
+    let path = text.as_c_string().ok_or(DumpError::Path)?;
+    copy(recorder, path, last_nanos)
+}
+
+fn copy(recorder: &Recorder, path: &CStr, last_nanos: Option<u64>) -> Result<(), DumpError> {
+    let spool = &recorder.spool;
+    let file = File::open(path, libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL, 0o600)?;
+    let oldest = last_nanos.map_or(0, |nanos| clock::counter().saturating_sub(counts(spool, nanos)));
+    // First, because blocks that are claimed from here on are not copied.
+    let blocks = spool.claimed_blocks();
+    for block in 1..blocks {
+        if !spool.was_left_before(block, oldest) {
+            copy_block(spool, &file, block)?;
+        }
+    }
+    file.set_length(blocks * BLOCK_BYTES as u64)?;
+    // The header comes last: without it the file is none.
+    file.seek(0)?;
+    Ok(file.write_all(spool.first_block())?)
+}
+
+/// Copies what is committed of a block, with a header that says just that.
+fn copy_block(spool: &Spool, file: &File, block: u64) -> Result<(), Errno> {
+    let Some(records) = spool.committed(block) else { return Ok(()) };
+    let Some(mut header) = spool.header(block) else { return Ok(()) };
+    let length = (BLOCK_HEADER_BYTES + records.len()) as u64;
+    if let Some(place) = header.get_mut(BlockHeader::COMMITTED_OFFSET..BlockHeader::COMMITTED_OFFSET + 8) {
+        place.copy_from_slice(&length.to_le_bytes());
+    }
+    file.seek(block * BLOCK_BYTES as u64)?;
+    file.write_all(&header)?;
+    file.write_all(records)?;
+    if spool.header(block).map(|now| now != header_without_length(&now, &header)) == Some(true) {
+        // A ring has taken the block for other events meanwhile: what was copied is of neither.
+        file.seek(block * BLOCK_BYTES as u64)?;
+        file.write_all(&[0; BLOCK_HEADER_BYTES])?;
+    }
+    Ok(())
+}
+
+/// `copied`, with the committed length of `now`, which may have grown.
+fn header_without_length(
+    now: &[u8; BLOCK_HEADER_BYTES],
+    copied: &[u8; BLOCK_HEADER_BYTES],
+) -> [u8; BLOCK_HEADER_BYTES] {
+    let mut same = *copied;
+    let length = BlockHeader::COMMITTED_OFFSET..BlockHeader::COMMITTED_OFFSET + 8;
+    if let (Some(place), Some(length)) = (same.get_mut(length.clone()), now.get(length)) {
+        place.copy_from_slice(length);
+    }
+    same
+}
+
+/// About so many counts of the counter, by how it went since the start.
+fn counts(spool: &Spool, nanos: u64) -> u64 {
+    let clocks = clock::reading();
+    let elapsed_nanos = clocks.monotonic_nanos.saturating_sub(spool.start_monotonic_nanos).max(1);
+    let elapsed = clocks.counter.saturating_sub(spool.start_counter);
+    u64::try_from(u128::from(elapsed) * u128::from(nanos) / u128::from(elapsed_nanos)).unwrap_or(u64::MAX)
+}
+
+/// Waits until everything recorded so far is on the disk, to survive a power cut. The death of the process needs no flush.
+///
+/// # Errors
+///
+/// [`DumpError::NoRecording`], or [`DumpError::Write`] with what the kernel says.
+pub fn flush() -> Result<(), DumpError> {
+    let recorder = recorder::current().ok_or(DumpError::NoRecording)?;
+    let _errno = KeptErrno::new();
+    Ok(recorder.spool.synchronise()?)
+}

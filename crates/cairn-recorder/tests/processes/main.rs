@@ -1,0 +1,118 @@
+//! What becomes of a recording when its process is killed, forks, runs out of something, or is interrupted.
+//!
+//! Every case is a child process of this program: `processes child CASE PATH`. Without arguments all cases are run and
+//! checked, one after the other. `CAIRN_KILL_RUNS=1000` makes the kill test long.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod fork;
+mod kill;
+mod limits;
+mod ring;
+mod signals;
+mod threads;
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, ExitStatus};
+use std::time::{Duration, Instant};
+
+use cairn_recorder::Options;
+
+/// A test: its name, what the child does, and what is checked about it.
+struct Case {
+    name: &'static str,
+    child: fn(&Path),
+    check: fn(&Runner),
+}
+
+const CASES: &[Case] = &[
+    Case { name: "kill", child: kill::child, check: kill::check },
+    Case { name: "fork", child: fork::child, check: fork::check },
+    Case { name: "fork-own", child: fork::child_with_own, check: fork::check_with_own },
+    Case { name: "file-size", child: limits::file_size, check: limits::check_file_size },
+    Case { name: "address-space", child: limits::address_space, check: limits::check_address_space },
+    Case { name: "descriptors", child: limits::descriptors, check: limits::check_descriptors },
+    Case { name: "full-disk", child: limits::full_disk, check: limits::check_full_disk },
+    Case { name: "closed", child: limits::closed, check: limits::check_closed },
+    Case { name: "unwritable", child: limits::unwritable, check: limits::check_unwritable },
+    Case { name: "signals", child: signals::child, check: signals::check },
+    Case { name: "ring", child: ring::child, check: ring::check },
+    Case { name: "ring-memory", child: ring::child_in_memory, check: ring::check_in_memory },
+    Case { name: "threads", child: threads::child, check: threads::check },
+    Case { name: "pause", child: threads::pausing_child, check: threads::check_pausing },
+    Case { name: "lazy", child: threads::lazy_child, check: threads::check_lazy },
+];
+
+/// Starts the child of one case.
+pub(crate) struct Runner {
+    name: &'static str,
+    pub(crate) path: PathBuf,
+}
+
+impl Runner {
+    pub(crate) fn command(&self) -> Command {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["child", self.name]).arg(&self.path);
+        command
+    }
+
+    /// Runs the child to its end, at most 60 seconds, which must be a good one; what it printed.
+    pub(crate) fn run(&self) -> String {
+        let (status, printed) = self.run_to_any_end(&mut self.command());
+        assert!(status.success(), "{}: {status}, printed: {printed}", self.name);
+        printed
+    }
+
+    pub(crate) fn run_to_any_end(&self, command: &mut Command) -> (ExitStatus, String) {
+        let start = Instant::now();
+        let mut child = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
+        while child.try_wait().unwrap().is_none() {
+            if start.elapsed() > Duration::from_secs(60) {
+                let _ = child.kill();
+                panic!("{}: the child hangs", self.name);
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let output = child.wait_with_output().unwrap();
+        (output.status, String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+}
+
+/// Everything is kept in a file.
+pub(crate) fn options(path: &Path) -> Options<'_> {
+    Options::new(path.as_os_str().as_bytes())
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let [word, name, path] = arguments.as_slice()
+        && word == "child"
+    {
+        let case = CASES.iter().find(|case| case.name == name).expect("a case");
+        (case.child)(Path::new(path));
+        return ExitCode::SUCCESS;
+    }
+    // As other test programs: words select.
+    let selected = |case: &&Case| {
+        let words: Vec<&String> = arguments.iter().filter(|word| !word.starts_with('-')).collect();
+        words.is_empty() || words.iter().any(|word| case.name.contains(word.as_str()))
+    };
+    if arguments.iter().any(|word| word == "--list") {
+        CASES.iter().for_each(|case| println!("{}: test", case.name));
+        return ExitCode::SUCCESS;
+    }
+    let mut code = ExitCode::SUCCESS;
+    for case in CASES.iter().filter(selected) {
+        let runner = Runner { name: case.name, path: support::fresh_path(case.name) };
+        let result = std::panic::catch_unwind(|| (case.check)(&runner));
+        println!("test {} ... {}", case.name, if result.is_ok() { "ok" } else { "FAILED" });
+        if result.is_ok() {
+            let _ = std::fs::remove_file(&runner.path);
+        } else {
+            code = ExitCode::FAILURE;
+        }
+    }
+    code
+}

@@ -1,0 +1,86 @@
+//! Only the last part is kept: what is there is whole, and the rest is counted.
+
+use std::path::Path;
+
+use cairn_format::recording::MarkValue;
+use cairn_recorder::{EndReason, Keep, dump, mark_value, start, stop};
+
+use crate::support::{Mark, Spool};
+use crate::{Runner, options};
+
+const MARKS: i64 = 200_000;
+const RING_BYTES: u64 = 2 << 20;
+
+fn record(options: &cairn_recorder::Options<'_>) {
+    start(options).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| write(0));
+        scope.spawn(|| write(1));
+    });
+}
+
+fn write(thread: i64) {
+    for number in 0..MARKS {
+        mark_value("ring", MarkValue::Integer(thread << 32 | number));
+    }
+}
+
+pub(crate) fn child(path: &Path) {
+    let mut options = options(path);
+    options.keep = Keep::Last { bytes: RING_BYTES };
+    record(&options);
+    stop(EndReason::Stopped);
+}
+
+/// The marks of each thread are the last ones without a gap, but for blocks that were still in use when newer ones had been
+/// overwritten.
+fn check_last(spool: &Spool) {
+    spool.check();
+    assert_eq!(spool.lost_events, 0);
+    assert_eq!(spool.marks.len() as u64 + spool.overwritten, MARKS as u64 * 2);
+    for thread in 0..2 {
+        let number = |mark: &Mark| match mark.value {
+            MarkValue::Integer(value) if value >> 32 == thread => Some(value & 0xffff_ffff),
+            _ => None,
+        };
+        let numbers: Vec<i64> = spool.marks.iter().filter_map(number).collect();
+        assert_eq!(numbers.last(), Some(&(MARKS - 1)));
+        assert!(
+            numbers.windows(2).all(|pair| pair[0] + 1 == pair[1]),
+            "a gap among the last {}",
+            numbers.len()
+        );
+    }
+    assert!(spool.marks.len() > 10_000 && spool.marks.len() < 60_000, "{} marks", spool.marks.len());
+}
+
+pub(crate) fn check(runner: &Runner) {
+    runner.run();
+    check_last(&Spool::open(&runner.path));
+    let bytes = std::fs::metadata(&runner.path).unwrap().len();
+    assert!(bytes <= 4 << 20, "{bytes} bytes");
+}
+
+pub(crate) fn child_in_memory(path: &Path) {
+    let mut options = options(Path::new(""));
+    options.keep = Keep::Last { bytes: RING_BYTES };
+    record(&options);
+    let bytes = path.as_os_str().as_encoded_bytes();
+    dump(bytes, None).unwrap();
+    assert_eq!(dump(bytes, None), Err(cairn_recorder::DumpError::Exists));
+    // Of the last nanosecond only what the thread has not left yet.
+    mark_value("last", MarkValue::None);
+    dump(&[bytes, b".last"].concat(), Some(1)).unwrap();
+}
+
+pub(crate) fn check_in_memory(runner: &Runner) {
+    let last = format!("{}.last", runner.path.display());
+    let _ = std::fs::remove_file(&last);
+    runner.run();
+    check_last(&Spool::open(&runner.path));
+    let spool = Spool::open(Path::new(&last));
+    spool.check();
+    assert!(spool.marks.iter().any(|mark| mark.text == "last"));
+    assert!(spool.marks.len() < 5_000, "{} marks", spool.marks.len());
+    std::fs::remove_file(last).unwrap();
+}
