@@ -12,6 +12,7 @@ mod capture;
 mod code_size;
 mod corpus;
 mod formats;
+mod heap;
 mod instructions;
 mod lws_reference;
 mod machine;
@@ -34,6 +35,7 @@ Usage: cargo xtask bench COMMAND
 
   capture [PART...]            ns per captured stack against peers, as Markdown; parts: `capture list`
   formats                      ns and bytes per frame of every format on the corpus, as Markdown
+  heap [ROUNDS [WORK...]]      whole programs under cairn heap and heaptrack, as Markdown
   recording [MILLIONS]         bytes and ns per event of recordings: packing, opening, reading, as Markdown
   instructions                 instructions per frame of the CBF and lws loops, counted by valgrind's callgrind
   code-size                    text bytes of the encoders for embedded use
@@ -53,6 +55,11 @@ fn main() -> ExitCode {
         ["capture-new-sites", rest @ ..] => capture::run_new_sites(rest),
         ["capture-loop", rest @ ..] => capture::run_loop(rest),
         ["formats"] => report::formats(),
+        ["heap"] => heap::run(5, &[]),
+        ["heap", rounds, works @ ..] => rounds
+            .parse()
+            .map_err(|_| format!("{rounds}: not a number of rounds"))
+            .and_then(|rounds| heap::run(rounds, works)),
         ["recording"] => recording::run(10),
         ["recording", millions] => millions
             .parse()
