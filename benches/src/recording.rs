@@ -4,7 +4,6 @@
 
 use std::fs::File;
 use std::io::BufWriter;
-use std::time::Instant;
 
 use cairn_analysis::recording::{Alloc, Events, Free, Mark, Recording, Wanted, pack};
 
@@ -128,13 +127,21 @@ fn marks(count: u64) -> Work {
     Work { name: "marks, 4 threads", events: count, units: count, spool: program.finish() }
 }
 
-/// The best of three; the machine is shared.
+/// Time of the processor that this thread took: the machine is shared.
+fn processor_nanos() -> f64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the struct is there, and large enough.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
+}
+
+/// The best of three.
 fn nanos(mut work: impl FnMut()) -> f64 {
     (0..3)
         .map(|_| {
-            let start = Instant::now();
+            let start = processor_nanos();
             work();
-            start.elapsed().as_nanos() as f64
+            processor_nanos() - start
         })
         .fold(f64::MAX, f64::min)
 }
@@ -155,7 +162,7 @@ pub(crate) fn run(millions: u64) -> Result<(), String> {
     let count = millions * 1_000_000;
     print!("{}", machine::description());
     println!(
-        "- {millions} million allocations with their frees, or marks; best of three, in the page cache\n"
+        "- {millions} million allocations with their frees, or marks; processor time, best of three, in the page cache\n"
     );
     println!(
         "| work | spool B/unit | packed B/unit | pack ns/unit | read spool ns/event | read packed ns/event | open spool ms | open packed ms | a second's window ms |"

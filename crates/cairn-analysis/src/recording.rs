@@ -44,6 +44,8 @@
 //! | `deliver` | from records to events |
 //! | `tables` | modules, stacks, threads while they are read |
 //! | `clock` | from the counter to the time of day |
+//! | `drain` | from the spool of a running program to a packed recording |
+//! | `mapped_file` | the memory shared with the program |
 //! | `packer` | from events to a packed recording |
 //! | `packed` | and back |
 //! | `chunk` | chunks of bytes and where they are |
@@ -53,8 +55,12 @@ mod chunk;
 mod clock;
 mod columns;
 mod deliver;
+#[cfg(target_os = "linux")]
+mod drain;
 mod error;
 mod heap;
+#[cfg(target_os = "linux")]
+mod mapped_file;
 mod marks;
 mod merge;
 mod model;
@@ -70,9 +76,11 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use cairn_format::recording::{EndReason, FILE_HEADER_BYTES, FileHeader, Shape};
+use cairn_format::recording::{FILE_HEADER_BYTES, FileHeader, Shape};
 
 pub use clock::TimeScale;
+#[cfg(target_os = "linux")]
+pub use drain::{Drain, Status};
 pub use error::{Finding, RecordingError};
 pub use model::{
     Alloc, At, Change, Events, Fact, Free, Mapping, Mark, Module, ModuleId, ObjectId, PcId, Place,
@@ -81,7 +89,7 @@ pub use model::{
 pub use packer::{Summary, pack};
 pub use tables::StackTree;
 
-pub use cairn_format::recording::{LossKind, MappingKind, MarkValue, PcKind};
+pub use cairn_format::recording::{EndReason, LossKind, MappingKind, MarkValue, PcKind, control};
 
 use packed::Packed;
 use source::Source;

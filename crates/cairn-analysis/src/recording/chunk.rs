@@ -102,10 +102,6 @@ impl<W: Write> ChunkWriter<W> {
         self.out.flush().map_err(RecordingError::io("writing the recording"))
     }
 
-    pub(super) fn out(&self) -> &W {
-        &self.out
-    }
-
     /// Writes the index and the trailer.
     pub(super) fn close(mut self) -> Result<W, RecordingError> {
         let mut index_at = None;

@@ -245,6 +245,11 @@ impl<W: Write> Packer<W> {
         Ok(())
     }
 
+    /// Whether anything is not in the file yet.
+    pub(super) fn has_unwritten(&self) -> bool {
+        !self.heap.is_empty() || !self.marks.is_empty() || self.changes.rows > 0 || self.pcs.rows > 0
+    }
+
     /// Everything that was given goes to the file, in chunks that may be short.
     pub(super) fn flush(&mut self) -> Result<(), RecordingError> {
         self.keep(|packer| {
@@ -271,10 +276,6 @@ impl<W: Write> Packer<W> {
 
     pub(super) fn written_bytes(&self) -> u64 {
         self.chunks.offset()
-    }
-
-    pub(super) fn out(&self) -> &W {
-        self.chunks.out()
     }
 
     #[inline]

@@ -3,6 +3,7 @@
 mod completions;
 mod decode;
 mod heap;
+mod pack;
 
 use std::io;
 
@@ -13,6 +14,7 @@ use crate::output::Outcome;
 pub(crate) enum Command {
     Heap(heap::Heap),
     Decode(decode::Decode),
+    Pack(pack::Pack),
     Completions(completions::Completions),
 }
 
@@ -21,6 +23,7 @@ impl Command {
         match self {
             Self::Heap(heap) => heap.run(),
             Self::Decode(decode) => decode.run(),
+            Self::Pack(pack) => pack.run(),
             Self::Completions(completions) => completions.run(),
         }
     }

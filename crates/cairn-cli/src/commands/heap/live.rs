@@ -1,12 +1,13 @@
 //! The recordings of a program that runs: drained while it runs, told of on one line of a terminal, summed up at its end.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use cairn_analysis::format::recording::control::Command;
+use cairn_analysis::recording::{self, Drain, Status};
 use cairn_run::Announcement;
 
 use super::{control, summary};
@@ -16,26 +17,90 @@ use crate::output::complain;
 struct Recording {
     process: u32,
     path: PathBuf,
+    /// What is drained into; it takes the place of the file at the end.
+    fresh: PathBuf,
+    drain: Option<Drain>,
+    status: Option<Status>,
+}
+
+impl Recording {
+    fn new(process: u32, path: PathBuf) -> Self {
+        let mut fresh = path.clone().into_os_string();
+        fresh.push(".new");
+        let fresh = PathBuf::from(fresh);
+        // Where it cannot be drained, it grows, and is packed at the end.
+        let drain = Drain::open(&path, &fresh).ok();
+        Self { process, path, fresh, drain, status: None }
+    }
+
+    fn step(&mut self) {
+        let Some(drain) = &mut self.drain else { return };
+        match drain.step() {
+            Ok(status) => self.status = Some(status),
+            Err(error) => {
+                self.drain = None;
+                complain(&format_args!(
+                    "{error}; what was recorded until now is in {}, what follows in {}",
+                    self.fresh.display(),
+                    self.path.display()
+                ));
+            }
+        }
+    }
+
+    fn pause(&self) {
+        match &self.drain {
+            Some(drain) => drain.command(Command::Pause),
+            // A process that has ended needs no telling.
+            None => drop(control::give(&self.path, Command::Pause)),
+        }
+    }
+
+    /// Makes the packed recording, in the place of the spool.
+    fn finish(&mut self) -> io::Result<recording::Recording> {
+        match self.drain.take() {
+            Some(drain) => {
+                drain.finish().map_err(io::Error::other)?;
+            }
+            None if self.status.is_none() => self.pack()?,
+            None => return Err(io::Error::other("it could not be drained to its end")),
+        }
+        // As the recorder makes its file: what a program does is its user's affair.
+        fs::set_permissions(&self.fresh, fs::Permissions::from_mode(0o600))?;
+        fs::rename(&self.fresh, &self.path)?;
+        recording::Recording::open(&self.path).map_err(io::Error::other)
+    }
+
+    fn pack(&self) -> io::Result<()> {
+        let spool = recording::Recording::open(&self.path).map_err(io::Error::other)?;
+        let mut out = BufWriter::new(File::create_new(&self.fresh)?);
+        let packed = recording::pack(&spool, &mut out).map_err(io::Error::other).and_then(|_| out.flush());
+        if packed.is_err() {
+            let _ = fs::remove_file(&self.fresh);
+        }
+        packed
+    }
 }
 
 /// All of them.
 pub(super) struct Recordings {
     all: Vec<Recording>,
     began: Instant,
-    status: Option<Status>,
+    line: Option<Line>,
 }
 
 /// The line on the terminal.
-struct Status {
+struct Line {
     shown: Instant,
+    allocations: u64,
     has_text: bool,
 }
 
 impl Recordings {
     pub(super) fn new(shows_status: bool) -> Self {
         let began = Instant::now();
-        let status = shows_status.then_some(Status { shown: began, has_text: false });
-        Self { all: Vec::new(), began, status }
+        let line = shows_status.then_some(Line { shown: began, allocations: 0, has_text: false });
+        Self { all: Vec::new(), began, line }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -45,60 +110,63 @@ impl Recordings {
     pub(super) fn add(&mut self, announced: Announcement) {
         let Announcement { process, path, failure } = announced;
         match failure {
-            None => self.all.push(Recording { process, path }),
+            None => self.all.push(Recording::new(process, path)),
             Some(reason) => {
-                self.clear_status();
+                self.clear_line();
                 complain(&format_args!("process {process} is not recorded: {}: {reason}", path.display()));
             }
         }
     }
 
     pub(super) fn pause(&self) {
-        for recording in &self.all {
-            // A process that has ended needs no telling.
-            let _ = control::give(&recording.path, Command::Pause);
-        }
+        self.all.iter().for_each(Recording::pause);
     }
 
     pub(super) fn tick(&mut self) {
+        self.all.iter_mut().for_each(Recording::step);
         /// Faster than this nobody reads.
         const INTERVAL: Duration = Duration::from_millis(250);
-        let Some(status) = &mut self.status else { return };
-        if status.shown.elapsed() < INTERVAL {
+        let Some(line) = &mut self.line else { return };
+        let elapsed = line.shown.elapsed();
+        if elapsed < INTERVAL {
             return;
         }
-        status.shown = Instant::now();
-        status.has_text = true;
-        let bytes: u64 =
-            self.all.iter().filter_map(|one| fs::metadata(&one.path).ok()).map(|facts| facts.len()).sum();
-        let text = format!("{:.1} s, recording {}", self.began.elapsed().as_secs_f64(), size(bytes));
-        let _ = write!(io::stderr(), "\r\x1b[Kcairn: {text}");
+        let statuses = || self.all.iter().filter_map(|one| one.status);
+        let live: u64 = statuses().map(|status| status.live_bytes).sum();
+        let allocations: u64 = statuses().map(|status| status.allocations).sum();
+        let recorded: u64 = statuses().map(|status| status.packed_bytes).sum();
+        let rate = allocations.saturating_sub(line.allocations) as f64 / elapsed.as_secs_f64();
+        let _ = write!(
+            io::stderr(),
+            "\r\x1b[Kcairn: {:.1} s, {} live, {rate:.0} allocations/s, recording {}",
+            self.began.elapsed().as_secs_f64(),
+            size(live),
+            size(recorded)
+        );
+        *line = Line { shown: Instant::now(), allocations, has_text: true };
     }
 
-    fn clear_status(&mut self) {
-        if let Some(status) = &mut self.status
-            && std::mem::take(&mut status.has_text)
+    fn clear_line(&mut self) {
+        if let Some(line) = &mut self.line
+            && std::mem::take(&mut line.has_text)
         {
             let _ = write!(io::stderr(), "\r\x1b[K");
         }
     }
 
-    /// Packs all of them, and sums them up unless `is_quiet`. A program that became another one several times has a short
+    /// Closes all of them, and sums them up unless `is_quiet`. A program that became another one several times has a short
     /// line for each but the last.
     pub(super) fn finish(mut self, is_quiet: bool) {
-        self.clear_status();
+        self.clear_line();
         let count = self.all.len();
-        for (index, Recording { process, path }) in self.all.iter().enumerate() {
-            let outcome = pack_in_place(path).and_then(|recording| {
+        for (index, one) in self.all.iter_mut().enumerate() {
+            let outcome = one.finish().and_then(|recording| {
                 if is_quiet {
                     return Ok(());
                 }
+                let (process, path) = (one.process, &one.path);
                 let bytes = fs::metadata(path)?.len();
-                complain(&format_args!(
-                    "process {process} is recorded in {} ({})",
-                    path.display(),
-                    size(bytes)
-                ));
+                complain(&format_args!("process {process} is recorded in {} ({})", path.display(), size(bytes)));
                 // The one that it was at the end, and everything that a person can still read.
                 if index + 1 == count {
                     summary::write(&mut io::stderr().lock(), &recording, path)?;
@@ -106,35 +174,10 @@ impl Recordings {
                 Ok(())
             });
             if let Err(error) = outcome {
-                complain(&format_args!("{}: {error}; the recording is left as it is", path.display()));
+                complain(&format_args!("{}: {error}; the recording is left as it is", one.path.display()));
             }
         }
     }
-}
-
-/// Replaces the spool at `path` by the packed recording that it makes.
-fn pack_in_place(path: &Path) -> io::Result<cairn_analysis::recording::Recording> {
-    use cairn_analysis::recording::{Recording, pack};
-    let spool = Recording::open(path).map_err(io::Error::other)?;
-    let mut fresh = path.as_os_str().to_owned();
-    fresh.push(".new");
-    // As the recorder makes its file: what a program does is its user's affair.
-    let packed = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&fresh)
-        .and_then(|file| {
-            let mut out = BufWriter::new(file);
-            pack(&spool, &mut out).map_err(io::Error::other)?;
-            out.flush()
-        })
-        .and_then(|()| fs::rename(&fresh, path));
-    if let Err(error) = packed {
-        let _ = fs::remove_file(&fresh);
-        return Err(error);
-    }
-    Recording::open(path).map_err(io::Error::other)
 }
 
 /// In the unit that makes it short.
