@@ -41,6 +41,7 @@ Usage: cargo xtask bench COMMAND
   code-size                    text bytes of the encoders for embedded use
   loop CASE PASSES             run one case so many times (for a profiler); `loop list 0` names the cases
   marks                        ns and bytes of recorded marks and heap events against the bare capture
+  modules                      what the ways to learn of loaded modules cost
   traces DIRECTORY             bytes per frame of CBF over full traces
   pack-corpus TRACES OUTPUT    cut the corpus out of full traces
 
@@ -67,6 +68,7 @@ fn main() -> ExitCode {
             .and_then(recording::run),
         ["instructions"] => report::instructions(),
         ["marks"] => recorder::run(),
+        ["modules"] => recorder::modules::run(),
         ["marks-child", drained, threads] => recorder::run_child(drained, threads),
         ["marks-loop", case, rounds] => recorder::run_loop(case, rounds),
         ["marks-long"] => recorder::run_long(),

@@ -64,7 +64,7 @@ const CHORES: &[Chore] = &[
     Chore {
         name: "bench",
         run: bench::run_benches,
-        help: "formats | instructions | code-size: what the formats cost, as benchmarks/README.md tells",
+        help: "formats | instructions | code-size | capture | marks: what it costs, as benchmarks/README.md tells",
     },
     Chore {
         name: "truth",
@@ -75,6 +75,11 @@ const CHORES: &[Chore] = &[
         name: "torture",
         run: truth::torture,
         help: "[--seconds N]: captures under 5 kHz timer signals, throws, loads and unloads",
+    },
+    Chore {
+        name: "kill",
+        run: truth::kill,
+        help: "[--runs N]: recording processes killed at random moments, 1000 times",
     },
     Chore { name: "test", run: cargo_chores::test, help: "cargo test --workspace" },
     Chore { name: "help", run: help, help: "this list" },

@@ -1,4 +1,5 @@
-//! `cargo xtask truth` and `cargo xtask torture`: the long runs of the crate cairn-truth, in a release build.
+//! The long runs, in a release build: `cargo xtask truth` and `cargo xtask torture` of the crate cairn-truth, `cargo xtask kill` of
+//! the recorder.
 
 use crate::process::{Failure, Outcome, cargo, run};
 
@@ -20,6 +21,19 @@ pub(crate) fn torture(arguments: &[String]) -> Outcome {
     };
     seconds.parse::<u32>().map_err(|_| usage())?;
     start(&["torture", seconds])
+}
+
+/// Recording processes killed at random moments.
+pub(crate) fn kill(arguments: &[String]) -> Outcome {
+    let usage = || Failure::usage("usage: cargo xtask kill [--runs N]");
+    let runs = match arguments {
+        [] => "1000",
+        [flag, runs] if flag == "--runs" => runs,
+        _ => return Err(usage()),
+    };
+    runs.parse::<u32>().map_err(|_| usage())?;
+    let test = ["test", "--release", "-p", "cairn-recorder", "--test", "processes", "--", "kill"];
+    run(cargo().args(test).env("CAIRN_KILL_RUNS", runs))
 }
 
 fn start(arguments: &[&str]) -> Outcome {

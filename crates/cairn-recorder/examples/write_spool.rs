@@ -1,5 +1,7 @@
 //! Writes a spool of made-up heap events and marks of several threads: `write_spool PATH [EVENTS [THREADS]]`.
 
+#![allow(clippy::print_stderr, reason = "a program for the terminal")]
+
 use std::hint::black_box;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;

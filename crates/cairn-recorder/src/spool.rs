@@ -94,6 +94,8 @@ struct Place {
     block: AtomicU32,
     /// The counter when its last owner left it.
     left: AtomicU64,
+    /// What is lost when it is taken again.
+    events: AtomicU64,
 }
 
 /// See the module documentation. Lies in memory that a forked child finds wiped.
@@ -406,7 +408,7 @@ impl Spool {
                 block = fresh;
                 place.block.store(block as u32, Ordering::Relaxed);
             } else {
-                overwritten = self.events_in(block);
+                overwritten = place.events.load(Ordering::Relaxed);
             }
             return Ok(self.claimed(block, index as u32, overwritten));
         }
@@ -417,6 +419,9 @@ impl Spool {
     pub(crate) fn leave(&self, place: u32) {
         if let Some(place) = self.ring.get(place as usize).filter(|_| place != NO_PLACE) {
             place.left.store(clock::counter(), Ordering::Relaxed);
+            // Now, while the block is in the caches.
+            let block = place.block.load(Ordering::Relaxed);
+            place.events.store(self.events_in(block.into()), Ordering::Relaxed);
             place.owned.store(0, Ordering::Release);
         }
     }

@@ -146,6 +146,7 @@ pub(crate) fn enter_slowly() -> Entered {
 }
 
 /// Appends a record to whichever lane of this thread is free, and returns whether that was possible.
+#[inline]
 pub(crate) fn append(
     slots: usize,
     write: impl FnOnce(&mut RecordSink<'_>) -> Result<(), SinkTooSmall>,
@@ -155,6 +156,7 @@ pub(crate) fn append(
 }
 
 /// As [`append`], and gives the lane back.
+#[inline]
 pub(crate) fn append_to(
     entered: Entered,
     slots: usize,
@@ -165,23 +167,17 @@ pub(crate) fn append_to(
         Entered::Nested(log) => (log, Lane::Nested),
         Entered::No => return false,
     };
-    let written = recorder::current().is_some_and(|recorder| {
-        // SAFETY: entered, so the lane is ours; the two lanes are fields apart.
-        let writer = unsafe { if lane == Lane::Outer { &mut (*log).own } else { &mut (*log).nested } };
-        let _errno = KeptErrno::new();
-        let result = writer.append(recorder, Use::Events, lane, slots, write);
-        match result {
-            Err(why) => {
-                recorder.no_block(why);
-                recorder.count_lost_events(1);
-            }
+    // SAFETY: entered, so the lane is ours; the two lanes are fields apart.
+    let writer = unsafe { if lane == Lane::Outer { &mut (*log).own } else { &mut (*log).nested } };
+    let has_room = writer.has_room(slots) || make_room(writer, lane);
+    if has_room {
+        writer.write(slots, write);
+        if lane == Lane::Outer {
             // It may be another block now, or less room in this one than a stamp has promised.
             // SAFETY: as above.
-            Ok(()) if lane == Lane::Outer => unsafe { (*log).stamp_at = (*log).own.cursor },
-            Ok(()) => {}
+            unsafe { (*log).stamp_at = (*log).own.cursor };
         }
-        result.is_ok()
-    });
+    }
     // SAFETY: entered above.
     unsafe {
         match lane {
@@ -189,7 +185,21 @@ pub(crate) fn append_to(
             Lane::Nested => leave_nested(log),
         }
     }
-    written
+    has_room
+}
+
+/// A fresh block for a lane; false when there is none, and the event is lost and counted.
+#[cold]
+#[inline(never)]
+fn make_room(writer: &mut Writer, lane: Lane) -> bool {
+    let _errno = KeptErrno::new();
+    let Some(recorder) = recorder::current() else { return false };
+    let result = writer.next_block(recorder, Use::Events, lane);
+    if let Err(why) = result {
+        recorder.no_block(why);
+        recorder.count_lost_events(1);
+    }
+    result.is_ok()
 }
 
 /// A log for the calling thread, with its first block.

@@ -26,8 +26,15 @@ pub(crate) const LONGEST_SLOTS: usize = 6 + (64 + 4096) / 8 + 2048;
 
 impl Writer {
     /// Bytes that are left in the block.
+    #[inline(always)]
     pub(crate) fn room_bytes(&self) -> usize {
         if self.cursor == 0 { 0 } else { BLOCK_BYTES - offset(self.cursor) }
+    }
+
+    /// True when so many slots fit. The last slot of a block stays empty, so that the cursor never leaves it.
+    #[inline(always)]
+    pub(crate) fn has_room(&self, slots: usize) -> bool {
+        self.room_bytes() >= (slots + 1) * 8
     }
 
     /// Appends what `write` writes, at most `slots` slots, wholly or not at all.
@@ -39,8 +46,7 @@ impl Writer {
         slots: usize,
         write: impl FnOnce(&mut RecordSink<'_>) -> Result<(), SinkTooSmall>,
     ) -> Result<(), NoBlock> {
-        // The last slot of a block stays empty, so that the cursor never leaves it.
-        if self.room_bytes() < (slots + 1) * 8 {
+        if !self.has_room(slots) {
             self.next_block(recorder, use_of_it, lane)?;
         }
         self.write(slots, write);
@@ -48,7 +54,12 @@ impl Writer {
     }
 
     /// As [`append`](Self::append), where there is room.
-    fn write(&mut self, slots: usize, write: impl FnOnce(&mut RecordSink<'_>) -> Result<(), SinkTooSmall>) {
+    #[inline(always)]
+    pub(crate) fn write(
+        &mut self,
+        slots: usize,
+        write: impl FnOnce(&mut RecordSink<'_>) -> Result<(), SinkTooSmall>,
+    ) {
         // SAFETY: the cursor lies in a block that is this writer's alone, with room for so many slots.
         let place = unsafe { core::slice::from_raw_parts_mut(self.cursor as *mut u64, slots) };
         let mut sink = RecordSink::new(place);

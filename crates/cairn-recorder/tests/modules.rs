@@ -39,9 +39,11 @@ fn library(name: &str) -> PathBuf {
     path
 }
 
+type PassOn = extern "C" fn(extern "C" fn() -> i64) -> i64;
+
 struct Loaded {
     handle: *mut c_void,
-    pass_on: extern "C" fn(extern "C" fn() -> i64) -> i64,
+    pass_on: PassOn,
 }
 
 impl Loaded {
@@ -51,7 +53,7 @@ impl Loaded {
         assert!(!handle.is_null(), "{path:?}");
         // SAFETY: the library has a function of this name and type.
         let pass_on =
-            unsafe { std::mem::transmute::<*mut c_void, _>(libc::dlsym(handle, c"pass_on".as_ptr())) };
+            unsafe { std::mem::transmute::<*mut c_void, PassOn>(libc::dlsym(handle, c"pass_on".as_ptr())) };
         Self { handle, pass_on }
     }
 
@@ -61,7 +63,7 @@ impl Loaded {
     }
 
     fn address(&self) -> u64 {
-        self.pass_on as u64
+        self.pass_on as usize as u64
     }
 
     fn close(self) {
@@ -75,13 +77,18 @@ extern "C" fn through_module() -> i64 {
     0
 }
 
+extern "C" fn beside_the_other() -> i64 {
+    mark("beside");
+    0
+}
+
 extern "C" fn through_nothing() -> i64 {
     mark("generated code");
     0
 }
 
 /// Code that no module covers, at that page: calls its argument.
-fn generate_code_at(address: u64) -> extern "C" fn(extern "C" fn() -> i64) -> i64 {
+fn generate_code_at(address: u64) -> PassOn {
     const PUSH_MOVE_CALL_POP_RETURN: [u8; 8] = [0x55, 0x48, 0x89, 0xe5, 0xff, 0xd7, 0x5d, 0xc3];
     let page = (address & !0xfff) as *mut c_void;
     // SAFETY: nothing lies there, and the code follows the calling convention.
@@ -91,7 +98,7 @@ fn generate_code_at(address: u64) -> extern "C" fn(extern "C" fn() -> i64) -> i6
         let at = libc::mmap(page, 4096, protection, flags, -1, 0);
         assert_eq!(at, page);
         at.cast::<[u8; 8]>().write(PUSH_MOVE_CALL_POP_RETURN);
-        std::mem::transmute::<*mut c_void, _>(at)
+        std::mem::transmute::<*mut c_void, PassOn>(at)
     }
 }
 
@@ -103,7 +110,7 @@ fn remove_code(address: u64) {
 #[test]
 fn stacks_belong_to_the_module_that_lay_there_then() {
     let (b, d, unused) = (library("b"), library("d"), library("unused"));
-    let other = library("namespace");
+    let (other, beside) = (library("namespace"), library("beside"));
     let path = fresh_path("modules");
     start(&Options::new(path.as_os_str().as_bytes())).unwrap();
 
@@ -137,11 +144,21 @@ fn stacks_belong_to_the_module_that_lay_there_then() {
     let apart = Loaded::new(&other, |path| unsafe { dlmopen(-1, path.as_ptr(), libc::RTLD_NOW) });
     modules::scan();
     (apart.pass_on)(through_module);
-    for _ in 0..100 {
-        let again = Loaded::open(&d);
-        (again.pass_on)(through_module);
-        again.close();
-    }
+    // Two threads load and unload at once, and take each other's places.
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..100 {
+                let again = Loaded::open(&beside);
+                (again.pass_on)(beside_the_other);
+                again.close();
+            }
+        });
+        for _ in 0..100 {
+            let again = Loaded::open(&d);
+            (again.pass_on)(through_module);
+            again.close();
+        }
+    });
     stop(EndReason::Stopped);
 
     let spool = Spool::open(&path);
@@ -152,7 +169,7 @@ fn stacks_belong_to_the_module_that_lay_there_then() {
         let frames = spool.stack(mark.stack);
         let found = frames.iter().find_map(|(_, address, module)| {
             let module = &spool.modules[module];
-            let is_ours = ["b", "d", "unused", "namespace"].contains(&name(module).as_str());
+            let is_ours = ["b", "d", "unused", "namespace", "beside"].contains(&name(module).as_str());
             assert!(module.start <= *address && *address < module.end);
             is_ours.then(|| (name(module), module.start, module.loaded, module.unloaded))
         });
@@ -169,6 +186,9 @@ fn stacks_belong_to_the_module_that_lay_there_then() {
     let order: Vec<&str> = names.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(order[..5], ["b", "d", "b", "b", "namespace"]);
     assert_eq!(order[5..], ["d"; 100]);
+    let beside: Vec<(String, u64)> =
+        spool.marks.iter().filter(|mark| mark.text == "beside").filter_map(through).collect();
+    assert!(beside.len() == 100 && beside.iter().all(|(name, _)| name == "beside"));
     assert!(names[0].1 == names[1].1 && names[0].1 == names[3].1 && names[0].1 != names[2].1);
 
     // Generated code is in no module, and its address is kept.

@@ -160,5 +160,4 @@ fn no_free_of_a_million_is_paired_with_another_allocation() {
         pairing.remote,
         pairing.local
     );
-    println!("{events} events, {} remote and {} local frees", pairing.remote, pairing.local);
 }

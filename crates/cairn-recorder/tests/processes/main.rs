@@ -3,6 +3,8 @@
 //! Every case is a child process of this program: `processes child CASE PATH`. Without arguments all cases are run and
 //! checked, one after the other. `CAIRN_KILL_RUNS=1000` makes the kill test long.
 
+#![allow(clippy::print_stdout, reason = "a test program that says what it has done")]
+
 #[path = "../support/mod.rs"]
 mod support;
 

@@ -150,7 +150,8 @@ impl Spool {
                 Record::ModuleLoaded(module) => {
                     let loaded = Module {
                         loaded: module.counter,
-                        unloaded: None,
+                        // Tables lie in several sequences: an unload may be read before its load.
+                        unloaded: self.modules.get(&module.number).and_then(|known| known.unloaded),
                         start: module.start,
                         end: module.end,
                         bias: module.bias,
@@ -160,7 +161,6 @@ impl Spool {
                     self.modules.insert(module.number, loaded);
                 }
                 Record::ModuleUnloaded { number, counter } => {
-                    // Tables of several logs: an unload may be read before its load.
                     let module = self.modules.entry(number).or_insert(Module {
                         loaded: 0,
                         unloaded: None,
