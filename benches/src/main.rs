@@ -12,6 +12,7 @@ mod capture;
 mod code_size;
 mod corpus;
 mod formats;
+mod heap;
 mod instructions;
 mod lws_reference;
 mod machine;
@@ -36,6 +37,7 @@ Usage: cargo xtask bench COMMAND
   capture [PART...]            ns per captured stack against peers, as Markdown; parts: `capture list`
   symbols PROGRAM...           names for addresses of these programs, against llvm-symbolizer and addr2line
   formats                      ns and bytes per frame of every format on the corpus, as Markdown
+  heap [ROUNDS [WORK...]]      whole programs under cairn heap and heaptrack, as Markdown
   recording [MILLIONS]         bytes and ns per event of recordings: packing, opening, reading, as Markdown
   instructions                 instructions per frame of the CBF and lws loops, counted by valgrind's callgrind
   code-size                    text bytes of the encoders for embedded use
@@ -58,6 +60,11 @@ fn main() -> ExitCode {
         ["symbols", programs @ ..] => symbols::run(programs).map_err(|error| error.to_string()),
         ["symbols-run", rest @ ..] => symbols::answer(rest).map_err(|error| error.to_string()),
         ["formats"] => report::formats(),
+        ["heap"] => heap::run(5, &[]),
+        ["heap", rounds, works @ ..] => rounds
+            .parse()
+            .map_err(|_| format!("{rounds}: not a number of rounds"))
+            .and_then(|rounds| heap::run(rounds, works)),
         ["recording"] => recording::run(10),
         ["recording", millions] => millions
             .parse()

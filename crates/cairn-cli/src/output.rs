@@ -43,6 +43,8 @@ pub(crate) enum Outcome {
     Incomplete,
     /// All went well, and a limit that was given is exceeded.
     Exceeded,
+    /// It ended for a reason that has a status of its own.
+    Status(u8),
 }
 
 impl From<Outcome> for ExitCode {
@@ -52,6 +54,7 @@ impl From<Outcome> for ExitCode {
             Outcome::Partly => Self::from(1),
             Outcome::Incomplete => Self::from(3),
             Outcome::Exceeded => Self::from(4),
+            Outcome::Status(status) => Self::from(status),
         }
     }
 }

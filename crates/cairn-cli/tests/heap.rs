@@ -1,309 +1,370 @@
-//! `cairn report`, `diff` and `flame` as a user runs them, on spools of a program that never ran.
+//! `cairn heap` on small programs: each behaves as it does without, and what is recorded of it is exact.
 
-#[path = "../../cairn-analysis/tests/support/spool.rs"]
-mod spool;
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
-use std::path::{Path, PathBuf};
+mod support;
 
-use cairn_format::recording::{Lane, LoadedModule, MarkValue, PcKind};
-use serde_json::Value;
-use snapbox::cmd::{Command, cargo_bin};
-use snapbox::file;
-use spool::{Program, START};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
 
-fn cairn() -> Command {
-    let repository = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
-    Command::new(cargo_bin!("cairn")).current_dir(repository).env("COLUMNS", "100").env("NO_COLOR", "1")
-}
+use support::{
+    Count, Shown, cairn, compile, recording, recordings, run, same_as_plain, same_as_plain_with, scratch,
+};
 
-/// A directory that is gone afterwards.
-struct Directory(PathBuf);
-
-impl Directory {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("cairn-heap-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&path).expect("temporary files can be made");
-        Self(path)
-    }
-
-    fn write(&self, name: &str, bytes: &[u8]) -> PathBuf {
-        let path = self.0.join(name);
-        std::fs::write(&path, bytes).expect("temporary files can be written");
-        path
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-/// The stacks of the device in `fixtures/device`, as its program counters are in its log: session, header (inlined into
-/// packet) from two lines, and one in no module.
-fn device(program: &mut Program) -> [u32; 4] {
-    let spool = &mut program.spool;
-    spool.facts(&[("argument", "app.elf"), ("argument", "--serve"), ("cairn.version", "0.1.0")]);
-    spool.write(1, Lane::Outer, START, |sink| {
-        sink.module_loaded(&LoadedModule {
-            number: 1,
-            counter: START,
-            start: 0x10000,
-            end: 0x20000,
-            bias: 0,
-            build_id: &[],
-            path: b"fixtures/device/app.elf",
-        })
-    });
-    let pcs = [0x10538, 0x104a8, 0x103f0, 0x103f8, 0x10400, 0x102f4, 0x10338, 0x7777_0000];
-    for (index, &address) in pcs.iter().enumerate() {
-        let module = u32::from(address < 0x20000);
-        spool.write(1, Lane::Outer, START, |sink| {
-            sink.pc(index as u32 + 1, PcKind::ReturnAddress, address, module)
-        });
-    }
-    [
-        spool.segment(1, 1, 0, &[1, 2, 3, 6]),
-        spool.segment(1, 6, 0, &[1, 2, 4, 7]),
-        spool.segment(1, 11, 0, &[1, 2, 5, 7]),
-        spool.segment(1, 16, 0, &[1, 2, 8]),
-    ]
-}
-
-/// Millisecond `ms` of the run; the counter runs at 3 GHz.
-fn at_ms(program: &mut Program, ms: u64) {
-    program.counter = START + ms * 3_000_000;
-}
-
-/// 20 sessions of 120 bytes that leak, 50 headers of 600 bytes, of which two threads free all but 10, and a buffer that is
-/// freed before anything else is allocated. The peak is at 70 ms.
-fn recorded(headers: u64) -> Vec<u8> {
-    let mut program = Program::new(2, 1);
-    let [session, header, other_header, buffer] = device(&mut program);
-    for index in 0..20 {
-        at_ms(&mut program, 1 + index);
-        program.alloc(1, 120, session);
-    }
-    for index in 0..headers {
-        at_ms(&mut program, 21 + index * 49 / (headers - 1));
-        program.alloc(2, 600, if index % 5 == 0 { other_header } else { header });
-    }
-    for index in 0..headers - 10 {
-        at_ms(&mut program, 71 + index * 49 / headers);
-        program.free(1 + (index % 2) as u32, 20);
-    }
-    for _ in 0..7 {
-        at_ms(&mut program, 121);
-        program.alloc(1, 2048, buffer);
-        let last = program.live.len() - 1;
-        program.free(1, last);
-    }
-    at_ms(&mut program, 130);
-    program.finish()
-}
-
-fn json(arguments: &[&str]) -> Value {
-    let output = cairn().args(arguments).arg("--json").output().expect("it runs");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_slice(&output.stdout).expect("it is JSON")
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("temporary paths are text")
+/// Runs a program both ways, and compares its recording with what it says of itself.
+fn check(test: &str, source: &str, flags: &[&str], arguments: &[&str]) -> Shown {
+    let directory = scratch(test);
+    let program = compile(&directory, source, "program", flags);
+    let shown = same_as_plain(&directory, &program, arguments);
+    recording(&directory).assert_as_expected(&shown);
+    shown
 }
 
 #[test]
-fn the_whole_picture_reads_as_the_snapshot_shows() {
-    let directory = Directory::new("picture");
-    let path = directory.write("app.cairn", &recorded(50));
-    cairn()
-        .arg("report")
-        .arg(&path)
-        .assert()
-        .success()
-        .stdout_eq(file!["snapshots/heap-report.txt"])
-        .stderr_eq("");
-    let views = [
-        (vec!["--by", "tree"], file!["snapshots/heap-tree.txt"]),
-        (vec!["--by", "callers", "--cost", "leaked"], file!["snapshots/heap-callers.txt"]),
-        (vec!["--by", "thread"], file!["snapshots/heap-threads.txt"]),
-        (vec!["--by", "line", "--full"], file!["snapshots/heap-lines.txt"]),
-    ];
-    for (arguments, snapshot) in views {
-        cairn().arg("report").arg(&path).args(arguments).assert().success().stdout_eq(snapshot);
-    }
+fn every_entry_of_the_allocator_is_seen() {
+    check("entry_points", "entry_points.c", &["-fno-builtin"], &[]);
 }
 
 #[test]
-fn json_has_exact_numbers_and_the_fields_that_are_promised() {
-    let directory = Directory::new("json");
-    let path = directory.write("app.cairn", &recorded(50));
-    let report = json(&["report", text(&path)]);
-    assert_eq!(report["schema"], "cairn.heap.report/1");
-    let numbers = [
-        ("total_allocations", 77),
-        ("total_bytes", 20 * 120 + 50 * 600 + 7 * 2048),
-        ("leaked_allocations", 30),
-        ("leaked_bytes", 20 * 120 + 10 * 600),
-        ("peak_bytes", 20 * 120 + 50 * 600),
-        ("peak_allocations", 70),
-        ("temporary_allocations", 7),
-    ];
-    for (field, number) in numbers {
-        assert_eq!(report[field], number, "{field}");
-    }
-    assert!((69_900_000..=70_100_000).contains(&report["peak_nanos"].as_u64().expect("a number")));
-    let top = &report["top"][0];
-    assert_eq!(
-        (&top["function"], &top["line"], &top["bytes"], &top["count"]),
-        (&"make_header".into(), &81.into(), &30_000.into(), &50.into())
-    );
-    assert!(top["file"].as_str().expect("a file").ends_with("app.c"));
-    assert!(top["module"].as_str().expect("a module").ends_with("app.elf"));
-    let frames: Vec<&str> = top["stacks"][0]["frames"]
-        .as_array()
-        .expect("frames")
-        .iter()
-        .map(|frame| frame["function"].as_str().expect("a name"))
-        .collect();
-    assert_eq!(frames, ["make_header", "receive_packet", "serve_client", "run"]);
-    let leaks = json(&["report", text(&path), "--cost", "leaked"]);
-    let told: Vec<(&str, u64)> = leaks["top"]
-        .as_array()
-        .expect("a list")
-        .iter()
-        .map(|entry| {
-            (entry["function"].as_str().expect("a name"), entry["bytes"].as_u64().expect("a number"))
-        })
-        .collect();
-    assert_eq!(told, [("make_header", 6000), ("open_session", 2400)]);
+fn all_forms_of_new_and_delete_are_seen() {
+    check("new_delete", "new_delete.cpp", &["-fno-builtin", "-std=c++17"], &[]);
 }
 
 #[test]
-fn a_part_of_the_time_and_filters_count_what_they_say() {
-    let directory = Directory::new("parts");
-    let path = directory.write("app.cairn", &recorded(50));
-    let leaked = |arguments: &[&str]| {
-        let report = json(&[&["report", text(&path)], arguments].concat());
-        report["leaked_allocations"].as_u64().expect("a number")
-    };
-    assert_eq!(leaked(&["--at", "20.5ms"]), 20);
-    assert_eq!(leaked(&["--at", "peak"]), 70);
-    assert_eq!(leaked(&["--between", "20.5ms", "70.5ms"]), 50);
-    assert_eq!(leaked(&["--between", "0.0205", "1s"]), 10);
-    assert_eq!(leaked(&["--filter", "size=..200"]), 20);
-    assert_eq!(leaked(&["--filter", "function=^open_"]), 20);
-    assert_eq!(leaked(&["--filter", "thread=1002"]), 10);
-    assert_eq!(leaked(&["--filter", "thread=1002", "--filter", "function=open"]), 0);
-    assert_eq!(leaked(&["--filter", "module=app.elf"]), 30);
-    let known = directory.write("known.supp", b"# known\nleak:open_session\n");
-    assert_eq!(leaked(&["--suppressions", text(&known)]), 10);
+fn calls_are_seen_before_the_first_constructor_and_after_the_last_destructor() {
+    check("early_late", "early_late.cpp", &["-fno-builtin"], &[]);
 }
 
 #[test]
-fn what_grew_is_told_and_can_fail_a_check() {
-    let directory = Directory::new("diff");
-    let old = directory.write("old.cairn", &recorded(50));
-    let new = directory.write("new.cairn", &recorded(80));
-    cairn().arg("diff").args([&old, &new]).assert().success().stdout_eq(file!["snapshots/heap-diff.txt"]);
-    let diff = json(&["diff", text(&old), text(&new)]);
-    assert_eq!((&diff["schema"], &diff["cost"]), (&"cairn.heap.diff/1".into(), &"peak".into()));
-    let growth: i64 = diff["changes"]
-        .as_array()
-        .expect("a list")
-        .iter()
-        .map(|c| c["growth"].as_i64().expect("a number"))
-        .sum();
-    assert_eq!(growth, 30 * 600);
-    cairn().arg("diff").args([&old, &new]).args(["--fail-above", "17KiB"]).assert().code(4);
-    cairn().arg("diff").args([&old, &new]).args(["--fail-above", "18000"]).assert().success();
-    let moments = json(&["diff", text(&old), "--from", "20.5ms", "--to", "peak"]);
-    assert_eq!(moments["changes"][0]["growth"], 40 * 600);
-    cairn().arg("diff").arg(&old).assert().code(2);
+fn an_allocator_that_calls_itself_by_its_public_names_is_counted_once() {
+    let directory = scratch("foreign");
+    compile(&directory, "foreign.c", "libforeign.so", &["-shared", "-fPIC", "-fno-builtin"]);
+    let link = format!("-L{}", directory.display());
+    let path = format!("-Wl,-rpath,{}", directory.display());
+    let flags = ["-fno-builtin", &link, "-Wl,--no-as-needed", "-lforeign", &path];
+    let program = compile(&directory, "entry_points.c", "program", &flags);
+    let shown = same_as_plain(&directory, &program, &[]);
+    recording(&directory).assert_as_expected(&shown);
 }
 
 #[test]
-fn a_flame_graph_is_one_well_formed_file() {
-    let directory = Directory::new("flame");
-    let path = directory.write("app.cairn", &recorded(50));
-    let svg = directory.0.join("heap.svg");
-    cairn().arg("flame").arg(&path).arg("-o").arg(&svg).assert().success().stdout_eq("");
-    let svg = std::fs::read_to_string(svg).expect("it was written");
-    assert!(svg.starts_with("<?xml") && svg.trim_end().ends_with("</svg>"));
-    for element in ["g", "text", "title", "style", "script"] {
-        let opened =
-            svg.matches(&format!("<{element}>")).count() + svg.matches(&format!("<{element} ")).count();
-        assert_eq!(opened, svg.matches(&format!("</{element}>")).count(), "{element}");
-    }
-    assert!(svg.contains("make_header"));
-    assert!(
-        !svg.contains("http") || svg.matches("http").count() == 1,
-        "nothing but the name space is elsewhere"
-    );
-    cairn()
-        .arg("flame")
-        .arg(&path)
-        .args(["--folded", "--cost", "leaked"])
-        .assert()
-        .success()
-        .stdout_eq("run;serve_client;open_session 2400\nrun;serve_client;receive_packet;make_header 6000\n");
-}
-
-#[test]
-fn what_is_no_recording_is_told_with_its_name() {
-    let directory = Directory::new("bad");
-    for (name, bytes) in [
-        ("empty", &b""[..]),
-        ("text", b"not a recording, but longer than a header is, by far: it goes on and on"),
+fn nothing_is_lost_whatever_the_end() {
+    for how in [
+        "exit",
+        "_exit",
+        "quick_exit",
+        "exit_group",
+        "abort",
+        "segv",
+        "kill",
+        "term",
+        "overflow",
+        "double_free",
+        "pthread_exit",
     ] {
-        let path = directory.write(name, bytes);
-        let output = cairn().arg("report").arg(&path).output().expect("it runs");
-        let complaint = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{complaint}");
-        assert!(complaint.contains(text(&path)), "{complaint}");
+        check(&format!("end_{how}"), "ends.c", &["-fno-builtin", "-O0"], &[how]);
     }
-    cairn().args(["report", "/nonexistent"]).assert().code(1);
-    let path = directory.write("app.cairn", &recorded(50));
-    let bad = directory.write("bad.supp", b"leak:ok\nrace:x\n");
-    let output = cairn().arg("report").arg(&path).arg("--suppressions").arg(bad).output().expect("it runs");
-    assert_eq!(output.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("line 2"));
-    for arguments in [["--filter", "colour=red"], ["--at", "noon"], ["--filter", "size=9..1"]] {
-        cairn().arg("report").arg(&path).args(arguments).assert().code(2);
-    }
-    cairn().arg("report").arg(&path).args(["--filter", "thread=nobody"]).assert().code(1);
 }
 
 #[test]
-fn every_cut_of_a_recording_is_reported_as_far_as_it_goes() {
-    let directory = Directory::new("cut");
-    let whole = recorded(50);
-    for length in [64, 4096, 65_536, 65_700, 66_000, 70_000, whole.len() - 8] {
-        let path = directory.write("cut.cairn", &whole[..length.min(whole.len())]);
-        for command in [&["report"][..], &["report", "--by", "tree"], &["flame"], &["report", "--json"]] {
-            let output = cairn().args(command).arg(&path).output().expect("it runs");
-            let code = output.status.code();
-            assert!(matches!(code, Some(0 | 1 | 3)), "{length}: {command:?}: {code:?}");
-            assert!(!String::from_utf8_lossy(&output.stderr).contains("panicked"), "{length}");
+fn recording_goes_on_in_the_program_that_takes_the_place() {
+    for how in ["exec", "execvp", "execle"] {
+        let directory = scratch(how);
+        let program = compile(&directory, "ends.c", "program", &["-fno-builtin", "-O0"]);
+        let shown = same_as_plain(&directory, &program, &[how]);
+        assert_eq!(shown.status, Some(5), "{shown:?}");
+        let all = recordings(&directory);
+        assert_eq!(all.len(), 2, "one for each program");
+        assert_eq!(all[0].process, all[1].process);
+        let before = all.iter().find(|one| one.count(14001).made > 0).unwrap();
+        assert_eq!(before.count(14001), Count { made: 5000, left: 1000 });
+        let after = all.iter().find(|one| one.count(14003).made > 0).unwrap();
+        assert_eq!(after.count(14003), Count { made: 100, left: 100 });
+        assert_eq!(after.count(14001).made, 0);
+    }
+}
+
+#[test]
+fn threads_that_free_each_others_blocks_are_counted_exactly() {
+    check("race", "threads.c", &["-fno-builtin"], &["race"]);
+}
+
+#[test]
+fn threads_may_have_the_smallest_stack() {
+    check("small_stacks", "threads.c", &["-fno-builtin"], &["small_stacks"]);
+}
+
+#[test]
+fn many_threads_come_and_go() {
+    check("many_threads", "threads.c", &["-fno-builtin"], &["many"]);
+}
+
+#[test]
+fn signal_handlers_may_have_the_smallest_stack() {
+    check("signal_stack", "threads.c", &["-fno-builtin"], &["signal_stack"]);
+}
+
+#[test]
+fn threads_are_cancelled_as_ever() {
+    let directory = scratch("cancel");
+    let program = compile(&directory, "threads.c", "program", &["-fno-builtin"]);
+    same_as_plain(&directory, &program, &["cancel"]);
+    assert_eq!(recording(&directory).lost, 0);
+}
+
+#[test]
+fn children_run_unrecorded_and_leave_the_recording_alone() {
+    for what in ["fork", "vfork", "spawn", "system", "clone", "daemon", "failing_exec"] {
+        let shown = check(&format!("processes_{what}"), "processes.c", &["-fno-builtin"], &[what]);
+        assert_eq!(shown.status, Some(0), "{what}: {shown:?}");
+    }
+}
+
+#[test]
+fn children_are_recorded_on_request_each_to_a_file_of_its_own() {
+    let directory = scratch("children");
+    compile(&directory, "ends.c", "worker", &["-fno-builtin", "-O0"]);
+    let script = "./worker exit; ./worker _exit & wait; sh -c './worker quick_exit; :'; exit 12";
+    let shown = same_as_plain_with(&directory, "sh".as_ref(), &["-c", script], &["--children"]);
+    assert_eq!(shown.status, Some(12));
+    let all = recordings(&directory);
+    let workers = all.iter().filter(|one| one.count(14001) == Count { made: 5000, left: 1000 }).count();
+    assert_eq!(workers, 3, "{:?}", all.iter().map(|one| &one.path).collect::<Vec<_>>());
+}
+
+#[test]
+fn the_program_finds_the_environment_the_signals_and_the_descriptors_that_it_would_find() {
+    for what in ["environment", "descriptors", "signals"] {
+        check(&format!("surroundings_{what}"), "surroundings.c", &["-fno-builtin"], &[what]);
+    }
+}
+
+#[test]
+fn a_storm_of_signals_changes_nothing() {
+    check("ticks", "surroundings.c", &["-fno-builtin"], &["ticks"]);
+}
+
+#[test]
+fn sandboxes_and_limits_end_the_recording_and_not_the_program() {
+    for what in ["strict", "filter", "limits"] {
+        let directory = scratch(&format!("sandbox_{what}"));
+        let program = compile(&directory, "surroundings.c", "program", &["-fno-builtin"]);
+        let shown = same_as_plain(&directory, &program, &[what]);
+        assert_eq!(shown.signal, None, "{shown:?}");
+        // What came before is there.
+        assert_eq!(recording(&directory).count(17001), Count { made: 100, left: 50 });
+    }
+}
+
+#[test]
+fn limits_of_the_shell_change_nothing() {
+    for limit in ["-v 200000", "-v 60000", "-n 4", "-f 0", "-f 100", "-s 256"] {
+        let directory = scratch(&format!("limit{}", limit.replace(' ', "_")));
+        let program = compile(&directory, "entry_points.c", "program", &["-fno-builtin"]);
+        let plain = format!("ulimit {limit}; exec {}", program.display());
+        let recorded = format!(
+            "ulimit {limit}; CAIRN_HEAP=off; exec \"$0\" heap --quiet --or-run {}",
+            program.display()
+        );
+        let plain = Shown::from(run(Command::new("bash").args(["-c", &plain]).current_dir(&directory)));
+        let cairn = env!("CARGO_BIN_EXE_cairn");
+        let recorded =
+            Shown::from(run(Command::new("bash").args(["-c", &recorded, cairn]).current_dir(&directory)));
+        assert_eq!(plain.output, recorded.output, "{limit}: {recorded:?}");
+        assert_eq!((plain.status, plain.signal), (recorded.status, recorded.signal), "{limit}");
+    }
+}
+
+#[test]
+fn modules_come_and_go_while_threads_allocate() {
+    let directory = scratch("modules");
+    let program = compile(&directory, "loader.c", "program", &["-fno-builtin"]);
+    let first = compile(&directory, "module.c", "libfirst.so", &["-shared", "-fPIC", "-fno-builtin"]);
+    let second = compile(
+        &directory,
+        "module.c",
+        "libsecond.so",
+        &["-shared", "-fPIC", "-fno-builtin", "-DSIZE=18003"],
+    );
+    let modules = [first.to_str().unwrap(), second.to_str().unwrap()];
+    let shown = same_as_plain(&directory, &program, &["storm", modules[0], modules[1]]);
+    let recording = recording(&directory);
+    recording.assert_as_expected(&shown);
+    // The two threads may meet in one load, so there are fewer loads than calls.
+    let loads = recording.modules_loaded.iter().filter(|path| path.contains("libfirst")).count();
+    assert!(loads > 1, "{loads} loads of one module, {} unloads", recording.modules_unloaded);
+    assert!(recording.modules_unloaded > 2);
+}
+
+#[test]
+fn libraries_are_found_by_the_path_of_the_one_that_opens_them() {
+    let directory = scratch("caller");
+    let hidden = directory.join("hidden");
+    fs::create_dir_all(&hidden).unwrap();
+    compile(&hidden, "inner.c", "libinner.so", &["-shared", "-fPIC"]);
+    compile(&directory, "outer.c", "libouter.so", &["-shared", "-fPIC", "-Wl,-rpath,$ORIGIN/hidden"]);
+    compile(&directory, "module.c", "libmodule.so", &["-shared", "-fPIC", "-fno-builtin"]);
+    let program = compile(&directory, "loader.c", "program", &["-fno-builtin"]);
+    let shown = same_as_plain(&directory, &program, &["caller", "./libouter.so", "./libmodule.so"]);
+    assert!(shown.output.contains("found by the caller's path 42"), "{shown:?}");
+}
+
+#[test]
+fn without_the_command_the_library_records_by_itself() {
+    let directory = scratch("by_itself");
+    let program = compile(&directory, "ends.c", "program", &["-fno-builtin", "-O0"]);
+    // The command unpacks it.
+    run(cairn().args(["heap", "--quiet", "true"]).current_dir(&directory));
+    for entry in fs::read_dir(&directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|ending| ending == "cairn") {
+            fs::remove_file(path).unwrap();
         }
     }
+    let library = library();
+    let shown = Shown::from(run(Command::new(&program)
+        .arg("exec")
+        .env("LD_PRELOAD", &library)
+        .current_dir(&directory)));
+    assert_eq!((shown.status, shown.errors.as_str()), (Some(5), ""));
+    let all = recordings(&directory);
+    assert_eq!(all.iter().map(|one| one.count(14001).made).sum::<u64>(), 5000);
+    assert_eq!(all.iter().map(|one| one.count(14003).made).sum::<u64>(), 100);
+    let first = all.iter().find(|one| one.count(14001).made > 0).unwrap();
+    let name = first.path.file_name().unwrap().to_string_lossy().into_owned();
+    assert_eq!(name, format!("program.{}.cairn", first.process).as_str());
+
+    let wrong = Shown::from(run(Command::new(&program)
+        .arg("exit")
+        .env("LD_PRELOAD", &library)
+        .env("CAIRN_HEAP", "sampel=3")
+        .current_dir(&directory)));
+    assert_eq!(wrong.status, Some(4));
+    assert_eq!(wrong.errors, "cairn: CAIRN_HEAP: \"sampel=3\" makes no sense; nothing is recorded\n");
+    let unwritable = Shown::from(run(Command::new(&program)
+        .arg("exit")
+        .env("LD_PRELOAD", &library)
+        .env("CAIRN_HEAP", "output=/nonexistent/x.cairn")));
+    assert_eq!(unwritable.status, Some(4));
+    assert!(
+        unwritable.errors.contains("/nonexistent/x.cairn: no such directory; nothing is recorded"),
+        "{unwritable:?}"
+    );
+}
+
+/// The library as the command unpacks it.
+fn library() -> std::path::PathBuf {
+    let environment = run(cairn()
+        .args(["heap", "--quiet", "--children", "-o", "/tmp/cairn-test-%p.cairn", "env"])
+        .current_dir("/tmp"));
+    let text = String::from_utf8(environment.stdout).unwrap();
+    let list = text.lines().find_map(|line| line.strip_prefix("LD_PRELOAD=")).unwrap();
+    let options = text.lines().find_map(|line| line.strip_prefix("CAIRN_HEAP=")).unwrap();
+    assert!(options.contains("output=/tmp/cairn-test-%p.cairn"), "{options}");
+    for entry in fs::read_dir("/tmp").unwrap().filter_map(Result::ok) {
+        if entry.file_name().to_string_lossy().starts_with("cairn-test-") {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+    list.split(':').next().unwrap().into()
 }
 
 #[test]
-fn names_cannot_drive_a_terminal() {
-    let directory = Directory::new("escapes");
-    let mut program = Program::new(1, 1);
-    let [session, ..] = device(&mut program);
-    program.spool.facts(&[("argument", "evil\u{1b}[2J\nname")]);
-    program.spool.write(1, Lane::Outer, START, |sink| {
-        sink.thread(START, cairn_format::recording::ThreadEvent::Named(b"\x1b]0;title\x07"))
-    });
-    program.spool.write(1, Lane::Outer, START, |sink| sink.mark(START, session, 0, MarkValue::None, b"\x1b"));
-    at_ms(&mut program, 1);
-    program.alloc(1, 1, session);
-    let path = directory.write("evil.cairn", &program.finish());
-    for view in [&[][..], &["--by", "thread"], &["--filter", "function=\u{1b}"]] {
-        let output = cairn().arg("report").arg(&path).args(view).output().expect("it runs");
-        assert!(!output.stdout.contains(&0x1b), "{view:?}");
+fn what_cannot_be_recorded_is_refused_with_a_reason_before_it_runs() {
+    let directory = scratch("refused");
+    let own = directory.join("own.c");
+    fs::write(&own, "#include <stddef.h>\nvoid *malloc(size_t n) { static char b[1 << 20]; static size_t at; char *p = b + at; at += (n + 15) & ~15UL; return p; }\nvoid free(void *p) { (void)p; }\nint main(void) { return malloc(3) == 0; }\n").unwrap();
+    compile(&directory, "entry_points.c", "static", &["-static", "-fno-builtin"]);
+    assert!(
+        Command::new("cc")
+            .args(["-w", "-fno-builtin", "-o"])
+            .arg(directory.join("own"))
+            .arg(&own)
+            .status()
+            .unwrap()
+            .success()
+    );
+    let program = compile(&directory, "entry_points.c", "set_id", &["-fno-builtin"]);
+    let mut elf32 = fs::read(&program).unwrap();
+    elf32[4] = 1;
+    elf32[18] = 3;
+    fs::write(directory.join("elf32"), &elf32).unwrap();
+    fs::write(directory.join("cut"), &fs::read(&program).unwrap()[..19]).unwrap();
+    fs::write(directory.join("lonely"), "#!/no/such/interpreter\n").unwrap();
+    fs::write(directory.join("text"), "not run").unwrap();
+    for name in ["elf32", "cut", "lonely"] {
+        fs::set_permissions(directory.join(name), fs::Permissions::from_mode(0o755)).unwrap();
     }
+    for (name, status, reason) in [
+        ("./static", 2, "linked statically"),
+        ("./own", 2, "malloc of its own"),
+        ("./elf32", 2, "32-bit x86"),
+        ("./cut", 126, "header is cut"),
+        ("./lonely", 126, "/no/such/interpreter"),
+        ("./text", 126, "Permission denied"),
+        ("./absent", 127, "no such program"),
+        ("no-such-command-anywhere", 127, "no such program"),
+        (".", 126, "directory"),
+    ] {
+        let began = std::time::Instant::now();
+        let shown = Shown::from(run(cairn().args(["heap", name]).current_dir(&directory)));
+        assert_eq!(shown.status, Some(status), "{name}: {shown:?}");
+        assert!(shown.errors.contains(reason), "{name}: {shown:?}");
+        assert_eq!(shown.output, "", "{name} was run");
+        assert!(began.elapsed().as_secs() < 2, "{name}");
+    }
+    let shown = Shown::from(run(cairn().args(["heap", "--or-run", "./static"]).current_dir(&directory)));
+    assert_eq!(shown.status, Some(0));
+    assert!(shown.output.contains("expect") && shown.errors.contains("runs unrecorded"), "{shown:?}");
+}
+
+#[test]
+fn output_that_cannot_be_written_is_refused_before_the_program_runs() {
+    let directory = scratch("unwritable");
+    for output in ["/nonexistent/x.cairn", "/proc/x.cairn"] {
+        let shown =
+            Shown::from(run(cairn().args(["heap", "-o", output, "echo", "ran"]).current_dir(&directory)));
+        assert_eq!((shown.status, shown.output.as_str()), (Some(2), ""), "{shown:?}");
+        assert!(shown.errors.contains("nothing can be recorded there"), "{shown:?}");
+    }
+}
+
+#[test]
+fn scripts_are_recorded_as_their_interpreter() {
+    let directory = scratch("scripts");
+    let script = directory.join("with_line");
+    fs::write(&script, "#!/bin/sh\necho \"$0 $1\"; exit 3\n").unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    let shown = same_as_plain_with(&directory, script.as_os_str(), &["x y"], &[]);
+    assert_eq!(shown.status, Some(3));
+    assert!(recording(&directory).events > 0);
+}
+
+#[test]
+fn a_recording_can_be_paused_from_outside() {
+    let directory = scratch("ctl");
+    let ctl = |process: &str, what: &str| {
+        Shown::from(run(cairn().args(["heap", "ctl", process, what]).current_dir(&directory)))
+    };
+    let none = ctl("1", "stop");
+    assert_eq!(none.status, Some(1), "{none:?}");
+    let script = "i=0; while [ $i -lt 40 ]; do sleep 0.05; i=$((i+1)); x=$(printf %s a); done";
+    let mut child = cairn();
+    child.args(["heap", "--quiet", "--start-paused", "sh", "-c", script]).current_dir(&directory);
+    let mut child = child.spawn().unwrap();
+    let path = loop {
+        if let Some(found) = recordings(&directory).first() {
+            break found.path.clone();
+        }
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    };
+    let process = support::Recording::read(&path).process.to_string();
+    std::thread::sleep(std::time::Duration::from_millis(400));
+    assert_eq!(support::Recording::read(&path).events, 0, "paused");
+    assert_eq!(ctl(&process, "start").status, Some(0));
+    std::thread::sleep(std::time::Duration::from_millis(400));
+    let events = support::Recording::read(&path).events;
+    assert!(events > 0, "started");
+    assert!(child.wait().unwrap().success());
 }

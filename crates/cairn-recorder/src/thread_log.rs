@@ -82,9 +82,10 @@ pub(crate) fn enter() -> Option<*mut ThreadLog> {
     }
     // SAFETY: the word is null or leads to a log, and logs are never unmapped.
     let state = unsafe { &(*log).state };
-    // One comparison answers whether anything is recorded, in this process, to this file, and the log is free.
+    // One comparison answers whether anything is recorded, to this file, and the log is free; the other one whether this is a
+    // forked child, whose logs are wiped and which records nothing: nought in both.
     let recording = RECORDING.load(Ordering::Relaxed);
-    if state.load(Ordering::Relaxed) != recording {
+    if recording == 0 || state.load(Ordering::Relaxed) != recording {
         return None;
     }
     state.store(recording | BUSY, Ordering::Relaxed);

@@ -113,6 +113,13 @@ pub(crate) const ROOMS: &[Room] = &[
         unsafe_code: UnsafeCode::Free,
         ..CLOSED
     },
+    // Starts programs, and waits for them: what std does for that changes what the program inherits.
+    Room {
+        name: "cairn-run",
+        outside: Allowed::Only(&["libc", "object"]),
+        unsafe_code: UnsafeCode::Free,
+        ..CLOSED
+    },
     Room {
         name: "cairn-symbols",
         uses: Allowed::Only(&["cairn-format"]),
@@ -139,7 +146,7 @@ pub(crate) const ROOMS: &[Room] = &[
     },
     Room {
         name: "cairn-cli",
-        uses: Allowed::Only(&["cairn-analysis", "cairn-web"]),
+        uses: Allowed::Only(&["cairn-analysis", "cairn-run", "cairn-web"]),
         outside: Allowed::Any,
         ..CLOSED
     },

@@ -4,6 +4,7 @@ mod completions;
 mod decode;
 mod diff;
 mod flame;
+mod heap;
 mod heap_input;
 mod heap_text;
 mod pack;
@@ -21,6 +22,7 @@ use crate::output::Outcome;
 /// The subcommands.
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
+    Heap(heap::Heap),
     Decode(decode::Decode),
     Symbolize(symbolize::Symbolize),
     Pack(pack::Pack),
@@ -36,6 +38,7 @@ pub(crate) enum Command {
 impl Command {
     pub(crate) fn run(self) -> io::Result<Outcome> {
         match self {
+            Self::Heap(heap) => heap.run(),
             Self::Decode(decode) => decode.run(),
             Self::Symbolize(symbolize) => symbolize.run(),
             Self::Pack(pack) => pack.run(),

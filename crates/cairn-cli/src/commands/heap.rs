@@ -1,0 +1,306 @@
+//! `cairn heap`: runs a program and records what it does with its memory.
+
+mod control;
+mod live;
+mod summary;
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io::{self, IsTerminal};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use cairn_run::{Announcements, End, Event, Library, Obstacle, Program, Running, Start};
+use clap::Args;
+
+use crate::output::{Outcome, complain};
+use live::Recordings;
+
+/// Record where a program's memory goes
+///
+/// Runs the program as it would run without cairn, and records every allocation and every free with its call stack, to
+/// PROGRAM.PID.cairn in the current directory. The exit status is the program's own. No recompiling; the program must be
+/// linked dynamically, against glibc, for x86-64.
+#[derive(Args)]
+#[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub(crate) struct Heap {
+    #[command(subcommand)]
+    action: Option<Action>,
+
+    /// The program, and its arguments
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, value_name = "PROGRAM")]
+    program: Vec<OsString>,
+
+    /// Where to record to: a directory, or a file; `%n` is the program's name, `%p` its process id
+    #[arg(short, long, value_name = "PATH")]
+    output: Option<PathBuf>,
+
+    /// Say nothing but what went wrong: no status line, no summary
+    #[arg(short, long)]
+    quiet: bool,
+
+    /// Record the programs that it starts, too, each to a file of its own
+    #[arg(long)]
+    children: bool,
+
+    /// Record one allocation in so many bytes, on average, in place of all; for production
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    sample: Option<u64>,
+
+    /// Record also the mappings that the program makes itself
+    #[arg(long)]
+    mmap: bool,
+
+    /// Stop recording after this time (30s, 5m, 1h); the program goes on
+    #[arg(long = "for", value_name = "TIME", value_parser = parse_time)]
+    duration: Option<Duration>,
+
+    /// Record nothing until `cairn heap ctl PID start`
+    #[arg(long)]
+    start_paused: bool,
+
+    /// Stop recording when a file is that large (2GiB)
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    max_size: Option<u64>,
+
+    /// Run the program without recording where it cannot be recorded, in place of refusing
+    #[arg(long)]
+    or_run: bool,
+}
+
+#[derive(clap::Subcommand)]
+enum Action {
+    Ctl(control::Ctl),
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  cairn heap python3 -c 'print(sorted(str(n) for n in range(100000))[:3])'
+  cairn heap --children make -j8                 the compilers that it starts as well
+  cairn heap --sample 512KiB -- server --port 80 cheap enough for production
+  cairn heap ctl 4711 stop                       pause the recording of process 4711
+
+Without this command: LD_PRELOAD=libcairn_preload.so CAIRN_HEAP=output=/var/tmp/%n.%p.cairn PROGRAM
+
+Exit codes: the program's own; 127 there is no such program; 126 it cannot be run; 2 it cannot be recorded, see the message.";
+
+impl Heap {
+    pub(crate) fn run(self) -> io::Result<Outcome> {
+        if let Some(Action::Ctl(ctl)) = self.action {
+            return ctl.run();
+        }
+        let Some((name, arguments)) = self.program.split_first() else { return Ok(Outcome::Done) };
+        match self.record(name, arguments) {
+            Ok(end) => end.imitate(),
+            Err(Refused { status, message }) => {
+                complain(&message);
+                Ok(Outcome::Status(status))
+            }
+        }
+    }
+
+    fn record(&self, name: &OsStr, arguments: &[OsString]) -> Result<End, Refused> {
+        let program = Program::find(name)?;
+        let is_ready = program.inspect().map_err(Refused::from).and_then(|()| {
+            let output = self.output()?;
+            let library =
+                Library::unpack().map_err(|error| Refused::because("the library for recording", &error))?;
+            let announcements = Announcements::new()
+                .map_err(|error| Refused::because("the directory for temporary files", &error))?;
+            Ok((output, library, announcements))
+        });
+        match is_ready {
+            Ok((output, library, announcements)) => {
+                let options = self.options(&output, announcements.path());
+                let start = Start { program: &program, arguments, library: Some((&library, &options)) };
+                let running = start.run().map_err(|error| Refused::start(&program, &error))?;
+                self.follow(running, announcements)
+            }
+            Err(refused) if self.or_run && refused.status != 126 => {
+                complain(&format_args!("{}; it runs unrecorded", refused.message));
+                let start = Start { program: &program, arguments, library: None };
+                let mut running = start.run().map_err(|error| Refused::start(&program, &error))?;
+                loop {
+                    if let Event::Ended(end) =
+                        running.wait(Duration::from_secs(3600)).map_err(|error| not_run(&error))?
+                    {
+                        return Ok(end);
+                    }
+                }
+            }
+            Err(refused) => Err(refused),
+        }
+    }
+
+    /// Where the recordings go: absolute, checked to be writable.
+    fn output(&self) -> Result<PathBuf, Refused> {
+        let asked = self.output.as_deref().unwrap_or(Path::new("."));
+        let unusable = |path: &Path, error: &io::Error| Refused::because(&path.display().to_string(), error);
+        let (directory, file) = if asked.is_dir() {
+            (asked, OsStr::new("%n.%p.cairn"))
+        } else {
+            let directory = asked.parent().filter(|parent| !parent.as_os_str().is_empty());
+            let file = asked.file_name().ok_or_else(|| Refused {
+                status: 2,
+                message: format!(
+                    "{}: no name for a file; give a file or a directory that exists",
+                    asked.display()
+                ),
+            })?;
+            (directory.unwrap_or(Path::new(".")), file)
+        };
+        let directory = fs::canonicalize(directory).map_err(|error| unusable(directory, &error))?;
+        // Whether files can be made there, before the program runs and not after.
+        let trial = directory.join(format!(".cairn-{}", std::process::id()));
+        fs::File::create_new(&trial)
+            .and_then(|_| fs::remove_file(&trial))
+            .map_err(|error| unusable(&directory, &error))?;
+        // The percent signs of directories are no fields.
+        let mut path = OsString::from(directory.into_os_string().to_string_lossy().replace('%', "%%"));
+        path.push("/");
+        path.push(file);
+        Ok(path.into())
+    }
+
+    /// The value of `CAIRN_HEAP`.
+    fn options(&self, output: &Path, announcements: &Path) -> OsString {
+        let mut options = OsString::from("parent,announce=");
+        options.push(announcements);
+        let mut add = |text: String| {
+            options.push(",");
+            options.push(text);
+        };
+        if let Some(bytes) = self.sample {
+            add(format!("sample={bytes}"));
+        }
+        if let Some(bytes) = self.max_size {
+            add(format!("max-size={bytes}"));
+        }
+        for (is_on, word) in [(self.children, "children"), (self.mmap, "mmap"), (self.start_paused, "paused")]
+        {
+            if is_on {
+                add(word.to_owned());
+            }
+        }
+        options.push(",output=");
+        options.push(output);
+        options
+    }
+
+    fn follow(&self, mut running: Running, mut announcements: Announcements) -> Result<End, Refused> {
+        /// How often what the program wrote is looked at.
+        const TICK: Duration = Duration::from_millis(1);
+        /// A program that has not begun to record by then does not begin.
+        const PATIENCE: Duration = Duration::from_secs(2);
+        let began = Instant::now();
+        let shows_status = !self.quiet && io::stderr().is_terminal();
+        let mut recordings = Recordings::new(shows_status);
+        let (mut is_late, mut is_over) = (false, false);
+        let end = loop {
+            let event = running.wait(TICK).map_err(|error| not_run(&error))?;
+            for announced in announcements.read().unwrap_or_default() {
+                recordings.add(announced);
+            }
+            recordings.tick();
+            if !is_late && recordings.is_empty() && began.elapsed() > PATIENCE {
+                is_late = true;
+                complain(
+                    &"the program runs, but does not record: the loader ignored LD_PRELOAD, or nothing was written",
+                );
+            }
+            if !is_over && self.duration.is_some_and(|duration| began.elapsed() >= duration) {
+                is_over = true;
+                recordings.pause();
+            }
+            if let Event::Ended(end) = event {
+                break end;
+            }
+        };
+        for announced in announcements.read().unwrap_or_default() {
+            recordings.add(announced);
+        }
+        recordings.finish(self.quiet);
+        Ok(end)
+    }
+}
+
+fn not_run(error: &io::Error) -> Refused {
+    Refused { status: 126, message: format!("the program cannot be run: {error}") }
+}
+
+/// Why nothing is recorded, and the exit status for it.
+struct Refused {
+    status: u8,
+    message: String,
+}
+
+impl Refused {
+    fn because(what: &str, error: &io::Error) -> Self {
+        Self {
+            status: 2,
+            message: format!(
+                "{what}: {error}; nothing can be recorded there, give another place with --output"
+            ),
+        }
+    }
+
+    fn start(program: &Program, error: &cairn_run::StartError) -> Self {
+        Self { status: 126, message: format!("{}: cannot be started: {error}", program.path().display()) }
+    }
+}
+
+impl From<Obstacle> for Refused {
+    fn from(obstacle: Obstacle) -> Self {
+        Self { status: obstacle.exit_status(), message: obstacle.to_string() }
+    }
+}
+
+/// A number of bytes with its unit.
+fn parse_size(text: &str) -> Result<u64, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let shift = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kb" | "kib" => 10,
+        "m" | "mb" | "mib" => 20,
+        "g" | "gb" | "gib" => 30,
+        _ => return Err("a size is a number with a unit: 512KiB, 64MiB, 2GiB".to_owned()),
+    };
+    let bytes = number.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift));
+    bytes
+        .filter(|bytes| *bytes > 0)
+        .ok_or_else(|| "a size is a number above 0: 512KiB, 64MiB, 2GiB".to_owned())
+}
+
+/// A time with its unit.
+fn parse_time(text: &str) -> Result<Duration, String> {
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    let seconds = match unit {
+        "ms" => 0.001,
+        "" | "s" => 1.0,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        _ => return Err("a time is a number with a unit: 500ms, 30s, 5m, 1h".to_owned()),
+    };
+    let number: f64 =
+        number.parse().map_err(|_| "a time is a number with a unit: 500ms, 30s, 5m, 1h".to_owned())?;
+    Duration::try_from_secs_f64(number * seconds).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_times_have_units() {
+        assert_eq!(parse_size("512KiB"), Ok(512 << 10));
+        assert_eq!(parse_size("2g"), Ok(2 << 30));
+        assert_eq!(parse_size("17"), Ok(17));
+        assert!(parse_size("0").is_err() && parse_size("x").is_err() && parse_size("3 stones").is_err());
+        assert!(parse_size("99999999999GiB").is_err());
+        assert_eq!(parse_time("1.5m"), Ok(Duration::from_secs(90)));
+        assert_eq!(parse_time("250ms"), Ok(Duration::from_millis(250)));
+        assert!(parse_time("soon").is_err() && parse_time("-1s").is_err());
+    }
+}

@@ -1,0 +1,249 @@
+//! The environment: our two variables are in it so that we get here. The program must see the one it would have without
+//! us, so they are taken out before anything of the program runs, and put back when the process replaces itself by `exec`.
+
+use core::ffi::{CStr, c_char, c_int};
+use core::{ptr, slice};
+
+use crate::system;
+
+/// The variable with our options.
+const OPTIONS: &[u8] = b"CAIRN_HEAP=";
+/// The variable that makes the loader load us.
+const PRELOAD: &[u8] = b"LD_PRELOAD=";
+
+unsafe extern "C" {
+    /// Where the kernel put the count of the arguments: they follow, a null pointer, the environment, and another.
+    #[link_name = "__libc_stack_end"]
+    static STACK_END: *mut usize;
+    #[link_name = "environ"]
+    static mut ENVIRON: *mut *mut c_char;
+}
+
+/// The arrays that the kernel made for the program.
+pub(crate) struct ProcessArguments {
+    arguments: *mut *mut c_char,
+    pub(crate) environment: *mut *mut c_char,
+}
+
+impl ProcessArguments {
+    /// Finds them on the first stack; before the C library's own start that is the only way. `None` when it does not
+    /// look as the kernel leaves it.
+    ///
+    /// # Safety
+    ///
+    /// The program has not begun, or not written to what the kernel gave it.
+    pub(crate) unsafe fn find() -> Option<Self> {
+        // SAFETY: the loader's variable, and words that the kernel wrote.
+        unsafe {
+            let count = STACK_END.as_ref()?;
+            let arguments = STACK_END.add(1).cast::<*mut c_char>();
+            // The kernel allows no more than a few millions of them.
+            if *count > 1 << 23 || !(*arguments.add(*count)).is_null() {
+                return None;
+            }
+            Some(Self { arguments, environment: arguments.add(count + 1) })
+        }
+    }
+
+    /// Name of the program as it was called, without directories.
+    pub(crate) fn program_name(&self) -> &'static [u8] {
+        // SAFETY: an array of texts that ends with a null pointer.
+        let name =
+            unsafe { (*self.arguments).as_ref().map_or(&b""[..], |name| CStr::from_ptr(name).to_bytes()) };
+        let base = name.rsplit(|byte| *byte == b'/').next().unwrap_or(name);
+        if base.is_empty() { b"program" } else { base }
+    }
+}
+
+/// The program's present environment.
+pub(crate) fn current() -> *mut *mut c_char {
+    // SAFETY: a word that is read as the C library itself reads it.
+    unsafe { ENVIRON }
+}
+
+/// The texts of an environment.
+///
+/// # Safety
+///
+/// `environment` is null, or an array of texts that ends with a null pointer and stays.
+unsafe fn texts<'a>(environment: *const *mut c_char) -> impl Iterator<Item = &'a [u8]> {
+    let mut entry = environment;
+    core::iter::from_fn(move || {
+        // SAFETY: by contract.
+        unsafe {
+            let text = (*entry.as_ref()?).as_ref()?;
+            entry = entry.add(1);
+            Some(CStr::from_ptr(text).to_bytes())
+        }
+    })
+}
+
+/// The value of our own variable.
+///
+/// # Safety
+///
+/// As for [`texts`].
+pub(crate) unsafe fn options<'a>(environment: *const *mut c_char) -> Option<&'a [u8]> {
+    // SAFETY: by contract.
+    unsafe { texts(environment) }.find_map(|text| text.strip_prefix(OPTIONS))
+}
+
+/// Takes our variables out of `environment`, in place. Other libraries in `LD_PRELOAD` stay.
+///
+/// # Safety
+///
+/// - As for [`texts`], and its words and texts may be written.
+/// - Nobody else uses it meanwhile.
+pub(crate) unsafe fn remove_own(environment: *mut *mut c_char, own_path: &[u8]) {
+    // SAFETY: by contract; the place to write to never is ahead of the one that is read.
+    unsafe {
+        let (mut from, mut to) = (environment, environment);
+        while let Some(text) = (*from).as_mut() {
+            let length = CStr::from_ptr(text).to_bytes().len();
+            let bytes = slice::from_raw_parts_mut(ptr::from_mut(text).cast::<u8>(), length + 1);
+            if !bytes.starts_with(OPTIONS) && keeps(bytes, own_path) {
+                *to = text;
+                to = to.add(1);
+            }
+            from = from.add(1);
+        }
+        while to < from {
+            *to = ptr::null_mut();
+            to = to.add(1);
+        }
+    }
+}
+
+/// Takes `own_path` out of the list when `variable`, NUL included, is `LD_PRELOAD`; false when nothing is left of it.
+fn keeps(variable: &mut [u8], own_path: &[u8]) -> bool {
+    if !variable.starts_with(PRELOAD) {
+        return true;
+    }
+    let list = &mut variable[PRELOAD.len()..];
+    let is_separator = |byte: &u8| matches!(byte, b':' | b' ' | 0);
+    let mut start = 0_usize;
+    while start < list.len() {
+        let length = list[start..].iter().position(is_separator).unwrap_or(list.len() - start);
+        if list.get(start..start + length).is_some_and(|item| is_own(item, own_path)) {
+            // The separator behind it goes too; for the last one, the one in front.
+            let is_last = start + length + 1 >= list.len();
+            let from = if is_last { start.saturating_sub(1) } else { start };
+            let rest = if is_last { start + length } else { start + length + 1 };
+            list.copy_within(rest.., from);
+            let end = list.len() - (rest - from);
+            list[end..].fill(0);
+            return list.first() != Some(&0);
+        }
+        start += length + 1;
+    }
+    true
+}
+
+/// As the loader knows this library, or by its file's name, as in a relative path or a name that the loader searched for.
+fn is_own(item: &[u8], own_path: &[u8]) -> bool {
+    let base = |path: &'_ [u8]| path.iter().rposition(|byte| *byte == b'/').map_or(0, |at| at + 1);
+    !item.is_empty() && (item == own_path || item[base(item)..] == own_path[base(own_path)..])
+}
+
+/// What has to be put back.
+#[derive(Clone, Copy)]
+pub(crate) struct OwnVariables {
+    /// The whole text of `CAIRN_HEAP=...`; null when there was none.
+    pub(crate) options: *const c_char,
+    /// The path of this library.
+    pub(crate) library: &'static [u8],
+}
+
+/// Entries that are built on the stack; more are built in a mapping.
+const ENTRIES_ON_STACK: usize = 128;
+/// Bytes of a whole `LD_PRELOAD=...` that are built on the stack.
+const PRELOAD_ON_STACK: usize = 512;
+
+impl OwnVariables {
+    /// Calls `f` with a copy of `environment` that has our variables in it.
+    ///
+    /// # Safety
+    ///
+    /// As for [`texts`].
+    pub(crate) unsafe fn with(
+        self,
+        environment: *const *mut c_char,
+        f: &mut dyn FnMut(*const *const c_char) -> c_int,
+    ) -> c_int {
+        // SAFETY: by contract.
+        let count = unsafe { texts(environment) }.count() + 3;
+        // SAFETY: by contract.
+        let present =
+            unsafe { texts(environment) }.find_map(|text| text.strip_prefix(PRELOAD)).unwrap_or(b"");
+        if self.is_in(present) {
+            return f(environment.cast());
+        }
+        let text_bytes = PRELOAD.len() + self.library.len() + 1 + present.len() + 1;
+        let mut words = [ptr::null(); ENTRIES_ON_STACK];
+        let mut text = [0; PRELOAD_ON_STACK];
+        if count <= words.len() && text_bytes <= text.len() {
+            // SAFETY: by contract.
+            unsafe { self.fill(environment, present, &mut words, &mut text) };
+            return f(words.as_ptr());
+        }
+        let bytes = count * size_of::<usize>() + text_bytes;
+        // Without memory the new program is not recorded; it runs all the same.
+        let Some(memory) = system::map(bytes) else { return f(environment.cast()) };
+        // SAFETY: the mapping has both parts, zeroed and aligned.
+        let result = unsafe {
+            let words = slice::from_raw_parts_mut(memory.cast::<*const c_char>(), count);
+            let text = slice::from_raw_parts_mut(memory.add(count * size_of::<usize>()), text_bytes);
+            self.fill(environment, present, words, text);
+            f(words.as_ptr())
+        };
+        let errno = system::errno();
+        // SAFETY: nobody uses it: the function returned.
+        unsafe { system::unmap(memory, bytes) };
+        system::set_errno(errno);
+        result
+    }
+
+    fn is_in(&self, list: &[u8]) -> bool {
+        list.split(|byte| matches!(byte, b':' | b' ')).any(|item| item == self.library)
+    }
+
+    /// # Safety
+    ///
+    /// As for [`texts`]; `words` has three more places than there are texts, and `text` room for the list.
+    unsafe fn fill(
+        self,
+        environment: *const *mut c_char,
+        present: &[u8],
+        words: &mut [*const c_char],
+        text: &mut [u8],
+    ) {
+        let mut at = 0;
+        let mut push = |bytes: &[u8]| {
+            if let Some(place) = text.get_mut(at..at + bytes.len()) {
+                place.copy_from_slice(bytes);
+                at += bytes.len();
+            }
+        };
+        push(PRELOAD);
+        push(self.library);
+        if !present.is_empty() {
+            push(b":");
+            push(present);
+        }
+        push(b"\0");
+        // SAFETY: by contract.
+        let others = unsafe { texts(environment) }
+            .filter(|text| !text.starts_with(PRELOAD) && !text.starts_with(OPTIONS))
+            .map(|text| text.as_ptr().cast::<c_char>());
+        let own = [text.as_ptr().cast(), self.options];
+        let mut places = words.iter_mut();
+        for entry in others.chain(own) {
+            if let Some(place) = places.next() {
+                *place = entry;
+            }
+        }
+        if let Some(place) = places.next() {
+            *place = ptr::null();
+        }
+    }
+}

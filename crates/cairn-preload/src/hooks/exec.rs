@@ -1,0 +1,184 @@
+//! `exec` and its family: the process goes on as another program, and recording goes on with it, in a file of its own.
+//!
+//! Our variables are not in the environment that the program knows ([`crate::environment`]), so they are put back here:
+//! for the recorded process itself, and for its children where these shall be recorded too.
+//!
+//! May run in a child of `vfork`, in the memory of its parent: nothing is written but this stack.
+
+use core::ffi::{c_char, c_int};
+use core::mem;
+
+use crate::arch::list_entry;
+use crate::environment::{self, OwnVariables};
+use crate::next::{NEXT, Next};
+use crate::{start, system};
+
+type Text = *const c_char;
+type Texts = *const *const c_char;
+
+fn is_found(next: &'static Next) -> bool {
+    if next.address().is_null() {
+        start::begin();
+    }
+    if next.address().is_null() {
+        system::set_errno(libc::ENOSYS);
+    }
+    !next.address().is_null()
+}
+
+/// The function behind `$next`, as `$kind`; `$failing` is returned when there is none.
+macro_rules! real {
+    ($next:ident: $kind:ty, or $failing:expr) => {{
+        if !is_found(&NEXT.$next) {
+            return $failing;
+        }
+        // SAFETY: the next definition of the name, which has this type.
+        unsafe { mem::transmute::<*mut core::ffi::c_void, $kind>(NEXT.$next.address()) }
+    }};
+}
+
+/// Calls `f` with the environment that the new program gets.
+unsafe fn with_own(
+    own: Option<OwnVariables>,
+    environment: Texts,
+    mut f: impl FnMut(Texts) -> c_int,
+) -> c_int {
+    match own {
+        // SAFETY: by contract of exec.
+        Some(own) => unsafe { own.with(environment.cast(), &mut f) },
+        None => f(environment),
+    }
+}
+
+/// # Safety
+///
+/// As for the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execve(path: Text, arguments: Texts, environment: Texts) -> c_int {
+    let real = real!(execve: unsafe extern "C" fn(Text, Texts, Texts) -> c_int, or -1);
+    // SAFETY: by contract.
+    unsafe { with_own(start::variables_for_exec(), environment, |new| real(path, arguments, new)) }
+}
+
+/// # Safety
+///
+/// As for the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execv(path: Text, arguments: Texts) -> c_int {
+    // SAFETY: by contract; with the present environment, as the C library's.
+    unsafe { execve(path, arguments, environment::current().cast()) }
+}
+
+/// # Safety
+///
+/// As for the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execvpe(file: Text, arguments: Texts, environment: Texts) -> c_int {
+    let real = real!(execvpe: unsafe extern "C" fn(Text, Texts, Texts) -> c_int, or -1);
+    // SAFETY: by contract.
+    unsafe { with_own(start::variables_for_exec(), environment, |new| real(file, arguments, new)) }
+}
+
+/// # Safety
+///
+/// As for the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execvp(file: Text, arguments: Texts) -> c_int {
+    // SAFETY: by contract; with the present environment, as the C library's.
+    unsafe { execvpe(file, arguments, environment::current().cast()) }
+}
+
+/// # Safety
+///
+/// As for the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fexecve(file: c_int, arguments: Texts, environment: Texts) -> c_int {
+    let real = real!(fexecve: unsafe extern "C" fn(c_int, Texts, Texts) -> c_int, or -1);
+    // SAFETY: by contract.
+    unsafe { with_own(start::variables_for_exec(), environment, |new| real(file, arguments, new)) }
+}
+
+/// # Safety
+///
+/// As for the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execveat(
+    directory: c_int,
+    path: Text,
+    arguments: Texts,
+    environment: Texts,
+    flags: c_int,
+) -> c_int {
+    let real = real!(execveat: unsafe extern "C" fn(c_int, Text, Texts, Texts, c_int) -> c_int, or -1);
+    // SAFETY: by contract.
+    unsafe {
+        with_own(start::variables_for_exec(), environment, |new| real(directory, path, arguments, new, flags))
+    }
+}
+
+list_entry! { execl => execv }
+list_entry! { execlp => execvp }
+list_entry! { execle => on_execle }
+
+/// Behind the null pointer that ends the arguments stands the environment.
+unsafe extern "C" fn on_execle(path: Text, arguments: Texts) -> c_int {
+    // SAFETY: by contract of execle.
+    unsafe {
+        let mut end = arguments;
+        while !(*end).is_null() {
+            end = end.add(1);
+        }
+        execve(path, arguments, *end.add(1) as Texts)
+    }
+}
+
+type Spawn = unsafe extern "C" fn(
+    *mut libc::pid_t,
+    Text,
+    *const libc::posix_spawn_file_actions_t,
+    *const libc::posix_spawnattr_t,
+    Texts,
+    Texts,
+) -> c_int;
+
+/// # Safety
+///
+/// As for the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_spawn(
+    process: *mut libc::pid_t,
+    path: Text,
+    actions: *const libc::posix_spawn_file_actions_t,
+    attributes: *const libc::posix_spawnattr_t,
+    arguments: Texts,
+    environment: Texts,
+) -> c_int {
+    let real = real!(posix_spawn: Spawn, or libc::ENOSYS);
+    // SAFETY: by contract.
+    unsafe {
+        with_own(start::variables_for_children(), environment, |new| {
+            real(process, path, actions, attributes, arguments, new)
+        })
+    }
+}
+
+/// # Safety
+///
+/// As for the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_spawnp(
+    process: *mut libc::pid_t,
+    file: Text,
+    actions: *const libc::posix_spawn_file_actions_t,
+    attributes: *const libc::posix_spawnattr_t,
+    arguments: Texts,
+    environment: Texts,
+) -> c_int {
+    let real = real!(posix_spawnp: Spawn, or libc::ENOSYS);
+    // SAFETY: by contract.
+    unsafe {
+        with_own(start::variables_for_children(), environment, |new| {
+            real(process, file, actions, attributes, arguments, new)
+        })
+    }
+}

@@ -1,0 +1,265 @@
+//! `malloc` and its family.
+//!
+//! An allocation is noted after the real call, and a free before it; a reallocation is announced before and noted after.
+//! In between, another thread may get the same address, and the recorder's tickets keep the order right.
+
+use core::ffi::{c_int, c_void};
+use core::{mem, ptr};
+
+use cairn_capture::CallSite;
+
+use crate::arch::entry;
+use crate::next::{NEXT, Next, is_foreign};
+use crate::{nesting, recorder, start, system};
+
+/// The real function; `$failing` is what is returned when there is none.
+macro_rules! real {
+    ($next:ident: $kind:ty, or $failing:expr) => {{
+        let address = address_of(&NEXT.$next);
+        if address.is_null() {
+            return $failing;
+        }
+        // SAFETY: the next definition of the name, which has this type.
+        unsafe { mem::transmute::<*mut c_void, $kind>(address) }
+    }};
+}
+
+/// The first call of all finds no address, and starts everything.
+#[inline(always)]
+fn address_of(next: &'static Next) -> *mut c_void {
+    let address = next.address();
+    if address.is_null() { first_address_of(next) } else { address }
+}
+
+#[cold]
+#[inline(never)]
+fn first_address_of(next: &'static Next) -> *mut c_void {
+    start::begin();
+    next.address()
+}
+
+type Block = *mut c_void;
+type OfSize = unsafe extern "C" fn(usize) -> Block;
+type OfTwo = unsafe extern "C" fn(usize, usize) -> Block;
+type Realloc = unsafe extern "C" fn(Block, usize) -> Block;
+type PosixMemalign = unsafe extern "C" fn(*mut Block, usize, usize) -> c_int;
+type Free = unsafe extern "C" fn(Block);
+
+/// Calls `allocate` and notes the block that it returns.
+#[inline(always)]
+fn noted(size: usize, site: CallSite, allocate: impl FnOnce() -> Block) -> Block {
+    if is_foreign() {
+        return nesting::outermost(allocate, |block| {
+            if !block.is_null() {
+                recorder::allocated(block as u64, size as u64, site);
+            }
+        });
+    }
+    let block = allocate();
+    if !block.is_null() {
+        recorder::allocated(block as u64, size as u64, site);
+    }
+    block
+}
+
+entry! { 1 malloc => on_malloc }
+unsafe extern "C" fn on_malloc(size: usize, pc: u64, sp: u64, fp: u64) -> Block {
+    let real = real!(malloc: OfSize, or no_memory());
+    // SAFETY: by contract of the real one.
+    noted(size, CallSite { pc, sp, fp }, || unsafe { real(size) })
+}
+
+entry! { 2 calloc => on_calloc }
+unsafe extern "C" fn on_calloc(count: usize, size: usize, pc: u64, sp: u64, fp: u64) -> Block {
+    let real = real!(calloc: OfTwo, or no_memory());
+    // A product that overflows has no block. SAFETY: by contract of the real one.
+    noted(count.wrapping_mul(size), CallSite { pc, sp, fp }, || unsafe { real(count, size) })
+}
+
+entry! { 2 realloc => on_realloc }
+unsafe extern "C" fn on_realloc(old: Block, size: usize, pc: u64, sp: u64, fp: u64) -> Block {
+    // SAFETY: by contract of the real one.
+    unsafe { reallocated(old, size, CallSite { pc, sp, fp }) }
+}
+
+entry! { 3 reallocarray => on_reallocarray }
+unsafe extern "C" fn on_reallocarray(
+    old: Block,
+    count: usize,
+    size: usize,
+    pc: u64,
+    sp: u64,
+    fp: u64,
+) -> Block {
+    // The C library's would come back to our realloc, and the allocation would be noted with a frame too many.
+    let Some(size) = count.checked_mul(size) else { return no_memory() };
+    // SAFETY: by contract of the real one.
+    unsafe { reallocated(old, size, CallSite { pc, sp, fp }) }
+}
+
+#[inline(always)]
+unsafe fn reallocated(old: Block, size: usize, site: CallSite) -> Block {
+    let real = real!(realloc: Realloc, or no_memory());
+    if old.is_null() {
+        // SAFETY: by contract of the real one.
+        return noted(size, site, || unsafe { real(old, size) });
+    }
+    if is_foreign() && nesting::is_inside() {
+        // SAFETY: by contract of the real one.
+        return unsafe { real(old, size) };
+    }
+    if size == 0 && !is_foreign() {
+        // The C library's other way to free a block. Other allocators may give a small one instead.
+        // SAFETY: by contract of the real one.
+        let mut new = ptr::null_mut();
+        freed(old, || new = unsafe { real(old, size) });
+        return new;
+    }
+    let moving = recorder::moving(old as u64);
+    // SAFETY: by contract of the real one.
+    let reallocate = || unsafe { real(old, size) };
+    let new = if is_foreign() { nesting::outermost(reallocate, |_| ()) } else { reallocate() };
+    if !new.is_null() {
+        recorder::moved(moving, new as u64, size as u64, site);
+    } else if size == 0 {
+        recorder::freeing(old as u64, || u64::MAX);
+    }
+    new
+}
+
+entry! { 2 memalign => on_memalign }
+unsafe extern "C" fn on_memalign(alignment: usize, size: usize, pc: u64, sp: u64, fp: u64) -> Block {
+    let real = real!(memalign: OfTwo, or no_memory());
+    // SAFETY: by contract of the real one.
+    noted(size, CallSite { pc, sp, fp }, || unsafe { real(alignment, size) })
+}
+
+entry! { 2 aligned_alloc => on_aligned_alloc }
+unsafe extern "C" fn on_aligned_alloc(alignment: usize, size: usize, pc: u64, sp: u64, fp: u64) -> Block {
+    let real = real!(aligned_alloc: OfTwo, or no_memory());
+    // SAFETY: by contract of the real one.
+    noted(size, CallSite { pc, sp, fp }, || unsafe { real(alignment, size) })
+}
+
+entry! { 3 posix_memalign => on_posix_memalign }
+unsafe extern "C" fn on_posix_memalign(
+    place: *mut Block,
+    alignment: usize,
+    size: usize,
+    pc: u64,
+    sp: u64,
+    fp: u64,
+) -> c_int {
+    let real = real!(posix_memalign: PosixMemalign, or libc::ENOMEM);
+    let mut status = 0;
+    noted(size, CallSite { pc, sp, fp }, || {
+        // SAFETY: by contract of the real one, which wrote the block when it answers zero.
+        unsafe {
+            status = real(place, alignment, size);
+            if status == 0 { *place } else { ptr::null_mut() }
+        }
+    });
+    status
+}
+
+entry! { 1 valloc => on_valloc }
+unsafe extern "C" fn on_valloc(size: usize, pc: u64, sp: u64, fp: u64) -> Block {
+    let real = real!(valloc: OfSize, or no_memory());
+    // SAFETY: by contract of the real one.
+    noted(size, CallSite { pc, sp, fp }, || unsafe { real(size) })
+}
+
+entry! { 1 pvalloc => on_pvalloc }
+unsafe extern "C" fn on_pvalloc(size: usize, pc: u64, sp: u64, fp: u64) -> Block {
+    let real = real!(pvalloc: OfSize, or no_memory());
+    // SAFETY: by contract of the real one.
+    noted(size, CallSite { pc, sp, fp }, || unsafe { real(size) })
+}
+
+/// Notes that `block` is about to be free, and calls `free`.
+#[inline(always)]
+fn freed(block: Block, free: impl FnOnce()) {
+    if is_foreign() {
+        if !block.is_null() && !nesting::is_inside() {
+            recorder::freeing(block as u64, || u64::MAX);
+        }
+        return nesting::outermost(free, |()| ());
+    }
+    if !block.is_null() {
+        recorder::freeing(block as u64, || usable_size(block));
+    }
+    free();
+}
+
+/// How large a block is at most, or larger than any where that cannot be asked.
+fn usable_size(block: Block) -> u64 {
+    let address = NEXT.malloc_usable_size.address();
+    if address.is_null() {
+        return u64::MAX;
+    }
+    // SAFETY: the next definition of the name, which has this type.
+    let real: unsafe extern "C" fn(Block) -> usize = unsafe { mem::transmute(address) };
+    // SAFETY: a block that the program is about to free; the C library reads the word in front of it, as its free does.
+    unsafe { real(block) as u64 }
+}
+
+/// # Safety
+///
+/// As for the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn free(block: Block) {
+    let real = real!(free: Free, or ());
+    // SAFETY: by contract.
+    freed(block, || unsafe { real(block) });
+}
+
+/// # Safety
+///
+/// As for the C library's, which calls the same function by another name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cfree(block: Block) {
+    // SAFETY: by contract.
+    unsafe { free(block) }
+}
+
+/// C23's; an allocator that has it may use the size.
+///
+/// # Safety
+///
+/// As for the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn free_sized(block: Block, size: usize) {
+    let address = address_of(&NEXT.free_sized);
+    if address.is_null() {
+        // SAFETY: by contract; the C library is older than the function, and its free does the same.
+        return unsafe { free(block) };
+    }
+    // SAFETY: the next definition of the name, which has this type.
+    let real: unsafe extern "C" fn(Block, usize) = unsafe { mem::transmute(address) };
+    // SAFETY: by contract.
+    freed(block, || unsafe { real(block, size) });
+}
+
+/// C23's; an allocator that has it may use the size and the alignment.
+///
+/// # Safety
+///
+/// As for the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn free_aligned_sized(block: Block, alignment: usize, size: usize) {
+    let address = address_of(&NEXT.free_aligned_sized);
+    if address.is_null() {
+        // SAFETY: as above.
+        return unsafe { free(block) };
+    }
+    // SAFETY: the next definition of the name, which has this type.
+    let real: unsafe extern "C" fn(Block, usize, usize) = unsafe { mem::transmute(address) };
+    // SAFETY: by contract.
+    freed(block, || unsafe { real(block, alignment, size) });
+}
+
+#[cold]
+fn no_memory() -> Block {
+    system::set_errno(libc::ENOMEM);
+    ptr::null_mut()
+}

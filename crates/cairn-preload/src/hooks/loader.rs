@@ -1,0 +1,74 @@
+//! The loader: which code lay where, and when.
+//!
+//! `dlopen` looks at who called it: the search path and the namespace are the caller's. So it is not called but passed on
+//! to, and nothing is left of us when it returns. A module that it loads is found when it is first on a stack, or here,
+//! before the next call of the loader: names of new code are looked up with `dlsym`, as a rule.
+
+use core::ffi::{c_int, c_void};
+use core::mem;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use crate::arch::pass_on;
+use crate::next::{NEXT, Next};
+use crate::{recorder, start, system};
+
+/// There may be modules that the recorder has not been told of.
+static HAS_LOADED: AtomicBool = AtomicBool::new(false);
+
+/// Tells the recorder about new modules. Asks the loader, which takes its lock; our caller is about to do the same.
+fn note_loaded() {
+    if HAS_LOADED.load(Ordering::Relaxed) && HAS_LOADED.swap(false, Ordering::AcqRel) {
+        recorder::note_modules();
+    }
+}
+
+fn real(next: &'static Next) -> *mut c_void {
+    if next.address().is_null() {
+        start::begin();
+    }
+    if next.address().is_null() { missing as *mut c_void } else { next.address() }
+}
+
+/// In place of a function that the C library does not have.
+extern "C" fn missing() -> *mut c_void {
+    system::set_errno(libc::ENOSYS);
+    core::ptr::null_mut()
+}
+
+pass_on!(dlopen, before_dlopen);
+extern "C" fn before_dlopen() -> *mut c_void {
+    note_loaded();
+    HAS_LOADED.store(true, Ordering::Release);
+    real(&NEXT.dlopen)
+}
+
+pass_on!(dlmopen, before_dlmopen);
+extern "C" fn before_dlmopen() -> *mut c_void {
+    note_loaded();
+    HAS_LOADED.store(true, Ordering::Release);
+    real(&NEXT.dlmopen)
+}
+
+pass_on!(dlsym, before_dlsym);
+extern "C" fn before_dlsym() -> *mut c_void {
+    note_loaded();
+    real(&NEXT.dlsym)
+}
+
+pass_on!(dlvsym, before_dlvsym);
+extern "C" fn before_dlvsym() -> *mut c_void {
+    note_loaded();
+    real(&NEXT.dlvsym)
+}
+
+/// # Safety
+///
+/// As for the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dlclose(handle: *mut c_void) -> c_int {
+    note_loaded();
+    // SAFETY: the next definition of the name, which has this type.
+    let real: unsafe extern "C" fn(*mut c_void) -> c_int = unsafe { mem::transmute(real(&NEXT.dlclose)) };
+    // SAFETY: by contract.
+    recorder::while_unloading(|| unsafe { real(handle) })
+}

@@ -1,0 +1,13 @@
+//! What the program calls in place of the C library.
+//!
+//! | module | functions | what for |
+//! |---|---|---|
+//! | [`heap`] | `malloc` and its family | the events |
+//! | [`loader`] | `dlopen`, `dlmopen`, `dlsym`, `dlvsym`, `dlclose` | which code lay where, and when |
+//! | [`exec`] | `exec` and its family, `posix_spawn` | recording goes on in the program that takes the place |
+//! | [`sandbox`] | `prctl`, `syscall` | the end of recording before system calls become deadly |
+
+pub mod exec;
+pub mod heap;
+pub mod loader;
+pub mod sandbox;

@@ -1,0 +1,45 @@
+//! The library that is put into a program, by `cairn heap` or by `LD_PRELOAD`, to see what it does with its memory.
+//!
+//! Everything here runs inside somebody else's program: in malloc, in signal handlers, before the first constructor and
+//! after the last destructor, in a forked child, on stacks of 8 KiB. The rules:
+//!
+//! - **The program must not notice.** A hook calls what would have been called without it ([`next`]), with the same
+//!   arguments, and returns what that returned. `errno` is the real function's. Nothing is printed, unless recording
+//!   cannot begin and nobody else can say so.
+//! - **Nothing of the program is used**: no malloc, no stdio, no loader (`dlsym`) and no lock of the C library. The kernel
+//!   is called directly ([`system`]), because a program may define `open` or `write` itself.
+//! - **No state in descriptors, threads, handlers or destructors.** The program may close all descriptors and end all
+//!   threads; the recording is memory that is shared with a file.
+//!
+//! | module | what is in it |
+//! |---|---|
+//! | [`hooks`] | what the program calls in place of the C library |
+//! | [`next`] | finding what it would have called |
+//! | [`start`] | the first call of any hook: options, environment, recording |
+//! | [`options`] | the text of `CAIRN_HEAP` |
+//! | [`environment`] | taking our variables out of the environment, and back in for `exec` |
+//!
+//! The library that is shipped is built without unwinding (profile `c-library`): there it is `no_std`, and nothing of
+//! Rust's runtime is in it. In all other profiles it uses std, because an unoptimised `no_std` library keeps references
+//! to the unwinding runtime that nobody would satisfy.
+
+#![cfg_attr(panic = "abort", no_std)]
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+
+mod arch;
+mod environment;
+pub mod hooks;
+mod nesting;
+mod next;
+mod options;
+mod recorder;
+mod start;
+mod system;
+mod text;
+
+/// There is no caller to unwind to. No input is known that leads here.
+#[cfg(panic = "abort")]
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    system::abort()
+}

@@ -1,0 +1,348 @@
+//! What the program would have called: the definition of a name that comes after this library in the loader's order.
+//!
+//! `dlsym(RTLD_NEXT)` would answer the same, but takes the loader's lock, and may allocate. So the tables of the loaded
+//! modules are read in place, as the loader itself does: nothing but loads from memory that stays. This is done once, at
+//! the first call of any hook, when the program has one thread and has loaded nothing by itself yet.
+
+use core::ffi::{CStr, c_char, c_void};
+use core::ptr;
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+
+/// The loader's entry of a module: the part that is documented in `link.h`.
+#[repr(C)]
+struct LinkMap {
+    /// What addresses in memory are larger by than in the file.
+    bias: u64,
+    name: *const c_char,
+    dynamic: *const Dynamic,
+    next: *const LinkMap,
+    previous: *const LinkMap,
+}
+
+#[repr(C)]
+struct LoaderDebug {
+    version: i32,
+    first: *const LinkMap,
+}
+
+#[repr(C)]
+struct Dynamic {
+    tag: i64,
+    value: u64,
+}
+
+#[repr(C)]
+struct Symbol {
+    name: u32,
+    info: u8,
+    other: u8,
+    section: u16,
+    value: u64,
+    size: u64,
+}
+
+const _: () = assert!(size_of::<Symbol>() == 24);
+
+unsafe extern "C" {
+    /// The loader's list of modules.
+    #[link_name = "_r_debug"]
+    static LOADER_DEBUG: LoaderDebug;
+    /// This library's own dynamic section, by the linker.
+    #[link_name = "_DYNAMIC"]
+    static OWN_DYNAMIC: Dynamic;
+}
+
+const DT_NULL: i64 = 0;
+const DT_HASH: i64 = 4;
+const DT_STRTAB: i64 = 5;
+const DT_SYMTAB: i64 = 6;
+const DT_GNU_HASH: i64 = 0x6fff_fef5;
+const DT_VERSYM: i64 = 0x6fff_fff0;
+
+/// A version that is not the default one of its name.
+const HIDDEN: u16 = 0x8000;
+const TYPE_FUNCTION: u8 = 2;
+const TYPE_INDIRECT: u8 = 10;
+
+/// The tables of one module.
+#[derive(Clone, Copy)]
+struct Module {
+    bias: u64,
+    symbols: *const Symbol,
+    strings: *const u8,
+    gnu_hash: *const u32,
+    hash: *const u32,
+    versions: *const u16,
+}
+
+impl Module {
+    /// # Safety
+    ///
+    /// `map` is an entry of the loader's list.
+    unsafe fn of(map: &LinkMap) -> Self {
+        let mut module = Self {
+            bias: map.bias,
+            symbols: ptr::null(),
+            strings: ptr::null(),
+            gnu_hash: ptr::null(),
+            hash: ptr::null(),
+            versions: ptr::null(),
+        };
+        let mut entry = map.dynamic;
+        // SAFETY: a dynamic section ends with a null entry.
+        while let Some(Dynamic { tag, value }) = unsafe { entry.as_ref() }
+            && *tag != DT_NULL
+        {
+            // The loader has made addresses of them, but for the kernel's own module.
+            let address = if *value < map.bias { value + map.bias } else { *value } as *const u8;
+            match *tag {
+                DT_SYMTAB => module.symbols = address.cast(),
+                DT_STRTAB => module.strings = address,
+                DT_GNU_HASH => module.gnu_hash = address.cast(),
+                DT_HASH => module.hash = address.cast(),
+                DT_VERSYM => module.versions = address.cast(),
+                _ => {}
+            }
+            // SAFETY: not the last one.
+            entry = unsafe { entry.add(1) };
+        }
+        module
+    }
+
+    /// The address of the function `name`, when the module defines it for others.
+    ///
+    /// # Safety
+    ///
+    /// The tables are a loaded module's.
+    unsafe fn find(&self, name: &CStr) -> Option<*mut c_void> {
+        if self.symbols.is_null() || self.strings.is_null() {
+            return None;
+        }
+        let mut hidden = None;
+        let mut meet = |index: u32| {
+            // SAFETY: the index is from the module's hash table.
+            let symbol = unsafe { &*self.symbols.add(index as usize) };
+            let kind = symbol.info & 15;
+            if symbol.section == 0 || !matches!(kind, 0 | TYPE_FUNCTION | TYPE_INDIRECT) {
+                return None;
+            }
+            // SAFETY: names are offsets into the string table, where each ends with a NUL.
+            if unsafe { CStr::from_ptr(self.strings.add(symbol.name as usize).cast()) } != name {
+                return None;
+            }
+            let address = (self.bias + symbol.value) as *mut c_void;
+            // SAFETY: one version for each symbol.
+            let is_hidden =
+                !self.versions.is_null() && unsafe { *self.versions.add(index as usize) } & HIDDEN != 0;
+            if is_hidden {
+                hidden = Some((address, kind));
+                return None;
+            }
+            Some((address, kind))
+        };
+        // SAFETY: by contract.
+        let found = unsafe {
+            if !self.gnu_hash.is_null() {
+                gnu_candidates(self.gnu_hash, name, &mut meet)
+            } else if !self.hash.is_null() {
+                candidates(self.hash, name, &mut meet)
+            } else {
+                None
+            }
+        };
+        let (address, kind) = found.or(hidden)?;
+        if kind == TYPE_INDIRECT {
+            // SAFETY: such a symbol's value is a function that answers with the address.
+            let resolve: unsafe extern "C" fn() -> *mut c_void = unsafe { core::mem::transmute(address) };
+            // SAFETY: as the loader does.
+            return Some(unsafe { resolve() });
+        }
+        Some(address)
+    }
+}
+
+/// Symbols whose names may be `name`, by the GNU hash table.
+unsafe fn gnu_candidates<T>(
+    table: *const u32,
+    name: &CStr,
+    meet: &mut impl FnMut(u32) -> Option<T>,
+) -> Option<T> {
+    let hash = name
+        .to_bytes()
+        .iter()
+        .fold(5381_u32, |hash, byte| hash.wrapping_mul(33).wrapping_add(u32::from(*byte)));
+    // SAFETY: four words, the filter (64 bits each), the buckets, the chains.
+    unsafe {
+        let (bucket_count, first, filter_count) = (*table, *table.add(1), *table.add(2));
+        if bucket_count == 0 {
+            return None;
+        }
+        let buckets = table.add(4 + 2 * filter_count as usize);
+        let chains = buckets.add(bucket_count as usize);
+        let mut index = *buckets.add((hash % bucket_count) as usize);
+        if index < first {
+            return None;
+        }
+        loop {
+            let entry = *chains.add((index - first) as usize);
+            if entry | 1 == hash | 1
+                && let Some(found) = meet(index)
+            {
+                return Some(found);
+            }
+            if entry & 1 != 0 {
+                return None;
+            }
+            index += 1;
+        }
+    }
+}
+
+/// The same by the older table.
+unsafe fn candidates<T>(
+    table: *const u32,
+    name: &CStr,
+    meet: &mut impl FnMut(u32) -> Option<T>,
+) -> Option<T> {
+    let hash = name.to_bytes().iter().fold(0_u32, |hash, byte| {
+        let hash = (hash << 4).wrapping_add(u32::from(*byte));
+        let high = hash & 0xf000_0000;
+        (hash ^ high >> 24) & !high
+    });
+    // SAFETY: two counts, the buckets, the chains; index 0 ends a chain.
+    unsafe {
+        let (bucket_count, chain_count) = (*table, *table.add(1));
+        if bucket_count == 0 {
+            return None;
+        }
+        let mut index = *table.add(2 + (hash % bucket_count) as usize);
+        while index != 0 && index < chain_count {
+            if let Some(found) = meet(index) {
+                return Some(found);
+            }
+            index = *table.add(2 + bucket_count as usize + index as usize);
+        }
+    }
+    None
+}
+
+/// This library's entry in the loader's list.
+fn own_map() -> Option<&'static LinkMap> {
+    maps(None).find(|map| map.dynamic == &raw const OWN_DYNAMIC)
+}
+
+/// The modules after `map`, or all of them.
+fn maps(after: Option<&'static LinkMap>) -> impl Iterator<Item = &'static LinkMap> {
+    let first = match after {
+        Some(map) => map.next,
+        // SAFETY: the loader's, complete before any other code runs.
+        None => unsafe { (*(&raw const LOADER_DEBUG)).first },
+    };
+    // SAFETY: entries of the list stay while this library is being started.
+    core::iter::successors(unsafe { first.as_ref() }, |map| unsafe { map.next.as_ref() })
+}
+
+/// The path that this library was loaded from.
+pub(crate) fn own_path() -> &'static [u8] {
+    // SAFETY: the name of an entry is a text that stays.
+    own_map().map_or(b"", |map| unsafe { CStr::from_ptr(map.name) }.to_bytes())
+}
+
+/// The next definition of `name`.
+fn find(name: &CStr) -> Option<(*mut c_void, &'static LinkMap)> {
+    // Loaded by hand into a running program, this library is the last; then everything comes before it.
+    let own = own_map();
+    let others = maps(None).filter(move |map| own.is_none_or(|own| !ptr::eq(own, *map)));
+    maps(own)
+        .chain(others)
+        // SAFETY: loaded modules.
+        .find_map(|map| unsafe { Module::of(map).find(name) }.map(|address| (address, map)))
+}
+
+/// A function that may be null where the C library is too old to have it.
+pub(crate) struct Next {
+    name: &'static CStr,
+    address: AtomicPtr<c_void>,
+}
+
+impl Next {
+    const fn new(name: &'static CStr) -> Self {
+        Self { name, address: AtomicPtr::new(ptr::null_mut()) }
+    }
+
+    /// Null before [`resolve`], and when there is none.
+    #[inline(always)]
+    pub(crate) fn address(&self) -> *mut c_void {
+        self.address.load(Ordering::Relaxed)
+    }
+
+    fn resolve(&self) {
+        if let Some((address, _)) = find(self.name) {
+            self.address.store(address, Ordering::Relaxed);
+        }
+    }
+}
+
+macro_rules! nexts {
+    ($($field:ident: $name:literal,)*) => {
+        /// One word for each function that is hooked; those of the hot path share a cache line.
+        #[repr(C, align(64))]
+        pub(crate) struct Nexts { $(pub(crate) $field: Next,)* }
+
+        pub(crate) static NEXT: Nexts = Nexts { $($field: Next::new($name),)* };
+
+        fn resolve_each() { $(NEXT.$field.resolve();)* }
+    };
+}
+
+nexts! {
+    malloc: c"malloc",
+    free: c"free",
+    calloc: c"calloc",
+    realloc: c"realloc",
+    malloc_usable_size: c"malloc_usable_size",
+    memalign: c"memalign",
+    posix_memalign: c"posix_memalign",
+    aligned_alloc: c"aligned_alloc",
+    valloc: c"valloc",
+    pvalloc: c"pvalloc",
+    free_sized: c"free_sized",
+    free_aligned_sized: c"free_aligned_sized",
+    dlopen: c"dlopen",
+    dlmopen: c"dlmopen",
+    dlclose: c"dlclose",
+    dlsym: c"dlsym",
+    dlvsym: c"dlvsym",
+    execve: c"execve",
+    execvpe: c"execvpe",
+    fexecve: c"fexecve",
+    execveat: c"execveat",
+    posix_spawn: c"posix_spawn",
+    posix_spawnp: c"posix_spawnp",
+    prctl: c"prctl",
+    syscall: c"syscall",
+}
+
+/// The program's allocator is not the C library's.
+static IS_FOREIGN: AtomicBool = AtomicBool::new(false);
+
+/// True when the program's allocator may call its own functions by their public names.
+#[inline(always)]
+pub(crate) fn is_foreign() -> bool {
+    IS_FOREIGN.load(Ordering::Relaxed)
+}
+
+/// The functions have been looked up.
+static IS_RESOLVED: AtomicBool = AtomicBool::new(false);
+
+/// Looks all functions up, once. Two threads that do it at once write the same words.
+#[cold]
+pub(crate) fn resolve() {
+    if !IS_RESOLVED.load(Ordering::Acquire) {
+        resolve_each();
+        let malloc = find(c"malloc").map(|(_, map)| ptr::from_ref(map));
+        let library = find(c"gnu_get_libc_version").map(|(_, map)| ptr::from_ref(map));
+        IS_FOREIGN.store(malloc != library, Ordering::Relaxed);
+        IS_RESOLVED.store(true, Ordering::Release);
+    }
+}

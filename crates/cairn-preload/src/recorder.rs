@@ -1,0 +1,66 @@
+//! The one door to the recorder.
+
+use cairn_capture::CallSite;
+use cairn_recorder::{EndReason, StartError, heap};
+
+pub(crate) use cairn_recorder::heap::{Moving, moving};
+pub(crate) use cairn_recorder::modules::{scan as note_modules, while_unloading};
+
+use crate::options::Options;
+use crate::system::Error;
+
+/// Begins to record to `path`, which is absolute.
+pub(crate) fn begin(path: &[u8], options: &Options<'_>) -> Result<(), StartError> {
+    let mut asked = cairn_recorder::Options::new(path);
+    asked.has_parent = options.has_parent;
+    asked.is_paused = options.begins_paused;
+    if let Some(bytes) = options.max_size_bytes {
+        asked.limit_bytes = bytes;
+    }
+    /// Events between two times where `cairn` drains the recording and makes the time tick.
+    const STAMP_INTERVAL_WITH_TICKS: u32 = 8;
+    asked.stamp_interval = match (options.stamp_interval, options.has_parent) {
+        (Some(interval), _) => interval,
+        (None, true) => STAMP_INTERVAL_WITH_TICKS,
+        (None, false) => 1,
+    };
+    cairn_recorder::start(&asked)
+}
+
+/// What an error of the start means.
+pub(crate) const fn meaning(error: StartError) -> &'static str {
+    match error {
+        StartError::Path => "the path is too long",
+        StartError::Exists => "a thousand recordings of that name exist",
+        StartError::Create(number) | StartError::Storage(number) | StartError::AddressSpace(number) => {
+            Error(number).meaning()
+        }
+        _ => "a recording is under way already",
+    }
+}
+
+/// Notes a block that the program got by a call from `site`, which has not returned.
+#[inline(always)]
+pub(crate) fn allocated(address: u64, size: u64, site: CallSite) {
+    // SAFETY: the entries of the hooks pass the caller's registers, and it waits for the hook.
+    unsafe { heap::allocated(address, size, site) }
+}
+
+/// Notes that a block is about to be free; `usable_size` is asked how large it is, for few of them.
+#[inline(always)]
+pub(crate) fn freeing(address: u64, usable_size: impl FnOnce() -> u64) {
+    heap::freeing_of_size(address, usable_size);
+}
+
+/// Notes where a block is now.
+#[inline(always)]
+pub(crate) fn moved(moving: Moving, address: u64, size: u64, site: CallSite) {
+    // SAFETY: as for `allocated`.
+    unsafe { heap::moved(moving, address, size, site) }
+}
+
+/// Ends the recording, for system calls are about to become deadly.
+pub(crate) fn end_before_sandbox() {
+    cairn_recorder::forbid_system_calls();
+    cairn_recorder::stop(EndReason::Stopped);
+}

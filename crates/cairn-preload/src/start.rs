@@ -1,0 +1,206 @@
+//! The first call of any hook: finds the real functions, reads the options, cleans the environment, begins to record.
+//!
+//! That first call is malloc's, as a rule, from the loader itself, before any constructor; the C library is not set up
+//! then. Nothing is used of it here. The constructor at the end is for programs that never allocate.
+
+use core::ffi::{CStr, c_char};
+use core::ptr;
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+
+use crate::environment::{self, OwnVariables, ProcessArguments};
+use crate::options::Options;
+use crate::recorder;
+use crate::text::Text;
+use crate::{next, system};
+
+static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
+/// The process that began to record; 0 when none did.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+static WITH_CHILDREN: AtomicBool = AtomicBool::new(false);
+/// The text of `CAIRN_HEAP=...`, where the kernel put it.
+static OPTIONS: AtomicPtr<c_char> = AtomicPtr::new(ptr::null_mut());
+
+/// Does it all, once; a call from another thread or a signal handler meanwhile returns at once.
+#[cold]
+pub(crate) extern "C" fn begin() {
+    next::resolve();
+    if !HAS_BEGUN.swap(true, Ordering::AcqRel) {
+        let errno = system::errno();
+        begin_once();
+        system::set_errno(errno);
+    }
+}
+
+fn begin_once() {
+    // SAFETY: the program has not begun, or this library was loaded by hand and the next line finds nothing.
+    let found = unsafe { ProcessArguments::find() };
+    let environment = found.as_ref().map_or_else(environment::current, |found| found.environment);
+    let name = found.as_ref().map_or(&b"program"[..], ProcessArguments::program_name);
+    // SAFETY: the environment is an array of texts; what the kernel wrote stays.
+    let text = unsafe { environment::options(environment) };
+    let options = match Options::parse(text.unwrap_or_default()) {
+        Ok(options) => options,
+        Err(word) => {
+            complain(&[b"CAIRN_HEAP: \"", word, b"\" makes no sense; nothing is recorded"]);
+            Options { is_off: true, ..Options::new() }
+        }
+    };
+    if let Some(text) = text {
+        // SAFETY: the name of the variable stands in front of its value.
+        let whole = unsafe { text.as_ptr().sub(b"CAIRN_HEAP=".len()) };
+        OPTIONS.store(whole.cast_mut().cast(), Ordering::Relaxed);
+    }
+    if !options.is_off {
+        match record(&options, name) {
+            Ok(()) => {
+                PROCESS.store(system::process_id(), Ordering::Relaxed);
+                WITH_CHILDREN.store(options.with_children, Ordering::Relaxed);
+            }
+            Err(()) => WITH_CHILDREN.store(false, Ordering::Relaxed),
+        }
+    }
+    // With children to record, the variables stay: `system` and `popen` hand on what they find.
+    if !WITH_CHILDREN.load(Ordering::Relaxed) {
+        // SAFETY: the program has not begun.
+        unsafe { environment::remove_own(environment, next::own_path()) };
+    }
+}
+
+/// Paths of the kernel have no more bytes.
+const PATH_BYTES: usize = 4096;
+
+/// Begins to record, and tells who wants to know.
+fn record(options: &Options<'_>, name: &[u8]) -> Result<(), ()> {
+    let mut path = Text::<PATH_BYTES>::new();
+    let why = match output_path(&mut path, options.output, name) {
+        Ok(()) => {
+            let mut escaped = Text::<PATH_BYTES>::new();
+            escape(&mut escaped, path.as_bytes());
+            match recorder::begin(escaped.as_bytes(), options) {
+                Ok(()) => {
+                    announce(options, b"began", path.as_bytes(), "");
+                    return Ok(());
+                }
+                Err(error) => recorder::meaning(error),
+            }
+        }
+        Err(error) => error.meaning(),
+    };
+    announce(options, b"failed", path.as_bytes(), why);
+    Err(())
+}
+
+/// The first name of the pattern that no file has: a process that becomes another program has a file for each.
+fn output_path(path: &mut Text<PATH_BYTES>, pattern: &[u8], name: &[u8]) -> Result<(), system::Error> {
+    for number in 1..1000 {
+        *path = Text::new();
+        fill_in(path, pattern, name, number)?;
+        path.push(b"\0");
+        if path.is_cut() {
+            return Err(system::Error(libc::ENAMETOOLONG));
+        }
+        let is_there = CStr::from_bytes_with_nul(path.as_bytes()).is_ok_and(system::exists);
+        path.pop();
+        if !is_there {
+            return Ok(());
+        }
+    }
+    Err(system::Error(libc::EEXIST))
+}
+
+/// Fills in `pattern`, and makes it absolute: the program may change its directory. With a `number` above 1, the name has
+/// that number in it.
+fn fill_in(
+    path: &mut Text<PATH_BYTES>,
+    pattern: &[u8],
+    name: &[u8],
+    number: u32,
+) -> Result<(), system::Error> {
+    if !pattern.starts_with(b"/") {
+        let mut buffer = [0; PATH_BYTES];
+        path.push(system::working_directory(&mut buffer)?);
+        path.push(b"/");
+    }
+    let (stem, ending) = match pattern.strip_suffix(b".cairn") {
+        Some(stem) => (stem, &b".cairn"[..]),
+        None => (pattern, &b""[..]),
+    };
+    let mut bytes = stem.iter();
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'%' => match bytes.next() {
+                Some(b'n') => path.push(name),
+                Some(b'p') => path.push_number(system::process_id().into()),
+                Some(other) => path.push(&[*other]),
+                None => path.push(b"%"),
+            },
+            _ => path.push(&[*byte]),
+        }
+    }
+    if number > 1 {
+        path.push(b".");
+        path.push_number(number.into());
+    }
+    path.push(ending);
+    Ok(())
+}
+
+/// The recorder has fields of its own behind percent signs.
+fn escape(escaped: &mut Text<PATH_BYTES>, path: &[u8]) {
+    for byte in path {
+        escaped.push(if *byte == b'%' { b"%%" } else { core::slice::from_ref(byte) });
+    }
+}
+
+/// Appends a line to the file that `cairn heap` reads: what happened, the process, why, and the path, with a NUL at the
+/// end. Without such a file, only a failure is told, on standard error.
+fn announce(options: &Options<'_>, what: &[u8], path: &[u8], why: &str) {
+    let mut place = Text::<PATH_BYTES>::new();
+    place.push(options.announce);
+    place.push(b"\0");
+    let mut line = Text::<{ PATH_BYTES + 256 }>::new();
+    for part in [what, b"\t"] {
+        line.push(part);
+    }
+    line.push_number(system::process_id().into());
+    for part in [b"\t", why.as_bytes(), b"\t", path, b"\0"] {
+        line.push(part);
+    }
+    let is_told = !options.announce.is_empty()
+        && CStr::from_bytes_with_nul(place.as_bytes())
+            .is_ok_and(|place| system::append(place, line.as_bytes()).is_ok());
+    if !is_told && what == b"failed" {
+        complain(&[path, b": ", why.as_bytes(), b"; nothing is recorded, the program runs as it is"]);
+    }
+}
+
+fn complain(parts: &[&[u8]]) {
+    let mut line = Text::<{ PATH_BYTES + 256 }>::new();
+    line.push(b"cairn: ");
+    for part in parts {
+        line.push(part);
+    }
+    line.push(b"\n");
+    system::complain(line.as_bytes());
+}
+
+/// What a program needs that takes the place of this process.
+pub(crate) fn variables_for_exec() -> Option<OwnVariables> {
+    let recorded = PROCESS.load(Ordering::Relaxed);
+    let follows =
+        recorded != 0 && (system::process_id() == recorded || WITH_CHILDREN.load(Ordering::Relaxed));
+    follows.then(own_variables)
+}
+
+/// What a program needs that is started beside this one.
+pub(crate) fn variables_for_children() -> Option<OwnVariables> {
+    WITH_CHILDREN.load(Ordering::Relaxed).then(own_variables)
+}
+
+fn own_variables() -> OwnVariables {
+    OwnVariables { options: OPTIONS.load(Ordering::Relaxed), library: next::own_path() }
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static CONSTRUCTOR: extern "C" fn() = begin;

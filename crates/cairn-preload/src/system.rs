@@ -1,0 +1,144 @@
+//! The kernel, called directly: a program may define `open` or `write` itself, and the C library's are cancellation points.
+
+use core::arch::asm;
+use core::ffi::{CStr, c_int};
+
+/// The error number that a call failed with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Error(pub(crate) c_int);
+
+impl Error {
+    /// What it means, for the ones that are met when a recording begins.
+    pub(crate) const fn meaning(self) -> &'static str {
+        match self.0 {
+            libc::EACCES | libc::EPERM => "permission denied",
+            libc::ENOENT => "no such directory",
+            libc::ENOSPC | libc::EDQUOT => "no space left on the device",
+            libc::EROFS => "read-only file system",
+            libc::EEXIST => "the file exists",
+            libc::ENOMEM => "not enough memory or address space",
+            libc::EFBIG => "larger than the limit of a file's size (ulimit -f)",
+            libc::EMFILE | libc::ENFILE => "too many open files (ulimit -n)",
+            libc::ENAMETOOLONG => "the name is too long",
+            libc::ENOTDIR => "a part of the path is no directory",
+            _ => "system error",
+        }
+    }
+}
+
+/// # Safety
+///
+/// As for the call of that number.
+unsafe fn call(number: libc::c_long, arguments: [usize; 6]) -> Result<usize, Error> {
+    let [a, b, c, d, e, f] = arguments;
+    let answer: isize;
+    // SAFETY: the convention of the kernel; the rest by contract.
+    unsafe {
+        asm!(
+            "syscall",
+            inlateout("rax") number as isize => answer,
+            in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d, in("r8") e, in("r9") f,
+            lateout("rcx") _, lateout("r11") _,
+            options(nostack),
+        );
+    }
+    if (-4095..0).contains(&answer) { Err(Error(-answer as c_int)) } else { Ok(answer as usize) }
+}
+
+pub(crate) fn process_id() -> u32 {
+    // SAFETY: takes nothing and cannot fail.
+    unsafe { call(libc::SYS_getpid, [0; 6]) }.unwrap_or(0) as u32
+}
+
+/// Appends `bytes` to the file at `path`, which must exist, in one write.
+pub(crate) fn append(path: &CStr, bytes: &[u8]) -> Result<(), Error> {
+    let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CLOEXEC | libc::O_NOFOLLOW;
+    // SAFETY: a path with a NUL.
+    let file = unsafe {
+        call(libc::SYS_openat, [libc::AT_FDCWD as usize, path.as_ptr() as usize, flags as usize, 0, 0, 0])
+    }?;
+    let written = write(file, bytes);
+    // SAFETY: the descriptor from above; nobody else has it.
+    let _ = unsafe { call(libc::SYS_close, [file, 0, 0, 0, 0, 0]) };
+    written
+}
+
+/// Whether there is something of that name.
+pub(crate) fn exists(path: &CStr) -> bool {
+    let flags = libc::AT_SYMLINK_NOFOLLOW;
+    let mut facts = [0_u64; 32];
+    const _: () = assert!(size_of::<libc::stat>() <= 32 * 8);
+    let arguments =
+        [libc::AT_FDCWD as usize, path.as_ptr() as usize, facts.as_mut_ptr() as usize, flags as usize, 0, 0];
+    // SAFETY: a path with a NUL, and room for what is told of the file.
+    unsafe { call(libc::SYS_newfstatat, arguments) }.is_ok()
+}
+
+/// Standard error, for a message that nobody else can give.
+pub(crate) fn complain(bytes: &[u8]) {
+    let _ = write(2, bytes);
+}
+
+fn write(file: usize, bytes: &[u8]) -> Result<(), Error> {
+    if !may_grow_files() {
+        return Err(Error(libc::EFBIG));
+    }
+    // SAFETY: bytes that may be read.
+    unsafe { call(libc::SYS_write, [file, bytes.as_ptr() as usize, bytes.len(), 0, 0, 0]) }.map(|_| ())
+}
+
+/// False under a limit of the size of files so tight that a write may raise SIGXFSZ, which ends a program.
+fn may_grow_files() -> bool {
+    /// More than anything that is written here may make a file larger than.
+    const ENOUGH_BYTES: u64 = 1 << 20;
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    let place = (&raw mut limit) as usize;
+    // SAFETY: of this process, and a place for the answer.
+    let asked = unsafe { call(libc::SYS_prlimit64, [0, libc::RLIMIT_FSIZE as usize, 0, place, 0, 0]) };
+    asked.is_err() || limit.rlim_cur >= ENOUGH_BYTES
+}
+
+/// The working directory's path, without its NUL.
+pub(crate) fn working_directory(buffer: &mut [u8]) -> Result<&[u8], Error> {
+    // SAFETY: memory of that length that may be written.
+    let length = unsafe { call(libc::SYS_getcwd, [buffer.as_mut_ptr() as usize, buffer.len(), 0, 0, 0, 0]) }?;
+    match buffer.get(..length.saturating_sub(1)) {
+        // The kernel marks a directory that cannot be reached from the root by not beginning with a slash.
+        Some(path) if path.starts_with(b"/") => Ok(path),
+        _ => Err(Error(libc::ENOENT)),
+    }
+}
+
+/// Zeroed memory, or none.
+pub(crate) fn map(bytes: usize) -> Option<*mut u8> {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: an anonymous mapping where the kernel likes it touches no existing memory.
+    let address =
+        unsafe { call(libc::SYS_mmap, [0, bytes, protection as usize, flags as usize, usize::MAX, 0]) };
+    address.ok().map(|address| address as *mut u8)
+}
+
+/// # Safety
+///
+/// `bytes` at `address` came from [`map`], and nobody uses them.
+pub(crate) unsafe fn unmap(address: *mut u8, bytes: usize) {
+    // SAFETY: by contract.
+    let _ = unsafe { call(libc::SYS_munmap, [address as usize, bytes, 0, 0, 0, 0]) };
+}
+
+#[cfg_attr(not(panic = "abort"), allow(dead_code, reason = "std has a panic handler of its own"))]
+pub(crate) fn abort() -> ! {
+    // SAFETY: an instruction that ends the process, wherever it is.
+    unsafe { asm!("ud2", options(noreturn)) }
+}
+
+pub(crate) fn errno() -> c_int {
+    // SAFETY: the address of this thread's errno is always valid.
+    unsafe { *libc::__errno_location() }
+}
+
+pub(crate) fn set_errno(value: c_int) {
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = value }
+}

@@ -1,0 +1,55 @@
+//! Builds the library that is put into programs, so that it can be carried inside the command.
+//!
+//! It is built by a cargo of its own, because it needs another profile: without unwinding, optimised, one object file.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// What the library is made of; a change in one of them builds it anew.
+const CRATES: [&str; 5] =
+    ["cairn-preload", "cairn-recorder", "cairn-capture", "cairn-unwind", "cairn-format"];
+const PROFILE: &str = "c-library";
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rustc-check-cfg=cfg(has_library)");
+    let target = env::var("TARGET").unwrap_or_default();
+    if target != "x86_64-unknown-linux-gnu" {
+        println!("cargo::warning=no library for recording on {target}: cairn heap will say so");
+        return;
+    }
+    let crates = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it")).join("..");
+    let sources = CRATES.map(|name| crates.join(name)).into_iter().filter(|path| path.exists());
+    for source in sources {
+        for part in ["Cargo.toml", "build.rs", "src"] {
+            let part = source.join(part);
+            if part.exists() {
+                println!("cargo::rerun-if-changed={}", part.display());
+            }
+        }
+    }
+    println!("cargo::rerun-if-changed={}", crates.join("../Cargo.toml").display());
+    let built = build(&crates.join("cairn-preload/Cargo.toml"), &target);
+    println!("cargo::rustc-env=CAIRN_PRELOAD_LIBRARY={}", built.display());
+    println!("cargo::rustc-cfg=has_library");
+}
+
+fn build(manifest: &Path, target: &str) -> PathBuf {
+    let directory = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it")).join("preload");
+    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command
+        .args(["build", "--quiet", "--profile", PROFILE, "--target", target, "--manifest-path"])
+        .arg(manifest)
+        .arg("--target-dir")
+        .arg(&directory)
+        // What the outer cargo was asked for (a wrapper for coverage, a linter, flags) is not for the library.
+        .env_remove("RUSTC_WORKSPACE_WRAPPER")
+        .env_remove("RUSTC_WRAPPER")
+        .env_remove("CARGO_ENCODED_RUSTFLAGS")
+        .env_remove("RUSTFLAGS");
+    let status = command.status().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    assert!(status.success(), "{command:?}: {status}");
+    directory.join(target).join(PROFILE).join("libcairn_preload.so")
+}

@@ -1,0 +1,132 @@
+//! What the library says of the recordings that it began: lines in a file that the command makes and the library appends
+//! to. No descriptor and no socket stays in the program for that.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::{env, process};
+
+/// One of them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Announcement {
+    /// The process.
+    pub process: u32,
+    /// The file that it records to.
+    pub path: PathBuf,
+    /// Why it does not, when it does not.
+    pub failure: Option<String>,
+}
+
+/// The file, in a directory of its own; both are removed at the end.
+#[derive(Debug)]
+pub struct Announcements {
+    directory: PathBuf,
+    path: PathBuf,
+    file: File,
+    rest: Vec<u8>,
+}
+
+/// A line is a path and few words.
+const MAX_LINE_BYTES: usize = 1 << 16;
+
+impl Announcements {
+    /// Makes the file in the directory for temporary files.
+    ///
+    /// # Errors
+    ///
+    /// When nothing can be written there.
+    pub fn new() -> io::Result<Self> {
+        let parent = env::temp_dir();
+        for number in 0.. {
+            let directory = parent.join(format!("cairn-{}-{number}", process::id()));
+            match fs::DirBuilder::new().mode(0o700).create(&directory) {
+                Ok(()) => {
+                    let path = directory.join("announcements");
+                    File::create_new(&path)?;
+                    let file = File::open(&path)?;
+                    return Ok(Self { directory, path, file, rest: Vec::new() });
+                }
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && number < 1000 => {}
+                Err(error) => {
+                    return Err(io::Error::new(error.kind(), format!("{}: {error}", directory.display())));
+                }
+            }
+        }
+        Err(io::ErrorKind::AlreadyExists.into())
+    }
+
+    /// Where the library finds it.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What has come since the last call.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be read.
+    pub fn read(&mut self) -> io::Result<Vec<Announcement>> {
+        let mut buffer = [0; 4096];
+        let mut found = Vec::new();
+        loop {
+            let count = self.file.read(&mut buffer)?;
+            if count == 0 {
+                return Ok(found);
+            }
+            self.rest.extend_from_slice(&buffer[..count]);
+            while let Some(end) = self.rest.iter().position(|byte| *byte == 0) {
+                let line: Vec<u8> = self.rest.drain(..=end).collect();
+                found.extend(parse(&line[..end]));
+            }
+            // The program may write there too, and it may write nonsense.
+            if self.rest.len() > MAX_LINE_BYTES {
+                self.rest.clear();
+            }
+        }
+    }
+}
+
+fn parse(line: &[u8]) -> Option<Announcement> {
+    let mut fields = line.splitn(4, |byte| *byte == b'\t');
+    let what = fields.next()?;
+    let process = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
+    let why = String::from_utf8_lossy(fields.next()?).into_owned();
+    let path = PathBuf::from(std::ffi::OsStr::from_bytes(fields.next()?));
+    let failure = match what {
+        b"began" => None,
+        b"failed" => Some(why),
+        _ => return None,
+    };
+    Some(Announcement { process, path, failure })
+}
+
+impl Drop for Announcements {
+    fn drop(&mut self) {
+        // Left behind, they do no harm.
+        let _ = fs::remove_file(&self.path);
+        let _ = fs::remove_dir(&self.directory);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    #[test]
+    fn lines_come_whole_and_once() {
+        let mut announcements = Announcements::new().unwrap();
+        let mut writer = fs::OpenOptions::new().append(true).open(announcements.path()).unwrap();
+        writer.write_all(b"began\t12\t\t/tmp/a\nb.12.cairn\0failed\t13\tread-only").unwrap();
+        let first = announcements.read().unwrap();
+        assert_eq!(first, [Announcement { process: 12, path: "/tmp/a\nb.12.cairn".into(), failure: None }]);
+        writer.write_all(b" file system\t/x\0nonsense\0").unwrap();
+        let second = announcements.read().unwrap();
+        let failure = Some("read-only file system".to_owned());
+        assert_eq!(second, [Announcement { process: 13, path: "/x".into(), failure }]);
+        assert_eq!(announcements.read().unwrap(), []);
+    }
+}

@@ -1,0 +1,42 @@
+//! Starts a program with cairn's recording library in it.
+//!
+//! The program shall not notice: it gets the arguments, the environment, the directory, the descriptors, the signals that
+//! it would get from the shell, and ends with the same status. What cannot be recorded is refused before it starts, with a
+//! reason and what to do instead.
+//!
+//! ```no_run
+//! use cairn_run::{Event, Library, Program, Start};
+//! let program = Program::find("ls".as_ref())?;
+//! program.inspect()?;
+//! let library = Library::unpack()?;
+//! let mut running = Start { program: &program, arguments: &["-l".into()], library: Some((&library, "paused")) }.run()?;
+//! loop {
+//!     match running.wait(std::time::Duration::from_millis(1))? {
+//!         Event::Ended(end) => break end.imitate(),
+//!         Event::Tick | Event::Asked(_) => {}
+//!     }
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! | module | what is in it |
+//! |---|---|
+//! | [`program`](Program) | which file a command is, and whether it can be recorded |
+//! | [`library`](Library) | the library, carried in this crate, as a file |
+//! | [`start`](Start) | the start, signals, the end |
+//! | [`announcements`](Announcements) | what the library says of the recordings that it began |
+
+#![cfg(target_os = "linux")]
+
+mod announcements;
+mod inherited;
+mod library;
+mod obstacle;
+mod program;
+mod start;
+
+pub use announcements::{Announcement, Announcements};
+pub use library::Library;
+pub use obstacle::Obstacle;
+pub use program::Program;
+pub use start::{End, Event, Running, Start, StartError};

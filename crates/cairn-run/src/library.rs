@@ -1,0 +1,103 @@
+//! The library that is put into programs: carried inside this crate, unpacked where the loader finds it.
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::{env, fs, process};
+
+#[cfg(has_library)]
+const BYTES: &[u8] = include_bytes!(env!("CAIRN_PRELOAD_LIBRARY"));
+/// There is none for this processor.
+#[cfg(not(has_library))]
+const BYTES: &[u8] = &[];
+
+/// The library as a file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Library {
+    path: PathBuf,
+}
+
+impl Library {
+    /// Makes sure that the library is in the user's cache directory, under a name with a hash of its content, so that
+    /// several versions live side by side and a program that runs keeps the one it has.
+    ///
+    /// Where there is no cache directory that only the user can write to, or its path has a character that the loader
+    /// takes for a separator, the directory is one below `/tmp`.
+    ///
+    /// # Errors
+    ///
+    /// When neither can be written to; and on processors that there is no library for.
+    pub fn unpack() -> io::Result<Self> {
+        if BYTES.is_empty() {
+            return Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "this cairn has no library for recording: it has one on x86-64 Linux with glibc",
+            ));
+        }
+        let name = format!("libcairn_preload-{:016x}.so", hash(BYTES));
+        let mut last = None;
+        for directory in directories() {
+            match unpack_into(&directory, &name) {
+                Ok(path) => return Ok(Self { path }),
+                Err(error) => {
+                    last = Some(io::Error::new(error.kind(), format!("{}: {error}", directory.display())))
+                }
+            }
+        }
+        Err(last.unwrap_or_else(|| io::ErrorKind::NotFound.into()))
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// Where it may lie, best first.
+fn directories() -> impl Iterator<Item = PathBuf> {
+    let cache = env::var_os("XDG_CACHE_HOME")
+        .filter(|path| !path.is_empty())
+        .map(PathBuf::from)
+        .or_else(|| env::var_os("HOME").map(|home| Path::new(&home).join(".cache")))
+        .map(|cache| cache.join("cairn"));
+    // SAFETY: takes nothing and cannot fail.
+    let user = unsafe { libc::geteuid() };
+    let shared = PathBuf::from(format!("/tmp/cairn-{user}"));
+    cache.into_iter().chain([shared]).filter(|path| {
+        path.is_absolute()
+            && !path.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b':' | b' ' | b'$'))
+    })
+}
+
+fn unpack_into(directory: &Path, name: &str) -> io::Result<PathBuf> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+    let owner = fs::symlink_metadata(directory)?;
+    // SAFETY: takes nothing and cannot fail.
+    let user = unsafe { libc::geteuid() };
+    if !owner.is_dir() || owner.uid() != user || owner.mode() & 0o022 != 0 {
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, "others may write there"));
+    }
+    let path = directory.join(name);
+    if fs::read(&path).is_ok_and(|bytes| bytes == BYTES) {
+        return Ok(path);
+    }
+    // Beside the place and then renamed: whoever finds it finds it whole.
+    let mut fresh: OsString = path.clone().into();
+    fresh.push(format!(".{}", process::id()));
+    let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o755).open(&fresh)?;
+    let written = file.write_all(BYTES).and_then(|()| fs::rename(&fresh, &path));
+    if written.is_err() {
+        let _ = fs::remove_file(&fresh);
+    }
+    written.map(|()| path)
+}
+
+/// FNV-1a of 64 bits: tells versions apart.
+fn hash(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}

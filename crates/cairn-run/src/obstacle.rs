@@ -1,0 +1,129 @@
+//! Why a program cannot be started, or not be recorded, and what to do instead.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+/// Why not. The text says what is the matter, and what helps.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Obstacle {
+    /// No file of that name is there, or in the directories of `PATH`.
+    NotFound {
+        /// The name.
+        name: PathBuf,
+    },
+    /// It cannot be run.
+    NotExecutable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// It cannot be read.
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It is linked statically: there is no loader that would load a library into it.
+    Static {
+        /// The file.
+        path: PathBuf,
+    },
+    /// It gains rights when it is run; the loader then loads no foreign libraries.
+    GainsRights {
+        /// The file.
+        path: PathBuf,
+        /// By what.
+        by: &'static str,
+    },
+    /// It is for another kind of processor, or of 32 bits.
+    OtherMachine {
+        /// The file.
+        path: PathBuf,
+        /// What it is for.
+        machine: String,
+    },
+    /// It uses another loader than glibc's.
+    OtherLoader {
+        /// The file.
+        path: PathBuf,
+        /// The loader.
+        loader: String,
+    },
+    /// It has an allocator of its own, whose calls cannot be seen from outside.
+    OwnAllocator {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+impl Obstacle {
+    /// True when the program could run, unrecorded.
+    #[must_use]
+    pub const fn can_run(&self) -> bool {
+        !matches!(self, Self::NotFound { .. } | Self::NotExecutable { .. })
+    }
+
+    /// The exit status that a shell has for it: 127 for what is not found, 126 for what cannot be run; 2 for what cairn
+    /// refuses.
+    #[must_use]
+    pub const fn exit_status(&self) -> u8 {
+        match self {
+            Self::NotFound { .. } => 127,
+            Self::NotExecutable { .. } => 126,
+            _ => 2,
+        }
+    }
+}
+
+impl fmt::Display for Obstacle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotFound { name } => write!(f, "{}: no such program", name.display()),
+            Self::NotExecutable { path, reason } => write!(f, "{}: cannot be run: {reason}", path.display()),
+            Self::Unreadable { path, source } => {
+                write!(f, "{}: {source}; so it cannot be seen whether it can be recorded", path.display())
+            }
+            Self::Static { path } => write!(
+                f,
+                "{}: linked statically, so no library can be put into it; link it dynamically, or link cairn into it: the \
+                 global allocator of cairn-heap in Rust, libcairn.a in C",
+                path.display()
+            ),
+            Self::GainsRights { path, by } => write!(
+                f,
+                "{}: gains rights when it runs ({by}), and the loader then ignores LD_PRELOAD; record a copy of the file \
+                 without them, or run cairn as the user whom it becomes",
+                path.display()
+            ),
+            Self::OtherMachine { path, machine } => write!(
+                f,
+                "{}: a program for {machine}; this cairn records programs for x86-64",
+                path.display()
+            ),
+            Self::OtherLoader { path, loader } => write!(
+                f,
+                "{}: runs with the loader {loader}; this cairn records programs that run with glibc's; build it for glibc",
+                path.display()
+            ),
+            Self::OwnAllocator { path } => write!(
+                f,
+                "{}: has a malloc of its own linked in, whose calls nothing outside can see; build it without (jemalloc, \
+                 tcmalloc and mimalloc can be recorded as shared libraries), or link cairn into it",
+                path.display()
+            ),
+        }
+    }
+}
+
+impl std::error::Error for Obstacle {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Unreadable { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! The start of a program, the signals that come meanwhile, and its end.
+//!
+//! Rust's own `Command` gives the program an empty signal mask and a default SIGPIPE, whatever we inherited. Here it gets
+//! what it would get without us.
+//!
+//! Signals are not handled but waited for: those that a terminal or an administrator may send are blocked in this process
+//! and taken by [`Running::wait`]. A terminal sends to the program too, so only what a process sent to us alone is passed on.
+
+use std::ffi::{CString, NulError, OsStr, OsString, c_int};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::Duration;
+use std::{env, fmt, mem, ptr};
+
+use crate::{Library, Program, inherited};
+
+/// What to start.
+#[derive(Debug)]
+pub struct Start<'a> {
+    /// The program.
+    pub program: &'a Program,
+    /// Its arguments, without its name.
+    pub arguments: &'a [OsString],
+    /// The library to put into it, with the value of its variable `CAIRN_HEAP`.
+    pub library: Option<(&'a Library, &'a OsStr)>,
+}
+
+/// Why it did not start.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum StartError {
+    /// An argument has a NUL in it.
+    Nul(NulError),
+    /// The system refused.
+    System(io::Error),
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nul(error) => write!(f, "an argument cannot be passed on: {error}"),
+            Self::System(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for StartError {}
+
+impl From<NulError> for StartError {
+    fn from(error: NulError) -> Self {
+        Self::Nul(error)
+    }
+}
+
+impl From<io::Error> for StartError {
+    fn from(error: io::Error) -> Self {
+        Self::System(error)
+    }
+}
+
+/// A program that was started.
+#[derive(Debug)]
+pub struct Running {
+    process: libc::pid_t,
+    signals: libc::sigset_t,
+    failure: Failure,
+}
+
+/// A word that is shared with the child until it is another program: the number of the error when it does not become one.
+/// Not a pipe: under a tight limit there may be no descriptor left for it.
+#[derive(Debug)]
+struct Failure(*mut c_int);
+
+impl Failure {
+    fn new() -> io::Result<Self> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
+        // SAFETY: an anonymous mapping where the kernel likes it touches no existing memory.
+        match unsafe { libc::mmap(ptr::null_mut(), size_of::<c_int>(), protection, flags, -1, 0) } {
+            libc::MAP_FAILED => Err(io::Error::last_os_error()),
+            address => Ok(Self(address.cast())),
+        }
+    }
+
+    const fn word(&self) -> &AtomicI32 {
+        // SAFETY: mapped for as long as this is there, zeroed, aligned to a page.
+        unsafe { AtomicI32::from_ptr(self.0) }
+    }
+}
+
+impl Drop for Failure {
+    fn drop(&mut self) {
+        // SAFETY: made by `new`.
+        unsafe { libc::munmap(self.0.cast(), size_of::<c_int>()) };
+    }
+}
+
+/// What [`Running::wait`] waited for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Event {
+    /// The time is over.
+    Tick,
+    /// A signal that asks for an end came; the program has it too.
+    Asked(c_int),
+    /// The program ended.
+    Ended(End),
+}
+
+/// How a program ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    /// By itself, with this status.
+    Status(u8),
+    /// By this signal.
+    Signal(c_int),
+}
+
+/// The signals that are waited for.
+const TAKEN: [c_int; 7] =
+    [libc::SIGCHLD, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2];
+
+/// The loader takes both for the end of a path in `LD_PRELOAD`.
+const PRELOAD: &str = "LD_PRELOAD";
+const OPTIONS: &str = "CAIRN_HEAP";
+
+impl Start<'_> {
+    /// Starts it. Call this before the process has a second thread: those would not have the signals blocked.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError`].
+    pub fn run(&self) -> Result<Running, StartError> {
+        let path = text(self.program.path().as_os_str())?;
+        let mut arguments = vec![text(self.program.name())?];
+        for argument in self.arguments {
+            arguments.push(text(argument)?);
+        }
+        let environment = self.environment()?;
+        // What the shell does with a file that is neither a program nor has an interpreter.
+        let mut as_script = vec![c"sh".to_owned(), path.clone()];
+        as_script.extend(arguments.iter().skip(1).cloned());
+        let (arguments, as_script) = (pointers(&arguments), pointers(&as_script));
+        let environment = pointers(&environment);
+        let failure = Failure::new()?;
+
+        let (signals, mut inherited_mask) = (set_of(&TAKEN), set_of(&[]));
+        // SAFETY: sets that live here.
+        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const signals, &raw mut inherited_mask) };
+        // Ended children must be waited for, and a file that may not grow is an error like others, whatever we inherited.
+        // SAFETY: no handlers.
+        unsafe {
+            libc::signal(libc::SIGCHLD, libc::SIG_DFL);
+            libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+        }
+        // SAFETY: the child calls only what may be called there.
+        let process = unsafe { libc::fork() };
+        match process {
+            -1 => {
+                let error = io::Error::last_os_error();
+                // SAFETY: the set from above.
+                unsafe {
+                    libc::pthread_sigmask(libc::SIG_SETMASK, &raw const inherited_mask, ptr::null_mut())
+                };
+                Err(error.into())
+            }
+            0 => {
+                inherited::restore();
+                // SAFETY: arrays of texts with a null pointer at their ends.
+                let error = unsafe {
+                    libc::pthread_sigmask(libc::SIG_SETMASK, &raw const inherited_mask, ptr::null_mut());
+                    libc::execve(path.as_ptr(), arguments.as_ptr(), environment.as_ptr());
+                    if *libc::__errno_location() == libc::ENOEXEC {
+                        libc::execve(c"/bin/sh".as_ptr(), as_script.as_ptr(), environment.as_ptr());
+                    }
+                    *libc::__errno_location()
+                };
+                failure.word().store(error, Ordering::Release);
+                // SAFETY: ends the child at once.
+                unsafe { libc::_exit(127) }
+            }
+            process => Ok(Running { process, signals, failure }),
+        }
+    }
+
+    /// Ours, with the library in it: in front of what is preloaded already, in the same place.
+    fn environment(&self) -> Result<Vec<CString>, NulError> {
+        let mut variables: Vec<(OsString, OsString)> = env::vars_os().collect();
+        if let Some((library, options)) = self.library {
+            variables.retain(|(name, _)| name != OPTIONS);
+            let mut list = library.path().as_os_str().to_owned();
+            match variables.iter_mut().find(|(name, _)| name == PRELOAD) {
+                Some((_, present)) => {
+                    if !present.is_empty() {
+                        list.push(":");
+                        list.push(&*present);
+                    }
+                    *present = list;
+                }
+                None => variables.push((PRELOAD.into(), list)),
+            }
+            variables.push((OPTIONS.into(), options.to_owned()));
+        }
+        let joined = variables.into_iter().map(|(name, value)| {
+            let mut both = name;
+            both.push("=");
+            both.push(value);
+            text(&both)
+        });
+        joined.collect()
+    }
+}
+
+fn text(text: &OsStr) -> Result<CString, NulError> {
+    CString::new(text.as_bytes())
+}
+
+fn pointers(texts: &[CString]) -> Vec<*const libc::c_char> {
+    texts.iter().map(|text| text.as_ptr()).chain([ptr::null()]).collect()
+}
+
+fn set_of(signals: &[c_int]) -> libc::sigset_t {
+    // SAFETY: an integer array, made a set by the call.
+    unsafe {
+        let mut set = mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        for signal in signals {
+            libc::sigaddset(&raw mut set, *signal);
+        }
+        set
+    }
+}
+
+impl Running {
+    /// Its process.
+    #[must_use]
+    pub const fn process(&self) -> u32 {
+        self.process as u32
+    }
+
+    /// Waits until something happens, at most for `time`.
+    ///
+    /// # Errors
+    ///
+    /// When the program could not be started after all, or is no child of this process any more.
+    pub fn wait(&mut self, time: Duration) -> io::Result<Event> {
+        if let Some(end) = self.end()? {
+            return Ok(Event::Ended(end));
+        }
+        let time = libc::timespec {
+            tv_sec: time.as_secs().try_into().unwrap_or(libc::time_t::MAX),
+            tv_nsec: time.subsec_nanos().into(),
+        };
+        // SAFETY: zeros are a value of it, and the call writes to it.
+        let mut facts: libc::siginfo_t = unsafe { mem::zeroed() };
+        // SAFETY: a set, a place and a time that live here.
+        let signal = unsafe { libc::sigtimedwait(&raw const self.signals, &raw mut facts, &raw const time) };
+        match signal {
+            // Over, or interrupted: the same to who waits.
+            -1 => Ok(Event::Tick),
+            libc::SIGCHLD => Ok(self.end()?.map_or(Event::Tick, Event::Ended)),
+            signal => {
+                // From a terminal it went to the program too; from a process, to us alone.
+                if facts.si_code != libc::SI_KERNEL {
+                    // SAFETY: our child, which was not waited for.
+                    unsafe { libc::kill(self.process, signal) };
+                }
+                Ok(Event::Asked(signal))
+            }
+        }
+    }
+
+    fn end(&self) -> io::Result<Option<End>> {
+        let mut status = 0;
+        // SAFETY: our child, and a place for the status.
+        match unsafe { libc::waitpid(self.process, &raw mut status, libc::WNOHANG) } {
+            0 => Ok(None),
+            -1 => Err(io::Error::last_os_error()),
+            _ if self.failure.word().load(Ordering::Acquire) != 0 => {
+                Err(io::Error::from_raw_os_error(self.failure.word().load(Ordering::Acquire)))
+            }
+            _ if libc::WIFSIGNALED(status) => Ok(Some(End::Signal(libc::WTERMSIG(status)))),
+            _ => Ok(Some(End::Status(libc::WEXITSTATUS(status) as u8))),
+        }
+    }
+}
+
+impl End {
+    /// Ends this process in the same way, without a second core file.
+    pub fn imitate(self) -> ! {
+        let signal = match self {
+            Self::Status(status) => std::process::exit(status.into()),
+            Self::Signal(signal) => signal,
+        };
+        let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        let set = set_of(&[signal]);
+        // SAFETY: no handler, a limit and a set that live here.
+        unsafe {
+            libc::setrlimit(libc::RLIMIT_CORE, &raw const none);
+            libc::signal(signal, libc::SIG_DFL);
+            libc::raise(signal);
+            libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const set, ptr::null_mut());
+        }
+        // Not reached, but for signals that end nothing.
+        std::process::exit(128 + signal)
+    }
+}
