@@ -17,7 +17,7 @@ fn what_is_marked_and_allocated_is_in_the_file() {
     assert_eq!(start(&options), Err(cairn_recorder::StartError::AlreadyStarted));
     mark("first");
     mark_value("second", MarkValue::Float(1.5));
-    let block = vec![1_u8; 50];
+    let block = [1_u8; 50];
     let address = block.as_ptr() as u64;
     heap::allocated_by(address, 50, cairn_capture::capture());
     let moving = heap::moving(address);
