@@ -56,10 +56,12 @@ fn what_is_marked_and_allocated_is_in_the_file() {
     );
     let fact =
         |name: &str| spool.facts.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone());
-    assert_eq!(fact("environment.PATH"), std::env::var("PATH").ok());
-    assert_eq!(fact("environment.NO_SUCH_VARIABLE"), None);
+    assert_eq!(fact("env.PATH"), std::env::var("PATH").ok());
+    assert_eq!(fact("env.NO_SUCH_VARIABLE"), None);
     assert_eq!(fact("executable").unwrap(), std::env::current_exe().unwrap().to_str().unwrap());
-    assert_eq!(fact("cairn.version").unwrap(), env!("CARGO_PKG_VERSION"));
+    assert_eq!(fact("cairn").unwrap(), env!("CARGO_PKG_VERSION"));
+    let words: Vec<String> = std::env::args().collect();
+    assert_eq!(fact("command"), Some(words.join(" ")));
     let build_id: String = module.build_id.iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!(fact("executable.build_id"), Some(build_id));
 
