@@ -34,8 +34,8 @@ pub(crate) enum Outcome {
     Done,
     /// Something could not be read and was reported; the rest was done.
     Partly,
-    /// The input ends too early or parts of it are missing; what there is was shown.
-    Incomplete,
+    /// Everything was read, and some of what was asked for is not known.
+    Unknown,
 }
 
 impl From<Outcome> for ExitCode {
@@ -43,7 +43,7 @@ impl From<Outcome> for ExitCode {
         match outcome {
             Outcome::Done => Self::SUCCESS,
             Outcome::Partly => Self::from(1),
-            Outcome::Incomplete => Self::from(3),
+            Outcome::Unknown => Self::from(3),
         }
     }
 }

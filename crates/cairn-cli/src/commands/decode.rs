@@ -228,7 +228,7 @@ impl Decode {
         for source in input::sources(&self.inputs) {
             match input::read(&source, &self, &options, &mut printer) {
                 Ok(Outcome::Done) => {}
-                Ok(partly) => outcome = partly,
+                Ok(Outcome::Partly | Outcome::Unknown) => outcome = Outcome::Partly,
                 Err(input::ReadError::Output(error)) => return Err(error),
                 Err(input::ReadError::Input(error)) => {
                     complain(&format_args!("{source}: {error}"));

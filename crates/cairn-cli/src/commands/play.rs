@@ -157,7 +157,7 @@ impl Play {
         if let Some(names) = &names {
             complain_about_modules(names);
         }
-        Ok(if player.is_whole() { Outcome::Done } else { Outcome::Incomplete })
+        Ok(if player.is_whole() { Outcome::Done } else { Outcome::Unknown })
     }
 
     fn open(&self) -> Result<Player, PlayError> {

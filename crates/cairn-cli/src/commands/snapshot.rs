@@ -99,7 +99,7 @@ impl Snapshot {
             complain_about_modules(names);
         }
         let whole = threads.iter().all(|thread| thread.stack.is_ok());
-        Ok(if whole { Outcome::Done } else { Outcome::Incomplete })
+        Ok(if whole { Outcome::Done } else { Outcome::Unknown })
     }
 }
 
