@@ -467,3 +467,43 @@ fn repair_checks(bytes: &mut [u8]) {
         offset = (body + header.stored_bytes as usize).next_multiple_of(8);
     }
 }
+
+/// Every released version's recording opens for ever and tells the same. `CAIRN_UPDATE_FIXTURES=1` writes the files of the
+/// present version; those of a released one stay as they are.
+#[test]
+fn recordings_of_every_version_tell_what_they_told() {
+    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/recordings/v1");
+    let path = |name: &str| std::path::Path::new(directory).join(name);
+    if std::env::var_os("CAIRN_UPDATE_FIXTURES").is_some() {
+        std::fs::create_dir_all(directory).unwrap();
+        let spool = rich(11, 250);
+        let recording = Recording::from_bytes(spool.clone()).unwrap();
+        std::fs::write(path("spool.cairn"), spool).unwrap();
+        std::fs::write(path("packed.cairn"), packed(&recording)).unwrap();
+        std::fs::write(path("told.txt"), story(&recording)).unwrap();
+    }
+    let expected = std::fs::read_to_string(path("told.txt")).unwrap();
+    for name in ["spool.cairn", "packed.cairn"] {
+        let recording = Recording::open(path(name)).unwrap();
+        assert!(
+            story(&recording) == expected,
+            "{name} tells something else; set CAIRN_UPDATE_FIXTURES=1 to see it"
+        );
+    }
+}
+
+/// Everything in a recording as lines.
+fn story(recording: &Recording) -> String {
+    let mut lines: Vec<String> = recording.facts().iter().map(|fact| format!("{fact:?}")).collect();
+    lines.extend(recording.modules().iter().map(|module| format!("{module:?}")));
+    lines.extend(recording.threads().iter().map(|thread| format!("{thread:?}")));
+    for stack in recording.stacks().ids() {
+        lines.push(format!(
+            "{stack:?} {:?}",
+            recording.frames(stack).map(|frame| frame.place).collect::<Vec<_>>()
+        ));
+    }
+    lines.extend(told(recording, &Wanted::ALL));
+    lines.push(format!("{:?} {:?}", recording.end(), recording.findings()));
+    lines.join("\n") + "\n"
+}

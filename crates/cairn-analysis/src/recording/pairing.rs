@@ -120,11 +120,11 @@ impl Pairing {
             *place = object;
         }
         sink.alloc(origin.thread, slot, &object, block.is_move);
-        if self.waiting_count != 0 {
-            if let Some(ticket) = self.take_waiting(block.address, block.epoch) {
-                self.release_with_ticket(slot, object, ticket, sink);
-                return;
-            }
+        if self.waiting_count != 0
+            && let Some(ticket) = self.take_waiting(block.address, block.epoch)
+        {
+            self.release_with_ticket(slot, object, ticket, sink);
+            return;
         }
         if let Some(older) = self.live.insert(block.address, slot) {
             self.keep_older(block.address, older);

@@ -2,6 +2,7 @@
 
 mod completions;
 mod decode;
+mod pack;
 mod play;
 #[cfg(target_os = "linux")]
 mod snapshot;
@@ -15,6 +16,7 @@ use crate::output::Outcome;
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
     Decode(decode::Decode),
+    Pack(pack::Pack),
     Play(play::Play),
     #[cfg(target_os = "linux")]
     Snapshot(snapshot::Snapshot),
@@ -28,6 +30,7 @@ impl Command {
             Self::Play(play) => play.run(),
             #[cfg(target_os = "linux")]
             Self::Snapshot(snapshot) => snapshot.run(),
+            Self::Pack(pack) => pack.run(),
             Self::Completions(completions) => completions.run(),
         }
     }
