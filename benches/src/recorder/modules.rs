@@ -53,8 +53,8 @@ fn run_in(directory: &Path) -> Result<(), String> {
     print("the same, `dlclose` wrapped, a recording under way", median(wrapped));
     print("`modules::scan` when nothing has changed", median(modules::scan));
     let (plain, audited) = starts(&audit)?;
-    print("start and end of this program", plain);
-    print("the same under an rtld-audit library that does nothing", audited);
+    print("start and end of this program (lowest)", plain);
+    print("the same under an rtld-audit library that does nothing (lowest)", audited);
     Ok(())
 }
 
@@ -126,5 +126,7 @@ fn starts(audit: &Path) -> Result<(f64, f64), String> {
         plain.push(time(None)?);
         audited.push(time(Some(audit))?);
     }
-    Ok((super::median(plain), super::median(audited)))
+    // Whole processes: on a busy machine the lowest of many is what they take.
+    let lowest = |nanos: Vec<f64>| nanos.into_iter().fold(f64::MAX, f64::min);
+    Ok((lowest(plain), lowest(audited)))
 }

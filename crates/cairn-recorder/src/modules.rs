@@ -15,7 +15,7 @@ use cairn_format::recording;
 
 use crate::clock;
 use crate::os::{self, KeptErrno, PathText};
-use crate::recorder;
+use crate::recorder::{self, Recorder};
 use crate::tables::Tables;
 use crate::writer::LONGEST_SLOTS;
 
@@ -30,8 +30,19 @@ struct Load {
     /// Page of the first address and identity; 0 for none yet, [`GONE`].
     key: AtomicU64,
     start: AtomicU64,
+    end: AtomicU64,
     is_written: AtomicU32,
     reserved: u32,
+}
+
+impl Load {
+    /// Writes that the module of this key is gone; once.
+    fn close(&self, number: u32, key: u64, tables: &mut Tables<'_>) {
+        if self.key.compare_exchange(key, GONE, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            let counter = clock::counter();
+            tables.append(2, |sink| sink.module_unloaded(number, counter));
+        }
+    }
 }
 
 /// See the module documentation. The number of a load is its place in the table, from 1.
@@ -78,10 +89,26 @@ impl ModuleTable {
         let key = key_of(module);
         let Some((number, load)) = self.place(key) else { return 0 };
         load.start.store(module.start.value(), Ordering::Release);
+        load.end.store(module.end.value(), Ordering::Release);
+        if load.is_written.load(Ordering::Acquire) == 0 {
+            self.close_overlapped(number, module, tables);
+        }
         if load.is_written.load(Ordering::Acquire) == 0 && write(number, module, tables) {
             load.is_written.store(1, Ordering::Release);
         }
         number
+    }
+
+    /// Writes that those are gone in whose place another one lies now.
+    fn close_overlapped(&self, number: u32, by: &LoadedModule, tables: &mut Tables<'_>) {
+        for (other, load) in self.loads().filter(|(other, _)| *other != number) {
+            let key = load.key.load(Ordering::Acquire);
+            let is_overlapped = load.start.load(Ordering::Acquire) < by.end.value()
+                && by.start.value() < load.end.load(Ordering::Acquire);
+            if key != 0 && key != GONE && is_overlapped {
+                load.close(other, key, tables);
+            }
+        }
     }
 
     /// The place of a key, a new one if need be.
@@ -120,10 +147,8 @@ impl ModuleTable {
             let start = AbsoluteAddress::new(start);
             let is_there = LoadedModule::start_at(start) == Some(start)
                 && (!may_be_replaced || LoadedModule::at(start).is_some_and(|now| key_of(&now) == key));
-            if !is_there && load.key.compare_exchange(key, GONE, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-            {
-                let counter = clock::counter();
-                tables.append(2, |sink| sink.module_unloaded(number, counter));
+            if !is_there {
+                load.close(number, key, tables);
             }
         }
     }
@@ -233,22 +258,32 @@ fn read<const N: usize>(address: u64) -> Option<[u8; N]> {
 pub fn scan() {
     let Some(recorder) = recorder::current() else { return };
     let _errno = KeptErrno::new();
-    let modules = &recorder.modules;
-    let mut found = Found { inside: [0; FOUND_AT_ONCE], count: 0, skip: 0, added: 0, removed: 0 };
-    loop {
-        found.count = 0;
-        // SAFETY: the callback takes what it is given here, and it is not kept.
-        unsafe { libc::dl_iterate_phdr(Some(on_first_module), (&raw mut found).cast()) };
-        let has_unloaded = modules.removed.swap(found.removed, Ordering::AcqRel) != found.removed;
-        let is_same = modules.added.load(Ordering::Acquire) == found.added;
-        if is_same && !has_unloaded && found.skip == 0 {
+    for _ in 0..SCANS {
+        if scan_once(&recorder.modules, recorder) {
             return;
         }
-        let Some(mut tables) = Tables::take(recorder) else { return };
-        // Before those that may lie in the same places.
-        if has_unloaded {
-            modules.close_unloaded(!is_same, &mut tables);
-        }
+    }
+}
+
+/// So often a scan is repeated because other threads load and unload meanwhile; then it is left to theirs.
+const SCANS: u32 = 3;
+
+/// True when what was written is how things are: the counters are then kept, and nothing is done until they change.
+fn scan_once(modules: &ModuleTable, recorder: &Recorder) -> bool {
+    let mut found = Found { inside: [0; FOUND_AT_ONCE], count: 0, skip: 0, added: 0, removed: 0 };
+    found.collect();
+    let (added, removed) = (found.added, found.removed);
+    let is_added = modules.added.load(Ordering::Acquire) != added;
+    let is_removed = modules.removed.load(Ordering::Acquire) != removed;
+    if !is_added && !is_removed {
+        return true;
+    }
+    let Some(mut tables) = Tables::take(recorder) else { return false };
+    // First those that are gone: another one may lie in their place.
+    if is_removed {
+        modules.close_unloaded(is_added, &mut tables);
+    }
+    loop {
         for &address in found.inside.iter().take(found.count) {
             write_unless_known(modules, AbsoluteAddress::new(address), &mut tables);
         }
@@ -256,8 +291,16 @@ pub fn scan() {
             break;
         }
         found.skip += FOUND_AT_ONCE;
+        found.collect();
     }
-    modules.added.store(found.added, Ordering::Release);
+    found.skip = usize::MAX;
+    found.collect();
+    let is_stable = (found.added, found.removed) == (added, removed);
+    if is_stable {
+        modules.added.store(added, Ordering::Release);
+        modules.removed.store(removed, Ordering::Release);
+    }
+    is_stable
 }
 
 fn write_unless_known(modules: &ModuleTable, address: AbsoluteAddress, tables: &mut Tables<'_>) {
@@ -279,6 +322,13 @@ struct Found {
 }
 
 impl Found {
+    /// The next ones, and the counters.
+    fn collect(&mut self) {
+        self.count = 0;
+        // SAFETY: the callback takes what it is given here, and it is not kept.
+        unsafe { libc::dl_iterate_phdr(Some(on_first_module), core::ptr::from_mut(self).cast()) };
+    }
+
     fn add(&mut self, address: u64) {
         if self.skip > 0 {
             self.skip -= 1;

@@ -77,6 +77,11 @@ extern "C" fn through_module() -> i64 {
     0
 }
 
+extern "C" fn beside_the_other() -> i64 {
+    mark("beside");
+    0
+}
+
 extern "C" fn through_nothing() -> i64 {
     mark("generated code");
     0
@@ -105,7 +110,7 @@ fn remove_code(address: u64) {
 #[test]
 fn stacks_belong_to_the_module_that_lay_there_then() {
     let (b, d, unused) = (library("b"), library("d"), library("unused"));
-    let other = library("namespace");
+    let (other, beside) = (library("namespace"), library("beside"));
     let path = fresh_path("modules");
     start(&Options::new(path.as_os_str().as_bytes())).unwrap();
 
@@ -139,11 +144,21 @@ fn stacks_belong_to_the_module_that_lay_there_then() {
     let apart = Loaded::new(&other, |path| unsafe { dlmopen(-1, path.as_ptr(), libc::RTLD_NOW) });
     modules::scan();
     (apart.pass_on)(through_module);
-    for _ in 0..100 {
-        let again = Loaded::open(&d);
-        (again.pass_on)(through_module);
-        again.close();
-    }
+    // Two threads load and unload at once, and take each other's places.
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..100 {
+                let again = Loaded::open(&beside);
+                (again.pass_on)(beside_the_other);
+                again.close();
+            }
+        });
+        for _ in 0..100 {
+            let again = Loaded::open(&d);
+            (again.pass_on)(through_module);
+            again.close();
+        }
+    });
     stop(EndReason::Stopped);
 
     let spool = Spool::open(&path);
@@ -154,7 +169,7 @@ fn stacks_belong_to_the_module_that_lay_there_then() {
         let frames = spool.stack(mark.stack);
         let found = frames.iter().find_map(|(_, address, module)| {
             let module = &spool.modules[module];
-            let is_ours = ["b", "d", "unused", "namespace"].contains(&name(module).as_str());
+            let is_ours = ["b", "d", "unused", "namespace", "beside"].contains(&name(module).as_str());
             assert!(module.start <= *address && *address < module.end);
             is_ours.then(|| (name(module), module.start, module.loaded, module.unloaded))
         });
@@ -171,6 +186,9 @@ fn stacks_belong_to_the_module_that_lay_there_then() {
     let order: Vec<&str> = names.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(order[..5], ["b", "d", "b", "b", "namespace"]);
     assert_eq!(order[5..], ["d"; 100]);
+    let beside: Vec<(String, u64)> =
+        spool.marks.iter().filter(|mark| mark.text == "beside").filter_map(through).collect();
+    assert!(beside.len() == 100 && beside.iter().all(|(name, _)| name == "beside"));
     assert!(names[0].1 == names[1].1 && names[0].1 == names[3].1 && names[0].1 != names[2].1);
 
     // Generated code is in no module, and its address is kept.

@@ -150,7 +150,8 @@ impl Spool {
                 Record::ModuleLoaded(module) => {
                     let loaded = Module {
                         loaded: module.counter,
-                        unloaded: None,
+                        // Tables lie in several sequences: an unload may be read before its load.
+                        unloaded: self.modules.get(&module.number).and_then(|known| known.unloaded),
                         start: module.start,
                         end: module.end,
                         bias: module.bias,
@@ -160,7 +161,6 @@ impl Spool {
                     self.modules.insert(module.number, loaded);
                 }
                 Record::ModuleUnloaded { number, counter } => {
-                    // Tables of several logs: an unload may be read before its load.
                     let module = self.modules.entry(number).or_insert(Module {
                         loaded: 0,
                         unloaded: None,
@@ -211,7 +211,7 @@ impl Spool {
             frames.push(*self.pcs.get(&pc).unwrap_or_else(|| panic!("stack {number}: no frame {pc}")));
             let before = *self.words.get(&(node - 1)).unwrap_or_else(|| panic!("no word {}", node - 1));
             node = if before & HEAD != 0 { before & !HEAD } else { node - 1 };
-            assert!(frames.len() < 1 << 17, "stack {number} has no end");
+            assert!(frames.len() < 1 << 21, "stack {number} has no end");
         }
         frames
     }
