@@ -23,15 +23,15 @@ use crate::output::Outcome;
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
     Heap(heap::Heap),
-    Decode(decode::Decode),
-    Symbolize(symbolize::Symbolize),
-    Pack(pack::Pack),
-    Play(play::Play),
-    #[cfg(target_os = "linux")]
-    Snapshot(snapshot::Snapshot),
     Report(report::ReportCommand),
     Diff(diff::DiffCommand),
     Flame(flame::FlameCommand),
+    Play(play::Play),
+    Pack(pack::Pack),
+    #[cfg(target_os = "linux")]
+    Snapshot(snapshot::Snapshot),
+    Symbolize(symbolize::Symbolize),
+    Decode(decode::Decode),
     Completions(completions::Completions),
 }
 
