@@ -12,6 +12,7 @@ mod capture;
 mod code_size;
 mod corpus;
 mod formats;
+mod heap;
 mod instructions;
 mod lws_reference;
 mod machine;
@@ -31,6 +32,8 @@ Usage: cargo xtask bench COMMAND
   capture [PART...]            ns per captured stack against peers, as Markdown; parts: `capture list`
   formats                      ns and bytes per frame of every format on the corpus, as Markdown
   instructions                 instructions per frame of the CBF and lws loops, counted by valgrind's callgrind
+  report                       heap events added up a second, on 100 million synthesized ones
+  report CAIRN HEAPTRACK       `cairn report` against heaptrack_print on recordings of the same run
   code-size                    text bytes of the encoders for embedded use
   loop CASE PASSES             run one case so many times (for a profiler); `loop list 0` names the cases
   traces DIRECTORY             bytes per frame of CBF over full traces
@@ -48,6 +51,7 @@ fn main() -> ExitCode {
         ["capture-loop", rest @ ..] => capture::run_loop(rest),
         ["formats"] => report::formats(),
         ["instructions"] => report::instructions(),
+        ["report", recordings @ ..] => heap::run(recordings),
         ["code-size"] => code_size::run(),
         ["loop", case, passes] => run_loop(case, passes),
         ["traces", directory] => report::traces(Path::new(directory)),
