@@ -20,6 +20,7 @@ mod measure;
 mod plain_cbf;
 mod records;
 mod report;
+mod symbols;
 mod traces;
 
 use std::env;
@@ -30,6 +31,7 @@ const HELP: &str = "\
 Usage: cargo xtask bench COMMAND
 
   capture [PART...]            ns per captured stack against peers, as Markdown; parts: `capture list`
+  symbols PROGRAM...           names for addresses of these programs, against llvm-symbolizer and addr2line
   formats                      ns and bytes per frame of every format on the corpus, as Markdown
   instructions                 instructions per frame of the CBF and lws loops, counted by valgrind's callgrind
   report                       heap events added up a second, on 100 million synthesized ones
@@ -49,6 +51,8 @@ fn main() -> ExitCode {
         ["capture", parts @ ..] => capture::run(parts),
         ["capture-new-sites", rest @ ..] => capture::run_new_sites(rest),
         ["capture-loop", rest @ ..] => capture::run_loop(rest),
+        ["symbols", programs @ ..] => symbols::run(programs).map_err(|error| error.to_string()),
+        ["symbols-run", rest @ ..] => symbols::answer(rest).map_err(|error| error.to_string()),
         ["formats"] => report::formats(),
         ["instructions"] => report::instructions(),
         ["report", recordings @ ..] => heap::run(recordings),

@@ -10,8 +10,8 @@ use object::{CompressionFormat, Object, ObjectSection};
 
 use crate::mapped_file::FileBytes;
 
-/// The sections that names and lines need. Variables, types of their own and macros are never read.
-const NEEDED: [SectionId; 12] = [
+/// The sections that names and lines need. Variables, types of their own and macros are not read.
+const NEEDED: [SectionId; 17] = [
     SectionId::DebugAbbrev,
     SectionId::DebugAddr,
     SectionId::DebugAranges,
@@ -24,7 +24,16 @@ const NEEDED: [SectionId; 12] = [
     SectionId::DebugStrOffsets,
     SectionId::DebugCuIndex,
     SectionId::DebugTuIndex,
+    // Not read either, but a package states which part of each belongs to a unit, and is broken when a part is missing.
+    SectionId::DebugLoc,
+    SectionId::DebugLocLists,
+    SectionId::DebugMacinfo,
+    SectionId::DebugMacro,
+    SectionId::DebugTypes,
 ];
+
+/// How many of these are read.
+const READ: usize = 12;
 
 /// Debug information shrinks to a third or a fifth; what claims to have shrunk to less than this part is a bomb.
 const MAX_INFLATION: u64 = 64;
@@ -107,6 +116,11 @@ impl DebugObject {
         self.contents(&self.plain, id)
     }
 
+    /// A section of the file itself, if it is read; what is not read is not inflated.
+    pub(crate) fn needed(&self, id: SectionId) -> gimli::EndianSlice<'_, RunTimeEndian> {
+        if NEEDED[..READ].contains(&id) { self.plain(id) } else { gimli::EndianSlice::new(&[], self.endian) }
+    }
+
     /// A section as split files have it.
     pub(crate) fn split(&self, id: SectionId) -> gimli::EndianSlice<'_, RunTimeEndian> {
         self.contents(&self.split, id)
@@ -124,7 +138,7 @@ impl DebugObject {
 
     /// Inflates what is compressed, side by side: the three large sections take most of the time, and about as much each.
     pub(crate) fn inflate_all(&self) {
-        let compressed: Vec<&Section> = (self.plain.iter().chain(&self.split))
+        let compressed: Vec<&Section> = (self.plain[..READ].iter().chain(&self.split[..READ]))
             .filter(|section| matches!(section, Section::Compressed { .. }))
             .collect();
         if compressed.iter().map(|section| section.stored_bytes()).sum::<usize>() < WORTH_THREADS_BYTES {

@@ -9,6 +9,4 @@ mod format;
 
 pub(crate) use build::build;
 pub(crate) use cache::{Cache, Identity};
-#[cfg(any(test, fuzzing))]
-pub(crate) use format::check_all;
 pub(crate) use format::{Answer, Index};

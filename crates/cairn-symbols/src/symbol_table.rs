@@ -1,6 +1,11 @@
 //! Functions by the symbol tables of a file: names and sizes, no lines.
 
-use object::{Object, ObjectSymbol, ObjectSymbolTable, SymbolFlags, SymbolKind};
+use std::collections::HashSet;
+
+use object::{
+    Object, ObjectSection, ObjectSymbol, ObjectSymbolTable, SectionFlags, SectionIndex, SectionKind,
+    SymbolFlags, SymbolKind,
+};
 
 /// The functions of one or several symbol tables, sorted by address.
 #[derive(Debug, Default)]
@@ -30,18 +35,25 @@ pub(crate) struct Found<'a> {
 impl SymbolTable {
     /// Adds the functions of a file: of its full table and of the dynamic one.
     pub(crate) fn add(&mut self, object: &object::File<'_>) {
+        let holds_code = |section: &object::Section<'_, '_>| match section.flags() {
+            SectionFlags::Elf { sh_flags, .. } => sh_flags.0 & EXECUTABLE != 0,
+            _ => section.kind() == SectionKind::Text,
+        };
+        let code: HashSet<_> = object.sections().filter(holds_code).map(|section| section.index()).collect();
         for table in [object.symbol_table(), object.dynamic_symbol_table()].into_iter().flatten() {
             for symbol in table.symbols() {
-                self.add_symbol(&symbol);
+                self.add_symbol(&symbol, &code);
             }
         }
     }
 
-    fn add_symbol<'data>(&mut self, symbol: &impl ObjectSymbol<'data>) {
+    fn add_symbol<'data>(&mut self, symbol: &impl ObjectSymbol<'data>, code: &HashSet<SectionIndex>) {
         let is_code = match symbol.kind() {
             SymbolKind::Text => true,
             // Hand-written assembly often leaves the kind out.
-            SymbolKind::Label | SymbolKind::Unknown => symbol.section_index().is_some(),
+            SymbolKind::Label | SymbolKind::Unknown => {
+                symbol.section_index().is_some_and(|section| code.contains(&section))
+            }
             _ => false,
         };
         let Ok(name) = symbol.name_bytes() else { return };
@@ -101,6 +113,9 @@ impl SymbolTable {
         self.symbols.iter().flat_map(|symbol| [symbol.start, symbol.end])
     }
 }
+
+/// `SHF_EXECINSTR`.
+const EXECUTABLE: u64 = 4;
 
 /// Labels inside of one function that are passed over in search of the function.
 const MAX_NESTED: usize = 16;

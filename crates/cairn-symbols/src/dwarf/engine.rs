@@ -112,13 +112,55 @@ pub(crate) struct ToldPlace {
 /// Whether it was found quickly, and which one it is.
 type FunctionKey = (bool, u32);
 
-/// What was told in this window.
+/// What was told in this window. Addresses come in order, so the function and the unit are mostly those of the address
+/// before; only when they change, a table is asked.
 #[derive(Default)]
 struct KnownScopes {
-    /// By unit, function and inlined call.
-    scopes: HashMap<((usize, FunctionKey), Option<u32>), ScopeId>,
-    files: HashMap<(usize, u64), Option<u32>>,
+    function: (usize, FunctionKey),
+    /// Of that function: its own scope, then that of each inlined call, or [`UNTOLD`].
+    scopes: Vec<ScopeId>,
+    other_functions: HashMap<(usize, FunctionKey), Vec<ScopeId>>,
+    unit: usize,
+    /// Of that unit: the number that each file was given, [`NO_FILE`], or [`UNTOLD`].
+    files: Vec<u32>,
+    other_units: HashMap<usize, Vec<u32>>,
 }
+
+const UNTOLD: u32 = u32::MAX;
+
+const NO_FILE: u32 = u32::MAX - 1;
+
+impl KnownScopes {
+    fn enter_function(&mut self, function: (usize, FunctionKey), inlined: usize) {
+        if self.function != function {
+            let scopes = self.other_functions.remove(&function).unwrap_or_default();
+            let left = std::mem::replace(&mut self.scopes, scopes);
+            self.other_functions.insert(std::mem::replace(&mut self.function, function), left);
+        }
+        self.scopes.resize(inlined + 1, UNTOLD);
+    }
+
+    /// The number of a file of a unit; `tell` gives one to a file that has none.
+    fn file(&mut self, unit: usize, index: u64, tell: impl FnOnce() -> Option<u32>) -> Option<u32> {
+        if self.unit != unit {
+            let files = self.other_units.remove(&unit).unwrap_or_default();
+            let left = std::mem::replace(&mut self.files, files);
+            self.other_units.insert(std::mem::replace(&mut self.unit, unit), left);
+        }
+        let index = usize::try_from(index).ok().filter(|&index| index < MAX_NUMBERED_FILES)?;
+        if index >= self.files.len() {
+            self.files.resize(index + 1, UNTOLD);
+        }
+        let number = &mut self.files[index];
+        if *number == UNTOLD {
+            *number = tell().unwrap_or(NO_FILE);
+        }
+        (*number != NO_FILE).then_some(*number)
+    }
+}
+
+/// Far more files than a unit has; a number beyond it is that of no file.
+const MAX_NUMBERED_FILES: usize = 1 << 20;
 
 fn count_units(object: &DebugObject) -> usize {
     let info = gimli::DebugInfo::from(object.plain(SectionId::DebugInfo));
@@ -133,10 +175,10 @@ fn count_units(object: &DebugObject) -> usize {
 impl<'a> Reading<'a> {
     fn new(owner: &'a Owner) -> Result<Self, Problem> {
         let files = &*owner.files;
-        let mut dwarf = Dwarf::load(|id| Ok::<_, Problem>(files.main.plain(id)))?;
+        let mut dwarf = Dwarf::load(|id| Ok::<_, Problem>(files.main.needed(id)))?;
         let mut bytes = files.main.bytes().len() as u64 + files.main.section_bytes(SectionId::DebugInfo);
         if let Some(supplement) = &files.supplement {
-            dwarf.load_sup(|id| Ok::<_, Problem>(supplement.plain(id)))?;
+            dwarf.load_sup(|id| Ok::<_, Problem>(supplement.needed(id)))?;
             bytes += supplement.bytes().len() as u64;
         }
         dwarf.populate_abbreviations_cache(gimli::AbbreviationsCacheStrategy::Duplicates);
@@ -320,13 +362,14 @@ impl<'a> Reading<'a> {
         known: &mut KnownScopes,
         told: &mut dyn Told,
     ) -> Result<ScopeId, Problem> {
+        known.enter_function(key, function.inlined.len());
         // From the innermost call out to the first scope that is known.
         let mut path = Vec::new();
         let mut next = function.innermost(address);
-        let mut scope = None;
+        let mut scope = UNTOLD;
         while let Some(index) = next {
-            if let Some(&known) = known.scopes.get(&(key, Some(index))) {
-                scope = Some(known);
+            scope = known.scopes[index as usize + 1];
+            if scope != UNTOLD {
                 break;
             }
             path.push(index);
@@ -335,19 +378,19 @@ impl<'a> Reading<'a> {
             }
             next = function.inlined[index as usize].parent;
         }
-        let mut scope = match scope.or_else(|| known.scopes.get(&(key, None)).copied()) {
-            Some(scope) => scope,
-            None => {
-                let name = self.name(view, function.origin)?;
-                let root = told.root(address, name.as_deref().map(|name| (name, view.language)));
-                // A function without a name is called as the symbol at the address, which can differ from piece to piece.
-                if name.is_some() {
-                    known.scopes.insert((key, None), root);
-                }
-                root
+        if scope == UNTOLD {
+            scope = known.scopes[0];
+        }
+        // A function without a name is called as the symbol at the address, which can differ from piece to piece.
+        let mut is_memorable = true;
+        if scope == UNTOLD {
+            let name = self.name(view, function.origin)?;
+            scope = told.root(address, name.as_deref().map(|name| (name, view.language)));
+            is_memorable = name.is_some();
+            if is_memorable {
+                known.scopes[0] = scope;
             }
-        };
-        let memorable = known.scopes.contains_key(&(key, None));
+        }
         while let Some(index) = path.pop() {
             let inlined = &function.inlined[index as usize];
             let place = Place {
@@ -358,8 +401,8 @@ impl<'a> Reading<'a> {
             let call = self.told_place(key.0, view, lines, Some(place), known, told);
             let name = self.name(view, inlined.origin)?;
             scope = told.inlined(scope, name.as_deref().map(|name| (name, view.language)), call);
-            if memorable {
-                known.scopes.insert((key, Some(index)), scope);
+            if is_memorable {
+                known.scopes[index as usize + 1] = scope;
             }
         }
         Ok(scope)
@@ -376,10 +419,7 @@ impl<'a> Reading<'a> {
     ) -> ToldPlace {
         let Some(place) = place else { return ToldPlace::default() };
         let file = place.file.and_then(|index| {
-            *known
-                .files
-                .entry((unit, index))
-                .or_insert_with(|| lines.file(view.line_unit, index).map(|file| told.file(file)))
+            known.file(unit, index, || lines.file(view.line_unit, index).map(|file| told.file(file)))
         });
         ToldPlace { file, line: place.line, column: place.column }
     }

@@ -80,14 +80,16 @@ struct InlinedRange {
 }
 
 impl<'a> Functions<'a> {
-    /// Finds the functions of a unit. The quick way jumps over types and over the insides of functions, where the file says
-    /// how; functions with code are hardly ever inside of either, and a caller that misses one asks again, thoroughly.
+    /// Finds the functions of a unit. The quick way jumps over the insides of functions, where the file says how; few hold
+    /// other functions with code, and a caller that misses one asks again, thoroughly.
     pub(super) fn read(
         unit: UnitRef<'_, Reader<'a>>,
         quickly: bool,
         budget: &Budget,
     ) -> Result<Self, Problem> {
         let mut functions = Self::default();
+        // Where the outermost function that is being read ends.
+        let mut body_end = 0;
         let mut entries = unit.entries_raw(None)?;
         while !entries.is_empty() {
             let offset = entries.next_offset();
@@ -111,10 +113,16 @@ impl<'a> Functions<'a> {
                 if functions.ranges.len() > before {
                     functions.entries.push(FunctionEntry { offset, function: OnceLock::new() });
                 }
-                if let (true, Some(sibling)) = (quickly, sibling) {
-                    functions.jumped |= jump(&mut entries, unit, offset, sibling)?;
+                match sibling {
+                    Some(sibling) if quickly => {
+                        functions.jumped |= jump(&mut entries, unit, offset, sibling)?;
+                    }
+                    Some(sibling) => body_end = body_end.max(sibling.0),
+                    // The last one of its parent; what follows is taken for its inside.
+                    None if abbreviation.has_children() => body_end = usize::MAX,
+                    None => {}
                 }
-            } else if quickly && abbreviation.has_children() && holds_no_functions(tag) {
+            } else if (quickly || offset.0 >= body_end) && abbreviation.has_children() && is_type(tag) {
                 let mut sibling = None;
                 for &specification in abbreviation.attributes() {
                     let attribute = entries.read_attribute(specification)?;
@@ -283,8 +291,9 @@ fn pieces(mut ranges: Vec<InlinedRange>) -> Vec<InlinedPiece> {
     pieces
 }
 
-/// Types of these kinds list members and declarations.
-fn holds_no_functions(tag: gimli::DwTag) -> bool {
+/// Types of these kinds list members and declarations. Only those inside of functions hold code: that of lambdas, and of
+/// the members of local types.
+fn is_type(tag: gimli::DwTag) -> bool {
     matches!(
         tag,
         gimli::DW_TAG_structure_type

@@ -11,9 +11,26 @@ use crate::dwarf::{ScopeId, Told, ToldPlace};
 use crate::elf_source::ElfSource;
 use crate::source::Language;
 
-/// The bytes of an index of all that `source` answers; `None` when it cannot be had: the debug information is broken
+/// An index that is not written yet: its header, and its parts in their order.
+pub(crate) struct Built {
+    header: Vec<u8>,
+    parts: [Vec<u8>; PARTS],
+}
+
+impl Built {
+    /// The bytes of the index, piece by piece.
+    pub(crate) fn pieces(&self) -> impl Iterator<Item = &[u8]> {
+        std::iter::once(&self.header).chain(&self.parts).map(Vec::as_slice)
+    }
+
+    pub(crate) fn len_bytes(&self) -> u64 {
+        self.pieces().map(|piece| piece.len() as u64).sum()
+    }
+}
+
+/// The index of all that `source` answers; `None` when it cannot be had: the debug information is broken
 /// somewhere, the code spans more than four gigabytes, or it was cancelled.
-pub(crate) fn build(source: &ElfSource, identity: &[u8], cancelled: &AtomicBool) -> Option<Vec<u8>> {
+pub(crate) fn build(source: &ElfSource, identity: &[u8], cancelled: &AtomicBool) -> Option<Built> {
     let code = source.code();
     let (base, end) = (code.first()?.0, code.iter().map(|&(_, end)| end).max()?);
     u32::try_from(end.checked_sub(base)?).ok()?;
@@ -74,11 +91,11 @@ struct Builder<'a> {
 
 /// Texts by number, each kept once.
 struct Texts<Kind> {
-    numbers: HashMap<(Box<str>, Kind), u32>,
+    numbers: HashMap<Box<str>, Vec<(Kind, u32)>>,
     table: Vec<u8>,
 }
 
-impl<Kind: std::hash::Hash + Eq + Copy> Texts<Kind> {
+impl<Kind: PartialEq> Texts<Kind> {
     fn new() -> Self {
         Self { numbers: HashMap::new(), table: Vec::new() }
     }
@@ -92,8 +109,8 @@ impl<Kind: std::hash::Hash + Eq + Copy> Texts<Kind> {
         text: &mut Vec<u8>,
         failed: &mut bool,
     ) -> u32 {
-        let key = (Box::from(value), kind);
-        if let Some(&number) = self.numbers.get(&key) {
+        let known = self.numbers.get(value);
+        if let Some(&(_, number)) = known.and_then(|all| all.iter().find(|(other, _)| *other == kind)) {
             return number;
         }
         let number = (self.table.len() / 8) as u32;
@@ -104,7 +121,7 @@ impl<Kind: std::hash::Hash + Eq + Copy> Texts<Kind> {
         self.table.extend(first.to_le_bytes());
         self.table.extend((value.len() as u32 | kind_number << 24).to_le_bytes());
         text.extend_from_slice(value.as_bytes());
-        self.numbers.insert(key, number);
+        self.numbers.entry(value.into()).or_default().push((kind, number));
         number
     }
 }
@@ -145,10 +162,7 @@ impl<'a> Builder<'a> {
             self.failed = true;
             return 0;
         };
-        let start = start.and_then(|start| match u32::try_from(start.checked_sub(self.base)?) {
-            Ok(start) => Some(start),
-            Err(_) => None,
-        });
+        let start = start.and_then(|start| u32::try_from(start.checked_sub(self.base)?).ok());
         let fields = [
             (parent.map(|parent| id - parent), scope::PARENT),
             (name, scope::NAME),
@@ -217,37 +231,35 @@ impl<'a> Builder<'a> {
         self.last = known;
     }
 
-    fn finish(self, code: &[(u64, u64)], identity: &[u8]) -> Option<Vec<u8>> {
+    fn finish(self, code: &[(u64, u64)], identity: &[u8]) -> Option<Built> {
         if self.failed {
             return None;
         }
-        let code: Vec<u8> =
-            code.iter().flat_map(|(begin, end)| [begin.to_le_bytes(), end.to_le_bytes()]).flatten().collect();
-        let parts: [&[u8]; PARTS] = [
-            identity,
-            &code,
-            &self.blocks,
-            &self.segments,
-            &self.scopes,
-            &self.names.table,
-            &self.files.table,
-            &self.text,
+        let code = code.iter().flat_map(|(begin, end)| [begin.to_le_bytes(), end.to_le_bytes()]).flatten();
+        let parts: [Vec<u8>; PARTS] = [
+            identity.to_vec(),
+            code.collect(),
+            self.blocks,
+            self.segments,
+            self.scopes,
+            self.names.table,
+            self.files.table,
+            self.text,
         ];
         let mut checked = self.base.to_le_bytes().to_vec();
         let mut end = HEADER_BYTES as u64;
-        for part in parts {
+        for part in &parts {
             end += part.len() as u64;
             checked.extend(end.to_le_bytes());
         }
         let mut checksum = flate2::Crc::new();
         checksum.update(&checked);
-        let mut index = Vec::with_capacity(usize::try_from(end).ok()?);
-        index.extend(MAGIC);
-        index.extend(VERSION.to_le_bytes());
-        index.extend(checksum.sum().to_le_bytes());
-        index.extend(checked);
-        parts.iter().for_each(|part| index.extend_from_slice(part));
-        Some(index)
+        let mut header = Vec::with_capacity(HEADER_BYTES);
+        header.extend(MAGIC);
+        header.extend(VERSION.to_le_bytes());
+        header.extend(checksum.sum().to_le_bytes());
+        header.extend(checked);
+        Some(Built { header, parts })
     }
 }
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 
+use super::build::Built;
 use super::format::Index;
 use crate::debug_object::DebugObject;
 use crate::mapped_file::FileBytes;
@@ -90,12 +91,12 @@ impl Cache {
 
     /// Keeps an index. Others may write the same one at the same time: each writes a file of its own and moves it into
     /// place, so that a reader sees a whole index or none.
-    pub(crate) fn store(&self, identity: &Identity, index: &[u8]) -> io::Result<()> {
-        if index.len() as u64 > self.limit_bytes {
+    pub(crate) fn store(&self, identity: &Identity, index: &Built) -> io::Result<()> {
+        if index.len_bytes() > self.limit_bytes {
             return Ok(());
         }
         fs::create_dir_all(&self.directory)?;
-        self.make_room(index.len() as u64)?;
+        self.make_room(index.len_bytes())?;
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!(".{}.{}.{number}.{TEMPORARY}", identity.name, std::process::id());
@@ -142,9 +143,9 @@ const TOUCH_AFTER: Duration = Duration::from_secs(60 * 60);
 
 const ABANDONED_AFTER: Duration = Duration::from_secs(60 * 60);
 
-fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+fn write_whole(path: &Path, index: &Built) -> io::Result<()> {
     let mut file = File::options().write(true).create_new(true).open(path)?;
-    file.write_all(bytes)?;
+    index.pieces().try_for_each(|piece| file.write_all(piece))?;
     // The name must not be there before the bytes are, should the machine stop.
     file.sync_data()
 }
