@@ -18,8 +18,11 @@ mod lws_reference;
 mod machine;
 mod measure;
 mod plain_cbf;
+mod recording;
 mod records;
 mod report;
+#[path = "../../crates/cairn-analysis/tests/support/spool.rs"]
+mod spool;
 mod symbols;
 mod traces;
 
@@ -33,6 +36,7 @@ Usage: cargo xtask bench COMMAND
   capture [PART...]            ns per captured stack against peers, as Markdown; parts: `capture list`
   symbols PROGRAM...           names for addresses of these programs, against llvm-symbolizer and addr2line
   formats                      ns and bytes per frame of every format on the corpus, as Markdown
+  recording [MILLIONS]         bytes and ns per event of recordings: packing, opening, reading, as Markdown
   instructions                 instructions per frame of the CBF and lws loops, counted by valgrind's callgrind
   report                       heap events added up a second, on 100 million synthesized ones
   report CAIRN HEAPTRACK       `cairn report` against heaptrack_print on recordings of the same run
@@ -54,6 +58,11 @@ fn main() -> ExitCode {
         ["symbols", programs @ ..] => symbols::run(programs).map_err(|error| error.to_string()),
         ["symbols-run", rest @ ..] => symbols::answer(rest).map_err(|error| error.to_string()),
         ["formats"] => report::formats(),
+        ["recording"] => recording::run(10),
+        ["recording", millions] => millions
+            .parse()
+            .map_err(|_| format!("{millions}: not a number of millions"))
+            .and_then(recording::run),
         ["instructions"] => report::instructions(),
         ["report", recordings @ ..] => heap::run(recordings),
         ["code-size"] => code_size::run(),

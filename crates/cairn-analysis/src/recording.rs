@@ -44,13 +44,30 @@
 //! | `deliver` | from records to events |
 //! | `tables` | modules, stacks, threads while they are read |
 //! | `clock` | from the counter to the time of day |
+//! | `drain` | from the spool of a running program to a packed recording |
+//! | `mapped_file` | the memory shared with the program |
+//! | `packer` | from events to a packed recording |
+//! | `packed` | and back |
+//! | `chunk` | chunks of bytes and where they are |
+//! | `heap`, `marks`, `rows`, `columns` | what is in them |
 
+mod chunk;
 mod clock;
+mod columns;
 mod deliver;
+#[cfg(target_os = "linux")]
+mod drain;
 mod error;
+mod heap;
+#[cfg(target_os = "linux")]
+mod mapped_file;
+mod marks;
 mod merge;
 mod model;
+mod packed;
+mod packer;
 mod pairing;
+mod rows;
 mod source;
 mod spool;
 mod tables;
@@ -59,18 +76,22 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use cairn_format::recording::{EndReason, FILE_HEADER_BYTES, FileHeader, Shape};
+use cairn_format::recording::{FILE_HEADER_BYTES, FileHeader, Shape};
 
 pub use clock::TimeScale;
+#[cfg(target_os = "linux")]
+pub use drain::{Drain, Status};
 pub use error::{Finding, RecordingError};
 pub use model::{
     Alloc, At, Change, Events, Fact, Free, Mapping, Mark, Module, ModuleId, ObjectId, PcId, Place,
     StackFrame, StackId, Thread, ThreadId, Usage, Wanted,
 };
+pub use packer::{Summary, pack};
 pub use tables::StackTree;
 
-pub use cairn_format::recording::{LossKind, MappingKind, MarkValue, PcKind};
+pub use cairn_format::recording::{EndReason, LossKind, MappingKind, MarkValue, PcKind, control};
 
+use packed::Packed;
 use source::Source;
 use spool::Spool;
 use tables::Tables;
@@ -92,6 +113,7 @@ pub struct Recording {
 
 enum Layout {
     Spool(Spool),
+    Packed(Packed),
 }
 
 impl Recording {
@@ -137,11 +159,8 @@ impl Recording {
                 (Layout::Spool(scanned.spool), scanned.facts, scanned.tables, scanned.end)
             }
             Shape::Packed => {
-                return Err(RecordingError::Chunk {
-                    offset: FILE_HEADER_BYTES as u64,
-                    kind: cairn_format::recording::ChunkKind::INDEX,
-                    problem: "packed recordings are not read yet",
-                });
+                let opened = packed::open(&source, &header, &mut findings)?;
+                (Layout::Packed(opened.packed), opened.facts, opened.tables, opened.end)
             }
         };
         let scale = TimeScale::new(&header, &tables.clocks, counter_hz(&facts), &mut findings);
@@ -227,6 +246,15 @@ impl Recording {
         self.end.map(|(reason, counter)| (reason, self.scale.nanos(counter)))
     }
 
+    /// What the recording holds in sum; `None` for a spool, and for a packed recording that was not closed.
+    #[must_use]
+    pub fn summary(&self) -> Option<&Summary> {
+        match &self.layout {
+            Layout::Spool(_) => None,
+            Layout::Packed(packed) => packed.summary.as_ref(),
+        }
+    }
+
     /// What a reader should know of the file: losses, damages.
     #[must_use]
     pub fn findings(&self) -> &[Finding] {
@@ -241,17 +269,24 @@ impl Recording {
     ///
     /// When the file cannot be read any more.
     pub fn read<E: Events>(&self, wanted: &Wanted, events: &mut E) -> Result<Outcome, RecordingError> {
+        let mut findings = Vec::new();
         let unmatched_frees = match &self.layout {
             Layout::Spool(spool) => spool.read(&self.source, &self.scale, wanted, events)?,
+            Layout::Packed(packed) => {
+                packed.read(&self.source, wanted, events, &mut findings)?;
+                packed.summary.as_ref().map_or(0, |summary| summary.unmatched_frees)
+            }
         };
-        Ok(Outcome { unmatched_frees })
+        Ok(Outcome { unmatched_frees, findings })
     }
 }
 
 /// What is to say after the events were read.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 #[non_exhaustive]
 pub struct Outcome {
+    /// What could not be read of the events; [`Recording::findings`] tells of the tables.
+    pub findings: Vec<Finding>,
     /// Frees of blocks that are older than the recording, or whose allocation was lost.
     pub unmatched_frees: u64,
 }

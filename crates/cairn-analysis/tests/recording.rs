@@ -6,7 +6,8 @@ mod spool;
 use std::collections::{BTreeMap, HashMap};
 
 use cairn_analysis::recording::{
-    Alloc, At, Change, Events, Finding, Free, Mark, Place, Recording, StackId, Wanted,
+    Alloc, At, Change, Events, Finding, Free, HEAP_TIME_QUANTUM_NANOS, Mapping, Mark, Place, Recording,
+    StackId, Usage, Wanted, pack,
 };
 use cairn_format::recording::{CounterKind, Lane};
 use proptest::prelude::*;
@@ -207,4 +208,302 @@ fn frees_of_older_blocks_are_counted_and_take_nothing() {
     let (seen, unmatched) = see(&recording);
     assert_eq!(unmatched, 1000);
     assert_eq!(seen.left(), left);
+}
+
+/// All events as text, in order, with times as exact as packing keeps them.
+#[derive(Default)]
+struct Told(Vec<String>);
+
+impl Events for Told {
+    fn alloc(&mut self, event: &Alloc) {
+        let at = At { nanos: 0, ..event.at };
+        self.0.push(format!("{:?}", Alloc { at, ..*event }));
+    }
+    fn free(&mut self, event: &Free) {
+        let at = At { nanos: 0, ..event.at };
+        self.0.push(format!("{:?}", Free { at, ..*event }));
+    }
+    fn mark(&mut self, event: &Mark<'_>) {
+        self.0.push(format!("{event:?}"));
+    }
+    fn mapping(&mut self, event: &Mapping) {
+        self.0.push(format!("{event:?}"));
+    }
+    fn usage(&mut self, event: &Usage) {
+        self.0.push(format!("{event:?}"));
+    }
+    fn change(&mut self, at: At, change: Change) {
+        self.0.push(format!("{at:?} {change:?}"));
+    }
+}
+
+fn told(recording: &Recording, wanted: &Wanted) -> Vec<String> {
+    let mut told = Told::default();
+    recording.read(wanted, &mut told).unwrap();
+    told.0
+}
+
+fn packed(recording: &Recording) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    pack(recording, &mut bytes).unwrap();
+    bytes
+}
+
+/// A recording with everything in it.
+fn rich(seed: u64, events: u32) -> Vec<u8> {
+    use cairn_format::recording::{LossKind, MappingKind, MarkValue, Sample, ThreadEvent};
+    let mut random = Random(seed | 1);
+    let mut program = entangled(seed, 3, 8, events, 7);
+    let stacks = program.spool.stacks(40);
+    program.spool.clock(program.counter);
+    for number in 0..events {
+        program.counter += random.below(30_000);
+        let (counter, thread) = (program.counter, 1 + random.below(3) as u32);
+        let stack = stacks[random.below(40) as usize];
+        let spool = &mut program.spool;
+        match random.below(14) {
+            0 => spool.write(thread, Lane::Outer, counter, |sink| {
+                sink.mapping(MappingKind::Map, counter, 0x7000_0000 + counter, 4096, stack)
+            }),
+            1 => spool.write(thread, Lane::Outer, counter, |sink| {
+                let faults = counter / 3;
+                sink.sample(&Sample { counter, resident_bytes: counter, page_faults: faults, threads: 3 })
+            }),
+            2 => spool.write(thread, Lane::Outer, counter, |sink| sink.loss(LossKind::NestedTooDeep, 2)),
+            3 => spool.write(thread, Lane::Outer, counter, |sink| {
+                sink.thread(counter, ThreadEvent::Named(format!("worker {number}").as_bytes()))
+            }),
+            4 => spool.write(thread, Lane::Nested, counter, |sink| {
+                sink.mark(counter, stack, 0, MarkValue::Float(0.5), b"in a handler")
+            }),
+            5 => spool.mark(thread, counter, stack, &format!("request {number}")),
+            6..9 => spool.mark(thread, counter, stack, "slow request"),
+            _ if program.live.is_empty() || random.below(2) == 0 => {
+                program.alloc(thread, 16 + random.below(100_000), stack);
+            }
+            _ => {
+                let index = random.below(program.live.len() as u64) as usize;
+                program.free(thread, index);
+            }
+        }
+    }
+    program.spool.write(2, Lane::Outer, program.counter, |sink| sink.module_unloaded(2, program.counter));
+    program.finish()
+}
+
+#[test]
+fn a_packed_recording_tells_what_the_spool_tells() {
+    for seed in 1..20 {
+        let spool = Recording::from_bytes(rich(seed, 2000)).unwrap();
+        let packed_bytes = packed(&spool);
+        let packed = Recording::from_bytes(packed_bytes.clone()).unwrap();
+        assert_eq!(packed.facts(), spool.facts());
+        assert_eq!(packed.modules(), spool.modules());
+        assert_eq!(packed.threads(), spool.threads());
+        assert_eq!(packed.end(), spool.end());
+        assert_eq!(packed.findings(), spool.findings());
+        for stack in spool.stacks().ids() {
+            assert!(packed.frames(stack).eq(spool.frames(stack)), "{stack:?}");
+            assert_eq!(packed.stacks().parent(stack), spool.stacks().parent(stack));
+        }
+        let (ours, theirs) = (told(&packed, &Wanted::ALL), told(&spool, &Wanted::ALL));
+        for (ours, theirs) in ours.iter().zip(&theirs) {
+            assert_eq!(ours, theirs);
+        }
+        assert_eq!(ours.len(), theirs.len());
+        assert_eq!(told(&packed, &Wanted::HEAP), told(&spool, &Wanted::HEAP));
+        assert_eq!(told(&packed, &Wanted::OTHERS), told(&spool, &Wanted::OTHERS));
+        let window = Wanted::OTHERS.between(3_000_000, 6_000_000);
+        assert!(!told(&packed, &window).is_empty());
+        assert_eq!(told(&packed, &window), told(&spool, &window));
+
+        let (seen, unmatched) = see(&packed);
+        let summary = packed.summary().unwrap();
+        assert_eq!(summary.unmatched_frees, unmatched);
+        assert_eq!((summary.allocations, summary.frees), (seen.allocations, seen.frees));
+        assert_eq!(summary.marks as usize, seen.marks.len());
+        assert_eq!(summary.live_bytes, seen.live.values().map(|block| block.1).sum::<u64>());
+        // Packed once more it is the same file.
+        let mut again = Vec::new();
+        pack(&packed, &mut again).unwrap();
+        assert!(again == packed_bytes, "packing a packed recording changes it");
+    }
+}
+
+#[test]
+fn times_of_allocations_are_as_exact_as_their_quantum() {
+    struct Times(Vec<u64>);
+    impl Events for Times {
+        fn alloc(&mut self, event: &Alloc) {
+            self.0.push(event.at.nanos);
+        }
+    }
+    let spool = Recording::from_bytes(rich(5, 5000)).unwrap();
+    let packed = Recording::from_bytes(packed(&spool)).unwrap();
+    let (mut exact, mut coarse) = (Times(Vec::new()), Times(Vec::new()));
+    spool.read(&Wanted::HEAP, &mut exact).unwrap();
+    packed.read(&Wanted::HEAP, &mut coarse).unwrap();
+    assert_eq!(exact.0.len(), coarse.0.len());
+    for (exact, coarse) in exact.0.iter().zip(&coarse.0) {
+        assert!(coarse <= exact && exact - coarse < HEAP_TIME_QUANTUM_NANOS, "{exact} {coarse}");
+    }
+}
+
+/// Opens and reads whatever the bytes are; no more than that it ends is asked for.
+fn survive(bytes: Vec<u8>) {
+    if let Ok(recording) = Recording::from_bytes(bytes) {
+        let mut told = Sum::default();
+        let _ = recording.read(&Wanted::ALL, &mut told);
+        for stack in recording.stacks().ids() {
+            recording.frames(stack).for_each(drop);
+        }
+    }
+}
+
+#[derive(Default)]
+struct Sum(u64);
+
+impl Events for Sum {
+    fn alloc(&mut self, event: &Alloc) {
+        self.0 += u64::from(event.stack.number()) & 1;
+    }
+    fn mark(&mut self, event: &Mark<'_>) {
+        self.0 += event.text.len() as u64;
+    }
+}
+
+#[test]
+fn a_packed_recording_cut_anywhere_tells_the_events_before_the_cut() {
+    let spool = Recording::from_bytes(rich(3, 300)).unwrap();
+    let bytes = packed(&spool);
+    let whole = told(&spool, &Wanted::ALL);
+    let mut most = 0;
+    for cut in 0..bytes.len() {
+        let recording = match Recording::from_bytes(bytes[..cut].to_vec()) {
+            Ok(recording) => recording,
+            Err(error) => {
+                assert!(cut < 64, "cut at {cut}: {error}");
+                continue;
+            }
+        };
+        assert!(!recording.findings().is_empty(), "cut at {cut}");
+        let seen = told(&recording, &Wanted::ALL);
+        // Chunks of other kinds may be missing, but none is invented and none is out of order.
+        let mut rest = whole.iter();
+        assert!(seen.iter().all(|event| rest.any(|other| other == event)), "cut at {cut}");
+        most = most.max(seen.len());
+    }
+    assert_eq!(most, whole.len());
+}
+
+#[test]
+fn a_spool_cut_anywhere_tells_the_records_before_the_cut() {
+    let bytes = rich(4, 120);
+    let whole = told(&Recording::from_bytes(bytes.clone()).unwrap(), &Wanted::OTHERS);
+    let interesting = (0..bytes.len()).filter(|cut| cut % 65536 < 8192 && (*cut < 200 || cut % 3 == 0));
+    let mut lengths = Vec::new();
+    for cut in interesting {
+        match Recording::from_bytes(bytes[..cut].to_vec()) {
+            Ok(recording) => {
+                let torn =
+                    recording.findings().iter().any(|finding| matches!(finding, Finding::TornTail { .. }));
+                let seen = told(&recording, &Wanted::OTHERS).len();
+                // The last block is rarely full: what is cut there was never written.
+                assert!(torn || seen == whole.len(), "cut at {cut}: {:?}", recording.findings());
+                lengths.push(seen);
+            }
+            Err(error) => assert!(cut < 64, "cut at {cut}: {error}"),
+        }
+    }
+    assert!(lengths.is_sorted() && lengths.iter().all(|&length| length <= whole.len()));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1500))]
+
+    #[test]
+    fn no_mutation_makes_the_reader_fail_badly(
+        seed in 1_u64..6, changes in proptest::collection::vec((any::<u32>(), any::<u8>()), 1..12), is_packed: bool,
+        fix in any::<bool>(),
+    ) {
+        let mut bytes = sample(seed, is_packed);
+        for (place, value) in changes {
+            // Mostly where something is: headers of blocks and chunks, and records.
+            let place = place as usize % bytes.len();
+            let place = if is_packed || place % 2 == 0 { place } else { place / 65536 * 65536 + place % 2048 };
+            let place = place.min(bytes.len() - 1);
+            bytes[place] = value;
+        }
+        if fix && is_packed {
+            repair_checks(&mut bytes);
+        }
+        survive(bytes);
+    }
+}
+
+fn sample(seed: u64, is_packed: bool) -> Vec<u8> {
+    static SAMPLES: std::sync::OnceLock<Vec<[Vec<u8>; 2]>> = std::sync::OnceLock::new();
+    let samples = SAMPLES.get_or_init(|| {
+        (1..6)
+            .map(|seed| {
+                let spool = rich(seed, 400);
+                let packed = packed(&Recording::from_bytes(spool.clone()).unwrap());
+                [spool, packed]
+            })
+            .collect()
+    });
+    samples[seed as usize - 1][usize::from(is_packed)].clone()
+}
+
+/// Makes checksums right again, so that what is behind them is reached by damage.
+fn repair_checks(bytes: &mut [u8]) {
+    use cairn_format::recording::{CHUNK_HEADER_BYTES, ChunkHeader};
+    let mut offset = 64;
+    while let Some(header) = bytes.get(offset..).and_then(ChunkHeader::read) {
+        let body = offset + CHUNK_HEADER_BYTES;
+        let Some(stored) = bytes.get(body..body + header.stored_bytes as usize) else { return };
+        let header = ChunkHeader { check: crc32fast::hash(stored), ..header };
+        bytes[offset..body].copy_from_slice(&header.to_bytes());
+        offset = (body + header.stored_bytes as usize).next_multiple_of(8);
+    }
+}
+
+/// Every released version's recording opens for ever and tells the same. `CAIRN_UPDATE_FIXTURES=1` writes the files of the
+/// present version; those of a released one stay as they are.
+#[test]
+fn recordings_of_every_version_tell_what_they_told() {
+    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/recordings/v1");
+    let path = |name: &str| std::path::Path::new(directory).join(name);
+    if std::env::var_os("CAIRN_UPDATE_FIXTURES").is_some() {
+        std::fs::create_dir_all(directory).unwrap();
+        let spool = rich(11, 250);
+        let recording = Recording::from_bytes(spool.clone()).unwrap();
+        std::fs::write(path("spool.cairn"), spool).unwrap();
+        std::fs::write(path("packed.cairn"), packed(&recording)).unwrap();
+        std::fs::write(path("told.txt"), story(&recording)).unwrap();
+    }
+    let expected = std::fs::read_to_string(path("told.txt")).unwrap();
+    for name in ["spool.cairn", "packed.cairn"] {
+        let recording = Recording::open(path(name)).unwrap();
+        assert!(
+            story(&recording) == expected,
+            "{name} tells something else; set CAIRN_UPDATE_FIXTURES=1 to see it"
+        );
+    }
+}
+
+/// Everything in a recording as lines.
+fn story(recording: &Recording) -> String {
+    let mut lines: Vec<String> = recording.facts().iter().map(|fact| format!("{fact:?}")).collect();
+    lines.extend(recording.modules().iter().map(|module| format!("{module:?}")));
+    lines.extend(recording.threads().iter().map(|thread| format!("{thread:?}")));
+    for stack in recording.stacks().ids() {
+        lines.push(format!(
+            "{stack:?} {:?}",
+            recording.frames(stack).map(|frame| frame.place).collect::<Vec<_>>()
+        ));
+    }
+    lines.extend(told(recording, &Wanted::ALL));
+    lines.push(format!("{:?} {:?}", recording.end(), recording.findings()));
+    lines.join("\n") + "\n"
 }

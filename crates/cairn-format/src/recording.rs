@@ -48,7 +48,7 @@ mod record;
 pub use block::{BLOCK_BYTES, BLOCK_HEADER_BYTES, BlockError, BlockHeader, Lane};
 pub use header::{
     CHUNK_HEADER_BYTES, ChunkHeader, ChunkKind, CounterKind, FILE_HEADER_BYTES, FileHeader, HeaderError,
-    MAGIC, Shape, VERSION,
+    MAGIC, MAX_CHUNK_BYTES, MAX_CHUNK_RATIO, Shape, TRAILER_BYTES, TRAILER_MAGIC, VERSION,
 };
 pub use record::{
     ADDRESS_BITS, BadRecord, Clock, EndReason, LoadedModule, LossKind, MAX_MARK_TEXT_BYTES, MAX_TREE_WORDS,

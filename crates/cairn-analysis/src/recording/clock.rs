@@ -16,6 +16,7 @@ pub struct TimeScale {
     segments: Vec<Segment>,
     /// (nanoseconds from the start, wall clock), by rising time.
     wall: Vec<(u64, u64)>,
+    is_known: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -60,6 +61,7 @@ impl TimeScale {
             wall.push((nanos, clock.wall_nanos));
         }
         let &(end_ticks, end_nanos) = points.last().unwrap_or(&(0, 0));
+        let mut is_known = true;
         let whole_scale = if header.counter == CounterKind::MonotonicNanos {
             1 << 32
         } else if end_ticks > 0 {
@@ -67,6 +69,7 @@ impl TimeScale {
         } else if let Some(hz) = counter_hz.filter(|&hz| hz > 0) {
             scale(hz, 1_000_000_000)
         } else {
+            is_known = false;
             findings.push(Finding::UnknownClock);
             1 << 32
         };
@@ -83,7 +86,30 @@ impl TimeScale {
             start_wall_nanos: header.start_wall_nanos,
             segments,
             wall,
+            is_known,
         }
+    }
+
+    #[cfg(target_os = "linux")]
+    /// A further reading, later than all others.
+    pub(super) fn push(&mut self, header: &FileHeader, clock: &Clock) {
+        let ticks = clock.counter.saturating_sub(header.start_counter);
+        let nanos = clock.monotonic_nanos.saturating_sub(header.start_monotonic_nanos);
+        let Some(last) = self.segments.last_mut() else { return };
+        if ticks <= last.ticks || nanos < last.nanos.saturating_add(LEAST_SPAN_NANOS) {
+            return;
+        }
+        last.scale = scale(ticks - last.ticks, nanos - last.nanos);
+        let whole = scale(ticks, nanos);
+        self.segments.push(Segment { ticks, nanos, scale: whole });
+        self.wall.push((nanos, clock.wall_nanos));
+        self.is_known = true;
+    }
+
+    #[cfg(target_os = "linux")]
+    /// False when nothing tells yet how fast the counter runs.
+    pub(super) fn is_known(&self) -> bool {
+        self.is_known
     }
 
     /// Nanoseconds from the start of the recording to the moment when the counter had this value; 0 before the start.

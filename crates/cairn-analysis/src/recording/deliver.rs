@@ -25,7 +25,23 @@ struct Out<'a, E> {
 
 impl<'a, E: Events> Delivery<'a, E> {
     pub(super) fn new(scale: &'a TimeScale, wanted: Wanted, events: &'a mut E) -> Self {
-        Self { scale, pairing: Pairing::new(), out: Out { wanted, nanos: 0, events } }
+        Self::resume(scale, wanted, events, Pairing::new(), 0)
+    }
+
+    /// Goes on where another one ended.
+    pub(super) fn resume(
+        scale: &'a TimeScale,
+        wanted: Wanted,
+        events: &'a mut E,
+        pairing: Pairing,
+        nanos: u64,
+    ) -> Self {
+        Self { scale, pairing, out: Out { wanted, nanos, events } }
+    }
+
+    /// What another one needs to go on.
+    pub(super) fn into_parts(self) -> (Pairing, u64) {
+        (self.pairing, self.out.nanos)
     }
 
     pub(super) fn is_enough(&self) -> bool {

@@ -515,6 +515,8 @@ struct Taken {
     ticket: Ticket,
 }
 
+/// The entries of an address are nearly in order: behind so many that are not meant, none is.
+const SETTLED: u32 = 8;
 const NOBODY: u32 = u32::MAX;
 const RING_BITS: u32 = 16;
 
@@ -559,6 +561,7 @@ impl TakenRing {
     ) -> Option<(usize, Taken)> {
         let mut next = *self.heads.get(self.head(address))?;
         let mut best: Option<(usize, Taken)> = None;
+        let mut settled = 0;
         for _ in 0..MOST_OF_AN_ADDRESS {
             // 0 is the end; others that are older than the ring is long were overwritten.
             let Some(number) = next.checked_sub(1).filter(|number| number + (1 << RING_BITS) >= self.count)
@@ -567,7 +570,12 @@ impl TakenRing {
             };
             let place = number as usize & ((1 << RING_BITS) - 1);
             let (taken, older) = self.entries.get(place)?;
-            let is_it = taken.address == address && taken.stream != NOBODY && is_possible(taken);
+            let is_same = taken.address == address && taken.stream != NOBODY;
+            let is_it = is_same && is_possible(taken);
+            settled += u32::from(is_same && !is_it);
+            if settled == SETTLED {
+                break;
+            }
             if is_it && best.is_none_or(|(_, known)| !is_not_after(taken, &known)) {
                 best = Some((place, *taken));
             }

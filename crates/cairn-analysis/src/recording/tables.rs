@@ -300,12 +300,19 @@ impl TableBuilder {
         row.began = Some(row.began.map_or(counter, |began| began.min(counter)));
     }
 
-    pub(super) fn stacks(&self) -> &StackTree {
-        &self.stacks
-    }
-
     pub(super) fn raw_modules(&self) -> &BTreeMap<u32, RawModule> {
         &self.modules
+    }
+
+    pub(super) fn thread_row(&self, number: u32, scale: &TimeScale) -> Option<Thread> {
+        let thread = self.threads.get(&number)?;
+        Some(Thread {
+            id: ThreadId(number),
+            kernel_thread: thread.kernel_thread,
+            name: thread.name.clone(),
+            began_nanos: thread.began.map_or(0, |counter| scale.nanos(counter)),
+            ended_nanos: thread.ended.map(|counter| scale.nanos(counter)),
+        })
     }
 
     /// The tables, with the times of this scale.
@@ -321,13 +328,7 @@ impl TableBuilder {
             loaded_nanos: scale.nanos(module.loaded),
             unloaded_nanos: module.unloaded.map(|counter| scale.nanos(counter)),
         });
-        let threads = self.threads.iter().map(|(&number, thread)| Thread {
-            id: ThreadId(number),
-            kernel_thread: thread.kernel_thread,
-            name: thread.name.clone(),
-            began_nanos: thread.began.map_or(0, |counter| scale.nanos(counter)),
-            ended_nanos: thread.ended.map(|counter| scale.nanos(counter)),
-        });
+        let threads = self.threads.keys().filter_map(|&number| self.thread_row(number, scale));
         Tables { stacks: self.stacks.clone(), modules: modules.collect(), threads: threads.collect() }
     }
 }

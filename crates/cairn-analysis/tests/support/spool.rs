@@ -21,6 +21,9 @@ pub(crate) struct Spool {
     heads: Vec<BlockHeader>,
     /// By thread and lane: the block that is written to.
     open: Vec<((u32, Lane), usize)>,
+    slots: Vec<u64>,
+    /// The order of all writes: block and slots.
+    pub(crate) journal: Option<Vec<(usize, usize)>>,
 }
 
 impl Spool {
@@ -42,6 +45,8 @@ impl Spool {
             blocks: Vec::new(),
             heads: Vec::new(),
             open: Vec::new(),
+            slots: Vec::new(),
+            journal: None,
         };
         spool.facts(&[("command", "program --flag"), ("host", "somewhere"), ("cairn", "0.1.0")]);
         spool
@@ -68,7 +73,8 @@ impl Spool {
     ) {
         let place = self.open.iter().position(|(key, _)| *key == (thread, lane));
         let current = place.map(|place| self.open[place].1);
-        let mut slots = [0; 2048];
+        let mut slots = std::mem::take(&mut self.slots);
+        slots.resize(2048, 0);
         let mut sink = RecordSink::new(&mut slots);
         record(&mut sink).expect("a record fits 16 KiB");
         let written = sink.written();
@@ -97,6 +103,11 @@ impl Spool {
             current.expect("is not full")
         };
         self.blocks[block].extend_from_slice(written);
+        let count = written.len();
+        self.slots = slots;
+        if let Some(journal) = &mut self.journal {
+            journal.push((block, count));
+        }
     }
 
     pub(crate) fn module(&mut self, number: u32, start: u64, end: u64, path: &str) {
@@ -169,6 +180,15 @@ impl Spool {
             wall_nanos: self.header.start_wall_nanos + nanos,
         };
         self.write(1, Lane::Outer, counter, |sink| sink.clock(&clock));
+    }
+
+    /// Keeps the order of writes from now on, and what is there already as the first ones.
+    pub(crate) fn begin_journal(&mut self) {
+        self.journal = Some(self.blocks.iter().map(Vec::len).enumerate().collect());
+    }
+
+    pub(crate) fn block(&self, block: usize) -> (BlockHeader, &[u64]) {
+        (self.heads[block], &self.blocks[block])
     }
 
     pub(crate) fn to_bytes(&self) -> Vec<u8> {

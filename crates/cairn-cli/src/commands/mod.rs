@@ -6,6 +6,7 @@ mod diff;
 mod flame;
 mod heap_input;
 mod heap_text;
+mod pack;
 mod report;
 #[cfg(target_os = "linux")]
 mod snapshot;
@@ -24,6 +25,7 @@ pub(crate) enum Command {
     Report(report::ReportCommand),
     Diff(diff::DiffCommand),
     Flame(flame::FlameCommand),
+    Pack(pack::Pack),
     Completions(completions::Completions),
 }
 
@@ -36,6 +38,7 @@ impl Command {
             Self::Report(report) => report.run(),
             Self::Diff(diff) => diff.run(),
             Self::Flame(flame) => flame.run(),
+            Self::Pack(pack) => pack.run(),
             Self::Completions(completions) => completions.run(),
         }
     }

@@ -13,6 +13,14 @@ pub const VERSION: u32 = 1;
 pub const FILE_HEADER_BYTES: usize = 64;
 /// Bytes of a [`ChunkHeader`].
 pub const CHUNK_HEADER_BYTES: usize = 32;
+/// A chunk has no more bytes than this when unpacked.
+pub const MAX_CHUNK_BYTES: usize = 1 << 22;
+/// A chunk has no more bytes than this when unpacked for each one that is stored.
+pub const MAX_CHUNK_RATIO: usize = 64;
+/// The last sixteen bytes of a packed recording that was closed: these, then the offset of the index as a u64.
+pub const TRAILER_MAGIC: [u8; 8] = *b"CAIRNEND";
+/// Bytes of the trailer.
+pub const TRAILER_BYTES: usize = 16;
 
 /// What follows the header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -206,24 +214,22 @@ pub struct ChunkKind(pub [u8; 4]);
 impl ChunkKind {
     /// Facts of the process: name and value.
     pub const FACTS: Self = Self(*b"FACT");
-    /// Modules that were loaded or unloaded.
+    /// Modules, one row for each load.
     pub const MODULES: Self = Self(*b"MODU");
     /// Numbered addresses.
     pub const ADDRESSES: Self = Self(*b"ADDR");
     /// Nodes of the stack tree.
     pub const STACKS: Self = Self(*b"STCK");
-    /// Threads that began, ended, or got a name.
+    /// Threads.
     pub const THREADS: Self = Self(*b"THRD");
     /// Marks.
     pub const MARKS: Self = Self(*b"MARK");
     /// Allocations and frees.
     pub const HEAP: Self = Self(*b"HEAP");
-    /// Mappings made and removed.
-    pub const MAPPINGS: Self = Self(*b"MAPS");
-    /// Samples of the process's use of memory, and clock readings.
-    pub const SAMPLES: Self = Self(*b"SMPL");
-    /// What was lost.
-    pub const LOSSES: Self = Self(*b"LOSS");
+    /// Readings of the clocks.
+    pub const CLOCKS: Self = Self(*b"CLCK");
+    /// Everything rarer: modules and threads coming and going, mappings, the use of memory, losses.
+    pub const CHANGES: Self = Self(*b"CHNG");
     /// What the recording holds in sum, so that a report of totals reads one chunk.
     pub const SUMMARY: Self = Self(*b"SUMM");
     /// Where the chunks are; the last chunk of a recording that was closed.
@@ -245,8 +251,10 @@ impl fmt::Display for ChunkKind {
 ///   12  events: u32
 /// ```
 ///
-/// The stored bytes follow, then zeros up to a multiple of eight. They are a zstd frame, unless as many are stored as
-/// there are unpacked: then they are stored as they are.
+/// The stored bytes follow, then zeros up to a multiple of eight. They are one zstd frame, or several, skippable ones
+/// included, unless as many are stored as there are unpacked: then they are stored as they are. At most
+/// [`MAX_CHUNK_BYTES`] when unpacked, and at most [`MAX_CHUNK_RATIO`] times as many as are stored, so that a small file cannot
+/// make its reader take much memory; a writer whose bytes compress better than that adds a skippable frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ChunkHeader {
     /// What it holds.

@@ -1,0 +1,232 @@
+//! What recordings cost after the program: packing, opening, reading, a window of time, and bytes for each event.
+//!
+//! The spools are made by the test support of `cairn-analysis`, by the rules that a recorder follows, in memory.
+
+use std::fs::File;
+use std::io::BufWriter;
+
+use cairn_analysis::recording::{Alloc, Events, Free, Mark, Recording, Wanted, pack};
+
+use crate::machine;
+use crate::spool::{Program, Random};
+
+/// Live bytes by stack: what every report does at least.
+#[derive(Default)]
+struct Totals {
+    by_stack: Vec<(u64, u64)>,
+    live: u64,
+    peak: u64,
+    events: u64,
+}
+
+impl Events for Totals {
+    #[inline]
+    fn alloc(&mut self, event: &Alloc) {
+        self.events += 1;
+        let stack = event.stack.index();
+        if self.by_stack.len() <= stack {
+            self.by_stack.resize(stack + 1, (0, 0));
+        }
+        self.by_stack[stack].0 += 1;
+        self.by_stack[stack].1 += event.size_bytes;
+        self.live += event.size_bytes;
+        self.peak = self.peak.max(self.live);
+    }
+
+    #[inline]
+    fn free(&mut self, event: &Free) {
+        self.events += 1;
+        self.by_stack[event.stack.index()].1 -= event.size_bytes;
+        self.live -= event.size_bytes;
+    }
+
+    fn mark(&mut self, event: &Mark<'_>) {
+        self.events += 1;
+        self.peak += event.text.len() as u64;
+    }
+}
+
+struct Work {
+    name: &'static str,
+    events: u64,
+    /// What the bytes are divided by.
+    units: u64,
+    spool: Vec<u8>,
+}
+
+/// Sizes and stacks drawn at random, blocks freed at random: nothing to foresee.
+fn churn(name: &'static str, pairs: u64, threads: u64, stacks: u64, sizes: u64) -> Work {
+    let mut random = Random(42);
+    let mut program = Program::new(threads as u32, 8);
+    let stacks = program.spool.stacks(stacks as u32);
+    for _ in 0..pairs {
+        program.counter += 87;
+        let stack = stacks[random.below(stacks.len() as u64) as usize];
+        program.alloc(1 + random.below(threads) as u32, 16 + 8 * random.below(sizes), stack);
+        if program.live.len() > 1000 {
+            let index = random.below(1000) as usize;
+            program.free(1 + random.below(threads) as u32, index);
+        }
+    }
+    while !program.live.is_empty() {
+        program.free(1, 0);
+    }
+    Work { name, events: pairs * 2, units: pairs, spool: program.finish() }
+}
+
+/// A program of loops: each round allocates the same nodes and strings, now and then one that stays.
+fn loops(pairs: u64) -> Work {
+    let mut random = Random(43);
+    let mut program = Program::new(1, 8);
+    let stacks = program.spool.stacks(2000);
+    let mut done = 0;
+    while done < pairs {
+        let round = random.below(40) as usize;
+        let length = 3 + round % 9;
+        let base = program.live.len();
+        for step in 0..length {
+            program.counter += 200;
+            let stack = stacks[(round * 37 + step * 11) % stacks.len()];
+            program.alloc(1, 16 + (step as u64 * 24) % 200, stack);
+        }
+        let kept = usize::from(random.below(4) == 0);
+        while program.live.len() > base + kept {
+            program.counter += 100;
+            let last = program.live.len() - 1;
+            program.free(1, last);
+        }
+        if program.live.len() > 20_000 {
+            let index = random.below(20_000) as usize;
+            program.free(1, index);
+        }
+        done += length as u64;
+    }
+    while let Some(last) = program.live.len().checked_sub(1) {
+        program.free(1, last);
+    }
+    Work {
+        name: "loops, 1 thread",
+        events: program.allocations * 2,
+        units: program.allocations,
+        spool: program.finish(),
+    }
+}
+
+fn marks(count: u64) -> Work {
+    let mut random = Random(44);
+    let mut program = Program::new(4, 8);
+    let stacks = program.spool.stacks(5000);
+    let texts = ["request", "cache miss", "retry", "slow query"];
+    for _ in 0..count {
+        program.counter += 1 + random.below(6000);
+        let stack = stacks[(random.below(70) * random.below(70)) as usize];
+        let thread = 1 + random.below(4) as u32;
+        let counter = program.counter;
+        program.spool.mark(thread, counter, stack, texts[random.below(4) as usize]);
+    }
+    Work { name: "marks, 4 threads", events: count, units: count, spool: program.finish() }
+}
+
+/// Time of the processor that this thread took: the machine is shared.
+fn processor_nanos() -> f64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the struct is there, and large enough.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
+}
+
+/// The best of three.
+fn nanos(mut work: impl FnMut()) -> f64 {
+    (0..3)
+        .map(|_| {
+            let start = processor_nanos();
+            work();
+            processor_nanos() - start
+        })
+        .fold(f64::MAX, f64::min)
+}
+
+fn read_ns(recording: &Recording, wanted: &Wanted) -> (f64, u64) {
+    let mut events = 0;
+    let nanos = nanos(|| {
+        let mut totals = Totals::default();
+        recording.read(wanted, &mut totals).expect("it was read before");
+        events = totals.events;
+        std::hint::black_box(totals.peak);
+    });
+    (nanos, events)
+}
+
+/// Prints the table. `millions` is how many millions of allocations, and of marks.
+pub(crate) fn run(millions: u64) -> Result<(), String> {
+    let count = millions * 1_000_000;
+    print!("{}", machine::description());
+    println!(
+        "- {millions} million allocations with their frees, or marks; processor time, best of three, in the page cache\n"
+    );
+    println!(
+        "| work | spool B/unit | packed B/unit | pack ns/unit | read spool ns/event | read packed ns/event | open spool ms | open packed ms | a second's window ms |"
+    );
+    println!("|---|---:|---:|---:|---:|---:|---:|---:|---:|");
+    let works: [&dyn Fn() -> Work; 5] = [
+        &|| churn("churn, 1 thread, 1000 stacks x 126 sizes", count, 1, 1000, 126),
+        &|| churn("churn, 1 thread, 200 stacks x 8 sizes", count, 1, 200, 8),
+        &|| churn("churn, 4 threads, 200 stacks x 8 sizes", count, 4, 200, 8),
+        &|| loops(count),
+        &|| marks(count),
+    ];
+    let directory = std::env::temp_dir().join(format!("cairn-bench-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).map_err(|error| error.to_string())?;
+    let result = works.iter().try_for_each(|work| row(&work(), &directory));
+    let _ = std::fs::remove_dir_all(&directory);
+    result
+}
+
+fn row(work: &Work, directory: &std::path::Path) -> Result<(), String> {
+    let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", work.name);
+    let (spool_path, packed_path) = (directory.join("spool.cairn"), directory.join("packed.cairn"));
+    std::fs::write(&spool_path, &work.spool).map_err(|error| failed(&error))?;
+    let spool = Recording::open(&spool_path).map_err(|error| failed(&error))?;
+    let open_spool = nanos(|| drop(Recording::open(&spool_path)));
+    let mut failure = None;
+    let pack_nanos = nanos(|| {
+        let file = File::create(&packed_path).map(BufWriter::new);
+        let result = file.map_err(|error| error.to_string());
+        if let Err(error) = result.and_then(|file| pack(&spool, file).map_err(|error| error.to_string())) {
+            failure = Some(error);
+        }
+    });
+    if let Some(error) = failure {
+        return Err(failed(&error));
+    }
+    let packed_bytes = std::fs::metadata(&packed_path).map_err(|error| failed(&error))?.len();
+    let packed = Recording::open(&packed_path).map_err(|error| failed(&error))?;
+    let open_packed = nanos(|| drop(Recording::open(&packed_path)));
+    let (spool_read, spool_events) = read_ns(&spool, &Wanted::ALL);
+    let (packed_read, packed_events) = read_ns(&packed, &Wanted::ALL);
+    if spool_events != packed_events || spool_events != work.events {
+        return Err(failed(&format!("{spool_events} and {packed_events} events of {}", work.events)));
+    }
+    let middle = packed.summary().map_or(0, |summary| summary.end_nanos) / 2;
+    let window = Wanted::OTHERS.between(middle, middle + 1_000_000_000);
+    let window_nanos = nanos(|| {
+        let packed = Recording::open(&packed_path).expect("it was opened before");
+        let mut totals = Totals::default();
+        packed.read(&window, &mut totals).expect("it was read before");
+        std::hint::black_box(totals.events);
+    });
+    let (units, events) = (work.units as f64, work.events as f64);
+    println!(
+        "| {} | {:.2} | {:.3} | {:.1} | {:.1} | {:.1} | {:.1} | {:.1} | {:.1} |",
+        work.name,
+        work.spool.len() as f64 / units,
+        packed_bytes as f64 / units,
+        pack_nanos / units,
+        spool_read / events,
+        packed_read / events,
+        open_spool / 1e6,
+        open_packed / 1e6,
+        window_nanos / 1e6,
+    );
+    Ok(())
+}

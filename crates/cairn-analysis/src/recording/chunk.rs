@@ -1,0 +1,349 @@
+//! Chunks of packed recordings: written one behind the other, found again by the index or by one scan.
+
+use std::io::Write;
+
+use cairn_format::recording::{
+    CHUNK_HEADER_BYTES, ChunkHeader, ChunkKind, FILE_HEADER_BYTES, FileHeader, MAX_CHUNK_BYTES,
+    MAX_CHUNK_RATIO, TRAILER_BYTES, TRAILER_MAGIC,
+};
+use zstd::bulk::{Compressor, Decompressor};
+
+use super::columns::{Put, Take};
+use super::error::{Finding, RecordingError};
+use super::source::Source;
+
+/// zstd's level: higher ones save some percent and cost more than all the rest of the packing.
+const LEVEL: i32 = 1;
+/// Marks a part of zstd data that is skipped; the length follows.
+const SKIPPABLE_FRAME: u32 = 0x184d_2a50;
+
+/// Where a chunk is, and what its header says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Place {
+    pub(super) kind: ChunkKind,
+    pub(super) offset: u64,
+    pub(super) stored_bytes: u32,
+    pub(super) events: u32,
+    pub(super) first_nanos: u64,
+}
+
+/// Writes chunks.
+pub(super) struct ChunkWriter<W> {
+    out: W,
+    offset: u64,
+    places: Vec<Place>,
+    compressor: Compressor<'static>,
+    buffer: Vec<u8>,
+}
+
+impl<W: Write> ChunkWriter<W> {
+    pub(super) fn new(mut out: W, header: &FileHeader) -> Result<Self, RecordingError> {
+        out.write_all(&header.to_bytes()).map_err(RecordingError::io("writing the header"))?;
+        let compressor = Compressor::new(LEVEL).map_err(RecordingError::io("starting zstd"))?;
+        Ok(Self { out, offset: FILE_HEADER_BYTES as u64, places: Vec::new(), compressor, buffer: Vec::new() })
+    }
+
+    /// So many bytes were written, the header included.
+    pub(super) fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    pub(super) fn write(
+        &mut self,
+        kind: ChunkKind,
+        events: u32,
+        first_nanos: u64,
+        unpacked: &[u8],
+    ) -> Result<(), RecordingError> {
+        if unpacked.len() > MAX_CHUNK_BYTES {
+            let problem = "one of its rows is longer than a chunk may be";
+            return Err(RecordingError::Chunk { offset: self.offset, kind, problem });
+        }
+        let action = || format!("writing chunk {kind} at byte {}", self.offset);
+        let bound = zstd::zstd_safe::compress_bound(unpacked.len());
+        let mut stored = std::mem::take(&mut self.buffer);
+        stored.clear();
+        stored.resize(CHUNK_HEADER_BYTES, 0);
+        let mut frame = vec![0; 0];
+        frame.reserve_exact(bound);
+        self.compressor.compress_to_buffer(unpacked, &mut frame).map_err(RecordingError::io(action()))?;
+        if frame.len() < unpacked.len() {
+            stored.extend_from_slice(&frame);
+            pad(&mut stored, unpacked.len());
+        }
+        // Padding is for the smallest only, but what is not smaller than the original is stored as the original.
+        if stored.len() == CHUNK_HEADER_BYTES || stored.len() - CHUNK_HEADER_BYTES >= unpacked.len() {
+            stored.truncate(CHUNK_HEADER_BYTES);
+            stored.extend_from_slice(unpacked);
+        }
+        let body = stored.get(CHUNK_HEADER_BYTES..).unwrap_or_default();
+        let stored_bytes = body.len() as u32;
+        let header = ChunkHeader {
+            kind,
+            stored_bytes,
+            unpacked_bytes: unpacked.len() as u32,
+            events,
+            first_nanos,
+            check: crc32fast::hash(body),
+        };
+        if let Some(front) = stored.first_chunk_mut() {
+            *front = header.to_bytes();
+        }
+        stored.resize(stored.len().next_multiple_of(8), 0);
+        self.out.write_all(&stored).map_err(RecordingError::io(action()))?;
+        self.places.push(Place { kind, offset: self.offset, stored_bytes, events, first_nanos });
+        self.offset += stored.len() as u64;
+        self.buffer = stored;
+        Ok(())
+    }
+
+    /// Hands everything to the file.
+    pub(super) fn flush(&mut self) -> Result<(), RecordingError> {
+        self.out.flush().map_err(RecordingError::io("writing the recording"))
+    }
+
+    /// Writes the index and the trailer.
+    pub(super) fn close(mut self) -> Result<W, RecordingError> {
+        let mut index_at = None;
+        // Each part of the index names the part before, for recordings of very many chunks.
+        let places = std::mem::take(&mut self.places);
+        for part in places.chunks(MAX_CHUNK_BYTES / MOST_BYTES_OF_AN_ENTRY) {
+            let payload = index_payload(part, index_at);
+            index_at = Some(self.offset);
+            self.write(ChunkKind::INDEX, part.len() as u32, 0, &payload)?;
+        }
+        let mut trailer = [0; TRAILER_BYTES];
+        let offset = index_at.unwrap_or(0).to_le_bytes();
+        trailer.iter_mut().zip(TRAILER_MAGIC.iter().chain(&offset)).for_each(|(place, byte)| *place = *byte);
+        self.out.write_all(&trailer).map_err(RecordingError::io("writing the trailer"))?;
+        self.flush()?;
+        Ok(self.out)
+    }
+}
+
+/// A skippable frame behind what compresses better than readers believe.
+fn pad(stored: &mut Vec<u8>, unpacked: usize) {
+    let least = unpacked.div_ceil(MAX_CHUNK_RATIO);
+    let present = stored.len() - CHUNK_HEADER_BYTES;
+    if present < least {
+        let zeros = least.saturating_sub(present + 8);
+        stored.extend(SKIPPABLE_FRAME.to_le_bytes());
+        stored.extend((zeros as u32).to_le_bytes());
+        stored.resize(stored.len() + zeros, 0);
+    }
+}
+
+/// A kind and four numbers.
+const MOST_BYTES_OF_AN_ENTRY: usize = 4 + 10 + 5 + 5 + 10;
+
+/// | offset of the part before, or 0 | entries: kind, distance from the end of the entry before, stored bytes, events, nanos |
+fn index_payload(places: &[Place], before: Option<u64>) -> Vec<u8> {
+    let mut payload = Vec::new();
+    payload.put_number(before.unwrap_or(0));
+    let mut end = 0;
+    for place in places {
+        payload.extend(place.kind.0);
+        payload.put_number(place.offset - end);
+        payload.put_number(place.stored_bytes.into());
+        payload.put_number(place.events.into());
+        payload.put_number(place.first_nanos);
+        end = place.offset;
+    }
+    payload
+}
+
+/// Reads chunks.
+pub(super) struct ChunkReader {
+    decompressor: Decompressor<'static>,
+    stored: Vec<u8>,
+    unpacked: Vec<u8>,
+}
+
+impl ChunkReader {
+    pub(super) fn new() -> Result<Self, RecordingError> {
+        let decompressor = Decompressor::new().map_err(RecordingError::io("starting zstd"))?;
+        Ok(Self { decompressor, stored: Vec::new(), unpacked: Vec::new() })
+    }
+
+    /// The unpacked bytes of a chunk; the inner error says what is wrong with it.
+    pub(super) fn read(
+        &mut self,
+        source: &Source,
+        place: &Place,
+    ) -> Result<Result<&[u8], &'static str>, RecordingError> {
+        let whole = CHUNK_HEADER_BYTES + place.stored_bytes as usize;
+        source.read_at(place.offset, whole.min(CHUNK_HEADER_BYTES + MAX_CHUNK_BYTES), &mut self.stored)?;
+        Ok(self.unpack())
+    }
+
+    fn unpack(&mut self) -> Result<&[u8], &'static str> {
+        let header = ChunkHeader::read(&self.stored).ok_or("its header is damaged")?;
+        let body = self.stored.get(CHUNK_HEADER_BYTES..).unwrap_or_default();
+        let body = body.get(..header.stored_bytes as usize).ok_or("the file ends inside of it")?;
+        if crc32fast::hash(body) != header.check {
+            return Err("its checksum does not match");
+        }
+        let unpacked_bytes = header.unpacked_bytes as usize;
+        if unpacked_bytes == body.len() {
+            return self
+                .stored
+                .get(CHUNK_HEADER_BYTES..CHUNK_HEADER_BYTES + unpacked_bytes)
+                .ok_or("it is cut");
+        }
+        if unpacked_bytes > MAX_CHUNK_BYTES || unpacked_bytes.div_ceil(MAX_CHUNK_RATIO) > body.len() {
+            return Err("it claims to unpack to more than a chunk may");
+        }
+        self.unpacked.clear();
+        self.unpacked.reserve(unpacked_bytes);
+        // Writes to what is reserved and no further.
+        let count = self.decompressor.decompress_to_buffer(body, &mut self.unpacked);
+        match count {
+            Ok(count) if count == unpacked_bytes => Ok(&self.unpacked),
+            _ => Err("it does not unpack to the length it claims"),
+        }
+    }
+}
+
+/// Where all chunks are: from the index where there is a sound one, else by a scan.
+pub(super) fn find_chunks(
+    source: &Source,
+    reader: &mut ChunkReader,
+    findings: &mut Vec<Finding>,
+) -> Result<Vec<Place>, RecordingError> {
+    if let Some(places) = indexed(source, reader)? {
+        return Ok(places);
+    }
+    findings.push(Finding::NoIndex);
+    let mut scan = Scan::new();
+    scan.go_on(source, findings, true)?;
+    Ok(scan.places)
+}
+
+fn indexed(source: &Source, reader: &mut ChunkReader) -> Result<Option<Vec<Place>>, RecordingError> {
+    let length = source.length()?;
+    let Some(trailer_at) = length.checked_sub(TRAILER_BYTES as u64) else { return Ok(None) };
+    let mut trailer = Vec::new();
+    source.read_at(trailer_at, TRAILER_BYTES, &mut trailer)?;
+    let Some((magic, offset)) = trailer.split_first_chunk() else { return Ok(None) };
+    let Some(&offset) = offset.first_chunk().filter(|_| *magic == TRAILER_MAGIC) else { return Ok(None) };
+    let mut parts = Vec::new();
+    let mut offset = u64::from_le_bytes(offset);
+    let mut header = Vec::new();
+    let mut limit = trailer_at;
+    while offset != 0 {
+        // Each part lies before the one that names it.
+        if offset >= limit {
+            return Ok(None);
+        }
+        limit = offset;
+        source.read_at(offset, CHUNK_HEADER_BYTES, &mut header)?;
+        let Some(found) = ChunkHeader::read(&header).filter(|found| found.kind == ChunkKind::INDEX) else {
+            return Ok(None);
+        };
+        let place = place_of(&found, offset);
+        let Ok(payload) = reader.read(source, &place)? else { return Ok(None) };
+        let Some((before, places)) = parse_index(payload, found.events, trailer_at) else { return Ok(None) };
+        parts.push(places);
+        offset = before;
+    }
+    parts.reverse();
+    Ok(Some(parts.concat()))
+}
+
+fn place_of(header: &ChunkHeader, offset: u64) -> Place {
+    let ChunkHeader { kind, stored_bytes, events, first_nanos, .. } = *header;
+    Place { kind, offset, stored_bytes, events, first_nanos }
+}
+
+fn parse_index(payload: &[u8], entries: u32, limit: u64) -> Option<(u64, Vec<Place>)> {
+    let mut take = Take::new(payload);
+    let before = take.number()?;
+    let mut places = Vec::new();
+    let mut offset = 0_u64;
+    for _ in 0..entries {
+        let kind = ChunkKind([take.byte()?, take.byte()?, take.byte()?, take.byte()?]);
+        offset = offset.checked_add(take.number()?)?;
+        let (stored_bytes, events, first_nanos) = (take.number32()?, take.number32()?, take.number()?);
+        let end = offset.checked_add(CHUNK_HEADER_BYTES as u64 + u64::from(stored_bytes))?;
+        if end > limit {
+            return None;
+        }
+        places.push(Place { kind, offset, stored_bytes, events, first_nanos });
+    }
+    Some((before, places))
+}
+
+/// Goes from header to header; can go on later when the file has grown.
+pub(super) struct Scan {
+    next: u64,
+    pub(super) places: Vec<Place>,
+}
+
+impl Scan {
+    pub(super) fn new() -> Self {
+        Self { next: FILE_HEADER_BYTES as u64, places: Vec::new() }
+    }
+
+    /// Finds the chunks up to the end of the file. `is_last` when the file grows no more: what is incomplete at its end is
+    /// told then.
+    pub(super) fn go_on(
+        &mut self,
+        source: &Source,
+        findings: &mut Vec<Finding>,
+        is_last: bool,
+    ) -> Result<(), RecordingError> {
+        let length = source.length()?;
+        let mut bytes = Vec::new();
+        while self.next < length {
+            source.read_at(self.next, CHUNK_HEADER_BYTES, &mut bytes)?;
+            let left = length - self.next;
+            let header = ChunkHeader::read(&bytes);
+            if let Some(header) = header {
+                let end = CHUNK_HEADER_BYTES as u64 + u64::from(header.stored_bytes);
+                if end <= left {
+                    self.places.push(place_of(&header, self.next));
+                    self.next += end.next_multiple_of(8);
+                    continue;
+                }
+            }
+            if bytes.starts_with(&TRAILER_MAGIC) && left == TRAILER_BYTES as u64 {
+                return Ok(());
+            }
+            if !is_last {
+                return Ok(());
+            }
+            let is_cut = header.is_some() || bytes.len() < CHUNK_HEADER_BYTES;
+            let found = if is_cut { None } else { self.next_header(source, length)? };
+            match found {
+                Some(offset) => {
+                    findings.push(Finding::SkippedBytes { offset: self.next, count: offset - self.next });
+                    self.next = offset;
+                }
+                None => {
+                    findings.push(Finding::TornTail { offset: self.next, lost_bytes: left });
+                    self.next = length;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The next place where an intact header is: chunks begin at multiples of eight.
+    fn next_header(&self, source: &Source, length: u64) -> Result<Option<u64>, RecordingError> {
+        const WINDOW: usize = 1 << 20;
+        let mut bytes = Vec::new();
+        let mut offset = self.next + 8;
+        while offset + CHUNK_HEADER_BYTES as u64 <= length {
+            source.read_at(offset, WINDOW, &mut bytes)?;
+            let starts = (0..(bytes.len() + 1).saturating_sub(CHUNK_HEADER_BYTES)).step_by(8);
+            for start in starts {
+                // The sum of 28 bytes for each eight of a damaged file: slow, and rare enough.
+                if bytes.get(start..).and_then(ChunkHeader::read).is_some() {
+                    return Ok(Some(offset + start as u64));
+                }
+            }
+            offset += (WINDOW - CHUNK_HEADER_BYTES) as u64;
+        }
+        Ok(None)
+    }
+}

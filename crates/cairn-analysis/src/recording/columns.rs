@@ -1,0 +1,145 @@
+//! Numbers and columns inside of chunks.
+//!
+//! A number is LEB128: seven bits a byte, the lowest first, the highest bit set in all but the last. A signed one is
+//! zigzag-coded before. A column is its length as a number, then its bytes.
+
+/// Appends numbers.
+pub(super) trait Put {
+    fn put_number(&mut self, value: u64);
+
+    fn put_signed(&mut self, value: i64) {
+        self.put_number((value << 1 ^ value >> 63) as u64);
+    }
+
+    fn put_bytes(&mut self, bytes: &[u8]);
+}
+
+impl Put for Vec<u8> {
+    #[inline]
+    fn put_number(&mut self, value: u64) {
+        let mut rest = value;
+        while rest >= 0x80 {
+            self.push(rest as u8 | 0x80);
+            rest >>= 7;
+        }
+        self.push(rest as u8);
+    }
+
+    /// A column.
+    fn put_bytes(&mut self, bytes: &[u8]) {
+        self.put_number(bytes.len() as u64);
+        self.extend_from_slice(bytes);
+    }
+}
+
+/// Reads numbers and columns; `None` where the bytes end.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Take<'a> {
+    pub(super) bytes: &'a [u8],
+}
+
+impl<'a> Take<'a> {
+    pub(super) fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    #[inline]
+    pub(super) fn byte(&mut self) -> Option<u8> {
+        let (first, rest) = self.bytes.split_first()?;
+        self.bytes = rest;
+        Some(*first)
+    }
+
+    #[inline]
+    pub(super) fn number(&mut self) -> Option<u64> {
+        let first = self.byte()?;
+        if first < 0x80 {
+            return Some(u64::from(first));
+        }
+        let mut value = u64::from(first & 0x7f);
+        let mut shift = 7;
+        loop {
+            let byte = self.byte()?;
+            let part = u64::from(byte & 0x7f);
+            // Bits that a u64 has no room for make it no number.
+            if shift > 63 || part << shift >> shift != part {
+                return None;
+            }
+            value |= part << shift;
+            if byte < 0x80 {
+                return Some(value);
+            }
+            shift += 7;
+        }
+    }
+
+    pub(super) fn number32(&mut self) -> Option<u32> {
+        u32::try_from(self.number()?).ok()
+    }
+
+    pub(super) fn signed(&mut self) -> Option<i64> {
+        let value = self.number()?;
+        Some((value >> 1) as i64 ^ -((value & 1) as i64))
+    }
+
+    pub(super) fn column(&mut self) -> Option<&'a [u8]> {
+        let length = usize::try_from(self.number()?).ok()?;
+        let (column, rest) = self.bytes.split_at_checked(length)?;
+        self.bytes = rest;
+        Some(column)
+    }
+}
+
+/// Numbers below 2^24, byte by byte in three columns: the low bytes are nearly random, the high ones nearly constant, and
+/// apart each compresses as well as it can.
+#[derive(Default)]
+pub(super) struct PutPlanes {
+    planes: [Vec<u8>; 3],
+}
+
+impl PutPlanes {
+    pub(super) const LIMIT: u32 = 1 << 24;
+
+    #[inline]
+    pub(super) fn put(&mut self, value: u32) {
+        let [a, b, c] = &mut self.planes;
+        a.push(value as u8);
+        b.push((value >> 8) as u8);
+        c.push((value >> 16) as u8);
+    }
+
+    pub(super) fn flush(&mut self, into: &mut Vec<u8>) {
+        for plane in &mut self.planes {
+            into.put_bytes(plane);
+            plane.clear();
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.planes.iter().map(Vec::len).sum()
+    }
+}
+
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct TakePlanes<'a> {
+    planes: [&'a [u8]; 3],
+    next: usize,
+}
+
+impl<'a> TakePlanes<'a> {
+    pub(super) fn new(from: &mut Take<'a>) -> Option<Self> {
+        Some(Self { planes: [from.column()?, from.column()?, from.column()?], next: 0 })
+    }
+
+    #[inline]
+    pub(super) fn take(&mut self) -> Option<u32> {
+        let [a, b, c] = self.planes;
+        let (a, b, c) = (a.get(self.next)?, b.get(self.next)?, c.get(self.next)?);
+        self.next += 1;
+        Some(u32::from(*a) | u32::from(*b) << 8 | u32::from(*c) << 16)
+    }
+}

@@ -1,0 +1,550 @@
+//! Drains the spool of a running program into a packed recording.
+//!
+//! ```text
+//!   program ── records ──> block ── committed bytes ──> stream's queue ── merged, paired ──> chunks ──> packed file
+//!      ^                                                                                        |
+//!      +──────────── free ring <──────── the block, once what it held is in the file <──────────+
+//! ```
+//!
+//! One thread calls [`Drain::step`] about once a millisecond. The steps are what the program sees as the tick: it stamps
+//! its next events, so that the order of events is known to about a step. Events of the last step wait for the next one, in
+//! which all that was stamped before is there.
+//!
+//! A block is given back when the packed file has what it held. So when this process is killed, the packed file and the
+//! spool together still have everything; when the program is, nothing is lost at all.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::fs::File;
+use std::io::BufWriter;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use cairn_format::AbsoluteAddress;
+use cairn_format::recording::{
+    BLOCK_BYTES, BLOCK_HEADER_BYTES, BadRecord, BlockHeader, EndReason, FileHeader, Lane, LossKind, Record,
+    Records, Shape, control,
+};
+
+use super::clock::TimeScale;
+use super::deliver::Delivery;
+use super::error::{Finding, RecordingError};
+use super::mapped_file::{SharedFile, read_clocks};
+use super::merge::{Feed, Merger, NextBlock};
+use super::model::{Module, ModuleId, Wanted};
+use super::packer::{Packer, Summary};
+use super::pairing::Pairing;
+use super::spool;
+use super::tables::TableBuilder;
+
+/// What is kept ready for the program to write to.
+const AHEAD_BLOCKS: u64 = 256;
+/// So many blocks wait at most until chunks are cut short for them.
+const FLUSH_BLOCKS: usize = 256;
+/// And so long does anything wait.
+const FLUSH_AFTER: Duration = Duration::from_millis(500);
+/// The clocks are compared so often.
+const CLOCK_NANOS: u64 = 50_000_000;
+/// And the comparison is kept in the recording so often.
+const KEPT_CLOCK_NANOS: u64 = 10_000_000_000;
+
+/// Drains one spool. See the [module](self).
+///
+/// # Examples
+///
+/// ```no_run
+/// use cairn_analysis::recording::Drain;
+/// use std::path::Path;
+/// use std::time::Duration;
+///
+/// # let mut child = std::process::Command::new("true").spawn().unwrap();
+/// let mut drain = Drain::open(Path::new("program.spool"), Path::new("program.cairn"))?;
+/// while child.try_wait().is_ok_and(|status| status.is_none()) {
+///     drain.step()?;
+///     std::thread::sleep(Duration::from_millis(1));
+/// }
+/// let (summary, _) = drain.finish()?;
+/// println!("{} allocations", summary.allocations);
+/// # Ok::<(), cairn_analysis::recording::RecordingError>(())
+/// ```
+pub struct Drain {
+    shared: SharedFile,
+    header: FileHeader,
+    scale: TimeScale,
+    tables: TableBuilder,
+    packer: Packer<BufWriter<File>>,
+    pairing: Option<Pairing>,
+    merger: Merger,
+    queues: Queues,
+    streams: HashMap<(u32, bool), u32>,
+    blocks: Vec<StreamBlocks>,
+    /// Claimed blocks whose header is not there yet.
+    opening: Vec<u32>,
+    seen_blocks: u64,
+    seen_taken: u64,
+    given: u64,
+    drained: Vec<u32>,
+    last_flush: Instant,
+    last_clock_nanos: u64,
+    last_kept_clock_nanos: u64,
+    /// The counter when the step before began.
+    horizon: u64,
+    merged_nanos: u64,
+    end: Option<(EndReason, u64)>,
+    findings: Vec<Finding>,
+}
+
+/// The blocks of a stream that are not read to their end, by sequence.
+#[derive(Default)]
+struct StreamBlocks {
+    blocks: BTreeMap<u32, OpenBlock>,
+}
+
+struct OpenBlock {
+    number: u32,
+    thread: u32,
+    ticks: u64,
+    read_bytes: u64,
+}
+
+/// What was read and not merged yet, for each stream.
+#[derive(Default)]
+struct Queues {
+    streams: Vec<VecDeque<Piece>>,
+    /// Whose last piece was merged.
+    merged: Vec<u32>,
+    /// By stream: the block whose last piece is being merged.
+    current: Vec<Option<u32>>,
+    findings: Vec<Finding>,
+    spare: Vec<Vec<u8>>,
+}
+
+struct Piece {
+    bytes: Vec<u8>,
+    ticks: u64,
+    offset: usize,
+    /// The block, when nothing follows in it.
+    last_of: Option<u32>,
+}
+
+impl Feed for Queues {
+    fn more(&mut self, stream: u32, bytes: &mut Vec<u8>) -> Option<NextBlock> {
+        let stream = stream as usize;
+        if let Some(block) = self.current.get_mut(stream).and_then(Option::take) {
+            self.merged.push(block);
+        }
+        let piece = self.streams.get_mut(stream)?.pop_front()?;
+        self.spare.push(std::mem::replace(bytes, piece.bytes));
+        if let Some(current) = self.current.get_mut(stream) {
+            *current = piece.last_of;
+        }
+        Some(NextBlock { ticks: piece.ticks, offset: piece.offset })
+    }
+
+    fn damaged(&mut self, _: u32, error: BadRecord, lost_bytes: u64) {
+        // Where the block was says nothing: it will be used again.
+        self.findings.push(Finding::DamagedRecords { offset: 0, error, lost_bytes });
+    }
+}
+
+/// How far a [`Drain`] is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Status {
+    /// Bytes that the program holds, as of the last step.
+    pub live_bytes: u64,
+    /// Allocations so far.
+    pub allocations: u64,
+    /// Size of the packed file.
+    pub packed_bytes: u64,
+    /// Time of the last event that was merged.
+    pub nanos: u64,
+    /// What the program could not record.
+    pub lost_events: u64,
+    /// What the program says of itself.
+    pub state: control::State,
+    /// Whether the last step found anything new.
+    pub is_busy: bool,
+}
+
+impl Drain {
+    /// Begins to drain the spool at `spool` into a new file at `packed`.
+    ///
+    /// # Errors
+    ///
+    /// When the spool is not there yet or has no header yet (try again), or cannot be mapped, or the packed file cannot be
+    /// made.
+    pub fn open(spool: &Path, packed: &Path) -> Result<Self, RecordingError> {
+        let action = || format!("opening the spool {}", spool.display());
+        let mut shared = SharedFile::open(spool).map_err(RecordingError::io(action()))?;
+        shared.length();
+        let mut control_block = Vec::new();
+        shared.copy(0, BLOCK_BYTES as u64, &mut control_block);
+        let header = FileHeader::read(&control_block)?;
+        if header.shape != Shape::Spool {
+            return Err(RecordingError::io(action())(std::io::ErrorKind::InvalidInput.into()));
+        }
+        let facts = spool::facts(&control_block);
+        let file = File::create_new(packed)
+            .map_err(RecordingError::io(format!("creating the recording {}", packed.display())))?;
+        let packer = Packer::new(BufWriter::with_capacity(1 << 18, file), &header, &facts)?;
+        let clocks = [read_clocks(header.counter)];
+        let scale = TimeScale::new(&header, &clocks, super::counter_hz(&facts), &mut Vec::new());
+        let mut drain = Self {
+            shared,
+            header,
+            scale,
+            tables: TableBuilder::default(),
+            packer,
+            pairing: Some(Pairing::new()),
+            merger: Merger::new(header.start_counter),
+            queues: Queues::default(),
+            streams: HashMap::new(),
+            blocks: Vec::new(),
+            opening: Vec::new(),
+            seen_blocks: 1,
+            seen_taken: 0,
+            given: 0,
+            drained: Vec::new(),
+            last_flush: Instant::now(),
+            last_clock_nanos: 0,
+            last_kept_clock_nanos: 0,
+            horizon: 0,
+            merged_nanos: 0,
+            end: None,
+            findings: Vec::new(),
+        };
+        drain.given = drain.shared.load(control::FREE_GIVEN as u64);
+        drain.seen_taken = drain.shared.load(control::FREE_TAKEN as u64);
+        drain.reserve_ahead()?;
+        Ok(drain)
+    }
+
+    /// Tells the program what to do next.
+    pub fn command(&self, command: control::Command) {
+        self.shared.store(control::COMMAND as u64, command.to_word());
+    }
+
+    /// Reads what is new, and hands on what can be put into order.
+    ///
+    /// # Errors
+    ///
+    /// When the packed file cannot be written. The spool still has what is not in it.
+    pub fn step(&mut self) -> Result<Status, RecordingError> {
+        let tick = self.shared.load(control::TICK as u64);
+        self.shared.store(control::TICK as u64, tick.wrapping_add(1));
+        let clocks = self.read_clocks();
+        let is_busy = self.read_new();
+        // All that was stamped before the step before this one began is there now.
+        let horizon = std::mem::replace(&mut self.horizon, clocks);
+        if self.scale.is_known() {
+            self.merge(horizon);
+        }
+        let has_waited = self.last_flush.elapsed() >= FLUSH_AFTER;
+        if self.drained.len() >= FLUSH_BLOCKS
+            || (has_waited && (self.packer.has_unwritten() || !self.drained.is_empty()))
+        {
+            self.flush()?;
+        }
+        // An error here means that the disk is full: the program counts what it loses.
+        let _ = self.reserve_ahead();
+        self.shared.store(control::LIVE_BYTES as u64, self.packer.summary.live_bytes);
+        Ok(self.status(is_busy))
+    }
+
+    fn status(&self, is_busy: bool) -> Status {
+        Status {
+            live_bytes: self.packer.summary.live_bytes,
+            allocations: self.packer.summary.allocations,
+            packed_bytes: self.packer.written_bytes(),
+            nanos: self.merged_nanos,
+            lost_events: self.shared.load(control::LOST_EVENTS as u64),
+            state: control::State::from_word(self.shared.load(control::STATE as u64)),
+            is_busy,
+        }
+    }
+
+    /// Reads what the program left when it ended, and closes the recording. The spool is not needed any more then. The
+    /// findings are those of [`findings`](Self::findings), and what this last step found.
+    ///
+    /// # Errors
+    ///
+    /// As [`step`](Self::step).
+    pub fn finish(mut self) -> Result<(Summary, Vec<Finding>), RecordingError> {
+        self.read_clocks();
+        self.read_new();
+        self.read_out_of_sequence();
+        self.merge(u64::MAX);
+        for thread in &self.tables.finish(&self.scale).threads {
+            self.packer.thread(thread);
+        }
+        let pairing = self.pairing.take();
+        self.packer.summary.unmatched_frees = pairing.map_or(0, |pairing| pairing.unmatched_frees());
+        let clocks = read_clocks(self.header.counter);
+        self.packer.clock(self.scale.nanos(clocks.counter), clocks.wall_nanos);
+        let lost =
+            [(control::LOST_EVENTS, LossKind::NoStorage), (control::LOST_STACKS, LossKind::NoStackMemory)];
+        for (word, kind) in lost {
+            let count = self.shared.load(word as u64);
+            if count > 0 {
+                spool::note_loss(kind, count, &mut self.findings);
+            }
+        }
+        let state = control::State::from_word(self.shared.load(control::STATE as u64));
+        let reason = self.end.map(|(reason, _)| reason);
+        self.packer.summary.end_reason =
+            reason.or((state == control::State::Ended).then_some(EndReason::Exit));
+        for finding in &self.findings {
+            if let Finding::Lost { kind, count } = finding {
+                self.packer.summary.lost.push((*kind, *count));
+            }
+        }
+        let (_, summary) = self.packer.close()?;
+        Ok((summary, self.findings))
+    }
+
+    /// What was noticed while draining.
+    #[must_use]
+    pub fn findings(&self) -> &[Finding] {
+        &self.findings
+    }
+
+    fn read_clocks(&mut self) -> u64 {
+        let clocks = read_clocks(self.header.counter);
+        let nanos = clocks.monotonic_nanos.saturating_sub(self.header.start_monotonic_nanos);
+        if !self.scale.is_known() || nanos >= self.last_clock_nanos.saturating_add(CLOCK_NANOS) {
+            self.last_clock_nanos = nanos;
+            self.scale.push(&self.header, &clocks);
+            if nanos >= self.last_kept_clock_nanos.saturating_add(KEPT_CLOCK_NANOS) {
+                self.last_kept_clock_nanos = nanos;
+                self.packer.clock(nanos, clocks.wall_nanos);
+            }
+        }
+        clocks.counter.saturating_sub(self.header.start_counter)
+    }
+
+    /// Copies what was committed since the last time; true when there was anything.
+    fn read_new(&mut self) -> bool {
+        self.shared.length();
+        self.find_blocks();
+        let mut is_busy = false;
+        for stream in 0..self.blocks.len() {
+            while let Some(is_final) = self.read_front(stream, &mut is_busy) {
+                if !is_final {
+                    break;
+                }
+            }
+        }
+        is_busy
+    }
+
+    /// Blocks that were taken since the last time: from the end of the file, or from the free ring.
+    fn find_blocks(&mut self) {
+        let claimed = self.shared.load(control::CLAIMED_BLOCKS as u64);
+        let present = self.shared.length() / BLOCK_BYTES as u64;
+        let claimed = claimed.min(present);
+        self.opening.extend(self.seen_blocks as u32..claimed.max(self.seen_blocks) as u32);
+        self.seen_blocks = self.seen_blocks.max(claimed);
+        let taken = self.shared.load(control::FREE_TAKEN as u64).min(self.given);
+        while self.seen_taken < taken {
+            let block = self.ring_entry(self.seen_taken);
+            self.opening.push(block);
+            self.seen_taken += 1;
+        }
+        let opening = std::mem::take(&mut self.opening);
+        for block in opening {
+            if !self.open_block(block) {
+                self.opening.push(block);
+            }
+        }
+    }
+
+    /// False when its header is not there yet.
+    fn open_block(&mut self, number: u32) -> bool {
+        let offset = u64::from(number) * BLOCK_BYTES as u64;
+        let mut bytes = Vec::with_capacity(BLOCK_HEADER_BYTES);
+        if self.shared.load(offset + BlockHeader::COMMITTED_OFFSET as u64) == 0 {
+            return false;
+        }
+        self.shared.copy(offset, offset + BLOCK_HEADER_BYTES as u64, &mut bytes);
+        let Ok(header) = BlockHeader::read(&bytes) else { return false };
+        let key = (header.thread, header.lane == Lane::Nested);
+        let stream = *self.streams.entry(key).or_insert_with(|| {
+            self.blocks.push(StreamBlocks::default());
+            self.queues.streams.push(VecDeque::new());
+            self.queues.current.push(None);
+            self.merger.add_stream(header.thread, header.lane)
+        });
+        self.tables.thread_seen(header.thread, header.kernel_thread, header.counter);
+        let ticks = header.counter.saturating_sub(self.header.start_counter);
+        let block = OpenBlock { number, thread: header.thread, ticks, read_bytes: BLOCK_HEADER_BYTES as u64 };
+        if let Some(stream) = self.blocks.get_mut(stream as usize) {
+            stream.blocks.insert(header.sequence, block);
+        }
+        true
+    }
+
+    /// Reads on in the first block of a stream; `None` when the stream has no block, true when it is read to its end.
+    fn read_front(&mut self, stream: usize, is_busy: &mut bool) -> Option<bool> {
+        let blocks = &mut self.blocks.get_mut(stream)?.blocks;
+        let (&sequence, _) = blocks.first_key_value()?;
+        // A thread takes its next block when it has committed all of this one: so ask for that before the length.
+        let is_final = sequence.checked_add(1).is_some_and(|next| blocks.contains_key(&next));
+        let mut entry = blocks.first_entry()?;
+        let block = entry.get_mut();
+        let offset = u64::from(block.number) * BLOCK_BYTES as u64;
+        let committed = self.shared.load(offset + BlockHeader::COMMITTED_OFFSET as u64);
+        let committed = (committed & !7).min(BLOCK_BYTES as u64).max(block.read_bytes);
+        if committed > block.read_bytes || is_final {
+            *is_busy |= committed > block.read_bytes;
+            let mut bytes = self.queues.spare.pop().unwrap_or_default();
+            bytes.clear();
+            self.shared.copy(offset + block.read_bytes, offset + committed, &mut bytes);
+            let piece = Piece {
+                ticks: block.ticks,
+                offset: block.read_bytes as usize,
+                last_of: is_final.then_some(block.number),
+                bytes,
+            };
+            block.read_bytes = committed;
+            let thread = block.thread;
+            if is_final {
+                entry.remove();
+            }
+            self.read_tables(thread, &piece);
+            if let Some(queue) = self.queues.streams.get_mut(stream) {
+                queue.push_back(piece);
+            }
+        }
+        Some(is_final)
+    }
+
+    /// At the end: blocks behind one that never got a header.
+    fn read_out_of_sequence(&mut self) {
+        for stream in 0..self.blocks.len() {
+            let mut is_busy = false;
+            while self.read_front(stream, &mut is_busy).is_some() {
+                if let Some(blocks) = self.blocks.get_mut(stream) {
+                    blocks.blocks.pop_first();
+                }
+            }
+        }
+    }
+
+    fn read_tables(&mut self, thread: u32, piece: &Piece) {
+        for placed in Records::new(&piece.bytes, piece.offset).map_while(Result::ok) {
+            match placed.record {
+                Record::Alloc { .. } | Record::Free { .. } | Record::Move { .. } | Record::Stamp { .. } => {}
+                record => self.read_rare(thread, &record),
+            }
+        }
+    }
+
+    fn read_rare(&mut self, thread: u32, record: &Record<'_>) {
+        // The clocks are read here; keeping the program's as well would only make the list long.
+        if !matches!(record, Record::Clock(_)) {
+            self.tables.record(thread, record);
+        }
+        match *record {
+            Record::Pc { number, kind, address, module } => {
+                let start = self.tables.raw_modules().get(&module).map(|module| module.start);
+                self.packer.pc(number, kind, address, module, start);
+            }
+            Record::TreeWords { first, words } => self.packer.words(first, words),
+            Record::ModuleLoaded(module) => self.pack_module(module.number),
+            Record::ModuleUnloaded { number, .. } => self.pack_module(number),
+            Record::Thread { .. } => {
+                // For a recording that is not closed; the last word on threads is written at the end.
+                if let Some(thread) = self.tables.thread_row(thread, &self.scale) {
+                    self.packer.thread(&thread);
+                }
+            }
+            Record::Loss { kind, count } => spool::note_loss(kind, count, &mut self.findings),
+            Record::End { reason, counter } => self.end = Some((reason, counter)),
+            _ => {}
+        }
+    }
+
+    fn pack_module(&mut self, number: u32) {
+        let Some(module) = self.tables.raw_modules().get(&number).filter(|module| module.end != 0) else {
+            return;
+        };
+        let module = Module {
+            id: ModuleId(number),
+            path: module.path.clone(),
+            build_id: module.build_id.clone(),
+            start: AbsoluteAddress::new(module.start),
+            end: AbsoluteAddress::new(module.end),
+            bias: module.bias,
+            loaded_nanos: self.scale.nanos(module.loaded),
+            unloaded_nanos: module.unloaded.map(|counter| self.scale.nanos(counter)),
+        };
+        self.packer.module(&module);
+    }
+
+    fn merge(&mut self, horizon: u64) {
+        let Some(mut pairing) = self.pairing.take() else { return };
+        pairing.expect_streams(self.blocks.len() as u32);
+        let mut delivery =
+            Delivery::resume(&self.scale, Wanted::ALL, &mut self.packer, pairing, self.merged_nanos);
+        for stream in 0..self.blocks.len() as u32 {
+            self.merger.wake(stream, &mut self.queues);
+        }
+        self.merger.run(horizon, &mut self.queues, &mut delivery, |_| false);
+        let (pairing, nanos) = delivery.into_parts();
+        self.pairing = Some(pairing);
+        self.merged_nanos = nanos;
+        self.drained.append(&mut self.queues.merged);
+        self.findings.append(&mut self.queues.findings);
+        // Memory for a burst is given back when it is over.
+        self.queues.spare.truncate(64);
+    }
+
+    /// Everything that was merged goes to the file, and then the blocks that it came from go back to the program.
+    fn flush(&mut self) -> Result<(), RecordingError> {
+        self.packer.flush()?;
+        self.last_flush = Instant::now();
+        let taken = self.shared.load(control::FREE_TAKEN as u64).min(self.given);
+        let room =
+            control::FREE_RING_ENTRIES as u64 - (self.given - taken).min(control::FREE_RING_ENTRIES as u64);
+        let count = self.drained.len().min(room as usize);
+        for block in self.drained.drain(..count) {
+            let offset = u64::from(block) * BLOCK_BYTES as u64;
+            // Without a header the block is empty until the next thread that takes it writes one.
+            for word in 0..BLOCK_HEADER_BYTES as u64 / 8 {
+                self.shared.store(offset + word * 8, 0);
+            }
+            let at = control::FREE_RING as u64 + self.given % control::FREE_RING_ENTRIES as u64 * 4;
+            let (word, shift) = (at & !7, at % 8 * 8);
+            let others = self.shared.load(word) & !(u64::from(u32::MAX) << shift);
+            self.shared.store(word, others | u64::from(block) << shift);
+            self.given += 1;
+        }
+        self.shared.store(control::FREE_GIVEN as u64, self.given);
+        Ok(())
+    }
+
+    fn ring_entry(&self, number: u64) -> u32 {
+        let at = control::FREE_RING as u64 + number % control::FREE_RING_ENTRIES as u64 * 4;
+        (self.shared.load(at & !7) >> (at % 8 * 8)) as u32
+    }
+
+    /// Sees to it that the program finds storage without a system call.
+    fn reserve_ahead(&mut self) -> Result<(), RecordingError> {
+        let claimed = self.shared.load(control::CLAIMED_BLOCKS as u64).max(1);
+        let backed = self.shared.load(control::BACKED_BLOCKS as u64);
+        let free = self.given.saturating_sub(self.shared.load(control::FREE_TAKEN as u64));
+        let wanted = claimed + AHEAD_BLOCKS.saturating_sub(free);
+        if wanted <= backed {
+            return Ok(());
+        }
+        // In steps, so that the file system is asked rarely.
+        let wanted = wanted.next_multiple_of(64);
+        let failed = RecordingError::io("reserving storage for the spool");
+        self.shared.reserve(wanted * BLOCK_BYTES as u64).map_err(failed)?;
+        let present = self.shared.length() / BLOCK_BYTES as u64;
+        if present > self.shared.load(control::BACKED_BLOCKS as u64) {
+            self.shared.store(control::BACKED_BLOCKS as u64, present);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,634 @@
+//! Chunks of allocations and frees.
+//!
+//! What makes them small: the order of events is kept, and nearly everything about an event follows from it.
+//!
+//! - A *site* is a stack and a size. A program's next site is nearly always one of the few that followed the last one of
+//!   that thread before: its rank among them is one small number.
+//! - A block has a *slot*: the number that was given back last, or else the next one that was never given. So an
+//!   allocation says nothing of where it goes, and reader and writer know it alike.
+//! - A free names its block by how many allocations ago it was made where these are few, else by its slot.
+//! - All of that is one byte an event, the *operation*, in one column, in which loops of the program are repetitions that
+//!   zstd finds.
+//!
+//! | operation | meaning | takes from columns |
+//! |---|---|---|
+//! | 0..=95 | free of the block that was made so many allocations before the last one | |
+//! | 96 | free of a slot | slot |
+//! | 97 | free of a slot of 2^24 or more | wide |
+//! | 98 | allocation at a site that is known | site |
+//! | 99 | allocation at a new site, which gets the next number | stack, size |
+//! | 100 | allocation at a site that gets no number | stack, size |
+//! | 101 | no event: the next one is part of a reallocation | |
+//! | 104..=111 | allocation at the site of that rank, less 104 | |
+//!
+//! After an allocation at a numbered site, that site goes to the front of the list of (at most eight) successors of the
+//! thread's last numbered site, and becomes that.
+
+use std::collections::HashMap;
+
+use super::HEAP_TIME_QUANTUM_NANOS;
+use super::columns::{Put, PutPlanes, Take, TakePlanes};
+use super::model::{Alloc, At, Events, Free, ObjectId, StackId, ThreadId, Wanted};
+
+const NEAR: u32 = 96;
+const FREE_SLOT: u8 = 96;
+const FREE_WIDE_SLOT: u8 = 97;
+const ALLOC_KNOWN: u8 = 98;
+const ALLOC_NEW: u8 = 99;
+const ALLOC_UNNUMBERED: u8 = 100;
+const MOVE: u8 = 101;
+const FIRST_RANK: u8 = 104;
+const RANKS: usize = 8;
+
+/// More sites get no number, so that programs whose every size is another one need no memory for them.
+const MOST_SITES: usize = 1 << 20;
+/// So many of the latest allocations are remembered by reader and writer.
+const RECENT: usize = 128;
+const NONE: u32 = u32::MAX;
+
+/// So many events are in a chunk, unless its columns get long.
+const CHUNK_EVENTS: u32 = 1 << 18;
+/// And so long are these at most: the limit of a chunk, less what one more event can add.
+const LONG_COLUMNS: usize = (1 << 22) - (1 << 12);
+
+/// The latest successors of a site, latest first.
+type Successors = [u32; RANKS];
+
+#[inline]
+fn to_front(successors: &mut Successors, site: u32) {
+    let mut carried = site;
+    for place in successors {
+        std::mem::swap(place, &mut carried);
+        if carried == site {
+            return;
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Site {
+    stack: u32,
+    size_bytes: u64,
+}
+
+/// The numbered sites, and the successors of each: those of site `n` at `n + 1`, those of no site first.
+struct Sites {
+    list: Vec<Site>,
+    successors: Vec<Successors>,
+}
+
+impl Sites {
+    fn new() -> Self {
+        Self { list: Vec::new(), successors: vec![[NONE; RANKS]] }
+    }
+
+    fn add(&mut self, site: Site) -> u32 {
+        self.list.push(site);
+        self.successors.push([NONE; RANKS]);
+        (self.list.len() - 1) as u32
+    }
+}
+
+/// Each thread's last numbered site, as an index into the successors: one more than its number, or 0.
+#[derive(Default)]
+struct LastSites {
+    last: Vec<u32>,
+    threads: HashMap<u32, usize>,
+    current: usize,
+}
+
+impl LastSites {
+    fn switch(&mut self, thread: u32) {
+        self.current = *self.threads.entry(thread).or_insert_with(|| {
+            self.last.push(0);
+            self.last.len() - 1
+        });
+    }
+
+    #[inline]
+    fn last(&self) -> usize {
+        self.last.get(self.current).map_or(0, |&last| last as usize)
+    }
+
+    #[inline]
+    fn set(&mut self, site: u32) {
+        if let Some(last) = self.last.get_mut(self.current) {
+            *last = site + 1;
+        }
+    }
+}
+
+/// Turns events into chunks.
+pub(super) struct HeapEncoder {
+    sites: Sites,
+    numbers: SiteNumbers,
+    last: LastSites,
+    /// By slot: how many allocations there were before the one that has it.
+    serials: Vec<u32>,
+    serial: u32,
+    position: u64,
+    columns: Columns,
+}
+
+/// The chunk that is being filled.
+#[derive(Default)]
+struct Columns {
+    events: u32,
+    first_quantum: u64,
+    run_thread: u32,
+    run_events: u64,
+    runs: Vec<u8>,
+    quantum: u64,
+    step_quanta: u64,
+    step_events: u64,
+    times: Vec<u8>,
+    operations: Vec<u8>,
+    known: PutPlanes,
+    slots: PutPlanes,
+    wide: Vec<u8>,
+    stacks: Vec<u8>,
+    last_stack: u32,
+    sizes: Vec<u8>,
+}
+
+/// What is known of a chunk beside its bytes.
+pub(super) struct Filled {
+    pub(super) events: u32,
+    pub(super) first_nanos: u64,
+}
+
+impl HeapEncoder {
+    pub(super) fn new() -> Self {
+        Self {
+            sites: Sites::new(),
+            numbers: SiteNumbers::new(),
+            last: LastSites::default(),
+            serials: Vec::new(),
+            serial: 0,
+            position: 0,
+            columns: Columns::default(),
+        }
+    }
+
+    /// How many events there were.
+    pub(super) fn position(&self) -> u64 {
+        self.position
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        let Columns { events, runs, times, operations, known, slots, wide, stacks, sizes, .. } =
+            &self.columns;
+        *events >= CHUNK_EVENTS
+            || [runs, times, operations, wide, stacks, sizes].iter().map(|column| column.len()).sum::<usize>()
+                + known.len()
+                + slots.len()
+                >= LONG_COLUMNS
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.columns.events == 0
+    }
+
+    #[inline]
+    fn event(&mut self, at: At, is_move: bool) {
+        let columns = &mut self.columns;
+        let quantum = at.nanos / HEAP_TIME_QUANTUM_NANOS;
+        if columns.events == 0 {
+            columns.first_quantum = quantum;
+            columns.quantum = quantum;
+            columns.run_thread = at.thread.0;
+            self.last.switch(at.thread.0);
+        }
+        if quantum > columns.quantum {
+            columns.end_step();
+            columns.step_quanta = quantum - columns.quantum;
+            columns.quantum = quantum;
+        }
+        if at.thread.0 != columns.run_thread {
+            columns.end_run();
+            columns.run_thread = at.thread.0;
+            self.last.switch(at.thread.0);
+        }
+        columns.events += 1;
+        columns.step_events += 1;
+        columns.run_events += 1;
+        self.position += 1;
+        if is_move {
+            columns.operations.push(MOVE);
+        }
+    }
+
+    #[inline]
+    pub(super) fn alloc(&mut self, event: &Alloc) {
+        self.event(event.at, event.is_move);
+        let slot = event.object.index();
+        if self.serials.len() <= slot {
+            self.serials.resize(slot + 1, 0);
+        }
+        if let Some(place) = self.serials.get_mut(slot) {
+            *place = self.serial;
+        }
+        self.serial = self.serial.wrapping_add(1);
+
+        let site = Site { stack: event.stack.0, size_bytes: event.size_bytes };
+        let last = self.last.last();
+        let successors = self.sites.successors.get(last).copied().unwrap_or([NONE; RANKS]);
+        let is_first = successors.first().and_then(|&first| self.sites.list.get(first as usize));
+        if is_first.is_some_and(|first| first.stack == site.stack && first.size_bytes == site.size_bytes) {
+            self.columns.operations.push(FIRST_RANK);
+            self.last.set(successors[0]);
+            return;
+        }
+        match self.numbers.find(&self.sites, site) {
+            Some(number) => {
+                match successors.iter().position(|&successor| successor == number) {
+                    Some(rank) => self.columns.operations.push(FIRST_RANK + rank as u8),
+                    None => {
+                        self.columns.operations.push(ALLOC_KNOWN);
+                        self.columns.known.put(number);
+                    }
+                }
+                self.went_to(last, number);
+            }
+            None if self.sites.list.len() < MOST_SITES => {
+                self.columns.operations.push(ALLOC_NEW);
+                self.columns.put_site(site);
+                let number = self.sites.add(site);
+                self.numbers.insert(&self.sites, number);
+                self.went_to(last, number);
+            }
+            None => {
+                self.columns.operations.push(ALLOC_UNNUMBERED);
+                self.columns.put_site(site);
+            }
+        }
+    }
+
+    #[inline]
+    fn went_to(&mut self, last: usize, number: u32) {
+        if let Some(successors) = self.sites.successors.get_mut(last) {
+            to_front(successors, number);
+        }
+        self.last.set(number);
+    }
+
+    #[inline]
+    pub(super) fn free(&mut self, event: &Free) {
+        self.event(event.at, event.is_move);
+        let slot = event.object.0;
+        let serial = self.serials.get(slot as usize).copied().unwrap_or(0);
+        let distance = self.serial.wrapping_sub(serial).wrapping_sub(1);
+        if distance < NEAR {
+            self.columns.operations.push(distance as u8);
+        } else if slot < PutPlanes::LIMIT {
+            self.columns.operations.push(FREE_SLOT);
+            self.columns.slots.put(slot);
+        } else {
+            self.columns.operations.push(FREE_WIDE_SLOT);
+            self.columns.wide.put_number(slot.into());
+        }
+    }
+
+    /// Appends the chunk's bytes, and begins the next one.
+    pub(super) fn flush(&mut self, into: &mut Vec<u8>) -> Filled {
+        let columns = &mut self.columns;
+        columns.end_step();
+        columns.end_run();
+        let filled =
+            Filled { events: columns.events, first_nanos: columns.first_quantum * HEAP_TIME_QUANTUM_NANOS };
+        into.put_number(self.position - u64::from(columns.events));
+        into.put_number(columns.first_quantum);
+        for column in [&mut columns.runs, &mut columns.times, &mut columns.operations] {
+            into.put_bytes(column);
+            column.clear();
+        }
+        columns.known.flush(into);
+        columns.slots.flush(into);
+        for column in [&mut columns.wide, &mut columns.stacks, &mut columns.sizes] {
+            into.put_bytes(column);
+            column.clear();
+        }
+        columns.events = 0;
+        columns.last_stack = 0;
+        filled
+    }
+}
+
+impl Columns {
+    fn end_run(&mut self) {
+        if self.run_events > 0 {
+            self.runs.put_number(self.run_thread.into());
+            self.runs.put_number(self.run_events);
+            self.run_events = 0;
+        }
+    }
+
+    fn end_step(&mut self) {
+        if self.step_events > 0 {
+            self.times.put_number(self.step_quanta);
+            self.times.put_number(self.step_events);
+            self.step_events = 0;
+            self.step_quanta = 0;
+        }
+    }
+
+    fn put_site(&mut self, site: Site) {
+        self.stacks.put_signed(i64::from(site.stack) - i64::from(self.last_stack));
+        self.last_stack = site.stack;
+        self.sizes.put_number(site.size_bytes);
+    }
+}
+
+/// From a site to its number: open addressing, at most half full. Only the writer needs it.
+struct SiteNumbers {
+    slots: Vec<u32>,
+    used: usize,
+}
+
+impl SiteNumbers {
+    fn new() -> Self {
+        Self { slots: vec![NONE; 1 << 10], used: 0 }
+    }
+
+    #[inline]
+    fn home(&self, site: Site) -> usize {
+        const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
+        let mixed = (u64::from(site.stack) ^ site.size_bytes.rotate_left(32)).wrapping_mul(MIX);
+        let mixed = (mixed ^ mixed >> 32).wrapping_mul(MIX);
+        (mixed >> 40) as usize & (self.slots.len() - 1)
+    }
+
+    #[inline]
+    fn find(&self, sites: &Sites, site: Site) -> Option<u32> {
+        let mut place = self.home(site);
+        loop {
+            let number = *self.slots.get(place)?;
+            let known = sites.list.get(number as usize)?;
+            if known.stack == site.stack && known.size_bytes == site.size_bytes {
+                return Some(number);
+            }
+            place = (place + 1) & (self.slots.len() - 1);
+        }
+    }
+
+    fn insert(&mut self, sites: &Sites, number: u32) {
+        if self.used * 2 >= self.slots.len() {
+            let doubled = vec![NONE; self.slots.len() * 2];
+            let before = std::mem::replace(&mut self.slots, doubled);
+            before.into_iter().filter(|&known| known != NONE).for_each(|known| self.place(sites, known));
+        }
+        self.place(sites, number);
+        self.used += 1;
+    }
+
+    fn place(&mut self, sites: &Sites, number: u32) {
+        let Some(&site) = sites.list.get(number as usize) else { return };
+        let mut place = self.home(site);
+        while self.slots.get(place).is_some_and(|&other| other != NONE) {
+            place = (place + 1) & (self.slots.len() - 1);
+        }
+        if let Some(free) = self.slots.get_mut(place) {
+            *free = number;
+        }
+    }
+}
+
+/// What reads chunks of allocations in their order.
+pub(super) struct HeapDecoder {
+    sites: Sites,
+    last: LastSites,
+    objects: Vec<Object>,
+    free_slots: Vec<u32>,
+    /// The slots of the latest allocations, by their number.
+    recent: [u32; RECENT],
+    serial: u32,
+    position: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Object {
+    size_bytes: u64,
+    stack: u32,
+    lives: bool,
+}
+
+/// A place in a chunk.
+pub(super) struct HeapCursor<'a> {
+    events: u64,
+    quantum: u64,
+    runs: Take<'a>,
+    run_thread: u32,
+    run_events: u64,
+    times: Take<'a>,
+    step_events: u64,
+    operations: Take<'a>,
+    known: TakePlanes<'a>,
+    slots: TakePlanes<'a>,
+    wide: Take<'a>,
+    stacks: Take<'a>,
+    last_stack: u32,
+    sizes: Take<'a>,
+}
+
+impl<'a> HeapCursor<'a> {
+    /// The start of a chunk, and how many events there were before it.
+    fn new(payload: &'a [u8], events: u32) -> Option<(u64, Self)> {
+        let mut take = Take::new(payload);
+        let position = take.number()?;
+        let cursor = Self {
+            events: events.into(),
+            quantum: take.number()?,
+            runs: Take::new(take.column()?),
+            run_thread: 0,
+            run_events: 0,
+            times: Take::new(take.column()?),
+            step_events: 0,
+            operations: Take::new(take.column()?),
+            known: TakePlanes::new(&mut take)?,
+            slots: TakePlanes::new(&mut take)?,
+            wide: Take::new(take.column()?),
+            stacks: Take::new(take.column()?),
+            last_stack: 0,
+            sizes: Take::new(take.column()?),
+        };
+        Some((position, cursor))
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        self.events == 0
+    }
+
+    /// The time of the next event, or of the last one.
+    pub(super) fn nanos(&self) -> u64 {
+        self.quantum.saturating_mul(HEAP_TIME_QUANTUM_NANOS)
+    }
+
+    fn site(&mut self) -> Option<Site> {
+        let stack = i64::from(self.last_stack).checked_add(self.stacks.signed()?)?;
+        self.last_stack = u32::try_from(stack).ok()?;
+        Some(Site { stack: self.last_stack, size_bytes: self.sizes.number()? })
+    }
+}
+
+/// What is told of a chunk that contradicts itself.
+const BAD: &str = "its columns contradict each other";
+
+impl HeapDecoder {
+    pub(super) fn new() -> Self {
+        Self {
+            sites: Sites::new(),
+            last: LastSites::default(),
+            objects: Vec::new(),
+            free_slots: Vec::new(),
+            recent: [NONE; RECENT],
+            serial: 0,
+            position: 0,
+        }
+    }
+
+    /// How many events there were so far.
+    pub(super) fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// Begins a chunk, which has to be the next one.
+    pub(super) fn begin<'a>(&self, payload: &'a [u8], events: u32) -> Result<HeapCursor<'a>, &'static str> {
+        let (position, cursor) = HeapCursor::new(payload, events).ok_or(BAD)?;
+        if position != self.position {
+            return Err("a chunk of allocations before it is missing");
+        }
+        Ok(cursor)
+    }
+
+    /// Hands on the events in front of number `until`, as far as they are in this chunk and before the time that is wanted.
+    /// None is told to be before `not_before_nanos`, the exact time of a mark that came before it.
+    pub(super) fn run(
+        &mut self,
+        cursor: &mut HeapCursor<'_>,
+        until: u64,
+        not_before_nanos: u64,
+        wanted: &Wanted,
+        events: &mut impl Events,
+    ) -> Result<(), &'static str> {
+        while !cursor.is_done() && self.position < until {
+            if cursor.run_events == 0 {
+                cursor.run_thread = cursor.runs.number32().ok_or(BAD)?;
+                cursor.run_events = cursor.runs.number().ok_or(BAD)?;
+                self.last.switch(cursor.run_thread);
+            }
+            if cursor.step_events == 0 {
+                let quanta = cursor.times.number().ok_or(BAD)?;
+                cursor.quantum = cursor.quantum.checked_add(quanta).ok_or(BAD)?;
+                cursor.step_events = cursor.times.number().ok_or(BAD)?;
+            }
+            let nanos = cursor.quantum.saturating_mul(HEAP_TIME_QUANTUM_NANOS).max(not_before_nanos);
+            if nanos >= wanted.until_nanos {
+                return Ok(());
+            }
+            let at = At { nanos, thread: ThreadId(cursor.run_thread) };
+            let count =
+                cursor.run_events.min(cursor.step_events).min(cursor.events).min(until - self.position);
+            if count == 0 {
+                return Err(BAD);
+            }
+            if wanted.has(nanos) {
+                self.some(cursor, count, at, events).ok_or(BAD)?;
+            } else {
+                self.some(cursor, count, at, &mut Nobody).ok_or(BAD)?;
+            }
+            cursor.run_events -= count;
+            cursor.step_events -= count;
+            cursor.events -= count;
+            self.position += count;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn some(
+        &mut self,
+        cursor: &mut HeapCursor<'_>,
+        count: u64,
+        at: At,
+        events: &mut impl Events,
+    ) -> Option<()> {
+        for _ in 0..count {
+            let mut operation = cursor.operations.byte()?;
+            let is_move = operation == MOVE;
+            if is_move {
+                operation = cursor.operations.byte()?;
+            }
+            if operation <= FREE_WIDE_SLOT {
+                let slot = match operation {
+                    FREE_SLOT => cursor.slots.take()?,
+                    FREE_WIDE_SLOT => cursor.wide.number32()?,
+                    near => {
+                        let serial = self.serial.wrapping_sub(1).wrapping_sub(near.into());
+                        *self.recent.get(serial as usize % RECENT)?
+                    }
+                };
+                let object = self.objects.get_mut(slot as usize).filter(|object| object.lives)?;
+                object.lives = false;
+                let Object { size_bytes, stack, .. } = *object;
+                self.free_slots.push(slot);
+                events.free(&Free { at, object: ObjectId(slot), stack: StackId(stack), size_bytes, is_move });
+                continue;
+            }
+            let last = self.last.last();
+            let site = match operation {
+                FIRST_RANK..=111 => {
+                    let rank = usize::from(operation - FIRST_RANK);
+                    let successors = self.sites.successors.get_mut(last)?;
+                    let number = *successors.get(rank)?;
+                    let site = *self.sites.list.get(number as usize)?;
+                    if rank > 0 {
+                        to_front(successors, number);
+                    }
+                    self.last.set(number);
+                    site
+                }
+                ALLOC_KNOWN | ALLOC_NEW => {
+                    let number = if operation == ALLOC_NEW {
+                        let site = cursor.site()?;
+                        if self.sites.list.len() >= MOST_SITES {
+                            return None;
+                        }
+                        self.sites.add(site)
+                    } else {
+                        cursor.known.take()?
+                    };
+                    let site = *self.sites.list.get(number as usize)?;
+                    to_front(self.sites.successors.get_mut(last)?, number);
+                    self.last.set(number);
+                    site
+                }
+                ALLOC_UNNUMBERED => cursor.site()?,
+                _ => return None,
+            };
+            let object = Object { size_bytes: site.size_bytes, stack: site.stack, lives: true };
+            let slot = match self.free_slots.pop() {
+                Some(slot) => slot,
+                None => {
+                    self.objects.push(object);
+                    (self.objects.len() - 1) as u32
+                }
+            };
+            *self.objects.get_mut(slot as usize)? = object;
+            *self.recent.get_mut(self.serial as usize % RECENT)? = slot;
+            self.serial = self.serial.wrapping_add(1);
+            events.alloc(&Alloc {
+                at,
+                object: ObjectId(slot),
+                stack: StackId(site.stack),
+                size_bytes: site.size_bytes,
+                is_move,
+            });
+        }
+        Some(())
+    }
+}
+
+/// Sees nothing.
+struct Nobody;
+
+impl Events for Nobody {}

@@ -1,0 +1,154 @@
+//! The memory that a recorded program shares with this process, and the clocks that both read.
+//!
+//! The one file with unsafe code of the recordings. What it promises: every access lies in the window and in front of the
+//! file's end as last seen, is of eight aligned bytes, and is atomic, because the program writes at the same time. What it
+//! cannot prevent: whoever makes the file shorter meanwhile ends this process with SIGBUS. The spool is private to the
+//! two, and neither does.
+
+#![allow(unsafe_code, reason = "see above")]
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use cairn_format::recording::{Clock, CounterKind};
+
+/// Room for the largest spool; less where the address space is limited.
+const WINDOWS: [usize; 5] = [1 << 36, 1 << 34, 1 << 32, 1 << 30, 1 << 26];
+
+/// A file that both map.
+pub(super) struct SharedFile {
+    file: File,
+    start: NonNull<AtomicU64>,
+    window_bytes: usize,
+    length: u64,
+}
+
+// SAFETY: the memory belongs to this value alone in this process, and all accesses are atomic.
+unsafe impl Send for SharedFile {}
+
+impl SharedFile {
+    pub(super) fn open(path: &Path) -> io::Result<Self> {
+        let file = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOFOLLOW).open(path)?;
+        let mut failure = io::Error::from(io::ErrorKind::OutOfMemory);
+        for window_bytes in WINDOWS {
+            let protection = libc::PROT_READ | libc::PROT_WRITE;
+            let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
+            // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
+            let start = unsafe {
+                libc::mmap(std::ptr::null_mut(), window_bytes, protection, flags, file.as_raw_fd(), 0)
+            };
+            match NonNull::new(start.cast()).filter(|_| start != libc::MAP_FAILED) {
+                Some(start) => {
+                    let length = file.metadata()?.len();
+                    return Ok(Self { file, start, window_bytes, length });
+                }
+                None => failure = io::Error::last_os_error(),
+            }
+        }
+        Err(failure)
+    }
+
+    /// Bytes that can be read and written; grows with the file when asked for.
+    pub(super) fn length(&mut self) -> u64 {
+        if let Ok(metadata) = self.file.metadata() {
+            self.length = metadata.len().min(self.window_bytes as u64);
+        }
+        self.length
+    }
+
+    fn word(&self, offset: u64) -> Option<&AtomicU64> {
+        if offset % 8 != 0 || offset.checked_add(8)? > self.length {
+            return None;
+        }
+        let index = usize::try_from(offset / 8).ok()?;
+        // SAFETY: the word is inside of the window, as `length` is; it is aligned, because a mapping begins at a page; the
+        // file has storage there, so the page is there; and it stays mapped for as long as `self` lives.
+        Some(unsafe { self.start.add(index).as_ref() })
+    }
+
+    /// The word there, and all that was written before it; 0 past the end.
+    pub(super) fn load(&self, offset: u64) -> u64 {
+        self.word(offset).map_or(0, |word| u64::from_le(word.load(Ordering::Acquire)))
+    }
+
+    /// Lets the program see the word, and all that was written before it.
+    pub(super) fn store(&self, offset: u64, value: u64) {
+        if let Some(word) = self.word(offset) {
+            word.store(value.to_le(), Ordering::Release);
+        }
+    }
+
+    /// Appends the bytes from `offset` to `end`, both multiples of eight, as far as they exist.
+    pub(super) fn copy(&self, offset: u64, end: u64, into: &mut Vec<u8>) {
+        into.reserve(end.saturating_sub(offset) as usize);
+        for offset in (offset..end).step_by(8) {
+            let Some(word) = self.word(offset) else { return };
+            // What is copied was committed by a release store that a `load` has seen.
+            into.extend_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
+        }
+    }
+
+    /// Gives the file storage up to `length`, so that writing to it cannot fail later.
+    pub(super) fn reserve(&mut self, length: u64) -> io::Result<()> {
+        let length = length.min(self.window_bytes as u64);
+        if length <= self.length {
+            return Ok(());
+        }
+        let (offset, more) = (self.length as libc::off_t, (length - self.length) as libc::off_t);
+        // SAFETY: the descriptor is ours; the call touches no memory.
+        let result = unsafe { libc::fallocate(self.file.as_raw_fd(), 0, offset, more) };
+        if result != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        self.length();
+        Ok(())
+    }
+}
+
+impl Drop for SharedFile {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `open` with this length; nobody has a reference any more.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.window_bytes) };
+    }
+}
+
+/// One reading of the clocks that the program reads as well.
+pub(super) fn read_clocks(kind: CounterKind) -> Clock {
+    let monotonic_nanos = clock(libc::CLOCK_MONOTONIC);
+    let counter = match kind {
+        CounterKind::MonotonicNanos => monotonic_nanos,
+        CounterKind::TimeStampCounter | CounterKind::VirtualCounter => counter(),
+    };
+    Clock { counter, monotonic_nanos, wall_nanos: clock(libc::CLOCK_REALTIME) }
+}
+
+fn clock(which: libc::clockid_t) -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes to the struct alone.
+    unsafe { libc::clock_gettime(which, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+#[cfg(target_arch = "x86_64")]
+fn counter() -> u64 {
+    // SAFETY: every x86-64 processor has the instruction.
+    unsafe { core::arch::x86_64::_rdtsc() }
+}
+
+#[cfg(target_arch = "aarch64")]
+fn counter() -> u64 {
+    let count: u64;
+    // SAFETY: Linux lets every program read this register; nothing else is touched.
+    unsafe { core::arch::asm!("mrs {}, cntvct_el0", out(reg) count, options(nomem, nostack)) };
+    count
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+fn counter() -> u64 {
+    clock(libc::CLOCK_MONOTONIC)
+}

@@ -1,0 +1,263 @@
+//! Reads packed recordings.
+
+use cairn_format::recording::{ChunkKind, EndReason, FileHeader};
+
+use super::chunk::{self, ChunkReader, Place};
+use super::error::{Finding, RecordingError};
+use super::heap::HeapDecoder;
+use super::marks::ReadMarks;
+use super::model::{At, Events, Fact, Mark, Wanted};
+use super::packer::Summary;
+use super::rows::{self, ChangeCursor, Rare};
+use super::source::Source;
+use super::spool::{note_loss, parse_facts};
+use super::tables::TableBuilder;
+
+/// Where the chunks of events are.
+pub(super) struct Packed {
+    places: Vec<Place>,
+    pub(super) summary: Option<Summary>,
+}
+
+/// What opening gives.
+pub(super) struct Opened {
+    pub(super) packed: Packed,
+    pub(super) facts: Vec<Fact>,
+    pub(super) tables: TableBuilder,
+    pub(super) end: Option<(EndReason, u64)>,
+}
+
+/// Chunks of tables, in the order in which they are read: an address needs the module that it lies in.
+const TABLES: [ChunkKind; 7] = [
+    ChunkKind::FACTS,
+    ChunkKind::MODULES,
+    ChunkKind::THREADS,
+    ChunkKind::CLOCKS,
+    ChunkKind::ADDRESSES,
+    ChunkKind::STACKS,
+    ChunkKind::SUMMARY,
+];
+const EVENTS: [ChunkKind; 3] = [ChunkKind::HEAP, ChunkKind::MARKS, ChunkKind::CHANGES];
+
+/// Reads the tables.
+pub(super) fn open(
+    source: &Source,
+    header: &FileHeader,
+    findings: &mut Vec<Finding>,
+) -> Result<Opened, RecordingError> {
+    let mut reader = ChunkReader::new()?;
+    let places = chunk::find_chunks(source, &mut reader, findings)?;
+    let mut facts = Vec::new();
+    let mut tables = TableBuilder::default();
+    let mut starts = rows::Starts::new();
+    let mut summary = None;
+    for kind in TABLES {
+        for place in places.iter().filter(|place| place.kind == kind) {
+            let read = reader.read(source, place)?;
+            let result = read.and_then(|payload| {
+                match kind {
+                    ChunkKind::FACTS => facts.extend(parse_facts(payload)),
+                    ChunkKind::MODULES => {
+                        rows::take_modules(payload, header.start_counter, &mut tables, &mut starts)?;
+                    }
+                    ChunkKind::THREADS => rows::take_threads(payload, header.start_counter, &mut tables)?,
+                    ChunkKind::CLOCKS => {
+                        rows::take_clocks(payload, header.start_counter, &mut tables.clocks)?;
+                    }
+                    ChunkKind::ADDRESSES => rows::take_pcs(payload, &mut tables, &starts)?,
+                    ChunkKind::STACKS => rows::take_words(payload, &mut tables)?,
+                    _ => summary = Some(Summary::take(payload).ok_or("it is too short")?),
+                }
+                Ok(())
+            });
+            if let Err(problem) = result {
+                findings.push(Finding::DamagedChunk { offset: place.offset, kind, problem });
+            }
+        }
+    }
+    for place in &places {
+        let is_known =
+            TABLES.contains(&place.kind) || EVENTS.contains(&place.kind) || place.kind == ChunkKind::INDEX;
+        if !is_known {
+            findings.push(Finding::UnknownChunk { offset: place.offset, kind: place.kind });
+        }
+    }
+    let lost = summary.iter().flat_map(|summary| &summary.lost);
+    lost.for_each(|&(kind, count)| note_loss(kind, count, findings));
+    let end = summary.as_ref().and_then(|summary| {
+        Some((summary.end_reason?, header.start_counter.saturating_add(summary.end_nanos)))
+    });
+    Ok(Opened { packed: Packed { places, summary }, facts, tables, end })
+}
+
+impl Packed {
+    /// Hands the events on; what is damaged is left out and told in `findings`.
+    pub(super) fn read<E: Events>(
+        &self,
+        source: &Source,
+        wanted: &Wanted,
+        events: &mut E,
+        findings: &mut Vec<Finding>,
+    ) -> Result<(), RecordingError> {
+        let mut others = Others::new(source, &self.places, wanted)?;
+        others.load(findings)?;
+        let mut reader = ChunkReader::new()?;
+        let mut decoder = HeapDecoder::new();
+        let mut clock = 0;
+        let heap = self.places.iter().filter(|place| wanted.heap && place.kind == ChunkKind::HEAP);
+        for place in heap {
+            let read = reader.read(source, place)?;
+            let begun = read.and_then(|payload| decoder.begin(payload, place.events));
+            let mut cursor = match begun {
+                Ok(cursor) => cursor,
+                Err(problem) => {
+                    findings.push(damaged(place, problem));
+                    // What follows builds on what this chunk held.
+                    break;
+                }
+            };
+            let mut result = Ok(());
+            while !cursor.is_done() && result.is_ok() && !events.is_enough() {
+                let until = others.next_place().map_or(u64::MAX, |place| place.position);
+                result = decoder.run(&mut cursor, until, clock, wanted, events);
+                clock = clock.max(cursor.nanos());
+                if cursor.is_done() || clock >= wanted.until_nanos {
+                    break;
+                }
+                // An event that is not behind any of this chunk's is delivered with what precedes it.
+                others.deliver_at(decoder.position(), &mut clock, events, findings)?;
+            }
+            if let Err(problem) = result {
+                findings.push(damaged(place, problem));
+                break;
+            }
+            if clock >= wanted.until_nanos || events.is_enough() {
+                break;
+            }
+        }
+        others.deliver_at(u64::MAX, &mut clock, events, findings)
+    }
+}
+
+fn damaged(place: &Place, problem: &'static str) -> Finding {
+    Finding::DamagedChunk { offset: place.offset, kind: place.kind, problem }
+}
+
+/// Marks and rare events, in the order of their positions and times.
+struct Others<'a> {
+    source: &'a Source,
+    reader: ChunkReader,
+    wanted: &'a Wanted,
+    mark_places: Vec<&'a Place>,
+    next_mark_place: usize,
+    marks: ReadMarks,
+    next_mark: usize,
+    change_places: Vec<&'a Place>,
+    next_change_place: usize,
+    changes: Vec<(rows::Place, Rare)>,
+    next_change: usize,
+}
+
+impl<'a> Others<'a> {
+    fn new(source: &'a Source, places: &'a [Place], wanted: &'a Wanted) -> Result<Self, RecordingError> {
+        let of_kind = |kind| {
+            let places: Vec<&Place> =
+                places.iter().filter(|place| wanted.others && place.kind == kind).collect();
+            // The last chunk that begins before the window may reach into it.
+            let before = places.partition_point(|place| place.first_nanos < wanted.since_nanos);
+            let first = before.saturating_sub(1);
+            let end = places.partition_point(|place| place.first_nanos < wanted.until_nanos);
+            places.get(first..end).unwrap_or_default().to_vec()
+        };
+        Ok(Self {
+            source,
+            reader: ChunkReader::new()?,
+            wanted,
+            mark_places: of_kind(ChunkKind::MARKS),
+            next_mark_place: 0,
+            marks: ReadMarks::default(),
+            next_mark: 0,
+            change_places: of_kind(ChunkKind::CHANGES),
+            next_change_place: 0,
+            changes: Vec::new(),
+            next_change: 0,
+        })
+    }
+
+    /// Makes sure that the next mark and the next rare event are at hand, where there are any.
+    fn load(&mut self, findings: &mut Vec<Finding>) -> Result<(), RecordingError> {
+        while self.marks.place(self.next_mark).is_none() {
+            let Some(place) = self.mark_places.get(self.next_mark_place) else { break };
+            self.next_mark_place += 1;
+            self.next_mark = 0;
+            let read = self.reader.read(self.source, place)?;
+            if let Err(problem) = read.and_then(|payload| self.marks.read(payload, place.events)) {
+                findings.push(damaged(place, problem));
+            }
+        }
+        while self.next_change >= self.changes.len() {
+            let Some(place) = self.change_places.get(self.next_change_place) else { break };
+            self.next_change_place += 1;
+            self.next_change = 0;
+            self.changes.clear();
+            let read = self.reader.read(self.source, place)?;
+            if let Err(problem) = read.and_then(|payload| read_changes(payload, &mut self.changes)) {
+                findings.push(damaged(place, problem));
+            }
+        }
+        Ok(())
+    }
+
+    fn next_place(&self) -> Option<rows::Place> {
+        let change = self.changes.get(self.next_change).map(|(place, _)| *place);
+        match (self.marks.place(self.next_mark), change) {
+            (Some(mark), Some(change)) => Some(mark.min(change)),
+            (mark, change) => mark.or(change),
+        }
+    }
+
+    /// Everything up to a position.
+    fn deliver_at(
+        &mut self,
+        position: u64,
+        clock: &mut u64,
+        events: &mut impl Events,
+        findings: &mut Vec<Finding>,
+    ) -> Result<(), RecordingError> {
+        let mut delivered = 0_u32;
+        while let Some(next) = self.next_place().filter(|next| next.position <= position) {
+            delivered = delivered.wrapping_add(1);
+            if delivered % 64 == 0 && events.is_enough() {
+                return Ok(());
+            }
+            if self.marks.place(self.next_mark) == Some(next) {
+                if let Some(mark) = self.marks.mark(self.next_mark) {
+                    *clock = mark.at.nanos.max(*clock);
+                    if self.wanted.has(mark.at.nanos) {
+                        let at = At { nanos: *clock, ..mark.at };
+                        events.mark(&Mark { at, ..mark });
+                    }
+                }
+                self.next_mark += 1;
+            } else {
+                if let Some((_, rare)) = self.changes.get(self.next_change) {
+                    *clock = rare.nanos().max(*clock);
+                    if self.wanted.has(rare.nanos()) {
+                        rare.not_before(*clock).deliver(events);
+                    }
+                }
+                self.next_change += 1;
+            }
+            self.load(findings)?;
+        }
+        Ok(())
+    }
+}
+
+fn read_changes(payload: &[u8], changes: &mut Vec<(rows::Place, Rare)>) -> Result<(), &'static str> {
+    let mut cursor = ChangeCursor::new(payload);
+    while let Some(change) = cursor.next()? {
+        changes.push(change);
+    }
+    Ok(())
+}

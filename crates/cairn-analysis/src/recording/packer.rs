@@ -1,0 +1,425 @@
+//! Writes packed recordings: events go in in their order, chunks come out when they are full.
+
+use std::io::Write;
+
+use cairn_format::recording::{ChunkKind, CounterKind, EndReason, FileHeader, LossKind, PcKind, Shape};
+
+use super::chunk::ChunkWriter;
+use super::columns::{Put, Take};
+use super::error::{Finding, RecordingError};
+use super::heap::HeapEncoder;
+use super::marks::MarkEncoder;
+use super::model::{
+    Alloc, At, Change, Events, Fact, Free, Mapping, Mark, Module, ModuleId, Thread, Usage, Wanted,
+};
+use super::rows::{self, ChangeRows, PcRows, Place, Rare, WordRows};
+use super::{HEAP_TIME_QUANTUM_NANOS, Recording};
+
+/// Rows go to the file when they are so long.
+const LONG_ROWS: usize = 1 << 20;
+
+/// What a recording holds in sum.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+#[non_exhaustive]
+pub struct Summary {
+    /// When the last event was.
+    pub end_nanos: u64,
+    /// Why it was the last; `None` when the program was killed or the recording was left.
+    pub end_reason: Option<EndReason>,
+    /// How many blocks were allocated, by reallocations as well.
+    pub allocations: u64,
+    /// How large they were in sum.
+    pub allocated_bytes: u64,
+    /// How many of them were freed, by reallocations as well.
+    pub frees: u64,
+    /// How many of the allocations were made by reallocations.
+    pub moves: u64,
+    /// Frees of blocks that are older than the recording.
+    pub unmatched_frees: u64,
+    /// The most bytes that were allocated at once.
+    pub peak_bytes: u64,
+    /// When that was, as exact as [`HEAP_TIME_QUANTUM_NANOS`] is.
+    pub peak_nanos: u64,
+    /// How many bytes were allocated at the end.
+    pub live_bytes: u64,
+    /// In how many blocks.
+    pub live_blocks: u64,
+    /// How many marks there are.
+    pub marks: u64,
+    /// How many rarer events there are.
+    pub changes: u64,
+    /// What was lost, and how much of it.
+    pub lost: Vec<(LossKind, u64)>,
+}
+
+impl Summary {
+    fn put(&self, payload: &mut Vec<u8>) {
+        let numbers = [
+            self.end_nanos,
+            self.end_reason.map_or(0, |reason| u64::from(reason.number()) + 1),
+            self.allocations,
+            self.allocated_bytes,
+            self.frees,
+            self.moves,
+            self.unmatched_frees,
+            self.peak_bytes,
+            self.peak_nanos,
+            self.live_bytes,
+            self.live_blocks,
+            self.marks,
+            self.changes,
+        ];
+        numbers.into_iter().for_each(|number| payload.put_number(number));
+        payload.put_number(self.lost.len() as u64);
+        for (kind, count) in &self.lost {
+            payload.put_number(kind.number().into());
+            payload.put_number(*count);
+        }
+    }
+
+    /// Further numbers behind those that are known here are left alone.
+    pub(super) fn take(payload: &[u8]) -> Option<Self> {
+        let mut take = Take::new(payload);
+        let mut summary = Self {
+            end_nanos: take.number()?,
+            end_reason: take.number32()?.checked_sub(1).and_then(EndReason::from_number),
+            allocations: take.number()?,
+            allocated_bytes: take.number()?,
+            frees: take.number()?,
+            moves: take.number()?,
+            unmatched_frees: take.number()?,
+            peak_bytes: take.number()?,
+            peak_nanos: take.number()?,
+            live_bytes: take.number()?,
+            live_blocks: take.number()?,
+            marks: take.number()?,
+            changes: take.number()?,
+            lost: Vec::new(),
+        };
+        for _ in 0..take.number()? {
+            let (kind, count) = (take.number32()?, take.number()?);
+            summary.lost.extend(LossKind::from_number(kind).map(|kind| (kind, count)));
+        }
+        Some(summary)
+    }
+}
+
+/// Writes a packed recording.
+pub(super) struct Packer<W: Write> {
+    chunks: ChunkWriter<W>,
+    heap: HeapEncoder,
+    marks: MarkEncoder,
+    changes: ChangeRows,
+    modules: (Vec<u8>, u32),
+    threads: (Vec<u8>, u32),
+    clocks: (Vec<u8>, u32),
+    pcs: PcRows,
+    words: WordRows,
+    pub(super) summary: Summary,
+    payload: Vec<u8>,
+    failure: Option<RecordingError>,
+}
+
+impl<W: Write> Packer<W> {
+    /// Begins a recording of the process of which `header` tells.
+    pub(super) fn new(out: W, header: &FileHeader, facts: &[Fact]) -> Result<Self, RecordingError> {
+        let header = FileHeader {
+            shape: Shape::Packed,
+            counter: CounterKind::MonotonicNanos,
+            start_counter: header.start_monotonic_nanos,
+            stamp_interval: 0,
+            ..*header
+        };
+        let mut chunks = ChunkWriter::new(out, &header)?;
+        chunks.write(ChunkKind::FACTS, facts.len() as u32, 0, &rows::put_facts(facts))?;
+        Ok(Self {
+            chunks,
+            heap: HeapEncoder::new(),
+            marks: MarkEncoder::default(),
+            changes: ChangeRows::default(),
+            modules: Default::default(),
+            threads: Default::default(),
+            clocks: Default::default(),
+            pcs: PcRows::default(),
+            words: WordRows::new(),
+            summary: Summary::default(),
+            payload: Vec::new(),
+            failure: None,
+        })
+    }
+
+    pub(super) fn module(&mut self, module: &Module) {
+        rows::put_module(&mut self.modules.0, module);
+        self.modules.1 += 1;
+        self.flush_long_rows();
+    }
+
+    pub(super) fn thread(&mut self, thread: &Thread) {
+        rows::put_thread(&mut self.threads.0, thread);
+        self.threads.1 += 1;
+        self.flush_long_rows();
+    }
+
+    pub(super) fn clock(&mut self, nanos: u64, wall_nanos: u64) {
+        rows::put_clock(&mut self.clocks.0, nanos, wall_nanos);
+        self.clocks.1 += 1;
+    }
+
+    /// `start` is where its module begins, when that is known.
+    pub(super) fn pc(&mut self, number: u32, kind: PcKind, address: u64, module: u32, start: Option<u64>) {
+        self.pcs.put(number, kind, address, module, start);
+        self.flush_long_rows();
+    }
+
+    pub(super) fn words(&mut self, first: u32, words: impl ExactSizeIterator<Item = u32>) {
+        self.words.put(first, words);
+        self.flush_long_rows();
+    }
+
+    fn flush_long_rows(&mut self) {
+        let rows = [&self.modules.0, &self.threads.0, &self.clocks.0, &self.pcs.bytes, &self.words.bytes];
+        if rows.iter().any(|bytes| bytes.len() >= LONG_ROWS) {
+            self.keep(Self::flush_tables);
+        }
+    }
+
+    /// Once something could not be written, nothing more is.
+    fn keep(&mut self, action: impl FnOnce(&mut Self) -> Result<(), RecordingError>) {
+        if self.failure.is_none() {
+            self.failure = action(self).err();
+        }
+    }
+
+    fn flush_tables(&mut self) -> Result<(), RecordingError> {
+        for (kind, (bytes, rows)) in [
+            (ChunkKind::MODULES, &mut self.modules),
+            (ChunkKind::THREADS, &mut self.threads),
+            (ChunkKind::CLOCKS, &mut self.clocks),
+        ] {
+            if *rows > 0 {
+                self.chunks.write(kind, *rows, 0, bytes)?;
+                bytes.clear();
+                *rows = 0;
+            }
+        }
+        if self.pcs.rows > 0 {
+            self.chunks.write(ChunkKind::ADDRESSES, self.pcs.rows, 0, &self.pcs.bytes)?;
+            self.pcs.clear();
+        }
+        if self.words.words > 0 {
+            self.chunks.write(ChunkKind::STACKS, self.words.words, 0, &self.words.bytes)?;
+            self.words.clear();
+        }
+        Ok(())
+    }
+
+    fn flush_heap(&mut self) -> Result<(), RecordingError> {
+        if self.heap.is_empty() {
+            return Ok(());
+        }
+        // Tables first, so that a file that is cut behind any chunk has the stacks of its events.
+        self.flush_tables()?;
+        self.payload.clear();
+        let filled = self.heap.flush(&mut self.payload);
+        self.chunks.write(ChunkKind::HEAP, filled.events, filled.first_nanos, &self.payload)
+    }
+
+    fn flush_marks(&mut self) -> Result<(), RecordingError> {
+        if self.marks.is_empty() {
+            return Ok(());
+        }
+        self.flush_tables()?;
+        self.payload.clear();
+        let filled = self.marks.flush(&mut self.payload);
+        self.chunks.write(ChunkKind::MARKS, filled.events, filled.first_nanos, &self.payload)
+    }
+
+    fn flush_changes(&mut self) -> Result<(), RecordingError> {
+        if self.changes.rows == 0 {
+            return Ok(());
+        }
+        self.flush_tables()?;
+        let ChangeRows { rows, first_nanos, .. } = self.changes;
+        self.chunks.write(ChunkKind::CHANGES, rows, first_nanos, &self.changes.bytes)?;
+        self.changes.clear();
+        Ok(())
+    }
+
+    /// Whether anything is not in the file yet.
+    pub(super) fn has_unwritten(&self) -> bool {
+        !self.heap.is_empty() || !self.marks.is_empty() || self.changes.rows > 0 || self.pcs.rows > 0
+    }
+
+    /// Everything that was given goes to the file, in chunks that may be short.
+    pub(super) fn flush(&mut self) -> Result<(), RecordingError> {
+        self.keep(|packer| {
+            packer.flush_tables()?;
+            packer.flush_heap()?;
+            packer.flush_marks()?;
+            packer.flush_changes()?;
+            packer.chunks.flush()
+        });
+        match self.failure.take() {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+
+    /// Writes what is left, the summary and the index.
+    pub(super) fn close(mut self) -> Result<(W, Summary), RecordingError> {
+        self.flush()?;
+        let mut payload = Vec::new();
+        self.summary.put(&mut payload);
+        self.chunks.write(ChunkKind::SUMMARY, 1, 0, &payload)?;
+        Ok((self.chunks.close()?, self.summary))
+    }
+
+    pub(super) fn written_bytes(&self) -> u64 {
+        self.chunks.offset()
+    }
+
+    #[inline]
+    fn happened(&mut self, at: At) {
+        self.summary.end_nanos = self.summary.end_nanos.max(at.nanos);
+    }
+
+    fn place(&self) -> Place {
+        Place { position: self.heap.position(), ordinal: self.summary.marks + self.summary.changes }
+    }
+
+    fn rare(&mut self, rare: &Rare) {
+        self.changes.put(rare, self.place());
+        self.summary.changes += 1;
+        if self.changes.bytes.len() >= LONG_ROWS {
+            self.keep(Self::flush_changes);
+        }
+    }
+}
+
+impl<W: Write> Events for Packer<W> {
+    #[inline]
+    fn alloc(&mut self, event: &Alloc) {
+        self.happened(event.at);
+        let summary = &mut self.summary;
+        summary.allocations += 1;
+        summary.moves += u64::from(event.is_move);
+        // Sizes of a stranger's file may add up to more than there is.
+        summary.allocated_bytes = summary.allocated_bytes.wrapping_add(event.size_bytes);
+        summary.live_blocks += 1;
+        summary.live_bytes = summary.live_bytes.wrapping_add(event.size_bytes);
+        if summary.live_bytes > summary.peak_bytes {
+            summary.peak_bytes = summary.live_bytes;
+            summary.peak_nanos = event.at.nanos / HEAP_TIME_QUANTUM_NANOS * HEAP_TIME_QUANTUM_NANOS;
+        }
+        self.heap.alloc(event);
+        if self.heap.is_full() {
+            self.keep(Self::flush_heap);
+        }
+    }
+
+    #[inline]
+    fn free(&mut self, event: &Free) {
+        self.happened(event.at);
+        let summary = &mut self.summary;
+        summary.frees += 1;
+        summary.live_blocks -= 1;
+        summary.live_bytes = summary.live_bytes.wrapping_sub(event.size_bytes);
+        self.heap.free(event);
+        if self.heap.is_full() {
+            self.keep(Self::flush_heap);
+        }
+    }
+
+    fn mark(&mut self, event: &Mark<'_>) {
+        self.happened(event.at);
+        self.marks.mark(event, self.place());
+        self.summary.marks += 1;
+        if self.marks.is_full() {
+            self.keep(Self::flush_marks);
+        }
+    }
+
+    fn mapping(&mut self, event: &Mapping) {
+        self.happened(event.at);
+        self.rare(&Rare::Mapping(*event));
+    }
+
+    fn usage(&mut self, event: &Usage) {
+        self.happened(event.at);
+        self.rare(&Rare::Usage(*event));
+    }
+
+    fn change(&mut self, at: At, change: Change) {
+        self.happened(at);
+        if let Change::Ended(reason) = change {
+            self.summary.end_reason = Some(reason);
+        }
+        self.rare(&Rare::Change(at, change));
+    }
+
+    fn is_enough(&self) -> bool {
+        self.failure.is_some()
+    }
+}
+
+/// Writes `recording` in its packed shape to `out`, which gets many small pieces; wrap a file into a
+/// [`BufWriter`](std::io::BufWriter).
+///
+/// # Errors
+///
+/// When the recording cannot be read or `out` cannot be written.
+///
+/// # Examples
+///
+/// ```no_run
+/// use cairn_analysis::recording::{Recording, pack};
+/// let spool = Recording::open("program.4711.spool")?;
+/// let mut packed = Vec::new();
+/// let summary = pack(&spool, &mut packed)?;
+/// println!("{} allocations in {} bytes", summary.allocations, packed.len());
+/// # Ok::<(), cairn_analysis::recording::RecordingError>(())
+/// ```
+pub fn pack(recording: &Recording, out: impl Write) -> Result<Summary, RecordingError> {
+    let mut packer = Packer::new(out, recording.header(), recording.facts())?;
+    recording.modules().iter().for_each(|module| packer.module(module));
+    recording.threads().iter().for_each(|thread| packer.thread(thread));
+    for &(nanos, wall_nanos) in recording.time_scale().readings().iter().skip(1) {
+        packer.clock(nanos, wall_nanos);
+    }
+    pack_stacks(recording, &mut packer);
+    let outcome = recording.read(&Wanted::ALL, &mut packer)?;
+    packer.summary.unmatched_frees = outcome.unmatched_frees;
+    packer.summary.end_reason = recording.end().map(|(reason, _)| reason);
+    for finding in recording.findings() {
+        if let Finding::Lost { kind, count } = finding {
+            packer.summary.lost.push((*kind, *count));
+        }
+    }
+    let (_, summary) = packer.close()?;
+    Ok(summary)
+}
+
+fn pack_stacks<W: Write>(recording: &Recording, packer: &mut Packer<W>) {
+    let stacks = recording.stacks();
+    for number in 1..stacks.pcs_len() as u32 {
+        if let Some((pc, kind)) = stacks.raw_pc(number).and_then(|pc| Some((pc, pc.kind()?))) {
+            let module = recording.module(ModuleId(pc.module));
+            packer.pc(number, kind, pc.address, pc.module, module.map(|module| module.start.value()));
+        }
+    }
+    let mut run: Vec<u32> = Vec::new();
+    for index in 1..=stacks.len() {
+        let word = stacks.word(index).unwrap_or(0);
+        if word != 0 && run.len() < 1 << 16 {
+            run.push(word);
+        } else if !run.is_empty() {
+            packer.words((index - run.len()) as u32, run.drain(..));
+            if word != 0 {
+                run.push(word);
+            }
+        }
+    }
+    if !run.is_empty() {
+        packer.words((stacks.len() + 1 - run.len()) as u32, run.drain(..));
+    }
+}

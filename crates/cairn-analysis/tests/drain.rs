@@ -1,0 +1,275 @@
+//! Draining the spool of a program that runs: nothing is lost, nothing is invented, and blocks go round.
+
+#![cfg(target_os = "linux")]
+
+#[path = "support/spool.rs"]
+mod spool;
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use cairn_analysis::recording::{Alloc, Drain, Events, Free, Recording, StackId, Wanted};
+use cairn_format::recording::{BLOCK_BYTES, BLOCK_HEADER_BYTES, BlockHeader, CounterKind, control};
+use spool::{Program, Random, START, Spool};
+
+/// Writes what a program's threads wrote, in the same order, as the recorder would: into blocks of the free ring, or else
+/// from the end, never without storage.
+struct Player<'a> {
+    file: &'a File,
+    spool: &'a Spool,
+    /// For each block of the spool: where it is in the file, and how much of it was written.
+    places: HashMap<usize, (u64, usize)>,
+    claimed: u64,
+    taken: u64,
+    claims: u64,
+    reused: u64,
+}
+
+impl Player<'_> {
+    fn word(&self, at: usize) -> u64 {
+        let mut bytes = [0; 8];
+        self.file.read_exact_at(&mut bytes, at as u64).unwrap();
+        u64::from_le_bytes(bytes)
+    }
+
+    fn set(&self, at: u64, value: u64) {
+        self.file.write_all_at(&value.to_le_bytes(), at).unwrap();
+    }
+
+    fn claim(&mut self) -> u64 {
+        let start = Instant::now();
+        loop {
+            if self.word(control::FREE_GIVEN) > self.taken {
+                let entry = self.taken as usize % control::FREE_RING_ENTRIES;
+                let mut bytes = [0; 4];
+                self.file.read_exact_at(&mut bytes, (control::FREE_RING + entry * 4) as u64).unwrap();
+                self.taken += 1;
+                self.set(control::FREE_TAKEN as u64, self.taken);
+                self.reused += 1;
+                return u32::from_le_bytes(bytes).into();
+            }
+            if self.claimed < self.word(control::BACKED_BLOCKS) {
+                self.claimed += 1;
+                self.set(control::CLAIMED_BLOCKS as u64, self.claimed);
+                return self.claimed - 1;
+            }
+            assert!(start.elapsed() < Duration::from_secs(20), "nobody gives storage");
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    }
+
+    fn write(&mut self, block: usize, slots: usize) {
+        let (head, content) = self.spool.block(block);
+        if !self.places.contains_key(&block) {
+            let place = self.claim() * BLOCK_BYTES as u64;
+            self.claims += 1;
+            let head = BlockHeader { committed_bytes: 0, claim: self.claims, ..head };
+            let mut bytes = head.to_bytes();
+            bytes[BlockHeader::COMMITTED_OFFSET..][..8].fill(0);
+            self.file.write_all_at(&bytes, place).unwrap();
+            self.set(place + BlockHeader::COMMITTED_OFFSET as u64, BLOCK_HEADER_BYTES as u64);
+            self.places.insert(block, (place, 0));
+        }
+        let (place, written) = self.places[&block];
+        let bytes: Vec<u8> =
+            content[written..written + slots].iter().flat_map(|slot| slot.to_le_bytes()).collect();
+        let at = place + (BLOCK_HEADER_BYTES + written * 8) as u64;
+        self.file.write_all_at(&bytes, at).unwrap();
+        let end = BLOCK_HEADER_BYTES + (written + slots) * 8;
+        self.set(place + BlockHeader::COMMITTED_OFFSET as u64, end as u64);
+        self.places.insert(block, (place, written + slots));
+    }
+}
+
+fn directory(name: &str) -> PathBuf {
+    let directory = std::env::temp_dir().join(format!("cairn-drain-{name}-{}", std::process::id()));
+    let _ = fs::remove_dir_all(&directory);
+    fs::create_dir_all(&directory).unwrap();
+    directory
+}
+
+/// A program that fills so many blocks.
+fn busy_program(threads: u32, events: u32) -> Program {
+    let mut random = Random(3);
+    let mut program = Program::new(threads, 8);
+    program.spool.begin_journal();
+    let stacks = program.spool.stacks(50);
+    for number in 0..events {
+        program.counter += random.below(400);
+        let thread = 1 + random.below(u64::from(threads)) as u32;
+        if program.live.len() < 100 && random.below(5) < 3 || program.live.is_empty() {
+            let stack = stacks[random.below(50) as usize];
+            program.alloc(thread, 16 + random.below(1000), stack);
+        } else {
+            let index = random.below(program.live.len() as u64) as usize;
+            program.free(thread, index);
+        }
+        if number % 1000 == 0 {
+            let counter = program.counter;
+            program.spool.mark(thread, counter, stacks[0], "a round");
+        }
+    }
+    program
+}
+
+#[derive(Default)]
+struct Sums {
+    allocations: u64,
+    live: HashMap<u32, u64>,
+    marks: u64,
+}
+
+impl Events for Sums {
+    fn alloc(&mut self, event: &Alloc) {
+        self.allocations += 1;
+        assert_eq!(self.live.insert(event.object.number(), event.size_bytes), None);
+    }
+    fn free(&mut self, event: &Free) {
+        assert_eq!(self.live.remove(&event.object.number()), Some(event.size_bytes));
+    }
+    fn mark(&mut self, _: &cairn_analysis::recording::Mark<'_>) {
+        self.marks += 1;
+    }
+}
+
+fn begin(spool_path: &Path, spool: &Spool) -> File {
+    let mut first = spool.to_bytes();
+    first.truncate(BLOCK_BYTES);
+    for (word, value) in [(control::CLAIMED_BLOCKS, 1_u64), (control::BACKED_BLOCKS, 1)] {
+        first[word..word + 8].copy_from_slice(&value.to_le_bytes());
+    }
+    fs::write(spool_path, first).unwrap();
+    File::options().read(true).write(true).open(spool_path).unwrap()
+}
+
+#[test]
+fn a_running_program_is_drained_and_its_blocks_go_round() {
+    let directory = directory("round");
+    let (spool_path, packed_path) = (directory.join("spool"), directory.join("packed"));
+    let mut program = busy_program(3, 400_000);
+    program.spool.clock(program.counter);
+    let journal = program.spool.journal.take().unwrap();
+    let file = begin(&spool_path, &program.spool);
+
+    let mut drain = Drain::open(&spool_path, &packed_path).unwrap();
+    let ended = AtomicBool::new(false);
+    let reused = AtomicU64::new(0);
+    let steps = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (spool, file) = (&program.spool, &file);
+            let places = HashMap::new();
+            let mut player = Player { file, spool, places, claimed: 1, taken: 0, claims: 0, reused: 0 };
+            for &(block, slots) in &journal {
+                player.write(block, slots);
+            }
+            reused.store(player.reused, Ordering::Relaxed);
+            ended.store(true, Ordering::Release);
+        });
+        let mut steps = 0;
+        while !ended.load(Ordering::Acquire) {
+            drain.step().unwrap();
+            steps += 1;
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        steps
+    });
+    let (summary, findings) = drain.finish().unwrap();
+    assert_eq!(findings, []);
+    assert!(steps > 3);
+    let live: u64 = program.live.iter().map(|block| block.size_bytes).sum();
+    assert_eq!(
+        (summary.allocations, summary.allocated_bytes),
+        (program.allocations, program.allocated_bytes)
+    );
+    assert_eq!((summary.live_bytes, summary.live_blocks), (live, program.live.len() as u64));
+    assert_eq!((summary.marks, summary.unmatched_frees), (400, 0));
+
+    let packed = Recording::open(&packed_path).unwrap();
+    let mut sums = Sums::default();
+    let outcome = packed.read(&Wanted::ALL, &mut sums).unwrap();
+    assert!(outcome.findings.is_empty());
+    assert_eq!((sums.allocations, sums.marks), (program.allocations, 400));
+    assert_eq!(sums.live.values().sum::<u64>(), live);
+    let offline = Recording::from_bytes(program.spool.to_bytes()).unwrap();
+    assert_eq!(packed.stacks().ids().count(), offline.stacks().ids().count());
+    for stack in offline.stacks().ids() {
+        assert!(packed.frames(stack).eq(offline.frames(stack)));
+    }
+    assert!(packed.frames(StackId::from_number(3)).count() > 0);
+    assert_eq!(packed.threads().len(), 3);
+    // 400,000 events fill some 130 blocks; with flushes every half second the ring may stay unused on a fast machine.
+    let blocks = fs::metadata(&spool_path).unwrap().len() / BLOCK_BYTES as u64;
+    assert!(blocks < 1500, "{blocks} blocks, {} reused", reused.load(Ordering::Relaxed));
+    fs::remove_dir_all(directory).unwrap();
+}
+
+#[test]
+fn blocks_come_back_to_a_program_that_has_little_storage() {
+    let directory = directory("little");
+    let (spool_path, packed_path) = (directory.join("spool"), directory.join("packed"));
+    let mut program = busy_program(2, 150_000);
+    let journal = program.spool.journal.take().unwrap();
+    let file = begin(&spool_path, &program.spool);
+    let mut drain = Drain::open(&spool_path, &packed_path).unwrap();
+    let places = HashMap::new();
+    let mut player =
+        Player { file: &file, spool: &program.spool, places, claimed: 1, taken: 0, claims: 0, reused: 0 };
+    // Between two parts the drain has time to give everything back.
+    for part in journal.chunks(30_000) {
+        part.iter().for_each(|&(block, slots)| player.write(block, slots));
+        std::thread::sleep(Duration::from_millis(510));
+        (0..3).for_each(|_| assert!(drain.step().is_ok()));
+    }
+    assert_eq!(drain.findings(), []);
+    assert!(player.reused > 10, "only {} blocks were used again", player.reused);
+    let (summary, findings) = drain.finish().unwrap();
+    assert_eq!(findings, []);
+    assert_eq!(summary.allocations, program.allocations);
+    assert_eq!(summary.live_blocks, program.live.len() as u64);
+    fs::remove_dir_all(directory).unwrap();
+}
+
+#[test]
+fn a_packed_file_of_a_killed_drain_opens() {
+    let directory = directory("killed");
+    let (spool_path, packed_path) = (directory.join("spool"), directory.join("packed"));
+    let mut program = busy_program(1, 20_000);
+    let journal = program.spool.journal.take().unwrap();
+    let file = begin(&spool_path, &program.spool);
+    let mut drain = Drain::open(&spool_path, &packed_path).unwrap();
+    let places = HashMap::new();
+    let mut player =
+        Player { file: &file, spool: &program.spool, places, claimed: 1, taken: 0, claims: 0, reused: 0 };
+    journal.iter().for_each(|&(block, slots)| player.write(block, slots));
+    for _ in 0..3 {
+        std::thread::sleep(Duration::from_millis(300));
+        drain.step().unwrap();
+    }
+    // As a kill would: neither summary nor index.
+    std::mem::forget(drain);
+    let packed = Recording::open(&packed_path).unwrap();
+    let mut sums = Sums::default();
+    packed.read(&Wanted::ALL, &mut sums).unwrap();
+    assert_eq!(sums.allocations, program.allocations);
+    assert!(packed.summary().is_none() && !packed.findings().is_empty());
+    fs::remove_dir_all(directory).unwrap();
+}
+
+#[test]
+fn what_is_no_spool_is_refused() {
+    let directory = directory("refused");
+    let path = directory.join("spool");
+    let open = || Drain::open(&path, &directory.join("packed")).err().map(|error| error.to_string());
+    assert!(open().is_some_and(|error| error.contains("opening the spool")));
+    fs::write(&path, b"").unwrap();
+    assert!(open().is_some());
+    fs::write(&path, [b'x'; 100_000]).unwrap();
+    assert!(open().is_some_and(|error| error.contains("no cairn recording")));
+    let spool = Spool::new(CounterKind::MonotonicNanos);
+    assert_eq!(spool.header.start_counter, START);
+    fs::remove_dir_all(directory).unwrap();
+}

@@ -1,0 +1,56 @@
+//! `cairn pack` as a user runs it.
+
+use std::fs;
+use std::path::PathBuf;
+
+use cairn_analysis::recording::Recording;
+use snapbox::cmd::{Command, cargo_bin};
+use snapbox::str;
+
+fn cairn() -> Command {
+    Command::new(cargo_bin!("cairn")).env("NO_COLOR", "1")
+}
+
+fn directory(name: &str) -> PathBuf {
+    let directory = std::env::temp_dir().join(format!("cairn-pack-{name}-{}", std::process::id()));
+    let _ = fs::remove_dir_all(&directory);
+    fs::create_dir_all(&directory).unwrap();
+    directory
+}
+
+fn spool() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/recordings/v1/spool.cairn")
+}
+
+#[test]
+fn a_spool_is_packed_beside_itself_and_never_over_another_file() {
+    let directory = directory("beside");
+    let (from, to) = (directory.join("program.spool"), directory.join("program.cairn"));
+    fs::copy(spool(), &from).unwrap();
+    cairn().arg("pack").arg(&from).assert().success().stdout_eq("");
+    assert!(fs::metadata(&to).unwrap().len() * 10 < fs::metadata(&from).unwrap().len());
+    assert!(Recording::open(&to).unwrap().summary().is_some());
+    cairn().arg("pack").arg(&from).assert().code(1).stderr_eq(str![[r#"
+...
+cairn: [..]program.cairn: the file exists; remove it, or choose another with -o
+
+"#]]);
+    assert_eq!(fs::read_dir(&directory).unwrap().count(), 2, "something was left behind");
+    fs::remove_dir_all(directory).unwrap();
+}
+
+#[test]
+fn a_pipe_in_and_a_pipe_out_are_fine() {
+    let bytes = fs::read(spool()).unwrap();
+    let output = cairn().args(["pack", "-o", "-", "-"]).stdin(bytes).output().unwrap();
+    assert!(output.status.success());
+    assert!(Recording::from_bytes(output.stdout).unwrap().summary().is_some());
+}
+
+#[test]
+fn what_is_no_recording_is_told_with_its_name() {
+    cairn().args(["pack", "-o", "-", "-"]).stdin("hello").assert().code(1).stderr_eq(str![[r#"
+cairn: -: no cairn recording: it begins with other bytes
+
+"#]]);
+}
