@@ -13,6 +13,7 @@ mod code_size;
 mod corpus;
 mod formats;
 mod heap;
+mod heap_report;
 mod instructions;
 mod lws_reference;
 mod machine;
@@ -40,6 +41,8 @@ Usage: cargo xtask bench COMMAND
   heap [ROUNDS [WORK...]]      whole programs under cairn heap and heaptrack, as Markdown
   recording [MILLIONS]         bytes and ns per event of recordings: packing, opening, reading, as Markdown
   instructions                 instructions per frame of the CBF and lws loops, counted by valgrind's callgrind
+  report                       heap events added up a second, on 100 million synthesized ones
+  report CAIRN HEAPTRACK       `cairn report` against heaptrack_print on recordings of the same run
   code-size                    text bytes of the encoders for embedded use
   loop CASE PASSES             run one case so many times (for a profiler); `loop list 0` names the cases
   marks                        ns and bytes of recorded marks and heap events against the bare capture
@@ -76,6 +79,7 @@ fn main() -> ExitCode {
         ["marks-child", drained, threads] => recorder::run_child(drained, threads),
         ["marks-loop", case, rounds] => recorder::run_loop(case, rounds),
         ["marks-long"] => recorder::run_long(),
+        ["report", recordings @ ..] => heap_report::run(recordings),
         ["code-size"] => code_size::run(),
         ["loop", case, passes] => run_loop(case, passes),
         ["traces", directory] => report::traces(Path::new(directory)),

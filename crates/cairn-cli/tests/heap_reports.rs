@@ -42,6 +42,8 @@ impl Drop for Directory {
 /// The stacks of the device in `fixtures/device`, as its program counters are in its log: session, header (inlined into
 /// packet) from two lines, and one in no module.
 fn device(program: &mut Program) -> [u32; 4] {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/device/app.elf");
+    let path = path.canonicalize().expect("the fixture is there");
     let spool = &mut program.spool;
     spool.facts(&[("argument", "app.elf"), ("argument", "--serve"), ("cairn.version", "0.1.0")]);
     spool.write(1, Lane::Outer, START, |sink| {
@@ -52,7 +54,7 @@ fn device(program: &mut Program) -> [u32; 4] {
             end: 0x20000,
             bias: 0,
             build_id: &[],
-            path: b"fixtures/device/app.elf",
+            path: path.as_os_str().as_encoded_bytes(),
         })
     });
     let pcs = [0x10538, 0x104a8, 0x103f0, 0x103f8, 0x10400, 0x102f4, 0x10338, 0x7777_0000];
@@ -147,7 +149,8 @@ fn json_has_exact_numbers_and_the_fields_that_are_promised() {
         ("leaked_bytes", 20 * 120 + 10 * 600),
         ("peak_bytes", 20 * 120 + 50 * 600),
         ("peak_allocations", 70),
-        ("temporary_allocations", 7),
+        // The seven buffers, and the last header, which nothing followed in its thread.
+        ("temporary_allocations", 8),
     ];
     for (field, number) in numbers {
         assert_eq!(report[field], number, "{field}");
@@ -218,7 +221,7 @@ fn what_grew_is_told_and_can_fail_a_check() {
     cairn().arg("diff").args([&old, &new]).args(["--fail-above", "17KiB"]).assert().code(4);
     cairn().arg("diff").args([&old, &new]).args(["--fail-above", "18000"]).assert().success();
     let moments = json(&["diff", text(&old), "--from", "20.5ms", "--to", "peak"]);
-    assert_eq!(moments["changes"][0]["growth"], 40 * 600);
+    assert_eq!(moments["changes"][0]["growth"], 50 * 600);
     cairn().arg("diff").arg(&old).assert().code(2);
 }
 

@@ -354,7 +354,8 @@ impl<'a> Names<'a> {
     #[must_use]
     pub fn caller(&self, position: Position) -> Option<Position> {
         let next = self.next_outer(position)?;
-        (!self.is_startup_from(next)).then_some(next)
+        let after_startup = self.is_folded_startup(self.at_position(position));
+        (!self.is_startup_from(next, after_startup)).then_some(next)
     }
 
     fn next_outer(&self, position: Position) -> Option<Position> {
@@ -367,17 +368,16 @@ impl<'a> Names<'a> {
 
     /// True when from here to the outermost frame nothing but start-up is left. The outermost one, `_start`, has no name in
     /// programs without symbols.
-    fn is_startup_from(&self, position: Position) -> bool {
+    fn is_startup_from(&self, position: Position, mut after_startup: bool) -> bool {
         let mut outwards =
             std::iter::successors(Some(position), |&position| self.next_outer(position)).peekable();
-        let mut is_first = true;
         while let Some(position) = outwards.next() {
             let line = self.at_position(position);
-            let is_start = !is_first && outwards.peek().is_none() && !self.function_of(line).is_named;
+            let is_start = after_startup && outwards.peek().is_none() && !self.function_of(line).is_named;
             if !self.is_folded_startup(line) && !is_start {
                 return false;
             }
-            is_first = false;
+            after_startup = true;
         }
         self.folding.startup
     }

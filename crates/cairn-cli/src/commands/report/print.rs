@@ -181,11 +181,11 @@ impl<'p, 'q, W: Write> Printer<'p, 'q, W> {
             Cost::Leaked if self.asked.recording.recording().end().is_none() => {
                 ("alive", "Alive when the recording stops".to_owned())
             }
-            Cost::Leaked => ("leaked", "Leaked: never freed".to_owned()),
+            Cost::Leaked => ("leaked", "Leaked (never freed)".to_owned()),
             Cost::Allocated => ("allocated", "Allocated most bytes".to_owned()),
             Cost::Count => ("calls", "Allocated most often".to_owned()),
             Cost::Temporary => {
-                ("temporary", "Allocated for a moment: freed before their thread allocated again".to_owned())
+                ("temporary", "Temporary (freed before their thread allocated again)".to_owned())
             }
         }
     }
@@ -504,7 +504,7 @@ impl<'p, 'q, W: Write> Printer<'p, 'q, W> {
         if rows.is_empty() {
             return Ok(());
         }
-        self.heading("Sizes of blocks")?;
+        self.heading("Sizes of blocks, up to")?;
         let whole = rows.iter().map(|(_, sums)| sums.allocations).max().unwrap_or(0).max(1);
         let dim = self.palette.dim;
         for (range, sums) in &rows {
@@ -650,14 +650,9 @@ fn lead(is_last: &[bool]) -> String {
     text
 }
 
+/// The largest size of a class; the smallest one is a byte above that of the class before.
 fn size_range(class: usize) -> String {
-    let (from, to) = size_class_range(class);
-    match (from, to) {
-        (from, to) if from == to => bytes(from),
-        (0..1024, _) => format!("{from}-{}", bytes(to)),
-        // Whole units: 1025 bytes are more than 1 KiB.
-        _ => format!("to {}", bytes(to)),
-    }
+    bytes(size_class_range(class).1).replace(".0", "")
 }
 
 fn shorten_end(text: &str, most: usize) -> String {
