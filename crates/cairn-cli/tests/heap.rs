@@ -8,6 +8,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
+use cairn_analysis::recording::MappingKind;
 use support::{
     Count, Shown, cairn, compile, recording, recordings, run, same_as_plain, same_as_plain_with, scratch,
 };
@@ -208,6 +209,27 @@ fn libraries_are_found_by_the_path_of_the_one_that_opens_them() {
     let program = compile(&directory, "loader.c", "program", &["-fno-builtin"]);
     let shown = same_as_plain(&directory, &program, &["caller", "./libouter.so", "./libmodule.so"]);
     assert!(shown.output.contains("found by the caller's path 42"), "{shown:?}");
+}
+
+#[test]
+fn mappings_are_recorded_on_request() {
+    let directory = scratch("mappings");
+    let program = compile(&directory, "mappings.c", "program", &["-fno-builtin"]);
+    same_as_plain_with(&directory, program.as_os_str(), &[], &["--mmap"]);
+    let page = 4096;
+    let wanted = [
+        (MappingKind::Map, 5 << 20),
+        (MappingKind::Map, page),
+        (MappingKind::Unmap, 5 << 20),
+        (MappingKind::Map, 7 << 20),
+        (MappingKind::Unmap, page),
+        (MappingKind::Grow, 65536),
+        (MappingKind::Shrink, 65536),
+    ];
+    assert_eq!(recording(&directory).mappings, wanted);
+    fs::remove_file(&recording(&directory).path).unwrap();
+    same_as_plain(&directory, &program, &[]);
+    assert_eq!(recording(&directory).mappings, []);
 }
 
 #[test]

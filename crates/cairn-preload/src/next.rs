@@ -242,6 +242,19 @@ fn maps(after: Option<&'static LinkMap>) -> impl Iterator<Item = &'static LinkMa
     core::iter::successors(unsafe { first.as_ref() }, |map| unsafe { map.next.as_ref() })
 }
 
+/// Whether `pc` is in this library.
+pub(crate) fn is_own_code(pc: u64) -> bool {
+    unsafe extern "C" {
+        /// The first byte of this library in memory, by the linker.
+        #[link_name = "__ehdr_start"]
+        static START: u8;
+        /// The first behind its last one.
+        #[link_name = "_end"]
+        static END: u8;
+    }
+    (&raw const START as u64..&raw const END as u64).contains(&pc)
+}
+
 /// The path that this library was loaded from.
 pub(crate) fn own_path() -> &'static [u8] {
     // SAFETY: the name of an entry is a text that stays.
@@ -308,6 +321,11 @@ nexts! {
     pvalloc: c"pvalloc",
     free_sized: c"free_sized",
     free_aligned_sized: c"free_aligned_sized",
+    mmap: c"mmap",
+    munmap: c"munmap",
+    mremap: c"mremap",
+    sbrk: c"sbrk",
+    brk: c"brk",
     dlopen: c"dlopen",
     dlmopen: c"dlmopen",
     dlclose: c"dlclose",

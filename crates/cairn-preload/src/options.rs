@@ -1,14 +1,13 @@
 //! The options in `CAIRN_HEAP`: words with commas between them; `output=` comes last and takes the rest, commas and all.
 //!
 //! ```text
-//! CAIRN_HEAP=sample=512KiB,children,output=/var/tmp/%n.%p.cairn
+//! CAIRN_HEAP=max-size=2GiB,children,output=/var/tmp/%n.%p.cairn
 //! ```
 //!
 //! | word | meaning |
 //! |---|---|
 //! | `off` | record nothing |
 //! | `output=PATH` | where to; `%n` is the program's name, `%p` its process id, `%%` a percent sign |
-//! | `sample=SIZE` | record one allocation in so many bytes, on average, in place of all |
 //! | `max-size=SIZE` | end recording when the file is that large |
 //! | `mmap` | also the mappings that the program makes itself |
 //! | `children` | also programs that this one starts |
@@ -24,7 +23,6 @@
 pub(crate) struct Options<'a> {
     pub(crate) is_off: bool,
     pub(crate) output: &'a [u8],
-    pub(crate) sample_bytes: Option<u64>,
     pub(crate) max_size_bytes: Option<u64>,
     pub(crate) with_mappings: bool,
     pub(crate) with_children: bool,
@@ -42,7 +40,6 @@ impl<'a> Options<'a> {
         Self {
             is_off: false,
             output: DEFAULT_OUTPUT,
-            sample_bytes: None,
             max_size_bytes: None,
             with_mappings: false,
             with_children: false,
@@ -85,7 +82,6 @@ impl<'a> Options<'a> {
             (b"children", None) => self.with_children = true,
             (b"parent", None) => self.has_parent = true,
             (b"paused", None) => self.begins_paused = true,
-            (b"sample", Some(value)) => self.sample_bytes = Some(size(value).filter(|size| *size > 0)?),
             (b"max-size", Some(value)) => self.max_size_bytes = Some(size(value)?),
             (b"stamp", Some(value)) => {
                 self.stamp_interval =

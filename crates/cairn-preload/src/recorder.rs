@@ -3,6 +3,8 @@
 use cairn_capture::CallSite;
 use cairn_recorder::{EndReason, StartError, heap};
 
+pub(crate) use cairn_recorder::MappingKind;
+
 pub(crate) use cairn_recorder::heap::{Moving, moving};
 pub(crate) use cairn_recorder::modules::{scan as note_modules, while_unloading};
 
@@ -57,6 +59,12 @@ pub(crate) fn freeing(address: u64, usable_size: impl FnOnce() -> u64) {
 pub(crate) fn moved(moving: Moving, address: u64, size: u64, site: CallSite) {
     // SAFETY: as for `allocated`.
     unsafe { heap::moved(moving, address, size, site) }
+}
+
+/// Notes a change of a range of addresses.
+pub(crate) fn mapping(kind: MappingKind, address: u64, size: u64, site: CallSite) {
+    // SAFETY: as for `allocated`.
+    unsafe { heap::mapping(kind, address, size, site) }
 }
 
 /// Ends the recording, for system calls are about to become deadly.

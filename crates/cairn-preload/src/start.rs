@@ -17,6 +17,8 @@ static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
 /// The process that began to record; 0 when none did.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 static WITH_CHILDREN: AtomicBool = AtomicBool::new(false);
+/// Mappings are recorded, too.
+static WITH_MAPPINGS: AtomicBool = AtomicBool::new(false);
 /// The text of `CAIRN_HEAP=...`, where the kernel put it.
 static OPTIONS: AtomicPtr<c_char> = AtomicPtr::new(ptr::null_mut());
 
@@ -55,6 +57,7 @@ fn begin_once() {
             Ok(()) => {
                 PROCESS.store(system::process_id(), Ordering::Relaxed);
                 WITH_CHILDREN.store(options.with_children, Ordering::Relaxed);
+                WITH_MAPPINGS.store(options.with_mappings, Ordering::Relaxed);
             }
             Err(()) => WITH_CHILDREN.store(false, Ordering::Relaxed),
         }
@@ -182,6 +185,11 @@ fn complain(parts: &[&[u8]]) {
     }
     line.push(b"\n");
     system::complain(line.as_bytes());
+}
+
+/// Whether mappings are recorded.
+pub(crate) fn with_mappings() -> bool {
+    WITH_MAPPINGS.load(Ordering::Relaxed)
 }
 
 /// What a program needs that takes the place of this process.

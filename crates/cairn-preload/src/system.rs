@@ -109,6 +109,25 @@ pub(crate) fn working_directory(buffer: &mut [u8]) -> Result<&[u8], Error> {
     }
 }
 
+/// `mmap` as the C library's: -1 and `errno` for an error.
+pub(crate) fn raw_mmap(arguments: [usize; 6]) -> usize {
+    // SAFETY: the caller's own request.
+    with_errno(unsafe { call(libc::SYS_mmap, arguments) })
+}
+
+/// `munmap` as the C library's.
+pub(crate) fn raw_munmap(address: usize, bytes: usize) -> usize {
+    // SAFETY: the caller's own request.
+    with_errno(unsafe { call(libc::SYS_munmap, [address, bytes, 0, 0, 0, 0]) })
+}
+
+fn with_errno(answer: Result<usize, Error>) -> usize {
+    answer.unwrap_or_else(|Error(number)| {
+        set_errno(number);
+        usize::MAX
+    })
+}
+
 /// Zeroed memory, or none.
 pub(crate) fn map(bytes: usize) -> Option<*mut u8> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;

@@ -43,10 +43,6 @@ pub(crate) struct Heap {
     #[arg(long)]
     children: bool,
 
-    /// Record one allocation in so many bytes, on average, in place of all; for production
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-    sample: Option<u64>,
-
     /// Record also the mappings that the program makes itself
     #[arg(long)]
     mmap: bool,
@@ -77,7 +73,7 @@ const EXAMPLES: &str = "\
 Examples:
   cairn heap python3 -c 'print(sorted(str(n) for n in range(100000))[:3])'
   cairn heap --children make -j8                 the compilers that it starts as well
-  cairn heap --sample 512KiB -- server --port 80 cheap enough for production
+  cairn heap --for 30s -- server --port 80       the first half minute of a server
   cairn heap ctl 4711 stop                       pause the recording of process 4711
 
 Without this command: LD_PRELOAD=libcairn_preload.so CAIRN_HEAP=output=/var/tmp/%n.%p.cairn PROGRAM
@@ -170,9 +166,6 @@ impl Heap {
             options.push(",");
             options.push(text);
         };
-        if let Some(bytes) = self.sample {
-            add(format!("sample={bytes}"));
-        }
         if let Some(bytes) = self.max_size {
             add(format!("max-size={bytes}"));
         }

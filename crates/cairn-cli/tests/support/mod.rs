@@ -140,12 +140,14 @@ pub(crate) struct Recording {
     pub(crate) modules_loaded: Vec<String>,
     pub(crate) modules_unloaded: usize,
     pub(crate) events: u64,
+    pub(crate) mappings: Vec<(recording::MappingKind, u64)>,
 }
 
 #[derive(Default)]
 struct Counts {
     by_size: BTreeMap<u64, Count>,
     events: u64,
+    mappings: Vec<(recording::MappingKind, u64)>,
 }
 
 impl recording::Events for Counts {
@@ -159,6 +161,10 @@ impl recording::Events for Counts {
     fn free(&mut self, event: &recording::Free) {
         self.events += 1;
         self.by_size.entry(event.size_bytes).or_default().left -= 1;
+    }
+
+    fn mapping(&mut self, event: &recording::Mapping) {
+        self.mappings.push((event.kind, event.size_bytes));
     }
 }
 
@@ -182,7 +188,7 @@ impl Recording {
         let opened = recording::Recording::open(path).unwrap();
         let summary = opened.summary().expect("it was closed");
         let mut counts = Counts::default();
-        opened.read(&recording::Wanted::HEAP, &mut counts).unwrap();
+        opened.read(&recording::Wanted::ALL, &mut counts).unwrap();
         let modules = opened.modules();
         Self {
             path: path.to_owned(),
@@ -192,6 +198,7 @@ impl Recording {
             modules_loaded: modules.iter().map(|module| module.path_text().into_owned()).collect(),
             modules_unloaded: modules.iter().filter(|module| module.unloaded_nanos.is_some()).count(),
             events: counts.events,
+            mappings: counts.mappings,
         }
     }
 
@@ -206,6 +213,7 @@ impl Recording {
             modules_loaded: Vec::new(),
             modules_unloaded: 0,
             events: 0,
+            mappings: Vec::new(),
         };
         let mut blocks: BTreeMap<(u32, u32), &[u8]> = BTreeMap::new();
         for block in file.chunks_exact(BLOCK_BYTES).skip(1) {

@@ -2,4 +2,4 @@
 
 mod x86_64;
 
-pub(crate) use x86_64::{entry, list_entry, pass_on};
+pub(crate) use x86_64::{SiteOnStack, entry, list_entry, long_entry, pass_on};

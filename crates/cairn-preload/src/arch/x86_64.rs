@@ -136,4 +136,44 @@ macro_rules! list_entry {
     };
 }
 
-pub(crate) use {entry, list_entry, pass_on};
+/// A caller's registers as they are passed on the stack, where all registers for arguments are taken.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct SiteOnStack {
+    pub(crate) pc: u64,
+    pub(crate) sp: u64,
+    pub(crate) fp: u64,
+}
+
+/// As [`entry`] for a function of 4 to 6 arguments: `$hook` gets them, and behind them a [`SiteOnStack`].
+macro_rules! long_entry {
+    ($name:ident => $hook:path) => {
+        /// Stands in for the function of this name.
+        ///
+        /// # Safety
+        ///
+        /// As for that function.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(
+                ".cfi_startproc",
+                "lea rax, [rsp + 8]",
+                "push rbp",
+                ".cfi_adjust_cfa_offset 8",
+                "push rax",
+                ".cfi_adjust_cfa_offset 8",
+                "push qword ptr [rsp + 16]",
+                ".cfi_adjust_cfa_offset 8",
+                "call {hook}",
+                "add rsp, 24",
+                ".cfi_adjust_cfa_offset -24",
+                "ret",
+                ".cfi_endproc",
+                hook = sym $hook,
+            )
+        }
+    };
+}
+
+pub(crate) use {entry, list_entry, long_entry, pass_on};

@@ -4,10 +4,12 @@
 //! |---|---|---|
 //! | [`heap`] | `malloc` and its family | the events |
 //! | [`loader`] | `dlopen`, `dlmopen`, `dlsym`, `dlvsym`, `dlclose` | which code lay where, and when |
+//! | [`mapping`] | `mmap`, `munmap`, `mremap`, `brk`, `sbrk` | on request: what the program maps itself |
 //! | [`exec`] | `exec` and its family, `posix_spawn` | recording goes on in the program that takes the place |
 //! | [`sandbox`] | `prctl`, `syscall` | the end of recording before system calls become deadly |
 
 pub mod exec;
 pub mod heap;
 pub mod loader;
+pub mod mapping;
 pub mod sandbox;
