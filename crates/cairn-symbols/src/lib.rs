@@ -17,6 +17,8 @@
 #![deny(unsafe_code)]
 
 mod debug_object;
+#[cfg(feature = "debuginfod")]
+mod debuginfod;
 mod demangle;
 mod dwarf;
 mod elf_source;

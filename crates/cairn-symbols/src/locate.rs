@@ -53,8 +53,7 @@ impl Locator<'_> {
                 }
             }
             #[cfg(feature = "debuginfod")]
-            if let Some(path) =
-                crate::debuginfod::fetch(self.options, build_id, crate::debuginfod::Kind::Program)
+            if let Some(path) = crate::debuginfod::fetch(build_id, crate::debuginfod::Kind::Program)
                 && let Some(bytes) = self.accept(&path, Expected::Build(build_id))
             {
                 return Ok((path, bytes));
@@ -84,8 +83,7 @@ impl Locator<'_> {
         }
         #[cfg(feature = "debuginfod")]
         if let Some(build_id) = &build_id
-            && let Some(path) =
-                crate::debuginfod::fetch(self.options, build_id, crate::debuginfod::Kind::DebugInfo)
+            && let Some(path) = crate::debuginfod::fetch(build_id, crate::debuginfod::Kind::DebugInfo)
         {
             return self.debug_object(&path, Expected::Build(build_id));
         }

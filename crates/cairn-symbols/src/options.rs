@@ -31,7 +31,8 @@ impl Default for SymbolizerOptions {
 }
 
 impl SymbolizerOptions {
-    /// Looks at the recorded paths and in `/usr/lib/debug`, keeps no index, refuses files of another build.
+    /// Looks at the recorded paths and in `/usr/lib/debug`, keeps no index, refuses files of another build. With the feature
+    /// `debuginfod`, servers that the environment names in `DEBUGINFOD_URLS` are asked last.
     #[must_use]
     pub fn new() -> Self {
         Self {

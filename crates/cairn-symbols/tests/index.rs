@@ -86,7 +86,7 @@ fn the_directory_stays_below_its_limit() {
 
     let (symbolizer, module) = open(SymbolizerOptions::new().cache_dir(&directory).cache_limit_bytes(bytes));
     assert!(symbolizer.build_index(module));
-    assert_eq!(indexes(&directory), [own.clone()], "the older one had to go");
+    assert_eq!(indexes(&directory), std::slice::from_ref(&own), "the older one had to go");
     fs::remove_file(&own).unwrap();
 
     let (symbolizer, module) =

@@ -117,7 +117,8 @@ pub(crate) const ROOMS: &[Room] = &[
         name: "cairn-symbols",
         uses: Allowed::Only(&["cairn-format"]),
         outside: Allowed::Any,
-        never: COMMAND_AND_NETWORK,
+        // Debug files come over the network, but only with the feature `debuginfod`.
+        never: COMMAND_AND_SERVERS,
         unsafe_code: UnsafeCode::OnlyIn(&["mapped_file.rs"]),
         ..CLOSED
     },
@@ -221,3 +222,7 @@ const COMMAND_AND_NETWORK: &[&str] = &[
     "tiny_http",
     "ureq",
 ];
+
+/// The same without the client of debuginfod servers.
+const COMMAND_AND_SERVERS: &[&str] =
+    &["clap", "clap_complete", "clap_derive", "lexopt", "pico-args", "axum", "hyper", "reqwest", "tiny_http"];

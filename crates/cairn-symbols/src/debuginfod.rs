@@ -1,0 +1,101 @@
+//! Debug files from servers, for builds of which nothing is here. Only with the feature `debuginfod`, and only while the
+//! environment names servers in `DEBUGINFOD_URLS`.
+//!
+//! What was fetched is kept in `$DEBUGINFOD_CACHE_PATH`, or `debuginfod_client` below the user's cache directory, laid out
+//! as elfutils does, so that its tools and this crate share it. A server is waited for at most `DEBUGINFOD_TIMEOUT`
+//! seconds, 90 if that is not set, until its answer begins, and four times that in all; one that has no such file is not
+//! asked for it again by this process.
+
+use std::collections::HashSet;
+use std::env;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::{LazyLock, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::BuildId;
+
+/// Which file of a build.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Kind {
+    Program,
+    DebugInfo,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Program => "executable",
+            Self::DebugInfo => "debuginfo",
+        }
+    }
+}
+
+/// Builds that no server has.
+static NOT_THERE: LazyLock<Mutex<HashSet<(BuildId, Kind)>>> = LazyLock::new(Mutex::default);
+
+/// The file of a build, from the cache or from a server. The caller checks that it is of that build.
+pub(crate) fn fetch(build_id: &BuildId, kind: Kind) -> Option<PathBuf> {
+    let urls = env::var("DEBUGINFOD_URLS").ok().filter(|urls| !urls.trim().is_empty())?;
+    let place = cache_directory()?.join(build_id.to_string()).join(kind.name());
+    if fs::metadata(&place).is_ok_and(|metadata| metadata.len() > 0) {
+        return Some(place);
+    }
+    let wanted = (build_id.clone(), kind);
+    if NOT_THERE.lock().unwrap_or_else(PoisonError::into_inner).contains(&wanted) {
+        return None;
+    }
+    for url in urls.split_ascii_whitespace() {
+        let url = format!("{}/buildid/{build_id}/{}", url.trim_end_matches('/'), kind.name());
+        if download(&url, &place).is_ok() {
+            return Some(place);
+        }
+    }
+    NOT_THERE.lock().unwrap_or_else(PoisonError::into_inner).insert(wanted);
+    None
+}
+
+fn cache_directory() -> Option<PathBuf> {
+    let given = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    given("DEBUGINFOD_CACHE_PATH").or_else(|| {
+        let cache = given("XDG_CACHE_HOME").or_else(|| Some(given("HOME")?.join(".cache")))?;
+        Some(cache.join("debuginfod_client"))
+    })
+}
+
+fn download(url: &str, place: &Path) -> io::Result<()> {
+    let seconds = env::var("DEBUGINFOD_TIMEOUT").ok().and_then(|text| text.parse().ok()).unwrap_or(90_u64);
+    let timeout = Duration::from_secs(seconds.clamp(1, 600));
+    let agent: ureq::Agent = ureq::Agent::config_builder()
+        .timeout_connect(Some(timeout))
+        .timeout_recv_response(Some(timeout))
+        .timeout_global(Some(timeout * 4))
+        .user_agent(concat!("cairn/", env!("CARGO_PKG_VERSION")))
+        .build()
+        .into();
+    let mut response = agent.get(url).call().map_err(io::Error::other)?;
+    let directory = place.parent().ok_or(io::ErrorKind::NotFound)?;
+    fs::create_dir_all(directory)?;
+    // Under another name until it is whole; others may fetch the same file.
+    let temporary = directory.join(format!(".{}.{}", std::process::id(), unique()));
+    let written = File::create_new(&temporary).and_then(|mut file| {
+        let mut body = response.body_mut().as_reader().take(MAX_BYTES + 1);
+        if io::copy(&mut body, &mut file)? > MAX_BYTES {
+            return Err(io::Error::other("the file is too large"));
+        }
+        fs::rename(&temporary, place)
+    });
+    written.inspect_err(|_| {
+        let _ = fs::remove_file(&temporary);
+    })
+}
+
+fn unique() -> u32 {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    NUMBER.fetch_add(1, Ordering::Relaxed)
+}
+
+/// Some browsers' debug files have four gigabytes.
+const MAX_BYTES: u64 = 16 << 30;

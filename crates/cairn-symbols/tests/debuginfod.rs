@@ -1,0 +1,118 @@
+//! Debug files from a server of a few lines on this machine. Each test runs itself again in a child process, because the environment is the configuration.
+
+#![cfg(feature = "debuginfod")]
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use cairn_format::ModuleOffset;
+use cairn_symbols::{Lookup, Symbolizer, SymbolizerOptions};
+
+fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/symbols").canonicalize().unwrap()
+}
+
+fn debug_file() -> PathBuf {
+    let ids = fixtures().join("debug/.build-id");
+    let first = fs::read_dir(ids).unwrap().next().unwrap().unwrap().path();
+    fs::read_dir(first).unwrap().next().unwrap().unwrap().path()
+}
+
+/// What the child does: prints where the first byte of the stripped program's code is.
+#[test]
+fn child() {
+    if std::env::var_os("CAIRN_TEST_CHILD").is_none() {
+        return;
+    }
+    let mut symbolizer = Symbolizer::new(SymbolizerOptions::new());
+    let module = symbolizer.add_file(fixtures().join("bin/stripped")).unwrap();
+    let answer = symbolizer.resolve(module, Lookup::program_counter(ModuleOffset::new(0x144)));
+    println!("answer: {} frames: {}", answer.frames().len(), answer.frames().last().unwrap());
+}
+
+fn run_child(urls: Option<&str>, cache: &Path) -> String {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "child", "--nocapture"]).env("CAIRN_TEST_CHILD", "1");
+    command.env("DEBUGINFOD_CACHE_PATH", cache).env("DEBUGINFOD_TIMEOUT", "2").env_remove("DEBUGINFOD_URLS");
+    if let Some(urls) = urls {
+        command.env("DEBUGINFOD_URLS", urls);
+    }
+    let output = command.output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.lines().find(|line| line.contains("answer: ")).unwrap().to_owned()
+}
+
+fn scratch(name: &str) -> PathBuf {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("symbols-debuginfod-{name}"));
+    let _ = fs::remove_dir_all(&directory);
+    directory
+}
+
+/// Answers `requests` requests with `body`, or never when there is none; sends what was asked for.
+fn serve(body: Option<Vec<u8>>, requests: usize) -> (String, std::sync::mpsc::Receiver<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let (asked, receiver) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let mut silent = Vec::new();
+        for _ in 0..requests {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut request = [0; 1024];
+            let length = stream.read(&mut request).unwrap();
+            let line =
+                String::from_utf8_lossy(&request[..length]).lines().next().unwrap_or_default().to_owned();
+            let _ = asked.send(line);
+            match &body {
+                Some(body) => {
+                    write!(
+                        stream,
+                        "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+                        body.len()
+                    )
+                    .unwrap();
+                    stream.write_all(body).unwrap();
+                }
+                None => silent.push(stream),
+            }
+        }
+        std::thread::sleep(Duration::from_secs(30));
+    });
+    (url, receiver)
+}
+
+const WITHOUT: &str = "answer: 1 frames: stripped+0x144";
+const WITH: &str = "answer: 2 frames: outer at /fixture/inlined.c:15";
+
+#[test]
+fn nobody_is_asked_unless_the_environment_says_so() {
+    assert!(run_child(None, &scratch("off")).ends_with(WITHOUT));
+}
+
+#[test]
+fn what_was_fetched_is_kept() {
+    let cache = scratch("kept");
+    let (url, asked) = serve(Some(fs::read(debug_file()).unwrap()), 1);
+    assert!(run_child(Some(&url), &cache).ends_with(WITH));
+    let request = asked.recv().unwrap();
+    assert!(request.starts_with("GET /buildid/") && request.contains("/debuginfo "), "{request}");
+    // Nobody listens there.
+    assert!(run_child(Some("http://127.0.0.1:9"), &cache).ends_with(WITH));
+}
+
+#[test]
+fn a_file_of_another_build_is_not_used() {
+    let (url, _asked) = serve(Some(fs::read(fixtures().join("bin/dwarf4")).unwrap()), 1);
+    assert!(run_child(Some(&url), &scratch("other")).ends_with(WITHOUT));
+}
+
+#[test]
+fn a_silent_server_is_not_waited_for() {
+    let (url, _asked) = serve(None, 1);
+    let start = Instant::now();
+    assert!(run_child(Some(&url), &scratch("silent")).ends_with(WITHOUT));
+    assert!(start.elapsed() < Duration::from_secs(12), "{:?}", start.elapsed());
+}
