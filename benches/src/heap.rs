@@ -95,7 +95,12 @@ fn once(work: &Work, tool: &Tool, directory: &Path) -> Result<Cost, String> {
     fs::create_dir_all(&records).map_err(|error| error.to_string())?;
     let mut words = tool.wrapper.iter().chain([&work.program]).chain(&work.arguments);
     let mut command = Command::new(words.next().ok_or("no command")?);
-    command.args(words).current_dir(&records).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command
+        .args(words)
+        .current_dir(&records)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
     command.envs(work.environment.iter().copied());
     command.envs(tool.environment.iter().map(|(name, value)| (name, value)));
     let before = children_seconds();
@@ -135,7 +140,8 @@ fn median(costs: &mut [Cost]) -> Cost {
 /// The command as it is shipped.
 fn build_cairn() -> Result<PathBuf, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let built = Command::new(cargo).args(["build", "--quiet", "--release", "--package", "cairn-cli"]).status();
+    let built =
+        Command::new(cargo).args(["build", "--quiet", "--release", "--package", "cairn-cli"]).status();
     if !built.is_ok_and(|status| status.success()) {
         return Err("cairn cannot be built".to_owned());
     }
@@ -161,7 +167,10 @@ fn tools(cairn: &Path, directory: &Path) -> Result<Vec<Tool>, String> {
     let own = |name, options: &str| Tool {
         name,
         wrapper: Vec::new(),
-        environment: vec![("LD_PRELOAD".to_owned(), library.clone()), ("CAIRN_HEAP".to_owned(), options.to_owned())],
+        environment: vec![
+            ("LD_PRELOAD".to_owned(), library.clone()),
+            ("CAIRN_HEAP".to_owned(), options.to_owned()),
+        ],
         ending: ".cairn",
     };
     let mut tools = vec![
@@ -223,7 +232,8 @@ fn works(directory: &Path) -> Result<Vec<Work>, String> {
     let script = fs::canonicalize("fixtures/programs/churn.py").map_err(|error| error.to_string())?;
     let source = fs::canonicalize("fixtures/programs/churn.cpp").map_err(|error| error.to_string())?;
     let compiled = Command::new("gcc").arg("-print-prog-name=cc1plus").output();
-    let compiler = compiled.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default();
+    let compiler =
+        compiled.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default();
     let mut works = vec![
         work("churn, 1 thread", &churn, &["4000000", "1"]),
         work("churn, 4 threads", &churn, &["4000000", "4"]),
@@ -231,7 +241,11 @@ fn works(directory: &Path) -> Result<Vec<Work>, String> {
         work("sqlite3", "sqlite3", &[":memory:", &format!(".read {}", sql.display())]),
         work("jq", "jq", &["-n", "[range(150000)|{a:.,b:(.|tostring)}]|map(.b|length)|add"]),
         work("git log", "git", &["-C", env!("CARGO_MANIFEST_DIR"), "log", "--stat", "-200"]),
-        work("cc1plus -O2", &compiler, &["-quiet", "-O2", "-std=c++17", &source.display().to_string(), "-o", "/dev/null"]),
+        work(
+            "cc1plus -O2",
+            &compiler,
+            &["-quiet", "-O2", "-std=c++17", &source.display().to_string(), "-o", "/dev/null"],
+        ),
         Work {
             environment: vec![("PYTHONMALLOC", "malloc")],
             ..work("python3, PYTHONMALLOC=malloc", "/usr/bin/python3", &[&script.display().to_string()])

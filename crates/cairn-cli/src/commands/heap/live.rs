@@ -166,7 +166,11 @@ impl Recordings {
                 }
                 let (process, path) = (one.process, &one.path);
                 let bytes = fs::metadata(path)?.len();
-                complain(&format_args!("process {process} is recorded in {} ({})", path.display(), size(bytes)));
+                complain(&format_args!(
+                    "process {process} is recorded in {} ({})",
+                    path.display(),
+                    size(bytes)
+                ));
                 // The one that it was at the end, and everything that a person can still read.
                 if index + 1 == count {
                     summary::write(&mut io::stderr().lock(), &recording, path)?;
