@@ -2,9 +2,9 @@
 //!
 //! It is built by a cargo of its own, because it needs another profile: without unwinding, optimised, one object file.
 
-use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::{env, fs};
 
 /// What the library is made of; a change in one of them builds it anew.
 const CRATES: [&str; 5] =
@@ -30,17 +30,24 @@ fn main() {
         }
     }
     println!("cargo::rerun-if-changed={}", crates.join("../Cargo.toml").display());
-    let built = build(&crates.join("cairn-preload/Cargo.toml"), &target);
-    println!("cargo::rustc-env=CAIRN_PRELOAD_LIBRARY={}", built.display());
+    let manifest = crates.join("cairn-preload/Cargo.toml");
+    // The second one is for programs that use another allocator than the C library's.
+    for (variable, features) in [("CAIRN_PRELOAD_LIBRARY", ""), ("CAIRN_PRELOAD_ALLOCATORS", "allocators")] {
+        let built = build(&manifest, &target, features);
+        let kept = built.with_file_name(format!("{variable}.so"));
+        fs::copy(&built, &kept).unwrap_or_else(|error| panic!("{}: {error}", built.display()));
+        println!("cargo::rustc-env={variable}={}", kept.display());
+    }
     println!("cargo::rustc-cfg=has_library");
 }
 
-fn build(manifest: &Path, target: &str) -> PathBuf {
+fn build(manifest: &Path, target: &str, features: &str) -> PathBuf {
     let directory = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it")).join("preload");
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     command
-        .args(["build", "--quiet", "--profile", PROFILE, "--target", target, "--manifest-path"])
+        .args(["build", "--quiet", "--profile", PROFILE, "--target", target, "--features", features])
+        .arg("--manifest-path")
         .arg(manifest)
         .arg("--target-dir")
         .arg(&directory)

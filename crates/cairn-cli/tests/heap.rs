@@ -50,6 +50,21 @@ fn an_allocator_that_calls_itself_by_its_public_names_is_counted_once() {
 }
 
 #[test]
+fn operator_new_of_other_allocators_is_seen() {
+    for library in ["libjemalloc.so.2", "libtcmalloc_minimal.so.4", "libmimalloc.so.2"] {
+        let is_here = fs::read_dir("/usr/lib/x86_64-linux-gnu")
+            .is_ok_and(|entries| entries.filter_map(Result::ok).any(|entry| entry.file_name() == library));
+        if !is_here {
+            eprintln!("{library} is not installed");
+            continue;
+        }
+        let link = format!("-l:{library}");
+        let flags = ["-fno-builtin", "-std=c++17", "-Wl,--no-as-needed", &link];
+        check(&format!("new_delete_{library}"), "new_delete.cpp", &flags, &[]);
+    }
+}
+
+#[test]
 fn nothing_is_lost_whatever_the_end() {
     for how in [
         "exit",

@@ -3,6 +3,9 @@
 //! The C library's allocator calls none of its functions by their public names. Others do: a `calloc` that calls
 //! `malloc` comes back to our hook, and one allocation would be noted twice. So with such an allocator the hooks note
 //! the outermost call only. With the C library's nothing of this is touched.
+//!
+//! What is kept is where the stack was at the outermost call: what is called from there lies below. So a call that was left by an
+//! exception or a jump needs no cleaning up.
 
 use core::arch::{asm, global_asm};
 
@@ -20,7 +23,7 @@ global_asm!(
 );
 
 #[inline(always)]
-pub(crate) fn is_inside() -> bool {
+fn mark() -> u64 {
     let word: u64;
     // SAFETY: reads this thread's word.
     unsafe {
@@ -31,7 +34,39 @@ pub(crate) fn is_inside() -> bool {
             options(nostack, readonly, preserves_flags),
         );
     }
-    word != 0
+    word
+}
+
+#[inline(always)]
+fn stack_pointer() -> u64 {
+    let sp: u64;
+    // SAFETY: reads a register.
+    unsafe { asm!("mov {sp}, rsp", sp = out(reg) sp, options(nomem, nostack, preserves_flags)) };
+    sp
+}
+
+/// Whether an allocator's function is among the callers.
+#[inline(always)]
+pub(crate) fn is_inside() -> bool {
+    stack_pointer() < mark()
+}
+
+/// Enters an allocator from a frame whose stack pointer is `sp`; nothing when this thread is inside one already.
+#[cfg(feature = "allocators")]
+pub(crate) fn enter(sp: u64) {
+    if !is_inside() {
+        set_inside(sp);
+    }
+}
+
+/// Leaves it, and says whether it was that very frame that entered it.
+#[cfg(feature = "allocators")]
+pub(crate) fn leave(sp: u64) -> bool {
+    let was_outermost = mark() == sp;
+    if was_outermost {
+        set_inside(0);
+    }
+    was_outermost
 }
 
 #[inline(always)]
@@ -54,7 +89,8 @@ pub(crate) fn outermost<R: Copy>(call: impl FnOnce() -> R, note: impl FnOnce(R))
     if is_inside() {
         return call();
     }
-    set_inside(1);
+    // What `call` calls has its frame below ours.
+    set_inside(stack_pointer());
     let result = call();
     set_inside(0);
     note(result);

@@ -279,7 +279,7 @@ pub(crate) struct Next {
 }
 
 impl Next {
-    const fn new(name: &'static CStr) -> Self {
+    pub(crate) const fn new(name: &'static CStr) -> Self {
         Self { name, address: AtomicPtr::new(ptr::null_mut()) }
     }
 
@@ -289,7 +289,7 @@ impl Next {
         self.address.load(Ordering::Relaxed)
     }
 
-    fn resolve(&self) {
+    pub(crate) fn resolve(&self) {
         if let Some((address, _)) = find(self.name) {
             self.address.store(address, Ordering::Relaxed);
         }

@@ -9,9 +9,15 @@ use std::{env, fs, process};
 
 #[cfg(has_library)]
 const BYTES: &[u8] = include_bytes!(env!("CAIRN_PRELOAD_LIBRARY"));
+/// The one for programs with another allocator.
+#[cfg(has_library)]
+const ALLOCATORS: &[u8] = include_bytes!(env!("CAIRN_PRELOAD_ALLOCATORS"));
 /// There is none for this processor.
 #[cfg(not(has_library))]
 const BYTES: &[u8] = &[];
+/// As above.
+#[cfg(not(has_library))]
+const ALLOCATORS: &[u8] = &[];
 
 /// The library as a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -30,16 +36,31 @@ impl Library {
     ///
     /// When neither can be written to; and on processors that there is no library for.
     pub fn unpack() -> io::Result<Self> {
-        if BYTES.is_empty() {
+        Self::unpack_bytes(BYTES, "libcairn_preload")
+    }
+
+    /// The same with the library for programs that use jemalloc, tcmalloc or mimalloc
+    /// ([`Program::uses_other_allocator`](crate::Program::uses_other_allocator)): it stands in front of their own functions and
+    /// of `operator new` as well.
+    ///
+    /// # Errors
+    ///
+    /// As [`unpack`](Self::unpack).
+    pub fn unpack_for_allocators() -> io::Result<Self> {
+        Self::unpack_bytes(ALLOCATORS, "libcairn_preload_allocators")
+    }
+
+    fn unpack_bytes(bytes: &[u8], stem: &str) -> io::Result<Self> {
+        if bytes.is_empty() {
             return Err(io::Error::new(
                 io::ErrorKind::Unsupported,
                 "this cairn has no library for recording: it has one on x86-64 Linux with glibc",
             ));
         }
-        let name = format!("libcairn_preload-{:016x}.so", hash(BYTES));
+        let name = format!("{stem}-{:016x}.so", hash(bytes));
         let mut last = None;
         for directory in directories() {
-            match unpack_into(&directory, &name) {
+            match unpack_into(&directory, &name, bytes) {
                 Ok(path) => return Ok(Self { path }),
                 Err(error) => {
                     last = Some(io::Error::new(error.kind(), format!("{}: {error}", directory.display())))
@@ -72,7 +93,7 @@ fn directories() -> impl Iterator<Item = PathBuf> {
     })
 }
 
-fn unpack_into(directory: &Path, name: &str) -> io::Result<PathBuf> {
+fn unpack_into(directory: &Path, name: &str, content: &[u8]) -> io::Result<PathBuf> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
     let owner = fs::symlink_metadata(directory)?;
     // SAFETY: takes nothing and cannot fail.
@@ -81,14 +102,14 @@ fn unpack_into(directory: &Path, name: &str) -> io::Result<PathBuf> {
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, "others may write there"));
     }
     let path = directory.join(name);
-    if fs::read(&path).is_ok_and(|bytes| bytes == BYTES) {
+    if fs::read(&path).is_ok_and(|bytes| bytes == content) {
         return Ok(path);
     }
     // Beside the place and then renamed: whoever finds it finds it whole.
     let mut fresh: OsString = path.clone().into();
     fresh.push(format!(".{}", process::id()));
     let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o755).open(&fresh)?;
-    let written = file.write_all(BYTES).and_then(|()| fs::rename(&fresh, &path));
+    let written = file.write_all(content).and_then(|()| fs::rename(&fresh, &path));
     if written.is_err() {
         let _ = fs::remove_file(&fresh);
     }

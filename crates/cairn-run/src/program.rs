@@ -105,6 +105,26 @@ impl Program {
     }
 }
 
+impl Program {
+    /// Whether the loader finds jemalloc, tcmalloc or mimalloc for it, as shared libraries. The loader itself is asked, by its
+    /// own `--list`; nothing of the program runs.
+    #[must_use]
+    pub fn uses_other_allocator(&self) -> bool {
+        const LOADER: &str = "/lib64/ld-linux-x86-64.so.2";
+        const NAMES: [&str; 3] = ["libjemalloc", "libtcmalloc", "libmimalloc"];
+        let listed = std::process::Command::new(LOADER)
+            .arg("--list")
+            .arg(&self.path)
+            .stdin(std::process::Stdio::null())
+            .output();
+        let preloaded = env::var_os("LD_PRELOAD").unwrap_or_default();
+        listed.is_ok_and(|output| {
+            let text = String::from_utf8_lossy(&output.stdout).into_owned() + &preloaded.to_string_lossy();
+            NAMES.iter().any(|name| text.contains(name))
+        })
+    }
+}
+
 /// Whether this user may run the file.
 fn runnable(path: &Path) -> io::Result<()> {
     let text = CString::new(path.as_os_str().as_bytes())?;

@@ -99,8 +99,12 @@ impl Heap {
         let program = Program::find(name)?;
         let is_ready = program.inspect().map_err(Refused::from).and_then(|()| {
             let output = self.output()?;
-            let library =
-                Library::unpack().map_err(|error| Refused::because("the library for recording", &error))?;
+            let unpacked = if program.uses_other_allocator() {
+                Library::unpack_for_allocators()
+            } else {
+                Library::unpack()
+            };
+            let library = unpacked.map_err(|error| Refused::because("the library for recording", &error))?;
             let announcements = Announcements::new()
                 .map_err(|error| Refused::because("the directory for temporary files", &error))?;
             Ok((output, library, announcements))

@@ -3,11 +3,14 @@
 //! | module | functions | what for |
 //! |---|---|---|
 //! | [`heap`] | `malloc` and its family | the events |
+//! | `allocators` | `operator new`, `mallocx`, `mi_malloc`, `tc_malloc` … | with the feature of that name: allocators whose functions do not come to `malloc` |
 //! | [`loader`] | `dlopen`, `dlmopen`, `dlsym`, `dlvsym`, `dlclose` | which code lay where, and when |
 //! | [`mapping`] | `mmap`, `munmap`, `mremap`, `brk`, `sbrk` | on request: what the program maps itself |
 //! | [`exec`] | `exec` and its family, `posix_spawn` | recording goes on in the program that takes the place |
 //! | [`sandbox`] | `prctl`, `syscall` | the end of recording before system calls become deadly |
 
+#[cfg(feature = "allocators")]
+pub mod allocators;
 pub mod exec;
 pub mod heap;
 pub mod loader;
