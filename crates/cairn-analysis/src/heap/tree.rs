@@ -298,8 +298,8 @@ impl Inwards {
         }
         let mut free = first_child.clone();
         let mut children = vec![0; first_child.last().copied().unwrap_or(0) as usize];
-        for stack in 1..stacks.len() {
-            if let (false, Some(parent)) = (below[stack].is_zero(), stacks.parent(stack as u32)) {
+        for (stack, amount) in below.iter().enumerate().skip(1) {
+            if let (false, Some(parent)) = (amount.is_zero(), stacks.parent(stack as u32)) {
                 let place = &mut free[parent as usize];
                 children[*place as usize] = stack as u32;
                 *place += 1;
