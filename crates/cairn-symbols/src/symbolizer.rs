@@ -20,6 +20,12 @@ use crate::{
 /// A module's file is opened at the first question to it. [`resolve_many`](Self::resolve_many) is the fast way;
 /// [`resolve`](Self::resolve) answers one after the other as they come.
 ///
+/// # Memory
+///
+/// Files are mapped, so their pages are the kernel's to drop. What was read of one module's debug information is kept up to
+/// 512 MiB and read anew beyond that; compressed sections are inflated into memory while the module is open. Modules stay
+/// open as long as the symbolizer.
+///
 /// ```no_run
 /// use cairn_format::StatedAddress;
 /// use cairn_symbols::{Lookup, Symbolizer, SymbolizerOptions};
