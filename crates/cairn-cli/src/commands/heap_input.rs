@@ -2,7 +2,7 @@
 
 use std::io;
 use std::ops::RangeInclusive;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use cairn_analysis::heap::schema::ScopeTold;
 use cairn_analysis::heap::{
@@ -129,14 +129,14 @@ fn at(path: &Path, error: &dyn std::fmt::Display) -> io::Error {
 
 /// Names for one recording: from symbol files, or none.
 pub(crate) enum Symbols {
-    Files(ModuleNames),
+    Files(Box<ModuleNames>),
     None(NoNames),
 }
 
 impl Symbols {
     fn namer(&self) -> &dyn Namer {
         match self {
-            Self::Files(names) => names,
+            Self::Files(names) => &**names,
             Self::None(none) => none,
         }
     }
@@ -152,7 +152,7 @@ impl Symbols {
 impl HeapInput {
     pub(crate) fn symbols(&self, heap: &HeapRecording) -> Symbols {
         if self.symbols.wanted() {
-            Symbols::Files(heap.symbols(self.symbols.symbolizer()))
+            Symbols::Files(Box::new(heap.symbols(self.symbols.symbolizer())))
         } else {
             Symbols::None(NoNames)
         }
@@ -262,7 +262,7 @@ pub(crate) fn questions<'a>(read: &'a HeapRead, names: Names<'a>) -> Questions<'
 }
 
 /// The name of a file for a title.
-pub(crate) fn title_of(path: &PathBuf, heap: &HeapRecording) -> String {
+pub(crate) fn title_of(path: &Path, heap: &HeapRecording) -> String {
     let command = heap.command();
     if command.is_empty() { path.display().to_string() } else { command.join(" ") }
 }
