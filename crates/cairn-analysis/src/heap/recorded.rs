@@ -4,13 +4,14 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::path::PathBuf;
 
-use cairn_symbols::{AddressKind, Lookup, ModuleReport, SourceFrame, SymbolizerOptions};
+use cairn_format::StatedAddress;
+use cairn_symbols::{AddressKind, Lookup, ModuleReport, Place, SourceFrame, SymbolizerOptions};
 
 use super::aggregate::{Aggregator, HeapProfile, LOST_STACK, Scope};
 use super::names::Namer;
 use super::sampling::Sampling;
 use super::stacks::{Address, Module, NO_FRAMES, Stacks};
-use crate::names::{ModuleKey, Names, stated};
+use crate::names::{ModuleKey, Names};
 use crate::recording::{
     self, Alloc, Events, Finding, Free, PcKind, Recording, RecordingError, StackId, ThreadId, Usage, Wanted,
 };
@@ -308,7 +309,7 @@ impl Namer for ModuleNames {
             };
             let (module, _) = address.module?;
             let key = self.keys.get(module as usize)?;
-            Some((key, Lookup { place: stated(address.stated), kind }))
+            Some((key, Lookup { place: Place::Stated(StatedAddress::new(address.stated)), kind }))
         };
         names.prepare(addresses.iter().filter_map(place));
         let frames = |address: &&Address| {
