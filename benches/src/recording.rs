@@ -5,7 +5,8 @@
 use std::fs::File;
 use std::io::BufWriter;
 
-use cairn_analysis::recording::{Alloc, Events, Free, Mark, Recording, Wanted, pack};
+use cairn_analysis::recording::{Alloc, Events, Free, Mark, MarkValue, Recording, Wanted, pack};
+use cairn_format::recording::Lane;
 
 use crate::machine;
 use crate::spool::{Program, Random};
@@ -122,7 +123,10 @@ fn marks(count: u64) -> Work {
         let stack = stacks[(random.below(70) * random.below(70)) as usize];
         let thread = 1 + random.below(4) as u32;
         let counter = program.counter;
-        program.spool.mark(thread, counter, stack, texts[random.below(4) as usize]);
+        let text = texts[random.below(4) as usize].as_bytes();
+        program
+            .spool
+            .write(thread, Lane::Outer, counter, |sink| sink.mark(counter, stack, 1, MarkValue::None, text));
     }
     Work { name: "marks, 4 threads", events: count, units: count, spool: program.finish() }
 }

@@ -430,7 +430,7 @@ proptest! {
         for (place, value) in changes {
             // Mostly where something is: headers of blocks and chunks, and records.
             let place = place as usize % bytes.len();
-            let place = if is_packed || place % 2 == 0 { place } else { place / 65536 * 65536 + place % 2048 };
+            let place = if is_packed || place.is_multiple_of(2) { place } else { place / 65536 * 65536 + place % 2048 };
             let place = place.min(bytes.len() - 1);
             bytes[place] = value;
         }

@@ -34,13 +34,21 @@ pub(super) struct ChunkWriter<W> {
     places: Vec<Place>,
     compressor: Compressor<'static>,
     buffer: Vec<u8>,
+    frame: Vec<u8>,
 }
 
 impl<W: Write> ChunkWriter<W> {
     pub(super) fn new(mut out: W, header: &FileHeader) -> Result<Self, RecordingError> {
         out.write_all(&header.to_bytes()).map_err(RecordingError::io("writing the header"))?;
         let compressor = Compressor::new(LEVEL).map_err(RecordingError::io("starting zstd"))?;
-        Ok(Self { out, offset: FILE_HEADER_BYTES as u64, places: Vec::new(), compressor, buffer: Vec::new() })
+        Ok(Self {
+            out,
+            offset: FILE_HEADER_BYTES as u64,
+            places: Vec::new(),
+            compressor,
+            buffer: Vec::new(),
+            frame: Vec::new(),
+        })
     }
 
     /// So many bytes were written, the header included.
@@ -64,11 +72,13 @@ impl<W: Write> ChunkWriter<W> {
         let mut stored = std::mem::take(&mut self.buffer);
         stored.clear();
         stored.resize(CHUNK_HEADER_BYTES, 0);
-        let mut frame = vec![0; 0];
-        frame.reserve_exact(bound);
-        self.compressor.compress_to_buffer(unpacked, &mut frame).map_err(RecordingError::io(action()))?;
-        if frame.len() < unpacked.len() {
-            stored.extend_from_slice(&frame);
+        self.frame.clear();
+        self.frame.reserve(bound);
+        self.compressor
+            .compress_to_buffer(unpacked, &mut self.frame)
+            .map_err(RecordingError::io(action()))?;
+        if self.frame.len() < unpacked.len() {
+            stored.extend_from_slice(&self.frame);
             pad(&mut stored, unpacked.len());
         }
         // Padding is for the smallest only, but what is not smaller than the original is stored as the original.

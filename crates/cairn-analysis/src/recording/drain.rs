@@ -490,6 +490,9 @@ impl Drain {
             self.merger.wake(stream, &mut self.queues);
         }
         self.merger.run(horizon, &mut self.queues, &mut delivery, |_| false);
+        if horizon == u64::MAX {
+            delivery.finish();
+        }
         let (pairing, nanos) = delivery.into_parts();
         self.pairing = Some(pairing);
         self.merged_nanos = nanos;

@@ -94,15 +94,33 @@ impl Sites {
 struct LastSites {
     last: Vec<u32>,
     threads: HashMap<u32, usize>,
+    /// The places of the threads with small numbers, which are nearly all; [`usize::MAX`] for those not seen yet.
+    small: Vec<usize>,
     current: usize,
 }
 
+const SMALL_THREADS: u32 = 1 << 12;
+
 impl LastSites {
     fn switch(&mut self, thread: u32) {
+        match self.small.get(thread as usize) {
+            Some(&place) if place != usize::MAX => self.current = place,
+            _ => self.switch_to_new(thread),
+        }
+    }
+
+    fn switch_to_new(&mut self, thread: u32) {
         self.current = *self.threads.entry(thread).or_insert_with(|| {
             self.last.push(0);
             self.last.len() - 1
         });
+        if thread < SMALL_THREADS {
+            let length = self.small.len().max(thread as usize + 1);
+            self.small.resize(length, usize::MAX);
+            if let Some(place) = self.small.get_mut(thread as usize) {
+                *place = self.current;
+            }
+        }
     }
 
     #[inline]
@@ -175,7 +193,13 @@ impl HeapEncoder {
         self.position
     }
 
+    #[inline]
     pub(super) fn is_full(&self) -> bool {
+        // So many events add less than the limit leaves free.
+        self.columns.events.is_multiple_of(64) && self.has_long_columns()
+    }
+
+    fn has_long_columns(&self) -> bool {
         let Columns { events, runs, times, operations, known, slots, wide, stacks, sizes, .. } =
             &self.columns;
         *events >= CHUNK_EVENTS

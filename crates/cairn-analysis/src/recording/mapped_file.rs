@@ -62,7 +62,7 @@ impl SharedFile {
     }
 
     fn word(&self, offset: u64) -> Option<&AtomicU64> {
-        if offset % 8 != 0 || offset.checked_add(8)? > self.length {
+        if !offset.is_multiple_of(8) || offset.checked_add(8)? > self.length {
             return None;
         }
         let index = usize::try_from(offset / 8).ok()?;

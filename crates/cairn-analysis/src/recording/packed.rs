@@ -227,7 +227,7 @@ impl<'a> Others<'a> {
         let mut delivered = 0_u32;
         while let Some(next) = self.next_place().filter(|next| next.position <= position) {
             delivered = delivered.wrapping_add(1);
-            if delivered % 64 == 0 && events.is_enough() {
+            if delivered.is_multiple_of(64) && events.is_enough() {
                 return Ok(());
             }
             if self.marks.place(self.next_mark) == Some(next) {

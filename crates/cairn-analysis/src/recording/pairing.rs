@@ -67,6 +67,9 @@ pub(super) struct Pairing {
     older: HashMap<u64, Vec<u32>, Seed>,
     waiting: HashMap<u64, Vec<Ticket>, Seed>,
     waiting_count: usize,
+    /// Addresses whose frees began to wait since the last settling, and in the time before.
+    suspects: [Vec<u64>; 2],
+    next_settling: u64,
     taken: TakenRing,
     streams: u32,
     unmatched: u64,
@@ -83,6 +86,8 @@ impl Pairing {
             older: HashMap::with_hasher(seed),
             waiting: HashMap::with_hasher(seed),
             waiting_count: 0,
+            suspects: [Vec::new(), Vec::new()],
+            next_settling: SETTLING,
             taken: TakenRing::new(seed),
             streams: 0,
             unmatched: 0,
@@ -109,6 +114,9 @@ impl Pairing {
             serial: self.serial,
         };
         self.serial = self.serial.wrapping_add(1);
+        if self.taken.count >= self.next_settling || self.suspects[0].len() > MOST_SUSPECTS {
+            self.settle(sink);
+        }
         let slot = match self.free_slots.pop() {
             Some(slot) => slot,
             None => {
@@ -120,11 +128,11 @@ impl Pairing {
             *place = object;
         }
         sink.alloc(origin.thread, slot, &object, block.is_move);
-        if self.waiting_count != 0 {
-            if let Some(ticket) = self.take_waiting(block.address, block.epoch) {
-                self.release_with_ticket(slot, object, ticket, sink);
-                return;
-            }
+        if self.waiting_count != 0
+            && let Some(ticket) = self.take_waiting(block.address, block.epoch)
+        {
+            self.release_with_ticket(slot, object, ticket, sink);
+            return;
         }
         if let Some(older) = self.live.insert(block.address, slot) {
             self.keep_older(block.address, older);
@@ -165,7 +173,12 @@ impl Pairing {
         let RawFree { address, ticket, is_move } = block;
         match ticket {
             Some(number) => {
-                self.free_with_ticket(address, Ticket { number, thread: origin.thread, is_move }, sink)
+                self.free_with_ticket(
+                    address,
+                    Ticket { number, thread: origin.thread, is_move },
+                    SHORT,
+                    sink,
+                );
             }
             None => self.free_locally(origin, address, is_move, sink),
         }
@@ -174,8 +187,10 @@ impl Pairing {
     fn free_locally(&mut self, origin: Origin, address: u64, is_move: bool, sink: &mut impl Paired) {
         let living =
             self.best_living(address, |object| object.stream == origin.stream, |object| object.serial);
+        let depth = if living.is_some() { SHORT } else { DEEP };
         let taken = self.taken.find(
             address,
+            depth,
             |taken| taken.stream == origin.stream,
             |a, b| is_not_after(a.serial, b.serial),
         );
@@ -187,7 +202,7 @@ impl Pairing {
         match (taken, living) {
             (Some((place, taken)), _) => {
                 self.taken.forget(place);
-                self.free_with_ticket(address, taken.ticket, sink);
+                self.free_with_ticket(address, taken.ticket, SHORT, sink);
             }
             (None, Some((slot, object))) => {
                 self.unlink(address, slot);
@@ -198,9 +213,33 @@ impl Pairing {
         }
     }
 
+    /// Looks thoroughly for what waits although its allocation came: another free with a ticket has taken that. A short
+    /// look, which is nearly always enough, does not find it when many frees of the address came between.
+    #[cold]
+    fn settle(&mut self, sink: &mut impl Paired) {
+        self.next_settling = self.taken.count + SETTLING;
+        let [new, old] = &mut self.suspects;
+        let suspects = std::mem::replace(old, std::mem::take(new));
+        for address in suspects.iter().copied().chain(self.suspects[1].clone()) {
+            let waiting = self.waiting.remove(&address).unwrap_or_default();
+            self.waiting_count -= waiting.len();
+            for ticket in waiting {
+                self.free_with_ticket(address, ticket, DEEP, sink);
+            }
+        }
+        // What waits on was told again to be suspect, and has had its look.
+        self.suspects[0].clear();
+    }
+
+    /// To be called when all events are there.
+    pub(super) fn finish(&mut self, sink: &mut impl Paired) {
+        self.settle(sink);
+        self.settle(sink);
+    }
+
     /// Finds the block of a free with a ticket, where need be by taking it from a free with a later one, which then looks for
     /// another. The tickets only grow, so this ends.
-    fn free_with_ticket(&mut self, address: u64, ticket: Ticket, sink: &mut impl Paired) {
+    fn free_with_ticket(&mut self, address: u64, ticket: Ticket, depth: u32, sink: &mut impl Paired) {
         let mut ticket = ticket;
         for _ in 0..MOST_OF_AN_ADDRESS {
             let number = ticket.number;
@@ -208,6 +247,7 @@ impl Pairing {
                 self.best_living(address, |object| is_not_after(object.epoch, number), |object| object.epoch);
             let taken = self.taken.find(
                 address,
+                depth,
                 |taken| is_not_after(taken.epoch, number) && !is_not_after(taken.ticket.number, number),
                 |a, b| is_not_after(a.epoch, b.epoch),
             );
@@ -321,6 +361,9 @@ impl Pairing {
         }
         list.push(ticket);
         self.waiting_count += 1;
+        if self.streams > 1 {
+            self.suspects[0].push(address);
+        }
     }
 }
 
@@ -515,8 +558,14 @@ struct Taken {
     ticket: Ticket,
 }
 
-/// The entries of an address are nearly in order: behind so many that are not meant, none is.
-const SETTLED: u32 = 8;
+/// The entries of an address are nearly in order: behind so many that are not meant, hardly ever one is.
+const SHORT: u32 = 8;
+/// And for a thorough look, behind so many.
+const DEEP: u32 = 1 << 12;
+/// A thorough look is taken after so many entries, well before the ring has forgotten what came before.
+const SETTLING: u64 = 1 << 14;
+/// Or when so many frees began to wait.
+const MOST_SUSPECTS: usize = 1 << 14;
 const NOBODY: u32 = u32::MAX;
 const RING_BITS: u32 = 16;
 
@@ -556,13 +605,14 @@ impl TakenRing {
     fn find(
         &self,
         address: u64,
+        depth: u32,
         is_possible: impl Fn(&Taken) -> bool,
         is_not_after: impl Fn(&Taken, &Taken) -> bool,
     ) -> Option<(usize, Taken)> {
         let mut next = *self.heads.get(self.head(address))?;
         let mut best: Option<(usize, Taken)> = None;
         let mut settled = 0;
-        for _ in 0..MOST_OF_AN_ADDRESS {
+        for _ in 0..depth.saturating_mul(32) {
             // 0 is the end; others that are older than the ring is long were overwritten.
             let Some(number) = next.checked_sub(1).filter(|number| number + (1 << RING_BITS) >= self.count)
             else {
@@ -573,7 +623,7 @@ impl TakenRing {
             let is_same = taken.address == address && taken.stream != NOBODY;
             let is_it = is_same && is_possible(taken);
             settled += u32::from(is_same && !is_it);
-            if settled == SETTLED {
+            if settled == depth {
                 break;
             }
             if is_it && best.is_none_or(|(_, known)| !is_not_after(taken, &known)) {
@@ -593,6 +643,103 @@ impl TakenRing {
     fn replace(&mut self, place: usize, ticket: Ticket) {
         if let Some((taken, _)) = self.entries.get_mut(place) {
             taken.ticket = ticket;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Counts what lives, by the number that the model gave as stack.
+    #[derive(Default)]
+    struct Live(HashMap<u32, u32>);
+
+    impl Paired for Live {
+        fn alloc(&mut self, _: u32, slot: u32, object: &Object, _: bool) {
+            assert_eq!(self.0.insert(slot, object.stack), None);
+        }
+        fn free(&mut self, _: u32, slot: u32, object: &Object, _: bool) {
+            assert_eq!(self.0.remove(&slot), Some(object.stack));
+        }
+    }
+
+    #[derive(Clone, Copy)]
+    enum Event {
+        Alloc(RawAlloc),
+        Free(RawFree),
+    }
+
+    /// What threads do in a true order, each event with its thread; few addresses, so that they are used again at once.
+    /// Answers with the blocks that live at the end as well.
+    fn history(steps: &[(u8, bool, u8)], threads: u32, addresses: usize) -> (Vec<(u32, Event)>, Vec<u32>) {
+        let mut live: Vec<(u64, u32, u32, u32)> = Vec::new();
+        let mut free: Vec<u64> = (1..=addresses as u64).map(|number| number * 16).collect();
+        let mut epoch = u32::MAX - 30;
+        let mut events = Vec::new();
+        for (number, &(thread, wants_alloc, choice)) in (0..).zip(steps) {
+            let thread = u32::from(thread) % threads;
+            if live.is_empty() || (wants_alloc && !free.is_empty()) {
+                let Some(address) = free.pop() else { continue };
+                live.push((address, thread, epoch, number));
+                let block = RawAlloc { address, size_bytes: 1, epoch, stack: number, is_move: false };
+                events.push((thread, Event::Alloc(block)));
+            } else {
+                let (address, owner, made, _) = live.swap_remove(usize::from(choice) % live.len());
+                let ticket = if owner == thread && made == epoch {
+                    None
+                } else {
+                    epoch = epoch.wrapping_add(1);
+                    Some(epoch.wrapping_sub(1))
+                };
+                free.push(address);
+                events.push((thread, Event::Free(RawFree { address, ticket, is_move: false })));
+            }
+        }
+        let mut left: Vec<u32> = live.iter().map(|block| block.3).collect();
+        left.sort_unstable();
+        (events, left)
+    }
+
+    fn give(pairing: &mut Pairing, thread: u32, event: Event, live: &mut Live) {
+        let origin = Origin { stream: thread, thread };
+        match event {
+            Event::Alloc(block) => pairing.alloc(origin, block, live),
+            Event::Free(block) => pairing.free(origin, block, live),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_the_order_of_the_threads_as_many_blocks_live(
+            steps in prop::collection::vec(any::<(u8, bool, u8)>(), 1..1500),
+            threads in 1_u32..5, addresses in 1_usize..12, delays in prop::collection::vec(0_usize..200, 1..20),
+        ) {
+            let (events, left) = history(&steps, threads, addresses);
+            let mut pairing = Pairing::new();
+            pairing.expect_streams(threads);
+            let mut live = Live::default();
+            // Each thread has its own order; which one is late changes now and then.
+            let mut queues: Vec<std::collections::VecDeque<(usize, Event)>> = vec![Default::default(); threads as usize];
+            for (number, &(thread, event)) in events.iter().enumerate() {
+                queues[thread as usize].push_back((number, event));
+                for (thread, queue) in queues.iter_mut().enumerate() {
+                    let delay = delays[(number / 300 + thread) % delays.len()];
+                    while queue.front().is_some_and(|(made, _)| made + delay <= number) {
+                        let (_, event) = queue.pop_front().unwrap();
+                        give(&mut pairing, thread as u32, event, &mut live);
+                    }
+                }
+            }
+            for (thread, queue) in queues.into_iter().enumerate() {
+                queue.into_iter().for_each(|(_, event)| give(&mut pairing, thread as u32, event, &mut live));
+            }
+            pairing.finish(&mut live);
+            let mut found: Vec<u32> = live.0.into_values().collect();
+            found.sort_unstable();
+            prop_assert_eq!(found.len(), left.len());
+            prop_assert_eq!(pairing.unmatched_frees(), 0);
         }
     }
 }

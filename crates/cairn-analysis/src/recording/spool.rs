@@ -266,6 +266,7 @@ impl Spool {
             merger.wake(number, &mut feed);
         }
         merger.run(u64::MAX, &mut feed, &mut delivery, Delivery::is_enough);
+        delivery.finish();
         match feed.failure {
             Some(error) => Err(error),
             None => Ok(delivery.pairing.unmatched_frees()),
