@@ -237,7 +237,10 @@ fn a_block_header_is_checked_but_for_what_the_program_changes() {
     let mut grown = bytes;
     grown[BlockHeader::COMMITTED_OFFSET..][..8].copy_from_slice(&(BLOCK_BYTES as u64).to_le_bytes());
     assert_eq!(BlockHeader::read(&grown).map(|header| header.committed_bytes), Ok(BLOCK_BYTES as u64));
-    for impossible in [0_u64, 63, 65, BLOCK_BYTES as u64 + 8, u64::MAX] {
+    // A process that dies while it writes a header leaves a block in which nothing is committed.
+    grown[BlockHeader::COMMITTED_OFFSET..][..8].fill(0);
+    assert_eq!(BlockHeader::read(&grown), Err(BlockError::Unused));
+    for impossible in [1_u64, 63, 65, BLOCK_BYTES as u64 + 8, u64::MAX] {
         grown[BlockHeader::COMMITTED_OFFSET..][..8].copy_from_slice(&impossible.to_le_bytes());
         assert_eq!(BlockHeader::read(&grown), Err(BlockError::Committed { found: impossible }));
     }

@@ -32,6 +32,9 @@ fn main() {
     stop(EndReason::Exit);
 }
 
+/// Of each thread at a time: a long run takes no more memory than a short one.
+const MOST_BLOCKS: usize = 1000;
+
 /// Allocates, moves and frees blocks of all sizes, at several depths of the stack.
 fn churn(events: usize, seed: usize) {
     let mut random = seed as u64 * 2 + 1;
@@ -40,7 +43,7 @@ fn churn(events: usize, seed: usize) {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let size = 1 + (random >> 33) as usize % 3000 * if random >> 60 == 0 { 20 } else { 1 };
         match random >> 20 & 3 {
-            0 | 1 => blocks.push(nested(random >> 25 & 7, size)),
+            0 | 1 if blocks.len() < MOST_BLOCKS => blocks.push(nested(random >> 25 & 7, size)),
             2 if !blocks.is_empty() => {
                 let at = (random >> 40) as usize % blocks.len();
                 grow(&mut blocks[at]);
@@ -76,6 +79,6 @@ fn nested(depth: u64, size: usize) -> Vec<u8> {
 #[inline(never)]
 fn grow(block: &mut Vec<u8>) {
     let moving = heap::moving(block.as_ptr() as u64);
-    block.reserve_exact(block.len() + 100);
+    block.reserve_exact((block.len() + 100).min(1 << 16));
     heap::moved_by(moving, block.as_ptr() as u64, block.capacity() as u64, cairn_capture::capture());
 }

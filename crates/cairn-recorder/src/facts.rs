@@ -2,15 +2,16 @@
 //!
 //! | name | value |
 //! |---|---|
-//! | `cairn.version` | of this crate |
+//! | `cairn` | version of this crate |
 //! | `mode` | `stream`, or `ring` when only the last part is kept |
 //! | `executable` | path of the program |
 //! | `executable.build_id` | its GNU build id, in hexadecimal digits |
-//! | `argument` | one for each word of the command line, in order |
+//! | `command` | the command line, its words separated by spaces |
+//! | `argument` | one for each word of the command line, in order, where words hold spaces |
 //! | `working_directory` | at the start |
 //! | `host`, `kernel` | as `uname -n` and `uname -r` say |
 //! | `page_bytes` | size of a page |
-//! | `environment.NAME` | those of the variables that were asked for and are set |
+//! | `env.NAME` | those of the variables that were asked for and are set |
 //!
 //! What does not fit is left out, and `facts.cut` says so.
 
@@ -61,7 +62,7 @@ impl<'a> Facts<'a> {
 
     /// Everything of the [table](self), `scratch` being room to work with.
     pub(crate) fn add_all(&mut self, mode: &[u8], environment: &[u8], scratch: &mut [u8]) {
-        self.add(b"cairn.version", env!("CARGO_PKG_VERSION").as_bytes());
+        self.add(b"cairn", env!("CARGO_PKG_VERSION").as_bytes());
         self.add(b"mode", mode);
         self.add(b"executable", os::read_link(c"/proc/self/exe", scratch));
         self.add_build_id();
@@ -138,12 +139,17 @@ impl<'a> Facts<'a> {
         let Ok(file) = File::open(c"/proc/self/cmdline", libc::O_RDONLY, 0) else { return };
         let all = file.read_all(scratch);
         // The last argument ends with a NUL too, unless the line did not fit.
-        let all = all.strip_suffix(&[0]).unwrap_or(all);
-        all.split(|&byte| byte == 0).for_each(|argument| self.add(b"argument", argument));
+        let end = all.len() - usize::from(all.last() == Some(&0));
+        let all = all.get_mut(..end).unwrap_or_default();
+        if all.contains(&b' ') {
+            all.split(|&byte| byte == 0).for_each(|argument| self.add(b"argument", argument));
+        }
+        all.iter_mut().filter(|byte| **byte == 0).for_each(|byte| *byte = b' ');
+        self.add(b"command", all);
     }
 }
 
-const PREFIX: &[u8] = b"environment.";
+const PREFIX: &[u8] = b"env.";
 const HEXADECIMAL: &[u8; 16] = b"0123456789abcdef";
 
 fn bytes_of(field: &[libc::c_char]) -> &[u8] {

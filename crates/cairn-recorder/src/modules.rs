@@ -274,12 +274,15 @@ fn scan_once(modules: &ModuleTable, recorder: &Recorder) -> bool {
     found.collect();
     let (added, removed) = (found.added, found.removed);
     let is_added = modules.added.load(Ordering::Acquire) != added;
-    if !is_added && modules.removed.load(Ordering::Acquire) == removed {
+    let is_removed = modules.removed.load(Ordering::Acquire) != removed;
+    if !is_added && !is_removed {
         return true;
     }
     let Some(mut tables) = Tables::take(recorder) else { return false };
     // First those that are gone: another one may lie in their place.
-    modules.close_unloaded(is_added, &mut tables);
+    if is_removed {
+        modules.close_unloaded(is_added, &mut tables);
+    }
     loop {
         for &address in found.inside.iter().take(found.count) {
             write_unless_known(modules, AbsoluteAddress::new(address), &mut tables);

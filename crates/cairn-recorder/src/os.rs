@@ -205,8 +205,10 @@ pub(crate) unsafe fn unmap(at: usize, bytes: usize) {
     unsafe { libc::syscall(libc::SYS_munmap, at, bytes) };
 }
 
-/// Has the range read as zeros in every forked child.
+/// Has the range read as zeros in every forked child. In pages of the usual size, of which a little is touched here and there.
 pub(crate) fn wipe_on_fork(at: usize, bytes: usize) -> Result<(), Errno> {
+    // SAFETY: the range is the caller's own mapping.
+    unsafe { libc::syscall(libc::SYS_madvise, at, bytes, libc::MADV_NOHUGEPAGE) };
     // SAFETY: the range is the caller's own mapping.
     answer(unsafe { libc::syscall(libc::SYS_madvise, at, bytes, libc::MADV_WIPEONFORK) }).map(drop)
 }

@@ -292,7 +292,8 @@ pub fn stop(reason: EndReason) {
 }
 
 /// Makes no more system calls: to be called before the program forbids them to itself (seccomp). What is recorded from then
-/// on has to find room in what the file has already.
+/// on has to find room in what the file has already. The strict mode of seccomp forbids reading the processor's counter as well: there,
+/// [`stop`] the recording.
 pub fn forbid_system_calls() {
     if let Some(recorder) = current() {
         recorder.spool.be_frugal();

@@ -124,11 +124,21 @@ impl core::error::Error for StartError {}
 ///
 /// [`StartError`]; the program goes on unrecorded.
 pub fn start(options: &Options<'_>) -> Result<(), StartError> {
-    start_saving(options, true)
+    start_by(options, Caller::Program)
 }
 
-/// Starts, and keeps the options for children unless they are the kept ones.
-fn start_saving(options: &Options<'_>, saves: bool) -> Result<(), StartError> {
+/// Who starts a recording.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Caller {
+    /// The program, in so many words.
+    Program,
+    /// Its first mark, maybe in a signal handler: the loader's lock must be left alone, so modules are met when they are on a stack.
+    Mark,
+    /// The first mark of a child, by the options that were kept.
+    Child,
+}
+
+fn start_by(options: &Options<'_>, caller: Caller) -> Result<(), StartError> {
     let _errno = KeptErrno::new();
     // In a child this notices the fork.
     let _ = recorder::current();
@@ -139,11 +149,11 @@ fn start_saving(options: &Options<'_>, saves: bool) -> Result<(), StartError> {
     let result = make(options);
     match result {
         Ok(recorder) => {
-            if saves {
+            if caller != Caller::Child {
                 // SAFETY: of all threads only the one that has changed the mode to `Starting` comes here.
                 unsafe { (*SAVED.0.get()).save(options) };
             }
-            begin(recorder, options.is_paused);
+            begin(recorder, options.is_paused, caller);
         }
         Err(_) => {
             change_mode(Mode::Starting, before);
@@ -224,9 +234,9 @@ pub(crate) fn start_lazily() {
             environment: saved.environment.get(..saved.environment_bytes).unwrap_or_default(),
             ..saved.rest
         };
-        start_saving(&options, false)
+        start_by(&options, Caller::Child)
     } else {
-        start_default()
+        start_default_by(Caller::Mark)
     };
     match result {
         Ok(()) => {}
@@ -242,9 +252,13 @@ pub(crate) fn start_lazily() {
 ///
 /// As [`start`].
 pub fn start_default() -> Result<(), StartError> {
+    start_default_by(Caller::Program)
+}
+
+fn start_default_by(caller: Caller) -> Result<(), StartError> {
     let mut place = [0; 256];
     let path = environment_variable(b"CAIRN_RECORDING", &mut place);
-    start(&Options::new(if path.is_empty() { DEFAULT_PATH } else { path }))
+    start_by(&Options::new(if path.is_empty() { DEFAULT_PATH } else { path }), caller)
 }
 
 /// Waits a tenth of a second at most for another thread; a handler that interrupted the start itself cannot.
@@ -394,9 +408,11 @@ fn expand(path: &[u8], attempt: u32, text: &mut PathText<'_>, scratch: &mut [u8]
 }
 
 /// The file is there: follow stacks and modules, then let events come.
-fn begin(recorder: &Recorder, is_paused: bool) {
+fn begin(recorder: &Recorder, is_paused: bool, caller: Caller) {
     tables::begin(recorder);
-    modules::scan();
+    if caller == Caller::Program {
+        modules::scan();
+    }
     if is_paused {
         let word = |at, value| recorder.spool.word(at).store(value, Ordering::Release);
         word(control::COMMAND, control::Command::Pause.to_word());

@@ -17,7 +17,7 @@ fn what_is_marked_and_allocated_is_in_the_file() {
     assert_eq!(start(&options), Err(cairn_recorder::StartError::AlreadyStarted));
     mark("first");
     mark_value("second", MarkValue::Float(1.5));
-    let block = vec![1_u8; 50];
+    let block = Box::new([1_u8; 50]);
     let address = block.as_ptr() as u64;
     heap::allocated_by(address, 50, cairn_capture::capture());
     let moving = heap::moving(address);
@@ -56,11 +56,24 @@ fn what_is_marked_and_allocated_is_in_the_file() {
     );
     let fact =
         |name: &str| spool.facts.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone());
-    assert_eq!(fact("environment.PATH"), std::env::var("PATH").ok());
-    assert_eq!(fact("environment.NO_SUCH_VARIABLE"), None);
+    assert_eq!(fact("env.PATH"), std::env::var("PATH").ok());
+    assert_eq!(fact("env.NO_SUCH_VARIABLE"), None);
     assert_eq!(fact("executable").unwrap(), std::env::current_exe().unwrap().to_str().unwrap());
-    assert_eq!(fact("cairn.version").unwrap(), env!("CARGO_PKG_VERSION"));
+    assert_eq!(fact("cairn").unwrap(), env!("CARGO_PKG_VERSION"));
+    let words: Vec<String> = std::env::args().collect();
+    assert_eq!(fact("command"), Some(words.join(" ")));
     let build_id: String = module.build_id.iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!(fact("executable.build_id"), Some(build_id));
+
+    // A second recording of the same process, in a file of the next name: stacks that are known already are in it too.
+    start(&options).unwrap();
+    mark_value("again", MarkValue::Integer(7));
+    stop(EndReason::Stopped);
+    let second = format!("{}.1", path.display());
+    let again = Spool::open(std::path::Path::new(&second));
+    assert_eq!(again.check(), 1);
+    assert_eq!(again.marks[0].value, MarkValue::Integer(7));
+    assert_eq!(Spool::open(&path).check(), 7, "the first one is as it was");
     std::fs::remove_file(&path).unwrap();
+    std::fs::remove_file(&second).unwrap();
 }

@@ -59,7 +59,7 @@ fn an_event_takes_little_stack() {
         "capture first {bare_first}, again {bare}; pair first {first}, again {again}; mark {marked}; next block {over}"
     );
     std::fs::remove_file(&path).unwrap();
-    // Debug builds use several times as much; the figures of a release build are in benchmarks/record/recorder.md.
+    // Debug builds use several times as much; the figures of a release build are in benchmarks/record.
     let limit = if cfg!(debug_assertions) { 16 << 10 } else { 2 << 10 };
     for bytes in [first, again, marked, over] {
         assert!(bytes <= limit, "{text}");

@@ -11,6 +11,7 @@ mod support;
 mod fork;
 mod kill;
 mod limits;
+mod parent;
 mod ring;
 mod signals;
 mod threads;
@@ -44,6 +45,9 @@ const CASES: &[Case] = &[
     Case { name: "ring-memory", child: ring::child_in_memory, check: ring::check_in_memory },
     Case { name: "threads", child: threads::child, check: threads::check },
     Case { name: "pause", child: threads::pausing_child, check: threads::check_pausing },
+    Case { name: "drained", child: parent::drained, check: parent::check_drained },
+    Case { name: "orphan", child: parent::orphan, check: parent::check_orphan },
+    Case { name: "forbidden", child: parent::forbidden, check: parent::check_forbidden },
     Case { name: "lazy", child: threads::lazy_child, check: threads::check_lazy },
 ];
 

@@ -211,7 +211,7 @@ impl Spool {
             frames.push(*self.pcs.get(&pc).unwrap_or_else(|| panic!("stack {number}: no frame {pc}")));
             let before = *self.words.get(&(node - 1)).unwrap_or_else(|| panic!("no word {}", node - 1));
             node = if before & HEAD != 0 { before & !HEAD } else { node - 1 };
-            assert!(frames.len() < 1 << 17, "stack {number} has no end");
+            assert!(frames.len() < 1 << 21, "stack {number} has no end");
         }
         frames
     }
