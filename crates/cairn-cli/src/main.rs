@@ -25,6 +25,7 @@ struct Cairn {
 
 const EXAMPLES: &str = "\
 Examples:
+  cairn heap ./program arguments          where a program's memory goes
   cairn decode device.log                 every call stack in a log, as addresses
   cairn decode -e app.elf device.log      the same, as function names
   cairn decode --totals -e app.elf < log  who holds how much memory

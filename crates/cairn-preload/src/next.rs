@@ -236,7 +236,7 @@ fn maps(after: Option<&'static LinkMap>) -> impl Iterator<Item = &'static LinkMa
     let first = match after {
         Some(map) => map.next,
         // SAFETY: the loader's, complete before any other code runs.
-        None => unsafe { (*(&raw const LOADER_DEBUG)).first },
+        None => unsafe { LOADER_DEBUG.first },
     };
     // SAFETY: entries of the list stay while this library is being started.
     core::iter::successors(unsafe { first.as_ref() }, |map| unsafe { map.next.as_ref() })

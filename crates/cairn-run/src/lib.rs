@@ -9,7 +9,7 @@
 //! let program = Program::find("ls".as_ref())?;
 //! program.inspect()?;
 //! let library = Library::unpack()?;
-//! let mut running = Start { program: &program, arguments: &["-l".into()], library: Some((&library, "paused")) }.run()?;
+//! let mut running = Start { program: &program, arguments: &["-l".into()], library: Some((&library, "paused".as_ref())) }.run()?;
 //! loop {
 //!     match running.wait(std::time::Duration::from_millis(1))? {
 //!         Event::Ended(end) => break end.imitate(),

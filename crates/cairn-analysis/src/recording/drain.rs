@@ -47,7 +47,7 @@ const CLOCK_NANOS: u64 = 50_000_000;
 /// And the comparison is kept in the recording so often.
 const KEPT_CLOCK_NANOS: u64 = 10_000_000_000;
 
-/// Drains one spool. See the [module](self).
+/// Drains one spool.
 ///
 /// # Examples
 ///

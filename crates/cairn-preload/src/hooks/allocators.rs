@@ -186,9 +186,9 @@ macro_rules! allocating {
                     system::set_errno(libc::ENOMEM);
                     return core::ptr::null_mut();
                 }
+                type Real = unsafe extern "C" fn($(allocating!(@ $argument usize)),*) -> Block;
                 // SAFETY: the next definition of the name, whose arguments are words.
-                let real: unsafe extern "C" fn($(allocating!(@ $argument usize)),*) -> Block =
-                    unsafe { mem::transmute(address) };
+                let real = unsafe { mem::transmute::<Block, Real>(address) };
                 let size: usize = $size;
                 // SAFETY: by contract of the real one.
                 nesting::outermost(|| unsafe { real($($argument),*) }, |block| {

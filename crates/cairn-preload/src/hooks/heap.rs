@@ -14,10 +14,10 @@ use crate::{nesting, recorder, start, system};
 
 /// The real function; `$failing` is what is returned when there is none.
 macro_rules! real {
-    ($next:ident: $kind:ty, or $failing:expr) => {{
+    ($next:ident: $kind:ty $(, or $failing:expr)?) => {{
         let address = address_of(&NEXT.$next);
         if address.is_null() {
-            return $failing;
+            return $($failing)?;
         }
         // SAFETY: the next definition of the name, which has this type.
         unsafe { mem::transmute::<*mut c_void, $kind>(address) }
@@ -110,9 +110,11 @@ unsafe fn reallocated(old: Block, size: usize, site: CallSite) -> Block {
     }
     if size == 0 && !is_foreign() {
         // The C library's other way to free a block. Other allocators may give a small one instead.
-        // SAFETY: by contract of the real one.
         let mut new = ptr::null_mut();
-        freed(old, || new = unsafe { real(old, size) });
+        freed(old, || {
+            // SAFETY: by contract of the real one.
+            new = unsafe { real(old, size) };
+        });
         return new;
     }
     let moving = recorder::moving(old as u64);
@@ -208,7 +210,7 @@ fn usable_size(block: Block) -> u64 {
 /// As for the C library's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free(block: Block) {
-    let real = real!(free: Free, or ());
+    let real = real!(free: Free);
     // SAFETY: by contract.
     freed(block, || unsafe { real(block) });
 }

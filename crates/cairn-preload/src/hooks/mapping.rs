@@ -86,7 +86,7 @@ unsafe extern "C" fn on_munmap(place: Address, size: usize, pc: u64, sp: u64, fp
     let real: unsafe extern "C" fn(Address, usize) -> c_int = unsafe { mem::transmute(address) };
     // Before the call: another thread may get the addresses at once. One that fails is noted too, and unmaps nothing that
     // anybody has noted.
-    if place as usize % PAGE_BYTES == 0 {
+    if (place as usize).is_multiple_of(PAGE_BYTES) {
         note(MappingKind::Unmap, place, whole_pages(size), CallSite { pc, sp, fp });
     }
     // SAFETY: by contract of the real one.

@@ -17,6 +17,10 @@ const PLACES: usize = 5;
 /// So many functions of a stack are told: the one that allocated, and its callers.
 const FUNCTIONS: usize = 4;
 
+/// What of a stack is told, and what the stacks are sorted by.
+type AmountOf = fn(&StackAmounts) -> Amount;
+type Key = fn(&StackAmounts) -> u64;
+
 /// Writes the summary of `recording`, which is in the file at `path`.
 pub(super) fn write(out: &mut impl Write, recording: &Recording, path: &Path) -> io::Result<()> {
     let summary = HeapSummary::of(recording).map_err(io::Error::other)?;
@@ -47,7 +51,7 @@ pub(super) fn write(out: &mut impl Write, recording: &Recording, path: &Path) ->
             writeln!(out, "  note: {}", printable(&finding.to_string()))?;
         }
     }
-    let kinds: [(&str, fn(&StackAmounts) -> Amount, fn(&StackAmounts) -> u64); 3] = [
+    let kinds: [(&str, AmountOf, Key); 3] = [
         ("Most memory at the peak", |stack| stack.at_peak, |stack| stack.at_peak.bytes),
         ("Most memory leaked", |stack| stack.leaked, |stack| stack.leaked.bytes),
         ("Most temporary blocks", |stack| stack.temporary, |stack| stack.temporary.blocks),

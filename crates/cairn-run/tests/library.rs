@@ -1,0 +1,85 @@
+//! What the library that is put into programs takes from them, and what it costs each of their threads.
+
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+use cairn_run::Library;
+
+/// All that it may take from its surroundings, each for a reason.
+const TAKEN: &[&str] = &[
+    // What every shared library has from the linker's own start files.
+    "_ITM_deregisterTMCloneTable",
+    "_ITM_registerTMCloneTable",
+    "__cxa_finalize",
+    "__gmon_start__",
+    // Of the caller's thread: its errno is saved and restored.
+    "__errno_location",
+    // Of the process: its first stack, its environment, its modules. Data, or functions without a lock.
+    "__libc_stack_end",
+    "_dl_find_object",
+    "_r_debug",
+    "environ",
+    "getauxval",
+    // With the loader's lock: at the start, and in front of the program's own calls of the loader.
+    "dl_iterate_phdr",
+    // One system call each, and no cancellation point.
+    "getpid",
+    "clock_gettime",
+    "uname",
+    // Copying memory.
+    "bcmp",
+    "memcmp",
+    "memcpy",
+    "memmove",
+    "memset",
+    "strlen",
+];
+
+fn output_of(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{command:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn libraries() -> [Library; 2] {
+    [Library::unpack().unwrap(), Library::unpack_for_allocators().unwrap()]
+}
+
+#[test]
+fn the_library_takes_nothing_but_what_it_may() {
+    for library in libraries() {
+        let text = output_of(Command::new("nm").args(["-D", "--undefined-only"]).arg(library.path()));
+        let name = |line: &str| line.split_whitespace().last().unwrap().split('@').next().unwrap().to_owned();
+        let taken: BTreeSet<String> = text.lines().map(name).collect();
+        assert!(taken.contains("_r_debug"), "{taken:?}");
+        let beyond: Vec<&String> = taken.iter().filter(|name| !TAKEN.contains(&name.as_str())).collect();
+        assert!(beyond.is_empty(), "{beyond:?}: may they be called in malloc and in signal handlers?");
+    }
+}
+
+#[test]
+fn its_names_have_no_versions_and_the_plain_one_has_none_of_cpp() {
+    let [plain, allocators] = libraries();
+    let names =
+        |library: &Library| output_of(Command::new("nm").args(["-D", "--defined-only"]).arg(library.path()));
+    assert!(!names(&plain).contains('@'), "{}", names(&plain));
+    assert!(names(&plain).contains(" malloc\n") && names(&plain).contains(" free_aligned_sized\n"));
+    assert!(!names(&plain).contains("_Zn") && !names(&plain).contains("mi_"));
+    assert!(names(&allocators).contains(" _Znwm\n") && names(&allocators).contains(" mi_malloc\n"));
+}
+
+#[test]
+fn threads_have_little_of_it() {
+    for library in libraries() {
+        let text = output_of(Command::new("readelf").arg("-lW").arg(library.path()));
+        let line = text.lines().find(|line| line.trim_start().starts_with("TLS")).unwrap();
+        let size = line.split_whitespace().nth(5).unwrap().trim_start_matches("0x");
+        let bytes = u64::from_str_radix(size, 16).unwrap();
+        assert!(bytes <= 64, "{bytes} bytes of static thread-local storage: {line}");
+        let dynamic = output_of(Command::new("readelf").arg("-dW").arg(library.path()));
+        assert!(dynamic.contains("NODELETE") && dynamic.contains("NOW"), "{dynamic}");
+        assert!(!dynamic.contains("(NEEDED)") || dynamic.matches("(NEEDED)").count() <= 2, "{dynamic}");
+    }
+}
