@@ -9,9 +9,10 @@ use std::process::ExitCode;
 
 use clap::{ColorChoice, Parser};
 
-/// Call stacks of native programs and devices: decoded, totalled, named.
+/// Where a program's memory goes, and what its call stacks mean.
 ///
-/// cairn reads what programs and devices leave behind about their call stacks, on any machine and at any later time.
+/// cairn records native programs without recompiling them, and reads what programs and devices leave behind about their
+/// call stacks, on any machine and at any later time.
 #[derive(Parser)]
 #[command(name = "cairn", version, after_help = EXAMPLES, max_term_width = 100)]
 struct Cairn {
@@ -19,20 +20,20 @@ struct Cairn {
     command: commands::Command,
 
     /// When to colour the output; NO_COLOR and CLICOLOR_FORCE are honoured
-    #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto", display_order = 900)]
     color: ColorChoice,
 }
 
 const EXAMPLES: &str = "\
 Examples:
-  cairn heap ./program arguments          where a program's memory goes
-  cairn decode device.log                 every call stack in a log, as addresses
-  cairn decode -e app.elf device.log      the same, as function names
-  cairn decode --totals -e app.elf < log  who holds how much memory
+  cairn heap ./program arguments          record where a program's memory goes, and say it in short
+  cairn report program.4711.cairn         the whole answer
+  cairn flame -o mem.svg program.4711.cairn
+  cairn diff before.cairn after.cairn     what grew
   cairn play app.cairn                    a recording, event by event
-  cairn symbolize -e app 0x1234           the function, file and line of an address
   cairn snapshot 4711                     the stacks of a running process
-  cairn completions bash                  completions for your shell
+  cairn symbolize -e app 0x1234           the function, file and line of an address
+  cairn decode --totals -e app.elf < log  who holds how much memory, from a device's log
 
 Exit codes: 0 all went well; 1 something could not be read, the rest was done; 2 the arguments make no sense;
 3 some of it is missing: the input ends too early, or names are not known; the rest was shown.";
