@@ -15,7 +15,7 @@ const fn amount(blocks: u64, bytes: u64) -> Amount {
 fn a_summary_tells_the_peak_the_leaks_and_the_temporary_blocks_by_stack() {
     let mut program = Program::new(2, 1);
     let stacks = program.spool.stacks(3);
-    let mut step = |program: &mut Program| program.counter += 10_000;
+    let step = |program: &mut Program| program.counter += 10_000;
     // Temporary: freed by its thread before it allocates anything else.
     program.alloc(1, 100, stacks[0]);
     step(&mut program);
