@@ -259,7 +259,7 @@ fn works(directory: &Path) -> Result<Vec<Work>, String> {
         ),
         Work {
             environment: vec![("PYTHONMALLOC", "malloc")],
-            ..work("python3, PYTHONMALLOC=malloc", "/usr/bin/python3", &[&script.display().to_string()])
+            ..work("python3, PYTHONMALLOC=malloc", "/usr/bin/python3", &[&script.display().to_string(), "150"])
         },
     ];
     works.retain(|work| {

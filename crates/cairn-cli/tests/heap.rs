@@ -379,6 +379,21 @@ fn scripts_are_recorded_as_their_interpreter() {
 }
 
 #[test]
+fn a_recording_ends_when_it_is_as_large_or_as_long_as_it_may_be() {
+    for limit in [["--max-size", "100KiB"], ["--for", "100ms"]] {
+        let directory = scratch(&format!("limited{}", limit[0]));
+        compile(&directory, "churn.c", "churn", &["-fno-builtin"]);
+        let mut command = cairn();
+        command.args(["heap", "--quiet"]).args(limit).args(["./churn", "3000000"]).current_dir(&directory);
+        let shown = Shown::from(run(&mut command));
+        assert_eq!((shown.status, shown.signal), (Some(0), None), "{shown:?}");
+        let recording = recording(&directory);
+        // 3 million pairs are six million events and some seven megabytes.
+        assert!(recording.events > 0 && recording.events < 6_000_000, "{limit:?}: {}", recording.events);
+    }
+}
+
+#[test]
 fn a_recording_can_be_paused_from_outside() {
     let directory = scratch("ctl");
     let ctl = |process: &str, what: &str| {

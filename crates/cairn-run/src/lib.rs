@@ -13,7 +13,7 @@
 //! loop {
 //!     match running.wait(std::time::Duration::from_millis(1))? {
 //!         Event::Ended(end) => break end.imitate(),
-//!         Event::Tick | Event::Asked(_) => {}
+//!         _ => {}
 //!     }
 //! }
 //! # Ok::<(), Box<dyn std::error::Error>>(())

@@ -171,7 +171,10 @@ impl Heap {
             options.push(text);
         };
         if let Some(bytes) = self.max_size {
-            add(format!("max-size={bytes}"));
+            // The program's own file is drained all the time: this is for the case that nobody can. It needs some room to turn
+            // round in.
+            const LEAST_BYTES: u64 = 64 << 20;
+            add(format!("max-size={}", bytes.max(LEAST_BYTES)));
         }
         for (is_on, word) in [(self.children, "children"), (self.mmap, "mmap"), (self.start_paused, "paused")]
         {
@@ -191,7 +194,7 @@ impl Heap {
         const PATIENCE: Duration = Duration::from_secs(2);
         let began = Instant::now();
         let shows_status = !self.quiet && io::stderr().is_terminal();
-        let mut recordings = Recordings::new(shows_status);
+        let mut recordings = Recordings::new(shows_status, self.max_size.unwrap_or(u64::MAX));
         let (mut is_late, mut is_over) = (false, false);
         let end = loop {
             let event = running.wait(TICK).map_err(|error| not_run(&error))?;

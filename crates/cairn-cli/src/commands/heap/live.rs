@@ -21,6 +21,8 @@ struct Recording {
     fresh: PathBuf,
     drain: Option<Drain>,
     status: Option<Status>,
+    /// It has grown to its limit.
+    is_full: bool,
 }
 
 impl Recording {
@@ -30,13 +32,24 @@ impl Recording {
         let fresh = PathBuf::from(fresh);
         // Where it cannot be drained, it grows, and is packed at the end.
         let drain = Drain::open(&path, &fresh).ok();
-        Self { process, path, fresh, drain, status: None }
+        Self { process, path, fresh, drain, status: None, is_full: false }
     }
 
-    fn step(&mut self) {
+    /// Reads what is new; with `limit_bytes`, no more than about so much is kept.
+    fn step(&mut self, limit_bytes: u64) {
         let Some(drain) = &mut self.drain else { return };
         match drain.step() {
-            Ok(status) => self.status = Some(status),
+            Ok(status) => {
+                self.status = Some(status);
+                if status.packed_bytes >= limit_bytes && !self.is_full {
+                    self.is_full = true;
+                    drain.command(Command::Pause);
+                    complain(&format_args!(
+                        "{}: as large as it may be; recording ends here",
+                        self.path.display()
+                    ));
+                }
+            }
             Err(error) => {
                 self.drain = None;
                 complain(&format_args!(
@@ -87,6 +100,7 @@ pub(super) struct Recordings {
     all: Vec<Recording>,
     began: Instant,
     line: Option<Line>,
+    limit_bytes: u64,
 }
 
 /// The line on the terminal.
@@ -97,10 +111,10 @@ struct Line {
 }
 
 impl Recordings {
-    pub(super) fn new(shows_status: bool) -> Self {
+    pub(super) fn new(shows_status: bool, limit_bytes: u64) -> Self {
         let began = Instant::now();
         let line = shows_status.then_some(Line { shown: began, allocations: 0, has_text: false });
-        Self { all: Vec::new(), began, line }
+        Self { all: Vec::new(), began, line, limit_bytes }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -123,7 +137,8 @@ impl Recordings {
     }
 
     pub(super) fn tick(&mut self) {
-        self.all.iter_mut().for_each(Recording::step);
+        let limit_bytes = self.limit_bytes;
+        self.all.iter_mut().for_each(|one| one.step(limit_bytes));
         /// Faster than this nobody reads.
         const INTERVAL: Duration = Duration::from_millis(250);
         let Some(line) = &mut self.line else { return };
