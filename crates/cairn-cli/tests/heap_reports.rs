@@ -124,7 +124,7 @@ fn the_whole_picture_reads_as_the_snapshot_shows() {
         .assert()
         .success()
         .stdout_eq(file!["snapshots/heap-report.txt"])
-        .stderr_eq("");
+        .stderr_eq("cairn: app.elf: names are those of [..]fixtures/device/app.elf; whether that is the same build is not recorded\n");
     let views = [
         (vec!["--by", "tree"], file!["snapshots/heap-tree.txt"]),
         (vec!["--by", "callers", "--cost", "leaked"], file!["snapshots/heap-callers.txt"]),
