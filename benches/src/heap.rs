@@ -259,7 +259,11 @@ fn works(directory: &Path) -> Result<Vec<Work>, String> {
         ),
         Work {
             environment: vec![("PYTHONMALLOC", "malloc")],
-            ..work("python3, PYTHONMALLOC=malloc", "/usr/bin/python3", &[&script.display().to_string(), "150"])
+            ..work(
+                "python3, PYTHONMALLOC=malloc",
+                "/usr/bin/python3",
+                &[&script.display().to_string(), "150"],
+            )
         },
     ];
     works.retain(|work| {
