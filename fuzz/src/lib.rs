@@ -15,9 +15,11 @@ pub fn ask_symbols(name: &str, bytes: &[u8]) {
     let Ok(module) = symbolizer.add_image(ModuleInfo::new(path), bytes.to_vec()) else { return };
     let near = (0..16).map(|step| Lookup::program_counter(ModuleOffset::new(0x1000 + step * 0x13)));
     let nearer = (0..8).map(|step| Lookup::return_address(ModuleOffset::new(0x400 + step * 0x21)));
-    let words = bytes.windows(8).step_by(4).take(64).map(|word| {
-        Lookup::stated(StatedAddress::new(u64::from_le_bytes(word.try_into().unwrap())))
-    });
+    let words = bytes
+        .windows(8)
+        .step_by(4)
+        .take(64)
+        .map(|word| Lookup::stated(StatedAddress::new(u64::from_le_bytes(word.try_into().unwrap()))));
     let start = Instant::now();
     for lookup in near.chain(nearer).chain(words) {
         let answer = symbolizer.resolve(module, lookup);
