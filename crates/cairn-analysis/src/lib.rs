@@ -28,7 +28,6 @@ pub mod calendar;
 pub mod convert;
 pub mod decode;
 pub mod heap;
-pub mod heap_summary;
 pub mod lines;
 pub mod names;
 pub mod player;

@@ -420,3 +420,57 @@ fn a_recording_can_be_paused_from_outside() {
     assert!(events > 0, "started");
     assert!(child.wait().unwrap().success());
 }
+
+/// What `cairn report --json` says of the recording in `directory`, with `arguments`.
+fn report(directory: &std::path::Path, arguments: &[&str]) -> serde_json::Value {
+    let path = recording(directory).path;
+    let output = run(cairn().args(["report", "--json", "--full"]).args(arguments).arg(path));
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
+}
+
+#[test]
+fn the_summary_and_the_report_count_as_one_does_by_hand() {
+    let directory = scratch("temporary");
+    compile(&directory, "temporary.c", "program", &["-fno-builtin", "-O0"]);
+    let shown =
+        Shown::from(run(cairn().args(["heap", "./program"]).env("COLUMNS", "120").current_dir(&directory)));
+    assert_eq!(shown.status, Some(0));
+    let by_size = |range: &str| report(&directory, &["--filter", &format!("size={range}")]);
+    let numbers = |answer: &serde_json::Value| {
+        ["total_allocations", "temporary_allocations", "leaked_allocations"]
+            .map(|name| answer[name].as_u64().unwrap())
+    };
+    assert_eq!(numbers(&by_size("21001")), [10, 10, 0], "freed at once");
+    assert_eq!(numbers(&by_size("22000..22004")), [5, 5, 0], "reallocated");
+    assert_eq!(numbers(&by_size("23000..23003")), [4, 1, 0], "freed in turn");
+    assert_eq!(numbers(&by_size("21003")), [1, 1, 0], "of another thread");
+    assert_eq!(numbers(&by_size("1000000")), [3, 0, 3], "leaked");
+
+    // The summary's numbers are those of the report.
+    let all = report(&directory, &[]);
+    let line = |word: &str| {
+        let found = shown.errors.lines().find_map(|line| line.strip_prefix("  ")?.strip_prefix(word));
+        found.unwrap_or_else(|| panic!("{word}: {shown:?}")).trim().to_owned()
+    };
+    let [allocations, temporary, leaked] = numbers(&all);
+    assert!(line("allocated").ends_with(&format!(" in {allocations} calls")), "{shown:?}");
+    assert!(line("temporary").starts_with(&format!("{temporary} calls (")), "{shown:?}");
+    assert!(line("leaked").ends_with(&format!(" in {leaked} blocks")), "{shown:?}");
+    let of_leaks = shown.errors.split("Most memory leaked:\n").nth(1).unwrap().lines().next().unwrap();
+    assert!(of_leaks.contains("3 ×  main (temporary.c:"), "{of_leaks}");
+    let of_temporary = shown.errors.split("Most temporary blocks:\n").nth(1).unwrap().lines().next().unwrap();
+    assert!(of_temporary.contains("10 ×  at_once (temporary.c:"), "{of_temporary}");
+}
+
+#[test]
+fn a_chain_of_programs_has_one_line_for_all_but_the_last() {
+    let directory = scratch("chain");
+    let script = "exec sh -c 'exec env sh -c \"exec env true\"'";
+    let shown = Shown::from(run(cairn().args(["heap", "sh", "-c", script]).current_dir(&directory)));
+    let lines: Vec<&str> = shown.errors.lines().filter(|line| line.starts_with("cairn: ")).collect();
+    let [before, last] = lines[..] else { panic!("{shown:?}") };
+    assert!(before.starts_with("cairn: before, it was 5 other programs: sh."), "{before}");
+    assert!(before.ends_with(".cairn and 2 more"), "{before}");
+    assert!(last.starts_with("cairn: process ") && last.contains("/true."), "{last}");
+    assert_eq!(recordings(&directory).len(), 6);
+}

@@ -11,6 +11,7 @@ use cairn_analysis::recording::{self, Drain, Status};
 use cairn_run::Announcement;
 
 use super::{control, summary};
+use crate::commands::heap_text::{bytes, counted};
 use crate::output::complain;
 
 /// One file of it.
@@ -155,8 +156,8 @@ impl Recordings {
             io::stderr(),
             "\r\x1b[Kcairn: {:.1} s, {} live, {rate:.0} allocations/s, recording {}",
             self.began.elapsed().as_secs_f64(),
-            size(live),
-            size(recorded)
+            bytes(live),
+            bytes(recorded)
         );
         *line = Line { shown: Instant::now(), allocations, has_text: true };
     }
@@ -169,44 +170,62 @@ impl Recordings {
         }
     }
 
-    /// Closes all of them, and sums them up unless `is_quiet`. A program that became another one several times has a short
-    /// line for each but the last.
+    /// Closes all of them, and sums up what the process was at its end, unless `is_quiet`. What it was before, when it became
+    /// another program by `exec`, has one line together, and so has each process that it started.
     pub(super) fn finish(mut self, is_quiet: bool) {
         self.clear_line();
-        let count = self.all.len();
+        let first = self.all.first().map(|one| one.process);
+        let last = self.all.iter().rposition(|one| Some(one.process) == first);
+        let (mut before, mut children) = (Vec::new(), Vec::new());
+        let mut main = None;
         for (index, one) in self.all.iter_mut().enumerate() {
-            let outcome = one.finish().and_then(|recording| {
-                if is_quiet {
-                    return Ok(());
+            match one.finish() {
+                Ok(recording) if Some(index) == last => {
+                    main = Some((recording, one.process, one.path.clone()))
                 }
-                let (process, path) = (one.process, &one.path);
-                let bytes = fs::metadata(path)?.len();
-                complain(&format_args!(
-                    "process {process} is recorded in {} ({})",
-                    path.display(),
-                    size(bytes)
-                ));
-                // The one that it was at the end, and everything that a person can still read.
-                if index + 1 == count {
-                    summary::write(&mut io::stderr().lock(), &recording, path)?;
+                Ok(_) if Some(one.process) == first => before.push(one.path.clone()),
+                Ok(_) => children.push(one.path.clone()),
+                Err(error) => {
+                    complain(&format_args!("{}: {error}; the recording is left as it is", one.path.display()))
                 }
-                Ok(())
-            });
-            if let Err(error) = outcome {
-                complain(&format_args!("{}: {error}; the recording is left as it is", one.path.display()));
             }
+        }
+        if is_quiet {
+            return;
+        }
+        if !children.is_empty() {
+            complain(&format_args!(
+                "{}: {}",
+                counted(children.len() as u64, "child recording"),
+                few(&children)
+            ));
+        }
+        if !before.is_empty() {
+            let programs = counted(before.len() as u64, "other program");
+            complain(&format_args!("before, it was {programs}: {}", few(&before)));
+        }
+        let Some((recording, process, path)) = main else { return };
+        let length = fs::metadata(&path).map_or(0, |data| data.len());
+        complain(&format_args!("process {process} is recorded in {} ({})", path.display(), bytes(length)));
+        let outcome = summary::write(&mut io::stderr().lock(), recording, &path);
+        if let Err(error) = outcome
+            && error.kind() != io::ErrorKind::BrokenPipe
+        {
+            complain(&format_args!("{}: {error}", path.display()));
         }
     }
 }
 
-/// In the unit that makes it short.
-pub(super) fn size(bytes: u64) -> String {
-    let mut value = bytes as f64;
-    for unit in ["B", "KiB", "MiB", "GiB"] {
-        if value < 1024.0 {
-            return if unit == "B" { format!("{bytes} B") } else { format!("{value:.1} {unit}") };
-        }
-        value /= 1024.0;
+/// The first of the names, in a line that is not too long.
+fn few(paths: &[PathBuf]) -> String {
+    const SHOWN: usize = 3;
+    let names = paths.iter().take(SHOWN).map(|path| {
+        path.file_name()
+            .map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned())
+    });
+    let mut text = names.collect::<Vec<_>>().join(", ");
+    if paths.len() > SHOWN {
+        text.push_str(&format!(" and {} more", paths.len() - SHOWN));
     }
-    format!("{value:.1} TiB")
+    text
 }

@@ -1,209 +1,145 @@
-//! What is said at the end: the totals of a recording, its five first places each, and what to try next.
+//! What is said at the end: the totals of a recording, its five first places each, and what to try next. The numbers are those of
+//! `cairn report`, from the same pass over the same events.
 
-use std::collections::HashMap;
 use std::io::{self, Write};
 use std::path::Path;
 
-use cairn_analysis::format::StatedAddress;
-use cairn_analysis::heap_summary::{Amount, HeapSummary, StackAmounts};
-use cairn_analysis::recording::{ModuleId, PcId, Recording, StackId};
-use cairn_analysis::symbols::FileSymbols;
+use cairn_analysis::heap::{Cost, Folding, Group, HeapRecording, Names, Questions, Sampling, Scope};
+use cairn_analysis::recording::{Finding, Recording};
+use cairn_analysis::symbols::SymbolizerOptions;
 
-use super::live::size;
+use crate::commands::heap_text::{bytes, count, counted, duration, file_name, percent, shortened, width};
 use crate::output::printable;
 
 /// So many places are told of each kind.
 const PLACES: usize = 5;
-/// So many functions of a stack are told: the one that allocated, and its callers.
+/// So many functions of a stack are told: the one that asked, and its callers.
 const FUNCTIONS: usize = 4;
-
-/// What of a stack is told, and what the stacks are sorted by.
-type AmountOf = fn(&StackAmounts) -> Amount;
-type Key = fn(&StackAmounts) -> u64;
+/// Columns in front of the functions.
+const NUMBERS: usize = 28;
 
 /// Writes the summary of `recording`, which is in the file at `path`.
-pub(super) fn write(out: &mut impl Write, recording: &Recording, path: &Path) -> io::Result<()> {
-    let summary = HeapSummary::of(recording).map_err(io::Error::other)?;
-    let mut names = Names { recording, files: HashMap::new(), functions: HashMap::new() };
-    let HeapSummary { allocated, leaked, temporary, .. } = &summary;
-    writeln!(out)?;
-    writeln!(out, "  allocated  {} in {}", size(allocated.bytes), blocks(allocated.blocks))?;
-    writeln!(
-        out,
-        "  peak       {} at {:.3} s of {:.3} s",
-        size(summary.peak_bytes),
-        seconds(summary.peak_nanos),
-        seconds(summary.end_nanos)
-    )?;
-    writeln!(out, "  leaked     {} in {}", size(leaked.bytes), blocks(leaked.blocks))?;
-    let share = 100.0 * temporary.blocks as f64 / allocated.blocks.max(1) as f64;
-    writeln!(
-        out,
-        "  temporary  {} ({share:.0} % of all: freed before anything else was allocated)",
-        blocks(temporary.blocks)
-    )?;
-    if summary.unmatched_frees > 0 {
-        writeln!(out, "  freed      {} that are older than the recording", blocks(summary.unmatched_frees))?;
+pub(super) fn write(out: &mut impl Write, recording: Recording, path: &Path) -> io::Result<()> {
+    let heap = HeapRecording::new(recording);
+    let read = heap.read(Scope::default()).map_err(io::Error::other)?;
+    let symbols = heap.symbols(SymbolizerOptions::new());
+    let names = Names::new(heap.stacks(), &symbols, Folding::default());
+    let mut questions = Questions::new(&read.profile, names);
+    write_totals(out, &questions)?;
+    if let Some(resident) = read.most_resident_bytes {
+        writeln!(out, "  resident   {} at most, all of the process", bytes(resident))?;
     }
-    for finding in recording.findings() {
+    if read.unmatched_frees > 0 {
+        writeln!(out, "  freed      {} older than the recording", counted(read.unmatched_frees, "block"))?;
+    }
+    for finding in heap.findings() {
         // That a program was killed is no news to who ran it.
-        if !matches!(finding, cairn_analysis::recording::Finding::NoEnd) {
+        if !matches!(finding, Finding::NoEnd) {
             writeln!(out, "  note: {}", printable(&finding.to_string()))?;
         }
     }
-    let kinds: [(&str, AmountOf, Key); 3] = [
-        ("Most memory at the peak", |stack| stack.at_peak, |stack| stack.at_peak.bytes),
-        ("Most memory leaked", |stack| stack.leaked, |stack| stack.leaked.bytes),
-        ("Most temporary blocks", |stack| stack.temporary, |stack| stack.temporary.blocks),
-    ];
-    for (title, amount, key) in kinds {
-        let places = summary.most(PLACES, key);
-        if places.is_empty() {
-            continue;
-        }
-        writeln!(out, "\n{title}:")?;
-        for (stack, amounts) in places {
-            let Amount { blocks: count, bytes } = amount(&amounts);
-            let place = names.place(stack);
-            writeln!(out, "  {:>10}  {:>10} x  {}", size(bytes), count, printable(&place))?;
-        }
+    for (title, cost) in [
+        ("Most memory at the peak", Cost::Peak),
+        ("Most memory leaked", Cost::Leaked),
+        ("Most memory allocated", Cost::Allocated),
+        ("Most temporary blocks", Cost::Temporary),
+    ] {
+        write_places(out, &mut questions, title, cost)?;
     }
-    writeln!(out, "\nNext: cairn report {0}    cairn flame {0}", printable(&path.display().to_string()))
+    let path = path.display().to_string();
+    writeln!(out, "\nNext: cairn report {0}    cairn flame {0}", printable(&path))
 }
 
-fn seconds(nanos: u64) -> f64 {
-    nanos as f64 / 1e9
-}
-
-fn blocks(count: u64) -> String {
-    if count == 1 { "1 block".to_owned() } else { format!("{count} blocks") }
-}
-
-/// Names of functions, looked up once each.
-struct Names<'a> {
-    recording: &'a Recording,
-    files: HashMap<ModuleId, Option<FileSymbols>>,
-    functions: HashMap<PcId, Vec<String>>,
-}
-
-impl Names<'_> {
-    /// The functions that a stack is known by, innermost first.
-    fn place(&mut self, stack: StackId) -> String {
-        if stack == StackId::LOST {
-            return "(stack lost)".to_owned();
-        }
-        let pcs: Vec<PcId> = self.recording.stacks().pc_ids(stack).collect();
-        let mut all = pcs.iter().flat_map(|pc| self.functions_of(*pc)).collect::<Vec<_>>();
-        // What stands between the program and malloc says nothing.
-        let inner = all.iter().take_while(|name| is_allocator(name)).count();
-        if inner < all.len() {
-            all.drain(..inner);
-        }
-        let is_cut = all.len() > FUNCTIONS;
-        all.truncate(FUNCTIONS);
-        if is_cut {
-            all.push("...".to_owned());
-        }
-        if all.is_empty() { "(no stack)".to_owned() } else { all.join(" < ") }
+fn write_totals(out: &mut impl Write, questions: &Questions<'_>) -> io::Result<()> {
+    let profile = questions.profile();
+    let totals = &profile.totals;
+    let error = |cost: Cost| match profile.sampling {
+        Sampling::Poisson { .. } => format!(" ± {}", bytes(cost.error(&profile.errors).round() as u64)),
+        _ => String::new(),
+    };
+    writeln!(out)?;
+    if let Sampling::Poisson { mean_bytes } = profile.sampling {
+        writeln!(out, "  estimated from a sample: one byte of {}", count(mean_bytes))?;
     }
-
-    fn functions_of(&mut self, pc: PcId) -> Vec<String> {
-        if let Some(known) = self.functions.get(&pc) {
-            return known.clone();
-        }
-        let found = self.look_up(pc);
-        self.functions.insert(pc, found.clone());
-        found
+    let (allocated, peak, leaked) = (error(Cost::Allocated), error(Cost::Peak), error(Cost::Leaked));
+    writeln!(
+        out,
+        "  allocated  {}{allocated} in {}",
+        bytes(totals.allocated_bytes),
+        counted(totals.allocations, "call")
+    )?;
+    writeln!(
+        out,
+        "  peak       {}{peak} in {}, after {} of {}",
+        bytes(totals.peak_bytes),
+        counted(totals.peak_blocks, "block"),
+        duration(profile.peak_nanos),
+        duration(profile.end_nanos)
+    )?;
+    let live = counted(totals.live_blocks, "block");
+    writeln!(out, "  leaked     {}{leaked} in {live}", bytes(totals.live_bytes))?;
+    if profile.sampling.is_estimate() {
+        return Ok(());
     }
+    let share = totals.temporary as f64 / totals.allocations.max(1) as f64;
+    writeln!(
+        out,
+        "  temporary  {} ({} %) freed before their thread allocated again",
+        counted(totals.temporary, "call"),
+        percent(share).trim()
+    )
+}
 
-    fn look_up(&mut self, pc: PcId) -> Vec<String> {
-        use cairn_analysis::recording::Place;
-        let Some(place) = self.recording.frame(pc).and_then(|frame| frame.lookup_place()) else {
-            return Vec::new();
+fn write_places(
+    out: &mut impl Write,
+    questions: &mut Questions<'_>,
+    title: &str,
+    cost: Cost,
+) -> io::Result<()> {
+    if cost == Cost::Temporary && questions.profile().sampling.is_estimate() {
+        return Ok(());
+    }
+    let mut places = questions.top(Group::Function, cost);
+    places.truncate(PLACES);
+    if places.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "\n{title}:")?;
+    for place in places {
+        let amount = cost.of(&place.sums);
+        let value = if cost.is_bytes() { bytes(amount.value) } else { String::new() };
+        let &(stack, asker) = place.stacks.first().ok_or(io::ErrorKind::InvalidData)?;
+        let functions = functions(questions, stack, asker);
+        writeln!(out, "  {value:>10} {:>11} ×  {}", count(amount.blocks), printable(&functions))?;
+    }
+    Ok(())
+}
+
+/// The function that asked and its callers, in what a line holds.
+fn functions(questions: &mut Questions<'_>, stack: u32, asker: cairn_analysis::heap::Position) -> String {
+    let frames = questions.frames(stack, asker);
+    let names = questions.names();
+    let room = width().saturating_sub(NUMBERS);
+    let mut text = String::new();
+    for (index, &line) in frames.iter().take(FUNCTIONS).enumerate() {
+        let source = names.source_line(line);
+        let function = shortened(&names.function(source.function).name, room.max(30) * 2 / 3);
+        let place = match (source.file.as_deref(), source.line) {
+            (Some(file), Some(number)) => format!("{function} ({}:{number})", file_name(file)),
+            _ => function,
         };
-        let (id, offset) = match place {
-            Place::Module(id, offset) => (id, offset),
-            Place::Absolute(address) => return vec![format!("{:#x}", address.value())],
-        };
-        let Some(module) = self.recording.module(id) else { return vec!["??".to_owned()] };
-        let path = module.path_text().into_owned();
-        let base = path.rsplit('/').next().unwrap_or(&path).to_owned();
-        let stated = module.start.value().wrapping_add(offset.value()).wrapping_sub(module.bias);
-        let file = self.files.entry(id).or_insert_with(|| FileSymbols::open(Path::new(&path)).ok());
-        let locations =
-            file.as_ref().map(|file| file.resolve(StatedAddress::new(stated))).unwrap_or_default();
-        let names: Vec<String> = locations
-            .into_iter()
-            .filter_map(|location| {
-                let function = short(&location.function?);
-                let file = location.file.as_deref().and_then(|file| file.rsplit('/').next());
-                Some(match (file, location.line) {
-                    (Some(file), Some(line)) => format!("{function} ({file}:{line})"),
-                    _ => function,
-                })
-            })
-            .collect();
-        if names.is_empty() { vec![format!("{base}+{:#x}", offset.value())] } else { names }
-    }
-}
-
-/// The name without what stands between angle brackets and parentheses, where it is a long one.
-fn short(name: &str) -> String {
-    const LONG: usize = 60;
-    if name.len() <= LONG {
-        return name.to_owned();
-    }
-    let mut depth = 0_u32;
-    let mut kept = String::new();
-    for c in name.chars() {
-        match c {
-            '<' | '(' => {
-                if depth == 0 {
-                    kept.push(c);
-                }
-                depth += 1;
-            }
-            '>' | ')' => {
-                depth = depth.saturating_sub(1);
-                if depth == 0 {
-                    kept.push_str("..");
-                    kept.push(c);
-                }
-            }
-            _ if depth == 0 => kept.push(c),
-            _ => {}
+        let needed = place.chars().count() + 3;
+        if index > 0 && text.chars().count() + needed > room {
+            text.push_str(" < …");
+            return text;
         }
+        if index > 0 {
+            text.push_str(" < ");
+        }
+        text.push_str(&place);
     }
-    // Operators have brackets in their names; better too long than wrong.
-    if depth == 0 { kept } else { name.to_owned() }
-}
-
-fn is_allocator(name: &str) -> bool {
-    const WRAPPERS: [&str; 8] = [
-        "operator new",
-        "std::__new_allocator",
-        "__gnu_cxx::new_allocator",
-        "std::allocator",
-        "std::allocator_traits",
-        "alloc::alloc",
-        "__rust_alloc",
-        "__rdl_alloc",
-    ];
-    WRAPPERS.iter().any(|wrapper| name.starts_with(wrapper))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::short;
-
-    #[test]
-    fn long_names_lose_their_arguments() {
-        assert_eq!(short("main"), "main");
-        assert_eq!(short("std::vector<int>::push_back(int&&)"), "std::vector<int>::push_back(int&&)");
-        let long =
-            "std::_Rb_tree<int, std::pair<int const, std::string>, std::less<int> >::_M_get_node(int, char)";
-        assert_eq!(short(long), "std::_Rb_tree<..>::_M_get_node(..)");
-        let operator = format!("{} operator<", "x".repeat(70));
-        assert_eq!(short(&operator), operator);
+    if frames.len() > FUNCTIONS {
+        text.push_str(" < …");
     }
+    if text.is_empty() { "(no stack)".to_owned() } else { text }
 }
