@@ -8,6 +8,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
+use cairn_analysis::recording::EndReason;
 use cairn_analysis::recording::MappingKind;
 use support::{
     Count, Shown, cairn, compile, recording, recordings, run, same_as_plain, same_as_plain_with, scratch,
@@ -473,4 +474,23 @@ fn a_chain_of_programs_has_one_line_for_all_but_the_last() {
     assert!(before.ends_with(".cairn and 2 more"), "{before}");
     assert!(last.starts_with("cairn: process ") && last.contains("/true."), "{last}");
     assert_eq!(recordings(&directory).len(), 6);
+}
+
+#[test]
+fn a_recording_knows_how_its_program_ended() {
+    let ends_of = |test: &str, how: &str| {
+        let directory = scratch(test);
+        let program = compile(&directory, "ends.c", "program", &["-fno-builtin", "-O0"]);
+        run(cairn().args(["heap", "--quiet"]).arg(&program).arg(how).current_dir(&directory));
+        let end = |path: &std::path::PathBuf| {
+            let recording = cairn_analysis::recording::Recording::open(path).unwrap();
+            recording.end().map(|(reason, _)| reason)
+        };
+        recordings(&directory).iter().map(|one| end(&one.path)).collect::<Vec<_>>()
+    };
+    assert_eq!(ends_of("end_by_return", "_exit"), [Some(EndReason::Exit)]);
+    assert_eq!(ends_of("end_by_kill", "kill"), [None]);
+    let mut both = ends_of("end_by_exec", "exec");
+    both.sort_by_key(Option::is_some);
+    assert!(both.contains(&Some(EndReason::Exec)) && both.contains(&Some(EndReason::Exit)), "{both:?}");
 }

@@ -90,6 +90,8 @@ pub struct Drain {
     horizon: u64,
     merged_nanos: u64,
     end: Option<(EndReason, u64)>,
+    /// How the program ended, as whoever started it says.
+    known_end: Option<EndReason>,
     findings: Vec<Finding>,
 }
 
@@ -211,6 +213,7 @@ impl Drain {
             horizon: 0,
             merged_nanos: 0,
             end: None,
+            known_end: None,
             findings: Vec::new(),
         };
         drain.given = drain.shared.load(control::FREE_GIVEN as u64);
@@ -263,6 +266,12 @@ impl Drain {
         }
     }
 
+    /// Says how the program ended, where whoever started it knows: the program itself leaves no word of a plain exit. What
+    /// the recording says of its own end counts more.
+    pub fn ended(&mut self, reason: EndReason) {
+        self.known_end = Some(reason);
+    }
+
     /// Reads what the program left when it ended, and closes the recording. The spool is not needed any more then. The
     /// findings are those of [`findings`](Self::findings), and what this last step found.
     ///
@@ -292,7 +301,7 @@ impl Drain {
         let state = control::State::from_word(self.shared.load(control::STATE as u64));
         let reason = self.end.map(|(reason, _)| reason);
         self.packer.summary.end_reason =
-            reason.or((state == control::State::Ended).then_some(EndReason::Exit));
+            reason.or((state == control::State::Ended).then_some(EndReason::Exit)).or(self.known_end);
         for finding in &self.findings {
             if let Finding::Lost { kind, count } = finding {
                 self.packer.summary.lost.push((*kind, *count));

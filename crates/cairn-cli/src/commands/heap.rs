@@ -219,7 +219,7 @@ impl Heap {
         for announced in announcements.read().unwrap_or_default() {
             recordings.add(announced);
         }
-        recordings.finish(self.quiet);
+        recordings.finish(end, self.quiet);
         Ok(end)
     }
 }

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use cairn_analysis::format::recording::control::Command;
-use cairn_analysis::recording::{self, Drain, Status};
-use cairn_run::Announcement;
+use cairn_analysis::recording::{self, Drain, EndReason, Status};
+use cairn_run::{Announcement, End};
 
 use super::{control, summary};
 use crate::commands::heap_text::{bytes, counted};
@@ -70,10 +70,13 @@ impl Recording {
         }
     }
 
-    /// Makes the packed recording, in the place of the spool.
-    fn finish(&mut self) -> io::Result<recording::Recording> {
+    /// Makes the packed recording, in the place of the spool; `reason` says how the program ended, if that is known.
+    fn finish(&mut self, reason: Option<EndReason>) -> io::Result<recording::Recording> {
         match self.drain.take() {
-            Some(drain) => {
+            Some(mut drain) => {
+                if let Some(reason) = reason {
+                    drain.ended(reason);
+                }
                 drain.finish().map_err(io::Error::other)?;
             }
             None if self.status.is_none() => self.pack()?,
@@ -172,14 +175,20 @@ impl Recordings {
 
     /// Closes all of them, and sums up what the process was at its end, unless `is_quiet`. What it was before, when it became
     /// another program by `exec`, has one line together, and so has each process that it started.
-    pub(super) fn finish(mut self, is_quiet: bool) {
+    pub(super) fn finish(mut self, end: End, is_quiet: bool) {
         self.clear_line();
         let first = self.all.first().map(|one| one.process);
         let last = self.all.iter().rposition(|one| Some(one.process) == first);
         let (mut before, mut children) = (Vec::new(), Vec::new());
         let mut main = None;
         for (index, one) in self.all.iter_mut().enumerate() {
-            match one.finish() {
+            let reason = match end {
+                _ if Some(one.process) != first => None,
+                _ if Some(index) != last => Some(EndReason::Exec),
+                End::Status(_) => Some(EndReason::Exit),
+                End::Signal(_) => None,
+            };
+            match one.finish(reason) {
                 Ok(recording) if Some(index) == last => {
                     main = Some((recording, one.process, one.path.clone()))
                 }
