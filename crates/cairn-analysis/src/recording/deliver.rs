@@ -44,11 +44,6 @@ impl<'a, E: Events> Delivery<'a, E> {
         (self.pairing, self.out.nanos)
     }
 
-    /// To be called when all events are there.
-    pub(super) fn finish(&mut self) {
-        self.pairing.finish(&mut self.out);
-    }
-
     pub(super) fn is_enough(&self) -> bool {
         self.out.nanos >= self.out.wanted.until_nanos || self.out.events.is_enough()
     }

@@ -491,17 +491,13 @@ impl Drain {
     }
 
     fn merge(&mut self, horizon: u64) {
-        let Some(mut pairing) = self.pairing.take() else { return };
-        pairing.expect_streams(self.blocks.len() as u32);
+        let Some(pairing) = self.pairing.take() else { return };
         let mut delivery =
             Delivery::resume(&self.scale, Wanted::ALL, &mut self.packer, pairing, self.merged_nanos);
         for stream in 0..self.blocks.len() as u32 {
             self.merger.wake(stream, &mut self.queues);
         }
         self.merger.run(horizon, &mut self.queues, &mut delivery, |_| false);
-        if horizon == u64::MAX {
-            delivery.finish();
-        }
         let (pairing, nanos) = delivery.into_parts();
         self.pairing = Some(pairing);
         self.merged_nanos = nanos;

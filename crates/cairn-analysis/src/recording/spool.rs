@@ -260,13 +260,11 @@ impl Spool {
         let mut feed = FileFeed { source, spool: self, next: vec![0; self.streams.len()], failure: None };
         let mut merger = Merger::new(self.start_counter);
         let mut delivery = Delivery::new(scale, *wanted, events);
-        delivery.pairing.expect_streams(self.streams.len() as u32);
         for stream in &self.streams {
             let number = merger.add_stream(stream.thread, stream.lane);
             merger.wake(number, &mut feed);
         }
         merger.run(u64::MAX, &mut feed, &mut delivery, Delivery::is_enough);
-        delivery.finish();
         match feed.failure {
             Some(error) => Err(error),
             None => Ok(delivery.pairing.unmatched_frees()),
