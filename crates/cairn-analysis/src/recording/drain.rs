@@ -440,10 +440,14 @@ impl Drain {
     }
 
     fn read_tables(&mut self, thread: u32, piece: &Piece) {
-        for placed in Records::new(&piece.bytes, piece.offset).map_while(Result::ok) {
-            match placed.record {
-                Record::Alloc { .. } | Record::Free { .. } | Record::Move { .. } | Record::Stamp { .. } => {}
-                record => self.read_rare(thread, &record),
+        let mut records = Records::new(&piece.bytes, piece.offset);
+        loop {
+            records.skip_heap(usize::MAX);
+            match records.next() {
+                Some(Ok(placed)) if matches!(placed.record, Record::Stamp { .. }) => {}
+                Some(Ok(placed)) => self.read_rare(thread, &placed.record),
+                // What cannot be read is told when it is merged.
+                Some(Err(_)) | None => return,
             }
         }
     }

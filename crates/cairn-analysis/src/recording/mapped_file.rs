@@ -85,12 +85,16 @@ impl SharedFile {
 
     /// Appends the bytes from `offset` to `end`, both multiples of eight, as far as they exist.
     pub(super) fn copy(&self, offset: u64, end: u64, into: &mut Vec<u8>) {
-        into.reserve(end.saturating_sub(offset) as usize);
-        for offset in (offset..end).step_by(8) {
-            let Some(word) = self.word(offset) else { return };
-            // What is copied was committed by a release store that a `load` has seen.
-            into.extend_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
+        let end = end.min(self.length);
+        let (first, count) = (offset / 8, end.saturating_sub(offset) / 8);
+        if !offset.is_multiple_of(8) || count == 0 {
+            return;
         }
+        // SAFETY: as for `word`, for each of the words: their end is not behind `length`.
+        let words =
+            unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(first as usize), count as usize) };
+        // What is copied was committed by a release store that a `load` has seen.
+        into.extend(words.iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes()));
     }
 
     /// Gives the file storage up to `length`, so that writing to it cannot fail later.

@@ -57,75 +57,61 @@ pub(super) struct NextBlock {
     pub(super) offset: usize,
 }
 
-/// An event that waits for its turn.
-#[derive(Clone, Copy)]
-enum Waiting {
-    Alloc(RawAlloc),
-    Free(RawFree),
-    /// Starts at this byte.
-    Other(usize),
-}
-
 /// So many events are looked at without a stamp before they are handed on.
 const LONGEST_RUN: usize = 256;
+/// Events behind a stamp are spread over at most so many ticks, about a millisecond: a thread that then slept for a second
+/// did not take that long for them, and had it, it would have noticed the next tick.
+const LONGEST_SPREAD_TICKS: u64 = 1 << 22;
 
+/// The events of a thread's lane.
+///
+/// ```text
+///   bytes   | given before | stamp  event event event ...  event | stamp  ...
+///                          ^position     \\__ run: `left` __/     ^run_end
+/// ```
 struct Stream {
     origin: Origin,
     bytes: Vec<u8>,
+    /// The next record.
     position: usize,
-    /// Where `bytes` begin in their block, for messages.
-    offset: usize,
+    run_end: usize,
+    /// Events up to there.
+    left: usize,
+    /// Time of the next one.
+    head_ticks: u64,
+    step_ticks: u64,
     /// Of the last stamp.
     ticks: u64,
+    /// Where `bytes` begin in their block, for messages.
+    offset: usize,
     is_moving: bool,
-    run: Vec<Waiting>,
-    next: usize,
-    run_ticks: u64,
-    step_ticks: u64,
 }
 
 impl Stream {
-    fn head_ticks(&self) -> u64 {
-        self.run_ticks.saturating_add(self.step_ticks.saturating_mul(self.next as u64))
-    }
-
-    /// Reads on to the next stamp; false when there is no event before the end.
+    /// Looks for the next stamp, which tells when the events in front of it were; false when there is no event before the end.
     fn read_run(&mut self, start_counter: u64, feed: &mut impl Feed) -> bool {
-        self.run.clear();
-        self.next = 0;
-        self.run_ticks = self.ticks;
-        let mut end_ticks = None;
         let mut records = Records::new(self.bytes.get(self.position..).unwrap_or_default(), self.position);
-        while self.run.len() < LONGEST_RUN {
+        let mut count = 0;
+        let mut end_ticks = None;
+        loop {
+            count += records.skip_heap(LONGEST_RUN - count);
+            if count == LONGEST_RUN {
+                break;
+            }
             let at = records.offset();
             let record = match records.next() {
                 Some(Ok(placed)) => placed.record,
                 None => break,
                 Some(Err(mut error)) => {
-                    let lost = (self.bytes.len() - at) as u64;
                     error.offset = self.offset + at;
-                    feed.damaged(self.origin.stream, error, lost);
-                    self.position = self.bytes.len();
-                    return !self.run.is_empty();
+                    feed.damaged(self.origin.stream, error, (self.bytes.len() - at) as u64);
+                    self.bytes.truncate(at);
+                    return self.begin_run(at, count, None);
                 }
             };
             let ticks = match record {
-                Record::Alloc { address, size_bytes, epoch, stack } => {
-                    let is_move = std::mem::take(&mut self.is_moving);
-                    self.run.push(Waiting::Alloc(RawAlloc { address, size_bytes, epoch, stack, is_move }));
-                    continue;
-                }
-                Record::Free { address, ticket } => {
-                    self.run.push(Waiting::Free(RawFree { address, ticket, is_move: false }));
-                    continue;
-                }
-                Record::Move { address, ticket } => {
-                    self.is_moving = true;
-                    self.run.push(Waiting::Free(RawFree { address, ticket, is_move: true }));
-                    continue;
-                }
                 Record::Loss { .. } => {
-                    self.run.push(Waiting::Other(at));
+                    count += 1;
                     continue;
                 }
                 Record::Stamp { ticks } => ticks << STAMP_SHIFT,
@@ -139,45 +125,72 @@ impl Stream {
                 Record::Clock(clock) => clock.counter.saturating_sub(start_counter),
                 _ => continue,
             };
-            if !self.run.is_empty() {
+            if count > 0 {
                 // It ends this run and begins the next one.
                 end_ticks = Some(ticks);
-                self.position = at;
-                break;
+                return self.begin_run(at, count, end_ticks);
             }
             self.ticks = self.ticks.max(ticks);
-            self.run_ticks = self.ticks;
             if !matches!(record, Record::Stamp { .. }) {
-                self.run.push(Waiting::Other(at));
+                count = 1;
                 break;
             }
-        }
-        if end_ticks.is_none() {
             self.position = records.offset();
         }
-        let span = end_ticks.unwrap_or(0).saturating_sub(self.run_ticks);
-        self.step_ticks = if span == 0 { 0 } else { span / self.run.len() as u64 };
-        !self.run.is_empty()
+        let end = records.offset();
+        self.begin_run(end, count, end_ticks)
+    }
+
+    fn begin_run(&mut self, end: usize, count: usize, end_ticks: Option<u64>) -> bool {
+        self.run_end = end;
+        self.left = count;
+        self.head_ticks = self.ticks;
+        let span = end_ticks.unwrap_or(0).saturating_sub(self.ticks).min(LONGEST_SPREAD_TICKS);
+        self.step_ticks = if span == 0 { 0 } else { span / count.max(1) as u64 };
+        if count == 0 {
+            self.position = end;
+        }
+        count > 0
     }
 
     fn has_run(&self) -> bool {
-        self.next < self.run.len()
+        self.left > 0
     }
 
-    fn give(&mut self, sink: &mut impl Merged) {
-        let ticks = self.head_ticks();
-        match self.run.get(self.next) {
-            Some(Waiting::Alloc(block)) => sink.alloc(ticks, self.origin, *block),
-            Some(Waiting::Free(block)) => sink.free(ticks, self.origin, *block),
-            Some(&Waiting::Other(at)) => {
-                let bytes = self.bytes.get(at..).unwrap_or_default();
-                if let Some(Ok(placed)) = Records::new(bytes, at).next() {
-                    sink.other(ticks, self.origin, &placed.record);
-                }
+    /// Hands on the events of the run up to `limit`.
+    #[inline]
+    fn give(&mut self, limit: u64, sink: &mut impl Merged) {
+        let run = self.bytes.get(self.position..self.run_end).unwrap_or_default();
+        let mut records = Records::new(run, self.position);
+        let mut is_moving = self.is_moving;
+        while self.left > 0 && self.head_ticks <= limit {
+            let (ticks, origin) = (self.head_ticks, self.origin);
+            match records.next() {
+                Some(Ok(placed)) => match placed.record {
+                    Record::Alloc { address, size_bytes, epoch, stack } => {
+                        let is_move = std::mem::take(&mut is_moving);
+                        sink.alloc(ticks, origin, RawAlloc { address, size_bytes, epoch, stack, is_move });
+                    }
+                    Record::Free { address, ticket } => {
+                        sink.free(ticks, origin, RawFree { address, ticket, is_move: false });
+                    }
+                    Record::Move { address, ticket } => {
+                        is_moving = true;
+                        sink.free(ticks, origin, RawFree { address, ticket, is_move: true });
+                    }
+                    // In front of the run's first event, and read as the run was looked for.
+                    Record::Stamp { .. } => continue,
+                    Record::Pc { .. } | Record::TreeWords { .. } | Record::Unknown { .. } => continue,
+                    record => sink.other(ticks, origin, &record),
+                },
+                // Not within a run, which was read before.
+                Some(Err(_)) | None => self.left = 1,
             }
-            None => {}
+            self.left -= 1;
+            self.head_ticks = ticks.saturating_add(self.step_ticks);
         }
-        self.next += 1;
+        self.is_moving = is_moving;
+        self.position = if self.left == 0 { self.run_end } else { records.offset() };
     }
 }
 
@@ -201,13 +214,13 @@ impl Merger {
             origin: Origin { stream, thread },
             bytes: Vec::new(),
             position: 0,
-            offset: BLOCK_HEADER_BYTES,
-            ticks: 0,
-            is_moving: false,
-            run: Vec::new(),
-            next: 0,
-            run_ticks: 0,
+            run_end: 0,
+            left: 0,
+            head_ticks: 0,
             step_ticks: 0,
+            ticks: 0,
+            offset: BLOCK_HEADER_BYTES,
+            is_moving: false,
         });
         stream
     }
@@ -218,7 +231,7 @@ impl Merger {
         let start_counter = self.start_counter;
         let Some(sleeper) = self.streams.get_mut(stream as usize) else { return };
         if !sleeper.has_run() && refill(sleeper, start_counter, feed) {
-            self.queue.push(Reverse((sleeper.head_ticks(), stream)));
+            self.queue.push(Reverse((sleeper.head_ticks, stream)));
         }
     }
 
@@ -240,9 +253,7 @@ impl Merger {
             let Some(stream) = self.streams.get_mut(number as usize) else { continue };
             let mut given = 0;
             let has_more = loop {
-                while stream.has_run() && stream.head_ticks() <= limit {
-                    stream.give(sink);
-                }
+                stream.give(limit, sink);
                 if stream.has_run() {
                     break true;
                 }
@@ -255,7 +266,7 @@ impl Merger {
                 }
             };
             if has_more {
-                self.queue.push(Reverse((stream.head_ticks(), number)));
+                self.queue.push(Reverse((stream.head_ticks, number)));
             }
         }
     }
@@ -275,7 +286,7 @@ fn refill(stream: &mut Stream, start_counter: u64, feed: &mut impl Feed) -> bool
         }
         let Some(block) = feed.more(stream.origin.stream, &mut stream.bytes) else {
             stream.bytes.clear();
-            stream.position = 0;
+            (stream.position, stream.run_end) = (0, 0);
             return false;
         };
         stream.position = 0;

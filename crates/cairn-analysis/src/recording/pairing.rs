@@ -128,6 +128,17 @@ impl Pairing {
         if entry.ticket_is_not_before(new.epoch, era) {
             return self.die(origin.thread, slot, false, sink);
         }
+        if !entry.is_tied() {
+            let other = entry.slot;
+            let known = self.objects.get(other as usize).copied().unwrap_or_default();
+            if known.stream == new.stream || is_before(known.epoch, new.epoch) {
+                entry.slot = slot;
+                return self.die(origin.thread, other, false, sink);
+            }
+            if known.epoch != new.epoch {
+                return self.die(origin.thread, slot, false, sink);
+            }
+        }
         let mut is_dead = false;
         let survivors = self.living(address).into_iter().filter(|&other| {
             let known = self.object(other);
@@ -164,8 +175,11 @@ impl Pairing {
                 return;
             }
             let is_own = self.objects.get(slot as usize).is_some_and(|known| known.stream == origin.stream);
-            if entry.is_tied() || !is_own {
+            if entry.is_tied() {
                 return self.free_tied(origin, address, is_move, sink);
+            }
+            if !is_own {
+                return;
             }
             entry.slot = NOBODY;
             return self.die(origin.thread, slot, is_move, sink);
@@ -177,8 +191,11 @@ impl Pairing {
             return;
         }
         let is_over = self.objects.get(slot as usize).is_some_and(|known| known.is_over(number, era));
-        if entry.is_tied() || !is_over {
+        if entry.is_tied() {
             return self.free_all(origin, address, number, is_move, sink);
+        }
+        if !is_over {
+            return;
         }
         entry.slot = NOBODY;
         self.die(origin.thread, slot, is_move, sink);
@@ -196,7 +213,7 @@ impl Pairing {
         self.set_living(address, living);
     }
 
-    /// A free with a ticket, where several blocks seem to live or the one that does is newer.
+    /// A free with a ticket, where several blocks seem to live.
     #[cold]
     fn free_all(&mut self, origin: Origin, address: u64, number: u32, is_move: bool, sink: &mut impl Paired) {
         let era = self.era();

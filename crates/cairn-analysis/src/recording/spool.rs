@@ -118,8 +118,11 @@ fn scan_block(
     tables.thread_seen(block.thread, block.kernel_thread, block.counter);
     let present = bytes.get(..committed).unwrap_or(bytes);
     let mut records = Records::new(present.get(BLOCK_HEADER_BYTES..).unwrap_or_default(), BLOCK_HEADER_BYTES);
-    let mut sound = BLOCK_HEADER_BYTES;
-    while let Some(record) = records.next() {
+    let mut sound;
+    loop {
+        records.skip_heap(usize::MAX);
+        sound = records.offset();
+        let Some(record) = records.next() else { break };
         match record {
             Ok(placed) => {
                 tables.record(block.thread, &placed.record);
@@ -129,7 +132,6 @@ fn scan_block(
                 if let Record::Loss { kind, count } = placed.record {
                     note_loss(kind, count, findings);
                 }
-                sound = records.offset();
             }
             // The cut of the file was told already.
             Err(_) if present.len() < committed => break,
