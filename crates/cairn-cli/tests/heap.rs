@@ -494,3 +494,38 @@ fn a_recording_knows_how_its_program_ended() {
     both.sort_by_key(Option::is_some);
     assert!(both.contains(&Some(EndReason::Exec)) && both.contains(&Some(EndReason::Exit)), "{both:?}");
 }
+
+#[test]
+fn forked_children_are_recorded_on_request_in_a_storm_of_forks() {
+    const FORKS: u64 = 30;
+    let directory = scratch("forks");
+    let program = compile(&directory, "forks.c", "program", &["-fno-builtin", "-O0"]);
+    let shown = same_as_plain_with(&directory, program.as_os_str(), &["30"], &["--children"]);
+    assert_eq!((shown.status, shown.output.as_str()), (Some(0), "done\n"), "{shown:?}");
+    let all = recordings(&directory);
+    assert_eq!(all.len() as u64, 1 + 2 * FORKS, "the process, its children, and theirs");
+    let having = |size: u64, count: Count| all.iter().filter(|one| one.count(size) == count).count() as u64;
+    assert_eq!(having(25000, Count { made: 10 * FORKS, left: FORKS }), 1);
+    assert_eq!(having(25001, Count { made: 200, left: 40 }), FORKS);
+    assert_eq!(having(25002, Count { made: 50, left: 5 }), FORKS);
+    assert_eq!(having(25003, Count { made: 10, left: 1 }), FORKS);
+    for one in &all {
+        // What a child does is in its own file only.
+        let kinds = [25000, 25001, 25002].iter().filter(|size| one.count(**size).made > 0).count();
+        assert_eq!((kinds, one.lost), (1, 0), "{}", one.path.display());
+    }
+    let mut processes: Vec<u32> = all.iter().map(|one| one.process).collect();
+    processes.sort_unstable();
+    processes.dedup();
+    assert_eq!(processes.len(), all.len(), "each process has one file");
+}
+
+#[test]
+fn children_that_were_not_asked_for_are_not_recorded() {
+    let directory = scratch("forks_alone");
+    let program = compile(&directory, "forks.c", "program", &["-fno-builtin", "-O0"]);
+    same_as_plain(&directory, &program, &["10"]);
+    let only = recording(&directory);
+    assert_eq!(only.count(25000), Count { made: 100, left: 10 });
+    assert_eq!((only.count(25001).made, only.count(25002).made), (0, 0));
+}

@@ -10,7 +10,9 @@
 //! | `output=PATH` | where to; `%n` is the program's name, `%p` its process id, `%%` a percent sign |
 //! | `max-size=SIZE` | end recording when the file is that large |
 //! | `mmap` | also the mappings that the program makes itself |
-//! | `children` | also programs that this one starts |
+//! | `children` | also programs that this one starts, and its forked children |
+//! | `sample=SIZE` | not all blocks: those of which a byte was picked, on average one of so many |
+//! | `seed=NUMBER` | what the random numbers for that begin with |
 //! | `paused` | begin paused |
 //! | `stamp=COUNT` | at most so many events of a thread between two times |
 //! | `parent` | a process drains the recording while it is made |
@@ -25,6 +27,8 @@ pub(crate) struct Options<'a> {
     pub(crate) output: &'a [u8],
     pub(crate) max_size_bytes: Option<u64>,
     pub(crate) with_mappings: bool,
+    pub(crate) sample_bytes: Option<u64>,
+    pub(crate) sample_seed: u64,
     pub(crate) with_children: bool,
     pub(crate) begins_paused: bool,
     pub(crate) stamp_interval: Option<u32>,
@@ -42,6 +46,8 @@ impl<'a> Options<'a> {
             output: DEFAULT_OUTPUT,
             max_size_bytes: None,
             with_mappings: false,
+            sample_bytes: None,
+            sample_seed: 0,
             with_children: false,
             begins_paused: false,
             stamp_interval: None,
@@ -83,6 +89,8 @@ impl<'a> Options<'a> {
             (b"parent", None) => self.has_parent = true,
             (b"paused", None) => self.begins_paused = true,
             (b"max-size", Some(value)) => self.max_size_bytes = Some(size(value)?),
+            (b"sample", Some(value)) => self.sample_bytes = Some(size(value).filter(|bytes| *bytes > 0)?),
+            (b"seed", Some(value)) => self.sample_seed = size(value)?,
             (b"stamp", Some(value)) => {
                 self.stamp_interval =
                     Some(size(value).and_then(|n| u32::try_from(n).ok()).filter(|n| *n > 0)?);

@@ -8,11 +8,17 @@ pub(crate) use cairn_recorder::MappingKind;
 pub(crate) use cairn_recorder::heap::{Moving, moving};
 pub(crate) use cairn_recorder::modules::{scan as note_modules, while_unloading};
 
+pub(crate) use cairn_recorder::{recording_path, set_child_starter, start, start_in_child};
+
 use crate::options::Options;
 use crate::system::Error;
 
-/// Begins to record to `path`, which is absolute.
-pub(crate) fn begin(path: &[u8], options: &Options<'_>) -> Result<(), StartError> {
+/// Begins to record to `path`, which is absolute; `start` is one of the recorder's ways to do it.
+pub(crate) fn begin(
+    path: &[u8],
+    options: &Options<'_>,
+    start: fn(&cairn_recorder::Options<'_>) -> Result<(), StartError>,
+) -> Result<(), StartError> {
     let mut asked = cairn_recorder::Options::new(path);
     asked.has_parent = options.has_parent;
     asked.is_paused = options.begins_paused;
@@ -26,7 +32,9 @@ pub(crate) fn begin(path: &[u8], options: &Options<'_>) -> Result<(), StartError
         (None, true) => STAMP_INTERVAL_WITH_TICKS,
         (None, false) => 1,
     };
-    cairn_recorder::start(&asked)
+    asked.sample_bytes = options.sample_bytes;
+    asked.sample_seed = options.sample_seed;
+    start(&asked)
 }
 
 /// What an error of the start means.

@@ -19,8 +19,11 @@ static PROCESS: AtomicU32 = AtomicU32::new(0);
 static WITH_CHILDREN: AtomicBool = AtomicBool::new(false);
 /// Mappings are recorded, too.
 static WITH_MAPPINGS: AtomicBool = AtomicBool::new(false);
-/// The text of `CAIRN_HEAP=...`, where the kernel put it.
+/// The text of `CAIRN_HEAP=...`, where the kernel put it; with children to record, a copy, because some programs write their
+/// title over what the kernel put there.
 static OPTIONS: AtomicPtr<c_char> = AtomicPtr::new(ptr::null_mut());
+/// The program's name, for its forked children; null when they are not recorded.
+static NAME: AtomicPtr<c_char> = AtomicPtr::new(ptr::null_mut());
 
 /// Does it all, once; a call from another thread or a signal handler meanwhile returns at once.
 #[cold]
@@ -53,8 +56,11 @@ fn begin_once() {
         OPTIONS.store(whole.cast_mut().cast(), Ordering::Relaxed);
     }
     if !options.is_off {
-        match record(&options, name) {
+        match record(&options, name, recorder::start) {
             Ok(()) => {
+                if options.with_children {
+                    follow_children(name);
+                }
                 PROCESS.store(system::process_id(), Ordering::Relaxed);
                 WITH_CHILDREN.store(options.with_children, Ordering::Relaxed);
                 WITH_MAPPINGS.store(options.with_mappings, Ordering::Relaxed);
@@ -69,19 +75,77 @@ fn begin_once() {
     }
 }
 
+/// Sees to it that forked children are recorded, each to a file of its own.
+fn follow_children(name: &[u8]) {
+    // SAFETY: null, or the whole text of the variable.
+    let text = unsafe { OPTIONS.load(Ordering::Relaxed).as_ref() };
+    // SAFETY: as above.
+    let text = text.map_or(&b""[..], |text| unsafe { CStr::from_ptr(text) }.to_bytes());
+    let Some(memory) = system::map(text.len() + name.len() + 2) else { return };
+    // SAFETY: the mapping has room for both, and a zero behind each.
+    unsafe {
+        ptr::copy_nonoverlapping(text.as_ptr(), memory, text.len());
+        let name_place = memory.add(text.len() + 1);
+        ptr::copy_nonoverlapping(name.as_ptr(), name_place, name.len());
+        OPTIONS.store(memory.cast(), Ordering::Relaxed);
+        NAME.store(name_place.cast(), Ordering::Relaxed);
+    }
+    recorder::set_child_starter(begin_in_child);
+}
+
+/// A forked child has its first event: it is recorded from here on. On the stack of that event, so that nothing large is on it.
+extern "C" fn begin_in_child() {
+    let (text, name) = (OPTIONS.load(Ordering::Relaxed), NAME.load(Ordering::Relaxed));
+    if text.is_null() || name.is_null() {
+        return;
+    }
+    // SAFETY: both are copies that stay.
+    let (text, name) = unsafe { (CStr::from_ptr(text).to_bytes(), CStr::from_ptr(name).to_bytes()) };
+    let text = text.strip_prefix(b"CAIRN_HEAP=").unwrap_or_default();
+    if let Ok(options) = Options::parse(text)
+        && record(&options, name, recorder::start_in_child).is_ok()
+    {
+        PROCESS.store(system::process_id(), Ordering::Relaxed);
+    }
+}
+
 /// Paths of the kernel have no more bytes.
 const PATH_BYTES: usize = 4096;
 
+/// Room to begin in, which small stacks do not have. All-zero bytes are empty texts.
+#[repr(C)]
+struct Workspace {
+    path: Text<PATH_BYTES>,
+    escaped: Text<PATH_BYTES>,
+    directory: [u8; PATH_BYTES],
+    announcements: Text<PATH_BYTES>,
+    line: Text<{ PATH_BYTES + 256 }>,
+}
+
+type Begin = fn(&cairn_recorder::Options<'_>) -> Result<(), cairn_recorder::StartError>;
+
 /// Begins to record, and tells who wants to know.
-fn record(options: &Options<'_>, name: &[u8]) -> Result<(), ()> {
-    let mut path = Text::<PATH_BYTES>::new();
-    let why = match output_path(&mut path, options.output, name) {
+fn record(options: &Options<'_>, name: &[u8], begin: Begin) -> Result<(), ()> {
+    let memory = system::map(size_of::<Workspace>()).ok_or(())?;
+    // SAFETY: fresh, zeroed memory of that size, with the alignment of a page.
+    let result = record_in(unsafe { &mut *memory.cast::<Workspace>() }, options, name, begin);
+    // SAFETY: nothing refers to it any more.
+    unsafe { system::unmap(memory, size_of::<Workspace>()) };
+    result
+}
+
+fn record_in(room: &mut Workspace, options: &Options<'_>, name: &[u8], begin: Begin) -> Result<(), ()> {
+    let why = match output_path(&mut room.path, &mut room.directory, options.output, name) {
         Ok(()) => {
-            let mut escaped = Text::<PATH_BYTES>::new();
-            escape(&mut escaped, path.as_bytes());
-            match recorder::begin(escaped.as_bytes(), options) {
+            escape(&mut room.escaped, room.path.as_bytes());
+            match recorder::begin(room.escaped.as_bytes(), options, begin) {
                 Ok(()) => {
-                    announce(options, b"began", path.as_bytes(), "");
+                    // Another process may have had the same name in mind; the recorder took the next one then.
+                    if let Some(path) = recorder::recording_path() {
+                        room.path.clear();
+                        room.path.push(path.to_bytes());
+                    }
+                    announce(room, options, b"began", "");
                     return Ok(());
                 }
                 Err(error) => recorder::meaning(error),
@@ -89,15 +153,20 @@ fn record(options: &Options<'_>, name: &[u8]) -> Result<(), ()> {
         }
         Err(error) => error.meaning(),
     };
-    announce(options, b"failed", path.as_bytes(), why);
+    announce(room, options, b"failed", why);
     Err(())
 }
 
 /// The first name of the pattern that no file has: a process that becomes another program has a file for each.
-fn output_path(path: &mut Text<PATH_BYTES>, pattern: &[u8], name: &[u8]) -> Result<(), system::Error> {
+fn output_path(
+    path: &mut Text<PATH_BYTES>,
+    directory: &mut [u8; PATH_BYTES],
+    pattern: &[u8],
+    name: &[u8],
+) -> Result<(), system::Error> {
     for number in 1..1000 {
-        *path = Text::new();
-        fill_in(path, pattern, name, number)?;
+        path.clear();
+        fill_in(path, directory, pattern, name, number)?;
         path.push(b"\0");
         if path.is_cut() {
             return Err(system::Error(libc::ENAMETOOLONG));
@@ -115,13 +184,13 @@ fn output_path(path: &mut Text<PATH_BYTES>, pattern: &[u8], name: &[u8]) -> Resu
 /// that number in it.
 fn fill_in(
     path: &mut Text<PATH_BYTES>,
+    directory: &mut [u8; PATH_BYTES],
     pattern: &[u8],
     name: &[u8],
     number: u32,
 ) -> Result<(), system::Error> {
     if !pattern.starts_with(b"/") {
-        let mut buffer = [0; PATH_BYTES];
-        path.push(system::working_directory(&mut buffer)?);
+        path.push(system::working_directory(directory)?);
         path.push(b"/");
     }
     let (stem, ending) = match pattern.strip_suffix(b".cairn") {
@@ -157,11 +226,11 @@ fn escape(escaped: &mut Text<PATH_BYTES>, path: &[u8]) {
 
 /// Appends a line to the file that `cairn heap` reads: what happened, the process, why, and the path, with a NUL at the
 /// end. Without such a file, only a failure is told, on standard error.
-fn announce(options: &Options<'_>, what: &[u8], path: &[u8], why: &str) {
-    let mut place = Text::<PATH_BYTES>::new();
+fn announce(room: &mut Workspace, options: &Options<'_>, what: &[u8], why: &str) {
+    let Workspace { path, announcements: place, line, .. } = room;
+    let path = path.as_bytes();
     place.push(options.announce);
     place.push(b"\0");
-    let mut line = Text::<{ PATH_BYTES + 256 }>::new();
     for part in [what, b"\t"] {
         line.push(part);
     }
@@ -173,12 +242,19 @@ fn announce(options: &Options<'_>, what: &[u8], path: &[u8], why: &str) {
         && CStr::from_bytes_with_nul(place.as_bytes())
             .is_ok_and(|place| system::append(place, line.as_bytes()).is_ok());
     if !is_told && what == b"failed" {
-        complain(&[path, b": ", why.as_bytes(), b"; nothing is recorded, the program runs as it is"]);
+        complain_in(
+            line,
+            &[path, b": ", why.as_bytes(), b"; nothing is recorded, the program runs as it is"],
+        );
     }
 }
 
 fn complain(parts: &[&[u8]]) {
-    let mut line = Text::<{ PATH_BYTES + 256 }>::new();
+    complain_in(&mut Text::new(), parts);
+}
+
+fn complain_in(line: &mut Text<{ PATH_BYTES + 256 }>, parts: &[&[u8]]) {
+    line.clear();
     line.push(b"cairn: ");
     for part in parts {
         line.push(part);

@@ -36,6 +36,12 @@ impl<const N: usize> Text<N> {
         self.push(&digits[at..]);
     }
 
+    /// Takes everything away.
+    pub(crate) const fn clear(&mut self) {
+        self.length = 0;
+        self.is_cut = false;
+    }
+
     /// Takes the last byte away.
     pub(crate) const fn pop(&mut self) {
         self.length = self.length.saturating_sub(1);

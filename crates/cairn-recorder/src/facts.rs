@@ -3,6 +3,7 @@
 //! | name | value |
 //! |---|---|
 //! | `cairn` | version of this crate |
+//! | `sample_bytes` | on average one byte of so many was picked, when not all blocks are recorded |
 //! | `mode` | `stream`, or `ring` when only the last part is kept |
 //! | `executable` | path of the program |
 //! | `executable.build_id` | its GNU build id, in hexadecimal digits |
@@ -47,6 +48,14 @@ impl<'a> Facts<'a> {
         rest[1..=value.len()].copy_from_slice(value);
         rest[value.len() + 1] = 0;
         self.used += length;
+    }
+
+    pub(crate) fn add_number(&mut self, name: &[u8], value: u32) {
+        let mut digits = [0; 16];
+        let mut number = os::PathText::new(&mut digits);
+        number.push_number(value);
+        let length = number.length();
+        self.add(name, digits.get(..length).unwrap_or_default());
     }
 
     /// How many bytes were written.
@@ -105,11 +114,7 @@ impl<'a> Facts<'a> {
         self.add(b"kernel", bytes_of(&name.release));
         // SAFETY: asks the auxiliary vector.
         let page_bytes = unsafe { libc::getauxval(libc::AT_PAGESZ) };
-        let mut digits = [0; 16];
-        let mut number = os::PathText::new(&mut digits);
-        number.push_number(page_bytes as u32);
-        let length = number.length();
-        self.add(b"page_bytes", digits.get(..length).unwrap_or_default());
+        self.add_number(b"page_bytes", page_bytes as u32);
     }
 
     /// `names` are separated by commas.

@@ -21,6 +21,7 @@ use cairn_format::recording::{
 
 use crate::clock;
 use crate::recorder::{self, is_on};
+use crate::sampling;
 use crate::spool::control_word;
 use crate::thread_log::{self, Entered, FILTER_ENTRIES, ThreadLog};
 use crate::writer::commit;
@@ -112,15 +113,41 @@ pub unsafe fn allocated(address: u64, size_bytes: u64, site: CallSite) {
     if !is_on() {
         return not_recorded();
     }
+    if !is_chosen(address, size_bytes) {
+        return;
+    }
     // Before the log is entered: the capture may itself have stacks to write.
     // SAFETY: by contract.
     let stack = unsafe { capture_at(site) };
-    allocated_by(address, size_bytes, stack);
+    note_allocated(address, size_bytes, stack);
+}
+
+/// Whether the block is to be recorded: always, unless blocks are chosen.
+#[inline(always)]
+fn is_chosen(address: u64, size_bytes: u64) -> bool {
+    !sampling::is_on() || sampling::takes(size_bytes) && is_remembered(address)
+}
+
+/// What could not be found again at its free is better left out, and counted.
+#[cold]
+fn is_remembered(address: u64) -> bool {
+    let is_remembered = sampling::remember(address);
+    if !is_remembered {
+        recorder::count_lost_events(1);
+    }
+    is_remembered
 }
 
 /// As [`allocated`], by a stack that is known.
 #[inline(always)]
 pub fn allocated_by(address: u64, size_bytes: u64, stack: Stack) {
+    if is_chosen(address, size_bytes) {
+        note_allocated(address, size_bytes, stack);
+    }
+}
+
+#[inline(always)]
+fn note_allocated(address: u64, size_bytes: u64, stack: Stack) {
     let stack = stack.id().number();
     let Some(log) = thread_log::enter() else { return allocated_slowly(address, size_bytes, stack) };
     // SAFETY: entered.
@@ -149,6 +176,9 @@ pub fn freeing(address: u64) {
 /// as the usable size will do. It is asked only for blocks that this thread has not just made.
 #[inline(always)]
 pub fn freeing_of_size(address: u64, most_bytes: impl FnOnce() -> u64) {
+    if sampling::is_on() && !sampling::forget(address) {
+        return;
+    }
     let Some(log) = thread_log::enter() else { return freeing_slowly(address) };
     // SAFETY: entered.
     let own = unsafe { &mut *log };
@@ -201,13 +231,19 @@ pub struct Moving {
     address: u64,
     ticket: Option<u32>,
     is_recorded: bool,
+    /// The block was not chosen when it was allocated.
+    is_unknown: bool,
 }
 
 /// Begins the reallocation of the block at `old`. Call it before the real call, and [`moved`] after it if that succeeds; if it fails,
 /// nothing has happened.
 #[inline]
 pub fn moving(old: u64) -> Moving {
-    let mut moving = Moving { address: old, ticket: None, is_recorded: false };
+    let is_unknown = sampling::is_on() && !sampling::knows(old);
+    let mut moving = Moving { address: old, ticket: None, is_recorded: false, is_unknown };
+    if is_unknown {
+        return moving;
+    }
     match thread_log::enter() {
         Some(log) => {
             // SAFETY: entered.
@@ -241,13 +277,60 @@ pub unsafe fn moved(moving: Moving, address: u64, size_bytes: u64, site: CallSit
     if !is_on() {
         return not_recorded();
     }
+    if !goes_on(moving, address, size_bytes) {
+        return;
+    }
     // SAFETY: by contract.
     let stack = unsafe { capture_at(site) };
-    moved_by(moving, address, size_bytes, stack);
+    note_moved(moving, address, size_bytes, stack);
+}
+
+/// Whether the block is to be recorded at its new place, of which it is chosen anew. Where it is not, only its end is.
+#[inline(always)]
+fn goes_on(moving: Moving, address: u64, size_bytes: u64) -> bool {
+    !sampling::is_on() || goes_on_chosen(moving, address, size_bytes)
+}
+
+fn goes_on_chosen(moving: Moving, address: u64, size_bytes: u64) -> bool {
+    // Another thread may have got the old place, and a block there be recorded: then it is in the table twice, and once after this.
+    let was_known = !moving.is_unknown && sampling::forget(moving.address);
+    let is_chosen = is_chosen(address, size_bytes);
+    if was_known && !is_chosen && moving.is_recorded {
+        note_end(moving);
+    }
+    is_chosen
+}
+
+/// Notes the free that a reallocation is.
+#[cold]
+fn note_end(moving: Moving) {
+    let entered = thread_log::enter().map_or_else(thread_log::enter_slowly, Entered::Own);
+    let Entered::Own(log) = entered else {
+        let ticket = Some(moving.ticket.unwrap_or_else(|| take_ticket(moving.address)));
+        return append_stamped(entered, 2, |sink| sink.free(moving.address, ticket));
+    };
+    // SAFETY: entered.
+    let own = unsafe { &mut *log };
+    if moving.ticket.is_none() {
+        own.filter[Place::of(moving.address).index()] = 0;
+    }
+    if is_wide(moving.address) {
+        recorder::count_lost_events(1);
+    } else if stamp_if_due(own, moving.ticket.is_some()) {
+        write(own, |sink| sink.free(moving.address, moving.ticket));
+    }
+    // SAFETY: entered above.
+    unsafe { thread_log::leave(log) };
 }
 
 /// As [`moved`], by a stack that is known.
 pub fn moved_by(moving: Moving, address: u64, size_bytes: u64, stack: Stack) {
+    if goes_on(moving, address, size_bytes) {
+        note_moved(moving, address, size_bytes, stack);
+    }
+}
+
+fn note_moved(moving: Moving, address: u64, size_bytes: u64, stack: Stack) {
     let stack = stack.id().number();
     let entered = thread_log::enter().map_or_else(thread_log::enter_slowly, Entered::Own);
     let Entered::Own(log) = entered else {
@@ -255,7 +338,9 @@ pub fn moved_by(moving: Moving, address: u64, size_bytes: u64, stack: Stack) {
         // A handler that interrupted an event of its thread: the nested lane has no filter, so an own block needs a ticket too.
         let ticket = Some(moving.ticket.unwrap_or_else(|| take_ticket(moving.address)));
         append_stamped(entered, 5, |sink| {
-            sink.moved(moving.address, ticket)?;
+            if moving.is_recorded {
+                sink.moved(moving.address, ticket)?;
+            }
             sink.alloc(address, size_bytes, epoch, stack)
         });
         return;
@@ -266,7 +351,7 @@ pub fn moved_by(moving: Moving, address: u64, size_bytes: u64, stack: Stack) {
         recorder::count_lost_events(1);
     } else {
         let is_large = size_bytes >= STAMPED_BYTES;
-        if moving.ticket.is_none() {
+        if moving.ticket.is_none() && !moving.is_unknown {
             own.filter[Place::of(moving.address).index()] = 0;
         }
         let epoch = note_own(own, address, is_large);

@@ -35,6 +35,7 @@ mod marks;
 pub mod modules;
 mod os;
 mod recorder;
+mod sampling;
 mod spool;
 mod start;
 mod tables;
@@ -46,6 +47,8 @@ pub use cairn_capture::CallSite;
 pub use cairn_format::recording::{EndReason, MappingKind, MarkValue};
 pub use dump::{DumpError, dump, flush};
 pub use marks::{capture_from_context, mark, mark_stack, mark_value};
-pub use recorder::{forbid_system_calls, forked_child, is_recording, pause, resume, stop};
-pub use start::{Keep, Options, StartError, start, start_default};
+pub use recorder::{
+    forbid_system_calls, forked_child, is_recording, pause, recording_path, resume, set_child_starter, stop,
+};
+pub use start::{Keep, Options, StartError, start, start_default, start_in_child};
 pub use thread_log::thread_ended;

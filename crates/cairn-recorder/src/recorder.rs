@@ -10,7 +10,8 @@
 //! All that leads to the file lies in one mapping that a forked child finds wiped ([`os::wipe_on_fork`]); the few statics
 //! here say where it is. Nothing is ever unmapped: another thread may be in the midst of an event.
 
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::ffi::CStr;
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use cairn_format::recording::{Clock, EndReason, control};
 
@@ -176,7 +177,7 @@ pub(crate) fn current() -> Option<&'static Recorder> {
 /// The recorder, if events are recorded now. Notices a fork, and what the parent process asks for.
 #[cold]
 pub(crate) fn recording() -> Option<&'static Recorder> {
-    let recorder = current()?;
+    let Some(recorder) = current() else { return child() };
     if RECORDING.load(Ordering::Acquire) != NOTHING {
         return Some(recorder);
     }
@@ -193,6 +194,38 @@ pub(crate) fn recording() -> Option<&'static Recorder> {
     }
 }
 
+/// Starts the recording of a forked child; null when children are not recorded.
+static CHILD_STARTER: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
+/// This child has called it.
+static HAS_STARTED_CHILD: AtomicBool = AtomicBool::new(false);
+
+/// Has `starter` called in each forked child, at its first event. It may call [`start_in_child`](crate::start_in_child); it runs
+/// inside whatever the event is, on its stack: within malloc, or in a signal handler.
+pub fn set_child_starter(starter: extern "C" fn()) {
+    CHILD_STARTER.store(starter as *mut (), Ordering::Release);
+}
+
+/// The recorder of a forked child, started now if nobody has tried yet.
+#[cold]
+fn child() -> Option<&'static Recorder> {
+    let starter = CHILD_STARTER.load(Ordering::Acquire);
+    if mode() != Mode::Child || starter.is_null() || HAS_STARTED_CHILD.swap(true, Ordering::AcqRel) {
+        return None;
+    }
+    let _errno = os::KeptErrno::new();
+    // SAFETY: only functions of this type are stored.
+    let starter = unsafe { core::mem::transmute::<*mut (), extern "C" fn()>(starter) };
+    starter();
+    let recorder = current()?;
+    (RECORDING.load(Ordering::Acquire) != NOTHING).then_some(recorder)
+}
+
+/// The file that is recorded to.
+#[must_use]
+pub fn recording_path() -> Option<&'static CStr> {
+    current()?.spool.path()
+}
+
 /// This process is a child of the one that recorded: it records nothing, and what it might still write to the parent's file
 /// goes nowhere.
 #[cold]
@@ -202,6 +235,7 @@ fn found_forked() {
         return;
     }
     let _errno = os::KeptErrno::new();
+    HAS_STARTED_CHILD.store(false, Ordering::Release);
     RECORDING.store(NOTHING, Ordering::Release);
     RECORDER.store(core::ptr::null_mut(), Ordering::Release);
     let (base, blocks) = (WINDOW_BASE.load(Ordering::Relaxed), WINDOW_BLOCKS.load(Ordering::Relaxed));

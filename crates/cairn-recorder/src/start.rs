@@ -11,7 +11,7 @@ use crate::facts::Facts;
 use crate::os::{self, Errno, KeptErrno, PathText};
 use crate::recorder::{self, Mode, Recorder, change_mode};
 use crate::spool::{PATH_BYTES, Unmade, Wanted};
-use crate::{modules, tables};
+use crate::{modules, sampling, tables};
 
 /// What is kept of a recording.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,6 +59,10 @@ pub struct Options<'a> {
     /// Whether a forked child that marks something gets a recording of its own, by the same options. Without it what a child
     /// marks is dropped.
     pub follows_children: bool,
+    /// Record not all blocks, but those of which a byte was picked, on average one of so many bytes. Marks are all recorded.
+    pub sample_bytes: Option<u64>,
+    /// What the random numbers for that begin with; 0 for other ones each time.
+    pub sample_seed: u64,
 }
 
 impl<'a> Options<'a> {
@@ -74,6 +78,8 @@ impl<'a> Options<'a> {
             is_paused: false,
             environment: b"",
             follows_children: false,
+            sample_bytes: None,
+            sample_seed: 0,
         }
     }
 }
@@ -125,6 +131,15 @@ impl core::error::Error for StartError {}
 /// [`StartError`]; the program goes on unrecorded.
 pub fn start(options: &Options<'_>) -> Result<(), StartError> {
     start_by(options, Caller::Program)
+}
+
+/// As [`start`], in a forked child, at any place: no lock of the loader is taken, and modules are met when they are on a stack.
+///
+/// # Errors
+///
+/// [`StartError`]; the child goes on unrecorded.
+pub fn start_in_child(options: &Options<'_>) -> Result<(), StartError> {
+    start_by(options, Caller::Child)
 }
 
 /// Who starts a recording.
@@ -302,6 +317,12 @@ fn environment_variable<'b>(name: &[u8], into: &'b mut [u8]) -> &'b [u8] {
 
 fn make(options: &Options<'_>) -> Result<&'static Recorder, StartError> {
     let recorder = Recorder::make().map_err(|Errno(error)| StartError::AddressSpace(error))?;
+    let mean_bytes = options.sample_bytes.map(|bytes| mean_of(bytes).into());
+    let chosen = sampling::begin(mean_bytes, options.sample_seed);
+    if let Err(Errno(error)) = chosen {
+        recorder.discard();
+        return Err(StartError::AddressSpace(error));
+    }
     match make_spool(recorder, options) {
         Ok(()) => Ok(recorder.publish()),
         Err(error) => {
@@ -309,6 +330,11 @@ fn make(options: &Options<'_>) -> Result<&'static Recorder, StartError> {
             Err(error)
         }
     }
+}
+
+/// As it is told in the recording.
+fn mean_of(sample_bytes: u64) -> u32 {
+    sample_bytes.clamp(1, u32::MAX.into()) as u32
 }
 
 const SCRATCH_BYTES: usize = 1 << 17;
@@ -322,6 +348,9 @@ fn make_spool(recorder: &mut Recorder, options: &Options<'_>) -> Result<(), Star
         // SAFETY: nobody else knows the spool yet.
         let mut facts = Facts::new(unsafe { recorder.spool.facts() });
         let mode: &[u8] = if recorder.spool.is_ring() { b"ring" } else { b"stream" };
+        if let Some(mean_bytes) = options.sample_bytes {
+            facts.add_number(b"sample_bytes", mean_of(mean_bytes));
+        }
         facts.add_all(mode, options.environment, bytes);
         let used = facts.finish() as u64;
         recorder.spool.word(control::FACTS_BYTES).store(used, Ordering::Release);

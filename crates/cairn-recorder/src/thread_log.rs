@@ -21,6 +21,7 @@ use crate::clock;
 use crate::heap::EVENT_SLOTS;
 use crate::os::{self, KeptErrno};
 use crate::recorder::{self, RECORDING, Recorder};
+use crate::sampling::Chooser;
 use crate::spool::{Use, control_word};
 use crate::thread_word;
 use crate::writer::Writer;
@@ -48,6 +49,7 @@ pub(crate) struct ThreadLog {
     clock_step: u64,
     /// From a stamp to the next, in bytes.
     stamp_step: usize,
+    pub(crate) chooser: Chooser,
     nested_busy: AtomicU32,
     nested: Writer,
     /// The kernel's number of the thread; 0 when it said that it ends.
@@ -145,6 +147,26 @@ pub(crate) fn enter_slowly() -> Entered {
     Entered::Nested(log)
 }
 
+/// Calls `f` with the log of this thread, which may be its first; nothing when there is none, or it is at work.
+#[cold]
+pub(crate) fn with_own<R>(f: impl FnOnce(&ThreadLog) -> R) -> Option<R> {
+    match enter().map_or_else(enter_slowly, Entered::Own) {
+        Entered::Own(log) => {
+            // SAFETY: entered.
+            let result = f(unsafe { &*log });
+            // SAFETY: as above.
+            unsafe { leave(log) };
+            Some(result)
+        }
+        Entered::Nested(log) => {
+            // SAFETY: entered.
+            unsafe { leave_nested(log) };
+            None
+        }
+        Entered::No => None,
+    }
+}
+
 /// Appends a record to whichever lane of this thread is free, and returns whether that was possible.
 #[inline]
 pub(crate) fn append(
@@ -220,6 +242,7 @@ fn acquire(recorder: &'static Recorder, generation: u64) -> Option<*mut ThreadLo
         own.stamp_step = stamp_step(recorder.spool.stamp_interval);
         own.own.thread = recorder.next_thread();
         own.nested.thread = own.own.thread;
+        own.chooser.set_number(own.own.thread);
         own.clock_step = FIRST_CLOCK_STEP;
         own.owner.store(thread, Ordering::Release);
     }

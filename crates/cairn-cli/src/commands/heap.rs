@@ -39,13 +39,17 @@ pub(crate) struct Heap {
     #[arg(short, long)]
     quiet: bool,
 
-    /// Record the programs that it starts, too, each to a file of its own
+    /// Record its children, too, forked ones and the programs that it starts, each to a file of its own
     #[arg(long)]
     children: bool,
 
     /// Record also the mappings that the program makes itself
     #[arg(long)]
     mmap: bool,
+
+    /// Record a sample only, on average one byte of so many (512KiB): costs next to nothing, sums are estimates
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    sample: Option<u64>,
 
     /// Stop recording after this time (30s, 5m, 1h); the program goes on
     #[arg(long = "for", value_name = "TIME", value_parser = parse_time)]
@@ -73,6 +77,7 @@ const EXAMPLES: &str = "\
 Examples:
   cairn heap python3 -c 'print(sorted(str(n) for n in range(100000))[:3])'
   cairn heap --children make -j8                 the compilers that it starts as well
+  cairn heap --sample 512KiB -- server --port 80 a sample, at nearly no cost
   cairn heap --for 30s -- server --port 80       the first half minute of a server
   cairn heap ctl 4711 stop                       pause the recording of process 4711
 
@@ -175,6 +180,9 @@ impl Heap {
             // round in.
             const LEAST_BYTES: u64 = 64 << 20;
             add(format!("max-size={}", bytes.max(LEAST_BYTES)));
+        }
+        if let Some(bytes) = self.sample {
+            add(format!("sample={bytes}"));
         }
         for (is_on, word) in [(self.children, "children"), (self.mmap, "mmap"), (self.start_paused, "paused")]
         {

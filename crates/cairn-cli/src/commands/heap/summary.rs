@@ -125,7 +125,10 @@ fn functions(questions: &mut Questions<'_>, stack: u32, asker: cairn_analysis::h
         let source = names.source_line(line);
         let function = shortened(&names.function(source.function).name, room.max(30) * 2 / 3);
         let place = match (source.file.as_deref(), source.line) {
-            (Some(file), Some(number)) => format!("{function} ({}:{number})", file_name(file)),
+            // Of the callers, the names are enough.
+            (Some(file), Some(number)) if index == 0 => {
+                format!("{function} ({}:{number})", file_name(file))
+            }
             _ => function,
         };
         let needed = place.chars().count() + 3;
