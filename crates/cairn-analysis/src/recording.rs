@@ -170,6 +170,9 @@ impl Recording {
         if end.is_none() {
             findings.push(Finding::NoEnd);
         }
+        if matches!(&layout, Layout::Packed(packed) if packed.summary.is_none()) {
+            findings.push(Finding::NotClosed);
+        }
         let tables = tables.finish(&scale);
         Ok(Self { header, source, layout, facts, tables, scale, end, findings })
     }

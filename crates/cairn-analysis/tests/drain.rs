@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use cairn_analysis::recording::{Alloc, Drain, Events, Free, Recording, StackId, Wanted};
+use cairn_analysis::recording::{Alloc, Drain, Events, Finding, Free, Recording, StackId, Wanted};
 use cairn_format::recording::{BLOCK_BYTES, BLOCK_HEADER_BYTES, BlockHeader, CounterKind, control};
 use spool::{Program, Random, START, Spool};
 
@@ -255,7 +255,10 @@ fn a_packed_file_of_a_killed_drain_opens() {
     let mut sums = Sums::default();
     packed.read(&Wanted::ALL, &mut sums).unwrap();
     assert_eq!(sums.allocations, program.allocations);
-    assert!(packed.summary().is_none() && !packed.findings().is_empty());
+    assert!(packed.summary().is_none() && packed.findings().contains(&Finding::NotClosed));
+    // Both tell of the other one.
+    let rest = Recording::open(&spool_path).unwrap();
+    assert!(rest.findings().iter().any(|finding| matches!(finding, Finding::Drained { blocks: 1.. })));
     fs::remove_dir_all(directory).unwrap();
 }
 

@@ -160,6 +160,13 @@ pub enum Finding {
     },
     /// The recording has no end: the program still runs, or it was killed.
     NoEnd,
+    /// In a packed recording: it was not closed, because what drained the program was stopped. What followed is in the spool.
+    NotClosed,
+    /// In a spool: these blocks were drained into a packed recording, and given back to the program. Their events are there.
+    Drained {
+        /// How many.
+        blocks: u64,
+    },
 }
 
 impl fmt::Display for Finding {
@@ -206,6 +213,16 @@ impl fmt::Display for Finding {
                 _ => write!(f, "{count} events were lost"),
             },
             Self::NoEnd => f.write_str("the recording has no end: the program still runs, or it was killed"),
+            Self::NotClosed => f.write_str(
+                "the recording was not closed: cairn still writes it, or was stopped; what followed is in the program's spool, \
+                 which is of the same name without .new, and is read like any recording",
+            ),
+            Self::Drained { blocks } => write!(
+                f,
+                "{blocks} blocks of {} KiB were drained from this spool into a packed recording, and their events and tables \
+                 are there alone; its name is the spool's with .new behind it, and it is read like any recording",
+                cairn_format::recording::BLOCK_BYTES / 1024
+            ),
         }
     }
 }

@@ -200,6 +200,10 @@ fn control_findings(control: &[u8], length: u64, findings: &mut Vec<Finding>) {
             note_loss(kind, count, findings);
         }
     }
+    let blocks = word(control, control::FREE_GIVEN);
+    if blocks > 0 {
+        findings.push(Finding::Drained { blocks });
+    }
 }
 
 /// The facts: `name=value` pairs, each ended by a NUL.
