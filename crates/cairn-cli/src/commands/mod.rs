@@ -12,6 +12,7 @@ mod play;
 mod report;
 #[cfg(target_os = "linux")]
 mod snapshot;
+mod index_later;
 mod symbol_options;
 pub(crate) mod symbolize;
 
