@@ -177,7 +177,8 @@ fn with_stand_ins(name: &str) -> Option<(String, Vec<&str>)> {
         let number = &name[at..at + digits];
         let behind = &bytes[at + digits..];
         let is_literal = behind.first() == Some(&b'E') && is_literal_before(&bytes[..at]);
-        let is_reference = behind.first() == Some(&b'_') && matches!(bytes[..at], [.., b'A' | b'S' | b'T' | b'_']);
+        let is_reference =
+            behind.first() == Some(&b'_') && matches!(bytes[..at], [.., b'A' | b'S' | b'T' | b'_']);
         let begin = at + digits;
         let identifier = number.parse().ok().and_then(|len: usize| name.get(begin..begin.checked_add(len)?));
         match identifier.filter(|text| !is_literal && !is_reference && is_identifier(text)) {
@@ -324,7 +325,7 @@ mod tests {
                 Some(Scheme::Itanium),
                 "void 测试::éfoo<int, 42, -7, char [10]>(int, 测试 const&)@V_1.0",
             ),
-            ("_ZN3fooI6größeE3barEPS0_", Some(Scheme::Itanium), "foo<größe>::bar(größe*)"),
+            ("_ZN3fooI7größeE3barEPS0_", Some(Scheme::Itanium), "foo<größe>::bar(größe*)"),
             // The number ends within a character, or says more than there is.
             ("_ZN5测试C1Ev", Some(Scheme::Itanium), "_ZN5测试C1Ev"),
             ("_Z99999999999999999999999é", Some(Scheme::Itanium), "_Z99999999999999999999999é"),

@@ -180,7 +180,8 @@ impl Symbolizer {
     pub fn without_index(&self) -> Vec<PathBuf> {
         let opened = self.modules.iter().filter_map(|module| module.opened.get()?.source.as_ref().ok());
         let wanting = opened.filter(|source| self.indexer.is_some() && source.wants_index());
-        let mut programs: Vec<PathBuf> = wanting.filter_map(|source| source.files().into_iter().next()).collect();
+        let mut programs: Vec<PathBuf> =
+            wanting.filter_map(|source| source.files().into_iter().next()).collect();
         programs.sort_unstable();
         programs.dedup();
         programs
@@ -188,7 +189,9 @@ impl Symbolizer {
 
     /// Has the index of a module built in the background, once, after its first answer.
     fn want_index(&self, module: ModuleId) {
-        let Some(indexer) = self.indexer.as_ref().filter(|_| self.options.indexes_in_background) else { return };
+        let Some(indexer) = self.indexer.as_ref().filter(|_| self.options.indexes_in_background) else {
+            return;
+        };
         let module = &self.modules[module.index()];
         if module.index_settled.swap(true, Ordering::Relaxed) {
             return;

@@ -39,10 +39,7 @@ impl CacheOptions {
 
     /// Adds the directory to the options of a symbolizer that builds no index by itself.
     pub(crate) fn apply(&self, options: SymbolizerOptions) -> SymbolizerOptions {
-        self.directory()
-            .into_iter()
-            .fold(options, SymbolizerOptions::cache_dir)
-            .indexes_in_background(false)
+        self.directory().into_iter().fold(options, SymbolizerOptions::cache_dir).indexes_in_background(false)
     }
 
     /// Has the indexes of these programs built by another process, which searches as `search` says; relative paths in it are

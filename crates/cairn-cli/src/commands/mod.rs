@@ -7,12 +7,12 @@ mod flame;
 mod heap;
 mod heap_input;
 mod heap_text;
+mod index_later;
 mod pack;
 mod play;
 mod report;
 #[cfg(target_os = "linux")]
 mod snapshot;
-mod index_later;
 mod symbol_options;
 pub(crate) mod symbolize;
 

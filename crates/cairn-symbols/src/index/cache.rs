@@ -121,7 +121,8 @@ impl Cache {
     pub(crate) fn failed_lately(&self, identity: &Identity) -> bool {
         let note = self.directory.join(&identity.name).with_extension(FAILED);
         let modified = fs::metadata(note).and_then(|metadata| metadata.modified());
-        modified.is_ok_and(|then| SystemTime::now().duration_since(then).is_ok_and(|age| age < FORGOTTEN_AFTER))
+        modified
+            .is_ok_and(|then| SystemTime::now().duration_since(then).is_ok_and(|age| age < FORGOTTEN_AFTER))
     }
 
     /// Deletes the indexes that were wanted longest ago, until there is room, and what writers that died left behind.
