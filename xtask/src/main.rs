@@ -17,6 +17,7 @@ mod fuzz_smoke;
 mod header;
 mod portability;
 mod process;
+mod symbols_agreement;
 mod truth;
 
 use std::process::ExitCode;
@@ -80,6 +81,11 @@ const CHORES: &[Chore] = &[
         name: "kill",
         run: truth::kill,
         help: "[--runs N]: recording processes killed at random moments, 1000 times",
+    },
+    Chore {
+        name: "symbols-agreement",
+        run: symbols_agreement::run_all,
+        help: "[file...]: name every function of real libraries as binutils and llvm-symbolizer do",
     },
     Chore { name: "test", run: cargo_chores::test, help: "cargo test --workspace" },
     Chore { name: "help", run: help, help: "this list" },

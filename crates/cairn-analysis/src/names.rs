@@ -94,6 +94,12 @@ impl Names {
             .filter_map(|key| Some((key, self.symbolizer.module_report(*self.modules.get(key)?))))
     }
 
+    /// The programs here that would be answered faster from an index, as [`Symbolizer::without_index`] tells.
+    #[must_use]
+    pub fn without_index(&self) -> Vec<PathBuf> {
+        self.symbolizer.without_index()
+    }
+
     fn module(&mut self, key: &ModuleKey) -> ModuleId {
         if let Some(&known) = self.modules.get(key) {
             return known;

@@ -24,11 +24,13 @@
 //! | [`program`](Program) | which file a command is, and whether it can be recorded |
 //! | [`library`](Library) | the library, carried in this crate, as a file |
 //! | [`start`](Start) | the start, signals, the end |
+//! | [`detached`](start_detached) | work for later, in a process of its own |
 //! | [`announcements`](Announcements) | what the library says of the recordings that it began |
 
 #![cfg(target_os = "linux")]
 
 mod announcements;
+mod detached;
 mod inherited;
 mod library;
 mod obstacle;
@@ -36,6 +38,7 @@ mod program;
 mod start;
 
 pub use announcements::{Announcement, Announcements};
+pub use detached::start_detached;
 pub use library::Library;
 pub use obstacle::Obstacle;
 pub use program::Program;

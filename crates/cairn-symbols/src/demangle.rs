@@ -131,7 +131,88 @@ fn rust(name: &str) -> Option<String> {
     text.finish().filter(|text| !gave_up.iter().any(|mark| text.contains(mark)))
 }
 
+/// The demangler takes identifiers of ASCII alone. Others stand in the name as UTF-8, so they are demangled under other
+/// names of ASCII, and put back afterwards.
 fn itanium(name: &str) -> Option<String> {
+    if name.is_ascii() {
+        return itanium_ascii(name);
+    }
+    let (ascii, identifiers) = with_stand_ins(name)?;
+    let text = itanium_ascii(&ascii)?;
+    let mut pieces = text.split(STAND_IN);
+    let mut whole = Bounded::default();
+    fmt::Write::write_str(&mut whole, pieces.next()?).ok()?;
+    for piece in pieces {
+        let (number, rest) = piece.split_once(STAND_IN_END)?;
+        let identifier = identifiers.get(number.parse::<usize>().ok()?)?;
+        fmt::Write::write_str(&mut whole, identifier).ok()?;
+        fmt::Write::write_str(&mut whole, rest).ok()?;
+    }
+    whole.finish()
+}
+
+/// What stands in for an identifier: this, its number, and the end.
+const STAND_IN: &str = "StandInOfUnicode";
+
+const STAND_IN_END: char = 'Q';
+
+/// The name with an identifier of ASCII for each that is not, and these in their order.
+///
+/// An identifier is a number and as many bytes. Other numbers are those of literals (`Li42E`), of arrays (`A10_c`) and of
+/// back references (`S1_`, `T0_`). Taken for an identifier by mistake, one leads to a name that is none, which stays raw.
+fn with_stand_ins(name: &str) -> Option<(String, Vec<&str>)> {
+    if name.contains(STAND_IN) {
+        return None;
+    }
+    let bytes = name.as_bytes();
+    let (mut ascii, mut identifiers) = (String::with_capacity(name.len()), Vec::new());
+    let mut at = 0;
+    while let Some(&byte) = bytes.get(at) {
+        let digits = bytes[at..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+        if digits == 0 {
+            ascii.push(char::from(byte));
+            at += 1;
+            continue;
+        }
+        let number = &name[at..at + digits];
+        let behind = &bytes[at + digits..];
+        let is_literal = behind.first() == Some(&b'E') && is_literal_before(&bytes[..at]);
+        let is_reference =
+            behind.first() == Some(&b'_') && matches!(bytes[..at], [.., b'A' | b'S' | b'T' | b'_']);
+        let begin = at + digits;
+        let identifier = number.parse().ok().and_then(|len: usize| name.get(begin..begin.checked_add(len)?));
+        match identifier.filter(|text| !is_literal && !is_reference && is_identifier(text)) {
+            Some(identifier) if identifier.is_ascii() => {
+                ascii.push_str(&name[at..begin + identifier.len()]);
+                at = begin + identifier.len();
+            }
+            Some(identifier) => {
+                let stand_in = format!("{STAND_IN}{}{STAND_IN_END}", identifiers.len());
+                ascii.push_str(&format!("{}{stand_in}", stand_in.len()));
+                identifiers.push(identifier);
+                at = begin + identifier.len();
+            }
+            None => {
+                ascii.push_str(number);
+                at = begin;
+            }
+        }
+    }
+    ascii.is_ascii().then_some((ascii, identifiers))
+}
+
+/// True behind the type of a literal, and its sign: `Li`, `Lin`.
+fn is_literal_before(before: &[u8]) -> bool {
+    let unsigned = before.strip_suffix(b"n").unwrap_or(before);
+    [before, unsigned].iter().any(|before| matches!(before, [.., b'L', kind] if kind.is_ascii_lowercase()))
+}
+
+fn is_identifier(text: &str) -> bool {
+    let part = |c: char| !c.is_ascii() || c.is_ascii_alphanumeric() || matches!(c, '_' | '$' | '.');
+    text.chars().all(part) && !text.starts_with(|c: char| c.is_ascii_digit())
+}
+
+fn itanium_ascii(name: &str) -> Option<String> {
     // A version of a symbol (`@GLIBC_2.34`, `@plt`) is no part of the name, but of what the reader should see.
     let (bare, version) = name.split_at(name.find('@').unwrap_or(name.len()));
     let bare = bare.strip_prefix('_').filter(|rest| rest.starts_with("_Z")).unwrap_or(bare);
@@ -237,6 +318,18 @@ mod tests {
                 Some(Scheme::Itanium),
                 "shapes::(anonymous namespace)::count",
             ),
+            ("_ZN6测试6middleEi", Some(Scheme::Itanium), "测试::middle(int)"),
+            ("_ZN6测试C1Ev", Some(Scheme::Itanium), "测试::测试()"),
+            (
+                "_ZN6测试5éfooIiLi42ELin7EA10_cEEvT_RKS_@V_1.0",
+                Some(Scheme::Itanium),
+                "void 测试::éfoo<int, 42, -7, char [10]>(int, 测试 const&)@V_1.0",
+            ),
+            ("_ZN3fooI7größeE3barEPS0_", Some(Scheme::Itanium), "foo<größe>::bar(größe*)"),
+            // The number ends within a character, or says more than there is.
+            ("_ZN5测试C1Ev", Some(Scheme::Itanium), "_ZN5测试C1Ev"),
+            ("_Z99999999999999999999999é", Some(Scheme::Itanium), "_Z99999999999999999999999é"),
+            ("_Z18StandInOfUnicode1Q2é", Some(Scheme::Itanium), "_Z18StandInOfUnicode1Q2é"),
             ("_ZN3foo3barEv.cold", Some(Scheme::Itanium), "foo::bar() [clone .cold]"),
             ("_ZNSsC1Ev@GLIBCXX_3.4", Some(Scheme::Itanium), "std::string::string()@GLIBCXX_3.4"),
             (
@@ -285,6 +378,8 @@ mod tests {
         let functions = functions(9, 40);
         for name in [
             format!("_Z1fP{}i{doubling}", "P".repeat(60)),
+            format!("_ZN2é{}", "1aI".repeat(10_000)),
+            format!("_Z{}", "2é".repeat(16_000)),
             format!("_Z{}", "N1aI".repeat(10_000)),
             format!("_Z1f{}i", "P".repeat(60_000)),
             format!("_RNvC1a1b{}", "I".repeat(30_000)),

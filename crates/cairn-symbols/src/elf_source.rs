@@ -1,7 +1,7 @@
 //! The symbols of an ELF file: debug information first, then symbol tables, then where functions begin.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use cairn_format::{StatedAddress, WordSize};
@@ -25,6 +25,8 @@ pub(crate) struct ElfSource {
     layout: Layout,
     engine: RwLock<Option<Arc<Engine>>>,
     index: Option<Index>,
+    /// True when an index was tried for in vain lately.
+    cannot_index: bool,
     /// Why there is no engine.
     broken: OnceLock<Problem>,
     symbols: OnceLock<SymbolTable>,
@@ -53,6 +55,7 @@ impl ElfSource {
             engine: RwLock::default(),
             broken: OnceLock::new(),
             index: None,
+            cannot_index: false,
             symbols: OnceLock::new(),
             starts: OnceLock::new(),
         })
@@ -60,6 +63,9 @@ impl ElfSource {
 
     /// True when an index is worth its disk: the debug information takes longer to read than to look for.
     fn is_worth_indexing(&self) -> bool {
+        if self.cannot_index {
+            return false;
+        }
         let main = &self.debug.main;
         // What is missing today may be there tomorrow; an index would not notice.
         let object = main.object();
@@ -82,6 +88,11 @@ impl ElfSource {
     /// Answers from an index from now on.
     pub(crate) fn use_index(&mut self, index: Index) {
         self.index = (index.code() == self.layout.code).then_some(index);
+    }
+
+    /// Asks for no index from now on.
+    pub(crate) fn do_not_index(&mut self) {
+        self.cannot_index = true;
     }
 
     /// First and last address of what is executable.
@@ -217,8 +228,15 @@ impl SymbolSource for ElfSource {
 
     fn build_index(&self, cache: &Cache, cancelled: &AtomicBool) -> bool {
         let identity = self.identity();
-        let index = crate::index::build(self, identity.bytes(), cancelled);
-        index.is_some_and(|index| cache.store(&identity, &index).is_ok())
+        match crate::index::build(self, identity.bytes(), cancelled) {
+            Some(index) => cache.store(&identity, &index).is_ok(),
+            None => {
+                if !cancelled.load(Ordering::Relaxed) {
+                    cache.note_failure(&identity);
+                }
+                false
+            }
+        }
     }
 
     fn files(&self) -> Vec<PathBuf> {

@@ -114,10 +114,13 @@ fn open_elf(
         None => (None, program),
     };
     let mut source = ElfSource::new(program, DebugFiles { main, supplement, package, find_split })?;
-    if let Some(cache) = cache(options)
-        && let Some(index) = cache.open(&source.identity())
-    {
-        source.use_index(index);
+    if let Some(cache) = cache(options) {
+        let identity = source.identity();
+        match cache.open(&identity) {
+            Some(index) => source.use_index(index),
+            None if cache.failed_lately(&identity) => source.do_not_index(),
+            None => {}
+        }
     }
     Ok(source)
 }

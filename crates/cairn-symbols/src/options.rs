@@ -20,6 +20,7 @@ pub struct SymbolizerOptions {
     pub(crate) path_maps: Vec<(PathBuf, PathBuf)>,
     pub(crate) cache_dir: Option<PathBuf>,
     pub(crate) cache_limit_bytes: u64,
+    pub(crate) indexes_in_background: bool,
     pub(crate) allow_mismatch: bool,
     pub(crate) threads: usize,
 }
@@ -42,6 +43,7 @@ impl SymbolizerOptions {
             path_maps: Vec::new(),
             cache_dir: None,
             cache_limit_bytes: DEFAULT_CACHE_LIMIT_BYTES,
+            indexes_in_background: true,
             allow_mismatch: false,
             threads: std::thread::available_parallelism().map_or(1, usize::from),
         }
@@ -89,6 +91,15 @@ impl SymbolizerOptions {
     #[must_use]
     pub fn cache_limit_bytes(mut self, limit: u64) -> Self {
         self.cache_limit_bytes = limit;
+        self
+    }
+
+    /// Whether a thread of this process builds missing indexes after a module's first answer, as it does if this is not set.
+    /// Who does not run for long says no, and has another process build what
+    /// [`Symbolizer::without_index`](crate::Symbolizer::without_index) tells.
+    #[must_use]
+    pub fn indexes_in_background(mut self, build: bool) -> Self {
+        self.indexes_in_background = build;
         self
     }
 

@@ -174,9 +174,24 @@ impl Symbolizer {
         self.indexer.iter().for_each(Indexer::wait);
     }
 
+    /// The programs of those modules that were answered from their files, and would be answered faster from an index.
+    /// [`build_index`](Self::build_index), with the same options and [`add_file`](Self::add_file), makes it.
+    #[must_use]
+    pub fn without_index(&self) -> Vec<PathBuf> {
+        let opened = self.modules.iter().filter_map(|module| module.opened.get()?.source.as_ref().ok());
+        let wanting = opened.filter(|source| self.indexer.is_some() && source.wants_index());
+        let mut programs: Vec<PathBuf> =
+            wanting.filter_map(|source| source.files().into_iter().next()).collect();
+        programs.sort_unstable();
+        programs.dedup();
+        programs
+    }
+
     /// Has the index of a module built in the background, once, after its first answer.
     fn want_index(&self, module: ModuleId) {
-        let Some(indexer) = &self.indexer else { return };
+        let Some(indexer) = self.indexer.as_ref().filter(|_| self.options.indexes_in_background) else {
+            return;
+        };
         let module = &self.modules[module.index()];
         if module.index_settled.swap(true, Ordering::Relaxed) {
             return;

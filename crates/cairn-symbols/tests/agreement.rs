@@ -56,3 +56,176 @@ fn plain(path: &str) -> String {
     }
     parts.join("/")
 }
+
+/// Every function of the C library here and, with `cargo xtask symbols-agreement`, of the files and by the peers that it
+/// names: where it begins, and half way through. Each class of difference is one of those in docs/symbolize.md.
+#[test]
+fn functions_of_libraries_agree_with_other_symbolizers() {
+    let files = std::env::var("CAIRN_AGREEMENT_FILES").unwrap_or_else(|_| loaded_c_library());
+    let peers = std::env::var("CAIRN_AGREEMENT_PEERS").unwrap_or_else(|_| "addr2line".to_owned());
+    let mut unexplained = Vec::new();
+    for file in files.split(':') {
+        for peer in peers.split(':') {
+            unexplained.extend(compare(Path::new(file), peer));
+        }
+    }
+    assert!(
+        unexplained.is_empty(),
+        "{} unexplained: {:#?}",
+        unexplained.len(),
+        &unexplained[..unexplained.len().min(40)]
+    );
+}
+
+fn loaded_c_library() -> String {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let path = maps.lines().filter_map(|line| line.split_ascii_whitespace().nth(5));
+    path.filter(|path| path.contains("/libc.so") || path.contains("/libc-"))
+        .map(str::to_owned)
+        .next()
+        .expect("a C library")
+}
+
+/// Asks both for all functions of a file, prints how many differ in which way, and returns what has no class.
+fn compare(file: &Path, peer: &str) -> Vec<String> {
+    let mut symbolizer = Symbolizer::new(SymbolizerOptions::new());
+    let module = symbolizer.add_file(file).unwrap();
+    let functions = Functions::read(&symbolizer.module_report(module).used);
+    let addresses: Vec<u64> = functions.addresses();
+    assert!(addresses.len() > 1000, "{}: {} addresses", file.display(), addresses.len());
+    let theirs = ask(peer, peer.contains("llvm"), file, &addresses);
+    assert_eq!(theirs.len(), addresses.len(), "{peer}");
+    let lookups: Vec<_> =
+        addresses.iter().map(|&address| (module, Lookup::stated(StatedAddress::new(address)))).collect();
+    let answers = symbolizer.resolve_many(&lookups);
+    let mut counts = std::collections::BTreeMap::<&str, usize>::new();
+    let mut unexplained = Vec::new();
+    for ((&address, (name, place)), answer) in addresses.iter().zip(&theirs).zip(answers.iter()) {
+        let frames = answer.frames();
+        // Neither peer tells of the calls around when it is not asked.
+        let own_name = frames.first().and_then(|frame| frame.raw_name.as_deref()).unwrap_or("??");
+        let innermost = frames.first();
+        let own_place = innermost
+            .map_or(("??", 0), |frame| (frame.file.as_deref().unwrap_or("??"), frame.line.unwrap_or(0)));
+        let class =
+            match (class_of_names(own_name, name, &functions, address), class_of_places(own_place, place)) {
+                (Some("same"), class) => class,
+                (class, Some("same")) => class,
+                (Some(_), class) => class,
+                (None, _) => None,
+            };
+        match class {
+            Some(class) => *counts.entry(class).or_default() += 1,
+            None => unexplained.push(format!(
+                "{} {address:#x}: {own_name} {}:{}, {peer} {name} {place}",
+                file.display(),
+                own_place.0,
+                own_place.1
+            )),
+        }
+    }
+    println!(
+        "{} {peer}: {} addresses: {counts:?}, unexplained {}",
+        file.display(),
+        addresses.len(),
+        unexplained.len()
+    );
+    unexplained
+}
+
+fn class_of_names(ours: &str, theirs: &str, functions: &Functions, address: u64) -> Option<&'static str> {
+    let bare = |name: &str| name.split('@').next().unwrap_or(name).to_owned();
+    let (ours, theirs) = (bare(ours), bare(theirs));
+    match () {
+        () if ours == theirs => Some("same"),
+        // The start of a function is all that is known: no symbol, but an entry for unwinding.
+        () if ours == "??" && !functions.covers(&theirs, address) => Some("behind the end of a function"),
+        () if functions.share_address(&ours, &theirs) => Some("one of several names at one address"),
+        () if ours.contains(&theirs) || theirs.contains(&ours) => Some("the linker's name"),
+        () if functions.covers(&ours, address) && !functions.covers(&theirs, address) => Some("a label"),
+        // The symbol tables have one name for code that the debug information has under another.
+        () if functions.covers(&theirs, address) && !functions.ranges.contains_key(&ours) => {
+            Some("functions that were merged")
+        }
+        () if functions.covers(&ours, address) && functions.covers(&theirs, address) => {
+            Some("functions within functions")
+        }
+        () => None,
+    }
+}
+
+fn class_of_places((file, line): (&str, u32), theirs: &str) -> Option<&'static str> {
+    let theirs = theirs.split(" (disc").next().unwrap_or(theirs);
+    let (their_file, their_line) = theirs.rsplit_once(':')?;
+    let their_line: u32 = their_line.parse().unwrap_or(0);
+    let (own, other) = (plain(file), plain(their_file));
+    let own_name = Path::new(&own).file_name();
+    match () {
+        () if own == other && line == their_line => Some("same"),
+        () if file == "??" && their_line == 0 => Some("file of a local symbol without lines"),
+        () if line != their_line => None,
+        () if own_name == Path::new(&other).file_name() => Some("relative directory"),
+        () => Some("file of the innermost line"),
+    }
+}
+
+/// Asks a symbolizer that reads addresses from standard input, and prints two lines for each: a name, and a place.
+fn ask(peer: &str, is_llvm: bool, file: &Path, addresses: &[u64]) -> Vec<(String, String)> {
+    let mut command = Command::new(peer);
+    match is_llvm {
+        true => command.args(["--no-inlines", "--no-demangle", "--output-style=GNU", "-e"]),
+        false => command.args(["-f", "-e"]),
+    };
+    let command = command.arg(file).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut peer_process = command.spawn().unwrap_or_else(|error| panic!("{peer}: {error}; install it"));
+    let asked: String = addresses.iter().map(|address| format!("{address:#x}\n")).collect();
+    let mut input = peer_process.stdin.take().unwrap();
+    let writer = std::thread::spawn(move || input.write_all(asked.as_bytes()).unwrap());
+    let output = peer_process.wait_with_output().unwrap().stdout;
+    writer.join().unwrap();
+    let text = String::from_utf8_lossy(&output);
+    let lines: Vec<&str> = text.lines().filter(|line| !line.is_empty()).collect();
+    lines.chunks_exact(2).map(|pair| (pair[0].to_owned(), pair[1].to_owned())).collect()
+}
+
+/// The functions that the symbol tables of a file name.
+struct Functions {
+    ranges: std::collections::HashMap<String, Vec<(u64, u64)>>,
+}
+
+impl Functions {
+    fn read(paths: &[std::path::PathBuf]) -> Self {
+        use object::{Object, ObjectSymbol, SymbolKind};
+        let mut ranges = std::collections::HashMap::<String, Vec<(u64, u64)>>::new();
+        for path in paths {
+            let bytes = std::fs::read(path).unwrap();
+            let Ok(object) = object::File::parse(&*bytes) else { continue };
+            for symbol in object.symbols().chain(object.dynamic_symbols()) {
+                if symbol.kind() == SymbolKind::Text && symbol.size() > 0 && symbol.is_definition() {
+                    let name = symbol.name().unwrap_or_default().split('@').next().unwrap_or_default();
+                    ranges.entry(name.to_owned()).or_default().push((symbol.address(), symbol.size()));
+                }
+            }
+        }
+        Self { ranges }
+    }
+
+    /// Where each begins, and half way through.
+    fn addresses(&self) -> Vec<u64> {
+        let all = self.ranges.values().flatten();
+        let mut all: Vec<u64> = all.flat_map(|&(start, size)| [start, start + size / 2]).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
+    fn covers(&self, name: &str, address: u64) -> bool {
+        let ranges = self.ranges.get(name).into_iter().flatten();
+        ranges.into_iter().any(|&(start, size)| (start..start + size).contains(&address))
+    }
+
+    fn share_address(&self, one: &str, other: &str) -> bool {
+        let (Some(one), Some(other)) = (self.ranges.get(one), self.ranges.get(other)) else { return false };
+        one.iter().any(|(start, _)| other.iter().any(|(also, _)| start == also))
+    }
+}

@@ -106,9 +106,9 @@ impl DiffCommand {
         output.flush()?;
         let grew_too_much = self.fail_above.is_some_and(|most| diff.growth() > i128::from(most));
         let outcomes = [complain_about(&before.path, &before.heap), complain_about(&after.path, &after.heap)];
-        before.symbols.complain();
+        before.symbols.finish(&self.input);
         if self.after.is_some() {
-            after.symbols.complain();
+            after.symbols.finish(&self.input);
         }
         Ok(match outcomes {
             _ if grew_too_much => Outcome::Exceeded,

@@ -101,7 +101,7 @@ impl FlameCommand {
         };
         self.write(&text)?;
         let outcome = complain_about(&self.file, &heap);
-        symbols.complain();
+        symbols.finish(&self.input);
         Ok(outcome)
     }
 

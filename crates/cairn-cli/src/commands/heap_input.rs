@@ -141,10 +141,12 @@ impl Symbols {
         }
     }
 
-    /// Says which modules have no names, and why.
-    pub(crate) fn complain(self) {
+    /// Says which modules have no names, and why; has the indexes built that were missed. For when the answers are out.
+    pub(crate) fn finish(self, input: &HeapInput) {
         if let Self::Files(names) = self {
-            complain_about_modules(&names.into_inner());
+            let names = names.into_inner();
+            complain_about_modules(&names);
+            input.symbols.index_later(&names);
         }
     }
 }

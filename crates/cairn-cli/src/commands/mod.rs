@@ -7,6 +7,7 @@ mod flame;
 mod heap;
 mod heap_input;
 mod heap_text;
+mod index_later;
 mod pack;
 mod play;
 mod report;

@@ -156,6 +156,7 @@ impl Play {
         }
         if let Some(names) = &names {
             complain_about_modules(names);
+            self.symbols.index_later(names);
         }
         Ok(if player.is_whole() { Outcome::Done } else { Outcome::Incomplete })
     }

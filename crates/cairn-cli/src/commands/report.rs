@@ -146,7 +146,7 @@ impl ReportCommand {
             self.show(&heap, &answer, names, &held_back, from_nanos, to_nanos)?;
         }
         let outcome = complain_about(&self.file, &heap);
-        symbols.complain();
+        symbols.finish(&self.input);
         Ok(outcome)
     }
 

@@ -97,6 +97,7 @@ impl Snapshot {
         output.flush()?;
         if let Some(names) = &names {
             complain_about_modules(names);
+            self.symbols.index_later(names);
         }
         let whole = threads.iter().all(|thread| thread.stack.is_ok());
         Ok(if whole { Outcome::Done } else { Outcome::Incomplete })

@@ -6,6 +6,7 @@ use cairn_analysis::names::{Names, file_name_of};
 use cairn_analysis::symbols::SymbolizerOptions;
 use clap::Args;
 
+use super::index_later::{CacheOptions, Search};
 use crate::output::complain;
 
 /// Where the symbols are.
@@ -35,6 +36,9 @@ pub(crate) struct SymbolOptions {
     /// Look for no symbols: modules and offsets only
     #[arg(long)]
     no_symbols: bool,
+
+    #[command(flatten)]
+    cache: CacheOptions,
 }
 
 fn parse_map(text: &str) -> Result<(PathBuf, PathBuf), &'static str> {
@@ -70,7 +74,17 @@ impl SymbolOptions {
         for (from, to) in &self.map_path {
             options = options.map_path(from, to);
         }
-        options
+        self.cache.apply(options)
+    }
+
+    /// Has another process build the indexes that were missed. To be called when the answers are out.
+    pub(crate) fn index_later(&self, names: &Names) {
+        let mut search = Search::default().flag("--allow-mismatch", self.allow_mismatch);
+        search = self.symbols.iter().fold(search, |search, path| search.path("--symbol-dir", path));
+        search = self.debug_dir.iter().fold(search, |search, path| search.path("--debug-dir", path));
+        search = self.sysroot.iter().fold(search, |search, path| search.path("--sysroot", path));
+        search = self.map_path.iter().fold(search, |search, (from, to)| search.map(from, to));
+        self.cache.build_later(names.without_index(), search);
     }
 }
 

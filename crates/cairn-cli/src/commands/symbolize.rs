@@ -13,6 +13,7 @@ use cairn_analysis::symbols::{AddressKind, Lookup, ModuleId, Place, Section, Sym
 use clap::error::ErrorKind;
 use clap::{ArgAction, Args, CommandFactory, ValueEnum};
 
+use super::index_later::{CacheOptions, Search};
 use crate::output::{Outcome, complain};
 use input::{Files, Question};
 use print::Printer;
@@ -135,29 +136,26 @@ struct Places {
     #[arg(long)]
     allow_mismatch: bool,
 
-    /// Keep indexes of large files here [default: cairn/symbols in the user's cache directory]
-    #[arg(long, value_name = "DIR", conflicts_with = "no_cache")]
-    cache_dir: Option<PathBuf>,
+    #[command(flatten)]
+    cache: CacheOptions,
 
-    /// Neither use nor keep indexes
-    #[arg(long)]
-    no_cache: bool,
-
-    /// Wait at the end until the index of each file that was asked for is there
+    /// Build the index of each file that was asked for before ending; else another process does, when this one is done
     #[arg(long, conflicts_with = "no_cache")]
     index: bool,
+
+    /// Build the indexes of these files, and answer nothing
+    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["no_cache", "addresses", "exe"])]
+    index_only: Vec<PathBuf>,
 }
 
 impl Places {
-    /// Where indexes are kept: for a program that has no home, nowhere.
-    fn cache_dir(&self) -> Option<PathBuf> {
-        if self.no_cache {
-            return None;
-        }
-        let absolute =
-            |variable| std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
-        let user = || absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
-        self.cache_dir.clone().or_else(|| Some(user()?.join("cairn/symbols")))
+    /// The same places for another process.
+    fn search(&self) -> Search {
+        let mut search = Search::default().flag("--allow-mismatch", self.allow_mismatch);
+        search = self.debug_dir.iter().fold(search, |search, path| search.path("--debug-dir", path));
+        search = self.symbol_dir.iter().fold(search, |search, path| search.path("--symbol-dir", path));
+        search = self.sysroot.iter().fold(search, |search, path| search.path("--sysroot", path));
+        self.map.iter().fold(search, |search, (from, to)| search.map(from, to))
     }
 }
 
@@ -250,6 +248,10 @@ fn parse_map(text: &str) -> Result<(PathBuf, PathBuf), String> {
 
 impl Symbolize {
     pub(crate) fn run(self) -> io::Result<Outcome> {
+        if !self.places.index_only.is_empty() {
+            let all = self.places.cache.build_now(&self.places.index_only, self.options())?;
+            return Ok(if all { Outcome::Done } else { Outcome::Incomplete });
+        }
         let style = self.style();
         let mut session = Session::new(&self, style)?;
         let mut printer = Printer::new(style, self.shape(style));
@@ -263,8 +265,11 @@ impl Symbolize {
             printer.end_list()?;
         }
         printer.flush()?;
-        if self.places.index {
-            session.files.symbolizer.wait_for_indexes();
+        let places = &self.places;
+        if places.index {
+            session.files.build_indexes();
+        } else {
+            places.cache.build_later(session.files.symbolizer.without_index(), places.search());
         }
         Ok(match style {
             Style::Cairn | Style::OwnJson if session.failed || printer.failed() => Outcome::Partly,
@@ -308,7 +313,7 @@ impl Symbolize {
         options = places.symbol_dir.iter().fold(options, SymbolizerOptions::symbol_dir);
         options = places.map.iter().fold(options, |options, (from, to)| options.map_path(from, to));
         options = places.sysroot.iter().fold(options, SymbolizerOptions::sysroot);
-        places.cache_dir().into_iter().fold(options, SymbolizerOptions::cache_dir)
+        places.cache.apply(options)
     }
 }
 

@@ -93,6 +93,7 @@ impl Cache {
     /// place, so that a reader sees a whole index or none.
     pub(crate) fn store(&self, identity: &Identity, index: &Built) -> io::Result<()> {
         if index.len_bytes() > self.limit_bytes {
+            self.note_failure(identity);
             return Ok(());
         }
         fs::create_dir_all(&self.directory)?;
@@ -108,6 +109,22 @@ impl Cache {
         })
     }
 
+    /// Notes that these files have no index: that there can be none is found out only at the end of long work.
+    pub(crate) fn note_failure(&self, identity: &Identity) {
+        let noted = fs::create_dir_all(&self.directory)
+            .and_then(|()| File::create(self.directory.join(&identity.name).with_extension(FAILED)));
+        // Without the note, the next process tries again.
+        drop(noted);
+    }
+
+    /// True when there was no index to be had of these files lately. What was missing then may be there by tomorrow.
+    pub(crate) fn failed_lately(&self, identity: &Identity) -> bool {
+        let note = self.directory.join(&identity.name).with_extension(FAILED);
+        let modified = fs::metadata(note).and_then(|metadata| metadata.modified());
+        modified
+            .is_ok_and(|then| SystemTime::now().duration_since(then).is_ok_and(|age| age < FORGOTTEN_AFTER))
+    }
+
     /// Deletes the indexes that were wanted longest ago, until there is room, and what writers that died left behind.
     fn make_room(&self, wanted_bytes: u64) -> io::Result<()> {
         let now = SystemTime::now();
@@ -119,7 +136,11 @@ impl Cache {
             let has = |extension: &str| path.extension().is_some_and(|found| found == extension);
             if has(EXTENSION) && metadata.is_file() {
                 kept.push((modified, metadata.len(), path));
-            } else if has(TEMPORARY) && now.duration_since(modified).is_ok_and(|age| age > ABANDONED_AFTER) {
+                continue;
+            }
+            let old_after = [(TEMPORARY, ABANDONED_AFTER), (FAILED, FORGOTTEN_AFTER)];
+            let old_after = old_after.into_iter().find(|(extension, _)| has(extension));
+            if old_after.is_some_and(|(_, after)| now.duration_since(modified).is_ok_and(|age| age > after)) {
                 let _ = fs::remove_file(&path);
             }
         }
@@ -139,9 +160,14 @@ impl Cache {
 
 const TEMPORARY: &str = "writing";
 
+/// Says that there is no index to be had; an empty file.
+const FAILED: &str = "cairnsym-none";
+
 const TOUCH_AFTER: Duration = Duration::from_secs(60 * 60);
 
 const ABANDONED_AFTER: Duration = Duration::from_secs(60 * 60);
+
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 
 fn write_whole(path: &Path, index: &Built) -> io::Result<()> {
     let mut file = File::options().write(true).create_new(true).open(path)?;

@@ -57,6 +57,14 @@ impl Files {
         known.map_err(OpenError)
     }
 
+    /// Builds the index of each file that has none, where that is worth it.
+    pub(super) fn build_indexes(&self) {
+        for module in self.opened.values().flatten() {
+            // Without one, the answers are the same.
+            let _ = self.symbolizer.build_index(*module);
+        }
+    }
+
     /// The path as it was given.
     pub(super) fn path(&self, module: ModuleId) -> &Path {
         &self.paths[module.index()]

@@ -1,0 +1,132 @@
+//! Indexes of symbols: where they are kept, and who builds them.
+//!
+//! One address is answered sooner than an index is built, so the command does not build any itself. When its answers are
+//! out, it starts itself anew as `cairn symbolize --index-only FILE...`: detached, at the lowest priority, one at a time for each
+//! cache directory, and for at most ten minutes. The next look at the same files finds their indexes.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use cairn_analysis::symbols::{Symbolizer, SymbolizerOptions};
+use clap::Args;
+
+/// Whether and where indexes are kept.
+#[derive(Args)]
+pub(crate) struct CacheOptions {
+    /// Keep indexes of large files here [default: cairn/symbols in the user's cache directory]
+    #[arg(long, value_name = "DIR", conflicts_with = "no_cache")]
+    cache_dir: Option<PathBuf>,
+
+    /// Neither use nor keep indexes of symbols
+    #[arg(long)]
+    no_cache: bool,
+}
+
+impl CacheOptions {
+    /// Where indexes are kept: for a program that has no home, nowhere.
+    fn directory(&self) -> Option<PathBuf> {
+        if self.no_cache {
+            return None;
+        }
+        let absolute =
+            |variable| std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
+        let user = || absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
+        self.cache_dir.clone().or_else(|| Some(user()?.join("cairn/symbols")))
+    }
+
+    /// Adds the directory to the options of a symbolizer that builds no index by itself.
+    pub(crate) fn apply(&self, options: SymbolizerOptions) -> SymbolizerOptions {
+        self.directory().into_iter().fold(options, SymbolizerOptions::cache_dir).indexes_in_background(false)
+    }
+
+    /// Has the indexes of these programs built by another process, which searches as `search` says; relative paths in it are
+    /// below the current directory. What prevents that is no news: the answers were given.
+    pub(crate) fn build_later(&self, programs: Vec<PathBuf>, search: Search) {
+        let _ = self.try_build_later(programs, search);
+    }
+
+    fn try_build_later(&self, programs: Vec<PathBuf>, search: Search) -> io::Result<()> {
+        let Some(directory) = self.directory().filter(|_| !programs.is_empty()) else { return Ok(()) };
+        // Such files take the place of many; and arguments have their limit.
+        let programs = programs.into_iter().take(MAX_PROGRAMS);
+        fs::create_dir_all(&directory)?;
+        // Who is busy now starts no other; asked here, it saves a process.
+        let lock = lock(&directory)?;
+        drop(lock);
+        let mut arguments: Vec<OsString> = vec!["symbolize".into()];
+        arguments.extend(search.arguments);
+        arguments.extend(["--cache-dir".into(), std::path::absolute(&directory)?.into()]);
+        arguments.push("--index-only".into());
+        for program in programs {
+            arguments.push(std::path::absolute(program)?.into());
+        }
+        cairn_run::start_detached(&std::env::current_exe()?, "cairn".as_ref(), &arguments)
+    }
+
+    /// Builds the indexes of these files now; true when all are there.
+    pub(crate) fn build_now(&self, files: &[PathBuf], options: SymbolizerOptions) -> io::Result<bool> {
+        let directory = self.directory().ok_or_else(|| {
+            io::Error::other("there is no directory for indexes: give --cache-dir DIR, or set HOME")
+        })?;
+        fs::create_dir_all(&directory)?;
+        let _lock = lock(&directory)?;
+        std::thread::spawn(|| {
+            std::thread::sleep(LONGEST);
+            // What it wrote so far has a name that the next one cleans up.
+            std::process::exit(1);
+        });
+        let mut symbolizer = Symbolizer::new(options);
+        let mut all = true;
+        for file in files {
+            // One after the other, so that one file's memory is free before the next one needs its own.
+            let module = symbolizer.add_file(file).map_err(io::Error::other)?;
+            all &= symbolizer.build_index(module);
+        }
+        Ok(all)
+    }
+}
+
+/// Where debug files are searched for, as arguments of `cairn symbolize`.
+#[derive(Default)]
+pub(crate) struct Search {
+    arguments: Vec<OsString>,
+}
+
+impl Search {
+    /// A directory, or the sysroot.
+    pub(crate) fn path(mut self, option: &str, path: &Path) -> Self {
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        self.arguments.extend([option.into(), path.into()]);
+        self
+    }
+
+    /// `FROM=TO`; `from` is a path of another machine.
+    pub(crate) fn map(mut self, from: &Path, to: &Path) -> Self {
+        let to = std::path::absolute(to).unwrap_or_else(|_| to.to_owned());
+        let mut both = from.as_os_str().to_owned();
+        both.push("=");
+        both.push(to);
+        self.arguments.extend(["--map".into(), both]);
+        self
+    }
+
+    pub(crate) fn flag(mut self, option: &str, set: bool) -> Self {
+        self.arguments.extend(set.then(|| option.into()));
+        self
+    }
+}
+
+/// The kernel gives the lock back when its holder ends, however that is.
+fn lock(directory: &Path) -> io::Result<File> {
+    let file = File::options().create(true).append(true).open(directory.join(".builder.lock"))?;
+    file.try_lock().map_err(|_| io::Error::other("another process builds indexes in the same directory"))?;
+    Ok(file)
+}
+
+const MAX_PROGRAMS: usize = 256;
+
+/// A program of a gigabyte takes some ten seconds.
+const LONGEST: Duration = Duration::from_secs(600);
