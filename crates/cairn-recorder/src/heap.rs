@@ -20,7 +20,8 @@ use cairn_format::recording::{
 };
 
 use crate::clock;
-use crate::recorder::{self, is_on};
+use crate::recorder::{self, is_at_rest, is_on};
+use crate::single_thread;
 use crate::spool::control_word;
 use crate::thread_log::{self, Entered, FILTER_ENTRIES, ThreadLog};
 use crate::writer::commit;
@@ -187,7 +188,7 @@ fn freed_elsewhere(log: &mut ThreadLog, address: u64, may_be_large: bool) {
 }
 
 fn take_ticket(address: u64) -> u32 {
-    Place::of(address).counter().fetch_add(1, Ordering::Relaxed)
+    single_thread::count_up(Place::of(address).counter())
 }
 
 const fn is_wide(address: u64) -> bool {
@@ -223,6 +224,7 @@ pub fn moving(old: u64) -> Moving {
             // SAFETY: entered above.
             unsafe { thread_log::leave(log) };
         }
+        None if is_at_rest() => {}
         None => {
             moving.ticket = Some(take_ticket(old));
             moving.is_recorded = is_on();
@@ -326,6 +328,10 @@ fn allocated_slowly(address: u64, size_bytes: u64, stack: u32) {
 #[cold]
 #[inline(never)]
 fn freeing_slowly(address: u64) {
+    if is_at_rest() {
+        // When it goes on, all that threads remember is made stale.
+        return;
+    }
     match thread_log::enter_slowly() {
         Entered::Own(log) => {
             // SAFETY: entered.
@@ -365,7 +371,9 @@ fn append_stamped(
 #[cold]
 #[inline(never)]
 fn not_recorded() {
-    let _ = recorder::recording();
+    if !is_at_rest() {
+        let _ = recorder::recording();
+    }
 }
 
 /// Notes that a range of addresses was mapped, unmapped, or added to the heap.
