@@ -20,7 +20,7 @@ pub(crate) fn begin(path: &[u8], options: &Options<'_>) -> Result<(), StartError
         asked.limit_bytes = bytes;
     }
     /// Events between two times where `cairn` drains the recording and makes the time tick.
-    const STAMP_INTERVAL_WITH_TICKS: u32 = 8;
+    const STAMP_INTERVAL_WITH_TICKS: u32 = 16;
     asked.stamp_interval = match (options.stamp_interval, options.has_parent) {
         (Some(interval), _) => interval,
         (None, true) => STAMP_INTERVAL_WITH_TICKS,

@@ -5,8 +5,8 @@
 //! their allocations across threads all the same, by the counters and the filter that are kept here.
 //!
 //! ```text
-//!   address --multiply--> | counter: 8 bits | .. | filter index: 10 | rest: 34 |      (44 bits are the whole address / 16)
-//!   filter entry:   | rest: 34 bits | 0: 30 bits |   xor the counter's value: 32 bits;      0: none
+//!   address --multiply--> | counter: 8 bits | .. | filter index: 12 | rest: 32 |      (44 bits are the whole address / 16)
+//!   filter entry:   | rest: 32 bits | the counter's value: 32 bits |;      0: none
 //! ```
 //!
 //! Allocates nothing, takes no lock, and in steady state makes no system call.
@@ -36,14 +36,13 @@ static EPOCH_COUNTERS: [Epoch; EPOCHS] = [const { Epoch(AtomicU32::new(FIRST_EPO
 #[derive(Clone, Copy)]
 struct Place(u64);
 
-const REST_BITS: u32 = 34;
+const REST_BITS: u32 = 32;
 const _: () = assert!(
     FILTER_ENTRIES.ilog2() + REST_BITS == ADDRESS_BITS - 4,
     "a place and its rest are the whole address"
 );
 
-/// Where the counters begin: no entry is 0 then until a counter has gone half way round. The two bits that an address and a counter
-/// share in an entry make two of them equal only when their counters differ by 2^30, as no more than 32 bits would at 2^32.
+/// Where the counters begin: no entry is 0 then until a counter has gone most of the way round.
 const FIRST_EPOCH: u32 = 1 << 29;
 
 impl Place {

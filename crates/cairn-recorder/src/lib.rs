@@ -19,7 +19,7 @@
 //! # What it costs the program
 //!
 //! An event in steady state is a capture and a few stores: no system call, no lock, no allocation. Each thread has 8 bytes of
-//! thread-local storage and 9 KiB of memory of the recorder's. Signal handlers may do all that threads may.
+//! thread-local storage and up to 33 KiB of memory of the recorder's. Signal handlers may do all that threads may.
 //!
 //! # When things go wrong
 //!

@@ -80,7 +80,10 @@ pub(crate) struct Recorder {
 }
 
 /// How many threads may record at once, by what the address space allows.
-const LOG_LIMITS: [usize; 4] = [1 << 15, 1 << 12, 1 << 9, 1 << 6];
+const LOG_LIMITS: [usize; 4] = [1 << 15, 1 << 12, 1 << 9, LEAST_LOGS];
+const LEAST_LOGS: usize = 1 << 6;
+/// This part of the address space may go to logs.
+const LOGS_SHARE: u64 = 32;
 /// The logs lie behind the recorder, at the next page.
 const LOGS_OFFSET: usize = size_of::<Recorder>().next_multiple_of(4096);
 
@@ -88,8 +91,12 @@ impl Recorder {
     /// Memory for a recorder and its logs, zeroed.
     pub(crate) fn make() -> Result<&'static mut Self, os::Errno> {
         let mut last = os::Errno(libc::ENOMEM);
+        let most_bytes = os::soft_limit(libc::RLIMIT_AS as i32) / LOGS_SHARE;
         for limit in LOG_LIMITS {
             let bytes = LOGS_OFFSET + limit * size_of::<ThreadLog>();
+            if bytes as u64 > most_bytes && limit != LEAST_LOGS {
+                continue;
+            }
             match os::zeroed(bytes) {
                 Ok(at) => {
                     os::wipe_on_fork(at, bytes)?;
