@@ -3,7 +3,7 @@
 use cairn_capture::CallSite;
 use cairn_recorder::{EndReason, StartError, heap};
 
-pub(crate) use cairn_recorder::MappingKind;
+pub(crate) use cairn_recorder::{MappingKind, is_at_rest};
 
 pub(crate) use cairn_recorder::heap::{Moving, moving};
 pub(crate) use cairn_recorder::modules::{scan as note_modules, while_unloading};
@@ -26,7 +26,7 @@ pub(crate) fn begin(
         asked.limit_bytes = bytes;
     }
     /// Events between two times where `cairn` drains the recording and makes the time tick.
-    const STAMP_INTERVAL_WITH_TICKS: u32 = 8;
+    const STAMP_INTERVAL_WITH_TICKS: u32 = 16;
     asked.stamp_interval = match (options.stamp_interval, options.has_parent) {
         (Some(interval), _) => interval,
         (None, true) => STAMP_INTERVAL_WITH_TICKS,

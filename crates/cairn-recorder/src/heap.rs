@@ -5,8 +5,8 @@
 //! their allocations across threads all the same, by the counters and the filter that are kept here.
 //!
 //! ```text
-//!   address --multiply--> | counter: 8 bits | .. | filter index: 10 | rest: 34 |      (44 bits are the whole address / 16)
-//!   filter entry:   | rest: 34 bits | 0: 30 bits |   xor the counter's value: 32 bits;      0: none
+//!   address --multiply--> | counter: 8 bits | .. | filter index: 12 | rest: 32 |      (44 bits are the whole address / 16)
+//!   filter entry:   | rest: 32 bits | the counter's value: 32 bits |;      0: none
 //! ```
 //!
 //! Allocates nothing, takes no lock, and in steady state makes no system call.
@@ -20,8 +20,9 @@ use cairn_format::recording::{
 };
 
 use crate::clock;
-use crate::recorder::{self, is_on};
+use crate::recorder::{self, is_at_rest, is_on};
 use crate::sampling;
+use crate::single_thread;
 use crate::spool::control_word;
 use crate::thread_log::{self, Entered, FILTER_ENTRIES, ThreadLog};
 use crate::writer::commit;
@@ -36,14 +37,13 @@ static EPOCH_COUNTERS: [Epoch; EPOCHS] = [const { Epoch(AtomicU32::new(FIRST_EPO
 #[derive(Clone, Copy)]
 struct Place(u64);
 
-const REST_BITS: u32 = 34;
+const REST_BITS: u32 = 32;
 const _: () = assert!(
     FILTER_ENTRIES.ilog2() + REST_BITS == ADDRESS_BITS - 4,
     "a place and its rest are the whole address"
 );
 
-/// Where the counters begin: no entry is 0 then until a counter has gone half way round. The two bits that an address and a counter
-/// share in an entry make two of them equal only when their counters differ by 2^30, as no more than 32 bits would at 2^32.
+/// Where the counters begin: no entry is 0 then until a counter has gone most of the way round.
 const FIRST_EPOCH: u32 = 1 << 29;
 
 impl Place {
@@ -217,7 +217,7 @@ fn freed_elsewhere(log: &mut ThreadLog, address: u64, may_be_large: bool) {
 }
 
 fn take_ticket(address: u64) -> u32 {
-    Place::of(address).counter().fetch_add(1, Ordering::Relaxed)
+    single_thread::count_up(Place::of(address).counter())
 }
 
 const fn is_wide(address: u64) -> bool {
@@ -259,6 +259,7 @@ pub fn moving(old: u64) -> Moving {
             // SAFETY: entered above.
             unsafe { thread_log::leave(log) };
         }
+        None if is_at_rest() => {}
         None => {
             moving.ticket = Some(take_ticket(old));
             moving.is_recorded = is_on();
@@ -411,6 +412,10 @@ fn allocated_slowly(address: u64, size_bytes: u64, stack: u32) {
 #[cold]
 #[inline(never)]
 fn freeing_slowly(address: u64) {
+    if is_at_rest() {
+        // When it goes on, all that threads remember is made stale.
+        return;
+    }
     match thread_log::enter_slowly() {
         Entered::Own(log) => {
             // SAFETY: entered.
@@ -450,7 +455,9 @@ fn append_stamped(
 #[cold]
 #[inline(never)]
 fn not_recorded() {
-    let _ = recorder::recording();
+    if !is_at_rest() {
+        let _ = recorder::recording();
+    }
 }
 
 /// Notes that a range of addresses was mapped, unmapped, or added to the heap.

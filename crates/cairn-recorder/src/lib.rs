@@ -19,7 +19,7 @@
 //! # What it costs the program
 //!
 //! An event in steady state is a capture and a few stores: no system call, no lock, no allocation. Each thread has 8 bytes of
-//! thread-local storage and 9 KiB of memory of the recorder's. Signal handlers may do all that threads may.
+//! thread-local storage and up to 33 KiB of memory of the recorder's. Signal handlers may do all that threads may.
 //!
 //! # When things go wrong
 //!
@@ -36,6 +36,7 @@ pub mod modules;
 mod os;
 mod recorder;
 mod sampling;
+mod single_thread;
 mod spool;
 mod start;
 mod tables;
@@ -48,7 +49,8 @@ pub use cairn_format::recording::{EndReason, MappingKind, MarkValue};
 pub use dump::{DumpError, dump, flush};
 pub use marks::{capture_from_context, mark, mark_stack, mark_value};
 pub use recorder::{
-    forbid_system_calls, forked_child, is_recording, pause, recording_path, resume, set_child_starter, stop,
+    forbid_system_calls, forked_child, is_at_rest, is_recording, pause, recording_path, resume,
+    set_child_starter, stop,
 };
 pub use start::{Keep, Options, StartError, start, start_default, start_in_child};
 pub use thread_log::thread_ended;

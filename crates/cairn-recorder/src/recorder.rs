@@ -68,6 +68,8 @@ pub(crate) fn change_mode(from: Mode, to: Mode) -> bool {
 pub(crate) struct Recorder {
     /// The number in [`RECORDING`].
     generation: AtomicU32,
+    /// What [`is_at_rest`] looks at: set while the mode is [`Mode::Paused`].
+    pub(crate) is_paused: AtomicBool,
     threads: AtomicU32,
     logs_used: AtomicU32,
     logs_limit: u32,
@@ -79,7 +81,10 @@ pub(crate) struct Recorder {
 }
 
 /// How many threads may record at once, by what the address space allows.
-const LOG_LIMITS: [usize; 4] = [1 << 15, 1 << 12, 1 << 9, 1 << 6];
+const LOG_LIMITS: [usize; 4] = [1 << 15, 1 << 12, 1 << 9, LEAST_LOGS];
+const LEAST_LOGS: usize = 1 << 6;
+/// This part of the address space may go to logs.
+const LOGS_SHARE: u64 = 32;
 /// The logs lie behind the recorder, at the next page.
 const LOGS_OFFSET: usize = size_of::<Recorder>().next_multiple_of(4096);
 
@@ -87,8 +92,12 @@ impl Recorder {
     /// Memory for a recorder and its logs, zeroed.
     pub(crate) fn make() -> Result<&'static mut Self, os::Errno> {
         let mut last = os::Errno(libc::ENOMEM);
+        let most_bytes = os::soft_limit(libc::RLIMIT_AS as i32) / LOGS_SHARE;
         for limit in LOG_LIMITS {
             let bytes = LOGS_OFFSET + limit * size_of::<ThreadLog>();
+            if bytes as u64 > most_bytes && limit != LEAST_LOGS {
+                continue;
+            }
             match os::zeroed(bytes) {
                 Ok(at) => {
                     os::wipe_on_fork(at, bytes)?;
@@ -264,8 +273,24 @@ pub(crate) fn is_on() -> bool {
     RECORDING.load(Ordering::Relaxed) != NOTHING
 }
 
+/// True while recording is paused and nobody has asked for it to go on. A hook that asks this first has nothing else to do then,
+/// and takes a few instructions. False in a forked child, which has to leave its parent's recording.
+#[inline(always)]
+#[must_use]
+pub fn is_at_rest() -> bool {
+    if is_on() {
+        return false;
+    }
+    // SAFETY: null, or published and never unmapped.
+    let Some(recorder) = (unsafe { RECORDER.load(Ordering::Acquire).as_ref() }) else { return false };
+    // Wiped in a child, which is not to touch the file.
+    recorder.is_paused.load(Ordering::Relaxed)
+        && recorder.spool.word(control::COMMAND).load(Ordering::Relaxed) == control::Command::Pause.to_word()
+}
+
 /// Lets events be recorded from now on.
 pub(crate) fn set_recording(recorder: &Recorder) {
+    recorder.is_paused.store(false, Ordering::Relaxed);
     recorder.spool.word(control::STATE).store(control::State::Recording.to_word(), Ordering::Release);
     RECORDING.store(recorder.generation.load(Ordering::Relaxed).into(), Ordering::Release);
 }
@@ -294,6 +319,7 @@ pub(crate) fn obey(base: usize) {
         control::Command::Pause => {
             if change_mode(Mode::Recording, Mode::Paused) {
                 RECORDING.store(NOTHING, Ordering::Release);
+                recorder.is_paused.store(true, Ordering::Relaxed);
                 recorder
                     .spool
                     .word(control::STATE)

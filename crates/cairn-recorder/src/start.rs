@@ -447,6 +447,7 @@ fn begin(recorder: &Recorder, is_paused: bool, caller: Caller) {
         word(control::COMMAND, control::Command::Pause.to_word());
         word(control::STATE, control::State::Paused.to_word());
         change_mode(Mode::Starting, Mode::Paused);
+        recorder.is_paused.store(true, Ordering::Relaxed);
     } else {
         change_mode(Mode::Starting, Mode::Recording);
         recorder::set_recording(recorder);

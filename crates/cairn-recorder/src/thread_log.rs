@@ -27,7 +27,7 @@ use crate::thread_word;
 use crate::writer::Writer;
 
 /// Entries of the table of blocks that a thread made.
-pub(crate) const FILTER_ENTRIES: usize = 1 << 10;
+pub(crate) const FILTER_ENTRIES: usize = 1 << 12;
 
 /// See the module documentation. All-zero bytes are a log that nobody has.
 #[repr(C, align(64))]

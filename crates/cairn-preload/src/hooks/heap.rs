@@ -48,18 +48,28 @@ type Free = unsafe extern "C" fn(Block);
 /// Calls `allocate` and notes the block that it returns.
 #[inline(always)]
 fn noted(size: usize, site: CallSite, allocate: impl FnOnce() -> Block) -> Block {
+    if recorder::is_at_rest() {
+        return allocate();
+    }
     if is_foreign() {
-        return nesting::outermost(allocate, |block| {
-            if !block.is_null() {
-                recorder::allocated(block as u64, size as u64, site);
-            }
-        });
+        return noted_in_foreign(size, site, allocate);
     }
     let block = allocate();
     if !block.is_null() {
         recorder::allocated(block as u64, size as u64, site);
     }
     block
+}
+
+/// As [`noted`], where an allocator may call itself.
+#[cold]
+#[inline(never)]
+fn noted_in_foreign(size: usize, site: CallSite, allocate: impl FnOnce() -> Block) -> Block {
+    nesting::outermost(allocate, |block| {
+        if !block.is_null() {
+            recorder::allocated(block as u64, size as u64, site);
+        }
+    })
 }
 
 entry! { 1 malloc => on_malloc }
@@ -181,16 +191,26 @@ unsafe extern "C" fn on_pvalloc(size: usize, pc: u64, sp: u64, fp: u64) -> Block
 /// Notes that `block` is about to be free, and calls `free`.
 #[inline(always)]
 fn freed(block: Block, free: impl FnOnce()) {
+    if recorder::is_at_rest() {
+        return free();
+    }
     if is_foreign() {
-        if !block.is_null() && !nesting::is_inside() {
-            recorder::freeing(block as u64, || u64::MAX);
-        }
-        return nesting::outermost(free, |()| ());
+        return freed_in_foreign(block, free);
     }
     if !block.is_null() {
         recorder::freeing(block as u64, || usable_size(block));
     }
     free();
+}
+
+/// As [`freed`], where an allocator may call itself.
+#[cold]
+#[inline(never)]
+fn freed_in_foreign(block: Block, free: impl FnOnce()) {
+    if !block.is_null() && !nesting::is_inside() {
+        recorder::freeing(block as u64, || u64::MAX);
+    }
+    nesting::outermost(free, |()| ());
 }
 
 /// How large a block is at most, or larger than any where that cannot be asked.
