@@ -358,6 +358,15 @@ fn what_cannot_be_recorded_is_refused_with_a_reason_before_it_runs() {
 }
 
 #[test]
+fn a_process_that_runs_is_left_alone_and_told_what_to_do_instead() {
+    let shown = Shown::from(run(cairn().args(["heap", "--attach", "1"])));
+    assert_eq!((shown.status, shown.output.as_str()), (Some(2), ""), "{shown:?}");
+    for word in ["process 1 runs already", "--start-paused", "cairn heap ctl PID start", "cairn snapshot 1"] {
+        assert!(shown.errors.contains(word), "{word}: {shown:?}");
+    }
+}
+
+#[test]
 fn output_that_cannot_be_written_is_refused_before_the_program_runs() {
     let directory = scratch("unwritable");
     for output in ["/nonexistent/x.cairn", "/proc/x.cairn"] {
@@ -528,4 +537,107 @@ fn children_that_were_not_asked_for_are_not_recorded() {
     let only = recording(&directory);
     assert_eq!(only.count(25000), Count { made: 100, left: 10 });
     assert_eq!((only.count(25001).made, only.count(25002).made), (0, 0));
+}
+
+/// How many allocations a report finds in the file at `path`.
+fn allocations_in(path: &std::path::Path) -> u64 {
+    let output = run(cairn().args(["report", "--json"]).arg(path));
+    let answer: Option<serde_json::Value> = serde_json::from_slice(&output.stdout).ok();
+    answer.and_then(|answer| answer["total_allocations"].as_u64()).unwrap_or(0)
+}
+
+#[test]
+fn when_the_command_is_killed_the_program_goes_on_and_so_does_its_recording() {
+    const PAIRS: u64 = 1_000_000;
+    for millis in [0, 900] {
+        let directory = scratch(&format!("killed_{millis}"));
+        compile(&directory, "churn.c", "churn", &["-fno-builtin"]);
+        let mut command = cairn();
+        // What keeps the pipe open is the program: it is waited for though its parent is gone.
+        let script = format!("./churn {PAIRS} && echo done");
+        command.args(["heap", "--quiet", "--children", "sh", "-c", &script]).current_dir(&directory);
+        let mut child = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
+        let of_churn = |entry: fs::DirEntry| {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            (name.starts_with("churn.") && name.contains(".cairn")).then(|| entry.path())
+        };
+        let files = || -> Vec<_> {
+            fs::read_dir(&directory).unwrap().filter_map(|entry| of_churn(entry.unwrap())).collect()
+        };
+        let began = std::time::Instant::now();
+        while files().is_empty() {
+            assert!(began.elapsed().as_secs() < 60, "nothing is recorded");
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        std::thread::sleep(std::time::Duration::from_millis(millis));
+        child.kill().unwrap();
+        let mut output = String::new();
+        std::io::Read::read_to_string(child.stdout.as_mut().unwrap(), &mut output).unwrap();
+        child.wait().unwrap();
+        assert!(output.ends_with("done\n"), "{output:?}");
+        let files = files();
+        // What was drained and what was not: nothing is in neither, and no more than a few blocks' worth in both.
+        let found: u64 = files.iter().map(|path| allocations_in(path)).sum();
+        assert!((PAIRS..PAIRS + PAIRS / 2).contains(&found), "{found} in {files:?} after {millis} ms");
+    }
+}
+
+#[test]
+fn a_full_disk_ends_the_recording_and_not_the_program() {
+    let directory = scratch("full_disk");
+    compile(&directory, "churn.c", "churn", &["-fno-builtin"]);
+    fs::create_dir(directory.join("small")).unwrap();
+    let script = format!(
+        "mount -t tmpfs -o size=6m tmpfs small || exit 77
+        {0} heap -o small ./churn 1500000; echo status $?
+        {0} report --json small/churn.*.cairn
+        mount -o remount,ro small
+        {0} heap -o small echo ran; echo status $?
+        {0} heap --or-run -o small echo ran; echo status $?",
+        env!("CARGO_BIN_EXE_cairn")
+    );
+    let mut command = Command::new("unshare");
+    let shown = Shown::from(run(command.args(["-Urm", "sh", "-c", &script]).current_dir(&directory)));
+    let lines: Vec<&str> = shown.output.lines().collect();
+    let [first, report, refused, ran, unrecorded] = lines[..] else {
+        assert!(lines.is_empty(), "{shown:?}");
+        println!("this kernel lets no process mount a small file system; not checked");
+        return;
+    };
+    assert_eq!(first, "status 0", "{shown:?}");
+    let report: serde_json::Value = serde_json::from_str(report).unwrap();
+    assert!(report["total_allocations"].as_u64().unwrap() > 10_000, "{shown:?}");
+    assert_eq!((refused, ran, unrecorded), ("status 2", "ran", "status 0"), "{shown:?}");
+    assert!(shown.errors.contains("Read-only file system"), "{shown:?}");
+    assert!(shown.errors.contains("it runs unrecorded"), "{shown:?}");
+}
+
+#[test]
+fn resident_memory_is_explained_by_blocks_mappings_and_the_rest() {
+    let directory = scratch("resident");
+    let source = directory.join("resident.c");
+    fs::write(
+        &source,
+        "#include <stdlib.h>\n#include <string.h>\n#include <sys/mman.h>\n#include <unistd.h>\n\
+        int main(void) {\n\
+        memset(mmap(0, 40 << 20, 3, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), 1, 40 << 20);\n\
+        memset(malloc(30 << 20), 1, 30 << 20);\n usleep(400000);\n return 0; }\n",
+    )
+    .unwrap();
+    let program = directory.join("program");
+    let compiled =
+        Command::new("cc").args(["-g", "-w", "-fno-builtin", "-o"]).arg(&program).arg(&source).status();
+    assert!(compiled.unwrap().success());
+    same_as_plain_with(&directory, program.as_os_str(), &[], &["--mmap"]);
+    let answer = report(&directory, &[]);
+    let told = |name: &str| answer["resident"][name].as_u64().unwrap_or_else(|| panic!("{name}: {answer}"));
+    let most = answer["most_resident_bytes"].as_u64().unwrap();
+    assert!((70 << 20..90 << 20).contains(&most), "{most}");
+    assert!((30 << 20..31 << 20).contains(&told("held_bytes")), "{answer}");
+    assert_eq!(told("mapped_bytes"), 40 << 20);
+    assert_eq!(told("rest_bytes"), most - told("held_bytes") - told("mapped_bytes"));
+    assert!(told("page_faults") >= (70 << 20) / 4096 / 512, "{answer}");
+    assert_eq!(told("threads"), 1);
+    let text = Shown::from(run(cairn().arg("report").arg(recording(&directory).path)));
+    assert!(text.output.contains("40.0 MiB    mapped by main"), "{text:?}");
 }

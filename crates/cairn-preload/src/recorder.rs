@@ -27,7 +27,9 @@ pub(crate) fn begin(
     }
     /// Events between two times where `cairn` drains the recording and makes the time tick.
     const STAMP_INTERVAL_WITH_TICKS: u32 = 16;
-    asked.stamp_interval = match (options.stamp_interval, options.has_parent) {
+    // Of a sample, events are few and may all have their time.
+    let has_ticks = options.has_parent && options.sample_bytes.is_none();
+    asked.stamp_interval = match (options.stamp_interval, has_ticks) {
         (Some(interval), _) => interval,
         (None, true) => STAMP_INTERVAL_WITH_TICKS,
         (None, false) => 1,

@@ -218,6 +218,12 @@ impl Aggregator {
         self.past_end
     }
 
+    /// What the whole program holds now, counted or not.
+    #[must_use]
+    pub fn held_bytes(&self) -> u64 {
+        self.held.bytes
+    }
+
     /// A block was allocated.
     #[inline]
     pub fn allocated(&mut self, object: u32, stack: u32, thread: u32, size_bytes: u64, nanos: u64) {

@@ -12,6 +12,7 @@ mod names;
 mod patterns;
 mod questions;
 mod recorded;
+mod resident;
 mod sampling;
 pub mod schema;
 mod stacks;
@@ -32,6 +33,7 @@ pub use names::{Folding, Function, FunctionId, Line, LineId, Namer, Names, NoNam
 pub use patterns::{BadSuppression, Pattern, Suppressed, Suppressions, stacks_with};
 pub use questions::{Entry, Group, Questions};
 pub use recorded::{HeapRead, HeapRecording, ModuleNames, ThreadName};
+pub use resident::{Resident, UsageSample};
 pub use sampling::{Errors, Sampling};
 pub use stacks::{Address, Module, NO_FRAMES, Stacks};
 pub use sums::Sums;

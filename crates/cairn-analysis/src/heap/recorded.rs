@@ -9,11 +9,13 @@ use cairn_symbols::{AddressKind, Lookup, ModuleReport, Place, SourceFrame, Symbo
 
 use super::aggregate::{Aggregator, HeapProfile, LOST_STACK, Scope};
 use super::names::Namer;
+use super::resident::{Resident, ResidentOverTime, UsageSample};
 use super::sampling::Sampling;
 use super::stacks::{Address, Module, NO_FRAMES, Stacks};
 use crate::names::{ModuleKey, Names};
 use crate::recording::{
-    self, Alloc, Events, Finding, Free, PcKind, Recording, RecordingError, StackId, ThreadId, Usage, Wanted,
+    self, Alloc, Events, Finding, Free, Mapping, MappingKind, PcKind, Recording, RecordingError, StackId,
+    ThreadId, Usage, Wanted,
 };
 
 /// A recording, ready for questions about the heap.
@@ -57,6 +59,10 @@ pub struct HeapRead {
     pub most_resident_bytes: Option<u64>,
     /// Page faults of the process, where they were sampled.
     pub page_faults: Option<u64>,
+    /// When most memory was resident, and what it was made of, where it was sampled.
+    pub resident: Option<Resident>,
+    /// What the process used over time, where it was sampled.
+    pub usage: Vec<UsageSample>,
 }
 
 /// A thread of the program.
@@ -135,18 +141,20 @@ impl HeapRecording {
             threads,
             last_thread: None,
             last_nanos: 0,
-            most_resident_bytes: None,
-            page_faults: None,
+            resident: ResidentOverTime::default(),
         };
         let outcome = self.recording.read(&wanted, &mut visitor)?;
         let end = self.recording.end().map_or(0, |(_, nanos)| nanos);
         // The end of a recording is known only as well as the clock; an unknown one must not make time run on.
         let end = if is_whole && end < MOST_NANOS { end.max(visitor.last_nanos) } else { visitor.last_nanos };
+        let (usage, resident) = visitor.resident.into_parts();
         Ok(HeapRead {
             profile: visitor.heap.finish(end),
             unmatched_frees: outcome.unmatched_frees,
-            most_resident_bytes: visitor.most_resident_bytes,
-            page_faults: visitor.page_faults,
+            most_resident_bytes: resident.as_ref().map(|most| most.sample.resident_bytes),
+            page_faults: usage.iter().map(|sample| sample.page_faults).max(),
+            resident,
+            usage,
         })
     }
 
@@ -232,8 +240,7 @@ struct Visitor {
     /// Events of one thread come in runs.
     last_thread: Option<(ThreadId, u32)>,
     last_nanos: u64,
-    most_resident_bytes: Option<u64>,
-    page_faults: Option<u64>,
+    resident: ResidentOverTime,
 }
 
 impl Visitor {
@@ -268,8 +275,25 @@ impl Events for Visitor {
     }
 
     fn usage(&mut self, event: &Usage) {
-        self.most_resident_bytes = self.most_resident_bytes.max(Some(event.resident_bytes));
-        self.page_faults = self.page_faults.max(Some(event.page_faults));
+        let sample = UsageSample {
+            nanos: event.at.nanos,
+            resident_bytes: event.resident_bytes,
+            page_faults: event.page_faults,
+            threads: event.threads,
+        };
+        self.resident.sample(sample, self.heap.held_bytes());
+    }
+
+    fn mapping(&mut self, event: &Mapping) {
+        let (address, size_bytes) = (event.address.value(), event.size_bytes);
+        match event.kind {
+            MappingKind::Map | MappingKind::Grow => {
+                let stack = if event.stack == StackId::LOST { LOST_STACK } else { event.stack.number() };
+                self.resident.map(address, size_bytes, stack);
+            }
+            MappingKind::Unmap | MappingKind::Shrink => self.resident.unmap(address, size_bytes),
+            _ => {}
+        }
     }
 
     fn is_enough(&self) -> bool {

@@ -9,6 +9,7 @@ use super::names::LineId;
 use super::patterns::Suppressed;
 use super::questions::{Entry, Group, Questions};
 use super::recorded::{HeapRead, HeapRecording, ThreadName};
+use super::resident::Resident;
 use super::tree::Tree;
 use super::{Cost, Errors, Position, Sampling, Sums, lifetime_class_range, size_class_range};
 use cairn_format::recording::EndReason;
@@ -68,6 +69,9 @@ pub struct Report {
     pub unmatched_frees: u64,
     /// Most resident memory of the process.
     pub most_resident_bytes: Option<u64>,
+    /// What it was made of at the moment when most was resident.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resident: Option<ResidentTold>,
     /// What is measured in `top` and `tree`.
     pub cost: &'static str,
     /// What an entry of `top` is: a function, line, module, or stack.
@@ -146,6 +150,37 @@ impl From<&Sums> for SumsTold {
             peak_allocations: sums.peak_blocks,
             peak_bytes: sums.peak_bytes,
             temporary_allocations: sums.temporary,
+        }
+    }
+}
+
+/// Resident memory at its most, as JSON tells it.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Debug)]
+#[non_exhaustive]
+pub struct ResidentTold {
+    /// When.
+    pub nanos: u64,
+    /// In blocks that the program held.
+    pub held_bytes: u64,
+    /// Mapped by the program itself, where mappings are recorded.
+    pub mapped_bytes: u64,
+    /// Everything else: the program, libraries, stacks, what the allocator keeps.
+    pub rest_bytes: u64,
+    /// Threads.
+    pub threads: u32,
+    /// Page faults up to then.
+    pub page_faults: u64,
+}
+
+impl From<&Resident> for ResidentTold {
+    fn from(resident: &Resident) -> Self {
+        Self {
+            nanos: resident.sample.nanos,
+            held_bytes: resident.held_bytes,
+            mapped_bytes: resident.mapped_bytes,
+            rest_bytes: resident.rest_bytes(),
+            threads: resident.sample.threads,
+            page_faults: resident.sample.page_faults,
         }
     }
 }
@@ -363,6 +398,7 @@ impl Report {
             errors: profile.sampling.is_estimate().then(|| (&profile.errors).into()),
             unmatched_frees: asked.read.unmatched_frees,
             most_resident_bytes: asked.read.most_resident_bytes,
+            resident: asked.read.resident.as_ref().map(ResidentTold::from),
             cost: asked.cost.name(),
             group: asked.group.name(),
             more_entries: entries.len() - top.len(),

@@ -30,7 +30,7 @@ use super::deliver::Delivery;
 use super::error::{Finding, RecordingError};
 use super::mapped_file::{SharedFile, read_clocks};
 use super::merge::{Feed, Merger, NextBlock};
-use super::model::{Module, ModuleId, Wanted};
+use super::model::{At, Events, Module, ModuleId, ThreadId, Usage, Wanted};
 use super::packer::{Packer, Summary};
 use super::pairing::Pairing;
 use super::spool;
@@ -218,7 +218,8 @@ impl Drain {
         };
         drain.given = drain.shared.load(control::FREE_GIVEN as u64);
         drain.seen_taken = drain.shared.load(control::FREE_TAKEN as u64);
-        drain.reserve_ahead()?;
+        // When the disk is full already, what the program has is drained all the same, and used again.
+        let _ = drain.reserve_ahead();
         Ok(drain)
     }
 
@@ -252,6 +253,17 @@ impl Drain {
         let _ = self.reserve_ahead();
         self.shared.store(control::LIVE_BYTES as u64, self.packer.summary.live_bytes);
         Ok(self.status(is_busy))
+    }
+
+    /// Adds what the process uses at this moment to the recording. Call it after a [`step`](Self::step).
+    pub fn usage(&mut self, resident_bytes: u64, page_faults: u64, threads: u32) {
+        if !self.scale.is_known() {
+            return;
+        }
+        // As late as what was merged already, and no later than what will be.
+        let nanos = self.scale.nanos_of_ticks(self.horizon).max(self.merged_nanos);
+        let at = At { thread: ThreadId(0), nanos };
+        self.packer.usage(&Usage { at, resident_bytes, page_faults, threads });
     }
 
     fn status(&self, is_busy: bool) -> Status {

@@ -28,7 +28,12 @@ pub(crate) struct Heap {
     action: Option<Action>,
 
     /// The program, and its arguments
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, value_name = "PROGRAM")]
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        required_unless_present = "attach",
+        value_name = "PROGRAM"
+    )]
     program: Vec<OsString>,
 
     /// Where to record to: a directory, or a file; `%n` is the program's name, `%p` its process id
@@ -63,6 +68,10 @@ pub(crate) struct Heap {
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     max_size: Option<u64>,
 
+    /// Not there: says what to do instead for a process that runs already
+    #[arg(long, value_name = "PID", conflicts_with = "program")]
+    attach: Option<u32>,
+
     /// Run the program without recording where it cannot be recorded, in place of refusing
     #[arg(long)]
     or_run: bool,
@@ -89,6 +98,10 @@ impl Heap {
     pub(crate) fn run(self) -> io::Result<Outcome> {
         if let Some(Action::Ctl(ctl)) = self.action {
             return ctl.run();
+        }
+        if let Some(process) = self.attach {
+            complain(&cannot_attach(process));
+            return Ok(Outcome::Status(2));
         }
         let Some((name, arguments)) = self.program.split_first() else { return Ok(Outcome::Done) };
         match self.record(name, arguments) {
@@ -198,14 +211,17 @@ impl Heap {
     fn follow(&self, mut running: Running, mut announcements: Announcements) -> Result<End, Refused> {
         /// How often what the program wrote is looked at.
         const TICK: Duration = Duration::from_millis(1);
+        /// A sample is small, and the program shall not notice who reads it.
+        const SAMPLE_TICK: Duration = Duration::from_millis(20);
         /// A program that has not begun to record by then does not begin.
         const PATIENCE: Duration = Duration::from_secs(2);
         let began = Instant::now();
+        let tick = if self.sample.is_some() { SAMPLE_TICK } else { TICK };
         let shows_status = !self.quiet && io::stderr().is_terminal();
         let mut recordings = Recordings::new(shows_status, self.max_size.unwrap_or(u64::MAX));
         let (mut is_late, mut is_over) = (false, false);
         let end = loop {
-            let event = running.wait(TICK).map_err(|error| not_run(&error))?;
+            let event = running.wait(tick).map_err(|error| not_run(&error))?;
             for announced in announcements.read().unwrap_or_default() {
                 recordings.add(announced);
             }
@@ -230,6 +246,16 @@ impl Heap {
         recordings.finish(end, self.quiet);
         Ok(end)
     }
+}
+
+/// Why nothing is put into a process that runs, and what to do.
+fn cannot_attach(process: u32) -> String {
+    format!(
+        "process {process} runs already, and nothing is put into a running process: a thread of it may hold the locks of malloc or \
+         of the loader at any moment, and it would hang. Start the program by `cairn heap --start-paused PROGRAM` and say \
+         `cairn heap ctl PID start` and `stop` when you want to know, or let it run under `cairn heap --sample 512KiB` all the time. \
+         What its threads do at this moment shows `cairn snapshot {process}`"
+    )
 }
 
 fn not_run(error: &io::Error) -> Refused {

@@ -24,6 +24,10 @@ struct Recording {
     status: Option<Status>,
     /// It has grown to its limit.
     is_full: bool,
+    /// The process has ended or become another program: what it wrote is all there.
+    is_over: bool,
+    /// What came of packing it, once that is done.
+    packed: Option<io::Result<()>>,
 }
 
 impl Recording {
@@ -33,7 +37,7 @@ impl Recording {
         let fresh = PathBuf::from(fresh);
         // Where it cannot be drained, it grows, and is packed at the end.
         let drain = Drain::open(&path, &fresh).ok();
-        Self { process, path, fresh, drain, status: None, is_full: false }
+        Self { process, path, fresh, drain, status: None, is_full: false, is_over: false, packed: None }
     }
 
     /// Reads what is new; with `limit_bytes`, no more than about so much is kept.
@@ -70,8 +74,29 @@ impl Recording {
         }
     }
 
-    /// Makes the packed recording, in the place of the spool; `reason` says how the program ended, if that is known.
-    fn finish(&mut self, reason: Option<EndReason>) -> io::Result<recording::Recording> {
+    /// Notes what the process uses, and whether it has ended.
+    fn sample(&mut self) {
+        if self.is_over || self.packed.is_some() {
+            return;
+        }
+        match Usage::of(self.process) {
+            Some(usage) => {
+                if let Some(drain) = &mut self.drain {
+                    drain.usage(usage.resident_bytes, usage.page_faults, usage.threads);
+                }
+            }
+            None => self.is_over = true,
+        }
+    }
+
+    /// Makes the packed recording, in the place of the spool, once; `reason` says how the program ended, if that is known.
+    fn finish(&mut self, reason: Option<EndReason>) -> io::Result<()> {
+        let packed = self.packed.take().unwrap_or_else(|| self.pack_now(reason));
+        self.packed = Some(Ok(()));
+        packed
+    }
+
+    fn pack_now(&mut self, reason: Option<EndReason>) -> io::Result<()> {
         match self.drain.take() {
             Some(mut drain) => {
                 if let Some(reason) = reason {
@@ -84,8 +109,7 @@ impl Recording {
         }
         // As the recorder makes its file: what a program does is its user's affair.
         fs::set_permissions(&self.fresh, fs::Permissions::from_mode(0o600))?;
-        fs::rename(&self.fresh, &self.path)?;
-        recording::Recording::open(&self.path).map_err(io::Error::other)
+        fs::rename(&self.fresh, &self.path)
     }
 
     fn pack(&self) -> io::Result<()> {
@@ -99,12 +123,43 @@ impl Recording {
     }
 }
 
+/// What the kernel says of a process.
+struct Usage {
+    resident_bytes: u64,
+    page_faults: u64,
+    threads: u32,
+}
+
+impl Usage {
+    /// Nothing when the process has ended.
+    fn of(process: u32) -> Option<Self> {
+        /// Only x86-64 records, and its pages have this size.
+        const PAGE_BYTES: u64 = 4096;
+        let text = fs::read(format!("/proc/{process}/stat")).ok()?;
+        let text = String::from_utf8_lossy(&text);
+        // The name in parentheses may hold anything; what follows is the state, the third word.
+        let words: Vec<&str> = text.get(text.rfind(')')? + 1..)?.split_ascii_whitespace().collect();
+        let number = |place: usize| words.get(place - 3)?.parse::<u64>().ok();
+        let threads = number(20)? as u32;
+        // The first thread of a process may have ended before the others.
+        if matches!(*words.first()?, "Z" | "X") && threads <= 1 {
+            return None;
+        }
+        Some(Self {
+            resident_bytes: number(24)? * PAGE_BYTES,
+            page_faults: number(10)? + number(12)?,
+            threads,
+        })
+    }
+}
+
 /// All of them.
 pub(super) struct Recordings {
     all: Vec<Recording>,
     began: Instant,
     line: Option<Line>,
     limit_bytes: u64,
+    sampled: Instant,
 }
 
 /// The line on the terminal.
@@ -118,7 +173,7 @@ impl Recordings {
     pub(super) fn new(shows_status: bool, limit_bytes: u64) -> Self {
         let began = Instant::now();
         let line = shows_status.then_some(Line { shown: began, allocations: 0, has_text: false });
-        Self { all: Vec::new(), began, line, limit_bytes }
+        Self { all: Vec::new(), began, line, limit_bytes, sampled: began }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -128,7 +183,15 @@ impl Recordings {
     pub(super) fn add(&mut self, announced: Announcement) {
         let Announcement { process, path, failure } = announced;
         match failure {
-            None => self.all.push(Recording::new(process, path)),
+            None => {
+                // By `exec` it has become another program.
+                self.all.iter_mut().filter(|one| one.process == process).for_each(|one| one.is_over = true);
+                self.all.push(Recording::new(process, path));
+                if let Some(one) = self.all.last_mut() {
+                    one.step(self.limit_bytes);
+                    one.sample();
+                }
+            }
             Some(reason) => {
                 self.clear_line();
                 complain(&format_args!("process {process} is not recorded: {}: {reason}", path.display()));
@@ -142,7 +205,23 @@ impl Recordings {
 
     pub(super) fn tick(&mut self) {
         let limit_bytes = self.limit_bytes;
-        self.all.iter_mut().for_each(|one| one.step(limit_bytes));
+        /// Memory over time is known to so much.
+        const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
+        let is_sampled = self.sampled.elapsed() >= SAMPLE_INTERVAL;
+        if is_sampled {
+            self.sampled = Instant::now();
+        }
+        let first = self.all.first().map(|one| one.process);
+        for one in self.all.iter_mut().filter(|one| one.packed.is_none()) {
+            one.step(limit_bytes);
+            if is_sampled {
+                one.sample();
+            }
+            // Of many short processes only those that live are held open. How the first one ends is said by `finish`.
+            if one.is_over && Some(one.process) != first {
+                one.packed = Some(one.pack_now(None));
+            }
+        }
         /// Faster than this nobody reads.
         const INTERVAL: Duration = Duration::from_millis(250);
         let Some(line) = &mut self.line else { return };
@@ -189,11 +268,9 @@ impl Recordings {
                 End::Signal(_) => None,
             };
             match one.finish(reason) {
-                Ok(recording) if Some(index) == last => {
-                    main = Some((recording, one.process, one.path.clone()))
-                }
-                Ok(_) if Some(one.process) == first => before.push(one.path.clone()),
-                Ok(_) => children.push(one.path.clone()),
+                Ok(()) if Some(index) == last => main = Some((one.process, one.path.clone())),
+                Ok(()) if Some(one.process) == first => before.push(one.path.clone()),
+                Ok(()) => children.push(one.path.clone()),
                 Err(error) => {
                     complain(&format_args!("{}: {error}; the recording is left as it is", one.path.display()))
                 }
@@ -213,10 +290,12 @@ impl Recordings {
             let programs = counted(before.len() as u64, "other program");
             complain(&format_args!("before, it was {programs}: {}", few(&before)));
         }
-        let Some((recording, process, path)) = main else { return };
+        let Some((process, path)) = main else { return };
         let length = fs::metadata(&path).map_or(0, |data| data.len());
         complain(&format_args!("process {process} is recorded in {} ({})", path.display(), bytes(length)));
-        let outcome = summary::write(&mut io::stderr().lock(), recording, &path);
+        let outcome = recording::Recording::open(&path)
+            .map_err(io::Error::other)
+            .and_then(|recording| summary::write(&mut io::stderr().lock(), recording, &path));
         if let Err(error) = outcome
             && error.kind() != io::ErrorKind::BrokenPipe
         {

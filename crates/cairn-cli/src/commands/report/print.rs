@@ -67,6 +67,7 @@ impl<'p, 'q, W: Write> Printer<'p, 'q, W> {
                 for cost in [Cost::Peak, Cost::Leaked, Cost::Allocated, Cost::Count, Cost::Temporary] {
                     self.section(cost)?;
                 }
+                self.resident_section()?;
                 self.thread_section()?;
                 self.size_section()?;
             }
@@ -475,6 +476,56 @@ impl<'p, 'q, W: Write> Printer<'p, 'q, W> {
             .collect();
         rows.sort_by_key(|(_, sums)| std::cmp::Reverse(self.asked.cost.of(sums)));
         rows
+    }
+
+    /// What resident memory was made of when it was most, and who mapped what.
+    fn resident_section(&mut self) -> io::Result<()> {
+        let Some(resident) = &self.asked.read.resident else { return Ok(()) };
+        let sample = resident.sample;
+        self.heading(&format!(
+            "Resident memory, at most {} after {}",
+            bytes(sample.resident_bytes),
+            duration(sample.nanos)
+        ))?;
+        let mut row = |value: u64, what: &str| writeln!(self.output, "  {:>12}  {what}", bytes(value));
+        row(resident.held_bytes, "in blocks that the program held then")?;
+        if resident.mapped_bytes > 0 {
+            row(resident.mapped_bytes, "mapped by the program itself, as far as it is used")?;
+        }
+        let what = if resident.mapped_bytes > 0 {
+            "the rest: program and libraries, stacks, what the allocator keeps between blocks and for later"
+        } else {
+            "the rest: program and libraries, stacks, own mappings (--mmap tells), what the allocator keeps"
+        };
+        row(resident.rest_bytes(), what)?;
+        let faults = counted(sample.page_faults, "page fault");
+        let threads = counted(sample.threads.into(), "thread");
+        let dim = self.palette.dim;
+        writeln!(self.output, "{dim}  {:>12}  {faults} until then, {threads}{dim:#}", "")?;
+        self.mappings()?;
+        writeln!(self.output)
+    }
+
+    /// Who mapped most.
+    fn mappings(&mut self) -> io::Result<()> {
+        let Some(resident) = &self.asked.read.resident else { return Ok(()) };
+        let whole = Amount { value: resident.mapped_bytes, blocks: 0 };
+        for &(stack, value) in resident.mapped_by_stack.iter().take(self.asked.limits.entries) {
+            let share = percent(Amount { value, blocks: 0 }.share_of(whole));
+            write!(self.output, " {share:>5} % {:>10} {:>12} ", bytes(value), "mapped by")?;
+            let position = self.questions.names_mut().askers(&[stack]).first().copied();
+            let frames = position.map(|position| self.questions.frames(stack, position)).unwrap_or_default();
+            match frames.first() {
+                Some(&line) => self.frame(line, NUMBERS)?,
+                None => writeln!(self.output, "an unknown stack")?,
+            }
+            for &caller in frames.iter().skip(1).take(if self.full { usize::MAX } else { FRAMES }) {
+                let dim = self.palette.dim;
+                write!(self.output, "{:NUMBERS$}{dim}← {dim:#}", "")?;
+                self.frame(caller, NUMBERS + 2)?;
+            }
+        }
+        Ok(())
     }
 
     fn thread_section(&mut self) -> io::Result<()> {
