@@ -24,18 +24,25 @@
 //! | [`program`](Program) | which file a command is, and whether it can be recorded |
 //! | [`library`](Library) | the library, carried in this crate, as a file |
 //! | [`start`](Start) | the start, signals, the end |
+//! | `attach` | the library put into a process that runs already: `Target` |
 //! | [`announcements`](Announcements) | what the library says of the recordings that it began |
 
 #![cfg(target_os = "linux")]
 
 mod announcements;
+#[cfg(target_arch = "x86_64")]
+mod attach;
 mod inherited;
+#[cfg(target_arch = "x86_64")]
+mod inject;
 mod library;
 mod obstacle;
 mod program;
 mod start;
 
 pub use announcements::{Announcement, Announcements};
+#[cfg(target_arch = "x86_64")]
+pub use attach::{AttachError, Target};
 pub use library::Library;
 pub use obstacle::Obstacle;
 pub use program::Program;
