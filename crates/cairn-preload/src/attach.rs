@@ -354,8 +354,7 @@ impl Loaded<'_> {
         let is_read_only = self.is_read_only(place, segment);
         // SAFETY: the page can be read all the time, and is as it was at the end.
         unsafe {
-            if is_read_only
-                && !system::protect(page, PAGE_BYTES as usize, libc::PROT_READ | libc::PROT_WRITE)
+            if is_read_only && !system::protect(page, PAGE_BYTES as usize, libc::PROT_READ | libc::PROT_WRITE)
             {
                 REFUSED.fetch_add(1, Ordering::Relaxed);
                 return false;

@@ -7,15 +7,18 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::fs;
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::ptr;
+use std::time::Duration;
 
 use object::read::elf::{ElfFile64, ProgramHeader};
 use object::{Object, ObjectSymbol};
 
 use crate::inject::{self, Borrowed, Places};
-use crate::{Library, Obstacle, Program};
+use crate::{Obstacle, Program};
 
 /// Why a process cannot be attached to. The text says what helps.
 #[derive(Debug)]
@@ -115,8 +118,20 @@ fn status_field(status: &str, name: &str) -> Option<String> {
 
 /// The names that the C library's allocator consists of. What lies between the first and the last of them is the allocator.
 const ALLOCATOR: [&str; 14] = [
-    "malloc", "free", "calloc", "realloc", "memalign", "aligned_alloc", "posix_memalign", "valloc", "pvalloc",
-    "malloc_trim", "malloc_usable_size", "mallinfo", "malloc_stats", "malloc_info",
+    "malloc",
+    "free",
+    "calloc",
+    "realloc",
+    "memalign",
+    "aligned_alloc",
+    "posix_memalign",
+    "valloc",
+    "pvalloc",
+    "malloc_trim",
+    "malloc_usable_size",
+    "mallinfo",
+    "malloc_stats",
+    "malloc_info",
 ];
 
 impl Target {
@@ -211,9 +226,15 @@ impl Target {
         let first = file
             .elf_program_headers()
             .iter()
-            .find(|header| header.p_type(file.endian()) == object::elf::PT_LOAD && header.p_offset(file.endian()) == 0)
+            .find(|header| {
+                header.p_type(file.endian()) == object::elf::PT_LOAD && header.p_offset(file.endian()) == 0
+            })
             .map_or(0, |header| header.p_vaddr(file.endian()));
-        let start = self.maps.iter().find(|other| other.path == map.path && other.offset == 0).ok_or("libc.so.6 is mapped in no known way")?;
+        let start = self
+            .maps
+            .iter()
+            .find(|other| other.path == map.path && other.offset == 0)
+            .ok_or("libc.so.6 is mapped in no known way")?;
         let bias = start.start.wrapping_sub(first);
         // The file may have been replaced by another of the same name: what is in memory has the same first bytes.
         let mut head = vec![0; 4096.min(bytes.len())];
@@ -244,8 +265,10 @@ impl Target {
             high = high.max(symbol.1 + symbol.2);
         }
         // Functions without a name in the table lie around: up to the next one that has a name.
-        let before = symbols.iter().map(|symbol| symbol.1 + symbol.2).filter(|end| *end <= low).max().unwrap_or(0);
-        let behind = symbols.iter().map(|symbol| symbol.1).filter(|start| *start >= high).min().unwrap_or(u64::MAX);
+        let before =
+            symbols.iter().map(|symbol| symbol.1 + symbol.2).filter(|end| *end <= low).max().unwrap_or(0);
+        let behind =
+            symbols.iter().map(|symbol| symbol.1).filter(|start| *start >= high).min().unwrap_or(u64::MAX);
         self.locked.push((bias.wrapping_add(before), bias.wrapping_add(behind)));
         for name in ["dl_iterate_phdr", "fork", "_Fork"] {
             if let Some(symbol) = symbols.iter().find(|symbol| symbol.0 == name) {
@@ -253,7 +276,11 @@ impl Target {
                 self.locked.push((start, start + symbol.2));
             }
         }
-        let code = self.maps.iter().find(|other| other.path == map.path && other.is_code).ok_or("libc.so.6 has no code")?;
+        let code = self
+            .maps
+            .iter()
+            .find(|other| other.path == map.path && other.is_code)
+            .ok_or("libc.so.6 has no code")?;
         let mut text = vec![0; (code.end - code.start) as usize];
         let count = inject::read_memory(self.process as i32, code.start, &mut text)
             .map_err(|_| permission_advice().to_owned())?;
@@ -286,11 +313,19 @@ impl Target {
         if self.locked.iter().any(|(start, end)| (*start..*end).contains(&address)) {
             return true;
         }
+        self.is_in(address, &["ld-linux", "libcairn_preload", "libjemalloc", "libtcmalloc", "libmimalloc"])
+    }
+
+    /// Whether an address is in the loader: whoever has it on the stack holds its lock.
+    #[must_use]
+    pub fn is_loader(&self, address: u64) -> bool {
+        self.is_in(address, &["ld-linux"])
+    }
+
+    fn is_in(&self, address: u64, names: &[&str]) -> bool {
         let map = self.maps.iter().find(|map| (map.start..map.end).contains(&address));
-        let name = map.and_then(|map| map.path.file_name()).unwrap_or_default().to_string_lossy().into_owned();
-        ["ld-linux", "libcairn_preload", "libjemalloc", "libtcmalloc", "libmimalloc"]
-            .iter()
-            .any(|part| name.starts_with(part))
+        let name = map.and_then(|map| map.path.file_name()).unwrap_or_default().to_string_lossy();
+        names.iter().any(|part| name.starts_with(part))
     }
 
     /// The path of the library inside the process, where it is there.
@@ -307,24 +342,37 @@ impl Target {
         self.maps.iter().filter(|map| map.is_shared && map.path.is_absolute()).map(|map| &*map.path)
     }
 
-    /// Checks that the process finds the library under the same path.
+    /// Checks that the process finds the same file as this command under a path.
     ///
     /// # Errors
     ///
-    /// When it sees other files than this command.
-    pub fn sees(&self, library: &Library) -> Result<(), AttachError> {
+    /// When it sees other files.
+    pub fn sees(&self, path: &Path) -> Result<(), AttachError> {
         let identity = |path: &Path| fs::metadata(path).ok().map(|data| (data.dev(), data.ino()));
-        let here = identity(library.path());
-        if here.is_some() && here == identity(&self.outside(library.path())) {
+        let here = identity(path);
+        if here.is_some() && here == identity(&self.outside(path)) {
             return Ok(());
         }
         Err(AttachError::Refused {
             process: self.process,
             reason: format!(
-                "sees other files than this command (a container, or another root directory): {} is not there; run cairn \
-                 inside of it",
-                library.path().display()
+                "sees other files than this command (a container, or a directory of its own for temporary files): {} is \
+                 not there; run cairn inside of it, or choose other places with --output, XDG_CACHE_HOME and TMPDIR",
+                path.display()
             ),
+        })
+    }
+
+    /// Whether the process runs and still has the library in it: not after its end, and not after `exec`.
+    #[must_use]
+    pub fn has_library(&self) -> bool {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.process));
+        // Where the first thread has ended, its maps are empty; those of the others are not.
+        tasks.is_ok_and(|tasks| {
+            tasks.filter_map(Result::ok).any(|task| {
+                fs::read(task.path().join("maps"))
+                    .is_ok_and(|text| text.windows(16).any(|part| part == b"libcairn_preload"))
+            })
         })
     }
 
@@ -340,7 +388,9 @@ impl Target {
             1 => "it is being recorded already",
             2 => "the recording could not be made",
             3 => "the kernel does not let the pages be changed that its calls go through",
-            _ => "none of its modules calls the allocator through the loader",
+            _ => {
+                "none of its calls of the allocator can be bound to the library, or it was started with the library in it"
+            }
         };
         Err(AttachError::Failed { process: self.process, tried: "recording", reason: reason.to_owned() })
     }
@@ -355,7 +405,8 @@ impl Target {
             0 => Ok(()),
             _ => Err(AttachError::Refused {
                 process: self.process,
-                reason: "is not attached to; a recording from the start is paused with `cairn heap ctl`".to_owned(),
+                reason: "is not attached to; a recording from the start is paused with `cairn heap ctl`"
+                    .to_owned(),
             }),
         }
     }
@@ -370,7 +421,11 @@ impl Target {
         must_be_there: bool,
     ) -> Result<i32, AttachError> {
         let failed = |tried| {
-            move |error: io::Error| AttachError::Failed { process: self.process, tried, reason: error.to_string() }
+            move |error: io::Error| AttachError::Failed {
+                process: self.process,
+                tried,
+                reason: error.to_string(),
+            }
         };
         let mut borrowed =
             Borrowed::take(thread as i32, self.places).map_err(failed("taking one of its threads"))?;
@@ -391,8 +446,9 @@ impl Target {
             if handle == 0 {
                 return Err(failed("loading the library")(self.loader_error(&mut borrowed)));
             }
-            let entry =
-                borrowed.call(self.dlsym, [handle, name_at, 0]).map_err(failed("looking into the library"))?;
+            let entry = borrowed
+                .call(self.dlsym, [handle, name_at, 0])
+                .map_err(failed("looking into the library"))?;
             if entry == 0 {
                 return Err(failed("looking into the library")(self.loader_error(&mut borrowed)));
             }
@@ -431,5 +487,38 @@ fn permission_advice() -> &'static str {
         }
         "3" => "nobody may look at processes on this machine (kernel.yama.ptrace_scope is 3)",
         _ => "no permission to look at it; in a container that takes CAP_SYS_PTRACE",
+    }
+}
+
+/// The signals that ask a command to end, which are waited for in place of being obeyed.
+#[derive(Debug)]
+pub struct Interrupts {
+    signals: libc::sigset_t,
+}
+
+impl Interrupts {
+    /// From now on they wait, in this thread and those that it starts.
+    #[must_use]
+    pub fn hold() -> Self {
+        let mut signals = MaybeUninit::uninit();
+        // SAFETY: a set that lives here, made empty before it is read.
+        unsafe {
+            libc::sigemptyset(signals.as_mut_ptr());
+            for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT] {
+                libc::sigaddset(signals.as_mut_ptr(), signal);
+            }
+            let signals = signals.assume_init();
+            libc::pthread_sigmask(libc::SIG_BLOCK, &raw const signals, ptr::null_mut());
+            Self { signals }
+        }
+    }
+
+    /// Waits for one of them, at most so long; true when one came.
+    #[must_use]
+    pub fn wait(&self, time: Duration) -> bool {
+        let time =
+            libc::timespec { tv_sec: time.as_secs() as libc::time_t, tv_nsec: time.subsec_nanos().into() };
+        // SAFETY: the set and the time live here; the facts are not wanted.
+        unsafe { libc::sigtimedwait(&raw const self.signals, ptr::null_mut(), &raw const time) > 0 }
     }
 }

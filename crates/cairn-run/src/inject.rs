@@ -72,12 +72,12 @@ impl Borrowed {
         extended.truncate(vector.iov_len);
         let mut mask = 0_u64;
         request(PTRACE_GETSIGMASK, thread, 8, (&raw mut mask).cast())?;
-        let mut borrowed =
-            Self { thread, places, registers, extended, mask, stack: 0, kept: Vec::new() };
+        let mut borrowed = Self { thread, places, registers, extended, mask, stack: 0, kept: Vec::new() };
         borrowed.block_signals()?;
         let protection = (libc::PROT_READ | libc::PROT_WRITE) as u64;
         let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
-        let at = borrowed.system_call(libc::SYS_mmap as u64, [0, STACK_BYTES, protection, flags, u64::MAX, 0])?;
+        let at =
+            borrowed.system_call(libc::SYS_mmap as u64, [0, STACK_BYTES, protection, flags, u64::MAX, 0])?;
         if at > u64::MAX - 4096 {
             return Err(io::Error::from_raw_os_error(at.wrapping_neg() as i32));
         }
@@ -137,8 +137,7 @@ impl Borrowed {
         loop {
             let mut status = 0;
             // SAFETY: a traced thread, and a place for its status.
-            let found =
-                unsafe { libc::waitpid(self.thread, &raw mut status, libc::__WALL | libc::WNOHANG) };
+            let found = unsafe { libc::waitpid(self.thread, &raw mut status, libc::__WALL | libc::WNOHANG) };
             if found < 0 {
                 return Err(io::Error::last_os_error());
             }

@@ -42,7 +42,7 @@ mod start;
 
 pub use announcements::{Announcement, Announcements};
 #[cfg(target_arch = "x86_64")]
-pub use attach::{AttachError, Target};
+pub use attach::{AttachError, Interrupts, Target};
 pub use library::Library;
 pub use obstacle::Obstacle;
 pub use program::Program;

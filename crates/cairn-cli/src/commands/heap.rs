@@ -1,5 +1,7 @@
 //! `cairn heap`: runs a program and records what it does with its memory.
 
+#[cfg(target_arch = "x86_64")]
+mod attach;
 mod control;
 mod live;
 mod summary;
@@ -28,8 +30,21 @@ pub(crate) struct Heap {
     action: Option<Action>,
 
     /// The program, and its arguments
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, value_name = "PROGRAM")]
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        required_unless_present_any = ["attach", "detach"],
+        value_name = "PROGRAM"
+    )]
     program: Vec<OsString>,
+
+    /// Record a process that runs already, until Ctrl-C or its end; it goes on afterwards
+    #[arg(long, value_name = "PID", conflicts_with_all = ["program", "detach", "children", "or_run"])]
+    attach: Option<u32>,
+
+    /// End what `--attach` began
+    #[arg(long, value_name = "PID", conflicts_with = "program")]
+    detach: Option<u32>,
 
     /// Where to record to: a directory, or a file; `%n` is the program's name, `%p` its process id
     #[arg(short, long, value_name = "PATH")]
@@ -74,6 +89,7 @@ Examples:
   cairn heap python3 -c 'print(sorted(str(n) for n in range(100000))[:3])'
   cairn heap --children make -j8                 the compilers that it starts as well
   cairn heap --for 30s -- server --port 80       the first half minute of a server
+  cairn heap --attach 4711                       process 4711, from now until Ctrl-C
   cairn heap ctl 4711 stop                       pause the recording of process 4711
 
 Without this command: LD_PRELOAD=libcairn_preload.so CAIRN_HEAP=output=/var/tmp/%n.%p.cairn PROGRAM
@@ -84,6 +100,17 @@ impl Heap {
     pub(crate) fn run(self) -> io::Result<Outcome> {
         if let Some(Action::Ctl(ctl)) = self.action {
             return ctl.run();
+        }
+        #[cfg(target_arch = "x86_64")]
+        if let Some(done) = match (self.attach, self.detach) {
+            (Some(process), _) => Some(self.attach(process)),
+            (_, Some(process)) => Some(attach::detach(process)),
+            _ => None,
+        } {
+            return Ok(done.unwrap_or_else(|Refused { status, message }| {
+                complain(&message);
+                Outcome::Status(status)
+            }));
         }
         let Some((name, arguments)) = self.program.split_first() else { return Ok(Outcome::Done) };
         match self.record(name, arguments) {
