@@ -358,15 +358,6 @@ fn what_cannot_be_recorded_is_refused_with_a_reason_before_it_runs() {
 }
 
 #[test]
-fn a_process_that_runs_is_left_alone_and_told_what_to_do_instead() {
-    let shown = Shown::from(run(cairn().args(["heap", "--attach", "1"])));
-    assert_eq!((shown.status, shown.output.as_str()), (Some(2), ""), "{shown:?}");
-    for word in ["process 1 runs already", "--start-paused", "cairn heap ctl PID start", "cairn snapshot 1"] {
-        assert!(shown.errors.contains(word), "{word}: {shown:?}");
-    }
-}
-
-#[test]
 fn output_that_cannot_be_written_is_refused_before_the_program_runs() {
     let directory = scratch("unwritable");
     for output in ["/nonexistent/x.cairn", "/proc/x.cairn"] {

@@ -16,6 +16,7 @@
 //! | [`hooks`] | what the program calls in place of the C library |
 //! | [`next`] | finding what it would have called |
 //! | [`start`] | the first call of any hook: options, environment, recording |
+//! | [`attach`] | for a program that runs already: putting the hooks in, and taking them out |
 //! | [`options`] | the text of `CAIRN_HEAP` |
 //! | [`environment`] | taking our variables out of the environment, and back in for `exec` |
 //!
@@ -27,6 +28,7 @@
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 mod arch;
+pub mod attach;
 mod environment;
 pub mod hooks;
 mod nesting;

@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 /// The loader's entry of a module: the part that is documented in `link.h`.
 #[repr(C)]
-struct LinkMap {
+pub(crate) struct LinkMap {
     /// What addresses in memory are larger by than in the file.
     bias: u64,
     name: *const c_char,
@@ -26,18 +26,18 @@ struct LoaderDebug {
 }
 
 #[repr(C)]
-struct Dynamic {
-    tag: i64,
-    value: u64,
+pub(crate) struct Dynamic {
+    pub(crate) tag: i64,
+    pub(crate) value: u64,
 }
 
 #[repr(C)]
-struct Symbol {
-    name: u32,
+pub(crate) struct Symbol {
+    pub(crate) name: u32,
     info: u8,
     other: u8,
     section: u16,
-    value: u64,
+    pub(crate) value: u64,
     size: u64,
 }
 
@@ -66,10 +66,10 @@ const TYPE_INDIRECT: u8 = 10;
 
 /// The tables of one module.
 #[derive(Clone, Copy)]
-struct Module {
-    bias: u64,
-    symbols: *const Symbol,
-    strings: *const u8,
+pub(crate) struct Module {
+    pub(crate) bias: u64,
+    pub(crate) symbols: *const Symbol,
+    pub(crate) strings: *const u8,
     gnu_hash: *const u32,
     hash: *const u32,
     versions: *const u16,
@@ -80,21 +80,29 @@ impl Module {
     ///
     /// `map` is an entry of the loader's list.
     unsafe fn of(map: &LinkMap) -> Self {
+        // SAFETY: by contract.
+        unsafe { Self::at(map.bias, map.dynamic) }
+    }
+
+    /// # Safety
+    ///
+    /// `dynamic` is the dynamic section of a module that is loaded with that bias.
+    pub(crate) unsafe fn at(bias: u64, dynamic: *const Dynamic) -> Self {
         let mut module = Self {
-            bias: map.bias,
+            bias,
             symbols: ptr::null(),
             strings: ptr::null(),
             gnu_hash: ptr::null(),
             hash: ptr::null(),
             versions: ptr::null(),
         };
-        let mut entry = map.dynamic;
+        let mut entry = dynamic;
         // SAFETY: a dynamic section ends with a null entry.
         while let Some(Dynamic { tag, value }) = unsafe { entry.as_ref() }
             && *tag != DT_NULL
         {
             // The loader has made addresses of them, but for the kernel's own module.
-            let address = if *value < map.bias { value + map.bias } else { *value } as *const u8;
+            let address = if *value < bias { value + bias } else { *value } as *const u8;
             match *tag {
                 DT_SYMTAB => module.symbols = address.cast(),
                 DT_STRTAB => module.strings = address,
@@ -130,7 +138,8 @@ impl Module {
             if unsafe { CStr::from_ptr(self.strings.add(symbol.name as usize).cast()) } != name {
                 return None;
             }
-            let address = (self.bias + symbol.value) as *mut c_void;
+            // An address in another module (see `attach`) is a value that wraps.
+            let address = self.bias.wrapping_add(symbol.value) as *mut c_void;
             // SAFETY: one version for each symbol.
             let is_hidden =
                 !self.versions.is_null() && unsafe { *self.versions.add(index as usize) } & HIDDEN != 0;
@@ -158,6 +167,58 @@ impl Module {
             return Some(unsafe { resolve() });
         }
         Some(address)
+    }
+
+    /// The entry of the function `name` in the table of symbols, when the module defines it for others in its default version.
+    ///
+    /// # Safety
+    ///
+    /// The tables are a loaded module's.
+    pub(crate) unsafe fn definition(&self, name: &CStr) -> Option<*const Symbol> {
+        if self.symbols.is_null() || self.strings.is_null() || self.gnu_hash.is_null() {
+            return None;
+        }
+        let mut meet = |index: u32| {
+            // SAFETY: the index is from the module's hash table, and names end with a NUL.
+            unsafe {
+                let place = self.symbols.add(index as usize);
+                let is_hidden = !self.versions.is_null() && *self.versions.add(index as usize) & HIDDEN != 0;
+                let is_function = (*place).section != 0 && (*place).info & 15 == TYPE_FUNCTION;
+                let has_name = || CStr::from_ptr(self.strings.add((*place).name as usize).cast()) == name;
+                (is_function && !is_hidden && has_name()).then_some(place)
+            }
+        };
+        // SAFETY: by contract.
+        unsafe { gnu_candidates(self.gnu_hash, name, &mut meet) }
+    }
+
+    /// Calls `meet` with each symbol that the module defines for others.
+    ///
+    /// # Safety
+    ///
+    /// The tables are a loaded module's.
+    pub(crate) unsafe fn each_definition(&self, mut meet: impl FnMut(&'static CStr, &Symbol)) {
+        if self.symbols.is_null() || self.strings.is_null() || self.gnu_hash.is_null() {
+            return;
+        }
+        // SAFETY: as in `gnu_candidates`, all chains in place of one.
+        unsafe {
+            let (bucket_count, first, filter_count) =
+                (*self.gnu_hash, *self.gnu_hash.add(1), *self.gnu_hash.add(2));
+            let buckets = self.gnu_hash.add(4 + 2 * filter_count as usize);
+            let chains = buckets.add(bucket_count as usize);
+            for bucket in 0..bucket_count as usize {
+                let mut index = *buckets.add(bucket);
+                while index >= first && index != 0 {
+                    let symbol = &*self.symbols.add(index as usize);
+                    meet(CStr::from_ptr(self.strings.add(symbol.name as usize).cast()), symbol);
+                    if *chains.add((index - first) as usize) & 1 != 0 {
+                        break;
+                    }
+                    index += 1;
+                }
+            }
+        }
     }
 }
 
@@ -253,6 +314,30 @@ pub(crate) fn is_own_code(pc: u64) -> bool {
         static END: u8;
     }
     (&raw const START as u64..&raw const END as u64).contains(&pc)
+}
+
+/// This library's own tables.
+pub(crate) fn own_module() -> Option<Module> {
+    // SAFETY: a loaded module.
+    own_map().map(|map| unsafe { Module::of(map) })
+}
+
+/// Whether nothing was loaded after this library: the C library comes after one that is preloaded.
+pub(crate) fn is_last() -> bool {
+    own_map().is_some_and(|map| map.next.is_null())
+}
+
+/// The definition of `name` that the program's calls reach: its address, and its entry in a table of symbols if that can be
+/// told.
+pub(crate) fn reached(name: &CStr) -> Option<(*mut c_void, Option<(*const Symbol, u64)>)> {
+    let (address, map) = find(name)?;
+    // SAFETY: a loaded module.
+    let symbol = unsafe { Module::of(map).definition(name) };
+    let symbol = symbol.filter(|symbol| {
+        // SAFETY: an entry of a loaded module's table.
+        map.bias.wrapping_add(unsafe { (**symbol).value }) == address as u64
+    });
+    Some((address, symbol.map(|symbol| (symbol, map.bias))))
 }
 
 /// The path that this library was loaded from.

@@ -82,3 +82,13 @@ pub(crate) fn end_before_sandbox() {
     cairn_recorder::forbid_system_calls();
     cairn_recorder::stop(EndReason::Stopped);
 }
+
+/// Lets the events of a recording come that began paused.
+pub(crate) fn resume() {
+    cairn_recorder::resume();
+}
+
+/// Ends the recording because it was asked for.
+pub(crate) fn end() {
+    cairn_recorder::stop(EndReason::Stopped);
+}

@@ -285,6 +285,29 @@ fn own_variables() -> OwnVariables {
     OwnVariables { options: OPTIONS.load(Ordering::Relaxed), library: next::own_path() }
 }
 
+/// Begins to record to where `text` says, paused, in a program that runs already. What it starts is not followed.
+pub(crate) fn begin_attached(text: &[u8]) -> Result<Attached, ()> {
+    HAS_BEGUN.store(true, Ordering::Release);
+    next::resolve();
+    let mut options = Options::parse(text).map_err(|_| ())?;
+    let begins_paused = core::mem::replace(&mut options.begins_paused, true);
+    record(&options, b"program", recorder::start)?;
+    WITH_MAPPINGS.store(options.with_mappings, Ordering::Relaxed);
+    Ok(Attached { begins_paused })
+}
+
+/// What an attached recording was asked for.
+pub(crate) struct Attached {
+    pub(crate) begins_paused: bool,
+}
+
+/// In a program that runs already, nothing begins before it is asked for: see [`crate::attach`].
+extern "C" fn construct() {
+    if !next::is_last() {
+        begin();
+    }
+}
+
 #[used]
 #[unsafe(link_section = ".init_array")]
-static CONSTRUCTOR: extern "C" fn() = begin;
+static CONSTRUCTOR: extern "C" fn() = construct;

@@ -161,3 +161,13 @@ pub(crate) fn set_errno(value: c_int) {
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = value }
 }
+
+/// Changes what may be done with whole pages; false when the kernel refuses.
+///
+/// # Safety
+///
+/// Nobody needs what is taken away.
+pub(crate) unsafe fn protect(address: u64, bytes: usize, protection: c_int) -> bool {
+    // SAFETY: by contract.
+    unsafe { call(libc::SYS_mprotect, [address as usize, bytes, protection as usize, 0, 0, 0]) }.is_ok()
+}

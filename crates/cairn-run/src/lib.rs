@@ -25,19 +25,26 @@
 //! | [`library`](Library) | the library, carried in this crate, as a file |
 //! | [`start`](Start) | the start, signals, the end |
 //! | [`detached`](start_detached) | work for later, in a process of its own |
+//! | `attach` | the library put into a process that runs already: `Target` |
 //! | [`announcements`](Announcements) | what the library says of the recordings that it began |
 
 #![cfg(target_os = "linux")]
 
 mod announcements;
+#[cfg(target_arch = "x86_64")]
+mod attach;
 mod detached;
 mod inherited;
+#[cfg(target_arch = "x86_64")]
+mod inject;
 mod library;
 mod obstacle;
 mod program;
 mod start;
 
 pub use announcements::{Announcement, Announcements};
+#[cfg(target_arch = "x86_64")]
+pub use attach::{AttachError, Interrupts, Target};
 pub use detached::start_detached;
 pub use library::Library;
 pub use obstacle::Obstacle;

@@ -149,9 +149,17 @@ pub struct StoppedProcess {
     memory: ProcessMemory,
     modules: ModuleMap,
     process: u32,
+    /// Threads and the signals that they were about to get.
+    pending: Vec<(u32, i32)>,
 }
 
 impl StoppedProcess {
+    /// The signal that a thread was about to get when it stopped, and gets when it goes on; 0 for none.
+    #[must_use]
+    pub fn pending_signal(&self, thread: u32) -> i32 {
+        self.pending.iter().find(|(id, _)| *id == thread).map_or(0, |(_, signal)| *signal)
+    }
+
     /// The number of the process.
     #[must_use]
     pub fn id(&self) -> u32 {
@@ -390,7 +398,12 @@ impl Attached {
             };
             threads.push(Thread { id: thread.id, name, registers });
         }
-        Ok(StoppedProcess { threads, memory, modules, process })
+        let signal_of = |thread: &AttachedThread| match thread.state {
+            AttachedState::Stopped(Stop { signal }) => Some((thread.id, signal)),
+            _ => None,
+        };
+        let pending = self.threads.iter().filter_map(signal_of).collect();
+        Ok(StoppedProcess { threads, memory, modules, process, pending })
     }
 
     fn registers(

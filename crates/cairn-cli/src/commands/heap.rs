@@ -1,5 +1,7 @@
 //! `cairn heap`: runs a program and records what it does with its memory.
 
+#[cfg(target_arch = "x86_64")]
+mod attach;
 mod control;
 mod live;
 mod summary;
@@ -31,10 +33,18 @@ pub(crate) struct Heap {
     #[arg(
         trailing_var_arg = true,
         allow_hyphen_values = true,
-        required_unless_present = "attach",
+        required_unless_present_any = ["attach", "detach"],
         value_name = "PROGRAM"
     )]
     program: Vec<OsString>,
+
+    /// Record a process that runs already, until Ctrl-C or its end; it goes on afterwards
+    #[arg(long, value_name = "PID", conflicts_with_all = ["program", "detach", "children", "or_run"])]
+    attach: Option<u32>,
+
+    /// End what `--attach` began
+    #[arg(long, value_name = "PID", conflicts_with = "program")]
+    detach: Option<u32>,
 
     /// Where to record to: a directory, or a file; `%n` is the program's name, `%p` its process id
     #[arg(short, long, value_name = "PATH")]
@@ -68,10 +78,6 @@ pub(crate) struct Heap {
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     max_size: Option<u64>,
 
-    /// Not there: says what to do instead for a process that runs already
-    #[arg(long, value_name = "PID", conflicts_with = "program")]
-    attach: Option<u32>,
-
     /// Run the program without recording where it cannot be recorded, in place of refusing
     #[arg(long)]
     or_run: bool,
@@ -88,6 +94,7 @@ Examples:
   cairn heap --children make -j8                 the compilers that it starts as well
   cairn heap --sample 512KiB -- server --port 80 a sample, at nearly no cost
   cairn heap --for 30s -- server --port 80       the first half minute of a server
+  cairn heap --attach 4711                       process 4711, from now until Ctrl-C
   cairn heap ctl 4711 stop                       pause the recording of process 4711
 
 Without this command: LD_PRELOAD=libcairn_preload.so CAIRN_HEAP=output=/var/tmp/%n.%p.cairn PROGRAM
@@ -99,9 +106,16 @@ impl Heap {
         if let Some(Action::Ctl(ctl)) = self.action {
             return ctl.run();
         }
-        if let Some(process) = self.attach {
-            complain(&cannot_attach(process));
-            return Ok(Outcome::Status(2));
+        #[cfg(target_arch = "x86_64")]
+        if let Some(done) = match (self.attach, self.detach) {
+            (Some(process), _) => Some(self.attach(process)),
+            (_, Some(process)) => Some(attach::detach(process)),
+            _ => None,
+        } {
+            return Ok(done.unwrap_or_else(|Refused { status, message }| {
+                complain(&message);
+                Outcome::Status(status)
+            }));
         }
         let Some((name, arguments)) = self.program.split_first() else { return Ok(Outcome::Done) };
         match self.record(name, arguments) {
@@ -249,15 +263,6 @@ impl Heap {
 }
 
 /// Why nothing is put into a process that runs, and what to do.
-fn cannot_attach(process: u32) -> String {
-    format!(
-        "process {process} runs already, and nothing is put into a running process: a thread of it may hold the locks of malloc or \
-         of the loader at any moment, and it would hang. Start the program by `cairn heap --start-paused PROGRAM` and say \
-         `cairn heap ctl PID start` and `stop` when you want to know, or let it run under `cairn heap --sample 512KiB` all the time. \
-         What its threads do at this moment shows `cairn snapshot {process}`"
-    )
-}
-
 fn not_run(error: &io::Error) -> Refused {
     Refused { status: 126, message: format!("the program cannot be run: {error}") }
 }

@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use crate::arch::pass_on;
 use crate::next::{NEXT, Next};
-use crate::{recorder, start, system};
+use crate::{attach, recorder, start, system};
 
 /// There may be modules that the recorder has not been told of.
 static HAS_LOADED: AtomicBool = AtomicBool::new(false);
@@ -19,6 +19,7 @@ static HAS_LOADED: AtomicBool = AtomicBool::new(false);
 fn note_loaded() {
     if HAS_LOADED.load(Ordering::Relaxed) && HAS_LOADED.swap(false, Ordering::AcqRel) {
         recorder::note_modules();
+        attach::after_load();
     }
 }
 

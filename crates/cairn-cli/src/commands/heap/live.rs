@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use cairn_analysis::format::recording::control::Command;
+use cairn_analysis::format::recording::control::{Command, State};
 use cairn_analysis::recording::{self, Drain, EndReason, Status};
 use cairn_run::{Announcement, End};
 
@@ -197,6 +197,12 @@ impl Recordings {
                 complain(&format_args!("process {process} is not recorded: {}: {reason}", path.display()));
             }
         }
+    }
+
+    /// Whether all of them say that nothing more comes.
+    pub(super) fn has_ended(&self) -> bool {
+        let has_ended = |one: &Recording| one.status.is_some_and(|status| status.state == State::Ended);
+        !self.all.is_empty() && self.all.iter().all(has_ended)
     }
 
     pub(super) fn pause(&self) {

@@ -1,0 +1,255 @@
+//! `cairn heap --attach` on programs that run: each goes on as without, and what it does afterwards is recorded exactly.
+
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+
+#[allow(dead_code, reason = "shared with other tests, each of which uses a part")]
+mod support;
+
+use std::fs;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use support::{Count, cairn, compile, recording, recordings, run, scratch};
+
+/// What the program allocates after it was told to go on.
+const KNOWN: [(u64, Count); 2] =
+    [(77777, Count { made: 1000, left: 100 }), (3000, Count { made: 10, left: 0 })];
+
+fn prepared(test: &str) -> (PathBuf, PathBuf) {
+    let directory = scratch(&format!("attach_{test}"));
+    let program = compile(&directory, "attached.c", "program", &["-fno-builtin"]);
+    for (name, size) in [("module.so", "-DSIZE=333"), ("late.so", "-DSIZE=66666")] {
+        compile(&directory, "attached_module.c", name, &["-fno-builtin", "-shared", "-fPIC", size]);
+    }
+    (directory, program)
+}
+
+fn begin(directory: &Path, program: &Path, arguments: &[&str]) -> Child {
+    let mut command = Command::new(program);
+    command.args(arguments).current_dir(directory);
+    let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    child
+}
+
+/// Attaches, and waits until events are recorded.
+fn attach(directory: &Path, process: u32, options: &[&str]) -> Child {
+    let mut command = cairn();
+    command.args(["heap", "--attach", &process.to_string()]).args(options).current_dir(directory);
+    let mut child =
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut text = Vec::new();
+    let mut byte = [0];
+    // Its first line says that it has begun, or why it has not.
+    let errors = child.stderr.as_mut().unwrap();
+    while byte != *b"\n" && errors.read(&mut byte).unwrap() == 1 {
+        text.push(byte[0]);
+    }
+    let text = String::from_utf8_lossy(&text);
+    assert!(text.contains("is recorded; Ctrl-C"), "{text}");
+    child
+}
+
+fn go(directory: &Path) {
+    fs::write(directory.join("go"), "").unwrap();
+}
+
+/// Its end, which must come in time.
+fn end(mut child: Child) -> Output {
+    let began = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if began.elapsed() > Duration::from_secs(60) {
+            let _ = child.kill();
+            panic!("it has not ended");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child.wait_with_output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn check_known(recording: &support::Recording) {
+    for (size, count) in KNOWN {
+        assert_eq!(recording.count(size), count, "blocks of {size} bytes in {}", recording.path.display());
+    }
+    assert_eq!(recording.count(55555), Count::default(), "older than the recording");
+    assert_eq!(recording.lost, 0);
+}
+
+/// Attaches while the program is in `mode`, lets it go on, and compares.
+fn check(mode: &str) -> (PathBuf, support::Recording) {
+    let (directory, program) = prepared(mode);
+    let mut child = begin(&directory, &program, &[mode]);
+    let cairn = attach(&directory, child.id(), &[]);
+    go(&directory);
+    child.stdin.take().unwrap().write_all(b"abc").unwrap();
+    let shown = end(child);
+    let expected = match mode {
+        "read" => "read 3 0\ndone\n",
+        "long" => "slept 0 right\ndone\n",
+        _ => "done\n",
+    };
+    assert_eq!((text(&shown.stdout).as_str(), text(&shown.stderr).as_str()), (expected, ""));
+    assert_eq!(shown.status.code(), Some(7), "{:?}", shown.status);
+    let cairn = end(cairn);
+    assert!(cairn.status.success(), "{}", text(&cairn.stderr));
+    let recording = recording(&directory);
+    check_known(&recording);
+    (directory, recording)
+}
+
+#[test]
+fn a_program_that_sleeps_now_and_then_is_attached_to() {
+    check("sleep");
+}
+
+#[test]
+fn a_program_that_waits_for_input_gets_it_whole() {
+    check("read");
+}
+
+#[test]
+fn a_long_sleep_takes_no_longer_and_no_shorter() {
+    check("long");
+}
+
+#[test]
+fn one_thread_that_is_mostly_inside_malloc_is_attached_to() {
+    check("busy");
+}
+
+#[test]
+fn eight_threads_inside_malloc_are_attached_to() {
+    let (_, recording) = check("threads");
+    let others: u64 =
+        recording.by_size.iter().filter(|(size, _)| **size < 2000).map(|(_, count)| count.made).sum();
+    assert!(others > 8 * 16, "the threads were recorded, too: {others}");
+}
+
+#[test]
+fn modules_that_are_loaded_later_are_seen_from_their_constructors_on() {
+    let (_, recording) = check("loads");
+    assert_eq!(
+        recording.count(66666),
+        Count { made: 1, left: 0 },
+        "the constructor, and the destructor at exit"
+    );
+    assert_eq!(recording.count(66667), Count { made: 5, left: 0 });
+    assert!(recording.count(334).made > 0, "the module that is loaded again and again");
+}
+
+#[test]
+fn after_a_detach_the_program_is_as_before_and_can_be_attached_to_again() {
+    let (directory, program) = prepared("again");
+    let child = begin(&directory, &program, &["threads"]);
+    let process = child.id();
+    let first = attach(&directory, process, &[]);
+    let second = run(cairn().args(["heap", "--attach", &process.to_string()]).current_dir(&directory));
+    assert_eq!(second.status.code(), Some(2));
+    assert!(text(&second.stderr).contains("recorded already"), "{}", text(&second.stderr));
+    let detached = run(cairn().args(["heap", "--detach", &process.to_string()]));
+    assert!(detached.status.success(), "{}", text(&detached.stderr));
+    assert!(end(first).status.success());
+    let detached = run(cairn().args(["heap", "--detach", &process.to_string()]));
+    assert_eq!(detached.status.code(), Some(2));
+    assert!(text(&detached.stderr).contains("not attached to"), "{}", text(&detached.stderr));
+    // Without `go` nothing of the known is in the first one; all of it is in the second one.
+    assert_eq!(recording(&directory).count(77777), Count::default());
+    let again = attach(&directory, process, &[]);
+    go(&directory);
+    assert_eq!(end(child).status.code(), Some(7));
+    assert!(end(again).status.success());
+    let all = recordings(&directory);
+    assert_eq!(all.len(), 2);
+    let last = all.iter().find(|one| one.count(77777).made > 0).unwrap();
+    check_known(last);
+}
+
+#[test]
+fn an_interrupt_ends_the_recording_and_not_the_program() {
+    let (directory, program) = prepared("interrupt");
+    let child = begin(&directory, &program, &["sleep"]);
+    let cairn = attach(&directory, child.id(), &[]);
+    assert!(Command::new("kill").args(["-INT", &cairn.id().to_string()]).status().unwrap().success());
+    let cairn = end(cairn);
+    assert!(
+        cairn.status.success() && text(&cairn.stderr).contains("is recorded in"),
+        "{}",
+        text(&cairn.stderr)
+    );
+    assert_eq!(recording(&directory).count(77777), Count::default());
+    go(&directory);
+    let shown = end(child);
+    assert_eq!((text(&shown.stdout).as_str(), shown.status.code()), ("done\n", Some(7)));
+}
+
+#[test]
+fn a_time_limit_detaches() {
+    let (directory, program) = prepared("limit");
+    let child = begin(&directory, &program, &["busy"]);
+    let cairn = attach(&directory, child.id(), &["--for", "200ms"]);
+    assert!(end(cairn).status.success());
+    go(&directory);
+    assert_eq!(end(child).status.code(), Some(7));
+    let recording = recording(&directory);
+    assert_eq!(recording.count(77777), Count::default());
+    assert!(recording.events > 0);
+}
+
+#[test]
+fn python_is_attached_to() {
+    let directory = scratch("attach_python");
+    let source = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)\n\
+                  kept = [bytes(100000 + i) for i in range(100)]\nprint(len(kept))\n";
+    // What the name leads to may be a script that finds the interpreter.
+    let found = run(Command::new("python3").args(["-c", "import sys; print(sys.executable, end='')"]));
+    let child = begin(&directory, Path::new(&text(&found.stdout)), &["-c", source]);
+    std::thread::sleep(Duration::from_millis(500));
+    let cairn = attach(&directory, child.id(), &[]);
+    go(&directory);
+    let shown = end(child);
+    assert_eq!((text(&shown.stdout).as_str(), text(&shown.stderr).as_str()), ("100\n", ""));
+    assert!(shown.status.success());
+    assert!(end(cairn).status.success());
+    let recording = recording(&directory);
+    let made: u64 = recording.by_size.range(100_000..100_200).map(|(_, count)| count.made).sum();
+    assert!((100..=110).contains(&made), "{made}");
+}
+
+fn refused(process: u32, directory: &Path, reason: &str) {
+    let output = run(cairn().args(["heap", "--attach", &process.to_string()]).current_dir(directory));
+    let errors = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{errors}");
+    assert!(errors.contains(reason), "{errors}");
+}
+
+#[test]
+fn what_cannot_be_attached_to_is_refused_with_a_reason() {
+    let (directory, program) = prepared("refused");
+    refused(4_000_000, &directory, "there is no process");
+
+    let linked = compile(&directory, "attached.c", "static", &["-static"]);
+    let child = begin(&directory, &linked, &["sleep"]);
+    refused(child.id(), &directory, "linked statically");
+    let stopped = begin(&directory, &program, &["sleep"]);
+    let process = stopped.id().to_string();
+    assert!(Command::new("kill").args(["-STOP", &process]).status().unwrap().success());
+    std::thread::sleep(Duration::from_millis(50));
+    refused(stopped.id(), &directory, "kill -CONT");
+    assert!(Command::new("kill").args(["-CONT", &process]).status().unwrap().success());
+
+    let recorded = begin(&directory, Path::new(env!("CARGO_BIN_EXE_cairn")), &["heap", "./program", "sleep"]);
+    std::thread::sleep(Duration::from_millis(500));
+    let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", recorded.id())).unwrap();
+    refused(children.trim().parse().unwrap(), &directory, "recorded already");
+
+    go(&directory);
+    for child in [child, stopped, recorded] {
+        assert_eq!(end(child).status.code(), Some(7));
+    }
+}
