@@ -48,6 +48,8 @@ pub(crate) fn count_up(counter: &AtomicU32) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    extern crate std;
+
     use std::thread;
 
     use super::*;
