@@ -1,9 +1,8 @@
 //! Whole programs under heap profilers: processor time as a multiple of the plain run, and bytes of the recording.
 //!
-//! Each work runs plain and under each tool in turn, round after round; medians of the rounds. Two figures for each tool:
-//! *in the program* is the processor time of the recorded process alone, *in all* that of everything the tool runs beside it
-//! as well. The tools write where they normally do. Without the command beside it, cairn's library reads the clock as often as
-//! with it, and extends its file itself.
+//! Each work runs plain and under each tool in turn, round after round; medians of the rounds. Two figures for cairn, of the same
+//! runs: *in the program* is the processor time of the recorded process alone, which a probe in it tells at its end; *in all* that
+//! of the command beside it as well. The tools write where they normally do.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,13 +27,18 @@ struct Tool {
     environment: Vec<(String, String)>,
     /// Ending of the files that it records to.
     ending: &'static str,
+    /// Libraries that the loader puts into the program.
+    preload: Vec<String>,
 }
 
 /// What one run took.
 #[derive(Clone, Copy, Default)]
 struct Cost {
     wall_seconds: f64,
+    /// Of everything that ran.
     processor_seconds: f64,
+    /// Of the program, where the probe is in it.
+    program_seconds: f64,
     recorded_bytes: u64,
 }
 
@@ -49,14 +53,17 @@ pub(crate) fn run(rounds: usize, only: &[&str]) -> Result<(), String> {
 
 fn run_in(directory: &Path, rounds: usize, only: &[&str]) -> Result<(), String> {
     let cairn = build_cairn()?;
-    let tools = tools(&cairn, directory)?;
+    let probe = directory.join("probe.so");
+    let source = Path::new("benches/src/heap_probe.c");
+    compile(Command::new("cc").args(["-O2", "-D_GNU_SOURCE", "-shared", "-fPIC"]), source, &probe)?;
+    let tools = tools(&cairn, directory, &probe.display().to_string())?;
     print!("{}", machine::description());
     println!("- heaptrack: {}", version("heaptrack"));
     println!("- {rounds} rounds; medians; times are multiples of the plain run's processor time\n");
     print!("| work | plain |");
     tools.iter().skip(1).for_each(|tool| print!(" {} |", tool.name));
     print!("\n|---|---:|");
-    tools.iter().skip(1).for_each(|_| print!("---:|"));
+    tools.iter().skip(1).for_each(|tool| print!("{}", "---:|".repeat(tool.name.split(" | ").count())));
     println!();
     for work in works(directory)? {
         if !only.is_empty() && !only.iter().any(|name| work.name.contains(name)) {
@@ -74,16 +81,20 @@ fn measure(work: &Work, tools: &[Tool], directory: &Path, rounds: usize) -> Resu
             costs.push(once(work, tool, directory)?);
         }
     }
-    let medians: Vec<Cost> = costs.iter_mut().map(|costs| median(costs)).collect();
+    let medians: Vec<Cost> = costs.iter().map(|costs| median(costs)).collect();
     let plain = medians.first().copied().unwrap_or_default();
     print!("| {} | {:.2} s |", work.name, plain.processor_seconds);
     for cost in medians.iter().skip(1) {
         let ratio = cost.processor_seconds / plain.processor_seconds;
-        let wall = cost.wall_seconds / plain.wall_seconds;
-        if cost.recorded_bytes > 0 {
-            print!(" {ratio:.2}x (wall {wall:.2}x), {:.1} MB |", cost.recorded_bytes as f64 / 1e6);
+        let in_program = cost.program_seconds / plain.program_seconds;
+        if in_program == 0.0 {
+            print!(" {ratio:.2}x |");
+        } else if cost.recorded_bytes > 0 {
+            let wall = cost.wall_seconds / plain.wall_seconds;
+            let megabytes = cost.recorded_bytes as f64 / 1e6;
+            print!(" {in_program:.2}x | {ratio:.2}x (wall {wall:.2}x) | {megabytes:.1} MB |");
         } else {
-            print!(" {ratio:.2}x (wall {wall:.2}x) |");
+            print!(" {in_program:.2}x |");
         }
     }
     println!();
@@ -104,6 +115,12 @@ fn once(work: &Work, tool: &Tool, directory: &Path) -> Result<Cost, String> {
         .stderr(Stdio::null());
     command.envs(work.environment.iter().copied());
     command.envs(tool.environment.iter().map(|(name, value)| (name, value)));
+    let told = directory.join("probe.txt");
+    let _ = fs::remove_file(&told);
+    command.env("CAIRN_BENCH_PROBE", &told);
+    if !tool.preload.is_empty() {
+        command.env("LD_PRELOAD", tool.preload.join(":"));
+    }
     let before = children_seconds();
     let began = Instant::now();
     let status = command.status().map_err(|error| format!("{}: {error}", work.program))?;
@@ -118,7 +135,16 @@ fn once(work: &Work, tool: &Tool, directory: &Path) -> Result<Cost, String> {
         .filter_map(|entry| entry.metadata().ok())
         .map(|facts| if tool.ending.is_empty() { 0 } else { facts.len() })
         .sum();
-    Ok(Cost { wall_seconds, processor_seconds: children_seconds() - before, recorded_bytes })
+    let processor_seconds = children_seconds() - before;
+    let program_seconds = own_seconds(&fs::read_to_string(&told).unwrap_or_default(), &work.program);
+    Ok(Cost { wall_seconds, processor_seconds, program_seconds, recorded_bytes })
+}
+
+/// What the probe told of the program itself: the command beside it has it too.
+fn own_seconds(told: &str, program: &str) -> f64 {
+    let name = Path::new(program).file_name().unwrap_or_default().to_string_lossy();
+    let of_program = told.lines().filter_map(|line| line.split_once(' ')).filter(|(_, who)| *who == name);
+    of_program.filter_map(|(seconds, _)| seconds.parse::<f64>().ok()).sum()
 }
 
 /// Processor time of the children that were waited for, and of theirs.
@@ -133,9 +159,28 @@ fn children_seconds() -> f64 {
     seconds(usage.ru_utime) + seconds(usage.ru_stime)
 }
 
-fn median(costs: &mut [Cost]) -> Cost {
-    costs.sort_by(|a, b| a.processor_seconds.total_cmp(&b.processor_seconds));
-    costs.get(costs.len() / 2).copied().unwrap_or_default()
+/// Each figure's own.
+fn median(costs: &[Cost]) -> Cost {
+    let of = |figure: fn(&Cost) -> f64| {
+        let mut figures: Vec<f64> = costs.iter().map(figure).collect();
+        figures.sort_by(f64::total_cmp);
+        figures.get(figures.len() / 2).copied().unwrap_or_default()
+    };
+    Cost {
+        wall_seconds: of(|cost| cost.wall_seconds),
+        processor_seconds: of(|cost| cost.processor_seconds),
+        program_seconds: of(|cost| cost.program_seconds),
+        recorded_bytes: of(|cost| cost.recorded_bytes as f64) as u64,
+    }
+}
+
+fn compile(compiler: &mut Command, source: &Path, program: &Path) -> Result<(), String> {
+    let built = compiler.arg("-o").arg(program).arg(source).status();
+    if built.is_ok_and(|status| status.success()) {
+        Ok(())
+    } else {
+        Err(format!("{} cannot be compiled", source.display()))
+    }
 }
 
 /// The command as it is shipped.
@@ -162,27 +207,27 @@ fn library(cairn: &Path, directory: &Path) -> Result<String, String> {
     Ok(list.ok_or("cairn heap puts no library into env")?.to_owned())
 }
 
-fn tools(cairn: &Path, directory: &Path) -> Result<Vec<Tool>, String> {
+fn tools(cairn: &Path, directory: &Path, probe: &str) -> Result<Vec<Tool>, String> {
     let library = library(cairn, directory)?;
     let cairn = cairn.display().to_string();
-    let own = |name, options: &str| Tool {
+    let probed = |name| Tool {
         name,
         wrapper: Vec::new(),
-        environment: vec![
-            ("LD_PRELOAD".to_owned(), library.clone()),
-            ("CAIRN_HEAP".to_owned(), options.to_owned()),
-        ],
-        ending: ".cairn",
+        environment: Vec::new(),
+        ending: "",
+        preload: vec![probe.to_owned()],
     };
     let mut tools = vec![
-        Tool { name: "plain", wrapper: Vec::new(), environment: Vec::new(), ending: "" },
-        Tool { ending: "", ..own("cairn, hooks alone", "paused") },
-        own("cairn, in the program", "stamp=8,output=%n.%p.cairn"),
+        probed("plain"),
         Tool {
-            name: "cairn heap, in all",
+            environment: vec![("CAIRN_HEAP".to_owned(), "paused".to_owned())],
+            preload: vec![library, probe.to_owned()],
+            ..probed("cairn, hooks alone")
+        },
+        Tool {
             wrapper: vec![cairn, "heap".to_owned(), "--quiet".to_owned()],
-            environment: Vec::new(),
             ending: ".cairn",
+            ..probed("cairn heap, in the program | cairn heap, in all | recording")
         },
     ];
     let peer = "/usr/lib/heaptrack/libheaptrack_preload.so";
@@ -190,17 +235,16 @@ fn tools(cairn: &Path, directory: &Path) -> Result<Vec<Tool>, String> {
         tools.push(Tool {
             name: "heaptrack, in the program",
             wrapper: Vec::new(),
-            environment: vec![
-                ("LD_PRELOAD".to_owned(), peer.to_owned()),
-                ("DUMP_HEAPTRACK_OUTPUT".to_owned(), "raw.heaptrack".to_owned()),
-            ],
+            environment: vec![("DUMP_HEAPTRACK_OUTPUT".to_owned(), "raw.heaptrack".to_owned())],
             ending: ".heaptrack",
+            preload: vec![peer.to_owned()],
         });
         tools.push(Tool {
             name: "heaptrack, in all",
             wrapper: vec!["heaptrack".to_owned(), "--output".to_owned(), "out".to_owned()],
             environment: Vec::new(),
             ending: "",
+            preload: Vec::new(),
         });
     }
     Ok(tools)
@@ -208,27 +252,25 @@ fn tools(cairn: &Path, directory: &Path) -> Result<Vec<Tool>, String> {
 
 fn works(directory: &Path) -> Result<Vec<Work>, String> {
     let sources = Path::new("fixtures/programs/heap");
-    let compile = |compiler: &str, source: &str, name: &str| {
+    let built = |compiler: &str, options: &[&str], source: &str, name: &str| {
         let program = directory.join(name);
-        let built = Command::new(compiler)
-            .args(["-O2", "-g", "-pthread", "-fno-builtin-malloc", "-o"])
-            .arg(&program)
-            .arg(sources.join(source))
-            .status();
-        if built.is_ok_and(|status| status.success()) {
-            Ok(program.display().to_string())
-        } else {
-            Err(format!("{source} cannot be compiled"))
-        }
+        compile(Command::new(compiler).args(options), &sources.join(source), &program)?;
+        Ok::<_, String>(program.display().to_string())
     };
+    let plain = ["-O2", "-g", "-pthread", "-fno-builtin-malloc"];
     let work = |name, program: &str, arguments: &[&str]| Work {
         name,
         program: program.to_owned(),
         arguments: arguments.iter().map(|word| (*word).to_owned()).collect(),
         environment: Vec::new(),
     };
-    let churn = compile("cc", "churn.c", "churn")?;
-    let maps = compile("c++", "maps.cpp", "maps")?;
+    let churn = built("cc", &plain, "churn.c", "churn")?;
+    let maps = built("c++", &plain, "maps.cpp", "maps")?;
+    let btree = built("rustc", &["-O", "--edition", "2024"], "btree.rs", "btree")?;
+    let document = directory.join("large.xml");
+    let item = "<item number=\"1\"><name>some name</name><text lang=\"en\">a text &amp; more</text></item>\n";
+    fs::write(&document, format!("<list>\n{}</list>\n", item.repeat(100_000)))
+        .map_err(|error| error.to_string())?;
     let sql = fs::canonicalize("fixtures/programs/churn.sql").map_err(|error| error.to_string())?;
     let script = fs::canonicalize("fixtures/programs/churn.py").map_err(|error| error.to_string())?;
     let source = fs::canonicalize("fixtures/programs/churn.cpp").map_err(|error| error.to_string())?;
@@ -239,6 +281,8 @@ fn works(directory: &Path) -> Result<Vec<Work>, String> {
         work("churn, 1 thread", &churn, &["4000000", "1"]),
         work("churn, 4 threads", &churn, &["4000000", "4"]),
         work("C++ maps", &maps, &["8"]),
+        work("Rust BTreeMap", &btree, &["8"]),
+        work("xmllint", "xmllint", &["--noout", &document.display().to_string()]),
         work("sqlite3", "sqlite3", &[":memory:", &format!(".read {}", sql.display())]),
         work("jq", "jq", &["-n", "[range(150000)|{a:.,b:(.|tostring)}]|map(.b|length)|add"]),
         work("git log", "git", &["-C", env!("CARGO_MANIFEST_DIR"), "log", "--stat", "-200"]),
