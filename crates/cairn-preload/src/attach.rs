@@ -212,7 +212,7 @@ enum Direction {
 }
 
 impl Hook {
-    fn change_of(&self, direction: Direction) -> (u64, u64) {
+    fn change_in(&self, direction: Direction) -> (u64, u64) {
         match direction {
             Direction::In => (self.real, self.own),
             Direction::Out => (self.own, self.real),
@@ -233,7 +233,7 @@ fn change(hooks: &Hooks, direction: Direction) {
             }
             // SAFETY: an entry of a module that does not go: the program's calls reach it.
             let place = unsafe { &raw const (*hook.symbol).value } as u64;
-            let (from, to) = hook.change_of(direction);
+            let (from, to) = hook.change_in(direction);
             if module.contains(place) {
                 // SAFETY: a value of a symbol.
                 let is_changed =
@@ -438,7 +438,7 @@ impl Loaded<'_> {
         }
         let Some(hook) = hooks.wanted(direction).find(|hook| hook.name == name) else { return };
         let place = self.bias.wrapping_add(relocation.offset);
-        let (from, to) = hook.change_of(direction);
+        let (from, to) = hook.change_in(direction);
         if !self.contains(place) || !place.is_multiple_of(8) {
             return;
         }

@@ -337,9 +337,13 @@ impl Target {
         self.maps.iter().find(is_ours).map(|map| map.path.clone())
     }
 
-    /// Files that it has mapped to share what it writes there: a recording is one.
-    pub fn shared_files(&self) -> impl Iterator<Item = &Path> {
-        self.maps.iter().filter(|map| map.is_shared && map.path.is_absolute()).map(|map| &*map.path)
+    /// Files that it has mapped to share what it writes there, by the kernel's links to them: a recording is one. Its name in the
+    /// list of mappings is that of the moment when it was made, which is none.
+    pub fn shared_files(&self) -> impl Iterator<Item = PathBuf> {
+        let shared = self.maps.iter().filter(|map| map.is_shared && map.path.is_absolute());
+        shared.map(|map| {
+            PathBuf::from(format!("/proc/{}/map_files/{:x}-{:x}", self.process, map.start, map.end))
+        })
     }
 
     /// Checks that the process finds the same file as this command under a path.

@@ -25,11 +25,9 @@ impl From<AttachError> for Refused {
 impl Heap {
     pub(super) fn attach(&self, process: u32) -> Result<Outcome, Refused> {
         let target = Target::inspect(process)?;
-        if let Some(path) = target.shared_files().find(|path| is_recorded_to(path, process)) {
-            return Err(Refused {
-                status: 2,
-                message: format!("process {process}: is recorded already, to {}", path.display()),
-            });
+        // Who may not follow these links learns it from the library.
+        if target.shared_files().any(|path| is_recorded_to(&path, process)) {
+            return Err(Refused { status: 2, message: format!("process {process}: is recorded already") });
         }
         let library = match target.loaded_library() {
             Some(path) => path,
