@@ -22,7 +22,6 @@ use cairn_format::recording::{
 use crate::clock;
 use crate::recorder::{self, is_at_rest, is_on};
 use crate::sampling;
-use crate::single_thread;
 use crate::spool::control_word;
 use crate::thread_log::{self, Entered, FILTER_ENTRIES, ThreadLog};
 use crate::writer::commit;
@@ -217,7 +216,7 @@ fn freed_elsewhere(log: &mut ThreadLog, address: u64, may_be_large: bool) {
 }
 
 fn take_ticket(address: u64) -> u32 {
-    single_thread::count_up(Place::of(address).counter())
+    Place::of(address).counter().fetch_add(1, Ordering::Relaxed)
 }
 
 const fn is_wide(address: u64) -> bool {

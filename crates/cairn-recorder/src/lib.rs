@@ -36,7 +36,6 @@ pub mod modules;
 mod os;
 mod recorder;
 mod sampling;
-mod single_thread;
 mod spool;
 mod start;
 mod tables;

@@ -18,9 +18,11 @@ fn open(options: SymbolizerOptions) -> (Symbolizer, ModuleId) {
     (symbolizer, module)
 }
 
+/// The indexes in the directory; not the notes of programs that cannot have one.
 fn indexes(directory: &Path) -> Vec<PathBuf> {
     let mut files: Vec<PathBuf> =
         fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.retain(|path| path.extension().is_none_or(|extension| extension != "cairnsym-none"));
     files.sort();
     files
 }
