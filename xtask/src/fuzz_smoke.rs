@@ -4,6 +4,9 @@
 //! nothing to find in crates that forbid `unsafe`. libFuzzer itself (built by the `libfuzzer-sys` crate, hence g++)
 //! needs only the coverage counters, and these are a pass of LLVM that the stable compiler runs when told.
 //!
+//! libFuzzer draws its changes from a fixed seed, so that a check of the same commit tries the same inputs again, and a failure
+//! belongs to the change that brought it. `--seed random` looks where no run has looked before: that is for long runs.
+//!
 //! libFuzzer adds what it finds to the first directory it is given, so that one is scratch space below `fuzz/target`;
 //! the kept corpus is the second and stays as it is.
 
@@ -19,10 +22,15 @@ use serde_json::Value;
 use crate::debian::{self, Tool};
 use crate::process::{Failure, Outcome, at, cargo, read, run as run_command, workspace_root};
 
-const USAGE: &str = "usage: cargo xtask fuzz-smoke [--seconds N] [target...]";
+const USAGE: &str = "usage: cargo xtask fuzz-smoke [--seconds N] [--seed N|random] [target...]";
 
 /// Two dozen targets, two at a time, end in two minutes.
 const DEFAULT_SECONDS: u32 = 10;
+
+const DEFAULT_SEED: u32 = 1;
+
+/// What libFuzzer understands as "take one of your own".
+const RANDOM_SEED: u32 = 0;
 
 /// The coverage that libFuzzer works with. One codegen unit, as the counters of several do not link into one table.
 const RUSTFLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
@@ -41,7 +49,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     debian::require(&[Tool { program: "g++", package: "g++", also: &[] }])?;
     let binaries = build(&layout, &targets)?;
     println!("running {} targets for {} s each", targets.len(), request.seconds);
-    let failed = run_all(&layout, &binaries, &targets, request.seconds);
+    let failed = run_all(&layout, &binaries, &targets, &request);
     match failed.as_slice() {
         [] => Ok(()),
         _ => Err(Failure::new(format!(
@@ -56,12 +64,13 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
 #[derive(Debug, PartialEq, Eq)]
 struct Request {
     seconds: u32,
+    seed: u32,
     targets: Vec<String>,
 }
 
 impl Request {
     fn parse(arguments: &[String]) -> Outcome<Self> {
-        let mut request = Self { seconds: DEFAULT_SECONDS, targets: Vec::new() };
+        let mut request = Self { seconds: DEFAULT_SECONDS, seed: DEFAULT_SEED, targets: Vec::new() };
         let mut arguments = arguments.iter();
         while let Some(argument) = arguments.next() {
             if argument == "--seconds" {
@@ -69,6 +78,14 @@ impl Request {
                     arguments.next().and_then(|number| number.parse().ok()).filter(|&seconds| seconds > 0);
                 request.seconds =
                     seconds.ok_or_else(|| Failure::usage(format!("{USAGE}: N is a number from 1")))?;
+            } else if argument == "--seed" {
+                let seed = arguments.next().and_then(|seed| match seed.as_str() {
+                    "random" => Some(RANDOM_SEED),
+                    number => number.parse().ok().filter(|&seed| seed != RANDOM_SEED),
+                });
+                request.seed = seed.ok_or_else(|| {
+                    Failure::usage(format!("{USAGE}: a seed is a number from 1, or random"))
+                })?;
             } else if argument.starts_with('-') {
                 return Err(Failure::usage(format!("{USAGE}: no option {argument:?}")));
             } else {
@@ -210,7 +227,7 @@ fn host_triple() -> Outcome<String> {
 }
 
 /// Runs the targets, as many at a time as there are processors, and returns the names of those that failed.
-fn run_all(layout: &Layout, binaries: &Path, targets: &[String], seconds: u32) -> Vec<String> {
+fn run_all(layout: &Layout, binaries: &Path, targets: &[String], request: &Request) -> Vec<String> {
     let workers = thread::available_parallelism().map_or(1, usize::from);
     let waiting = Mutex::new(targets.iter());
     let failed = Mutex::new(Vec::new());
@@ -219,7 +236,7 @@ fn run_all(layout: &Layout, binaries: &Path, targets: &[String], seconds: u32) -
             // The guard is gone at the end of this statement; a target runs without holding the queue.
             let next = waiting.lock().expect("no worker panics").next();
             let Some(target) = next else { return };
-            match smoke(layout, binaries, target, seconds) {
+            match smoke(layout, binaries, target, request) {
                 Ok(summary) => println!("{target}: {summary}"),
                 Err(failure) => {
                     println!("{target}: FAILED\n{failure}");
@@ -237,7 +254,7 @@ fn run_all(layout: &Layout, binaries: &Path, targets: &[String], seconds: u32) -
 }
 
 /// Runs one target; returns what libFuzzer says at the end.
-fn smoke(layout: &Layout, binaries: &Path, target: &str, seconds: u32) -> Outcome<String> {
+fn smoke(layout: &Layout, binaries: &Path, target: &str, request: &Request) -> Outcome<String> {
     let scratch = layout.scratch(target);
     let artifacts = layout.artifacts(target);
     let log = scratch.with_extension("log");
@@ -247,7 +264,8 @@ fn smoke(layout: &Layout, binaries: &Path, target: &str, seconds: u32) -> Outcom
     }
     let binary = binaries.join(target);
     let status = Command::new(&binary)
-        .arg(format!("-max_total_time={seconds}"))
+        .arg(format!("-max_total_time={}", request.seconds))
+        .arg(format!("-seed={}", request.seed))
         .args(LIMITS)
         .arg(format!("-artifact_prefix={}/", artifacts.display()))
         .args([&scratch, &layout.kept_corpus(target)])
@@ -311,8 +329,19 @@ mod tests {
     #[test]
     fn a_request_has_seconds_and_targets_in_any_order() {
         let request = Request::parse(&words(&["cbf", "--seconds", "3", "lws"])).unwrap();
-        assert_eq!(request, Request { seconds: 3, targets: words(&["cbf", "lws"]) });
-        for wrong in [&["--seconds"][..], &["--seconds", "0"], &["--seconds", "soon"], &["--fast"]] {
+        assert_eq!(request, Request { seconds: 3, seed: DEFAULT_SEED, targets: words(&["cbf", "lws"]) });
+        let request = Request::parse(&words(&["--seed", "random"])).unwrap();
+        assert_eq!(request.seed, RANDOM_SEED);
+        assert_eq!(Request::parse(&words(&["--seed", "7"])).unwrap().seed, 7);
+        for wrong in [
+            &["--seconds"][..],
+            &["--seconds", "0"],
+            &["--seconds", "soon"],
+            &["--seed"],
+            &["--seed", "0"],
+            &["--seed", "any"],
+            &["--fast"],
+        ] {
             assert!(Request::parse(&words(wrong)).is_err(), "{wrong:?}");
         }
     }
@@ -320,9 +349,9 @@ mod tests {
     #[test]
     fn only_known_targets_are_chosen() {
         let known = words(&["cbf", "lws"]);
-        assert_eq!(Request { seconds: 1, targets: Vec::new() }.choose(&known).unwrap(), known);
+        assert_eq!(Request { seconds: 1, seed: 1, targets: Vec::new() }.choose(&known).unwrap(), known);
         let failure =
-            Request { seconds: 1, targets: words(&["xnu"]) }.choose(&known).unwrap_err().to_string();
+            Request { seconds: 1, seed: 1, targets: words(&["xnu"]) }.choose(&known).unwrap_err().to_string();
         assert!(failure.contains("\"xnu\"") && failure.contains("cbf, lws"), "{failure}");
     }
 

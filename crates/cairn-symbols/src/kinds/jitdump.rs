@@ -187,8 +187,8 @@ impl Reading<'_> {
         let start = end - reader.bytes.len();
         let mut lines = Lines { start, end: end.min(start + MAX_LINES_BYTES), base: address };
         let first = Entries::new(self.content, self.order, lines).map(|entry| entry.address).min()?;
-        if first >= address.saturating_add(HEADER_IN_LINES) {
-            lines.base = address + HEADER_IN_LINES;
+        if let Some(behind_header) = address.checked_add(HEADER_IN_LINES).filter(|&at| first >= at) {
+            lines.base = behind_header;
         }
         if self.lines.len() >= MAX_WAITING_LINES {
             self.lines.clear();
@@ -384,6 +384,14 @@ mod tests {
         dump.lines(0x1000, &[(0x1040, 1, b"a.js"), (0x1048, 2, b"a.js")]).load(0x1000, 16, 1, "f");
         assert_eq!(dump.at(0x1000), "f at a.js:1");
         assert_eq!(dump.at(0x1009), "f at a.js:2");
+    }
+
+    #[test]
+    fn lines_at_the_end_of_the_address_space_do_not_wrap() {
+        let mut dump = Writer::new(Order::Little);
+        let start = u64::MAX - 8;
+        dump.lines(start, &[(u64::MAX, 1, b"a.js")]).load(start, 4, 1, "f");
+        assert_eq!(dump.at(start), "f");
     }
 
     #[test]
