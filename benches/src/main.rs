@@ -40,6 +40,7 @@ Usage: cargo xtask bench COMMAND
   formats                      ns and bytes per frame of every format on the corpus, as Markdown
   heap [ROUNDS [WORK...]]      whole programs under cairn heap and heaptrack, as Markdown
   recording [MILLIONS]         bytes and ns per event of recordings: packing, opening, reading, as Markdown
+  recording window [MILLIONS]  time and memory for a second out of a long recording of so many millions of marks
   instructions                 instructions per frame of the CBF and lws loops, counted by valgrind's callgrind
   report                       heap events added up a second, on 100 million synthesized ones
   report CAIRN HEAPTRACK       `cairn report` against heaptrack_print on recordings of the same run
@@ -69,6 +70,11 @@ fn main() -> ExitCode {
             .map_err(|_| format!("{rounds}: not a number of rounds"))
             .and_then(|rounds| heap::run(rounds, works)),
         ["recording"] => recording::run(10),
+        ["recording", "window"] => recording::run_window(17),
+        ["recording", "window", millions] => millions
+            .parse()
+            .map_err(|_| format!("{millions}: not a number of millions"))
+            .and_then(recording::run_window),
         ["recording", millions] => millions
             .parse()
             .map_err(|_| format!("{millions}: not a number of millions"))

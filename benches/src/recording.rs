@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::BufWriter;
 
 use cairn_analysis::recording::{Alloc, Events, Free, Mark, MarkValue, Recording, Wanted, pack};
-use cairn_format::recording::Lane;
+use cairn_format::recording::{Lane, RecordSink};
 
 use crate::machine;
 use crate::spool::{Program, Random};
@@ -231,6 +231,98 @@ fn row(work: &Work, directory: &std::path::Path) -> Result<(), String> {
         open_spool / 1e6,
         open_packed / 1e6,
         window_nanos / 1e6,
+    );
+    Ok(())
+}
+
+/// Marks whose text nobody can foresee, as request numbers are: the packed recording is nearly as large as the spool. A mark each
+/// 30 us on average, by four threads, at one of some thousand stacks.
+fn unforeseen_marks(count: u64) -> Vec<u8> {
+    let mut random = Random(45);
+    let mut program = Program::new(4, 8);
+    program.spool.keep_tables_apart();
+    let stacks = program.spool.stacks(5000);
+    for _ in 0..count {
+        program.counter += random.below(180_000);
+        let stack = stacks[(random.below(70) * random.below(70)) as usize];
+        let thread = 1 + random.below(4) as u32;
+        let counter = program.counter;
+        let mut text = [0; 64];
+        text.iter_mut().for_each(|byte| *byte = b'0' + random.below(64) as u8);
+        let write = |sink: &mut RecordSink<'_>| sink.mark(counter, stack, 1, MarkValue::None, &text);
+        program.spool.write(thread, Lane::Outer, counter, write);
+    }
+    program.finish()
+}
+
+/// The most memory that `work` takes beyond what there is now, in bytes.
+fn peak_bytes(work: impl FnOnce()) -> Result<u64, String> {
+    let status = |name: &str| {
+        let text = std::fs::read_to_string("/proc/self/status").map_err(|error| error.to_string())?;
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        let number = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+        number.map(|kib| kib << 10).ok_or_else(|| format!("/proc/self/status says nothing of {name}"))
+    };
+    // Begins to count the peak anew.
+    std::fs::write("/proc/self/clear_refs", "5").map_err(|error| error.to_string())?;
+    let before = status("VmRSS:")?;
+    work();
+    Ok(status("VmHWM:")?.saturating_sub(before))
+}
+
+/// Prints what a second out of the middle of a long recording takes. `millions` is how many millions of marks.
+pub(crate) fn run_window(millions: u64) -> Result<(), String> {
+    print!("{}", machine::description());
+    println!("- {millions} million marks of 64 unforeseen characters, 4 threads; processor time, best of three, in the page cache\n");
+    println!("| recording | MB | length | open whole ms | MB for that | a second's window ms | marks in it | MB for that |");
+    println!("|---|---:|---:|---:|---:|---:|---:|---:|");
+    let directory = std::env::temp_dir().join(format!("cairn-bench-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).map_err(|error| error.to_string())?;
+    let result = window_rows(millions * 1_000_000, &directory);
+    let _ = std::fs::remove_dir_all(&directory);
+    result
+}
+
+fn window_rows(count: u64, directory: &std::path::Path) -> Result<(), String> {
+    let failed = |error: &dyn std::fmt::Display| error.to_string();
+    let (spool_path, packed_path) = (directory.join("spool.cairn"), directory.join("packed.cairn"));
+    std::fs::write(&spool_path, unforeseen_marks(count)).map_err(|error| failed(&error))?;
+    let spool = Recording::open(&spool_path).map_err(|error| failed(&error))?;
+    let file = File::create(&packed_path).map(BufWriter::new).map_err(|error| failed(&error))?;
+    pack(&spool, file).map_err(|error| failed(&error))?;
+    drop(spool);
+    for (name, path) in [("spool", &spool_path), ("packed", &packed_path)] {
+        window_row(name, path).map_err(|error| failed(&error))?;
+    }
+    Ok(())
+}
+
+fn window_row(name: &str, path: &std::path::Path) -> Result<(), String> {
+    let megabytes = |bytes: u64| bytes as f64 / 1e6;
+    let length = std::fs::metadata(path).map_err(|error| error.to_string())?.len();
+    let mut seconds = 0.0;
+    let open_peak = peak_bytes(|| {
+        let whole = Recording::open(path).expect("it was written a moment ago");
+        seconds = whole.end().map_or(0, |(_, nanos)| nanos) as f64 / 1e9;
+    })?;
+    let open = nanos(|| drop(Recording::open(path)));
+    let middle = (seconds / 2.0 * 1e9) as u64;
+    let mut marks = 0;
+    let mut window = || {
+        let part = Recording::open_window(path, |_| (middle, middle + 1_000_000_000));
+        let mut totals = Totals::default();
+        part.expect("as above").read(&Wanted::OTHERS, &mut totals).expect("as above");
+        marks = totals.events;
+    };
+    let window_peak = peak_bytes(&mut window)?;
+    let window_nanos = nanos(window);
+    println!(
+        "| {name} | {:.0} | {seconds:.0} s | {:.1} | {:.1} | {:.1} | {marks} | {:.1} |",
+        megabytes(length),
+        open / 1e6,
+        megabytes(open_peak),
+        window_nanos / 1e6,
+        megabytes(window_peak),
     );
     Ok(())
 }

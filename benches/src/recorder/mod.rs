@@ -128,7 +128,7 @@ fn begin(path: &Path, way: &str) -> Result<(), String> {
             options.has_parent = true;
             options.stamp_interval = 8;
         }
-        "ring" => options.keep = Keep::Last { bytes: 16 << 20 },
+        "ring" => options.keep = Keep::Last { bytes: 16 << 20, nanos: u64::MAX },
         _ => {}
     }
     start(&options).map_err(|error| error.to_string())

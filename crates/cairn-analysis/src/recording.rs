@@ -109,6 +109,8 @@ pub struct Recording {
     scale: TimeScale,
     end: Option<(EndReason, u64)>,
     findings: Vec<Finding>,
+    /// The times beyond which nothing is told.
+    window: Option<(u64, u64)>,
 }
 
 enum Layout {
@@ -123,11 +125,30 @@ impl Recording {
     ///
     /// When it cannot be read, or is no recording. A damaged one opens, with [`findings`](Self::findings).
     pub fn open(path: impl AsRef<Path>) -> Result<Self, RecordingError> {
-        let path = path.as_ref();
-        let file = File::open(path).map_err(RecordingError::io(format!("opening {}", path.display())))?;
-        let is_file = file.metadata().is_ok_and(|metadata| metadata.is_file());
-        // A pipe or a device has no places to read at.
-        if is_file { Self::from_source(Source::File(file)) } else { Self::from_reader(file) }
+        Self::from_source(open_source(path.as_ref())?, None)
+    }
+
+    /// Opens a part of the time of a file: reads of a spool only the blocks that may have something of it, some milliseconds in place
+    /// of a second for each gigabyte. `choose` says which part, in nanoseconds from the start: from the first on, before the second.
+    ///
+    /// [`read`](Self::read) then tells the marks and rare events of that part, and no allocations and frees: these hang on all that came
+    /// before. Modules and stacks are all there; [`findings`](Self::findings) are those of what was read.
+    ///
+    /// ```no_run
+    /// # use cairn_analysis::recording::Recording;
+    /// let second = |_: &_| (60_000_000_000, 61_000_000_000);
+    /// let recording = Recording::open_window("program.4711.cairn", second)?;
+    /// # Ok::<(), cairn_analysis::recording::RecordingError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open).
+    pub fn open_window(
+        path: impl AsRef<Path>,
+        choose: impl FnOnce(&TimeScale) -> (u64, u64),
+    ) -> Result<Self, RecordingError> {
+        Self::from_source(open_source(path.as_ref())?, Some(Box::new(choose)))
     }
 
     /// Opens what is in memory.
@@ -136,7 +157,19 @@ impl Recording {
     ///
     /// When it is no recording.
     pub fn from_bytes(bytes: Vec<u8>) -> Result<Self, RecordingError> {
-        Self::from_source(Source::Bytes(bytes))
+        Self::from_source(Source::Bytes(bytes), None)
+    }
+
+    /// As [`open_window`](Self::open_window), of what is in memory.
+    ///
+    /// # Errors
+    ///
+    /// When it is no recording.
+    pub fn from_bytes_window(
+        bytes: Vec<u8>,
+        choose: impl FnOnce(&TimeScale) -> (u64, u64),
+    ) -> Result<Self, RecordingError> {
+        Self::from_source(Source::Bytes(bytes), Some(Box::new(choose)))
     }
 
     /// Opens what comes out of a pipe, when it has come whole.
@@ -145,17 +178,22 @@ impl Recording {
     ///
     /// When it cannot be read, or is no recording.
     pub fn from_reader(reader: impl Read) -> Result<Self, RecordingError> {
-        Self::from_source(Source::from_reader(reader)?)
+        Self::from_source(Source::from_reader(reader)?, None)
     }
 
-    fn from_source(source: Source) -> Result<Self, RecordingError> {
+    fn from_source(
+        source: Source,
+        mut choose: Option<Box<spool::ChooseWindow<'_>>>,
+    ) -> Result<Self, RecordingError> {
         let mut start = Vec::new();
         source.read_at(0, FILE_HEADER_BYTES, &mut start)?;
         let header = FileHeader::read(&start)?;
         let mut findings = Vec::new();
+        let mut window = None;
         let (layout, facts, tables, end) = match header.shape {
             Shape::Spool => {
-                let scanned = spool::scan(&source, &header, &mut findings)?;
+                let scanned;
+                (scanned, window) = spool::scan(&source, &header, choose.take(), &mut findings)?;
                 (Layout::Spool(scanned.spool), scanned.facts, scanned.tables, scanned.end)
             }
             Shape::Packed => {
@@ -173,8 +211,9 @@ impl Recording {
         if matches!(&layout, Layout::Packed(packed) if packed.summary.is_none()) {
             findings.push(Finding::NotClosed);
         }
+        let window = choose.map_or(window, |choose| Some(choose(&scale)));
         let tables = tables.finish(&scale);
-        Ok(Self { header, source, layout, facts, tables, scale, end, findings })
+        Ok(Self { header, source, layout, facts, tables, scale, end, findings, window })
     }
 
     /// What its first bytes say: the process, the processor, when it began.
@@ -273,6 +312,15 @@ impl Recording {
     /// When the file cannot be read any more.
     pub fn read<E: Events>(&self, wanted: &Wanted, events: &mut E) -> Result<Outcome, RecordingError> {
         let mut findings = Vec::new();
+        let wanted = &match self.window {
+            None => *wanted,
+            Some((since, until)) => Wanted {
+                heap: false,
+                since_nanos: wanted.since_nanos.max(since),
+                until_nanos: wanted.until_nanos.min(until),
+                ..*wanted
+            },
+        };
         let unmatched_frees = match &self.layout {
             Layout::Spool(spool) => spool.read(&self.source, &self.scale, wanted, events)?,
             Layout::Packed(packed) => {
@@ -292,6 +340,13 @@ pub struct Outcome {
     pub findings: Vec<Finding>,
     /// Frees of blocks that are older than the recording, or whose allocation was lost.
     pub unmatched_frees: u64,
+}
+
+fn open_source(path: &Path) -> Result<Source, RecordingError> {
+    let file = File::open(path).map_err(RecordingError::io(format!("opening {}", path.display())))?;
+    let is_file = file.metadata().is_ok_and(|metadata| metadata.is_file());
+    // A pipe or a device has no places to read at.
+    if is_file { Ok(Source::File(file)) } else { Source::from_reader(file) }
 }
 
 /// How fast the counter runs, where the recorder found out.

@@ -226,6 +226,7 @@ impl SpoolBuilder {
     fn claim(&mut self, thread: usize, nanos: u64) {
         let Some(own) = self.threads.get_mut(thread) else { return };
         let header = BlockHeader {
+            has_no_tables: false,
             thread: u32::try_from(thread + 1).unwrap_or(u32::MAX),
             lane: Lane::Outer,
             sequence: own.sequence,

@@ -9,7 +9,7 @@ use cairn_analysis::recording::{
     Alloc, At, Change, Events, Finding, Free, HEAP_TIME_QUANTUM_NANOS, Mapping, Mark, Place, Recording,
     StackId, Usage, Wanted, pack,
 };
-use cairn_format::recording::{CounterKind, Lane};
+use cairn_format::recording::{BlockHeader, CounterKind, Lane};
 use proptest::prelude::*;
 use spool::{Program, Random, START, Spool};
 
@@ -347,6 +347,69 @@ fn times_of_allocations_are_as_exact_as_their_quantum() {
     for (exact, coarse) in exact.0.iter().zip(&coarse.0) {
         assert!(coarse <= exact && exact - coarse < HEAP_TIME_QUANTUM_NANOS, "{exact} {coarse}");
     }
+}
+
+/// Marks of four threads in many blocks, tables apart, threads that come and go in one log.
+fn marked(count: u64) -> Vec<u8> {
+    let mut random = Random(77);
+    let mut program = Program::new(4, 8);
+    program.spool.keep_tables_apart();
+    let stacks = program.spool.stacks(40);
+    for number in 0..count {
+        // The first thread works ten times as much as the others, so that blocks of different lengths of time lie side by side.
+        let thread = [1, 1, 1, 1, 1, 1, 1, 2, 3, 4][random.below(10) as usize];
+        program.counter += random.below(60_000);
+        let counter = program.counter;
+        program.spool.mark(thread, counter, stacks[random.below(40) as usize], &format!("mark {number}"));
+    }
+    let counter = program.counter + 3_000_000;
+    program.spool.clock(counter);
+    program.spool.end(counter);
+    program.spool.to_bytes()
+}
+
+#[test]
+fn a_window_of_a_spool_tells_what_the_whole_tells_of_that_time() {
+    let bytes = marked(20_000);
+    let whole = Recording::from_bytes(bytes.clone()).unwrap();
+    let (_, end) = whole.end().unwrap();
+    let mut windows = vec![(0, u64::MAX), (0, 1), (end / 2, end / 2), (end, u64::MAX), (end * 2, end * 3)];
+    let mut random = Random(5);
+    windows.extend((0..40).map(|_| {
+        let since = random.below(end);
+        (since, since + random.below(end / 4))
+    }));
+    for (since, until) in windows {
+        let window = Recording::from_bytes_window(bytes.clone(), |_| (since, until)).unwrap();
+        let wanted = Wanted::OTHERS.between(since, until);
+        assert_eq!(told(&window, &Wanted::ALL), told(&whole, &wanted), "{since}..{until}");
+        assert_eq!(window.modules(), whole.modules());
+        assert_eq!((window.threads(), window.end()), (whole.threads(), whole.end()));
+        assert!(window.stacks().ids().eq(whole.stacks().ids()));
+        assert_eq!(window.findings(), whole.findings());
+    }
+    let packed = packed(&whole);
+    let (since, until) = (end / 3, end / 2);
+    let window = Recording::from_bytes_window(packed, |_| (since, until)).unwrap();
+    assert_eq!(told(&window, &Wanted::ALL), told(&whole, &Wanted::OTHERS.between(since, until)));
+}
+
+#[test]
+fn a_window_reads_no_more_of_a_spool_than_it_needs() {
+    let mut bytes = marked(20_000);
+    let whole = Recording::from_bytes(bytes.clone()).unwrap();
+    let (_, end) = whole.end().unwrap();
+    let (since, until) = (end / 2, end / 2 + end / 50);
+    let before = told(&whole, &Wanted::OTHERS.between(since, until));
+    assert!(before.len() > 100);
+    // Damage in the first block that was full before; what is not read is not noticed.
+    let mut blocks = bytes.chunks_mut(65536).skip(1);
+    let early = blocks.find(|block| BlockHeader::read(block).is_ok_and(|header| header.has_no_tables));
+    early.unwrap()[30_000..30_008].fill(0);
+    assert!(!Recording::from_bytes(bytes.clone()).unwrap().findings().is_empty());
+    let window = Recording::from_bytes_window(bytes, |_| (since, until)).unwrap();
+    assert_eq!(window.findings(), []);
+    assert_eq!(told(&window, &Wanted::ALL), before);
 }
 
 /// Opens and reads whatever the bytes are; no more than that it ends is asked for.

@@ -209,7 +209,7 @@ struct cairn_recording_options {
     size_t type_size;
     /*
      * Where the recording goes. %p stands for the process id, %e for the program's name; where such a file is already, .1, .2 and
-     * so on are tried. Null for memory without a file, which ring_bytes must be set for.
+     * so on are tried. Null for memory without a file, which ring_bytes or ring_nanos must be set for.
      */
     const char *path;
     /* Not 0 to keep only the last events, so many bytes of them (1 MiB to 1 GiB), as a flight recorder does. */
@@ -222,6 +222,8 @@ struct cairn_recording_options {
     uint32_t follows_children;
     /* Not 0 to begin paused. */
     uint32_t is_paused;
+    /* Not 0 to keep only events of the last so many nanoseconds, and no more than ring_bytes of them, or 64 MiB where that is 0. */
+    uint64_t ring_nanos;
 };
 
 /*

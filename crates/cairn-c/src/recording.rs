@@ -25,7 +25,7 @@ pub struct CairnRecordingOptions {
     /// The size of this struct.
     pub type_size: usize,
     /// Where the recording goes. %p stands for the process id, %e for the program's name; where such a file is already, .1, .2 and
-    /// so on are tried. Null for memory without a file, which ring_bytes must be set for.
+    /// so on are tried. Null for memory without a file, which ring_bytes or ring_nanos must be set for.
     pub path: *const c_char,
     /// Not 0 to keep only the last events, so many bytes of them (1 MiB to 1 GiB), as a flight recorder does.
     pub ring_bytes: u64,
@@ -37,9 +37,16 @@ pub struct CairnRecordingOptions {
     pub follows_children: u32,
     /// Not 0 to begin paused.
     pub is_paused: u32,
+    /// Not 0 to keep only events of the last so many nanoseconds, and no more than ring_bytes of them, or 64 MiB where that is 0.
+    pub ring_nanos: u64,
 }
 
-const _: () = assert!(size_of::<CairnRecordingOptions>() == 48);
+const _: () = assert!(size_of::<CairnRecordingOptions>() == 56);
+
+/// What the struct had at first; programs that were built then say so.
+const FIRST_OPTIONS_BYTES: usize = 48;
+/// What a ring without a size may take.
+const RING_BYTES: u64 = 64 << 20;
 
 /// Begins to record; null stands for a file PROGRAM.PID.cairn in the working directory, or where the environment variable
 /// CAIRN_RECORDING says. Returns 0 or a negative CAIRN_ERROR_...; the program goes on unrecorded then.
@@ -51,19 +58,29 @@ const _: () = assert!(size_of::<CairnRecordingOptions>() == 48);
 /// `options` is null or points to `type_size` bytes, and its strings end with a NUL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cairn_recording_start(options: *const CairnRecordingOptions) -> c_int {
-    // SAFETY: by contract.
-    let Some(given) = (unsafe { options.as_ref() }) else {
+    if options.is_null() {
         return cairn_recorder::start_default().map_or_else(start_error, |()| 0);
-    };
-    if given.type_size < size_of::<CairnRecordingOptions>() {
+    }
+    // SAFETY: not null; the size is the first field.
+    let type_size = unsafe { (&raw const (*options).type_size).read() };
+    if type_size < FIRST_OPTIONS_BYTES {
         return CAIRN_ERROR_ARGUMENT;
     }
+    let mut given = core::mem::MaybeUninit::<CairnRecordingOptions>::zeroed();
+    let known = type_size.min(size_of::<CairnRecordingOptions>());
+    // SAFETY: so many bytes are there by contract, and fit. All bits are values of the fields, the zeros behind them too.
+    let given = unsafe {
+        core::ptr::copy_nonoverlapping(options.cast::<u8>(), given.as_mut_ptr().cast::<u8>(), known);
+        given.assume_init()
+    };
     // SAFETY: by contract.
     let mut wanted = Options::new(unsafe { bytes(given.path) });
     // SAFETY: by contract.
     wanted.environment = unsafe { bytes(given.environment) };
-    if given.ring_bytes > 0 {
-        wanted.keep = Keep::Last { bytes: given.ring_bytes };
+    if given.ring_bytes > 0 || given.ring_nanos > 0 {
+        let or = |number: u64, other| if number > 0 { number } else { other };
+        wanted.keep =
+            Keep::Last { bytes: or(given.ring_bytes, RING_BYTES), nanos: or(given.ring_nanos, u64::MAX) };
     }
     if given.limit_bytes > 0 {
         wanted.limit_bytes = given.limit_bytes;

@@ -224,6 +224,7 @@ fn headers_read_as_they_were_written_and_damage_is_seen() {
 #[test]
 fn a_block_header_is_checked_but_for_what_the_program_changes() {
     let header = BlockHeader {
+        has_no_tables: true,
         thread: 3,
         lane: Lane::Nested,
         sequence: 9,

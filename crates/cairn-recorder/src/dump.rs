@@ -5,7 +5,6 @@ use core::fmt;
 
 use cairn_format::recording::{BLOCK_BYTES, BLOCK_HEADER_BYTES, BlockHeader};
 
-use crate::clock;
 use crate::os::{Errno, File, KeptErrno, PathText};
 use crate::recorder::{self, Recorder};
 use crate::spool::{PATH_BYTES, Spool};
@@ -50,7 +49,8 @@ impl From<Errno> for DumpError {
 /// Writes what is recorded so far into a new file at `path`, as a recording of its own. Events that threads write meanwhile are in it
 /// or not, each wholly. May be called in a signal handler.
 ///
-/// With `last_nanos`, what a ring holds from before the last so many nanoseconds is left out, as far as whole blocks go.
+/// With `last_nanos`, what a ring holds from before the last so many nanoseconds is left out, as far as whole blocks go; so is what a
+/// ring that is limited by time has not overwritten yet.
 ///
 /// # Errors
 ///
@@ -69,7 +69,8 @@ pub fn dump(path: &[u8], last_nanos: Option<u64>) -> Result<(), DumpError> {
 fn copy(recorder: &Recorder, path: &CStr, last_nanos: Option<u64>) -> Result<(), DumpError> {
     let spool = &recorder.spool;
     let file = File::open(path, libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL, 0o600)?;
-    let oldest = last_nanos.map_or(0, |nanos| clock::counter().saturating_sub(counts(spool, nanos)));
+    let last_nanos = last_nanos.unwrap_or(u64::MAX).min(spool.ring_nanos());
+    let oldest = if last_nanos == u64::MAX { 0 } else { spool.counter_before(last_nanos) };
     // First, because blocks that are claimed from here on are not copied.
     let blocks = spool.claimed_blocks();
     for block in 1..blocks {
@@ -113,14 +114,6 @@ fn header_without_length(
         place.copy_from_slice(length);
     }
     same
-}
-
-/// About so many counts of the counter, by how it went since the start.
-fn counts(spool: &Spool, nanos: u64) -> u64 {
-    let clocks = clock::reading();
-    let elapsed_nanos = clocks.monotonic_nanos.saturating_sub(spool.start_monotonic_nanos).max(1);
-    let elapsed = clocks.counter.saturating_sub(spool.start_counter);
-    u64::try_from(u128::from(elapsed) * u128::from(nanos) / u128::from(elapsed_nanos)).unwrap_or(u64::MAX)
 }
 
 /// Waits until everything recorded so far is on the disk, to survive a power cut. The death of the process needs no flush.

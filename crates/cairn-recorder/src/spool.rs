@@ -80,6 +80,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) path: Option<&'a CStr>,
     /// Bytes of event blocks to keep; `None` to keep all.
     pub(crate) ring_bytes: Option<u64>,
+    /// How old they may be, in nanoseconds; `u64::MAX` for any age.
+    pub(crate) ring_nanos: u64,
     pub(crate) limit_bytes: u64,
     pub(crate) has_parent: bool,
     pub(crate) stamp_interval: u32,
@@ -112,6 +114,10 @@ pub(crate) struct Spool {
     /// Device and inode.
     file: (u64, u64),
     ring_places: u64,
+    /// `u64::MAX` for a ring that is limited by size alone.
+    ring_nanos: u64,
+    /// How many places of the ring have a block, where it is limited by time as well.
+    filled_places: AtomicU64,
     next_place: AtomicU64,
     path: [u8; PATH_BYTES],
     ring: [Place; RING_LIMIT_BLOCKS],
@@ -131,6 +137,7 @@ impl Spool {
     pub(crate) fn make(&mut self, wanted: &Wanted<'_>) -> Result<(), Unmade> {
         let limit = wanted.limit_bytes.min(os::soft_limit(libc::RLIMIT_FSIZE as i32)) / BLOCK;
         self.stamp_interval = wanted.stamp_interval;
+        self.ring_nanos = wanted.ring_nanos;
         self.has_parent.store(wanted.has_parent, Ordering::Relaxed);
         let (file, is_named) = create(wanted.path)?;
         let made = self.make_in(&file, wanted, limit, is_named);
@@ -266,7 +273,7 @@ impl Spool {
     #[cold]
     pub(crate) fn claim(&self, use_of_it: Use) -> Result<Claimed, NoBlock> {
         if use_of_it == Use::Events && self.is_ring() {
-            return self.claim_from_ring();
+            return if self.ring_nanos == u64::MAX { self.claim_from_ring() } else { self.claim_by_age() };
         }
         let block = match self.take_given_back() {
             Some(block) => block,
@@ -398,21 +405,85 @@ impl Spool {
             if place.owned.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
                 continue;
             }
-            let mut block = u64::from(place.block.load(Ordering::Relaxed));
-            let mut overwritten = 0;
-            if block == 0 {
-                let Some(fresh) = self.take_from_end() else {
-                    place.owned.store(0, Ordering::Release);
-                    return Err(NoBlock::Full);
-                };
-                block = fresh;
-                place.block.store(block as u32, Ordering::Relaxed);
-            } else {
-                overwritten = place.events.load(Ordering::Relaxed);
-            }
-            return Ok(self.claimed(block, index as u32, overwritten));
+            return self.claim_place(place, index as u32).ok_or(NoBlock::Full);
         }
         Err(NoBlock::AllInUse)
+    }
+
+    /// The block of a place that this thread owns, or a fresh one for it. Gives the place back when there is none.
+    fn claim_place(&self, place: &Place, index: u32) -> Option<Claimed> {
+        let mut block = u64::from(place.block.load(Ordering::Relaxed));
+        let mut overwritten = 0;
+        if block == 0 {
+            let Some(fresh) = self.take_from_end() else {
+                place.owned.store(0, Ordering::Release);
+                return None;
+            };
+            block = fresh;
+            place.block.store(block as u32, Ordering::Relaxed);
+        } else {
+            overwritten = place.events.load(Ordering::Relaxed);
+        }
+        Some(self.claimed(block, index, overwritten))
+    }
+
+    /// In a ring that is limited by time too: the block that was left first, if all in it is too old, and else a fresh one as long as
+    /// the size allows. So the file is only as large as that time needs.
+    fn claim_by_age(&self) -> Result<Claimed, NoBlock> {
+        let oldest_wanted = self.counter_before(self.ring_nanos);
+        // Each further round means that another thread was faster.
+        for _ in 0..self.ring_places * 2 {
+            let oldest = self.oldest_place();
+            let fresh = self.filled_places.load(Ordering::Relaxed);
+            let is_outdated = oldest.is_some_and(|(_, left)| left < oldest_wanted);
+            if !is_outdated && fresh < self.ring_places {
+                let added = fresh + 1;
+                let order = Ordering::Relaxed;
+                if self.filled_places.compare_exchange(fresh, added, order, order).is_err() {
+                    continue;
+                }
+                // Only this thread knows of the place until it has a block.
+                let Some(place) = self.ring.get(fresh as usize) else { break };
+                place.owned.store(1, Ordering::Relaxed);
+                match self.claim_place(place, fresh as u32) {
+                    Some(claimed) => return Ok(claimed),
+                    // No storage: from now on the ring is as large as it is.
+                    None if oldest.is_none() => return Err(NoBlock::Full),
+                    None => {}
+                }
+            }
+            let Some((index, _)) = oldest else { continue };
+            let Some(place) = self.ring.get(index) else { break };
+            if place.owned.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+                return self.claim_place(place, index as u32).ok_or(NoBlock::Full);
+            }
+        }
+        Err(NoBlock::AllInUse)
+    }
+
+    /// Of the places with a block that no thread writes to, the one that was left first, and when.
+    fn oldest_place(&self) -> Option<(usize, u64)> {
+        let filled = self.filled_places.load(Ordering::Relaxed).min(self.ring_places);
+        let places = self.ring.iter().take(filled as usize).enumerate();
+        let is_free = |place: &Place| {
+            place.owned.load(Ordering::Acquire) == 0 && place.block.load(Ordering::Relaxed) != 0
+        };
+        let free = places.filter(|(_, place)| is_free(place));
+        free.map(|(index, place)| (index, place.left.load(Ordering::Relaxed))).min_by_key(|&(_, left)| left)
+    }
+
+    /// What the counter was so many nanoseconds ago, by how it went since the start.
+    pub(crate) fn counter_before(&self, nanos: u64) -> u64 {
+        let clocks = clock::reading();
+        let elapsed_nanos = clocks.monotonic_nanos.saturating_sub(self.start_monotonic_nanos).max(1);
+        let elapsed = clocks.counter.saturating_sub(self.start_counter);
+        let counts = u128::from(elapsed) * u128::from(nanos) / u128::from(elapsed_nanos);
+        clocks.counter.saturating_sub(u64::try_from(counts).unwrap_or(u64::MAX))
+    }
+
+    /// Beyond how many nanoseconds events are not kept; `u64::MAX` for no such limit.
+    pub(crate) fn ring_nanos(&self) -> u64 {
+        self.ring_nanos
     }
 
     /// Ends the use of a ring's block by its thread.
@@ -521,8 +592,16 @@ pub(crate) fn committed_word(block: usize) -> &'static AtomicU64 {
 
 /// Writes the header of a block. What it held before is gone with the first store, and what it is now is there with the
 /// last: whenever the process dies, a reader sees one of the two, or an unused block.
-pub(crate) fn begin_block(claimed: &Claimed, thread: u32, lane: Lane, sequence: u32, kernel_thread: u32) {
+pub(crate) fn begin_block(
+    claimed: &Claimed,
+    use_of_it: Use,
+    thread: u32,
+    lane: Lane,
+    sequence: u32,
+    kernel_thread: u32,
+) {
     let header = BlockHeader {
+        has_no_tables: use_of_it == Use::Events,
         thread,
         lane,
         sequence,

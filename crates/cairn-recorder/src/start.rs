@@ -24,6 +24,9 @@ pub enum Keep {
     Last {
         /// Bytes of events.
         bytes: u64,
+        /// How long ago they may have been: blocks in which all is older are written to again before the file grows. `u64::MAX`
+        /// for any age. A thread that records nothing keeps its last 64 KiB.
+        nanos: u64,
     },
 }
 
@@ -33,7 +36,8 @@ pub enum Keep {
 /// use cairn_recorder::{Keep, Options};
 ///
 /// let mut options = Options::new(b"/tmp/flight.cairn");
-/// options.keep = Keep::Last { bytes: 8 << 20 };
+/// // The last ten seconds, but no more than 8 MiB.
+/// options.keep = Keep::Last { bytes: 8 << 20, nanos: 10_000_000_000 };
 /// options.environment = b"LANG,PATH";
 /// ```
 #[derive(Clone, Copy, Debug)]
@@ -389,7 +393,11 @@ fn wanted<'a>(options: &Options<'_>, path: Option<&'a CStr>) -> Wanted<'a> {
         path,
         ring_bytes: match options.keep {
             Keep::All => None,
-            Keep::Last { bytes } => Some(bytes),
+            Keep::Last { bytes, .. } => Some(bytes),
+        },
+        ring_nanos: match options.keep {
+            Keep::All => u64::MAX,
+            Keep::Last { nanos, .. } => nanos,
         },
         limit_bytes: options.limit_bytes,
         has_parent: options.has_parent,

@@ -83,7 +83,7 @@ impl Writer {
         if self.cursor != 0 {
             recorder.spool.leave(self.place);
         }
-        begin_block(&claimed, self.thread, lane, self.sequence, self.kernel_thread);
+        begin_block(&claimed, use_of_it, self.thread, lane, self.sequence, self.kernel_thread);
         self.sequence += 1;
         self.place = claimed.place;
         self.cursor = claimed.address + BLOCK_HEADER_BYTES;

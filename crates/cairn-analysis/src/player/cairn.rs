@@ -2,15 +2,15 @@
 
 use std::borrow::Cow;
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::event::{Event, PlayedFrame, PlayedModule, PlayedThread, StackKey, Tables, What};
 use super::filter::Filter;
 use super::{PlayError, difference};
 use crate::names::ModuleKey;
 use crate::recording::{
-    Alloc, At, Change, Events, Finding, Free, Mapping, Mark, Module, ModuleId, Place, Recording, StackId,
-    ThreadId, Usage, Wanted,
+    Alloc, At, Change, Events, Finding, Free, Mapping, Mark, Module, ModuleId, Place, Recording,
+    RecordingError, StackId, ThreadId, TimeScale, Usage, Wanted,
 };
 
 /// See the module documentation.
@@ -43,11 +43,9 @@ impl CairnRecording {
         filter: &Filter,
         sink: &mut dyn FnMut(Event) -> ControlFlow<()>,
     ) -> Result<(), PlayError> {
-        let (since, until) = filter.window(self);
-        let clamped = |nanos: i64| u64::try_from(nanos).unwrap_or(0);
-        let until = if until == i64::MAX { u64::MAX } else { clamped(until) };
+        let (since, until) = window(filter, self.recording.time_scale());
         let wanted = if filter.heap { Wanted::ALL } else { Wanted::OTHERS };
-        let wanted = wanted.between(clamped(since), until);
+        let wanted = wanted.between(since, until);
         let mut adapter = Adapter { recording: self, sink, is_enough: false };
         self.recording.read(&wanted, &mut adapter).map_err(PlayError::Recording)?;
         Ok(())
@@ -124,11 +122,7 @@ impl Tables for CairnRecording {
     }
 
     fn nanos_at_wall(&self, wall_nanos: u64) -> i64 {
-        // The wall clock may have been set back: the latest reading that fits.
-        let readings = self.recording.time_scale().readings();
-        let fits = readings.iter().rev().find(|(_, wall)| *wall <= wall_nanos);
-        let &(nanos, wall) = fits.or(readings.first()).unwrap_or(&(0, 0));
-        difference(wall_nanos, wall).saturating_add_unsigned(nanos)
+        nanos_at_wall(self.recording.time_scale(), wall_nanos)
     }
 
     fn extent(&self) -> (i64, i64) {
@@ -164,6 +158,26 @@ impl Tables for CairnRecording {
         };
         (0, signed(last))
     }
+}
+
+/// The recording in a file, read as far as its events of the filter's times need it.
+pub(super) fn open_window(path: &Path, filter: &Filter) -> Result<Recording, RecordingError> {
+    Recording::open_window(path, |scale| window(filter, scale))
+}
+
+/// The times to play, in the reader's nanoseconds.
+fn window(filter: &Filter, scale: &TimeScale) -> (u64, u64) {
+    let (since, until) = filter.window_by(|wall_nanos| nanos_at_wall(scale, wall_nanos));
+    let clamped = |nanos: i64| u64::try_from(nanos).unwrap_or(0);
+    (clamped(since), if until == i64::MAX { u64::MAX } else { clamped(until) })
+}
+
+fn nanos_at_wall(scale: &TimeScale, wall_nanos: u64) -> i64 {
+    // The wall clock may have been set back: the latest reading that fits.
+    let readings = scale.readings();
+    let fits = readings.iter().rev().find(|(_, wall)| *wall <= wall_nanos);
+    let &(nanos, wall) = fits.or(readings.first()).unwrap_or(&(0, 0));
+    difference(wall_nanos, wall).saturating_add_unsigned(nanos)
 }
 
 /// From the reader's events to the player's.

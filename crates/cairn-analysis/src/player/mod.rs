@@ -94,6 +94,21 @@ impl Player {
     ///
     /// [`PlayError`] when it cannot be read, or is of no kind that is known here.
     pub fn open(path: &Path) -> Result<Self, PlayError> {
+        Self::open_file(path, None)
+    }
+
+    /// As [`open`](Self::open), to play what passes this filter, or less, and nothing else: where it names times and wants no
+    /// allocations, only that part of the file is read.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open).
+    pub fn open_for(path: &Path, filter: &Filter) -> Result<Self, PlayError> {
+        let has_times = filter.since.is_some() || filter.until.is_some();
+        Self::open_file(path, Some(filter).filter(|filter| has_times && !filter.heap))
+    }
+
+    fn open_file(path: &Path, window: Option<&Filter>) -> Result<Self, PlayError> {
         let mut file = File::open(path).map_err(PlayError::Io)?;
         let metadata = file.metadata().map_err(PlayError::Io)?;
         if metadata.is_dir() {
@@ -105,8 +120,12 @@ impl Player {
         let mut start = Vec::new();
         file.by_ref().take(MAGIC.len() as u64).read_to_end(&mut start).map_err(PlayError::Io)?;
         if is_cairns(&start) {
-            let recording = Recording::open(path).map_err(PlayError::Recording)?;
-            return Ok(Self { source: Source::Cairn(Box::new(CairnRecording::new(recording))) });
+            let recording = match window {
+                Some(filter) => cairn::open_window(path, filter),
+                None => Recording::open(path),
+            };
+            let recording = CairnRecording::new(recording.map_err(PlayError::Recording)?);
+            return Ok(Self { source: Source::Cairn(Box::new(recording)) });
         }
         Self::from_reader(io::Cursor::new(start).chain(file))
     }

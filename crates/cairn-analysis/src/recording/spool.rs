@@ -35,6 +35,7 @@ struct Block {
     sound_bytes: usize,
     sequence: u32,
     counter: u64,
+    is_wanted: bool,
 }
 
 /// What the first pass over a spool gives.
@@ -45,12 +46,28 @@ pub(super) struct Scanned {
     pub(super) end: Option<(EndReason, u64)>,
 }
 
-/// Reads all blocks once: the tables, and where whose records are.
+/// Which part of the time is wanted, in nanoseconds: from the first on, before the second.
+pub(super) type ChooseWindow<'a> = dyn FnOnce(&TimeScale) -> (u64, u64) + 'a;
+
+/// So much of a block is read to know when it was taken, what the clocks said then, and what the thread was called: the
+/// header, a reading of the clocks, what a ring lost, the thread's number and name.
+const PREFIX_BYTES: usize = BLOCK_HEADER_BYTES + 32 + 16 + 24 + 40;
+
+/// A block that is there.
+struct Found {
+    header: BlockHeader,
+    block: Block,
+    is_read: bool,
+}
+
+/// Reads all blocks once: the tables, and where whose records are. With a window, only the blocks that may have something of that
+/// time or of the tables, and the beginnings of the others.
 pub(super) fn scan(
     source: &Source,
     header: &FileHeader,
+    window: Option<Box<ChooseWindow<'_>>>,
     findings: &mut Vec<Finding>,
-) -> Result<Scanned, RecordingError> {
+) -> Result<(Scanned, Option<(u64, u64)>), RecordingError> {
     let length = source.length()?;
     let mut bytes = Vec::new();
     source.read_at(0, BLOCK_BYTES, &mut bytes)?;
@@ -58,91 +75,190 @@ pub(super) fn scan(
     control_findings(&bytes, length, findings);
     let state = control::State::from_word(word(&bytes, control::STATE));
 
-    let mut tables = TableBuilder::default();
-    let mut streams: BTreeMap<(u32, bool), Stream> = BTreeMap::new();
-    let mut end = None;
-    let mut offset = BLOCK_BYTES as u64;
-    while offset < length {
-        source.read_at(offset, BLOCK_BYTES, &mut bytes)?;
-        match BlockHeader::read(&bytes) {
-            Ok(block) => {
-                let sound = scan_block(&bytes, offset, &block, &mut tables, &mut end, findings);
-                let key = (block.thread, block.lane == Lane::Nested);
-                let stream = streams.entry(key).or_insert_with(|| Stream {
-                    thread: block.thread,
-                    lane: block.lane,
-                    blocks: Vec::new(),
-                });
-                stream.blocks.push(Block {
-                    offset,
-                    sound_bytes: sound,
-                    sequence: block.sequence,
-                    counter: block.counter,
-                });
-            }
-            Err(BlockError::Unused) => {}
-            Err(BlockError::Short) => {
-                if bytes.iter().any(|&byte| byte != 0) {
-                    findings.push(Finding::TornTail { offset, lost_bytes: bytes.len() as u64 });
+    let mut sums = Sums { tables: TableBuilder::default(), end: None, findings };
+    let mut found = Vec::new();
+    let chosen = match window {
+        None => {
+            for offset in block_offsets(length) {
+                source.read_at(offset, BLOCK_BYTES, &mut bytes)?;
+                if let Some(mut block) = read_header(&bytes, offset, sums.findings) {
+                    sums.take_block(&bytes, &mut block);
+                    found.push(block);
                 }
             }
-            Err(error) => findings.push(Finding::DamagedBlock { offset, error }),
+            None
         }
-        offset += BLOCK_BYTES as u64;
+        Some(choose) => {
+            Some(scan_window(source, header, length, (&facts, choose), &mut sums, &mut found)?)
+        }
+    };
+    let Sums { tables, mut end, findings } = sums;
+    let mut streams: BTreeMap<(u32, bool), Stream> = BTreeMap::new();
+    for Found { header, block, is_read } in found {
+        let stream = streams.entry(stream_of(&header)).or_insert_with(|| Stream {
+            thread: header.thread,
+            lane: header.lane,
+            blocks: Vec::new(),
+        });
+        stream.blocks.push(Block { is_wanted: is_read, ..block });
     }
     let mut streams: Vec<Stream> = streams.into_values().collect();
     for stream in &mut streams {
         order_blocks(stream, findings);
+        stream.blocks.retain(|block| block.is_wanted);
     }
     if end.is_none() && state == control::State::Ended {
         end = Some((EndReason::Exit, u64::MAX));
     }
-    Ok(Scanned { spool: Spool { streams, start_counter: header.start_counter }, facts, tables, end })
+    let spool = Spool { streams, start_counter: header.start_counter };
+    Ok((Scanned { spool, facts, tables, end }, chosen))
 }
 
-fn scan_block(
-    bytes: &[u8],
-    offset: u64,
-    block: &BlockHeader,
-    tables: &mut TableBuilder,
-    end: &mut Option<(EndReason, u64)>,
-    findings: &mut Vec<Finding>,
-) -> usize {
-    let committed = block.committed_bytes as usize;
-    if bytes.len() < committed {
-        findings.push(Finding::TornTail {
-            offset: offset + bytes.len() as u64,
-            lost_bytes: (committed - bytes.len()) as u64,
-        });
-    }
-    tables.thread_seen(block.thread, block.kernel_thread, block.counter);
-    let present = bytes.get(..committed).unwrap_or(bytes);
-    let mut records = Records::new(present.get(BLOCK_HEADER_BYTES..).unwrap_or_default(), BLOCK_HEADER_BYTES);
-    let mut sound;
-    loop {
-        records.skip_heap(usize::MAX);
-        sound = records.offset();
-        let Some(record) = records.next() else { break };
-        match record {
-            Ok(placed) => {
-                tables.record(block.thread, &placed.record);
-                if let Record::End { reason, counter } = placed.record {
-                    *end = Some((reason, counter));
-                }
-                if let Record::Loss { kind, count } = placed.record {
-                    note_loss(kind, count, findings);
-                }
+fn block_offsets(length: u64) -> impl Iterator<Item = u64> {
+    (1..length.div_ceil(BLOCK_BYTES as u64)).map(|number| number * BLOCK_BYTES as u64)
+}
+
+fn stream_of(header: &BlockHeader) -> (u32, bool) {
+    (header.thread, header.lane == Lane::Nested)
+}
+
+/// Reads what has to do with a part of the time.
+fn scan_window(
+    source: &Source,
+    header: &FileHeader,
+    length: u64,
+    (facts, choose): (&[Fact], Box<ChooseWindow<'_>>),
+    sums: &mut Sums<'_>,
+    found: &mut Vec<Found>,
+) -> Result<(u64, u64), RecordingError> {
+    // 192 bytes for each 64 KiB of the file.
+    let mut prefixes = Vec::new();
+    let mut bytes = Vec::new();
+    let mut clocks = Vec::new();
+    for offset in block_offsets(length) {
+        source.read_at(offset, PREFIX_BYTES, &mut bytes)?;
+        let Some(block) = read_header(&bytes, offset, sums.findings) else { continue };
+        for record in first_records(&bytes, &block.header) {
+            if let Record::Clock(clock) = record {
+                clocks.push(clock);
             }
-            // The cut of the file was told already.
-            Err(_) if present.len() < committed => break,
-            Err(error) => {
-                let lost_bytes = (committed - error.offset) as u64;
-                findings.push(Finding::DamagedRecords { offset, error, lost_bytes });
-                break;
+        }
+        bytes.resize(PREFIX_BYTES, 0);
+        prefixes.extend_from_slice(&bytes);
+        found.push(block);
+    }
+    let scale = TimeScale::new(header, &clocks, super::counter_hz(facts), &mut Vec::new());
+    let chosen = choose(&scale);
+    want_blocks(found, &scale, chosen);
+    for (found, prefix) in found.iter_mut().zip(prefixes.chunks(PREFIX_BYTES)) {
+        if found.is_read {
+            source.read_at(found.block.offset, BLOCK_BYTES, &mut bytes)?;
+            sums.take_block(&bytes, found);
+            continue;
+        }
+        let header = &found.header;
+        sums.tables.thread_seen(header.thread, header.kernel_thread, header.counter);
+        for record in first_records(prefix, header) {
+            sums.take_record(header.thread, &record);
+        }
+    }
+    Ok(chosen)
+}
+
+/// Marks the blocks to be read: those with something of the window, those that may hold tables, and those behind which the thread is
+/// another one or has come to its end.
+fn want_blocks(found: &mut [Found], scale: &TimeScale, (since, until): (u64, u64)) {
+    let mut order: Vec<usize> = (0..found.len()).collect();
+    let key = |found: &Found| (stream_of(&found.header), found.header.sequence);
+    order.sort_by_key(|&index| found.get(index).map(key));
+    let mut after = order.iter().skip(1).map(|&index| found.get(index).map(|next| next.header));
+    let nexts: Vec<Option<BlockHeader>> = order.iter().map(|_| after.next().flatten()).collect();
+    for (&index, next) in order.iter().zip(nexts) {
+        let Some(Found { header, is_read, .. }) = found.get_mut(index) else { continue };
+        let next = next.filter(|next| stream_of(next) == stream_of(header));
+        *is_read = !header.has_no_tables
+            || next.is_none_or(|next| {
+                // A thread takes a block when it has nothing more for the one before.
+                next.kernel_thread != header.kernel_thread
+                    || scale.nanos(header.counter) < until && since <= scale.nanos(next.counter)
+            });
+    }
+}
+
+/// The records at the start of a block that are not its events.
+fn first_records<'a>(prefix: &'a [u8], header: &BlockHeader) -> impl Iterator<Item = Record<'a>> {
+    let committed = prefix.get(..header.committed_bytes as usize).unwrap_or(prefix);
+    let records = Records::new(committed.get(BLOCK_HEADER_BYTES..).unwrap_or_default(), BLOCK_HEADER_BYTES);
+    records.map_while(Result::ok).map(|placed| placed.record).take_while(|record| {
+        matches!(record, Record::Clock(_) | Record::Thread { .. } | Record::Loss { .. })
+    })
+}
+
+fn read_header(bytes: &[u8], offset: u64, findings: &mut Vec<Finding>) -> Option<Found> {
+    match BlockHeader::read(bytes) {
+        Ok(header) => {
+            let BlockHeader { sequence, counter, .. } = header;
+            let block = Block { offset, sound_bytes: 0, sequence, counter, is_wanted: true };
+            return Some(Found { header, block, is_read: true });
+        }
+        Err(BlockError::Unused) => {}
+        Err(BlockError::Short) => {
+            if bytes.iter().any(|&byte| byte != 0) {
+                findings.push(Finding::TornTail { offset, lost_bytes: bytes.len() as u64 });
+            }
+        }
+        Err(error) => findings.push(Finding::DamagedBlock { offset, error }),
+    }
+    None
+}
+
+/// What all blocks tell together.
+struct Sums<'a> {
+    tables: TableBuilder,
+    end: Option<(EndReason, u64)>,
+    findings: &'a mut Vec<Finding>,
+}
+
+impl Sums<'_> {
+    fn take_block(&mut self, bytes: &[u8], found: &mut Found) {
+        let Found { header, block, .. } = found;
+        let committed = header.committed_bytes as usize;
+        if bytes.len() < committed {
+            self.findings.push(Finding::TornTail {
+                offset: block.offset + bytes.len() as u64,
+                lost_bytes: (committed - bytes.len()) as u64,
+            });
+        }
+        self.tables.thread_seen(header.thread, header.kernel_thread, header.counter);
+        let present = bytes.get(..committed).unwrap_or(bytes);
+        let records = present.get(BLOCK_HEADER_BYTES..).unwrap_or_default();
+        let mut records = Records::new(records, BLOCK_HEADER_BYTES);
+        loop {
+            records.skip_heap(usize::MAX);
+            block.sound_bytes = records.offset();
+            match records.next() {
+                Some(Ok(placed)) => self.take_record(header.thread, &placed.record),
+                None => return,
+                // The cut of the file was told already.
+                Some(Err(_)) if present.len() < committed => return,
+                Some(Err(error)) => {
+                    let lost_bytes = (committed - error.offset) as u64;
+                    let offset = block.offset;
+                    self.findings.push(Finding::DamagedRecords { offset, error, lost_bytes });
+                    return;
+                }
             }
         }
     }
-    sound
+
+    fn take_record(&mut self, thread: u32, record: &Record<'_>) {
+        self.tables.record(thread, record);
+        match *record {
+            Record::End { reason, counter } => self.end = Some((reason, counter)),
+            Record::Loss { kind, count } => note_loss(kind, count, self.findings),
+            _ => {}
+        }
+    }
 }
 
 /// Losses are told once for each kind.

@@ -13,6 +13,9 @@ use cairn_format::recording::{
 /// The counter at the start.
 pub(crate) const START: u64 = 1_000_000;
 
+/// Whose blocks hold the tables after [`Spool::keep_tables_apart`].
+const TABLE_THREAD: u32 = 900;
+
 /// Blocks, written in the order in which they are taken.
 pub(crate) struct Spool {
     pub(crate) header: FileHeader,
@@ -22,6 +25,8 @@ pub(crate) struct Spool {
     /// By thread and lane: the block that is written to.
     open: Vec<((u32, Lane), usize)>,
     slots: Vec<u64>,
+    /// Where modules, addresses and words go.
+    table_thread: u32,
     /// The order of all writes: block and slots.
     pub(crate) journal: Option<Vec<(usize, usize)>>,
 }
@@ -46,6 +51,7 @@ impl Spool {
             heads: Vec::new(),
             open: Vec::new(),
             slots: Vec::new(),
+            table_thread: 1,
             journal: None,
         };
         spool.facts(&[("command", "program --flag"), ("host", "somewhere"), ("cairn", "0.1.0")]);
@@ -84,6 +90,7 @@ impl Spool {
         let block = if is_full {
             let sequence = current.map_or(0, |block| self.heads[block].sequence + 1);
             self.heads.push(BlockHeader {
+                has_no_tables: self.table_thread == TABLE_THREAD && thread != TABLE_THREAD,
                 thread,
                 lane,
                 sequence,
@@ -94,6 +101,16 @@ impl Spool {
             });
             self.blocks.push(Vec::new());
             let block = self.blocks.len() - 1;
+            if self.table_thread == TABLE_THREAD {
+                let clock = self.clock_at(counter);
+                let mut slots = [0; 4];
+                let mut sink = RecordSink::new(&mut slots);
+                sink.clock(&clock).expect("four slots are enough");
+                self.blocks[block].extend_from_slice(sink.written());
+                if let Some(journal) = &mut self.journal {
+                    journal.push((block, 4));
+                }
+            }
             match place {
                 Some(place) => self.open[place].1 = block,
                 None => self.open.push(((thread, lane), block)),
@@ -110,8 +127,13 @@ impl Spool {
         }
     }
 
+    /// From now on as the recorder does it: tables in blocks of their own, and a reading of the clocks in front of every block.
+    pub(crate) fn keep_tables_apart(&mut self) {
+        self.table_thread = TABLE_THREAD;
+    }
+
     pub(crate) fn module(&mut self, number: u32, start: u64, end: u64, path: &str) {
-        self.write(1, Lane::Outer, START, |sink| {
+        self.write(self.table_thread, Lane::Outer, START, |sink| {
             sink.module_loaded(&LoadedModule {
                 number,
                 counter: START,
@@ -137,7 +159,7 @@ impl Spool {
         self.module(2, 0x7f00_0000_0000, 0x7f00_0020_0000, "/usr/lib/libc.so.6");
         for pc in 1..=256 {
             let (module, base) = if pc % 5 == 0 { (2, 0x7f00_0000_0000) } else { (1, 0x5555_0000_0000) };
-            self.write(1, Lane::Outer, START, |sink| {
+            self.write(self.table_thread, Lane::Outer, START, |sink| {
                 sink.pc(pc, PcKind::ReturnAddress, base + u64::from(pc) * 0x135, module)
             });
         }
@@ -148,7 +170,7 @@ impl Spool {
             let parent =
                 if stacks.is_empty() { 0 } else { stacks[random.below(stacks.len() as u64) as usize] };
             let pcs: Vec<u32> = (0..1 + random.below(6)).map(|_| 1 + random.below(256) as u32).collect();
-            stacks.push(self.segment(1, next_word, parent, &pcs));
+            stacks.push(self.segment(self.table_thread, next_word, parent, &pcs));
             next_word += 1 + pcs.len() as u32;
         }
         stacks
@@ -173,13 +195,17 @@ impl Spool {
 
     /// The clocks, for a counter of 3 GHz.
     pub(crate) fn clock(&mut self, counter: u64) {
+        let clock = self.clock_at(counter);
+        self.write(1, Lane::Outer, counter, |sink| sink.clock(&clock));
+    }
+
+    fn clock_at(&self, counter: u64) -> Clock {
         let nanos = (counter - START) / 3;
-        let clock = Clock {
+        Clock {
             counter,
             monotonic_nanos: self.header.start_monotonic_nanos + nanos,
             wall_nanos: self.header.start_wall_nanos + nanos,
-        };
-        self.write(1, Lane::Outer, counter, |sink| sink.clock(&clock));
+        }
     }
 
     /// Keeps the order of writes from now on, and what is there already as the first ones.

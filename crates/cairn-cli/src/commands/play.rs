@@ -167,7 +167,9 @@ impl Play {
             Some("32") => WordSize::Bits32,
             Some(_) => WordSize::Bits64,
             None if is_stdin => return Player::from_reader(io::stdin().lock()),
-            None => return Player::open(&self.file),
+            // The picture of the modules shows all of the time.
+            None if self.modules => return Player::open(&self.file),
+            None => return Player::open_for(&self.file, &self.filter()),
         };
         let mut bytes = Vec::new();
         let read = match is_stdin {

@@ -25,10 +25,12 @@ pub enum Lane {
 ///
 /// ```text
 ///    0  "CBLK"                 16  committed bytes: u64     40  number of the claim: u64
-///    4  thread: u32            24  counter at claim: u64    48  zero
+///    4  thread: u32            24  counter at claim: u64    48  flags: u64, then zero
 ///    8  lane: u32              32  kernel's thread id: u32
 ///   12  sequence: u32          36  FNV-1a of bytes 0..16 and 24..36: u32
 /// ```
+///
+/// Bit 0 of the byte at 48 is [`has_no_tables`](Self::has_no_tables); the other bits are zero.
 ///
 /// `committed` counts from the start of the block and only grows, by a release store behind each record; it is the one field
 /// that changes, and not covered by the checksum.
@@ -48,7 +50,12 @@ pub struct BlockHeader {
     pub kernel_thread: u32,
     /// Grows with every block that any thread takes; tells a block that was used again from what was there before.
     pub claim: u64,
+    /// The writer's promise that no module, address or word of the stack tree is in this block: who reads a part of the time
+    /// passes the blocks of other times over. A block without it may hold anything.
+    pub has_no_tables: bool,
 }
+
+const NO_TABLES: u64 = 1;
 
 impl BlockHeader {
     /// Where [`committed_bytes`](Self::committed_bytes) is.
@@ -62,7 +69,8 @@ impl BlockHeader {
             Lane::Outer => 0,
             Lane::Nested => 1,
         };
-        let parts: [(usize, &[u8]); 8] = [
+        let flags = if self.has_no_tables { NO_TABLES } else { 0 };
+        let parts: [(usize, &[u8]); 9] = [
             (0, &BLOCK_MAGIC.to_le_bytes()),
             (4, &self.thread.to_le_bytes()),
             (8, &lane.to_le_bytes()),
@@ -71,6 +79,7 @@ impl BlockHeader {
             (24, &self.counter.to_le_bytes()),
             (32, &self.kernel_thread.to_le_bytes()),
             (40, &self.claim.to_le_bytes()),
+            (48, &flags.to_le_bytes()),
         ];
         for (at, part) in parts {
             if let Some(place) = bytes.get_mut(at..at + part.len()) {
@@ -123,6 +132,7 @@ impl BlockHeader {
             counter: long(24),
             kernel_thread: word(32),
             claim: long(40),
+            has_no_tables: long(48) & NO_TABLES != 0,
         })
     }
 }

@@ -42,6 +42,7 @@ const CASES: &[Case] = &[
     Case { name: "unwritable", child: limits::unwritable, check: limits::check_unwritable },
     Case { name: "signals", child: signals::child, check: signals::check },
     Case { name: "ring", child: ring::child, check: ring::check },
+    Case { name: "ring-age", child: ring::child_by_age, check: ring::check_by_age },
     Case { name: "ring-memory", child: ring::child_in_memory, check: ring::check_in_memory },
     Case { name: "threads", child: threads::child, check: threads::check },
     Case { name: "pause", child: threads::pausing_child, check: threads::check_pausing },

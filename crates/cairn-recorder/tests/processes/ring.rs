@@ -27,7 +27,7 @@ fn write(thread: i64) {
 
 pub(crate) fn child(path: &Path) {
     let mut options = options(path);
-    options.keep = Keep::Last { bytes: RING_BYTES };
+    options.keep = Keep::Last { bytes: RING_BYTES, nanos: u64::MAX };
     record(&options);
     stop(EndReason::Stopped);
 }
@@ -63,7 +63,7 @@ pub(crate) fn check(runner: &Runner) {
 
 pub(crate) fn child_in_memory(path: &Path) {
     let mut options = options(Path::new(""));
-    options.keep = Keep::Last { bytes: RING_BYTES };
+    options.keep = Keep::Last { bytes: RING_BYTES, nanos: u64::MAX };
     record(&options);
     let bytes = path.as_os_str().as_encoded_bytes();
     dump(bytes, None).unwrap();
@@ -83,4 +83,47 @@ pub(crate) fn check_in_memory(runner: &Runner) {
     assert!(spool.marks.iter().any(|mark| mark.text == "last"));
     assert!(spool.marks.len() < 5_000, "{} marks", spool.marks.len());
     std::fs::remove_file(last).unwrap();
+}
+
+/// Far more than the marks of a round take, so that the size is no limit.
+const ROOM_BYTES: u64 = 64 << 20;
+const ROUNDS: i64 = 6;
+
+/// Rounds of marks with pauses that are longer than what is kept: each round writes where the one before the last did.
+pub(crate) fn child_by_age(path: &Path) {
+    let mut options = options(path);
+    options.keep = Keep::Last { bytes: ROOM_BYTES, nanos: 300_000_000 };
+    start(&options).unwrap();
+    for round in 0..ROUNDS {
+        (0..MARKS / 4).for_each(|number| mark_value("round", MarkValue::Integer(round << 32 | number)));
+        std::thread::sleep(std::time::Duration::from_millis(400));
+    }
+    mark_value("last", MarkValue::None);
+    let dumped = [path.as_os_str().as_encoded_bytes(), b".dump"].concat();
+    dump(&dumped, None).unwrap();
+    stop(EndReason::Stopped);
+}
+
+pub(crate) fn check_by_age(runner: &Runner) {
+    let dumped = format!("{}.dump", runner.path.display());
+    let _ = std::fs::remove_file(&dumped);
+    runner.run();
+    let spool = Spool::open(&runner.path);
+    spool.check();
+    assert_eq!(spool.lost_events, 0);
+    assert_eq!(spool.marks.len() as u64 + spool.overwritten, (ROUNDS * (MARKS / 4)) as u64 + 1);
+    // A round is some 2.4 MiB. Without the limit all rounds would be there, 14 MiB of them.
+    assert!(spool.marks.len() < MARKS as usize, "{} marks", spool.marks.len());
+    let bytes = std::fs::metadata(&runner.path).unwrap().len();
+    assert!(bytes <= 12 << 20, "{bytes} bytes");
+    let round = |mark: &Mark| match mark.value {
+        MarkValue::Integer(value) => Some(value >> 32),
+        _ => None,
+    };
+    assert!(spool.marks.iter().filter_map(round).any(|round| round == ROUNDS - 1));
+    // The last block has a part of the last round, which a dump cannot cut off.
+    let dump = Spool::open(Path::new(&dumped));
+    assert!(dump.marks.iter().any(|mark| mark.text == "last"));
+    assert!(dump.marks.len() < 5_000, "{} marks", dump.marks.len());
+    std::fs::remove_file(dumped).unwrap();
 }
