@@ -20,6 +20,7 @@ mod machine;
 mod measure;
 mod plain_cbf;
 mod recorder;
+mod mutate;
 mod recording;
 mod records;
 mod report;
@@ -41,6 +42,7 @@ Usage: cargo xtask bench COMMAND
   heap [ROUNDS [WORK...]]      whole programs under cairn heap and heaptrack, as Markdown
   recording [MILLIONS]         bytes and ns per event of recordings: packing, opening, reading, as Markdown
   recording window [MILLIONS]  time and memory for a second out of a long recording of so many millions of marks
+  recording mutate THOUSANDS   opens and reads so many thousands of damaged recordings; what counts is that it ends
   instructions                 instructions per frame of the CBF and lws loops, counted by valgrind's callgrind
   report                       heap events added up a second, on 100 million synthesized ones
   report CAIRN HEAPTRACK       `cairn report` against heaptrack_print on recordings of the same run
@@ -75,6 +77,10 @@ fn main() -> ExitCode {
             .parse()
             .map_err(|_| format!("{millions}: not a number of millions"))
             .and_then(recording::run_window),
+        ["recording", "mutate", thousands] => thousands
+            .parse()
+            .map_err(|_| format!("{thousands}: not a number of thousands"))
+            .and_then(mutate::run),
         ["recording", millions] => millions
             .parse()
             .map_err(|_| format!("{millions}: not a number of millions"))

@@ -255,19 +255,21 @@ fn unforeseen_marks(count: u64) -> Vec<u8> {
     program.finish()
 }
 
+/// What the kernel says of this process, in bytes.
+pub(crate) fn status_bytes(name: &str) -> Result<u64, String> {
+    let text = std::fs::read_to_string("/proc/self/status").map_err(|error| error.to_string())?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    let number = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    number.map(|kib| kib << 10).ok_or_else(|| format!("/proc/self/status says nothing of {name}"))
+}
+
 /// The most memory that `work` takes beyond what there is now, in bytes.
 fn peak_bytes(work: impl FnOnce()) -> Result<u64, String> {
-    let status = |name: &str| {
-        let text = std::fs::read_to_string("/proc/self/status").map_err(|error| error.to_string())?;
-        let line = text.lines().find_map(|line| line.strip_prefix(name));
-        let number = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
-        number.map(|kib| kib << 10).ok_or_else(|| format!("/proc/self/status says nothing of {name}"))
-    };
     // Begins to count the peak anew.
     std::fs::write("/proc/self/clear_refs", "5").map_err(|error| error.to_string())?;
-    let before = status("VmRSS:")?;
+    let before = status_bytes("VmRSS:")?;
     work();
-    Ok(status("VmHWM:")?.saturating_sub(before))
+    Ok(status_bytes("VmHWM:")?.saturating_sub(before))
 }
 
 /// Prints what a second out of the middle of a long recording takes. `millions` is how many millions of marks.

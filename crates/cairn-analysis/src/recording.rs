@@ -47,6 +47,7 @@
 //! | `drain` | from the spool of a running program to a packed recording |
 //! | `mapped_file` | the memory shared with the program |
 //! | `packer` | from events to a packed recording |
+//! | `progress` | where a spool goes on behind a packed recording that was not closed |
 //! | `packed` | and back |
 //! | `chunk` | chunks of bytes and where they are |
 //! | `heap`, `marks`, `rows`, `columns` | what is in them |
@@ -67,6 +68,7 @@ mod model;
 mod packed;
 mod packer;
 mod pairing;
+mod progress;
 mod rows;
 mod source;
 mod spool;
@@ -74,9 +76,10 @@ mod tables;
 
 use std::fs::File;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use cairn_format::recording::{FILE_HEADER_BYTES, FileHeader, Shape};
+use cairn_format::recording::{BLOCK_BYTES, FILE_HEADER_BYTES, FileHeader, Shape};
 
 pub use clock::TimeScale;
 #[cfg(target_os = "linux")]
@@ -111,6 +114,15 @@ pub struct Recording {
     findings: Vec<Finding>,
     /// The times beyond which nothing is told.
     window: Option<(u64, u64)>,
+    /// What follows in the program's spool.
+    rest: Option<Rest>,
+}
+
+/// What a spool has behind the end of a packed recording that was not closed.
+struct Rest {
+    source: Source,
+    spool: Spool,
+    scale: TimeScale,
 }
 
 enum Layout {
@@ -125,7 +137,101 @@ impl Recording {
     ///
     /// When it cannot be read, or is no recording. A damaged one opens, with [`findings`](Self::findings).
     pub fn open(path: impl AsRef<Path>) -> Result<Self, RecordingError> {
-        Self::from_source(open_source(path.as_ref())?, None)
+        Self::open_path(path.as_ref(), None)
+    }
+
+    /// Opens a packed recording that was not closed because `cairn` itself was killed, together with the spool of the program that it
+    /// was made of: every event is told once, from whichever has it. [`open`](Self::open) does this by itself where the two have the
+    /// names that `cairn` gives them (the packed one that of the spool with `.new` behind it).
+    ///
+    /// What was packed has no addresses any more. So frees behind the end of the packed recording, of blocks from before it, find no
+    /// block: they are counted as [unmatched](Outcome::unmatched_frees), and their blocks seem to live on.
+    ///
+    /// A packed recording that was closed is whole, and the spool is not read; nor is one of another process, or one that somebody
+    /// still drains. [`Finding::Continued`] tells when it was.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open), for either file.
+    pub fn open_with_rest(
+        packed: impl AsRef<Path>,
+        spool: impl AsRef<Path>,
+    ) -> Result<Self, RecordingError> {
+        let mut recording = Self::from_source(open_source(packed.as_ref())?, None)?;
+        recording.continue_in(spool.as_ref())?;
+        Ok(recording)
+    }
+
+    fn open_path(
+        path: &Path,
+        choose: Option<Box<spool::ChooseWindow<'_>>>,
+    ) -> Result<Self, RecordingError> {
+        let mut recording = Self::from_source(open_source(path)?, choose)?;
+        let is_left = recording.findings.contains(&Finding::NotClosed);
+        if let Some(spool) = beside(path, is_left) {
+            recording.continue_in(&spool)?;
+        }
+        let is_drained = |finding: &Finding| matches!(finding, Finding::Drained { .. });
+        if recording.findings.iter().any(is_drained) && recording.window.is_none() {
+            let mut name = path.as_os_str().to_owned();
+            name.push(NEW);
+            let packed = open_source(Path::new(&name)).and_then(|source| Self::from_source(source, None));
+            // Where there is none, or it is another one's, what is left in the spool is what there is.
+            if let Ok(mut packed) = packed
+                && packed.continue_in(path)?
+            {
+                return Ok(packed);
+            }
+        }
+        Ok(recording)
+    }
+
+    /// Adds what the spool has that is not here; false when nothing is to be had from it.
+    fn continue_in(&mut self, path: &Path) -> Result<bool, RecordingError> {
+        let Layout::Packed(packed) = &mut self.layout else { return Ok(false) };
+        if packed.summary.is_some() {
+            return Ok(false);
+        }
+        let source = open_source(path)?;
+        let mut first = Vec::new();
+        source.read_at(0, BLOCK_BYTES, &mut first)?;
+        let Ok(header) = FileHeader::read(&first) else { return Ok(false) };
+        let identity = |header: &FileHeader| {
+            (header.process, header.start_wall_nanos, header.start_monotonic_nanos)
+        };
+        if header.shape != Shape::Spool || identity(&header) != identity(&self.header) {
+            return Ok(false);
+        }
+        let is_given_back = spool::word(&first, control::FREE_GIVEN) > 0;
+        if packed.progress.is_none() && is_given_back || is_drained_now(&source, &first)? {
+            return Ok(false);
+        }
+        let cut = packed.end_at_progress();
+        let mut findings = Vec::new();
+        let part = spool::Part::Rest(packed.lanes());
+        let (scanned, _) = spool::scan(&source, &header, part, &mut findings)?;
+        let facts = &scanned.facts;
+        let scale = TimeScale::new(&header, &scanned.tables.clocks, counter_hz(facts), &mut findings);
+        self.tables.absorb(scanned.tables.finish(&scale));
+        let bad_rows = scanned.tables.bad_rows;
+        if bad_rows > 0 {
+            findings.push(Finding::BadTableRows { count: bad_rows });
+        }
+        if let Some((reason, counter)) = scanned.end {
+            self.end = Some((reason, self.header.start_counter.saturating_add(scale.nanos(counter))));
+        }
+        let has_end = self.end.is_some();
+        self.findings.retain(|finding| match finding {
+            Finding::NotClosed | Finding::NoIndex => false,
+            Finding::NoEnd => !has_end,
+            Finding::TornTail { offset, .. } | Finding::SkippedBytes { offset, .. } => *offset < cut,
+            _ => true,
+        });
+        findings.retain(|finding| !matches!(finding, Finding::Drained { .. }));
+        self.findings.append(&mut findings);
+        self.findings.push(Finding::Continued { spool: path.to_owned() });
+        self.rest = Some(Rest { source, spool: scanned.spool, scale });
+        Ok(true)
     }
 
     /// Opens a part of the time of a file: reads of a spool only the blocks that may have something of it, some milliseconds in place
@@ -148,7 +254,7 @@ impl Recording {
         path: impl AsRef<Path>,
         choose: impl FnOnce(&TimeScale) -> (u64, u64),
     ) -> Result<Self, RecordingError> {
-        Self::from_source(open_source(path.as_ref())?, Some(Box::new(choose)))
+        Self::open_path(path.as_ref(), Some(Box::new(choose)))
     }
 
     /// Opens what is in memory.
@@ -193,7 +299,7 @@ impl Recording {
         let (layout, facts, tables, end) = match header.shape {
             Shape::Spool => {
                 let scanned;
-                (scanned, window) = spool::scan(&source, &header, choose.take(), &mut findings)?;
+                (scanned, window) = spool::scan(&source, &header, spool::Part::window(&mut choose), &mut findings)?;
                 (Layout::Spool(scanned.spool), scanned.facts, scanned.tables, scanned.end)
             }
             Shape::Packed => {
@@ -213,7 +319,7 @@ impl Recording {
         }
         let window = choose.map_or(window, |choose| Some(choose(&scale)));
         let tables = tables.finish(&scale);
-        Ok(Self { header, source, layout, facts, tables, scale, end, findings, window })
+        Ok(Self { header, source, layout, facts, tables, scale, end, findings, window, rest: None })
     }
 
     /// What its first bytes say: the process, the processor, when it began.
@@ -324,8 +430,14 @@ impl Recording {
         let unmatched_frees = match &self.layout {
             Layout::Spool(spool) => spool.read(&self.source, &self.scale, wanted, events)?,
             Layout::Packed(packed) => {
-                packed.read(&self.source, wanted, events, &mut findings)?;
-                packed.summary.as_ref().map_or(0, |summary| summary.unmatched_frees)
+                let end = packed.read(&self.source, wanted, events, &mut findings)?;
+                match &self.rest {
+                    Some(rest) if !events.is_enough() => {
+                        let mut events = deliver::Renumbered { events, first_object: end.objects };
+                        rest.spool.read_from(&rest.source, &rest.scale, wanted, &mut events, end.nanos)?
+                    }
+                    _ => packed.summary.as_ref().map_or(0, |summary| summary.unmatched_frees),
+                }
             }
         };
         Ok(Outcome { unmatched_frees, findings })
@@ -340,6 +452,32 @@ pub struct Outcome {
     pub findings: Vec<Finding>,
     /// Frees of blocks that are older than the recording, or whose allocation was lost.
     pub unmatched_frees: u64,
+}
+
+/// What is behind the name of a spool in that of the packed recording that is being made of it.
+const NEW: &str = ".new";
+
+/// The spool of a packed recording that was left before its end.
+fn beside(path: &Path, is_left: bool) -> Option<PathBuf> {
+    let name = path.file_name()?.to_str()?.strip_suffix(NEW).filter(|_| is_left)?;
+    let spool = path.with_file_name(name);
+    spool.is_file().then_some(spool)
+}
+
+/// Whether somebody drains this spool at present, as its tick tells, which changes about once in a millisecond: then what is read here
+/// may be in the other file a moment later.
+fn is_drained_now(source: &Source, first: &[u8]) -> Result<bool, RecordingError> {
+    const LOOKS: u32 = 4;
+    let before = spool::word(first, control::TICK);
+    let mut bytes = Vec::new();
+    for _ in 0..LOOKS {
+        std::thread::sleep(Duration::from_millis(5));
+        source.read_at(control::TICK as u64, 8, &mut bytes)?;
+        if spool::word(&bytes, 0) != before {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 fn open_source(path: &Path) -> Result<Source, RecordingError> {

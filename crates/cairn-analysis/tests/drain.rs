@@ -12,7 +12,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use cairn_analysis::recording::{Alloc, Drain, Events, Finding, Free, Recording, StackId, Wanted};
+use cairn_analysis::recording::{
+    Alloc, Drain, Events, Finding, Free, MarkValue, Recording, StackId, Wanted,
+};
 use cairn_format::recording::{BLOCK_BYTES, BLOCK_HEADER_BYTES, BlockHeader, CounterKind, control};
 use spool::{Program, Random, START, Spool};
 
@@ -259,6 +261,119 @@ fn a_packed_file_of_a_killed_drain_opens() {
     // Both tell of the other one.
     let rest = Recording::open(&spool_path).unwrap();
     assert!(rest.findings().iter().any(|finding| matches!(finding, Finding::Drained { blocks: 1.. })));
+    fs::remove_dir_all(directory).unwrap();
+}
+
+/// What a recording tells of [`busy_program`].
+#[derive(Default)]
+struct Told {
+    allocations: u64,
+    frees: u64,
+    live: HashMap<u32, u64>,
+    marks: Vec<MarkValue>,
+}
+
+impl Events for Told {
+    fn alloc(&mut self, event: &Alloc) {
+        self.allocations += 1;
+        assert_eq!(self.live.insert(event.object.number(), event.size_bytes), None);
+    }
+    fn free(&mut self, event: &Free) {
+        self.frees += 1;
+        assert_eq!(self.live.remove(&event.object.number()), Some(event.size_bytes));
+    }
+    fn mark(&mut self, event: &cairn_analysis::recording::Mark<'_>) {
+        self.marks.push(event.value);
+    }
+}
+
+const DRAINED: &str = "CAIRN_TEST_DRAINED_SPOOL";
+
+/// Not a test by itself: the process that [`a_killed_drain_loses_nothing_and_tells_nothing_twice`] kills.
+#[test]
+fn drains_until_it_is_killed() {
+    let Some(spool) = std::env::var_os(DRAINED) else { return };
+    let spool = PathBuf::from(spool);
+    let mut drain = Drain::open(&spool, &spool.with_extension("spool.new")).unwrap();
+    drain.set_flush_after(Duration::from_millis(3));
+    loop {
+        drain.step().unwrap();
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// So much room in the file that the program needs nobody.
+const ROOM_BLOCKS: u64 = 256;
+
+#[test]
+fn a_killed_drain_loses_nothing_and_tells_nothing_twice() {
+    let directory = directory("kill");
+    let seed = std::process::id().into();
+    let mut random = Random(seed);
+    let (mut continued, mut kept) = (0, 0);
+    for round in 0..20 {
+        let spool_path = directory.join(format!("{round}.spool"));
+        let mut program = busy_program(3, 40_000);
+        let journal = program.spool.journal.take().unwrap();
+        let file = begin(&spool_path, &program.spool);
+        file.set_len(ROOM_BLOCKS * BLOCK_BYTES as u64).unwrap();
+        file.write_all_at(&ROOM_BLOCKS.to_le_bytes(), control::BACKED_BLOCKS as u64).unwrap();
+        let mut drain = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "drains_until_it_is_killed"])
+            .env(DRAINED, &spool_path)
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        let packed_path = spool_path.with_extension("spool.new");
+        while fs::metadata(&packed_path).map_or(0, |metadata| metadata.len()) < 64 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let places = HashMap::new();
+        let mut player =
+            Player { file: &file, spool: &program.spool, places, claimed: 1, taken: 0, claims: 0, reused: 0 };
+        let killed_at = random.below(journal.len() as u64) as usize;
+        for (number, &(block, slots)) in journal.iter().enumerate() {
+            player.write(block, slots);
+            if number == killed_at {
+                std::thread::sleep(Duration::from_micros(random.below(6000)));
+                drain.kill().unwrap();
+                drain.wait().unwrap();
+            }
+        }
+        // Under either name it is the same recording.
+        for path in [&packed_path, &spool_path] {
+            let recording = Recording::open(path).unwrap();
+            let mut told = Told::default();
+            let outcome = recording.read(&Wanted::ALL, &mut told).unwrap();
+            let context = format!("seed {seed}, round {round}, {}: {:?}", path.display(), recording.findings());
+            assert_eq!(outcome.findings, [], "{context}");
+            let numbers = told.marks.iter().map(|value| match value {
+                MarkValue::Integer(number) => *number,
+                other => panic!("{context}: {other:?}"),
+            });
+            let mut numbers: Vec<i64> = numbers.collect();
+            numbers.sort_unstable();
+            assert!(numbers.windows(2).all(|pair| pair[0] < pair[1]), "{context}: a mark came twice");
+            assert_eq!(numbers.len(), 40, "{context}");
+            assert_eq!(told.allocations, program.allocations, "{context}");
+            let frees = program.allocations - program.live.len() as u64;
+            assert_eq!(told.frees + outcome.unmatched_frees, frees, "{context}");
+            assert_eq!(recording.threads().len(), 3, "{context}");
+            let is_continued =
+                recording.findings().iter().any(|finding| matches!(finding, Finding::Continued { .. }));
+            let all_in_spool =
+                !recording.findings().iter().any(|finding| matches!(finding, Finding::Drained { .. }));
+            // Before the first block is given back, the spool has everything.
+            assert!(is_continued || *path == spool_path && all_in_spool, "{context}");
+            continued += u32::from(is_continued);
+            kept += u32::from(told.frees < frees);
+            let first = StackId::from_number(3);
+            assert!(recording.frames(first).count() > 0, "{context}");
+        }
+        fs::remove_file(packed_path).unwrap();
+        fs::remove_file(spool_path).unwrap();
+    }
+    assert!(continued > 15 && kept > 0, "{continued} were continued, {kept} had blocks of before the kill");
     fs::remove_dir_all(directory).unwrap();
 }
 

@@ -24,11 +24,7 @@ struct Out<'a, E> {
 }
 
 impl<'a, E: Events> Delivery<'a, E> {
-    pub(super) fn new(scale: &'a TimeScale, wanted: Wanted, events: &'a mut E) -> Self {
-        Self::resume(scale, wanted, events, Pairing::new(), 0)
-    }
-
-    /// Goes on where another one ended.
+    /// Goes on where another one ended, or begins.
     pub(super) fn resume(
         scale: &'a TimeScale,
         wanted: Wanted,
@@ -138,5 +134,47 @@ pub(super) fn deliver_other(at: At, record: &Record<'_>, events: &mut impl Event
         Record::Loss { kind, count } => events.change(at, Change::Lost { kind, count }),
         Record::End { reason, .. } => events.change(at, Change::Ended(reason)),
         _ => {}
+    }
+}
+
+/// Hands everything on, with other numbers of blocks than those that are in use already.
+pub(super) struct Renumbered<'a, E> {
+    pub(super) events: &'a mut E,
+    pub(super) first_object: u32,
+}
+
+impl<E> Renumbered<'_, E> {
+    fn object(&self, object: ObjectId) -> ObjectId {
+        ObjectId(object.0.saturating_add(self.first_object))
+    }
+}
+
+impl<E: Events> Events for Renumbered<'_, E> {
+    fn alloc(&mut self, event: &Alloc) {
+        self.events.alloc(&Alloc { object: self.object(event.object), ..*event });
+    }
+
+    fn free(&mut self, event: &Free) {
+        self.events.free(&Free { object: self.object(event.object), ..*event });
+    }
+
+    fn mark(&mut self, event: &Mark<'_>) {
+        self.events.mark(event);
+    }
+
+    fn mapping(&mut self, event: &Mapping) {
+        self.events.mapping(event);
+    }
+
+    fn usage(&mut self, event: &Usage) {
+        self.events.usage(event);
+    }
+
+    fn change(&mut self, at: At, change: Change) {
+        self.events.change(at, change);
+    }
+
+    fn is_enough(&self) -> bool {
+        self.events.is_enough()
     }
 }

@@ -33,6 +33,7 @@ use super::merge::{Feed, Merger, NextBlock};
 use super::model::{At, Events, Module, ModuleId, ThreadId, Usage, Wanted};
 use super::packer::{Packer, Summary};
 use super::pairing::Pairing;
+use super::progress::Progress;
 use super::spool;
 use super::tables::TableBuilder;
 
@@ -84,6 +85,7 @@ pub struct Drain {
     given: u64,
     drained: Vec<u32>,
     last_flush: Instant,
+    flush_after: Duration,
     last_clock_nanos: u64,
     last_kept_clock_nanos: u64,
     /// The counter when the step before began.
@@ -116,11 +118,38 @@ struct Queues {
     merged: Vec<u32>,
     /// By stream: the block whose last piece is being merged.
     current: Vec<Option<u32>>,
+    /// By stream: the piece that was handed on last.
+    handed: Vec<Handed>,
     findings: Vec<Finding>,
     spare: Vec<Vec<u8>>,
 }
 
+/// Which part of a lane a piece was.
+#[derive(Clone, Copy)]
+struct Handed {
+    thread: u32,
+    is_nested: bool,
+    sequence: u32,
+    offset: usize,
+    length: usize,
+    is_last: bool,
+}
+
+impl Handed {
+    /// Where the lane goes on when so much of the piece is merged.
+    fn progress(self, (position, ticks, is_moving): (usize, u64, bool)) -> Progress {
+        let Self { thread, is_nested, sequence, offset, length, is_last } = self;
+        let (sequence, offset) = if position >= length && is_last {
+            (sequence.saturating_add(1), BLOCK_HEADER_BYTES)
+        } else {
+            (sequence, offset + position.min(length))
+        };
+        Progress { thread, is_nested, sequence, offset: offset as u32, ticks, is_moving }
+    }
+}
+
 struct Piece {
+    sequence: u32,
     bytes: Vec<u8>,
     ticks: u64,
     offset: usize,
@@ -135,6 +164,10 @@ impl Feed for Queues {
             self.merged.push(block);
         }
         let piece = self.streams.get_mut(stream)?.pop_front()?;
+        if let Some(handed) = self.handed.get_mut(stream) {
+            (handed.sequence, handed.offset) = (piece.sequence, piece.offset);
+            (handed.length, handed.is_last) = (piece.bytes.len(), piece.last_of.is_some());
+        }
         self.spare.push(std::mem::replace(bytes, piece.bytes));
         if let Some(current) = self.current.get_mut(stream) {
             *current = piece.last_of;
@@ -188,7 +221,9 @@ impl Drain {
         let facts = spool::facts(&control_block);
         let file = File::create_new(packed)
             .map_err(RecordingError::io(format!("creating the recording {}", packed.display())))?;
-        let packer = Packer::new(BufWriter::with_capacity(1 << 18, file), &header, &facts)?;
+        let mut packer = Packer::new(BufWriter::with_capacity(1 << 18, file), &header, &facts)?;
+        // So that it is a recording from now on, which goes on in the spool.
+        packer.flush_with_progress(std::iter::empty())?;
         let clocks = [read_clocks(header.counter)];
         let scale = TimeScale::new(&header, &clocks, super::counter_hz(&facts), &mut Vec::new());
         let mut drain = Self {
@@ -208,6 +243,7 @@ impl Drain {
             given: 0,
             drained: Vec::new(),
             last_flush: Instant::now(),
+            flush_after: FLUSH_AFTER,
             last_clock_nanos: 0,
             last_kept_clock_nanos: 0,
             horizon: 0,
@@ -221,6 +257,12 @@ impl Drain {
         // When the disk is full already, what the program has is drained all the same, and used again.
         let _ = drain.reserve_ahead();
         Ok(drain)
+    }
+
+    /// How long what was read may wait until it is written; half a second if nothing else is said. Chunks are shorter, and the
+    /// recording larger, when it is less.
+    pub fn set_flush_after(&mut self, duration: Duration) {
+        self.flush_after = duration;
     }
 
     /// Tells the program what to do next.
@@ -243,7 +285,7 @@ impl Drain {
         if self.scale.is_known() {
             self.merge(horizon);
         }
-        let has_waited = self.last_flush.elapsed() >= FLUSH_AFTER;
+        let has_waited = self.last_flush.elapsed() >= self.flush_after;
         if self.drained.len() >= FLUSH_BLOCKS
             || (has_waited && (self.packer.has_unwritten() || !self.drained.is_empty()))
         {
@@ -393,6 +435,14 @@ impl Drain {
             self.blocks.push(StreamBlocks::default());
             self.queues.streams.push(VecDeque::new());
             self.queues.current.push(None);
+            self.queues.handed.push(Handed {
+                thread: header.thread,
+                is_nested: header.lane == Lane::Nested,
+                sequence: 0,
+                offset: BLOCK_HEADER_BYTES,
+                length: 0,
+                is_last: false,
+            });
             self.merger.add_stream(header.thread, header.lane)
         });
         self.tables.thread_seen(header.thread, header.kernel_thread, header.counter);
@@ -421,6 +471,7 @@ impl Drain {
             bytes.clear();
             self.shared.copy(offset + block.read_bytes, offset + committed, &mut bytes);
             let piece = Piece {
+                sequence,
                 ticks: block.ticks,
                 offset: block.read_bytes as usize,
                 last_of: is_final.then_some(block.number),
@@ -525,7 +576,10 @@ impl Drain {
 
     /// Everything that was merged goes to the file, and then the blocks that it came from go back to the program.
     fn flush(&mut self) -> Result<(), RecordingError> {
-        self.packer.flush()?;
+        let (merger, queues) = (&self.merger, &self.queues);
+        let lanes = queues.handed.iter().zip(0..);
+        let progress = lanes.filter_map(|(handed, lane)| Some(handed.progress(merger.place(lane)?)));
+        self.packer.flush_with_progress(progress)?;
         self.last_flush = Instant::now();
         let taken = self.shared.load(control::FREE_TAKEN as u64).min(self.given);
         let room =
@@ -533,7 +587,9 @@ impl Drain {
         let count = self.drained.len().min(room as usize);
         for block in self.drained.drain(..count) {
             let offset = u64::from(block) * BLOCK_BYTES as u64;
-            // Without a header the block is empty until the next thread that takes it writes one.
+            // Without a header the block is empty until the next thread that takes it writes one; whenever this process is killed, it
+            // is either that or whole.
+            self.shared.store(offset + BlockHeader::COMMITTED_OFFSET as u64, 0);
             for word in 0..BLOCK_HEADER_BYTES as u64 / 8 {
                 self.shared.store(offset + word * 8, 0);
             }

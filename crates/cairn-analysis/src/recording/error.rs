@@ -162,6 +162,11 @@ pub enum Finding {
     NoEnd,
     /// In a packed recording: it was not closed, because what drained the program was stopped. What followed is in the spool.
     NotClosed,
+    /// The recording was not closed, because cairn itself was killed; what it had not written was read from the program's spool.
+    Continued {
+        /// The spool.
+        spool: PathBuf,
+    },
     /// In a spool: these blocks were drained into a packed recording, and given back to the program. Their events are there.
     Drained {
         /// How many.
@@ -216,6 +221,12 @@ impl fmt::Display for Finding {
             Self::NotClosed => f.write_str(
                 "the recording was not closed: cairn still writes it, or was stopped; what followed is in the program's spool, \
                  which is of the same name without .new, and is read like any recording",
+            ),
+            Self::Continued { spool } => write!(
+                f,
+                "cairn was stopped while it wrote this recording; what it had not written was read from the program's spool {}. Blocks \
+                 from before that point whose frees came after it seem to live",
+                spool.display()
             ),
             Self::Drained { blocks } => write!(
                 f,

@@ -515,6 +515,11 @@ impl HeapDecoder {
         self.position
     }
 
+    /// One more than the largest number that a block had so far.
+    pub(super) fn objects(&self) -> u32 {
+        self.objects.len() as u32
+    }
+
     /// Begins a chunk, which has to be the next one.
     pub(super) fn begin<'a>(&self, payload: &'a [u8], events: u32) -> Result<HeapCursor<'a>, &'static str> {
         let (position, cursor) = HeapCursor::new(payload, events).ok_or(BAD)?;

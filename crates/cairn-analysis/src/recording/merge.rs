@@ -225,6 +225,25 @@ impl Merger {
         stream
     }
 
+    /// A stream that goes on where another merger was: its next event is not before this time, and perhaps the second half of a move.
+    pub(super) fn resume_stream(&mut self, thread: u32, lane: Lane, ticks: u64, is_moving: bool) -> u32 {
+        let number = self.add_stream(thread, lane);
+        if let Some(stream) = self.streams.get_mut(number as usize) {
+            (stream.ticks, stream.is_moving) = (ticks, is_moving);
+        }
+        number
+    }
+
+    #[cfg(target_os = "linux")]
+    /// Where a stream is: how many bytes of what it was given last are handed on, `usize::MAX` for all; the time up to there; and
+    /// whether the first half of a move was.
+    pub(super) fn place(&self, stream: u32) -> Option<(usize, u64, bool)> {
+        let stream = self.streams.get(stream as usize)?;
+        let ticks = if stream.has_run() { stream.head_ticks } else { stream.ticks };
+        let position = if stream.bytes.is_empty() { usize::MAX } else { stream.position };
+        Some((position, ticks, stream.is_moving))
+    }
+
     /// Gives a stream the chance to get its first or next events from `feed`: for all at the start, later for those that had
     /// run out.
     pub(super) fn wake(&mut self, stream: u32, feed: &mut impl Feed) {

@@ -8,6 +8,7 @@ use super::heap::HeapDecoder;
 use super::marks::ReadMarks;
 use super::model::{At, Events, Fact, Mark, Wanted};
 use super::packer::Summary;
+use super::progress::{Progress, take_progress};
 use super::rows::{self, ChangeCursor, Rare};
 use super::source::Source;
 use super::spool::{note_loss, parse_facts};
@@ -17,6 +18,23 @@ use super::tables::TableBuilder;
 pub(super) struct Packed {
     places: Vec<Place>,
     pub(super) summary: Option<Summary>,
+    /// Where the spool goes on when this recording was not closed.
+    pub(super) progress: Option<LastProgress>,
+}
+
+/// What the events of a packed recording leave behind them.
+pub(super) struct End {
+    /// Time of the last one.
+    pub(super) nanos: u64,
+    /// One more than the largest number of a block.
+    pub(super) objects: u32,
+}
+
+/// The last word on how far the spool was read.
+pub(super) struct LastProgress {
+    lanes: Vec<Progress>,
+    /// Everything in front of it is in front of these places of the spool, everything behind it behind them.
+    offset: u64,
 }
 
 /// What opening gives.
@@ -37,6 +55,7 @@ const TABLES: [ChunkKind; 7] = [
     ChunkKind::STACKS,
     ChunkKind::SUMMARY,
 ];
+const OTHERS: [ChunkKind; 2] = [ChunkKind::INDEX, ChunkKind::PROGRESS];
 const EVENTS: [ChunkKind; 3] = [ChunkKind::HEAP, ChunkKind::MARKS, ChunkKind::CHANGES];
 
 /// Reads the tables.
@@ -77,7 +96,7 @@ pub(super) fn open(
     }
     for place in &places {
         let is_known =
-            TABLES.contains(&place.kind) || EVENTS.contains(&place.kind) || place.kind == ChunkKind::INDEX;
+            TABLES.contains(&place.kind) || EVENTS.contains(&place.kind) || OTHERS.contains(&place.kind);
         if !is_known {
             findings.push(Finding::UnknownChunk { offset: place.offset, kind: place.kind });
         }
@@ -87,10 +106,40 @@ pub(super) fn open(
     let end = summary.as_ref().and_then(|summary| {
         Some((summary.end_reason?, header.start_counter.saturating_add(summary.end_nanos)))
     });
-    Ok(Opened { packed: Packed { places, summary }, facts, tables, end })
+    let progress = match summary {
+        Some(_) => None,
+        None => last_progress(source, &mut reader, &places)?,
+    };
+    Ok(Opened { packed: Packed { places, summary, progress }, facts, tables, end })
+}
+
+/// A damaged one is passed over: those before it are as good, as long as the spool has the blocks.
+fn last_progress(
+    source: &Source,
+    reader: &mut ChunkReader,
+    places: &[Place],
+) -> Result<Option<LastProgress>, RecordingError> {
+    for place in places.iter().rev().filter(|place| place.kind == ChunkKind::PROGRESS) {
+        if let Ok(lanes) = reader.read(source, place)?.and_then(take_progress) {
+            return Ok(Some(LastProgress { lanes, offset: place.offset }));
+        }
+    }
+    Ok(None)
 }
 
 impl Packed {
+    /// Leaves out what the spool has as well, and answers from where on.
+    pub(super) fn end_at_progress(&mut self) -> u64 {
+        let end = self.progress.as_ref().map_or(0, |progress| progress.offset);
+        self.places.retain(|place| place.offset < end);
+        end
+    }
+
+    /// Where the spool goes on behind that; its beginning where nothing is said.
+    pub(super) fn lanes(&self) -> &[Progress] {
+        self.progress.as_ref().map_or(&[], |progress| &progress.lanes)
+    }
+
     /// Hands the events on; what is damaged is left out and told in `findings`.
     pub(super) fn read<E: Events>(
         &self,
@@ -98,7 +147,7 @@ impl Packed {
         wanted: &Wanted,
         events: &mut E,
         findings: &mut Vec<Finding>,
-    ) -> Result<(), RecordingError> {
+    ) -> Result<End, RecordingError> {
         let mut others = Others::new(source, &self.places, wanted)?;
         others.load(findings)?;
         let mut reader = ChunkReader::new()?;
@@ -135,7 +184,8 @@ impl Packed {
                 break;
             }
         }
-        others.deliver_at(u64::MAX, &mut clock, events, findings)
+        others.deliver_at(u64::MAX, &mut clock, events, findings)?;
+        Ok(End { nanos: clock, objects: decoder.objects() })
     }
 }
 

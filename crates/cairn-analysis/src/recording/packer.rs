@@ -12,6 +12,8 @@ use super::marks::MarkEncoder;
 use super::model::{
     Alloc, At, Change, Events, Fact, Free, Mapping, Mark, Module, ModuleId, Thread, Usage, Wanted,
 };
+#[cfg(target_os = "linux")]
+use super::progress::Progress;
 use super::rows::{self, ChangeRows, PcRows, Place, Rare, WordRows};
 use super::{HEAP_TIME_QUANTUM_NANOS, Recording};
 
@@ -263,6 +265,23 @@ impl<W: Write> Packer<W> {
             Some(error) => Err(error),
             None => Ok(()),
         }
+    }
+
+    /// As [`flush`](Self::flush), and says behind it how far the spool is read.
+    #[cfg(target_os = "linux")]
+    pub(super) fn flush_with_progress(
+        &mut self,
+        streams: impl Iterator<Item = Progress>,
+    ) -> Result<(), RecordingError> {
+        self.flush()?;
+        self.payload.clear();
+        let mut count = 0;
+        for progress in streams {
+            progress.put(&mut self.payload);
+            count += 1;
+        }
+        self.chunks.write(ChunkKind::PROGRESS, count, 0, &self.payload)?;
+        self.chunks.flush()
     }
 
     /// Writes what is left, the summary and the index.

@@ -12,6 +12,8 @@ use super::deliver::Delivery;
 use super::error::{Finding, RecordingError};
 use super::merge::{Feed, Merger, NextBlock};
 use super::model::{Events, Fact, Wanted};
+use super::pairing::Pairing;
+use super::progress::Progress;
 use super::source::Source;
 use super::tables::TableBuilder;
 
@@ -26,6 +28,8 @@ struct Stream {
     thread: u32,
     lane: Lane,
     blocks: Vec<Block>,
+    /// Where it begins, when what is in front of that is in a packed recording.
+    start: Option<Progress>,
 }
 
 #[derive(Clone, Copy)]
@@ -49,6 +53,36 @@ pub(super) struct Scanned {
 /// Which part of the time is wanted, in nanoseconds: from the first on, before the second.
 pub(super) type ChooseWindow<'a> = dyn FnOnce(&TimeScale) -> (u64, u64) + 'a;
 
+/// What of a spool is to be read.
+pub(super) enum Part<'a> {
+    /// All.
+    Whole,
+    /// A part of the time.
+    Window(Option<Box<ChooseWindow<'a>>>),
+    /// What is behind these places.
+    Rest(&'a [Progress]),
+}
+
+impl<'a> Part<'a> {
+    pub(super) fn window(choose: &mut Option<Box<ChooseWindow<'a>>>) -> Self {
+        choose.take().map_or(Self::Whole, |choose| Self::Window(Some(choose)))
+    }
+
+    fn take_window(&mut self) -> Option<Box<ChooseWindow<'a>>> {
+        match self {
+            Self::Window(choose) => choose.take(),
+            _ => None,
+        }
+    }
+
+    fn drained(&self) -> &[Progress] {
+        match self {
+            Self::Rest(lanes) => lanes,
+            _ => &[],
+        }
+    }
+}
+
 /// So much of a block is read to know when it was taken, what the clocks said then, and what the thread was called: the
 /// header, a reading of the clocks, what a ring lost, the thread's number and name.
 const PREFIX_BYTES: usize = BLOCK_HEADER_BYTES + 32 + 16 + 24 + 40;
@@ -65,7 +99,7 @@ struct Found {
 pub(super) fn scan(
     source: &Source,
     header: &FileHeader,
-    window: Option<Box<ChooseWindow<'_>>>,
+    mut part: Part<'_>,
     findings: &mut Vec<Finding>,
 ) -> Result<(Scanned, Option<(u64, u64)>), RecordingError> {
     let length = source.length()?;
@@ -77,7 +111,7 @@ pub(super) fn scan(
 
     let mut sums = Sums { tables: TableBuilder::default(), end: None, findings };
     let mut found = Vec::new();
-    let chosen = match window {
+    let chosen = match part.take_window() {
         None => {
             for offset in block_offsets(length) {
                 source.read_at(offset, BLOCK_BYTES, &mut bytes)?;
@@ -99,11 +133,16 @@ pub(super) fn scan(
             thread: header.thread,
             lane: header.lane,
             blocks: Vec::new(),
+            start: None,
         });
         stream.blocks.push(Block { is_wanted: is_read, ..block });
     }
     let mut streams: Vec<Stream> = streams.into_values().collect();
     for stream in &mut streams {
+        let is_it = |lane: &&Progress| {
+            lane.thread == stream.thread && lane.is_nested == (stream.lane == Lane::Nested)
+        };
+        stream.start = part.drained().iter().find(is_it).copied();
         order_blocks(stream, findings);
         stream.blocks.retain(|block| block.is_wanted);
     }
@@ -277,13 +316,15 @@ pub(super) fn note_loss(kind: LossKind, count: u64, findings: &mut Vec<Finding>)
 
 /// Blocks are taken from anywhere in the file, so their order is that of their numbers.
 fn order_blocks(stream: &mut Stream, findings: &mut Vec<Finding>) {
+    let start = stream.start.map_or(0, |start| start.sequence);
+    stream.blocks.retain(|block| block.sequence >= start);
     stream.blocks.sort_by_key(|block| block.sequence);
     let pairs = stream.blocks.windows(2);
     let missing = pairs.map(|pair| match pair {
         [a, b] => u64::from(b.sequence.saturating_sub(a.sequence).saturating_sub(1)),
         _ => 0,
     });
-    let before = stream.blocks.first().map_or(0, |block| u64::from(block.sequence));
+    let before = stream.blocks.first().map_or(0, |block| u64::from(block.sequence - start));
     let count = missing.sum::<u64>() + before;
     if count > 0 {
         findings.push(Finding::MissingBlocks { thread: stream.thread, count });
@@ -356,13 +397,17 @@ impl Feed for FileFeed<'_> {
         let next = self.next.get_mut(stream as usize)?;
         let block = self.spool.streams.get(stream as usize)?.blocks.get(*next)?;
         *next += 1;
-        let start = block.offset + BLOCK_HEADER_BYTES as u64;
-        if let Err(error) = self.source.read_at(start, block.sound_bytes - BLOCK_HEADER_BYTES, bytes) {
+        let first = match self.spool.streams.get(stream as usize)?.start {
+            Some(start) if start.sequence == block.sequence => start.offset as usize,
+            _ => BLOCK_HEADER_BYTES,
+        };
+        let count = block.sound_bytes.saturating_sub(first);
+        if let Err(error) = self.source.read_at(block.offset + first as u64, count, bytes) {
             self.failure.get_or_insert(error);
             return None;
         }
         let ticks = block.counter.saturating_sub(self.spool.start_counter);
-        Some(NextBlock { ticks, offset: BLOCK_HEADER_BYTES })
+        Some(NextBlock { ticks, offset: first })
     }
 
     fn damaged(&mut self, _: u32, _: BadRecord, _: u64) {
@@ -379,11 +424,24 @@ impl Spool {
         wanted: &Wanted,
         events: &mut E,
     ) -> Result<u64, RecordingError> {
+        self.read_from(source, scale, wanted, events, 0)
+    }
+
+    /// As [`read`](Self::read), with no event before a time.
+    pub(super) fn read_from<E: Events>(
+        &self,
+        source: &Source,
+        scale: &TimeScale,
+        wanted: &Wanted,
+        events: &mut E,
+        start_nanos: u64,
+    ) -> Result<u64, RecordingError> {
         let mut feed = FileFeed { source, spool: self, next: vec![0; self.streams.len()], failure: None };
         let mut merger = Merger::new(self.start_counter);
-        let mut delivery = Delivery::new(scale, *wanted, events);
+        let mut delivery = Delivery::resume(scale, *wanted, events, Pairing::new(), start_nanos);
         for stream in &self.streams {
-            let number = merger.add_stream(stream.thread, stream.lane);
+            let (ticks, is_moving) = stream.start.map_or((0, false), |start| (start.ticks, start.is_moving));
+            let number = merger.resume_stream(stream.thread, stream.lane, ticks, is_moving);
             merger.wake(number, &mut feed);
         }
         merger.run(u64::MAX, &mut feed, &mut delivery, Delivery::is_enough);

@@ -131,6 +131,46 @@ impl Tables {
         self.modules.get(index)
     }
 
+    /// Adds what another part of the same recording knows.
+    pub(super) fn absorb(&mut self, other: Self) {
+        let (own, more) = (&mut self.stacks, other.stacks);
+        own.pcs.resize(own.pcs.len().max(more.pcs.len()), NO_PC);
+        for (place, pc) in own.pcs.iter_mut().zip(more.pcs) {
+            if place.kind == NO_PC.kind {
+                *place = pc;
+            }
+        }
+        own.words.resize(own.words.len().max(more.words.len()), 0);
+        for (place, word) in own.words.iter_mut().zip(more.words) {
+            if *place == 0 {
+                *place = word;
+            }
+        }
+        for module in other.modules {
+            match self.modules.binary_search_by_key(&module.id, |known| known.id) {
+                Ok(index) => {
+                    if let Some(known) = self.modules.get_mut(index) {
+                        known.unloaded_nanos = known.unloaded_nanos.or(module.unloaded_nanos);
+                    }
+                }
+                Err(index) => self.modules.insert(index, module),
+            }
+        }
+        for thread in other.threads {
+            match self.threads.binary_search_by_key(&thread.id, |known| known.id) {
+                Ok(index) => {
+                    if let Some(known) = self.threads.get_mut(index) {
+                        known.ended_nanos = known.ended_nanos.or(thread.ended_nanos);
+                        if known.name.is_empty() {
+                            known.name = thread.name;
+                        }
+                    }
+                }
+                Err(index) => self.threads.insert(index, thread),
+            }
+        }
+    }
+
     pub(super) fn frame(&self, pc: PcId) -> Option<StackFrame> {
         let entry = self.stacks.raw_pc(pc.0)?;
         let address = AbsoluteAddress::new(entry.address);

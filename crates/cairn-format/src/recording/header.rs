@@ -230,6 +230,9 @@ impl ChunkKind {
     pub const CLOCKS: Self = Self(*b"CLCK");
     /// Everything rarer: modules and threads coming and going, mappings, the use of memory, losses.
     pub const CHANGES: Self = Self(*b"CHNG");
+    /// How far the spool was read when everything before this chunk was written: what a recording that was not closed needs to be
+    /// continued from the spool.
+    pub const PROGRESS: Self = Self(*b"PROG");
     /// What the recording holds in sum, so that a report of totals reads one chunk.
     pub const SUMMARY: Self = Self(*b"SUMM");
     /// Where the chunks are; the last chunk of a recording that was closed.

@@ -1,0 +1,67 @@
+//! How far a spool was drained: what joins a packed recording that was not closed with what the spool still has.
+//!
+//! ```text
+//!   packed:  | ... events | PROG | ... events | PROG | events that nobody may rely on, torn tail
+//!                                                 \\__ for each lane: block and byte of its first record that is not in front
+//!   spool:   | drained, maybe given back ... |  what follows from there ...
+//! ```
+//!
+//! Blocks are given back to the program only when such a chunk is in the file. So whenever the draining process is killed, what is
+//! not in front of the last one is in the spool still, and what is behind it in the packed file is there twice, and left out.
+
+use cairn_format::recording::{BLOCK_BYTES, BLOCK_HEADER_BYTES};
+
+use super::columns::{Put, Take};
+
+/// Where a lane goes on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Progress {
+    pub(super) thread: u32,
+    pub(super) is_nested: bool,
+    /// The block of its first record that was not written.
+    pub(super) sequence: u32,
+    /// Where in that block it is.
+    pub(super) offset: u32,
+    /// No later than it.
+    pub(super) ticks: u64,
+    /// It is the second half of a move, the first one of which was written.
+    pub(super) is_moving: bool,
+}
+
+const NESTED: u64 = 1;
+const MOVING: u64 = 2;
+
+impl Progress {
+    #[cfg(target_os = "linux")]
+    pub(super) fn put(&self, row: &mut Vec<u8>) {
+        row.put_number(self.thread.into());
+        row.put_number(if self.is_nested { NESTED } else { 0 } | if self.is_moving { MOVING } else { 0 });
+        row.put_number(self.sequence.into());
+        row.put_number(self.offset.into());
+        row.put_number(self.ticks);
+    }
+
+    fn take(take: &mut Take<'_>) -> Option<Self> {
+        let (thread, flags) = (take.number32()?, take.number()?);
+        let (sequence, offset, ticks) = (take.number32()?, take.number32()?, take.number()?);
+        let is_in_block = (BLOCK_HEADER_BYTES as u32..=BLOCK_BYTES as u32).contains(&offset) && offset % 8 == 0;
+        is_in_block.then_some(Self {
+            thread,
+            is_nested: flags & NESTED != 0,
+            sequence,
+            offset,
+            ticks,
+            is_moving: flags & MOVING != 0,
+        })
+    }
+}
+
+/// The rows of a chunk.
+pub(super) fn take_progress(payload: &[u8]) -> Result<Vec<Progress>, &'static str> {
+    let mut take = Take::new(payload);
+    let mut rows = Vec::new();
+    while !take.is_empty() {
+        rows.push(Progress::take(&mut take).ok_or("its rows cannot be read")?);
+    }
+    Ok(rows)
+}
