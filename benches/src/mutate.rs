@@ -80,7 +80,8 @@ fn samples(seed: u64) -> Result<[Vec<u8>; 2], String> {
 /// A place where something is: headers, control words, and the first kilobytes of blocks.
 fn place(bytes: &[u8], random: &mut Random) -> usize {
     let any = random.below(bytes.len() as u64) as usize;
-    let place = if bytes.len() < 65536 || random.below(8) == 0 { any } else { any / 65536 * 65536 + any % 1536 };
+    let place =
+        if bytes.len() < 65536 || random.below(8) == 0 { any } else { any / 65536 * 65536 + any % 1536 };
     place.min(bytes.len() - 1)
 }
 
@@ -95,7 +96,8 @@ fn mutate(bytes: &mut Vec<u8>, random: &mut Random) {
             3 => bytes[at] ^= 1 << random.below(8),
             4 => {
                 let at = at & !7;
-                let values = [0, u64::MAX, 1 << 31, 1 << 32, (1 << 48) - 1, random.next(), random.below(1 << 20)];
+                let values =
+                    [0, u64::MAX, 1 << 31, 1 << 32, (1 << 48) - 1, random.next(), random.below(1 << 20)];
                 let value = values[random.below(7) as usize].to_le_bytes();
                 let length = bytes.len().min(at + 8) - at;
                 bytes[at..at + length].copy_from_slice(&value[..length]);
@@ -148,7 +150,8 @@ pub(crate) fn run(thousands: u64) -> Result<(), String> {
     for thousand in 1..=thousands {
         for _ in 0..1000 {
             let is_packed = random.below(2) == 1;
-            let mut bytes = samples[random.below(samples.len() as u64) as usize][usize::from(is_packed)].clone();
+            let mut bytes =
+                samples[random.below(samples.len() as u64) as usize][usize::from(is_packed)].clone();
             mutate(&mut bytes, &mut random);
             if is_packed && random.below(2) == 0 {
                 repair_checks(&mut bytes);

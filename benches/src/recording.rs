@@ -275,8 +275,12 @@ fn peak_bytes(work: impl FnOnce()) -> Result<u64, String> {
 /// Prints what a second out of the middle of a long recording takes. `millions` is how many millions of marks.
 pub(crate) fn run_window(millions: u64) -> Result<(), String> {
     print!("{}", machine::description());
-    println!("- {millions} million marks of 64 unforeseen characters, 4 threads; processor time, best of three, in the page cache\n");
-    println!("| recording | MB | length | open whole ms | MB for that | a second's window ms | marks in it | MB for that |");
+    println!(
+        "- {millions} million marks of 64 unforeseen characters, 4 threads; processor time, best of three, in the page cache\n"
+    );
+    println!(
+        "| recording | MB | length | open whole ms | MB for that | a second's window ms | marks in it | MB for that |"
+    );
     println!("|---|---:|---:|---:|---:|---:|---:|---:|");
     let directory = std::env::temp_dir().join(format!("cairn-bench-{}", std::process::id()));
     std::fs::create_dir_all(&directory).map_err(|error| error.to_string())?;

@@ -44,6 +44,7 @@
 //! | `deliver` | from records to events |
 //! | `tables` | modules, stacks, threads while they are read |
 //! | `clock` | from the counter to the time of day |
+//! | `live` | a recording while it grows |
 //! | `drain` | from the spool of a running program to a packed recording |
 //! | `mapped_file` | the memory shared with the program |
 //! | `packer` | from events to a packed recording |
@@ -60,6 +61,7 @@ mod deliver;
 mod drain;
 mod error;
 mod heap;
+mod live;
 #[cfg(target_os = "linux")]
 mod mapped_file;
 mod marks;
@@ -94,10 +96,11 @@ pub use tables::StackTree;
 
 pub use cairn_format::recording::{EndReason, LossKind, MappingKind, MarkValue, PcKind, control};
 
+pub(crate) use live::Live;
 use packed::Packed;
 use source::Source;
 use spool::Spool;
-use tables::Tables;
+use tables::{TableBuilder, Tables};
 
 /// Times of allocations and frees in packed recordings are multiples of this. Their order is exact.
 pub const HEAP_TIME_QUANTUM_NANOS: u64 = 10_000;
@@ -153,19 +156,13 @@ impl Recording {
     /// # Errors
     ///
     /// As [`open`](Self::open), for either file.
-    pub fn open_with_rest(
-        packed: impl AsRef<Path>,
-        spool: impl AsRef<Path>,
-    ) -> Result<Self, RecordingError> {
+    pub fn open_with_rest(packed: impl AsRef<Path>, spool: impl AsRef<Path>) -> Result<Self, RecordingError> {
         let mut recording = Self::from_source(open_source(packed.as_ref())?, None)?;
         recording.continue_in(spool.as_ref())?;
         Ok(recording)
     }
 
-    fn open_path(
-        path: &Path,
-        choose: Option<Box<spool::ChooseWindow<'_>>>,
-    ) -> Result<Self, RecordingError> {
+    fn open_path(path: &Path, choose: Option<Box<spool::ChooseWindow<'_>>>) -> Result<Self, RecordingError> {
         let mut recording = Self::from_source(open_source(path)?, choose)?;
         let is_left = recording.findings.contains(&Finding::NotClosed);
         if let Some(spool) = beside(path, is_left) {
@@ -196,9 +193,8 @@ impl Recording {
         let mut first = Vec::new();
         source.read_at(0, BLOCK_BYTES, &mut first)?;
         let Ok(header) = FileHeader::read(&first) else { return Ok(false) };
-        let identity = |header: &FileHeader| {
-            (header.process, header.start_wall_nanos, header.start_monotonic_nanos)
-        };
+        let identity =
+            |header: &FileHeader| (header.process, header.start_wall_nanos, header.start_monotonic_nanos);
         if header.shape != Shape::Spool || identity(&header) != identity(&self.header) {
             return Ok(false);
         }
@@ -299,7 +295,8 @@ impl Recording {
         let (layout, facts, tables, end) = match header.shape {
             Shape::Spool => {
                 let scanned;
-                (scanned, window) = spool::scan(&source, &header, spool::Part::window(&mut choose), &mut findings)?;
+                (scanned, window) =
+                    spool::scan(&source, &header, spool::Part::window(&mut choose), &mut findings)?;
                 (Layout::Spool(scanned.spool), scanned.facts, scanned.tables, scanned.end)
             }
             Shape::Packed => {
@@ -320,6 +317,29 @@ impl Recording {
         let window = choose.map_or(window, |choose| Some(choose(&scale)));
         let tables = tables.finish(&scale);
         Ok(Self { header, source, layout, facts, tables, scale, end, findings, window, rest: None })
+    }
+
+    /// A recording without events and tables, which [`Live`] fills.
+    fn empty(source: Source) -> Result<Self, RecordingError> {
+        let mut start = Vec::new();
+        source.read_at(0, BLOCK_BYTES, &mut start)?;
+        let header = FileHeader::read(&start)?;
+        let (layout, facts) = match header.shape {
+            Shape::Spool => (Layout::Spool(Spool::empty()), spool::facts(&start)),
+            Shape::Packed => (Layout::Packed(Packed::empty()), Vec::new()),
+        };
+        let (mut findings, tables) = (Vec::new(), TableBuilder::default());
+        let scale = TimeScale::new(&header, &[], counter_hz(&facts), &mut findings);
+        let tables = tables.finish(&scale);
+        let (end, window, rest, findings) = (None, None, None, Vec::new());
+        Ok(Self { header, source, layout, facts, tables, scale, end, findings, window, rest })
+    }
+
+    pub(crate) fn add_findings(&mut self, findings: &[Finding]) {
+        self.findings.extend_from_slice(findings);
+        if self.end.is_none() {
+            self.findings.push(Finding::NoEnd);
+        }
     }
 
     /// What its first bytes say: the process, the processor, when it began.

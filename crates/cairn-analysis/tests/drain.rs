@@ -7,14 +7,15 @@ mod spool;
 
 use std::collections::HashMap;
 use std::fs::{self, File};
+use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use cairn_analysis::recording::{
-    Alloc, Drain, Events, Finding, Free, MarkValue, Recording, StackId, Wanted,
-};
+use cairn_analysis::names::Names;
+use cairn_analysis::player::{Event, Filter, Player as Replay, Tables, What};
+use cairn_analysis::recording::{Alloc, Drain, Events, Finding, Free, MarkValue, Recording, StackId, Wanted};
 use cairn_format::recording::{BLOCK_BYTES, BLOCK_HEADER_BYTES, BlockHeader, CounterKind, control};
 use spool::{Program, Random, START, Spool};
 
@@ -345,7 +346,8 @@ fn a_killed_drain_loses_nothing_and_tells_nothing_twice() {
             let recording = Recording::open(path).unwrap();
             let mut told = Told::default();
             let outcome = recording.read(&Wanted::ALL, &mut told).unwrap();
-            let context = format!("seed {seed}, round {round}, {}: {:?}", path.display(), recording.findings());
+            let context =
+                format!("seed {seed}, round {round}, {}: {:?}", path.display(), recording.findings());
             assert_eq!(outcome.findings, [], "{context}");
             let numbers = told.marks.iter().map(|value| match value {
                 MarkValue::Integer(number) => *number,
@@ -374,6 +376,120 @@ fn a_killed_drain_loses_nothing_and_tells_nothing_twice() {
         fs::remove_file(spool_path).unwrap();
     }
     assert!(continued > 15 && kept > 0, "{continued} were continued, {kept} had blocks of before the kill");
+    fs::remove_dir_all(directory).unwrap();
+}
+
+/// Follows the file while `write` is called between the looks, until that has nothing more; answers with the numbers of the marks.
+fn follow(path: &Path, write: &mut dyn FnMut() -> bool) -> Vec<i64> {
+    let mut marks = Vec::new();
+    let mut times = Vec::new();
+    let mut has_more = true;
+    let mut sink = |event: &Event, _: &dyn Tables, _: Option<&mut Names>| {
+        times.push(event.nanos);
+        if let What::Mark { value: MarkValue::Integer(number), .. } = event.what {
+            marks.push(number);
+        }
+        ControlFlow::Continue(())
+    };
+    let mut pause = || {
+        has_more = has_more && write();
+        ControlFlow::Continue(())
+    };
+    let player = Replay::follow(path, &Filter::default(), None, &mut sink, &mut pause).unwrap();
+    assert!(player.is_whole(), "{:?}", player.findings());
+    assert_eq!(player.tables().threads().len(), 3);
+    assert!(times.is_sorted());
+    marks
+}
+
+/// The numbers of its marks, in order.
+fn marks_of(program: &Program) -> Vec<i64> {
+    let mut told = Told::default();
+    Recording::from_bytes(program.spool.to_bytes()).unwrap().read(&Wanted::OTHERS, &mut told).unwrap();
+    let numbers = told.marks.iter().filter_map(|value| match value {
+        MarkValue::Integer(number) => Some(*number),
+        _ => None,
+    });
+    numbers.collect()
+}
+
+/// A program that is there for as long as the test, and ends by its own word.
+fn ending_program() -> (Program, Vec<(usize, usize)>) {
+    let mut program = busy_program(3, 60_000);
+    program.spool.header.process = std::process::id();
+    let counter = program.counter + 3_000_000;
+    program.spool.clock(counter);
+    program.spool.end(counter);
+    let journal = program.spool.journal.take().unwrap();
+    (program, journal)
+}
+
+#[test]
+fn a_spool_that_grows_is_followed_and_nothing_is_read_twice() {
+    let directory = directory("follow-spool");
+    let path = directory.join("spool");
+    let (program, journal) = ending_program();
+    let file = begin(&path, &program.spool);
+    file.set_len(ROOM_BLOCKS * BLOCK_BYTES as u64).unwrap();
+    let recording = control::State::Recording.to_word();
+    for (word, value) in [(control::BACKED_BLOCKS, ROOM_BLOCKS), (control::STATE, recording)] {
+        file.write_all_at(&value.to_le_bytes(), word as u64).unwrap();
+    }
+    let places = HashMap::new();
+    let mut player =
+        Player { file: &file, spool: &program.spool, places, claimed: 1, taken: 0, claims: 0, reused: 0 };
+    let mut parts = journal.chunks(3_001);
+    let mut looks = 0;
+    let marks = follow(&path, &mut || {
+        // What was there at the look before is not looked at again.
+        for &(place, written) in player.places.values().filter(|_| looks > 0) {
+            let zeros = vec![0xff; written * 8];
+            file.write_all_at(&zeros, place + BLOCK_HEADER_BYTES as u64).unwrap();
+        }
+        looks += 1;
+        let part = parts.next();
+        part.into_iter().flatten().for_each(|&(block, slots)| player.write(block, slots));
+        part.is_some()
+    });
+    assert!(looks > 10, "{looks} looks");
+    assert_eq!(marks, marks_of(&program));
+    fs::remove_dir_all(directory).unwrap();
+}
+
+#[test]
+fn a_recording_that_is_being_packed_is_followed() {
+    let directory = directory("follow-packed");
+    let (spool_path, packed_path) = (directory.join("spool"), directory.join("packed"));
+    let (program, journal) = ending_program();
+    let file = begin(&spool_path, &program.spool);
+    let mut drain = Some(Drain::open(&spool_path, &packed_path).unwrap());
+    drain.as_mut().unwrap().set_flush_after(Duration::ZERO);
+    let places = HashMap::new();
+    let mut player =
+        Player { file: &file, spool: &program.spool, places, claimed: 1, taken: 0, claims: 0, reused: 0 };
+    let mut parts = journal.chunks(3_001);
+    let marks = follow(&packed_path, &mut || match parts.next() {
+        Some(part) => {
+            part.iter().for_each(|&(block, slots)| player.write(block, slots));
+            drain.as_mut().unwrap().step().unwrap();
+            true
+        }
+        None => {
+            let (_, findings) = drain.take().unwrap().finish().unwrap();
+            assert_eq!(findings, []);
+            false
+        }
+    });
+    assert_eq!(marks, marks_of(&program));
+    // A spool that is drained at the same time would tell a part.
+    let refused = Replay::follow(
+        &spool_path,
+        &Filter::default(),
+        None,
+        &mut |_, _, _| ControlFlow::Continue(()),
+        &mut || ControlFlow::Break(()),
+    );
+    assert!(refused.is_err_and(|error| error.to_string().contains("cairn drains it")));
     fs::remove_dir_all(directory).unwrap();
 }
 

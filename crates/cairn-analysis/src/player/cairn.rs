@@ -9,7 +9,7 @@ use super::filter::Filter;
 use super::{PlayError, difference};
 use crate::names::ModuleKey;
 use crate::recording::{
-    Alloc, At, Change, Events, Finding, Free, Mapping, Mark, Module, ModuleId, Place, Recording,
+    Alloc, At, Change, Events, Finding, Free, Live, Mapping, Mark, Module, ModuleId, Place, Recording,
     RecordingError, StackId, ThreadId, TimeScale, Usage, Wanted,
 };
 
@@ -29,12 +29,42 @@ impl std::fmt::Debug for CairnRecording {
 
 impl CairnRecording {
     pub(super) fn new(recording: Recording) -> Self {
-        let modules = recording.modules().iter().map(played).collect();
-        let threads = recording.threads().iter().map(|thread| PlayedThread {
+        let mut played = Self { modules: Vec::new(), threads: Vec::new(), recording };
+        played.take_tables();
+        played
+    }
+
+    fn take_tables(&mut self) {
+        self.modules = self.recording.modules().iter().map(played).collect();
+        let threads = self.recording.threads().iter().map(|thread| PlayedThread {
             kernel_thread: thread.kernel_thread,
             name: String::from_utf8_lossy(&thread.name).into_owned(),
         });
-        Self { modules, threads: threads.collect(), recording }
+        self.threads = threads.collect();
+    }
+
+    /// Reads what is new in a file that grows.
+    pub(super) fn look(&mut self, live: &mut Live, is_last: bool) -> Result<(), PlayError> {
+        live.look(&mut self.recording, is_last).map_err(PlayError::Recording)?;
+        self.take_tables();
+        Ok(())
+    }
+
+    /// Hands over what is in order of it. Times are the sieve's business: what was in order once is not seen again.
+    pub(super) fn play_new(
+        &self,
+        live: &mut Live,
+        filter: &Filter,
+        sink: &mut dyn FnMut(Event) -> ControlFlow<()>,
+    ) -> Result<ControlFlow<()>, PlayError> {
+        let wanted = if filter.heap { Wanted::ALL } else { Wanted::OTHERS };
+        let mut adapter = Adapter { recording: self, sink, is_enough: false };
+        live.read_new(&self.recording, &wanted, &mut adapter).map_err(PlayError::Recording)?;
+        Ok(if adapter.is_enough { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+    }
+
+    pub(super) fn add_findings(&mut self, findings: &[Finding]) {
+        self.recording.add_findings(findings);
     }
 
     /// Hands over the events of the wanted time.

@@ -1,44 +1,21 @@
 //! Plays a recording while it is written.
 //!
-//! The file is read again and again, and what is new in each thread is played. How far a thread was played is a number of
-//! events: the events of one thread have one order and only become more, while times are estimated better as a recording
-//! grows.
-//!
-//! ```text
-//!   thread 1:  # # # # # # | # # .      # played   | new at this look   . later than the look began: at the next one
-//! ```
-//!
-//! While one thread's events are read, another thread may write earlier ones than these into what was read before. So what
-//! is later than the beginning of a look waits for the next one.
+//! Each look at the file reads what is new in it (see `recording::live`), and plays what is in order by then.
 
-use std::collections::HashMap;
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::path::Path;
 
 use super::cairn::CairnRecording;
-use super::event::{Event, Tables};
 use super::filter::Filter;
-use super::{EventSink, PlayError, Player, Source, Stage};
+use super::{EventSink, PlayError, Player, Source, Stage, is_cairns};
 use crate::names::Names;
-
-/// See the module documentation.
-struct Follower {
-    path: PathBuf,
-    /// For each thread how many events were played, and how many were seen.
-    threads: HashMap<Option<usize>, Progress>,
-}
-
-#[derive(Clone, Copy, Default)]
-struct Progress {
-    played: u64,
-    seen: u64,
-}
+use crate::recording::Live;
 
 impl Player {
     /// Plays the recording in a file, and goes on with what comes, until the recording ends, the recorded program is gone,
     /// or the sink or `pause` has enough. `pause` is called between two looks at the file; it waits a little and shows
-    /// what was printed so far. Returns the recording as it was seen last.
+    /// what was printed so far. Returns the recording as it was seen last, which tells its tables and findings; its events were
+    /// played.
     ///
     /// # Errors
     ///
@@ -50,84 +27,49 @@ impl Player {
         sink: &mut EventSink<'_>,
         pause: &mut dyn FnMut() -> ControlFlow<()>,
     ) -> Result<Self, PlayError> {
-        let mut follower = Follower { path: path.to_owned(), threads: HashMap::new() };
-        loop {
-            let (player, progress) = follower.look(filter, names.as_deref_mut(), sink)?;
-            if progress.is_break() || pause().is_break() {
-                return Ok(player);
-            }
-        }
-    }
-}
-
-impl Follower {
-    fn look(
-        &mut self,
-        filter: &Filter,
-        names: Option<&mut Names>,
-        sink: &mut EventSink<'_>,
-    ) -> Result<(Player, ControlFlow<()>), PlayError> {
-        // Before the file is read: what a program writes at its end is there when it is gone.
-        let now = SystemTime::now();
-        let player = Player::open(&self.path)?;
-        let Source::Cairn(recording) = &player.source else {
-            return Err(PlayError::CannotFollow {
-                problem: "a recording of call-stack-tracker is written at once",
-            });
-        };
+        check_kind(path)?;
+        let (recording, mut live) = Live::open(path).map_err(PlayError::Recording)?;
+        let mut recording = CairnRecording::new(recording);
         if recording.is_ring() {
-            return Err(PlayError::CannotFollow {
-                problem: "a ring forgets its oldest events while it is read",
-            });
+            let problem = "a ring forgets its oldest events while it is read";
+            return Err(PlayError::CannotFollow { problem });
         }
-        let is_over = recording.has_ended() || !is_running(recording.process());
-        // A second look, for what was written between the first one and the program's end.
-        let player = if is_over { Player::open(&self.path)? } else { player };
-        let Source::Cairn(recording) = &player.source else { return Ok((player, ControlFlow::Break(()))) };
-        let until = if is_over { i64::MAX } else { nanos_at(&**recording, now) };
-        let mut progress = self.play(recording, until, filter, names, sink)?;
-        if is_over {
-            progress = ControlFlow::Break(());
-        }
-        Ok((player, progress))
-    }
-
-    /// Plays what is new and not later than `until`.
-    fn play(
-        &mut self,
-        recording: &CairnRecording,
-        until: i64,
-        filter: &Filter,
-        names: Option<&mut Names>,
-        sink: &mut EventSink<'_>,
-    ) -> Result<ControlFlow<()>, PlayError> {
-        let before = self.threads.clone();
-        for progress in self.threads.values_mut() {
-            progress.seen = 0;
-        }
-        let threads = &mut self.threads;
-        let mut stage = Stage::new(filter, recording, names, sink);
-        let mut outcome = ControlFlow::Continue(());
-        // Without its times: events are counted, so all must be seen.
-        let all = Filter { since: None, until: None, ..filter.clone() };
-        recording.play(&all, &mut |event: Event| {
-            let progress = threads.entry(event.thread).or_default();
-            progress.seen += 1;
-            let seen_before = before.get(&event.thread).is_some_and(|before| progress.seen <= before.seen);
-            let is_new = progress.seen > progress.played;
-            if is_new && (event.nanos <= until || seen_before) {
-                progress.played = progress.seen;
-                outcome = stage.push(event);
+        loop {
+            recording.look(&mut live, false)?;
+            if live.is_drained() {
+                let problem = "cairn drains it, so its blocks are used again; follow the recording that cairn makes of it";
+                return Err(PlayError::CannotFollow { problem });
             }
-            outcome
-        })?;
-        Ok(if outcome.is_break() { outcome } else { stage.flush() })
+            let is_over = recording.has_ended() || !is_running(recording.process()) && live.is_settled();
+            if is_over {
+                // For what was written between the look and the program's end.
+                recording.look(&mut live, true)?;
+            }
+            let mut stage = Stage::new(filter, &recording, names.as_deref_mut(), sink);
+            let mut progress = recording.play_new(&mut live, filter, &mut |event| stage.push(event))?;
+            if progress.is_continue() {
+                progress = stage.flush();
+            }
+            if progress.is_break() || is_over || pause().is_break() {
+                recording.add_findings(live.findings());
+                return Ok(Self { source: Source::Cairn(Box::new(recording)) });
+            }
+        }
     }
 }
 
-fn nanos_at(tables: &dyn Tables, time: SystemTime) -> i64 {
-    let since_1970 = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
-    tables.nanos_at_wall(u64::try_from(since_1970).unwrap_or(u64::MAX))
+/// Only cairn's own recordings grow.
+fn check_kind(path: &Path) -> Result<(), PlayError> {
+    use std::io::Read;
+    let mut start = Vec::new();
+    let file = std::fs::File::open(path).map_err(PlayError::Io)?;
+    file.take(8).read_to_end(&mut start).map_err(PlayError::Io)?;
+    if is_cairns(&start) {
+        return Ok(());
+    }
+    // Says what it is instead, or that it is nothing.
+    Player::open(path)?;
+    Err(PlayError::CannotFollow { problem: "a recording of call-stack-tracker is written at once" })
 }
 
 /// Whether the recorded process is there. Where that cannot be known it is taken to be.

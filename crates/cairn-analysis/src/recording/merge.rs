@@ -63,6 +63,23 @@ const LONGEST_RUN: usize = 256;
 /// did not take that long for them, and had it, it would have noticed the next tick.
 const LONGEST_SPREAD_TICKS: u64 = 1 << 22;
 
+/// When a record was, in ticks since the start, where it says so.
+pub(super) fn ticks_of(record: &Record<'_>, start_counter: u64) -> Option<u64> {
+    let counter = match *record {
+        Record::Stamp { ticks } => return Some(ticks << STAMP_SHIFT),
+        Record::Mark { counter, .. }
+        | Record::ModuleUnloaded { counter, .. }
+        | Record::Thread { counter, .. }
+        | Record::Mapping { counter, .. }
+        | Record::End { counter, .. } => counter,
+        Record::ModuleLoaded(module) => module.counter,
+        Record::Sample(sample) => sample.counter,
+        Record::Clock(clock) => clock.counter,
+        _ => return None,
+    };
+    Some(counter.saturating_sub(start_counter))
+}
+
 /// The events of a thread's lane.
 ///
 /// ```text
@@ -109,22 +126,11 @@ impl Stream {
                     return self.begin_run(at, count, None);
                 }
             };
-            let ticks = match record {
-                Record::Loss { .. } => {
-                    count += 1;
-                    continue;
-                }
-                Record::Stamp { ticks } => ticks << STAMP_SHIFT,
-                Record::Mark { counter, .. }
-                | Record::ModuleUnloaded { counter, .. }
-                | Record::Thread { counter, .. }
-                | Record::Mapping { counter, .. }
-                | Record::End { counter, .. } => counter.saturating_sub(start_counter),
-                Record::ModuleLoaded(module) => module.counter.saturating_sub(start_counter),
-                Record::Sample(sample) => sample.counter.saturating_sub(start_counter),
-                Record::Clock(clock) => clock.counter.saturating_sub(start_counter),
-                _ => continue,
-            };
+            if matches!(record, Record::Loss { .. }) {
+                count += 1;
+                continue;
+            }
+            let Some(ticks) = ticks_of(&record, start_counter) else { continue };
             if count > 0 {
                 // It ends this run and begins the next one.
                 end_ticks = Some(ticks);

@@ -56,7 +56,7 @@ const TABLES: [ChunkKind; 7] = [
     ChunkKind::SUMMARY,
 ];
 const OTHERS: [ChunkKind; 2] = [ChunkKind::INDEX, ChunkKind::PROGRESS];
-const EVENTS: [ChunkKind; 3] = [ChunkKind::HEAP, ChunkKind::MARKS, ChunkKind::CHANGES];
+pub(super) const EVENTS: [ChunkKind; 3] = [ChunkKind::HEAP, ChunkKind::MARKS, ChunkKind::CHANGES];
 
 /// Reads the tables.
 pub(super) fn open(
@@ -73,24 +73,11 @@ pub(super) fn open(
     for kind in TABLES {
         for place in places.iter().filter(|place| place.kind == kind) {
             let read = reader.read(source, place)?;
-            let result = read.and_then(|payload| {
-                match kind {
-                    ChunkKind::FACTS => facts.extend(parse_facts(payload)),
-                    ChunkKind::MODULES => {
-                        rows::take_modules(payload, header.start_counter, &mut tables, &mut starts)?;
-                    }
-                    ChunkKind::THREADS => rows::take_threads(payload, header.start_counter, &mut tables)?,
-                    ChunkKind::CLOCKS => {
-                        rows::take_clocks(payload, header.start_counter, &mut tables.clocks)?;
-                    }
-                    ChunkKind::ADDRESSES => rows::take_pcs(payload, &mut tables, &starts)?,
-                    ChunkKind::STACKS => rows::take_words(payload, &mut tables)?,
-                    _ => summary = Some(Summary::take(payload).ok_or("it is too short")?),
-                }
-                Ok(())
-            });
+            let taken = read
+                .and_then(|payload| take_table(kind, payload, header, &mut facts, &mut tables, &mut starts));
+            let result = taken.map(|found| summary = found.or(summary.take()));
             if let Err(problem) = result {
-                findings.push(Finding::DamagedChunk { offset: place.offset, kind, problem });
+                findings.push(damaged(place, problem));
             }
         }
     }
@@ -103,14 +90,38 @@ pub(super) fn open(
     }
     let lost = summary.iter().flat_map(|summary| &summary.lost);
     lost.for_each(|&(kind, count)| note_loss(kind, count, findings));
-    let end = summary.as_ref().and_then(|summary| {
-        Some((summary.end_reason?, header.start_counter.saturating_add(summary.end_nanos)))
-    });
+    let end = summary.as_ref().and_then(|summary| end_of(summary, header));
     let progress = match summary {
         Some(_) => None,
         None => last_progress(source, &mut reader, &places)?,
     };
     Ok(Opened { packed: Packed { places, summary, progress }, facts, tables, end })
+}
+
+/// Takes what a chunk of tables holds; answers with the summary where that is what it holds.
+pub(super) fn take_table(
+    kind: ChunkKind,
+    payload: &[u8],
+    header: &FileHeader,
+    facts: &mut Vec<Fact>,
+    tables: &mut TableBuilder,
+    starts: &mut rows::Starts,
+) -> Result<Option<Summary>, &'static str> {
+    match kind {
+        ChunkKind::FACTS => facts.extend(parse_facts(payload)),
+        ChunkKind::MODULES => rows::take_modules(payload, header.start_counter, tables, starts)?,
+        ChunkKind::THREADS => rows::take_threads(payload, header.start_counter, tables)?,
+        ChunkKind::CLOCKS => rows::take_clocks(payload, header.start_counter, &mut tables.clocks)?,
+        ChunkKind::ADDRESSES => rows::take_pcs(payload, tables, starts)?,
+        ChunkKind::STACKS => rows::take_words(payload, tables)?,
+        ChunkKind::SUMMARY => return Summary::take(payload).map(Some).ok_or("it is too short"),
+        _ => {}
+    }
+    Ok(None)
+}
+
+pub(super) fn end_of(summary: &Summary, header: &FileHeader) -> Option<(EndReason, u64)> {
+    Some((summary.end_reason?, header.start_counter.saturating_add(summary.end_nanos)))
 }
 
 /// A damaged one is passed over: those before it are as good, as long as the spool has the blocks.
@@ -128,6 +139,11 @@ fn last_progress(
 }
 
 impl Packed {
+    /// One without chunks.
+    pub(super) fn empty() -> Self {
+        Self { places: Vec::new(), summary: None, progress: None }
+    }
+
     /// Leaves out what the spool has as well, and answers from where on.
     pub(super) fn end_at_progress(&mut self) -> u64 {
         let end = self.progress.as_ref().map_or(0, |progress| progress.offset);
@@ -148,19 +164,45 @@ impl Packed {
         events: &mut E,
         findings: &mut Vec<Finding>,
     ) -> Result<End, RecordingError> {
-        let mut others = Others::new(source, &self.places, wanted)?;
+        let mut decoder = HeapDecoder::new();
+        let mut reading = Reading { decoder: &mut decoder, nanos: 0, is_heap_lost: false };
+        reading.read(source, &self.places, wanted, events, findings)?;
+        Ok(End { nanos: reading.nanos, objects: decoder.objects() })
+    }
+}
+
+/// What goes from one stretch of chunks to the next.
+pub(super) struct Reading<'a> {
+    pub(super) decoder: &'a mut HeapDecoder,
+    /// Time of the last event.
+    pub(super) nanos: u64,
+    /// After a damaged chunk of allocations later ones cannot be read.
+    pub(super) is_heap_lost: bool,
+}
+
+impl Reading<'_> {
+    /// Hands on the events of these chunks, of which none in front of the last is missing.
+    pub(super) fn read<E: Events>(
+        &mut self,
+        source: &Source,
+        places: &[Place],
+        wanted: &Wanted,
+        events: &mut E,
+        findings: &mut Vec<Finding>,
+    ) -> Result<(), RecordingError> {
+        let mut others = Others::new(source, places, wanted)?;
         others.load(findings)?;
         let mut reader = ChunkReader::new()?;
-        let mut decoder = HeapDecoder::new();
-        let mut clock = 0;
-        let heap = self.places.iter().filter(|place| wanted.heap && place.kind == ChunkKind::HEAP);
+        let mut clock = self.nanos;
+        let heap = places.iter().filter(|place| wanted.heap && place.kind == ChunkKind::HEAP);
         for place in heap {
             let read = reader.read(source, place)?;
-            let begun = read.and_then(|payload| decoder.begin(payload, place.events));
+            let begun = read.and_then(|payload| self.decoder.begin(payload, place.events));
             let mut cursor = match begun {
                 Ok(cursor) => cursor,
                 Err(problem) => {
                     findings.push(damaged(place, problem));
+                    self.is_heap_lost = true;
                     // What follows builds on what this chunk held.
                     break;
                 }
@@ -168,16 +210,17 @@ impl Packed {
             let mut result = Ok(());
             while !cursor.is_done() && result.is_ok() && !events.is_enough() {
                 let until = others.next_place().map_or(u64::MAX, |place| place.position);
-                result = decoder.run(&mut cursor, until, clock, wanted, events);
+                result = self.decoder.run(&mut cursor, until, clock, wanted, events);
                 clock = clock.max(cursor.nanos());
                 if cursor.is_done() || clock >= wanted.until_nanos {
                     break;
                 }
                 // An event that is not behind any of this chunk's is delivered with what precedes it.
-                others.deliver_at(decoder.position(), &mut clock, events, findings)?;
+                others.deliver_at(self.decoder.position(), &mut clock, events, findings)?;
             }
             if let Err(problem) = result {
                 findings.push(damaged(place, problem));
+                self.is_heap_lost = true;
                 break;
             }
             if clock >= wanted.until_nanos || events.is_enough() {
@@ -185,11 +228,12 @@ impl Packed {
             }
         }
         others.deliver_at(u64::MAX, &mut clock, events, findings)?;
-        Ok(End { nanos: clock, objects: decoder.objects() })
+        self.nanos = clock;
+        Ok(())
     }
 }
 
-fn damaged(place: &Place, problem: &'static str) -> Finding {
+pub(super) fn damaged(place: &Place, problem: &'static str) -> Finding {
     Finding::DamagedChunk { offset: place.offset, kind: place.kind, problem }
 }
 

@@ -44,7 +44,8 @@ impl Progress {
     fn take(take: &mut Take<'_>) -> Option<Self> {
         let (thread, flags) = (take.number32()?, take.number()?);
         let (sequence, offset, ticks) = (take.number32()?, take.number32()?, take.number()?);
-        let is_in_block = (BLOCK_HEADER_BYTES as u32..=BLOCK_BYTES as u32).contains(&offset) && offset % 8 == 0;
+        let is_in_block =
+            (BLOCK_HEADER_BYTES as u32..=BLOCK_BYTES as u32).contains(&offset) && offset % 8 == 0;
         is_in_block.then_some(Self {
             thread,
             is_nested: flags & NESTED != 0,

@@ -122,9 +122,7 @@ pub(super) fn scan(
             }
             None
         }
-        Some(choose) => {
-            Some(scan_window(source, header, length, (&facts, choose), &mut sums, &mut found)?)
-        }
+        Some(choose) => Some(scan_window(source, header, length, (&facts, choose), &mut sums, &mut found)?),
     };
     let Sums { tables, mut end, findings } = sums;
     let mut streams: BTreeMap<(u32, bool), Stream> = BTreeMap::new();
@@ -228,9 +226,10 @@ fn want_blocks(found: &mut [Found], scale: &TimeScale, (since, until): (u64, u64
 fn first_records<'a>(prefix: &'a [u8], header: &BlockHeader) -> impl Iterator<Item = Record<'a>> {
     let committed = prefix.get(..header.committed_bytes as usize).unwrap_or(prefix);
     let records = Records::new(committed.get(BLOCK_HEADER_BYTES..).unwrap_or_default(), BLOCK_HEADER_BYTES);
-    records.map_while(Result::ok).map(|placed| placed.record).take_while(|record| {
-        matches!(record, Record::Clock(_) | Record::Thread { .. } | Record::Loss { .. })
-    })
+    records
+        .map_while(Result::ok)
+        .map(|placed| placed.record)
+        .take_while(|record| matches!(record, Record::Clock(_) | Record::Thread { .. } | Record::Loss { .. }))
 }
 
 fn read_header(bytes: &[u8], offset: u64, findings: &mut Vec<Finding>) -> Option<Found> {
@@ -416,6 +415,11 @@ impl Feed for FileFeed<'_> {
 }
 
 impl Spool {
+    /// One without blocks.
+    pub(super) fn empty() -> Self {
+        Self { streams: Vec::new(), start_counter: 0 }
+    }
+
     /// Hands the events on, and tells how many frees had no allocation.
     pub(super) fn read<E: Events>(
         &self,

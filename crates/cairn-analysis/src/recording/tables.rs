@@ -355,6 +355,17 @@ impl TableBuilder {
         })
     }
 
+    /// Takes back the stacks that [`take_tables`](Self::take_tables) gave, to add to them.
+    pub(super) fn give_stacks(&mut self, tables: &mut Tables) {
+        self.stacks = std::mem::take(&mut tables.stacks);
+    }
+
+    /// As [`finish`](Self::finish), without a copy of the stacks.
+    pub(super) fn take_tables(&mut self, scale: &TimeScale) -> Tables {
+        let stacks = std::mem::take(&mut self.stacks);
+        Tables { stacks, ..self.finish(scale) }
+    }
+
     /// The tables, with the times of this scale.
     pub(super) fn finish(&self, scale: &TimeScale) -> Tables {
         let is_whole = |(_, module): &(&u32, &RawModule)| module.end != 0 || !module.path.is_empty();

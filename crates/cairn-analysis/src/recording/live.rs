@@ -1,0 +1,439 @@
+//! Reads a recording while it grows: each look reads what is new, and nothing twice.
+//!
+//! ```text
+//!   spool:   block  | read before | new ...      one piece for each lane and look; handed on when the next look has been
+//!   packed:  chunks | read before | new ... PROG | behind the last PROG: not complete yet, so they wait
+//! ```
+//!
+//! What one thread had written when a look at a spool began is complete in the other threads' blocks as well when the next look has
+//! been: a thread takes the time of an event a moment before it commits it. So events are handed on up to the latest time that
+//! the look before has seen.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::path::{Path, PathBuf};
+
+use cairn_format::recording::{
+    BLOCK_BYTES, BLOCK_HEADER_BYTES, BadRecord, BlockHeader, ChunkKind, EndReason, Lane, Record, Records,
+    control,
+};
+
+use super::chunk::{ChunkReader, Place, Scan};
+use super::clock::TimeScale;
+use super::deliver::Delivery;
+use super::error::{Finding, RecordingError};
+use super::heap::HeapDecoder;
+use super::merge::{Feed, Merger, NextBlock, ticks_of};
+use super::model::{Events, Wanted};
+use super::packed::{self, Reading};
+use super::pairing::Pairing;
+use super::rows::Starts;
+use super::source::Source;
+use super::spool::{note_loss, word};
+use super::tables::TableBuilder;
+use super::{Layout, Recording, counter_hz, open_source};
+
+/// See the module documentation. Goes with one [`Recording`], whose tables it keeps up to date.
+pub(crate) struct Live {
+    path: PathBuf,
+    tables: TableBuilder,
+    shape: Shape,
+}
+
+enum Shape {
+    Spool(Box<LiveSpool>),
+    Packed(Box<LivePacked>),
+}
+
+impl Live {
+    /// Begins with nothing but the header and the facts.
+    pub(crate) fn open(path: &Path) -> Result<(Recording, Self), RecordingError> {
+        let source = open_source(path)?;
+        let recording = Recording::empty(source)?;
+        let shape = match &recording.layout {
+            Layout::Spool(_) => Shape::Spool(Box::new(LiveSpool::new(recording.header.start_counter))),
+            Layout::Packed(_) => Shape::Packed(Box::new(LivePacked::new()?)),
+        };
+        Ok((recording, Self { path: path.to_owned(), tables: TableBuilder::default(), shape }))
+    }
+
+    /// True for a spool whose blocks are drained and written to again.
+    pub(crate) fn is_drained(&self) -> bool {
+        matches!(&self.shape, Shape::Spool(spool) if spool.is_drained)
+    }
+
+    /// Reads what is new. With `is_last` nothing will follow.
+    pub(crate) fn look(&mut self, recording: &mut Recording, is_last: bool) -> Result<(), RecordingError> {
+        // Under the same name there may be a newer state of it; and when it has another name now, what is open goes on.
+        if let Ok(source) = open_source(&self.path)
+            && is_same(&source, recording)
+        {
+            recording.source = source;
+        }
+        self.tables.give_stacks(&mut recording.tables);
+        let look = match &mut self.shape {
+            Shape::Spool(spool) => spool.look(recording, &mut self.tables, is_last),
+            Shape::Packed(packed) => packed.look(recording, &mut self.tables, is_last),
+        };
+        let hz = counter_hz(&recording.facts);
+        recording.scale = TimeScale::new(&recording.header, &self.tables.clocks, hz, &mut Vec::new());
+        recording.tables = self.tables.take_tables(&recording.scale);
+        look
+    }
+
+    /// Hands on what is in order by now.
+    pub(crate) fn read_new<E: Events>(
+        &mut self,
+        recording: &Recording,
+        wanted: &Wanted,
+        events: &mut E,
+    ) -> Result<(), RecordingError> {
+        match &mut self.shape {
+            Shape::Spool(spool) => spool.read_new(recording, wanted, events),
+            Shape::Packed(packed) => packed.read_new(recording, wanted, events)?,
+        }
+        Ok(())
+    }
+
+    /// Whether what a program that is gone has left behind is all there: whoever drains it needs a moment more.
+    pub(crate) fn is_settled(&self) -> bool {
+        match &self.shape {
+            Shape::Spool(_) => true,
+            Shape::Packed(packed) => packed.idle_looks >= SETTLED_LOOKS,
+        }
+    }
+
+    /// What was noticed of the file so far.
+    pub(crate) fn findings(&self) -> &[Finding] {
+        match &self.shape {
+            Shape::Spool(spool) => &spool.queues.findings,
+            Shape::Packed(packed) => &packed.findings,
+        }
+    }
+}
+
+/// So many looks without anything new mean that nobody writes any more.
+const SETTLED_LOOKS: u32 = 10;
+
+fn is_same(source: &Source, recording: &Recording) -> bool {
+    let mut start = Vec::new();
+    let read = source.read_at(0, cairn_format::recording::FILE_HEADER_BYTES, &mut start);
+    read.is_ok() && start == recording.header.to_bytes()
+}
+
+/// A spool that a program writes to.
+struct LiveSpool {
+    start_counter: u64,
+    merger: Merger,
+    pairing: Option<Pairing>,
+    nanos: u64,
+    lanes: HashMap<(u32, bool), u32>,
+    /// By lane: the blocks that are not read to their end, by sequence.
+    open: Vec<BTreeMap<u32, OpenBlock>>,
+    /// By lane: the sequence of the block that is read next.
+    next_sequence: Vec<u32>,
+    queues: Queues,
+    /// Claimed blocks without a header.
+    waiting: Vec<u64>,
+    next_block: u64,
+    /// The latest time in what was read.
+    latest: u64,
+    /// Events up to there are handed on.
+    horizon: u64,
+    is_drained: bool,
+}
+
+struct OpenBlock {
+    offset: u64,
+    thread: u32,
+    ticks: u64,
+    read_bytes: usize,
+    committed: usize,
+}
+
+/// By lane: what was read and not handed on.
+#[derive(Default)]
+struct Queues {
+    pieces: Vec<VecDeque<Piece>>,
+    findings: Vec<Finding>,
+}
+
+struct Piece {
+    block: u64,
+    offset: usize,
+    ticks: u64,
+    bytes: Vec<u8>,
+}
+
+impl Feed for Queues {
+    fn more(&mut self, lane: u32, bytes: &mut Vec<u8>) -> Option<NextBlock> {
+        let piece = self.pieces.get_mut(lane as usize)?.pop_front()?;
+        *bytes = piece.bytes;
+        Some(NextBlock { ticks: piece.ticks, offset: piece.offset })
+    }
+
+    fn damaged(&mut self, _: u32, _: BadRecord, _: u64) {
+        // Told when the piece was read.
+    }
+}
+
+impl LiveSpool {
+    fn new(start_counter: u64) -> Self {
+        Self {
+            start_counter,
+            merger: Merger::new(start_counter),
+            pairing: Some(Pairing::new()),
+            nanos: 0,
+            lanes: HashMap::new(),
+            open: Vec::new(),
+            next_sequence: Vec::new(),
+            queues: Queues::default(),
+            waiting: Vec::new(),
+            next_block: 1,
+            latest: 0,
+            horizon: 0,
+            is_drained: false,
+        }
+    }
+
+    fn look(
+        &mut self,
+        recording: &mut Recording,
+        tables: &mut TableBuilder,
+        is_last: bool,
+    ) -> Result<(), RecordingError> {
+        self.horizon = if is_last { u64::MAX } else { self.latest };
+        let source = &recording.source;
+        let mut bytes = Vec::new();
+        source.read_at(0, control::FREE_GIVEN + 8, &mut bytes)?;
+        self.is_drained = word(&bytes, control::FREE_GIVEN) > 0;
+        if control::State::from_word(word(&bytes, control::STATE)) == control::State::Ended {
+            recording.end.get_or_insert((EndReason::Exit, u64::MAX));
+        }
+        // Blocks before lengths: a thread that has taken its next block has committed all of the one before.
+        let claimed =
+            word(&bytes, control::CLAIMED_BLOCKS).min(source.length()?.div_ceil(BLOCK_BYTES as u64));
+        self.waiting.extend(self.next_block..claimed.max(self.next_block));
+        self.next_block = self.next_block.max(claimed);
+        for block in std::mem::take(&mut self.waiting) {
+            self.open_block(source, block, tables, &mut bytes)?;
+        }
+        for lane in 0..self.open.len() {
+            self.read_lane(source, lane, tables, &mut recording.end, is_last)?;
+        }
+        Ok(())
+    }
+
+    fn open_block(
+        &mut self,
+        source: &Source,
+        block: u64,
+        tables: &mut TableBuilder,
+        bytes: &mut Vec<u8>,
+    ) -> Result<(), RecordingError> {
+        let offset = block * BLOCK_BYTES as u64;
+        source.read_at(offset, BLOCK_HEADER_BYTES, bytes)?;
+        // Just being taken, or damaged: the last look tells.
+        let Ok(header) = BlockHeader::read(bytes) else {
+            self.waiting.push(block);
+            return Ok(());
+        };
+        let key = (header.thread, header.lane == Lane::Nested);
+        let lane = *self.lanes.entry(key).or_insert_with(|| {
+            self.open.push(BTreeMap::new());
+            self.next_sequence.push(0);
+            self.queues.pieces.push(VecDeque::new());
+            self.merger.resume_stream(header.thread, header.lane, 0, false)
+        });
+        tables.thread_seen(header.thread, header.kernel_thread, header.counter);
+        let ticks = header.counter.saturating_sub(self.start_counter);
+        let read_bytes = BLOCK_HEADER_BYTES;
+        let open = OpenBlock { offset, thread: header.thread, ticks, read_bytes, committed: read_bytes };
+        if let Some(blocks) = self.open.get_mut(lane as usize) {
+            blocks.insert(header.sequence, open);
+        }
+        Ok(())
+    }
+
+    /// Reads on in the blocks of a lane, in their order, up to the first one that is not there yet.
+    fn read_lane(
+        &mut self,
+        source: &Source,
+        lane: usize,
+        tables: &mut TableBuilder,
+        end: &mut Option<(EndReason, u64)>,
+        is_last: bool,
+    ) -> Result<(), RecordingError> {
+        let (Some(blocks), Some(next)) = (self.open.get_mut(lane), self.next_sequence.get_mut(lane)) else {
+            return Ok(());
+        };
+        let Some(queue) = self.queues.pieces.get_mut(lane) else { return Ok(()) };
+        while let Some((&sequence, _)) = blocks.first_key_value() {
+            if sequence > *next && !is_last {
+                break;
+            }
+            let is_final = sequence.checked_add(1).is_some_and(|after| blocks.contains_key(&after));
+            let Some(mut entry) = blocks.first_entry() else { break };
+            let block = entry.get_mut();
+            let piece = block.read_on(source)?;
+            if !piece.bytes.is_empty() {
+                let findings = &mut self.queues.findings;
+                let latest = take_tables(&piece, block.thread, self.start_counter, tables, end, findings);
+                self.latest = self.latest.max(latest);
+                queue.push_back(piece);
+            }
+            if !is_final && !is_last {
+                break;
+            }
+            entry.remove();
+            *next = sequence.saturating_add(1);
+        }
+        Ok(())
+    }
+
+    fn read_new<E: Events>(&mut self, recording: &Recording, wanted: &Wanted, events: &mut E) {
+        let Some(pairing) = self.pairing.take() else { return };
+        let mut delivery = Delivery::resume(&recording.scale, *wanted, events, pairing, self.nanos);
+        for lane in 0..self.open.len() as u32 {
+            self.merger.wake(lane, &mut self.queues);
+        }
+        self.merger.run(self.horizon, &mut self.queues, &mut delivery, Delivery::is_enough);
+        let (pairing, nanos) = delivery.into_parts();
+        (self.pairing, self.nanos) = (Some(pairing), nanos);
+    }
+}
+
+impl OpenBlock {
+    /// What was committed since the last time.
+    fn read_on(&mut self, source: &Source) -> Result<Piece, RecordingError> {
+        let mut bytes = Vec::new();
+        source.read_at(self.offset + BlockHeader::COMMITTED_OFFSET as u64, 8, &mut bytes)?;
+        let committed = word(&bytes, 0).min(BLOCK_BYTES as u64) as usize & !7;
+        self.committed = committed.max(self.committed);
+        source.read_at(self.offset + self.read_bytes as u64, self.committed - self.read_bytes, &mut bytes)?;
+        let piece = Piece { block: self.offset, offset: self.read_bytes, ticks: self.ticks, bytes };
+        self.read_bytes += piece.bytes.len();
+        Ok(piece)
+    }
+}
+
+/// Takes what is for the tables, and answers with the latest time.
+fn take_tables(
+    piece: &Piece,
+    thread: u32,
+    start_counter: u64,
+    tables: &mut TableBuilder,
+    end: &mut Option<(EndReason, u64)>,
+    findings: &mut Vec<Finding>,
+) -> u64 {
+    let mut latest = piece.ticks;
+    let mut records = Records::new(&piece.bytes, piece.offset);
+    loop {
+        records.skip_heap(usize::MAX);
+        let record = match records.next() {
+            None => return latest,
+            Some(Ok(placed)) => placed.record,
+            Some(Err(error)) => {
+                let lost_bytes = (piece.offset + piece.bytes.len()).saturating_sub(error.offset) as u64;
+                findings.push(Finding::DamagedRecords { offset: piece.block, error, lost_bytes });
+                return latest;
+            }
+        };
+        latest = latest.max(ticks_of(&record, start_counter).unwrap_or(0));
+        tables.record(thread, &record);
+        match record {
+            Record::End { reason, counter } => *end = Some((reason, counter)),
+            Record::Loss { kind, count } => note_loss(kind, count, findings),
+            _ => {}
+        }
+    }
+}
+
+/// A packed recording that `cairn` writes to.
+struct LivePacked {
+    scan: Scan,
+    reader: ChunkReader,
+    starts: Starts,
+    taken: usize,
+    /// Chunks of events that wait for the word that nothing in front of it is missing.
+    waiting: Vec<Place>,
+    ready: Vec<Place>,
+    decoder: HeapDecoder,
+    nanos: u64,
+    is_heap_lost: bool,
+    idle_looks: u32,
+    findings: Vec<Finding>,
+}
+
+impl LivePacked {
+    fn new() -> Result<Self, RecordingError> {
+        Ok(Self {
+            scan: Scan::new(),
+            reader: ChunkReader::new()?,
+            starts: Starts::new(),
+            taken: 0,
+            waiting: Vec::new(),
+            ready: Vec::new(),
+            decoder: HeapDecoder::new(),
+            nanos: 0,
+            is_heap_lost: false,
+            idle_looks: 0,
+            findings: Vec::new(),
+        })
+    }
+
+    fn look(
+        &mut self,
+        recording: &mut Recording,
+        tables: &mut TableBuilder,
+        is_last: bool,
+    ) -> Result<(), RecordingError> {
+        self.scan.go_on(&recording.source, &mut self.findings, is_last)?;
+        let new = self.scan.places.get(self.taken..).unwrap_or_default();
+        self.taken = self.scan.places.len();
+        self.idle_looks = if new.is_empty() { self.idle_looks.saturating_add(1) } else { 0 };
+        for place in new {
+            if place.kind == ChunkKind::PROGRESS {
+                self.ready.append(&mut self.waiting);
+            } else if packed::EVENTS.contains(&place.kind) {
+                self.waiting.push(*place);
+            } else {
+                let read = self.reader.read(&recording.source, place)?;
+                let header = &recording.header;
+                let facts = &mut recording.facts;
+                let summary = read.and_then(|payload| {
+                    packed::take_table(place.kind, payload, header, facts, tables, &mut self.starts)
+                });
+                match summary {
+                    Ok(None) => {}
+                    Ok(Some(summary)) => {
+                        recording.end = packed::end_of(&summary, header);
+                        if let Layout::Packed(packed) = &mut recording.layout {
+                            packed.summary = Some(summary);
+                        }
+                    }
+                    Err(problem) => self.findings.push(packed::damaged(place, problem)),
+                }
+            }
+        }
+        let is_closed = matches!(&recording.layout, Layout::Packed(packed) if packed.summary.is_some());
+        if is_last || is_closed {
+            self.ready.append(&mut self.waiting);
+        }
+        Ok(())
+    }
+
+    fn read_new<E: Events>(
+        &mut self,
+        recording: &Recording,
+        wanted: &Wanted,
+        events: &mut E,
+    ) -> Result<(), RecordingError> {
+        let wanted = Wanted { heap: wanted.heap && !self.is_heap_lost, ..*wanted };
+        let mut reading =
+            Reading { decoder: &mut self.decoder, nanos: self.nanos, is_heap_lost: self.is_heap_lost };
+        let places = std::mem::take(&mut self.ready);
+        reading.read(&recording.source, &places, &wanted, events, &mut self.findings)?;
+        (self.nanos, self.is_heap_lost) = (reading.nanos, reading.is_heap_lost);
+        Ok(())
+    }
+}
