@@ -47,6 +47,10 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     if choice & 1 == 1 {
         repair_checks(&mut bytes);
     }
+    if choice & 2 == 2 {
+        window(bytes, choice);
+        return;
+    }
     let Ok(recording) = Recording::from_bytes(bytes) else { return };
     for stack in recording.stacks().ids() {
         let parent = recording.stacks().parent(stack);
@@ -66,6 +70,17 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
         assert_eq!(seen.live, seen_again.live);
     }
 });
+
+/// A part of the time: nothing outside of it is told.
+fn window(bytes: Vec<u8>, choice: u8) {
+    let since = u64::from(choice >> 2) << 20;
+    let until = since + (1 << 24);
+    let Ok(recording) = Recording::from_bytes_window(bytes, |_| (since, until)) else { return };
+    let mut seen = Seen::default();
+    recording.read(&Wanted::ALL, &mut seen).unwrap();
+    assert_eq!(seen.counts[..2], [0, 0]);
+    assert!(seen.nanos == 0 || (since..until).contains(&seen.nanos));
+}
 
 /// The checksums are made right, so that what is behind them is reached.
 fn repair_checks(bytes: &mut [u8]) {

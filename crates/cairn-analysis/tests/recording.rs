@@ -481,6 +481,53 @@ fn a_spool_cut_anywhere_tells_the_records_before_the_cut() {
     assert!(lengths.is_sorted() && lengths.iter().all(|&length| length <= whole.len()));
 }
 
+/// Where it is worth while to cut a spool: its control words and facts, each committed byte and what is around it.
+fn telling_cuts(bytes: &[u8]) -> Vec<usize> {
+    let mut cuts: Vec<usize> = (0..400).chain((400..65536).step_by(977)).collect();
+    for (number, block) in bytes.chunks(65536).enumerate().skip(1) {
+        let committed = BlockHeader::read(block).map_or(64, |header| header.committed_bytes as usize);
+        cuts.extend(
+            (0..committed + 16).chain((committed..65536).step_by(1999)).map(|at| number * 65536 + at),
+        );
+    }
+    cuts.retain(|&cut| cut < bytes.len());
+    cuts
+}
+
+#[test]
+fn fixtures_cut_at_any_byte_open_or_say_what_is_wrong() {
+    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/recordings/v1");
+    for name in ["spool.cairn", "packed.cairn"] {
+        let whole = std::fs::read(std::path::Path::new(directory).join(name)).unwrap();
+        let cuts = if name.starts_with("spool") { telling_cuts(&whole) } else { (0..whole.len()).collect() };
+        assert!(cuts.len() > 3000, "{name}: {} cuts", cuts.len());
+        for cut in cuts {
+            // A window reads less, and has to find its way all the same.
+            let windows = [None, Some((100_000, 200_000))];
+            for window in windows.into_iter().take(if cut % 8 == 3 { 2 } else { 1 }) {
+                let bytes = whole[..cut].to_vec();
+                let opened = match window {
+                    None => Recording::from_bytes(bytes),
+                    Some(window) => Recording::from_bytes_window(bytes, |_| window),
+                };
+                match opened {
+                    Ok(recording) => {
+                        let said = recording.findings();
+                        assert!(
+                            !said.is_empty() && said.iter().all(|finding| !finding.to_string().is_empty())
+                        );
+                        let mut told = Sum::default();
+                        recording.read(&Wanted::ALL, &mut told).unwrap();
+                    }
+                    Err(error) => {
+                        assert!(cut < 64 && !error.to_string().is_empty(), "{name}: {cut}: {error}")
+                    }
+                }
+            }
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1500))]
 
