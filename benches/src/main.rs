@@ -77,6 +77,7 @@ fn main() -> ExitCode {
             .parse()
             .map_err(|_| format!("{millions}: not a number of millions"))
             .and_then(recording::run_window),
+        ["recording", "window-row", name, path] => recording::window_row(name, Path::new(path)),
         ["recording", "mutate", thousands] => thousands
             .parse()
             .map_err(|_| format!("{thousands}: not a number of thousands"))

@@ -298,19 +298,36 @@ fn window_rows(count: u64, directory: &std::path::Path) -> Result<(), String> {
     pack(&spool, file).map_err(|error| failed(&error))?;
     drop(spool);
     for (name, path) in [("spool", &spool_path), ("packed", &packed_path)] {
-        window_row(name, path).map_err(|error| failed(&error))?;
+        // In a process of its own: what this one took and gave back would hide what is taken.
+        let program = std::env::current_exe().map_err(|error| failed(&error))?;
+        let mut child = std::process::Command::new(program);
+        let status = child.args(["recording", "window-row", name]).arg(path).status();
+        if !status.map_err(|error| failed(&error))?.success() {
+            return Err(format!("the {name} could not be measured"));
+        }
     }
     Ok(())
 }
 
-fn window_row(name: &str, path: &std::path::Path) -> Result<(), String> {
+/// The line of the table for one file.
+pub(crate) fn window_row(name: &str, path: &std::path::Path) -> Result<(), String> {
     let megabytes = |bytes: u64| bytes as f64 / 1e6;
     let length = std::fs::metadata(path).map_err(|error| error.to_string())?.len();
     let mut seconds = 0.0;
-    let open_peak = peak_bytes(|| {
-        let whole = Recording::open(path).expect("it was written a moment ago");
-        seconds = whole.end().map_or(0, |(_, nanos)| nanos) as f64 / 1e9;
-    })?;
+    // The part first: memory that the whole took would be there for it.
+    let mut peaks = Vec::new();
+    for whole in [false, true] {
+        peaks.push(peak_bytes(|| {
+            let recording = match whole {
+                true => Recording::open(path),
+                false => Recording::open_window(path, |_| (0, 1_000_000_000)),
+            };
+            let recording = recording.expect("it was written a moment ago");
+            let wanted = Wanted::OTHERS.between(0, 1_000_000_000);
+            recording.read(&wanted, &mut Totals::default()).expect("as above");
+            seconds = recording.end().map_or(0, |(_, nanos)| nanos) as f64 / 1e9;
+        })?);
+    }
     let open = nanos(|| drop(Recording::open(path)));
     let middle = (seconds / 2.0 * 1e9) as u64;
     let mut marks = 0;
@@ -320,15 +337,14 @@ fn window_row(name: &str, path: &std::path::Path) -> Result<(), String> {
         part.expect("as above").read(&Wanted::OTHERS, &mut totals).expect("as above");
         marks = totals.events;
     };
-    let window_peak = peak_bytes(&mut window)?;
     let window_nanos = nanos(window);
     println!(
         "| {name} | {:.0} | {seconds:.0} s | {:.1} | {:.1} | {:.1} | {marks} | {:.1} |",
         megabytes(length),
         open / 1e6,
-        megabytes(open_peak),
+        megabytes(peaks.pop().unwrap_or_default()),
         window_nanos / 1e6,
-        megabytes(window_peak),
+        megabytes(peaks.pop().unwrap_or_default()),
     );
     Ok(())
 }

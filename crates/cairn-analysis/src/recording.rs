@@ -169,7 +169,7 @@ impl Recording {
             recording.continue_in(&spool)?;
         }
         let is_drained = |finding: &Finding| matches!(finding, Finding::Drained { .. });
-        if recording.findings.iter().any(is_drained) && recording.window.is_none() {
+        if recording.findings.iter().any(is_drained) {
             let mut name = path.as_os_str().to_owned();
             name.push(NEW);
             let packed = open_source(Path::new(&name)).and_then(|source| Self::from_source(source, None));
@@ -177,6 +177,7 @@ impl Recording {
             if let Ok(mut packed) = packed
                 && packed.continue_in(path)?
             {
+                packed.window = recording.window;
                 return Ok(packed);
             }
         }

@@ -332,15 +332,12 @@ fn a_killed_drain_loses_nothing_and_tells_nothing_twice() {
         let places = HashMap::new();
         let mut player =
             Player { file: &file, spool: &program.spool, places, claimed: 1, taken: 0, claims: 0, reused: 0 };
-        let killed_at = random.below(journal.len() as u64) as usize;
-        for (number, &(block, slots)) in journal.iter().enumerate() {
-            player.write(block, slots);
-            if number == killed_at {
-                std::thread::sleep(Duration::from_micros(random.below(6000)));
-                drain.kill().unwrap();
-                drain.wait().unwrap();
-            }
-        }
+        let (before, after) = journal.split_at(random.below(journal.len() as u64) as usize);
+        before.iter().for_each(|&(block, slots)| player.write(block, slots));
+        std::thread::sleep(Duration::from_micros(random.below(6000)));
+        drain.kill().unwrap();
+        drain.wait().unwrap();
+        after.iter().for_each(|&(block, slots)| player.write(block, slots));
         // Under either name it is the same recording.
         for path in [&packed_path, &spool_path] {
             let recording = Recording::open(path).unwrap();

@@ -41,10 +41,10 @@ impl TimeBound {
     /// In nanoseconds from the start of a recording.
     #[must_use]
     pub fn from_start(self, tables: &dyn Tables) -> i64 {
-        self.from_start_by(|wall_nanos| tables.nanos_at_wall(wall_nanos))
+        self.nanos_by(|wall_nanos| tables.nanos_at_wall(wall_nanos))
     }
 
-    fn from_start_by(self, nanos_at_wall: impl Fn(u64) -> i64) -> i64 {
+    fn nanos_by(self, nanos_at_wall: impl Fn(u64) -> i64) -> i64 {
         match self {
             Self::FromStart(nanos) => nanos,
             Self::Wall(nanos) => nanos_at_wall(nanos),
@@ -95,8 +95,8 @@ impl Filter {
     }
 
     pub(super) fn window_by(&self, nanos_at_wall: impl Fn(u64) -> i64) -> (i64, i64) {
-        let since = self.since.map_or(i64::MIN, |bound| bound.from_start_by(&nanos_at_wall));
-        let until = self.until.map_or(i64::MAX, |bound| bound.from_start_by(&nanos_at_wall));
+        let since = self.since.map_or(i64::MIN, |bound| bound.nanos_by(&nanos_at_wall));
+        let until = self.until.map_or(i64::MAX, |bound| bound.nanos_by(&nanos_at_wall));
         (since, until)
     }
 
