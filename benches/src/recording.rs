@@ -331,7 +331,7 @@ pub(crate) fn window_row(name: &str, path: &std::path::Path) -> Result<(), Strin
     let open = nanos(|| drop(Recording::open(path)));
     let middle = (seconds / 2.0 * 1e9) as u64;
     let mut marks = 0;
-    let mut window = || {
+    let window = || {
         let part = Recording::open_window(path, |_| (middle, middle + 1_000_000_000));
         let mut totals = Totals::default();
         part.expect("as above").read(&Wanted::OTHERS, &mut totals).expect("as above");

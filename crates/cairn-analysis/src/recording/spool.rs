@@ -168,7 +168,7 @@ fn scan_window(
     sums: &mut Sums<'_>,
     found: &mut Vec<Found>,
 ) -> Result<(u64, u64), RecordingError> {
-    // 192 bytes for each 64 KiB of the file.
+    // One part in 372 of the file.
     let mut prefixes = Vec::new();
     let mut bytes = Vec::new();
     let mut clocks = Vec::new();
