@@ -148,7 +148,8 @@ impl Recording {
     /// names that `cairn` gives them (the packed one that of the spool with `.new` behind it).
     ///
     /// What was packed has no addresses any more. So frees behind the end of the packed recording, of blocks from before it, find no
-    /// block: they are counted as [unmatched](Outcome::unmatched_frees), and their blocks seem to live on.
+    /// block: they are counted as [unmatched](Outcome::unmatched_frees), and their blocks seem to live on. Where the two files meet, that
+    /// count may be wrong by the few frees that came in another order than their threads'.
     ///
     /// A packed recording that was closed is whole, and the spool is not read; nor is one of another process, or one that somebody
     /// still drains. [`Finding::Continued`] tells when it was.
@@ -454,7 +455,7 @@ impl Recording {
                 let end = packed.read(&self.source, wanted, events, &mut findings)?;
                 match &self.rest {
                     Some(rest) if !events.is_enough() => {
-                        let mut events = deliver::Renumbered { events, first_object: end.objects };
+                        let mut events = deliver::Renumbered::new(events, end.slots);
                         rest.spool.read_from(&rest.source, &rest.scale, wanted, &mut events, end.nanos)?
                     }
                     _ => packed.summary.as_ref().map_or(0, |summary| summary.unmatched_frees),

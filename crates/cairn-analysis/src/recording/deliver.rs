@@ -1,5 +1,7 @@
 //! From merged records to the events that a visitor sees.
 
+use std::collections::HashMap;
+
 use cairn_format::AbsoluteAddress;
 use cairn_format::recording::{Record, ThreadEvent};
 
@@ -137,25 +139,48 @@ pub(super) fn deliver_other(at: At, record: &Record<'_>, events: &mut impl Event
     }
 }
 
-/// Hands everything on, with other numbers of blocks than those that are in use already.
-pub(super) struct Renumbered<'a, E> {
-    pub(super) events: &'a mut E,
-    pub(super) first_object: u32,
+/// Which numbers blocks have: an allocation takes the one that was freed last, or else the next one that never was taken.
+#[derive(Default)]
+pub(super) struct Slots {
+    pub(super) free: Vec<u32>,
+    pub(super) next: u32,
 }
 
-impl<E> Renumbered<'_, E> {
-    fn object(&self, object: ObjectId) -> ObjectId {
-        ObjectId(object.0.saturating_add(self.first_object))
+impl Slots {
+    fn take(&mut self) -> u32 {
+        self.free.pop().unwrap_or_else(|| {
+            self.next = self.next.saturating_add(1);
+            self.next - 1
+        })
+    }
+}
+
+/// Hands everything on, with the numbers that blocks get behind those of another part of the recording.
+pub(super) struct Renumbered<'a, E> {
+    events: &'a mut E,
+    slots: Slots,
+    /// From the number in this part.
+    numbers: HashMap<u32, u32>,
+}
+
+impl<'a, E> Renumbered<'a, E> {
+    pub(super) fn new(events: &'a mut E, slots: Slots) -> Self {
+        Self { events, slots, numbers: HashMap::new() }
     }
 }
 
 impl<E: Events> Events for Renumbered<'_, E> {
     fn alloc(&mut self, event: &Alloc) {
-        self.events.alloc(&Alloc { object: self.object(event.object), ..*event });
+        let number = self.slots.take();
+        self.numbers.insert(event.object.0, number);
+        self.events.alloc(&Alloc { object: ObjectId(number), ..*event });
     }
 
     fn free(&mut self, event: &Free) {
-        self.events.free(&Free { object: self.object(event.object), ..*event });
+        // Without a number when it was allocated before the time that is wanted.
+        let number = self.numbers.remove(&event.object.0).unwrap_or_else(|| self.slots.take());
+        self.slots.free.push(number);
+        self.events.free(&Free { object: ObjectId(number), ..*event });
     }
 
     fn mark(&mut self, event: &Mark<'_>) {

@@ -28,6 +28,7 @@ use std::collections::HashMap;
 
 use super::HEAP_TIME_QUANTUM_NANOS;
 use super::columns::{Put, PutPlanes, Take, TakePlanes};
+use super::deliver::Slots;
 use super::model::{Alloc, At, Events, Free, ObjectId, StackId, ThreadId, Wanted};
 
 const NEAR: u32 = 96;
@@ -515,9 +516,9 @@ impl HeapDecoder {
         self.position
     }
 
-    /// One more than the largest number that a block had so far.
-    pub(super) fn objects(&self) -> u32 {
-        self.objects.len() as u32
+    /// The numbers of blocks, for what follows elsewhere.
+    pub(super) fn into_slots(self) -> Slots {
+        Slots { free: self.free_slots, next: self.objects.len() as u32 }
     }
 
     /// Begins a chunk, which has to be the next one.

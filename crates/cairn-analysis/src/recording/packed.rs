@@ -3,6 +3,7 @@
 use cairn_format::recording::{ChunkKind, EndReason, FileHeader};
 
 use super::chunk::{self, ChunkReader, Place};
+use super::deliver::Slots;
 use super::error::{Finding, RecordingError};
 use super::heap::HeapDecoder;
 use super::marks::ReadMarks;
@@ -26,8 +27,8 @@ pub(super) struct Packed {
 pub(super) struct End {
     /// Time of the last one.
     pub(super) nanos: u64,
-    /// One more than the largest number of a block.
-    pub(super) objects: u32,
+    /// The numbers of blocks that are free.
+    pub(super) slots: Slots,
 }
 
 /// The last word on how far the spool was read.
@@ -167,7 +168,8 @@ impl Packed {
         let mut decoder = HeapDecoder::new();
         let mut reading = Reading { decoder: &mut decoder, nanos: 0, is_heap_lost: false };
         reading.read(source, &self.places, wanted, events, findings)?;
-        Ok(End { nanos: reading.nanos, objects: decoder.objects() })
+        let nanos = reading.nanos;
+        Ok(End { nanos, slots: decoder.into_slots() })
     }
 }
 

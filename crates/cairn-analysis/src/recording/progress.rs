@@ -66,3 +66,41 @@ pub(super) fn take_progress(payload: &[u8]) -> Result<Vec<Progress>, &'static st
     }
     Ok(rows)
 }
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    const ROW: Progress =
+        Progress { thread: 3, is_nested: true, sequence: 7, offset: 4096, ticks: 1 << 40, is_moving: true };
+
+    #[test]
+    fn rows_are_read_as_they_were_written_and_never_in_part() {
+        let other = Progress {
+            thread: u32::MAX,
+            is_nested: false,
+            sequence: 0,
+            offset: 64,
+            ticks: 0,
+            is_moving: false,
+        };
+        let mut payload = Vec::new();
+        ROW.put(&mut payload);
+        let first = payload.len();
+        other.put(&mut payload);
+        assert_eq!(take_progress(&payload), Ok(vec![ROW, other]));
+        assert_eq!(take_progress(&[]), Ok(vec![]));
+        for cut in 1..payload.len() {
+            assert_eq!(take_progress(&payload[..cut]).is_ok(), cut == first, "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn places_outside_of_a_block_or_inside_of_a_slot_are_refused() {
+        for offset in [0, 56, 65, 100, 65_544, u32::MAX] {
+            let mut payload = Vec::new();
+            Progress { offset, ..ROW }.put(&mut payload);
+            assert!(take_progress(&payload).is_err(), "{offset}");
+        }
+    }
+}
