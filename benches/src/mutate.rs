@@ -1,6 +1,6 @@
 //! Millions of damaged recordings, opened and read: each ends, without a panic, in bounded memory.
 //!
-//! What a fuzzer cannot do in the time is done here: its target also packs and compares, and takes a thousand times as long. The
+//! What a fuzzer cannot do in the time is done here: its target also packs and compares, and takes many times as long. The
 //! changes are bytes, whole words, and pieces copied, at random places; checksums are made right again in every second packed one,
 //! so that what is behind them is reached.
 
