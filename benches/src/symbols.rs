@@ -54,13 +54,23 @@ pub(crate) fn answer(arguments: &[&str]) -> Result<()> {
     io::stdin().read_to_string(&mut text)?;
     let lookups = text.lines().map(|line| parse(line, module)).collect::<Result<Vec<_>>>()?;
     let answers = symbolizer.resolve_many(&lookups);
-    let texts: Vec<String> = answers.distinct().iter().map(as_llvm_prints).collect();
+    // Each distinct answer is formatted once, behind the one before, as the command does it.
+    let mut formatted = String::new();
+    let mut texts = Vec::with_capacity(answers.distinct().len());
+    for answer in answers.distinct() {
+        let start = formatted.len();
+        print_as_llvm(answer, &mut formatted);
+        texts.push(start..formatted.len());
+    }
     let mut output = io::BufWriter::with_capacity(1 << 16, io::stdout().lock());
     for index in 0..answers.len() {
         let distinct = answers.distinct_index(index).ok_or("an answer is missing")?;
-        output.write_all(texts[distinct].as_bytes())?;
+        output.write_all(&formatted.as_bytes()[texts[distinct].clone()])?;
     }
-    Ok(output.flush()?)
+    output.flush()?;
+    // As in the command: the kernel takes all memory at once.
+    std::mem::forget((symbolizer, answers));
+    Ok(())
 }
 
 fn parse(line: &str, module: ModuleId) -> Result<(ModuleId, Lookup)> {
@@ -68,8 +78,7 @@ fn parse(line: &str, module: ModuleId) -> Result<(ModuleId, Lookup)> {
     Ok((module, Lookup::stated(StatedAddress::new(address))))
 }
 
-fn as_llvm_prints(answer: &cairn_symbols::Resolution) -> String {
-    let mut text = String::new();
+fn print_as_llvm(answer: &cairn_symbols::Resolution, text: &mut String) {
     for frame in answer.frames() {
         let (function, file) = (frame.function.as_deref(), frame.file.as_deref());
         let (line, column) = (frame.line.unwrap_or(0), frame.column.unwrap_or(0));
@@ -79,7 +88,6 @@ fn as_llvm_prints(answer: &cairn_symbols::Resolution) -> String {
         text.push_str("??\n??:0:0\n");
     }
     text.push('\n');
-    text
 }
 
 /// What one process used.

@@ -49,8 +49,8 @@ pub struct Resolution {
 }
 
 impl Resolution {
-    pub(crate) fn known(frames: Vec<SourceFrame>, function_start: Option<StatedAddress>) -> Self {
-        Self { frames: frames.into(), function_start, unknown: None }
+    pub(crate) fn known(frames: Arc<[SourceFrame]>, function_start: Option<StatedAddress>) -> Self {
+        Self { frames, function_start, unknown: None }
     }
 
     pub(crate) fn unknown(reason: Unknown) -> Self {

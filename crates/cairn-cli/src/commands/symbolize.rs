@@ -271,8 +271,11 @@ impl Symbolize {
         } else {
             places.cache.build_later(session.files.symbolizer.without_index(), places.search());
         }
+        let failed = session.failed;
+        // The process ends now. To free the tables one by one takes as long as many answers; the kernel takes them at once.
+        std::mem::forget(session);
         Ok(match style {
-            Style::Cairn | Style::OwnJson if session.failed || printer.failed() => Outcome::Partly,
+            Style::Cairn | Style::OwnJson if failed || printer.failed() => Outcome::Partly,
             Style::Cairn | Style::OwnJson if printer.some_unknown() => Outcome::Incomplete,
             _ => Outcome::Done,
         })

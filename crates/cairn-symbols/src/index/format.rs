@@ -10,7 +10,7 @@ use cairn_format::StatedAddress;
 pub(super) const MAGIC: [u8; 8] = *b"cairnsym";
 
 /// Goes up with every change of the layout, or of what is answered: an index of another version is made anew.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 
 /// Segments in a block: as many are decoded for one answer, half of them on average.
 pub(super) const BLOCK_SEGMENTS: usize = 32;
