@@ -84,7 +84,7 @@ fn the_output_is_that_of_addr2line_and_llvm_symbolizer() {
         }
         compared += 1;
     }
-    assert!(compared >= 17, "{compared} golden files");
+    assert!(compared >= 20, "{compared} golden files");
 }
 
 #[test]

@@ -24,6 +24,8 @@ pub struct SourceFrame {
     pub line: Option<u32>,
     /// Column in the line, from 1.
     pub column: Option<u32>,
+    /// Tells blocks of one line apart, where the compiler numbered them; of the innermost frame alone.
+    pub discriminator: Option<u32>,
     /// True when the compiler put this function's body into the next frame's function.
     pub inlined: bool,
 }

@@ -38,6 +38,7 @@ pub(crate) struct RawFrame<'a> {
     pub(crate) file: Option<&'a str>,
     pub(crate) line: Option<u32>,
     pub(crate) column: Option<u32>,
+    pub(crate) discriminator: Option<u32>,
     /// True for all frames of an answer but the last.
     pub(crate) inlined: bool,
 }
@@ -201,9 +202,9 @@ impl FrameSink {
     /// Adds the next outer frame, of kept texts.
     pub(crate) fn push_kept(&mut self, frame: RawFrame<'_>, name: Option<Name>, file: Option<Arc<str>>) {
         let (function, raw_name) = name.map(|name| (name.readable, name.raw)).unzip();
-        let RawFrame { line, column, inlined, language, .. } = frame;
+        let RawFrame { line, column, discriminator, inlined, language, .. } = frame;
         self.language = language;
-        self.frames.push(SourceFrame { function, raw_name, file, line, column, inlined });
+        self.frames.push(SourceFrame { function, raw_name, file, line, column, discriminator, inlined });
     }
 
     /// The name that is stored at a place, if there is one; `read` reads it if it was not read before.

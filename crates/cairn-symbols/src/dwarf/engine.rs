@@ -131,6 +131,8 @@ pub(crate) struct ToldPlace {
     pub(crate) file: Option<u32>,
     pub(crate) line: Option<u32>,
     pub(crate) column: Option<u32>,
+    /// Never zero.
+    pub(crate) discriminator: Option<u32>,
 }
 
 /// Whether it was found quickly, and which one it is.
@@ -311,6 +313,7 @@ impl<'a> Reading<'a> {
                 file: inlined.call_file.map(u64::from),
                 line: (inlined.call_line != 0).then_some(inlined.call_line),
                 column: (inlined.call_column != 0).then_some(inlined.call_column),
+                discriminator: None,
             });
             next = inlined.parent;
         }
@@ -445,6 +448,7 @@ impl<'a> Reading<'a> {
                 file: inlined.call_file.map(u64::from),
                 line: (inlined.call_line != 0).then_some(inlined.call_line),
                 column: (inlined.call_column != 0).then_some(inlined.call_column),
+                discriminator: None,
             };
             let call = self.told_place(key.0, view, lines, Some(place), known, told);
             let name = self.told_name(view, inlined.origin, known, told)?;
@@ -488,7 +492,7 @@ impl<'a> Reading<'a> {
         let file = place.file.and_then(|index| {
             known.file(unit, index, || lines.file(view.line_unit, index).map(|file| told.file(file)))
         });
-        ToldPlace { file, line: place.line, column: place.column }
+        ToldPlace { file, line: place.line, column: place.column, discriminator: place.discriminator }
     }
 
     fn push_frame(
@@ -509,6 +513,7 @@ impl<'a> Reading<'a> {
             language: view.language,
             line: place.and_then(|place| place.line),
             column: place.and_then(|place| place.column),
+            discriminator: place.and_then(|place| place.discriminator),
             inlined,
             ..RawFrame::default()
         };
@@ -610,6 +615,7 @@ struct Place {
     file: Option<u64>,
     line: Option<u32>,
     column: Option<u32>,
+    discriminator: Option<u32>,
 }
 
 impl From<Row> for Place {
@@ -619,6 +625,7 @@ impl From<Row> for Place {
             file: Some(u64::from(row.file)),
             line: known.then_some(row.line),
             column: known.then_some(row.column),
+            discriminator: (known && row.discriminator != 0).then_some(row.discriminator),
         }
     }
 }

@@ -30,7 +30,11 @@ pub(super) struct Row {
     pub(super) line: u32,
     /// 0 is the left edge, or a compiler that does not tell columns.
     pub(super) column: u32,
+    /// 0 is the first or only block of its line.
+    pub(super) discriminator: u32,
 }
+
+const _: () = assert!(size_of::<Row>() == 24);
 
 /// Rows without a gap.
 #[derive(Clone, Copy, Debug)]
@@ -73,6 +77,7 @@ impl Lines {
                     ColumnType::LeftEdge => 0,
                     ColumnType::Column(column) => u32::try_from(column.get()).unwrap_or(0),
                 },
+                discriminator: u32::try_from(row.discriminator()).unwrap_or(0),
             };
             match kept[first_row..].last_mut() {
                 // Of several rows for one address, the last one counts.

@@ -338,6 +338,7 @@ impl Told for Builder<'_> {
                 file: place.file.unwrap_or(0),
                 line: place.line.unwrap_or(0),
                 column: place.column.unwrap_or(0),
+                discriminator: place.discriminator.filter(|_| place.line.is_some()).unwrap_or(0),
             }
         });
         self.write_segment(address, known);
