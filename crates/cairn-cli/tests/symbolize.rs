@@ -259,3 +259,27 @@ fn control_characters_of_a_file_are_not_printed() {
     assert!(output.status.success());
     assert!(!output.stdout.contains(&0x1b), "{}", String::from_utf8_lossy(&output.stdout));
 }
+
+/// What llvm-symbolizer 19 prints for a build that is nowhere, and the lines of a program by its build id alone.
+#[test]
+fn builds_are_found_by_their_ids() {
+    let build = "BUILDID:3278d18a8f3f68f4ec125ed623494f1b6ac53d45 0x144";
+    let debug = ["--debug-dir", "../symbols/debug"];
+    cairn().args(debug).arg(build).assert().success().stdout_eq(str![[r#"
+0x144 inner at /fixture/inlined.h:[..]
+       inlined into [..]
+...
+
+"#]]);
+    let unknown = ["--output-style=JSON", "BUILDID:abcd 0x1"];
+    cairn().args(unknown).assert().success().stdout_eq(str![[r#"
+[{"Address":"0x1","Error":{"Message":"could not find build ID"},"ModuleName":"ABCD"}]
+
+"#]]);
+    cairn().args(["--output-style=LLVM", "BUILDID:abcd 0x1"]).assert().success().stdout_eq(str![[r#"
+??
+??:0:0
+
+
+"#]]);
+}

@@ -415,9 +415,18 @@ impl Session {
                 return Question::Unknown { text };
             }
         };
-        let module = match &parsed.file {
-            None => self.exe,
-            Some(path) => match self.files.open(Path::new(path)) {
+        let module = match (&parsed.file, &parsed.build) {
+            (None, None) => self.exe,
+            (None, Some(build)) => match self.files.open_build(build) {
+                Ok(module) => Some(module),
+                Err(error) => {
+                    let path = build.to_string().to_uppercase();
+                    complain(&format_args!("'{path}': {error}"));
+                    self.failed = true;
+                    return Question::NoFile { path, address: parsed.address, error: error.to_string() };
+                }
+            },
+            (Some(path), _) => match self.files.open(Path::new(path)) {
                 Ok(module) => Some(module),
                 Err(error) => {
                     complain(&error);
