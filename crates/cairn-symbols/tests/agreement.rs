@@ -100,7 +100,7 @@ fn compare(file: &Path, peer: &str) -> Vec<String> {
     let addresses: Vec<u64> = addresses.into_iter().step_by(every).collect();
     let theirs =
         if is_gdb { ask_gdb(file, &addresses) } else { ask(peer, peer.contains("llvm"), file, &addresses) };
-    // gdb passes over rows that are not marked as beginnings of statements; what the others say decides.
+    // Where gdb has another line, addr2line decides.
     let others = if is_gdb { ask("addr2line", false, file, &addresses) } else { Vec::new() };
     assert_eq!(theirs.len(), addresses.len(), "{peer}");
     let lookups: Vec<_> =
@@ -129,7 +129,7 @@ fn compare(file: &Path, peer: &str) -> Vec<String> {
             let (_, place) = others.get(index)?;
             class_of_places(own_place, place)
                 .filter(|_| class_of_names(own_name, name, &functions, address).is_some())
-                .map(|_| "a line that is no statement")
+                .map(|_| "gdb has another line, addr2line this one")
         };
         let class = class.or_else(outvoted);
         match class {
@@ -160,6 +160,10 @@ fn class_of_names(ours: &str, theirs: &str, functions: &Functions, address: u64)
         () if ours == "??" && !functions.covers(&theirs, address) => Some("behind the end of a function"),
         () if functions.share_address(&ours, &theirs) => Some("one of several names at one address"),
         () if ours.contains(&theirs) || theirs.contains(&ours) => Some("the linker's name"),
+        // The same, where the debug information lacks the suffix that the linker's name has.
+        () if functions.covers(&theirs, address) && functions.covers_with_suffix(&ours, address) => {
+            Some("one of several names at one address")
+        }
         () if functions.covers(&ours, address) && !functions.covers(&theirs, address) => Some("a label"),
         // The symbol tables have one name for code that the debug information has under another.
         () if functions.covers(&theirs, address) && !functions.ranges.contains_key(&ours) => {
@@ -269,6 +273,11 @@ impl Functions {
     fn covers(&self, name: &str, address: u64) -> bool {
         let ranges = self.ranges.get(name).into_iter().flatten();
         ranges.into_iter().any(|&(start, size)| (start..start + size).contains(&address))
+    }
+
+    fn covers_with_suffix(&self, name: &str, address: u64) -> bool {
+        let with_suffix = |key: &str| key.strip_prefix(name).is_some_and(|suffix| suffix.starts_with('.'));
+        self.ranges.keys().any(|key| with_suffix(key) && self.covers(key, address))
     }
 
     fn share_address(&self, one: &str, other: &str) -> bool {
