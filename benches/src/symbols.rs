@@ -110,7 +110,7 @@ fn mapped_kb() -> Result<u64> {
             [range, rights, ..] if range.contains('-') && rights.len() == 4 => {
                 let path = words.get(5).copied().unwrap_or_default();
                 let is_own = Path::new(path) == std::env::current_exe()? || path.contains("/lib/");
-                counts = *rights == "r--p" && path.starts_with('/') && !is_own;
+                counts = rights.starts_with("r--") && path.starts_with('/') && !is_own;
             }
             ["Rss:", size, ..] if counts => total += size.parse::<u64>()?,
             _ => {}

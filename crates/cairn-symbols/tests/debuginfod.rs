@@ -127,7 +127,7 @@ fn the_real_server_is_understood() {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let mut server = Command::new("debuginfod");
     server.args(["--port", &port.to_string(), "--database"]).arg(database.join("index.sqlite"));
-    server.arg("--fdcache-dir").arg(&database).arg("-F").arg(fixtures().join("debug"));
+    server.arg("-F").arg(fixtures().join("debug"));
     // It would ask others in turn.
     server.env_remove("DEBUGINFOD_URLS").stdout(Stdio::null()).stderr(Stdio::null());
     let _running = match server.spawn() {
