@@ -1,14 +1,14 @@
 //! Names for the addresses of this program, for the examples that print them. Not for signal handlers.
 
 use std::ffi::{c_int, c_void};
-use std::path::Path;
 
 use cairn_format::{Frame, StatedAddress};
-use cairn_symbols::{Error, FileSymbols};
+use cairn_symbols::{Error, Lookup, ModuleId, Symbolizer, SymbolizerOptions};
 
 /// The symbols of the running program.
 pub(crate) struct Names {
-    symbols: FileSymbols,
+    symbolizer: Symbolizer,
+    program: ModuleId,
     /// What addresses in memory are larger by than those in the file.
     bias: u64,
 }
@@ -16,20 +16,19 @@ pub(crate) struct Names {
 impl Names {
     /// Reads the program's own file.
     pub(crate) fn of_this_program() -> Result<Self, Error> {
-        let symbols = FileSymbols::open(Path::new("/proc/self/exe"))?;
-        Ok(Self { symbols, bias: bias_of_this_program() })
+        let mut symbolizer = Symbolizer::new(SymbolizerOptions::new());
+        let program = symbolizer.add_file("/proc/self/exe")?;
+        Ok(Self { symbolizer, program, bias: bias_of_this_program() })
     }
 
     /// The function that a frame is in, or its bare address when it is in none of this program.
     pub(crate) fn name(&self, frame: Frame) -> String {
         let Some(address) = frame.lookup_address() else { return format!("{frame:?}") };
-        let locations = self.symbols.resolve(StatedAddress::new(address.value().wrapping_sub(self.bias)));
+        let stated = StatedAddress::new(address.value().wrapping_sub(self.bias));
+        let answer = self.symbolizer.resolve(self.program, Lookup::stated(stated));
         // The last one is the function that the others are inlined in.
-        locations
-            .into_iter()
-            .rev()
-            .find_map(|location| location.function)
-            .unwrap_or_else(|| format!("{address}"))
+        let function = answer.frames().iter().rev().find_map(|frame| frame.function.as_deref());
+        function.map_or_else(|| format!("{address}"), str::to_owned)
     }
 }
 

@@ -38,9 +38,9 @@ pub(crate) fn run(programs: &[&str]) -> Result<()> {
 }
 
 /// The child: answers the addresses of standard input. With a cache directory it uses the index there; with `build` it
-/// makes the index and answers nothing.
+/// makes the index and answers nothing; with `memory` it prints what memory the answers took in place of them.
 pub(crate) fn answer(arguments: &[&str]) -> Result<()> {
-    let [file, rest @ ..] = arguments else { return Err("symbols-run FILE [CACHE [build]]".into()) };
+    let [file, rest @ ..] = arguments else { return Err("symbols-run FILE [CACHE [build|memory]]".into()) };
     let mut options = SymbolizerOptions::new();
     if let Some(cache) = rest.first() {
         options = options.cache_dir(cache);
@@ -53,14 +53,70 @@ pub(crate) fn answer(arguments: &[&str]) -> Result<()> {
     let mut text = String::new();
     io::stdin().read_to_string(&mut text)?;
     let lookups = text.lines().map(|line| parse(line, module)).collect::<Result<Vec<_>>>()?;
+    if rest.get(1) == Some(&"memory") {
+        return answer_one_by_one(&symbolizer, &lookups);
+    }
     let answers = symbolizer.resolve_many(&lookups);
-    let texts: Vec<String> = answers.distinct().iter().map(as_llvm_prints).collect();
+    // Each distinct answer is formatted once, behind the one before, as the command does it.
+    let mut formatted = String::new();
+    let mut texts = Vec::with_capacity(answers.distinct().len());
+    for answer in answers.distinct() {
+        let start = formatted.len();
+        print_as_llvm(answer, &mut formatted);
+        texts.push(start..formatted.len());
+    }
     let mut output = io::BufWriter::with_capacity(1 << 16, io::stdout().lock());
     for index in 0..answers.len() {
         let distinct = answers.distinct_index(index).ok_or("an answer is missing")?;
-        output.write_all(texts[distinct].as_bytes())?;
+        output.write_all(&formatted.as_bytes()[texts[distinct].clone()])?;
     }
-    Ok(output.flush()?)
+    output.flush()?;
+    // As in the command: the kernel takes all memory at once.
+    std::mem::forget((symbolizer, answers));
+    Ok(())
+}
+
+/// What the answers take: each is dropped before the next one, so that the question's list and the answers do not count.
+///
+/// Touched is what the kernel says is resident of the mappings of the index and of the program (`Rss` in
+/// `/proc/self/smaps`); it maps up to 16 pages around each that is asked for. The growth is that of the process's
+/// resident memory, at its highest (`VmHWM`), since before the first answer; what was mapped until then counts as touched
+/// and as growth.
+fn answer_one_by_one(symbolizer: &Symbolizer, lookups: &[(ModuleId, Lookup)]) -> Result<()> {
+    let (before, mapped) = (resident_kb("VmRSS:")?, mapped_kb()?);
+    for &(module, lookup) in lookups {
+        std::hint::black_box(symbolizer.resolve(module, lookup));
+    }
+    let touched = mapped_kb()?;
+    let growth = resident_kb("VmHWM:")?.saturating_sub(before) + mapped;
+    println!("{touched} {growth}");
+    Ok(())
+}
+
+fn resident_kb(field: &str) -> Result<u64> {
+    let status = fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix(field)).ok_or("no such field")?;
+    Ok(line.trim().trim_end_matches(" kB").parse()?)
+}
+
+/// Of all files that are mapped from their first byte on and are not executable: the index and the program that is asked for.
+fn mapped_kb() -> Result<u64> {
+    let maps = fs::read_to_string("/proc/self/smaps")?;
+    let mut counts = false;
+    let mut total = 0;
+    for line in maps.lines() {
+        let words: Vec<&str> = line.split_ascii_whitespace().collect();
+        match &*words {
+            [range, rights, ..] if range.contains('-') && rights.len() == 4 => {
+                let path = words.get(5).copied().unwrap_or_default();
+                let is_own = Path::new(path) == std::env::current_exe()? || path.contains("/lib/");
+                counts = rights.starts_with("r--") && path.starts_with('/') && !is_own;
+            }
+            ["Rss:", size, ..] if counts => total += size.parse::<u64>()?,
+            _ => {}
+        }
+    }
+    Ok(total)
 }
 
 fn parse(line: &str, module: ModuleId) -> Result<(ModuleId, Lookup)> {
@@ -68,8 +124,7 @@ fn parse(line: &str, module: ModuleId) -> Result<(ModuleId, Lookup)> {
     Ok((module, Lookup::stated(StatedAddress::new(address))))
 }
 
-fn as_llvm_prints(answer: &cairn_symbols::Resolution) -> String {
-    let mut text = String::new();
+fn print_as_llvm(answer: &cairn_symbols::Resolution, text: &mut String) {
     for frame in answer.frames() {
         let (function, file) = (frame.function.as_deref(), frame.file.as_deref());
         let (line, column) = (frame.line.unwrap_or(0), frame.column.unwrap_or(0));
@@ -79,7 +134,6 @@ fn as_llvm_prints(answer: &cairn_symbols::Resolution) -> String {
         text.push_str("??\n??:0:0\n");
     }
     text.push('\n');
-    text
 }
 
 /// What one process used.
@@ -165,6 +219,18 @@ fn measure(program: &Path, scratch: &Path) -> Result<()> {
         build.cpu_seconds / once,
         build.peak_mb,
     );
+    for (name, input) in [("one answer", &one), ("all answers, one after the other", &bulk)] {
+        let output = scratch.join("memory");
+        spent(&ours(&[&cache_text, "memory"]), Some(input), Some(&output))?;
+        let text = fs::read_to_string(&output)?;
+        let (touched, growth) = text.trim().split_once(' ').ok_or("no memory figures")?;
+        let (touched, growth): (f64, f64) = (touched.parse()?, growth.parse()?);
+        println!(
+            "Memory with the index, {name}: {touched:.0} KiB of mapped pages touched, growth {growth:.0} KiB, {:.2} times",
+            growth / touched.max(1.0)
+        );
+    }
+    println!();
     let outputs = tools[..3].iter().map(|(_, words)| {
         let output = scratch.join("output");
         spent(words, Some(&each), Some(&output))?;

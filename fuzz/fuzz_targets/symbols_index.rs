@@ -51,7 +51,7 @@ fn index(shares: &[u8; SHARES], bytes: &[u8], identity: &[u8]) -> Vec<u8> {
     let mut checked = CODE.to_le_bytes().to_vec();
     ends.iter().for_each(|&end| checked.extend((end as u64).to_le_bytes()));
     let mut all = b"cairnsym".to_vec();
-    all.extend(1_u32.to_le_bytes());
+    all.extend(2_u32.to_le_bytes());
     all.extend(crc32fast::hash(&checked).to_le_bytes());
     [all, checked, identity.to_vec(), code, bytes.to_vec()].concat()
 }

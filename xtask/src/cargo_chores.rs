@@ -25,7 +25,14 @@ pub(crate) fn fmt(arguments: &[String]) -> Outcome {
 /// `--locked` here makes a `Cargo.lock` that does not fit the manifests an error, in CI and before a commit alike.
 pub(crate) fn lint(arguments: &[String]) -> Outcome {
     without_arguments("lint", arguments)?;
-    run(cargo().args(["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]))
+    run(cargo().args(["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]))?;
+    let with = ["--features", "debuginfod"];
+    for package in ["cairn-symbols", "cairn-cli"] {
+        let mut command = cargo();
+        command.args(["clippy", "--package", package, "--all-targets", "--locked"]).args(with);
+        run(command.args(["--", "-D", "warnings"]))?;
+    }
+    Ok(())
 }
 
 /// The documentation of all crates, without that of their dependencies.
@@ -34,9 +41,11 @@ pub(crate) fn doc(arguments: &[String]) -> Outcome {
     run(cargo().env("RUSTDOCFLAGS", "-D warnings").args(["doc", "--workspace", "--no-deps", "--locked"]))
 }
 
-/// All tests: the README's command, word for word.
+/// All tests: the README's command, word for word; before it, those of features that the usual build leaves out.
 pub(crate) fn test(arguments: &[String]) -> Outcome {
     without_arguments("test", arguments)?;
+    let features = ["--package", "cairn-symbols", "--features", "debuginfod", "--test", "debuginfod"];
+    run(cargo().arg("test").args(features))?;
     run(cargo().args(["test", "--workspace"]))
 }
 

@@ -1,5 +1,5 @@
 //! `cargo xtask symbols-agreement [FILE...]`: every function of real libraries, named by cairn, by binutils and by
-//! llvm-symbolizer.
+//! llvm-symbolizer; and a sample of them by gdb.
 
 use std::path::Path;
 
@@ -9,6 +9,7 @@ use crate::process::{Failure, Outcome, cargo, run};
 const TOOLS: &[Tool] = &[
     Tool { program: "addr2line", package: "binutils", also: &[] },
     Tool { program: "llvm-symbolizer", package: "llvm", also: &[] },
+    Tool { program: "gdb", package: "gdb", also: &[] },
 ];
 
 /// What is compared when no file is named, as far as it is here.
@@ -34,5 +35,5 @@ pub(crate) fn run_all(arguments: &[String]) -> Outcome {
     let mut command = cargo();
     command.args(["test", "-p", "cairn-symbols", "--test", "agreement", "--", "--nocapture", test]);
     command.env("CAIRN_AGREEMENT_FILES", files.join(":"));
-    run(command.env("CAIRN_AGREEMENT_PEERS", "addr2line:llvm-symbolizer"))
+    run(command.env("CAIRN_AGREEMENT_PEERS", "addr2line:llvm-symbolizer:gdb"))
 }

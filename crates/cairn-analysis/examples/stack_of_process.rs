@@ -19,7 +19,7 @@ use std::process::ExitCode;
 
 use cairn_analysis::format::{AbsoluteAddress, StatedAddress};
 use cairn_analysis::process::{self, StoppedProcess, Thread, ThreadSource, ThreadStack};
-use cairn_analysis::symbols::FileSymbols;
+use cairn_analysis::symbols::{Lookup, ModuleId, Symbolizer, SymbolizerOptions};
 use cairn_unwind::FoundBy;
 
 const MAX_FRAMES: u32 = 100_000;
@@ -84,7 +84,8 @@ fn look(process: &StoppedProcess) -> Vec<Found> {
 
 fn print(threads: &[Found]) -> io::Result<()> {
     let mut out = io::BufWriter::new(io::stdout().lock());
-    let mut symbols: HashMap<&PathBuf, Option<FileSymbols>> = HashMap::new();
+    let mut symbolizer = Symbolizer::new(SymbolizerOptions::new());
+    let mut files: HashMap<&PathBuf, Option<ModuleId>> = HashMap::new();
     for Found { thread, stack, places } in threads {
         writeln!(out, "thread {} ({})", thread.id, thread.name.escape_debug())?;
         match (&thread.registers, stack) {
@@ -96,10 +97,11 @@ fn print(threads: &[Found]) -> io::Result<()> {
                     write!(out, "{number:3}  {address:#014x}")?;
                     if let Some(place) = place {
                         let file = place.file.as_ref().and_then(|file| {
-                            symbols.entry(file).or_insert_with(|| FileSymbols::open(file).ok()).as_ref()
+                            *files.entry(file).or_insert_with(|| symbolizer.add_file(file).ok())
                         });
-                        let names = file.map(|file| file.resolve(place.stated)).unwrap_or_default();
-                        let names: Vec<String> = names.iter().map(|location| location.to_string()).collect();
+                        let answer = file.map(|file| symbolizer.resolve(file, Lookup::stated(place.stated)));
+                        let frames = answer.iter().flat_map(|answer| answer.frames());
+                        let names: Vec<String> = frames.map(ToString::to_string).collect();
                         let name = if names.is_empty() { "??".to_owned() } else { names.join(", in ") };
                         write!(out, "  {name}  {}+{}", place.module.escape_debug(), place.stated)?;
                     }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use cairn_analysis::format::{AbsoluteAddress, Frame};
 use cairn_analysis::process::{
     Error, Mapping, ModuleMap, NoRegisters, StoppedProcess, Thread, ThreadSource, ThreadStack, while_stopped,
 };
-use cairn_analysis::symbols::FileSymbols;
+use cairn_analysis::symbols::{Lookup, ModuleId, Symbolizer, SymbolizerOptions};
 use cairn_unwind::{FoundBy, MemoryReader, SliceMemory, StopReason};
 
 /// A program that ends with the test.
@@ -114,14 +114,24 @@ fn addresses(stack: &ThreadStack) -> Vec<u64> {
     stack.frames.iter().filter_map(|found| Some(found.frame.address()?.value())).collect()
 }
 
+fn symbols_of(program: &Path) -> (Symbolizer, ModuleId) {
+    let mut symbolizer = Symbolizer::new(SymbolizerOptions::new());
+    let module = symbolizer.add_file(program).unwrap();
+    (symbolizer, module)
+}
+
 /// The name of the function around each frame of this program, `?` elsewhere.
-fn names(process: &StoppedProcess, stack: &ThreadStack, program: &FileSymbols) -> Vec<String> {
+fn names(
+    process: &StoppedProcess,
+    stack: &ThreadStack,
+    (symbolizer, program): &(Symbolizer, ModuleId),
+) -> Vec<String> {
     let name = |frame: Frame| {
         let address = frame.lookup_address()?;
         let module = process.modules().module_at(address)?;
-        let locations = program.resolve(module.stated_address(address));
+        let answer = symbolizer.resolve(*program, Lookup::stated(module.stated_address(address)));
         let is_ours = module.range().contains(process.modules().modules()[0].range().start);
-        locations.last()?.function.clone().filter(|_| is_ours)
+        answer.frames().last()?.function.as_deref().filter(|_| is_ours).map(str::to_owned)
     };
     stack.frames.iter().map(|found| name(found.frame).unwrap_or_else(|| "?".to_owned())).collect()
 }
@@ -134,7 +144,7 @@ fn every_thread_is_as_deep_as_it_is() {
     running.wait_until_asleep();
     let symbols_path = program.clone();
     let depths = while_stopped(running.id(), |process| {
-        let symbols = FileSymbols::open(&symbols_path).unwrap();
+        let symbols = symbols_of(&symbols_path);
         assert!(process.modules().modules().iter().any(|module| module.name() == b"[vdso]"));
         let mut depths = Vec::new();
         for (_, stack) in stacks(process) {
@@ -444,7 +454,7 @@ int main(void) {
     let symbols_path = program.clone();
     let (addresses, names, stack) = while_stopped(running.id(), |process| {
         let (_, stack) = stacks(process).remove(0);
-        let symbols = FileSymbols::open(&symbols_path).unwrap();
+        let symbols = symbols_of(&symbols_path);
         (addresses(&stack), names(process, &stack, &symbols), stack)
     })
     .unwrap();

@@ -84,7 +84,7 @@ fn the_output_is_that_of_addr2line_and_llvm_symbolizer() {
         }
         compared += 1;
     }
-    assert!(compared >= 17, "{compared} golden files");
+    assert!(compared >= 20, "{compared} golden files");
 }
 
 #[test]
@@ -258,4 +258,25 @@ fn control_characters_of_a_file_are_not_printed() {
     fs::remove_file(&path).unwrap();
     assert!(output.status.success());
     assert!(!output.stdout.contains(&0x1b), "{}", String::from_utf8_lossy(&output.stdout));
+}
+
+/// What llvm-symbolizer 19 prints for a build that is nowhere, and the lines of a program by its build id alone.
+#[test]
+fn builds_are_found_by_their_ids() {
+    let build = "BUILDID:3278d18a8f3f68f4ec125ed623494f1b6ac53d45 0x144";
+    let debug = ["--debug-dir", "../symbols/debug"];
+    let answer = cairn().arg("--relative-address").args(debug).arg(build).assert().success();
+    let printed = String::from_utf8(answer.get_output().stdout.clone()).unwrap();
+    assert!(printed.contains("outer at /fixture/inlined.c:15"), "{printed}");
+    let unknown = ["--output-style=JSON", "BUILDID:abcd 0x1"];
+    cairn().args(unknown).assert().success().stdout_eq(str![[r#"
+[{"Address":"0x1","Error":{"Message":"could not find build ID"},"ModuleName":"ABCD"}]
+
+"#]]);
+    cairn().args(["--output-style=LLVM", "BUILDID:abcd 0x1"]).assert().success().stdout_eq(str![[r#"
+??
+??:0:0
+
+
+"#]]);
 }

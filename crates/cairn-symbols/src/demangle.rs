@@ -124,11 +124,12 @@ fn is_global_constructor(name: &str) -> bool {
 fn rust(name: &str) -> Option<String> {
     use fmt::Write;
     let demangled = rustc_demangle::try_demangle(name).ok()?;
-    let mut text = Bounded::default();
+    // Readable forms of this scheme are mostly the shorter ones.
+    let mut text = Bounded { text: String::with_capacity(name.len()), pieces: 0 };
     write!(text, "{demangled:#}").ok()?;
     // What the scheme's printer says when it gives up inside of a name.
     let gave_up = ["{invalid syntax}", "{recursion limit reached}", "{size limit reached}"];
-    text.finish().filter(|text| !gave_up.iter().any(|mark| text.contains(mark)))
+    text.finish().filter(|text| !text.contains('{') || !gave_up.iter().any(|mark| text.contains(mark)))
 }
 
 /// The demangler takes identifiers of ASCII alone. Others stand in the name as UTF-8, so they are demangled under other

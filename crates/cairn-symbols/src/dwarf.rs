@@ -8,8 +8,10 @@
 //! `addr2line::Context` does the same work for one thread, and recurses once per level of inlining, so that a hostile file
 //! of a megabyte ends the process. Here nothing recurses, and what is read is bounded: see [`Budget`].
 
+mod cuts;
 mod engine;
 mod functions;
+mod hint;
 mod lines;
 mod split;
 mod units;

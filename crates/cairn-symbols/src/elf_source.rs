@@ -113,6 +113,11 @@ impl ElfSource {
         self.program.iter().chain([&self.debug.main])
     }
 
+    /// A reader of the debug information for one who reads all of it once, and forgets.
+    pub(crate) fn own_engine(&self) -> Result<Engine, Problem> {
+        Engine::new(Arc::clone(&self.debug))
+    }
+
     /// The reader of the debug information. It is begun anew when it has kept too much: what it has read before is in the
     /// file still.
     pub(crate) fn engine(&self) -> Result<Arc<Engine>, Problem> {
@@ -198,7 +203,10 @@ impl SymbolSource for ElfSource {
             return Ok(());
         }
         if let Some(symbol) = self.symbols().find(address) {
-            out.name_outermost(symbol.name, Language::Unknown);
+            match out.is_empty() {
+                true => out.push_symbol(symbol.name, symbol.file),
+                false => out.name_outermost(symbol.name, Language::Unknown),
+            }
             out.set_function_start(StatedAddress::new(symbol.start));
         } else if let Some(start) = self.starts().find(address) {
             out.set_function_start(StatedAddress::new(start));

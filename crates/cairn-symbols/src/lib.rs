@@ -1,15 +1,15 @@
 //! From an address in an executable to function, file, line, and the chain of inlined calls.
 //!
-//! [`Symbolizer`] answers for many modules, also for those of another machine's recording; [`FileSymbols`] is the short
-//! way for one file at hand.
+//! [`Symbolizer`] answers for one file at hand as for many modules of another machine's recording.
 //!
 //! ```no_run
 //! use cairn_format::StatedAddress;
-//! use cairn_symbols::FileSymbols;
+//! use cairn_symbols::{Lookup, Symbolizer, SymbolizerOptions};
 //!
-//! let symbols = FileSymbols::open("app.elf".as_ref())?;
-//! for location in symbols.resolve(StatedAddress::new(0x406651)) {
-//!     println!("{location}");
+//! let mut symbolizer = Symbolizer::new(SymbolizerOptions::new());
+//! let app = symbolizer.add_file("app.elf")?;
+//! for frame in symbolizer.resolve(app, Lookup::stated(StatedAddress::new(0x406651))).frames() {
+//!     println!("{frame}");
 //! }
 //! # Ok::<(), cairn_symbols::Error>(())
 //! ```
@@ -23,11 +23,9 @@ pub mod demangle;
 mod dwarf;
 mod elf_source;
 mod error;
-mod file_symbols;
 mod index;
 mod indexer;
 mod kinds;
-mod loader_source;
 mod locate;
 mod lookup;
 mod mapped_file;
@@ -43,7 +41,6 @@ mod symbolizer;
 mod unwind_starts;
 
 pub use error::Error;
-pub use file_symbols::{FileSymbols, Location};
 pub use lookup::{AddressKind, Lookup, Place};
 pub use module::{BuildId, ModuleId, ModuleInfo, ModuleReport};
 pub use options::SymbolizerOptions;

@@ -56,7 +56,8 @@ impl Locator<'_> {
                 }
             }
             #[cfg(feature = "debuginfod")]
-            if let Some(path) = crate::debuginfod::fetch(build_id, crate::debuginfod::Kind::Program)
+            if self.options.debuginfod
+                && let Some(path) = crate::debuginfod::fetch(build_id, crate::debuginfod::Kind::Program)
                 && let Some(bytes) = self.accept(&path, Expected::Build(build_id))
             {
                 return Ok((path, bytes));
@@ -85,7 +86,7 @@ impl Locator<'_> {
             }
         }
         #[cfg(feature = "debuginfod")]
-        if let Some(build_id) = &build_id
+        if let (Some(build_id), true) = (&build_id, self.options.debuginfod)
             && let Some(path) = crate::debuginfod::fetch(build_id, crate::debuginfod::Kind::DebugInfo)
         {
             return self.debug_object(&path, Expected::Build(build_id));

@@ -7,7 +7,6 @@ use crate::debug_object::DebugObject;
 use crate::dwarf::{DebugFiles, FindSplit};
 use crate::elf_source::ElfSource;
 use crate::index::Cache;
-use crate::loader_source::LoaderSource;
 use crate::locate::Locator;
 use crate::mapped_file::FileBytes;
 use crate::source::SymbolSource;
@@ -75,11 +74,8 @@ pub(crate) fn open_bytes(
         return open_elf(&path, bytes, options, report)
             .map(|source| Arc::new(source) as Arc<dyn SymbolSource>);
     }
-    let unreadable = |problem: String| Unknown::Unreadable { path: path.clone(), problem: problem.into() };
-    let source = LoaderSource::open(&path).map_err(|error| match error {
-        Error::Open { source, .. } => unreadable(source.to_string()),
-    })?;
-    Ok(Arc::new(source))
+    let problem = "neither a program (ELF, PE, Mach-O) nor symbols (PDB, dSYM, Breakpad, perf map, jitdump)";
+    Err(Unknown::Unreadable { path, problem: problem.into() })
 }
 
 /// The directory of indexes, if there is to be one.

@@ -22,6 +22,7 @@ pub struct SymbolizerOptions {
     pub(crate) cache_limit_bytes: u64,
     pub(crate) indexes_in_background: bool,
     pub(crate) allow_mismatch: bool,
+    pub(crate) debuginfod: bool,
     pub(crate) threads: usize,
 }
 
@@ -45,6 +46,7 @@ impl SymbolizerOptions {
             cache_limit_bytes: DEFAULT_CACHE_LIMIT_BYTES,
             indexes_in_background: true,
             allow_mismatch: false,
+            debuginfod: true,
             threads: std::thread::available_parallelism().map_or(1, usize::from),
         }
     }
@@ -107,6 +109,14 @@ impl SymbolizerOptions {
     #[must_use]
     pub fn allow_mismatch(mut self, allow: bool) -> Self {
         self.allow_mismatch = allow;
+        self
+    }
+
+    /// Whether servers that the environment names in `DEBUGINFOD_URLS` are asked for files that are not here, as they are if
+    /// this is not set. Without the feature `debuginfod` nobody is asked.
+    #[must_use]
+    pub fn debuginfod(mut self, ask: bool) -> Self {
+        self.debuginfod = ask;
         self
     }
 

@@ -24,6 +24,8 @@ pub struct SourceFrame {
     pub line: Option<u32>,
     /// Column in the line, from 1.
     pub column: Option<u32>,
+    /// Tells blocks of one line apart, where the compiler numbered them; of the innermost frame alone.
+    pub discriminator: Option<u32>,
     /// True when the compiler put this function's body into the next frame's function.
     pub inlined: bool,
 }
@@ -49,8 +51,8 @@ pub struct Resolution {
 }
 
 impl Resolution {
-    pub(crate) fn known(frames: Vec<SourceFrame>, function_start: Option<StatedAddress>) -> Self {
-        Self { frames: frames.into(), function_start, unknown: None }
+    pub(crate) fn known(frames: Arc<[SourceFrame]>, function_start: Option<StatedAddress>) -> Self {
+        Self { frames, function_start, unknown: None }
     }
 
     pub(crate) fn unknown(reason: Unknown) -> Self {

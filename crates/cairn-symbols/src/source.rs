@@ -3,7 +3,9 @@
 //! A source hands over names as they are stored; demangling, sharing of equal texts and the names of functions of which
 //! only the start is known are done once, in [`FrameSink`].
 
-use std::collections::HashMap;
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -36,8 +38,69 @@ pub(crate) struct RawFrame<'a> {
     pub(crate) file: Option<&'a str>,
     pub(crate) line: Option<u32>,
     pub(crate) column: Option<u32>,
+    pub(crate) discriminator: Option<u32>,
     /// True for all frames of an answer but the last.
     pub(crate) inlined: bool,
+}
+
+/// Where a text is stored. A place that was read once need not be read again to know its text: most frames of most
+/// answers are calls of the same few functions.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct TextPlace {
+    /// Which reader of which file; never given twice in a process. With it, what kind of place it is.
+    pub(crate) reader: u64,
+    pub(crate) at: u64,
+}
+
+/// Tables by [`TextPlace`]. The numbers come from files, and nobody must be able to choose such as fall together, so each
+/// table has a secret of its own.
+pub(crate) type ByPlace<T> = HashMap<TextPlace, T, Mixing>;
+
+/// Makes the hashers of one table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Mixing(u64);
+
+impl Default for Mixing {
+    fn default() -> Self {
+        Self(RandomState::new().hash_one(0_u8))
+    }
+}
+
+impl BuildHasher for Mixing {
+    type Hasher = Mixed;
+
+    fn build_hasher(&self) -> Mixed {
+        Mixed(self.0)
+    }
+}
+
+/// Folds both halves of a product into the next state: some instructions for each number.
+#[derive(Debug)]
+pub(crate) struct Mixed(u64);
+
+impl Hasher for Mixed {
+    fn write(&mut self, bytes: &[u8]) {
+        let mut words = bytes.chunks_exact(8);
+        for word in &mut words {
+            self.write_u64(word.try_into().map_or(0, u64::from_le_bytes));
+        }
+        let rest = words.remainder().iter().fold(0, |rest, &byte| rest << 8 | u64::from(byte));
+        self.write_u64(rest);
+        self.write_u64(bytes.len() as u64);
+    }
+
+    #[inline]
+    fn write_u64(&mut self, value: u64) {
+        // The fraction of the golden ratio: odd, and without a pattern.
+        const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
+        let wide = u128::from(self.0 ^ value) * u128::from(MULTIPLIER);
+        self.0 = (wide as u64) ^ (wide >> 64) as u64;
+    }
+
+    #[inline]
+    fn finish(&self) -> u64 {
+        self.0
+    }
 }
 
 /// Where the symbols of one module come from.
@@ -109,12 +172,16 @@ pub(crate) struct FrameSink {
     /// Of the frame that was pushed last.
     language: Language,
     function_start: Option<StatedAddress>,
-    names: HashMap<Box<str>, [Option<Name>; LANGUAGES]>,
-    files: HashMap<Box<str>, Arc<str>>,
+    /// By language: from each name as it is stored to the readable one.
+    names: [HashMap<Arc<str>, Arc<str>, Mixing>; LANGUAGES],
+    files: HashSet<Arc<str>, Mixing>,
+    name_places: ByPlace<Option<Name>>,
+    file_places: ByPlace<Option<Arc<str>>>,
 }
 
+/// A name that is kept, as it is stored and as it is read.
 #[derive(Clone)]
-struct Name {
+pub(crate) struct Name {
     raw: Arc<str>,
     readable: Arc<str>,
 }
@@ -129,15 +196,58 @@ impl FrameSink {
     pub(crate) fn push(&mut self, frame: RawFrame<'_>) {
         let name = frame.name.map(|name| self.name(name, frame.language));
         let file = frame.file.map(|file| self.file(file));
+        self.push_kept(frame, name, file);
+    }
+
+    /// Adds the next outer frame, of kept texts.
+    pub(crate) fn push_kept(&mut self, frame: RawFrame<'_>, name: Option<Name>, file: Option<Arc<str>>) {
         let (function, raw_name) = name.map(|name| (name.readable, name.raw)).unzip();
-        let RawFrame { line, column, inlined, language, .. } = frame;
+        let RawFrame { line, column, discriminator, inlined, language, .. } = frame;
         self.language = language;
-        self.frames.push(SourceFrame { function, raw_name, file, line, column, inlined });
+        self.frames.push(SourceFrame { function, raw_name, file, line, column, discriminator, inlined });
+    }
+
+    /// The name that is stored at a place, if there is one; `read` reads it if it was not read before.
+    pub(crate) fn name_at<'a, E>(
+        &mut self,
+        place: Option<TextPlace>,
+        language: Language,
+        read: impl FnOnce() -> Result<Option<Cow<'a, str>>, E>,
+    ) -> Result<Option<Name>, E> {
+        if let Some(known) = place.and_then(|place| self.name_places.get(&place)) {
+            return Ok(known.clone());
+        }
+        let name = read()?.map(|name| self.name(&name, language));
+        if let Some(place) = place {
+            self.name_places.insert(place, name.clone());
+        }
+        Ok(name)
+    }
+
+    /// The file that is stored at a place, if there is one; `read` reads it if it was not read before.
+    pub(crate) fn file_at<'a>(
+        &mut self,
+        place: Option<TextPlace>,
+        read: impl FnOnce() -> Option<&'a str>,
+    ) -> Option<Arc<str>> {
+        if let Some(known) = place.and_then(|place| self.file_places.get(&place)) {
+            return known.clone();
+        }
+        let file = read().map(|file| self.file(file));
+        if let Some(place) = place {
+            self.file_places.insert(place, file.clone());
+        }
+        file
     }
 
     /// States where the function that holds the address begins. A frame without a name is called `module+0x…` by it.
     pub(crate) fn set_function_start(&mut self, start: StatedAddress) {
         self.function_start = Some(start);
+    }
+
+    /// Adds the frame of a function of which a symbol is all that is known.
+    pub(crate) fn push_symbol(&mut self, name: &str, file: Option<&str>) {
+        self.push(RawFrame { name: Some(name), file, ..RawFrame::default() });
     }
 
     /// Names the outermost frame, if it has no name yet; adds it, if there is none.
@@ -206,31 +316,35 @@ impl FrameSink {
     }
 
     /// Hands over the frames of the present address and makes room for the next one.
-    pub(crate) fn take(&mut self) -> (Vec<SourceFrame>, Option<StatedAddress>) {
-        (std::mem::take(&mut self.frames), self.function_start.take())
+    pub(crate) fn take(&mut self) -> (Arc<[SourceFrame]>, Option<StatedAddress>) {
+        (self.frames.drain(..).collect(), self.function_start.take())
     }
 
     /// Forgets the texts when they have become many: a reader of a log may ask for days.
     pub(crate) fn tidy(&mut self) {
-        if self.names.len() > MAX_TEXTS {
-            self.names = HashMap::new();
+        if self.names.iter().map(HashMap::len).sum::<usize>() > MAX_TEXTS {
+            self.names = Default::default();
         }
         if self.files.len() > MAX_TEXTS {
-            self.files = HashMap::new();
+            self.files = HashSet::default();
+        }
+        if self.name_places.len() > MAX_TEXTS {
+            self.name_places = HashMap::default();
+        }
+        if self.file_places.len() > MAX_TEXTS {
+            self.file_places = HashMap::default();
         }
     }
 
     fn name(&mut self, raw: &str, language: Language) -> Name {
-        if let Some(known) = self.names.get(raw)
-            && let Some(name) = &known[language as usize]
-        {
-            return name.clone();
+        let known = &mut self.names[language as usize];
+        if let Some((raw, readable)) = known.get_key_value(raw) {
+            return Name { raw: Arc::clone(raw), readable: Arc::clone(readable) };
         }
         let shared: Arc<str> = raw.into();
         let readable = demangle(raw, language).map_or_else(|| Arc::clone(&shared), Arc::from);
-        let name = Name { raw: shared, readable };
-        self.names.entry(raw.into()).or_default()[language as usize] = Some(name.clone());
-        name
+        known.insert(Arc::clone(&shared), Arc::clone(&readable));
+        Name { raw: shared, readable }
     }
 
     fn file(&mut self, file: &str) -> Arc<str> {
@@ -238,7 +352,7 @@ impl FrameSink {
             return Arc::clone(known);
         }
         let shared: Arc<str> = file.into();
-        self.files.insert(file.into(), Arc::clone(&shared));
+        self.files.insert(Arc::clone(&shared));
         shared
     }
 }

@@ -13,7 +13,11 @@ pub(crate) struct SymbolTable {
     symbols: Vec<Symbol>,
     /// All names, one after the other.
     names: Vec<u8>,
+    /// Where in `names` each source file's name begins and ends.
+    files: Vec<(u32, u32)>,
 }
+
+const NO_FILE: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug)]
 struct Symbol {
@@ -21,6 +25,8 @@ struct Symbol {
     end: u64,
     name: u32,
     name_bytes: u32,
+    /// Of a local symbol, which source file it is from: index into the table's `files`, or [`NO_FILE`].
+    file: u32,
     /// Of several for one address, the smallest is taken.
     rank: u8,
 }
@@ -30,6 +36,9 @@ struct Symbol {
 pub(crate) struct Found<'a> {
     pub(crate) start: u64,
     pub(crate) name: &'a str,
+    /// The source file, without its directory, that the symbol is local to. Linkers write one symbol for it in front of the
+    /// local symbols of each object file; global symbols follow behind all of them.
+    pub(crate) file: Option<&'a str>,
 }
 
 impl SymbolTable {
@@ -41,13 +50,37 @@ impl SymbolTable {
         };
         let code: HashSet<_> = object.sections().filter(holds_code).map(|section| section.index()).collect();
         for table in [object.symbol_table(), object.dynamic_symbol_table()].into_iter().flatten() {
+            let mut file = NO_FILE;
             for symbol in table.symbols() {
-                self.add_symbol(&symbol, &code);
+                if symbol.kind() == SymbolKind::File {
+                    file = self.add_file(symbol.name_bytes().unwrap_or_default());
+                } else {
+                    self.add_symbol(&symbol, &code, if symbol.is_local() { file } else { NO_FILE });
+                }
             }
         }
     }
 
-    fn add_symbol<'data>(&mut self, symbol: &impl ObjectSymbol<'data>, code: &HashSet<SectionIndex>) {
+    /// A file without a name ends the symbols of the one before: what follows is the linker's own.
+    fn add_file(&mut self, name: &[u8]) -> u32 {
+        let (Ok(begin), Ok(index)) = (u32::try_from(self.names.len()), u32::try_from(self.files.len()))
+        else {
+            return NO_FILE;
+        };
+        if name.is_empty() || name.len() > crate::MAX_NAME_BYTES {
+            return NO_FILE;
+        }
+        self.names.extend_from_slice(name);
+        self.files.push((begin, begin.saturating_add(name.len() as u32)));
+        index
+    }
+
+    fn add_symbol<'data>(
+        &mut self,
+        symbol: &impl ObjectSymbol<'data>,
+        code: &HashSet<SectionIndex>,
+        file: u32,
+    ) {
         let is_code = match symbol.kind() {
             SymbolKind::Text => true,
             // Hand-written assembly often leaves the kind out.
@@ -72,6 +105,7 @@ impl SymbolTable {
             end: start.saturating_add(symbol.size()),
             name: at,
             name_bytes: name.len() as u32,
+            file,
             rank,
         };
         self.names.extend_from_slice(name);
@@ -103,9 +137,11 @@ impl SymbolTable {
         // A label inside of a sized function ends early; the function is a few symbols further back.
         let symbol =
             self.symbols[..after].iter().rev().take(MAX_NESTED).find(|symbol| symbol.end > address)?;
-        let first = symbol.name as usize;
-        let name = self.names.get(first..first + symbol.name_bytes as usize)?;
-        Some(Found { start: symbol.start, name: std::str::from_utf8(name).ok()? })
+        let text =
+            |begin: u32, end: u32| std::str::from_utf8(self.names.get(begin as usize..end as usize)?).ok();
+        let name = text(symbol.name, symbol.name.saturating_add(symbol.name_bytes))?;
+        let file = self.files.get(symbol.file as usize).and_then(|&(begin, end)| text(begin, end));
+        Some(Found { start: symbol.start, name, file })
     }
 
     /// Where the answer may change, in no order.

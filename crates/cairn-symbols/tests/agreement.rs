@@ -94,17 +94,27 @@ fn compare(file: &Path, peer: &str) -> Vec<String> {
     let functions = Functions::read(&symbolizer.module_report(module).used);
     let addresses: Vec<u64> = functions.addresses();
     assert!(addresses.len() > 1000, "{}: {} addresses", file.display(), addresses.len());
-    let theirs = ask(peer, peer.contains("llvm"), file, &addresses);
+    let is_gdb = peer == "gdb";
+    // gdb takes a hundred times longer than the others.
+    let every = if is_gdb { addresses.len().div_ceil(GDB_ADDRESSES) } else { 1 };
+    let addresses: Vec<u64> = addresses.into_iter().step_by(every).collect();
+    let theirs =
+        if is_gdb { ask_gdb(file, &addresses) } else { ask(peer, peer.contains("llvm"), file, &addresses) };
+    // Where gdb has another line, addr2line decides.
+    let others = if is_gdb { ask("addr2line", false, file, &addresses) } else { Vec::new() };
     assert_eq!(theirs.len(), addresses.len(), "{peer}");
     let lookups: Vec<_> =
         addresses.iter().map(|&address| (module, Lookup::stated(StatedAddress::new(address)))).collect();
     let answers = symbolizer.resolve_many(&lookups);
     let mut counts = std::collections::BTreeMap::<&str, usize>::new();
     let mut unexplained = Vec::new();
-    for ((&address, (name, place)), answer) in addresses.iter().zip(&theirs).zip(answers.iter()) {
+    for (index, ((&address, (name, place)), answer)) in
+        addresses.iter().zip(&theirs).zip(answers.iter()).enumerate()
+    {
         let frames = answer.frames();
-        // Neither peer tells of the calls around when it is not asked.
-        let own_name = frames.first().and_then(|frame| frame.raw_name.as_deref()).unwrap_or("??");
+        // Neither addr2line nor llvm-symbolizer tells of the calls around when it is not asked; gdb names the function around.
+        let named = if is_gdb { frames.last() } else { frames.first() };
+        let own_name = named.and_then(|frame| frame.raw_name.as_deref()).unwrap_or("??");
         let innermost = frames.first();
         let own_place = innermost
             .map_or(("??", 0), |frame| (frame.file.as_deref().unwrap_or("??"), frame.line.unwrap_or(0)));
@@ -115,6 +125,13 @@ fn compare(file: &Path, peer: &str) -> Vec<String> {
                 (Some(_), class) => class,
                 (None, _) => None,
             };
+        let outvoted = || {
+            let (_, place) = others.get(index)?;
+            class_of_places(own_place, place)
+                .filter(|_| class_of_names(own_name, name, &functions, address).is_some())
+                .map(|_| "gdb has another line, addr2line this one")
+        };
+        let class = class.or_else(outvoted);
         match class {
             Some(class) => *counts.entry(class).or_default() += 1,
             None => unexplained.push(format!(
@@ -143,6 +160,10 @@ fn class_of_names(ours: &str, theirs: &str, functions: &Functions, address: u64)
         () if ours == "??" && !functions.covers(&theirs, address) => Some("behind the end of a function"),
         () if functions.share_address(&ours, &theirs) => Some("one of several names at one address"),
         () if ours.contains(&theirs) || theirs.contains(&ours) => Some("the linker's name"),
+        // The same, where the debug information lacks the suffix that the linker's name has.
+        () if functions.covers(&theirs, address) && functions.covers_with_suffix(&ours, address) => {
+            Some("one of several names at one address")
+        }
         () if functions.covers(&ours, address) && !functions.covers(&theirs, address) => Some("a label"),
         // The symbol tables have one name for code that the debug information has under another.
         () if functions.covers(&theirs, address) && !functions.ranges.contains_key(&ours) => {
@@ -168,6 +189,35 @@ fn class_of_places((file, line): (&str, u32), theirs: &str) -> Option<&'static s
         () if own_name == Path::new(&other).file_name() => Some("relative directory"),
         () => Some("file of the innermost line"),
     }
+}
+
+/// As many as gdb answers in some seconds.
+const GDB_ADDRESSES: usize = 500;
+
+/// Asks gdb, without running anything: the symbol around each address, and its line.
+fn ask_gdb(file: &Path, addresses: &[u64]) -> Vec<(String, String)> {
+    let script = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("gdb-{}", std::process::id()));
+    let mut text = "set print demangle off\nset print asm-demangle off\n".to_owned();
+    for address in addresses {
+        text += &format!("echo @\\n\ninfo symbol {address:#x}\ninfo line *{address:#x}\n");
+    }
+    std::fs::write(&script, text).unwrap();
+    let mut gdb = Command::new("gdb");
+    gdb.args(["--batch", "-nx", "-iex", "set debuginfod enabled off", "-x"]).arg(&script).arg(file);
+    let output =
+        gdb.stderr(Stdio::null()).output().unwrap_or_else(|error| panic!("gdb: {error}; install it"));
+    std::fs::remove_file(&script).unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let answers = text.split("@\n").skip(1).map(|answer| {
+        // `name + 4 in section .text`, or `No symbol matches 0x12.`
+        let symbol = answer.lines().next().and_then(|line| line.split_once(" in section "));
+        let name = symbol.map_or("??", |(name, _)| name.split(" + ").next().unwrap_or(name));
+        // `Line 4 of "a.c" starts at address …`, or `Line 4 of "a.c" is at address … but contains no code.`
+        let place = answer.lines().find_map(|line| line.strip_prefix("Line ")?.split_once(" of \""));
+        let place = place.and_then(|(line, rest)| Some(format!("{}:{line}", rest.split_once('"')?.0)));
+        (name.to_owned(), place.unwrap_or_else(|| "??:0".to_owned()))
+    });
+    answers.collect()
 }
 
 /// Asks a symbolizer that reads addresses from standard input, and prints two lines for each: a name, and a place.
@@ -223,6 +273,11 @@ impl Functions {
     fn covers(&self, name: &str, address: u64) -> bool {
         let ranges = self.ranges.get(name).into_iter().flatten();
         ranges.into_iter().any(|&(start, size)| (start..start + size).contains(&address))
+    }
+
+    fn covers_with_suffix(&self, name: &str, address: u64) -> bool {
+        let with_suffix = |key: &str| key.strip_prefix(name).is_some_and(|suffix| suffix.starts_with('.'));
+        self.ranges.keys().any(|key| with_suffix(key) && self.covers(key, address))
     }
 
     fn share_address(&self, one: &str, other: &str) -> bool {

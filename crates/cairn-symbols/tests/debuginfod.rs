@@ -6,7 +6,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use cairn_format::ModuleOffset;
@@ -25,18 +25,20 @@ fn debug_file() -> PathBuf {
 /// What the child does: prints where the first byte of the stripped program's code is.
 #[test]
 fn child() {
-    if std::env::var_os("CAIRN_TEST_CHILD").is_none() {
-        return;
-    }
-    let mut symbolizer = Symbolizer::new(SymbolizerOptions::new());
+    let Some(how) = std::env::var_os("CAIRN_TEST_CHILD") else { return };
+    let mut symbolizer = Symbolizer::new(SymbolizerOptions::new().debuginfod(how != "without"));
     let module = symbolizer.add_file(fixtures().join("bin/stripped")).unwrap();
     let answer = symbolizer.resolve(module, Lookup::program_counter(ModuleOffset::new(0x144)));
     println!("answer: {} frames: {}", answer.frames().len(), answer.frames().last().unwrap());
 }
 
 fn run_child(urls: Option<&str>, cache: &Path) -> String {
+    run_child_with(urls, cache, "with")
+}
+
+fn run_child_with(urls: Option<&str>, cache: &Path, how: &str) -> String {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "child", "--nocapture"]).env("CAIRN_TEST_CHILD", "1");
+    command.args(["--exact", "child", "--nocapture"]).env("CAIRN_TEST_CHILD", how);
     command.env("DEBUGINFOD_CACHE_PATH", cache).env("DEBUGINFOD_TIMEOUT", "2").env_remove("DEBUGINFOD_URLS");
     if let Some(urls) = urls {
         command.env("DEBUGINFOD_URLS", urls);
@@ -115,4 +117,55 @@ fn a_silent_server_is_not_waited_for() {
     let start = Instant::now();
     assert!(run_child(Some(&url), &scratch("silent")).ends_with(WITHOUT));
     assert!(start.elapsed() < Duration::from_secs(12), "{:?}", start.elapsed());
+}
+
+/// The server of Debian's package `debuginfod`, which indexes the fixtures itself.
+#[test]
+fn the_real_server_is_understood() {
+    let database = scratch("server");
+    fs::create_dir_all(&database).unwrap();
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let mut server = Command::new("debuginfod");
+    server.args(["--port", &port.to_string(), "--database"]).arg(database.join("index.sqlite"));
+    server.arg("-F").arg(fixtures().join("debug"));
+    // It would ask others in turn.
+    server.env_remove("DEBUGINFOD_URLS").stdout(Stdio::null()).stderr(Stdio::null());
+    let _running = match server.spawn() {
+        Ok(child) => Running(child),
+        Err(error) => {
+            eprintln!(
+                "not compared with the real server: debuginfod: {error}; Debian has it in the package debuginfod"
+            );
+            return;
+        }
+    };
+    let url = format!("http://127.0.0.1:{port}");
+    // Until it has looked through the directory, it has no file, and a process that was told so does not ask again.
+    let start = Instant::now();
+    let mut last = String::new();
+    for attempt in 0.. {
+        assert!(start.elapsed() < Duration::from_secs(60), "{last}");
+        last = run_child(Some(&url), &scratch(&format!("real-{attempt}")));
+        if last.ends_with(WITH) {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+/// Ends the server when the test ends, however that is.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn nobody_is_asked_when_the_options_say_so() {
+    let (url, asked) = serve(Some(fs::read(debug_file()).unwrap()), 1);
+    assert!(run_child_with(Some(&url), &scratch("switched-off"), "without").ends_with(WITHOUT));
+    assert!(asked.try_recv().is_err());
 }

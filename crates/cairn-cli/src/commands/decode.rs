@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use cairn_analysis::decode::{Format, Options};
 use cairn_analysis::format::{AbsoluteAddress, WordSize, cbf, xnu};
-use cairn_analysis::symbols::FileSymbols;
+use cairn_analysis::symbols::{Symbolizer, SymbolizerOptions};
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, ValueEnum};
 
@@ -212,11 +212,16 @@ impl Decode {
     pub(crate) fn run(self) -> io::Result<Outcome> {
         self.check_combinations();
         let symbols = match &self.exe {
-            Some(path) => Some(FileSymbols::open(path).map_err(io::Error::other)?),
+            Some(path) => {
+                let mut symbolizer = Symbolizer::new(SymbolizerOptions::new());
+                let module = symbolizer.add_file(path).map_err(io::Error::other)?;
+                Some((symbolizer, module))
+            }
             None => None,
         };
         let options = Options {
-            word_size: self.word_size(symbols.as_ref()),
+            word_size: self
+                .word_size(symbols.as_ref().map(|(symbolizer, module)| symbolizer.word_size(*module))),
             strict: self.strict,
             xnu_packing: match self.kernel_base {
                 Some(base) => xnu::Packing::KernelOffset32 { kernel_base: AbsoluteAddress::new(base) },
@@ -256,12 +261,13 @@ impl Decode {
         crate::Cairn::command().error(ErrorKind::MissingRequiredArgument, complaint).exit()
     }
 
-    fn word_size(&self, symbols: Option<&FileSymbols>) -> WordSize {
+    /// The one that was asked for, or that of the program.
+    fn word_size(&self, program: Option<WordSize>) -> WordSize {
         match self.word.as_deref() {
             Some("16") => WordSize::Bits16,
             Some("32") => WordSize::Bits32,
             Some(_) => WordSize::Bits64,
-            None => symbols.map_or(WordSize::Bits64, FileSymbols::word_size),
+            None => program.unwrap_or(WordSize::Bits64),
         }
     }
 }

@@ -136,6 +136,15 @@ struct Places {
     #[arg(long)]
     allow_mismatch: bool,
 
+    /// Ask no servers for files that are not here; else those in DEBUGINFOD_URLS are asked, if this cairn was built with the
+    /// feature debuginfod
+    #[arg(long, overrides_with = "debuginfod")]
+    no_debuginfod: bool,
+
+    /// What is the case anyway, as llvm-symbolizer calls it
+    #[arg(long, hide = true)]
+    debuginfod: bool,
+
     #[command(flatten)]
     cache: CacheOptions,
 
@@ -152,6 +161,7 @@ impl Places {
     /// The same places for another process.
     fn search(&self) -> Search {
         let mut search = Search::default().flag("--allow-mismatch", self.allow_mismatch);
+        search = search.flag("--no-debuginfod", self.no_debuginfod);
         search = self.debug_dir.iter().fold(search, |search, path| search.path("--debug-dir", path));
         search = self.symbol_dir.iter().fold(search, |search, path| search.path("--symbol-dir", path));
         search = self.sysroot.iter().fold(search, |search, path| search.path("--sysroot", path));
@@ -271,8 +281,11 @@ impl Symbolize {
         } else {
             places.cache.build_later(session.files.symbolizer.without_index(), places.search());
         }
+        let failed = session.failed;
+        // The process ends now. To free the tables one by one takes as long as many answers; the kernel takes them at once.
+        std::mem::forget(session);
         Ok(match style {
-            Style::Cairn | Style::OwnJson if session.failed || printer.failed() => Outcome::Partly,
+            Style::Cairn | Style::OwnJson if failed || printer.failed() => Outcome::Partly,
             Style::Cairn | Style::OwnJson if printer.some_unknown() => Outcome::Incomplete,
             _ => Outcome::Done,
         })
@@ -309,6 +322,7 @@ impl Symbolize {
     fn options(&self) -> SymbolizerOptions {
         let places = &self.places;
         let mut options = SymbolizerOptions::new().allow_mismatch(places.allow_mismatch);
+        options = options.debuginfod(!places.no_debuginfod);
         options = places.debug_dir.iter().fold(options, SymbolizerOptions::debug_dir);
         options = places.symbol_dir.iter().fold(options, SymbolizerOptions::symbol_dir);
         options = places.map.iter().fold(options, |options, (from, to)| options.map_path(from, to));
@@ -401,9 +415,18 @@ impl Session {
                 return Question::Unknown { text };
             }
         };
-        let module = match &parsed.file {
-            None => self.exe,
-            Some(path) => match self.files.open(Path::new(path)) {
+        let module = match (&parsed.file, &parsed.build) {
+            (None, None) => self.exe,
+            (None, Some(build)) => match self.files.open_build(build) {
+                Ok(module) => Some(module),
+                Err(error) => {
+                    let path = build.to_string().to_uppercase();
+                    complain(&format_args!("'{path}': {error}"));
+                    self.failed = true;
+                    return Question::NoFile { path, address: parsed.address, error: error.to_string() };
+                }
+            },
+            (Some(path), _) => match self.files.open(Path::new(path)) {
                 Ok(module) => Some(module),
                 Err(error) => {
                     complain(&error);

@@ -2,17 +2,19 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use gimli::{SectionId, UnitRef};
 use self_cell::self_cell;
 
+use super::cuts::Cuts;
 use super::functions::{Function, Functions, Origin, step};
 use super::lines::{Lines, Row};
 use super::split::{FindSplit, Splits};
 use super::units::{Budget, Directory, Dwarf, Problem, Reader, Unit};
 use crate::debug_object::DebugObject;
-use crate::source::{FrameSink, Language, RawFrame};
+use crate::source::{ByPlace, FrameSink, Language, RawFrame, TextPlace};
 
 /// The files whose debug information belongs together.
 pub(crate) struct DebugFiles {
@@ -48,6 +50,20 @@ pub(super) struct Reading<'a> {
     supplement: Option<Directory<'a>>,
     splits: Splits<'a>,
     budget: Budget,
+    /// Of all readers that there were in this process.
+    number: u64,
+    /// What is told to whoever makes an index.
+    telling: Telling,
+}
+
+/// What was told so far.
+#[derive(Default)]
+struct Telling {
+    /// The numbers that names of inlined functions were given, by where they are stored.
+    names: ByPlace<Option<u32>>,
+    /// Units by the end of their code, and how many of them are forgotten.
+    ends: Vec<(u64, u32)>,
+    forgotten: usize,
 }
 
 impl Engine {
@@ -61,13 +77,19 @@ impl Engine {
 
     /// Tells all answers from `begin` up to `end`; they may also change at the addresses `extra`.
     pub(crate) fn tell_window(
-        &self,
+        &mut self,
         begin: u64,
         end: u64,
         extra: &[u64],
         told: &mut dyn Told,
     ) -> Result<(), Problem> {
-        self.0.with_dependent(|_, reading| reading.tell_window(begin, end, extra, told))
+        self.0.with_dependent_mut(|_, reading| reading.tell_window(begin, end, extra, told))
+    }
+
+    /// Drops what was read of units all of whose code lies before an address, for one who asks in order. It is read anew should
+    /// it be asked for again.
+    pub(crate) fn forget_before(&mut self, address: u64) {
+        self.0.with_dependent_mut(|_, reading| reading.forget_before(address));
     }
 
     /// True when a unit refers to a split file that was not found.
@@ -91,7 +113,9 @@ pub(crate) trait Told {
     /// A function, by its name, or by the address when it has none.
     fn root(&mut self, address: u64, name: Option<(&str, Language)>) -> ScopeId;
     /// A call inlined into a scope, and the place of the call.
-    fn inlined(&mut self, into: ScopeId, name: Option<(&str, Language)>, call: ToldPlace) -> ScopeId;
+    fn inlined(&mut self, into: ScopeId, name: Option<u32>, call: ToldPlace) -> ScopeId;
+    /// The name of an inlined function.
+    fn name(&mut self, name: (&str, Language)) -> u32;
     /// A source file.
     fn file(&mut self, path: &str) -> u32;
     /// What is known from this address on.
@@ -107,6 +131,8 @@ pub(crate) struct ToldPlace {
     pub(crate) file: Option<u32>,
     pub(crate) line: Option<u32>,
     pub(crate) column: Option<u32>,
+    /// Never zero.
+    pub(crate) discriminator: Option<u32>,
 }
 
 /// Whether it was found quickly, and which one it is.
@@ -124,6 +150,8 @@ struct KnownScopes {
     /// Of that unit: the number that each file was given, [`NO_FILE`], or [`UNTOLD`].
     files: Vec<u32>,
     other_units: HashMap<usize, Vec<u32>>,
+    /// Of all windows: the number that each name was given.
+    names: ByPlace<Option<u32>>,
 }
 
 const UNTOLD: u32 = u32::MAX;
@@ -186,7 +214,9 @@ impl<'a> Reading<'a> {
         let directory = Directory::read(&dwarf, &budget)?;
         let supplement = dwarf.sup().map(|sup| Directory::read(sup, &budget)).transpose()?;
         let splits = Splits::new(files.package.as_ref(), &owner.split_files, &*files.find_split);
-        Ok(Self { dwarf, directory, supplement, splits, budget })
+        static READERS: AtomicU64 = AtomicU64::new(0);
+        let number = READERS.fetch_add(1, Ordering::Relaxed);
+        Ok(Self { dwarf, directory, supplement, splits, budget, number, telling: Telling::default() })
     }
 
     fn frames_at(&self, address: u64, out: &mut FrameSink) -> Result<(), Problem> {
@@ -198,8 +228,7 @@ impl<'a> Reading<'a> {
             match function {
                 Some(function) => return self.push_frames(&view, function, lines, row, address, out),
                 None if row.is_some() => {
-                    self.push_frame(&view, lines, Origin::Nowhere, row.map(Place::from), false, out)?;
-                    return Ok(());
+                    return self.push_frame(&view, lines, Origin::Nowhere, row.map(Place::from), false, out);
                 }
                 None => {}
             }
@@ -217,12 +246,13 @@ impl<'a> Reading<'a> {
                 return View {
                     unit: UnitRef::new(&split.dwarf, &split.unit),
                     line_unit,
+                    offset: unit.offset.0,
                     language: split.language,
                     is_split: true,
                 };
             }
         }
-        View { unit: line_unit, line_unit, language: unit.language, is_split: false }
+        View { unit: line_unit, line_unit, offset: unit.offset.0, language: unit.language, is_split: false }
     }
 
     fn function_at<'s>(
@@ -280,9 +310,10 @@ impl<'a> Reading<'a> {
             }
             self.push_frame(view, lines, inlined.origin, place, true, out)?;
             place = Some(Place {
-                file: inlined.call_file,
+                file: inlined.call_file.map(u64::from),
                 line: (inlined.call_line != 0).then_some(inlined.call_line),
                 column: (inlined.call_column != 0).then_some(inlined.call_column),
+                discriminator: None,
             });
             next = inlined.parent;
         }
@@ -290,31 +321,51 @@ impl<'a> Reading<'a> {
     }
 
     /// Tells all answers of a window of addresses, in order: each one counts up to the next.
-    fn tell_window(&self, begin: u64, end: u64, extra: &[u64], told: &mut dyn Told) -> Result<(), Problem> {
-        let mut cuts = extra.to_vec();
-        cuts.push(begin);
+    fn tell_window(
+        &mut self,
+        begin: u64,
+        end: u64,
+        extra: &[u64],
+        told: &mut dyn Told,
+    ) -> Result<(), Problem> {
+        let mut cuts = Cuts::new(begin, end);
+        cuts.insert(begin);
+        extra.iter().for_each(|&cut| cuts.insert(cut));
         for unit in self.directory.overlapping(begin, end, &mut cuts) {
             self.boundaries(unit, begin, end, &mut cuts)?;
         }
-        cuts.retain(|&cut| begin <= cut && cut < end);
-        cuts.sort_unstable();
-        cuts.dedup();
-        let mut known = KnownScopes::default();
-        cuts.into_iter().try_for_each(|address| self.tell(address, &mut known, told))
+        let names = std::mem::take(&mut self.telling.names);
+        let mut known = KnownScopes { names, ..KnownScopes::default() };
+        cuts.iter().try_for_each(|address| self.tell(address, &mut known, told))?;
+        self.telling.names = known.names;
+        Ok(())
     }
 
-    fn boundaries(&self, unit: &Unit<'a>, begin: u64, end: u64, out: &mut Vec<u64>) -> Result<(), Problem> {
+    fn forget_before(&mut self, address: u64) {
+        if self.telling.ends.is_empty() {
+            self.telling.ends = self.directory.ends();
+        }
+        while let Some(&(end, unit)) = self.telling.ends.get(self.telling.forgotten)
+            && end <= address
+        {
+            self.directory.forget(unit, &self.budget);
+            self.telling.forgotten += 1;
+        }
+    }
+
+    fn boundaries(&self, unit: &Unit<'a>, begin: u64, end: u64, out: &mut Cuts) -> Result<(), Problem> {
         let view = self.view(unit);
         self.lines(unit).map_err(|problem| *problem)?.boundaries(begin, end, out);
         for quickly in [true, false] {
             let functions = self.functions(unit, &view, quickly).map_err(|problem| *problem)?;
             for range in functions.ranges.iter().filter(|range| range.begin < end && range.end > begin) {
-                out.extend([range.begin, range.end]);
+                out.insert(range.begin);
+                out.insert(range.end);
                 let entry = &functions.entries[range.function as usize];
                 let function = entry.function(view.unit, &self.budget).map_err(|problem| *problem)?;
                 let pieces = &function.pieces;
                 let pieces = &pieces[pieces.partition_point(|piece| piece.begin < begin)..];
-                out.extend(pieces.iter().map(|piece| piece.begin).take_while(|&begin| begin < end));
+                pieces.iter().take_while(|piece| piece.begin < end).for_each(|piece| out.insert(piece.begin));
             }
             if !functions.jumped {
                 break;
@@ -394,18 +445,38 @@ impl<'a> Reading<'a> {
         while let Some(index) = path.pop() {
             let inlined = &function.inlined[index as usize];
             let place = Place {
-                file: inlined.call_file,
+                file: inlined.call_file.map(u64::from),
                 line: (inlined.call_line != 0).then_some(inlined.call_line),
                 column: (inlined.call_column != 0).then_some(inlined.call_column),
+                discriminator: None,
             };
             let call = self.told_place(key.0, view, lines, Some(place), known, told);
-            let name = self.name(view, inlined.origin)?;
-            scope = told.inlined(scope, name.as_deref().map(|name| (name, view.language)), call);
+            let name = self.told_name(view, inlined.origin, known, told)?;
+            scope = told.inlined(scope, name, call);
             if is_memorable {
                 known.scopes[index as usize + 1] = scope;
             }
         }
         Ok(scope)
+    }
+
+    fn told_name(
+        &self,
+        view: &View<'_, 'a>,
+        origin: Origin<'a>,
+        known: &mut KnownScopes,
+        told: &mut dyn Told,
+    ) -> Result<Option<u32>, Problem> {
+        let place = self.place_of_name(view, origin);
+        if let Some(&number) = place.and_then(|place| known.names.get(&place)) {
+            return Ok(number);
+        }
+        let name = self.name(view, origin)?;
+        let number = name.as_deref().map(|name| told.name((name, view.language)));
+        if let Some(place) = place {
+            known.names.insert(place, number);
+        }
+        Ok(number)
     }
 
     fn told_place(
@@ -421,7 +492,7 @@ impl<'a> Reading<'a> {
         let file = place.file.and_then(|index| {
             known.file(unit, index, || lines.file(view.line_unit, index).map(|file| told.file(file)))
         });
-        ToldPlace { file, line: place.line, column: place.column }
+        ToldPlace { file, line: place.line, column: place.column, discriminator: place.discriminator }
     }
 
     fn push_frame(
@@ -433,16 +504,43 @@ impl<'a> Reading<'a> {
         inlined: bool,
         out: &mut FrameSink,
     ) -> Result<(), Problem> {
-        let name = self.name(view, origin)?;
-        out.push(RawFrame {
-            name: name.as_deref(),
+        let stored = self.place_of_name(view, origin);
+        let name = out.name_at(stored, view.language, || self.name(view, origin))?;
+        let file = place.and_then(|place| place.file).and_then(|index| {
+            out.file_at(self.place_of_file(view, index), || lines.file(view.line_unit, index))
+        });
+        let frame = RawFrame {
             language: view.language,
-            file: place.and_then(|place| lines.file(view.line_unit, place.file?)),
             line: place.and_then(|place| place.line),
             column: place.and_then(|place| place.column),
+            discriminator: place.and_then(|place| place.discriminator),
             inlined,
-        });
+            ..RawFrame::default()
+        };
+        out.push_kept(frame, name, file);
         Ok(())
+    }
+
+    /// What is the same whenever the name is. A name that is written at its function is found by where it lies in memory, as this
+    /// reader keeps its sections until it goes away. `None` for those of split files, which have offsets of their own.
+    fn place_of_name(&self, view: &View<'_, 'a>, origin: Origin<'a>) -> Option<TextPlace> {
+        let (kind, at) = match origin {
+            Origin::Nowhere => return None,
+            Origin::Written(name) => (PlaceKind::Memory, name.slice().as_ptr() as usize),
+            _ if view.is_split => return None,
+            Origin::InUnit(offset) => (PlaceKind::Info, view.offset.checked_add(offset.0)?),
+            Origin::InFile(offset) => (PlaceKind::Info, offset.0),
+            Origin::InSupplement(offset) => (PlaceKind::Supplement, offset.0),
+        };
+        let reader = (self.number << 8) | (view.language as u64) << 4 | kind as u64;
+        Some(TextPlace { reader, at: at as u64 })
+    }
+
+    fn place_of_file(&self, view: &View<'_, 'a>, index: u64) -> Option<TextPlace> {
+        // Both fit for every file that is smaller than a terabyte, and lists fewer than 16 million.
+        let unit = u64::try_from(view.offset).ok().filter(|&unit| unit < 1 << 40)?;
+        let at = (index < 1 << 24).then_some(unit << 24 | index)?;
+        Some(TextPlace { reader: (self.number << 8) | PlaceKind::File as u64, at })
     }
 
     /// Follows references between entries to a name. A ring of references ends as no name.
@@ -479,6 +577,19 @@ impl<'a> Reading<'a> {
     }
 }
 
+/// What kind of number a [`TextPlace`] has.
+#[derive(Clone, Copy)]
+enum PlaceKind {
+    /// Of a byte in memory.
+    Memory,
+    /// Of an entry in the file.
+    Info,
+    /// Of an entry in what several files share.
+    Supplement,
+    /// Of a unit, and a file in it.
+    File,
+}
+
 /// From a call to the abstract function, to its declaration, perhaps through a partial unit: three in practice.
 const MAX_REFERENCES: usize = 16;
 
@@ -493,6 +604,8 @@ fn text(name: Reader<'_>) -> Result<Cow<'_, str>, Problem> {
 struct View<'s, 'a> {
     unit: UnitRef<'s, Reader<'a>>,
     line_unit: UnitRef<'s, Reader<'a>>,
+    /// Of the unit in the file with the lines.
+    offset: usize,
     language: Language,
     is_split: bool,
 }
@@ -502,6 +615,7 @@ struct Place {
     file: Option<u64>,
     line: Option<u32>,
     column: Option<u32>,
+    discriminator: Option<u32>,
 }
 
 impl From<Row> for Place {
@@ -511,6 +625,7 @@ impl From<Row> for Place {
             file: Some(u64::from(row.file)),
             line: known.then_some(row.line),
             column: known.then_some(row.column),
+            discriminator: (known && row.discriminator != 0).then_some(row.discriminator),
         }
     }
 }

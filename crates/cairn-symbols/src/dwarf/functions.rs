@@ -1,10 +1,12 @@
 //! The functions of one unit, and the calls inlined into each.
 
+use std::cell::RefCell;
 use std::collections::BinaryHeap;
 use std::sync::OnceLock;
 
-use gimli::{AttributeValue, UnitOffset, UnitRef};
+use gimli::{AttributeValue, Section, UnitOffset, UnitRef};
 
+use super::hint::Hint;
 use super::units::{Budget, Problem, Reader};
 
 /// Where a name is: written at the entry, or at another one.
@@ -25,12 +27,14 @@ pub(super) struct Functions<'a> {
     pub(super) ranges: Vec<FunctionRange>,
     /// True when something was jumped over that could hold more of them.
     pub(super) jumped: bool,
+    hint: Hint,
 }
 
 #[derive(Debug)]
 pub(super) struct FunctionEntry<'a> {
     offset: UnitOffset,
-    function: OnceLock<Result<Function<'a>, Problem>>,
+    /// Apart, because most functions of a unit are never asked for.
+    function: OnceLock<Box<Result<Function<'a>, Problem>>>,
 }
 
 /// One piece of a function's code. A function can have several.
@@ -48,9 +52,9 @@ pub(super) struct FunctionRange {
 pub(super) struct Function<'a> {
     pub(super) origin: Origin<'a>,
     /// In the order of the file, outer before inner.
-    pub(super) inlined: Vec<Inlined<'a>>,
+    pub(super) inlined: Box<[Inlined<'a>]>,
     /// Sorted by begin: from here on, up to the next one, this is the innermost call.
-    pub(super) pieces: Vec<InlinedPiece>,
+    pub(super) pieces: Box<[InlinedPiece]>,
 }
 
 /// A piece of a function with one innermost inlined call, or none.
@@ -66,7 +70,7 @@ pub(super) struct Inlined<'a> {
     pub(super) origin: Origin<'a>,
     /// The call that this one is inside of.
     pub(super) parent: Option<u32>,
-    pub(super) call_file: Option<u64>,
+    pub(super) call_file: Option<u32>,
     pub(super) call_line: u32,
     pub(super) call_column: u32,
 }
@@ -98,13 +102,13 @@ impl<'a> Functions<'a> {
             if tag == gimli::DW_TAG_subprogram {
                 let mut place = CodePlace::default();
                 let mut sibling = None;
-                for &specification in abbreviation.attributes() {
-                    let attribute = entries.read_attribute_inline(specification)?;
-                    match attribute.name() {
-                        gimli::DW_AT_sibling => sibling = unit_offset(attribute.value()),
-                        name => place.take(name, attribute.value(), unit)?,
+                let wanted = |name| name == gimli::DW_AT_sibling || CodePlace::wants(name);
+                read_attributes(&mut entries, abbreviation, wanted, |name, value| {
+                    if name == gimli::DW_AT_sibling {
+                        sibling = unit_offset(value);
                     }
-                }
+                    place.take(name, value, unit)
+                })?;
                 let function = functions.entries.len() as u32;
                 let before = functions.ranges.len();
                 place.for_each(unit, budget, |begin, end| {
@@ -124,12 +128,11 @@ impl<'a> Functions<'a> {
                 }
             } else if (quickly || offset.0 >= body_end) && abbreviation.has_children() && is_type(tag) {
                 let mut sibling = None;
-                for &specification in abbreviation.attributes() {
-                    let attribute = entries.read_attribute(specification)?;
-                    if attribute.name() == gimli::DW_AT_sibling {
-                        sibling = unit_offset(attribute.value());
-                    }
-                }
+                let wanted = |name| name == gimli::DW_AT_sibling;
+                read_attributes(&mut entries, abbreviation, wanted, |_, value| {
+                    sibling = unit_offset(value);
+                    Ok(())
+                })?;
                 if let Some(sibling) = sibling {
                     functions.jumped |= jump(&mut entries, unit, offset, sibling)?;
                 }
@@ -137,6 +140,8 @@ impl<'a> Functions<'a> {
                 entries.skip_attributes(abbreviation.attributes())?;
             }
         }
+        functions.entries.shrink_to_fit();
+        functions.ranges.shrink_to_fit();
         functions.ranges.sort_unstable_by_key(|range| (range.begin, range.function));
         let mut largest_end = 0;
         for range in &mut functions.ranges {
@@ -150,13 +155,20 @@ impl<'a> Functions<'a> {
 
     /// The function at an address; the one that begins last, should several overlap.
     pub(super) fn find(&self, address: u64) -> Option<u32> {
-        let after = self.ranges.partition_point(|range| range.begin <= address);
+        let after = self.hint.partition_point(&self.ranges, |range| range.begin <= address);
         self.ranges[..after]
             .iter()
             .rev()
             .take_while(|range| range.largest_end > address)
             .find(|range| range.end > address)
             .map(|range| range.function)
+    }
+
+    /// What [`Budget::keep`] was told of, with the functions that were read since.
+    pub(super) fn kept_bytes(&self) -> u64 {
+        let functions = self.entries.iter().filter_map(|entry| entry.function.get()?.as_ref().as_ref().ok());
+        let inside = functions.map(Function::kept_bytes);
+        (size_of_val(&*self.entries) + size_of_val(&*self.ranges) + inside.sum::<usize>()) as u64
     }
 }
 
@@ -166,7 +178,8 @@ impl<'a> FunctionEntry<'a> {
         unit: UnitRef<'_, Reader<'a>>,
         budget: &Budget,
     ) -> Result<&Function<'a>, &Problem> {
-        self.function.get_or_init(|| Function::read(unit, self.offset, budget)).as_ref()
+        let read = || Box::new(Function::read(unit, self.offset, budget));
+        self.function.get_or_init(read).as_ref().as_ref()
     }
 }
 
@@ -174,15 +187,17 @@ impl<'a> Function<'a> {
     fn read(unit: UnitRef<'_, Reader<'a>>, offset: UnitOffset, budget: &Budget) -> Result<Self, Problem> {
         let mut entries = unit.entries_raw(Some(offset))?;
         let own_depth = entries.next_depth();
-        let mut function = Self { origin: Origin::Nowhere, inlined: Vec::new(), pieces: Vec::new() };
-        let mut ranges = Vec::new();
+        let mut origin = Origin::Nowhere;
+        let mut calls = Calls::default();
+        let mut scratch = SCRATCH.take();
+        scratch.ranges.clear();
         if let Some(abbreviation) = entries.read_abbreviation()? {
             let mut name = NamePlace::default();
-            for &specification in abbreviation.attributes() {
-                let attribute = entries.read_attribute(specification)?;
-                name.take(attribute.name(), attribute.value(), unit);
-            }
-            function.origin = name.origin();
+            read_attributes(&mut entries, abbreviation, NamePlace::wants, |attribute, value| {
+                name.take(attribute, value);
+                Ok(())
+            })?;
+            origin = name.origin(unit);
         }
         // The inlined calls that are open, with the depth of each.
         let mut open: Vec<(isize, u32)> = Vec::new();
@@ -198,14 +213,8 @@ impl<'a> Function<'a> {
             match abbreviation.tag() {
                 gimli::DW_TAG_inlined_subroutine => {
                     let parent = open.last().map(|&(_, inlined)| inlined);
-                    let inlined = function.read_inlined(
-                        unit,
-                        &mut entries,
-                        abbreviation,
-                        parent,
-                        &mut ranges,
-                        budget,
-                    )?;
+                    let inlined =
+                        calls.read(unit, &mut entries, abbreviation, parent, &mut scratch.ranges, budget)?;
                     open.push((depth, inlined));
                 }
                 // A function inside of this one: its calls are its own.
@@ -213,49 +222,15 @@ impl<'a> Function<'a> {
                 _ => entries.skip_attributes(abbreviation.attributes())?,
             }
         }
-        function.pieces = pieces(ranges);
+        let function = Self { origin, inlined: calls.0.into(), pieces: pieces(&mut scratch) };
+        SCRATCH.set(scratch);
         budget.keep(&function.inlined);
         budget.keep(&function.pieces);
         Ok(function)
     }
 
-    fn read_inlined(
-        &mut self,
-        unit: UnitRef<'_, Reader<'a>>,
-        entries: &mut gimli::EntriesRaw<'_, Reader<'a>>,
-        abbreviation: &gimli::Abbreviation,
-        parent: Option<u32>,
-        ranges: &mut Vec<InlinedRange>,
-        budget: &Budget,
-    ) -> Result<u32, Problem> {
-        let index = self.inlined.len() as u32;
-        let mut place = CodePlace::default();
-        let mut name = NamePlace::default();
-        let mut inlined =
-            Inlined { origin: Origin::Nowhere, parent, call_file: None, call_line: 0, call_column: 0 };
-        for &specification in abbreviation.attributes() {
-            let attribute = entries.read_attribute_inline(specification)?;
-            let number = || attribute.udata_value().and_then(|value| u32::try_from(value).ok()).unwrap_or(0);
-            match attribute.name() {
-                gimli::DW_AT_call_file => {
-                    inlined.call_file = match attribute.value() {
-                        AttributeValue::FileIndex(file) => Some(file),
-                        _ => None,
-                    }
-                }
-                gimli::DW_AT_call_line => inlined.call_line = number(),
-                gimli::DW_AT_call_column => inlined.call_column = number(),
-                other => {
-                    name.take(other, attribute.value(), unit);
-                    place.take(other, attribute.value(), unit)?;
-                }
-            }
-        }
-        inlined.origin = name.origin();
-        self.inlined.push(inlined);
-        place
-            .for_each(unit, budget, |begin, end| ranges.push(InlinedRange { begin, end, inlined: index }))?;
-        Ok(index)
+    fn kept_bytes(&self) -> usize {
+        size_of_val(&*self.inlined) + size_of_val(&*self.pieces)
     }
 
     /// The innermost call at an address.
@@ -265,17 +240,80 @@ impl<'a> Function<'a> {
     }
 }
 
+/// The inlined calls of one function, as they are read.
+#[derive(Default)]
+struct Calls<'a>(Vec<Inlined<'a>>);
+
+impl<'a> Calls<'a> {
+    fn read(
+        &mut self,
+        unit: UnitRef<'_, Reader<'a>>,
+        entries: &mut gimli::EntriesRaw<'_, Reader<'a>>,
+        abbreviation: &gimli::Abbreviation,
+        parent: Option<u32>,
+        ranges: &mut Vec<InlinedRange>,
+        budget: &Budget,
+    ) -> Result<u32, Problem> {
+        let index = self.0.len() as u32;
+        let mut place = CodePlace::default();
+        let mut name = NamePlace::default();
+        let mut inlined =
+            Inlined { origin: Origin::Nowhere, parent, call_file: None, call_line: 0, call_column: 0 };
+        let is_call =
+            |name| matches!(name, gimli::DW_AT_call_file | gimli::DW_AT_call_line | gimli::DW_AT_call_column);
+        let wanted = |name| is_call(name) || CodePlace::wants(name) || NamePlace::wants(name);
+        read_attributes(entries, abbreviation, wanted, |attribute, value| {
+            let number = || value.udata_value().and_then(|value| u32::try_from(value).ok()).unwrap_or(0);
+            match attribute {
+                gimli::DW_AT_call_file => {
+                    inlined.call_file = match value {
+                        AttributeValue::FileIndex(file) => u32::try_from(file).ok(),
+                        _ => None,
+                    }
+                }
+                gimli::DW_AT_call_line => inlined.call_line = number(),
+                gimli::DW_AT_call_column => inlined.call_column = number(),
+                _ => {
+                    name.take(attribute, value);
+                    place.take(attribute, value, unit)?;
+                }
+            }
+            Ok(())
+        })?;
+        inlined.origin = name.origin(unit);
+        self.0.push(inlined);
+        place
+            .for_each(unit, budget, |begin, end| ranges.push(InlinedRange { begin, end, inlined: index }))?;
+        Ok(index)
+    }
+}
+
+thread_local! {
+    /// What a function is read with, kept for the next one: tables that grow each time anew cost more than they hold.
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
+
+#[derive(Default)]
+struct Scratch {
+    ranges: Vec<InlinedRange>,
+    cuts: Vec<u64>,
+    open: BinaryHeap<(u32, u64)>,
+    pieces: Vec<InlinedPiece>,
+}
+
 /// Lays the ranges of all inlined calls over each other: of those that cover an address, the last one of the file is the
 /// innermost, as later entries refine earlier ones.
-fn pieces(mut ranges: Vec<InlinedRange>) -> Vec<InlinedPiece> {
+fn pieces(scratch: &mut Scratch) -> Box<[InlinedPiece]> {
+    let Scratch { ranges, cuts, open, pieces } = scratch;
     ranges.sort_unstable_by_key(|range| range.begin);
-    let mut cuts: Vec<u64> = ranges.iter().flat_map(|range| [range.begin, range.end]).collect();
+    cuts.clear();
+    cuts.extend(ranges.iter().flat_map(|range| [range.begin, range.end]));
     cuts.sort_unstable();
     cuts.dedup();
-    let mut pieces: Vec<InlinedPiece> = Vec::with_capacity(cuts.len());
-    let mut open: BinaryHeap<(u32, u64)> = BinaryHeap::new();
+    pieces.clear();
+    open.clear();
     let mut coming = ranges.iter().peekable();
-    for begin in cuts {
+    for &begin in &*cuts {
         while let Some(range) = coming.next_if(|range| range.begin <= begin) {
             open.push((range.inlined, range.end));
         }
@@ -287,8 +325,35 @@ fn pieces(mut ranges: Vec<InlinedRange>) -> Vec<InlinedPiece> {
             pieces.push(InlinedPiece { begin, innermost });
         }
     }
-    pieces.shrink_to_fit();
-    pieces
+    pieces.as_slice().into()
+}
+
+/// Reads the attributes of an entry that are wanted. The others are passed over without a look at their values: of a
+/// function's fifteen or twenty attributes, four matter.
+#[inline]
+fn read_attributes<'a>(
+    entries: &mut gimli::EntriesRaw<'_, Reader<'a>>,
+    abbreviation: &gimli::Abbreviation,
+    wanted: impl Fn(gimli::DwAt) -> bool,
+    mut take: impl FnMut(gimli::DwAt, AttributeValue<Reader<'a>>) -> Result<(), Problem>,
+) -> Result<(), Problem> {
+    let all = abbreviation.attributes();
+    let mut passed = 0;
+    for (index, &specification) in all.iter().enumerate() {
+        if !wanted(specification.name()) {
+            continue;
+        }
+        if passed < index {
+            entries.skip_attributes(&all[passed..index])?;
+        }
+        passed = index + 1;
+        let attribute = entries.read_attribute_inline(specification)?;
+        take(attribute.name(), attribute.value())?;
+    }
+    if passed < all.len() {
+        entries.skip_attributes(&all[passed..])?;
+    }
+    Ok(())
 }
 
 /// Types of these kinds list members and declarations. Only those inside of functions hold code: that of lambdas, and of
@@ -350,6 +415,12 @@ pub(super) struct CodePlace {
 }
 
 impl CodePlace {
+    /// The attributes that [`take`](Self::take) looks at.
+    #[inline]
+    fn wants(name: gimli::DwAt) -> bool {
+        matches!(name, gimli::DW_AT_low_pc | gimli::DW_AT_high_pc | gimli::DW_AT_ranges)
+    }
+
     #[inline]
     pub(super) fn take<'a>(
         &mut self,
@@ -413,25 +484,27 @@ struct NamePlace<'a> {
     linkage: Option<AttributeValue<Reader<'a>>>,
     plain: Option<AttributeValue<Reader<'a>>>,
     elsewhere: Option<Origin<'a>>,
-    written: Option<Reader<'a>>,
 }
 
 impl<'a> NamePlace<'a> {
+    /// The attributes that [`take`](Self::take) looks at.
     #[inline]
-    fn take(&mut self, name: gimli::DwAt, value: AttributeValue<Reader<'a>>, unit: UnitRef<'_, Reader<'a>>) {
+    fn wants(name: gimli::DwAt) -> bool {
+        matches!(
+            name,
+            gimli::DW_AT_linkage_name
+                | gimli::DW_AT_MIPS_linkage_name
+                | gimli::DW_AT_name
+                | gimli::DW_AT_abstract_origin
+                | gimli::DW_AT_specification
+        )
+    }
+
+    #[inline]
+    fn take(&mut self, name: gimli::DwAt, value: AttributeValue<Reader<'a>>) {
         match name {
-            gimli::DW_AT_linkage_name | gimli::DW_AT_MIPS_linkage_name => {
-                if let Ok(name) = unit.attr_string(value) {
-                    self.linkage = Some(value);
-                    self.written = Some(name);
-                }
-            }
-            gimli::DW_AT_name if self.linkage.is_none() => {
-                if let Ok(name) = unit.attr_string(value) {
-                    self.plain = Some(value);
-                    self.written = Some(name);
-                }
-            }
+            gimli::DW_AT_linkage_name | gimli::DW_AT_MIPS_linkage_name => self.linkage = Some(value),
+            gimli::DW_AT_name => self.plain = Some(value),
             gimli::DW_AT_abstract_origin | gimli::DW_AT_specification => {
                 self.elsewhere = match value {
                     AttributeValue::UnitRef(offset) => Some(Origin::InUnit(offset)),
@@ -444,16 +517,31 @@ impl<'a> NamePlace<'a> {
         }
     }
 
-    fn origin(&self) -> Origin<'a> {
-        match (self.linkage, self.elsewhere, self.written) {
-            (Some(_), _, Some(name)) => Origin::Written(name),
-            (_, Some(elsewhere), None) => elsewhere,
-            // A plain name beside a reference: the entry referred to may know the linker's name.
-            (None, Some(elsewhere), Some(_)) => elsewhere,
-            (_, None, Some(name)) => Origin::Written(name),
-            _ => Origin::Nowhere,
+    /// Where to go on. Only the text that is chosen is searched for its end: the texts lie all over the file.
+    fn origin(&self, unit: UnitRef<'_, Reader<'a>>) -> Origin<'a> {
+        if let Some(name) = self.linkage.and_then(|value| written(unit, value)) {
+            return Origin::Written(name);
         }
+        // Also where a plain name stands beside a reference: the entry referred to may know the linker's name.
+        self.elsewhere.or_else(|| Some(Origin::Written(self.plain(unit)?))).unwrap_or(Origin::Nowhere)
     }
+
+    /// The entry's own plain name.
+    fn plain(&self, unit: UnitRef<'_, Reader<'a>>) -> Option<Reader<'a>> {
+        self.plain.and_then(|value| written(unit, value))
+    }
+}
+
+/// The text of an attribute. The usual kinds are searched for their end a word at a time.
+fn written<'a>(unit: UnitRef<'_, Reader<'a>>, value: AttributeValue<Reader<'a>>) -> Option<Reader<'a>> {
+    let (section, offset) = match value {
+        AttributeValue::DebugStrRef(offset) => (unit.dwarf.debug_str.reader(), offset.0),
+        AttributeValue::DebugStrRefSup(offset) => (unit.dwarf.sup()?.debug_str.reader(), offset.0),
+        _ => return unit.attr_string(value).ok(),
+    };
+    let text = section.slice().get(offset..)?;
+    let text = std::ffi::CStr::from_bytes_until_nul(text).ok()?;
+    Some(section.range(offset..offset + text.count_bytes()))
 }
 
 /// One step to a name: what the entry at `offset` says.
@@ -463,11 +551,13 @@ pub(super) fn step<'a>(unit: UnitRef<'_, Reader<'a>>, offset: UnitOffset) -> Res
         return Ok(Step { origin: Origin::Nowhere, plain: None });
     };
     let mut name = NamePlace::default();
-    for &specification in abbreviation.attributes() {
-        let attribute = entries.read_attribute(specification)?;
-        name.take(attribute.name(), attribute.value(), unit);
-    }
-    Ok(Step { origin: name.origin(), plain: name.written })
+    read_attributes(&mut entries, abbreviation, NamePlace::wants, |attribute, value| {
+        name.take(attribute, value);
+        Ok(())
+    })?;
+    let origin = name.origin(unit);
+    let goes_on = !matches!(origin, Origin::Written(_));
+    Ok(Step { origin, plain: if goes_on { name.plain(unit) } else { None } })
 }
 
 pub(super) struct Step<'a> {

@@ -1,19 +1,24 @@
 //! The lines of one unit: from an address to the number of a file, a line and a column.
 
+use std::cell::RefCell;
 use std::sync::{Arc, OnceLock};
 
 use gimli::{ColumnType, UnitRef};
 
+use super::cuts::Cuts;
+use super::hint::Hint;
 use super::units::{Budget, Problem, Reader};
 
 /// The lines of one unit.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
-    rows: Vec<Row>,
+    rows: Box<[Row]>,
     /// Sorted by begin.
     sequences: Vec<Sequence>,
     /// Paths, put together when they are asked for: most files of a C++ unit only declare.
     files: Vec<OnceLock<Option<Arc<str>>>>,
+    sequence_hint: Hint,
+    row_hint: Hint,
 }
 
 /// From here on this line, until the next row.
@@ -25,7 +30,11 @@ pub(super) struct Row {
     pub(super) line: u32,
     /// 0 is the left edge, or a compiler that does not tell columns.
     pub(super) column: u32,
+    /// 0 is the first or only block of its line.
+    pub(super) discriminator: u32,
 }
+
+const _: () = assert!(size_of::<Row>() == 24);
 
 /// Rows without a gap.
 #[derive(Clone, Copy, Debug)]
@@ -38,16 +47,26 @@ struct Sequence {
     largest_end: u64,
 }
 
+thread_local! {
+    /// Where rows are collected, kept for the next unit: a table that grows each time anew costs more than it holds.
+    static ROWS: RefCell<Vec<Row>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Some megabytes, as the largest units of usual programs have.
+const MAX_SCRATCH_ROWS: usize = 1 << 18;
+
 impl Lines {
     pub(super) fn read(unit: UnitRef<'_, Reader<'_>>, budget: &Budget) -> Result<Self, Problem> {
         let mut lines = Self::default();
         let Some(program) = unit.line_program.clone() else { return Ok(lines) };
+        let mut kept = ROWS.take();
+        kept.clear();
         let mut rows = program.rows();
         let mut first_row = 0;
         while let Some((_, row)) = rows.next_row()? {
             if row.end_sequence() {
-                lines.end_sequence(first_row, row.address());
-                first_row = lines.rows.len();
+                lines.end_sequence(&mut kept, first_row, row.address());
+                first_row = kept.len();
                 continue;
             }
             let row = Row {
@@ -58,14 +77,18 @@ impl Lines {
                     ColumnType::LeftEdge => 0,
                     ColumnType::Column(column) => u32::try_from(column.get()).unwrap_or(0),
                 },
+                discriminator: u32::try_from(row.discriminator()).unwrap_or(0),
             };
-            match lines.rows[first_row..].last_mut() {
+            match kept[first_row..].last_mut() {
                 // Of several rows for one address, the last one counts.
                 Some(last) if last.address == row.address => *last = row,
-                _ => lines.rows.push(row),
+                _ => kept.push(row),
             }
         }
-        lines.rows.truncate(first_row);
+        lines.rows = kept[..first_row].into();
+        if kept.capacity() <= MAX_SCRATCH_ROWS {
+            ROWS.set(kept);
+        }
         lines.sequences.sort_unstable_by_key(|sequence| (sequence.begin, sequence.first_row));
         let mut largest_end = 0;
         for sequence in &mut lines.sequences {
@@ -76,32 +99,31 @@ impl Lines {
         // Version 5 counts files from 0, earlier ones from 1.
         let files = header.file_names().len() + 1;
         lines.files.resize_with(files, OnceLock::new);
-        lines.rows.shrink_to_fit();
         budget.keep(&lines.rows);
         budget.keep(&lines.files);
         Ok(lines)
     }
 
-    fn end_sequence(&mut self, first_row: usize, end: u64) {
-        let begin = self.rows.get(first_row).map_or(end, |row| row.address);
+    fn end_sequence(&mut self, rows: &mut Vec<Row>, first_row: usize, end: u64) {
+        let begin = rows.get(first_row).map_or(end, |row| row.address);
         if begin < end {
-            let (first_row, after_row) = (first_row as u32, self.rows.len() as u32);
+            let (first_row, after_row) = (first_row as u32, rows.len() as u32);
             self.sequences.push(Sequence { begin, end, first_row, after_row, largest_end: 0 });
         } else {
-            self.rows.truncate(first_row);
+            rows.truncate(first_row);
         }
     }
 
     /// The row that covers an address.
     pub(super) fn find(&self, address: u64) -> Option<Row> {
-        let after = self.sequences.partition_point(|sequence| sequence.begin <= address);
+        let after = self.sequence_hint.partition_point(&self.sequences, |sequence| sequence.begin <= address);
         let sequence = self.sequences[..after]
             .iter()
             .rev()
             .take_while(|sequence| sequence.largest_end > address)
             .find(|sequence| sequence.end > address)?;
         let rows = self.rows_of(sequence);
-        rows.get(rows.partition_point(|row| row.address <= address).checked_sub(1)?).copied()
+        rows.get(self.row_hint.partition_point(rows, |row| row.address <= address).checked_sub(1)?).copied()
     }
 
     /// A file's whole path: the directory of the compilation, the directory of the file, and its name, as far as they are
@@ -111,22 +133,27 @@ impl Lines {
         slot.get_or_init(|| path_of(unit, index).map(Arc::from)).as_deref()
     }
 
+    /// What [`Budget::keep`] was told of.
+    pub(super) fn kept_bytes(&self) -> u64 {
+        (size_of_val(&*self.rows) + size_of_val(&*self.files)) as u64
+    }
+
     /// First and last address of every run of rows.
     pub(super) fn sequences(&self) -> impl Iterator<Item = (u64, u64)> {
         self.sequences.iter().map(|sequence| (sequence.begin, sequence.end))
     }
 
     /// Adds the addresses in a window at which rows begin and end.
-    pub(super) fn boundaries(&self, begin: u64, end: u64, out: &mut Vec<u64>) {
+    pub(super) fn boundaries(&self, begin: u64, end: u64, out: &mut Cuts) {
         let after = self.sequences.partition_point(|sequence| sequence.begin < end);
         for sequence in self.sequences[..after].iter().rev() {
             if sequence.largest_end <= begin {
                 break;
             }
-            out.push(sequence.end);
+            out.insert(sequence.end);
             let rows = self.rows_of(sequence);
             let rows = &rows[rows.partition_point(|row| row.address < begin)..];
-            out.extend(rows.iter().map(|row| row.address).take_while(|&address| address < end));
+            rows.iter().take_while(|row| row.address < end).for_each(|row| out.insert(row.address));
         }
     }
 

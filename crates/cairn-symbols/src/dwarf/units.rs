@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use gimli::{DebugInfoOffset, EndianSlice, RunTimeEndian, UnitRef};
 
+use super::cuts::Cuts;
 use super::functions::{CodePlace, Functions};
+use super::hint::Hint;
 use super::lines::Lines;
 use super::split::SplitUnit;
 use crate::source::Language;
@@ -63,6 +65,11 @@ impl Budget {
         self.kept_bytes.fetch_add(size_of_val(items) as u64, Ordering::Relaxed);
     }
 
+    /// Notes that something is not in memory any more.
+    pub(super) fn release(&self, bytes: u64) {
+        self.kept_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
     /// How much was read that stays in memory.
     pub(super) fn kept_bytes(&self) -> u64 {
         self.kept_bytes.load(Ordering::Relaxed)
@@ -86,6 +93,7 @@ const SMALL_CHANGE: u64 = 1 << 20;
 pub(super) struct Directory<'a> {
     pub(super) units: Vec<Unit<'a>>,
     ranges: Vec<UnitRange>,
+    hint: Hint,
 }
 
 /// One unit; what is known of it fills up as it is asked for.
@@ -112,7 +120,7 @@ impl<'a> Directory<'a> {
     pub(super) fn read(dwarf: &Dwarf<'a>, budget: &Budget) -> Result<Self, Problem> {
         let mut by_table = aranges(dwarf, budget)?;
         by_table.sort_by_key(|&(offset, ..)| offset);
-        let mut directory = Self { units: Vec::new(), ranges: Vec::new() };
+        let mut directory = Self { units: Vec::new(), ranges: Vec::new(), hint: Hint::default() };
         let mut headers = dwarf.units();
         while let Some(header) = headers.next()? {
             let Some(offset) = header.debug_info_offset() else { continue };
@@ -194,12 +202,32 @@ impl<'a> Directory<'a> {
 
     /// The units that may know an address. Several can: code that is in many units and linked once.
     pub(super) fn find(&self, address: u64) -> impl Iterator<Item = &Unit<'a>> {
-        let first = self.ranges.partition_point(|range| range.end <= address);
+        let first = self.hint.partition_point(&self.ranges, |range| range.end <= address);
         self.ranges[first..]
             .iter()
             .take_while(move |range| range.smallest_begin <= address)
             .filter(move |range| range.begin <= address)
             .map(|range| &self.units[range.unit as usize])
+    }
+
+    /// Each unit with code, by where its code ends.
+    pub(super) fn ends(&self) -> Vec<(u64, u32)> {
+        let mut ends = vec![0; self.units.len()];
+        self.ranges
+            .iter()
+            .for_each(|range| ends[range.unit as usize] = range.end.max(ends[range.unit as usize]));
+        let mut ends: Vec<(u64, u32)> = ends.into_iter().zip(0..).filter(|&(end, _)| end != 0).collect();
+        ends.sort_unstable();
+        ends
+    }
+
+    /// Drops what was read of a unit's lines and functions. They are read anew when they are asked for again.
+    pub(super) fn forget(&mut self, unit: u32, budget: &Budget) {
+        let Some(unit) = self.units.get_mut(unit as usize) else { return };
+        let lines = unit.lines.take().and_then(Result::ok);
+        let functions = [unit.functions.take(), unit.all_functions.take()].into_iter().flatten();
+        let kept = functions.filter_map(Result::ok).map(|functions| functions.kept_bytes()).sum::<u64>();
+        budget.release(kept + lines.map_or(0, |lines| lines.kept_bytes()));
     }
 
     /// The unit that holds the entry at an offset of the section.
@@ -209,11 +237,12 @@ impl<'a> Directory<'a> {
     }
 
     /// The units with code in a window, each once; where they begin and end goes to `out`.
-    pub(super) fn overlapping(&self, begin: u64, end: u64, out: &mut Vec<u64>) -> Vec<&Unit<'a>> {
+    pub(super) fn overlapping(&self, begin: u64, end: u64, out: &mut Cuts) -> Vec<&Unit<'a>> {
         let first = self.ranges.partition_point(|range| range.end <= begin);
         let ranges = self.ranges[first..].iter().filter(|range| range.begin < end);
-        let mut units: Vec<u32> =
-            ranges.inspect(|range| out.extend([range.begin, range.end])).map(|range| range.unit).collect();
+        let noted =
+            ranges.inspect(|range| [range.begin, range.end].into_iter().for_each(|cut| out.insert(cut)));
+        let mut units: Vec<u32> = noted.map(|range| range.unit).collect();
         units.sort_unstable();
         units.dedup();
         units.into_iter().map(|unit| &self.units[unit as usize]).collect()

@@ -1,6 +1,7 @@
 //! Fills an index with every answer of a file.
 
 use std::collections::HashMap;
+use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::format::{
@@ -9,7 +10,7 @@ use super::format::{
 };
 use crate::dwarf::{ScopeId, Told, ToldPlace};
 use crate::elf_source::ElfSource;
-use crate::source::{Language, may_be_qualified, qualified};
+use crate::source::{Language, Mixing, may_be_qualified, qualified};
 
 /// An index that is not written yet: its header, and its parts in their order.
 pub(crate) struct Built {
@@ -39,6 +40,7 @@ pub(crate) fn build(source: &ElfSource, identity: &[u8], cancelled: &AtomicBool)
     extra.sort_unstable();
     extra.dedup();
     let mut builder = Builder::new(source, base);
+    let mut engine = source.own_engine().ok()?;
     let mut reached = base;
     for &(begin, end) in code {
         // Segments that overlap are no sound program.
@@ -53,13 +55,17 @@ pub(crate) fn build(source: &ElfSource, identity: &[u8], cancelled: &AtomicBool)
             let after = end.min(window.saturating_add(WINDOW_BYTES));
             let first = extra.partition_point(|&cut| cut < window);
             let behind = extra.partition_point(|&cut| cut < after);
-            let engine = source.engine().ok()?;
             engine.tell_window(window, after, &extra[first..behind], &mut builder).ok()?;
             // What is missing today may be there tomorrow.
             if engine.misses_split_files() {
                 return None;
             }
             window = after;
+            engine.forget_before(window);
+            // Units whose code lies far apart are remembered for long, and so begun anew should there be many.
+            if engine.kept_bytes() > MAX_KEPT_BYTES {
+                engine = source.own_engine().ok()?;
+            }
         }
         builder.segment(end, None);
         reached = end;
@@ -70,17 +76,20 @@ pub(crate) fn build(source: &ElfSource, identity: &[u8], cancelled: &AtomicBool)
 /// As much code at a time: what is remembered of a window is a fraction of what is remembered of its units.
 const WINDOW_BYTES: u64 = 1 << 20;
 
+/// The most that is remembered of the debug information while an index is made.
+const MAX_KEPT_BYTES: u64 = 512 << 20;
+
 struct Builder<'a> {
     source: &'a ElfSource,
     base: u64,
     blocks: Vec<u8>,
     segments: Vec<u8>,
     scopes: Vec<u8>,
-    names: Texts<Language>,
-    files: Texts<()>,
+    names: Texts,
+    files: Texts,
     text: Vec<u8>,
-    /// Functions without a name, by the start of their symbol.
-    unnamed: HashMap<Option<u64>, ScopeId>,
+    /// Functions without a name, by the start of their symbol; each with the file of the symbol.
+    unnamed: HashMap<Option<u64>, (ScopeId, Option<u32>)>,
     /// What the last segment said, and what the reader knows after it.
     last: Option<Segment>,
     before: Segment,
@@ -89,28 +98,34 @@ struct Builder<'a> {
     failed: bool,
 }
 
-/// Texts by number, each kept once.
-struct Texts<Kind> {
-    numbers: HashMap<Box<str>, Vec<(Kind, u32)>>,
+/// Texts by number. Found by their hash alone, and compared where they lie: a table of copies would be as large as the index.
+/// Two texts with one hash take turns in being known; what is not known is written again, which costs room and nothing else.
+struct Texts {
+    hashing: Mixing,
+    numbers: HashMap<u64, u32, Mixing>,
     table: Vec<u8>,
 }
 
-impl<Kind: PartialEq> Texts<Kind> {
+impl Texts {
     fn new() -> Self {
-        Self { numbers: HashMap::new(), table: Vec::new() }
+        Self { hashing: Mixing::default(), numbers: HashMap::default(), table: Vec::new() }
+    }
+
+    /// The place of a text in the table is as a reader finds it.
+    fn is(&self, number: u32, value: &str, kind_number: u32, text: &[u8]) -> bool {
+        let entry = self.table.get(number as usize * 8..).and_then(|rest| rest.first_chunk::<8>());
+        let Some([a, b, c, d, rest @ ..]) = entry else { return false };
+        let first = u32::from_le_bytes([*a, *b, *c, *d]) as usize;
+        u32::from_le_bytes(*rest) == value.len() as u32 | kind_number << 24
+            && text.get(first..).is_some_and(|text| text.starts_with(value.as_bytes()))
     }
 
     /// The number of a text. A text that does not fit any more is an empty one, and `failed` is set.
-    fn number(
-        &mut self,
-        value: &str,
-        kind: Kind,
-        kind_number: u32,
-        text: &mut Vec<u8>,
-        failed: &mut bool,
-    ) -> u32 {
-        let known = self.numbers.get(value);
-        if let Some(&(_, number)) = known.and_then(|all| all.iter().find(|(other, _)| *other == kind)) {
+    fn number(&mut self, value: &str, kind_number: u32, text: &mut Vec<u8>, failed: &mut bool) -> u32 {
+        let hash = self.hashing.hash_one((value, kind_number));
+        if let Some(&number) = self.numbers.get(&hash)
+            && self.is(number, value, kind_number, text)
+        {
             return number;
         }
         let number = (self.table.len() / 8) as u32;
@@ -121,7 +136,7 @@ impl<Kind: PartialEq> Texts<Kind> {
         self.table.extend(first.to_le_bytes());
         self.table.extend((value.len() as u32 | kind_number << 24).to_le_bytes());
         text.extend_from_slice(value.as_bytes());
-        self.numbers.entry(value.into()).or_default().push((kind, number));
+        self.numbers.insert(hash, number);
         number
     }
 }
@@ -146,18 +161,17 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn name(&mut self, (name, language): (&str, Language)) -> u32 {
-        self.names.number(name, language, language_number(language), &mut self.text, &mut self.failed)
+    fn number_of_name(&mut self, (name, language): (&str, Language)) -> u32 {
+        self.names.number(name, language_number(language), &mut self.text, &mut self.failed)
     }
 
     fn scope(
         &mut self,
         parent: Option<ScopeId>,
-        name: Option<(&str, Language)>,
+        name: Option<u32>,
         call: ToldPlace,
         start: Option<u64>,
     ) -> ScopeId {
-        let name = name.map(|name| self.name(name));
         let Ok(id) = u32::try_from(self.scopes.len()) else {
             self.failed = true;
             return 0;
@@ -195,7 +209,7 @@ impl<'a> Builder<'a> {
     }
 
     /// The scope of code that the debug information has no function for: a symbol, or the start of a function, or nothing.
-    fn unnamed_root(&mut self, address: u64) -> ScopeId {
+    fn unnamed_root(&mut self, address: u64) -> (ScopeId, Option<u32>) {
         let source = self.source;
         let symbol = source.symbols().find(address);
         let start = symbol.map(|symbol| symbol.start).or_else(|| source.starts().find(address));
@@ -205,10 +219,11 @@ impl<'a> Builder<'a> {
         if start.is_some_and(|start| start < self.base) {
             self.failed = true;
         }
-        let name = symbol.map(|symbol| (symbol.name, Language::Unknown));
+        let name = symbol.map(|symbol| self.number_of_name((symbol.name, Language::Unknown)));
         let id = self.scope(None, name, ToldPlace::default(), start);
-        self.unnamed.insert(start, id);
-        id
+        let file = symbol.and_then(|symbol| symbol.file).map(|file| self.file(file));
+        self.unnamed.insert(start, (id, file));
+        (id, file)
     }
 
     fn write_segment(&mut self, address: u64, known: Option<Segment>) {
@@ -283,25 +298,31 @@ impl Told for Builder<'_> {
         match name {
             Some(name) => {
                 let name = self.qualified(address, name);
+                let name = self.number_of_name(name);
                 self.scope(None, Some(name), ToldPlace::default(), None)
             }
-            None => self.unnamed_root(address),
+            None => self.unnamed_root(address).0,
         }
     }
 
-    fn inlined(&mut self, into: ScopeId, name: Option<(&str, Language)>, call: ToldPlace) -> ScopeId {
+    fn name(&mut self, name: (&str, Language)) -> u32 {
+        self.number_of_name(name)
+    }
+
+    fn inlined(&mut self, into: ScopeId, name: Option<u32>, call: ToldPlace) -> ScopeId {
         self.scope(Some(into), name, call, None)
     }
 
     fn file(&mut self, path: &str) -> u32 {
-        self.files.number(path, (), 0, &mut self.text, &mut self.failed)
+        self.files.number(path, 0, &mut self.text, &mut self.failed)
     }
 
     fn segment(&mut self, address: u64, known: Option<(ScopeId, ToldPlace)>) {
         let known = match known {
             Some(known) => Some(known),
             None if self.source.is_code(address) && self.source.is_function(address) => {
-                Some((self.unnamed_root(address), ToldPlace::default()))
+                let (scope, file) = self.unnamed_root(address);
+                Some((scope, ToldPlace { file, ..ToldPlace::default() }))
             }
             None => None,
         };
@@ -317,6 +338,7 @@ impl Told for Builder<'_> {
                 file: place.file.unwrap_or(0),
                 line: place.line.unwrap_or(0),
                 column: place.column.unwrap_or(0),
+                discriminator: place.discriminator.filter(|_| place.line.is_some()).unwrap_or(0),
             }
         });
         self.write_segment(address, known);

@@ -10,7 +10,7 @@ use cairn_format::StatedAddress;
 pub(super) const MAGIC: [u8; 8] = *b"cairnsym";
 
 /// Goes up with every change of the layout, or of what is answered: an index of another version is made anew.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 
 /// Segments in a block: as many are decoded for one answer, half of them on average.
 pub(super) const BLOCK_SEGMENTS: usize = 32;
@@ -43,8 +43,10 @@ const _: () = assert!(HEADER_BYTES.is_multiple_of(8));
 
 /// Flags of a segment.
 pub(super) mod segment {
-    /// Nothing is known; no other flag is set.
+    /// Alone, nothing is known.
     pub(in super::super) const NOTHING: u8 = 1;
+    /// With others, there is a discriminator, behind all other fields.
+    pub(in super::super) const DISCRIMINATOR: u8 = 1;
     pub(in super::super) const SCOPE: u8 = 2;
     pub(in super::super) const FILE: u8 = 4;
     pub(in super::super) const LINE: u8 = 8;
@@ -188,6 +190,7 @@ impl Index {
             segment.has(segment::HAS_LINE).then_some(segment.line),
             segment.has(segment::HAS_COLUMN).then_some(segment.column),
         );
+        let mut discriminator = Some(segment.discriminator).filter(|&number| number != 0);
         let mut at = segment.scope as usize;
         for _ in 0..=crate::MAX_INLINE_DEPTH {
             let mut input = Input { bytes: scopes.get(at..)? };
@@ -209,7 +212,7 @@ impl Index {
             let inlined = parent.is_some();
             // A function of which only the start is known, and no line: the caller names it.
             if name.is_some() || file.is_some() || line.is_some() || inlined || start.is_none() {
-                out.push(RawFrame { name, language, file, line, column, inlined });
+                out.push(RawFrame { name, language, file, line, column, discriminator, inlined });
             }
             let Some(parent) = parent else {
                 if let Some(start) = start {
@@ -219,7 +222,7 @@ impl Index {
             };
             // Parents are written first; a distance of zero would be a ring.
             at = at.checked_sub(parent as usize).filter(|&outer| outer < at)?;
-            place = call;
+            (place, discriminator) = (call, None);
         }
         None
     }
@@ -279,6 +282,8 @@ pub(super) struct Segment {
     pub(super) file: u32,
     pub(super) line: u32,
     pub(super) column: u32,
+    /// 0 where there is none; there is none without a line.
+    pub(super) discriminator: u32,
 }
 
 impl Segment {
@@ -288,7 +293,7 @@ impl Segment {
 
     /// Reads what changes; false where nothing is known.
     fn read(&mut self, flags: u8, input: &mut Input<'_>) -> Option<bool> {
-        if flags & segment::NOTHING != 0 {
+        if flags == segment::NOTHING {
             return Some(false);
         }
         if flags & segment::SCOPE != 0 {
@@ -303,6 +308,7 @@ impl Segment {
         if flags & segment::COLUMN != 0 {
             self.column = input.number()?;
         }
+        self.discriminator = if flags & segment::DISCRIMINATOR != 0 { input.number()? } else { 0 };
         self.flags = flags;
         Some(true)
     }
@@ -315,6 +321,7 @@ impl Segment {
             (self.file != before.file && self.has(segment::HAS_FILE), segment::FILE),
             (self.line != before.line && self.has(segment::HAS_LINE), segment::LINE),
             (self.column != before.column && self.has(segment::HAS_COLUMN), segment::COLUMN),
+            (self.discriminator != 0, segment::DISCRIMINATOR),
         ];
         changed.iter().filter(|(changed, _)| *changed).for_each(|(_, flag)| flags |= flag);
         out.push(flags);
@@ -334,6 +341,9 @@ impl Segment {
         if flags & segment::COLUMN != 0 {
             write_number(self.column, out);
             before.column = self.column;
+        }
+        if self.discriminator != 0 {
+            write_number(self.discriminator, out);
         }
     }
 }

@@ -279,8 +279,8 @@ impl Breakpad {
             language: Language::Unknown,
             file: file.as_deref(),
             line,
-            column: None,
             inlined,
+            ..RawFrame::default()
         });
     }
 }

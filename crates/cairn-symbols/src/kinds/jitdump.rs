@@ -275,7 +275,7 @@ impl SymbolSource for JitDump {
         let file = file.as_deref().filter(|file| !file.is_empty());
         let language = Language::Unknown;
         let name = Some(&*name).filter(|name| !name.is_empty());
-        out.push(RawFrame { name, language, file, line, column, inlined: false });
+        out.push(RawFrame { name, language, file, line, column, ..RawFrame::default() });
         out.set_function_start(StatedAddress::new(function.start));
         Ok(())
     }

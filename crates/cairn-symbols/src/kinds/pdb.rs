@@ -119,8 +119,8 @@ impl Pdb {
                 language: Language::Unknown,
                 file: frame.file.as_deref(),
                 line: frame.line.filter(|&line| !matches!(line, 0 | HIDDEN_LINE | NO_STEP_LINE)),
-                column: None,
                 inlined: index + 1 < frames.len(),
+                ..RawFrame::default()
             });
         }
         out.set_function_start(StatedAddress::new(found.start_rva.into()));

@@ -1,15 +1,15 @@
 //! What `cairn decode` prints: lines, JSON, other formats, or totals.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::fmt;
 use std::io::{self, BufWriter, IsTerminal, Write};
+use std::sync::Arc;
 
 use anstyle::Style;
 use cairn_analysis::convert;
 use cairn_analysis::decode::{Image, ImageMap, Record, StackRecord};
 use cairn_analysis::format::{AbsoluteAddress, Frame, StatedAddress, WordSize, cbf, xnu};
-use cairn_analysis::symbols::{FileSymbols, Location};
+use cairn_analysis::symbols::{Lookup, ModuleId, Resolution, SourceFrame, Symbolizer};
 use cairn_analysis::totals::AllocationTotals;
 use serde::Serialize;
 
@@ -66,7 +66,11 @@ enum Mode {
 }
 
 impl Printer {
-    pub(super) fn new(arguments: &Decode, symbols: Option<FileSymbols>, xnu_packing: xnu::Packing) -> Self {
+    pub(super) fn new(
+        arguments: &Decode,
+        symbols: Option<(Symbolizer, ModuleId)>,
+        xnu_packing: xnu::Packing,
+    ) -> Self {
         let mode = match arguments.to {
             Some(format) => Mode::Convert(format, arguments.text),
             None if arguments.totals => {
@@ -80,7 +84,9 @@ impl Printer {
             flush_lines: stdout.is_terminal() || !io::stdin().is_terminal() && arguments.inputs.is_empty(),
             output: BufWriter::with_capacity(1 << 16, stdout),
             mode,
-            symbols: symbols.map(|file| Symbols::new(file, arguments.load_address.unwrap_or(0))),
+            symbols: symbols.map(|(symbolizer, module)| {
+                Symbols::new(symbolizer, module, arguments.load_address.unwrap_or(0))
+            }),
             architecture: arguments.architecture.clone(),
             dialect: arguments.dialect.dialect(),
             xnu_packing,
@@ -214,27 +220,26 @@ impl Printer {
 
 /// Symbols of the executable, each address looked up once.
 struct Symbols {
-    file: FileSymbols,
+    symbolizer: Symbolizer,
+    module: ModuleId,
     load_address: u64,
-    known: HashMap<u64, Vec<Location>>,
+    known: HashMap<u64, Resolution>,
     palette: Palette,
 }
 
 impl Symbols {
-    fn new(file: FileSymbols, load_address: u64) -> Self {
-        Self { file, load_address, known: HashMap::new(), palette: Palette::of_stdout() }
+    fn new(symbolizer: Symbolizer, module: ModuleId, load_address: u64) -> Self {
+        Self { symbolizer, module, load_address, known: HashMap::new(), palette: Palette::of_stdout() }
     }
 
-    fn locations(&mut self, frame: Frame) -> &[Location] {
+    fn locations(&mut self, frame: Frame) -> &[SourceFrame] {
         let stated = frame.lookup_address().and_then(|address| address.checked_sub(self.load_address));
         let Some(stated) = stated.map(AbsoluteAddress::value) else { return &[] };
         if self.known.len() >= MAX_REMEMBERED && !self.known.contains_key(&stated) {
             self.known.clear();
         }
-        match self.known.entry(stated) {
-            Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(vacant) => vacant.insert(self.file.resolve(StatedAddress::new(stated))),
-        }
+        let lookup = Lookup::stated(StatedAddress::new(stated));
+        self.known.entry(stated).or_insert_with(|| self.symbolizer.resolve(self.module, lookup)).frames()
     }
 
     /// One line a frame, and one for each call inlined into it, as `addr2line -f -p -i` has it.
@@ -261,7 +266,7 @@ impl Symbols {
     }
 }
 
-fn write_location(output: &mut impl Write, location: &Location, style: Style) -> io::Result<()> {
+fn write_location(output: &mut impl Write, location: &SourceFrame, style: Style) -> io::Result<()> {
     let function = location.function.as_deref().unwrap_or("??");
     write!(output, "{style}{}{style:#}", printable(function))?;
     match (&location.file, location.line) {
@@ -473,9 +478,10 @@ struct JsonLocation {
 }
 
 impl JsonLocation {
-    fn new(location: &Location) -> Self {
-        let Location { function, file, line, column, inlined } = location.clone();
-        Self { function, file, line, column, inlined }
+    fn new(frame: &SourceFrame) -> Self {
+        let text = |text: &Option<Arc<str>>| text.as_deref().map(str::to_owned);
+        let &SourceFrame { line, column, inlined, .. } = frame;
+        Self { function: text(&frame.function), file: text(&frame.file), line, column, inlined }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use cairn_analysis::symbols::{Lookup, ModuleId, Symbolizer};
+use cairn_analysis::symbols::{BuildId, Lookup, ModuleId, ModuleInfo, Symbolizer};
 
 /// One thing that was asked.
 pub(super) enum Question {
@@ -57,6 +57,27 @@ impl Files {
         known.map_err(OpenError)
     }
 
+    /// The module of a build: its program or its debug file, wherever those of builds are searched for. It goes by its id in the
+    /// capitals that llvm-symbolizer shows.
+    pub(super) fn open_build(&mut self, build: &BuildId) -> Result<ModuleId, OpenError> {
+        let path = PathBuf::from(build.to_string().to_uppercase());
+        let key = PathBuf::from(format!("BUILDID:{build}"));
+        let known = match self.opened.get(&key) {
+            Some(known) => known.clone(),
+            None => {
+                let info = ModuleInfo::new(&path).with_build_id(build.clone());
+                let module = self.symbolizer.add_module(info);
+                // Every module that was added has a path here, also one that is not found.
+                self.paths.push(path);
+                let missing = self.symbolizer.module_report(module).missing;
+                let opened = missing.map_or(Ok(module), |_| Err("could not find build ID".to_owned()));
+                self.opened.insert(key, opened.clone());
+                opened
+            }
+        };
+        known.map_err(OpenError)
+    }
+
     /// Builds the index of each file that has none, where that is worth it.
     pub(super) fn build_indexes(&self) {
         for module in self.opened.values().flatten() {
@@ -74,6 +95,8 @@ impl Files {
 /// A line that was understood.
 pub(super) struct Parsed {
     pub(super) file: Option<String>,
+    /// In place of a file.
+    pub(super) build: Option<BuildId>,
     pub(super) address: u64,
 }
 
@@ -93,11 +116,11 @@ pub(super) fn addr2line(text: &str) -> Parsed {
     let end = digits.find(|c: char| !c.is_ascii_hexdigit()).unwrap_or(digits.len());
     // More digits than an address has: it stops at the largest number.
     let address = if end == 0 { 0 } else { u64::from_str_radix(&digits[..end], 16).unwrap_or(u64::MAX) };
-    Parsed { file: None, address }
+    Parsed { file: None, build: None, address }
 }
 
-/// llvm-symbolizer's way: `[CODE] [FILE] ADDRESS`, the file in quotes if it has blanks, and only where none was given
-/// before. `None` for what has no answer and is no mistake: empty lines, and names of symbols and data, which are not
+/// llvm-symbolizer's way: `[CODE] [FILE] ADDRESS`, the file in quotes if it has blanks, or `BUILDID:` and an id in its place, and
+/// only where none was given before. `None` for what has no answer and is no mistake: empty lines, and names of symbols and data, which are not
 /// looked up here.
 pub(super) fn line(text: &str, has_file: bool, numbers: Numbers) -> Result<Option<Parsed>, &'static str> {
     let mut rest = text.trim_end_matches(['\n', '\r']);
@@ -111,10 +134,17 @@ pub(super) fn line(text: &str, has_file: bool, numbers: Numbers) -> Result<Optio
             break;
         }
     }
-    let mut file = None;
-    if !has_file {
-        rest = rest.trim_start();
-        rest = rest.strip_prefix("FILE:").unwrap_or(rest);
+    let (mut file, mut build) = (None, None);
+    let trimmed = rest.trim_start();
+    if let Some(id) = trimmed.strip_prefix("BUILDID:") {
+        if has_file {
+            return Err("input file has already been specified");
+        }
+        let (word, behind) = first_word(id)?;
+        build = Some(BuildId::from_hex(word).ok_or("wrong format of build-id")?);
+        rest = behind;
+    } else if !has_file {
+        rest = trimmed.strip_prefix("FILE:").unwrap_or(trimmed);
         let (word, behind) = first_word(rest)?;
         file = Some(word.to_owned());
         rest = behind;
@@ -125,7 +155,7 @@ pub(super) fn line(text: &str, has_file: bool, numbers: Numbers) -> Result<Optio
     };
     match number(address, numbers) {
         Some(_) if is_data => Ok(None),
-        Some(address) => Ok(Some(Parsed { file, address })),
+        Some(address) => Ok(Some(Parsed { file, build, address })),
         None if first.is_ascii_digit() || numbers == Numbers::Hexadecimal => Err("not an address"),
         None => Ok(None),
     }
@@ -187,6 +217,16 @@ mod tests {
             expected.map(|some| some.map(|(file, address)| (file.map(str::to_owned), address))),
             "{text}"
         );
+    }
+
+    #[test]
+    fn a_build_stands_in_the_place_of_a_file() {
+        let parsed = line("CODE BUILDID:aBcd 0x10", false, Numbers::Literals).unwrap().unwrap();
+        assert_eq!((parsed.file, parsed.address), (None, 0x10));
+        assert_eq!(parsed.build.unwrap().to_string(), "abcd");
+        check("BUILDID:abcd 0x10", true, Numbers::Literals, Err(()));
+        check("BUILDID:xyz 0x10", false, Numbers::Literals, Err(()));
+        check("BUILDID:abcd", false, Numbers::Literals, Err(()));
     }
 
     #[test]

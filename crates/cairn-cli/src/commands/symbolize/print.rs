@@ -300,9 +300,10 @@ impl Printer {
                 text.write_all(if self.shape.pretty { b" at " } else { b"\n" })?;
             }
             text.write_all(self.file(frame).unwrap_or("??").as_bytes())?;
-            match frame.line {
-                Some(line) => writeln!(text, ":{line}")?,
-                None => text.write_all(b":?\n")?,
+            match (frame.line, frame.discriminator) {
+                (Some(line), Some(number)) => writeln!(text, ":{line} (discriminator {number})")?,
+                (Some(line), None) => writeln!(text, ":{line}")?,
+                (None, _) => text.write_all(b":?\n")?,
             }
         }
         Ok(())
@@ -369,6 +370,7 @@ impl Printer {
         self.frames(resolution)
             .map(|frame| JsonSymbol {
                 column: frame.column.unwrap_or(0),
+                discriminator: frame.discriminator.unwrap_or(0),
                 file_name: self.file(&frame).unwrap_or_default().to_owned(),
                 function_name: self.linker_name(&frame).unwrap_or_default().to_owned(),
                 line: frame.line.unwrap_or(0),
