@@ -3,8 +3,8 @@
 use cairn_format::AbsoluteAddress;
 use cairn_format::recording::{Record, ThreadEvent};
 
-use super::clock::TimeScale;
-use super::merge::{Merged, Origin, RawAlloc, RawFree};
+use super::clock::{Segment, TimeScale};
+use super::merge::{Merged, Origin, RawAlloc, RawEvent, RawFree};
 use super::model::{
     Alloc, At, Change, Events, Free, Mapping, Mark, ModuleId, ObjectId, StackId, ThreadId, Usage, Wanted,
 };
@@ -15,6 +15,9 @@ pub(super) struct Delivery<'a, E> {
     scale: &'a TimeScale,
     pub(super) pairing: Pairing,
     out: Out<'a, E>,
+    /// The latest time, and the stretch of the scale that it lies in.
+    ticks: u64,
+    segment: Segment,
 }
 
 struct Out<'a, E> {
@@ -36,7 +39,8 @@ impl<'a, E: Events> Delivery<'a, E> {
         pairing: Pairing,
         nanos: u64,
     ) -> Self {
-        Self { scale, pairing, out: Out { wanted, nanos, events } }
+        let out = Out { wanted, nanos, events };
+        Self { scale, pairing, out, ticks: 0, segment: scale.segment(0) }
     }
 
     /// What another one needs to go on.
@@ -50,11 +54,25 @@ impl<'a, E: Events> Delivery<'a, E> {
 
     #[inline]
     fn advance(&mut self, ticks: u64) {
-        self.out.nanos = self.out.nanos.max(self.scale.nanos_of_ticks(ticks));
+        // Time that goes back a little stands still.
+        if ticks > self.ticks {
+            if !self.segment.has(ticks) {
+                self.segment = self.scale.segment(ticks);
+            }
+            self.ticks = ticks;
+            self.out.nanos = self.out.nanos.max(self.segment.nanos(ticks));
+        }
     }
 }
 
 impl<E: Events> Merged for Delivery<'_, E> {
+    #[inline]
+    fn ahead(&mut self, events: &[RawEvent]) {
+        if self.out.wanted.heap {
+            self.pairing.ahead(events);
+        }
+    }
+
     #[inline]
     fn alloc(&mut self, ticks: u64, origin: Origin, block: RawAlloc) {
         if self.out.wanted.heap {

@@ -94,7 +94,12 @@ impl SharedFile {
         let words =
             unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(first as usize), count as usize) };
         // What is copied was committed by a release store that a `load` has seen.
-        into.extend(words.iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes()));
+        let begin = into.len();
+        into.resize(begin + words.len() * 8, 0);
+        let places = into.get_mut(begin..).unwrap_or_default().as_chunks_mut().0;
+        for (place, word) in places.iter_mut().zip(words) {
+            *place = word.load(Ordering::Relaxed).to_ne_bytes();
+        }
     }
 
     /// Gives the file storage up to `length`, so that writing to it cannot fail later.

@@ -120,7 +120,7 @@ fn scan_block(
     let mut records = Records::new(present.get(BLOCK_HEADER_BYTES..).unwrap_or_default(), BLOCK_HEADER_BYTES);
     let mut sound;
     loop {
-        records.skip_heap(usize::MAX);
+        records.skip_frequent();
         sound = records.offset();
         let Some(record) = records.next() else { break };
         match record {

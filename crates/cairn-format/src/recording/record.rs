@@ -457,6 +457,39 @@ impl<'a> Records<'a> {
     }
 }
 
+impl Records<'_> {
+    /// Goes past allocations, frees, moves and stamps: to the next record that is not one of many.
+    ///
+    /// ```
+    /// use cairn_format::recording::{EndReason, Record, RecordSink, Records};
+    /// let mut slots = [0; 16];
+    /// let mut sink = RecordSink::new(&mut slots);
+    /// sink.stamp(5)?;
+    /// sink.alloc(0x5581_0000_12a0, 4096, 7, 42)?;
+    /// sink.end(EndReason::Exit, 1000)?;
+    /// let bytes: Vec<u8> = sink.written().iter().flat_map(|slot| slot.to_le_bytes()).collect();
+    /// let mut records = Records::new(&bytes, 0);
+    /// records.skip_frequent();
+    /// assert_eq!(records.next().unwrap().unwrap().record, Record::End { reason: EndReason::Exit, counter: 1000 });
+    /// # Ok::<(), cairn_format::recording::SinkTooSmall>(())
+    /// ```
+    #[inline]
+    pub fn skip_frequent(&mut self) {
+        /// By tag; 0 for what is not skipped. A table, because which one comes next cannot be foreseen.
+        const LENGTHS: [u8; 8] = [0, 24, 8, 16, 16, 8, 0, 0];
+        let mut rest = self.bytes;
+        while let Some(first) = array_at(rest, 0).map(u64::from_le_bytes) {
+            let tag = (first >> ADDRESS_BITS) as usize;
+            let length = LENGTHS.get(tag).copied().unwrap_or(if tag >= 0x100 { 16 } else { 0 });
+            // One that is cut is left to `next` to complain of.
+            let Some(behind) = rest.get(usize::from(length)..).filter(|_| length > 0) else { break };
+            rest = behind;
+        }
+        self.offset += self.bytes.len() - rest.len();
+        self.bytes = rest;
+    }
+}
+
 impl<'a> Iterator for Records<'a> {
     type Item = Result<Placed<'a>, BadRecord>;
 
