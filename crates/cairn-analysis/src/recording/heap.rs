@@ -56,13 +56,34 @@ type Successors = [u32; RANKS];
 
 #[inline]
 fn to_front(successors: &mut Successors, site: u32) {
-    let mut carried = site;
-    for place in successors {
-        std::mem::swap(place, &mut carried);
-        if carried == site {
-            return;
+    match rank(successors, site) {
+        Some(rank) => move_to_front(successors, rank, site),
+        None => push_front(successors, site),
+    }
+}
+
+/// Where it is, without a branch for each place: which one it is cannot be foreseen.
+#[inline]
+fn rank(successors: &Successors, site: u32) -> Option<usize> {
+    let places = (0..).zip(successors).fold(0_u32, |set, (place, &known)| set | u32::from(known == site) << place);
+    (places != 0).then(|| places.trailing_zeros() as usize)
+}
+
+#[inline]
+fn move_to_front(successors: &mut Successors, rank: usize, site: u32) {
+    let before = *successors;
+    for (place, &earlier) in (1..=rank).zip(&before) {
+        if let Some(place) = successors.get_mut(place) {
+            *place = earlier;
         }
     }
+    successors[0] = site;
+}
+
+#[inline]
+fn push_front(successors: &mut Successors, site: u32) {
+    let [a, b, c, d, e, f, g, _] = *successors;
+    *successors = [site, a, b, c, d, e, f, g];
 }
 
 #[derive(Clone, Copy)]
@@ -157,6 +178,8 @@ struct Columns {
     run_events: u64,
     runs: Vec<u8>,
     quantum: u64,
+    /// The first time that is not in the quantum.
+    quantum_end_nanos: u64,
     step_quanta: u64,
     step_events: u64,
     times: Vec<u8>,
@@ -216,17 +239,12 @@ impl HeapEncoder {
     #[inline]
     fn event(&mut self, at: At, is_move: bool) {
         let columns = &mut self.columns;
-        let quantum = at.nanos / HEAP_TIME_QUANTUM_NANOS;
         if columns.events == 0 {
-            columns.first_quantum = quantum;
-            columns.quantum = quantum;
-            columns.run_thread = at.thread.0;
+            columns.begin(at);
             self.last.switch(at.thread.0);
         }
-        if quantum > columns.quantum {
-            columns.end_step();
-            columns.step_quanta = quantum - columns.quantum;
-            columns.quantum = quantum;
+        if at.nanos >= columns.quantum_end_nanos {
+            columns.step_to(at.nanos);
         }
         if at.thread.0 != columns.run_thread {
             columns.end_run();
@@ -256,44 +274,44 @@ impl HeapEncoder {
 
         let site = Site { stack: event.stack.0, size_bytes: event.size_bytes };
         let last = self.last.last();
-        let successors = self.sites.successors.get(last).copied().unwrap_or([NONE; RANKS]);
-        let is_first = successors.first().and_then(|&first| self.sites.list.get(first as usize));
+        let before = self.sites.successors.get(last).copied().unwrap_or([NONE; RANKS]);
+        let is_first = before.first().and_then(|&first| self.sites.list.get(first as usize));
         if is_first.is_some_and(|first| first.stack == site.stack && first.size_bytes == site.size_bytes) {
             self.columns.operations.push(FIRST_RANK);
-            self.last.set(successors[0]);
+            self.last.set(before[0]);
             return;
         }
         match self.numbers.find(&self.sites, site) {
             Some(number) => {
-                match successors.iter().position(|&successor| successor == number) {
-                    Some(rank) => self.columns.operations.push(FIRST_RANK + rank as u8),
+                let successors = self.sites.successors.get_mut(last);
+                match rank(&before, number) {
+                    Some(rank) => {
+                        self.columns.operations.push(FIRST_RANK + rank as u8);
+                        successors.into_iter().for_each(|list| move_to_front(list, rank, number));
+                    }
                     None => {
                         self.columns.operations.push(ALLOC_KNOWN);
                         self.columns.known.put(number);
+                        successors.into_iter().for_each(|list| push_front(list, number));
                     }
                 }
-                self.went_to(last, number);
+                self.last.set(number);
             }
             None if self.sites.list.len() < MOST_SITES => {
                 self.columns.operations.push(ALLOC_NEW);
                 self.columns.put_site(site);
                 let number = self.sites.add(site);
                 self.numbers.insert(&self.sites, number);
-                self.went_to(last, number);
+                if let Some(successors) = self.sites.successors.get_mut(last) {
+                    push_front(successors, number);
+                }
+                self.last.set(number);
             }
             None => {
                 self.columns.operations.push(ALLOC_UNNUMBERED);
                 self.columns.put_site(site);
             }
         }
-    }
-
-    #[inline]
-    fn went_to(&mut self, last: usize, number: u32) {
-        if let Some(successors) = self.sites.successors.get_mut(last) {
-            to_front(successors, number);
-        }
-        self.last.set(number);
     }
 
     #[inline]
@@ -339,6 +357,25 @@ impl HeapEncoder {
 }
 
 impl Columns {
+    fn begin(&mut self, at: At) {
+        self.set_quantum(at.nanos);
+        self.first_quantum = self.quantum;
+        self.run_thread = at.thread.0;
+    }
+
+    #[cold]
+    fn step_to(&mut self, nanos: u64) {
+        self.end_step();
+        let before = self.quantum;
+        self.set_quantum(nanos);
+        self.step_quanta = self.quantum.saturating_sub(before);
+    }
+
+    fn set_quantum(&mut self, nanos: u64) {
+        self.quantum = nanos / HEAP_TIME_QUANTUM_NANOS;
+        self.quantum_end_nanos = (self.quantum + 1).saturating_mul(HEAP_TIME_QUANTUM_NANOS);
+    }
+
     fn end_run(&mut self) {
         if self.run_events > 0 {
             self.runs.put_number(self.run_thread.into());

@@ -9,7 +9,9 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use cairn_format::recording::{BLOCK_HEADER_BYTES, BadRecord, Lane, Record, Records, STAMP_SHIFT};
+use cairn_format::recording::{
+    BLOCK_HEADER_BYTES, BadRecord, Frequent, FrequentKind, Lane, Record, Records, STAMP_SHIFT,
+};
 
 /// Receives the events of all threads in one order. Times are ticks since the recording's start, and may go back a little.
 pub(super) trait Merged {
@@ -62,45 +64,31 @@ pub(super) struct NextBlock {
 /// An event as it is kept between reading and handing on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RawEvent {
-    pub(super) ticks: u64,
-    pub(super) address: u64,
-    size_bytes: u64,
-    /// Of an allocation; of a rare event, where its record begins.
-    stack: u32,
-    /// The epoch, or the ticket.
-    number: u32,
-    pub(super) kind: RawKind,
+    ticks: u64,
+    record: RawRecord,
 }
 
 const _: () = assert!(size_of::<RawEvent>() == 40);
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum RawKind {
-    Alloc,
-    LocalFree,
-    Free,
-    LocalMove,
-    Move,
-    Other,
+#[derive(Clone, Copy, Debug)]
+enum RawRecord {
+    Frequent(Frequent),
+    /// Where the record begins.
+    Other(u32),
 }
 
 impl RawEvent {
-    fn alloc(address: u64, size_bytes: u64, epoch: u32, stack: u32) -> Self {
-        Self { ticks: 0, address, size_bytes, stack, number: epoch, kind: RawKind::Alloc }
+    fn other(ticks: u64, position: usize) -> Self {
+        Self { ticks, record: RawRecord::Other(position as u32) }
     }
 
-    fn free(address: u64, ticket: Option<u32>, is_move: bool) -> Self {
-        let kind = match (ticket, is_move) {
-            (None, false) => RawKind::LocalFree,
-            (None, true) => RawKind::LocalMove,
-            (Some(_), false) => RawKind::Free,
-            (Some(_), true) => RawKind::Move,
-        };
-        Self { ticks: 0, address, size_bytes: 0, stack: 0, number: ticket.unwrap_or(0), kind }
-    }
-
-    fn other(position: usize) -> Self {
-        Self { ticks: 0, address: 0, size_bytes: 0, stack: position as u32, number: 0, kind: RawKind::Other }
+    /// The address of an allocation or a free, and whether it is a free.
+    #[inline]
+    pub(super) fn address(&self) -> Option<(u64, bool)> {
+        match self.record {
+            RawRecord::Frequent(record) => Some((record.low, record.kind != FrequentKind::Alloc)),
+            RawRecord::Other(_) => None,
+        }
     }
 }
 
@@ -147,7 +135,15 @@ impl Stream {
         let mut records = Records::new(bytes.get(self.position..).unwrap_or_default(), self.position);
         let mut begin = 0;
         let mut damage = None;
-        loop {
+        while begin < WINDOW_EVENTS && events.len() - begin < LONGEST_RUN {
+            if let Some(record) = records.next_frequent() {
+                if record.kind == FrequentKind::Stamp {
+                    begin = end_run(events, begin, now, record.low << STAMP_SHIFT);
+                } else {
+                    events.push(RawEvent { ticks: 0, record: RawRecord::Frequent(record) });
+                }
+                continue;
+            }
             let at = records.offset();
             let record = match records.next() {
                 Some(Ok(placed)) => placed.record,
@@ -159,29 +155,25 @@ impl Stream {
             };
             let ticks = match record {
                 Record::Alloc { address, size_bytes, epoch, stack } => {
-                    events.push(RawEvent::alloc(address, size_bytes, epoch, stack));
-                    if events.len() - begin < LONGEST_RUN {
-                        continue;
-                    }
-                    break;
+                    events.push(frequent(FrequentKind::Alloc, address, size_bytes, stack, epoch));
+                    continue;
                 }
-                Record::Free { address, ticket } | Record::Move { address, ticket } => {
-                    let is_move = matches!(record, Record::Move { .. });
-                    events.push(RawEvent::free(address, ticket, is_move));
-                    if events.len() - begin < LONGEST_RUN {
-                        continue;
-                    }
-                    break;
+                Record::Free { address, ticket } => {
+                    let kind = if ticket.is_some() { FrequentKind::Free } else { FrequentKind::LocalFree };
+                    events.push(frequent(kind, address, 0, 0, ticket.unwrap_or(0)));
+                    continue;
+                }
+                Record::Move { address, ticket } => {
+                    let kind = if ticket.is_some() { FrequentKind::Move } else { FrequentKind::LocalMove };
+                    events.push(frequent(kind, address, 0, 0, ticket.unwrap_or(0)));
+                    continue;
                 }
                 Record::Stamp { ticks } => {
                     begin = end_run(events, begin, now, ticks << STAMP_SHIFT);
-                    if begin >= WINDOW_EVENTS {
-                        break;
-                    }
                     continue;
                 }
                 Record::Loss { .. } => {
-                    events.push(RawEvent::other(at));
+                    events.push(RawEvent::other(0, at));
                     continue;
                 }
                 Record::Mark { counter, .. }
@@ -195,12 +187,8 @@ impl Stream {
                 _ => continue,
             };
             // As a stamp, and an event of its own, with nothing spread behind it.
-            let own = end_run(events, begin, now, ticks);
-            events.push(RawEvent { ticks: *now, ..RawEvent::other(at) });
-            begin = own + 1;
-            if begin >= WINDOW_EVENTS {
-                break;
-            }
+            begin = end_run(events, begin, now, ticks) + 1;
+            events.push(RawEvent::other(*now, at));
         }
         // Nothing tells how long these took.
         events.iter_mut().skip(begin).for_each(|event| event.ticks = *now);
@@ -234,31 +222,43 @@ impl Stream {
                 self.told = end;
             }
             self.next += 1;
-            let RawEvent { ticks, address, size_bytes, stack, number, kind } = event;
-            match kind {
-                RawKind::Alloc => {
+            let RawEvent { ticks, record } = event;
+            let Frequent { kind, low: address, size_bytes, stack, number } = match record {
+                RawRecord::Frequent(record) => record,
+                RawRecord::Other(position) => {
+                    self.give_other(ticks, position as usize, sink);
+                    continue;
+                }
+            };
+            let (ticket, is_move) = match kind {
+                FrequentKind::Alloc => {
                     let is_move = std::mem::take(&mut self.is_moving);
                     let block = RawAlloc { address, size_bytes, epoch: number, stack, is_move };
                     sink.alloc(ticks, origin, block);
+                    continue;
                 }
-                RawKind::LocalFree => sink.free(ticks, origin, RawFree { address, ticket: None, is_move: false }),
-                RawKind::Free => {
-                    sink.free(ticks, origin, RawFree { address, ticket: Some(number), is_move: false });
-                }
-                RawKind::LocalMove | RawKind::Move => {
-                    self.is_moving = true;
-                    let ticket = (kind == RawKind::Move).then_some(number);
-                    sink.free(ticks, origin, RawFree { address, ticket, is_move: true });
-                }
-                RawKind::Other => {
-                    let rest = self.bytes.get(stack as usize..).unwrap_or_default();
-                    if let Some(Ok(placed)) = Records::new(rest, stack as usize).next() {
-                        sink.other(ticks, origin, &placed.record);
-                    }
-                }
-            }
+                FrequentKind::LocalFree => (None, false),
+                FrequentKind::Free => (Some(number), false),
+                FrequentKind::LocalMove => (None, true),
+                FrequentKind::Move => (Some(number), true),
+                // Is not among the events.
+                FrequentKind::Stamp => continue,
+            };
+            self.is_moving |= is_move;
+            sink.free(ticks, origin, RawFree { address, ticket, is_move });
         }
     }
+
+    fn give_other(&self, ticks: u64, position: usize, sink: &mut impl Merged) {
+        let rest = self.bytes.get(position..).unwrap_or_default();
+        if let Some(Ok(placed)) = Records::new(rest, position).next() {
+            sink.other(ticks, self.origin, &placed.record);
+        }
+    }
+}
+
+fn frequent(kind: FrequentKind, low: u64, size_bytes: u64, stack: u32, number: u32) -> RawEvent {
+    RawEvent { ticks: 0, record: RawRecord::Frequent(Frequent { kind, low, size_bytes, stack, number }) }
 }
 
 /// Spreads the events from `begin` on between the stamp before them and this one; the answer is where the next ones begin.

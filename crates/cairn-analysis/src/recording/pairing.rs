@@ -32,7 +32,7 @@ use std::hash::{BuildHasher, Hasher};
 
 use cairn_format::recording::ADDRESS_BITS;
 
-use super::merge::{Origin, RawAlloc, RawEvent, RawFree, RawKind};
+use super::merge::{Origin, RawAlloc, RawEvent, RawFree};
 
 /// A block of memory that lives, or lived last, under a slot's number.
 #[derive(Clone, Copy, Default, Debug)]
@@ -106,12 +106,12 @@ impl Pairing {
         }
         // Nothing but loads that do not depend on each other; the sum keeps them from being left out.
         let mut sum = 0;
-        for event in events {
-            let entry = self.table.entries.get(self.table.home(event.address));
+        for (address, _) in events.iter().filter_map(RawEvent::address) {
+            let entry = self.table.entries.get(self.table.home(address));
             sum ^= entry.map_or(0, |entry| entry.slot);
         }
-        for event in events.iter().filter(|event| event.kind != RawKind::Alloc) {
-            let entry = self.table.entries.get(self.table.home(event.address));
+        for (address, _) in events.iter().filter_map(RawEvent::address).filter(|(_, is_free)| *is_free) {
+            let entry = self.table.entries.get(self.table.home(address));
             let object = entry.and_then(|entry| self.objects.get(entry.slot as usize));
             sum ^= object.map_or(0, |object| object.epoch);
         }

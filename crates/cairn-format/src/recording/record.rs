@@ -415,46 +415,6 @@ impl<'a> Records<'a> {
     pub fn offset(&self) -> usize {
         self.offset
     }
-
-    /// Goes past allocations, frees and moves, at most `most`, and says how many there were. What they tell is not looked at,
-    /// so this is several times as fast as reading them.
-    ///
-    /// ```
-    /// use cairn_format::recording::{Record, RecordSink, Records};
-    /// let mut slots = [0; 16];
-    /// let mut sink = RecordSink::new(&mut slots);
-    /// sink.alloc(0x5581_0000_12a0, 4096, 7, 42)?;
-    /// sink.free(0x5581_0000_12a0, None)?;
-    /// sink.stamp(5)?;
-    /// let bytes: Vec<u8> = sink.written().iter().flat_map(|slot| slot.to_le_bytes()).collect();
-    /// let mut records = Records::new(&bytes, 0);
-    /// assert_eq!(records.skip_heap(usize::MAX), 2);
-    /// assert_eq!(records.next().unwrap().unwrap().record, Record::Stamp { ticks: 5 });
-    /// # Ok::<(), cairn_format::recording::SinkTooSmall>(())
-    /// ```
-    #[inline]
-    pub fn skip_heap(&mut self, most: usize) -> usize {
-        let mut rest = self.bytes;
-        let mut count = 0;
-        while count < most {
-            let Some(first) = array_at(rest, 0).map(u64::from_le_bytes) else { break };
-            let tag = (first >> ADDRESS_BITS) as u16;
-            let length = match tag {
-                0x100.. => 16,
-                tag::FREE_LOCAL => 8,
-                tag::FREE_REMOTE | tag::MOVE => 16,
-                tag::ALLOC => 24,
-                _ => break,
-            };
-            // One that is cut is left to `next` to complain of.
-            let Some(behind) = rest.get(length..) else { break };
-            rest = behind;
-            count += 1;
-        }
-        self.offset += self.bytes.len() - rest.len();
-        self.bytes = rest;
-        count
-    }
 }
 
 impl Records<'_> {
@@ -488,6 +448,91 @@ impl Records<'_> {
         self.offset += self.bytes.len() - rest.len();
         self.bytes = rest;
     }
+
+    /// The next record, when it is an allocation, a free, a move or a stamp, and `None` when it is another one or lies at the
+    /// end: then [`next`](Iterator::next) tells which. So nearly all records are read in half the time.
+    ///
+    /// ```
+    /// use cairn_format::recording::{Frequent, FrequentKind, RecordSink, Records};
+    /// let mut slots = [0; 16];
+    /// let mut sink = RecordSink::new(&mut slots);
+    /// sink.alloc(0x5581_0000_12a0, 48, 7, 42)?;
+    /// sink.free(0x5581_0000_12a0, Some(9))?;
+    /// let bytes: Vec<u8> = sink.written().iter().flat_map(|slot| slot.to_le_bytes()).collect();
+    /// let mut records = Records::new(&bytes, 0);
+    /// let alloc = records.next_frequent().unwrap();
+    /// assert_eq!((alloc.kind, alloc.low, alloc.size_bytes), (FrequentKind::Alloc, 0x5581_0000_12a0, 48));
+    /// assert_eq!((alloc.number, alloc.stack), (7, 42));
+    /// // The last three slots are for `next`.
+    /// assert!(records.next_frequent().is_none() && records.next().is_some());
+    /// # Ok::<(), cairn_format::recording::SinkTooSmall>(())
+    /// ```
+    #[inline(always)]
+    pub fn next_frequent(&mut self) -> Option<Frequent> {
+        let slots: &[u8; 24] = self.bytes.first_chunk()?;
+        let slot = |index: usize| array_at(slots, index * 8).map_or(0, u64::from_le_bytes);
+        let (first, second) = (slot(0), slot(1));
+        let (tag, low) = (first >> ADDRESS_BITS, first & ADDRESS_MASK);
+        let mut record = Frequent {
+            kind: FrequentKind::Alloc,
+            low,
+            size_bytes: tag.wrapping_sub(FIRST_SIZED_TAG),
+            stack: second as u32,
+            number: (second >> 32) as u32,
+        };
+        let length = if tag >= FIRST_SIZED_TAG {
+            16
+        } else {
+            let (kind, length) = match tag as u16 {
+                tag::FREE_LOCAL => (FrequentKind::LocalFree, 8),
+                tag::FREE_REMOTE => (FrequentKind::Free, 16),
+                tag::MOVE if second as u32 == 0 => (FrequentKind::Move, 16),
+                tag::MOVE => (FrequentKind::LocalMove, 16),
+                tag::STAMP => (FrequentKind::Stamp, 8),
+                tag::ALLOC => (FrequentKind::Alloc, 24),
+                _ => return None,
+            };
+            record.kind = kind;
+            record.size_bytes = slot(2);
+            length
+        };
+        self.bytes = self.bytes.get(length..).unwrap_or_default();
+        self.offset += length;
+        Some(record)
+    }
+}
+
+/// One of the records that a recording is full of, as [`Records::next_frequent`] reads it. What its kind does not have holds
+/// no meaning.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Frequent {
+    /// Which one it is.
+    pub kind: FrequentKind,
+    /// The address, or a stamp's ticks.
+    pub low: u64,
+    /// What an allocation asked for.
+    pub size_bytes: u64,
+    /// An allocation's stack.
+    pub stack: u32,
+    /// The epoch of an allocation, or the ticket of a free or move.
+    pub number: u32,
+}
+
+/// What a [`Frequent`] record is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FrequentKind {
+    /// [`Record::Alloc`].
+    Alloc,
+    /// [`Record::Free`] without a ticket.
+    LocalFree,
+    /// [`Record::Free`] with one.
+    Free,
+    /// [`Record::Move`] without a ticket.
+    LocalMove,
+    /// [`Record::Move`] with one.
+    Move,
+    /// [`Record::Stamp`].
+    Stamp,
 }
 
 impl<'a> Iterator for Records<'a> {
