@@ -1,7 +1,7 @@
 //! From merged records to the events that a visitor sees.
 
 use cairn_format::AbsoluteAddress;
-use cairn_format::recording::{Record, ThreadEvent};
+use cairn_format::recording::{FrequentKind, Record, ThreadEvent};
 
 use super::clock::{Segment, TimeScale};
 use super::merge::{Merged, Origin, RawAlloc, RawEvent, RawFree};
@@ -68,8 +68,15 @@ impl<'a, E: Events> Delivery<'a, E> {
 impl<E: Events> Merged for Delivery<'_, E> {
     #[inline]
     fn ahead(&mut self, events: &[RawEvent]) {
-        if self.out.wanted.heap {
-            self.pairing.ahead(events);
+        if !self.out.wanted.heap {
+            return;
+        }
+        // Nothing but loads that do not depend on each other.
+        for record in events.iter().filter_map(RawEvent::frequent) {
+            self.pairing.expect(record.low);
+            if record.kind == FrequentKind::Alloc {
+                self.out.events.expect(StackId(record.stack), record.size_bytes);
+            }
         }
     }
 

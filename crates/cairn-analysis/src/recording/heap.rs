@@ -86,27 +86,52 @@ fn push_front(successors: &mut Successors, site: u32) {
     *successors = [site, a, b, c, d, e, f, g];
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 struct Site {
     stack: u32,
     size_bytes: u64,
 }
 
-/// The numbered sites, and the successors of each: those of site `n` at `n + 1`, those of no site first.
+/// A site with its successors, in a cache line of its own: who meets a site asks for its successors next.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+struct NumberedSite {
+    site: Site,
+    successors: Successors,
+}
+
+const _: () = assert!(size_of::<NumberedSite>() == 64);
+
+/// The numbered sites. The first one is none: its successors are those of no site.
 struct Sites {
-    list: Vec<Site>,
-    successors: Vec<Successors>,
+    list: Vec<NumberedSite>,
 }
 
 impl Sites {
     fn new() -> Self {
-        Self { list: Vec::new(), successors: vec![[NONE; RANKS]] }
+        let none = Site { stack: 0, size_bytes: 0 };
+        Self { list: vec![NumberedSite { site: none, successors: [NONE; RANKS] }] }
+    }
+
+    /// How many there are.
+    fn len(&self) -> usize {
+        self.list.len() - 1
     }
 
     fn add(&mut self, site: Site) -> u32 {
-        self.list.push(site);
-        self.successors.push([NONE; RANKS]);
-        (self.list.len() - 1) as u32
+        self.list.push(NumberedSite { site, successors: [NONE; RANKS] });
+        (self.list.len() - 2) as u32
+    }
+
+    #[inline]
+    fn site(&self, number: u32) -> Option<Site> {
+        self.list.get(number as usize + 1).map(|known| known.site)
+    }
+
+    /// Those of the site before `last`, of none for 0.
+    #[inline]
+    fn successors_mut(&mut self, last: usize) -> Option<&mut Successors> {
+        self.list.get_mut(last).map(|known| &mut known.successors)
     }
 }
 
@@ -274,35 +299,29 @@ impl HeapEncoder {
 
         let site = Site { stack: event.stack.0, size_bytes: event.size_bytes };
         let last = self.last.last();
-        let before = self.sites.successors.get(last).copied().unwrap_or([NONE; RANKS]);
-        let is_first = before.first().and_then(|&first| self.sites.list.get(first as usize));
-        if is_first.is_some_and(|first| first.stack == site.stack && first.size_bytes == site.size_bytes) {
-            self.columns.operations.push(FIRST_RANK);
-            self.last.set(before[0]);
-            return;
-        }
         match self.numbers.find(&self.sites, site) {
             Some(number) => {
-                let successors = self.sites.successors.get_mut(last);
-                match rank(&before, number) {
+                let Some(successors) = self.sites.successors_mut(last) else { return };
+                match rank(successors, number) {
+                    Some(0) => self.columns.operations.push(FIRST_RANK),
                     Some(rank) => {
                         self.columns.operations.push(FIRST_RANK + rank as u8);
-                        successors.into_iter().for_each(|list| move_to_front(list, rank, number));
+                        move_to_front(successors, rank, number);
                     }
                     None => {
                         self.columns.operations.push(ALLOC_KNOWN);
                         self.columns.known.put(number);
-                        successors.into_iter().for_each(|list| push_front(list, number));
+                        push_front(successors, number);
                     }
                 }
                 self.last.set(number);
             }
-            None if self.sites.list.len() < MOST_SITES => {
+            None if self.sites.len() < MOST_SITES => {
                 self.columns.operations.push(ALLOC_NEW);
                 self.columns.put_site(site);
                 let number = self.sites.add(site);
                 self.numbers.insert(&self.sites, number);
-                if let Some(successors) = self.sites.successors.get_mut(last) {
+                if let Some(successors) = self.sites.successors_mut(last) {
                     push_front(successors, number);
                 }
                 self.last.set(number);
@@ -312,6 +331,14 @@ impl HeapEncoder {
                 self.columns.put_site(site);
             }
         }
+    }
+
+    /// Asks for the memory that an allocation will need which comes soon.
+    #[inline]
+    pub(super) fn expect(&self, stack: StackId, size_bytes: u64) {
+        let number = self.numbers.slots.get(self.numbers.home(Site { stack: stack.0, size_bytes }));
+        let known = number.and_then(|&number| self.sites.list.get(number as usize + 1));
+        std::hint::black_box(known.map_or(0, |known| known.site.stack));
     }
 
     #[inline]
@@ -424,8 +451,7 @@ impl SiteNumbers {
         let mut place = self.home(site);
         loop {
             let number = *self.slots.get(place)?;
-            let known = sites.list.get(number as usize)?;
-            if known.stack == site.stack && known.size_bytes == site.size_bytes {
+            if sites.site(number)? == site {
                 return Some(number);
             }
             place = (place + 1) & (self.slots.len() - 1);
@@ -443,7 +469,7 @@ impl SiteNumbers {
     }
 
     fn place(&mut self, sites: &Sites, number: u32) {
-        let Some(&site) = sites.list.get(number as usize) else { return };
+        let Some(site) = sites.site(number) else { return };
         let mut place = self.home(site);
         while self.slots.get(place).is_some_and(|&other| other != NONE) {
             place = (place + 1) & (self.slots.len() - 1);
@@ -639,29 +665,27 @@ impl HeapDecoder {
             let site = match operation {
                 FIRST_RANK..=111 => {
                     let rank = usize::from(operation - FIRST_RANK);
-                    let successors = self.sites.successors.get_mut(last)?;
+                    let successors = self.sites.successors_mut(last)?;
                     let number = *successors.get(rank)?;
-                    let site = *self.sites.list.get(number as usize)?;
                     if rank > 0 {
-                        to_front(successors, number);
+                        move_to_front(successors, rank, number);
                     }
                     self.last.set(number);
-                    site
+                    self.sites.site(number)?
                 }
                 ALLOC_KNOWN | ALLOC_NEW => {
                     let number = if operation == ALLOC_NEW {
                         let site = cursor.site()?;
-                        if self.sites.list.len() >= MOST_SITES {
+                        if self.sites.len() >= MOST_SITES {
                             return None;
                         }
                         self.sites.add(site)
                     } else {
                         cursor.known.take()?
                     };
-                    let site = *self.sites.list.get(number as usize)?;
-                    to_front(self.sites.successors.get_mut(last)?, number);
+                    to_front(self.sites.successors_mut(last)?, number);
                     self.last.set(number);
-                    site
+                    self.sites.site(number)?
                 }
                 ALLOC_UNNUMBERED => cursor.site()?,
                 _ => return None,

@@ -82,11 +82,11 @@ impl RawEvent {
         Self { ticks, record: RawRecord::Other(position as u32) }
     }
 
-    /// The address of an allocation or a free, and whether it is a free.
+    /// Unless it is a rare one.
     #[inline]
-    pub(super) fn address(&self) -> Option<(u64, bool)> {
-        match self.record {
-            RawRecord::Frequent(record) => Some((record.low, record.kind != FrequentKind::Alloc)),
+    pub(super) fn frequent(&self) -> Option<&Frequent> {
+        match &self.record {
+            RawRecord::Frequent(record) => Some(record),
             RawRecord::Other(_) => None,
         }
     }

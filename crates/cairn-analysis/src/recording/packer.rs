@@ -10,7 +10,7 @@ use super::error::{Finding, RecordingError};
 use super::heap::HeapEncoder;
 use super::marks::MarkEncoder;
 use super::model::{
-    Alloc, At, Change, Events, Fact, Free, Mapping, Mark, Module, ModuleId, Thread, Usage, Wanted,
+    Alloc, At, Change, Events, Fact, Free, Mapping, Mark, Module, ModuleId, StackId, Thread, Usage, Wanted,
 };
 use super::rows::{self, ChangeRows, PcRows, Place, Rare, WordRows};
 use super::{HEAP_TIME_QUANTUM_NANOS, Recording};
@@ -328,6 +328,11 @@ impl<W: Write> Events for Packer<W> {
         if self.heap.is_full() {
             self.keep(Self::flush_heap);
         }
+    }
+
+    #[inline]
+    fn expect(&mut self, stack: StackId, size_bytes: u64) {
+        self.heap.expect(stack, size_bytes);
     }
 
     fn mark(&mut self, event: &Mark<'_>) {

@@ -32,7 +32,7 @@ use std::hash::{BuildHasher, Hasher};
 
 use cairn_format::recording::ADDRESS_BITS;
 
-use super::merge::{Origin, RawAlloc, RawEvent, RawFree};
+use super::merge::{Origin, RawAlloc, RawFree};
 
 /// A block of memory that lives, or lived last, under a slot's number.
 #[derive(Clone, Copy, Default, Debug)]
@@ -95,27 +95,17 @@ impl Pairing {
         (self.events / WINDOW) as u32
     }
 
-    /// Asks for the memory that these events need, all at once: one after the other they would wait for it one by one, and
-    /// that is most of their time when many blocks live.
+    /// Asks for the memory that an event of this address will need which comes soon. For many at once: one after the other
+    /// they would wait for it one by one, and that is most of their time when many blocks live.
     #[inline]
-    pub(super) fn ahead(&self, events: &[RawEvent]) {
+    pub(super) fn expect(&self, address: u64) {
         /// A smaller table stays in the cache.
         const LARGE_ENTRIES: usize = 1 << 14;
-        if self.table.entries.len() < LARGE_ENTRIES {
-            return;
-        }
-        // Nothing but loads that do not depend on each other; the sum keeps them from being left out.
-        let mut sum = 0;
-        for (address, _) in events.iter().filter_map(RawEvent::address) {
-            let entry = self.table.entries.get(self.table.home(address));
-            sum ^= entry.map_or(0, |entry| entry.slot);
-        }
-        for (address, _) in events.iter().filter_map(RawEvent::address).filter(|(_, is_free)| *is_free) {
+        if self.table.entries.len() >= LARGE_ENTRIES {
             let entry = self.table.entries.get(self.table.home(address));
             let object = entry.and_then(|entry| self.objects.get(entry.slot as usize));
-            sum ^= object.map_or(0, |object| object.epoch);
+            std::hint::black_box(object.map_or(0, |object| object.epoch));
         }
-        std::hint::black_box(sum);
     }
 
     #[inline]
