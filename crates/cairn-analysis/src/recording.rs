@@ -46,6 +46,7 @@
 //! | `clock` | from the counter to the time of day |
 //! | `drain` | from the spool of a running program to a packed recording |
 //! | `mapped_file` | the memory shared with the program |
+//! | `outside` | marks from outside of the program |
 //! | `packer` | from events to a packed recording |
 //! | `packed` | and back |
 //! | `chunk` | chunks of bytes and where they are |
@@ -64,6 +65,8 @@ mod mapped_file;
 mod marks;
 mod merge;
 mod model;
+#[cfg(target_os = "linux")]
+mod outside;
 mod packed;
 mod packer;
 mod pairing;
@@ -86,6 +89,8 @@ pub use model::{
     Alloc, At, Change, Events, Fact, Free, Mapping, Mark, Module, ModuleId, ObjectId, PcId, Place,
     StackFrame, StackId, Thread, ThreadId, Usage, Wanted,
 };
+#[cfg(target_os = "linux")]
+pub use outside::mark_from_outside;
 pub use packer::{Summary, pack};
 pub use tables::StackTree;
 

@@ -71,12 +71,10 @@ impl<E: Events> Merged for Delivery<'_, E> {
         if !self.out.wanted.heap {
             return;
         }
-        // Nothing but loads that do not depend on each other.
-        for record in events.iter().filter_map(RawEvent::frequent) {
-            self.pairing.expect(record.low);
-            if record.kind == FrequentKind::Alloc {
-                self.out.events.expect(StackId(record.stack), record.size_bytes);
-            }
+        let records = events.iter().filter_map(RawEvent::frequent);
+        self.pairing.expect(records.clone().map(|record| record.low));
+        for record in records.filter(|record| record.kind == FrequentKind::Alloc) {
+            self.out.events.expect(StackId(record.stack), record.size_bytes);
         }
     }
 

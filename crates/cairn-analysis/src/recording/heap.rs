@@ -65,7 +65,8 @@ fn to_front(successors: &mut Successors, site: u32) {
 /// Where it is, without a branch for each place: which one it is cannot be foreseen.
 #[inline]
 fn rank(successors: &Successors, site: u32) -> Option<usize> {
-    let places = (0..).zip(successors).fold(0_u32, |set, (place, &known)| set | u32::from(known == site) << place);
+    let places =
+        (0..).zip(successors).fold(0_u32, |set, (place, &known)| set | u32::from(known == site) << place);
     (places != 0).then(|| places.trailing_zeros() as usize)
 }
 
@@ -427,7 +428,8 @@ impl Columns {
     }
 }
 
-/// From a site to its number: open addressing, at most half full. Only the writer needs it.
+/// From a site to its number: open addressing, at most a quarter full, so that the first place is nearly always the right
+/// one. Only the writer needs it.
 struct SiteNumbers {
     slots: Vec<u32>,
     used: usize,
@@ -459,7 +461,7 @@ impl SiteNumbers {
     }
 
     fn insert(&mut self, sites: &Sites, number: u32) {
-        if self.used * 2 >= self.slots.len() {
+        if self.used * 4 >= self.slots.len() {
             let doubled = vec![NONE; self.slots.len() * 2];
             let before = std::mem::replace(&mut self.slots, doubled);
             before.into_iter().filter(|&known| known != NONE).for_each(|known| self.place(sites, known));
@@ -647,7 +649,12 @@ impl HeapDecoder {
             }
             if operation <= FREE_WIDE_SLOT {
                 let slot = match operation {
-                    FREE_SLOT => cursor.slots.take()?,
+                    FREE_SLOT => {
+                        if let Some(soon) = cursor.slots.peek(AHEAD) {
+                            self.expect(soon, events);
+                        }
+                        cursor.slots.take()?
+                    }
                     FREE_WIDE_SLOT => cursor.wide.number32()?,
                     near => {
                         let serial = self.serial.wrapping_sub(1).wrapping_sub(near.into());
@@ -692,7 +699,13 @@ impl HeapDecoder {
             };
             let object = Object { size_bytes: site.size_bytes, stack: site.stack, lives: true };
             let slot = match self.free_slots.pop() {
-                Some(slot) => slot,
+                Some(slot) => {
+                    let behind = self.free_slots.len().checked_sub(AHEAD);
+                    if let Some(&soon) = behind.and_then(|index| self.free_slots.get(index)) {
+                        self.expect(soon, events);
+                    }
+                    slot
+                }
                 None => {
                     self.objects.push(object);
                     (self.objects.len() - 1) as u32
@@ -710,6 +723,17 @@ impl HeapDecoder {
             });
         }
         Some(())
+    }
+}
+
+/// So many events before an object is needed, it is asked for: as many can be waited for at once.
+const AHEAD: usize = 16;
+
+impl HeapDecoder {
+    #[inline]
+    fn expect(&self, slot: u32, events: &mut impl Events) {
+        std::hint::black_box(self.objects.get(slot as usize).map_or(0, |object| object.stack));
+        events.expect_object(ObjectId(slot));
     }
 }
 

@@ -83,6 +83,29 @@ impl SharedFile {
         }
     }
 
+    /// Bytes that can be read and written, as last asked for.
+    pub(super) fn known_length(&self) -> u64 {
+        self.length
+    }
+
+    /// Puts `new` in the place of `current`; false when another value was there.
+    pub(super) fn exchange(&self, offset: u64, current: u64, new: u64) -> bool {
+        self.word(offset).is_some_and(|word| {
+            let (current, new) = (current.to_le(), new.to_le());
+            word.compare_exchange(current, new, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        })
+    }
+
+    /// Adds to the word there, and tells what it was; 0 past the end.
+    pub(super) fn add(&self, offset: u64, more: u64) -> u64 {
+        loop {
+            let before = self.load(offset);
+            if self.word(offset).is_none() || self.exchange(offset, before, before.wrapping_add(more)) {
+                return before;
+            }
+        }
+    }
+
     /// Appends the bytes from `offset` to `end`, both multiples of eight, as far as they exist.
     pub(super) fn copy(&self, offset: u64, end: u64, into: &mut Vec<u8>) {
         let end = end.min(self.length);

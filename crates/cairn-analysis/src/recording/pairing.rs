@@ -95,17 +95,22 @@ impl Pairing {
         (self.events / WINDOW) as u32
     }
 
-    /// Asks for the memory that an event of this address will need which comes soon. For many at once: one after the other
-    /// they would wait for it one by one, and that is most of their time when many blocks live.
+    /// Asks for the memory that events of these addresses will need which come soon: one after the other they would wait for it
+    /// one by one, and that is most of their time when many blocks live.
     #[inline]
-    pub(super) fn expect(&self, address: u64) {
+    pub(super) fn expect(&self, addresses: impl Iterator<Item = u64> + Clone) {
         /// A smaller table stays in the cache.
         const LARGE_ENTRIES: usize = 1 << 14;
-        if self.table.entries.len() >= LARGE_ENTRIES {
-            let entry = self.table.entries.get(self.table.home(address));
-            let object = entry.and_then(|entry| self.objects.get(entry.slot as usize));
-            std::hint::black_box(object.map_or(0, |object| object.epoch));
+        if self.table.entries.len() < LARGE_ENTRIES {
+            return;
         }
+        // Nothing but loads: no branch hangs on what they bring, so none waits for another.
+        let entry = |address| self.table.entries.get(self.table.home(address));
+        let sum =
+            addresses.clone().fold(0, |sum, address| sum ^ entry(address).map_or(0, |entry| entry.slot));
+        // What these need is there now.
+        let blocks = addresses.filter_map(|address| self.objects.get(entry(address)?.slot as usize));
+        std::hint::black_box(blocks.fold(sum, |sum, block| sum ^ block.epoch));
     }
 
     #[inline]

@@ -435,14 +435,18 @@ impl Records<'_> {
     /// ```
     #[inline]
     pub fn skip_frequent(&mut self) {
-        /// By tag; 0 for what is not skipped. A table, because which one comes next cannot be foreseen.
-        const LENGTHS: [u8; 8] = [0, 24, 8, 16, 16, 8, 0, 0];
         let mut rest = self.bytes;
+        // Branches that are foreseen are faster here than a table of lengths: then the next record need not wait for this one.
         while let Some(first) = array_at(rest, 0).map(u64::from_le_bytes) {
-            let tag = (first >> ADDRESS_BITS) as usize;
-            let length = LENGTHS.get(tag).copied().unwrap_or(if tag >= 0x100 { 16 } else { 0 });
+            let length = match (first >> ADDRESS_BITS) as u16 {
+                0x100.. => 16,
+                tag::FREE_LOCAL | tag::STAMP => 8,
+                tag::FREE_REMOTE | tag::MOVE => 16,
+                tag::ALLOC => 24,
+                _ => break,
+            };
             // One that is cut is left to `next` to complain of.
-            let Some(behind) = rest.get(usize::from(length)..).filter(|_| length > 0) else { break };
+            let Some(behind) = rest.get(length..) else { break };
             rest = behind;
         }
         self.offset += self.bytes.len() - rest.len();
@@ -473,32 +477,42 @@ impl Records<'_> {
         let slot = |index: usize| array_at(slots, index * 8).map_or(0, u64::from_le_bytes);
         let (first, second) = (slot(0), slot(1));
         let (tag, low) = (first >> ADDRESS_BITS, first & ADDRESS_MASK);
-        let mut record = Frequent {
-            kind: FrequentKind::Alloc,
-            low,
-            size_bytes: tag.wrapping_sub(FIRST_SIZED_TAG),
-            stack: second as u32,
-            number: (second >> 32) as u32,
-        };
-        let length = if tag >= FIRST_SIZED_TAG {
-            16
-        } else {
-            let (kind, length) = match tag as u16 {
-                tag::FREE_LOCAL => (FrequentKind::LocalFree, 8),
-                tag::FREE_REMOTE => (FrequentKind::Free, 16),
-                tag::MOVE if second as u32 == 0 => (FrequentKind::Move, 16),
-                tag::MOVE => (FrequentKind::LocalMove, 16),
-                tag::STAMP => (FrequentKind::Stamp, 8),
-                tag::ALLOC => (FrequentKind::Alloc, 24),
-                _ => return None,
-            };
-            record.kind = kind;
-            record.size_bytes = slot(2);
-            length
-        };
-        self.bytes = self.bytes.get(length..).unwrap_or_default();
-        self.offset += length;
-        Some(record)
+        let (stack, number) = (second as u32, (second >> 32) as u32);
+        let record = |kind, size_bytes| Frequent { kind, low, size_bytes, stack, number };
+        // Each way goes on by a constant, so that the next record need not wait for this one.
+        if tag >= FIRST_SIZED_TAG {
+            self.go_past::<16>();
+            return Some(record(FrequentKind::Alloc, tag - FIRST_SIZED_TAG));
+        }
+        Some(match tag as u16 {
+            tag::FREE_LOCAL => {
+                self.go_past::<8>();
+                record(FrequentKind::LocalFree, 0)
+            }
+            tag::STAMP => {
+                self.go_past::<8>();
+                record(FrequentKind::Stamp, 0)
+            }
+            tag::FREE_REMOTE => {
+                self.go_past::<16>();
+                record(FrequentKind::Free, 0)
+            }
+            tag::MOVE => {
+                self.go_past::<16>();
+                record(if stack == 0 { FrequentKind::Move } else { FrequentKind::LocalMove }, 0)
+            }
+            tag::ALLOC => {
+                self.go_past::<24>();
+                record(FrequentKind::Alloc, slot(2))
+            }
+            _ => return None,
+        })
+    }
+
+    #[inline(always)]
+    fn go_past<const N: usize>(&mut self) {
+        self.bytes = self.bytes.get(N..).unwrap_or_default();
+        self.offset += N;
     }
 }
 

@@ -390,9 +390,11 @@ impl<'p, 'q, W: Write> Printer<'p, 'q, W> {
         let timeline = &self.questions.profile().timeline;
         let rows = if self.full { timeline.bins.len() } else { ROWS.min(timeline.bins.len()) };
         let dim = self.palette.dim;
+        let usage = &self.asked.read.usage;
+        let resident_title = if usage.is_empty() { "" } else { "resident" };
         writeln!(
             self.output,
-            "{dim}{:>14} {:>12} {:>12} {:>14}{dim:#}",
+            "{dim}{:>14} {:>12} {:>12} {:>14} {resident_title:>12}{dim:#}",
             "until", "most", "at the end", "allocations"
         )?;
         for row in 0..rows {
@@ -401,9 +403,15 @@ impl<'p, 'q, W: Write> Printer<'p, 'q, W> {
             let most = bins.iter().map(|bin| bin.most_bytes).max().unwrap_or(0);
             let last = bins.last().map_or(0, |bin| bin.last_bytes);
             let allocations: u64 = bins.iter().map(|bin| bin.allocations).sum();
-            let until = duration(timeline.bin_nanos.saturating_mul(end as u64));
-            let (most, last) = (bytes(most), bytes(last));
-            writeln!(self.output, "{until:>14} {most:>12} {last:>12} {:>14}", count(allocations))?;
+            let (from, until) = (start as u64, end as u64);
+            let (from, until) =
+                (timeline.bin_nanos.saturating_mul(from), timeline.bin_nanos.saturating_mul(until));
+            // What the process as a whole had, where it was looked at in this stretch of time.
+            let samples = usage.iter().filter(|sample| (from..until).contains(&sample.nanos));
+            let resident = samples.map(|sample| sample.resident_bytes).max().map_or(String::new(), bytes);
+            let (until, most, last) = (duration(until), bytes(most), bytes(last));
+            let line = format!("{until:>14} {most:>12} {last:>12} {:>14} {resident:>12}", count(allocations));
+            writeln!(self.output, "{}", line.trim_end())?;
         }
         writeln!(self.output)?;
         self.notes()
