@@ -281,8 +281,8 @@ impl Heap {
         let interrupts = cairn_run::Interrupts::hold();
         if !self.quiet {
             recordings.say(&format_args!(
-                "the program has ended; {} that it started still record; Ctrl-C closes their recordings",
-                heap_text::counted(recordings.open_children() as u64, "process")
+                "the program has ended; still open: {}; Ctrl-C closes what is open",
+                heap_text::counted(recordings.open_children() as u64, "child recording")
             ));
         }
         while recordings.open_children() > 0 && !interrupts.wait(tick) {

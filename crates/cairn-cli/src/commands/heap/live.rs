@@ -95,7 +95,7 @@ impl Recording {
         if self.seen_as.is_none() {
             match holder::find(self.process, &self.path) {
                 Holder::Process(process) => self.seen_as = Some(process),
-                Holder::Hidden => return,
+                Holder::Unsure => return,
                 Holder::Nobody => self.is_over = true,
             }
         }
@@ -111,6 +111,7 @@ impl Recording {
     }
 
     /// Whether somebody still writes to it.
+    #[cfg(target_arch = "x86_64")]
     fn is_open(&self) -> bool {
         self.packed.is_none() && !self.is_over && self.seen_as.is_some()
     }
@@ -232,12 +233,14 @@ impl Recordings {
     }
 
     /// How many processes go on that the first one started and that are recorded.
+    #[cfg(target_arch = "x86_64")]
     pub(super) fn open_children(&self) -> usize {
         let first = self.all.first().map(|one| one.process);
         self.all.iter().filter(|one| Some(one.process) != first && one.is_open()).count()
     }
 
     /// Says a thing that has a line of its own.
+    #[cfg(target_arch = "x86_64")]
     pub(super) fn say(&mut self, what: &dyn std::fmt::Display) {
         self.clear_line();
         complain(what);

@@ -6,10 +6,10 @@ use std::path::Path;
 
 use cairn_analysis::heap::schema::Asked;
 use cairn_analysis::heap::{
-    Amount, Cost, Entry, Group, LineId, Position, Questions, Sampling, Sums, Tree, lifetime_class_range,
-    size_class_range,
+    Amount, Cost, Entry, Group, Lifetimes, LineId, Position, Questions, Sampling, Sums, Tree, lifetime_class,
+    lifetime_class_range, size_class_range,
 };
-use cairn_analysis::recording::Finding;
+use cairn_analysis::recording::{Finding, HEAP_TIME_QUANTUM_NANOS};
 
 use crate::commands::heap_text::{
     bar, bytes, count, counted, curve, duration, file_name, percent, shortened, stretched, width,
@@ -605,13 +605,23 @@ impl<'p, 'q, W: Write> Printer<'p, 'q, W> {
         let lifetimes = &self.questions.profile().lifetimes;
         let whole = lifetimes.iter().map(|lifetime| lifetime.blocks).max().unwrap_or(0).max(1);
         let dim = self.palette.dim;
-        for (class, lifetime) in lifetimes.iter().enumerate().filter(|(_, lifetime)| lifetime.blocks > 0) {
+        // Shorter ones are not told apart: times are not known that well.
+        let shortest = lifetime_class(HEAP_TIME_QUANTUM_NANOS) + 1;
+        let mut rows = vec![Lifetimes::default()];
+        for lifetime in lifetimes.iter().take(shortest) {
+            rows[0].blocks += lifetime.blocks;
+            rows[0].bytes = rows[0].bytes.wrapping_add(lifetime.bytes);
+        }
+        rows.extend(lifetimes.iter().skip(shortest));
+        let whole = rows.iter().map(|row| row.blocks).max().unwrap_or(0).max(whole);
+        for (row, lifetime) in rows.iter().enumerate().filter(|(_, lifetime)| lifetime.blocks > 0) {
+            let (word, class) = if row == 0 { ("under", shortest) } else { ("from", shortest + row - 1) };
             let (from, _) = lifetime_class_range(class);
             let bar = bar(lifetime.blocks as f64 / whole as f64, self.width.saturating_sub(50).min(50));
             let (blocks, value) = (count(lifetime.blocks), bytes(lifetime.bytes));
             writeln!(
                 self.output,
-                "  from {:>10} {blocks:>14} × {value:>10} {dim}{bar}{dim:#}",
+                "  {word:<5}{:>10} {blocks:>14} × {value:>10} {dim}{bar}{dim:#}",
                 duration(from)
             )?;
         }
@@ -643,6 +653,11 @@ impl<'p, 'q, W: Write> Printer<'p, 'q, W> {
         if self.asked.read.unmatched_frees > 0 {
             let frees = counted(self.asked.read.unmatched_frees, "free");
             notes.push(format!("{frees} of blocks that are older than the recording"));
+        }
+        let filters = &self.asked.scope.filters;
+        if self.questions.profile().totals.allocations == 0 && !filters.is_empty() {
+            let filters = filters.join(" ");
+            notes.push(format!("no allocation matches --filter {}", printable(&filters)));
         }
         let lost = self.questions.profile().lost_stack.allocations;
         if lost > 0 {
