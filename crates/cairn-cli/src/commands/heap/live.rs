@@ -243,7 +243,7 @@ impl Recordings {
     #[cfg(target_arch = "x86_64")]
     pub(super) fn say(&mut self, what: &dyn std::fmt::Display) {
         self.clear_line();
-        complain(what);
+        complain(&format_args!("{what}"));
     }
 
     pub(super) fn pause(&self) {
