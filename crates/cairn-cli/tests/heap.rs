@@ -434,7 +434,7 @@ fn recordings_of_children_stay_open_until_they_end() {
     let directory = scratch("outlived");
     compile(&directory, "ends.c", "worker", &["-fno-builtin", "-O0"]);
     // It allocates when the program that started it has ended long ago.
-    let script = "(sleep 1; exec ./worker exit) & exit 5";
+    let script = "(sleep 1; exec ./worker exit) & sleep 0.4; exit 5";
     let mut command = cairn();
     command.args(["heap", "--quiet", "--children", "sh", "-c", script]).current_dir(&directory);
     assert_eq!(run(&mut command).status.code(), Some(5));

@@ -224,13 +224,6 @@ impl Aggregator {
         self.held.bytes
     }
 
-    /// Asks for the memory of an object that is likely to be allocated or freed soon: with many blocks, waiting for it is most
-    /// of the time of an event.
-    #[inline]
-    pub fn expect(&self, object: u32) {
-        std::hint::black_box(self.blocks.get(object as usize).map_or(0, |block| block.stack));
-    }
-
     /// A block was allocated.
     #[inline]
     pub fn allocated(&mut self, object: u32, stack: u32, thread: u32, size_bytes: u64, nanos: u64) {

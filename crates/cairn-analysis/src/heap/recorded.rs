@@ -14,8 +14,8 @@ use super::sampling::Sampling;
 use super::stacks::{Address, Module, NO_FRAMES, Stacks};
 use crate::names::{ModuleKey, Names};
 use crate::recording::{
-    self, Alloc, Events, Finding, Free, Mapping, MappingKind, ObjectId, PcKind, Recording, RecordingError,
-    StackId, ThreadId, Usage, Wanted,
+    self, Alloc, Events, Finding, Free, Mapping, MappingKind, PcKind, Recording, RecordingError, StackId,
+    ThreadId, Usage, Wanted,
 };
 
 /// A recording, ready for questions about the heap.
@@ -272,11 +272,6 @@ impl Events for Visitor {
     fn free(&mut self, event: &Free) {
         self.last_nanos = event.at.nanos;
         self.heap.freed(event.object.number(), event.at.nanos);
-    }
-
-    #[inline]
-    fn expect_object(&mut self, object: ObjectId) {
-        self.heap.expect(object.number());
     }
 
     fn usage(&mut self, event: &Usage) {

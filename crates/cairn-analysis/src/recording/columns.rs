@@ -136,17 +136,9 @@ impl<'a> TakePlanes<'a> {
 
     #[inline]
     pub(super) fn take(&mut self) -> Option<u32> {
-        let number = self.peek(0)?;
-        self.next += 1;
-        Some(number)
-    }
-
-    /// The number behind so many others.
-    #[inline]
-    pub(super) fn peek(&self, further: usize) -> Option<u32> {
         let [a, b, c] = self.planes;
-        let at = self.next.saturating_add(further);
-        let (a, b, c) = (a.get(at)?, b.get(at)?, c.get(at)?);
+        let (a, b, c) = (a.get(self.next)?, b.get(self.next)?, c.get(self.next)?);
+        self.next += 1;
         Some(u32::from(*a) | u32::from(*b) << 8 | u32::from(*c) << 16)
     }
 }

@@ -649,12 +649,7 @@ impl HeapDecoder {
             }
             if operation <= FREE_WIDE_SLOT {
                 let slot = match operation {
-                    FREE_SLOT => {
-                        if let Some(soon) = cursor.slots.peek(AHEAD) {
-                            self.expect(soon, events);
-                        }
-                        cursor.slots.take()?
-                    }
+                    FREE_SLOT => cursor.slots.take()?,
                     FREE_WIDE_SLOT => cursor.wide.number32()?,
                     near => {
                         let serial = self.serial.wrapping_sub(1).wrapping_sub(near.into());
@@ -699,13 +694,7 @@ impl HeapDecoder {
             };
             let object = Object { size_bytes: site.size_bytes, stack: site.stack, lives: true };
             let slot = match self.free_slots.pop() {
-                Some(slot) => {
-                    let behind = self.free_slots.len().checked_sub(AHEAD);
-                    if let Some(&soon) = behind.and_then(|index| self.free_slots.get(index)) {
-                        self.expect(soon, events);
-                    }
-                    slot
-                }
+                Some(slot) => slot,
                 None => {
                     self.objects.push(object);
                     (self.objects.len() - 1) as u32
@@ -723,17 +712,6 @@ impl HeapDecoder {
             });
         }
         Some(())
-    }
-}
-
-/// So many events before an object is needed, it is asked for: as many can be waited for at once.
-const AHEAD: usize = 16;
-
-impl HeapDecoder {
-    #[inline]
-    fn expect(&self, slot: u32, events: &mut impl Events) {
-        std::hint::black_box(self.objects.get(slot as usize).map_or(0, |object| object.stack));
-        events.expect_object(ObjectId(slot));
     }
 }
 

@@ -33,7 +33,15 @@ unsafe impl Send for SharedFile {}
 
 impl SharedFile {
     pub(super) fn open(path: &Path) -> io::Result<Self> {
-        let file = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOFOLLOW).open(path)?;
+        Self::map(OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOFOLLOW).open(path)?)
+    }
+
+    /// As [`open`](Self::open), of a path that may be a link, as the kernel's own to what a process has mapped.
+    pub(super) fn open_linked(path: &Path) -> io::Result<Self> {
+        Self::map(OpenOptions::new().read(true).write(true).open(path)?)
+    }
+
+    fn map(file: File) -> io::Result<Self> {
         let mut failure = io::Error::from(io::ErrorKind::OutOfMemory);
         for window_bytes in WINDOWS {
             let protection = libc::PROT_READ | libc::PROT_WRITE;

@@ -329,12 +329,6 @@ pub trait Events {
         let _ = (stack, size_bytes);
     }
 
-    /// This object is likely to be allocated or freed soon. As [`expect`](Self::expect).
-    #[inline]
-    fn expect_object(&mut self, object: ObjectId) {
-        let _ = object;
-    }
-
     /// True once nothing more is of interest; asked from time to time, not after each event.
     fn is_enough(&self) -> bool {
         false

@@ -39,7 +39,7 @@ pub fn mark_from_outside(spool: &Path, text: &[u8]) -> Result<(), RecordingError
         action: format!("marking a moment in {}", spool.display()),
         source,
     };
-    let file = SharedFile::open(spool).map_err(failed)?;
+    let file = SharedFile::open_linked(spool).map_err(failed)?;
     let mut start = Vec::new();
     file.copy(0, BLOCK_BYTES as u64, &mut start);
     let header = FileHeader::read(&start)?;
