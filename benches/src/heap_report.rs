@@ -116,7 +116,7 @@ struct Cost {
 fn against_heaptrack(ours: &[&str], theirs: &str) -> Result<(), String> {
     let program = std::env::var("CAIRN").unwrap_or_else(|_| "target/release/cairn".to_owned());
     let reports =
-        ours.iter().map(|recording| [program.as_str(), "report", recording].map(str::to_owned).to_vec());
+        ours.iter().map(|&recording| [program.as_str(), "report", recording].map(str::to_owned).to_vec());
     let mut commands: Vec<Vec<String>> = reports.collect();
     commands.push(vec!["heaptrack_print".to_owned(), theirs.to_owned()]);
     let mut costs = vec![Vec::new(); commands.len()];
@@ -151,6 +151,7 @@ fn median(costs: &[Cost]) -> Cost {
     }
 }
 
+#[allow(clippy::zombie_processes, reason = "wait4 waits for it, and tells what it used")]
 fn cost(words: &[String]) -> Result<Cost, String> {
     let (program, arguments) = words.split_first().ok_or("no command")?;
     let mut command = Command::new(program);
