@@ -1,6 +1,5 @@
 //! How fast the heap's questions are answered: events added up a second, and the time to a report against heaptrack_print.
 
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
@@ -21,11 +20,11 @@ pub(crate) fn run(arguments: &[&str]) -> Result<(), String> {
             aggregator();
             Ok(())
         }
-        [cairn, heaptrack] => {
+        [ours @ .., heaptrack] if !ours.is_empty() => {
             println!("{}", machine::description());
-            against_heaptrack(Path::new(cairn), Path::new(heaptrack))
+            against_heaptrack(ours, heaptrack)
         }
-        _ => Err("report takes nothing, or a recording of cairn and one of heaptrack".to_owned()),
+        _ => Err("report takes nothing, or recordings of cairn and one of heaptrack".to_owned()),
     }
 }
 
@@ -105,41 +104,71 @@ fn next(mut random: u64) -> u64 {
     random
 }
 
-/// Both commands in turn on recordings of the same work, output to nowhere.
-fn against_heaptrack(cairn: &Path, heaptrack: &Path) -> Result<(), String> {
+/// What one run of a command cost.
+#[derive(Clone, Copy, Default)]
+struct Cost {
+    wall_seconds: f64,
+    processor_seconds: f64,
+    peak_mib: f64,
+}
+
+/// All commands in turn on recordings of the same work, output to nowhere.
+fn against_heaptrack(ours: &[&str], theirs: &str) -> Result<(), String> {
     let program = std::env::var("CAIRN").unwrap_or_else(|_| "target/release/cairn".to_owned());
-    let mut ours = Command::new(program);
-    ours.arg("report").arg(cairn);
-    let mut theirs = Command::new("heaptrack_print");
-    theirs.arg(heaptrack);
-    let mut times = [Vec::new(), Vec::new()];
+    let reports =
+        ours.iter().map(|&recording| [program.as_str(), "report", recording].map(str::to_owned).to_vec());
+    let mut commands: Vec<Vec<String>> = reports.collect();
+    commands.push(vec!["heaptrack_print".to_owned(), theirs.to_owned()]);
+    let mut costs = vec![Vec::new(); commands.len()];
     for _ in 0..ROUNDS {
-        for (command, times) in [&mut ours, &mut theirs].into_iter().zip(&mut times) {
-            let before = children_seconds();
-            let status = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
-            let status = status.map_err(|error| format!("{command:?}: {error}"))?;
-            if !status.success() && status.code() != Some(3) {
-                return Err(format!("{command:?}: {status}"));
-            }
-            times.push(children_seconds() - before);
+        for (command, costs) in commands.iter().zip(&mut costs) {
+            costs.push(cost(command)?);
         }
     }
-    let medians = times.map(|mut times| {
-        times.sort_by(f64::total_cmp);
-        times[ROUNDS / 2]
-    });
-    println!("| command | CPU seconds, median of {ROUNDS} |\n|---|---:|");
-    println!("| cairn report | {:.3} |\n| heaptrack_print | {:.3} |", medians[0], medians[1]);
-    println!("\nratio: {:.2}", medians[1] / medians[0]);
+    println!("\n| command | wall | processor | peak memory |\n|---|---:|---:|---:|");
+    for (command, costs) in commands.iter().zip(&costs) {
+        let Cost { wall_seconds, processor_seconds, peak_mib } = median(costs);
+        let name: Vec<&str> = command.iter().filter_map(|word| word.rsplit('/').next()).collect();
+        println!(
+            "| {} | {wall_seconds:.3} s | {processor_seconds:.3} s | {peak_mib:.1} MiB |",
+            name.join(" ")
+        );
+    }
     Ok(())
 }
 
-/// User and system time of all children that have ended.
-fn children_seconds() -> f64 {
+/// Each figure's own median.
+fn median(costs: &[Cost]) -> Cost {
+    let of = |figure: fn(&Cost) -> f64| {
+        let mut figures: Vec<f64> = costs.iter().map(figure).collect();
+        figures.sort_by(f64::total_cmp);
+        figures.get(figures.len() / 2).copied().unwrap_or_default()
+    };
+    Cost {
+        wall_seconds: of(|cost| cost.wall_seconds),
+        processor_seconds: of(|cost| cost.processor_seconds),
+        peak_mib: of(|cost| cost.peak_mib),
+    }
+}
+
+#[allow(clippy::zombie_processes, reason = "wait4 waits for it, and tells what it used")]
+fn cost(words: &[String]) -> Result<Cost, String> {
+    let (program, arguments) = words.split_first().ok_or("no command")?;
+    let mut command = Command::new(program);
+    command.args(arguments).stdout(Stdio::null()).stderr(Stdio::null());
+    let start = Instant::now();
+    let child = command.spawn().map_err(|error| format!("{program}: {error}"))?;
     // SAFETY: all bytes of the struct may be zero.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: the struct is writable and of the type that is asked for.
-    unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, &raw mut usage) };
+    let mut status = 0;
+    // SAFETY: our child, which nobody else waits for, and two places that are writable and of the types that are asked for.
+    let waited = unsafe { libc::wait4(child.id() as libc::pid_t, &raw mut status, 0, &raw mut usage) };
+    let wall_seconds = start.elapsed().as_secs_f64();
+    // A recording that has no end is told with 3.
+    if waited < 0 || !libc::WIFEXITED(status) || !matches!(libc::WEXITSTATUS(status), 0 | 3) {
+        return Err(format!("{program}: status {status}"));
+    }
     let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
-    seconds(usage.ru_utime) + seconds(usage.ru_stime)
+    let processor_seconds = seconds(usage.ru_utime) + seconds(usage.ru_stime);
+    Ok(Cost { wall_seconds, processor_seconds, peak_mib: usage.ru_maxrss as f64 / 1024.0 })
 }

@@ -47,6 +47,7 @@
 //! | `live` | a recording while it grows |
 //! | `drain` | from the spool of a running program to a packed recording |
 //! | `mapped_file` | the memory shared with the program |
+//! | `outside` | marks from outside of the program |
 //! | `packer` | from events to a packed recording |
 //! | `progress` | where a spool goes on behind a packed recording that was not closed |
 //! | `packed` | and back |
@@ -67,6 +68,8 @@ mod mapped_file;
 mod marks;
 mod merge;
 mod model;
+#[cfg(target_os = "linux")]
+mod outside;
 mod packed;
 mod packer;
 mod pairing;
@@ -91,6 +94,8 @@ pub use model::{
     Alloc, At, Change, Events, Fact, Free, Mapping, Mark, Module, ModuleId, ObjectId, PcId, Place,
     StackFrame, StackId, Thread, ThreadId, Usage, Wanted,
 };
+#[cfg(target_os = "linux")]
+pub use outside::mark_from_outside;
 pub use packer::{Summary, pack};
 pub use tables::StackTree;
 

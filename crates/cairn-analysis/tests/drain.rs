@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use cairn_analysis::names::Names;
 use cairn_analysis::player::{Event, Filter, Player as Replay, Tables, What};
 use cairn_analysis::recording::{
-    Alloc, Drain, Events, Finding, Free, MarkValue, Recording, StackId, Wanted, pack,
+    Alloc, Drain, Events, Finding, Free, Mark, MarkValue, Recording, StackId, Wanted, mark_from_outside, pack,
 };
 use cairn_format::recording::{BLOCK_BYTES, BLOCK_HEADER_BYTES, BlockHeader, CounterKind, control};
 use spool::{Program, Random, START, Spool};
@@ -136,7 +136,7 @@ impl Events for Sums {
     fn free(&mut self, event: &Free) {
         assert_eq!(self.live.remove(&event.object.number()), Some(event.size_bytes));
     }
-    fn mark(&mut self, _: &cairn_analysis::recording::Mark<'_>) {
+    fn mark(&mut self, _: &Mark<'_>) {
         self.marks += 1;
     }
 }
@@ -285,7 +285,7 @@ impl Events for Told {
         self.frees += 1;
         assert_eq!(self.live.remove(&event.object.number()), Some(event.size_bytes));
     }
-    fn mark(&mut self, event: &cairn_analysis::recording::Mark<'_>) {
+    fn mark(&mut self, event: &Mark<'_>) {
         self.marks.push(event.value);
     }
 }
@@ -500,6 +500,62 @@ fn a_recording_that_is_being_packed_is_followed() {
         &mut || ControlFlow::Break(()),
     );
     assert!(refused.is_err_and(|error| error.to_string().contains("cairn drains it")));
+
+/// The texts of all marks, each with the name of its thread.
+fn marks(recording: &Recording) -> Vec<(String, String)> {
+    struct Texts<'a>(&'a Recording, Vec<(String, String)>);
+    impl Events for Texts<'_> {
+        fn mark(&mut self, event: &Mark<'_>) {
+            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+            let thread = self.0.thread(event.at.thread).map(|thread| text(&thread.name));
+            self.1.push((text(event.text), thread.unwrap_or_default()));
+        }
+    }
+    let mut texts = Texts(recording, Vec::new());
+    recording.read(&Wanted::ALL, &mut texts).unwrap();
+    texts.1
+}
+
+#[test]
+fn marks_from_outside_are_in_the_spool_and_in_what_is_drained_of_it() {
+    let directory = directory("outside");
+    let (spool_path, packed_path) = (directory.join("spool"), directory.join("packed"));
+    let mut program = busy_program(1, 5_000);
+    let journal = program.spool.journal.take().unwrap();
+    let file = begin(&spool_path, &program.spool);
+    let full = mark_from_outside(&spool_path, b"too early").unwrap_err().to_string();
+    assert!(full.contains("no free storage"), "{full}");
+    let mut drain = Drain::open(&spool_path, &packed_path).unwrap();
+    mark_from_outside(&spool_path, b"before").unwrap();
+    let claimed = u64::from_le_bytes({
+        let mut bytes = [0; 8];
+        file.read_exact_at(&mut bytes, control::CLAIMED_BLOCKS as u64).unwrap();
+        bytes
+    });
+    assert_eq!(claimed, 2, "the mark has a block of its own");
+    let places = HashMap::new();
+    let mut player =
+        Player { file: &file, spool: &program.spool, places, claimed, taken: 0, claims: 1, reused: 0 };
+    let (first, second) = journal.split_at(journal.len() / 2);
+    first.iter().for_each(|&(block, slots)| player.write(block, slots));
+    drain.step().unwrap();
+    mark_from_outside(&spool_path, &[b'x'; 5000]).unwrap();
+    player.claimed += 1;
+    second.iter().for_each(|&(block, slots)| player.write(block, slots));
+
+    let known = |text: &str| (text.to_owned(), "cairn".to_owned());
+    let expected = vec![known("before"), known(&"x".repeat(4096))];
+    let mut of_spool = marks(&Recording::open(&spool_path).unwrap());
+    of_spool.retain(|(_, thread)| thread == "cairn");
+    assert_eq!(of_spool, expected);
+    let (summary, _) = drain.finish().unwrap();
+    assert_eq!(summary.allocations, program.allocations);
+    let packed = Recording::open(&packed_path).unwrap();
+    let mut of_packed = marks(&packed);
+    of_packed.retain(|(_, thread)| thread == "cairn");
+    assert_eq!(of_packed, expected);
+    let closed = mark_from_outside(&packed_path, b"too late").unwrap_err().to_string();
+    assert!(closed.contains("closed"), "{closed}");
     fs::remove_dir_all(directory).unwrap();
 }
 

@@ -421,7 +421,43 @@ fn a_recording_can_be_paused_from_outside() {
     std::thread::sleep(std::time::Duration::from_millis(400));
     let events = support::Recording::read(&path).events;
     assert!(events > 0, "started");
+    let mark = ["heap", "ctl", &process, "mark", "half of it"];
+    let marked = Shown::from(run(cairn().args(mark).current_dir(&directory)));
+    assert_eq!(marked.status, Some(0), "{marked:?}");
     assert!(child.wait().unwrap().success());
+    let played = run(cairn().arg("play").arg(&path));
+    assert!(String::from_utf8_lossy(&played.stdout).contains("half of it"), "{played:?}");
+}
+
+#[test]
+fn recordings_of_children_stay_open_until_they_end() {
+    let directory = scratch("outlived");
+    compile(&directory, "ends.c", "worker", &["-fno-builtin", "-O0"]);
+    // It allocates when the program that started it has ended long ago.
+    let script = "(sleep 1; exec ./worker exit) & sleep 0.4; exit 5";
+    let mut command = cairn();
+    command.args(["heap", "--quiet", "--children", "sh", "-c", script]).current_dir(&directory);
+    assert_eq!(run(&mut command).status.code(), Some(5));
+    let all = recordings(&directory);
+    let workers = all.iter().filter(|one| one.count(14001) == Count { made: 5000, left: 1000 }).count();
+    assert_eq!(workers, 1, "{:?}", all.iter().map(|one| &one.path).collect::<Vec<_>>());
+}
+
+#[test]
+fn memory_over_time_shows_what_was_resident() {
+    let directory = scratch("over_time");
+    let mut command = cairn();
+    command.args(["heap", "--quiet", "sh", "-c", "sleep 0.4; x=$(printf a)"]).current_dir(&directory);
+    assert!(run(&mut command).status.success());
+    let path = recording(&directory).path;
+    let shown = run(cairn().args(["report", "--by", "time"]).arg(&path));
+    let text = String::from_utf8_lossy(&shown.stdout).into_owned();
+    assert!(text.lines().any(|line| line.trim_end().ends_with("resident")), "{text}");
+    let told = report(&directory, &["--by", "time"]);
+    let samples = told["usage"].as_array().unwrap();
+    assert!(samples.iter().all(|sample| sample["resident_bytes"].as_u64() > Some(0)), "{samples:?}");
+    let most = samples.iter().filter_map(|sample| sample["resident_bytes"].as_u64()).max();
+    assert_eq!(most, told["most_resident_bytes"].as_u64());
 }
 
 /// What `cairn report --json` says of the recording in `directory`, with `arguments`.

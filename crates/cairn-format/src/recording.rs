@@ -51,9 +51,9 @@ pub use header::{
     MAGIC, MAX_CHUNK_BYTES, MAX_CHUNK_RATIO, Shape, TRAILER_BYTES, TRAILER_MAGIC, VERSION,
 };
 pub use record::{
-    ADDRESS_BITS, BadRecord, Clock, EndReason, LoadedModule, LossKind, MAX_MARK_TEXT_BYTES, MAX_TREE_WORDS,
-    MappingKind, MarkValue, PcKind, Placed, Record, RecordSink, Records, STAMP_SHIFT, Sample, SinkTooSmall,
-    ThreadEvent, WordIter,
+    ADDRESS_BITS, BadRecord, Clock, EndReason, Frequent, FrequentKind, LoadedModule, LossKind,
+    MAX_MARK_TEXT_BYTES, MAX_TREE_WORDS, MappingKind, MarkValue, PcKind, Placed, Record, RecordSink, Records,
+    STAMP_SHIFT, Sample, SinkTooSmall, ThreadEvent, WordIter,
 };
 
 /// How many counters order the frees that are not local; a power of two.

@@ -9,7 +9,7 @@ use super::names::LineId;
 use super::patterns::Suppressed;
 use super::questions::{Entry, Group, Questions};
 use super::recorded::{HeapRead, HeapRecording, ThreadName};
-use super::resident::Resident;
+use super::resident::{Resident, UsageSample};
 use super::tree::Tree;
 use super::{Cost, Errors, Position, Sampling, Sums, lifetime_class_range, size_class_range};
 use cairn_format::recording::EndReason;
@@ -90,11 +90,34 @@ pub struct Report {
     pub lifetimes: Vec<LifetimeTold>,
     /// What the program held over time.
     pub timeline: TimelineTold,
+    /// What the process used over time, where it was sampled.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub usage: Vec<UsageTold>,
     /// The tree that was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tree: Option<Vec<TreeNodeTold>>,
     /// What a reader should know of the file.
     pub findings: Vec<String>,
+}
+
+/// What the process used at one moment.
+#[derive(Clone, PartialEq, Eq, Serialize, Debug)]
+pub struct UsageTold {
+    /// When, from the start of the recording.
+    pub nanos: u64,
+    /// Resident memory.
+    pub resident_bytes: u64,
+    /// Page faults since the start.
+    pub page_faults: u64,
+    /// Threads.
+    pub threads: u32,
+}
+
+impl From<&UsageSample> for UsageTold {
+    fn from(sample: &UsageSample) -> Self {
+        let UsageSample { nanos, resident_bytes, page_faults, threads } = *sample;
+        Self { nanos, resident_bytes, page_faults, threads }
+    }
 }
 
 /// What was recorded.
@@ -413,6 +436,7 @@ impl Report {
                 last_bytes: profile.timeline.bins.iter().map(|bin| bin.last_bytes).collect(),
                 allocations: profile.timeline.bins.iter().map(|bin| bin.allocations).collect(),
             },
+            usage: asked.read.usage.iter().map(UsageTold::from).collect(),
             tree: asked.tree.map(|tree| tell_tree(questions, tree)),
             findings: asked.recording.findings().iter().map(ToString::to_string).collect(),
         }

@@ -19,12 +19,29 @@ pub struct TimeScale {
     is_known: bool,
 }
 
+/// A stretch of time in which the counter runs evenly.
 #[derive(Clone, Copy, PartialEq, Debug)]
-struct Segment {
+pub(super) struct Segment {
     ticks: u64,
     nanos: u64,
     /// Nanoseconds of a tick, times 2^32.
     scale: u64,
+    /// Where the next one begins; [`u64::MAX`] for the last one.
+    end_ticks: u64,
+}
+
+impl Segment {
+    #[inline]
+    pub(super) fn has(&self, ticks: u64) -> bool {
+        self.ticks <= ticks && ticks < self.end_ticks
+    }
+
+    /// The time of ticks that are not before it.
+    #[inline]
+    pub(super) fn nanos(&self, ticks: u64) -> u64 {
+        let more = (u128::from(ticks.saturating_sub(self.ticks)) * u128::from(self.scale) + (1 << 31)) >> 32;
+        u64::try_from(u128::from(self.nanos) + more).unwrap_or(u64::MAX)
+    }
 }
 
 /// Two readings that lie closer together say too little about the counter's speed.
@@ -77,10 +94,16 @@ impl TimeScale {
             .windows(2)
             .filter_map(|pair| {
                 let &[(ticks, nanos), (next_ticks, next_nanos)] = pair else { return None };
-                Some(Segment { ticks, nanos, scale: scale(next_ticks - ticks, next_nanos - nanos) })
+                let scale = scale(next_ticks - ticks, next_nanos - nanos);
+                Some(Segment { ticks, nanos, scale, end_ticks: next_ticks })
             })
             .collect();
-        segments.push(Segment { ticks: end_ticks, nanos: end_nanos, scale: whole_scale });
+        segments.push(Segment {
+            ticks: end_ticks,
+            nanos: end_nanos,
+            scale: whole_scale,
+            end_ticks: u64::MAX,
+        });
         Self {
             start_counter: header.start_counter,
             start_wall_nanos: header.start_wall_nanos,
@@ -100,8 +123,9 @@ impl TimeScale {
             return;
         }
         last.scale = scale(ticks - last.ticks, nanos - last.nanos);
+        last.end_ticks = ticks;
         let whole = scale(ticks, nanos);
-        self.segments.push(Segment { ticks, nanos, scale: whole });
+        self.segments.push(Segment { ticks, nanos, scale: whole, end_ticks: u64::MAX });
         self.wall.push((nanos, clock.wall_nanos));
         self.is_known = true;
     }
@@ -121,13 +145,17 @@ impl TimeScale {
     /// The same, from ticks since the start.
     #[inline]
     pub(super) fn nanos_of_ticks(&self, ticks: u64) -> u64 {
+        self.segment(ticks).nanos(ticks)
+    }
+
+    /// The stretch of time in which these ticks lie.
+    pub(super) fn segment(&self, ticks: u64) -> Segment {
         let index = match self.segments.last() {
             Some(last) if last.ticks <= ticks => self.segments.len() - 1,
             _ => self.segments.partition_point(|segment| segment.ticks <= ticks).saturating_sub(1),
         };
-        let Some(segment) = self.segments.get(index) else { return 0 };
-        let more = (u128::from(ticks - segment.ticks) * u128::from(segment.scale) + (1 << 31)) >> 32;
-        u64::try_from(u128::from(segment.nanos) + more).unwrap_or(u64::MAX)
+        let none = Segment { ticks: 0, nanos: 0, scale: 0, end_ticks: u64::MAX };
+        self.segments.get(index).copied().unwrap_or(none)
     }
 
     /// Nanoseconds since 1970 at so many nanoseconds from the start of the recording. Follows the wall clock where it was

@@ -98,7 +98,7 @@ impl<'a> Take<'a> {
 /// apart each compresses as well as it can.
 #[derive(Default)]
 pub(super) struct PutPlanes {
-    planes: [Vec<u8>; 3],
+    numbers: Vec<u32>,
 }
 
 impl PutPlanes {
@@ -106,21 +106,20 @@ impl PutPlanes {
 
     #[inline]
     pub(super) fn put(&mut self, value: u32) {
-        let [a, b, c] = &mut self.planes;
-        a.push(value as u8);
-        b.push((value >> 8) as u8);
-        c.push((value >> 16) as u8);
+        self.numbers.push(value);
     }
 
     pub(super) fn flush(&mut self, into: &mut Vec<u8>) {
-        for plane in &mut self.planes {
-            into.put_bytes(plane);
-            plane.clear();
+        for shift in [0, 8, 16] {
+            into.put_number(self.numbers.len() as u64);
+            into.extend(self.numbers.iter().map(|number| (number >> shift) as u8));
         }
+        self.numbers.clear();
     }
 
+    /// How many bytes that is.
     pub(super) fn len(&self) -> usize {
-        self.planes.iter().map(Vec::len).sum()
+        self.numbers.len() * 3
     }
 }
 

@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 
 use cairn_format::AbsoluteAddress;
-use cairn_format::recording::{Record, ThreadEvent};
+use cairn_format::recording::{FrequentKind, Record, ThreadEvent};
 
-use super::clock::TimeScale;
-use super::merge::{Merged, Origin, RawAlloc, RawFree};
+use super::clock::{Segment, TimeScale};
+use super::merge::{Merged, Origin, RawAlloc, RawEvent, RawFree};
 use super::model::{
     Alloc, At, Change, Events, Free, Mapping, Mark, ModuleId, ObjectId, StackId, ThreadId, Usage, Wanted,
 };
@@ -17,6 +17,9 @@ pub(super) struct Delivery<'a, E> {
     scale: &'a TimeScale,
     pub(super) pairing: Pairing,
     out: Out<'a, E>,
+    /// The latest time, and the stretch of the scale that it lies in.
+    ticks: u64,
+    segment: Segment,
 }
 
 struct Out<'a, E> {
@@ -34,7 +37,8 @@ impl<'a, E: Events> Delivery<'a, E> {
         pairing: Pairing,
         nanos: u64,
     ) -> Self {
-        Self { scale, pairing, out: Out { wanted, nanos, events } }
+        let out = Out { wanted, nanos, events };
+        Self { scale, pairing, out, ticks: 0, segment: scale.segment(0) }
     }
 
     /// What another one needs to go on.
@@ -48,11 +52,30 @@ impl<'a, E: Events> Delivery<'a, E> {
 
     #[inline]
     fn advance(&mut self, ticks: u64) {
-        self.out.nanos = self.out.nanos.max(self.scale.nanos_of_ticks(ticks));
+        // Time that goes back a little stands still.
+        if ticks > self.ticks {
+            if !self.segment.has(ticks) {
+                self.segment = self.scale.segment(ticks);
+            }
+            self.ticks = ticks;
+            self.out.nanos = self.out.nanos.max(self.segment.nanos(ticks));
+        }
     }
 }
 
 impl<E: Events> Merged for Delivery<'_, E> {
+    #[inline]
+    fn ahead(&mut self, events: &[RawEvent]) {
+        if !self.out.wanted.heap {
+            return;
+        }
+        let records = events.iter().filter_map(RawEvent::frequent);
+        self.pairing.expect(records.clone().map(|record| record.low));
+        for record in records.filter(|record| record.kind == FrequentKind::Alloc) {
+            self.out.events.expect(StackId(record.stack), record.size_bytes);
+        }
+    }
+
     #[inline]
     fn alloc(&mut self, ticks: u64, origin: Origin, block: RawAlloc) {
         if self.out.wanted.heap {

@@ -505,9 +505,8 @@ impl Drain {
     fn read_tables(&mut self, thread: u32, piece: &Piece) {
         let mut records = Records::new(&piece.bytes, piece.offset);
         loop {
-            records.skip_heap(usize::MAX);
+            records.skip_frequent();
             match records.next() {
-                Some(Ok(placed)) if matches!(placed.record, Record::Stamp { .. }) => {}
                 Some(Ok(placed)) => self.read_rare(thread, &placed.record),
                 // What cannot be read is told when it is merged.
                 Some(Err(_)) | None => return,

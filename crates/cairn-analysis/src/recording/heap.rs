@@ -57,36 +57,83 @@ type Successors = [u32; RANKS];
 
 #[inline]
 fn to_front(successors: &mut Successors, site: u32) {
-    let mut carried = site;
-    for place in successors {
-        std::mem::swap(place, &mut carried);
-        if carried == site {
-            return;
-        }
+    match rank(successors, site) {
+        Some(rank) => move_to_front(successors, rank, site),
+        None => push_front(successors, site),
     }
 }
 
-#[derive(Clone, Copy)]
+/// Where it is, without a branch for each place: which one it is cannot be foreseen.
+#[inline]
+fn rank(successors: &Successors, site: u32) -> Option<usize> {
+    let places =
+        (0..).zip(successors).fold(0_u32, |set, (place, &known)| set | u32::from(known == site) << place);
+    (places != 0).then(|| places.trailing_zeros() as usize)
+}
+
+#[inline]
+fn move_to_front(successors: &mut Successors, rank: usize, site: u32) {
+    let before = *successors;
+    for (place, &earlier) in (1..=rank).zip(&before) {
+        if let Some(place) = successors.get_mut(place) {
+            *place = earlier;
+        }
+    }
+    successors[0] = site;
+}
+
+#[inline]
+fn push_front(successors: &mut Successors, site: u32) {
+    let [a, b, c, d, e, f, g, _] = *successors;
+    *successors = [site, a, b, c, d, e, f, g];
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
 struct Site {
     stack: u32,
     size_bytes: u64,
 }
 
-/// The numbered sites, and the successors of each: those of site `n` at `n + 1`, those of no site first.
+/// A site with its successors, in a cache line of its own: who meets a site asks for its successors next.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+struct NumberedSite {
+    site: Site,
+    successors: Successors,
+}
+
+const _: () = assert!(size_of::<NumberedSite>() == 64);
+
+/// The numbered sites. The first one is none: its successors are those of no site.
 struct Sites {
-    list: Vec<Site>,
-    successors: Vec<Successors>,
+    list: Vec<NumberedSite>,
 }
 
 impl Sites {
     fn new() -> Self {
-        Self { list: Vec::new(), successors: vec![[NONE; RANKS]] }
+        let none = Site { stack: 0, size_bytes: 0 };
+        Self { list: vec![NumberedSite { site: none, successors: [NONE; RANKS] }] }
+    }
+
+    /// How many there are.
+    fn len(&self) -> usize {
+        self.list.len() - 1
     }
 
     fn add(&mut self, site: Site) -> u32 {
-        self.list.push(site);
-        self.successors.push([NONE; RANKS]);
-        (self.list.len() - 1) as u32
+        self.list.push(NumberedSite { site, successors: [NONE; RANKS] });
+        (self.list.len() - 2) as u32
+    }
+
+    #[inline]
+    fn site(&self, number: u32) -> Option<Site> {
+        self.list.get(number as usize + 1).map(|known| known.site)
+    }
+
+    /// Those of the site before `last`, of none for 0.
+    #[inline]
+    fn successors_mut(&mut self, last: usize) -> Option<&mut Successors> {
+        self.list.get_mut(last).map(|known| &mut known.successors)
     }
 }
 
@@ -158,6 +205,8 @@ struct Columns {
     run_events: u64,
     runs: Vec<u8>,
     quantum: u64,
+    /// The first time that is not in the quantum.
+    quantum_end_nanos: u64,
     step_quanta: u64,
     step_events: u64,
     times: Vec<u8>,
@@ -217,17 +266,12 @@ impl HeapEncoder {
     #[inline]
     fn event(&mut self, at: At, is_move: bool) {
         let columns = &mut self.columns;
-        let quantum = at.nanos / HEAP_TIME_QUANTUM_NANOS;
         if columns.events == 0 {
-            columns.first_quantum = quantum;
-            columns.quantum = quantum;
-            columns.run_thread = at.thread.0;
+            columns.begin(at);
             self.last.switch(at.thread.0);
         }
-        if quantum > columns.quantum {
-            columns.end_step();
-            columns.step_quanta = quantum - columns.quantum;
-            columns.quantum = quantum;
+        if at.nanos >= columns.quantum_end_nanos {
+            columns.step_to(at.nanos);
         }
         if at.thread.0 != columns.run_thread {
             columns.end_run();
@@ -257,30 +301,32 @@ impl HeapEncoder {
 
         let site = Site { stack: event.stack.0, size_bytes: event.size_bytes };
         let last = self.last.last();
-        let successors = self.sites.successors.get(last).copied().unwrap_or([NONE; RANKS]);
-        let is_first = successors.first().and_then(|&first| self.sites.list.get(first as usize));
-        if is_first.is_some_and(|first| first.stack == site.stack && first.size_bytes == site.size_bytes) {
-            self.columns.operations.push(FIRST_RANK);
-            self.last.set(successors[0]);
-            return;
-        }
         match self.numbers.find(&self.sites, site) {
             Some(number) => {
-                match successors.iter().position(|&successor| successor == number) {
-                    Some(rank) => self.columns.operations.push(FIRST_RANK + rank as u8),
+                let Some(successors) = self.sites.successors_mut(last) else { return };
+                match rank(successors, number) {
+                    Some(0) => self.columns.operations.push(FIRST_RANK),
+                    Some(rank) => {
+                        self.columns.operations.push(FIRST_RANK + rank as u8);
+                        move_to_front(successors, rank, number);
+                    }
                     None => {
                         self.columns.operations.push(ALLOC_KNOWN);
                         self.columns.known.put(number);
+                        push_front(successors, number);
                     }
                 }
-                self.went_to(last, number);
+                self.last.set(number);
             }
-            None if self.sites.list.len() < MOST_SITES => {
+            None if self.sites.len() < MOST_SITES => {
                 self.columns.operations.push(ALLOC_NEW);
                 self.columns.put_site(site);
                 let number = self.sites.add(site);
                 self.numbers.insert(&self.sites, number);
-                self.went_to(last, number);
+                if let Some(successors) = self.sites.successors_mut(last) {
+                    push_front(successors, number);
+                }
+                self.last.set(number);
             }
             None => {
                 self.columns.operations.push(ALLOC_UNNUMBERED);
@@ -289,12 +335,12 @@ impl HeapEncoder {
         }
     }
 
+    /// Asks for the memory that an allocation will need which comes soon.
     #[inline]
-    fn went_to(&mut self, last: usize, number: u32) {
-        if let Some(successors) = self.sites.successors.get_mut(last) {
-            to_front(successors, number);
-        }
-        self.last.set(number);
+    pub(super) fn expect(&self, stack: StackId, size_bytes: u64) {
+        let number = self.numbers.slots.get(self.numbers.home(Site { stack: stack.0, size_bytes }));
+        let known = number.and_then(|&number| self.sites.list.get(number as usize + 1));
+        std::hint::black_box(known.map_or(0, |known| known.site.stack));
     }
 
     #[inline]
@@ -340,6 +386,25 @@ impl HeapEncoder {
 }
 
 impl Columns {
+    fn begin(&mut self, at: At) {
+        self.set_quantum(at.nanos);
+        self.first_quantum = self.quantum;
+        self.run_thread = at.thread.0;
+    }
+
+    #[cold]
+    fn step_to(&mut self, nanos: u64) {
+        self.end_step();
+        let before = self.quantum;
+        self.set_quantum(nanos);
+        self.step_quanta = self.quantum.saturating_sub(before);
+    }
+
+    fn set_quantum(&mut self, nanos: u64) {
+        self.quantum = nanos / HEAP_TIME_QUANTUM_NANOS;
+        self.quantum_end_nanos = (self.quantum + 1).saturating_mul(HEAP_TIME_QUANTUM_NANOS);
+    }
+
     fn end_run(&mut self) {
         if self.run_events > 0 {
             self.runs.put_number(self.run_thread.into());
@@ -364,7 +429,8 @@ impl Columns {
     }
 }
 
-/// From a site to its number: open addressing, at most half full. Only the writer needs it.
+/// From a site to its number: open addressing, at most a quarter full, so that the first place is nearly always the right
+/// one. Only the writer needs it.
 struct SiteNumbers {
     slots: Vec<u32>,
     used: usize,
@@ -388,8 +454,7 @@ impl SiteNumbers {
         let mut place = self.home(site);
         loop {
             let number = *self.slots.get(place)?;
-            let known = sites.list.get(number as usize)?;
-            if known.stack == site.stack && known.size_bytes == site.size_bytes {
+            if sites.site(number)? == site {
                 return Some(number);
             }
             place = (place + 1) & (self.slots.len() - 1);
@@ -397,7 +462,7 @@ impl SiteNumbers {
     }
 
     fn insert(&mut self, sites: &Sites, number: u32) {
-        if self.used * 2 >= self.slots.len() {
+        if self.used * 4 >= self.slots.len() {
             let doubled = vec![NONE; self.slots.len() * 2];
             let before = std::mem::replace(&mut self.slots, doubled);
             before.into_iter().filter(|&known| known != NONE).for_each(|known| self.place(sites, known));
@@ -407,7 +472,7 @@ impl SiteNumbers {
     }
 
     fn place(&mut self, sites: &Sites, number: u32) {
-        let Some(&site) = sites.list.get(number as usize) else { return };
+        let Some(site) = sites.site(number) else { return };
         let mut place = self.home(site);
         while self.slots.get(place).is_some_and(|&other| other != NONE) {
             place = (place + 1) & (self.slots.len() - 1);
@@ -608,29 +673,27 @@ impl HeapDecoder {
             let site = match operation {
                 FIRST_RANK..=111 => {
                     let rank = usize::from(operation - FIRST_RANK);
-                    let successors = self.sites.successors.get_mut(last)?;
+                    let successors = self.sites.successors_mut(last)?;
                     let number = *successors.get(rank)?;
-                    let site = *self.sites.list.get(number as usize)?;
                     if rank > 0 {
-                        to_front(successors, number);
+                        move_to_front(successors, rank, number);
                     }
                     self.last.set(number);
-                    site
+                    self.sites.site(number)?
                 }
                 ALLOC_KNOWN | ALLOC_NEW => {
                     let number = if operation == ALLOC_NEW {
                         let site = cursor.site()?;
-                        if self.sites.list.len() >= MOST_SITES {
+                        if self.sites.len() >= MOST_SITES {
                             return None;
                         }
                         self.sites.add(site)
                     } else {
                         cursor.known.take()?
                     };
-                    let site = *self.sites.list.get(number as usize)?;
-                    to_front(self.sites.successors.get_mut(last)?, number);
+                    to_front(self.sites.successors_mut(last)?, number);
                     self.last.set(number);
-                    site
+                    self.sites.site(number)?
                 }
                 ALLOC_UNNUMBERED => cursor.site()?,
                 _ => return None,

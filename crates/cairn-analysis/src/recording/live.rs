@@ -328,7 +328,7 @@ fn take_tables(
     let mut latest = piece.ticks;
     let mut records = Records::new(&piece.bytes, piece.offset);
     loop {
-        records.skip_heap(usize::MAX);
+        records.skip_frequent();
         let record = match records.next() {
             None => return latest,
             Some(Ok(placed)) => placed.record,

@@ -33,7 +33,15 @@ unsafe impl Send for SharedFile {}
 
 impl SharedFile {
     pub(super) fn open(path: &Path) -> io::Result<Self> {
-        let file = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOFOLLOW).open(path)?;
+        Self::map(OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOFOLLOW).open(path)?)
+    }
+
+    /// As [`open`](Self::open), of a path that may be a link, as the kernel's own to what a process has mapped.
+    pub(super) fn open_linked(path: &Path) -> io::Result<Self> {
+        Self::map(OpenOptions::new().read(true).write(true).open(path)?)
+    }
+
+    fn map(file: File) -> io::Result<Self> {
         let mut failure = io::Error::from(io::ErrorKind::OutOfMemory);
         for window_bytes in WINDOWS {
             let protection = libc::PROT_READ | libc::PROT_WRITE;
@@ -83,6 +91,29 @@ impl SharedFile {
         }
     }
 
+    /// Bytes that can be read and written, as last asked for.
+    pub(super) fn known_length(&self) -> u64 {
+        self.length
+    }
+
+    /// Puts `new` in the place of `current`; false when another value was there.
+    pub(super) fn exchange(&self, offset: u64, current: u64, new: u64) -> bool {
+        self.word(offset).is_some_and(|word| {
+            let (current, new) = (current.to_le(), new.to_le());
+            word.compare_exchange(current, new, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        })
+    }
+
+    /// Adds to the word there, and tells what it was; 0 past the end.
+    pub(super) fn add(&self, offset: u64, more: u64) -> u64 {
+        loop {
+            let before = self.load(offset);
+            if self.word(offset).is_none() || self.exchange(offset, before, before.wrapping_add(more)) {
+                return before;
+            }
+        }
+    }
+
     /// Appends the bytes from `offset` to `end`, both multiples of eight, as far as they exist.
     pub(super) fn copy(&self, offset: u64, end: u64, into: &mut Vec<u8>) {
         let end = end.min(self.length);
@@ -94,7 +125,12 @@ impl SharedFile {
         let words =
             unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(first as usize), count as usize) };
         // What is copied was committed by a release store that a `load` has seen.
-        into.extend(words.iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes()));
+        let begin = into.len();
+        into.resize(begin + words.len() * 8, 0);
+        let places = into.get_mut(begin..).unwrap_or_default().as_chunks_mut().0;
+        for (place, word) in places.iter_mut().zip(words) {
+            *place = word.load(Ordering::Relaxed).to_ne_bytes();
+        }
     }
 
     /// Gives the file storage up to `length`, so that writing to it cannot fail later.

@@ -9,10 +9,14 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use cairn_format::recording::{BLOCK_HEADER_BYTES, BadRecord, Lane, Record, Records, STAMP_SHIFT};
+use cairn_format::recording::{
+    BLOCK_HEADER_BYTES, BadRecord, Frequent, FrequentKind, Lane, Record, Records, STAMP_SHIFT,
+};
 
 /// Receives the events of all threads in one order. Times are ticks since the recording's start, and may go back a little.
 pub(super) trait Merged {
+    /// These come soon, with others of other streams between them; may be told more than once.
+    fn ahead(&mut self, events: &[RawEvent]);
     fn alloc(&mut self, ticks: u64, source: Origin, block: RawAlloc);
     fn free(&mut self, ticks: u64, source: Origin, block: RawFree);
     fn other(&mut self, ticks: u64, source: Origin, record: &Record<'_>);
@@ -57,8 +61,44 @@ pub(super) struct NextBlock {
     pub(super) offset: usize,
 }
 
+/// An event as it is kept between reading and handing on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RawEvent {
+    ticks: u64,
+    record: RawRecord,
+}
+
+const _: () = assert!(size_of::<RawEvent>() == 40);
+
+#[derive(Clone, Copy, Debug)]
+enum RawRecord {
+    Frequent(Frequent),
+    /// Where the record begins.
+    Other(u32),
+}
+
+impl RawEvent {
+    fn other(ticks: u64, position: usize) -> Self {
+        Self { ticks, record: RawRecord::Other(position as u32) }
+    }
+
+    /// Unless it is a rare one.
+    #[inline]
+    pub(super) fn frequent(&self) -> Option<&Frequent> {
+        match &self.record {
+            RawRecord::Frequent(record) => Some(record),
+            RawRecord::Other(_) => None,
+        }
+    }
+}
+
 /// So many events are looked at without a stamp before they are handed on.
 const LONGEST_RUN: usize = 256;
+/// Runs are read until there are so many events: enough that what they need of memory is asked for at once, and few enough to
+/// stay in the nearest cache.
+const WINDOW_EVENTS: usize = 64;
+/// The sink is told of so many events ahead.
+const AHEAD_EVENTS: usize = 32;
 /// Events behind a stamp are spread over at most so many ticks, about a millisecond: a thread that then slept for a second
 /// did not take that long for them, and had it, it would have noticed the next tick.
 const LONGEST_SPREAD_TICKS: u64 = 1 << 22;
@@ -83,20 +123,21 @@ pub(super) fn ticks_of(record: &Record<'_>, start_counter: u64) -> Option<u64> {
 /// The events of a thread's lane.
 ///
 /// ```text
-///   bytes   | given before | stamp  event event event ...  event | stamp  ...
-///                          ^position     \\__ run: `left` __/     ^run_end
+///   bytes    | read before | stamp  event event event  stamp ... | not read yet
+///                           \___ `events`: some runs _________/^position
+///   events   | given before |^next          told ahead |^told
 /// ```
 struct Stream {
     origin: Origin,
     bytes: Vec<u8>,
     /// The next record.
     position: usize,
-    run_end: usize,
-    /// Events up to there.
-    left: usize,
-    /// Time of the next one.
-    head_ticks: u64,
-    step_ticks: u64,
+    /// Where the first of `events` was looked for.
+    events_from: usize,
+    /// What was read of `bytes`.
+    events: Vec<RawEvent>,
+    next: usize,
+    told: usize,
     /// Of the last stamp.
     ticks: u64,
     /// Where `bytes` begin in their block, for messages.
@@ -105,99 +146,173 @@ struct Stream {
 }
 
 impl Stream {
-    /// Looks for the next stamp, which tells when the events in front of it were; false when there is no event before the end.
-    fn read_run(&mut self, start_counter: u64, feed: &mut impl Feed) -> bool {
-        let mut records = Records::new(self.bytes.get(self.position..).unwrap_or_default(), self.position);
-        let mut count = 0;
-        let mut end_ticks = None;
-        loop {
-            count += records.skip_heap(LONGEST_RUN - count);
-            if count == LONGEST_RUN {
-                break;
+    /// Reads some runs: events up to the next stamp, which tells when they were. False when there is no event before the end.
+    fn read_runs(&mut self, start_counter: u64, feed: &mut impl Feed) -> bool {
+        let Self { events, bytes, ticks: now, .. } = self;
+        events.clear();
+        (self.next, self.told, self.events_from) = (0, 0, self.position);
+        let mut records = Records::new(bytes.get(self.position..).unwrap_or_default(), self.position);
+        let mut begin = 0;
+        let mut damage = None;
+        while begin < WINDOW_EVENTS && events.len() - begin < LONGEST_RUN {
+            if let Some(record) = records.next_frequent() {
+                if record.kind == FrequentKind::Stamp {
+                    begin = end_run(events, begin, now, record.low << STAMP_SHIFT);
+                } else {
+                    events.push(RawEvent { ticks: 0, record: RawRecord::Frequent(record) });
+                }
+                continue;
             }
             let at = records.offset();
             let record = match records.next() {
                 Some(Ok(placed)) => placed.record,
                 None => break,
-                Some(Err(mut error)) => {
-                    error.offset = self.offset + at;
-                    feed.damaged(self.origin.stream, error, (self.bytes.len() - at) as u64);
-                    self.bytes.truncate(at);
-                    return self.begin_run(at, count, None);
+                Some(Err(error)) => {
+                    damage = Some((at, error));
+                    break;
                 }
             };
-            if matches!(record, Record::Loss { .. }) {
-                count += 1;
-                continue;
+            match record {
+                Record::Alloc { address, size_bytes, epoch, stack } => {
+                    events.push(frequent(FrequentKind::Alloc, address, size_bytes, stack, epoch));
+                    continue;
+                }
+                Record::Free { address, ticket } => {
+                    let kind = if ticket.is_some() { FrequentKind::Free } else { FrequentKind::LocalFree };
+                    events.push(frequent(kind, address, 0, 0, ticket.unwrap_or(0)));
+                    continue;
+                }
+                Record::Move { address, ticket } => {
+                    let kind = if ticket.is_some() { FrequentKind::Move } else { FrequentKind::LocalMove };
+                    events.push(frequent(kind, address, 0, 0, ticket.unwrap_or(0)));
+                    continue;
+                }
+                Record::Loss { .. } => {
+                    events.push(RawEvent::other(0, at));
+                    continue;
+                }
+                _ => {}
             }
             let Some(ticks) = ticks_of(&record, start_counter) else { continue };
-            if count > 0 {
-                // It ends this run and begins the next one.
-                end_ticks = Some(ticks);
-                return self.begin_run(at, count, end_ticks);
-            }
-            self.ticks = self.ticks.max(ticks);
+            begin = end_run(events, begin, now, ticks);
             if !matches!(record, Record::Stamp { .. }) {
-                count = 1;
-                break;
+                // As a stamp, and an event of its own, with nothing spread behind it.
+                begin += 1;
+                events.push(RawEvent::other(*now, at));
             }
-            self.position = records.offset();
         }
-        let end = records.offset();
-        self.begin_run(end, count, end_ticks)
-    }
-
-    fn begin_run(&mut self, end: usize, count: usize, end_ticks: Option<u64>) -> bool {
-        self.run_end = end;
-        self.left = count;
-        self.head_ticks = self.ticks;
-        let span = end_ticks.unwrap_or(0).saturating_sub(self.ticks).min(LONGEST_SPREAD_TICKS);
-        self.step_ticks = if span == 0 { 0 } else { span / count.max(1) as u64 };
-        if count == 0 {
-            self.position = end;
+        // Nothing tells how long these took.
+        events.iter_mut().skip(begin).for_each(|event| event.ticks = *now);
+        self.position = records.offset();
+        if let Some((at, mut error)) = damage {
+            error.offset = self.offset + at;
+            feed.damaged(self.origin.stream, error, (self.bytes.len() - at) as u64);
+            self.bytes.truncate(at);
+            self.position = at;
         }
-        count > 0
+        !self.events.is_empty()
     }
 
-    fn has_run(&self) -> bool {
-        self.left > 0
+    /// Where the last event ends that was handed on: events do not know it, so those before are read once more.
+    #[cfg(target_os = "linux")]
+    fn given_bytes(&self, start_counter: u64) -> usize {
+        if !self.has_events() {
+            return self.position;
+        }
+        let rest = self.bytes.get(self.events_from..).unwrap_or_default();
+        let mut records = Records::new(rest, self.events_from);
+        let (mut given, mut end) = (0, self.events_from);
+        while given < self.next
+            && let Some(Ok(placed)) = records.next()
+        {
+            let is_event = match placed.record {
+                Record::Alloc { .. } | Record::Free { .. } | Record::Move { .. } | Record::Loss { .. } => true,
+                Record::Stamp { .. } => false,
+                record => ticks_of(&record, start_counter).is_some(),
+            };
+            given += usize::from(is_event);
+            end = records.offset();
+        }
+        end
     }
 
-    /// Hands on the events of the run up to `limit`.
+    fn has_events(&self) -> bool {
+        self.next < self.events.len()
+    }
+
+    /// Time of the next event.
+    fn head_ticks(&self) -> u64 {
+        self.events.get(self.next).map_or(u64::MAX, |event| event.ticks)
+    }
+
+    /// Hands on the events that were read, up to `limit`.
     #[inline]
     fn give(&mut self, limit: u64, sink: &mut impl Merged) {
-        let run = self.bytes.get(self.position..self.run_end).unwrap_or_default();
-        let mut records = Records::new(run, self.position);
-        let mut is_moving = self.is_moving;
-        while self.left > 0 && self.head_ticks <= limit {
-            let (ticks, origin) = (self.head_ticks, self.origin);
-            match records.next() {
-                Some(Ok(placed)) => match placed.record {
-                    Record::Alloc { address, size_bytes, epoch, stack } => {
-                        let is_move = std::mem::take(&mut is_moving);
-                        sink.alloc(ticks, origin, RawAlloc { address, size_bytes, epoch, stack, is_move });
-                    }
-                    Record::Free { address, ticket } => {
-                        sink.free(ticks, origin, RawFree { address, ticket, is_move: false });
-                    }
-                    Record::Move { address, ticket } => {
-                        is_moving = true;
-                        sink.free(ticks, origin, RawFree { address, ticket, is_move: true });
-                    }
-                    // In front of the run's first event, and read as the run was looked for.
-                    Record::Stamp { .. } => continue,
-                    Record::Pc { .. } | Record::TreeWords { .. } | Record::Unknown { .. } => continue,
-                    record => sink.other(ticks, origin, &record),
-                },
-                // Not within a run, which was read before.
-                Some(Err(_)) | None => self.left = 1,
+        let origin = self.origin;
+        while let Some(&event) = self.events.get(self.next).filter(|event| event.ticks <= limit) {
+            if self.next >= self.told {
+                let end = self.events.len().min(self.next + AHEAD_EVENTS);
+                sink.ahead(self.events.get(self.next..end).unwrap_or_default());
+                self.told = end;
             }
-            self.left -= 1;
-            self.head_ticks = ticks.saturating_add(self.step_ticks);
+            self.next += 1;
+            let RawEvent { ticks, record } = event;
+            let Frequent { kind, low: address, size_bytes, stack, number } = match record {
+                RawRecord::Frequent(record) => record,
+                RawRecord::Other(position) => {
+                    self.give_other(ticks, position as usize, sink);
+                    continue;
+                }
+            };
+            let (ticket, is_move) = match kind {
+                FrequentKind::Alloc => {
+                    let is_move = std::mem::take(&mut self.is_moving);
+                    let block = RawAlloc { address, size_bytes, epoch: number, stack, is_move };
+                    sink.alloc(ticks, origin, block);
+                    continue;
+                }
+                FrequentKind::LocalFree => (None, false),
+                FrequentKind::Free => (Some(number), false),
+                FrequentKind::LocalMove => (None, true),
+                FrequentKind::Move => (Some(number), true),
+                // Is not among the events.
+                FrequentKind::Stamp => continue,
+            };
+            self.is_moving |= is_move;
+            sink.free(ticks, origin, RawFree { address, ticket, is_move });
         }
-        self.is_moving = is_moving;
-        self.position = if self.left == 0 { self.run_end } else { records.offset() };
     }
+
+    fn give_other(&self, ticks: u64, position: usize, sink: &mut impl Merged) {
+        let rest = self.bytes.get(position..).unwrap_or_default();
+        if let Some(Ok(placed)) = Records::new(rest, position).next() {
+            sink.other(ticks, self.origin, &placed.record);
+        }
+    }
+}
+
+fn frequent(kind: FrequentKind, low: u64, size_bytes: u64, stack: u32, number: u32) -> RawEvent {
+    RawEvent { ticks: 0, record: RawRecord::Frequent(Frequent { kind, low, size_bytes, stack, number }) }
+}
+
+/// Spreads the events from `begin` on between the stamp before them and this one; the answer is where the next ones begin.
+#[inline]
+fn end_run(events: &mut [RawEvent], begin: usize, now: &mut u64, ticks: u64) -> usize {
+    let run = events.get_mut(begin..).unwrap_or_default();
+    let mut time = *now;
+    match run {
+        [] => {}
+        [only] => only.ticks = time,
+        run => {
+            let step = ticks.saturating_sub(time).min(LONGEST_SPREAD_TICKS) / run.len() as u64;
+            for event in run {
+                event.ticks = time;
+                time = time.saturating_add(step);
+            }
+        }
+    }
+    *now = ticks.max(*now);
+    events.len()
 }
 
 /// Merges the streams of a process.
@@ -220,10 +335,10 @@ impl Merger {
             origin: Origin { stream, thread },
             bytes: Vec::new(),
             position: 0,
-            run_end: 0,
-            left: 0,
-            head_ticks: 0,
-            step_ticks: 0,
+            events_from: 0,
+            events: Vec::new(),
+            next: 0,
+            told: 0,
             ticks: 0,
             offset: BLOCK_HEADER_BYTES,
             is_moving: false,
@@ -240,13 +355,13 @@ impl Merger {
         number
     }
 
-    #[cfg(target_os = "linux")]
     /// Where a stream is: how many bytes of what it was given last are handed on, `usize::MAX` for all; the time up to there; and
     /// whether the first half of a move was.
+    #[cfg(target_os = "linux")]
     pub(super) fn place(&self, stream: u32) -> Option<(usize, u64, bool)> {
         let stream = self.streams.get(stream as usize)?;
-        let ticks = if stream.has_run() { stream.head_ticks } else { stream.ticks };
-        let position = if stream.bytes.is_empty() { usize::MAX } else { stream.position };
+        let ticks = if stream.has_events() { stream.head_ticks() } else { stream.ticks };
+        let position = if stream.bytes.is_empty() { usize::MAX } else { stream.given_bytes(self.start_counter) };
         Some((position, ticks, stream.is_moving))
     }
 
@@ -255,8 +370,8 @@ impl Merger {
     pub(super) fn wake(&mut self, stream: u32, feed: &mut impl Feed) {
         let start_counter = self.start_counter;
         let Some(sleeper) = self.streams.get_mut(stream as usize) else { return };
-        if !sleeper.has_run() && refill(sleeper, start_counter, feed) {
-            self.queue.push(Reverse((sleeper.head_ticks, stream)));
+        if !sleeper.has_events() && refill(sleeper, start_counter, feed) {
+            self.queue.push(Reverse((sleeper.head_ticks(), stream)));
         }
     }
 
@@ -279,7 +394,7 @@ impl Merger {
             let mut given = 0;
             let has_more = loop {
                 stream.give(limit, sink);
-                if stream.has_run() {
+                if stream.has_events() {
                     break true;
                 }
                 if !refill(stream, self.start_counter, feed) {
@@ -291,27 +406,23 @@ impl Merger {
                 }
             };
             if has_more {
-                self.queue.push(Reverse((stream.head_ticks, number)));
+                self.queue.push(Reverse((stream.head_ticks(), number)));
             }
         }
     }
 }
 
 /// A single thread has all turns; still somebody may have seen enough.
-const RUNS_BETWEEN_QUESTIONS: u32 = 512;
+const RUNS_BETWEEN_QUESTIONS: u32 = 64;
 
 fn refill(stream: &mut Stream, start_counter: u64, feed: &mut impl Feed) -> bool {
     loop {
-        if stream.read_run(start_counter, feed) {
+        if stream.read_runs(start_counter, feed) {
             return true;
-        }
-        if stream.position < stream.bytes.len() {
-            // A run of table records alone.
-            continue;
         }
         let Some(block) = feed.more(stream.origin.stream, &mut stream.bytes) else {
             stream.bytes.clear();
-            (stream.position, stream.run_end) = (0, 0);
+            stream.position = 0;
             return false;
         };
         stream.position = 0;

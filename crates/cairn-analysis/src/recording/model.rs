@@ -322,6 +322,13 @@ pub trait Events {
         let _ = (at, change);
     }
 
+    /// An allocation with this stack and of this size is likely to come soon. Nothing happened yet: this is for visitors that
+    /// ask for memory ahead, which costs less for many events at once.
+    #[inline]
+    fn expect(&mut self, stack: StackId, size_bytes: u64) {
+        let _ = (stack, size_bytes);
+    }
+
     /// True once nothing more is of interest; asked from time to time, not after each event.
     fn is_enough(&self) -> bool {
         false

@@ -10,7 +10,7 @@ use super::error::{Finding, RecordingError};
 use super::heap::HeapEncoder;
 use super::marks::MarkEncoder;
 use super::model::{
-    Alloc, At, Change, Events, Fact, Free, Mapping, Mark, Module, ModuleId, Thread, Usage, Wanted,
+    Alloc, At, Change, Events, Fact, Free, Mapping, Mark, Module, ModuleId, StackId, Thread, Usage, Wanted,
 };
 #[cfg(target_os = "linux")]
 use super::progress::Progress;
@@ -347,6 +347,11 @@ impl<W: Write> Events for Packer<W> {
         if self.heap.is_full() {
             self.keep(Self::flush_heap);
         }
+    }
+
+    #[inline]
+    fn expect(&mut self, stack: StackId, size_bytes: u64) {
+        self.heap.expect(stack, size_bytes);
     }
 
     fn mark(&mut self, event: &Mark<'_>) {

@@ -272,7 +272,7 @@ impl Sums<'_> {
         let records = present.get(BLOCK_HEADER_BYTES..).unwrap_or_default();
         let mut records = Records::new(records, BLOCK_HEADER_BYTES);
         loop {
-            records.skip_heap(usize::MAX);
+            records.skip_frequent();
             block.sound_bytes = records.offset();
             match records.next() {
                 Some(Ok(placed)) => self.take_record(header.thread, &placed.record),

@@ -3,6 +3,7 @@
 #[cfg(target_arch = "x86_64")]
 mod attach;
 mod control;
+mod holder;
 mod live;
 mod summary;
 
@@ -15,6 +16,7 @@ use std::time::{Duration, Instant};
 use cairn_run::{Announcements, End, Event, Library, Obstacle, Program, Running, Start};
 use clap::Args;
 
+use super::heap_text;
 use crate::output::{Outcome, complain};
 use live::Recordings;
 
@@ -96,6 +98,7 @@ Examples:
   cairn heap --for 30s -- server --port 80       the first half minute of a server
   cairn heap --attach 4711                       process 4711, from now until Ctrl-C
   cairn heap ctl 4711 stop                       pause the recording of process 4711
+  cairn heap ctl 4711 mark 'after warm-up'       put a mark into it
 
 Without this command: LD_PRELOAD=libcairn_preload.so CAIRN_HEAP=output=/var/tmp/%n.%p.cairn PROGRAM
 
@@ -257,8 +260,37 @@ impl Heap {
         for announced in announcements.read().unwrap_or_default() {
             recordings.add(announced);
         }
+        #[cfg(target_arch = "x86_64")]
+        self.wait_for_children(&mut recordings, &mut announcements, tick);
         recordings.finish(end, self.quiet);
         Ok(end)
+    }
+
+    /// A recording ends with its process: one that is closed before would lack what follows.
+    #[cfg(target_arch = "x86_64")]
+    fn wait_for_children(
+        &self,
+        recordings: &mut Recordings,
+        announcements: &mut Announcements,
+        tick: Duration,
+    ) {
+        recordings.tick();
+        if recordings.open_children() == 0 {
+            return;
+        }
+        let interrupts = cairn_run::Interrupts::hold();
+        if !self.quiet {
+            recordings.say(&format_args!(
+                "the program has ended; still open: {}; Ctrl-C closes what is open",
+                heap_text::counted(recordings.open_children() as u64, "child recording")
+            ));
+        }
+        while recordings.open_children() > 0 && !interrupts.wait(tick) {
+            for announced in announcements.read().unwrap_or_default() {
+                recordings.add(announced);
+            }
+            recordings.tick();
+        }
     }
 }
 

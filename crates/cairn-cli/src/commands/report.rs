@@ -211,7 +211,8 @@ impl ReportCommand {
             Some(&[from, to]) => {
                 let (from, to) = (nanos_of(&self.file, heap, from)?, nanos_of(&self.file, heap, to)?);
                 if from > to {
-                    return Err(io::Error::other("--between: the earlier time comes first"));
+                    let kind = clap::error::ErrorKind::ValueValidation;
+                    clap::Error::raw(kind, "--between: the earlier time comes first\n").exit();
                 }
                 Ok((from, to))
             }

@@ -415,33 +415,32 @@ impl<'a> Records<'a> {
     pub fn offset(&self) -> usize {
         self.offset
     }
+}
 
-    /// Goes past allocations, frees and moves, at most `most`, and says how many there were. What they tell is not looked at,
-    /// so this is several times as fast as reading them.
+impl Records<'_> {
+    /// Goes past allocations, frees, moves and stamps: to the next record that is not one of many.
     ///
     /// ```
-    /// use cairn_format::recording::{Record, RecordSink, Records};
+    /// use cairn_format::recording::{EndReason, Record, RecordSink, Records};
     /// let mut slots = [0; 16];
     /// let mut sink = RecordSink::new(&mut slots);
-    /// sink.alloc(0x5581_0000_12a0, 4096, 7, 42)?;
-    /// sink.free(0x5581_0000_12a0, None)?;
     /// sink.stamp(5)?;
+    /// sink.alloc(0x5581_0000_12a0, 4096, 7, 42)?;
+    /// sink.end(EndReason::Exit, 1000)?;
     /// let bytes: Vec<u8> = sink.written().iter().flat_map(|slot| slot.to_le_bytes()).collect();
     /// let mut records = Records::new(&bytes, 0);
-    /// assert_eq!(records.skip_heap(usize::MAX), 2);
-    /// assert_eq!(records.next().unwrap().unwrap().record, Record::Stamp { ticks: 5 });
+    /// records.skip_frequent();
+    /// assert_eq!(records.next().unwrap().unwrap().record, Record::End { reason: EndReason::Exit, counter: 1000 });
     /// # Ok::<(), cairn_format::recording::SinkTooSmall>(())
     /// ```
     #[inline]
-    pub fn skip_heap(&mut self, most: usize) -> usize {
+    pub fn skip_frequent(&mut self) {
         let mut rest = self.bytes;
-        let mut count = 0;
-        while count < most {
-            let Some(first) = array_at(rest, 0).map(u64::from_le_bytes) else { break };
-            let tag = (first >> ADDRESS_BITS) as u16;
-            let length = match tag {
+        // Branches that are foreseen are faster here than a table of lengths: then the next record need not wait for this one.
+        while let Some(first) = array_at(rest, 0).map(u64::from_le_bytes) {
+            let length = match (first >> ADDRESS_BITS) as u16 {
                 0x100.. => 16,
-                tag::FREE_LOCAL => 8,
+                tag::FREE_LOCAL | tag::STAMP => 8,
                 tag::FREE_REMOTE | tag::MOVE => 16,
                 tag::ALLOC => 24,
                 _ => break,
@@ -449,12 +448,105 @@ impl<'a> Records<'a> {
             // One that is cut is left to `next` to complain of.
             let Some(behind) = rest.get(length..) else { break };
             rest = behind;
-            count += 1;
         }
         self.offset += self.bytes.len() - rest.len();
         self.bytes = rest;
-        count
     }
+
+    /// The next record, when it is an allocation, a free, a move or a stamp, and `None` when it is another one or lies at the
+    /// end: then [`next`](Iterator::next) tells which. So nearly all records are read in half the time.
+    ///
+    /// ```
+    /// use cairn_format::recording::{Frequent, FrequentKind, RecordSink, Records};
+    /// let mut slots = [0; 16];
+    /// let mut sink = RecordSink::new(&mut slots);
+    /// sink.alloc(0x5581_0000_12a0, 48, 7, 42)?;
+    /// sink.free(0x5581_0000_12a0, Some(9))?;
+    /// let bytes: Vec<u8> = sink.written().iter().flat_map(|slot| slot.to_le_bytes()).collect();
+    /// let mut records = Records::new(&bytes, 0);
+    /// let alloc = records.next_frequent().unwrap();
+    /// assert_eq!((alloc.kind, alloc.low, alloc.size_bytes), (FrequentKind::Alloc, 0x5581_0000_12a0, 48));
+    /// assert_eq!((alloc.number, alloc.stack), (7, 42));
+    /// // The last three slots are for `next`.
+    /// assert!(records.next_frequent().is_none() && records.next().is_some());
+    /// # Ok::<(), cairn_format::recording::SinkTooSmall>(())
+    /// ```
+    #[inline(always)]
+    pub fn next_frequent(&mut self) -> Option<Frequent> {
+        let slots: &[u8; 24] = self.bytes.first_chunk()?;
+        let slot = |index: usize| array_at(slots, index * 8).map_or(0, u64::from_le_bytes);
+        let (first, second) = (slot(0), slot(1));
+        let (tag, low) = (first >> ADDRESS_BITS, first & ADDRESS_MASK);
+        let (stack, number) = (second as u32, (second >> 32) as u32);
+        let record = |kind, size_bytes| Frequent { kind, low, size_bytes, stack, number };
+        // Each way goes on by a constant, so that the next record need not wait for this one.
+        if tag >= FIRST_SIZED_TAG {
+            self.go_past::<16>();
+            return Some(record(FrequentKind::Alloc, tag - FIRST_SIZED_TAG));
+        }
+        Some(match tag as u16 {
+            tag::FREE_LOCAL => {
+                self.go_past::<8>();
+                record(FrequentKind::LocalFree, 0)
+            }
+            tag::STAMP => {
+                self.go_past::<8>();
+                record(FrequentKind::Stamp, 0)
+            }
+            tag::FREE_REMOTE => {
+                self.go_past::<16>();
+                record(FrequentKind::Free, 0)
+            }
+            tag::MOVE => {
+                self.go_past::<16>();
+                record(if stack == 0 { FrequentKind::Move } else { FrequentKind::LocalMove }, 0)
+            }
+            tag::ALLOC => {
+                self.go_past::<24>();
+                record(FrequentKind::Alloc, slot(2))
+            }
+            _ => return None,
+        })
+    }
+
+    #[inline(always)]
+    fn go_past<const N: usize>(&mut self) {
+        self.bytes = self.bytes.get(N..).unwrap_or_default();
+        self.offset += N;
+    }
+}
+
+/// One of the records that a recording is full of, as [`Records::next_frequent`] reads it. What its kind does not have holds
+/// no meaning.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Frequent {
+    /// Which one it is.
+    pub kind: FrequentKind,
+    /// The address, or a stamp's ticks.
+    pub low: u64,
+    /// What an allocation asked for.
+    pub size_bytes: u64,
+    /// An allocation's stack.
+    pub stack: u32,
+    /// The epoch of an allocation, or the ticket of a free or move.
+    pub number: u32,
+}
+
+/// What a [`Frequent`] record is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FrequentKind {
+    /// [`Record::Alloc`].
+    Alloc,
+    /// [`Record::Free`] without a ticket.
+    LocalFree,
+    /// [`Record::Free`] with one.
+    Free,
+    /// [`Record::Move`] without a ticket.
+    LocalMove,
+    /// [`Record::Move`] with one.
+    Move,
+    /// [`Record::Stamp`].
+    Stamp,
 }
 
 impl<'a> Iterator for Records<'a> {

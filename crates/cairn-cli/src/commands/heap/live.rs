@@ -10,6 +10,7 @@ use cairn_analysis::format::recording::control::{Command, State};
 use cairn_analysis::recording::{self, Drain, EndReason, Status};
 use cairn_run::{Announcement, End};
 
+use super::holder::{self, Holder};
 use super::{control, summary};
 use crate::commands::heap_text::{bytes, counted};
 use crate::output::complain;
@@ -18,6 +19,8 @@ use crate::output::complain;
 struct Recording {
     process: u32,
     path: PathBuf,
+    /// The process as it is seen from here, once that is known: one in another name space has another number there.
+    seen_as: Option<u32>,
     /// What is drained into; it takes the place of the file at the end.
     fresh: PathBuf,
     drain: Option<Drain>,
@@ -37,7 +40,17 @@ impl Recording {
         let fresh = PathBuf::from(fresh);
         // Where it cannot be drained, it grows, and is packed at the end.
         let drain = Drain::open(&path, &fresh).ok();
-        Self { process, path, fresh, drain, status: None, is_full: false, is_over: false, packed: None }
+        Self {
+            process,
+            path,
+            seen_as: None,
+            fresh,
+            drain,
+            status: None,
+            is_full: false,
+            is_over: false,
+            packed: None,
+        }
     }
 
     /// Reads what is new; with `limit_bytes`, no more than about so much is kept.
@@ -79,7 +92,15 @@ impl Recording {
         if self.is_over || self.packed.is_some() {
             return;
         }
-        match Usage::of(self.process) {
+        if self.seen_as.is_none() {
+            match holder::find(self.process, &self.path) {
+                Holder::Process(process) => self.seen_as = Some(process),
+                Holder::Unsure => return,
+                Holder::Nobody => self.is_over = true,
+            }
+        }
+        let Some(process) = self.seen_as else { return };
+        match Usage::of(process) {
             Some(usage) => {
                 if let Some(drain) = &mut self.drain {
                     drain.usage(usage.resident_bytes, usage.page_faults, usage.threads);
@@ -87,6 +108,12 @@ impl Recording {
             }
             None => self.is_over = true,
         }
+    }
+
+    /// Whether somebody still writes to it.
+    #[cfg(target_arch = "x86_64")]
+    fn is_open(&self) -> bool {
+        self.packed.is_none() && !self.is_over && self.seen_as.is_some()
     }
 
     /// Makes the packed recording, in the place of the spool, once; `reason` says how the program ended, if that is known.
@@ -203,6 +230,20 @@ impl Recordings {
     pub(super) fn has_ended(&self) -> bool {
         let has_ended = |one: &Recording| one.status.is_some_and(|status| status.state == State::Ended);
         !self.all.is_empty() && self.all.iter().all(has_ended)
+    }
+
+    /// How many processes go on that the first one started and that are recorded.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn open_children(&self) -> usize {
+        let first = self.all.first().map(|one| one.process);
+        self.all.iter().filter(|one| Some(one.process) != first && one.is_open()).count()
+    }
+
+    /// Says a thing that has a line of its own.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn say(&mut self, what: &dyn std::fmt::Display) {
+        self.clear_line();
+        complain(&format_args!("{what}"));
     }
 
     pub(super) fn pause(&self) {

@@ -6,10 +6,10 @@ use std::path::Path;
 
 use cairn_analysis::heap::schema::Asked;
 use cairn_analysis::heap::{
-    Amount, Cost, Entry, Group, LineId, Position, Questions, Sampling, Sums, Tree, lifetime_class_range,
-    size_class_range,
+    Amount, Cost, Entry, Group, Lifetimes, LineId, Position, Questions, Sampling, Sums, Tree, lifetime_class,
+    lifetime_class_range, size_class_range,
 };
-use cairn_analysis::recording::Finding;
+use cairn_analysis::recording::{Finding, HEAP_TIME_QUANTUM_NANOS};
 
 use crate::commands::heap_text::{
     bar, bytes, count, counted, curve, duration, file_name, percent, shortened, stretched, width,
@@ -390,9 +390,11 @@ impl<'p, 'q, W: Write> Printer<'p, 'q, W> {
         let timeline = &self.questions.profile().timeline;
         let rows = if self.full { timeline.bins.len() } else { ROWS.min(timeline.bins.len()) };
         let dim = self.palette.dim;
+        let usage = &self.asked.read.usage;
+        let resident_title = if usage.is_empty() { "" } else { "resident" };
         writeln!(
             self.output,
-            "{dim}{:>14} {:>12} {:>12} {:>14}{dim:#}",
+            "{dim}{:>14} {:>12} {:>12} {:>14} {resident_title:>12}{dim:#}",
             "until", "most", "at the end", "allocations"
         )?;
         for row in 0..rows {
@@ -401,9 +403,15 @@ impl<'p, 'q, W: Write> Printer<'p, 'q, W> {
             let most = bins.iter().map(|bin| bin.most_bytes).max().unwrap_or(0);
             let last = bins.last().map_or(0, |bin| bin.last_bytes);
             let allocations: u64 = bins.iter().map(|bin| bin.allocations).sum();
-            let until = duration(timeline.bin_nanos.saturating_mul(end as u64));
-            let (most, last) = (bytes(most), bytes(last));
-            writeln!(self.output, "{until:>14} {most:>12} {last:>12} {:>14}", count(allocations))?;
+            let (from, until) = (start as u64, end as u64);
+            let (from, until) =
+                (timeline.bin_nanos.saturating_mul(from), timeline.bin_nanos.saturating_mul(until));
+            // What the process as a whole had, where it was looked at in this stretch of time.
+            let samples = usage.iter().filter(|sample| (from..until).contains(&sample.nanos));
+            let resident = samples.map(|sample| sample.resident_bytes).max().map_or(String::new(), bytes);
+            let (until, most, last) = (duration(until), bytes(most), bytes(last));
+            let line = format!("{until:>14} {most:>12} {last:>12} {:>14} {resident:>12}", count(allocations));
+            writeln!(self.output, "{}", line.trim_end())?;
         }
         writeln!(self.output)?;
         self.notes()
@@ -597,13 +605,23 @@ impl<'p, 'q, W: Write> Printer<'p, 'q, W> {
         let lifetimes = &self.questions.profile().lifetimes;
         let whole = lifetimes.iter().map(|lifetime| lifetime.blocks).max().unwrap_or(0).max(1);
         let dim = self.palette.dim;
-        for (class, lifetime) in lifetimes.iter().enumerate().filter(|(_, lifetime)| lifetime.blocks > 0) {
+        // Shorter ones are not told apart: times are not known that well.
+        let shortest = lifetime_class(HEAP_TIME_QUANTUM_NANOS) + 1;
+        let mut rows = vec![Lifetimes::default()];
+        for lifetime in lifetimes.iter().take(shortest) {
+            rows[0].blocks += lifetime.blocks;
+            rows[0].bytes = rows[0].bytes.wrapping_add(lifetime.bytes);
+        }
+        rows.extend(lifetimes.iter().skip(shortest));
+        let whole = rows.iter().map(|row| row.blocks).max().unwrap_or(0).max(whole);
+        for (row, lifetime) in rows.iter().enumerate().filter(|(_, lifetime)| lifetime.blocks > 0) {
+            let (word, class) = if row == 0 { ("under", shortest) } else { ("from", shortest + row - 1) };
             let (from, _) = lifetime_class_range(class);
             let bar = bar(lifetime.blocks as f64 / whole as f64, self.width.saturating_sub(50).min(50));
             let (blocks, value) = (count(lifetime.blocks), bytes(lifetime.bytes));
             writeln!(
                 self.output,
-                "  from {:>10} {blocks:>14} × {value:>10} {dim}{bar}{dim:#}",
+                "  {word:<5}{:>10} {blocks:>14} × {value:>10} {dim}{bar}{dim:#}",
                 duration(from)
             )?;
         }
@@ -635,6 +653,11 @@ impl<'p, 'q, W: Write> Printer<'p, 'q, W> {
         if self.asked.read.unmatched_frees > 0 {
             let frees = counted(self.asked.read.unmatched_frees, "free");
             notes.push(format!("{frees} of blocks that are older than the recording"));
+        }
+        let filters = &self.asked.scope.filters;
+        if self.questions.profile().totals.allocations == 0 && !filters.is_empty() {
+            let filters = filters.join(" ");
+            notes.push(format!("no allocation matches --filter {}", printable(&filters)));
         }
         let lost = self.questions.profile().lost_stack.allocations;
         if lost > 0 {
