@@ -2,7 +2,8 @@
 //!
 //! Each work runs plain and under each tool in turn, round after round; medians of the rounds. Two figures for cairn, of the same
 //! runs: *in the program* is the processor time of the recorded process alone, which a probe in it tells at its end; *in all* that
-//! of the command beside it as well. The tools write where they normally do.
+//! of the command beside it as well. The tools write where they normally do. Profilers that are a part of an allocator are compared with
+//! that allocator without.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -29,7 +30,12 @@ struct Tool {
     ending: &'static str,
     /// Libraries that the loader puts into the program.
     preload: Vec<String>,
+    /// What it is compared with, by its place in the list.
+    base: usize,
 }
+
+/// Ending of what heaptrack writes with its interpreter.
+const COMPRESSED: &str = ".zst";
 
 /// What one run took.
 #[derive(Clone, Copy, Default)]
@@ -40,6 +46,10 @@ struct Cost {
     /// Of the program, where the probe is in it.
     program_seconds: f64,
     recorded_bytes: u64,
+    /// Peak of the program's resident memory, and what of it at its end was no file, in KiB.
+    resident_kib: f64,
+    anonymous_kib: f64,
+    allocations: f64,
 }
 
 /// Runs everything `rounds` times and prints the tables.
@@ -60,7 +70,7 @@ fn run_in(directory: &Path, rounds: usize, only: &[&str]) -> Result<(), String> 
     print!("{}", machine::description());
     println!("- heaptrack: {}", version("heaptrack"));
     println!("- {rounds} rounds; medians; times are multiples of the plain run's processor time\n");
-    print!("| work | plain |");
+    print!("| work | plain: time, allocations, memory |");
     tools.iter().skip(1).for_each(|tool| print!(" {} |", tool.name));
     print!("\n|---|---:|");
     tools.iter().skip(1).for_each(|tool| print!("{}", "---:|".repeat(tool.name.split(" | ").count())));
@@ -76,29 +86,67 @@ fn run_in(directory: &Path, rounds: usize, only: &[&str]) -> Result<(), String> 
 
 fn measure(work: &Work, tools: &[Tool], directory: &Path, rounds: usize) -> Result<(), String> {
     let mut costs = vec![Vec::new(); tools.len()];
-    for _ in 0..rounds {
+    for round in 0..rounds {
         for (tool, costs) in tools.iter().zip(&mut costs) {
-            costs.push(once(work, tool, directory)?);
+            let mut cost = once(work, tool, directory)?;
+            // The same in every round.
+            cost.allocations = if tool.ending == ".cairn" && round == 0 {
+                allocations_in(tool, directory)
+            } else {
+                costs.first().map_or(0.0, |first: &Cost| first.allocations)
+            };
+            costs.push(cost);
         }
     }
     let medians: Vec<Cost> = costs.iter().map(|costs| median(costs)).collect();
     let plain = medians.first().copied().unwrap_or_default();
-    print!("| {} | {:.2} s |", work.name, plain.processor_seconds);
-    for cost in medians.iter().skip(1) {
-        let ratio = cost.processor_seconds / plain.processor_seconds;
-        let in_program = cost.program_seconds / plain.program_seconds;
-        if in_program == 0.0 {
+    let allocations = medians.iter().map(|cost| cost.allocations).fold(0.0, f64::max);
+    print!(
+        "| {} | {:.2} s, {:.2} M, {:.0} MiB |",
+        work.name,
+        plain.processor_seconds,
+        allocations / 1e6,
+        plain.resident_kib / 1024.0
+    );
+    for (tool, cost) in tools.iter().zip(&medians).skip(1) {
+        let base = medians.get(tool.base).copied().unwrap_or_default();
+        let ratio = cost.processor_seconds / base.processor_seconds;
+        let in_program = cost.program_seconds / base.program_seconds;
+        let bytes = cost.recorded_bytes as f64 / allocations;
+        if tool.ending == ".cairn" {
+            let wall = cost.wall_seconds / base.wall_seconds;
+            let resident = (cost.resident_kib - base.resident_kib) / 1024.0;
+            let anonymous = (cost.anonymous_kib - base.anonymous_kib) / 1024.0;
+            print!(
+                " {in_program:.2}x | {ratio:.2}x (wall {wall:.2}x) | {bytes:.2} | {resident:.0} ({anonymous:.1}) |"
+            );
+        } else if tool.ending == COMPRESSED {
+            print!(" {ratio:.2}x | {bytes:.2} |");
+        } else if in_program == 0.0 {
             print!(" {ratio:.2}x |");
-        } else if cost.recorded_bytes > 0 {
-            let wall = cost.wall_seconds / plain.wall_seconds;
-            let megabytes = cost.recorded_bytes as f64 / 1e6;
-            print!(" {in_program:.2}x | {ratio:.2}x (wall {wall:.2}x) | {megabytes:.1} MB |");
         } else {
             print!(" {in_program:.2}x |");
         }
     }
     println!();
     Ok(())
+}
+
+/// Of what `cairn heap` has just recorded.
+fn allocations_in(tool: &Tool, directory: &Path) -> f64 {
+    let Some(cairn) = tool.wrapper.first() else { return 0.0 };
+    let files = fs::read_dir(directory.join("records")).into_iter().flatten().filter_map(Result::ok);
+    let recordings =
+        files.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|end| end == "cairn"));
+    recordings
+        .filter_map(|path| Command::new(cairn).args(["report", "--json"]).arg(path).output().ok())
+        .filter_map(|output| {
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            let (_, rest) = text.split_once("\"total_allocations\":")?;
+            let digits: String = rest.trim_start().chars().take_while(char::is_ascii_digit).collect();
+            digits.parse::<f64>().ok()
+        })
+        .sum()
 }
 
 fn once(work: &Work, tool: &Tool, directory: &Path) -> Result<Cost, String> {
@@ -136,15 +184,29 @@ fn once(work: &Work, tool: &Tool, directory: &Path) -> Result<Cost, String> {
         .map(|facts| if tool.ending.is_empty() { 0 } else { facts.len() })
         .sum();
     let processor_seconds = children_seconds() - before;
-    let program_seconds = own_seconds(&fs::read_to_string(&told).unwrap_or_default(), &work.program);
-    Ok(Cost { wall_seconds, processor_seconds, program_seconds, recorded_bytes })
+    let told = fs::read_to_string(&told).unwrap_or_default();
+    let of_program = own_figures(&told, &work.program);
+    Ok(Cost {
+        wall_seconds,
+        processor_seconds,
+        program_seconds: of_program.iter().map(|figures| figures[0]).sum(),
+        recorded_bytes,
+        resident_kib: of_program.iter().map(|figures| figures[1]).fold(0.0, f64::max),
+        anonymous_kib: of_program.iter().map(|figures| figures[2]).fold(0.0, f64::max),
+        allocations: 0.0,
+    })
 }
 
-/// What the probe told of the program itself: the command beside it has it too.
-fn own_seconds(told: &str, program: &str) -> f64 {
+/// What the probe told of the program itself: the command beside it has it too. Seconds, and two sizes in KiB.
+fn own_figures(told: &str, program: &str) -> Vec<[f64; 3]> {
     let name = Path::new(program).file_name().unwrap_or_default().to_string_lossy();
-    let of_program = told.lines().filter_map(|line| line.split_once(' ')).filter(|(_, who)| *who == name);
-    of_program.filter_map(|(seconds, _)| seconds.parse::<f64>().ok()).sum()
+    let figures = |line: &str| {
+        let mut words = line.splitn(4, ' ');
+        let mut number = || words.next()?.parse::<f64>().ok();
+        let figures = [number()?, number()?, number()?];
+        (words.next()? == name).then_some(figures)
+    };
+    told.lines().filter_map(figures).collect()
 }
 
 /// Processor time of the children that were waited for, and of theirs.
@@ -171,6 +233,9 @@ fn median(costs: &[Cost]) -> Cost {
         processor_seconds: of(|cost| cost.processor_seconds),
         program_seconds: of(|cost| cost.program_seconds),
         recorded_bytes: of(|cost| cost.recorded_bytes as f64) as u64,
+        resident_kib: of(|cost| cost.resident_kib),
+        anonymous_kib: of(|cost| cost.anonymous_kib),
+        allocations: of(|cost| cost.allocations),
     }
 }
 
@@ -216,6 +281,7 @@ fn tools(cairn: &Path, directory: &Path, probe: &str) -> Result<Vec<Tool>, Strin
         environment: Vec::new(),
         ending: "",
         preload: vec![probe.to_owned()],
+        base: 0,
     };
     let mut tools = vec![
         probed("plain"),
@@ -225,9 +291,16 @@ fn tools(cairn: &Path, directory: &Path, probe: &str) -> Result<Vec<Tool>, Strin
             ..probed("cairn, hooks alone")
         },
         Tool {
-            wrapper: vec![cairn, "heap".to_owned(), "--quiet".to_owned()],
+            wrapper: vec![cairn.clone(), "heap".to_owned(), "--quiet".to_owned()],
             ending: ".cairn",
-            ..probed("cairn heap, in the program | cairn heap, in all | recording")
+            ..probed("cairn heap, in the program | in all | bytes per allocation | MiB added (without files)")
+        },
+        Tool {
+            wrapper: ["heap", "--quiet", "--sample", "512KiB"].iter().fold(vec![cairn], |mut words, word| {
+                words.push((*word).to_owned());
+                words
+            }),
+            ..probed("cairn heap --sample 512KiB, in the program")
         },
     ];
     let peer = "/usr/lib/heaptrack/libheaptrack_preload.so";
@@ -238,14 +311,39 @@ fn tools(cairn: &Path, directory: &Path, probe: &str) -> Result<Vec<Tool>, Strin
             environment: vec![("DUMP_HEAPTRACK_OUTPUT".to_owned(), "raw.heaptrack".to_owned())],
             ending: ".heaptrack",
             preload: vec![peer.to_owned()],
+            base: 0,
         });
         tools.push(Tool {
-            name: "heaptrack, in all",
+            name: "heaptrack, in all | bytes per allocation",
             wrapper: vec!["heaptrack".to_owned(), "--output".to_owned(), "out".to_owned()],
             environment: Vec::new(),
-            ending: "",
+            ending: COMPRESSED,
             preload: Vec::new(),
+            base: 0,
         });
+    }
+    let profilers = [
+        (
+            "/usr/lib/x86_64-linux-gnu/libjemalloc.so.2",
+            "jemalloc",
+            "MALLOC_CONF",
+            "prof:true,prof_final:true,prof_prefix:jeprof",
+        ),
+        ("/usr/lib/x86_64-linux-gnu/libtcmalloc.so.4", "gperftools", "HEAPPROFILE", "./gperf"),
+    ];
+    for (allocator, name, variable, value) in profilers {
+        if !Path::new(allocator).exists() {
+            continue;
+        }
+        let base = tools.len();
+        let preload = vec![allocator.to_owned(), probe.to_owned()];
+        let (without, with) = match name {
+            "jemalloc" => ("jemalloc alone", "jemalloc, profiling (of jemalloc alone)"),
+            _ => ("tcmalloc alone", "gperftools' heap profiler (of tcmalloc alone)"),
+        };
+        tools.push(Tool { preload: preload.clone(), ..probed(without) });
+        let environment = vec![(variable.to_owned(), value.to_owned())];
+        tools.push(Tool { preload, environment, base, ..probed(with) });
     }
     Ok(tools)
 }
@@ -266,6 +364,7 @@ fn works(directory: &Path) -> Result<Vec<Work>, String> {
     };
     let churn = built("cc", &plain, "churn.c", "churn")?;
     let maps = built("c++", &plain, "maps.cpp", "maps")?;
+    let lookups = built("c++", &plain, "lookups.cpp", "lookups")?;
     let btree = built("rustc", &["-O", "--edition", "2024"], "btree.rs", "btree")?;
     let document = directory.join("large.xml");
     let item = "<item number=\"1\"><name>some name</name><text lang=\"en\">a text &amp; more</text></item>\n";
@@ -273,6 +372,8 @@ fn works(directory: &Path) -> Result<Vec<Work>, String> {
         .map_err(|error| error.to_string())?;
     let sql = fs::canonicalize("fixtures/programs/churn.sql").map_err(|error| error.to_string())?;
     let script = fs::canonicalize("fixtures/programs/churn.py").map_err(|error| error.to_string())?;
+    let computing =
+        fs::canonicalize("fixtures/programs/heap/compute.py").map_err(|error| error.to_string())?;
     let source = fs::canonicalize("fixtures/programs/churn.cpp").map_err(|error| error.to_string())?;
     let compiled = Command::new("gcc").arg("-print-prog-name=cc1plus").output();
     let compiler =
@@ -281,6 +382,7 @@ fn works(directory: &Path) -> Result<Vec<Work>, String> {
         work("churn, 1 thread", &churn, &["4000000", "1"]),
         work("churn, 4 threads", &churn, &["4000000", "4"]),
         work("C++ maps", &maps, &["8"]),
+        work("C++ maps, with lookups", &lookups, &["8"]),
         work("Rust BTreeMap", &btree, &["8"]),
         work("xmllint", "xmllint", &["--noout", &document.display().to_string()]),
         work("sqlite3", "sqlite3", &[":memory:", &format!(".read {}", sql.display())]),
@@ -308,6 +410,10 @@ fn works(directory: &Path) -> Result<Vec<Work>, String> {
                 "/usr/bin/python3",
                 &[&script.display().to_string(), "150"],
             )
+        },
+        Work {
+            environment: vec![("PYTHONMALLOC", "malloc")],
+            ..work("python3 that computes", "/usr/bin/python3", &[&computing.display().to_string(), "30"])
         },
     ];
     works.retain(|work| {

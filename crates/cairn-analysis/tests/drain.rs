@@ -500,6 +500,8 @@ fn a_recording_that_is_being_packed_is_followed() {
         &mut || ControlFlow::Break(()),
     );
     assert!(refused.is_err_and(|error| error.to_string().contains("cairn drains it")));
+    fs::remove_dir_all(directory).unwrap();
+}
 
 /// The texts of all marks, each with the name of its thread.
 fn marks(recording: &Recording) -> Vec<(String, String)> {

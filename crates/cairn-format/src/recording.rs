@@ -33,12 +33,14 @@
 //! - events of one thread: they follow one another in its blocks;
 //! - **which allocation a free belongs to**, in any number of threads. A process keeps [`EPOCHS`] counters, one for each
 //!   hash of an address ([`epoch_of`]). An allocation notes the counter's value *after* the real call (`epoch`). A free is
-//!   *local*, and needs no more, when this thread made the block and the counter still has the value it had then; any
+//!   *local*, and needs no more, when this thread made the block and the counter still has the value it had then, or when no other
+//!   thread has recorded anything yet (without an allocation it is of a block that is older than the recording); any
 //!   other free increments the counter *before* the real call, and what it was before is its `ticket`. So a free with ticket
 //!   `t` releases the allocation of its address with the greatest epoch `<= t` that is not locally freed, and for any two events of one
 //!   address, of whatever threads, it is known which came first.
 //! - between two [`Stamp`](Record::Stamp)s of a thread lie few events and little time, so interpolation gives each its
-//!   time; an event larger than [`STAMPED_BYTES`] has a stamp of its own in front.
+//!   time; an event larger than [`STAMPED_BYTES`] has a stamp of its own in front, but for a free that needed no look at the counters
+//!   because one thread alone had recorded.
 
 mod block;
 pub mod control;
@@ -59,7 +61,7 @@ pub use record::{
 /// How many counters order the frees that are not local; a power of two.
 pub const EPOCHS: usize = 256;
 
-/// An allocation of at least this size, and the free of one, has a [`Record::Stamp`] of its own in front.
+/// An allocation of at least this size, and the free of one where several threads record, has a [`Record::Stamp`] of its own in front.
 pub const STAMPED_BYTES: u64 = 4096;
 
 /// Which of the [`EPOCHS`] counters orders the frees of `address`.

@@ -374,6 +374,12 @@ impl Next {
         self.address.load(Ordering::Relaxed)
     }
 
+    /// As [`address`](Self::address).
+    #[inline(always)]
+    pub(crate) fn known(&self) -> Option<*mut c_void> {
+        Some(self.address()).filter(|address| !address.is_null())
+    }
+
     pub(crate) fn resolve(&self) {
         if let Some((address, _)) = find(self.name) {
             self.address.store(address, Ordering::Relaxed);

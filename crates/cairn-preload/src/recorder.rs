@@ -5,7 +5,7 @@ use cairn_recorder::{EndReason, StartError, heap};
 
 pub(crate) use cairn_recorder::{MappingKind, is_at_rest};
 
-pub(crate) use cairn_recorder::heap::{Moving, moving};
+pub(crate) use cairn_recorder::heap::{Moving, moving, passes, passes_free};
 pub(crate) use cairn_recorder::modules::{scan as note_modules, while_unloading};
 
 pub(crate) use cairn_recorder::{recording_path, set_child_starter, start, start_in_child};

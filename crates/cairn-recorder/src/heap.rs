@@ -4,6 +4,9 @@
 //! [`moved`] after. What is written for each is two slots and one, and no clock: `cairn_format::recording` tells how frees find
 //! their allocations across threads all the same, by the counters and the filter that are kept here.
 //!
+//! While one thread alone has recorded anything ([`LONE_EPOCH`]), all that it frees is its own or older than the recording: it then
+//! needs neither counters nor filter, and every free is one slot.
+//!
 //! ```text
 //!   address --multiply--> | counter: 8 bits | .. | filter index: 12 | rest: 32 |      (44 bits are the whole address / 16)
 //!   filter entry:   | rest: 32 bits | the counter's value: 32 bits |;      0: none
@@ -31,6 +34,40 @@ use crate::writer::commit;
 struct Epoch(AtomicU32);
 
 static EPOCH_COUNTERS: [Epoch; EPOCHS] = [const { Epoch(AtomicU32::new(FIRST_EPOCH)) }; EPOCHS];
+
+/// What all counters are at while one thread alone has recorded, since the recording began; then 0, for good.
+///
+/// Whatever ends it does so before another thread can meet a block that hangs on it: a second thread when it takes a log, before
+/// its first event; a handler that interrupts an event, before its own; and whoever takes a ticket, before the real free. So a
+/// thread that still reads a value here, after it was given a block, knows that no ticket was taken for that address; and one
+/// that is about to free a block, that no other thread's event was about it.
+static LONE_EPOCH: AtomicU32 = AtomicU32::new(0);
+
+#[inline(always)]
+fn lone_epoch() -> Option<u32> {
+    Some(LONE_EPOCH.load(Ordering::Relaxed)).filter(|&epoch| epoch != 0)
+}
+
+/// Before a recording begins.
+pub(crate) fn begin_alone() {
+    let most = EPOCH_COUNTERS.iter().map(|counter| counter.0.load(Ordering::Relaxed)).max().unwrap_or(0);
+    LONE_EPOCH.store(most, Ordering::SeqCst);
+    // To whoever still writes to an earlier recording it is as if others had freed something.
+    for counter in &EPOCH_COUNTERS {
+        counter.0.fetch_max(most, Ordering::SeqCst);
+    }
+    // A thread that is just taking a ticket either finds the value above or has counted.
+    if EPOCH_COUNTERS.iter().any(|counter| counter.0.load(Ordering::SeqCst) != most) {
+        end_alone();
+    }
+}
+
+/// From now on counters are kept: see [`LONE_EPOCH`].
+pub(crate) fn end_alone() {
+    if LONE_EPOCH.load(Ordering::SeqCst) != 0 {
+        LONE_EPOCH.store(0, Ordering::SeqCst);
+    }
+}
 
 /// What an address is hashed to.
 #[derive(Clone, Copy)]
@@ -85,9 +122,28 @@ fn write(log: &mut ThreadLog, event: impl FnOnce(&mut RecordSink<'_>) -> Result<
     // SAFETY: there is room, and the block is this thread's.
     let place = unsafe { core::slice::from_raw_parts_mut(log.own.cursor as *mut u64, EVENT_SLOTS) };
     let mut sink = RecordSink::new(place);
+    prefetch_for_writing(log.own.cursor + AHEAD_BYTES);
     let _ = event(&mut sink);
     log.own.cursor += sink.written().len() * 8;
     commit(log.own.cursor);
+}
+
+/// A block that was drained lies in the other processor's cache: it takes about so many bytes of events until it is here.
+const AHEAD_BYTES: usize = 1024;
+
+/// Has the cache line at `address` brought here, to be written to; nothing where nothing is.
+#[inline(always)]
+fn prefetch_for_writing(address: usize) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint that touches no memory and never faults; processors that do not know it pass it by.
+    unsafe {
+        core::arch::asm!("prefetchw [{}]", in(reg) address, options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: as above.
+    unsafe {
+        core::arch::asm!("prfm pstl1keep, [{}]", in(reg) address, options(nostack, preserves_flags, readonly));
+    }
 }
 
 /// Puts a stamp in front of the next event where one is due, and sees to it that there is room for both. False when there is none.
@@ -119,6 +175,21 @@ pub unsafe fn allocated(address: u64, size_bytes: u64, site: CallSite) {
     // SAFETY: by contract.
     let stack = unsafe { capture_at(site) };
     note_allocated(address, size_bytes, stack);
+}
+
+/// True when there is nothing to be noted of a block of this size that the program is about to get, and that is known already: for a
+/// hook that has nothing else to do. Call it once, and [`allocated`] after the real call if it answers false.
+#[inline(always)]
+#[must_use]
+pub fn passes(size_bytes: u64) -> bool {
+    sampling::passes(size_bytes)
+}
+
+/// True when there is nothing to be noted of the end of the block at `address`. If it answers false, call [`freeing`].
+#[inline(always)]
+#[must_use]
+pub fn passes_free(address: u64) -> bool {
+    sampling::is_surely_unknown(address)
 }
 
 /// Whether the block is to be recorded: always, unless blocks are chosen.
@@ -154,10 +225,13 @@ fn note_allocated(address: u64, size_bytes: u64, stack: Stack) {
     if oddness(address) != 0 || size_bytes >= STAMPED_BYTES {
         return allocated_unusually(own, address, size_bytes, stack);
     }
-    let place = Place::of(address);
     // After the real call: whoever freed a block here before has counted.
-    let epoch = place.counter().load(Ordering::Relaxed);
-    own.filter[place.index()] = place.entry(epoch);
+    let epoch = lone_epoch().unwrap_or_else(|| {
+        let place = Place::of(address);
+        let epoch = place.counter().load(Ordering::Relaxed);
+        own.filter[place.index()] = place.entry(epoch);
+        epoch
+    });
     if stamp_if_due(own, false) {
         write(own, |sink| sink.alloc(address, size_bytes, epoch, stack));
     }
@@ -190,9 +264,13 @@ pub fn freeing_of_size(address: u64, most_bytes: impl FnOnce() -> u64) {
     unsafe { thread_log::leave(log) };
 }
 
-/// Whether the block is a small one that this thread made, and that was not freed since. It is then forgotten.
+/// Whether the block is one that this thread made, and that was not freed since: of those that other threads may have freed, a
+/// small one. It is then forgotten.
 #[inline(always)]
 fn take_if_own(log: &mut ThreadLog, address: u64) -> bool {
+    if lone_epoch().is_some() {
+        return !is_wide(address);
+    }
     let place = Place::of(address);
     let entry = &mut log.filter[place.index()];
     let wanted = place.entry(place.counter().load(Ordering::Relaxed));
@@ -215,8 +293,11 @@ fn freed_elsewhere(log: &mut ThreadLog, address: u64, may_be_large: bool) {
     }
 }
 
+/// Call it before the real free.
 fn take_ticket(address: u64) -> u32 {
-    Place::of(address).counter().fetch_add(1, Ordering::Relaxed)
+    let ticket = Place::of(address).counter().fetch_add(1, Ordering::SeqCst);
+    end_alone();
+    ticket
 }
 
 const fn is_wide(address: u64) -> bool {
@@ -371,6 +452,10 @@ fn note_moved(moving: Moving, address: u64, size_bytes: u64, stack: Stack) {
 
 /// Remembers a small block as this thread's own, where a filter can; the counter's value.
 fn note_own(log: &mut ThreadLog, address: u64, is_large: bool) -> u32 {
+    if let Some(epoch) = lone_epoch() {
+        // What is freed without a look at the filter must not stand in it.
+        return epoch;
+    }
     let place = Place::of(address);
     let epoch = place.counter().load(Ordering::Relaxed);
     let is_kept = oddness(address) == 0 && !is_large;
@@ -476,6 +561,7 @@ pub unsafe fn mapping(kind: MappingKind, address: u64, size_bytes: u64, site: Ca
 
 /// Makes everything stale that threads remember of blocks: what follows was not seen from its start.
 pub(crate) fn forget_blocks() {
+    end_alone();
     for counter in &EPOCH_COUNTERS {
         counter.0.fetch_add(1, Ordering::Relaxed);
     }

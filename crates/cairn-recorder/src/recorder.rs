@@ -137,6 +137,11 @@ impl Recorder {
         self.threads.fetch_add(1, Ordering::Relaxed) + 1
     }
 
+    /// Whether this log is the one of the thread that recorded something first.
+    pub(crate) fn is_first_log(&self, log: *mut ThreadLog) -> bool {
+        log == self.log(0)
+    }
+
     /// A log that no thread has had.
     pub(crate) fn fresh_log(&self) -> Option<*mut ThreadLog> {
         let take = |used: u32| (used < self.logs_limit).then_some(used + 1);

@@ -14,7 +14,8 @@
 //! it, a small array of counters answers nearly every question by one load.
 //!
 //! ```text
-//!   address --multiply--> counter: 14 bits (0: not recorded) ... group: 15 bits --> 4 groups of 8 addresses, anywhere in them
+//!   address, bits 10 to 23 ----> counter (0: none of those addresses is recorded)
+//!   address --multiply---------> group: 15 bits --> 4 groups of 8 addresses, anywhere in them
 //! ```
 //!
 //! No lock, no allocation, no system call once a recording has begun.
@@ -36,6 +37,8 @@ static TABLE: AtomicPtr<Table> = AtomicPtr::new(core::ptr::null_mut());
 /// How many addresses of the table share each counter. One that has come to its end stays there.
 static COUNTERS: [AtomicU8; 1 << COUNTER_BITS] = [const { AtomicU8::new(0) }; 1 << COUNTER_BITS];
 const COUNTER_BITS: u32 = 14;
+/// Addresses that differ only in so many bits share one: neighbours are freed together, and their counters are in one cache line.
+const GRANULE_BITS: u32 = 10;
 
 const GROUP_BITS: u32 = 15;
 /// Addresses in a cache line.
@@ -87,6 +90,33 @@ pub(crate) fn begin(mean_bytes: Option<u64>, seed: u64) -> Result<(), Errno> {
     SEED.store(seed, Ordering::Relaxed);
     MEAN_BYTES.store(mean_bytes.unwrap_or(0), Ordering::Release);
     Ok(())
+}
+
+/// True when blocks are chosen and one of this size, which the calling thread is about to ask for, is none of those; it is then
+/// counted. False decides nothing. What is asked for in vain is counted too, which picks other bytes, as likely ones.
+#[inline(always)]
+pub(crate) fn passes(size_bytes: u64) -> bool {
+    if !is_on() {
+        return false;
+    }
+    let log = thread_word::load().cast::<ThreadLog>();
+    if log.is_null() {
+        return false;
+    }
+    // SAFETY: a log; logs are never unmapped.
+    let left_bytes = unsafe { &(*log).chooser.left_bytes };
+    let left = left_bytes.load(Ordering::Relaxed).wrapping_sub(size_bytes.max(1) as i64);
+    if left < 0 {
+        return false;
+    }
+    left_bytes.store(left, Ordering::Relaxed);
+    true
+}
+
+/// True when blocks are chosen and none at `address` was. False decides nothing.
+#[inline(always)]
+pub(crate) fn is_surely_unknown(address: u64) -> bool {
+    is_on() && counter(address).load(Ordering::Relaxed) == 0
 }
 
 /// Whether a block of this size, which the calling thread has got, is to be recorded.
@@ -172,7 +202,7 @@ const fn hash(address: u64) -> u64 {
 
 #[inline(always)]
 fn counter(address: u64) -> &'static AtomicU8 {
-    &COUNTERS[(hash(address) >> (64 - COUNTER_BITS)) as usize]
+    &COUNTERS[(address >> GRANULE_BITS) as usize % COUNTERS.len()]
 }
 
 /// The places where an address may be.

@@ -11,7 +11,7 @@ use crate::facts::Facts;
 use crate::os::{self, Errno, KeptErrno, PathText};
 use crate::recorder::{self, Mode, Recorder, change_mode};
 use crate::spool::{PATH_BYTES, Unmade, Wanted};
-use crate::{modules, sampling, tables};
+use crate::{heap, modules, sampling, tables};
 
 /// What is kept of a recording.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -328,7 +328,10 @@ fn make(options: &Options<'_>) -> Result<&'static Recorder, StartError> {
         return Err(StartError::AddressSpace(error));
     }
     match make_spool(recorder, options) {
-        Ok(()) => Ok(recorder.publish()),
+        Ok(()) => {
+            heap::begin_alone();
+            Ok(recorder.publish())
+        }
         Err(error) => {
             recorder.discard();
             Err(error)

@@ -18,7 +18,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence};
 use cairn_format::recording::{Lane, RecordSink, STAMP_SHIFT, SinkTooSmall, ThreadEvent, control};
 
 use crate::clock;
-use crate::heap::EVENT_SLOTS;
+use crate::heap::{self, EVENT_SLOTS};
 use crate::os::{self, KeptErrno};
 use crate::recorder::{self, RECORDING, Recorder};
 use crate::sampling::Chooser;
@@ -144,6 +144,8 @@ pub(crate) fn enter_slowly() -> Entered {
     }
     nested_busy.store(1, Ordering::Relaxed);
     compiler_fence(Ordering::SeqCst);
+    // Its lane is to a reader what another thread is.
+    heap::end_alone();
     Entered::Nested(log)
 }
 
@@ -234,6 +236,9 @@ fn acquire(recorder: &'static Recorder, generation: u64) -> Option<*mut ThreadLo
         Some(log) => (log, false),
         None => (recorder.fresh_log()?, true),
     };
+    if !(is_fresh && recorder.is_first_log(log)) {
+        heap::end_alone();
+    }
     // SAFETY: nobody else uses it: fresh, or taken from a thread that has ended.
     let own = unsafe { &mut *log };
     if is_fresh {

@@ -5,15 +5,16 @@ mod support;
 use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use cairn_capture::capture;
 use cairn_recorder::{EndReason, Options, heap, start, stop};
-use support::{Place, Spool, fresh_path};
+use support::{Pairing, Place, Spool, fresh_path};
 
 const THREADS: u32 = 8;
 const TURNS: usize = 80_000;
 const SLOTS: usize = 64;
+const ROUNDS: u64 = 40;
 
 /// What a block holds: which event made it. The truth that the recording is compared with.
 #[repr(C)]
@@ -82,8 +83,11 @@ impl Worker {
         }
     }
 
-    fn run(mut self, slots: &[AtomicPtr<Made>]) -> Self {
-        for _ in 0..TURNS {
+    fn run(mut self, slots: &[AtomicPtr<Made>], turns: usize, progress: Option<&AtomicU64>) -> Self {
+        for turn in 0..turns {
+            if let Some(progress) = progress {
+                progress.store(turn as u64 + 1, Ordering::Relaxed);
+            }
             // Few processors for many threads: without it each would have its blocks to itself for milliseconds.
             if self.random(8) == 0 {
                 std::thread::yield_now();
@@ -109,22 +113,47 @@ impl Worker {
 
 #[test]
 fn no_free_of_a_million_is_paired_with_another_allocation() {
+    let pairing = race(THREADS, TURNS, |_| 0);
+    assert!(
+        pairing.remote > 20_000 && pairing.local > 10_000,
+        "{} remote, {} local",
+        pairing.remote,
+        pairing.local
+    );
+    // One thread alone for a while, whose frees need no counters, until the others come.
+    for round in 0..ROUNDS {
+        let pairing = race(3, 4_000, |number| u64::from(number) * (50 + round * 37));
+        assert!(
+            pairing.remote > 0 && pairing.local > 50,
+            "{} remote, {} local",
+            pairing.remote,
+            pairing.local
+        );
+    }
+}
+
+/// Has threads race, each from the moment on when the first one has so many turns behind it, and compares with the truth.
+fn race(threads: u32, turns: usize, begins: impl Fn(u32) -> u64) -> Pairing {
     let path = fresh_path("race");
     start(&Options::new(path.as_os_str().as_bytes())).unwrap();
     let slots: Vec<AtomicPtr<Made>> = (0..SLOTS).map(|_| AtomicPtr::new(std::ptr::null_mut())).collect();
-    let barrier = Barrier::new(THREADS as usize);
+    let barrier = Barrier::new(threads as usize);
+    let of_first = AtomicU64::new(0);
     let workers: Vec<Worker> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..THREADS)
+        let threads: Vec<_> = (0..threads)
             .map(|number| {
-                let (slots, barrier) = (&slots, &barrier);
+                let (slots, barrier, of_first, begins) = (&slots, &barrier, &of_first, begins(number));
                 scope.spawn(move || {
                     // SAFETY: only asks.
                     let kernel_thread = unsafe { libc::syscall(libc::SYS_gettid) } as u64;
                     let random = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(u64::from(number) + 1);
                     let worker =
-                        Worker { kernel_thread, events: 0, random, truth: Vec::with_capacity(TURNS * 2) };
+                        Worker { kernel_thread, events: 0, random, truth: Vec::with_capacity(turns * 2) };
                     barrier.wait();
-                    worker.run(slots)
+                    while of_first.load(Ordering::Relaxed) < begins {
+                        std::thread::yield_now();
+                    }
+                    worker.run(slots, turns, (number == 0).then_some(of_first))
                 })
             })
             .collect();
@@ -154,10 +183,5 @@ fn no_free_of_a_million_is_paired_with_another_allocation() {
     assert_eq!((wrong, pairing.unmatched), (0, 0));
     assert_eq!(pairing.pairs.len(), truth.len());
     assert_eq!(pairing.live.len(), live);
-    assert!(
-        pairing.remote > 20_000 && pairing.local > 10_000,
-        "{} remote, {} local",
-        pairing.remote,
-        pairing.local
-    );
+    pairing
 }

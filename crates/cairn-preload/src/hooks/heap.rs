@@ -48,9 +48,6 @@ type Free = unsafe extern "C" fn(Block);
 /// Calls `allocate` and notes the block that it returns.
 #[inline(always)]
 fn noted(size: usize, site: CallSite, allocate: impl FnOnce() -> Block) -> Block {
-    if recorder::is_at_rest() {
-        return allocate();
-    }
     if is_foreign() {
         return noted_in_foreign(size, site, allocate);
     }
@@ -59,6 +56,19 @@ fn noted(size: usize, site: CallSite, allocate: impl FnOnce() -> Block) -> Block
         recorder::allocated(block as u64, size as u64, site);
     }
     block
+}
+
+/// True when nothing is to be done but the real call: a jump then, without a frame of its own.
+#[inline(always)]
+fn passes(size: usize) -> bool {
+    // An allocator that calls itself would have its own blocks counted as well.
+    recorder::is_at_rest() || !is_foreign() && recorder::passes(size as u64)
+}
+
+/// As [`passes`], for the end of a block.
+#[inline(always)]
+fn passes_free(block: Block) -> bool {
+    recorder::is_at_rest() || !is_foreign() && recorder::passes_free(block as u64)
 }
 
 /// As [`noted`], where an allocator may call itself.
@@ -74,6 +84,16 @@ fn noted_in_foreign(size: usize, site: CallSite, allocate: impl FnOnce() -> Bloc
 
 entry! { 1 malloc => on_malloc }
 unsafe extern "C" fn on_malloc(size: usize, pc: u64, sp: u64, fp: u64) -> Block {
+    if let Some(address) = NEXT.malloc.known().filter(|_| passes(size)) {
+        // SAFETY: the next definition of the name, which has this type, by its contract.
+        return unsafe { mem::transmute::<*mut c_void, OfSize>(address)(size) };
+    }
+    // SAFETY: by contract of the real one.
+    unsafe { noted_malloc(size, pc, sp, fp) }
+}
+
+#[inline(never)]
+unsafe extern "C" fn noted_malloc(size: usize, pc: u64, sp: u64, fp: u64) -> Block {
     let real = real!(malloc: OfSize, or no_memory());
     // SAFETY: by contract of the real one.
     noted(size, CallSite { pc, sp, fp }, || unsafe { real(size) })
@@ -81,6 +101,16 @@ unsafe extern "C" fn on_malloc(size: usize, pc: u64, sp: u64, fp: u64) -> Block 
 
 entry! { 2 calloc => on_calloc }
 unsafe extern "C" fn on_calloc(count: usize, size: usize, pc: u64, sp: u64, fp: u64) -> Block {
+    if let Some(address) = NEXT.calloc.known().filter(|_| passes(count.wrapping_mul(size))) {
+        // SAFETY: the next definition of the name, which has this type, by its contract.
+        return unsafe { mem::transmute::<*mut c_void, OfTwo>(address)(count, size) };
+    }
+    // SAFETY: by contract of the real one.
+    unsafe { noted_calloc(count, size, pc, sp, fp) }
+}
+
+#[inline(never)]
+unsafe extern "C" fn noted_calloc(count: usize, size: usize, pc: u64, sp: u64, fp: u64) -> Block {
     let real = real!(calloc: OfTwo, or no_memory());
     // A product that overflows has no block. SAFETY: by contract of the real one.
     noted(count.wrapping_mul(size), CallSite { pc, sp, fp }, || unsafe { real(count, size) })
@@ -88,6 +118,16 @@ unsafe extern "C" fn on_calloc(count: usize, size: usize, pc: u64, sp: u64, fp: 
 
 entry! { 2 realloc => on_realloc }
 unsafe extern "C" fn on_realloc(old: Block, size: usize, pc: u64, sp: u64, fp: u64) -> Block {
+    if let Some(address) = NEXT.realloc.known().filter(|_| passes_free(old) && passes(size)) {
+        // SAFETY: the next definition of the name, which has this type, by its contract.
+        return unsafe { mem::transmute::<*mut c_void, Realloc>(address)(old, size) };
+    }
+    // SAFETY: by contract of the real one.
+    unsafe { noted_realloc(old, size, pc, sp, fp) }
+}
+
+#[inline(never)]
+unsafe extern "C" fn noted_realloc(old: Block, size: usize, pc: u64, sp: u64, fp: u64) -> Block {
     // SAFETY: by contract of the real one.
     unsafe { reallocated(old, size, CallSite { pc, sp, fp }) }
 }
@@ -191,9 +231,6 @@ unsafe extern "C" fn on_pvalloc(size: usize, pc: u64, sp: u64, fp: u64) -> Block
 /// Notes that `block` is about to be free, and calls `free`.
 #[inline(always)]
 fn freed(block: Block, free: impl FnOnce()) {
-    if recorder::is_at_rest() {
-        return free();
-    }
     if is_foreign() {
         return freed_in_foreign(block, free);
     }
@@ -230,6 +267,16 @@ fn usable_size(block: Block) -> u64 {
 /// As for the C library's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free(block: Block) {
+    if let Some(address) = NEXT.free.known().filter(|_| passes_free(block)) {
+        // SAFETY: the next definition of the name, which has this type, by its contract.
+        return unsafe { mem::transmute::<*mut c_void, Free>(address)(block) };
+    }
+    // SAFETY: by contract.
+    unsafe { noted_free(block) }
+}
+
+#[inline(never)]
+unsafe extern "C" fn noted_free(block: Block) {
     let real = real!(free: Free);
     // SAFETY: by contract.
     freed(block, || unsafe { real(block) });
