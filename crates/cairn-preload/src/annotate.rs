@@ -7,6 +7,8 @@
 //! Of the cairn layout, blocks have the number of their stack, and [`TABLE`] says what the numbers mean: in the program's own
 //! memory, so that a core file has it. [`HEAP`]'s anchor leads there.
 //!
+//! The process stays annotated when it becomes another program by `exec`; what it starts beside it is not, unless asked for.
+//!
 //! # The options
 //!
 //! In `CAIRN_HEAP`, words with commas between them:
@@ -21,8 +23,8 @@
 //! | `children` | also programs that this one starts |
 
 use core::arch::asm;
-use core::ffi::{c_int, c_void};
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::ffi::{c_char, c_int, c_void};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use core::{mem, ptr};
 
 use cairn_capture::{CallSite, NewStacks};
@@ -31,7 +33,7 @@ use cairn_format::heapblock::{BlockLayout, stack_table::FrameKind};
 use cairn_heap::{At, Backend, Heap, Options, StackTable};
 
 use crate::arch::entry;
-use crate::environment::{self, ProcessArguments};
+use crate::environment::{self, OwnVariables, ProcessArguments};
 use crate::next::{NEXT, Next};
 use crate::{nesting, next, system};
 
@@ -421,10 +423,15 @@ pub unsafe extern "C" fn dlclose(handle: *mut c_void) -> c_int {
 }
 
 static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
+/// The process that was started.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+static WITH_CHILDREN: AtomicBool = AtomicBool::new(false);
+/// The text of `CAIRN_HEAP=...`, where the kernel put it; null when there is none.
+static OPTIONS: AtomicPtr<c_char> = AtomicPtr::new(ptr::null_mut());
 
 /// Finds what is below, and reads the options; at the first call, which is the loader's as a rule.
 #[cold]
-extern "C" fn begin() {
+pub(crate) extern "C" fn begin() {
     let errno = system::errno();
     if !HAS_BEGUN.swap(true, Ordering::AcqRel) {
         // SAFETY: the program has not begun.
@@ -445,6 +452,14 @@ extern "C" fn begin() {
         let table = if has_table { (&raw const TABLE).addr() } else { 0 };
         // SAFETY: a static, and this is done once.
         unsafe { HEAP.write_anchor(table) };
+        if let Some(text) = text {
+            // SAFETY: the name of the variable stands in front of its value.
+            let whole = unsafe { text.as_ptr().sub(b"CAIRN_HEAP=".len()) };
+            OPTIONS.store(whole.cast_mut().cast(), Ordering::Relaxed);
+        }
+        PROCESS.store(system::process_id(), Ordering::Relaxed);
+        WITH_CHILDREN.store(with_children, Ordering::Relaxed);
+        // With children, the variables stay: `system` and `popen` hand on what they find.
         if !with_children {
             // SAFETY: the program has not begun.
             unsafe { environment::remove_own(environment, next::own_path()) };
@@ -453,6 +468,22 @@ extern "C" fn begin() {
     // Last: who finds functions finds the options set.
     next::resolve();
     system::set_errno(errno);
+}
+
+/// What a program needs that takes the place of this process.
+pub(crate) fn variables_for_exec() -> Option<OwnVariables> {
+    let follows =
+        system::process_id() == PROCESS.load(Ordering::Relaxed) || WITH_CHILDREN.load(Ordering::Relaxed);
+    follows.then(own_variables)
+}
+
+/// What a program needs that is started beside this one.
+pub(crate) fn variables_for_children() -> Option<OwnVariables> {
+    WITH_CHILDREN.load(Ordering::Relaxed).then(own_variables)
+}
+
+fn own_variables() -> OwnVariables {
+    OwnVariables { options: OPTIONS.load(Ordering::Relaxed), library: next::own_path() }
 }
 
 /// What the words say; those that make no sense are told and left out.

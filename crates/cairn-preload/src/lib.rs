@@ -39,10 +39,16 @@
 
 #[cfg(feature = "annotate")]
 pub mod annotate;
+// What the hooks of `exec` ask for is the same in both libraries.
+#[cfg(feature = "annotate")]
+use annotate as start;
 mod arch;
 #[cfg(not(feature = "annotate"))]
 pub mod attach;
 mod environment;
+#[cfg(feature = "annotate")]
+#[path = "hooks/exec.rs"]
+pub mod exec;
 #[cfg(not(feature = "annotate"))]
 pub mod hooks;
 mod nesting;
