@@ -908,7 +908,7 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
     unsafe fn find(&self, user: *mut u8) -> Option<Found> {
         // SAFETY: by contract; what is not ours may begin right at a page.
         unsafe {
-            if user.addr() % WORD_BYTES != 0 || !self.may_read_before(user) {
+            if !user.addr().is_multiple_of(WORD_BYTES) || !self.may_read_before(user) {
                 return None;
             }
             match self.layout() {

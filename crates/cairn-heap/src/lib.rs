@@ -61,6 +61,8 @@
 mod annotated;
 mod backend;
 pub mod blocks;
+#[cfg(feature = "c-api")]
+pub mod c;
 mod heap;
 mod lock;
 pub mod lws;
@@ -78,3 +80,12 @@ pub use stack::{At, Here};
 pub use stack::{CallStack, NoStack};
 #[cfg(target_has_atomic = "64")]
 pub use table::StackTable;
+
+/// There is nobody to tell. No input is known that leads here.
+#[cfg(feature = "staticlib")]
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    loop {
+        core::hint::spin_loop();
+    }
+}

@@ -1,5 +1,7 @@
 //! Heaps under load: whatever happens, every block keeps its content, its alignment, and what is said of it.
 
+#![allow(clippy::print_stdout, reason = "a test says what its random numbers began with")]
+
 use std::alloc::System;
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -151,7 +153,7 @@ fn work(heap: &TestHeap, seed: u64, operations: usize, shared: &Mutex<Vec<Expect
                 let (size, alignment, stack) = (random.size(), random.alignment(), random.stack());
                 let is_zeroed = random.below(4) == 0;
                 let user = heap.allocate(size, alignment, is_zeroed, stack.as_slice());
-                expect(!user.is_null() && user.addr() % alignment.max(16) == 0);
+                expect(!user.is_null() && user.addr().is_multiple_of(alignment.max(16)));
                 // SAFETY: a fresh block.
                 let bytes = unsafe { std::slice::from_raw_parts(user, size) };
                 expect(!is_zeroed || bytes.iter().all(|byte| *byte == 0));
@@ -386,7 +388,7 @@ fn who_writes_behind_a_block_is_noticed() {
     for size in 0..40_usize {
         for bytes in 1..=(8 - size % 8) {
             heap.set_observer(Some(note_event));
-            let user = heap.allocate(size, 1, false, &[1_usize, 2]);
+            let user = heap.allocate(size, 1, false, [1_usize, 2]);
             // SAFETY: behind the user's bytes, in the guard.
             unsafe { ptr::write_bytes(user.add(size), 0, bytes) };
             // SAFETY: the block.
@@ -430,7 +432,7 @@ fn a_second_free_is_noticed_and_stale_headers_are_no_blocks() {
     };
     let heap: Heap<MallocFunctions> = Heap::new(functions, Options::new(BlockLayout::Cairn));
     let users: Vec<*mut u8> =
-        (0..20_usize).map(|index| heap.allocate(index * 7, 1, false, &[0x1000 + index, 0x2000])).collect();
+        (0..20_usize).map(|index| heap.allocate(index * 7, 1, false, [0x1000 + index, 0x2000])).collect();
     // SAFETY: live blocks, one of them twice.
     unsafe {
         heap.release(users[3], 1);
