@@ -184,7 +184,9 @@ impl Header {
         self.is_guarded
     }
 
-    /// Bytes from the underlying allocation to the user's data: header, inline stack and pad.
+    /// Bytes from the underlying allocation to the user's data: header, inline stack and pad. An allocator that aligns by itself
+    /// may have more, and keeps the address of the underlying allocation in the word below header and inline stack; so do all of
+    /// cairn's for blocks of a larger alignment than the allocator's own.
     #[inline]
     #[must_use]
     pub const fn prefix_bytes(self) -> u64 {
