@@ -1,7 +1,7 @@
 //! What annotated blocks cost: ns, instructions and bytes, beside heapprof's own library where it is named.
 //!
 //! One program, `annotate_churn.c`, runs plain and with each library in turn, round after round; the medians of the added time
-//! are compared. Its own frames are two more than its depth, and the C library's start has three.
+//! are compared.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,8 @@ use std::process::Command;
 
 use crate::machine;
 
-/// Frames of `annotate_churn` below which `malloc` is called: 16 with main, the start of the C library, and `pairs`.
+/// Frames of `annotate_churn` below which `malloc` is called: 17 with `pairs`, one more of its own, main and the three of the
+/// C library's start.
 const DEPTH: &str = "11";
 const PAIRS: u32 = 400_000;
 
@@ -53,7 +54,7 @@ fn run_in(directory: &Path, rounds: usize) -> Result<(), String> {
         .position(|variant| variant.name == "heapprof.so")
         .map(|at| medians[at].nanos - plain.nanos);
     print!("{}", machine::description());
-    println!("- {rounds} rounds of {PAIRS} pairs of malloc and free, 16 frames deep; medians\n");
+    println!("- {rounds} rounds of {PAIRS} pairs of malloc and free, 17 frames deep; medians\n");
     println!(
         "| blocks | ns a pair | added | heapprof.so's added time as a multiple | instructions a pair | bytes a block beyond the user's |"
     );

@@ -68,10 +68,10 @@ fn first_address_of(next: &'static Next) -> *mut c_void {
 }
 
 macro_rules! real {
-    ($next:ident: $kind:ty, or $failing:expr) => {{
+    ($next:ident: $kind:ty $(, or $failing:expr)?) => {{
         let address = address_of(&NEXT.$next);
         if address.is_null() {
-            return $failing;
+            return $($failing)?;
         }
         // SAFETY: the next definition of the name, which has this type.
         unsafe { mem::transmute::<*mut c_void, $kind>(address) }
@@ -128,7 +128,7 @@ unsafe impl Backend for NextAllocator {
 
     #[inline(always)]
     unsafe fn release(&self, origin: *mut u8, _size: usize, _alignment: usize) {
-        let real = real!(free: Free, or ());
+        let real = real!(free: Free);
         // SAFETY: by contract.
         below(|| unsafe { real(origin.cast()) });
     }
@@ -356,7 +356,7 @@ unsafe extern "C" fn on_pvalloc(size: usize, pc: u64, sp: u64, fp: u64) -> Block
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free(block: Block) {
     if !is_ready() || is_from_below() {
-        let real = real!(free: Free, or ());
+        let real = real!(free: Free);
         // SAFETY: by contract.
         return unsafe { real(block) };
     }
