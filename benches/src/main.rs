@@ -8,6 +8,7 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program whose output is its purpose")]
 
+mod annotate;
 mod capture;
 mod code_size;
 mod corpus;
@@ -36,6 +37,7 @@ use std::process::ExitCode;
 const HELP: &str = "\
 Usage: cargo xtask bench COMMAND
 
+  annotate [ROUNDS]            what annotated blocks cost, beside heapprof.so (CAIRN_PEER_HEAPPROF_SO), as Markdown
   capture [PART...]            ns per captured stack against peers, as Markdown; parts: `capture list`
   symbols PROGRAM...           names for addresses of these programs, against llvm-symbolizer and addr2line
   formats                      ns and bytes per frame of every format on the corpus, as Markdown
@@ -60,6 +62,11 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let result = match words.as_slice() {
+        ["annotate"] => annotate::run(5),
+        ["annotate", rounds] => match rounds.parse() {
+            Ok(rounds) => annotate::run(rounds),
+            Err(error) => Err(format!("{rounds}: {error}")),
+        },
         ["capture", parts @ ..] => capture::run(parts),
         ["capture-new-sites", rest @ ..] => capture::run_new_sites(rest),
         ["capture-loop", rest @ ..] => capture::run_loop(rest),

@@ -31,7 +31,9 @@ fn install(prefix: &Path) -> Outcome {
     let crate_directory = workspace_root().join("crates/cairn-c");
     copy(&built.join("libcairn.a"), &prefix.join("lib/libcairn.a"))?;
     copy(&built.join("libcairn.so"), &prefix.join("lib").join(SONAME))?;
-    copy(&crate_directory.join("include/cairn_capture.h"), &prefix.join("include/cairn_capture.h"))?;
+    for header in ["include/cairn_capture.h", "include/cairn_heap.h"] {
+        copy(&crate_directory.join(header), &prefix.join(header))?;
+    }
     let link = prefix.join("lib/libcairn.so");
     let _ = fs::remove_file(&link);
     std::os::unix::fs::symlink(SONAME, &link).map_err(at(&link))?;

@@ -1,4 +1,4 @@
-//! `cargo xtask header`: writes `cairn_capture.h` from the Rust text that defines the C API.
+//! `cargo xtask header`: writes `cairn_capture.h` and `cairn_heap.h` from the Rust text that defines the C API.
 //!
 //! A translator for the little Rust that a C border is made of: constants, `#[repr(C)]` structs, functions with their
 //! doc comments. Whatever it does not know is an error that names the line, so nothing is left out in silence. cbindgen
@@ -9,59 +9,88 @@ use std::fs;
 
 use crate::process::{Failure, Outcome, at, workspace_root};
 
-const HEADER: &str = "crates/cairn-c/include/cairn_capture.h";
+/// A header, and what it declares, in its order.
+struct Header {
+    path: &'static str,
+    guard: &'static str,
+    /// Its first comment.
+    title: &'static str,
+    sources: &'static [&'static str],
+}
 
-/// What is exported and declared, in the order of the header.
-const SOURCES: &[&str] = &[
-    "crates/cairn-c/src/capture.rs",
-    "crates/cairn-c/src/encode.rs",
-    "crates/cairn-c/src/recording.rs",
-    "crates/cairn-c/src/unloading.rs",
+const HEADERS: &[Header] = &[
+    Header {
+        path: "crates/cairn-c/include/cairn_capture.h",
+        guard: "CAIRN_CAPTURE_H",
+        title: r" * cairn_capture.h: call stacks from anywhere, in malloc and in signal handlers too.
+ *
+ *     cairn_stack_print(cairn_capture(), 2);
+ *
+ * docs/c-api.md tells how to use it. This file is written by `cargo xtask header`; edit the sources of cairn-c instead.
+",
+        sources: &[
+            "crates/cairn-c/src/capture.rs",
+            "crates/cairn-c/src/encode.rs",
+            "crates/cairn-c/src/recording.rs",
+            "crates/cairn-c/src/unloading.rs",
+        ],
+    },
+    Header {
+        path: "crates/cairn-c/include/cairn_heap.h",
+        guard: "CAIRN_HEAP_H",
+        title: r" * cairn_heap.h: heap blocks that say who allocated them, in memory, on a server and on a device.
+ *
+ *     struct cairn_annotated_options options = { .type_size = sizeof options, .malloc_function = malloc, .free_function = free };
+ *     cairn_annotated_configure(&options);
+ *     void *block = cairn_annotated_malloc(100);
+ *
+ * docs/annotate.md tells how to use it. This file is written by `cargo xtask header`; edit the sources of cairn-heap instead.
+",
+        sources: &["crates/cairn-heap/src/c.rs"],
+    },
 ];
 
 /// Exported without a declaration: the C library's own header has it.
 const UNDECLARED: &[&str] = &["dlclose"];
 
-/// Writes the header; with `--check` it only says whether the one that is there is right.
+/// Writes the headers; with `--check` it only says whether those that are there are right.
 pub(crate) fn run(arguments: &[String]) -> Outcome {
     let check = match arguments {
         [] => false,
         [flag] if flag == "--check" => true,
         _ => return Err(Failure::usage("usage: cargo xtask header [--check]")),
     };
-    let path = workspace_root().join(HEADER);
-    let wanted = generate()?;
-    if !check {
-        return fs::write(&path, wanted).map_err(at(&path));
+    for header in HEADERS {
+        let path = workspace_root().join(header.path);
+        let wanted = header.generate()?;
+        if !check {
+            fs::write(&path, wanted).map_err(at(&path))?;
+        } else if fs::read_to_string(&path).map_err(at(&path))? != wanted {
+            let path = header.path;
+            return Err(Failure::new(format!(
+                "{path} is not what the sources say; run `cargo xtask header` and commit it"
+            )));
+        }
     }
-    if fs::read_to_string(&path).map_err(at(&path))? == wanted {
-        return Ok(());
-    }
-    Err(Failure::new(format!("{HEADER} is not what the sources say; run `cargo xtask header` and commit it")))
+    Ok(())
 }
 
-fn generate() -> Outcome<String> {
-    let mut declarations = String::new();
-    for source in SOURCES {
-        let path = workspace_root().join(source);
-        let text = fs::read_to_string(&path).map_err(at(&path))?;
-        let part =
-            translate(&text).map_err(|(line, what)| Failure::new(format!("{source}:{line}: {what}")))?;
-        declarations.push_str(&part);
+impl Header {
+    fn generate(&self) -> Outcome<String> {
+        let Self { guard, title, .. } = self;
+        let mut header = format!("/*\n{title} */\n#ifndef {guard}\n#define {guard}\n{PREAMBLE}");
+        for source in self.sources {
+            let path = workspace_root().join(source);
+            let text = fs::read_to_string(&path).map_err(at(&path))?;
+            let part =
+                translate(&text).map_err(|(line, what)| Failure::new(format!("{source}:{line}: {what}")))?;
+            header.push_str(&part);
+        }
+        Ok(format!("{header}{POSTAMBLE}#endif /* {guard} */\n"))
     }
-    Ok(format!("{PREAMBLE}{declarations}{POSTAMBLE}"))
 }
 
-const PREAMBLE: &str = r#"/*
- * cairn_capture.h: call stacks from anywhere, in malloc and in signal handlers too.
- *
- *     cairn_stack_print(cairn_capture(), 2);
- *
- * docs/c-api.md tells how to use it. This file is written by `cargo xtask header`; edit the sources of cairn-c instead.
- */
-#ifndef CAIRN_CAPTURE_H
-#define CAIRN_CAPTURE_H
-
+const PREAMBLE: &str = r#"
 #include <stddef.h>
 #include <stdint.h>
 
@@ -75,7 +104,6 @@ const POSTAMBLE: &str = "#ifdef __cplusplus
 } /* extern \"C\" */
 #endif
 
-#endif /* CAIRN_CAPTURE_H */
 ";
 
 /// What is wrong, and in which line.
@@ -221,8 +249,16 @@ fn declarator(kind: &str, name: &str) -> Result<String, String> {
     {
         return declarator(element, &format!("{name}[{length}]"));
     }
-    if kind == "Option<unsafe extern \"C\" fn(*mut c_void)>" {
-        return Ok(format!("void (*{name})(void *)"));
+    if let Some(function) =
+        kind.strip_prefix("Option<unsafe extern \"C\" fn(").and_then(|function| function.strip_suffix('>'))
+    {
+        let (arguments, result) = split(function, ")")?;
+        let arguments: Vec<String> = split_outside_brackets(arguments)
+            .into_iter()
+            .map(|argument| declarator(argument, ""))
+            .collect::<Result<_, _>>()?;
+        let arguments = if arguments.is_empty() { "void".to_owned() } else { arguments.join(", ") };
+        return declarator(result.strip_prefix(" -> ").unwrap_or("()"), &format!("(*{name})({arguments})"));
     }
     let word = match kind {
         "()" | "c_void" => "void".to_owned(),
@@ -304,6 +340,10 @@ mod tests {
             (
                 "pub extern \"C\" fn cairn_call(\n    f: Option<unsafe extern \"C\" fn(*mut c_void)>,\n    x: *mut c_void,\n) {\n}\n",
                 "void cairn_call(void (*f)(void *), void *x);\n\n",
+            ),
+            (
+                "#[repr(C)]\npub struct CairnF {\n    pub m: Option<unsafe extern \"C\" fn(*mut c_void, usize) -> *mut c_void>,\n    pub e: Option<unsafe extern \"C\" fn() -> usize>,\n}\n",
+                "struct cairn_f {\n    void *(*m)(void *, size_t);\n    size_t (*e)(void);\n};\n\n",
             ),
             ("pub extern \"C\" fn cairn_name() -> *const c_char {\n}\n", "const char *cairn_name(void);\n\n"),
             ("pub unsafe extern \"C\" fn dlclose(handle: *mut c_void) -> c_int {\n}\n", ""),

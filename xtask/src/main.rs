@@ -13,6 +13,7 @@ mod cargo_chores;
 mod check_rooms;
 mod ci;
 mod debian;
+mod device;
 mod fuzz_smoke;
 mod header;
 mod portability;
@@ -56,6 +57,11 @@ const CHORES: &[Chore] = &[
         name: "portability",
         run: portability::run,
         help: "[aarch64 armv7 s390x bare-metal]: run the portable crates' tests on other processors (Debian)",
+    },
+    Chore {
+        name: "device",
+        run: device::run,
+        help: "run the annotated heap on an emulated microcontroller and decode what it says (rustup target, qemu-system-arm)",
     },
     Chore {
         name: "fuzz-smoke",

@@ -13,6 +13,8 @@
 
 pub mod capture;
 pub mod encode;
+/// Blocks that say who allocated them; declared in `include/cairn_heap.h`.
+pub use cairn_heap::c as heap;
 pub mod recording;
 pub mod unloading;
 

@@ -66,7 +66,10 @@ fn the_shared_library_takes_nothing_but_what_it_may() {
 
 #[test]
 fn the_shared_library_exports_what_the_header_declares() {
-    let header = fs::read_to_string(installed().join("include/cairn_capture.h")).unwrap();
+    let header: String = ["cairn_capture.h", "cairn_heap.h"]
+        .iter()
+        .map(|name| fs::read_to_string(installed().join("include").join(name)).unwrap())
+        .collect();
     let mut declared: BTreeSet<String> = header
         .lines()
         .filter(|line| line.ends_with(");") && !line.starts_with([' ', '/', '#']))
@@ -115,7 +118,7 @@ fn is_here(program: &str) -> bool {
 #[test]
 fn the_header_stands_alone_in_c_and_in_cpp() {
     let file = scratch().join("header.c");
-    fs::write(&file, "#include <cairn_capture.h>\n#include <cairn_capture.h>\nextern int x;\n").unwrap();
+    fs::write(&file, "#include <cairn_capture.h>\n#include <cairn_heap.h>\n#include <cairn_capture.h>\n#include <cairn_heap.h>\nextern int x;\n").unwrap();
     for mut compiler in compilers() {
         run(compiler.arg("-fsyntax-only").arg(&file));
     }
@@ -123,7 +126,10 @@ fn the_header_stands_alone_in_c_and_in_cpp() {
 
 #[test]
 fn the_snippets_of_the_guide_compile_and_run() {
-    let guide = fs::read_to_string(workspace().join("docs/c-api.md")).unwrap();
+    let guide: String = ["docs/c-api.md", "docs/annotate.md"]
+        .iter()
+        .map(|name| fs::read_to_string(workspace().join(name)).unwrap())
+        .collect();
     let snippets: Vec<&str> =
         guide.split("```c\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
     assert!(snippets.len() >= 7, "the guide has {} programs", snippets.len());
@@ -198,6 +204,11 @@ fn run_c_test(name: &str) {
         .arg(installed().join("include"));
     run(compiler.arg(installed().join("lib/libcairn.a")).arg("-o").arg(&program));
     run(&mut Command::new(&program));
+}
+
+#[test]
+fn annotated_blocks_of_c_are_found() {
+    run_c_test("annotated");
 }
 
 #[test]

@@ -38,6 +38,7 @@
 //! | Compact ImageMap Format | [`cif`] | modules: addresses, build ids, paths | - | Swift |
 //! | Swift's JSON | [`swift_json`] | a stack and its modules, as text | - | Swift |
 //! | heapprof blocks | [`heapprof`] | an allocation's callers, in memory in front of it | 8 | heapprof |
+//! | cairn's heap blocks | [`heapblock`] | who allocated a block, in memory in front of it; the program's table of stacks | 16 a block | cairn |
 //! | cairn's recordings | [`recording`] | modules, stacks, marks, allocations, in time | 0.1 to 4 | cairn |
 //! | call-stack-tracker recordings | [`tracker`] | module loads and unloads and stacks, in time | 8 | a Windows tutorial |
 //!
@@ -77,6 +78,7 @@ pub mod bytes;
 pub mod cbf;
 pub mod cif;
 mod frame;
+pub mod heapblock;
 pub mod heapprof;
 pub mod lws;
 mod module;

@@ -226,7 +226,9 @@ impl Stream {
             && let Some(Ok(placed)) = records.next()
         {
             let is_event = match placed.record {
-                Record::Alloc { .. } | Record::Free { .. } | Record::Move { .. } | Record::Loss { .. } => true,
+                Record::Alloc { .. } | Record::Free { .. } | Record::Move { .. } | Record::Loss { .. } => {
+                    true
+                }
                 Record::Stamp { .. } => false,
                 record => ticks_of(&record, start_counter).is_some(),
             };
@@ -361,7 +363,8 @@ impl Merger {
     pub(super) fn place(&self, stream: u32) -> Option<(usize, u64, bool)> {
         let stream = self.streams.get(stream as usize)?;
         let ticks = if stream.has_events() { stream.head_ticks() } else { stream.ticks };
-        let position = if stream.bytes.is_empty() { usize::MAX } else { stream.given_bytes(self.start_counter) };
+        let position =
+            if stream.bytes.is_empty() { usize::MAX } else { stream.given_bytes(self.start_counter) };
         Some((position, ticks, stream.is_moving))
     }
 
