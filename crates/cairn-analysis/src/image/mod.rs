@@ -495,6 +495,21 @@ impl Image {
         self.files.get(file)?.get(offset.checked_add(into)?..)?.get(..length)
     }
 
+    /// The bytes of a stretch: as they lie in a mapped file, else read into `buffer`.
+    pub(crate) fn bytes<'b>(&'b self, address: u64, length: usize, buffer: &'b mut Vec<u8>) -> Option<&'b [u8]> {
+        let address = AbsoluteAddress::new(address);
+        if let Some(bytes) = self.mapped(address).and_then(|bytes| bytes.get(..length)) {
+            return Some(bytes);
+        }
+        // A size from a damaged header asks for what is not there; memory is taken only for what is.
+        let last = address.checked_add((length as u64).checked_sub(1)?)?;
+        self.piece_at(address)?;
+        self.piece_at(last)?;
+        buffer.resize(length, 0);
+        self.read(address, buffer)?;
+        Some(buffer)
+    }
+
     /// Shows all memory that the program could write to, in windows of at most `window_bytes`, each of which begins with the
     /// last `overlap_bytes` of the one before it where both are of one stretch. `look` gets the address of the window, its
     /// bytes, and whether the stretch ends there.
