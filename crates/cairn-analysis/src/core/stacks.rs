@@ -76,19 +76,14 @@ pub struct CoreStacks {
 }
 
 impl CoreStacks {
-    /// Finds the module of each frame.
+    /// Finds the module of each frame. The numbers of `others`, as the stacks of threads are, innermost frame first, come
+    /// behind those of blocks.
     #[must_use]
-    pub fn new(image: &Image, found: &BlockStacks) -> Self {
+    pub fn new(image: &Image, found: &BlockStacks, others: &[Vec<Frame>]) -> Self {
         let mut builder = Builder::new(image);
-        let numbers = (0..found.len()).map(|number| builder.add(found.frames(number as u32))).collect();
-        Self { stacks: builder.stacks, numbers }
-    }
-
-    /// The tree of other stacks, as those of threads are, each innermost frame first.
-    #[must_use]
-    pub fn of_frames(image: &Image, stacks: &[Vec<Frame>]) -> Self {
-        let mut builder = Builder::new(image);
-        let numbers = stacks.iter().map(|frames| builder.add(frames)).collect();
+        let numbers = (0..found.len()).map(|number| builder.add(found.frames(number as u32)));
+        let mut numbers: Vec<u32> = numbers.collect();
+        numbers.extend(others.iter().map(|frames| builder.add(frames)));
         Self { stacks: builder.stacks, numbers }
     }
 
@@ -108,7 +103,7 @@ impl Annotated {
     /// The stacks with modules.
     #[must_use]
     pub fn core_stacks(&self, image: &Image) -> CoreStacks {
-        CoreStacks::new(image, self.stacks())
+        CoreStacks::new(image, self.stacks(), &[])
     }
 }
 
