@@ -7,8 +7,8 @@ use std::process::Command;
 use std::{env, fs};
 
 /// What the library is made of; a change in one of them builds it anew.
-const CRATES: [&str; 5] =
-    ["cairn-preload", "cairn-recorder", "cairn-capture", "cairn-unwind", "cairn-format"];
+const CRATES: [&str; 6] =
+    ["cairn-preload", "cairn-recorder", "cairn-heap", "cairn-capture", "cairn-unwind", "cairn-format"];
 const PROFILE: &str = "c-library";
 
 fn main() {
@@ -31,8 +31,12 @@ fn main() {
     }
     println!("cargo::rerun-if-changed={}", crates.join("../Cargo.toml").display());
     let manifest = crates.join("cairn-preload/Cargo.toml");
-    // The second one is for programs that use another allocator than the C library's.
-    for (variable, features) in [("CAIRN_PRELOAD_LIBRARY", ""), ("CAIRN_PRELOAD_ALLOCATORS", "allocators")] {
+    // The second one is for programs that use another allocator than the C library's; the third annotates and records nothing.
+    for (variable, features) in [
+        ("CAIRN_PRELOAD_LIBRARY", ""),
+        ("CAIRN_PRELOAD_ALLOCATORS", "allocators"),
+        ("CAIRN_PRELOAD_ANNOTATE", "annotate"),
+    ] {
         let built = build(&manifest, &target, features);
         let kept = built.with_file_name(format!("{variable}.so"));
         fs::copy(&built, &kept).unwrap_or_else(|error| panic!("{}: {error}", built.display()));

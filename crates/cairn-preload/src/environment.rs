@@ -88,6 +88,17 @@ pub(crate) unsafe fn options<'a>(environment: *const *mut c_char) -> Option<&'a 
     unsafe { texts(environment) }.find_map(|text| text.strip_prefix(OPTIONS))
 }
 
+/// The value of another variable; `name` ends with an equals sign.
+///
+/// # Safety
+///
+/// As for [`texts`].
+#[cfg(feature = "annotate")]
+pub(crate) unsafe fn value<'a>(environment: *const *mut c_char, name: &[u8]) -> Option<&'a [u8]> {
+    // SAFETY: by contract.
+    unsafe { texts(environment) }.find_map(|text| text.strip_prefix(name))
+}
+
 /// Takes our variables out of `environment`, in place. Other libraries in `LD_PRELOAD` stay.
 ///
 /// # Safety

@@ -18,6 +18,7 @@
 //! | [`start`] | the first call of any hook: options, environment, recording |
 //! | [`attach`] | for a program that runs already: putting the hooks in, and taking them out |
 //! | [`options`] | the text of `CAIRN_HEAP` |
+//! | `annotate` | with the feature of that name, in place of all that: blocks that say who allocated them |
 //! | [`environment`] | taking our variables out of the environment, and back in for `exec` |
 //!
 //! The library that is shipped is built without unwinding (profile `c-library`): there it is `no_std`, and nothing of
@@ -25,16 +26,32 @@
 //! to the unwinding runtime that nobody would satisfy.
 
 #![cfg_attr(panic = "abort", no_std)]
+#![cfg_attr(
+    feature = "annotate",
+    allow(
+        dead_code,
+        unused_imports,
+        unused_macros,
+        reason = "the shared modules serve the recording library, too"
+    )
+)]
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
+#[cfg(feature = "annotate")]
+pub mod annotate;
 mod arch;
+#[cfg(not(feature = "annotate"))]
 pub mod attach;
 mod environment;
+#[cfg(not(feature = "annotate"))]
 pub mod hooks;
 mod nesting;
 mod next;
+#[cfg(not(feature = "annotate"))]
 mod options;
+#[cfg(not(feature = "annotate"))]
 mod recorder;
+#[cfg(not(feature = "annotate"))]
 mod start;
 mod system;
 mod text;

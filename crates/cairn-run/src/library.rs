@@ -12,12 +12,18 @@ const BYTES: &[u8] = include_bytes!(env!("CAIRN_PRELOAD_LIBRARY"));
 /// The one for programs with another allocator.
 #[cfg(has_library)]
 const ALLOCATORS: &[u8] = include_bytes!(env!("CAIRN_PRELOAD_ALLOCATORS"));
+/// The one that annotates blocks.
+#[cfg(has_library)]
+const ANNOTATE: &[u8] = include_bytes!(env!("CAIRN_PRELOAD_ANNOTATE"));
 /// There is none for this processor.
 #[cfg(not(has_library))]
 const BYTES: &[u8] = &[];
 /// As above.
 #[cfg(not(has_library))]
 const ALLOCATORS: &[u8] = &[];
+/// As above.
+#[cfg(not(has_library))]
+const ANNOTATE: &[u8] = &[];
 
 /// The library as a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -48,6 +54,15 @@ impl Library {
     /// As [`unpack`](Self::unpack).
     pub fn unpack_for_allocators() -> io::Result<Self> {
         Self::unpack_bytes(ALLOCATORS, "libcairn_preload_allocators")
+    }
+
+    /// The library that records nothing, and puts in front of every block who allocated it.
+    ///
+    /// # Errors
+    ///
+    /// As [`unpack`](Self::unpack).
+    pub fn unpack_for_annotation() -> io::Result<Self> {
+        Self::unpack_bytes(ANNOTATE, "libcairn_annotate")
     }
 
     fn unpack_bytes(bytes: &[u8], stem: &str) -> io::Result<Self> {

@@ -1,5 +1,6 @@
 //! `cairn heap`: runs a program and records what it does with its memory.
 
+mod annotate;
 #[cfg(target_arch = "x86_64")]
 mod attach;
 mod control;
@@ -78,6 +79,17 @@ pub(crate) struct Heap {
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     max_size: Option<u64>,
 
+    /// Record nothing; put in front of every block who allocated it, for core files and dumps
+    #[arg(
+        long,
+        value_name = "LAYOUT",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "cairn",
+        conflicts_with_all = ["attach", "detach", "output", "mmap", "sample", "duration", "start_paused", "max_size"]
+    )]
+    annotate: Option<annotate::Layout>,
+
     /// Run the program without recording where it cannot be recorded, in place of refusing
     #[arg(long)]
     or_run: bool,
@@ -94,6 +106,7 @@ Examples:
   cairn heap --children make -j8                 the compilers that it starts as well
   cairn heap --sample 512KiB -- server --port 80 a sample, at nearly no cost
   cairn heap --for 30s -- server --port 80       the first half minute of a server
+  cairn heap --annotate -- server --port 80      no recording; a core file says who allocated which block
   cairn heap --attach 4711                       process 4711, from now until Ctrl-C
   cairn heap ctl 4711 stop                       pause the recording of process 4711
 
@@ -118,7 +131,11 @@ impl Heap {
             }));
         }
         let Some((name, arguments)) = self.program.split_first() else { return Ok(Outcome::Done) };
-        match self.record(name, arguments) {
+        let ended = match self.annotate {
+            Some(layout) => self.annotate(layout, name, arguments),
+            None => self.record(name, arguments),
+        };
+        match ended {
             Ok(end) => end.imitate(),
             Err(Refused { status, message }) => {
                 complain(&message);

@@ -1,0 +1,93 @@
+//! A global allocator for Rust programs.
+
+use core::alloc::{GlobalAlloc, Layout};
+use core::ptr;
+
+use cairn_format::heapblock::BlockLayout;
+
+use crate::backend::Global;
+use crate::heap::{Heap, Options};
+use crate::stack::CallStack;
+
+/// Where the stacks of an [`Annotated`] come from unless something else is said: captured with the feature `capture`, else none.
+#[cfg(feature = "capture")]
+pub type DefaultStack = crate::Here;
+/// Where the stacks of an [`Annotated`] come from unless something else is said: captured with the feature `capture`, else none.
+#[cfg(not(feature = "capture"))]
+pub type DefaultStack = crate::NoStack;
+
+/// An allocator whose blocks say who made them.
+///
+/// ```
+/// use std::alloc::System;
+/// use cairn_heap::Annotated;
+///
+/// #[global_allocator]
+/// static ALLOCATOR: Annotated<System> = Annotated::new(System);
+///
+/// let before = ALLOCATOR.heap().counters();
+/// let kept = vec![0_u8; 1000];
+/// let after = ALLOCATOR.heap().counters();
+/// assert_eq!(after.live_bytes - before.live_bytes, 1000);
+/// # drop(kept);
+/// ```
+///
+/// On a device without an operating system the allocator underneath is that of the device's crate, and the stack comes from
+/// what the device has: see [`CallStack`].
+pub struct Annotated<A, S = DefaultStack> {
+    heap: Heap<Global<A>>,
+    stack: S,
+}
+
+impl<A: GlobalAlloc> Annotated<A> {
+    /// Annotates the blocks of `allocator` in the cairn layout.
+    #[cfg(feature = "capture")]
+    #[must_use]
+    pub const fn new(allocator: A) -> Self {
+        Self::with(allocator, Options::new(BlockLayout::Cairn), crate::Here { skip: 0 })
+    }
+
+    /// Annotates the blocks of `allocator` in the cairn layout.
+    #[cfg(not(feature = "capture"))]
+    #[must_use]
+    pub const fn new(allocator: A) -> Self {
+        Self::with(allocator, Options::new(BlockLayout::Cairn), crate::NoStack)
+    }
+}
+
+impl<A: GlobalAlloc, S: CallStack> Annotated<A, S> {
+    /// Annotates the blocks of `allocator` as the options say, with the stacks that `stack` gives.
+    #[must_use]
+    pub const fn with(allocator: A, options: Options, stack: S) -> Self {
+        Self { heap: Heap::new(Global(allocator), options), stack }
+    }
+
+    /// The heap: its counters, limit, observer and blocks.
+    pub const fn heap(&self) -> &Heap<Global<A>> {
+        &self.heap
+    }
+}
+
+// SAFETY: the heap's blocks have the size and the alignment asked for, and are nobody else's.
+unsafe impl<A: GlobalAlloc, S: CallStack> GlobalAlloc for Annotated<A, S> {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        self.heap.allocate(layout.size(), layout.align(), false, &self.stack)
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        self.heap.allocate(layout.size(), layout.align(), true, &self.stack)
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: by contract.
+        unsafe { self.heap.release(block, layout.align()) }
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        if Layout::from_size_align(new_size, layout.align()).is_err() {
+            return ptr::null_mut();
+        }
+        // SAFETY: by contract.
+        unsafe { self.heap.resize(block, new_size, layout.align(), &self.stack) }
+    }
+}

@@ -1,0 +1,141 @@
+//! What a heap asks for when it notes who allocated a block.
+
+use cairn_format::heapblock::StackReference;
+
+/// Where the call stack of an allocation comes from. A heap asks for what its layout needs: addresses (lws, heapprof, inline
+/// stacks) or a number (cairn).
+///
+/// On a device without an operating system this is the place for what the device has: a walk along frame pointers, a scan of
+/// the stack for return addresses, or the return address alone.
+///
+/// ```
+/// use cairn_heap::CallStack;
+///
+/// /// The caller's address, taken by the caller (`__builtin_return_address(0)`, the link register).
+/// struct ReturnAddress(usize);
+/// impl CallStack for ReturnAddress {
+///     fn addresses(&self, into: &mut [usize]) -> usize {
+///         into.first_mut().map_or(0, |place| { *place = self.0; 1 })
+///     }
+/// }
+/// assert_eq!(ReturnAddress(0x0800_1234).addresses(&mut [0; 4]), 1);
+/// ```
+pub trait CallStack {
+    /// Writes the return addresses, innermost first, and says how many.
+    fn addresses(&self, into: &mut [usize]) -> usize;
+
+    /// The stack as a number: in the [stack table](cairn_format::heapblock::stack_table) of this image, or a tag of the
+    /// program's own. [`StackReference::None`] where stacks have no numbers; then the cairn layout keeps the addresses inline.
+    fn reference(&self) -> StackReference {
+        StackReference::None
+    }
+}
+
+/// Addresses that were captured before, innermost first.
+impl CallStack for [usize] {
+    fn addresses(&self, into: &mut [usize]) -> usize {
+        into.iter_mut().zip(self).map(|(place, address)| *place = *address).count()
+    }
+}
+
+impl<const N: usize> CallStack for [usize; N] {
+    fn addresses(&self, into: &mut [usize]) -> usize {
+        self.as_slice().addresses(into)
+    }
+}
+
+impl<S: CallStack + ?Sized> CallStack for &S {
+    fn addresses(&self, into: &mut [usize]) -> usize {
+        (**self).addresses(into)
+    }
+
+    fn reference(&self) -> StackReference {
+        (**self).reference()
+    }
+}
+
+/// No stack: blocks say their size alone.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct NoStack;
+
+impl CallStack for NoStack {
+    fn addresses(&self, _into: &mut [usize]) -> usize {
+        0
+    }
+}
+
+/// The stack that calls the allocator, captured by `cairn-capture` when the heap asks.
+#[cfg(feature = "capture")]
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Here {
+    /// How many innermost frames to leave out: those of the allocator itself.
+    pub skip: usize,
+}
+
+#[cfg(feature = "capture")]
+impl CallStack for Here {
+    #[inline]
+    fn addresses(&self, into: &mut [usize]) -> usize {
+        addresses_of(cairn_capture::capture(), self.skip, into)
+    }
+
+    #[inline]
+    fn reference(&self) -> StackReference {
+        let mut id = cairn_capture::capture().id();
+        for _ in 0..self.skip {
+            match id.row() {
+                Some(row) if row.parent != cairn_capture::StackId::EMPTY => id = row.parent,
+                _ => break,
+            }
+        }
+        reference_of(id)
+    }
+}
+
+/// The stack of a call that a hook in front of an allocator noted at its first instruction.
+#[cfg(feature = "capture")]
+#[derive(Clone, Copy, Debug)]
+pub struct At(cairn_capture::CallSite);
+
+#[cfg(feature = "capture")]
+impl At {
+    /// The stack that calls from `site`.
+    ///
+    /// # Safety
+    ///
+    /// As for [`cairn_capture::capture_at`], for as long as this value is used.
+    #[inline(always)]
+    #[must_use]
+    pub const unsafe fn new(site: cairn_capture::CallSite) -> Self {
+        Self(site)
+    }
+}
+
+#[cfg(feature = "capture")]
+impl CallStack for At {
+    #[inline(always)]
+    fn addresses(&self, into: &mut [usize]) -> usize {
+        // SAFETY: by contract of `new`.
+        addresses_of(unsafe { cairn_capture::capture_at(self.0) }, 0, into)
+    }
+
+    #[inline(always)]
+    fn reference(&self) -> StackReference {
+        // SAFETY: by contract of `new`.
+        reference_of(unsafe { cairn_capture::capture_at(self.0) }.id())
+    }
+}
+
+#[cfg(feature = "capture")]
+fn addresses_of(stack: cairn_capture::Stack, skip: usize, into: &mut [usize]) -> usize {
+    let addresses = stack.frames().skip(skip).filter_map(cairn_format::Frame::address);
+    into.iter_mut().zip(addresses).map(|(place, address)| *place = address.value() as usize).count()
+}
+
+#[cfg(feature = "capture")]
+fn reference_of(id: cairn_capture::StackId) -> StackReference {
+    match id {
+        cairn_capture::StackId::LOST => StackReference::None,
+        id => StackReference::Number(id.number()),
+    }
+}

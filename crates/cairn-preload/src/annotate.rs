@@ -1,0 +1,542 @@
+//! The other library: every block of the program says who allocated it, in memory in front of it, and nothing is recorded.
+//!
+//! The program's calls of `malloc` and its family come here and go on to [`HEAP`], which asks the next allocator for a little
+//! more than the program did. What was allocated past this library (by the loader at the start, by an allocator's own
+//! functions) is told from the heap's blocks and passed on as it is.
+//!
+//! Of the cairn layout, blocks have the number of their stack, and [`TABLE`] says what the numbers mean: in the program's own
+//! memory, so that a core file has it. [`HEAP`]'s anchor leads there.
+//!
+//! # The options
+//!
+//! In `CAIRN_HEAP`, words with commas between them:
+//!
+//! | word | meaning |
+//! |---|---|
+//! | `cairn`, `lws`, `heapprof` | the layout; `cairn` if none is given |
+//! | `frames=N` | heapprof: how many callers; else `HEAPPROF_FRAMES` says, else 16 |
+//! | `post=N` | leave out so many outermost frames (lws) |
+//! | `no-guards` | cairn: no guard behind the blocks |
+//! | `inline` | cairn: stacks in front of the blocks, and no table |
+//! | `children` | also programs that this one starts |
+
+use core::arch::asm;
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::{mem, ptr};
+
+use cairn_capture::{CallSite, NewStacks};
+use cairn_format::Frame;
+use cairn_format::heapblock::{BlockLayout, stack_table::FrameKind};
+use cairn_heap::{At, Backend, Heap, Options, StackTable};
+
+use crate::arch::entry;
+use crate::environment::{self, ProcessArguments};
+use crate::next::{NEXT, Next};
+use crate::{nesting, next, system};
+
+type Block = *mut c_void;
+
+/// Threads that run at once mostly have shards of their own.
+const SHARDS: usize = 64;
+
+static HEAP: Heap<NextAllocator, SHARDS> = Heap::new(NextAllocator, Options::new(BlockLayout::Cairn));
+
+/// 268 million stacks, as many as a capture's numbers go to.
+static TABLE: StackTable<4096> = StackTable::new();
+
+/// What the program would have called.
+struct NextAllocator;
+
+/// The alignment of the C library's blocks on a 64-bit machine, and of all that stand in for it.
+const ALIGNMENT: usize = 16;
+
+/// The real function; null when there is none.
+#[inline(always)]
+fn address_of(next: &'static Next) -> *mut c_void {
+    let address = next.address();
+    if address.is_null() { first_address_of(next) } else { address }
+}
+
+#[cold]
+#[inline(never)]
+fn first_address_of(next: &'static Next) -> *mut c_void {
+    begin();
+    next.address()
+}
+
+macro_rules! real {
+    ($next:ident: $kind:ty, or $failing:expr) => {{
+        let address = address_of(&NEXT.$next);
+        if address.is_null() {
+            return $failing;
+        }
+        // SAFETY: the next definition of the name, which has this type.
+        unsafe { mem::transmute::<*mut c_void, $kind>(address) }
+    }};
+}
+
+type OfSize = unsafe extern "C" fn(usize) -> Block;
+type OfTwo = unsafe extern "C" fn(usize, usize) -> Block;
+type Realloc = unsafe extern "C" fn(Block, usize) -> Block;
+type PosixMemalign = unsafe extern "C" fn(*mut Block, usize, usize) -> c_int;
+type Free = unsafe extern "C" fn(Block);
+type UsableSize = unsafe extern "C" fn(Block) -> usize;
+
+/// Calls the next allocator. One that is not the C library's may come back here, and is then let through.
+#[inline(always)]
+fn below<R: Copy>(call: impl FnOnce() -> R) -> R {
+    if next::is_foreign() { nesting::outermost(call, |_| ()) } else { call() }
+}
+
+/// Whether the call comes from the next allocator itself.
+#[inline(always)]
+fn is_from_below() -> bool {
+    next::is_foreign() && nesting::is_inside()
+}
+
+// SAFETY: the next allocator is one: what it gives out is nobody else's.
+unsafe impl Backend for NextAllocator {
+    #[inline(always)]
+    fn alignment(&self) -> usize {
+        ALIGNMENT
+    }
+
+    #[inline(always)]
+    fn allocate(&self, size: usize, alignment: usize, is_zeroed: bool) -> *mut u8 {
+        if alignment > ALIGNMENT {
+            let real = real!(memalign: OfTwo, or ptr::null_mut());
+            // SAFETY: a power of two, and any size.
+            let block = below(|| unsafe { real(alignment, size) }).cast::<u8>();
+            if is_zeroed && !block.is_null() {
+                // SAFETY: fresh memory of that size.
+                unsafe { block.write_bytes(0, size) };
+            }
+            return block;
+        }
+        if is_zeroed {
+            let real = real!(calloc: OfTwo, or ptr::null_mut());
+            // SAFETY: takes any size.
+            return below(|| unsafe { real(1, size) }).cast();
+        }
+        let real = real!(malloc: OfSize, or ptr::null_mut());
+        // SAFETY: takes any size.
+        below(|| unsafe { real(size) }).cast()
+    }
+
+    #[inline(always)]
+    unsafe fn release(&self, origin: *mut u8, _size: usize, _alignment: usize) {
+        let real = real!(free: Free, or ());
+        // SAFETY: by contract.
+        below(|| unsafe { real(origin.cast()) });
+    }
+
+    #[inline(always)]
+    unsafe fn resize(&self, origin: *mut u8, _size: usize, new_size: usize) -> *mut u8 {
+        let real = real!(realloc: Realloc, or ptr::null_mut());
+        // SAFETY: by contract.
+        below(|| unsafe { real(origin.cast(), new_size) }).cast()
+    }
+
+    unsafe fn usable_size(&self, origin: *mut u8) -> Option<usize> {
+        let real = real!(malloc_usable_size: UsableSize, or None);
+        // SAFETY: by contract.
+        Some(below(|| unsafe { real(origin.cast()) }))
+    }
+
+    #[cold]
+    fn may_read_before(&self, user: *const u8) -> bool {
+        let errno = system::errno();
+        let mut bytes = [0; 16];
+        let from = (user.addr() as u64).wrapping_sub(bytes.len() as u64);
+        let count = cairn_capture::read_own_memory(from, &mut bytes);
+        system::set_errno(errno);
+        count == bytes.len()
+    }
+
+    unsafe fn release_foreign(&self, user: *mut u8) {
+        // SAFETY: by contract.
+        unsafe { self.release(user, 0, 0) }
+    }
+
+    unsafe fn resize_foreign(&self, user: *mut u8, size: usize) -> *mut u8 {
+        // SAFETY: by contract.
+        unsafe { self.resize(user, 0, size) }
+    }
+
+    unsafe fn freed_twice(&self, origin: *mut u8) {
+        // What happens without this library: the C library says so, and ends the program.
+        // SAFETY: by contract it is at least an address that was given out.
+        unsafe { self.release(origin, 0, 0) }
+    }
+
+    /// The address of this thread's control block.
+    #[inline(always)]
+    fn thread(&self) -> usize {
+        let address: usize;
+        // SAFETY: the first word of the block is its own address, by the ABI.
+        unsafe {
+            asm!("mov {}, fs:[0]", out(reg) address, options(nostack, readonly, preserves_flags));
+        }
+        address
+    }
+
+    #[inline(always)]
+    fn shard(&self) -> usize {
+        // Control blocks lie at the ends of stacks, some pages apart.
+        self.thread() >> 12
+    }
+}
+
+/// A block of the heap, or `errno`.
+#[inline(always)]
+fn allocated(size: usize, alignment: usize, is_zeroed: bool, site: CallSite) -> Block {
+    // SAFETY: the entries of the hooks pass the caller's registers, and it waits for the hook.
+    let block = HEAP.allocate(size, alignment, is_zeroed, unsafe { At::new(site) });
+    if block.is_null() { no_memory() } else { block.cast() }
+}
+
+#[cold]
+fn no_memory() -> Block {
+    system::set_errno(libc::ENOMEM);
+    ptr::null_mut()
+}
+
+/// Before the first block, the layout has to be known.
+#[inline(always)]
+fn is_ready() -> bool {
+    !address_of(&NEXT.malloc).is_null()
+}
+
+entry! { 1 malloc => on_malloc }
+unsafe extern "C" fn on_malloc(size: usize, pc: u64, sp: u64, fp: u64) -> Block {
+    if !is_ready() || is_from_below() {
+        let real = real!(malloc: OfSize, or no_memory());
+        // SAFETY: by contract.
+        return unsafe { real(size) };
+    }
+    allocated(size, 1, false, CallSite { pc, sp, fp })
+}
+
+entry! { 2 calloc => on_calloc }
+unsafe extern "C" fn on_calloc(count: usize, size: usize, pc: u64, sp: u64, fp: u64) -> Block {
+    if !is_ready() || is_from_below() {
+        let real = real!(calloc: OfTwo, or no_memory());
+        // SAFETY: by contract.
+        return unsafe { real(count, size) };
+    }
+    let Some(size) = count.checked_mul(size) else { return no_memory() };
+    allocated(size, 1, true, CallSite { pc, sp, fp })
+}
+
+entry! { 2 realloc => on_realloc }
+unsafe extern "C" fn on_realloc(old: Block, size: usize, pc: u64, sp: u64, fp: u64) -> Block {
+    // SAFETY: by contract.
+    unsafe { reallocated(old, size, CallSite { pc, sp, fp }) }
+}
+
+entry! { 3 reallocarray => on_reallocarray }
+unsafe extern "C" fn on_reallocarray(
+    old: Block,
+    count: usize,
+    size: usize,
+    pc: u64,
+    sp: u64,
+    fp: u64,
+) -> Block {
+    let Some(size) = count.checked_mul(size) else { return no_memory() };
+    // SAFETY: by contract.
+    unsafe { reallocated(old, size, CallSite { pc, sp, fp }) }
+}
+
+#[inline(always)]
+unsafe fn reallocated(old: Block, size: usize, site: CallSite) -> Block {
+    if !is_ready() || is_from_below() {
+        let real = real!(realloc: Realloc, or no_memory());
+        // SAFETY: by contract.
+        return unsafe { real(old, size) };
+    }
+    if size == 0 && !old.is_null() {
+        // The C library's other way to free a block.
+        // SAFETY: by contract.
+        unsafe { HEAP.release(old.cast(), 1) };
+        return ptr::null_mut();
+    }
+    // SAFETY: by contract, and as for `allocated`.
+    let block = unsafe { HEAP.resize(old.cast(), size, 1, At::new(site)) };
+    if block.is_null() { no_memory() } else { block.cast() }
+}
+
+/// As the C library: the next power of two.
+fn aligned(alignment: usize, size: usize, site: CallSite) -> Block {
+    let Some(alignment) = alignment.checked_next_power_of_two() else {
+        system::set_errno(libc::EINVAL);
+        return ptr::null_mut();
+    };
+    allocated(size, alignment, false, site)
+}
+
+entry! { 2 memalign => on_memalign }
+unsafe extern "C" fn on_memalign(alignment: usize, size: usize, pc: u64, sp: u64, fp: u64) -> Block {
+    if !is_ready() || is_from_below() {
+        let real = real!(memalign: OfTwo, or no_memory());
+        // SAFETY: by contract.
+        return unsafe { real(alignment, size) };
+    }
+    aligned(alignment, size, CallSite { pc, sp, fp })
+}
+
+entry! { 2 aligned_alloc => on_aligned_alloc }
+unsafe extern "C" fn on_aligned_alloc(alignment: usize, size: usize, pc: u64, sp: u64, fp: u64) -> Block {
+    if !is_ready() || is_from_below() {
+        let real = real!(aligned_alloc: OfTwo, or no_memory());
+        // SAFETY: by contract.
+        return unsafe { real(alignment, size) };
+    }
+    aligned(alignment, size, CallSite { pc, sp, fp })
+}
+
+entry! { 3 posix_memalign => on_posix_memalign }
+unsafe extern "C" fn on_posix_memalign(
+    place: *mut Block,
+    alignment: usize,
+    size: usize,
+    pc: u64,
+    sp: u64,
+    fp: u64,
+) -> c_int {
+    if !is_ready() || is_from_below() {
+        let real = real!(posix_memalign: PosixMemalign, or libc::ENOMEM);
+        // SAFETY: by contract.
+        return unsafe { real(place, alignment, size) };
+    }
+    if !alignment.is_power_of_two() || alignment < size_of::<usize>() {
+        return libc::EINVAL;
+    }
+    let errno = system::errno();
+    let block = allocated(size, alignment, false, CallSite { pc, sp, fp });
+    system::set_errno(errno);
+    if block.is_null() {
+        return libc::ENOMEM;
+    }
+    // SAFETY: by contract.
+    unsafe { place.write(block) };
+    0
+}
+
+/// Of the only processor there are entries for.
+const PAGE_BYTES: usize = 4096;
+
+entry! { 1 valloc => on_valloc }
+unsafe extern "C" fn on_valloc(size: usize, pc: u64, sp: u64, fp: u64) -> Block {
+    if !is_ready() || is_from_below() {
+        let real = real!(valloc: OfSize, or no_memory());
+        // SAFETY: by contract.
+        return unsafe { real(size) };
+    }
+    allocated(size, PAGE_BYTES, false, CallSite { pc, sp, fp })
+}
+
+entry! { 1 pvalloc => on_pvalloc }
+unsafe extern "C" fn on_pvalloc(size: usize, pc: u64, sp: u64, fp: u64) -> Block {
+    if !is_ready() || is_from_below() {
+        let real = real!(pvalloc: OfSize, or no_memory());
+        // SAFETY: by contract.
+        return unsafe { real(size) };
+    }
+    let Some(size) = size.checked_next_multiple_of(PAGE_BYTES) else { return no_memory() };
+    allocated(size, PAGE_BYTES, false, CallSite { pc, sp, fp })
+}
+
+/// # Safety
+///
+/// As for the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn free(block: Block) {
+    if !is_ready() || is_from_below() {
+        let real = real!(free: Free, or ());
+        // SAFETY: by contract.
+        return unsafe { real(block) };
+    }
+    // SAFETY: by contract.
+    unsafe { HEAP.release(block.cast(), 1) }
+}
+
+/// # Safety
+///
+/// As for the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cfree(block: Block) {
+    // SAFETY: by contract.
+    unsafe { free(block) }
+}
+
+/// # Safety
+///
+/// As for C23's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn free_sized(block: Block, _size: usize) {
+    // SAFETY: by contract.
+    unsafe { free(block) }
+}
+
+/// # Safety
+///
+/// As for C23's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn free_aligned_sized(block: Block, _alignment: usize, _size: usize) {
+    // SAFETY: by contract.
+    unsafe { free(block) }
+}
+
+/// What the program asked for: it may use no more, a guard stands behind it.
+///
+/// # Safety
+///
+/// As for the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn malloc_usable_size(block: Block) -> usize {
+    if block.is_null() {
+        return 0;
+    }
+    if is_ready() && !is_from_below() {
+        // SAFETY: by contract.
+        if let Some(size) = unsafe { HEAP.size_of(block.cast()) } {
+            return size;
+        }
+    }
+    let real = real!(malloc_usable_size: UsableSize, or 0);
+    // SAFETY: by contract.
+    unsafe { real(block) }
+}
+
+/// # Safety
+///
+/// As for the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dlclose(handle: *mut c_void) -> c_int {
+    let real = real!(dlclose: unsafe extern "C" fn(*mut c_void) -> c_int, or -1);
+    // SAFETY: by contract.
+    cairn_capture::while_unloading(|| unsafe { real(handle) })
+}
+
+static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
+
+/// Finds what is below, and reads the options; at the first call, which is the loader's as a rule.
+#[cold]
+extern "C" fn begin() {
+    let errno = system::errno();
+    if !HAS_BEGUN.swap(true, Ordering::AcqRel) {
+        // SAFETY: the program has not begun.
+        let environment = match unsafe { ProcessArguments::find() } {
+            Some(found) => found.environment,
+            None => environment::current(),
+        };
+        // SAFETY: the environment is an array of texts.
+        let (text, frames) = unsafe {
+            (environment::options(environment), environment::value(environment, b"HEAPPROF_FRAMES="))
+        };
+        let (options, with_children) = options(text.unwrap_or_default(), frames);
+        HEAP.configure(options);
+        let has_table = options.layout == BlockLayout::Cairn && !options.is_inline;
+        if has_table {
+            cairn_capture::observe_new_stacks(on_new_stacks);
+        }
+        let table = if has_table { (&raw const TABLE).addr() } else { 0 };
+        // SAFETY: a static, and this is done once.
+        unsafe { HEAP.write_anchor(table) };
+        if !with_children {
+            // SAFETY: the program has not begun.
+            unsafe { environment::remove_own(environment, next::own_path()) };
+        }
+    }
+    // Last: who finds functions finds the options set.
+    next::resolve();
+    system::set_errno(errno);
+}
+
+/// What the words say; those that make no sense are told and left out.
+fn options(text: &[u8], frames: Option<&[u8]>) -> (Options, bool) {
+    let mut options = Options::new(BlockLayout::Cairn);
+    let mut with_children = false;
+    if let Some(number) = frames.and_then(number) {
+        options.callers = number;
+    }
+    for word in text.split(|byte| *byte == b',').filter(|word| !word.is_empty()) {
+        let (name, value) = match word.iter().position(|byte| *byte == b'=') {
+            Some(at) => (&word[..at], number(&word[at + 1..])),
+            None => (word, None),
+        };
+        match (name, value) {
+            (b"cairn", None) => options.layout = BlockLayout::Cairn,
+            (b"lws", None) => options.layout = BlockLayout::Lws,
+            (b"heapprof", None) => options.layout = BlockLayout::Heapprof,
+            (b"frames", Some(number)) => options.callers = number,
+            (b"post", Some(number)) => options.post = number,
+            (b"no-guards", None) => options.has_guards = false,
+            (b"inline", None) => options.is_inline = true,
+            (b"children", None) => with_children = true,
+            _ => {
+                let mut line = crate::text::Text::<512>::new();
+                for part in [b"cairn: CAIRN_HEAP: \"", word, b"\" makes no sense here; it is left out\n"] {
+                    line.push(part);
+                }
+                system::complain(line.as_bytes());
+            }
+        }
+    }
+    (options, with_children)
+}
+
+fn number(digits: &[u8]) -> Option<usize> {
+    let text = core::str::from_utf8(digits).ok()?;
+    text.parse::<usize>().ok().filter(|number| *number <= 1000)
+}
+
+/// Keeps what new numbers mean. Called inside captures.
+fn on_new_stacks(stacks: NewStacks) {
+    for row in stacks.rows() {
+        let (kind, address) = match row.frame {
+            Ok(Frame::ProgramCounter(address)) => (FrameKind::ProgramCounter, address.value()),
+            Ok(frame) => (FrameKind::ReturnAddress, frame.address().map_or(0, |address| address.value())),
+            Err(_) => (FrameKind::Truncated, 0),
+        };
+        // Where there is no memory, the stack of that number stays unknown.
+        TABLE.add(row.id.number(), row.parent.number(), address, kind, |bytes| {
+            system::map(bytes).unwrap_or(ptr::null_mut())
+        });
+    }
+}
+
+/// Whether lists have to be whole in a forked child.
+fn has_lists() -> bool {
+    HEAP.options().layout == BlockLayout::Lws
+}
+
+extern "C" fn before_fork() {
+    if has_lists() {
+        HEAP.lock_all(NextAllocator.thread());
+    }
+}
+
+extern "C" fn after_fork() {
+    if has_lists() {
+        HEAP.unlock_all();
+    }
+}
+
+extern "C" fn after_fork_in_child() {
+    after_fork();
+    // SAFETY: a child of `fork`, which has one thread.
+    unsafe { cairn_capture::after_fork_in_child() };
+}
+
+extern "C" fn construct() {
+    begin();
+    // SAFETY: functions that stay; the library is never unloaded.
+    unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(after_fork_in_child)) };
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static CONSTRUCTOR: extern "C" fn() = construct;
