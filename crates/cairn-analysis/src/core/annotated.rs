@@ -14,7 +14,8 @@ use std::collections::HashMap;
 
 use cairn_format::cbf;
 use cairn_format::heapblock::{
-    ANCHOR_BYTES, Anchor, HEADER_BYTES, Header, HeaderError, StackReference, State, guard, inline_stack, stack_table,
+    ANCHOR_BYTES, Anchor, HEADER_BYTES, Header, HeaderError, StackReference, State, guard, inline_stack,
+    stack_table,
 };
 use cairn_format::{AbsoluteAddress, Frame, WordSize};
 use cairn_unwind::MemoryReader;
@@ -320,7 +321,8 @@ impl<'a> Finder<'a> {
         let start = match machine.word_size {
             WordSize::Bits64 => {
                 let is_big = machine.byte_order == cairn_format::heapblock::ByteOrder::BigEndian;
-                let (start, zeros) = if is_big { (index.checked_sub(4)?, index.checked_sub(4)?) } else { (index, index + 4) };
+                let (start, zeros) =
+                    if is_big { (index.checked_sub(4)?, index.checked_sub(4)?) } else { (index, index + 4) };
                 if memory.get(zeros..)?.first_chunk() != Some(&[0; 4]) {
                     return None;
                 }
@@ -349,12 +351,16 @@ impl<'a> Finder<'a> {
         }
         self.pending_start = None;
         self.header_end = end + word;
-        let Some(words_at) = start.checked_sub(base).and_then(|index| memory.get(index as usize..)) else { return };
-        let mut numbers = words_at.chunks_exact(word as usize).skip(1).map_while(|bytes| self.image.number(bytes));
+        let Some(words_at) = start.checked_sub(base).and_then(|index| memory.get(index as usize..)) else {
+            return;
+        };
+        let mut numbers =
+            words_at.chunks_exact(word as usize).skip(1).map_while(|bytes| self.image.number(bytes));
         let Some(size_bytes) = numbers.next() else { return };
         let callers = (words - 2) as usize;
         self.frames.clear();
-        self.frames.extend(numbers.take(callers).map(|caller| Frame::ReturnAddress(AbsoluteAddress::new(caller))));
+        self.frames
+            .extend(numbers.take(callers).map(|caller| Frame::ReturnAddress(AbsoluteAddress::new(caller))));
         let prefix_bytes = ((words + 1) * word).next_multiple_of(8);
         let stack = self.found.stacks.number(&self.frames);
         if let Some(count) = self.caller_counts.get_mut(callers) {
@@ -373,7 +379,8 @@ impl<'a> Finder<'a> {
     fn cairn_header(&mut self, memory: &[u8], index: usize, at: u64) {
         let end = index + 4;
         let user_address = at.saturating_add(4);
-        let Some(bytes) = end.checked_sub(HEADER_BYTES).and_then(|start| memory.get(start..)?.first_chunk()) else {
+        let Some(bytes) = end.checked_sub(HEADER_BYTES).and_then(|start| memory.get(start..)?.first_chunk())
+        else {
             return;
         };
         match Header::from_bytes(*bytes, user_address, self.image.machine().byte_order) {
@@ -432,7 +439,10 @@ impl<'a> Finder<'a> {
             return;
         }
         let Ok(anchor) = Anchor::parse(&bytes, self.image.machine().byte_order) else { return };
-        if anchor.own_address == at && self.found.anchors.len() < 1000 && !self.found.anchors.contains(&anchor) {
+        if anchor.own_address == at
+            && self.found.anchors.len() < 1000
+            && !self.found.anchors.contains(&anchor)
+        {
             self.tables.add(anchor.stack_table_address);
             self.found.anchors.push(anchor);
         }
@@ -449,7 +459,9 @@ impl<'a> Finder<'a> {
         let blocks = &mut self.found.blocks;
         blocks.sort_by_key(|block| (block.user_address, block.layout.map(|layout| layout as u32)));
         // An lws list is found by its nodes and by its anchor.
-        blocks.dedup_by(|later, earlier| later.user_address == earlier.user_address && later.layout == earlier.layout);
+        blocks.dedup_by(|later, earlier| {
+            later.user_address == earlier.user_address && later.layout == earlier.layout
+        });
         let most = self.caller_counts.iter().enumerate().max_by_key(|(_, count)| **count);
         self.found.usual_callers = most.filter(|(_, count)| **count > 0).map(|(callers, _)| callers as u64);
         self.found.suspects.sort_unstable_by_key(|suspect| suspect.0);

@@ -129,7 +129,8 @@ mod tests {
     #[test]
     fn the_search_begins_where_it_is_told() {
         let mut seen = Vec::new();
-        Landmarks::new(ByteOrder::LittleEndian).each(b"HeaPHeaPcairProF", 3, |at, what| seen.push((at, what)));
+        Landmarks::new(ByteOrder::LittleEndian)
+            .each(b"HeaPHeaPcairProF", 3, |at, what| seen.push((at, what)));
         let expected = [(4, Landmark::HeapprofStart), (8, Landmark::Anchor), (12, Landmark::HeapprofEnd)];
         assert_eq!(seen, expected);
     }

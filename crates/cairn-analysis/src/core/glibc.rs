@@ -24,6 +24,8 @@ const BINS: u64 = 127;
 const FAST_BINS: u64 = 10;
 /// Of 127; a heap of any size leaves most empty.
 const LEAST_EMPTY_BINS: u64 = 32;
+/// Places that are looked at closely, in each stretch: memory full of self-references is somebody's joke.
+const MAX_TRIES: usize = 4096;
 /// A list of arenas that is longer is a cycle.
 const MAX_ARENAS: usize = 4096;
 /// A list of free chunks that is longer is a cycle.
@@ -139,7 +141,9 @@ impl HeapDamage {
     #[must_use]
     pub const fn address(&self) -> u64 {
         match *self {
-            Self::BadSize { chunk, .. } | Self::SizesDiffer { chunk, .. } | Self::BrokenLinks { chunk, .. } => chunk,
+            Self::BadSize { chunk, .. }
+            | Self::SizesDiffer { chunk, .. }
+            | Self::BrokenLinks { chunk, .. } => chunk,
             Self::BadFreeList { after, .. } => after,
         }
     }
@@ -296,7 +300,11 @@ impl GlibcHeap {
     #[must_use]
     pub fn manages(&self, address: u64) -> bool {
         self.chunk_at(address).is_some()
-            || self.arenas.iter().flat_map(|arena| &arena.heaps).any(|&(start, end)| (start..end).contains(&address))
+            || self
+                .arenas
+                .iter()
+                .flat_map(|arena| &arena.heaps)
+                .any(|&(start, end)| (start..end).contains(&address))
     }
 
     /// For a broken size: the annotated block that ends in front of it, and how many bytes lie between.
@@ -385,7 +393,7 @@ impl<'a> Walker<'a> {
             }
             // Some of the bins before the first empty one may be in use.
             let mut candidates = (0..BINS).filter_map(|bin| place.checked_sub(bin * 2 * self.word));
-            candidates.find(|&bins| tried.insert(bins) && self.is_bins(bins))
+            candidates.find(|&bins| tried.len() < MAX_TRIES && tried.insert(bins) && self.is_bins(bins))
         })
     }
 
@@ -394,7 +402,8 @@ impl<'a> Walker<'a> {
         for bin in 0..BINS {
             let place = bins + bin * 2 * self.word;
             let own = place.wrapping_sub(2 * self.word);
-            let (Some(forward), Some(backward)) = (self.word_at(place), self.word_at(place + self.word)) else {
+            let (Some(forward), Some(backward)) = (self.word_at(place), self.word_at(place + self.word))
+            else {
                 return false;
             };
             if forward == own && backward == own {
@@ -431,7 +440,8 @@ impl<'a> Walker<'a> {
             others.clear();
             next = first;
             while !is_own(next) && others.len() < MAX_ARENAS && !others.contains(&next) {
-                let Some(following) = next.checked_add(distance).and_then(|bins| self.word_at(self.next_field(bins)))
+                let Some(following) =
+                    next.checked_add(distance).and_then(|bins| self.word_at(self.next_field(bins)))
                 else {
                     break;
                 };
@@ -540,9 +550,9 @@ impl<'a> Walker<'a> {
         let mut at = start;
         let mut before = None;
         while at < end {
-            let sound = self.size_of(at).filter(|&(size, flags)| {
-                self.is_sound_size(size) && flags & MAPPED == 0 && size <= end - at
-            });
+            let sound = self
+                .size_of(at)
+                .filter(|&(size, flags)| self.is_sound_size(size) && flags & MAPPED == 0 && size <= end - at);
             let Some((size, _)) = sound else {
                 // The last words of a heap that another one follows are fenceposts.
                 if end - at <= 8 * self.word {
@@ -570,7 +580,10 @@ impl<'a> Walker<'a> {
     fn resync(&self, at: u64, end: u64) -> Option<u64> {
         let step = 2 * self.word;
         let limit = end.min(at.saturating_add(RESYNC_BYTES));
-        (1..).map(|index| at + index * step).take_while(|&place| place < limit).find(|&place| self.is_sound_row(place, end))
+        (1..)
+            .map(|index| at + index * step)
+            .take_while(|&place| place < limit)
+            .find(|&place| self.is_sound_row(place, end))
     }
 
     fn check_free(&mut self, chunk: u64, size: u64, next: u64) {
@@ -608,7 +621,11 @@ impl<'a> Walker<'a> {
                 });
                 match size {
                     Some((size, _)) if self.word_at(at) == Some(0) => {
-                        self.heap.chunks.push(Chunk { address: at, size_bytes: size, state: ChunkState::Mapped });
+                        self.heap.chunks.push(Chunk {
+                            address: at,
+                            size_bytes: size,
+                            state: ChunkState::Mapped,
+                        });
                         at += size;
                     }
                     _ => at = at.saturating_add(PAGE),
@@ -639,14 +656,16 @@ impl<'a> Walker<'a> {
         let kinds = [(76, 2), (64, 2), (64, 1)];
         let word = self.word;
         let align = 2 * word;
-        let size_of = |(bins, number): (u64, u64)| (bins * number + bins * word + word).next_multiple_of(align);
+        let size_of =
+            |(bins, number): (u64, u64)| (bins * number + bins * word + word).next_multiple_of(align);
         let candidates: Vec<(u64, (u64, u64))> = self
             .heap
             .chunks
             .iter()
             .filter(|chunk| chunk.state == ChunkState::InUse)
             .filter_map(|chunk| {
-                let kind = kinds.into_iter().find(|&kind| size_of(kind).abs_diff(chunk.size_bytes) < align)?;
+                let kind =
+                    kinds.into_iter().find(|&kind| size_of(kind).abs_diff(chunk.size_bytes) < align)?;
                 Some((chunk.address, kind))
             })
             .collect();
@@ -688,7 +707,8 @@ impl<'a> Walker<'a> {
             let Some(raw) = self.word_at(link) else { return };
             let user = raw ^ (link >> 12);
             // Links of a thread's cache lead to the user's part, those of fast bins to the chunk.
-            let to_chunk = |link: u64| if state == ChunkState::ThreadCache { link.wrapping_sub(2 * word) } else { link };
+            let to_chunk =
+                |link: u64| if state == ChunkState::ThreadCache { link.wrapping_sub(2 * word) } else { link };
             let next = if raw == 0 || user == 0 {
                 return;
             } else if self.index_of(to_chunk(user)).is_some() {

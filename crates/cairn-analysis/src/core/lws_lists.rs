@@ -72,9 +72,8 @@ impl<'a> Nodes<'a> {
         blocks: &mut Vec<Block>,
     ) {
         let words = memory.as_chunks::<WORD>().0;
-        let is_place = |address: u64| {
-            address.wrapping_sub(self.lowest) < self.span && address & (WORD as u64 - 1) == 0
-        };
+        let is_place =
+            |address: u64| address.wrapping_sub(self.lowest) < self.span && address & (WORD as u64 - 1) == 0;
         for index in from..words.len().saturating_sub(2) {
             // The word before a node ends with the blob's length, which is small: its upper byte is nearly always zero and
             // its lower one nearly never.
@@ -83,7 +82,8 @@ impl<'a> Nodes<'a> {
             if length.wrapping_sub(3) >= MAX_BLOB_BYTES {
                 continue;
             }
-            let (Some(&previous), Some(&next), Some(&owner)) = (words.get(index), words.get(index + 1), words.get(index + 2))
+            let (Some(&previous), Some(&next), Some(&owner)) =
+                (words.get(index), words.get(index + 1), words.get(index + 2))
             else {
                 return;
             };

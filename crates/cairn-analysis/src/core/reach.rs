@@ -189,7 +189,8 @@ impl Marker<'_> {
         let image = self.image;
         while at < end {
             // A stretch may go from one piece into the next.
-            let piece_end = image.piece_at(AbsoluteAddress::new(at)).map_or(at, |piece| piece.range.end.value());
+            let piece_end =
+                image.piece_at(AbsoluteAddress::new(at)).map_or(at, |piece| piece.range.end.value());
             let length = (end.min(piece_end) - at).min(WINDOW_BYTES as u64);
             if length < word {
                 break;

@@ -10,7 +10,9 @@ use cairn_format::{AbsoluteAddress, FileOffset, WordSize};
 use cairn_unwind::AddressRange;
 
 use super::registers::{ImageThread, Status, elf};
-use super::{About, Backing, Fields, FileBytes, Finding, Image, ImageError, Machine, OpenOptions, Parts, Piece};
+use super::{
+    About, Backing, Fields, FileBytes, Finding, Image, ImageError, Machine, OpenOptions, Parts, Piece,
+};
 use crate::process::Mapping;
 
 const CORE: u16 = 4;
@@ -48,8 +50,11 @@ pub(super) fn read(
     options: &OpenOptions,
     findings: Vec<Finding>,
 ) -> Result<Image, ImageError> {
-    let damaged =
-        |offset, problem: &str| ImageError::Damaged { path: path.to_owned(), offset, problem: problem.to_owned() };
+    let damaged = |offset, problem: &str| ImageError::Damaged {
+        path: path.to_owned(),
+        offset,
+        problem: problem.to_owned(),
+    };
     let is_wide = match bytes.get(4) {
         Some(1) => false,
         Some(2) => true,
@@ -115,7 +120,10 @@ fn read_segments(
     let mut segments = Vec::new();
     let (mut stated_bytes, mut cut_segments) = (0_u64, 0);
     for number in 0..count {
-        let Some(entry) = fields.at(table.saturating_add(number.saturating_mul(entry_bytes.max(least)))) else { break };
+        let Some(entry) = fields.at(table.saturating_add(number.saturating_mul(entry_bytes.max(least))))
+        else {
+            break;
+        };
         let (offset, address) = (entry.word_at(8, 4)?, entry.word_at(16, 8)?);
         let (file_bytes, memory_bytes) = (entry.word_at(32, 16)?, entry.word_at(40, 20)?);
         let flags = entry.u32(if is_wide { 4 } else { 24 })?;
@@ -226,7 +234,8 @@ fn understand(kind: u32, note: Fields<'_>, processor: u16, parts: &mut Parts, no
         SIGINFO => {
             // Faults of memory have an address; the kernel's own signals have a positive code.
             let (signal, code) = (note.u32(0), note.u32(8));
-            let has_address = matches!(signal, Some(4 | 5 | 7 | 8 | 11)) && code.is_some_and(|code| (1..0x80).contains(&code));
+            let has_address = matches!(signal, Some(4 | 5 | 7 | 8 | 11))
+                && code.is_some_and(|code| (1..0x80).contains(&code));
             if has_address {
                 parts.about.fault_address = note.word_at(16, 12);
             }
@@ -235,7 +244,8 @@ fn understand(kind: u32, note: Fields<'_>, processor: u16, parts: &mut Parts, no
         AUXV => {
             const SYSINFO_EHDR: u64 = 33;
             let pairs = (0..4096).map_while(|index| Some((note.word(index * 2)?, note.word(index * 2 + 1)?)));
-            notes.vdso = pairs.take_while(|pair| pair.0 != 0).find(|pair| pair.0 == SYSINFO_EHDR).map(|pair| pair.1);
+            notes.vdso =
+                pairs.take_while(|pair| pair.0 != 0).find(|pair| pair.0 == SYSINFO_EHDR).map(|pair| pair.1);
         }
         FILE => read_files(note, parts, notes),
         _ => {}

@@ -38,7 +38,11 @@ impl<'a> Fields<'a> {
 
     /// A word of the machine at so many words.
     pub(super) fn word(self, index: u64) -> Option<u64> {
-        if self.is_wide { self.u64(index.checked_mul(8)?) } else { self.u32(index.checked_mul(4)?).map(u64::from) }
+        if self.is_wide {
+            self.u64(index.checked_mul(8)?)
+        } else {
+            self.u32(index.checked_mul(4)?).map(u64::from)
+        }
     }
 
     /// The field that lies at one place on 64-bit machines, and at another on 32-bit ones; as wide as a word.

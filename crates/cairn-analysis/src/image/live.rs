@@ -9,12 +9,13 @@ use super::registers::ImageThread;
 use super::{About, Backing, Image, ImageError, Machine, OpenOptions, Parts, Piece};
 use crate::process::{self, ProcessMemory, ThreadSource, parse_mappings};
 
-pub(super) fn look<R: Send>(
-    number: u32,
-    look: impl FnOnce(&Image) -> R + Send,
-) -> Result<R, ImageError> {
+pub(super) fn look<R: Send>(number: u32, look: impl FnOnce(&Image) -> R + Send) -> Result<R, ImageError> {
     process::while_stopped(number, |stopped| {
-        let view = stopped.threads().iter().find(|thread| thread.registers.is_ok()).map_or(number, |thread| thread.id);
+        let view = stopped
+            .threads()
+            .iter()
+            .find(|thread| thread.registers.is_ok())
+            .map_or(number, |thread| thread.id);
         // Readable as long as the threads stand still; what cannot be read has no mappings then.
         let maps = std::fs::read(format!("/proc/{view}/maps")).unwrap_or_default();
         let mappings = parse_mappings(&maps);

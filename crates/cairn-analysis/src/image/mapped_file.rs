@@ -75,7 +75,8 @@ impl FileBytes {
         let (from, to) = (range.start.next_multiple_of(PAGE), range.end.min(map.len()) / PAGE * PAGE);
         if from < to {
             // SAFETY: a private, read-only mapping of a file: what is dropped is read from the file again.
-            let _ = unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, from, to - from) };
+            let _ =
+                unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, from, to - from) };
         }
     }
 

@@ -10,7 +10,8 @@ use cairn_unwind::{AddressRange, Registers, x86_64};
 
 use super::registers::{ImageThread, elf};
 use super::{
-    About, Backing, Fields, FileBytes, FileState, Finding, Image, ImageError, ImageModule, Machine, OpenOptions, Parts, Piece,
+    About, Backing, Fields, FileBytes, FileState, Finding, Image, ImageError, ImageModule, Machine,
+    OpenOptions, Parts, Piece,
 };
 use crate::process::{Mapping, ThreadRegisters, parse_mappings};
 
@@ -73,7 +74,11 @@ pub(super) fn read(
     let room = (bytes.len() as u64).saturating_sub(directory) / 12;
     let count = u64::from(stated).min(room);
     if count < stated.into() {
-        reader.parts.findings.push(Finding::ShortTable { table: "streams", stated: stated.into(), found: count });
+        reader.parts.findings.push(Finding::ShortTable {
+            table: "streams",
+            stated: stated.into(),
+            found: count,
+        });
     }
     let mut streams: Vec<(u32, u64, u64)> = (0..count)
         .filter_map(|index| {
@@ -92,7 +97,8 @@ pub(super) fn read(
     }
     let mut parts = reader.parts;
     if parts.lost_bytes > 0 {
-        let dumped = parts.pieces.iter().fold(0_u64, |sum, piece| sum.saturating_add(super::length(piece.range)));
+        let dumped =
+            parts.pieces.iter().fold(0_u64, |sum, piece| sum.saturating_add(super::length(piece.range)));
         parts.findings.push(Finding::Cut {
             missing_bytes: parts.lost_bytes,
             stated_bytes: dumped.saturating_add(parts.lost_bytes),
@@ -102,18 +108,13 @@ pub(super) fn read(
     if parts.mappings.is_empty() {
         parts.mappings = mappings_of(&parts);
     } else {
-        let writable = |address: AbsoluteAddress| {
-            parts.mappings.iter().find(|mapping| mapping.range.contains(address)).is_none_or(|mapping| !mapping.is_executable)
-        };
+        parts.mappings.sort_by_key(|mapping| mapping.range.start);
+        let mappings = &parts.mappings;
         for piece in &mut parts.pieces {
-            piece.is_writable = writable(piece.range.start);
-        }
-        // The list of modules tells the same, and builds that nothing else tells.
-        let listed: Vec<AddressRange> = parts.named.iter().map(|module| module.range).collect();
-        for mapping in &mut parts.mappings {
-            if listed.iter().any(|range| range.contains(mapping.range.start)) {
-                mapping.inode = mapping.inode.max(1);
-            }
+            let after = mappings.partition_point(|mapping| mapping.range.start <= piece.range.start);
+            let around = after.checked_sub(1).and_then(|index| mappings.get(index));
+            let around = around.filter(|mapping| mapping.range.contains(piece.range.start));
+            piece.is_writable = around.is_none_or(|mapping| !mapping.is_executable);
         }
     }
     parts.files.push(bytes);
@@ -218,7 +219,9 @@ impl Reader<'_> {
         let context = Fields { bytes: self.file.slice(offset, length)?, ..self.file };
         match self.processor {
             AMD64 => {
-                use x86_64::{R8, R9, R10, R11, R12, R13, R14, R15, RAX, RBP, RBX, RCX, RDI, RDX, RIP, RSI, RSP};
+                use x86_64::{
+                    R8, R9, R10, R11, R12, R13, R14, R15, RAX, RBP, RBX, RCX, RDI, RDX, RIP, RSI, RSP,
+                };
                 const ORDER: [u16; 17] =
                     [RAX, RCX, RDX, RBX, RSP, RBP, RSI, RDI, R8, R9, R10, R11, R12, R13, R14, R15, RIP];
                 let mut registers = Registers::new(0, 0, 0);
@@ -260,7 +263,10 @@ impl Reader<'_> {
 
     fn modules(&mut self, stream: Fields<'_>, _offset: u64) {
         for index in 0..self.count("modules", stream, MODULE_BYTES) {
-            let Some(module) = stream.at(4 + index * MODULE_BYTES).and_then(|entry| self.module(entry)) else { return };
+            let Some(module) = stream.at(4 + index * MODULE_BYTES).and_then(|entry| self.module(entry))
+            else {
+                return;
+            };
             self.parts.named.push(module);
         }
     }
@@ -274,7 +280,10 @@ impl Reader<'_> {
         let build_id = record.strip_prefix(b"LEpB").unwrap_or_default().to_vec();
         Some(ImageModule {
             path: PathBuf::from(name),
-            range: AddressRange::new(AbsoluteAddress::new(base), AbsoluteAddress::new(base.saturating_add(bytes))),
+            range: AddressRange::new(
+                AbsoluteAddress::new(base),
+                AbsoluteAddress::new(base.saturating_add(bytes)),
+            ),
             bias: base,
             build_id,
             file: FileState::Unknown,
@@ -292,7 +301,9 @@ impl Reader<'_> {
     fn memory(&mut self, stream: Fields<'_>, _offset: u64) {
         for index in 0..self.count("stretches of memory", stream, 16) {
             let Some(entry) = stream.at(4 + index * 16) else { return };
-            let (Some(start), Some(bytes), Some(at)) = (entry.u64(0), entry.u32(8), entry.u32(12)) else { return };
+            let (Some(start), Some(bytes), Some(at)) = (entry.u64(0), entry.u32(8), entry.u32(12)) else {
+                return;
+            };
             self.piece(start, at.into(), bytes.into());
         }
     }

@@ -277,7 +277,10 @@ impl fmt::Display for Finding {
                  are missing; what is there was looked at"
             ),
             Self::PackedCut { problem } => {
-                write!(f, "the compressed file could not be unpacked to its end: {problem}; what came out was looked at")
+                write!(
+                    f,
+                    "the compressed file could not be unpacked to its end: {problem}; what came out was looked at"
+                )
             }
             Self::Overlap { address, bytes } => {
                 write!(f, "two segments lie at {address}; {bytes} bytes of the second were passed over")
@@ -286,10 +289,16 @@ impl fmt::Display for Finding {
                 write!(f, "the file states {stated} {table}, and has room for {found}")
             }
             Self::NoteCut { offset } => {
-                write!(f, "the note at byte {offset} reaches past the end of the notes; it and those behind it were not read")
+                write!(
+                    f,
+                    "the note at byte {offset} reaches past the end of the notes; it and those behind it were not read"
+                )
             }
             Self::ImpossibleSegment { number, address } => {
-                write!(f, "segment {number} at {address} reaches past the end of the address space; it was cut there")
+                write!(
+                    f,
+                    "segment {number} at {address} reaches past the end of the address space; it was cut there"
+                )
             }
             Self::DifferentFile { path, expected, found: Some(found) } => write!(
                 f,
@@ -496,7 +505,12 @@ impl Image {
     }
 
     /// The bytes of a stretch: as they lie in a mapped file, else read into `buffer`.
-    pub(crate) fn bytes<'b>(&'b self, address: u64, length: usize, buffer: &'b mut Vec<u8>) -> Option<&'b [u8]> {
+    pub(crate) fn bytes<'b>(
+        &'b self,
+        address: u64,
+        length: usize,
+        buffer: &'b mut Vec<u8>,
+    ) -> Option<&'b [u8]> {
         let address = AbsoluteAddress::new(address);
         if let Some(bytes) = self.mapped(address).and_then(|bytes| bytes.get(..length)) {
             return Some(bytes);
@@ -583,8 +597,18 @@ impl Image {
 
     /// Puts an image together. `pieces` may be in any order and overlap.
     fn assemble(parts: Parts, options: &OpenOptions) -> Self {
-        let Parts { machine, about, pieces, files, process, mappings, named, threads, mut findings, lost_bytes } =
-            parts;
+        let Parts {
+            machine,
+            about,
+            pieces,
+            files,
+            process,
+            mappings,
+            named,
+            threads,
+            mut findings,
+            lost_bytes,
+        } = parts;
         let pieces = without_overlaps(pieces, &mut findings);
         let mut image = Self {
             machine,
@@ -610,7 +634,12 @@ impl Image {
 
     /// Adds what the image leaves out of modules, from files of the same build; says where that cannot be.
     fn fill_from_files(&mut self, mappings: &[Mapping]) {
-        let mut unfilled: Vec<(usize, u64)> = Vec::new();
+        let mut unfilled: Vec<u64> = vec![0; self.modules.len()];
+        let mut leave_out = |index: usize, hole: AddressRange| {
+            if let Some(bytes) = unfilled.get_mut(index) {
+                *bytes = bytes.saturating_add(length(hole));
+            }
+        };
         let mut opened: Vec<Option<usize>> = vec![None; self.modules.len()];
         let mut added = Vec::new();
         for mapping in mappings.iter().filter(|mapping| mapping.inode != 0) {
@@ -618,14 +647,14 @@ impl Image {
             let Some(module) = self.modules.get(index) else { continue };
             for hole in self.holes_in(mapping.range) {
                 let FileState::Same(path) = &module.file else {
-                    unfilled.push((index, length(hole)));
+                    leave_out(index, hole);
                     continue;
                 };
                 let file = match opened.get(index).copied().flatten() {
                     Some(file) => file,
                     None => {
                         let Ok(bytes) = FileBytes::open(path) else {
-                            unfilled.push((index, length(hole)));
+                            leave_out(index, hole);
                             continue;
                         };
                         self.files.push(bytes);
@@ -655,12 +684,13 @@ impl Image {
         }
         self.pieces.extend(added);
         self.pieces.sort_by_key(|piece| piece.range.start);
-        for (index, module) in self.modules.iter().enumerate() {
-            let bytes = unfilled.iter().filter(|(of, _)| *of == index).fold(0_u64, |sum, (_, bytes)| sum.saturating_add(*bytes));
+        // A minidump leaves out all modules, on purpose.
+        let is_usual = self.about.kind == "minidump";
+        for (module, bytes) in self.modules.iter().zip(unfilled) {
             if let Some(finding) = module.complaint() {
                 self.findings.push(finding);
             }
-            if bytes > 0 {
+            if bytes > 0 && !is_usual {
                 let reason = module.file.reason();
                 self.findings.push(Finding::NotFilled { path: module.path.clone(), bytes, reason });
             }

@@ -1,6 +1,6 @@
 //! Which files were loaded where, and whether those on disk are the same: by the ELF headers in the image.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -132,7 +132,11 @@ impl Elf {
         Some(start.wrapping_sub(first.0.wrapping_sub(first.1)))
     }
 
-    fn build_id(&self, place: impl Fn(&(u64, u64, u64)) -> u64, read: &impl Fn(u64, &mut [u8]) -> Option<()>) -> Vec<u8> {
+    fn build_id(
+        &self,
+        place: impl Fn(&(u64, u64, u64)) -> u64,
+        read: &impl Fn(u64, &mut [u8]) -> Option<()>,
+    ) -> Vec<u8> {
         let find = |note: &(u64, u64, u64)| {
             let mut bytes = vec![0; note.2.min(MAX_NOTE_BYTES) as usize];
             read(place(note), &mut bytes)?;
@@ -202,10 +206,13 @@ pub(super) fn find(
         let end = ends.entry(&mapping.name).or_insert(mapping.range.end);
         *end = mapping.range.end.max(*end);
     }
-    let is_executable = |name: &[u8]| mappings.iter().any(|mapping| mapping.is_executable && mapping.name == name);
+    let runs: HashSet<&[u8]> =
+        mappings.iter().filter(|mapping| mapping.is_executable).map(|mapping| &*mapping.name).collect();
     for mapping in mappings {
         let is_vdso = mapping.is_vdso();
-        if !is_vdso && (mapping.inode == 0 || mapping.file_offset.value() != 0 || !is_executable(&mapping.name)) {
+        if !is_vdso
+            && (mapping.inode == 0 || mapping.file_offset.value() != 0 || !runs.contains(&*mapping.name))
+        {
             continue;
         }
         let start = mapping.range.start;
@@ -214,7 +221,10 @@ pub(super) fn find(
             // The page with the header was not dumped: the file is known by its name alone.
             named.push(ImageModule {
                 path: PathBuf::from(OsStr::from_bytes(&mapping.name)),
-                range: AddressRange::new(start, ends.get(&*mapping.name).copied().unwrap_or(mapping.range.end)),
+                range: AddressRange::new(
+                    start,
+                    ends.get(&*mapping.name).copied().unwrap_or(mapping.range.end),
+                ),
                 bias: start.value(),
                 build_id: Vec::new(),
                 file: FileState::Unknown,
@@ -257,13 +267,20 @@ pub(super) fn find(
 /// The program may lie elsewhere than where it ran: then the module with its build id, or with its name, is it.
 fn name_the_program(image: &Image, modules: &mut [ImageModule], options: &OpenOptions) {
     let Some(program) = &options.program else { return };
-    let id = FileBytes::open(program).ok().and_then(|bytes| stated_range(&bytes)).map(|(_, id)| id).unwrap_or_default();
+    let id = FileBytes::open(program)
+        .ok()
+        .and_then(|bytes| stated_range(&bytes))
+        .map(|(_, id)| id)
+        .unwrap_or_default();
     let by_id = modules.iter().position(|module| !id.is_empty() && module.build_id == id);
     let by_name = || {
         let is_it = |module: &ImageModule| {
             module.path.file_name() == program.file_name()
                 || !image.about().name.is_empty()
-                    && module.path.file_name().is_some_and(|name| name.as_bytes().starts_with(image.about().name.as_bytes()))
+                    && module
+                        .path
+                        .file_name()
+                        .is_some_and(|name| name.as_bytes().starts_with(image.about().name.as_bytes()))
         };
         modules.iter().position(is_it)
     };

@@ -4,8 +4,8 @@ use cairn_format::AbsoluteAddress;
 use cairn_unwind::AddressRange;
 
 use super::{
-    About, Backing, FileBytes, FileState, Finding, Image, ImageError, ImageModule, Machine, OpenOptions, Packed, Parts, Piece,
-    RawFile, modules,
+    About, Backing, FileBytes, FileState, Finding, Image, ImageError, ImageModule, Machine, OpenOptions,
+    Packed, Parts, Piece, RawFile, modules,
 };
 
 pub(super) fn read(files: &[RawFile], machine: Machine, options: &OpenOptions) -> Result<Image, ImageError> {
@@ -21,7 +21,8 @@ pub(super) fn read(files: &[RawFile], machine: Machine, options: &OpenOptions) -
         findings: Vec::new(),
         lost_bytes: 0,
     };
-    let last_address = if machine.word_size == cairn_format::WordSize::Bits64 { u64::MAX } else { u64::from(u32::MAX) + 1 };
+    let last_address =
+        if machine.word_size == cairn_format::WordSize::Bits64 { u64::MAX } else { u64::from(u32::MAX) + 1 };
     for (number, file) in files.iter().enumerate() {
         let failed = |source| ImageError::Open { path: file.path.clone(), source };
         let mut bytes = FileBytes::open(&file.path).map_err(failed)?;
@@ -47,8 +48,10 @@ pub(super) fn read(files: &[RawFile], machine: Machine, options: &OpenOptions) -
         let bytes =
             FileBytes::open(program).map_err(|source| ImageError::Open { path: program.clone(), source })?;
         // A device's program lies where its file says.
-        let (range, build_id) = modules::stated_range(&bytes)
-            .ok_or(ImageError::NotAnImage { path: program.clone(), is: "a file without loadable segments" })?;
+        let (range, build_id) = modules::stated_range(&bytes).ok_or(ImageError::NotAnImage {
+            path: program.clone(),
+            is: "a file without loadable segments",
+        })?;
         parts.named.push(ImageModule {
             path: program.clone(),
             range,

@@ -66,7 +66,11 @@ impl ImageThread {
             }
             ThreadRegisters::Aarch64(of) => {
                 let numbers = (0..=30).zip(AARCH64_NAMES).chain([(aarch64::SP, "sp"), (aarch64::PC, "pc")]);
-                (numbers.filter_map(|(number, name)| Some((name, of.value(number)?))).collect(), of.pc(), of.sp())
+                (
+                    numbers.filter_map(|(number, name)| Some((name, of.value(number)?))).collect(),
+                    of.pc(),
+                    of.sp(),
+                )
             }
         };
         Self {
@@ -184,24 +188,23 @@ const X86_64_NAMES: [(&str, u16); 17] = [
 
 /// An empty name is a register that holds no address.
 const X86_64_KERNEL: [&str; 27] = [
-    "r15", "r14", "r13", "r12", "rbp", "rbx", "r11", "r10", "r9", "r8", "rax", "rcx", "rdx", "rsi", "rdi", "", "rip",
-    "", "", "rsp", "", "fs_base", "gs_base", "", "", "", "",
+    "r15", "r14", "r13", "r12", "rbp", "rbx", "r11", "r10", "r9", "r8", "rax", "rcx", "rdx", "rsi", "rdi",
+    "", "rip", "", "", "rsp", "", "fs_base", "gs_base", "", "", "", "",
 ];
 
 const AARCH64_NAMES: [&str; 31] = [
-    "x0", "x1", "x2", "x3", "x4", "x5", "x6", "x7", "x8", "x9", "x10", "x11", "x12", "x13", "x14", "x15", "x16", "x17",
-    "x18", "x19", "x20", "x21", "x22", "x23", "x24", "x25", "x26", "x27", "x28", "x29", "x30",
+    "x0", "x1", "x2", "x3", "x4", "x5", "x6", "x7", "x8", "x9", "x10", "x11", "x12", "x13", "x14", "x15",
+    "x16", "x17", "x18", "x19", "x20", "x21", "x22", "x23", "x24", "x25", "x26", "x27", "x28", "x29", "x30",
 ];
 
 const AARCH64_KERNEL: [&str; 34] = [
-    "x0", "x1", "x2", "x3", "x4", "x5", "x6", "x7", "x8", "x9", "x10", "x11", "x12", "x13", "x14", "x15", "x16", "x17",
-    "x18", "x19", "x20", "x21", "x22", "x23", "x24", "x25", "x26", "x27", "x28", "x29", "x30", "sp", "pc", "",
+    "x0", "x1", "x2", "x3", "x4", "x5", "x6", "x7", "x8", "x9", "x10", "x11", "x12", "x13", "x14", "x15",
+    "x16", "x17", "x18", "x19", "x20", "x21", "x22", "x23", "x24", "x25", "x26", "x27", "x28", "x29", "x30",
+    "sp", "pc", "",
 ];
 
-const I386_KERNEL: [&str; 17] = [
-    "ebx", "ecx", "edx", "esi", "edi", "ebp", "eax", "", "", "", "", "", "eip", "", "", "esp", "",
-];
+const I386_KERNEL: [&str; 17] =
+    ["ebx", "ecx", "edx", "esi", "edi", "ebp", "eax", "", "", "", "", "", "eip", "", "", "esp", ""];
 
-const ARM_KERNEL: [&str; 18] = [
-    "r0", "r1", "r2", "r3", "r4", "r5", "r6", "r7", "r8", "r9", "r10", "fp", "ip", "sp", "lr", "pc", "", "",
-];
+const ARM_KERNEL: [&str; 18] =
+    ["r0", "r1", "r2", "r3", "r4", "r5", "r6", "r7", "r8", "r9", "r10", "fp", "ip", "sp", "lr", "pc", "", ""];

@@ -59,7 +59,9 @@ fn copy(mut from: impl Read, to: &mut File, limit_bytes: u64) -> io::Result<Opti
         let piece = buffer.get(..filled).unwrap_or_default();
         written = written.saturating_add(filled as u64);
         if written > limit_bytes {
-            break Some(io::Error::other(format!("it unpacks to more than the limit of {limit_bytes} bytes")));
+            break Some(io::Error::other(format!(
+                "it unpacks to more than the limit of {limit_bytes} bytes"
+            )));
         }
         if piece.iter().all(|&byte| byte == 0) {
             to.seek(SeekFrom::Current(filled as i64))?;
@@ -101,7 +103,8 @@ mod tests {
     use super::*;
 
     fn image() -> Vec<u8> {
-        let mut bytes: Vec<u8> = (0..300_000_u32).flat_map(|n| n.wrapping_mul(0x9e37_79b9).to_le_bytes()).collect();
+        let mut bytes: Vec<u8> =
+            (0..300_000_u32).flat_map(|n| n.wrapping_mul(0x9e37_79b9).to_le_bytes()).collect();
         bytes.extend(vec![0; 5 * PIECE]);
         bytes.extend(b"the end");
         bytes

@@ -12,7 +12,7 @@ use cairn_analysis::core::BlockLayout;
 use cairn_analysis::format::heapblock::ByteOrder;
 use cairn_analysis::format::{AbsoluteAddress, WordSize};
 use cairn_analysis::heap::{
-    Cost, Direction, FlameOptions, Folding, ModuleNames, Names, Namer, NoNames, Questions, TreeLimits,
+    Cost, Direction, FlameOptions, Folding, ModuleNames, Namer, Names, NoNames, Questions, TreeLimits,
 };
 use cairn_analysis::image::{Image, Machine, OpenOptions, RawFile};
 use clap::{Args, ValueEnum};
@@ -178,7 +178,9 @@ impl Core {
             stacks: self.stacks,
         };
         let answers = match self.pid {
-            Some(pid) => Image::of_process(pid, |image| Answers::of(image, &wanted)).map_err(io::Error::other)?,
+            Some(pid) => {
+                Image::of_process(pid, |image| Answers::of(image, &wanted)).map_err(io::Error::other)?
+            }
             None => Answers::of(&self.open()?, &wanted),
         };
         let names = self.names(&answers);
@@ -219,7 +221,8 @@ impl Core {
         }
         let mut output = BufWriter::new(io::stdout().lock());
         if self.json {
-            let mut names = Names::new(&answers.stacks.stacks, namer, Folding { allocator: false, startup: false });
+            let mut names =
+                Names::new(&answers.stacks.stacks, namer, Folding { allocator: false, startup: false });
             let told = json::Told::new(answers, &mut questions, &mut names, self.most());
             serde_json::to_writer(&mut output, &told)?;
             writeln!(output)?;
@@ -232,14 +235,16 @@ impl Core {
                 print::heapprof(&mut output, answers, &mut names)?;
             }
             Format::Text => {
-                let mut names = Names::new(&answers.stacks.stacks, namer, Folding { allocator: false, startup: false });
+                let mut names =
+                    Names::new(&answers.stacks.stacks, namer, Folding { allocator: false, startup: false });
                 let mut printer =
                     Printer::new(&mut output, answers, &mut questions, &mut names, self.most(), self.full);
                 printer.head(started)?;
                 if self.modules {
                     printer.modules()?;
                 }
-                let asks = self.stacks || self.leaks || !self.at.is_empty() || !self.refs.is_empty() || self.modules;
+                let asks =
+                    self.stacks || self.leaks || !self.at.is_empty() || !self.refs.is_empty() || self.modules;
                 if self.stacks {
                     printer.threads()?;
                 }
@@ -266,7 +271,8 @@ impl Core {
         }
         let (core, program) = match self.files.as_slice() {
             [] => {
-                let usage = "give a core file, --raw FILE@ADDRESS, or --pid PID; `cairn core --help` has examples";
+                let usage =
+                    "give a core file, --raw FILE@ADDRESS, or --pid PID; `cairn core --help` has examples";
                 return Err(io::Error::other(usage));
             }
             [core] => (core, None),
@@ -282,7 +288,8 @@ impl Core {
         options.program = self.exe.clone().or_else(|| self.files.first().cloned());
         let mut addresses = self.load_address.iter();
         let file = |text: &String| {
-            let stated = text.rsplit_once('@').and_then(|(path, address)| Some((path, parse_address(address).ok()?)));
+            let stated =
+                text.rsplit_once('@').and_then(|(path, address)| Some((path, parse_address(address).ok()?)));
             let (path, address) = match stated {
                 Some((path, address)) => (path, address),
                 None => (text.as_str(), addresses.next().copied().unwrap_or(0)),
@@ -312,6 +319,7 @@ fn flame(questions: &mut Questions<'_>, answers: &Answers) -> String {
     let amount = tree.nodes[0].amount;
     let whole = format!("{} in {}", bytes(amount.value), counted(amount.blocks, "block"));
     let about = &answers.about;
-    let title = if about.command_line.is_empty() { about.kind.to_owned() } else { about.command_line.clone() };
+    let title =
+        if about.command_line.is_empty() { about.kind.to_owned() } else { about.command_line.clone() };
     questions.flame_svg(&tree, &FlameOptions { title, subtitle: whole })
 }

@@ -1,8 +1,8 @@
 //! All that is asked of an image, as values: a process can go on as soon as they are there.
 
 use cairn_analysis::core::{
-    Annotated, Block, BlockLayout, Chunk, CoreStacks, Damage, FindOptions, GlibcHeap, Holder, Near, NearPlace, Reachability,
-    Reference, References,
+    Annotated, Block, BlockLayout, Chunk, CoreStacks, Damage, FindOptions, GlibcHeap, Holder, Near,
+    NearPlace, Reachability, Reference, References,
 };
 use cairn_analysis::format::{AbsoluteAddress, Frame};
 use cairn_analysis::image::{About, Finding, Image, ImageModule, ImageThread, Machine};
@@ -98,9 +98,11 @@ impl Answers {
         let options = wanted.layout.map_or_else(FindOptions::default, FindOptions::only);
         let annotated = Annotated::find(image, &options);
         let is_plain = annotated.blocks().is_empty();
-        let asks_for_heap = wanted.heap || wanted.leaks || is_plain || !wanted.at.is_empty() || !wanted.refs.is_empty();
+        let asks_for_heap =
+            wanted.heap || wanted.leaks || is_plain || !wanted.at.is_empty() || !wanted.refs.is_empty();
         let heap = if asks_for_heap { GlibcHeap::find(image) } else { None };
-        let plain = if is_plain { heap.as_ref().map(GlibcHeap::blocks).unwrap_or_default() } else { Vec::new() };
+        let plain =
+            if is_plain { heap.as_ref().map(GlibcHeap::blocks).unwrap_or_default() } else { Vec::new() };
         let damage = annotated.damage(image);
         let mut threads = threads(image, wanted.stacks);
         let frames: Vec<Vec<Frame>> = threads.iter().map(|thread| thread.frames.clone()).collect();
@@ -225,7 +227,8 @@ impl Answers {
 fn threads(image: &Image, all: bool) -> Vec<ThreadAnswer> {
     let walk = |(index, thread): (usize, &ImageThread)| {
         let walkable = ThreadSource::threads(image).iter().find(|known| known.id == thread.id);
-        let registers = walkable.and_then(|known| known.registers.as_ref().ok()).filter(|_| all || index == 0);
+        let registers =
+            walkable.and_then(|known| known.registers.as_ref().ok()).filter(|_| all || index == 0);
         let stack = registers.map(|registers| image.stack(registers, MAX_FRAMES));
         let frames = stack.iter().flat_map(|stack| &stack.frames).map(|found| found.frame).collect();
         ThreadAnswer { thread: thread.clone(), frames, stack: 0, stop: stack.map(|stack| stack.stop) }

@@ -383,8 +383,14 @@ impl Teller<'_, '_> {
         });
         let mut told: Vec<DamageTold> = annotated.collect();
         for damage in answers.heap.iter().flat_map(GlibcHeap::damage) {
-            let block = GlibcHeap::blame(damage, answers.annotated.blocks()).map(|(block, _)| self.block(&block));
-            told.push(DamageTold { kind: "heap", address: hex(damage.address()), text: damage.to_string(), block });
+            let block =
+                GlibcHeap::blame(damage, answers.annotated.blocks()).map(|(block, _)| self.block(&block));
+            told.push(DamageTold {
+                kind: "heap",
+                address: hex(damage.address()),
+                text: damage.to_string(),
+                block,
+            });
         }
         told
     }
@@ -398,7 +404,8 @@ impl Teller<'_, '_> {
                 Some(NearPlace::Behind(past)) => (Some("behind"), Some(past)),
                 None => (None, None),
             };
-            let chunk = answers.heap.as_ref().zip(place.chunk).map(|(heap, (chunk, ..))| chunk_told(heap, &chunk));
+            let chunk =
+                answers.heap.as_ref().zip(place.chunk).map(|(heap, (chunk, ..))| chunk_told(heap, &chunk));
             PlaceTold {
                 address: hex(place.address),
                 relation,
@@ -414,7 +421,8 @@ impl Teller<'_, '_> {
 
     fn leaks(&mut self, most: usize) -> Option<LeaksTold> {
         let leaks = self.answers.leaks.as_ref()?;
-        let sum = |blocks: &[Block]| blocks.iter().fold(0_u64, |sum, block| sum.saturating_add(block.size_bytes));
+        let sum =
+            |blocks: &[Block]| blocks.iter().fold(0_u64, |sum, block| sum.saturating_add(block.size_bytes));
         let mut largest = leaks.direct.clone();
         largest.sort_by_key(|block| (std::cmp::Reverse(block.size_bytes), block.user_address));
         Some(LeaksTold {

@@ -164,7 +164,8 @@ impl<'a, 'q, 'n, W: Write> Printer<'a, 'q, 'n, W> {
                     write!(self.output, "{:26}", "")?;
                 }
                 let inlined = if index + 1 < lines.len() { " (inlined)" } else { "" };
-                let text = line_text(self.names, *line, self.width.saturating_sub(26 + inlined.len()), self.full);
+                let text =
+                    line_text(self.names, *line, self.width.saturating_sub(26 + inlined.len()), self.full);
                 self.write_line(&text, inlined)?;
             }
         }
@@ -180,8 +181,12 @@ impl<'a, 'q, 'n, W: Write> Printer<'a, 'q, 'n, W> {
         let answers = self.answers;
         for thread in &answers.threads {
             let of = &thread.thread;
-            let name = if of.name.is_empty() { String::new() } else { format!(" \"{}\"", printable(&of.name)) };
-            let signal = of.signal.map(|signal| format!(", signal {signal}{}", signal_name(signal))).unwrap_or_default();
+            let name =
+                if of.name.is_empty() { String::new() } else { format!(" \"{}\"", printable(&of.name)) };
+            let signal = of
+                .signal
+                .map(|signal| format!(", signal {signal}{}", signal_name(signal)))
+                .unwrap_or_default();
             self.heading(&format!("thread {}{name}{signal}", of.id))?;
             let digits = self.answers.machine.word_size.bytes() * 2 + 2;
             let columns = (self.width.saturating_sub(2) / (digits + 10)).clamp(1, 4);
@@ -193,7 +198,10 @@ impl<'a, 'q, 'n, W: Write> Printer<'a, 'q, 'n, W> {
             match &thread.stop {
                 Some(stop) => writeln!(self.output, "      {stop}")?,
                 None if of.walk.is_none() => {
-                    writeln!(self.output, "      stacks of this machine cannot be walked here; registers only")?;
+                    writeln!(
+                        self.output,
+                        "      stacks of this machine cannot be walked here; registers only"
+                    )?;
                 }
                 None => writeln!(self.output, "      its stack could not be walked")?,
             }
@@ -213,7 +221,13 @@ impl<'a, 'q, 'n, W: Write> Printer<'a, 'q, 'n, W> {
             };
             let path = module.path.to_string_lossy();
             let path = if path.is_empty() { "(no name)".into() } else { path };
-            writeln!(self.output, "  {}-{}  {}{state}", module.range.start, module.range.end, printable(&path))?;
+            writeln!(
+                self.output,
+                "  {}-{}  {}{state}",
+                module.range.start,
+                module.range.end,
+                printable(&path)
+            )?;
         }
         Ok(())
     }
@@ -233,7 +247,11 @@ impl<'a, 'q, 'n, W: Write> Printer<'a, 'q, 'n, W> {
         for damage in of_heap.iter().take(self.most) {
             writeln!(self.output, "  {damage}")?;
             if let Some((block, gap)) = GlibcHeap::blame(damage, answers.annotated.blocks()) {
-                writeln!(self.output, "    {gap} bytes behind the end of the block at {:#x}", block.user_address)?;
+                writeln!(
+                    self.output,
+                    "    {gap} bytes behind the end of the block at {:#x}",
+                    block.user_address
+                )?;
                 self.who_allocated(&block, "    ")?;
             }
         }
@@ -293,7 +311,8 @@ impl<'a, 'q, 'n, W: Write> Printer<'a, 'q, 'n, W> {
                 writeln!(self.output)?;
                 self.stack(stack, asker, "      ")?;
             } else {
-                let text = line_text(self.questions.names(), entry.line, self.width.saturating_sub(38), self.full);
+                let text =
+                    line_text(self.questions.names(), entry.line, self.width.saturating_sub(38), self.full);
                 write!(self.output, "  ")?;
                 self.write_line(&text, "")?;
             }
@@ -306,7 +325,7 @@ impl<'a, 'q, 'n, W: Write> Printer<'a, 'q, 'n, W> {
         let strong = self.palette.strong();
         let blocks = counted(entry.sums.live_blocks, "block");
         let (amount, share) = (bytes(entry.sums.live_bytes), percent(share));
-        write!(self.output, "  {strong}{amount:>10}{strong:#}  {share:>6}  {blocks:>14}")
+        write!(self.output, "  {strong}{amount:>10}{strong:#}  {share:>6} %  {blocks:>14}")
     }
 
     /// What each of the addresses is that were asked for.
@@ -390,9 +409,14 @@ impl<'a, 'q, 'n, W: Write> Printer<'a, 'q, 'n, W> {
 
     pub(super) fn leaks(&mut self) -> io::Result<()> {
         let Some(leaks) = &self.answers.leaks else { return Ok(()) };
-        let sum = |blocks: &[Block]| blocks.iter().fold(0_u64, |sum, block| sum.saturating_add(block.size_bytes));
+        let sum =
+            |blocks: &[Block]| blocks.iter().fold(0_u64, |sum, block| sum.saturating_add(block.size_bytes));
         let direct = sum(&leaks.direct);
-        self.heading(&format!("Leaked: {} in {}", bytes(direct), counted(leaks.direct.len() as u64, "block")))?;
+        self.heading(&format!(
+            "Leaked: {} in {}",
+            bytes(direct),
+            counted(leaks.direct.len() as u64, "block")
+        ))?;
         let dim = self.palette.dim;
         if !leaks.indirect.is_empty() {
             writeln!(
@@ -423,7 +447,8 @@ impl<'a, 'q, 'n, W: Write> Printer<'a, 'q, 'n, W> {
         }
         let mut stacks: Vec<(u32, (u64, u64))> = by_stack.into_iter().collect();
         stacks.sort_by_key(|&(stack, (sum, _))| (std::cmp::Reverse(sum), stack));
-        let askers = self.questions.names_mut().askers(&stacks.iter().map(|stack| stack.0).collect::<Vec<_>>());
+        let askers =
+            self.questions.names_mut().askers(&stacks.iter().map(|stack| stack.0).collect::<Vec<_>>());
         for (&(stack, (sum, blocks)), asker) in stacks.iter().zip(askers).take(self.most) {
             let strong = self.palette.strong();
             writeln!(self.output, "  {strong}{:>10}{strong:#}  {}", bytes(sum), counted(blocks, "block"))?;
@@ -468,7 +493,11 @@ impl<'a, 'q, 'n, W: Write> Printer<'a, 'q, 'n, W> {
         self.heading("Sizes")?;
         let sizes = heap.sizes();
         let (_, in_use) = heap.sum(ChunkState::is_in_use);
-        writeln!(self.output, "  {:>10}  {:>12}  {:>12}  {:>10}  share", "room for", "in use", "free", "bytes")?;
+        writeln!(
+            self.output,
+            "  {:>10}  {:>12}  {:>12}  {:>10}     share",
+            "room for", "in use", "free", "bytes"
+        )?;
         for size in sizes.iter().take(self.most) {
             let sum = size.in_use.saturating_mul(size.usable_bytes);
             let share = if in_use == 0 { 0.0 } else { sum as f64 / in_use as f64 };
@@ -476,7 +505,7 @@ impl<'a, 'q, 'n, W: Write> Printer<'a, 'q, 'n, W> {
             let mark = if share > 0.5 && size.in_use > 100 { "  <- does this grow?" } else { "" };
             writeln!(
                 self.output,
-                "  {:>10}  {:>12}  {:>12}  {:>10}  {:>6}{mark}",
+                "  {:>10}  {:>12}  {:>12}  {:>10}  {:>6} %{mark}",
                 bytes(size.usable_bytes),
                 count(size.in_use),
                 count(size.free),
@@ -554,7 +583,10 @@ impl fmt::Display for NearText<'_> {
             NearPlace::Inside(0) => write!(f, "the start of a block of {size} bytes"),
             NearPlace::Inside(offset) => write!(f, "byte {offset} of the block of {size} bytes at {at:#x}"),
             NearPlace::InAnnotation(before) => {
-                write!(f, "{before} bytes in front of the block of {size} bytes at {at:#x}, in its annotation")
+                write!(
+                    f,
+                    "{before} bytes in front of the block of {size} bytes at {at:#x}, in its annotation"
+                )
             }
             NearPlace::Behind(past) => {
                 write!(f, "{past} bytes past the end of the block of {size} bytes at {at:#x}")
