@@ -296,8 +296,8 @@ fn mappings(segments: &[Segment], notes: &Notes, threads: &[ImageThread], is_wid
         .map(|(start, end, offset, name)| Mapping {
             range: range(*start, *end),
             is_readable: true,
-            // Where gcore left a segment out altogether its rights are not known; code is what it leaves out.
-            is_executable: segment_at(*start).is_none_or(|segment| segment.flags & EXECUTABLE != 0),
+            // gcore leaves out whole files that were only read, as those of the locale are: no segment, no code.
+            is_executable: segment_at(*start).is_some_and(|segment| segment.flags & EXECUTABLE != 0),
             file_offset: FileOffset::new(*offset),
             inode: names.binary_search(&&**name).map_or(0, |index| index as u64 + 1),
             name: name.clone(),

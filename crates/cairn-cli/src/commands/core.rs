@@ -280,12 +280,21 @@ impl Core {
             [first, second, ..] if is_program(second) => (first, Some(second)),
             [first, second, ..] => (second, Some(first)),
         };
-        options.program = self.exe.clone().or_else(|| program.cloned());
+        options.program = self.program(program)?;
         Image::open(core, &options).map_err(io::Error::other)
     }
 
+    /// The program with its whole path, as modules are named.
+    fn program(&self, given: Option<&PathBuf>) -> io::Result<Option<PathBuf>> {
+        let Some(path) = self.exe.as_ref().or(given) else { return Ok(None) };
+        match path.canonicalize() {
+            Ok(path) => Ok(Some(path)),
+            Err(error) => Err(io::Error::new(error.kind(), format!("{}: {error}", path.display()))),
+        }
+    }
+
     fn open_raw(&self, mut options: OpenOptions) -> io::Result<Image> {
-        options.program = self.exe.clone().or_else(|| self.files.first().cloned());
+        options.program = self.program(self.files.first())?;
         let mut addresses = self.load_address.iter();
         let file = |text: &String| {
             let stated =

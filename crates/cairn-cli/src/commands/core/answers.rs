@@ -163,7 +163,7 @@ impl Answers {
         });
         PlaceAnswer {
             address,
-            near: self.near(address),
+            near: self.near(address).filter(|near| is_near(image, near, address)),
             chunk,
             what: self.location(image, address),
             word: image.word(address),
@@ -220,6 +220,16 @@ impl Answers {
             indirect: reach.indirectly_leaked().filter_map(pick).collect(),
             root_bytes: reach.root_bytes,
         }
+    }
+}
+
+/// Whether a block that ends before an address has to do with it: both lie in one stretch of memory.
+fn is_near(image: &Image, near: &Near, address: u64) -> bool {
+    const AT_LEAST: u64 = 4096;
+    let stretch = |address| image.piece_at(AbsoluteAddress::new(address)).map(|piece| piece.range.start);
+    match near.place {
+        NearPlace::Behind(past) => past < AT_LEAST || stretch(near.block.user_address) == stretch(address),
+        _ => true,
     }
 }
 

@@ -47,6 +47,7 @@ fn signal_name(signal: u32) -> &'static str {
         8 => " (SIGFPE)",
         9 => " (SIGKILL)",
         11 => " (SIGSEGV)",
+        19 => " (SIGSTOP)",
         31 => " (SIGSYS)",
         _ => "",
     }
@@ -495,7 +496,7 @@ impl<'a, 'q, 'n, W: Write> Printer<'a, 'q, 'n, W> {
         let (_, in_use) = heap.sum(ChunkState::is_in_use);
         writeln!(
             self.output,
-            "  {:>10}  {:>12}  {:>12}  {:>10}     share",
+            "  {:>14}  {:>12}  {:>12}  {:>10}     share",
             "room for", "in use", "free", "bytes"
         )?;
         for size in sizes.iter().take(self.most) {
@@ -505,8 +506,8 @@ impl<'a, 'q, 'n, W: Write> Printer<'a, 'q, 'n, W> {
             let mark = if share > 0.5 && size.in_use > 100 { "  <- does this grow?" } else { "" };
             writeln!(
                 self.output,
-                "  {:>10}  {:>12}  {:>12}  {:>10}  {:>6} %{mark}",
-                bytes(size.usable_bytes),
+                "  {:>14}  {:>12}  {:>12}  {:>10}  {:>6} %{mark}",
+                format!("{} B", count(size.usable_bytes)),
                 count(size.in_use),
                 count(size.free),
                 bytes(sum),
