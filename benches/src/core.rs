@@ -197,9 +197,7 @@ fn false_blocks(directory: &Path, more: &[&str]) -> Result<(), String> {
     println!(
         "\nblocks found where none are\n\n| memory | GB | cairn | heapprof | lws |\n|---|---:|---:|---:|---:|"
     );
-    let mut row = |name: &str,
-                   paths: &mut dyn Iterator<Item = Result<PathBuf, String>>|
-     -> Result<(), String> {
+    let row = |name: &str, paths: &mut dyn Iterator<Item = Result<PathBuf, String>>| -> Result<(), String> {
         let (mut bytes, mut counts) = (0, [0; 3]);
         for path in paths {
             let path = path?;

@@ -130,6 +130,9 @@ Core files: `ulimit -c unlimited` lets a crash write one, `gcore PID` makes one 
 Exit codes: 0 all went well; 1 the image cannot be read; 2 the arguments make no sense; 3 parts of the image are missing,
 which is said on standard error; what is there was looked at.";
 
+/// A damaged image can have one for each of its segments.
+const MOST_FINDINGS: usize = 20;
+
 /// A layout by name.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum LayoutName {
@@ -191,8 +194,18 @@ impl Core {
             };
             self.show(&answers, namer, started)?;
         }
-        for finding in &answers.findings {
+        for finding in answers.findings.iter().take(MOST_FINDINGS) {
             complain(finding);
+        }
+        if answers.findings.len() > MOST_FINDINGS {
+            complain(&format_args!(
+                "and {} more of this kind; --json has all",
+                answers.findings.len() - MOST_FINDINGS
+            ));
+        }
+        if self.format != Format::Text && answers.annotated.blocks().is_empty() {
+            complain(&"no annotated blocks were found, so there are no stacks to print");
+            return Ok(Outcome::Incomplete);
         }
         if let Some(names) = names {
             let names = names.into_inner();

@@ -471,15 +471,15 @@ impl<'a, 'q, 'n, W: Write> Printer<'a, 'q, 'n, W> {
         let system: u64 = heap.arenas().iter().fold(0, |sum, arena| sum.saturating_add(arena.system_bytes));
         let arenas = counted(heap.arenas().len() as u64, "arena");
         self.heading(&format!("Heap of glibc's malloc: {arenas}, {} from the system", bytes(system)))?;
-        let rows: [(&str, fn(ChunkState) -> bool); 5] = [
-            ("in use", |state| state == ChunkState::InUse),
-            ("in use, mapped", |state| state == ChunkState::Mapped),
-            ("free", |state| state == ChunkState::Free),
-            ("kept by threads", |state| state == ChunkState::ThreadCache),
-            ("kept, small", |state| state == ChunkState::FastBin),
+        let rows = [
+            ("in use", ChunkState::InUse),
+            ("in use, mapped", ChunkState::Mapped),
+            ("free", ChunkState::Free),
+            ("kept by threads", ChunkState::ThreadCache),
+            ("kept, small", ChunkState::FastBin),
         ];
-        for (name, states) in rows {
-            let (chunks, sum) = heap.sum(states);
+        for (name, wanted) in rows {
+            let (chunks, sum) = heap.sum(|state| state == wanted);
             if chunks > 0 {
                 writeln!(self.output, "  {name:<16} {:>10}  {:>14}", bytes(sum), counted(chunks, "block"))?;
             }
