@@ -49,17 +49,19 @@ impl Landmarks {
 
     #[inline]
     fn is_in(&self, chunk: &[u8; CHUNK]) -> bool {
-        let mut hit = false;
-        for word in chunk.as_chunks::<4>().0 {
+        // Whole words as the answer: bits that are packed after every compare cost as much as the compares.
+        let mut hits = [0_u32; CHUNK / 4];
+        for (word, hit) in chunk.as_chunks::<4>().0.iter().zip(&mut hits) {
             let word = u32::from_le_bytes(*word);
             let upper = word & self.magic_mask;
-            hit |= (word == self.start)
-                | (word == self.end)
-                | (word == self.anchor)
-                | (upper == self.live)
-                | (upper == self.freed);
+            let is = |yes: bool| if yes { u32::MAX } else { 0 };
+            *hit = is(word == self.start)
+                | is(word == self.end)
+                | is(word == self.anchor)
+                | is(upper == self.live)
+                | is(upper == self.freed);
         }
-        hit
+        hits.into_iter().fold(0, |all, hit| all | hit) != 0
     }
 
     #[inline]

@@ -14,6 +14,9 @@ use crate::image::Image;
 /// The length field alone tells nothing; a blob of a depth of 127 with 64-bit addresses has 1.3 KiB.
 const MAX_BLOB_BYTES: u16 = 2048;
 
+/// Words that are asked about at once.
+const ROW: usize = 8;
+
 pub(super) struct Nodes<'a> {
     image: &'a Image,
     /// From the lowest writable address to the highest: where lists lie.
@@ -72,32 +75,57 @@ impl<'a> Nodes<'a> {
         blocks: &mut Vec<Block>,
     ) {
         let words = memory.as_chunks::<WORD>().0;
+        // An owner lies in memory: the upper halves of the words tell most that do not, several at a time.
+        let shift = if WORD == 8 { 32 } else { 0 };
+        let (first, last) = (self.lowest >> shift, self.lowest.saturating_add(self.span) >> shift);
+        let (lowest, span) = (first as u32, u32::try_from(last - first).unwrap_or(u32::MAX));
+        let mut index = from;
+        while let Some(owners) = words.get(index + 2..).and_then(|owners| owners.first_chunk::<ROW>()) {
+            let mut may_be = 0;
+            for &owner in owners {
+                let upper = (number(owner) >> shift) as u32;
+                may_be |= u32::from(upper.wrapping_sub(lowest) <= span);
+            }
+            if may_be != 0 {
+                for index in index..index + ROW {
+                    blocks.extend(self.block_at(base, words, index, number, stacks));
+                }
+            }
+            index += ROW;
+        }
+        for index in index..words.len().saturating_sub(2) {
+            blocks.extend(self.block_at(base, words, index, number, stacks));
+        }
+    }
+
+    /// The block whose node is at this index, if one is.
+    #[inline]
+    fn block_at<const WORD: usize>(
+        &self,
+        base: u64,
+        words: &[[u8; WORD]],
+        index: usize,
+        number: impl Fn([u8; WORD]) -> u64,
+        stacks: &mut BlockStacks,
+    ) -> Option<Block> {
         let is_place =
             |address: u64| address.wrapping_sub(self.lowest) < self.span && address & (WORD as u64 - 1) == 0;
-        for index in from..words.len().saturating_sub(2) {
-            // The word before a node ends with the blob's length, which is small: its upper byte is nearly always zero and
-            // its lower one nearly never.
-            let Some(&before) = words.get(index - 1) else { return };
-            let length = u16::from_be_bytes([before[WORD - 2], before[WORD - 1]]);
-            if length.wrapping_sub(3) >= MAX_BLOB_BYTES {
-                continue;
-            }
-            let (Some(&previous), Some(&next), Some(&owner)) =
-                (words.get(index), words.get(index + 1), words.get(index + 2))
-            else {
-                return;
-            };
-            let (previous, next, owner) = (number(previous), number(next), number(owner));
-            if !is_place(owner) || previous != 0 && !is_place(previous) || next != 0 && !is_place(next) {
-                continue;
-            }
-            let node = base + (index * WORD) as u64;
-            if self.is_linked(node, previous, next, owner, WORD as u64)
-                && let Some(block) = self.block(node, length, WORD as u64, stacks)
-            {
-                blocks.push(block);
-            }
+        // The word before a node ends with the blob's length, which is small.
+        let before = words.get(index.checked_sub(1)?)?;
+        let length = u16::from_be_bytes([*before.get(WORD - 2)?, *before.get(WORD - 1)?]);
+        if length.wrapping_sub(3) >= MAX_BLOB_BYTES {
+            return None;
         }
+        let [previous, next, owner] = *words.get(index..)?.first_chunk::<3>()?;
+        let (previous, next, owner) = (number(previous), number(next), number(owner));
+        if !is_place(owner) || previous != 0 && !is_place(previous) || next != 0 && !is_place(next) {
+            return None;
+        }
+        let node = base + (index * WORD) as u64;
+        if !self.is_linked(node, previous, next, owner, WORD as u64) {
+            return None;
+        }
+        self.block(node, length, WORD as u64, stacks)
     }
 
     fn is_linked(&self, node: u64, previous: u64, next: u64, owner: u64, word: u64) -> bool {
