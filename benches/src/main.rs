@@ -11,6 +11,7 @@
 mod annotate;
 mod capture;
 mod code_size;
+mod core;
 mod corpus;
 mod formats;
 mod heap;
@@ -40,6 +41,7 @@ Usage: cargo xtask bench COMMAND
   annotate [ROUNDS]            what annotated blocks cost, beside heapprof.so (CAIRN_PEER_HEAPPROF_SO), as Markdown
   capture [PART...]            ns per captured stack against peers, as Markdown; parts: `capture list`
   symbols PROGRAM...           names for addresses of these programs, against llvm-symbolizer and addr2line
+  core CAIRN [GIB [FILE...]]   blocks found in memory images a second, whole answers, and blocks found where none are
   formats                      ns and bytes per frame of every format on the corpus, as Markdown
   heap [ROUNDS [WORK...]]      whole programs under cairn heap and heaptrack, as Markdown
   recording [MILLIONS]         bytes and ns per event of recordings: packing, opening, reading, as Markdown
@@ -72,6 +74,11 @@ fn main() -> ExitCode {
         ["capture-loop", rest @ ..] => capture::run_loop(rest),
         ["symbols", programs @ ..] => symbols::run(programs).map_err(|error| error.to_string()),
         ["symbols-run", rest @ ..] => symbols::answer(rest).map_err(|error| error.to_string()),
+        ["core", cairn] => core::run(cairn, 2, &[]),
+        ["core", cairn, gibibytes, more @ ..] => gibibytes
+            .parse()
+            .map_err(|_| format!("{gibibytes}: not a number of gibibytes"))
+            .and_then(|gibibytes| core::run(cairn, gibibytes, more)),
         ["formats"] => report::formats(),
         ["heap"] => heap::run(5, &[]),
         ["heap", rounds, works @ ..] => rounds

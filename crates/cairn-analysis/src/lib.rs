@@ -6,10 +6,12 @@
 //! | module | task |
 //! |---|---|
 //! | [`calendar`] | times on the wall, read and written |
+//! | [`core`] | from a memory image to who allocated its blocks, what is damaged, and what leaked |
 //! | [`decode`] | from bytes or texts of any format to a stack |
 //! | [`convert`] | from a stack to the bytes of another format |
 //! | [`totals`] | from many allocations to "who holds how much" |
 //! | [`heap`] | from a program's allocations and frees to "where does the memory go?" |
+//! | [`image`] | the memory of a program that is no more, or on another machine: cores, minidumps, raw dumps |
 //! | [`lines`] | lines of a log in bounded memory |
 //! | [`names`] | from recorded places to functions and lines |
 //! | [`player`] | from a recording to its events in order, each with its names |
@@ -26,8 +28,12 @@ pub use cairn_symbols as symbols;
 
 pub mod calendar;
 pub mod convert;
+#[cfg(target_os = "linux")]
+pub mod core;
 pub mod decode;
 pub mod heap;
+#[cfg(target_os = "linux")]
+pub mod image;
 pub mod lines;
 pub mod names;
 pub mod player;

@@ -32,6 +32,7 @@ Examples:
   cairn diff before.cairn after.cairn     what grew
   cairn play app.cairn                    a recording, event by event
   cairn snapshot 4711                     the stacks of a running process
+  cairn core core.4711                    who allocated the blocks of a program that crashed
   cairn symbolize -e app 0x1234           the function, file and line of an address
   cairn decode --totals -e app.elf < log  who holds how much memory, from a device's log
 

@@ -173,15 +173,7 @@ impl HeapRecording {
     /// Names by files that are searched for as `options` say.
     #[must_use]
     pub fn symbols(&self, options: SymbolizerOptions) -> ModuleNames {
-        let key = |module: &Module| ModuleKey {
-            path: PathBuf::from(&module.path),
-            build_id: module.build_id.clone(),
-            size_bytes: None,
-        };
-        ModuleNames {
-            names: RefCell::new(Names::new(options)),
-            keys: self.stacks.modules().iter().map(key).collect(),
-        }
+        ModuleNames::of(&self.stacks, options)
     }
 }
 
@@ -309,6 +301,17 @@ pub struct ModuleNames {
 }
 
 impl ModuleNames {
+    /// Names for stacks that are of no recording, by files that are searched for as `options` say.
+    #[must_use]
+    pub fn of(stacks: &Stacks, options: SymbolizerOptions) -> Self {
+        let key = |module: &Module| ModuleKey {
+            path: PathBuf::from(&module.path),
+            build_id: module.build_id.clone(),
+            size_bytes: None,
+        };
+        Self { names: RefCell::new(Names::new(options)), keys: stacks.modules().iter().map(key).collect() }
+    }
+
     /// Every module that was asked for, and what became of the search for its symbols.
     #[must_use]
     pub fn reports(&self) -> Vec<(ModuleKey, ModuleReport)> {

@@ -38,6 +38,11 @@ pub struct ProcessMemory {
 }
 
 impl ProcessMemory {
+    /// The memory of the process that this thread belongs to, which must stand still for the answers to fit together.
+    pub(crate) fn of(thread: u32) -> Self {
+        Self::new(thread as i32)
+    }
+
     pub(super) fn new(process: i32) -> Self {
         let file = File::open(format!("/proc/{process}/mem")).ok();
         Self { process, file, pages: RefCell::default(), system_calls: Cell::new(0) }

@@ -1,6 +1,8 @@
 //! One file per subcommand: arguments, help text, and `run`.
 
 mod completions;
+#[cfg(target_os = "linux")]
+mod core;
 mod decode;
 mod diff;
 mod flame;
@@ -31,6 +33,8 @@ pub(crate) enum Command {
     Pack(pack::Pack),
     #[cfg(target_os = "linux")]
     Snapshot(snapshot::Snapshot),
+    #[cfg(target_os = "linux")]
+    Core(Box<core::Core>),
     Symbolize(symbolize::Symbolize),
     Decode(decode::Decode),
     Completions(completions::Completions),
@@ -46,6 +50,8 @@ impl Command {
             Self::Play(play) => play.run(),
             #[cfg(target_os = "linux")]
             Self::Snapshot(snapshot) => snapshot.run(),
+            #[cfg(target_os = "linux")]
+            Self::Core(core) => core.run(),
             Self::Report(report) => report.run(),
             Self::Diff(diff) => diff.run(),
             Self::Flame(flame) => flame.run(),

@@ -60,6 +60,12 @@ impl SymbolOptions {
         self.sysroot.is_none()
     }
 
+    /// The root of the recorded machine, where the user says where it is.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn root(&self) -> Option<&std::path::Path> {
+        self.sysroot.as_deref()
+    }
+
     pub(crate) fn symbolizer(&self) -> SymbolizerOptions {
         let mut options = SymbolizerOptions::new().allow_mismatch(self.allow_mismatch);
         for directory in &self.symbols {

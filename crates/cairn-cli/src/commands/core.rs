@@ -1,0 +1,347 @@
+//! `cairn core`: who allocated the blocks of a program that is no more.
+
+mod answers;
+mod json;
+mod print;
+
+use std::fs::File;
+use std::io::{self, BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+
+use cairn_analysis::core::BlockLayout;
+use cairn_analysis::format::heapblock::ByteOrder;
+use cairn_analysis::format::{AbsoluteAddress, WordSize};
+use cairn_analysis::heap::{
+    Cost, Direction, FlameOptions, Folding, ModuleNames, Namer, Names, NoNames, Questions, TreeLimits,
+};
+use cairn_analysis::image::{Image, Machine, OpenOptions, RawFile};
+use clap::{Args, ValueEnum};
+
+use super::heap_text::{bytes, counted};
+use super::symbol_options::{SymbolOptions, complain_about_modules};
+use crate::output::{Outcome, complain};
+use answers::{Answers, Wanted};
+use print::Printer;
+
+/// Find out who allocated what, in a core file, a memory dump or a running process
+///
+/// Finds blocks that say who made them (of heapprof, libwebsockets, and `cairn heap --annotate`); in a program without such
+/// blocks it reads the heap of glibc's malloc. Tells which stacks hold the memory, what is damaged, what leaked, what an
+/// address belongs to, and what the threads were doing.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Core {
+    /// The core file or minidump, with the program before or behind it if it lies elsewhere than when it ran
+    #[arg(value_name = "FILE", num_args = 0..=2)]
+    files: Vec<PathBuf>,
+
+    /// A running process instead: it stands still while its memory is read
+    #[arg(long, value_name = "PID", conflicts_with_all = ["files", "raw"])]
+    pid: Option<u32>,
+
+    /// Bytes of memory instead, as a debug probe reads them; FILE@ADDRESS says where they were. May be repeated
+    #[arg(long, value_name = "FILE[@ADDRESS]")]
+    raw: Vec<String>,
+
+    /// Where the bytes of a --raw file were, for each in order
+    #[arg(long, value_name = "ADDRESS", value_parser = parse_address, requires = "raw")]
+    load_address: Vec<u64>,
+
+    /// The program
+    #[arg(short, long, value_name = "FILE")]
+    exe: Option<PathBuf>,
+
+    /// Bits of an address in --raw memory
+    #[arg(long, value_name = "BITS", default_value = "64", value_parser = ["32", "64"], requires = "raw")]
+    word: String,
+
+    /// The most significant byte comes first in --raw memory
+    #[arg(long, requires = "raw")]
+    big_endian: bool,
+
+    /// Search for blocks of this layout only
+    #[arg(long, value_name = "LAYOUT")]
+    layout: Option<LayoutName>,
+
+    /// Read glibc's heap even if there are annotated blocks: sizes, free lists, corruption
+    #[arg(long)]
+    heap: bool,
+
+    /// What is at this address: the block that holds it or ends before it, and who allocated that. May be repeated
+    #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
+    at: Vec<u64>,
+
+    /// What points to the block at this address: registers, stacks, data, other blocks. May be repeated
+    #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
+    refs: Vec<u64>,
+
+    /// Blocks that nothing leads to, from registers, stacks and data
+    #[arg(long)]
+    leaks: bool,
+
+    /// The stacks of all threads, with their registers
+    #[arg(long)]
+    stacks: bool,
+
+    /// List the modules, and whether their files are here
+    #[arg(long)]
+    modules: bool,
+
+    /// How the blocks are told
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    format: Format,
+
+    /// Print one JSON object; docs/core.md tells its fields
+    #[arg(long, conflicts_with = "format")]
+    json: bool,
+
+    /// Write a flame graph of the blocks to this file
+    #[arg(long, value_name = "FILE")]
+    flame: Option<PathBuf>,
+
+    /// Entries of each list
+    #[arg(short = 'n', long, value_name = "COUNT", default_value_t = 10)]
+    limit: usize,
+
+    /// Show every entry and every frame
+    #[arg(long, conflicts_with = "limit")]
+    full: bool,
+
+    /// Show the allocator's frames and those in front of main too
+    #[arg(long)]
+    internals: bool,
+
+    #[command(flatten)]
+    symbols: SymbolOptions,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  cairn core core.4711                         what held the memory, and what is damaged
+  cairn core ./program core.4711.zst           a compressed core of a program that lies here
+  cairn core core.4711 --at 0x55d01a2b31c9     whose block is this, or whose end was written past?
+  cairn core core.4711 --leaks --refs 0x55d01a2b31c0
+  cairn core core.4711 --stacks                what did its threads do?
+  cairn core --pid 4711 --heap                 a running process; nothing in it is changed
+  cairn core --raw sram.bin@0x20000000 --raw heap.bin@0xc0000000 --exe app.elf --word 32
+
+Core files: `ulimit -c unlimited` lets a crash write one, `gcore PID` makes one of a running process.
+
+Exit codes: 0 all went well; 1 the image cannot be read; 2 the arguments make no sense; 3 parts of the image are missing,
+which is said on standard error; what is there was looked at.";
+
+/// A damaged image can have one for each of its segments.
+const MOST_FINDINGS: usize = 20;
+
+/// A layout by name.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum LayoutName {
+    /// libwebsockets' allocation metadata
+    Lws,
+    /// heapprof's blocks
+    Heapprof,
+    /// The 16 bytes of `cairn heap --annotate`
+    Cairn,
+}
+
+/// A way to tell blocks.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// For reading
+    Text,
+    /// As heapprof.py prints them
+    Heapprof,
+    /// A line for each stack, for speedscope, inferno and flamegraph.pl
+    Folded,
+}
+
+fn parse_address(text: &str) -> Result<u64, String> {
+    let plain = text.replace('_', "");
+    let digits = plain.strip_prefix("0x").or_else(|| plain.strip_prefix("0X"));
+    let address = match digits {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None => plain.parse().or_else(|_| u64::from_str_radix(&plain, 16)),
+    };
+    address.map_err(|_| format!("{text}: not an address; write it as 0x20000000"))
+}
+
+impl Core {
+    pub(crate) fn run(self) -> io::Result<Outcome> {
+        let started = std::time::Instant::now();
+        let wanted = Wanted {
+            layout: self.layout.map(|layout| match layout {
+                LayoutName::Lws => BlockLayout::Lws,
+                LayoutName::Heapprof => BlockLayout::Heapprof,
+                LayoutName::Cairn => BlockLayout::Cairn,
+            }),
+            heap: self.heap,
+            at: self.at.clone(),
+            refs: self.refs.clone(),
+            leaks: self.leaks,
+            stacks: self.stacks,
+        };
+        let answers = match self.pid {
+            Some(pid) => {
+                Image::of_process(pid, |image| Answers::of(image, &wanted)).map_err(io::Error::other)?
+            }
+            None => Answers::of(&self.open()?, &wanted),
+        };
+        let names = self.names(&answers);
+        {
+            let namer: &dyn Namer = match &names {
+                Some(names) => names,
+                None => &NoNames,
+            };
+            self.show(&answers, namer, started)?;
+        }
+        for finding in answers.findings.iter().take(MOST_FINDINGS) {
+            complain(finding);
+        }
+        if answers.findings.len() > MOST_FINDINGS {
+            complain(&format_args!(
+                "and {} more of this kind; --json has all",
+                answers.findings.len() - MOST_FINDINGS
+            ));
+        }
+        if self.format != Format::Text && answers.annotated.blocks().is_empty() {
+            complain(&"no annotated blocks were found, so there are no stacks to print");
+            return Ok(Outcome::Incomplete);
+        }
+        if let Some(names) = names {
+            let names = names.into_inner();
+            complain_about_modules(&names);
+            self.symbols.index_later(&names);
+        }
+        Ok(if answers.findings.is_empty() { Outcome::Done } else { Outcome::Incomplete })
+    }
+
+    fn most(&self) -> usize {
+        if self.full { usize::MAX } else { self.limit }
+    }
+
+    fn names(&self, answers: &Answers) -> Option<ModuleNames> {
+        self.symbols.wanted().then(|| ModuleNames::of(&answers.stacks.stacks, self.symbols.symbolizer()))
+    }
+
+    fn show(&self, answers: &Answers, namer: &dyn Namer, started: std::time::Instant) -> io::Result<()> {
+        let folding = Folding { allocator: !self.internals, startup: !self.internals };
+        let profile = answers.stacks.profile(answers.blocks());
+        let mut questions = Questions::new(&profile, Names::new(&answers.stacks.stacks, namer, folding));
+        if let Some(path) = &self.flame {
+            let svg = flame(&mut questions, answers);
+            std::fs::write(path, svg)
+                .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?;
+        }
+        let mut output = BufWriter::new(io::stdout().lock());
+        if self.json {
+            let mut names =
+                Names::new(&answers.stacks.stacks, namer, Folding { allocator: false, startup: false });
+            let told = json::Told::new(answers, &mut questions, &mut names, self.most());
+            serde_json::to_writer(&mut output, &told)?;
+            writeln!(output)?;
+            return output.flush();
+        }
+        match self.format {
+            Format::Folded => output.write_all(questions.folded(Cost::Leaked).as_bytes())?,
+            Format::Heapprof => {
+                let mut names = Names::new(&answers.stacks.stacks, namer, Folding::default());
+                print::heapprof(&mut output, answers, &mut names)?;
+            }
+            Format::Text => {
+                let mut names =
+                    Names::new(&answers.stacks.stacks, namer, Folding { allocator: false, startup: false });
+                let mut printer =
+                    Printer::new(&mut output, answers, &mut questions, &mut names, self.most(), self.full);
+                printer.head(started)?;
+                if self.modules {
+                    printer.modules()?;
+                }
+                let asks =
+                    self.stacks || self.leaks || !self.at.is_empty() || !self.refs.is_empty() || self.modules;
+                if self.stacks {
+                    printer.threads()?;
+                }
+                printer.places()?;
+                printer.references()?;
+                if self.leaks {
+                    printer.leaks()?;
+                }
+                if !asks || self.heap {
+                    printer.overview(self.heap)?;
+                }
+            }
+        }
+        output.flush()
+    }
+
+    fn open(&self) -> io::Result<Image> {
+        let mut options = OpenOptions::default();
+        if let Some(sysroot) = self.symbols.root() {
+            options.root = sysroot.to_owned();
+        }
+        if !self.raw.is_empty() {
+            return self.open_raw(options);
+        }
+        let (core, program) = match self.files.as_slice() {
+            [] => {
+                let usage =
+                    "give a core file, --raw FILE@ADDRESS, or --pid PID; `cairn core --help` has examples";
+                return Err(io::Error::other(usage));
+            }
+            [core] => (core, None),
+            // In either order: what is no program is the core.
+            [first, second, ..] if is_program(second) => (first, Some(second)),
+            [first, second, ..] => (second, Some(first)),
+        };
+        options.program = self.program(program)?;
+        Image::open(core, &options).map_err(io::Error::other)
+    }
+
+    /// The program with its whole path, as modules are named.
+    fn program(&self, given: Option<&PathBuf>) -> io::Result<Option<PathBuf>> {
+        let Some(path) = self.exe.as_ref().or(given) else { return Ok(None) };
+        match path.canonicalize() {
+            Ok(path) => Ok(Some(path)),
+            Err(error) => Err(io::Error::new(error.kind(), format!("{}: {error}", path.display()))),
+        }
+    }
+
+    fn open_raw(&self, mut options: OpenOptions) -> io::Result<Image> {
+        options.program = self.program(self.files.first())?;
+        let mut addresses = self.load_address.iter();
+        let file = |text: &String| {
+            let stated =
+                text.rsplit_once('@').and_then(|(path, address)| Some((path, parse_address(address).ok()?)));
+            let (path, address) = match stated {
+                Some((path, address)) => (path, address),
+                None => (text.as_str(), addresses.next().copied().unwrap_or(0)),
+            };
+            RawFile { path: path.into(), load_address: AbsoluteAddress::new(address) }
+        };
+        let files: Vec<RawFile> = self.raw.iter().map(file).collect();
+        let machine = Machine {
+            word_size: if self.word == "32" { WordSize::Bits32 } else { WordSize::Bits64 },
+            byte_order: if self.big_endian { ByteOrder::BigEndian } else { ByteOrder::LittleEndian },
+        };
+        Image::open_raw(&files, machine, &options).map_err(io::Error::other)
+    }
+}
+
+/// True for ELF files that are no cores.
+fn is_program(path: &Path) -> bool {
+    const CORE: u8 = 4;
+    let mut start = [0; 18];
+    let read = File::open(path).and_then(|mut file| file.read_exact(&mut start));
+    read.is_ok() && start.starts_with(b"\x7fELF") && !start[16..].contains(&CORE)
+}
+
+fn flame(questions: &mut Questions<'_>, answers: &Answers) -> String {
+    let limits = TreeLimits { least_share: 0.0005, most_levels: 2000, most_nodes: 200_000 };
+    let tree = questions.tree(Direction::FromMain, Cost::Leaked, limits);
+    let amount = tree.nodes[0].amount;
+    let whole = format!("{} in {}", bytes(amount.value), counted(amount.blocks, "block"));
+    let about = &answers.about;
+    let title =
+        if about.command_line.is_empty() { about.kind.to_owned() } else { about.command_line.clone() };
+    questions.flame_svg(&tree, &FlameOptions { title, subtitle: whole })
+}

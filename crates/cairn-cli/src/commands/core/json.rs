@@ -1,0 +1,449 @@
+//! The answers as one JSON object, told field by field in `docs/core.md`.
+
+use cairn_analysis::core::{Block, Chunk, Damage, GlibcHeap, Holder, Near, NearPlace};
+use cairn_analysis::heap::{Cost, Group, Names, Questions};
+use cairn_analysis::image::FileState;
+use cairn_analysis::symbols::BuildId;
+use serde::Serialize;
+
+use super::answers::{Answers, Where};
+use super::print::{DamageText, layout_name, state_name};
+
+const SCHEMA: &str = "cairn.core/1";
+
+fn hex(value: u64) -> String {
+    format!("{value:#x}")
+}
+
+#[derive(Serialize)]
+pub(super) struct Told {
+    schema: &'static str,
+    kind: &'static str,
+    machine: Option<&'static str>,
+    word_bits: u32,
+    process: Option<u32>,
+    command_line: String,
+    signal: Option<u32>,
+    fault_address: Option<String>,
+    memory_bytes: u64,
+    searched_bytes: u64,
+    /// What is missing in the image, or contradicts itself.
+    findings: Vec<String>,
+    modules: Vec<ModuleTold>,
+    blocks: u64,
+    live_bytes: u64,
+    freed_headers: u64,
+    /// By stack, the most bytes first.
+    stacks: Vec<StackTold>,
+    more_stacks: usize,
+    functions: Vec<FunctionTold>,
+    damage: Vec<DamageTold>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    heap: Option<HeapTold>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    at: Vec<PlaceTold>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    references: Vec<ReferencesTold>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    leaks: Option<LeaksTold>,
+    threads: Vec<ThreadTold>,
+}
+
+#[derive(Serialize)]
+struct ModuleTold {
+    path: String,
+    start: String,
+    end: String,
+    build_id: Option<String>,
+    /// `same`, `different`, `missing` or `unknown`.
+    file: &'static str,
+}
+
+#[derive(Serialize)]
+struct StackTold {
+    bytes: u64,
+    blocks: u64,
+    frames: Vec<FrameTold>,
+}
+
+#[derive(Serialize)]
+struct FrameTold {
+    address: String,
+    module: Option<String>,
+    function: Option<String>,
+    file: Option<String>,
+    line: Option<u32>,
+    /// True when the compiler put this function's body into the next frame's.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    inlined: bool,
+}
+
+#[derive(Serialize)]
+struct FunctionTold {
+    function: String,
+    bytes: u64,
+    blocks: u64,
+}
+
+#[derive(Serialize)]
+struct BlockTold {
+    address: String,
+    bytes: u64,
+    layout: Option<&'static str>,
+    frames: Vec<FrameTold>,
+}
+
+#[derive(Serialize)]
+struct DamageTold {
+    kind: &'static str,
+    address: String,
+    text: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    block: Option<BlockTold>,
+}
+
+#[derive(Serialize)]
+struct HeapTold {
+    arenas: Vec<ArenaTold>,
+    in_use_blocks: u64,
+    in_use_bytes: u64,
+    free_blocks: u64,
+    free_bytes: u64,
+    sizes: Vec<SizeTold>,
+    largest: Vec<ChunkTold>,
+}
+
+#[derive(Serialize)]
+struct ArenaTold {
+    address: String,
+    is_main: bool,
+    system_bytes: u64,
+    top_bytes: u64,
+}
+
+#[derive(Serialize)]
+struct SizeTold {
+    usable_bytes: u64,
+    in_use: u64,
+    free: u64,
+}
+
+#[derive(Serialize)]
+struct ChunkTold {
+    address: String,
+    usable_bytes: u64,
+    state: &'static str,
+}
+
+#[derive(Serialize)]
+struct PlaceTold {
+    address: String,
+    /// `inside`, `annotation` or `behind`.
+    relation: Option<&'static str>,
+    /// Bytes into the block, in front of it, or past its end.
+    distance: Option<u64>,
+    block: Option<BlockTold>,
+    chunk: Option<ChunkTold>,
+    memory: String,
+    word: Option<String>,
+}
+
+#[derive(Serialize)]
+struct ReferencesTold {
+    start: String,
+    end: String,
+    found: Vec<ReferenceTold>,
+    more: u64,
+}
+
+#[derive(Serialize)]
+struct ReferenceTold {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    register: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    address: Option<String>,
+    value: String,
+    memory: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    in_block: Option<String>,
+}
+
+#[derive(Serialize)]
+struct LeaksTold {
+    bytes: u64,
+    blocks: u64,
+    indirect_bytes: u64,
+    indirect_blocks: u64,
+    largest: Vec<BlockTold>,
+}
+
+#[derive(Serialize)]
+struct ThreadTold {
+    thread: u32,
+    name: String,
+    signal: Option<u32>,
+    registers: std::collections::BTreeMap<&'static str, String>,
+    frames: Vec<FrameTold>,
+    /// Why there are no more frames; none where the stack was not asked for.
+    end: Option<String>,
+}
+
+/// Makes the parts that have names.
+struct Teller<'a, 'n> {
+    answers: &'a Answers,
+    names: &'a mut Names<'n>,
+}
+
+impl Told {
+    pub(super) fn new(
+        answers: &Answers,
+        questions: &mut Questions<'_>,
+        names: &mut Names<'_>,
+        most: usize,
+    ) -> Self {
+        let about = &answers.about;
+        let mut teller = Teller { answers, names };
+        let by_stack = questions.top(Group::Stack, Cost::Leaked);
+        let has_stacks = !answers.annotated.blocks().is_empty();
+        let stacks = by_stack.iter().take(if has_stacks { most } else { 0 }).map(|entry| StackTold {
+            bytes: entry.sums.live_bytes,
+            blocks: entry.sums.live_blocks,
+            frames: entry.stacks.first().map_or_else(Vec::new, |&(stack, _)| teller.frames(stack)),
+        });
+        let stacks: Vec<StackTold> = stacks.collect();
+        let functions = if has_stacks { questions.top(Group::Function, Cost::Leaked) } else { Vec::new() };
+        let functions = functions.iter().take(most).map(|entry| FunctionTold {
+            function: questions.names().function_of(entry.line).name.to_string(),
+            bytes: entry.sums.live_bytes,
+            blocks: entry.sums.live_blocks,
+        });
+        let functions = functions.collect();
+        Self {
+            schema: SCHEMA,
+            kind: about.kind,
+            machine: about.machine,
+            word_bits: answers.machine.word_size.bits(),
+            process: about.process,
+            command_line: about.command_line.clone(),
+            signal: about.signal,
+            fault_address: about.fault_address.map(hex),
+            memory_bytes: answers.dumped_bytes,
+            searched_bytes: answers.annotated.scanned_bytes(),
+            findings: answers.findings.iter().map(ToString::to_string).collect(),
+            modules: modules(answers),
+            blocks: answers.blocks().len() as u64,
+            live_bytes: answers.blocks().iter().fold(0, |sum, block| sum.saturating_add(block.size_bytes)),
+            freed_headers: answers.annotated.freed_count(),
+            more_stacks: if has_stacks { by_stack.len() - stacks.len() } else { 0 },
+            stacks,
+            functions,
+            damage: teller.damage(),
+            heap: answers.heap.as_ref().map(|heap| heap_told(heap, most)),
+            at: teller.places(),
+            references: references(answers),
+            leaks: teller.leaks(most),
+            threads: teller.threads(),
+        }
+    }
+}
+
+fn modules(answers: &Answers) -> Vec<ModuleTold> {
+    let module = |module: &cairn_analysis::image::ImageModule| ModuleTold {
+        path: module.path.to_string_lossy().into_owned(),
+        start: module.range.start.to_string(),
+        end: module.range.end.to_string(),
+        build_id: (!module.build_id.is_empty()).then(|| BuildId::new(&module.build_id).to_string()),
+        file: match module.file {
+            FileState::Same(_) => "same",
+            FileState::Different(_) => "different",
+            FileState::Missing => "missing",
+            _ => "unknown",
+        },
+    };
+    answers.modules.iter().map(module).collect()
+}
+
+fn chunk_told(heap: &GlibcHeap, chunk: &Chunk) -> ChunkTold {
+    let (user, usable_bytes) = heap.user_part(chunk);
+    ChunkTold { address: hex(user), usable_bytes, state: state_name(chunk.state) }
+}
+
+fn heap_told(heap: &GlibcHeap, most: usize) -> HeapTold {
+    let (in_use_blocks, in_use_bytes) = heap.sum(|state| state.is_in_use());
+    let (free_blocks, free_bytes) = heap.sum(|state| !state.is_in_use());
+    let mut largest: Vec<&Chunk> = heap.chunks().iter().filter(|chunk| chunk.state.is_in_use()).collect();
+    largest.sort_by_key(|chunk| (std::cmp::Reverse(chunk.size_bytes), chunk.address));
+    let arena = |arena: &cairn_analysis::core::Arena| ArenaTold {
+        address: hex(arena.address),
+        is_main: arena.is_main,
+        system_bytes: arena.system_bytes,
+        top_bytes: arena.top_bytes,
+    };
+    let size = |size: cairn_analysis::core::SizeCount| SizeTold {
+        usable_bytes: size.usable_bytes,
+        in_use: size.in_use,
+        free: size.free,
+    };
+    HeapTold {
+        arenas: heap.arenas().iter().map(arena).collect(),
+        in_use_blocks,
+        in_use_bytes,
+        free_blocks,
+        free_bytes,
+        sizes: heap.sizes().into_iter().take(most).map(size).collect(),
+        largest: largest.into_iter().take(most).map(|chunk| chunk_told(heap, chunk)).collect(),
+    }
+}
+
+fn memory_text(answers: &Answers, what: &Where) -> String {
+    match what {
+        Where::Nowhere => "none".to_owned(),
+        Where::Module(index, offset) => {
+            let path = answers.modules.get(*index).map(|module| module.path.to_string_lossy().into_owned());
+            format!("{}+{offset:#x}", path.unwrap_or_default())
+        }
+        Where::Stack(thread) => format!("stack of thread {thread}"),
+        Where::Heap => "heap".to_owned(),
+        Where::Other(name) if name.is_empty() => "other".to_owned(),
+        Where::Other(name) => name.clone(),
+    }
+}
+
+fn references(answers: &Answers) -> Vec<ReferencesTold> {
+    let reference = |(reference, near, what): &(cairn_analysis::core::Reference, Option<Near>, Where)| {
+        let (register, address) = match reference.holder {
+            Holder::Register { thread, name } => (Some(format!("{name} of thread {thread}")), None),
+            Holder::Memory(at) => (None, Some(hex(at))),
+        };
+        ReferenceTold {
+            register,
+            address,
+            value: hex(reference.value),
+            memory: memory_text(answers, what),
+            in_block: near.map(|near| hex(near.block.user_address)),
+        }
+    };
+    let told = |references: &super::answers::ReferencesAnswer| ReferencesTold {
+        start: hex(references.start),
+        end: hex(references.end),
+        found: references.found.iter().map(reference).collect(),
+        more: references.more,
+    };
+    answers.references.iter().map(told).collect()
+}
+
+impl Teller<'_, '_> {
+    fn frames(&mut self, stack: u32) -> Vec<FrameTold> {
+        self.names.find_stacks([stack]);
+        let stacks = self.names.stacks();
+        let mut frames = Vec::new();
+        for index in stacks.addresses_of(stack) {
+            let Some(address) = stacks.address(index) else { continue };
+            let lines = self.names.at_address(index);
+            for (number, &line) in lines.iter().enumerate() {
+                let source = self.names.source_line(line);
+                let function = self.names.function(source.function);
+                let module = self.names.module_name(line);
+                frames.push(FrameTold {
+                    address: hex(address.absolute),
+                    module: (!module.is_empty()).then(|| module.to_owned()),
+                    function: function.is_named.then(|| function.name.to_string()),
+                    file: source.file.as_deref().map(str::to_owned),
+                    line: source.line,
+                    inlined: number + 1 < lines.len(),
+                });
+            }
+        }
+        frames
+    }
+
+    fn block(&mut self, block: &Block) -> BlockTold {
+        let stack = self.answers.stacks.numbers.get(block.stack as usize).copied().unwrap_or(0);
+        BlockTold {
+            address: hex(block.user_address),
+            bytes: block.size_bytes,
+            layout: block.layout.map(layout_name),
+            frames: if block.layout.is_some() { self.frames(stack) } else { Vec::new() },
+        }
+    }
+
+    fn damage(&mut self) -> Vec<DamageTold> {
+        let answers = self.answers;
+        let annotated = answers.damage.iter().map(|damage| DamageTold {
+            kind: match damage {
+                Damage::TailOverwritten { .. } => "tail-overwritten",
+                Damage::HeaderOverwritten { .. } => "header-overwritten",
+                Damage::Overlap { .. } => "overlap",
+                Damage::PastMemory { .. } => "past-memory",
+                _ => "other",
+            },
+            address: hex(damage.address()),
+            text: DamageText(damage).to_string(),
+            block: Some(self.block(damage.block())),
+        });
+        let mut told: Vec<DamageTold> = annotated.collect();
+        for damage in answers.heap.iter().flat_map(GlibcHeap::damage) {
+            let block =
+                GlibcHeap::blame(damage, answers.annotated.blocks()).map(|(block, _)| self.block(&block));
+            told.push(DamageTold {
+                kind: "heap",
+                address: hex(damage.address()),
+                text: damage.to_string(),
+                block,
+            });
+        }
+        told
+    }
+
+    fn places(&mut self) -> Vec<PlaceTold> {
+        let answers = self.answers;
+        let place = |place: &super::answers::PlaceAnswer| {
+            let (relation, distance) = match place.near.map(|near| near.place) {
+                Some(NearPlace::Inside(offset)) => (Some("inside"), Some(offset)),
+                Some(NearPlace::InAnnotation(before)) => (Some("annotation"), Some(before)),
+                Some(NearPlace::Behind(past)) => (Some("behind"), Some(past)),
+                None => (None, None),
+            };
+            let chunk =
+                answers.heap.as_ref().zip(place.chunk).map(|(heap, (chunk, ..))| chunk_told(heap, &chunk));
+            PlaceTold {
+                address: hex(place.address),
+                relation,
+                distance,
+                block: place.near.map(|near| self.block(&near.block)),
+                chunk,
+                memory: memory_text(answers, &place.what),
+                word: place.word.map(hex),
+            }
+        };
+        answers.places.iter().map(place).collect()
+    }
+
+    fn leaks(&mut self, most: usize) -> Option<LeaksTold> {
+        let leaks = self.answers.leaks.as_ref()?;
+        let sum =
+            |blocks: &[Block]| blocks.iter().fold(0_u64, |sum, block| sum.saturating_add(block.size_bytes));
+        let mut largest = leaks.direct.clone();
+        largest.sort_by_key(|block| (std::cmp::Reverse(block.size_bytes), block.user_address));
+        Some(LeaksTold {
+            bytes: sum(&leaks.direct),
+            blocks: leaks.direct.len() as u64,
+            indirect_bytes: sum(&leaks.indirect),
+            indirect_blocks: leaks.indirect.len() as u64,
+            largest: largest.iter().take(most).map(|block| self.block(block)).collect(),
+        })
+    }
+
+    fn threads(&mut self) -> Vec<ThreadTold> {
+        let answers = self.answers;
+        let thread = |thread: &super::answers::ThreadAnswer| ThreadTold {
+            thread: thread.thread.id,
+            name: thread.thread.name.clone(),
+            signal: thread.thread.signal,
+            registers: thread.thread.registers.iter().map(|&(name, value)| (name, hex(value))).collect(),
+            frames: self.frames(thread.stack),
+            end: thread.stop.as_ref().map(ToString::to_string),
+        };
+        answers.threads.iter().map(thread).collect()
+    }
+}

@@ -1,0 +1,153 @@
+//! `cairn core` as its users call it: a running process, raw dumps, reports as heapprof's, and everything that is no image.
+
+#![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+const CAIRN: &str = env!("CARGO_BIN_EXE_cairn");
+const VECTORS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/vectors");
+
+fn core(arguments: &[&str]) -> Output {
+    Command::new(CAIRN).arg("core").args(arguments).output().unwrap()
+}
+
+fn text(output: &Output) -> String {
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn scratch(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
+}
+
+#[test]
+fn the_report_of_heapprof_is_that_of_the_reference() {
+    let vectors: Value =
+        serde_json::from_slice(&fs::read(format!("{VECTORS}/heapprof.json")).unwrap()).unwrap();
+    let mut compared = 0;
+    for case in vectors["cases"].as_array().unwrap() {
+        // The reference knows little-endian memory only, and reads some blocks otherwise.
+        let same = case["robust_blocks"] == "same as reference_blocks" && case["endian"] == "little";
+        let (Some(hex), Some(report)) = (case["memory_hex"].as_str(), case["reference_report"].as_str())
+        else {
+            continue;
+        };
+        let word = case["word_bits"].as_u64().unwrap() / 8;
+        let offsets = case["reference_blocks"].as_array().map_or(&[][..], Vec::as_slice);
+        let remainders: BTreeSet<u64> =
+            offsets.iter().map(|block| block["offset"].as_u64().unwrap() % word).collect();
+        // Dumps that begin anywhere: their blocks are aligned in memory and not in the file.
+        let (true, [remainder]) = (same, &remainders.into_iter().collect::<Vec<u64>>()[..]) else { continue };
+        let load_address = 0x10000 + (word - remainder) % word;
+        let memory: Vec<u8> =
+            (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect();
+        let file = scratch(&format!("{}.bin", case["id"].as_str().unwrap()));
+        fs::write(&file, memory).unwrap();
+        let bits = case["word_bits"].to_string();
+        let printed = text(&core(&[
+            "--raw",
+            &format!("{}@{load_address:#x}", file.display()),
+            "--word",
+            &bits,
+            "--layout",
+            "heapprof",
+            "--format",
+            "heapprof",
+        ]));
+        // The reference's names are made up.
+        let without_names = |report: &str| -> Vec<String> {
+            let line = |line: &str| match line.strip_prefix("  ") {
+                Some(frame) => frame.split(' ').next().unwrap_or_default().to_owned(),
+                None => line.to_owned(),
+            };
+            report.lines().map(line).collect()
+        };
+        assert_eq!(without_names(&printed), without_names(report), "{}", case["id"]);
+        compared += 1;
+    }
+    assert!(compared >= 5, "{compared}");
+}
+
+#[test]
+fn a_running_process_tells_its_heap_its_threads_and_an_address() {
+    let program = scratch("core-waiting");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/programs/waiting.c");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-O2", "-g", "-pthread", "-Wl,--build-id", source, "-o"]).arg(&program);
+    assert!(compiler.status().unwrap().success());
+    let mut child = Command::new(&program).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let pid = child.id().to_string();
+
+    let report = text(&core(&["--pid", &pid]));
+    assert!(report.contains("core-waiting") && report.contains("Heap of glibc's malloc"), "{report}");
+    let told: Value = serde_json::from_str(&text(&core(&["--pid", &pid, "--json", "--stacks"]))).unwrap();
+    assert_eq!((&told["schema"], &told["kind"]), (&Value::from("cairn.core/1"), &Value::from("process")));
+    assert!(told["heap"]["in_use_blocks"].as_u64().unwrap() > 0);
+    let threads = told["threads"].as_array().unwrap();
+    let functions = |thread: &Value| -> Vec<String> {
+        let frames = thread["frames"].as_array().unwrap().iter();
+        frames.filter_map(|frame| Some(frame["function"].as_str()?.to_owned())).collect()
+    };
+    assert!(threads.iter().any(|thread| functions(thread).iter().any(|name| name == "main")), "{threads:?}");
+    assert!(threads.iter().all(|thread| thread["end"] == "end of stack"), "{threads:?}");
+
+    let largest = told["heap"]["largest"][0]["address"].as_str().unwrap().to_owned();
+    let place = text(&core(&["--pid", &pid, "--at", &largest]));
+    assert!(place.contains(&format!("in the heap block at {largest}, in use")), "{place}");
+    let flame = scratch("core-waiting.svg");
+    text(&core(&["--pid", &pid, "--flame", flame.to_str().unwrap()]));
+    assert!(fs::read_to_string(&flame).unwrap().starts_with("<?xml"));
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn raw_memory_of_a_device_is_named_by_its_program() {
+    // A block whose header holds its caller: 0x8000 is the start of the program's code.
+    let elf = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/device/app.elf");
+    let named = Command::new(CAIRN).args(["symbolize", "--help"]).output().unwrap();
+    assert!(named.status.success());
+    let bytes = fs::read(elf).unwrap();
+    let entry = u64::from(u32::from_le_bytes(bytes[24..28].try_into().unwrap()));
+    let user = 0x2000_0040_u64;
+    let tag = cairn_format::heapblock::StackReference::Tag((entry + 4) as u32);
+    let header = cairn_format::heapblock::Header::new(24, tag, 3, false).unwrap();
+    let mut memory = vec![0; 256];
+    memory[0x30..0x40]
+        .copy_from_slice(&header.to_bytes(user, cairn_format::heapblock::ByteOrder::LittleEndian));
+    let file = scratch("device.bin");
+    fs::write(&file, memory).unwrap();
+    let raw = format!("{}@0x20000000", file.display());
+    let report = core(&["--raw", &raw, "--exe", elf, "--word", "32"]);
+    let report = String::from_utf8(report.stdout).unwrap();
+    assert!(report.contains("1 annotated block, 24 B, 1 cairn") && report.contains("[app.elf]"), "{report}");
+    let place = core(&["--raw", &raw, "--exe", elf, "--word", "32", "--at", "0x20000059"]);
+    let place = String::from_utf8(place.stdout).unwrap();
+    assert!(place.contains("1 bytes past the end of the block of 24 bytes at 0x20000040"), "{place}");
+}
+
+#[test]
+fn what_is_no_image_is_said_in_one_line() {
+    let cases: [(&[&str], i32, &str); 6] = [
+        (&[], 1, "give a core file"),
+        (&["/nowhere/core"], 1, "/nowhere/core"),
+        (&[CAIRN], 1, "not a core file or minidump"),
+        (&["--pid", "4194304"], 1, "no process"),
+        (&["--raw", "x", "--pid", "1"], 2, "cannot be used with"),
+        (&["--at", "nonsense", "core"], 2, "0x20000000"),
+    ];
+    for (arguments, code, expected) in cases {
+        let output = core(arguments);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{error}");
+        assert!(error.contains(expected), "{error}");
+    }
+}
