@@ -3,6 +3,7 @@
 mod completions;
 mod decode;
 mod diff;
+mod export;
 mod flame;
 mod heap;
 mod heap_input;
@@ -27,6 +28,7 @@ pub(crate) enum Command {
     Report(report::ReportCommand),
     Diff(diff::DiffCommand),
     Flame(flame::FlameCommand),
+    Export(export::Export),
     Play(play::Play),
     Pack(pack::Pack),
     #[cfg(target_os = "linux")]
@@ -49,6 +51,7 @@ impl Command {
             Self::Report(report) => report.run(),
             Self::Diff(diff) => diff.run(),
             Self::Flame(flame) => flame.run(),
+            Self::Export(export) => export.run(),
             Self::Completions(completions) => completions.run(),
         }
     }

@@ -1,0 +1,328 @@
+//! From a heaptrack file to a heap.
+//!
+//! Lines are read once, in order; what is kept grows with texts, stacks and live blocks, and not with events. heaptrack frees classes and
+//! not blocks, so of equal blocks the one that was allocated last counts as freed: sums and peaks are the same whichever it was, lifetimes are not known.
+
+use std::io::{BufRead, Read};
+use std::sync::Arc;
+
+use cairn_analysis::heap::{Aggregator, HeapProfile, Sampling, Scope, UsageSample};
+
+use super::FORMAT;
+use crate::error::ExchangeError;
+use crate::inflate::inflated;
+use crate::profile::{Function, Line, Location, Module, Profile, Stack};
+
+/// Texts, places, stacks, classes: of each at most so many.
+const MAX_ENTRIES: usize = 1 << 24;
+/// A text is at most so long; C++ has names of some hundred thousand bytes.
+const MAX_LINE_BYTES: u64 = 1 << 22;
+const NANOS_PER_MILLISECOND: u64 = 1_000_000;
+
+/// What a file holds.
+pub(crate) struct Heap {
+    /// Names and stacks, without samples: stack `n` of [`profile`](Self::profile) is stack `n + 1` of [`sums`](Self::sums), 0 has no frames.
+    pub(crate) profile: Profile,
+    pub(crate) sums: HeapProfile,
+    pub(crate) usage: Vec<UsageSample>,
+    /// Frees of classes of which no block was left.
+    pub(crate) unmatched_frees: u64,
+}
+
+/// Reads a file. It is read twice: stacks are counted first, so that sums have their places.
+pub(crate) fn read(
+    mut open: impl FnMut() -> std::io::Result<Box<dyn Read>>,
+    scope: &Scope,
+) -> Result<Heap, ExchangeError> {
+    let mut tables = Tables::default();
+    lines(open().map_err(ExchangeError::reading)?, |line| tables.take(line))?;
+    let mut events = Events {
+        heap: Aggregator::new(tables.profile.stacks.len() + 1, 1, scope.clone(), Sampling::All),
+        classes: Vec::new(),
+        free_objects: Vec::new(),
+        objects: 0,
+        nanos: 0,
+        page_bytes: tables.page_bytes,
+        usage: Vec::new(),
+        unmatched_frees: 0,
+    };
+    lines(open().map_err(ExchangeError::reading)?, |line| events.take(line))?;
+    let mut profile = tables.profile;
+    profile.duration_nanos = events.nanos;
+    Ok(Heap {
+        profile,
+        sums: events.heap.finish(events.nanos),
+        usage: events.usage,
+        unmatched_frees: events.unmatched_frees,
+    })
+}
+
+/// A line of the file.
+struct Record<'a> {
+    number: u64,
+    kind: u8,
+    rest: &'a [u8],
+}
+
+impl<'a> Record<'a> {
+    fn bad(&self, problem: impl Into<String>) -> ExchangeError {
+        ExchangeError::at_line(FORMAT, self.number, problem)
+    }
+
+    /// The next hexadecimal number; `None` at the end of the line.
+    fn next(&mut self) -> Result<Option<u64>, ExchangeError> {
+        let word = self.rest.trim_ascii_start();
+        let end = word.iter().position(u8::is_ascii_whitespace).unwrap_or(word.len());
+        let (word, rest) = word.split_at(end);
+        self.rest = rest;
+        if word.is_empty() {
+            return Ok(None);
+        }
+        let number = std::str::from_utf8(word).ok().and_then(|word| u64::from_str_radix(word, 16).ok());
+        number
+            .map(Some)
+            .ok_or_else(|| self.bad(format!("{:?} is no hexadecimal number", String::from_utf8_lossy(word))))
+    }
+
+    fn number(&mut self, what: &str) -> Result<u64, ExchangeError> {
+        self.next()?.ok_or_else(|| self.bad(format!("{what} is missing")))
+    }
+
+    /// A number that counts from 1 in a table of this length; 0 is none.
+    fn index(&mut self, what: &str, length: usize) -> Result<Option<u32>, ExchangeError> {
+        let number = self.number(what)?;
+        self.check(what, number, length)
+    }
+
+    fn check(&self, what: &str, number: u64, length: usize) -> Result<Option<u32>, ExchangeError> {
+        if number > length as u64 {
+            return Err(self.bad(format!("{what} {number:x}, where there are {length:x}")));
+        }
+        Ok(number.checked_sub(1).map(|index| index as u32))
+    }
+}
+
+/// Calls `take` with every line.
+fn lines(
+    input: impl Read,
+    mut take: impl FnMut(Record<'_>) -> Result<(), ExchangeError>,
+) -> Result<(), ExchangeError> {
+    let mut input = inflated(input).map_err(ExchangeError::reading)?;
+    let mut line = Vec::new();
+    for number in 1.. {
+        line.clear();
+        let read = input
+            .by_ref()
+            .take(MAX_LINE_BYTES)
+            .read_until(b'\n', &mut line)
+            .map_err(ExchangeError::reading)?;
+        if read == 0 {
+            if number == 1 {
+                return Err(ExchangeError::at_line(FORMAT, 1, "the file is empty"));
+            }
+            break;
+        }
+        if line.last() == Some(&b'\n') {
+            line.pop();
+        } else if read as u64 == MAX_LINE_BYTES {
+            return Err(ExchangeError::at_line(FORMAT, number, "a line without an end"));
+        } else {
+            // The program or its recorder was killed: the last line is half written.
+            break;
+        }
+        let Some((&kind, rest)) = line.split_first() else { continue };
+        let mut record = Record { number, kind, rest };
+        if number == 1 {
+            let version =
+                (kind == b'v').then(|| record.next().and_then(|_| record.next())).transpose()?.flatten();
+            match version {
+                Some(3) => {}
+                Some(version) => {
+                    return Err(record.bad(format!(
+                        "version {version} of the format; only 3 is read, as heaptrack writes since 1.3"
+                    )));
+                }
+                None => {
+                    return Err(record.bad("a heaptrack file begins with its version; is this a raw one?"));
+                }
+            }
+            continue;
+        }
+        take(record)?;
+    }
+    Ok(())
+}
+
+/// Names and stacks.
+#[derive(Default)]
+struct Tables {
+    texts: Vec<Arc<str>>,
+    /// By text: the module of that path, the function of that name and no file.
+    modules: std::collections::HashMap<u32, u32>,
+    functions: std::collections::HashMap<(u32, u32), u32>,
+    profile: Profile,
+    page_bytes: u64,
+}
+
+impl Tables {
+    fn take(&mut self, mut record: Record<'_>) -> Result<(), ExchangeError> {
+        let entries = self.texts.len().max(self.profile.locations.len()).max(self.profile.stacks.len());
+        if entries >= MAX_ENTRIES {
+            return Err(ExchangeError::TooLarge {
+                format: FORMAT,
+                what: "texts or stacks",
+                limit: MAX_ENTRIES as u64,
+            });
+        }
+        match record.kind {
+            b'X' => self.profile.title = String::from_utf8_lossy(record.rest.trim_ascii()).into_owned(),
+            b'I' => self.page_bytes = record.number("the size of a page")?,
+            b's' => {
+                let length = record.number("the length of a text")?;
+                let text = record.rest.strip_prefix(b" ").unwrap_or(record.rest);
+                if text.len() as u64 != length {
+                    return Err(record
+                        .bad(format!("a text of {:x} bytes, where {length:x} are announced", text.len())));
+                }
+                self.texts.push(String::from_utf8_lossy(text).into());
+            }
+            b'i' => self.place(&mut record)?,
+            b't' => {
+                let place = record.index("place", self.profile.locations.len())?;
+                let caller = record.index("stack", self.profile.stacks.len())?;
+                let location = place.ok_or_else(|| record.bad("a stack without a place"))?;
+                self.profile.stacks.push(Stack { caller, location });
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn place(&mut self, record: &mut Record<'_>) -> Result<(), ExchangeError> {
+        let address = record.number("an address")?;
+        let module = record.index("text", self.texts.len())?.map(|text| self.module(text, address));
+        let mut lines = Vec::new();
+        while let Some(function) = record.next()? {
+            let function = record.check("text", function, self.texts.len())?;
+            let file = record.index("text", self.texts.len())?;
+            let line = record.number("a line")?;
+            let function = self.function(function, file, address, module);
+            lines.push(Line { function, line: u32::try_from(line).unwrap_or(0) });
+        }
+        if lines.is_empty() {
+            let function = self.function(None, None, address, module);
+            lines.push(Line { function, line: 0 });
+        }
+        self.profile.locations.push(Location { address, module, lines });
+        Ok(())
+    }
+
+    fn module(&mut self, text: u32, address: u64) -> u32 {
+        let next = self.profile.modules.len() as u32;
+        let index = *self.modules.entry(text).or_insert(next);
+        if index == next {
+            let path = Arc::clone(&self.texts[text as usize]);
+            self.profile.modules.push(Module { path, build_id: String::new(), start: address, end: address });
+        }
+        let module = &mut self.profile.modules[index as usize];
+        module.start = module.start.min(address);
+        module.end = module.end.max(address.saturating_add(1));
+        index
+    }
+
+    fn function(&mut self, name: Option<u32>, file: Option<u32>, address: u64, module: Option<u32>) -> u32 {
+        let next = self.profile.functions.len() as u32;
+        let Some(name) = name else {
+            let module = module.and_then(|module| self.profile.modules.get(module as usize));
+            // heaptrack keeps addresses as they were in the process, and no start of the module.
+            let name = module.map_or_else(
+                || format!("{address:#x}"),
+                |module| format!("{} at {address:#x}", module.name()),
+            );
+            self.profile.functions.push(Function { name: name.into(), file: None });
+            return next;
+        };
+        let index = *self.functions.entry((name, file.map_or(0, |file| file + 1))).or_insert(next);
+        if index == next {
+            let file = file.map(|file| Arc::clone(&self.texts[file as usize]));
+            self.profile.functions.push(Function { name: Arc::clone(&self.texts[name as usize]), file });
+        }
+        index
+    }
+}
+
+/// Allocations and frees.
+struct Events {
+    heap: Aggregator,
+    classes: Vec<Class>,
+    /// Numbers of blocks that were freed, to be given again.
+    free_objects: Vec<u32>,
+    objects: u32,
+    nanos: u64,
+    page_bytes: u64,
+    usage: Vec<UsageSample>,
+    unmatched_frees: u64,
+}
+
+struct Class {
+    size_bytes: u64,
+    stack: u32,
+    /// The blocks of it that live.
+    live: Vec<u32>,
+}
+
+impl Events {
+    fn take(&mut self, mut record: Record<'_>) -> Result<(), ExchangeError> {
+        match record.kind {
+            b'a' => {
+                let size_bytes = record.number("a size")?;
+                let stack = record.number("a stack")?;
+                let stack = u32::try_from(stack).ok().filter(|&stack| stack < u32::MAX - 2);
+                let stack = stack.ok_or_else(|| record.bad("a stack that is not there"))?;
+                if self.classes.len() >= MAX_ENTRIES {
+                    return Err(ExchangeError::TooLarge {
+                        format: FORMAT,
+                        what: "classes",
+                        limit: MAX_ENTRIES as u64,
+                    });
+                }
+                self.classes.push(Class { size_bytes, stack, live: Vec::new() });
+            }
+            b'+' => {
+                let nanos = self.nanos;
+                let object = self.free_objects.pop().unwrap_or(self.objects);
+                self.objects = self.objects.max(object.saturating_add(1));
+                let class = class(&mut self.classes, &mut record)?;
+                class.live.push(object);
+                self.heap.allocated(object, class.stack, 0, class.size_bytes, nanos);
+            }
+            b'-' => match class(&mut self.classes, &mut record)?.live.pop() {
+                Some(object) => {
+                    self.heap.freed(object, self.nanos);
+                    self.free_objects.push(object);
+                }
+                None => self.unmatched_frees += 1,
+            },
+            b'c' => {
+                let milliseconds = record.number("a time")?;
+                self.nanos = self.nanos.max(milliseconds.saturating_mul(NANOS_PER_MILLISECOND));
+            }
+            b'R' => {
+                let resident_bytes = record.number("pages")?.saturating_mul(self.page_bytes);
+                let sample = UsageSample { nanos: self.nanos, resident_bytes, page_faults: 0, threads: 0 };
+                if self.usage.len() < MAX_ENTRIES {
+                    self.usage.push(sample);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+fn class<'c>(classes: &'c mut [Class], record: &mut Record<'_>) -> Result<&'c mut Class, ExchangeError> {
+    let number = record.number("a class")?;
+    let there = classes.len();
+    let class = usize::try_from(number).ok().and_then(|index| classes.get_mut(index));
+    class.ok_or_else(|| record.bad(format!("class {number:x}, where there are {there:x}")))
+}
