@@ -62,14 +62,6 @@ pub(crate) fn write(
     profile: &Profile,
     output: &mut dyn Write,
 ) -> Result<(), ExchangeError> {
-    let mut frames = vec!["[root]".to_owned()];
-    let mut known: HashMap<(Line, Option<u32>), usize> = HashMap::new();
-    let mut frame = |line: Line, module: Option<u32>| {
-        *known.entry((line, module)).or_insert_with(|| {
-            frames.push(frame_text(profile, line, module));
-            frames.len() - 1
-        })
-    };
     let column = |name: &str| profile.column(name);
     let (Some(tbk), Some(tb), Some(ebk), Some(eb), Some(gbk), Some(gb)) = (
         column("alloc_objects"),
@@ -81,26 +73,35 @@ pub(crate) fn write(
     ) else {
         return Err(ExchangeError::CannotHold { format: "DHAT", reason: "it is for heaps alone" });
     };
-    let points = profile.samples.iter().map(|sample| Point {
-        tb: sample.values[tb],
-        tbk: sample.values[tbk],
-        eb: sample.values[eb],
-        ebk: sample.values[ebk],
-        gb: sample.values[gb],
-        gbk: sample.values[gbk],
-        fs: match profile.lines_of(sample.stack).map(|(line, module)| frame(line, module)).collect::<Vec<_>>()
-        {
-            none if none.is_empty() => vec![0],
-            frames => frames,
-        },
-        ..Point::default()
-    });
-    let mut lives = Lives {
-        points: points.collect(),
-        of_stack: profile.samples.iter().zip(0..).map(|(sample, index)| (sample.stack, index)).collect(),
-        stacks: heap.stacks,
-        live: Vec::new(),
-    };
+    // The viewer takes each list of frames once, and knows frames by their text.
+    let mut frames = Frames { texts: vec!["[root]".to_owned()], known: HashMap::new(), lines: HashMap::new() };
+    let mut lives =
+        Lives { points: Vec::new(), of_stack: HashMap::new(), stacks: heap.stacks, live: Vec::new() };
+    let mut known: HashMap<Vec<usize>, usize> = HashMap::new();
+    for sample in &profile.samples {
+        let mut list: Vec<usize> =
+            profile.lines_of(sample.stack).map(|(line, module)| frames.index(profile, line, module)).collect();
+        if list.is_empty() {
+            list.push(0);
+        }
+        let index = *known.entry(list).or_insert_with_key(|list| {
+            lives.points.push(Point { fs: list.clone(), ..Point::default() });
+            lives.points.len() - 1
+        });
+        lives.of_stack.insert(sample.stack, index);
+        let point = &mut lives.points[index];
+        let sums = [
+            (&mut point.tb, tb),
+            (&mut point.tbk, tbk),
+            (&mut point.eb, eb),
+            (&mut point.ebk, ebk),
+            (&mut point.gb, gb),
+            (&mut point.gbk, gbk),
+        ];
+        for (sum, column) in sums {
+            *sum = sum.saturating_add(sample.values[column]);
+        }
+    }
     replay(heap, &mut lives)?;
     let end_nanos = heap.sums.end_nanos;
     lives.finish(end_nanos);
@@ -118,9 +119,28 @@ pub(crate) fn write(
         te: end_nanos / NANOS_PER_MICROSECOND,
         tg: heap.sums.peak_nanos / NANOS_PER_MICROSECOND,
         pps: lives.points,
-        ftbl: frames,
+        ftbl: frames.texts,
     };
     serde_json::to_writer(output, &file).map_err(|error| ExchangeError::writing(error.into()))
+}
+
+/// The table of frames.
+struct Frames {
+    texts: Vec<String>,
+    known: HashMap<String, usize>,
+    lines: HashMap<(Line, Option<u32>), usize>,
+}
+
+impl Frames {
+    fn index(&mut self, profile: &Profile, line: Line, module: Option<u32>) -> usize {
+        let Self { texts, known, lines } = self;
+        *lines.entry((line, module)).or_insert_with(|| {
+            *known.entry(frame_text(profile, line, module)).or_insert_with_key(|text| {
+                texts.push(text.clone());
+                texts.len() - 1
+            })
+        })
+    }
 }
 
 fn frame_text(profile: &Profile, line: Line, module: Option<u32>) -> String {

@@ -26,17 +26,24 @@ pub enum ExchangeError {
         /// What is wrong there.
         problem: String,
     },
-    /// The input is larger than what is read of this format.
+    /// The input would take more memory than a sound one of its size, as an archive does that is made to fill the machine.
     TooLarge {
         /// The format, as people call it.
         format: &'static str,
-        /// What there is too much of.
-        what: &'static str,
-        /// How much is read at most.
-        limit: u64,
+        /// How much is kept at most of a file of this size.
+        limit_bytes: u64,
     },
     /// The bytes are of no format that is known here.
     Unknown,
+    /// The file is sound, but has nothing of a heap.
+    NoHeap {
+        /// The format, as people call it.
+        format: &'static str,
+        /// What it counts instead.
+        counts: String,
+    },
+    /// What was named is a pipe or a directory, and it has to be read more than once.
+    NoFile,
     /// The format cannot hold what is there.
     CannotHold {
         /// The format, as people call it.
@@ -72,14 +79,21 @@ impl fmt::Display for ExchangeError {
             Self::Malformed { format, place, problem } => {
                 write!(f, "no sound {format} file: {place}: {problem}")
             }
-            Self::TooLarge { format, what, limit } => {
-                write!(f, "the {format} file has more than {limit} {what}, which is more than is read")
-            }
+            Self::TooLarge { format, limit_bytes } => write!(
+                f,
+                "the {format} file unpacks into more than {limit_bytes} bytes of memory, which no sound one of its size does"
+            ),
             Self::Unknown => write!(
                 f,
                 "of no format that is known here: there are cairn's recordings, heaptrack's files (version 3), pprof's profiles and \
                  recordings of call-stack-tracker"
             ),
+            Self::NoHeap { format, counts } => {
+                write!(f, "a {format} file that is of no heap: what it counts is {counts}")
+            }
+            Self::NoFile => {
+                f.write_str("no file: it is read several times; write what comes from a pipe to a file first")
+            }
             Self::CannotHold { format, reason } => write!(f, "{format} cannot hold this: {reason}"),
         }
     }

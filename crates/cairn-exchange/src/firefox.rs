@@ -1,9 +1,10 @@
 //! The Firefox Profiler's processed profile: allocations and frees with their times, the memory as a track, resident memory, marks.
 //!
 //! A browser holds a few million events. Where there are more, the blocks that lived shortest are left out: what is retained in any stretch of time that is
-//! longer than these stays exact.
+//! longer than these stays exact. Which they are is known when a block is freed, so the events are read once more in front, and a bit is noted for
+//! each allocation; keeping the events until all is decided would take memory by their number.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::io::Write;
 use std::time::Duration;
 
@@ -22,8 +23,8 @@ use crate::target::HeapEvents;
 
 /// Allocations in a file.
 const MOST_BLOCKS: u64 = 1_000_000;
-/// Points of the memory track.
-const MOST_POINTS: u64 = 20_000;
+/// Of the memory track; each has up to two points.
+const MOST_BINS: u64 = 10_000;
 
 /// Writes the events of the scope; returns the sentences about what was left out.
 pub(crate) fn write(
@@ -33,27 +34,29 @@ pub(crate) fn write(
 ) -> Result<Vec<String>, ExchangeError> {
     let sums = heap.sums;
     let least_nanos = least_lifetime(sums, MOST_BLOCKS);
+    let mut short = ShortLived { least_nanos, ..ShortLived::default() };
+    if least_nanos > 0 {
+        replay(heap, &mut short)?;
+    }
     let mut file = Built::new(profile);
+    let thread = file.allocations(profile);
     let memory = file.file.add_counter(file.process, "malloc", "Memory", "Bytes in blocks");
     let resident = file.file.add_counter(file.process, "resident", "Memory", "Resident memory");
     let mut writer = Writer {
         stacks: heap.stacks,
-        waiting: VecDeque::new(),
-        first_waiting: 0,
+        thread,
+        short,
+        allocations: 0,
         live: Vec::new(),
-        least_nanos,
-        left_out: (0, 0),
         memory,
         resident,
         resident_bytes: 0,
-        track: Track::new(sums.end_nanos / MOST_POINTS),
+        track: Track { step_nanos: sums.end_nanos / MOST_BINS, ..Track::default() },
         file,
     };
     replay(heap, &mut writer)?;
-    writer.settle(u64::MAX);
-    let point = writer.track.take(sums.end_nanos);
-    writer.point(point);
-    let (blocks, bytes) = writer.left_out;
+    writer.end_of_bin();
+    let (blocks, bytes) = (writer.short.blocks, writer.short.bytes);
     serde_json::to_writer(output, &writer.file.file).map_err(|error| ExchangeError::writing(error.into()))?;
     let mut losses = vec!["frames have names, but no source lines".to_owned()];
     if blocks > 0 {
@@ -73,7 +76,7 @@ pub(crate) fn write_marks(
     let mut file = Built::new(profile);
     let threads = file.threads_of(marks);
     for mark in marks {
-        let thread = threads.get(&mark.thread).copied().unwrap_or(file.thread);
+        let Some(&thread) = threads.get(&mark.thread) else { continue };
         let stack = file.stack_of_thread(profile, thread, mark.stack);
         let at = Timestamp::from_nanos_since_reference(mark.nanos);
         file.file.add_sample(thread, at, stack, CpuDelta::ZERO, 1);
@@ -120,11 +123,10 @@ fn least_lifetime(sums: &HeapProfile, most: u64) -> u64 {
     0
 }
 
-/// The file, with the tables of the profile in it. The format has allocation stacks on the first thread alone.
+/// The file in the making.
 struct Built {
     file: fxprof_processed_profile::Profile,
     process: ProcessHandle,
-    thread: ThreadHandle,
     stacks: Vec<Option<StackHandle>>,
 }
 
@@ -136,25 +138,29 @@ impl Built {
         let name = if profile.title.is_empty() { "a recording of cairn" } else { &profile.title };
         let mut file =
             fxprof_processed_profile::Profile::new(name, started, SamplingInterval::from_millis(1));
+        let process =
+            file.add_process(name, profile.process, Timestamp::from_nanos_since_reference(0));
+        file.set_process_end_time(process, Timestamp::from_nanos_since_reference(profile.duration_nanos));
+        Self { file, process, stacks: Vec::new() }
+    }
+
+    /// The thread that has all allocations, with all stacks: the format has them on the first thread alone.
+    fn allocations(&mut self, profile: &Profile) -> ThreadHandle {
         let start = Timestamp::from_nanos_since_reference(0);
         let end = Timestamp::from_nanos_since_reference(profile.duration_nanos);
-        let process = file.add_process(name, profile.process, start);
-        let thread = file.add_thread(process, profile.process, start, true);
-        file.set_process_end_time(process, end);
-        file.set_thread_name(thread, "allocations");
-        file.set_thread_end_time(thread, end);
+        let thread = self.file.add_thread(self.process, profile.process, start, true);
+        self.file.set_thread_name(thread, "allocations");
+        self.file.set_thread_end_time(thread, end);
         // Viewers hide threads without samples.
         for at in [start, end] {
-            file.add_sample(thread, at, None, CpuDelta::ZERO, 0);
+            self.file.add_sample(thread, at, None, CpuDelta::ZERO, 0);
         }
-        let mut built = Self { file, process, thread, stacks: Vec::with_capacity(profile.stacks.len()) };
-        for index in 0..profile.stacks.len() {
-            let stack = profile.stacks[index];
-            let caller = stack.caller.and_then(|caller| built.stacks.get(caller as usize).copied().flatten());
-            let stack = built.with_frames(profile, thread, caller, stack.location);
-            built.stacks.push(stack);
+        for stack in &profile.stacks {
+            let caller = stack.caller.and_then(|caller| self.stacks.get(caller as usize).copied().flatten());
+            let stack = self.with_frames(profile, thread, caller, stack.location);
+            self.stacks.push(stack);
         }
-        built
+        thread
     }
 
     fn with_frames(
@@ -206,17 +212,59 @@ impl Built {
     }
 }
 
+/// Which allocations lived too short to be in the file.
+#[derive(Default)]
+struct ShortLived {
+    least_nanos: u64,
+    /// Of all allocations, by their number, a bit each.
+    left_out: Vec<u64>,
+    allocations: u64,
+    /// By object: number and size of the block that it is now, and when it was allocated.
+    live: Vec<(u64, u64, u64)>,
+    blocks: u64,
+    bytes: u64,
+}
+
+impl ShortLived {
+    fn has(&self, number: u64) -> bool {
+        let word = self.left_out.get((number / 64) as usize);
+        word.is_some_and(|word| word >> (number % 64) & 1 == 1)
+    }
+}
+
+impl Blocks for ShortLived {
+    fn allocated(&mut self, block: Block) -> Result<(), ExchangeError> {
+        *at_index(&mut self.live, block.object as usize) = (self.allocations, block.size_bytes, block.nanos);
+        self.allocations += 1;
+        Ok(())
+    }
+
+    fn freed(&mut self, object: u32, nanos: u64) -> Result<(), ExchangeError> {
+        let (number, size_bytes, born_nanos) = *at_index(&mut self.live, object as usize);
+        if nanos.saturating_sub(born_nanos) <= self.least_nanos {
+            *at_index(&mut self.left_out, (number / 64) as usize) |= 1 << (number % 64);
+            self.blocks += 1;
+            self.bytes = self.bytes.saturating_add(size_bytes);
+        }
+        Ok(())
+    }
+}
+
+/// The entry of this index, which is made when it is not there.
+fn at_index<T: Clone + Default>(list: &mut Vec<T>, index: usize) -> &mut T {
+    if list.len() <= index {
+        list.resize(index + 1, T::default());
+    }
+    &mut list[index]
+}
+
 struct Writer<'a> {
     stacks: &'a HashMap<u32, Option<u32>>,
-    /// Blocks of which it is not known yet whether they live long enough, in the order of their allocation, and frees behind them.
-    waiting: VecDeque<Waiting>,
-    /// What the number of the first of them is.
-    first_waiting: u64,
-    /// By object.
-    live: Vec<Live>,
-    least_nanos: u64,
-    /// Blocks and bytes.
-    left_out: (u64, u64),
+    thread: ThreadHandle,
+    short: ShortLived,
+    allocations: u64,
+    /// By object: its size, and whether it is in the file.
+    live: Vec<(u64, bool)>,
     memory: CounterHandle,
     resident: CounterHandle,
     resident_bytes: u64,
@@ -224,62 +272,23 @@ struct Writer<'a> {
     file: Built,
 }
 
-/// The block that has a number now.
-#[derive(Clone, Copy)]
-struct Live {
-    /// Its number among all that waited.
-    place: u64,
-    size_bytes: u64,
-    born_nanos: u64,
-}
-
-#[derive(Clone, Copy)]
-enum Waiting {
-    Alloc(Block),
-    Free { object: u32, size_bytes: u64, nanos: u64 },
-    LeftOut,
-}
-
 impl Writer<'_> {
-    /// Writes what is decided: everything that is older than `nanos` minus the least lifetime.
-    fn settle(&mut self, nanos: u64) {
-        while let Some(&first) = self.waiting.front() {
-            let (at, address, size, stack) = match first {
-                Waiting::LeftOut => {
-                    self.pop();
-                    continue;
-                }
-                Waiting::Alloc(block) => (
-                    block.nanos,
-                    block.object,
-                    signed(block.size_bytes),
-                    self.stacks.get(&block.stack).copied().flatten(),
-                ),
-                Waiting::Free { object, size_bytes, nanos } => (nanos, object, -signed(size_bytes), None),
-            };
-            if nanos != u64::MAX && nanos.saturating_sub(at) <= self.least_nanos {
-                return;
-            }
-            let stack = stack.and_then(|stack| self.file.stacks.get(stack as usize).copied().flatten());
-            let address = (u64::from(address) + 1) << 4;
-            let timestamp = Timestamp::from_nanos_since_reference(at);
-            self.file.file.add_allocation_sample(self.file.thread, timestamp, stack, address, size);
-            self.pop();
+    fn sample(&mut self, nanos: u64, stack: Option<StackHandle>, object: u32, change: i64) {
+        // What looks like an address: aligned, and not 0.
+        let address = (u64::from(object) + 1) << 4;
+        let at = Timestamp::from_nanos_since_reference(nanos);
+        self.file.file.add_allocation_sample(self.thread, at, stack, address, change);
+    }
+
+    fn held(&mut self, nanos: u64, change: i64) {
+        if self.track.is_full(nanos) {
+            self.end_of_bin();
         }
+        self.track.change(nanos, change);
     }
 
-    fn pop(&mut self) {
-        self.waiting.pop_front();
-        self.first_waiting += 1;
-    }
-
-    fn push(&mut self, waiting: Waiting) -> u64 {
-        self.waiting.push_back(waiting);
-        self.first_waiting + self.waiting.len() as u64 - 1
-    }
-
-    fn point(&mut self, point: Option<(u64, i64, u32)>) {
-        if let Some((nanos, change, events)) = point {
+    fn end_of_bin(&mut self) {
+        for (nanos, change, events) in self.track.take().into_iter().filter(|point| point.2 > 0) {
             let at = Timestamp::from_nanos_since_reference(nanos);
             self.file.file.add_counter_sample(self.memory, at, change as f64, events);
         }
@@ -288,34 +297,25 @@ impl Writer<'_> {
 
 impl Blocks for Writer<'_> {
     fn allocated(&mut self, block: Block) -> Result<(), ExchangeError> {
-        let point = self.track.change(block.nanos, signed(block.size_bytes));
-        self.point(point);
-        let place = self.push(Waiting::Alloc(block));
-        let object = block.object as usize;
-        if self.live.len() <= object {
-            self.live.resize(object + 1, Live { place: 0, size_bytes: 0, born_nanos: 0 });
+        let Block { object, stack, size_bytes, nanos } = block;
+        self.held(nanos, signed(size_bytes));
+        let is_shown = !self.short.has(self.allocations);
+        self.allocations += 1;
+        *at_index(&mut self.live, object as usize) = (size_bytes, is_shown);
+        if is_shown {
+            let stack = self.stacks.get(&stack).copied().flatten();
+            let stack = stack.and_then(|stack| self.file.stacks.get(stack as usize).copied().flatten());
+            self.sample(nanos, stack, object, signed(size_bytes));
         }
-        self.live[object] = Live { place, size_bytes: block.size_bytes, born_nanos: block.nanos };
-        self.settle(block.nanos);
         Ok(())
     }
 
     fn freed(&mut self, object: u32, nanos: u64) -> Result<(), ExchangeError> {
-        let Live { place, size_bytes, born_nanos } = self.live[object as usize];
-        let point = self.track.change(nanos, -signed(size_bytes));
-        self.point(point);
-        let waits =
-            place.checked_sub(self.first_waiting).and_then(|index| self.waiting.get_mut(index as usize));
-        match waits {
-            Some(waiting) if nanos.saturating_sub(born_nanos) <= self.least_nanos && self.least_nanos > 0 => {
-                *waiting = Waiting::LeftOut;
-                self.left_out = (self.left_out.0 + 1, self.left_out.1.saturating_add(size_bytes));
-            }
-            _ => {
-                self.push(Waiting::Free { object, size_bytes, nanos });
-            }
+        let (size_bytes, is_shown) = *at_index(&mut self.live, object as usize);
+        self.held(nanos, -signed(size_bytes));
+        if is_shown {
+            self.sample(nanos, None, object, -signed(size_bytes));
         }
-        self.settle(nanos);
         Ok(())
     }
 
@@ -332,32 +332,60 @@ fn signed(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
-/// The memory track: changes put together, so that there are not too many points.
+/// A bin of the memory track: changes put together, so that there are not too many points, but with the most that was held in between.
+#[derive(Clone, Copy, Default)]
 struct Track {
     step_nanos: u64,
-    last_nanos: u64,
-    change: i64,
-    events: u32,
+    /// When it began, when most was held in it, when it last changed.
+    nanos: [u64; 3],
+    /// Since it began: at the most, and now.
+    change: [i64; 2],
+    /// Up to the most, and since.
+    events: [u32; 2],
 }
 
 impl Track {
-    const fn new(step_nanos: u64) -> Self {
-        Self { step_nanos, last_nanos: 0, change: 0, events: 0 }
+    fn is_full(&self, nanos: u64) -> bool {
+        nanos.saturating_sub(self.nanos[0]) > self.step_nanos
     }
 
-    /// Notes a change; returns the point that is complete, if one is.
-    fn change(&mut self, nanos: u64, change: i64) -> Option<(u64, i64, u32)> {
-        let point =
-            if nanos.saturating_sub(self.last_nanos) > self.step_nanos { self.take(nanos) } else { None };
-        self.change = self.change.saturating_add(change);
-        self.events = self.events.saturating_add(1);
-        point
+    fn change(&mut self, nanos: u64, change: i64) {
+        if self.events == [0, 0] {
+            self.nanos = [nanos; 3];
+        }
+        self.nanos[2] = nanos;
+        self.change[1] = self.change[1].saturating_add(change);
+        self.events[1] = self.events[1].saturating_add(1);
+        if self.change[1] > self.change[0] {
+            self.nanos[1] = nanos;
+            self.change[0] = self.change[1];
+            self.events = [self.events[0].saturating_add(self.events[1]), 0];
+        }
     }
 
-    fn take(&mut self, nanos: u64) -> Option<(u64, i64, u32)> {
-        let point = (self.last_nanos, self.change, self.events);
-        self.last_nanos = nanos;
-        (self.change, self.events) = (0, 0);
-        (point.2 > 0).then_some(point)
+    /// The points of the bin, and the next one: time, change, and how many events that were.
+    fn take(&mut self) -> [(u64, i64, u32); 2] {
+        let Self { step_nanos, nanos: [_, most, last], change: [up, now], events: [before, behind] } = *self;
+        *self = Self { step_nanos, nanos: [last; 3], ..Self::default() };
+        [(most, up, before), (last, now.saturating_sub(up), behind)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_track_keeps_peaks_between_its_bins() {
+        let mut track = Track { step_nanos: 100, ..Track::default() };
+        for (nanos, change) in [(10, 5), (20, 70), (30, -60), (40, -10)] {
+            assert!(!track.is_full(nanos));
+            track.change(nanos, change);
+        }
+        assert!(track.is_full(111));
+        assert_eq!(track.take(), [(20, 75, 2), (40, -70, 2)]);
+        track.change(120, -5);
+        assert_eq!(track.take(), [(120, 0, 0), (120, -5, 1)]);
+        assert_eq!(track.take().map(|point| point.2), [0, 0]);
     }
 }

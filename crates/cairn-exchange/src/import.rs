@@ -1,8 +1,23 @@
 //! Files of other tools as a heap that can be asked questions: recognised by their bytes, names and all.
+//!
+//! ```no_run
+//! use std::path::Path;
+//!
+//! use cairn_analysis::heap::{Cost, Folding, Group, Names, Questions, Scope};
+//! use cairn_exchange::import::Imported;
+//!
+//! let heap = Imported::open(Path::new("heaptrack.app.4711.zst"))?;
+//! let read = heap.read(&Scope::default())?;
+//! let names = Names::new(heap.stacks(), &heap, Folding::default());
+//! for entry in Questions::new(&read.sums, names).top(Group::Function, Cost::Peak) {
+//!     println!("{}", entry.sums.peak_bytes);
+//! }
+//! # Ok::<(), cairn_exchange::ExchangeError>(())
+//! ```
 
 use std::fs::File;
-use std::io::{self, Read};
-use std::path::Path;
+use std::io::Read;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cairn_analysis::format::recording::{MAGIC, PcKind};
@@ -12,15 +27,15 @@ use cairn_analysis::heap::{
 use cairn_analysis::symbols::SourceFrame;
 
 use crate::error::ExchangeError;
-use crate::inflate::inflated;
+use crate::inflate::Unpacked;
 use crate::profile::{Line, Profile};
 use crate::{heaptrack, pprof};
 
-/// A kind of file that is read here.
+/// A kind of file that is known here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Kind {
-    /// A recording of cairn's own: not for this module.
+    /// A recording of cairn's own: for [`HeapRecording`](cairn_analysis::heap::HeapRecording), not for this module.
     Cairn,
     /// heaptrack's data file.
     Heaptrack,
@@ -31,137 +46,159 @@ pub enum Kind {
 impl Kind {
     /// Of a file that begins so; `None` when that is no format that is known here.
     ///
+    /// ```
+    /// use cairn_exchange::import::Kind;
+    ///
+    /// assert_eq!(Kind::of(&b"v 10400 3\nX ls\n"[..])?, Some(Kind::Heaptrack));
+    /// assert_eq!(Kind::of(&b"{\"meta\":{}}"[..])?, None);
+    /// # Ok::<(), cairn_exchange::ExchangeError>(())
+    /// ```
+    ///
     /// # Errors
     ///
-    /// When the file cannot be read.
-    pub fn of(input: impl Read) -> io::Result<Option<Self>> {
-        let mut start = Vec::new();
-        // What is not even compressed is told by its own bytes; broken compression is an error of its reader.
-        inflated(input)?.take(16).read_to_end(&mut start)?;
-        Ok(match start.as_slice() {
+    /// When the file cannot be read, or its compression is broken where it begins.
+    pub fn of(input: impl Read) -> Result<Option<Self>, ExchangeError> {
+        let mut input = Unpacked::new("compressed", input)?;
+        let start = input.chunk()?;
+        Ok(match start {
             start if start.starts_with(MAGIC.as_ref()) => Some(Self::Cairn),
             [b'v', b' ', ..] => Some(Self::Heaptrack),
-            // `sample_type` is the first field that every writer writes; Go's begins with it, too.
-            [0x0a, ..] => Some(Self::Pprof),
+            start if pprof::begins(start) => Some(Self::Pprof),
             _ => None,
         })
     }
 }
 
 /// A heap from a file of another tool.
+///
+/// Opening reads names and stacks; [`read`](Self::read) adds up what a scope asks for, as often as wanted. It is its own [`Namer`]: what the file
+/// says of its places is all that is known.
 #[derive(Debug)]
 pub struct Imported {
+    kind: Kind,
+    source: Source,
     profile: Profile,
     stacks: Stacks,
-    names: Names,
-    sums: HeapProfile,
-    usage: Vec<UsageSample>,
-    unmatched_frees: u64,
-    kind: Kind,
+}
+
+/// Where the bytes are, for the next time.
+#[derive(Debug)]
+enum Source {
+    File(PathBuf),
+    Bytes(Vec<u8>),
+}
+
+impl Source {
+    fn open(&self) -> Result<Box<dyn Read + '_>, ExchangeError> {
+        Ok(match self {
+            Self::File(path) => Box::new(File::open(path).map_err(ExchangeError::reading)?),
+            Self::Bytes(bytes) => Box::new(bytes.as_slice()),
+        })
+    }
+}
+
+/// What the events of a scope add up to.
+#[derive(Clone, PartialEq, Debug)]
+#[non_exhaustive]
+pub struct ImportedSums {
+    /// The sums, by the [stacks](Imported::stacks). Files of sums have no threads, sizes, lifetimes and times; heaptrack's no threads, and as lifetimes
+    /// those of equal blocks of which the latest is freed first.
+    pub sums: HeapProfile,
+    /// Frees of blocks that were not there.
+    pub unmatched_frees: u64,
+    /// Resident memory over time, where the file has it.
+    pub usage: Vec<UsageSample>,
 }
 
 impl Imported {
-    /// Reads the file, and of its events those of the scope.
+    /// Reads names and stacks of a file.
     ///
     /// # Errors
     ///
-    /// [`ExchangeError::Unknown`] for what is of no format that is known here; else what is wrong with the file, and where.
-    pub fn open(path: &Path, scope: &Scope) -> Result<Self, ExchangeError> {
-        let open = || File::open(path).map(|file| Box::new(file) as Box<dyn Read>);
-        Self::read(open, scope)
+    /// [`ExchangeError::Unknown`] for what is of no format that is read here; else what is wrong with the file, and where.
+    pub fn open(path: &Path) -> Result<Self, ExchangeError> {
+        let is_file = path.metadata().map_err(ExchangeError::reading)?.is_file();
+        if is_file { Self::new(Source::File(path.to_owned())) } else { Err(ExchangeError::NoFile) }
     }
 
-    /// As [`open`](Self::open), from anything that can be read again.
+    /// As [`open`](Self::open), of a file's bytes.
     ///
     /// # Errors
     ///
     /// As [`open`](Self::open).
-    pub fn read(
-        mut open: impl FnMut() -> io::Result<Box<dyn Read>>,
-        scope: &Scope,
-    ) -> Result<Self, ExchangeError> {
-        let kind = Kind::of(open().map_err(ExchangeError::reading)?).map_err(ExchangeError::reading)?;
-        match kind {
-            Some(Kind::Heaptrack) => {
-                let heap = heaptrack::read(open, scope)?;
-                let stacks = stacks_of(&heap.profile);
-                Ok(Self {
-                    names: Names::new(&heap.profile),
-                    profile: heap.profile,
-                    stacks,
-                    sums: heap.sums,
-                    usage: heap.usage,
-                    unmatched_frees: heap.unmatched_frees,
-                    kind: Kind::Heaptrack,
-                })
-            }
-            Some(Kind::Pprof) => {
-                if scope.from_nanos > 0
-                    || scope.to_nanos < u64::MAX
-                    || scope.threads.is_some()
-                    || scope.sizes != (0..=u64::MAX)
-                {
-                    return Err(ExchangeError::CannotHold {
-                        format: "pprof",
-                        reason: "a profile has sums alone, so there are no times, threads and sizes to choose by",
-                    });
-                }
-                let profile = pprof::read(open().map_err(ExchangeError::reading)?)?;
-                let sums = sums_of(&profile, scope)?;
-                Ok(Self {
-                    names: Names::new(&profile),
-                    stacks: stacks_of(&profile),
-                    sums,
-                    usage: Vec::new(),
-                    unmatched_frees: 0,
-                    kind: Kind::Pprof,
-                    profile,
-                })
-            }
-            Some(Kind::Cairn) | None => Err(ExchangeError::Unknown),
-        }
+    pub fn from_bytes(bytes: Vec<u8>) -> Result<Self, ExchangeError> {
+        Self::new(Source::Bytes(bytes))
     }
 
-    /// What kind of file it was.
+    fn new(source: Source) -> Result<Self, ExchangeError> {
+        let kind = Kind::of(source.open()?)?.ok_or(ExchangeError::Unknown)?;
+        let profile = match kind {
+            Kind::Heaptrack => heaptrack::read_tables(source.open()?)?,
+            Kind::Pprof => pprof::read(source.open()?)?,
+            Kind::Cairn => return Err(ExchangeError::Unknown),
+        };
+        let stacks = stacks_of(&profile);
+        Ok(Self { kind, source, profile, stacks })
+    }
+
+    /// Adds up what the scope asks for. The one thread that a file has is number 0.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the file, and where; or that the file does not tell what the scope asks for.
+    pub fn read(&self, scope: &Scope) -> Result<ImportedSums, ExchangeError> {
+        if self.kind == Kind::Heaptrack {
+            let heap = heaptrack::read_events(self.source.open()?, &self.profile, scope)?;
+            let heaptrack::Sums { sums, usage, unmatched_frees } = heap;
+            return Ok(ImportedSums { sums, unmatched_frees, usage });
+        }
+        let whole = Scope { stacks: scope.stacks.clone(), ..Scope::default() };
+        if *scope != whole {
+            return Err(ExchangeError::CannotHold {
+                format: "pprof",
+                reason: "a profile has sums alone, so there are no times, threads and sizes to choose by",
+            });
+        }
+        Ok(ImportedSums { sums: sums_of(&self.profile, scope)?, unmatched_frees: 0, usage: Vec::new() })
+    }
+
+    /// What kind of file it is.
     #[must_use]
     pub const fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// What was run, and when.
+    /// What was run, and when; of a file of sums all that it holds.
     #[must_use]
     pub const fn profile(&self) -> &Profile {
         &self.profile
     }
 
-    /// The stacks.
+    /// The stacks: those of the [profile](Self::profile), behind the one without frames.
     #[must_use]
     pub const fn stacks(&self) -> &Stacks {
         &self.stacks
     }
+}
 
-    /// The names that the file has.
-    #[must_use]
-    pub const fn names(&self) -> &Names {
-        &self.names
-    }
-
-    /// The sums of the scope.
-    #[must_use]
-    pub const fn sums(&self) -> &HeapProfile {
-        &self.sums
-    }
-
-    /// Resident memory over time, where the file has it.
-    #[must_use]
-    pub fn usage(&self) -> &[UsageSample] {
-        &self.usage
-    }
-
-    /// Frees of blocks that were not there.
-    #[must_use]
-    pub const fn unmatched_frees(&self) -> u64 {
-        self.unmatched_frees
+impl Namer for Imported {
+    fn name(&self, _stacks: &Stacks, addresses: &[&Address]) -> Vec<Vec<SourceFrame>> {
+        let frame = |line: &Line, inlined: bool| {
+            let function = self.profile.functions.get(line.function as usize);
+            let mut frame = SourceFrame::default();
+            frame.function = function.map(|function| Arc::clone(&function.name));
+            frame.file = function.and_then(|function| function.file.clone());
+            frame.line = Some(line.line).filter(|&line| line > 0);
+            frame.inlined = inlined;
+            frame
+        };
+        let frames = |address: &&Address| {
+            let location = usize::try_from(address.stated).ok().and_then(|at| self.profile.locations.get(at));
+            let lines = location.map_or(&[][..], |location| &location.lines);
+            let last = lines.len().saturating_sub(1);
+            lines.iter().enumerate().map(|(index, line)| frame(line, index < last)).collect()
+        };
+        addresses.iter().map(frames).collect()
     }
 }
 
@@ -202,11 +239,7 @@ fn sums_of(profile: &Profile, scope: &Scope) -> Result<HeapProfile, ExchangeErro
     let allocations = column(&["alloc_objects"]).or(live_blocks);
     if bytes.is_none() && allocations.is_none() {
         let names: Vec<&str> = profile.columns.iter().map(|column| &*column.name).collect();
-        return Err(ExchangeError::Malformed {
-            format: "pprof",
-            place: "sample_type".to_owned(),
-            problem: format!("it is no heap: it counts {}", names.join(", ")),
-        });
+        return Err(ExchangeError::NoHeap { format: "pprof", counts: names.join(", ") });
     }
     let peak_bytes = column(&["peak_space"]).or(live_bytes);
     let peak_blocks = column(&["peak_objects"]).or(live_blocks);
@@ -233,38 +266,4 @@ fn sums_of(profile: &Profile, scope: &Scope) -> Result<HeapProfile, ExchangeErro
         }
     }
     Ok(HeapProfile::of_sums(rows, profile.duration_nanos))
-}
-
-/// The names that came with a file.
-#[derive(Debug)]
-pub struct Names {
-    /// By address.
-    frames: Vec<Vec<SourceFrame>>,
-}
-
-impl Names {
-    fn new(profile: &Profile) -> Self {
-        let frame = |line: &Line, inlined: bool| {
-            let function = profile.functions.get(line.function as usize);
-            let mut frame = SourceFrame::default();
-            frame.function = function.map(|function| Arc::clone(&function.name));
-            frame.file = function.and_then(|function| function.file.clone());
-            frame.line = Some(line.line).filter(|&line| line > 0);
-            frame.inlined = inlined;
-            frame
-        };
-        let frames = profile.locations.iter().map(|location| {
-            let last = location.lines.len().saturating_sub(1);
-            location.lines.iter().enumerate().map(|(index, line)| frame(line, index < last)).collect()
-        });
-        Self { frames: frames.collect() }
-    }
-}
-
-impl Namer for Names {
-    fn name(&self, _stacks: &Stacks, addresses: &[&Address]) -> Vec<Vec<SourceFrame>> {
-        let of_entry =
-            |address: &&Address| self.frames.get(address.stated as usize).cloned().unwrap_or_default();
-        addresses.iter().map(of_entry).collect()
-    }
 }

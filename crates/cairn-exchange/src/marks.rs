@@ -121,8 +121,9 @@ impl Builder {
             return known;
         }
         let played = frame.module.and_then(|index| tables.modules().get(index));
-        let module =
-            played.map(|module| self.module(&module.path, &module.file.build_id, frame.address.value()));
+        let address =
+            played.map_or(frame.address.value(), |module| module.offset(frame.address).value());
+        let module = played.map(|module| self.module(&module.path, &module.file.build_id, address));
         let mut lines = Vec::new();
         if let Some((key, lookup)) = frame.lookup(tables) {
             for source in named_frames(names.resolve(key, lookup)) {
@@ -142,7 +143,7 @@ impl Builder {
             let function = self.function(Function { name: name.into(), file: None });
             lines.push(Line { function, line: 0 });
         }
-        let location = Location { address: frame.address.value(), module, lines };
+        let location = Location { address, module, lines };
         self.result.profile.locations.push(location);
         let index = self.result.profile.locations.len() as u32 - 1;
         self.locations.insert(frame, index);

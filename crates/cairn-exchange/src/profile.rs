@@ -208,7 +208,12 @@ impl Profile {
     /// The name of a function; something to read where a file names one that is not there.
     #[must_use]
     pub fn function_name(&self, line: Line) -> &str {
-        self.functions.get(line.function as usize).map_or("?", |function| &function.name)
+        self.name_of(line.function)
+    }
+
+    /// The same, by the function's index.
+    pub(crate) fn name_of(&self, function: u32) -> &str {
+        self.functions.get(function as usize).map_or("?", |function| &function.name)
     }
 
     /// The column of this name.
@@ -280,6 +285,8 @@ struct Builder<'n, 'a> {
     /// A stack may begin or end in the middle of what was inlined at an address: also by the first frame, and how many there are.
     locations: HashMap<(Site, u32, usize), u32>,
     stacks: HashMap<Stack, u32>,
+    /// The stack from a position outwards, by the innermost position at its address: callers are shared, and recursion is deep.
+    known: HashMap<Position, u32>,
     samples: HashMap<Option<u32>, usize>,
 }
 
@@ -291,6 +298,7 @@ impl<'n, 'a> Builder<'n, 'a> {
             functions: HashMap::new(),
             locations: HashMap::new(),
             stacks: HashMap::new(),
+            known: HashMap::new(),
             samples: HashMap::new(),
         }
     }
@@ -318,16 +326,26 @@ impl<'n, 'a> Builder<'n, 'a> {
 
     /// The stack from a position outwards.
     fn stack(&mut self, position: Position) -> Option<u32> {
-        let names = &*self.names;
-        let outwards: Vec<Position> = names.outwards(position).collect();
         let mut caller = None;
-        // Outermost first; frames of one address together.
-        let groups: Vec<&[Position]> = outwards.chunk_by(|a, b| a.stack == b.stack).collect();
+        // Frames of one address together, up to an address whose stack is known.
+        let mut groups: Vec<Vec<Position>> = Vec::new();
+        for position in self.names.outwards(position) {
+            match groups.last_mut() {
+                Some(group) if group[0].stack == position.stack => group.push(position),
+                _ => {
+                    caller = self.known.get(&position).copied();
+                    if caller.is_some() {
+                        break;
+                    }
+                    groups.push(vec![position]);
+                }
+            }
+        }
         for group in groups.into_iter().rev() {
             let lines: Vec<LineId> = group.iter().map(|&position| self.names.at_position(position)).collect();
             let location = self.location(group[0], &lines);
             let stack = Stack { caller, location };
-            caller = Some(match self.stacks.get(&stack) {
+            let index = match self.stacks.get(&stack) {
                 Some(&known) => known,
                 None => {
                     let index = self.profile.stacks.len() as u32;
@@ -335,7 +353,9 @@ impl<'n, 'a> Builder<'n, 'a> {
                     self.stacks.insert(stack, index);
                     index
                 }
-            });
+            };
+            self.known.insert(group[0], index);
+            caller = Some(index);
         }
         caller
     }

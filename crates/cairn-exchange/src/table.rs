@@ -7,6 +7,7 @@ use cairn_analysis::heap::{HeapProfile, Sums, ThreadName, lifetime_class_range, 
 use serde_json::{Map, Value};
 
 use crate::error::ExchangeError;
+use crate::folded::joined;
 use crate::profile::{Column, Profile, heap_columns, heap_values};
 use crate::target::{Rows, Subject};
 
@@ -18,9 +19,9 @@ enum Cell {
 }
 
 /// A table with names for its columns.
-struct Table {
+struct Table<'a> {
     header: Vec<String>,
-    rows: Vec<Vec<Cell>>,
+    rows: Box<dyn Iterator<Item = Vec<Cell>> + 'a>,
 }
 
 /// Writes the table as CSV, a header first.
@@ -66,10 +67,10 @@ pub(crate) fn write_json_lines(
     Ok(())
 }
 
-fn table(subject: &Subject<'_>, rows: Rows) -> Result<Table, ExchangeError> {
+fn table<'a>(subject: &Subject<'a>, rows: Rows) -> Result<Table<'a>, ExchangeError> {
     let profile = subject.profile;
     let of_heap = || {
-        subject.heap.as_ref().ok_or(ExchangeError::CannotHold {
+        subject.heap.ok_or(ExchangeError::CannotHold {
             format: "this table",
             reason: "there are only stacks, functions, lines and modules of what is no heap recording",
         })
@@ -83,7 +84,10 @@ fn table(subject: &Subject<'_>, rows: Rows) -> Result<Table, ExchangeError> {
             vec![place.file.clone(), place.line.clone(), place.function.clone(), place.module.clone()]
         }),
         Rows::Modules => grouped(profile, &["module"], |place| vec![place.module.clone()]),
-        Rows::Threads => threads(of_heap()?.sums, &of_heap()?.threads),
+        Rows::Threads => {
+            let heap = of_heap()?;
+            threads(heap.sums, &heap.threads)
+        }
         Rows::Sizes => sizes(of_heap()?.sums),
         Rows::Lifetimes => lifetimes(of_heap()?.sums),
         Rows::Timeline => timeline(of_heap()?.sums),
@@ -102,14 +106,13 @@ fn row(first: impl IntoIterator<Item = Cell>, values: &[u64]) -> Vec<Cell> {
     first.into_iter().chain(values.iter().map(|&value| Cell::Number(value))).collect()
 }
 
-fn stacks(profile: &Profile) -> Table {
+fn stacks(profile: &Profile) -> Table<'_> {
     let rows = profile.samples.iter().map(|sample| {
-        let mut names: Vec<&str> =
+        let names: Vec<&str> =
             profile.lines_of(sample.stack).map(|(line, _)| profile.function_name(line)).collect();
-        names.reverse();
-        row([Cell::Text(names.join(";"))], &sample.values)
+        row([Cell::Text(joined(names.into_iter().rev()))], &sample.values)
     });
-    Table { header: header(&["stack"], &profile.columns), rows: rows.collect() }
+    Table { header: header(&["stack"], &profile.columns), rows: Box::new(rows) }
 }
 
 /// Who asked: the innermost frame of a stack.
@@ -134,7 +137,7 @@ fn place(profile: &Profile, stack: Option<u32>) -> Place {
     }
 }
 
-fn grouped(profile: &Profile, names: &[&str], key: impl Fn(&Place) -> Vec<String>) -> Table {
+fn grouped(profile: &Profile, names: &[&str], key: impl Fn(&Place) -> Vec<String>) -> Table<'static> {
     let mut groups: BTreeMap<Vec<String>, Vec<u64>> = BTreeMap::new();
     for sample in &profile.samples {
         let sums = groups
@@ -145,22 +148,22 @@ fn grouped(profile: &Profile, names: &[&str], key: impl Fn(&Place) -> Vec<String
         }
     }
     let rows = groups.into_iter().map(|(key, sums)| row(key.into_iter().map(Cell::Text), &sums));
-    Table { header: header(names, &profile.columns), rows: rows.collect() }
+    Table { header: header(names, &profile.columns), rows: Box::new(rows) }
 }
 
-fn of_sums<'s>(names: &[&str], rows: impl Iterator<Item = (Vec<Cell>, &'s Sums)>) -> Table {
+fn of_sums<'s>(names: &[&str], rows: impl Iterator<Item = (Vec<Cell>, &'s Sums)> + 's) -> Table<'s> {
     let rows = rows.filter(|(_, sums)| !sums.is_empty()).map(|(first, sums)| row(first, &heap_values(sums)));
-    Table { header: header(names, &heap_columns()), rows: rows.collect() }
+    Table { header: header(names, &heap_columns()), rows: Box::new(rows) }
 }
 
-fn threads(sums: &HeapProfile, threads: &[ThreadName]) -> Table {
+fn threads<'a>(sums: &'a HeapProfile, threads: &'a [ThreadName]) -> Table<'a> {
     let rows = threads.iter().zip(&sums.threads).map(|(thread, sums)| {
         (vec![Cell::Number(thread.kernel_thread.into()), Cell::Text(thread.name.clone())], sums)
     });
     of_sums(&["thread", "name"], rows)
 }
 
-fn sizes(sums: &HeapProfile) -> Table {
+fn sizes(sums: &HeapProfile) -> Table<'_> {
     let rows = sums.sizes.iter().enumerate().map(|(class, sums)| {
         let (least, most) = size_class_range(class);
         (vec![Cell::Number(least), Cell::Number(most)], sums)
@@ -168,17 +171,17 @@ fn sizes(sums: &HeapProfile) -> Table {
     of_sums(&["least_bytes", "most_bytes"], rows)
 }
 
-fn lifetimes(sums: &HeapProfile) -> Table {
+fn lifetimes(sums: &HeapProfile) -> Table<'_> {
     let rows = sums.lifetimes.iter().enumerate().filter(|(_, lifetimes)| lifetimes.blocks > 0);
     let rows = rows.map(|(class, lifetimes)| {
         let (shortest, longest) = lifetime_class_range(class);
         [shortest, longest, lifetimes.blocks, lifetimes.bytes].map(Cell::Number).to_vec()
     });
     let header = ["shortest_nanos", "longest_nanos", "blocks", "bytes"].map(str::to_owned).to_vec();
-    Table { header, rows: rows.collect() }
+    Table { header, rows: Box::new(rows) }
 }
 
-fn timeline(sums: &HeapProfile) -> Table {
+fn timeline(sums: &HeapProfile) -> Table<'_> {
     let timeline = &sums.timeline;
     let rows = timeline.bins.iter().zip(0_u64..).map(|(bin, index)| {
         let numbers = [
@@ -192,5 +195,5 @@ fn timeline(sums: &HeapProfile) -> Table {
         numbers.map(Cell::Number).to_vec()
     });
     let header = ["from_nanos", "most_bytes", "last_bytes", "last_blocks", "allocations", "allocated_bytes"];
-    Table { header: header.map(str::to_owned).to_vec(), rows: rows.collect() }
+    Table { header: header.map(str::to_owned).to_vec(), rows: Box::new(rows) }
 }

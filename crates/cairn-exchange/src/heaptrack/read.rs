@@ -3,54 +3,62 @@
 //! Lines are read once, in order; what is kept grows with texts, stacks and live blocks, and not with events. heaptrack frees classes and
 //! not blocks, so of equal blocks the one that was allocated last counts as freed: sums and peaks are the same whichever it was, lifetimes are not known.
 
-use std::io::{BufRead, Read};
+use std::collections::HashMap;
+use std::io::Read;
 use std::sync::Arc;
 
 use cairn_analysis::heap::{Aggregator, HeapProfile, Sampling, Scope, UsageSample};
 
 use super::FORMAT;
 use crate::error::ExchangeError;
-use crate::inflate::inflated;
+use crate::inflate::{Budget, Unpacked};
 use crate::profile::{Function, Line, Location, Module, Profile, Stack};
 
-/// Texts, places, stacks, classes: of each at most so many.
-const MAX_ENTRIES: usize = 1 << 24;
 /// A text is at most so long; C++ has names of some hundred thousand bytes.
 const MAX_LINE_BYTES: u64 = 1 << 22;
 const NANOS_PER_MILLISECOND: u64 = 1_000_000;
+/// Thirty years: what is said to be later is no time.
+const MOST_MILLISECONDS: u64 = 30 * 366 * 86_400 * 1000;
+/// What an entry of a table takes here, in all its forms: more than it can take, so that a budget holds.
+const ENTRY_BYTES: usize = 160;
+/// What a byte of a line can become: "1 1 1" is a line of source.
+const BYTES_PER_BYTE: usize = 8;
+/// What a stack takes, with its sums.
+const STACK_BYTES: usize = 96;
+/// What a live block takes, here and in the aggregator.
+const BLOCK_BYTES: usize = 32;
 
-/// What a file holds.
-pub(crate) struct Heap {
-    /// Names and stacks, without samples: stack `n` of [`profile`](Self::profile) is stack `n + 1` of [`sums`](Self::sums), 0 has no frames.
-    pub(crate) profile: Profile,
+/// What the events of a file add up to. Stack `n` of the profile is stack `n + 1` of the sums; 0 has no frames.
+pub(crate) struct Sums {
     pub(crate) sums: HeapProfile,
     pub(crate) usage: Vec<UsageSample>,
     /// Frees of classes of which no block was left.
     pub(crate) unmatched_frees: u64,
 }
 
-/// Reads a file. It is read twice: stacks are counted first, so that sums have their places.
-pub(crate) fn read(
-    mut open: impl FnMut() -> std::io::Result<Box<dyn Read>>,
-    scope: &Scope,
-) -> Result<Heap, ExchangeError> {
+/// Reads names and stacks.
+pub(crate) fn read_tables(input: impl Read) -> Result<Profile, ExchangeError> {
     let mut tables = Tables::default();
-    lines(open().map_err(ExchangeError::reading)?, |line| tables.take(line))?;
+    lines(input, |record, budget| tables.take(record, budget))?;
+    Ok(tables.profile)
+}
+
+/// Adds up the events of the scope. The tables were read before, so that sums have their places.
+pub(crate) fn read_events(input: impl Read, profile: &Profile, scope: &Scope) -> Result<Sums, ExchangeError> {
+    let stacks = profile.stacks.len() + 1;
     let mut events = Events {
-        heap: Aggregator::new(tables.profile.stacks.len() + 1, 1, scope.clone(), Sampling::All),
+        heap: Aggregator::new(stacks, 1, scope.clone(), Sampling::All),
+        stacks,
         classes: Vec::new(),
         free_objects: Vec::new(),
         objects: 0,
         nanos: 0,
-        page_bytes: tables.page_bytes,
+        page_bytes: 0,
         usage: Vec::new(),
         unmatched_frees: 0,
     };
-    lines(open().map_err(ExchangeError::reading)?, |line| events.take(line))?;
-    let mut profile = tables.profile;
-    profile.duration_nanos = events.nanos;
-    Ok(Heap {
-        profile,
+    lines(input, |record, budget| events.take(record, budget))?;
+    Ok(Sums {
         sums: events.heap.finish(events.nanos),
         usage: events.usage,
         unmatched_frees: events.unmatched_frees,
@@ -88,6 +96,15 @@ impl<'a> Record<'a> {
         self.next()?.ok_or_else(|| self.bad(format!("{what} is missing")))
     }
 
+    /// A time from the start of the program.
+    fn nanos(&mut self) -> Result<u64, ExchangeError> {
+        let milliseconds = self.number("a time")?;
+        if milliseconds > MOST_MILLISECONDS {
+            return Err(self.bad(format!("{milliseconds} milliseconds are no time")));
+        }
+        Ok(milliseconds.saturating_mul(NANOS_PER_MILLISECOND))
+    }
+
     /// A number that counts from 1 in a table of this length; 0 is none.
     fn index(&mut self, what: &str, length: usize) -> Result<Option<u32>, ExchangeError> {
         let number = self.number(what)?;
@@ -105,18 +122,15 @@ impl<'a> Record<'a> {
 /// Calls `take` with every line.
 fn lines(
     input: impl Read,
-    mut take: impl FnMut(Record<'_>) -> Result<(), ExchangeError>,
+    mut take: impl FnMut(Record<'_>, &mut Budget) -> Result<(), ExchangeError>,
 ) -> Result<(), ExchangeError> {
-    let mut input = inflated(input).map_err(ExchangeError::reading)?;
+    let mut input = Unpacked::new(FORMAT, input)?;
+    let mut budget = input.budget();
     let mut line = Vec::new();
     for number in 1.. {
         line.clear();
-        let read = input
-            .by_ref()
-            .take(MAX_LINE_BYTES)
-            .read_until(b'\n', &mut line)
-            .map_err(ExchangeError::reading)?;
-        if read == 0 {
+        input.line(MAX_LINE_BYTES, &mut line)?;
+        if line.is_empty() {
             if number == 1 {
                 return Err(ExchangeError::at_line(FORMAT, 1, "the file is empty"));
             }
@@ -124,7 +138,7 @@ fn lines(
         }
         if line.last() == Some(&b'\n') {
             line.pop();
-        } else if read as u64 == MAX_LINE_BYTES {
+        } else if line.len() as u64 >= MAX_LINE_BYTES {
             return Err(ExchangeError::at_line(FORMAT, number, "a line without an end"));
         } else {
             // The program or its recorder was killed: the last line is half written.
@@ -148,7 +162,7 @@ fn lines(
             }
             continue;
         }
-        take(record)?;
+        take(record, &mut budget)?;
     }
     Ok(())
 }
@@ -157,26 +171,27 @@ fn lines(
 #[derive(Default)]
 struct Tables {
     texts: Vec<Arc<str>>,
-    /// By text: the module of that path, the function of that name and no file.
-    modules: std::collections::HashMap<u32, u32>,
-    functions: std::collections::HashMap<(u32, u32), u32>,
+    /// By text: the module of that path, the function of that name and file.
+    modules: HashMap<u32, u32>,
+    functions: HashMap<(u32, u32), u32>,
     profile: Profile,
-    page_bytes: u64,
 }
 
 impl Tables {
-    fn take(&mut self, mut record: Record<'_>) -> Result<(), ExchangeError> {
-        let entries = self.texts.len().max(self.profile.locations.len()).max(self.profile.stacks.len());
-        if entries >= MAX_ENTRIES {
-            return Err(ExchangeError::TooLarge {
-                format: FORMAT,
-                what: "texts or stacks",
-                limit: MAX_ENTRIES as u64,
-            });
+    fn take(&mut self, mut record: Record<'_>, budget: &mut Budget) -> Result<(), ExchangeError> {
+        match record.kind {
+            b's' | b'i' => {
+                budget.keep(record.rest.len().saturating_mul(BYTES_PER_BYTE).saturating_add(ENTRY_BYTES))?;
+            }
+            b't' => budget.keep(STACK_BYTES)?,
+            _ => {}
         }
         match record.kind {
             b'X' => self.profile.title = String::from_utf8_lossy(record.rest.trim_ascii()).into_owned(),
-            b'I' => self.page_bytes = record.number("the size of a page")?,
+            b'c' => {
+                let nanos = record.nanos()?;
+                self.profile.duration_nanos = self.profile.duration_nanos.max(nanos);
+            }
             b's' => {
                 let length = record.number("the length of a text")?;
                 let text = record.rest.strip_prefix(b" ").unwrap_or(record.rest);
@@ -254,6 +269,8 @@ impl Tables {
 /// Allocations and frees.
 struct Events {
     heap: Aggregator,
+    /// How many there are, the one without frames among them.
+    stacks: usize,
     classes: Vec<Class>,
     /// Numbers of blocks that were freed, to be given again.
     free_objects: Vec<u32>,
@@ -272,29 +289,28 @@ struct Class {
 }
 
 impl Events {
-    fn take(&mut self, mut record: Record<'_>) -> Result<(), ExchangeError> {
+    fn take(&mut self, mut record: Record<'_>, budget: &mut Budget) -> Result<(), ExchangeError> {
         match record.kind {
+            b'I' => self.page_bytes = record.number("the size of a page")?,
             b'a' => {
                 let size_bytes = record.number("a size")?;
-                let stack = record.number("a stack")?;
-                let stack = u32::try_from(stack).ok().filter(|&stack| stack < u32::MAX - 2);
-                let stack = stack.ok_or_else(|| record.bad("a stack that is not there"))?;
-                if self.classes.len() >= MAX_ENTRIES {
-                    return Err(ExchangeError::TooLarge {
-                        format: FORMAT,
-                        what: "classes",
-                        limit: MAX_ENTRIES as u64,
-                    });
-                }
+                // 0 is the stack without frames, which is one of them.
+                let stack = record.index("stack", self.stacks - 1)?.map_or(0, |stack| stack + 1);
+                budget.keep(ENTRY_BYTES)?;
                 self.classes.push(Class { size_bytes, stack, live: Vec::new() });
             }
             b'+' => {
-                let nanos = self.nanos;
-                let object = self.free_objects.pop().unwrap_or(self.objects);
-                self.objects = self.objects.max(object.saturating_add(1));
                 let class = class(&mut self.classes, &mut record)?;
+                let object = match self.free_objects.pop() {
+                    Some(freed) => freed,
+                    None => {
+                        budget.keep(BLOCK_BYTES)?;
+                        self.objects += 1;
+                        self.objects - 1
+                    }
+                };
                 class.live.push(object);
-                self.heap.allocated(object, class.stack, 0, class.size_bytes, nanos);
+                self.heap.allocated(object, class.stack, 0, class.size_bytes, self.nanos);
             }
             b'-' => match class(&mut self.classes, &mut record)?.live.pop() {
                 Some(object) => {
@@ -303,16 +319,11 @@ impl Events {
                 }
                 None => self.unmatched_frees += 1,
             },
-            b'c' => {
-                let milliseconds = record.number("a time")?;
-                self.nanos = self.nanos.max(milliseconds.saturating_mul(NANOS_PER_MILLISECOND));
-            }
+            b'c' => self.nanos = self.nanos.max(record.nanos()?),
             b'R' => {
                 let resident_bytes = record.number("pages")?.saturating_mul(self.page_bytes);
-                let sample = UsageSample { nanos: self.nanos, resident_bytes, page_faults: 0, threads: 0 };
-                if self.usage.len() < MAX_ENTRIES {
-                    self.usage.push(sample);
-                }
+                budget.keep(size_of::<UsageSample>())?;
+                self.usage.push(UsageSample { nanos: self.nanos, resident_bytes, page_faults: 0, threads: 0 });
             }
             _ => {}
         }

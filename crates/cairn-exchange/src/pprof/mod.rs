@@ -6,7 +6,7 @@ pub(crate) mod proto;
 mod read;
 mod write;
 
-pub(crate) use read::read;
+pub(crate) use read::{begins, read};
 pub(crate) use write::write;
 
 /// As people call it.

@@ -13,30 +13,51 @@ use prost::encoding::{WireType, decode_key, decode_varint};
 
 use super::{FORMAT, proto};
 use crate::error::ExchangeError;
-use crate::inflate::inflated;
+use crate::inflate::{Budget, Unpacked};
 use crate::profile::{Column, Function, Line, Location, Module, Profile, Sample, Stack, Unit};
 
-/// Of a file without its compression. The largest profiles that services take are a tenth of it.
-const MAX_BYTES: u64 = 256 << 20;
-/// Of texts, functions, locations, mappings.
-const MAX_ENTRIES: usize = 8 << 20;
-/// Of all stacks together.
-const MAX_STACKS: usize = 64 << 20;
+/// True for bytes that a profile can begin with: whole fields of it, up to one that reaches past them. Writers begin with any of the fields.
+pub(crate) fn begins(bytes: &[u8]) -> bool {
+    let mut rest = bytes;
+    for _ in 0..8 {
+        if rest.is_empty() {
+            break;
+        }
+        let Ok((tag, wire)) = decode_key(&mut rest) else { return false };
+        match (tag, wire) {
+            (1..=6 | 11 | 13, WireType::LengthDelimited) => match decode_varint(&mut rest) {
+                // What is not here is not known to be wrong.
+                Ok(length) if length >= rest.len() as u64 => break,
+                Ok(length) => rest.advance(length as usize),
+                Err(_) => return false,
+            },
+            (7..=10 | 12..=14, WireType::Varint) if decode_varint(&mut rest).is_ok() => {}
+            _ => return false,
+        }
+    }
+    !bytes.is_empty()
+}
 
 /// Reads a profile; sums of the same stack are added up.
 pub(crate) fn read(input: impl Read) -> Result<Profile, ExchangeError> {
+    let mut input = Unpacked::new(FORMAT, input)?;
+    let mut budget = input.budget();
     let mut bytes = Vec::new();
-    inflated(input)
-        .and_then(|input| input.take(MAX_BYTES + 1).read_to_end(&mut bytes))
-        .map_err(ExchangeError::reading)?;
-    if bytes.len() as u64 > MAX_BYTES {
-        return Err(ExchangeError::TooLarge { format: FORMAT, what: "bytes", limit: MAX_BYTES });
+    loop {
+        let chunk = input.chunk()?;
+        if chunk.is_empty() {
+            break;
+        }
+        budget.keep(chunk.len())?;
+        bytes.extend_from_slice(chunk);
+        let read = chunk.len();
+        input.consume(read);
     }
     let mut tables = Tables::default();
-    fields(&bytes, |field, at| tables.keep(field, at))?;
+    fields(&bytes, |field, at| tables.take(field, at, &mut budget))?;
     // Samples refer to tables that may stand behind them.
     let mut build = Build::new(tables)?;
-    fields(&bytes, |field, at| build.sample(field, at))?;
+    fields(&bytes, |field, at| build.sample(field, at, &mut budget))?;
     Ok(build.profile)
 }
 
@@ -81,62 +102,68 @@ fn message<M: Message + Default>(bytes: &[u8], at: u64, what: &str) -> Result<M,
     M::decode(bytes).map_err(|error| ExchangeError::at_byte(FORMAT, at, format!("{what}: {error}")))
 }
 
-fn keep<T>(list: &mut Vec<T>, entry: T, what: &'static str) -> Result<(), ExchangeError> {
-    if list.len() >= MAX_ENTRIES {
-        return Err(ExchangeError::TooLarge { format: FORMAT, what, limit: MAX_ENTRIES as u64 });
-    }
-    list.push(entry);
-    Ok(())
-}
-
 /// Everything but the samples, as it stands in the file.
 #[derive(Default)]
 struct Tables {
     kinds: Vec<proto::ValueType>,
     mappings: Vec<proto::Mapping>,
+    mapping_ids: HashMap<u64, u32>,
     locations: Vec<proto::Location>,
+    location_ids: HashMap<u64, u32>,
     functions: Vec<proto::Function>,
+    function_ids: HashMap<u64, u32>,
     texts: Vec<Arc<str>>,
-    comments: Vec<i64>,
+    /// The first one alone: the rest is for people.
+    comment: Option<i64>,
     time_nanos: i64,
     duration_nanos: i64,
     default_kind: i64,
 }
 
+/// What an entry of a table takes here, in all its forms: more than it can take, so that a budget holds.
+const ENTRY_BYTES: usize = 256;
+/// What a byte of an entry can become: a line of two bytes takes 24.
+const BYTES_PER_BYTE: usize = 16;
+/// What a stack takes, in the list and in the map.
+const STACK_BYTES: usize = 48;
+
 impl Tables {
-    fn keep(&mut self, field: Field<'_>, at: u64) -> Result<(), ExchangeError> {
-        match field {
-            Field::Bytes(1, bytes) => {
-                keep(&mut self.kinds, message(bytes, at, "sample_type")?, "kinds of values")
-            }
-            Field::Bytes(3, bytes) => keep(&mut self.mappings, message(bytes, at, "mapping")?, "mappings"),
-            Field::Bytes(4, bytes) => keep(&mut self.locations, message(bytes, at, "location")?, "locations"),
-            Field::Bytes(5, bytes) => keep(&mut self.functions, message(bytes, at, "function")?, "functions"),
-            Field::Bytes(6, bytes) => keep(&mut self.texts, String::from_utf8_lossy(bytes).into(), "texts"),
-            Field::Number(13, number) => keep(&mut self.comments, number as i64, "comments"),
-            Field::Bytes(13, mut bytes) => {
-                while bytes.has_remaining() {
-                    let comment = decode_varint(&mut bytes).map_err(|_| {
-                        ExchangeError::at_byte(FORMAT, at, "comment: a number without an end")
-                    })?;
-                    keep(&mut self.comments, comment as i64, "comments")?;
-                }
-                Ok(())
-            }
-            Field::Number(9, number) => {
-                self.time_nanos = number as i64;
-                Ok(())
-            }
-            Field::Number(10, number) => {
-                self.duration_nanos = number as i64;
-                Ok(())
-            }
-            Field::Number(14, number) => {
-                self.default_kind = number as i64;
-                Ok(())
-            }
-            _ => Ok(()),
+    fn take(&mut self, field: Field<'_>, at: u64, budget: &mut Budget) -> Result<(), ExchangeError> {
+        if let Field::Bytes(1 | 3..=6, bytes) = field {
+            budget.keep(bytes.len().saturating_mul(BYTES_PER_BYTE).saturating_add(ENTRY_BYTES))?;
         }
+        match field {
+            Field::Bytes(1, bytes) => self.kinds.push(message(bytes, at, "sample_type")?),
+            Field::Bytes(3, bytes) => {
+                let mapping: proto::Mapping = message(bytes, at, "mapping")?;
+                number(&mut self.mapping_ids, mapping.id, at, "mapping")?;
+                self.mappings.push(mapping);
+            }
+            Field::Bytes(4, bytes) => {
+                let location: proto::Location = message(bytes, at, "location")?;
+                number(&mut self.location_ids, location.id, at, "location")?;
+                self.locations.push(location);
+            }
+            Field::Bytes(5, bytes) => {
+                let function: proto::Function = message(bytes, at, "function")?;
+                number(&mut self.function_ids, function.id, at, "function")?;
+                self.functions.push(function);
+            }
+            Field::Bytes(6, bytes) => self.texts.push(String::from_utf8_lossy(bytes).into()),
+            Field::Number(13, number) => {
+                self.comment.get_or_insert(number as i64);
+            }
+            Field::Bytes(13, mut bytes) if !bytes.is_empty() => {
+                let comment = decode_varint(&mut bytes)
+                    .map_err(|_| ExchangeError::at_byte(FORMAT, at, "comment: a number without an end"))?;
+                self.comment.get_or_insert(comment as i64);
+            }
+            Field::Number(9, number) => self.time_nanos = number as i64,
+            Field::Number(10, number) => self.duration_nanos = number as i64,
+            Field::Number(14, number) => self.default_kind = number as i64,
+            _ => {}
+        }
+        Ok(())
     }
 
     fn text(&self, index: i64) -> Arc<str> {
@@ -145,6 +172,16 @@ impl Tables {
             .and_then(|index| self.texts.get(index))
             .map_or_else(|| "".into(), Arc::clone)
     }
+}
+
+/// Gives the entry of this id the next index. As in pprof itself, 0 is no id, and no two entries have the same.
+fn number(ids: &mut HashMap<u64, u32>, id: u64, at: u64, what: &str) -> Result<(), ExchangeError> {
+    let next = ids.len() as u32;
+    if id == 0 || ids.insert(id, next).is_some() {
+        let problem = if id == 0 { format!("a {what} without an id") } else { format!("{what} {id} for the second time") };
+        return Err(ExchangeError::at_byte(FORMAT, at, problem));
+    }
+    Ok(())
 }
 
 /// A profile in the making.
@@ -175,10 +212,7 @@ impl Build {
             Function { name, file: Some(tables.text(function.filename)).filter(|file| !file.is_empty()) }
         });
         let mut profile = Profile {
-            title: tables
-                .comments
-                .first()
-                .map_or_else(String::new, |&comment| tables.text(comment).to_string()),
+            title: tables.comment.map_or_else(String::new, |comment| tables.text(comment).to_string()),
             started_wall_nanos: u64::try_from(tables.time_nanos).unwrap_or(0),
             duration_nanos: u64::try_from(tables.duration_nanos).unwrap_or(0),
             main_column: columns.iter().position(|column| column.name == main).unwrap_or(columns.len() - 1),
@@ -187,15 +221,10 @@ impl Build {
             functions: functions.collect(),
             ..Profile::default()
         };
-        let function_ids: HashMap<u64, u32> =
-            tables.functions.iter().zip(0..).map(|(function, index)| (function.id, index)).collect();
-        let mapping_ids: HashMap<u64, u32> =
-            tables.mappings.iter().zip(0..).map(|(mapping, index)| (mapping.id, index)).collect();
-        let mut locations = HashMap::new();
-        for (location, index) in tables.locations.iter().zip(0..) {
-            let module = mapping_ids.get(&location.mapping_id).copied().filter(|_| location.mapping_id != 0);
+        for location in &tables.locations {
+            let module = tables.mapping_ids.get(&location.mapping_id).copied();
             let line = |line: &proto::Line| {
-                let function = *function_ids.get(&line.function_id)?;
+                let function = *tables.function_ids.get(&line.function_id)?;
                 Some(Line { function, line: u32::try_from(line.line).unwrap_or(0) })
             };
             let mut lines: Vec<Line> = location.line.iter().filter_map(line).collect();
@@ -203,13 +232,14 @@ impl Build {
                 lines.push(nameless(&mut profile, location.address, module));
             }
             profile.locations.push(Location { address: location.address, module, lines });
-            locations.insert(location.id, index);
         }
-        Ok(Self { profile, locations, stacks: HashMap::new(), samples: HashMap::new() })
+        Ok(Self { profile, locations: tables.location_ids, stacks: HashMap::new(), samples: HashMap::new() })
     }
 
-    fn sample(&mut self, field: Field<'_>, at: u64) -> Result<(), ExchangeError> {
+    fn sample(&mut self, field: Field<'_>, at: u64, budget: &mut Budget) -> Result<(), ExchangeError> {
         let Field::Bytes(2, bytes) = field else { return Ok(()) };
+        let for_now = bytes.len().saturating_mul(BYTES_PER_BYTE);
+        budget.keep(for_now)?;
         let sample: proto::Sample = message(bytes, at, "sample")?;
         if sample.value.len() != self.profile.columns.len() {
             let (has, kinds) = (sample.value.len(), self.profile.columns.len());
@@ -224,27 +254,31 @@ impl Build {
             let location = *self.locations.get(id).ok_or_else(|| {
                 ExchangeError::at_byte(FORMAT, at, format!("a sample at location {id}, which is not there"))
             })?;
-            stack = Some(self.stack(Stack { caller: stack, location })?);
+            stack = Some(self.stack(Stack { caller: stack, location }, budget)?);
         }
-        let width = self.profile.columns.len();
-        let index = *self.samples.entry(stack).or_insert_with(|| {
-            self.profile.samples.push(Sample { stack, values: vec![0; width] });
-            self.profile.samples.len() - 1
-        });
+        let index = match self.samples.get(&stack) {
+            Some(&known) => known,
+            None => {
+                let width = self.profile.columns.len();
+                budget.keep(width.saturating_mul(8).saturating_add(ENTRY_BYTES))?;
+                self.profile.samples.push(Sample { stack, values: vec![0; width] });
+                self.samples.insert(stack, self.profile.samples.len() - 1);
+                self.profile.samples.len() - 1
+            }
+        };
         for (sum, value) in self.profile.samples[index].values.iter_mut().zip(&sample.value) {
             // A difference of two profiles has values below 0, which no heap has.
             *sum = sum.saturating_add(u64::try_from(*value).unwrap_or(0));
         }
+        budget.release(for_now);
         Ok(())
     }
 
-    fn stack(&mut self, stack: Stack) -> Result<u32, ExchangeError> {
+    fn stack(&mut self, stack: Stack, budget: &mut Budget) -> Result<u32, ExchangeError> {
         if let Some(&known) = self.stacks.get(&stack) {
             return Ok(known);
         }
-        if self.profile.stacks.len() >= MAX_STACKS {
-            return Err(ExchangeError::TooLarge { format: FORMAT, what: "frames", limit: MAX_STACKS as u64 });
-        }
+        budget.keep(STACK_BYTES)?;
         let index = self.profile.stacks.len() as u32;
         self.profile.stacks.push(stack);
         self.stacks.insert(stack, index);

@@ -9,7 +9,7 @@ use prost::Message;
 
 use super::proto;
 use crate::error::ExchangeError;
-use crate::profile::Profile;
+use crate::profile::{Profile, Unit};
 
 /// The table of texts.
 struct Texts<'a> {
@@ -91,8 +91,13 @@ pub(crate) fn write(profile: &Profile, output: &mut dyn Write) -> Result<(), Exc
         function,
         time_nanos: signed(profile.started_wall_nanos),
         duration_nanos: signed(profile.duration_nanos),
-        period_type: main
-            .map(|_| proto::ValueType { r#type: texts.index("space"), unit: texts.index("bytes") }),
+        // Of heaps, what a sampler counts down: bytes, whatever the column.
+        period_type: main.map(|column| match column.unit {
+            Unit::Bytes => proto::ValueType { r#type: texts.index("space"), unit: texts.index("bytes") },
+            Unit::Count => {
+                proto::ValueType { r#type: texts.index(&column.name), unit: texts.index("count") }
+            }
+        }),
         period: 1,
         comment: if profile.title.is_empty() { Vec::new() } else { vec![texts.index(&profile.title)] },
         default_sample_type: main.map_or(0, |column| texts.index(&column.name)),
