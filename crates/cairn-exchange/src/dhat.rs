@@ -74,13 +74,16 @@ pub(crate) fn write(
         return Err(ExchangeError::CannotHold { format: "DHAT", reason: "it is for heaps alone" });
     };
     // The viewer takes each list of frames once, and knows frames by their text.
-    let mut frames = Frames { texts: vec!["[root]".to_owned()], known: HashMap::new(), lines: HashMap::new() };
+    let mut frames =
+        Frames { texts: vec!["[root]".to_owned()], known: HashMap::new(), lines: HashMap::new() };
     let mut lives =
         Lives { points: Vec::new(), of_stack: HashMap::new(), stacks: heap.stacks, live: Vec::new() };
     let mut known: HashMap<Vec<usize>, usize> = HashMap::new();
     for sample in &profile.samples {
-        let mut list: Vec<usize> =
-            profile.lines_of(sample.stack).map(|(line, module)| frames.index(profile, line, module)).collect();
+        let mut list: Vec<usize> = profile
+            .lines_of(sample.stack)
+            .map(|(line, module)| frames.index(profile, line, module))
+            .collect();
         if list.is_empty() {
             list.push(0);
         }

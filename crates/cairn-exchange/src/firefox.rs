@@ -42,6 +42,10 @@ pub(crate) fn write(
     let thread = file.allocations(profile);
     let memory = file.file.add_counter(file.process, "malloc", "Memory", "Bytes in blocks");
     let resident = file.file.add_counter(file.process, "resident", "Memory", "Resident memory");
+    // Viewers take the first point of a track for what was before the recording, and leave it out.
+    for counter in [memory, resident] {
+        file.file.add_counter_sample(counter, Timestamp::from_nanos_since_reference(0), 0.0, 0);
+    }
     let mut writer = Writer {
         stacks: heap.stacks,
         thread,
@@ -138,8 +142,7 @@ impl Built {
         let name = if profile.title.is_empty() { "a recording of cairn" } else { &profile.title };
         let mut file =
             fxprof_processed_profile::Profile::new(name, started, SamplingInterval::from_millis(1));
-        let process =
-            file.add_process(name, profile.process, Timestamp::from_nanos_since_reference(0));
+        let process = file.add_process(name, profile.process, Timestamp::from_nanos_since_reference(0));
         file.set_process_end_time(process, Timestamp::from_nanos_since_reference(profile.duration_nanos));
         Self { file, process, stacks: Vec::new() }
     }

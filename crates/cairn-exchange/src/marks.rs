@@ -121,8 +121,7 @@ impl Builder {
             return known;
         }
         let played = frame.module.and_then(|index| tables.modules().get(index));
-        let address =
-            played.map_or(frame.address.value(), |module| module.offset(frame.address).value());
+        let address = played.map_or(frame.address.value(), |module| module.offset(frame.address).value());
         let module = played.map(|module| self.module(&module.path, &module.file.build_id, address));
         let mut lines = Vec::new();
         if let Some((key, lookup)) = frame.lookup(tables) {

@@ -89,7 +89,12 @@ pub(crate) fn write(profile: &Profile, output: &mut dyn Write) -> Result<(), Exc
         start_value: 0,
         end_value: profile.total(index),
         samples: Stacks { profile, column: index, frames: &known },
-        weights: profile.samples.iter().map(|sample| sample.values[index]).filter(|&value| value > 0).collect(),
+        weights: profile
+            .samples
+            .iter()
+            .map(|sample| sample.values[index])
+            .filter(|&value| value > 0)
+            .collect(),
     });
     let file = File {
         schema: "https://www.speedscope.app/file-format-schema.json",

@@ -323,7 +323,12 @@ impl Events {
             b'R' => {
                 let resident_bytes = record.number("pages")?.saturating_mul(self.page_bytes);
                 budget.keep(size_of::<UsageSample>())?;
-                self.usage.push(UsageSample { nanos: self.nanos, resident_bytes, page_faults: 0, threads: 0 });
+                self.usage.push(UsageSample {
+                    nanos: self.nanos,
+                    resident_bytes,
+                    page_faults: 0,
+                    threads: 0,
+                });
             }
             _ => {}
         }
@@ -336,4 +341,30 @@ fn class<'c>(classes: &'c mut [Class], record: &mut Record<'_>) -> Result<&'c mu
     let there = classes.len();
     let class = usize::try_from(number).ok().and_then(|index| classes.get_mut(index));
     class.ok_or_else(|| record.bad(format!("class {number:x}, where there are {there:x}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_unpacks_without_end_stops_soon() {
+        let lines = [
+            ("s 0 \n", "texts"),
+            ("i 0 0\n", "places"),
+            ("a 1 0\n", "classes"),
+            ("+ 0\n", "blocks"),
+            ("R 0\n", "samples"),
+        ];
+        for (line, what) in lines {
+            let text = format!("v 1 3\na 1 0\n{}", line.repeat(1 << 18));
+            let packed = zstd::encode_all(text.as_bytes(), 1).unwrap();
+            let outcome = read_tables(&packed[..])
+                .and_then(|profile| read_events(&packed[..], &profile, &Scope::default()).map(drop));
+            assert!(
+                matches!(outcome, Err(ExchangeError::TooLarge { format: FORMAT, .. })),
+                "{what}: {outcome:?}"
+            );
+        }
+    }
 }

@@ -16,26 +16,27 @@ use crate::error::ExchangeError;
 use crate::inflate::{Budget, Unpacked};
 use crate::profile::{Column, Function, Line, Location, Module, Profile, Sample, Stack, Unit};
 
-/// True for bytes that a profile can begin with: whole fields of it, up to one that reaches past them. Writers begin with any of the fields.
+/// True for bytes that a profile can begin with: a whole field of it, and no nonsense behind it. Writers begin with any of the fields: Go's heap profiles
+/// with the period, its others with the time.
 pub(crate) fn begins(bytes: &[u8]) -> bool {
     let mut rest = bytes;
-    for _ in 0..8 {
+    // More would take a broken profile for no profile.
+    for place in 0..3 {
         if rest.is_empty() {
-            break;
+            return place > 0;
         }
         let Ok((tag, wire)) = decode_key(&mut rest) else { return false };
         match (tag, wire) {
             (1..=6 | 11 | 13, WireType::LengthDelimited) => match decode_varint(&mut rest) {
-                // What is not here is not known to be wrong.
-                Ok(length) if length >= rest.len() as u64 => break,
-                Ok(length) => rest.advance(length as usize),
+                Ok(length) if length <= rest.len() as u64 => rest.advance(length as usize),
+                Ok(_) => return place > 0,
                 Err(_) => return false,
             },
             (7..=10 | 12..=14, WireType::Varint) if decode_varint(&mut rest).is_ok() => {}
             _ => return false,
         }
     }
-    !bytes.is_empty()
+    true
 }
 
 /// Reads a profile; sums of the same stack are added up.
@@ -178,7 +179,11 @@ impl Tables {
 fn number(ids: &mut HashMap<u64, u32>, id: u64, at: u64, what: &str) -> Result<(), ExchangeError> {
     let next = ids.len() as u32;
     if id == 0 || ids.insert(id, next).is_some() {
-        let problem = if id == 0 { format!("a {what} without an id") } else { format!("{what} {id} for the second time") };
+        let problem = if id == 0 {
+            format!("a {what} without an id")
+        } else {
+            format!("{what} {id} for the second time")
+        };
         return Err(ExchangeError::at_byte(FORMAT, at, problem));
     }
     Ok(())
@@ -301,4 +306,21 @@ fn nameless(profile: &mut Profile, address: u64, module: Option<u32>) -> Line {
     };
     profile.functions.push(Function { name: name.into(), file: None });
     Line { function: profile.functions.len() as u32 - 1, line: 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn a_profile_that_unpacks_without_end_stops_soon() {
+        let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        packed.write_all(&[0x0a, 4, 8, 1, 16, 2]).unwrap();
+        // Texts of no bytes.
+        packed.write_all(&[0x32, 0].repeat(1 << 20)).unwrap();
+        let error = read(&packed.finish().unwrap()[..]).unwrap_err();
+        assert!(matches!(error, ExchangeError::TooLarge { format: FORMAT, .. }), "{error}");
+    }
 }

@@ -94,9 +94,7 @@ pub(crate) fn write(profile: &Profile, output: &mut dyn Write) -> Result<(), Exc
         // Of heaps, what a sampler counts down: bytes, whatever the column.
         period_type: main.map(|column| match column.unit {
             Unit::Bytes => proto::ValueType { r#type: texts.index("space"), unit: texts.index("bytes") },
-            Unit::Count => {
-                proto::ValueType { r#type: texts.index(&column.name), unit: texts.index("count") }
-            }
+            Unit::Count => proto::ValueType { r#type: texts.index(&column.name), unit: texts.index("count") },
         }),
         period: 1,
         comment: if profile.title.is_empty() { Vec::new() } else { vec![texts.index(&profile.title)] },
