@@ -199,7 +199,7 @@ impl Export {
         match &self.output {
             Some(path) if path == Path::new("-") => None,
             Some(path) => Some(path.clone()),
-            None => Some(self.file.with_extension(self.to.target().extension())),
+            None => Some(beside(&self.file, self.to.target().extension())),
         }
     }
 
@@ -283,6 +283,16 @@ impl Export {
             error => io::Error::other(format!("{}: {error}", self.file.display())),
         })
     }
+}
+
+/// The recording's name with another ending. What is behind the last point of `app.4711` is no ending.
+fn beside(file: &Path, extension: &str) -> PathBuf {
+    let is_ending = |ending: &std::ffi::OsStr| ending == "cairn" || ending == "spool";
+    let stem = if file.extension().is_some_and(is_ending) { file.file_stem() } else { file.file_name() };
+    let mut name = stem.unwrap_or_default().to_owned();
+    name.push(".");
+    name.push(extension);
+    file.with_file_name(name)
 }
 
 fn has_allocations(heap: &HeapRecording) -> bool {
