@@ -6,7 +6,7 @@
 //! | `X text` | the command line |
 //! | `I size pages` | size of a page, pages of memory |
 //! | `s length text` | a text; texts have numbers from 1 |
-//! | `i address module [function file line]…` | a place in the code, innermost inlined call first; from 1; 0 is no text |
+//! | `i address module [function file line]…` | a place in the code, innermost inlined call first; from 1; 0 is no text; `file` and `line` of the last are left out where they are not known |
 //! | `t place caller` | a stack; from 1; caller 0 is none |
 //! | `a size stack` | a class of allocations; from 0 |
 //! | `+ class`, `- class` | an allocation, a free |

@@ -219,8 +219,12 @@ impl Tables {
         let mut lines = Vec::new();
         while let Some(function) = record.next()? {
             let function = record.check("text", function, self.texts.len())?;
-            let file = record.index("text", self.texts.len())?;
-            let line = record.number("a line")?;
+            // heaptrack leaves out what it does not know at the end of the line.
+            let file = match record.next()? {
+                Some(file) => record.check("text", file, self.texts.len())?,
+                None => None,
+            };
+            let line = record.next()?.unwrap_or(0);
             let function = self.function(function, file, address, module);
             lines.push(Line { function, line: u32::try_from(line).unwrap_or(0) });
         }
