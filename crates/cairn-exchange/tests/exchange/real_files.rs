@@ -12,7 +12,7 @@ fn opened(name: &str) -> Imported {
 
 /// The sums of each function that asked for memory.
 fn functions(file: &Imported, sums: &HeapProfile) -> Vec<(String, Sums)> {
-    let mut questions = Questions::new(sums, Names::new(file.stacks(), file, Folding::default()));
+    let questions = Questions::new(sums, Names::new(file.stacks(), file, Folding::default()));
     let top = questions.top(Group::Function, Cost::Allocated);
     top.iter().map(|entry| (questions.names().function_of(entry.line).name.to_string(), entry.sums)).collect()
 }
