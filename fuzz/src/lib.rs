@@ -46,7 +46,7 @@ pub fn ask_imported(bytes: &[u8]) {
     }
     let Ok(read) = file.read(&Scope::default()) else { return };
     let names = Names::new(file.stacks(), &file, Folding::default());
-    let mut questions = Questions::new(&read.sums, names);
+    let questions = Questions::new(&read.sums, names);
     let top = questions.top(Group::Function, Cost::Allocated);
     let sum = top.iter().fold(0_u64, |sum, entry| sum.saturating_add(entry.sums.allocations));
     assert_eq!(sum, read.sums.totals.allocations);
