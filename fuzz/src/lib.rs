@@ -1,7 +1,9 @@
-//! What the targets for symbol files have in common.
+//! What the targets for symbol files have in common, and those for files of other tools.
 
 use std::time::{Duration, Instant};
 
+use cairn_analysis::heap::{Cost, Folding, Group, Names, Questions, Scope};
+use cairn_exchange::import::Imported;
 use cairn_format::{ModuleOffset, StatedAddress};
 use cairn_symbols::{Lookup, ModuleInfo, Symbolizer, SymbolizerOptions};
 
@@ -30,4 +32,22 @@ pub fn ask_symbols(name: &str, bytes: &[u8]) {
         }
     }
     assert!(start.elapsed() < Duration::from_secs(8), "{:?}", start.elapsed());
+}
+
+/// Reads the bytes as a file of another tool, and asks what a report asks.
+pub fn ask_imported(bytes: &[u8]) {
+    let file = match Imported::from_bytes(bytes.to_vec()) {
+        Ok(file) => file,
+        Err(error) => return assert!(!error.to_string().is_empty()),
+    };
+    for (stack, index) in file.profile().stacks.iter().zip(0..) {
+        assert!(stack.caller.is_none_or(|caller| caller < index));
+        assert!((stack.location as usize) < file.profile().locations.len());
+    }
+    let Ok(read) = file.read(&Scope::default()) else { return };
+    let names = Names::new(file.stacks(), &file, Folding::default());
+    let questions = Questions::new(&read.sums, names);
+    let top = questions.top(Group::Function, Cost::Allocated);
+    let sum = top.iter().fold(0_u64, |sum, entry| sum.saturating_add(entry.sums.allocations));
+    assert_eq!(sum, read.sums.totals.allocations);
 }

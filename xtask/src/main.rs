@@ -14,6 +14,7 @@ mod check_rooms;
 mod ci;
 mod debian;
 mod device;
+mod exports;
 mod fuzz_smoke;
 mod header;
 mod portability;
@@ -92,6 +93,11 @@ const CHORES: &[Chore] = &[
         name: "symbols-agreement",
         run: symbols_agreement::run_all,
         help: "[file...]: name every function of real libraries as binutils and llvm-symbolizer do",
+    },
+    Chore {
+        name: "exports",
+        run: exports::run_all,
+        help: "[--require] [file]: open exports in the tools they are for, and compare totals",
     },
     Chore { name: "test", run: cargo_chores::test, help: "cargo test --workspace" },
     Chore { name: "help", run: help, help: "this list" },

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod commands;
+mod new_file;
 mod output;
 
 use std::process::ExitCode;

@@ -139,6 +139,13 @@ pub(crate) const ROOMS: &[Room] = &[
         ..CLOSED
     },
     Room {
+        name: "cairn-exchange",
+        uses: Allowed::Only(&["cairn-analysis"]),
+        outside: Allowed::Any,
+        never: COMMAND_AND_NETWORK,
+        ..CLOSED
+    },
+    Room {
         name: "cairn-web",
         uses: Allowed::Only(&["cairn-analysis"]),
         outside: Allowed::Any,
@@ -147,7 +154,7 @@ pub(crate) const ROOMS: &[Room] = &[
     },
     Room {
         name: "cairn-cli",
-        uses: Allowed::Only(&["cairn-analysis", "cairn-run", "cairn-web"]),
+        uses: Allowed::Only(&["cairn-analysis", "cairn-exchange", "cairn-run", "cairn-web"]),
         outside: Allowed::Any,
         ..CLOSED
     },

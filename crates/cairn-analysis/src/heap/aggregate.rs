@@ -32,6 +32,13 @@ impl Default for Scope {
 }
 
 impl Scope {
+    /// True when a block that was allocated then, by the thread of this index, is counted.
+    #[must_use]
+    pub fn counts(&self, nanos: u64, size_bytes: u64, stack: u32, thread: u32) -> bool {
+        let has_thread = |list: &Vec<u32>| list.contains(&thread);
+        self.has(nanos, size_bytes, stack) && self.threads.as_ref().is_none_or(has_thread)
+    }
+
     fn has(&self, nanos: u64, size_bytes: u64, stack: u32) -> bool {
         let has_stack = |list: &Vec<bool>| list.get(stack as usize).copied().unwrap_or(false);
         nanos >= self.from_nanos
@@ -173,6 +180,22 @@ pub struct HeapProfile {
     pub sampling: Sampling,
     /// Events that make no sense.
     pub odd: Odd,
+}
+
+impl HeapProfile {
+    /// A profile of which only the sums of stacks are known: nothing of threads, sizes, lifetimes and times.
+    #[must_use]
+    pub fn of_sums(stacks: Vec<Sums>, end_nanos: u64) -> Self {
+        let mut totals = Sums::default();
+        for sums in &stacks {
+            totals.add(sums);
+        }
+        let mut profile = Aggregator::new(0, 0, Scope::default(), Sampling::All).finish(end_nanos);
+        profile.peak_nanos = end_nanos;
+        profile.peak_bytes_of_all = totals.peak_bytes;
+        profile.live_bytes_of_all = totals.live_bytes;
+        Self { totals, stacks, ..profile }
+    }
 }
 
 impl Aggregator {

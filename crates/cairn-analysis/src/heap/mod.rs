@@ -31,7 +31,7 @@ pub use flame::FlameOptions;
 pub use internals::{Role, plain_name, role_of};
 pub use names::{Folding, Function, FunctionId, Line, LineId, Namer, Names, NoNames, Position};
 pub use patterns::{BadSuppression, Pattern, Suppressed, Suppressions, stacks_with};
-pub use questions::{Entry, Group, Questions};
+pub use questions::{Asker, Entry, Group, Questions};
 pub use recorded::{HeapRead, HeapRecording, ModuleNames, ThreadName};
 pub use resident::{Resident, UsageSample};
 pub use sampling::{Errors, Sampling};

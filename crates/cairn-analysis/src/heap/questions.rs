@@ -41,11 +41,12 @@ pub struct Questions<'a> {
 }
 
 /// A stack that allocated something, and the frame that asked for it.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Asker {
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Asker {
     /// [`LOST_STACK`] for all whose stack was lost.
-    pub(super) stack: u32,
-    pub(super) position: Position,
+    pub stack: u32,
+    /// The innermost frame that is not the allocator's.
+    pub position: Position,
 }
 
 /// By what things are put together.
@@ -125,6 +126,12 @@ impl<'a> Questions<'a> {
     #[must_use]
     pub fn profile(&self) -> &'a HeapProfile {
         self.profile
+    }
+
+    /// Every stack that allocated something, and who asked for it there.
+    #[must_use]
+    pub fn askers(&self) -> &[Asker] {
+        &self.askers
     }
 
     /// What is known of a stack.

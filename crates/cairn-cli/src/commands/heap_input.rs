@@ -10,6 +10,7 @@ use cairn_analysis::heap::{
     stacks_with,
 };
 use cairn_analysis::recording::{Finding, Recording};
+use cairn_analysis::symbols::SymbolizerOptions;
 use clap::Args;
 
 use super::symbol_options::{SymbolOptions, complain_about_modules};
@@ -158,6 +159,11 @@ impl HeapInput {
         } else {
             Symbols::None(NoNames)
         }
+    }
+
+    /// Where names are searched for.
+    pub(crate) fn symbolizer(&self) -> SymbolizerOptions {
+        self.symbols.symbolizer()
     }
 
     pub(crate) fn names<'a>(&self, heap: &'a HeapRecording, symbols: &'a Symbols) -> Names<'a> {

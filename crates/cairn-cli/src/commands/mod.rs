@@ -5,6 +5,7 @@ mod completions;
 mod core;
 mod decode;
 mod diff;
+mod export;
 mod flame;
 mod heap;
 mod heap_input;
@@ -29,6 +30,7 @@ pub(crate) enum Command {
     Report(report::ReportCommand),
     Diff(diff::DiffCommand),
     Flame(flame::FlameCommand),
+    Export(export::Export),
     Play(play::Play),
     Pack(pack::Pack),
     #[cfg(target_os = "linux")]
@@ -55,6 +57,7 @@ impl Command {
             Self::Report(report) => report.run(),
             Self::Diff(diff) => diff.run(),
             Self::Flame(flame) => flame.run(),
+            Self::Export(export) => export.run(),
             Self::Completions(completions) => completions.run(),
         }
     }

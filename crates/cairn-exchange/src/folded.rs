@@ -1,0 +1,53 @@
+//! Folded stacks: a line for each stack, outermost function first, and one number. Read by every flame graph tool.
+
+use std::borrow::Cow;
+use std::io::Write;
+
+use crate::error::ExchangeError;
+use crate::profile::{Profile, TreeNode};
+
+/// Writes one column. Stacks of the same functions are one line.
+pub(crate) fn write(profile: &Profile, column: usize, output: &mut dyn Write) -> Result<(), ExchangeError> {
+    let tree = profile.function_tree();
+    for node in &tree {
+        let value = node.own.get(column).copied().unwrap_or(0);
+        if value == 0 {
+            continue;
+        }
+        let functions: Vec<u32> = path(&tree, node).collect();
+        let line = joined(functions.iter().rev().map(|&function| profile.name_of(function)));
+        writeln!(output, "{line} {value}").map_err(ExchangeError::writing)?;
+    }
+    Ok(())
+}
+
+/// The functions from a node outwards.
+fn path<'t>(tree: &'t [TreeNode], node: &'t TreeNode) -> impl Iterator<Item = u32> + 't {
+    let caller = |node: &&'t TreeNode| tree.get(node.caller? as usize);
+    std::iter::successors(Some(node), caller).filter(|node| node.caller.is_some()).map(|node| node.function)
+}
+
+/// The names of a stack, outermost first, as one text that can be taken apart again.
+pub(crate) fn joined<'n>(names: impl Iterator<Item = &'n str>) -> String {
+    let mut text = String::new();
+    for name in names {
+        if !text.is_empty() {
+            text.push(';');
+        }
+        text.push_str(&plain(name));
+    }
+    text
+}
+
+/// A name without what has a meaning in folded stacks. Rust's arrays, as `[u8; 4]`, have it.
+fn plain(name: &str) -> Cow<'_, str> {
+    if !name.contains(|c: char| c == ';' || c.is_control()) {
+        return Cow::Borrowed(name);
+    }
+    let plain = |c: char| match c {
+        ';' => ':',
+        c if c.is_control() => ' ',
+        c => c,
+    };
+    Cow::Owned(name.chars().map(plain).collect())
+}

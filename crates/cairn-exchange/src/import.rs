@@ -1,0 +1,269 @@
+//! Files of other tools as a heap that can be asked questions: recognised by their bytes, names and all.
+//!
+//! ```no_run
+//! use std::path::Path;
+//!
+//! use cairn_analysis::heap::{Cost, Folding, Group, Names, Questions, Scope};
+//! use cairn_exchange::import::Imported;
+//!
+//! let heap = Imported::open(Path::new("heaptrack.app.4711.zst"))?;
+//! let read = heap.read(&Scope::default())?;
+//! let names = Names::new(heap.stacks(), &heap, Folding::default());
+//! for entry in Questions::new(&read.sums, names).top(Group::Function, Cost::Peak) {
+//!     println!("{}", entry.sums.peak_bytes);
+//! }
+//! # Ok::<(), cairn_exchange::ExchangeError>(())
+//! ```
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use cairn_analysis::format::recording::{MAGIC, PcKind};
+use cairn_analysis::heap::{
+    Address, HeapProfile, Module, NO_FRAMES, Namer, Scope, Stacks, Sums, UsageSample,
+};
+use cairn_analysis::symbols::SourceFrame;
+
+use crate::error::ExchangeError;
+use crate::inflate::Unpacked;
+use crate::profile::{Line, Profile};
+use crate::{heaptrack, pprof};
+
+/// A kind of file that is known here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Kind {
+    /// A recording of cairn's own: for [`HeapRecording`](cairn_analysis::heap::HeapRecording), not for this module.
+    Cairn,
+    /// heaptrack's data file.
+    Heaptrack,
+    /// A profile of pprof.
+    Pprof,
+}
+
+impl Kind {
+    /// Of a file that begins so; `None` when that is no format that is known here.
+    ///
+    /// ```
+    /// use cairn_exchange::import::Kind;
+    ///
+    /// assert_eq!(Kind::of(&b"v 10400 3\nX ls\n"[..])?, Some(Kind::Heaptrack));
+    /// assert_eq!(Kind::of(&b"{\"meta\":{}}"[..])?, None);
+    /// # Ok::<(), cairn_exchange::ExchangeError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be read, or its compression is broken where it begins.
+    pub fn of(input: impl Read) -> Result<Option<Self>, ExchangeError> {
+        let mut input = Unpacked::new("compressed", input)?;
+        let start = input.chunk()?;
+        Ok(match start {
+            start if start.starts_with(MAGIC.as_ref()) => Some(Self::Cairn),
+            [b'v', b' ', ..] => Some(Self::Heaptrack),
+            start if pprof::begins(start) => Some(Self::Pprof),
+            _ => None,
+        })
+    }
+}
+
+/// A heap from a file of another tool.
+///
+/// Opening reads names and stacks; [`read`](Self::read) adds up what a scope asks for, as often as wanted. It is its own [`Namer`]: what the file
+/// says of its places is all that is known.
+#[derive(Debug)]
+pub struct Imported {
+    kind: Kind,
+    source: Source,
+    profile: Profile,
+    stacks: Stacks,
+}
+
+/// Where the bytes are, for the next time.
+#[derive(Debug)]
+enum Source {
+    File(PathBuf),
+    Bytes(Vec<u8>),
+}
+
+impl Source {
+    fn open(&self) -> Result<Box<dyn Read + '_>, ExchangeError> {
+        Ok(match self {
+            Self::File(path) => Box::new(File::open(path).map_err(ExchangeError::reading)?),
+            Self::Bytes(bytes) => Box::new(bytes.as_slice()),
+        })
+    }
+}
+
+/// What the events of a scope add up to.
+#[derive(Clone, PartialEq, Debug)]
+#[non_exhaustive]
+pub struct ImportedSums {
+    /// The sums, by the [stacks](Imported::stacks). Files of sums have no threads, sizes, lifetimes and times; heaptrack's no threads, and as lifetimes
+    /// those of equal blocks of which the latest is freed first.
+    pub sums: HeapProfile,
+    /// Frees of blocks that were not there.
+    pub unmatched_frees: u64,
+    /// Resident memory over time, where the file has it.
+    pub usage: Vec<UsageSample>,
+}
+
+impl Imported {
+    /// Reads names and stacks of a file.
+    ///
+    /// # Errors
+    ///
+    /// [`ExchangeError::Unknown`] for what is of no format that is read here; else what is wrong with the file, and where.
+    pub fn open(path: &Path) -> Result<Self, ExchangeError> {
+        let is_file = path.metadata().map_err(ExchangeError::reading)?.is_file();
+        if is_file { Self::new(Source::File(path.to_owned())) } else { Err(ExchangeError::NoFile) }
+    }
+
+    /// As [`open`](Self::open), of a file's bytes.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open).
+    pub fn from_bytes(bytes: Vec<u8>) -> Result<Self, ExchangeError> {
+        Self::new(Source::Bytes(bytes))
+    }
+
+    fn new(source: Source) -> Result<Self, ExchangeError> {
+        let kind = Kind::of(source.open()?)?.ok_or(ExchangeError::Unknown)?;
+        let profile = match kind {
+            Kind::Heaptrack => heaptrack::read_tables(source.open()?)?,
+            Kind::Pprof => pprof::read(source.open()?)?,
+            Kind::Cairn => return Err(ExchangeError::Unknown),
+        };
+        let stacks = stacks_of(&profile);
+        Ok(Self { kind, source, profile, stacks })
+    }
+
+    /// Adds up what the scope asks for. The one thread that a file has is number 0.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the file, and where; or that the file does not tell what the scope asks for.
+    pub fn read(&self, scope: &Scope) -> Result<ImportedSums, ExchangeError> {
+        if self.kind == Kind::Heaptrack {
+            let heap = heaptrack::read_events(self.source.open()?, &self.profile, scope)?;
+            let heaptrack::Sums { sums, usage, unmatched_frees } = heap;
+            return Ok(ImportedSums { sums, unmatched_frees, usage });
+        }
+        let whole = Scope { stacks: scope.stacks.clone(), ..Scope::default() };
+        if *scope != whole {
+            return Err(ExchangeError::CannotHold {
+                format: "pprof",
+                reason: "a profile has sums alone, so there are no times, threads and sizes to choose by",
+            });
+        }
+        Ok(ImportedSums { sums: sums_of(&self.profile, scope)?, unmatched_frees: 0, usage: Vec::new() })
+    }
+
+    /// What kind of file it is.
+    #[must_use]
+    pub const fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// What was run, and when; of a file of sums all that it holds.
+    #[must_use]
+    pub const fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    /// The stacks: those of the [profile](Self::profile), behind the one without frames.
+    #[must_use]
+    pub const fn stacks(&self) -> &Stacks {
+        &self.stacks
+    }
+}
+
+impl Namer for Imported {
+    fn name(&self, _stacks: &Stacks, addresses: &[&Address]) -> Vec<Vec<SourceFrame>> {
+        let frame = |line: &Line, inlined: bool| {
+            let function = self.profile.functions.get(line.function as usize);
+            let mut frame = SourceFrame::default();
+            frame.function = function.map(|function| Arc::clone(&function.name));
+            frame.file = function.and_then(|function| function.file.clone());
+            frame.line = Some(line.line).filter(|&line| line > 0);
+            frame.inlined = inlined;
+            frame
+        };
+        let frames = |address: &&Address| {
+            let location = usize::try_from(address.stated).ok().and_then(|at| self.profile.locations.get(at));
+            let lines = location.map_or(&[][..], |location| &location.lines);
+            let last = lines.len().saturating_sub(1);
+            lines.iter().enumerate().map(|(index, line)| frame(line, index < last)).collect()
+        };
+        addresses.iter().map(frames).collect()
+    }
+}
+
+/// Stack `n` of the profile is stack `n + 1`, behind the one without frames; a location is an address.
+fn stacks_of(profile: &Profile) -> Stacks {
+    let mut stacks = Stacks::new();
+    for module in &profile.modules {
+        let build_id = (0..module.build_id.len() / 2)
+            .map_while(|index| u8::from_str_radix(module.build_id.get(2 * index..2 * index + 2)?, 16).ok());
+        stacks.add_module(Module { path: module.path.to_string(), build_id: build_id.collect() });
+    }
+    for (location, index) in profile.locations.iter().zip(0..) {
+        let start = |module: u32| profile.modules.get(module as usize).map_or(0, |module| module.start);
+        stacks.add_address(Address {
+            // What stands in a profile is the address of the call, as symbolizers are asked for.
+            kind: PcKind::ProgramCounter,
+            absolute: location.address,
+            // Nobody looks these up in files: what is asked for is the entry of the file's own table.
+            stated: index,
+            module: location.module.map(|module| (module, location.address.wrapping_sub(start(module)))),
+        });
+    }
+    for stack in &profile.stacks {
+        let caller = stack.caller.map_or(NO_FRAMES, |caller| caller + 1);
+        if stacks.add_stack(caller, stack.location).is_none() {
+            stacks.skip();
+        }
+    }
+    stacks
+}
+
+/// The sums of a heap profile of any maker: those of Go, jemalloc and gperftools have no peak, and then the moment that they are of is it.
+fn sums_of(profile: &Profile, scope: &Scope) -> Result<HeapProfile, ExchangeError> {
+    let column = |names: &[&str]| names.iter().find_map(|name| profile.column(name));
+    let live_bytes = column(&["inuse_space", "space", "inuse_bytes"]);
+    let live_blocks = column(&["inuse_objects", "objects"]);
+    let bytes = column(&["alloc_space"]).or(live_bytes);
+    let allocations = column(&["alloc_objects"]).or(live_blocks);
+    if bytes.is_none() && allocations.is_none() {
+        let names: Vec<&str> = profile.columns.iter().map(|column| &*column.name).collect();
+        return Err(ExchangeError::NoHeap { format: "pprof", counts: names.join(", ") });
+    }
+    let peak_bytes = column(&["peak_space"]).or(live_bytes);
+    let peak_blocks = column(&["peak_objects"]).or(live_blocks);
+    let temporary = column(&["temporary_objects"]);
+    let mut rows = vec![Sums::default(); profile.stacks.len() + 1];
+    for sample in &profile.samples {
+        let stack = sample.stack.map_or(0, |stack| stack as usize + 1);
+        if scope.stacks.as_ref().is_some_and(|list| !list.get(stack).copied().unwrap_or(false)) {
+            continue;
+        }
+        let value =
+            |column: Option<usize>| column.and_then(|column| sample.values.get(column)).copied().unwrap_or(0);
+        let sums = Sums {
+            allocations: value(allocations),
+            allocated_bytes: value(bytes),
+            live_blocks: value(live_blocks),
+            live_bytes: value(live_bytes),
+            peak_blocks: value(peak_blocks),
+            peak_bytes: value(peak_bytes),
+            temporary: value(temporary),
+        };
+        if let Some(row) = rows.get_mut(stack) {
+            row.add(&sums);
+        }
+    }
+    Ok(HeapProfile::of_sums(rows, profile.duration_nanos))
+}

@@ -1,0 +1,44 @@
+//! Recordings in the formats of other tools, and theirs in ours.
+//!
+//! ```text
+//!   a heap recording ----+                      +--> pprof, speedscope, folded, .heapprofile, OTLP, tables
+//!   a recording of marks +--> Profile ----------+
+//!   a core analysis -----+    (sums by stack)   +<-- pprof
+//!
+//!   a heap recording ----> its events, again ---+--> heaptrack, Firefox Profiler, DHAT
+//!                                               +<-- heaptrack
+//! ```
+//!
+//! A [`Profile`] is what most formats hold: stacks of named frames, with some numbers for each. What needs the order of events is written from the
+//! events. What a format cannot hold is said in [`Written::losses`], in sentences for the person who asked for it.
+//!
+//! | module | task |
+//! |---|---|
+//! | [`profile`] | stacks with numbers, and where they come from |
+//! | [`target`] | the formats by name, and one function that writes any |
+//! | [`import`] | files of other tools, recognised by their bytes, as a heap that can be asked questions |
+//! | `pprof`, `speedscope`, `folded`, `heapprofile`, `otlp`, `table` | from a profile to bytes |
+//! | `heaptrack`, `firefox`, `dhat` | from events to bytes |
+
+#![forbid(unsafe_code)]
+
+mod dhat;
+mod error;
+mod events;
+mod firefox;
+mod folded;
+mod heapprofile;
+mod heaptrack;
+pub mod import;
+mod inflate;
+pub mod marks;
+mod otlp;
+mod pprof;
+pub mod profile;
+mod speedscope;
+mod table;
+pub mod target;
+
+pub use error::ExchangeError;
+pub use profile::{Column, Profile, Unit};
+pub use target::{Subject, Target, Written, write};

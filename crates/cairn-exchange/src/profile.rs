@@ -1,0 +1,425 @@
+//! Stacks of named frames with numbers: what most formats of other tools hold, and what they are written from and read into.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use cairn_analysis::heap::{
+    Address, Asker, LOST_STACK, LineId, NO_FRAMES, Names, Position, Questions, Stacks, Sums,
+};
+
+/// What the numbers of a column count.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unit {
+    /// Memory.
+    Bytes,
+    /// Things.
+    Count,
+}
+
+impl Unit {
+    /// The word that formats have for it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Bytes => "bytes",
+            Self::Count => "count",
+        }
+    }
+}
+
+/// One kind of number that every stack has.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Column {
+    /// Its name in pprof, as `inuse_space`.
+    pub name: Arc<str>,
+    /// What it counts.
+    pub unit: Unit,
+    /// Its name for people, as `Not freed`.
+    pub title: Arc<str>,
+}
+
+/// A file that code came from.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Module {
+    /// Its path on the machine of the recording.
+    pub path: Arc<str>,
+    /// The id of its build as hexadecimal digits; empty when it has none.
+    pub build_id: String,
+    /// The lowest address used in it.
+    pub start: u64,
+    /// The first address behind the highest one used in it.
+    pub end: u64,
+}
+
+impl Module {
+    /// The last part of the path.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.path.rsplit('/').find(|part| !part.is_empty()).unwrap_or("")
+    }
+}
+
+/// A function.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Function {
+    /// Readable name.
+    pub name: Arc<str>,
+    /// Source file.
+    pub file: Option<Arc<str>>,
+}
+
+/// A line of a function.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Line {
+    /// Index of the function.
+    pub function: u32,
+    /// Line in its file; 0 when that is not known.
+    pub line: u32,
+}
+
+/// A place in the code, with the lines that the compiler put there.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Location {
+    /// The address as the module's file counts; 0 for what is no address.
+    pub address: u64,
+    /// Index of the module.
+    pub module: Option<u32>,
+    /// Innermost inlined call first; never empty.
+    pub lines: Vec<Line>,
+}
+
+/// A stack is its caller's stack and a location; the outermost has no caller.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Stack {
+    /// Index of the stack without the innermost location; always smaller than that of this one.
+    pub caller: Option<u32>,
+    /// Index of the innermost location.
+    pub location: u32,
+}
+
+/// The numbers of a stack.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Sample {
+    /// Index of the stack; `None` where there were no frames.
+    pub stack: Option<u32>,
+    /// One number for each column.
+    pub values: Vec<u64>,
+}
+
+/// Stacks of named frames, with numbers for each.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Profile {
+    /// What was run.
+    pub title: String,
+    /// The process, where it is known.
+    pub process: u32,
+    /// When it began, in nanoseconds since 1970; 0 when that is not known.
+    pub started_wall_nanos: u64,
+    /// How long it lasted.
+    pub duration_nanos: u64,
+    /// What the numbers are.
+    pub columns: Vec<Column>,
+    /// The column that is asked for most.
+    pub main_column: usize,
+    /// Files.
+    pub modules: Vec<Module>,
+    /// Functions.
+    pub functions: Vec<Function>,
+    /// Places in the code.
+    pub locations: Vec<Location>,
+    /// Stacks, callers before those that they call.
+    pub stacks: Vec<Stack>,
+    /// The numbers, each stack at most once.
+    pub samples: Vec<Sample>,
+}
+
+/// The columns of a heap.
+#[must_use]
+pub fn heap_columns() -> Vec<Column> {
+    let column = |name: &str, unit, title: &str| Column { name: name.into(), unit, title: title.into() };
+    vec![
+        column("alloc_objects", Unit::Count, "Allocations"),
+        column("alloc_space", Unit::Bytes, "Allocated"),
+        column("inuse_objects", Unit::Count, "Blocks not freed"),
+        column("inuse_space", Unit::Bytes, "Not freed"),
+        column("peak_objects", Unit::Count, "Blocks at the peak"),
+        column("peak_space", Unit::Bytes, "Held at the peak"),
+        column("temporary_objects", Unit::Count, "Temporary allocations"),
+    ]
+}
+
+/// The numbers of [`heap_columns`].
+#[must_use]
+pub fn heap_values(sums: &Sums) -> Vec<u64> {
+    vec![
+        sums.allocations,
+        sums.allocated_bytes,
+        sums.live_blocks,
+        sums.live_bytes,
+        sums.peak_blocks,
+        sums.peak_bytes,
+        sums.temporary,
+    ]
+}
+
+/// Of [`heap_columns`], the one that people look at first.
+const PEAK_SPACE: usize = 5;
+
+impl Profile {
+    /// A heap, with the folding of the names that the questions have; and which of its stacks each of the recording's is.
+    #[must_use]
+    pub fn of_heap(questions: &mut Questions<'_>) -> (Self, HashMap<u32, Option<u32>>) {
+        let profile = questions.profile();
+        let askers: Vec<Asker> = questions
+            .askers()
+            .iter()
+            .copied()
+            .filter(|asker| !questions.sums(asker.stack).is_empty())
+            .collect();
+        let rows: Vec<(Asker, Vec<u64>)> =
+            askers.into_iter().map(|asker| (asker, heap_values(questions.sums(asker.stack)))).collect();
+        let (mut built, at) = Builder::new(questions.names_mut()).build(&rows);
+        built.columns = heap_columns();
+        built.main_column = PEAK_SPACE;
+        built.duration_nanos = profile.end_nanos;
+        (built, at)
+    }
+
+    /// The sum of a column.
+    #[must_use]
+    pub fn total(&self, column: usize) -> u64 {
+        let values = self.samples.iter().filter_map(|sample| sample.values.get(column));
+        values.fold(0, |sum, &value| sum.saturating_add(value))
+    }
+
+    /// The locations of a stack, innermost first.
+    pub fn locations_of(&self, stack: Option<u32>) -> impl Iterator<Item = u32> {
+        let at = |index: Option<u32>| self.stacks.get(index? as usize).copied();
+        std::iter::successors(at(stack), move |stack| at(stack.caller)).map(|stack| stack.location)
+    }
+
+    /// The lines of a stack, innermost first, inlined calls included.
+    pub fn lines_of(&self, stack: Option<u32>) -> impl Iterator<Item = (Line, Option<u32>)> {
+        self.locations_of(stack)
+            .filter_map(|index| self.locations.get(index as usize))
+            .flat_map(|location| location.lines.iter().map(move |&line| (line, location.module)))
+    }
+
+    /// The name of a function; something to read where a file names one that is not there.
+    #[must_use]
+    pub fn function_name(&self, line: Line) -> &str {
+        self.name_of(line.function)
+    }
+
+    /// The same, by the function's index.
+    pub(crate) fn name_of(&self, function: u32) -> &str {
+        self.functions.get(function as usize).map_or("?", |function| &function.name)
+    }
+
+    /// The column of this name.
+    #[must_use]
+    pub fn column(&self, name: &str) -> Option<usize> {
+        self.columns.iter().position(|column| &*column.name == name)
+    }
+
+    /// A tree of functions that no longer knows lines and addresses: what viewers with one name per frame draw. Children come after their
+    /// callers.
+    #[must_use]
+    pub fn function_tree(&self) -> Vec<TreeNode> {
+        let mut nodes = vec![TreeNode { function: u32::MAX, caller: None, own: vec![0; self.columns.len()] }];
+        let mut known: HashMap<(u32, u32), u32> = HashMap::new();
+        // What a stack's innermost frame is in the tree; callers come first, so each is known when it is asked for.
+        let mut at_stack: Vec<u32> = Vec::with_capacity(self.stacks.len());
+        for stack in &self.stacks {
+            let mut node =
+                stack.caller.and_then(|caller| at_stack.get(caller as usize)).copied().unwrap_or(0);
+            let lines =
+                self.locations.get(stack.location as usize).map_or(&[][..], |location| &location.lines);
+            for line in lines.iter().rev() {
+                node = *known.entry((node, line.function)).or_insert_with(|| {
+                    nodes.push(TreeNode {
+                        function: line.function,
+                        caller: Some(node),
+                        own: vec![0; self.columns.len()],
+                    });
+                    nodes.len() as u32 - 1
+                });
+            }
+            at_stack.push(node);
+        }
+        for sample in &self.samples {
+            let node = sample.stack.and_then(|stack| at_stack.get(stack as usize)).copied().unwrap_or(0);
+            for (sum, value) in nodes[node as usize].own.iter_mut().zip(&sample.values) {
+                *sum = sum.saturating_add(*value);
+            }
+        }
+        nodes
+    }
+}
+
+/// A function and the calls that led to it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TreeNode {
+    /// Index of the function; `u32::MAX` for the root, which stands for everything.
+    pub function: u32,
+    /// Index of the node that called it; none for the root.
+    pub caller: Option<u32>,
+    /// What ended in it, by column.
+    pub own: Vec<u64>,
+}
+
+/// Where lines are.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Site {
+    /// At the address of this index.
+    Address(u32),
+    /// Nowhere: "the stack was lost".
+    None(u32),
+}
+
+/// Turns positions in the stacks of a recording into the tables of a [`Profile`].
+struct Builder<'n, 'a> {
+    names: &'n mut Names<'a>,
+    profile: Profile,
+    functions: HashMap<Function, u32>,
+    /// A stack may begin or end in the middle of what was inlined at an address: also by the first frame, and how many there are.
+    locations: HashMap<(Site, u32, usize), u32>,
+    stacks: HashMap<Stack, u32>,
+    /// The stack from a position outwards, by the innermost position at its address: callers are shared, and recursion is deep.
+    known: HashMap<Position, u32>,
+    samples: HashMap<Option<u32>, usize>,
+}
+
+impl<'n, 'a> Builder<'n, 'a> {
+    fn new(names: &'n mut Names<'a>) -> Self {
+        Self {
+            names,
+            profile: Profile::default(),
+            functions: HashMap::new(),
+            locations: HashMap::new(),
+            stacks: HashMap::new(),
+            known: HashMap::new(),
+            samples: HashMap::new(),
+        }
+    }
+
+    fn build(mut self, rows: &[(Asker, Vec<u64>)]) -> (Profile, HashMap<u32, Option<u32>>) {
+        let mut at = HashMap::new();
+        let stacks = self.names.stacks();
+        self.profile.modules = modules_of(stacks);
+        self.names
+            .find_stacks(rows.iter().map(|(asker, _)| asker.stack).filter(|&stack| stack != LOST_STACK));
+        for (asker, values) in rows {
+            let stack = self.stack(asker.position);
+            at.insert(asker.stack, stack);
+            let index = *self.samples.entry(stack).or_insert_with(|| {
+                self.profile.samples.push(Sample { stack, values: vec![0; values.len()] });
+                self.profile.samples.len() - 1
+            });
+            let sums = &mut self.profile.samples[index].values;
+            for (sum, value) in sums.iter_mut().zip(values) {
+                *sum = sum.saturating_add(*value);
+            }
+        }
+        (self.profile, at)
+    }
+
+    /// The stack from a position outwards.
+    fn stack(&mut self, position: Position) -> Option<u32> {
+        let mut caller = None;
+        // Frames of one address together, up to an address whose stack is known.
+        let mut groups: Vec<Vec<Position>> = Vec::new();
+        for position in self.names.outwards(position) {
+            match groups.last_mut() {
+                Some(group) if group[0].stack == position.stack => group.push(position),
+                _ => {
+                    caller = self.known.get(&position).copied();
+                    if caller.is_some() {
+                        break;
+                    }
+                    groups.push(vec![position]);
+                }
+            }
+        }
+        for group in groups.into_iter().rev() {
+            let lines: Vec<LineId> = group.iter().map(|&position| self.names.at_position(position)).collect();
+            let location = self.location(group[0], &lines);
+            let stack = Stack { caller, location };
+            let index = match self.stacks.get(&stack) {
+                Some(&known) => known,
+                None => {
+                    let index = self.profile.stacks.len() as u32;
+                    self.profile.stacks.push(stack);
+                    self.stacks.insert(stack, index);
+                    index
+                }
+            };
+            self.known.insert(group[0], index);
+            caller = Some(index);
+        }
+        caller
+    }
+
+    fn location(&mut self, innermost: Position, lines: &[LineId]) -> u32 {
+        let stacks = self.names.stacks();
+        let address = match innermost.stack {
+            LOST_STACK | NO_FRAMES => None,
+            stack => stacks.innermost(stack),
+        };
+        let site = address.map_or(Site::None(innermost.stack), Site::Address);
+        let key = (site, innermost.inlined, lines.len());
+        if let Some(&known) = self.locations.get(&key) {
+            return known;
+        }
+        let lines = lines.iter().map(|&line| self.line(line)).collect();
+        let place = address.and_then(|address| stacks.address(address));
+        let location = Location {
+            address: place.map_or(0, |address| address.stated),
+            module: place.and_then(|address| address.module).map(|(module, _)| module),
+            lines,
+        };
+        let index = self.profile.locations.len() as u32;
+        self.profile.locations.push(location);
+        self.locations.insert(key, index);
+        index
+    }
+
+    fn line(&mut self, id: LineId) -> Line {
+        let line = self.names.source_line(id);
+        let name = Arc::clone(&self.names.function_of(id).name);
+        let (function, number) = (Function { name, file: line.file.clone() }, line.line.unwrap_or(0));
+        let index = match self.functions.get(&function) {
+            Some(&known) => known,
+            None => {
+                let index = self.profile.functions.len() as u32;
+                self.profile.functions.push(function.clone());
+                self.functions.insert(function, index);
+                index
+            }
+        };
+        Line { function: index, line: number }
+    }
+}
+
+fn modules_of(stacks: &Stacks) -> Vec<Module> {
+    let mut modules: Vec<Module> = stacks
+        .modules()
+        .iter()
+        .map(|module| Module {
+            path: module.path.as_str().into(),
+            build_id: module.build_id.iter().map(|byte| format!("{byte:02x}")).collect(),
+            start: u64::MAX,
+            end: 0,
+        })
+        .collect();
+    for Address { stated, module, .. } in stacks.addresses() {
+        if let Some(module) = module.and_then(|(module, _)| modules.get_mut(module as usize)) {
+            module.start = module.start.min(*stated);
+            module.end = module.end.max(stated.saturating_add(1));
+        }
+    }
+    for module in &mut modules {
+        module.start = module.start.min(module.end);
+    }
+    modules
+}

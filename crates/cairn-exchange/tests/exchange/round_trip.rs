@@ -1,0 +1,87 @@
+//! What is written and read again tells the same of every stack.
+
+use std::collections::BTreeMap;
+
+use cairn_analysis::heap::{Folding, Names, Questions, Scope};
+use cairn_exchange::import::{Imported, Kind};
+use cairn_exchange::{Profile, Target};
+use proptest::prelude::*;
+
+use crate::subject::{Told, by_stack, export, profile_of, recorded};
+
+/// The profile that questions to an imported file give.
+fn asked(file: &Imported, scope: &Scope) -> Profile {
+    let read = file.read(scope).expect("it was just written");
+    assert_eq!(read.unmatched_frees, 0);
+    let folding = Folding { allocator: false, startup: false };
+    let mut questions = Questions::new(&read.sums, Names::new(file.stacks(), file, folding));
+    Profile::of_heap(&mut questions).0
+}
+
+fn without_control(name: &str) -> String {
+    name.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// heaptrack has another idea of what is temporary.
+fn without_temporary(mut told: BTreeMap<Vec<Told>, Vec<u64>>) -> BTreeMap<Vec<Told>, Vec<u64>> {
+    told.values_mut().for_each(|sums| sums.truncate(6));
+    told
+}
+
+fn events() -> impl Strategy<Value = Vec<(usize, u64, u32)>> {
+    let size = prop_oneof![2 => 1_u64..100_000, 1 => Just(0), 1 => Just(64)];
+    prop::collection::vec((any::<usize>(), size, 0_u32..2), 1..120)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn pprof(shape in prop::collection::vec((any::<usize>(), any::<usize>()), 0..30), events in events()) {
+        let heap = recorded(&shape, &events);
+        let before = profile_of(&heap);
+        let file = Imported::from_bytes(export(Target::Pprof, &heap)).unwrap();
+        prop_assert_eq!(file.kind(), Kind::Pprof);
+        let exact = |name: &str| name.to_owned();
+        prop_assert_eq!(by_stack(file.profile(), exact), by_stack(&before, exact));
+        prop_assert_eq!(&file.profile().title, &before.title);
+        prop_assert_eq!(&file.profile().modules, &before.modules);
+        let columns = |profile: &Profile| -> Vec<_> {
+            profile.columns.iter().map(|column| (column.name.clone(), column.unit)).collect()
+        };
+        prop_assert_eq!(columns(file.profile()), columns(&before));
+        prop_assert_eq!(by_stack(&asked(&file, &Scope::default()), exact), by_stack(&before, exact));
+    }
+
+    #[test]
+    fn heaptrack(shape in prop::collection::vec((any::<usize>(), any::<usize>()), 0..30), events in events()) {
+        let heap = recorded(&shape, &events);
+        let before = profile_of(&heap);
+        let file = Imported::from_bytes(export(Target::Heaptrack, &heap)).unwrap();
+        prop_assert_eq!(file.kind(), Kind::Heaptrack);
+        let told = |profile: &Profile| without_temporary(by_stack(profile, without_control));
+        prop_assert_eq!(told(&asked(&file, &Scope::default())), told(&before));
+        prop_assert_eq!(&file.profile().title, &before.title);
+    }
+}
+
+#[test]
+fn scopes_choose_among_the_events_of_heaptrack_and_the_stacks_of_pprof() {
+    let shape = [(0, 0), (2, 1), (2, 2)];
+    let heap = recorded(&shape, &[(2, 100, 0), (3, 10, 0), (4, 1, 0), (0, 0, 0)]);
+    let heaptrack = Imported::from_bytes(export(Target::Heaptrack, &heap)).unwrap();
+    let total = |scope: Scope| heaptrack.read(&scope).unwrap().sums.totals.allocated_bytes;
+    assert_eq!(total(Scope::default()), 111);
+    assert_eq!(total(Scope { sizes: 5..=50, ..Scope::default() }), 10);
+    assert_eq!(total(Scope { to_nanos: 2_500_000, ..Scope::default() }), 110);
+
+    let pprof = Imported::from_bytes(export(Target::Pprof, &heap)).unwrap();
+    for file in [&pprof, &heaptrack] {
+        let mut stacks = vec![false; file.stacks().len()];
+        *stacks.last_mut().unwrap() = true;
+        let scope = Scope { stacks: Some(stacks), ..Scope::default() };
+        assert_eq!(file.read(&scope).unwrap().sums.totals.allocations, 1);
+    }
+    let refused = pprof.read(&Scope { from_nanos: 1, ..Scope::default() }).unwrap_err().to_string();
+    assert!(refused.contains("sums alone"), "{refused}");
+}

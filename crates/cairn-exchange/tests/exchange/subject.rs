@@ -1,0 +1,172 @@
+//! What is written: a heap with stacks of any shape, and names that no format likes.
+
+use std::collections::BTreeMap;
+
+use cairn_analysis::format::recording::{Lane, PcKind};
+use cairn_analysis::heap::{Address, Folding, HeapRecording, Namer, Names, Questions, Scope, Stacks};
+use cairn_analysis::recording::Recording;
+use cairn_analysis::symbols::SourceFrame;
+use cairn_exchange::target::{Choice, HeapEvents, Rows};
+use cairn_exchange::{ExchangeError, Profile, Subject, Target, Written, write};
+
+use crate::spool::{Program, START};
+
+/// The functions at each address, innermost first.
+pub(crate) const FRAMES: &[&[&str]] = &[
+    &["main"],
+    &["load"],
+    &["inlined", "between", "outer"],
+    &[],
+    &["a;b"],
+    &["core::array::<impl [T; 4]>::map"],
+    &["new\nline\r\n"],
+    &["\"quoted\", 'and' \\ more"],
+    &["nul\0inside"],
+    &["</script><script>alert(1)</script>"],
+    &["ünï\u{202e}code"],
+    &["operator new(unsigned long)"],
+    &["=SUM(A1)"],
+    &["load"],
+];
+
+const BASE: u64 = 0x5555_0000_0000;
+
+/// Names by the table above.
+pub(crate) struct Table;
+
+impl Namer for Table {
+    fn name(&self, _stacks: &Stacks, addresses: &[&Address]) -> Vec<Vec<SourceFrame>> {
+        let name = |address: &&Address| {
+            let index = (address.absolute.wrapping_sub(BASE) / 16) as usize;
+            let names = FRAMES.get(index).copied().unwrap_or_default();
+            names.iter().enumerate().map(|(place, name)| frame(name, index + place)).collect()
+        };
+        addresses.iter().map(name).collect()
+    }
+}
+
+fn frame(name: &str, place: usize) -> SourceFrame {
+    let mut frame = SourceFrame::default();
+    frame.function = Some(name.into());
+    // Some have no line.
+    if !place.is_multiple_of(3) {
+        frame.file = Some(format!("src/{place} \"x\".c").into());
+        frame.line = Some(10 * place as u32);
+    }
+    frame
+}
+
+/// A program with these stacks: of each the caller, an index of those in front of it, and the address. Answers with their numbers, behind that of the
+/// stack that was lost.
+pub(crate) fn program(shape: &[(usize, usize)]) -> (Program, Vec<u32>) {
+    let mut program = Program::new(2, 1);
+    let spool = &mut program.spool;
+    spool.module(1, BASE, BASE + 0x10_0000, "/opt/a \"program\"");
+    for index in 0..FRAMES.len() as u32 {
+        let address = BASE + u64::from(index) * 16;
+        spool.write(1, Lane::Outer, START, |sink| {
+            sink.pc(index + 1, PcKind::ProgramCounter, address, u32::from(index != 4))
+        });
+    }
+    // No frames at all, and lost.
+    let mut stacks = vec![0, u32::MAX];
+    let mut next_word = 1;
+    for &(caller, address) in shape {
+        // No stack is inside of one that was lost.
+        let caller = stacks[caller % stacks.len()];
+        let caller = if caller == u32::MAX { 0 } else { caller };
+        stacks.push(spool.segment(1, next_word, caller, &[1 + (address % FRAMES.len()) as u32]));
+        next_word += 2;
+    }
+    (program, stacks)
+}
+
+/// What happens: an allocation of a size at a stack, or, of size 0, a free.
+pub(crate) fn recorded(shape: &[(usize, usize)], events: &[(usize, u64, u32)]) -> HeapRecording {
+    let (mut program, stacks) = program(shape);
+    for &(which, size_bytes, thread) in events {
+        program.counter += 3_000_000;
+        if size_bytes > 0 {
+            program.alloc(1 + thread % 2, size_bytes, stacks[which % stacks.len()]);
+        } else if !program.live.is_empty() {
+            let block = which % program.live.len();
+            program.free(1 + thread % 2, block);
+        }
+    }
+    opened(program)
+}
+
+pub(crate) fn opened(program: Program) -> HeapRecording {
+    HeapRecording::new(Recording::from_bytes(program.finish()).expect("a spool as recorders write it"))
+}
+
+/// Everything of a heap, with nothing folded.
+pub(crate) fn with_subject<R>(heap: &HeapRecording, take: impl FnOnce(&Subject<'_>) -> R) -> R {
+    let scope = Scope::default();
+    let answer = heap.read(scope.clone()).expect("it lies in memory");
+    let folding = Folding { allocator: false, startup: false };
+    let mut questions = Questions::new(&answer.profile, Names::new(heap.stacks(), &Table, folding));
+    let (mut profile, stacks) = Profile::of_heap(&mut questions);
+    profile.title = "program --flag".into();
+    let threads = heap.threads();
+    let events =
+        HeapEvents { recording: heap, scope: &scope, sums: &answer.profile, threads, stacks: &stacks };
+    take(&Subject { profile: &profile, heap: Some(&events), marks: &[] })
+}
+
+pub(crate) fn profile_of(heap: &HeapRecording) -> Profile {
+    with_subject(heap, |subject| subject.profile.clone())
+}
+
+pub(crate) fn try_export(target: Target, heap: &HeapRecording) -> Result<(Vec<u8>, Written), ExchangeError> {
+    with_subject(heap, |subject| {
+        let mut bytes = Vec::new();
+        let choice = Choice { column: subject.profile.main_column, rows: Rows::Stacks };
+        let written = write(target, subject, choice, &mut bytes)?;
+        Ok((bytes, written))
+    })
+}
+
+pub(crate) fn export(target: Target, heap: &HeapRecording) -> Vec<u8> {
+    try_export(target, heap).expect("a vector takes everything").0
+}
+
+/// A frame as formats tell it.
+pub(crate) type Told = (String, Option<String>, u32);
+
+/// The sums by stack, outermost frame first.
+pub(crate) fn by_stack(profile: &Profile, name: impl Fn(&str) -> String) -> BTreeMap<Vec<Told>, Vec<u64>> {
+    let mut told = BTreeMap::new();
+    for sample in &profile.samples {
+        let mut stack: Vec<Told> = profile
+            .lines_of(sample.stack)
+            .map(|(line, _)| {
+                let function = &profile.functions[line.function as usize];
+                (name(&function.name), function.file.as_deref().map(&name), line.line)
+            })
+            .collect();
+        stack.reverse();
+        let sums = told.entry(stack).or_insert_with(|| vec![0; sample.values.len()]);
+        for (sum, value) in sums.iter_mut().zip(&sample.values) {
+            *sum += value;
+        }
+    }
+    told
+}
+
+/// A deep recursion that allocates halfway and at its end.
+pub(crate) fn deep(frames: u32) -> HeapRecording {
+    let (mut program, _) = program(&[]);
+    let (mut parent, mut next_word) = (0, 1);
+    for segment in 1..=frames / 1000 {
+        let pcs: Vec<u32> = (0..1000).map(|place| 1 + place % 3).collect();
+        parent = program.spool.segment(1, next_word, parent, &pcs);
+        next_word += 1001;
+        // Not everywhere: formats without trees write each stack from end to end.
+        if segment % (frames / 2000) == 0 {
+            program.counter += 3_000_000;
+            program.alloc(1, 100, parent);
+        }
+    }
+    opened(program)
+}
