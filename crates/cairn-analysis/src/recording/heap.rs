@@ -678,8 +678,9 @@ impl HeapDecoder {
                     if rank > 0 {
                         move_to_front(successors, rank, number);
                     }
+                    let site = self.sites.site(number)?;
                     self.last.set(number);
-                    self.sites.site(number)?
+                    site
                 }
                 ALLOC_KNOWN | ALLOC_NEW => {
                     let number = if operation == ALLOC_NEW {
@@ -691,9 +692,10 @@ impl HeapDecoder {
                     } else {
                         cursor.known.take()?
                     };
+                    let site = self.sites.site(number)?;
                     to_front(self.sites.successors_mut(last)?, number);
                     self.last.set(number);
-                    self.sites.site(number)?
+                    site
                 }
                 ALLOC_UNNUMBERED => cursor.site()?,
                 _ => return None,
