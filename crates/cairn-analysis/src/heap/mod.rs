@@ -32,7 +32,7 @@ pub use internals::{Role, plain_name, role_of};
 pub use names::{Folding, Function, FunctionId, Line, LineId, Namer, Names, NoNames, Position};
 pub use patterns::{BadSuppression, Pattern, Suppressed, Suppressions, stacks_with};
 pub use questions::{Asker, Entry, Group, Questions};
-pub use recorded::{HeapRead, HeapRecording, ModuleNames, ThreadName};
+pub use recorded::{About, HeapRead, HeapRecording, ModuleNames, ThreadName};
 pub use resident::{Resident, UsageSample};
 pub use sampling::{Errors, Sampling};
 pub use stacks::{Address, Module, NO_FRAMES, Stacks};

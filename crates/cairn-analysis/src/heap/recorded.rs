@@ -14,8 +14,8 @@ use super::sampling::Sampling;
 use super::stacks::{Address, Module, NO_FRAMES, Stacks};
 use crate::names::{ModuleKey, Names};
 use crate::recording::{
-    self, Alloc, Events, Finding, Free, Mapping, MappingKind, PcKind, Recording, RecordingError, StackId,
-    ThreadId, Usage, Wanted,
+    self, Alloc, EndReason, Events, Finding, Free, Mapping, MappingKind, PcKind, Recording, RecordingError,
+    StackId, ThreadId, Usage, Wanted,
 };
 
 /// A recording, ready for questions about the heap.
@@ -63,6 +63,42 @@ pub struct HeapRead {
     pub resident: Option<Resident>,
     /// What the process used over time, where it was sampled.
     pub usage: Vec<UsageSample>,
+}
+
+impl HeapRead {
+    /// What was read of a file of another tool.
+    #[must_use]
+    pub fn of_sums(profile: HeapProfile, unmatched_frees: u64, usage: Vec<UsageSample>) -> Self {
+        Self {
+            profile,
+            unmatched_frees,
+            most_resident_bytes: usage.iter().map(|sample| sample.resident_bytes).max(),
+            page_faults: None,
+            resident: None,
+            usage,
+        }
+    }
+}
+
+/// What is known of a recording beside its sums.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct About {
+    /// The words of the command line.
+    pub command: Vec<String>,
+    /// The process; 0 when that is not known.
+    pub process: u32,
+    /// When it began, in nanoseconds since 1970; 0 when that is not known.
+    pub started_wall_nanos: u64,
+    /// How long it was recorded, as far as that is known without reading events.
+    pub lasted_nanos: Option<u64>,
+    /// How it ended, where the recording says so.
+    pub end: Option<EndReason>,
+    /// The threads, in the order of a profile's [`threads`](HeapProfile::threads).
+    pub threads: Vec<ThreadName>,
+    /// What a reader should know of the file.
+    pub findings: Vec<String>,
+    /// Those of the findings that belong to the answer, as that something was lost.
+    pub notes: Vec<String>,
 }
 
 /// A thread of the program.
@@ -125,6 +161,28 @@ impl HeapRecording {
             name: String::from_utf8_lossy(&thread.name).into_owned(),
         };
         self.recording.threads().iter().map(name).collect()
+    }
+
+    /// What is known of it beside its sums.
+    #[must_use]
+    pub fn about(&self) -> About {
+        let header = self.recording.header();
+        let is_note = |finding: &&Finding| {
+            matches!(
+                finding,
+                Finding::NoEnd | Finding::UnknownClock | Finding::Lost { .. } | Finding::ClockJump { .. }
+            )
+        };
+        About {
+            command: self.command(),
+            process: header.process,
+            started_wall_nanos: header.start_wall_nanos,
+            lasted_nanos: self.end_nanos(),
+            end: self.recording.end().map(|(reason, _)| reason),
+            threads: self.threads(),
+            findings: self.findings().iter().map(ToString::to_string).collect(),
+            notes: self.findings().iter().filter(is_note).map(ToString::to_string).collect(),
+        }
     }
 
     /// Reads the events and adds them up.

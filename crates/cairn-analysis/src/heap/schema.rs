@@ -8,7 +8,7 @@ use super::diff::{Diff, DiffEntry};
 use super::names::LineId;
 use super::patterns::Suppressed;
 use super::questions::{Entry, Group, Questions};
-use super::recorded::{HeapRead, HeapRecording, ThreadName};
+use super::recorded::{About, HeapRead, ThreadName};
 use super::resident::{Resident, UsageSample};
 use super::tree::Tree;
 use super::{Cost, Errors, Position, Sampling, Sums, lifetime_class_range, size_class_range};
@@ -368,7 +368,7 @@ pub struct TreeNodeTold {
 #[derive(Clone, Debug)]
 pub struct Asked<'a> {
     /// The recording.
-    pub recording: &'a HeapRecording,
+    pub about: &'a About,
     /// What was read of it.
     pub read: &'a HeapRead,
     /// The scope, for the record.
@@ -393,14 +393,14 @@ impl Report {
         let entries = questions.top(asked.group, asked.cost);
         let top = tell_entries(questions, &entries, asked.cost, asked.limits);
         let totals = &profile.totals;
-        let recording = asked.recording.recording();
+        let about = asked.about;
         Self {
             schema: REPORT_SCHEMA,
             recording: Recorded {
-                command: asked.recording.command(),
-                process: recording.header().process,
-                started_wall_nanos: recording.header().start_wall_nanos,
-                end: recording.end().map(|(reason, _)| end_word(reason)),
+                command: about.command.clone(),
+                process: about.process,
+                started_wall_nanos: about.started_wall_nanos,
+                end: about.end.map(end_word),
             },
             scope: asked.scope.clone(),
             sample_bytes: match profile.sampling {
@@ -427,7 +427,7 @@ impl Report {
             more_entries: entries.len() - top.len(),
             top,
             suppressed: asked.suppressed.iter().map(SuppressedTold::from).collect(),
-            threads: tell_threads(&asked.recording.threads(), &profile.threads),
+            threads: tell_threads(&about.threads, &profile.threads),
             sizes: tell_sizes(&profile.sizes),
             lifetimes: tell_lifetimes(&profile.lifetimes),
             timeline: TimelineTold {
@@ -438,7 +438,7 @@ impl Report {
             },
             usage: asked.read.usage.iter().map(UsageTold::from).collect(),
             tree: asked.tree.map(|tree| tell_tree(questions, tree)),
-            findings: asked.recording.findings().iter().map(ToString::to_string).collect(),
+            findings: about.findings.clone(),
         }
     }
 }

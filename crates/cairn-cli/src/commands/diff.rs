@@ -4,12 +4,12 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use cairn_analysis::heap::schema::DiffReport;
-use cairn_analysis::heap::{Cost, Diff, DiffEntry, DiffFrame, HeapRecording, Sums};
+use cairn_analysis::heap::{Cost, Diff, DiffEntry, DiffFrame, Sums};
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory};
 
 use super::heap_input::{
-    HeapInput, Moment, Symbols, complain_about, nanos_of, open, parse_moment, questions, read,
+    Heap, HeapInput, Moment, Symbols, complain_about, nanos_of, open, parse_moment, questions, read,
 };
 use super::heap_text::{bytes, count, shortened, signed_bytes, signed_count, width};
 use super::report::CostName;
@@ -75,7 +75,7 @@ Exit codes: 0 all went well; 1 a recording cannot be read; 2 the arguments make 
 /// One of the two.
 struct Side {
     path: PathBuf,
-    heap: HeapRecording,
+    heap: Heap,
     symbols: Symbols,
     to_nanos: u64,
 }

@@ -4,7 +4,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use cairn_analysis::heap::{HeapRecording, Scope};
+use cairn_analysis::heap::Scope;
 use cairn_analysis::names::Names;
 use cairn_analysis::player::{Filter, PlayError, Player};
 use cairn_exchange::target::{Choice, HeapEvents, Rows};
@@ -13,7 +13,7 @@ use clap::{Args, ValueEnum};
 use indicatif::ProgressBar;
 
 use super::heap_input::{
-    HeapInput, Moment, complain_about, nanos_of, open, parse_moment, questions, read, title_of,
+    Heap, HeapInput, Moment, complain_about, nanos_of, open, parse_moment, questions, read, title_of,
 };
 use super::report::CostName;
 use crate::new_file::NewFile;
@@ -25,7 +25,7 @@ use crate::output::{Outcome, complain};
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Export {
-    /// The recording
+    /// The recording; a heaptrack file or a pprof heap profile will do too
     file: PathBuf,
 
     /// The format
@@ -178,7 +178,7 @@ impl Export {
             self.write_marks(&mut sink, progress)?
         } else {
             match open(&self.file) {
-                Ok(heap) if has_allocations(&heap) => self.write_heap(&heap, &mut sink, progress)?,
+                Ok(heap) if is_heap(&heap) => self.write_heap(&heap, &mut sink, progress)?,
                 // A recording of marks, or of another tool: the player knows, and says what is wrong.
                 _ => self.write_marks(&mut sink, progress)?,
             }
@@ -203,7 +203,7 @@ impl Export {
         }
     }
 
-    fn times(&self, heap: &HeapRecording) -> io::Result<(u64, u64)> {
+    fn times(&self, heap: &Heap) -> io::Result<(u64, u64)> {
         match (self.at, self.between.as_deref()) {
             (Some(at), _) => Ok((0, nanos_of(&self.file, heap, at)?)),
             (None, Some(&[from, to])) => {
@@ -219,7 +219,7 @@ impl Export {
 
     fn write_heap(
         &self,
-        heap: &HeapRecording,
+        heap: &Heap,
         sink: &mut Sink,
         progress: &ProgressBar,
     ) -> io::Result<(Written, Outcome)> {
@@ -233,19 +233,22 @@ impl Export {
             progress.set_message("looking for names");
             let mut questions = questions(&answer, names);
             let (mut profile, stacks) = Profile::of_heap(&mut questions);
-            let header = heap.recording().header();
+            let about = heap.about();
             profile.title = title_of(&self.file, heap);
-            profile.process = header.process;
-            profile.started_wall_nanos = header.start_wall_nanos;
+            profile.process = about.process;
+            profile.started_wall_nanos = about.started_wall_nanos;
             let column = profile.column(column_of(self.cost)).unwrap_or(profile.main_column);
-            let events = HeapEvents {
-                recording: heap,
-                scope: &scope,
-                sums: &answer.profile,
-                threads: heap.threads(),
-                stacks: &stacks,
+            let events = match heap {
+                Heap::Recording(recording) => Some(HeapEvents {
+                    recording,
+                    scope: &scope,
+                    sums: &answer.profile,
+                    threads: about.threads,
+                    stacks: &stacks,
+                }),
+                Heap::Imported(_) => None,
             };
-            let subject = Subject { profile: &profile, heap: Some(&events), marks: &[] };
+            let subject = Subject { profile: &profile, heap: events.as_ref(), marks: &[] };
             progress.set_message("writing");
             self.put(&subject, column, sink)?
         };
@@ -295,7 +298,8 @@ fn beside(file: &Path, extension: &str) -> PathBuf {
     file.with_file_name(name)
 }
 
-fn has_allocations(heap: &HeapRecording) -> bool {
+fn is_heap(heap: &Heap) -> bool {
+    let Heap::Recording(heap) = heap else { return true };
     match heap.recording().summary() {
         Some(summary) => summary.allocations > 0,
         None => heap.read(Scope::default()).is_ok_and(|read| read.profile.totals.allocations > 0),

@@ -20,7 +20,7 @@ use crate::output::Outcome;
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct FlameCommand {
-    /// The recording
+    /// The recording; a heaptrack file or a pprof heap profile will do too
     file: PathBuf,
 
     /// What widths stand for

@@ -1,16 +1,18 @@
 //! What the heap commands share: which recording, which part of it, and with which names.
 
+use std::fs::File;
 use std::io;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
 use cairn_analysis::heap::schema::ScopeTold;
 use cairn_analysis::heap::{
-    Folding, HeapRead, HeapRecording, ModuleNames, Namer, Names, NoNames, Pattern, Questions, Scope,
-    stacks_with,
+    About, Folding, HeapRead, HeapRecording, ModuleNames, Namer, Names, NoNames, Pattern, Questions, Scope,
+    Stacks, stacks_with,
 };
 use cairn_analysis::recording::{Finding, Recording};
 use cairn_analysis::symbols::SymbolizerOptions;
+use cairn_exchange::import::{Imported, Kind};
 use clap::Args;
 
 use super::symbol_options::{SymbolOptions, complain_about_modules};
@@ -115,10 +117,53 @@ pub(crate) fn parse_moment(text: &str) -> Result<Moment, String> {
     if text == "peak" { Ok(Moment::Peak) } else { parse_time(text).map(Moment::Nanos) }
 }
 
-/// Opens a recording; an error names it.
-pub(crate) fn open(path: &Path) -> io::Result<HeapRecording> {
+/// What can be asked where its memory goes.
+pub(crate) enum Heap {
+    /// A recording of cairn's.
+    Recording(Box<HeapRecording>),
+    /// A file of another tool.
+    Imported(Box<Imported>),
+}
+
+impl Heap {
+    pub(crate) fn about(&self) -> About {
+        match self {
+            Self::Recording(heap) => heap.about(),
+            Self::Imported(heap) => {
+                let profile = heap.profile();
+                About {
+                    command: Some(profile.title.clone())
+                        .filter(|title| !title.is_empty())
+                        .into_iter()
+                        .collect(),
+                    process: profile.process,
+                    started_wall_nanos: profile.started_wall_nanos,
+                    ..About::default()
+                }
+            }
+        }
+    }
+
+    pub(crate) fn stacks(&self) -> &Stacks {
+        match self {
+            Self::Recording(heap) => heap.stacks(),
+            Self::Imported(heap) => heap.stacks(),
+        }
+    }
+}
+
+/// Opens a recording, or a file of another tool; an error names it.
+pub(crate) fn open(path: &Path) -> io::Result<Heap> {
+    let is_file = path.metadata().is_ok_and(|metadata| metadata.is_file());
+    let kind =
+        if is_file { File::open(path).ok().and_then(|file| Kind::of(file).ok().flatten()) } else { None };
+    if let Some(Kind::Heaptrack | Kind::Pprof) = kind {
+        let heap = Imported::open(path).map_err(|error| at(path, &error))?;
+        return Ok(Heap::Imported(Box::new(heap)));
+    }
+    // What is of no known format is a damaged recording more often than anything else: its reader says what is wrong.
     let recording = Recording::open(path).map_err(|error| at(path, &error))?;
-    Ok(HeapRecording::new(recording))
+    Ok(Heap::Recording(Box::new(HeapRecording::new(recording))))
 }
 
 fn at(path: &Path, error: &dyn std::fmt::Display) -> io::Error {
@@ -153,11 +198,12 @@ impl Symbols {
 }
 
 impl HeapInput {
-    pub(crate) fn symbols(&self, heap: &HeapRecording) -> Symbols {
-        if self.symbols.wanted() {
-            Symbols::Files(Box::new(heap.symbols(self.symbols.symbolizer())))
-        } else {
-            Symbols::None(NoNames)
+    pub(crate) fn symbols(&self, heap: &Heap) -> Symbols {
+        match heap {
+            Heap::Recording(heap) if self.symbols.wanted() => {
+                Symbols::Files(Box::new(heap.symbols(self.symbols.symbolizer())))
+            }
+            _ => Symbols::None(NoNames),
         }
     }
 
@@ -166,9 +212,14 @@ impl HeapInput {
         self.symbols.symbolizer()
     }
 
-    pub(crate) fn names<'a>(&self, heap: &'a HeapRecording, symbols: &'a Symbols) -> Names<'a> {
+    pub(crate) fn names<'a>(&self, heap: &'a Heap, symbols: &'a Symbols) -> Names<'a> {
         let folding = Folding { allocator: !self.internals, startup: !self.internals };
-        Names::new(heap.stacks(), symbols.namer(), folding)
+        let namer: &dyn Namer = match heap {
+            // It brings its names with it.
+            Heap::Imported(heap) if self.symbols.wanted() => &**heap,
+            _ => symbols.namer(),
+        };
+        Names::new(heap.stacks(), namer, folding)
     }
 
     /// The filters, as they were written.
@@ -179,7 +230,7 @@ impl HeapInput {
     /// The scope of the filters, from a time on and up to one.
     pub(crate) fn scope(
         &self,
-        heap: &HeapRecording,
+        heap: &Heap,
         names: &mut Names<'_>,
         from_nanos: u64,
         to_nanos: u64,
@@ -207,8 +258,8 @@ impl HeapInput {
     }
 }
 
-fn threads_called(heap: &HeapRecording, wanted: &str) -> io::Result<Vec<u32>> {
-    let threads = heap.threads();
+fn threads_called(heap: &Heap, wanted: &str) -> io::Result<Vec<u32>> {
+    let threads = heap.about().threads;
     let is_wanted = |thread: &cairn_analysis::heap::ThreadName| {
         thread.name == wanted || thread.kernel_thread.to_string() == wanted
     };
@@ -227,12 +278,18 @@ fn threads_called(heap: &HeapRecording, wanted: &str) -> io::Result<Vec<u32>> {
 }
 
 /// Reads the part of the recording that the options name.
-pub(crate) fn read(path: &Path, heap: &HeapRecording, scope: Scope) -> io::Result<HeapRead> {
-    heap.read(scope).map_err(|error| at(path, &error))
+pub(crate) fn read(path: &Path, heap: &Heap, scope: Scope) -> io::Result<HeapRead> {
+    match heap {
+        Heap::Recording(heap) => heap.read(scope).map_err(|error| at(path, &error)),
+        Heap::Imported(heap) => {
+            let read = heap.read(&scope).map_err(|error| at(path, &error))?;
+            Ok(HeapRead::of_sums(read.sums, read.unmatched_frees, read.usage))
+        }
+    }
 }
 
 /// The time that a moment stands for. The peak is that of the whole recording.
-pub(crate) fn nanos_of(path: &Path, heap: &HeapRecording, moment: Moment) -> io::Result<u64> {
+pub(crate) fn nanos_of(path: &Path, heap: &Heap, moment: Moment) -> io::Result<u64> {
     match moment {
         Moment::Nanos(nanos) => Ok(nanos),
         Moment::Peak => Ok(read(path, heap, Scope::default())?.profile.peak_nanos),
@@ -240,8 +297,9 @@ pub(crate) fn nanos_of(path: &Path, heap: &HeapRecording, moment: Moment) -> io:
 }
 
 /// Says on standard error what is wrong with the file, where that makes the answer doubtful.
-pub(crate) fn complain_about(path: &Path, heap: &HeapRecording) -> Outcome {
+pub(crate) fn complain_about(path: &Path, heap: &Heap) -> Outcome {
     let mut outcome = Outcome::Done;
+    let Heap::Recording(heap) = heap else { return outcome };
     for finding in heap.findings() {
         match finding {
             // What a reader of the report should know is in the report.
@@ -270,8 +328,8 @@ pub(crate) fn questions<'a>(read: &'a HeapRead, names: Names<'a>) -> Questions<'
 }
 
 /// The name of a file for a title.
-pub(crate) fn title_of(path: &Path, heap: &HeapRecording) -> String {
-    let command = heap.command();
+pub(crate) fn title_of(path: &Path, heap: &Heap) -> String {
+    let command = heap.about().command;
     if command.is_empty() { path.display().to_string() } else { command.join(" ") }
 }
 

@@ -10,7 +10,7 @@ use cairn_analysis::heap::{Cost, Direction, Group, HeapRead, Suppressions, Tree,
 use clap::{Args, ValueEnum};
 
 use super::heap_input::{
-    HeapInput, Moment, complain_about, nanos_of, open, parse_moment, questions, read, scope_told,
+    Heap, HeapInput, Moment, complain_about, nanos_of, open, parse_moment, questions, read, scope_told,
 };
 use crate::output::Outcome;
 use print::Printer;
@@ -22,7 +22,7 @@ use print::Printer;
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ReportCommand {
-    /// The recording
+    /// The recording; a heaptrack file or a pprof heap profile will do too
     file: PathBuf,
 
     /// Show only this view
@@ -152,7 +152,7 @@ impl ReportCommand {
 
     fn show(
         &self,
-        heap: &cairn_analysis::heap::HeapRecording,
+        heap: &Heap,
         answer: &HeapRead,
         names: cairn_analysis::heap::Names<'_>,
         held_back: &[cairn_analysis::heap::Suppressed],
@@ -162,7 +162,7 @@ impl ReportCommand {
         let mut questions = questions(answer, names);
         let tree = self.tree(&mut questions);
         let asked = Asked {
-            recording: heap,
+            about: &heap.about(),
             read: answer,
             scope: scope_told(&self.input, from_nanos, to_nanos),
             cost: self.cost(),
@@ -203,7 +203,7 @@ impl ReportCommand {
         Ok(all)
     }
 
-    fn times(&self, heap: &cairn_analysis::heap::HeapRecording) -> io::Result<(u64, u64)> {
+    fn times(&self, heap: &Heap) -> io::Result<(u64, u64)> {
         if let Some(at) = self.at {
             return Ok((0, nanos_of(&self.file, heap, at)?));
         }

@@ -9,7 +9,7 @@ use cairn_analysis::heap::{
     Amount, Cost, Entry, Group, Lifetimes, LineId, Position, Questions, Sampling, Sums, Tree, lifetime_class,
     lifetime_class_range, size_class_range,
 };
-use cairn_analysis::recording::{Finding, HEAP_TIME_QUANTUM_NANOS};
+use cairn_analysis::recording::HEAP_TIME_QUANTUM_NANOS;
 
 use crate::commands::heap_text::{
     bar, bytes, count, counted, curve, duration, file_name, percent, shortened, stretched, width,
@@ -87,14 +87,16 @@ impl<'p, 'q, W: Write> Printer<'p, 'q, W> {
 
     fn head(&mut self) -> io::Result<()> {
         let strong = self.palette.strong();
-        let heap = self.asked.recording;
-        let command = heap.command().join(" ");
+        let about = self.asked.about;
+        let command = about.command.join(" ");
         let title = if command.is_empty() { self.file.display().to_string() } else { command };
-        let process = heap.recording().header().process;
         let title = shorten_end(&printable(&title), self.width - 2);
         writeln!(self.output, "{strong}{title}{strong:#}")?;
-        let mut facts = vec![format!("process {process}")];
-        match heap.end_nanos() {
+        let mut facts = Vec::new();
+        if about.process > 0 {
+            facts.push(format!("process {}", about.process));
+        }
+        match about.lasted_nanos {
             Some(nanos) => facts.push(format!("ran {}", duration(nanos))),
             None => facts.push(format!("recorded until {}", duration(self.questions.profile().end_nanos))),
         }
@@ -179,7 +181,7 @@ impl<'p, 'q, W: Write> Printer<'p, 'q, W> {
             Cost::Leaked if self.asked.scope.to_nanos.is_some() => {
                 ("alive", format!("Alive after {}", duration(profile.end_nanos)))
             }
-            Cost::Leaked if self.asked.recording.recording().end().is_none() => {
+            Cost::Leaked if self.asked.about.end.is_none() => {
                 ("alive", "Alive when the recording stops".to_owned())
             }
             Cost::Leaked => ("leaked", "Leaked (never freed)".to_owned()),
@@ -471,7 +473,7 @@ impl<'p, 'q, W: Write> Printer<'p, 'q, W> {
     }
 
     fn thread_rows(&self) -> Vec<(String, Sums)> {
-        let threads = self.asked.recording.threads();
+        let threads = &self.asked.about.threads;
         let name = |thread: &cairn_analysis::heap::ThreadName| {
             let name = printable(&thread.name).into_owned();
             format!("{} {name}", thread.kernel_thread).trim_end().to_owned()
@@ -668,14 +670,7 @@ impl<'p, 'q, W: Write> Printer<'p, 'q, W> {
         if sum > 0 {
             notes.push(format!("{} made no sense and were left out", counted(sum, "event")));
         }
-        for finding in self.asked.recording.findings() {
-            if matches!(
-                finding,
-                Finding::NoEnd | Finding::UnknownClock | Finding::Lost { .. } | Finding::ClockJump { .. }
-            ) {
-                notes.push(finding.to_string());
-            }
-        }
+        notes.extend(self.asked.about.notes.iter().cloned());
         for note in notes {
             writeln!(self.output, "note: {note}")?;
         }
