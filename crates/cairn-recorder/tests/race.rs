@@ -137,12 +137,14 @@ fn race(threads: u32, turns: usize, begins: impl Fn(u32) -> u64) -> Pairing {
     let path = fresh_path("race");
     start(&Options::new(path.as_os_str().as_bytes())).unwrap();
     let slots: Vec<AtomicPtr<Made>> = (0..SLOTS).map(|_| AtomicPtr::new(std::ptr::null_mut())).collect();
-    let barrier = Barrier::new(threads as usize);
+    // A thread that begins when another one has ended takes over its number: so none ends before all have begun.
+    let (barrier, end) = (Barrier::new(threads as usize), Barrier::new(threads as usize));
     let of_first = AtomicU64::new(0);
     let workers: Vec<Worker> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..threads)
             .map(|number| {
-                let (slots, barrier, of_first, begins) = (&slots, &barrier, &of_first, begins(number));
+                let (slots, barrier, end, of_first, begins) =
+                    (&slots, &barrier, &end, &of_first, begins(number));
                 scope.spawn(move || {
                     // SAFETY: only asks.
                     let kernel_thread = unsafe { libc::syscall(libc::SYS_gettid) } as u64;
@@ -153,7 +155,9 @@ fn race(threads: u32, turns: usize, begins: impl Fn(u32) -> u64) -> Pairing {
                     while of_first.load(Ordering::Relaxed) < begins {
                         std::thread::yield_now();
                     }
-                    worker.run(slots, turns, (number == 0).then_some(of_first))
+                    let worker = worker.run(slots, turns, (number == 0).then_some(of_first));
+                    end.wait();
+                    worker
                 })
             })
             .collect();
