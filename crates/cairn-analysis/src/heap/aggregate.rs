@@ -32,7 +32,9 @@ impl Default for Scope {
 }
 
 impl Scope {
-    fn has(&self, nanos: u64, size_bytes: u64, stack: u32) -> bool {
+    /// Whether a block of this time, size and stack is counted, as far as these decide; the thread decides too.
+    #[must_use]
+    pub fn has(&self, nanos: u64, size_bytes: u64, stack: u32) -> bool {
         let has_stack = |list: &Vec<bool>| list.get(stack as usize).copied().unwrap_or(false);
         nanos >= self.from_nanos
             && self.sizes.contains(&size_bytes)
