@@ -187,6 +187,8 @@ export class Flame {
     this.rows = rows;
     this.height = rows.length * ROW;
     this.spacer.style.height = `${this.height}px`;
+    // As high as the tree, up to what the style allows.
+    this.scroller.style.height = `${this.height + 2}px`;
     this.resizeCanvas();
     if (this.isFlame) this.scroller.scrollTop = this.height;
     this.draw();

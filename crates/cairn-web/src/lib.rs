@@ -133,6 +133,11 @@ impl From<std::io::Error> for PageError {
     }
 }
 
+/// A page has so many slices, where there is time for them, before calls are left out for its size.
+const LEAST_SLICES: usize = 64;
+/// And of so few calls none is left out.
+const LEAST_CALLS: usize = 64;
+
 /// Makes the page of a recording; reads its events once more.
 ///
 /// # Errors
@@ -150,10 +155,13 @@ pub fn page(
     loop {
         let frames = frames::Frames::new(&read.profile, names, &askers, least_share, most_calls);
         let mut slices = slices::read(heap, read, &frames, options)?;
+        let mut excess;
         loop {
             let content = content::pack(heap, read, names, &frames, &slices, options)?;
             let html = html::page(&content);
-            if html.len() <= options.most_bytes || (slices.count <= 16 && frames.nodes.len() <= 64) {
+            excess = html.len() as f64 / options.most_bytes.max(1) as f64;
+            let is_least = slices.count <= LEAST_SLICES && frames.calls() <= LEAST_CALLS;
+            if excess <= 1.0 || is_least {
                 return Ok(Page {
                     html,
                     calls: frames.calls(),
@@ -162,13 +170,14 @@ pub fn page(
                     slices: slices.count,
                 });
             }
-            // Coarser time first: a page of 64 slices is still one to brush on.
-            if slices.count <= 64 && frames.nodes.len() > 64 {
+            // Coarser time first, as far as there is still something to brush on; then fewer calls.
+            if slices.count <= LEAST_SLICES || (excess > 3.0 && frames.calls() > LEAST_CALLS) {
                 break;
             }
             slices.halve();
         }
-        most_calls = frames.nodes.len() / 2;
+        // Fewer each time, so this ends.
+        most_calls = (most_calls.min(frames.calls()) as f64 / excess.clamp(1.2, 10.0)) as usize;
         least_share = frames.least_share;
     }
 }
