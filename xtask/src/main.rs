@@ -15,6 +15,7 @@ mod ci;
 mod debian;
 mod fuzz_smoke;
 mod header;
+mod page;
 mod portability;
 mod process;
 mod symbols_agreement;
@@ -86,6 +87,11 @@ const CHORES: &[Chore] = &[
         name: "symbols-agreement",
         run: symbols_agreement::run_all,
         help: "[file...]: name every function of real libraries as binutils and llvm-symbolizer do",
+    },
+    Chore {
+        name: "page",
+        run: page::run,
+        help: "[--times] [--no-screens]: use the page in a real browser (node, chromium), or see how fast it is",
     },
     Chore { name: "test", run: cargo_chores::test, help: "cargo test --workspace" },
     Chore { name: "help", run: help, help: "this list" },

@@ -14,15 +14,17 @@ function fromBase64(base64) {
   return bytes;
 }
 
-/** The content: its JSON object, with `column(name)` for the numbers behind it. */
+/** The content: its JSON object, with `column(name)` for the numbers behind it, and `addColumns` for those that come later. */
 export function parse(bytes) {
   const length = new DataView(bytes.buffer, bytes.byteOffset).getUint32(0, true);
   const content = JSON.parse(new TextDecoder().decode(bytes.subarray(4, 4 + length)));
   if (content.schema !== 'cairn.page/1') throw new Error(`This page cannot read ${content.schema}`);
-  const numbers = bytes.subarray(4 + length);
+  const parts = [bytes.subarray(4 + length)];
+  content.addColumns = (more) => parts.push(more);
+  content.slicesLoaded = new Promise((done) => (content.slicesAreHere = done));
   content.column = (name, Kind = Float64Array) => {
     const place = content.columns[name];
-    return decode(numbers, place.at, new Kind(place.count), name === 'slice_grown_bytes');
+    return decode(parts[place.part], place.at, new Kind(place.count), name === 'slice_grown_bytes');
   };
   return content;
 }

@@ -32,9 +32,9 @@ class Page {
       onPick: (f) => this.searchFor(this.model.names[f]),
     });
     this.sizeViews();
+    this.summarise();
     this.restore();
     this.listen();
-    this.summarise();
   }
 
   // --- what is chosen
@@ -71,7 +71,7 @@ class Page {
       const path = state.zoom ? state.zoom.split('.').map(Number) : [];
       this.flame.zoomed = this.flame.find(path, true);
     });
-    this.showRest();
+    this.restSoon();
   }
 
   showTree(beforeLayout) {
@@ -119,7 +119,8 @@ class Page {
     // Many moves of the mouse come between two frames.
     if (this.isBrushDue) return;
     this.isBrushDue = true;
-    requestAnimationFrame(() => {
+    requestAnimationFrame(async () => {
+      await this.content.slicesLoaded;
       this.isBrushDue = false;
       this.set({ range: this.range ? this.range.join('-') : '' });
       this.showTree();
@@ -169,8 +170,9 @@ class Page {
     byId('whole').hidden = !range;
     const fields = [byId('from'), byId('to')];
     const times = range ? [range[0] * width, Math.min(end, range[1] * width)] : [0, end];
+    this.shownTimes = times.map(timeText);
     fields.forEach((field, i) => {
-      if (document.activeElement !== field) field.value = timeText(times[i]);
+      if (document.activeElement !== field) field.value = this.shownTimes[i];
     });
     byId('meaning').textContent = this.meaning(metric.id, range, end);
   }
@@ -314,7 +316,8 @@ class Page {
     document.addEventListener('keydown', (event) => this.key(event));
   }
 
-  goTo() {
+  async goTo() {
+    await this.content.slicesLoaded;
     this.state = readState();
     this.applyTheme();
     this.restore();
@@ -333,8 +336,11 @@ class Page {
     const isBad = [from, to].map((time) => Number.isNaN(time));
     ['from', 'to'].forEach((id, i) => byId(id).setAttribute('aria-invalid', String(isBad[i])));
     if (isBad[0] || isBad[1]) return;
-    const first = Math.max(0, Math.min(count - 1, Math.floor(from / nanos)));
-    const last = Math.max(first + 1, Math.min(count, Math.ceil(to / nanos)));
+    // A time that was not typed stays the slice that it is of: its text is rounded.
+    const [shownFirst, shownLast] = this.range || [0, count];
+    const isTyped = ['from', 'to'].map((id, i) => byId(id).value !== this.shownTimes[i]);
+    const first = isTyped[0] ? Math.max(0, Math.min(count - 1, Math.floor(from / nanos))) : shownFirst;
+    const last = isTyped[1] ? Math.max(first + 1, Math.min(count, Math.ceil(to / nanos))) : Math.max(first + 1, shownLast);
     this.timeline.brush(first === 0 && last >= count ? null : [first, last]);
   }
 
@@ -406,13 +412,25 @@ async function start() {
     const bytes = await unpack(box.textContent.trim());
     box.remove();
     const content = parse(bytes);
+    // The larger part, which is needed for ranges of time only: it comes after the first picture, unless that is of a range.
+    const loadSlices = async () => {
+      const later = byId('slices');
+      content.addColumns(await unpack(later.textContent.trim()));
+      later.remove();
+    };
+    if (readState().range) await loadSlices();
     const parsed = performance.now();
     const page = new Page(content);
     // How long that took, for the tests and for those who wonder.
     document.documentElement.dataset.parsedMillis = (parsed - began).toFixed(1);
     document.documentElement.dataset.drawnMillis = (performance.now() - parsed).toFixed(1);
-    document.documentElement.dataset.ready = '1';
     globalThis.cairnPage = page;
+    if (byId('slices')) {
+      await new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
+      await loadSlices();
+    }
+    content.slicesAreHere();
+    document.documentElement.dataset.ready = '1';
   } catch (error) {
     byId('failure').hidden = false;
     byId('failure').textContent = `This page cannot be shown: ${error.message}. A browser of 2023 or later is needed; make the page again if it was cut.`;

@@ -32,6 +32,7 @@ export function timeText(nanos) {
 export function shareText(part, whole) {
   if (!whole) return '';
   const percent = (100 * part) / whole;
+  if (part === 0) return '0 %';
   return percent >= 99.95 ? '100 %' : percent > 0 && percent < 0.01 ? '< 0.01 %' : `${percent.toPrecision(3)} %`;
 }
 

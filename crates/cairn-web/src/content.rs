@@ -2,10 +2,12 @@
 //!
 //! ```text
 //! | length of the JSON object: u32, little endian | the JSON object | columns |
+//! | columns of slices |
 //! ```
 //!
-//! The object's `columns` says where each column begins behind the object, and how many numbers it has. `docs/page.md`
-//! tells the fields. Numbers of calls in JSON would take a browser longer to read than to draw.
+//! The second part is the larger one, and is needed once a range of time is chosen: it has a place of its own in the file, so
+//! that the first picture does not wait for it. The object's `columns` says in which part each column is, where it begins, and
+//! how many numbers it has. `docs/page.md` tells the fields. Numbers of calls in JSON would take a browser longer to read than to draw.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -128,13 +130,22 @@ struct MarkJson {
 
 #[derive(Serialize)]
 struct ColumnPlace {
+    /// 0 for those behind the object, 1 for those in the part that comes later.
+    part: usize,
     at: usize,
     count: usize,
+}
+
+/// The bytes of a page: what it needs for its first picture, and the columns of slices.
+pub(crate) struct Packed {
+    pub(crate) first: Vec<u8>,
+    pub(crate) slices: Vec<u8>,
 }
 
 /// The columns, and where each one is.
 #[derive(Default)]
 struct Columns {
+    part: usize,
     bytes: Vec<u8>,
     places: BTreeMap<&'static str, ColumnPlace>,
 }
@@ -147,7 +158,7 @@ impl Columns {
             put(&mut self.bytes, value);
             count += 1;
         }
-        self.places.insert(name, ColumnPlace { at, count });
+        self.places.insert(name, ColumnPlace { part: self.part, at, count });
     }
 
     fn add_signed(&mut self, name: &'static str, values: impl IntoIterator<Item = i64>) {
@@ -157,7 +168,7 @@ impl Columns {
             put_signed(&mut self.bytes, value);
             count += 1;
         }
-        self.places.insert(name, ColumnPlace { at, count });
+        self.places.insert(name, ColumnPlace { part: self.part, at, count });
     }
 }
 
@@ -188,11 +199,10 @@ pub(crate) fn pack(
     frames: &Frames,
     slices: &Slices,
     options: &PageOptions,
-) -> Result<Vec<u8>, PageError> {
+) -> Result<Packed, PageError> {
     let mut strings = Strings::default();
     let mut columns = Columns::default();
     add_calls(&mut columns, &mut strings, names, frames);
-    add_slices(&mut columns, slices, read.profile.sampling);
     add_time(&mut columns, read);
     let sums = [("size", &read.profile.sizes), ("thread", &read.profile.threads)];
     for (kind, sums) in sums {
@@ -200,6 +210,10 @@ pub(crate) fn pack(
     }
     columns.add("lifetime_blocks", read.profile.lifetimes.iter().map(|lifetime| lifetime.blocks));
     columns.add("lifetime_bytes", read.profile.lifetimes.iter().map(|lifetime| lifetime.bytes));
+
+    let first_part = std::mem::take(&mut columns.bytes);
+    columns.part = 1;
+    add_slices(&mut columns, slices, read.profile.sampling);
 
     let recording = heap.recording();
     let content = Content {
@@ -237,8 +251,8 @@ pub(crate) fn pack(
         .map_err(|_| std::io::Error::other("the texts of the recording take more than 4 GiB"))?;
     let mut bytes = length.to_le_bytes().to_vec();
     bytes.extend(json);
-    bytes.extend(columns.bytes);
-    Ok(bytes)
+    bytes.extend(first_part);
+    Ok(Packed { first: bytes, slices: columns.bytes })
 }
 
 /// As far as a browser counts exactly.
@@ -248,8 +262,11 @@ fn exact((from, to): (u64, u64)) -> (u64, u64) {
 
 fn add_calls(columns: &mut Columns, strings: &mut Strings, names: &Names<'_>, frames: &Frames) {
     // Functions are numbered as the calls name them; 0 to 2 are no functions.
-    const NO_FUNCTIONS: [(&str, u64); 3] =
-        [("everything", 2), ("[smaller calls, put together]", 2), ("[calls left out: the stack is too deep]", 2)];
+    const NO_FUNCTIONS: [(&str, u64); 3] = [
+        ("everything", 2),
+        ("[smaller calls, put together]", 2),
+        ("[calls left out: the stack is too deep]", 2),
+    ];
     let mut functions: Vec<(u64, u64, u64)> =
         NO_FUNCTIONS.iter().map(|&(name, kind)| (strings.number(name), 0, kind)).collect();
     let mut numbers = HashMap::new();
@@ -282,11 +299,7 @@ fn add_calls(columns: &mut Columns, strings: &mut Strings, names: &Names<'_>, fr
 }
 
 /// A column for each sum.
-fn add_sums<'a>(
-    columns: &mut Columns,
-    kind: &'static str,
-    sums: impl Iterator<Item = &'a Sums> + Clone,
-) {
+fn add_sums<'a>(columns: &mut Columns, kind: &'static str, sums: impl Iterator<Item = &'a Sums> + Clone) {
     let names: [&'static str; 7] = match kind {
         "call" => [
             "call_peak_bytes",

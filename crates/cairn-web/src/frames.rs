@@ -10,7 +10,9 @@
 
 use std::collections::HashMap;
 
-use cairn_analysis::heap::{Cost, FunctionId, HeapProfile, LOST_STACK, LineId, NO_FRAMES, Names, Position, Sums};
+use cairn_analysis::heap::{
+    Cost, FunctionId, HeapProfile, LOST_STACK, LineId, NO_FRAMES, Names, Position, Sums,
+};
 
 /// Calls of a path beyond so many are left out in its middle: recursion is told by its ends, and pages draw by depth.
 const MOST_LEVELS: usize = 1000;

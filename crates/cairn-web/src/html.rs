@@ -13,6 +13,8 @@ use flate2::Compression;
 use flate2::write::DeflateEncoder;
 use sha2::{Digest, Sha256};
 
+use crate::content::Packed;
+
 /// Each module comes after those that it imports.
 const MODULES: [(&str, &str); 9] = [
     ("content.js", include_str!("../page/content.js")),
@@ -30,9 +32,9 @@ const STYLE: &str = include_str!("../page/page.css");
 const BODY: &str = include_str!("../page/page.html");
 
 /// The file with this content.
-pub(crate) fn page(content: &[u8]) -> String {
+pub(crate) fn page(content: &Packed) -> String {
     let script = script();
-    let mut html = String::with_capacity(content.len());
+    let mut html = String::with_capacity(content.first.len() + content.slices.len());
     let policy = format!(
         "default-src 'none'; script-src '{}'; style-src '{}'; base-uri 'none'; form-action 'none'",
         hash(&script),
@@ -46,8 +48,10 @@ pub(crate) fn page(content: &[u8]) -> String {
          <meta name=\"color-scheme\" content=\"light dark\">\n<meta name=\"referrer\" content=\"no-referrer\">\n\
          <title>cairn</title>\n<style>{STYLE}</style>\n</head>\n<body>\n{BODY}\n\
          <script type=\"application/octet-stream\" id=\"content\">{}</script>\n\
+         <script type=\"application/octet-stream\" id=\"slices\">{}</script>\n\
          <script type=\"module\">{script}</script>\n</body>\n</html>\n",
-        STANDARD.encode(deflated(content))
+        STANDARD.encode(deflated(&content.first)),
+        STANDARD.encode(deflated(&content.slices))
     );
     html
 }
@@ -109,9 +113,15 @@ mod tests {
     #[test]
     fn the_script_sets_texts_and_never_markup() {
         for (module, text) in MODULES {
-            for forbidden in
-                ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function", "fetch("]
-            {
+            for forbidden in [
+                "innerHTML",
+                "outerHTML",
+                "insertAdjacentHTML",
+                "document.write",
+                "eval(",
+                "new Function(",
+                "fetch(",
+            ] {
                 assert!(!text.contains(forbidden), "{module}: {forbidden}");
             }
         }
@@ -121,15 +131,16 @@ mod tests {
 
     #[test]
     fn the_page_names_its_script_and_style_by_their_hashes_and_lets_nothing_else_in() {
-        let html = page(b"content");
-        let policy = html.split("Content-Security-Policy\" content=\"").nth(1).and_then(|rest| rest.split('"').next());
+        let html = page(&Packed { first: b"content".to_vec(), slices: Vec::new() });
+        let policy =
+            html.split("Content-Security-Policy\" content=\"").nth(1).and_then(|rest| rest.split('"').next());
         let expected = format!(
             "default-src 'none'; script-src '{}'; style-src '{}'; base-uri 'none'; form-action 'none'",
             hash(&script()),
             hash(STYLE)
         );
         assert_eq!(policy, Some(expected.as_str()));
-        assert_eq!(html.matches("<script").count(), 2);
+        assert_eq!(html.matches("<script").count(), 3);
         assert!(!html.contains("src=") && !html.contains("href="));
     }
 }

@@ -36,6 +36,8 @@ mod frames;
 mod html;
 mod shown;
 mod slices;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 

@@ -311,8 +311,8 @@ impl Events for Visitor<'_> {
         if let Some(last) = self.last_objects.get_mut(thread) {
             *last = event.object.number();
         }
-        let is_counted = self.counts.get(thread) == Some(&true)
-            && self.scope.has(self.now_nanos, event.size_bytes, stack);
+        let is_counted =
+            self.counts.get(thread) == Some(&true) && self.scope.has(self.now_nanos, event.size_bytes, stack);
         let row = if is_counted { self.frames.end_of(stack).unwrap_or(UNCOUNTED) } else { UNCOUNTED };
         let block =
             Block { size_bytes: event.size_bytes, born_nanos: self.now_nanos, row, thread: thread as u32 };

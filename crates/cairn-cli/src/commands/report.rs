@@ -150,7 +150,9 @@ impl ReportCommand {
                 (held_back, answer.profile) = suppressions.apply(&answer.profile, &mut names);
             }
             match &self.html {
-                Some(html) => page::write(html, &self.file, &heap, &answer, &mut names, scope, self.input.filters())?,
+                Some(html) => {
+                    page::write(html, &self.file, &heap, &answer, &mut names, scope, self.input.filters())?
+                }
                 None => self.show(&heap, &answer, names, &held_back, from_nanos, to_nanos)?,
             }
         }

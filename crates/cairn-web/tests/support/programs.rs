@@ -28,7 +28,8 @@ impl Namer for Table {
     fn name(&self, _stacks: &Stacks, addresses: &[&Address]) -> Vec<Vec<SourceFrame>> {
         let name = |address: &&Address| {
             let index = address.module.map_or(0, |(_, offset)| offset / STEP) as usize;
-            let Some((function, file, line)) = index.checked_sub(1).and_then(|index| self.0.get(index)) else {
+            let Some((function, file, line)) = index.checked_sub(1).and_then(|index| self.0.get(index))
+            else {
                 return Vec::new();
             };
             let mut frame = SourceFrame::default();
@@ -60,7 +61,8 @@ struct Author {
 
 impl Author {
     fn new(threads: u32, modules: &[&str]) -> Self {
-        let mut program = Program::new(threads, 4);
+        // Every event is stamped, so that times are what they are said to be.
+        let mut program = Program::new(threads, 1);
         for (number, path) in (1..).zip(modules) {
             let start = BASE + u64::from(number) * 0x1_0000_0000;
             program.spool.module(number, start, start + 0x8000_0000, path);
@@ -205,8 +207,16 @@ pub(crate) fn large(calls: u32) -> Made {
     let functions: Vec<u32> = (0..20_000_u32)
         .map(|number| {
             let module = 1 + number % 40;
-            let name = format!("part{module}::Widget{}<std::vector<int>>::step_{number}(int, char const*)", number % 700);
-            author.function(module, &name, &format!("/src/part{module}/file{}.cpp", number % 900), number % 3000)
+            let name = format!(
+                "part{module}::Widget{}<std::vector<int>>::step_{number}(int, char const*)",
+                number % 700
+            );
+            author.function(
+                module,
+                &name,
+                &format!("/src/part{module}/file{}.cpp", number % 900),
+                number % 3000,
+            )
         })
         .collect();
     let mut stacks: Vec<(u32, u32)> = vec![(0, 0)];
