@@ -6,8 +6,10 @@
 import { bytesText, countText, shareText } from './text.js';
 
 const ROW = 20;
+/** Of graphs that are wider than this many pixels, which are looked at from further away. */
+const LARGE = { from: 2400, row: 26 };
 const LEAST_WIDTH = 0.5;
-const FONT = '12px ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace';
+const FONT = 'ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace';
 
 /** A branch: a function and how it was reached. */
 class Branch {
@@ -96,6 +98,7 @@ export class Flame {
   constructor({ scroller, spacer, canvas, onSelect, onZoom }) {
     Object.assign(this, { scroller, spacer, canvas, onSelect, onZoom });
     this.context = canvas.getContext('2d', { alpha: false });
+    this.row = ROW;
     this.isFlame = false;
     this.found = null;
     this.rows = [];
@@ -160,6 +163,9 @@ export class Flame {
     if (!this.tree) return;
     const width = this.scroller.clientWidth;
     this.width = width;
+    const rowHeight = width > LARGE.from ? LARGE.row : ROW;
+    if (rowHeight !== this.row) this.charWidth = 0;
+    this.row = rowHeight;
     const rows = [];
     const row = (level) => rows[level] || (rows[level] = { x: [], width: [], branches: [] });
     const place = (branch, x, w) => {
@@ -185,7 +191,7 @@ export class Flame {
       for (let i = inner.length - 1; i >= 0; i--) open.push(inner[i]);
     }
     this.rows = rows;
-    this.height = rows.length * ROW;
+    this.height = rows.length * this.row;
     this.spacer.style.height = `${this.height}px`;
     // As high as the tree, up to what the style allows.
     this.scroller.style.height = `${this.height + 2}px`;
@@ -196,7 +202,7 @@ export class Flame {
 
   resizeCanvas() {
     const scale = window.devicePixelRatio || 1;
-    const height = Math.max(ROW, this.scroller.clientHeight);
+    const height = Math.max(this.row, this.scroller.clientHeight);
     if (this.canvas.width !== Math.round(this.width * scale) || this.canvas.height !== Math.round(height * scale)) {
       this.canvas.width = Math.round(this.width * scale);
       this.canvas.height = Math.round(height * scale);
@@ -234,7 +240,7 @@ export class Flame {
   /** The top of a level's row, in the canvas. */
   top(level) {
     const offset = this.scroller.scrollTop;
-    return this.isFlame ? Math.max(this.height, this.viewHeight) - (level + 1) * ROW - offset : level * ROW - offset;
+    return this.isFlame ? Math.max(this.height, this.viewHeight) - (level + 1) * this.row - offset : level * this.row - offset;
   }
 
   draw() {
@@ -245,20 +251,20 @@ export class Flame {
     context.direction = 'ltr';
     context.fillStyle = paint.page;
     context.fillRect(0, 0, this.width, this.viewHeight);
-    context.font = FONT;
+    context.font = `${Math.round(this.row * 0.6)}px ${FONT}`;
     context.textBaseline = 'middle';
     if (!this.charWidth) this.charWidth = context.measureText('0').width;
     const labels = [];
     for (let level = 0; level < this.rows.length; level++) {
       const y = this.top(level);
-      if (y + ROW < 0 || y > this.viewHeight || !this.rows[level]) continue;
+      if (y + this.row < 0 || y > this.viewHeight || !this.rows[level]) continue;
       const { x, width, branches } = this.rows[level];
       for (let i = 0; i < x.length; i++) {
         const branch = branches[i];
         const isFound = found && found[branch.functionNumber];
         context.fillStyle = isFound ? paint.found : this.colour(branch, found && !isFound);
         // Without the gap where there is none to spare.
-        context.fillRect(x[i], y, width[i] > 2 ? width[i] - 1 : width[i], ROW - 1);
+        context.fillRect(x[i], y, width[i] > 2 ? width[i] - 1 : width[i], this.row - 1);
         if (width[i] > 30) labels.push(branch, x[i], y, width[i]);
       }
     }
@@ -268,7 +274,7 @@ export class Flame {
       const name = this.label(labels[i]);
       const text = name.length <= room ? name : room > 3 ? `${name.slice(0, room - 1)}…` : '';
       // A name in a wider script than Latin must not run into the next one.
-      if (text) context.fillText(text, labels[i + 1] + 4, labels[i + 2] + ROW / 2, labels[i + 3] - 6);
+      if (text) context.fillText(text, labels[i + 1] + 4, labels[i + 2] + this.row / 2, labels[i + 3] - 6);
     }
     this.outline(this.hovered, 1);
     this.outline(this.selected, 2);
@@ -284,7 +290,7 @@ export class Flame {
     this.context.strokeStyle = this.paint.edge;
     this.context.lineWidth = thickness;
     const inset = thickness / 2;
-    this.context.strokeRect(place.x + inset, place.y + inset, Math.max(1, place.width - 1 - thickness), ROW - 1 - thickness);
+    this.context.strokeRect(place.x + inset, place.y + inset, Math.max(1, place.width - 1 - thickness), this.row - 1 - thickness);
   }
 
   placeOf(branch) {
@@ -298,7 +304,7 @@ export class Flame {
     const y = event.clientY - box.top;
     const x = event.clientX - box.left;
     const top = this.top(0);
-    const level = Math.floor((this.isFlame ? top + ROW - y : y - top) / ROW);
+    const level = Math.floor((this.isFlame ? top + this.row - y : y - top) / this.row);
     const row = this.rows[level];
     if (!row) return null;
     let low = 0;
@@ -374,7 +380,7 @@ export class Flame {
   reveal(branch) {
     const y = this.top(branch.level);
     if (y < 0) this.scroller.scrollTop += y;
-    else if (y + ROW > this.viewHeight) this.scroller.scrollTop += y + ROW - this.viewHeight;
+    else if (y + this.row > this.viewHeight) this.scroller.scrollTop += y + this.row - this.viewHeight;
   }
 }
 

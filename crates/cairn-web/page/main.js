@@ -280,9 +280,11 @@ class Page {
     for (const mark of content.marks.slice(0, 500)) {
       marks.append(element('li', {}, `${timeText(mark.nanos)} `, nameElement(mark.text)));
     }
+    byId('legend-resident').hidden = this.timeline.resident.length === 0;
+    byId('legend-marks').hidden = content.marks.length === 0;
     byId('marks-box').hidden = content.marks.length === 0;
     byId('marks-title').textContent = `${countText(content.marks.length)} mark${content.marks.length === 1 ? '' : 's'}${content.marks.length > 500 ? ', the first 500' : ''}`;
-    if (leftOut.stacks_put_together) byId('left-out').textContent = `branches below ${shareOf(leftOut.least_share)} are put together`;
+    if (leftOut.stacks_put_together) byId('left-out').textContent = `Branches below ${shareOf(leftOut.least_share)} are put together.`;
   }
 
   listen() {
@@ -430,6 +432,9 @@ async function start() {
       await loadSlices();
     }
     content.slicesAreHere();
+    page.model.prepare();
+    page.model.heldAtEnds();
+    for (const metric of METRICS) if (metric.slice) page.model.column(metric.slice);
     document.documentElement.dataset.ready = '1';
   } catch (error) {
     byId('failure').hidden = false;

@@ -19,15 +19,12 @@ export class Model {
     this.content = content;
     this.columns = new Map();
     const strings = content.strings;
-    const lower = strings.map((text) => text.toLowerCase());
     const names = content.column('function_name', Uint32Array);
     const modules = content.column('function_module', Uint32Array);
     this.kinds = content.column('function_kind', Uint8Array);
     this.names = Array.from(names, (name) => strings[name]);
-    this.lowerNames = Array.from(names, (name) => lower[name]);
     this.modulePaths = Array.from(modules, (path) => (path ? strings[path - 1] : ''));
     this.moduleNames = this.modulePaths.map((path) => path.slice(path.lastIndexOf('/') + 1));
-    this.lowerModules = this.moduleNames.map((name) => name.toLowerCase());
     this.functions = content.column('call_function', Uint32Array);
     this.depths = content.column('call_depth', Uint32Array);
     this.calls = this.functions.length;
@@ -186,10 +183,19 @@ export class Model {
     return result;
   }
 
+  /** What the first search and the first range of time need, made when there is time for it: after the first picture. */
+  prepare() {
+    if (!this.lowerNames) {
+      this.lowerNames = this.names.map((name) => name.toLowerCase());
+      this.lowerModules = this.moduleNames.map((name) => name.toLowerCase());
+    }
+  }
+
   /** Which functions match: a part of the name or of the module's name, in small or capital letters. */
   search(text) {
     const wanted = text.trim().toLowerCase();
     if (!wanted) return null;
+    this.prepare();
     const found = new Uint8Array(this.names.length);
     for (let f = 1; f < found.length; f++) {
       if (this.lowerNames[f].includes(wanted) || this.lowerModules[f].includes(wanted)) found[f] = 1;

@@ -6,12 +6,12 @@ const ROWS = 100;
 
 /** A button that copies, for a text that is worth it. */
 export function copyButton(text, what) {
-  const button = element('button', { type: 'button', class: 'copy', 'aria-label': `Copy ${what}`, title: `Copy ${what}` }, '⧉');
+  const button = element('button', { type: 'button', class: 'copy', 'aria-label': `Copy ${what}`, title: `Copy ${what}` }, 'copy');
   button.addEventListener('click', (event) => {
     event.stopPropagation();
     copyText(text).then(() => {
-      button.textContent = '✓';
-      setTimeout(() => (button.textContent = '⧉'), 1200);
+      button.textContent = 'copied';
+      setTimeout(() => (button.textContent = 'copy'), 1200);
     });
   });
   return button;

@@ -10,7 +10,7 @@ use cairn_analysis::heap::{Cost, Direction, HeapRead, Names, Questions, Scope, S
 use crate::frames::{Askers, Callee, Frames};
 use crate::slices::{self, Entry, Slices};
 use crate::{PageOptions, page};
-use programs::{EVIL, Made, hostile, large, ordinary};
+use programs::{EVIL, hostile, large, ordinary};
 
 fn frames(read: &HeapRead, names: &mut Names<'_>, least_share: f64, most_calls: usize) -> Frames {
     let askers = Askers::new(&read.profile, names);

@@ -342,7 +342,7 @@ async function pruned() {
   const page = await open('pruned', { hash: '#tab=about' });
   const about = await text(page, '#about');
   assert.match(about, /[\d,]+ of [\d,]+ stacks end in branches that are less than .* of every cost/);
-  assert.match(await text(page, '#left-out'), /are put together/);
+  assert.match(await text(page, '#left-out'), /are put together\./);
   assert.match(about, /Time is cut into \d+ slices/);
   const sums = await page.evaluate(() => {
     const { model, content } = globalThis.cairnPage;
