@@ -103,7 +103,11 @@ export class Flame {
     this.found = null;
     this.rows = [];
     this.colours = new Map();
-    scroller.addEventListener('scroll', () => this.draw());
+    this.offset = 0;
+    scroller.addEventListener('scroll', () => {
+      this.offset = scroller.scrollTop;
+      this.draw();
+    });
     canvas.addEventListener('mousemove', (event) => this.hover(event));
     canvas.addEventListener('mouseleave', () => this.hover(null));
     canvas.addEventListener('click', (event) => this.click(event));
@@ -120,7 +124,21 @@ export class Flame {
     this.zoomed = isOther ? this.tree.root : this.find(zoomed, true);
     this.selected = selected && !isOther ? this.find(selected, false) : null;
     this.hovered = null;
+    this.scrollerHeight = 0;
     this.layout();
+  }
+
+  /** Reads what the style gives to this view. Only here: to read it after each change makes the browser lay out the page. */
+  measure() {
+    const style = getComputedStyle(this.scroller);
+    this.width = this.scroller.clientWidth;
+    this.least = parseFloat(style.minHeight) - 2;
+    this.most = parseFloat(style.maxHeight) - 2;
+    this.scale = window.devicePixelRatio || 1;
+    const row = this.width > LARGE.from ? LARGE.row : ROW;
+    if (row !== this.row) this.charWidth = 0;
+    this.row = row;
+    this.scrollerHeight = 0;
   }
 
   /** The functions from the root to a branch. */
@@ -161,11 +179,7 @@ export class Flame {
   /** Places all branches that can be seen: rows of [x, width, branch]. */
   layout() {
     if (!this.tree) return;
-    const width = this.scroller.clientWidth;
-    this.width = width;
-    const rowHeight = width > LARGE.from ? LARGE.row : ROW;
-    if (rowHeight !== this.row) this.charWidth = 0;
-    this.row = rowHeight;
+    const { width } = this;
     const rows = [];
     const row = (level) => rows[level] || (rows[level] = { x: [], width: [], branches: [] });
     const place = (branch, x, w) => {
@@ -176,41 +190,50 @@ export class Flame {
     };
     for (let outer = this.zoomed.parent; outer; outer = outer.parent) place(outer, 0, width);
     const scale = this.zoomed.value > 0 ? width / this.zoomed.value : 0;
-    const open = [[this.zoomed, 0, width]];
+    const open = [this.zoomed];
+    const lefts = [0];
     while (open.length) {
-      const [branch, x, w] = open.pop();
-      place(branch, x, w);
-      let left = x;
-      const inner = [];
-      for (const child of this.tree.children(branch)) {
-        const childWidth = child.value * scale;
-        if (childWidth < LEAST_WIDTH) break;
-        inner.push([child, left, childWidth]);
-        left += childWidth;
+      const branch = open.pop();
+      let left = lefts.pop();
+      place(branch, left, branch.value * scale);
+      // Rows are filled from left to right: the last child is put down first, and taken up last.
+      const children = this.tree.children(branch);
+      let count = 0;
+      while (count < children.length && children[count].value * scale >= LEAST_WIDTH) {
+        left += children[count].value * scale;
+        count += 1;
       }
-      for (let i = inner.length - 1; i >= 0; i--) open.push(inner[i]);
+      while (count > 0) {
+        count -= 1;
+        left -= children[count].value * scale;
+        open.push(children[count]);
+        lefts.push(left);
+      }
     }
     this.rows = rows;
-    this.height = rows.length * this.row;
-    this.spacer.style.height = `${this.height}px`;
-    // As high as the tree, up to what the style allows.
-    this.scroller.style.height = `${this.height + 2}px`;
-    this.resizeCanvas();
-    if (this.isFlame) this.scroller.scrollTop = this.height;
+    this.fit(rows.length * this.row);
     this.draw();
   }
 
-  resizeCanvas() {
-    const scale = window.devicePixelRatio || 1;
-    const height = Math.max(this.row, this.scroller.clientHeight);
-    if (this.canvas.width !== Math.round(this.width * scale) || this.canvas.height !== Math.round(height * scale)) {
-      this.canvas.width = Math.round(this.width * scale);
-      this.canvas.height = Math.round(height * scale);
-      this.canvas.style.width = `${this.width}px`;
-      this.canvas.style.height = `${height}px`;
+  /** Makes room for a tree of this height, up to what the style allows. What zooming makes smaller keeps its room: nothing jumps. */
+  fit(height) {
+    if (this.height !== height) this.spacer.style.height = `${height}px`;
+    this.height = height;
+    if (height > this.scrollerHeight) {
+      this.scrollerHeight = height;
+      this.scroller.style.height = `${height + 2}px`;
     }
-    this.viewHeight = height;
-    this.scale = scale;
+    this.viewHeight = Math.max(this.least, Math.min(this.most, this.scrollerHeight));
+    const furthest = Math.max(0, height - this.viewHeight);
+    const offset = this.isFlame ? furthest : Math.min(this.offset, furthest);
+    if (offset !== this.offset) this.scroller.scrollTop = offset;
+    this.offset = offset;
+    const pixels = [Math.round(this.width * this.scale), Math.round(this.viewHeight * this.scale)];
+    if (this.canvas.width !== pixels[0] || this.canvas.height !== pixels[1]) {
+      [this.canvas.width, this.canvas.height] = pixels;
+      this.canvas.style.width = `${this.width}px`;
+      this.canvas.style.height = `${this.viewHeight}px`;
+    }
   }
 
   theme() {
@@ -239,7 +262,7 @@ export class Flame {
 
   /** The top of a level's row, in the canvas. */
   top(level) {
-    const offset = this.scroller.scrollTop;
+    const { offset } = this;
     return this.isFlame ? Math.max(this.height, this.viewHeight) - (level + 1) * this.row - offset : level * this.row - offset;
   }
 
@@ -379,8 +402,9 @@ export class Flame {
 
   reveal(branch) {
     const y = this.top(branch.level);
-    if (y < 0) this.scroller.scrollTop += y;
-    else if (y + this.row > this.viewHeight) this.scroller.scrollTop += y + this.row - this.viewHeight;
+    // Scrolling draws.
+    if (y < 0) this.scroller.scrollTop = this.offset + y;
+    else if (y + this.row > this.viewHeight) this.scroller.scrollTop = this.offset + y + this.row - this.viewHeight;
   }
 }
 

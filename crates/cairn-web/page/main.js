@@ -31,8 +31,8 @@ class Page {
       onSort: (sort) => this.set({ sort: `${sort.by}${sort.isUp ? '+' : '-'}` }),
       onPick: (f) => this.searchFor(this.model.names[f]),
     });
-    this.sizeViews();
     this.summarise();
+    this.sizeViews();
     this.restore();
     this.listen();
   }
@@ -314,7 +314,11 @@ class Page {
     window.addEventListener('popstate', () => this.goTo());
     window.addEventListener('hashchange', () => this.goTo());
     matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => this.repaint());
-    new ResizeObserver(() => this.sizeViews(true)).observe(byId('scroller'));
+    window.addEventListener('resize', () => this.sizeViews(true));
+    // The page's own scroll bar comes and goes without a change of the window.
+    new ResizeObserver(() => {
+      if (byId('scroller').clientWidth !== this.flame.width) this.sizeViews(true);
+    }).observe(byId('scroller'));
     document.addEventListener('keydown', (event) => this.key(event));
   }
 
@@ -386,6 +390,7 @@ class Page {
 
   sizeViews(isAgain = false) {
     this.timeline.resize();
+    this.flame.measure();
     if (isAgain) this.flame.layout();
   }
 }
@@ -426,6 +431,7 @@ async function start() {
     // How long that took, for the tests and for those who wonder.
     document.documentElement.dataset.parsedMillis = (parsed - began).toFixed(1);
     document.documentElement.dataset.drawnMillis = (performance.now() - parsed).toFixed(1);
+    document.documentElement.dataset.pictureMillis = performance.now().toFixed(1);
     globalThis.cairnPage = page;
     if (byId('slices')) {
       await new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
