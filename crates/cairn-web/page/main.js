@@ -258,7 +258,7 @@ class Page {
     );
     const about = byId('about');
     const say = (text) => about.append(element('li', {}, text));
-    say(`Time is cut into ${countText(slices.count)} slices of ${timeText(slices.nanos)}: a range of time begins and ends with one, and what is said of it is exact for it.`);
+    say(`Time is cut into ${countText(slices.count)} slices of ${timeText(slices.nanos)}: a range of time begins and ends with one, and what is said of it is exact, as far as the recording’s own times are.`);
     if (leftOut.stacks_put_together) {
       say(`${countText(leftOut.stacks_put_together)} of ${countText(leftOut.stacks)} stacks end in branches that are less than ${shareOf(leftOut.least_share)} of every cost. They are put together as “smaller calls”, where they leave the larger ones; nothing of them is missing in the sums.`);
     } else say(`All ${countText(leftOut.stacks)} stacks are here.`);
@@ -273,7 +273,7 @@ class Page {
     }
     if (recording.unmatched_frees) say(`${countText(recording.unmatched_frees)} frees were of blocks that are older than the recording.`);
     if (recording.page_faults !== null) say(`${countText(recording.page_faults)} page faults.`);
-    say(recording.end ? `It ended because ${recording.end}.` : 'It has no end: the program was killed, or still runs.');
+    if (recording.end) say(`It ended because ${recording.end}.`);
     for (const finding of content.findings) say(finding);
     say(`Made by cairn ${recording.cairn}.`);
     const marks = byId('marks');

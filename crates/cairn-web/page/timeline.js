@@ -2,7 +2,9 @@
 
 import { bytesText, timeText } from './text.js';
 
-const AXIS = 18;
+const AXIS = 22;
+/** Of a chart that is wider than this many pixels, letters are larger. */
+const LARGE_FROM = 2400;
 
 export class Timeline {
   constructor({ canvas, content, onBrush }) {
@@ -45,6 +47,10 @@ export class Timeline {
     };
   }
 
+  font(pixels) {
+    return `${this.width > LARGE_FROM ? pixels + 4 : pixels}px system-ui, sans-serif`;
+  }
+
   x(nanos) {
     return (nanos / this.end) * this.width;
   }
@@ -79,9 +85,9 @@ export class Timeline {
     }
     context.fillStyle = paint.mark;
     for (const mark of content.marks) context.fillRect(this.x(mark.nanos) - 0.5, 0, 1, bottom);
+    if (this.range) this.drawRange(bottom);
     this.drawPeak();
     this.drawAxis(bottom);
-    if (this.range) this.drawRange(bottom);
   }
 
   drawPeak() {
@@ -93,7 +99,7 @@ export class Timeline {
     context.beginPath();
     context.arc(x, y, 4, 0, 7);
     context.fill();
-    context.font = '12px system-ui, sans-serif';
+    context.font = this.font(12);
     context.textBaseline = 'middle';
     const isRight = x > this.width * 0.6;
     context.textAlign = isRight ? 'right' : 'left';
@@ -103,7 +109,7 @@ export class Timeline {
   drawAxis(bottom) {
     const { context, paint } = this;
     context.fillStyle = paint.text;
-    context.font = '11px system-ui, sans-serif';
+    context.font = this.font(11);
     context.textBaseline = 'bottom';
     const steps = Math.max(1, Math.min(10, Math.floor(this.width / 110)));
     for (let step = 0; step <= steps; step++) {

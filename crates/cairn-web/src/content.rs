@@ -377,7 +377,7 @@ fn recorded(heap: &HeapRecording, read: &HeapRead, options: &PageOptions) -> Rec
         started_wall_nanos: recording.header().start_wall_nanos.to_string(),
         duration_nanos: read.profile.end_nanos.min(MOST),
         end: recording.end().map(|(reason, _)| match reason {
-            EndReason::Stopped => "the recording was stopped",
+            EndReason::Stopped => "recording was stopped",
             EndReason::Exit => "the program exited",
             EndReason::Exec => "the program was replaced by another one (exec)",
             _ => "for a reason that this cairn does not know",

@@ -5,12 +5,15 @@ mod programs;
 
 use std::collections::BTreeMap;
 
-use cairn_analysis::heap::{Cost, Direction, HeapRead, Names, Questions, Scope, Sums, TreeLimits};
+use cairn_analysis::heap::{
+    Cost, Direction, HeapRead, HeapRecording, Names, Questions, Scope, Sums, TreeLimits,
+};
+use cairn_analysis::recording::Recording;
 
 use crate::frames::{Askers, Callee, Frames};
 use crate::slices::{self, Entry, Slices};
 use crate::{PageOptions, page};
-use programs::{EVIL, hostile, large, ordinary};
+use programs::{EVIL, Random, hostile, large, ordinary};
 
 fn frames(read: &HeapRead, names: &mut Names<'_>, least_share: f64, most_calls: usize) -> Frames {
     let askers = Askers::new(&read.profile, names);
@@ -265,4 +268,31 @@ fn no_name_is_in_the_file_as_it_is() {
         assert_eq!(end, "/script>");
         assert!(data.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+/=".contains(&byte)));
     }
+}
+
+#[test]
+fn a_damaged_recording_gives_a_page_all_the_same() {
+    let made = ordinary();
+    let mut random = Random(5);
+    let mut pages = 0;
+    for round in 0..40 {
+        let mut bytes = made.bytes.clone();
+        for _ in 0..1 + round * 2 {
+            // Behind the header, and not in the room that is left in blocks; half of the changes make a word very large.
+            let mut place = 0;
+            while place == 0 || bytes[place] == 0 {
+                place = 64 + random.below(bytes.len() as u64 - 72) as usize;
+            }
+            let change = if random.below(2) == 0 { 0xff } else { random.next() as u8 };
+            bytes[place] = change;
+        }
+        let Ok(recording) = Recording::from_bytes(bytes) else { continue };
+        let heap = HeapRecording::new(recording);
+        let Ok(read) = heap.read(Scope::default()) else { continue };
+        let mut names = Names::new(heap.stacks(), &made.namer, Default::default());
+        let page = page(&heap, &read, &mut names, &PageOptions::default());
+        assert!(page.is_ok_and(|page| page.html.ends_with("</html>\n")), "round {round}");
+        pages += 1;
+    }
+    assert!(pages > 10, "only {pages} of the damaged recordings could be opened");
 }

@@ -10,13 +10,15 @@ use cairn_analysis::recording::Recording;
 use cairn_analysis::symbols::SourceFrame;
 use cairn_format::recording::{Lane, PcKind, ThreadEvent};
 
-use spool::{Program, Random, START};
+pub(crate) use spool::Random;
+use spool::{Program, START};
 
 const BASE: u64 = 0x5555_0000_0000;
 const STEP: u64 = 0x100;
 
 /// A recording, and the names of its addresses: the address of index `i` is that many [`STEP`]s into its module.
 pub(crate) struct Made {
+    pub(crate) bytes: Vec<u8>,
     pub(crate) heap: HeapRecording,
     pub(crate) namer: Table,
 }
@@ -104,8 +106,9 @@ impl Author {
     }
 
     fn finish(self) -> Made {
-        let recording = Recording::from_bytes(self.program.finish()).expect("it is a recording");
-        Made { heap: HeapRecording::new(recording), namer: Table(self.names) }
+        let bytes = self.program.finish();
+        let recording = Recording::from_bytes(bytes.clone()).expect("it is a recording");
+        Made { bytes, heap: HeapRecording::new(recording), namer: Table(self.names) }
     }
 }
 
