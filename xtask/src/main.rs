@@ -17,6 +17,7 @@ mod device;
 mod exports;
 mod fuzz_smoke;
 mod header;
+mod page;
 mod portability;
 mod process;
 mod symbols_agreement;
@@ -98,6 +99,11 @@ const CHORES: &[Chore] = &[
         name: "exports",
         run: exports::run_all,
         help: "[--require] [file]: open exports in the tools they are for, and compare totals",
+    },
+    Chore {
+        name: "page",
+        run: page::run,
+        help: "[--times] [--no-screens]: use the page in a real browser (node, chromium), or see how fast it is",
     },
     Chore { name: "test", run: cargo_chores::test, help: "cargo test --workspace" },
     Chore { name: "help", run: help, help: "this list" },

@@ -253,6 +253,27 @@ fn a_flame_graph_is_one_well_formed_file() {
 }
 
 #[test]
+fn a_page_is_one_file_that_names_nothing_outside_of_it_and_spares_the_recording() {
+    let directory = Directory::new("page");
+    let path = directory.write("app.cairn", &recorded(50));
+    let page = path.with_file_name("app.html");
+    cairn().arg("report").arg(&path).arg("--html").arg(&page).assert().success().stdout_eq("");
+    let html = std::fs::read_to_string(&page).expect("it is there");
+    assert!(html.starts_with("<!doctype html>") && html.trim_end().ends_with("</html>"));
+    assert!(html.contains("default-src 'none'") && !html.contains("http://") && !html.contains("https://"));
+    let out = cairn().arg("report").arg(&path).args(["--html", "-"]).output().expect("it runs");
+    assert!(out.stdout == html.as_bytes(), "standard output has the same page");
+
+    let told = cairn().arg("report").arg(&path).arg("--html").arg(&path).output().expect("it runs");
+    assert!(!told.status.success());
+    let words = String::from_utf8_lossy(&told.stderr).into_owned();
+    assert!(words.contains("app.cairn: this is the recording"), "{words}");
+    assert_eq!(std::fs::read(&path).expect("it is there"), recorded(50));
+
+    cairn().arg("report").arg(&path).args(["--html", "x.html", "--json"]).assert().code(2);
+}
+
+#[test]
 fn what_is_no_recording_is_told_with_its_name() {
     let directory = Directory::new("bad");
     for (name, bytes) in [

@@ -6,6 +6,7 @@
 //! program does. Blocks are picked independently, so that the variance of a sum of `x / p` has the unbiased estimate
 //! `Σ x² (1 - p) / p²`.
 
+use super::Amount;
 use super::sums::Weight;
 
 /// How the allocations of a recording were chosen.
@@ -44,8 +45,26 @@ impl Sampling {
         }
     }
 
-    /// Divides sums of [`Weight::blocks`] by what one block weighs.
-    pub(super) fn blocks(self, weight: u64) -> u64 {
+    /// For how much a recorded block of this size stands, for those who add up events themselves: bytes as they are, and
+    /// blocks in a unit that sums are kept in exactly, so that a free takes away what its allocation added.
+    /// [`blocks`](Self::blocks) turns a sum of these into a number of blocks.
+    ///
+    /// ```
+    /// use cairn_analysis::heap::Sampling;
+    /// let weight = Sampling::All.stands_for(100);
+    /// assert_eq!((weight.value, Sampling::All.blocks(weight.blocks)), (100, 1));
+    /// let sampled = Sampling::Poisson { mean_bytes: 1 << 20 };
+    /// assert!(sampled.blocks(sampled.stands_for(100).blocks) > 10_000);
+    /// ```
+    #[must_use]
+    pub fn stands_for(self, size_bytes: u64) -> Amount {
+        let Weight { blocks, bytes } = self.weigh(size_bytes);
+        Amount { value: bytes, blocks }
+    }
+
+    /// Blocks of a sum of what [`stands_for`](Self::stands_for) gives.
+    #[must_use]
+    pub fn blocks(self, weight: u64) -> u64 {
         match self {
             Self::All => weight,
             Self::Poisson { .. } => weight.saturating_add(WHOLE_BLOCK / 2) / WHOLE_BLOCK,

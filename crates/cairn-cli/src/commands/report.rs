@@ -1,5 +1,6 @@
 //! `cairn report`: where the memory goes.
 
+mod page;
 mod print;
 
 use std::io::{self, BufWriter, Write};
@@ -57,6 +58,10 @@ pub(crate) struct ReportCommand {
     #[arg(long)]
     json: bool,
 
+    /// Write a page that opens in any browser, from disk; it holds all views and needs nothing else
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "by", "cost", "limit", "full", "suppressions"])]
+    html: Option<PathBuf>,
+
     #[command(flatten)]
     input: HeapInput,
 }
@@ -69,6 +74,7 @@ Examples:
   cairn report app.4711.cairn --by function --cost count -n 50
   cairn report app.4711.cairn --between 10s 20s            what grew meanwhile
   cairn report app.4711.cairn --filter thread=worker --filter size=1KiB..
+  cairn report app.4711.cairn --html app.html              look at it in a browser
   cairn report app.4711.cairn --suppressions lsan.supp --json | jq .leaked_bytes
 
 A frame is shown as function, file:line and [module]; an entry names the innermost one that is not the allocator's.
@@ -138,12 +144,22 @@ impl ReportCommand {
         {
             let mut names = self.input.names(&heap, &symbols);
             let scope = self.input.scope(&heap, &mut names, from_nanos, to_nanos)?;
-            let mut answer = read(&self.file, &heap, scope)?;
+            let mut answer = read(&self.file, &heap, scope.clone())?;
             let mut held_back = Vec::new();
             if !suppressions.is_empty() {
                 (held_back, answer.profile) = suppressions.apply(&answer.profile, &mut names);
             }
-            self.show(&heap, &answer, names, &held_back, from_nanos, to_nanos)?;
+            match (&self.html, &heap) {
+                (Some(html), Heap::Recording(heap)) => {
+                    page::write(html, &self.file, heap, &answer, &mut names, scope, self.input.filters())?;
+                }
+                (Some(_), Heap::Imported(_)) => {
+                    let file = self.file.display();
+                    let why = "the page is made of the events of cairn's own recordings; leave out --html";
+                    return Err(io::Error::other(format!("{file}: {why}")));
+                }
+                (None, _) => self.show(&heap, &answer, names, &held_back, from_nanos, to_nanos)?,
+            }
         }
         let outcome = complain_about(&self.file, &heap);
         symbols.finish(&self.input);

@@ -1,0 +1,452 @@
+// Puts the views together: each change of what is chosen goes through `update`, and every view follows.
+
+import { unpack, parse } from './content.js';
+import { bytesText, countText, timeText, shareText, element, nameElement } from './text.js';
+import { METRICS, metricOf, Model } from './model.js';
+import { Flame } from './flame.js';
+import { Timeline } from './timeline.js';
+import { FunctionTable, copyButton } from './tables.js';
+import { showSizes, showLifetimes, showThreads, showModules } from './charts.js';
+import { readState, writeState } from './state.js';
+
+const TABS = ['functions', 'modules', 'sizes', 'lifetimes', 'threads', 'about'];
+
+const byId = (id) => document.getElementById(id);
+
+class Page {
+  constructor(content) {
+    this.content = content;
+    this.model = new Model(content);
+    this.state = readState();
+    this.range = this.rangeOf(this.state.range);
+    this.applyTheme();
+    this.flame = new Flame({
+      scroller: byId('scroller'), spacer: byId('spacer'), canvas: byId('flame'),
+      onSelect: (branch) => this.showDetails(branch),
+      onZoom: (branch) => this.set({ zoom: this.flame.path(branch).join('.') }, true),
+    });
+    this.timeline = new Timeline({ canvas: byId('timeline'), content, onBrush: (range) => this.brushed(range) });
+    this.table = new FunctionTable({
+      table: byId('functions'), more: byId('more-functions'), model: this.model,
+      onSort: (sort) => this.set({ sort: `${sort.by}${sort.isUp ? '+' : '-'}` }),
+      onPick: (f) => this.searchFor(this.model.names[f]),
+    });
+    this.summarise();
+    this.sizeViews();
+    this.restore();
+    this.listen();
+  }
+
+  // --- what is chosen
+
+  set(changes, isStep = false) {
+    Object.assign(this.state, changes);
+    writeState(this.state, isStep);
+  }
+
+  rangeOf(text) {
+    const { count } = this.content.slices;
+    const [from, to] = text.split('-').map(Number);
+    const isRange = /^\d+-\d+$/.test(text) && from < to && to <= count;
+    return isRange ? [from, to] : null;
+  }
+
+  /** Makes everything as the state says. */
+  restore() {
+    const { state } = this;
+    this.metric = metricOf(state.metric);
+    byId('metric').value = this.metric.id;
+    byId('search').value = state.search;
+    this.range = this.rangeOf(state.range);
+    this.timeline.range = this.range;
+    const sort = /^(self|total|name|source|module)([+-])$/.exec(state.sort);
+    if (sort) Object.assign(this.table, { sort: { by: sort[1], isUp: sort[2] === '+' }, order: null });
+    this.flame.isFlame = state.view === 'flame';
+    this.found = this.model.search(state.search);
+    this.flame.found = this.found;
+    this.showTab(TABS.includes(state.tab) ? state.tab : 'functions');
+    this.showButtons();
+    this.timeline.draw();
+    this.showTree(() => {
+      const path = state.zoom ? state.zoom.split('.').map(Number) : [];
+      this.flame.zoomed = this.flame.find(path, true);
+    });
+    this.restSoon();
+  }
+
+  showTree(beforeLayout) {
+    const { model, metric, range, flame } = this;
+    const own = model.own('call', metric, range);
+    const totals = model.totals(metric, range);
+    const layout = flame.layout;
+    // One layout, after the zoom is known.
+    if (beforeLayout) flame.layout = () => {};
+    flame.show(model, own, totals, metric, this.state.inverted === '1');
+    if (beforeLayout) {
+      flame.layout = layout;
+      beforeLayout();
+      flame.layout();
+    }
+    this.showDetails(flame.selected || flame.zoomed);
+  }
+
+  /** Everything besides the canvases: after they are painted. */
+  showRest() {
+    const { model, metric, range } = this;
+    this.showSearch();
+    const sums = model.byFunction(metric, range);
+    const whole = model.totals(metric, range)[0];
+    const { tab } = this.state;
+    if (tab === 'functions') this.table.show(sums, metric, whole, this.found);
+    else if (tab === 'modules') showModules(byId('modules'), model, metric, range, sums);
+    else if (tab === 'sizes') showSizes(byId('sizes'), model, metric, range);
+    else if (tab === 'lifetimes') showLifetimes(byId('lifetimes'), model, range);
+    else if (tab === 'threads') showThreads(byId('threads'), model, metric, range, byId('more-threads'));
+    this.showRange();
+  }
+
+  restSoon() {
+    if (this.isRestDue) return;
+    this.isRestDue = true;
+    requestAnimationFrame(() => setTimeout(() => {
+      this.isRestDue = false;
+      this.showRest();
+    }));
+  }
+
+  brushed(range) {
+    this.range = range;
+    // Many moves of the mouse come between two frames.
+    if (this.isBrushDue) return;
+    this.isBrushDue = true;
+    requestAnimationFrame(async () => {
+      await this.content.slicesLoaded;
+      this.isBrushDue = false;
+      this.set({ range: this.range ? this.range.join('-') : '' });
+      this.showTree();
+      this.restSoon();
+    });
+  }
+
+  searchFor(text) {
+    byId('search').value = text;
+    this.searched();
+  }
+
+  searched() {
+    const text = byId('search').value;
+    this.found = this.model.search(text);
+    this.flame.mark(this.found);
+    this.set({ search: text });
+    this.restSoon();
+  }
+
+  choose(changes) {
+    this.set(changes, true);
+    this.restore();
+  }
+
+  // --- what is shown
+
+  showSearch() {
+    const { found, model, metric, range } = this;
+    const told = byId('found');
+    if (!found) {
+      told.textContent = '';
+      return;
+    }
+    let functions = 0;
+    for (const is of found) functions += is;
+    const sum = model.matchedTotal(found, metric, range);
+    const text = metric.isBytes ? bytesText : countText;
+    const share = shareText(sum, model.totals(metric, range)[0]);
+    told.textContent = `${countText(functions)} function${functions === 1 ? '' : 's'}: ${text(sum)}${share ? `, ${share}` : ''}`;
+  }
+
+  showRange() {
+    const { range, content, metric } = this;
+    const width = content.slices.nanos;
+    const end = content.recording.duration_nanos;
+    byId('whole').hidden = !range;
+    const fields = [byId('from'), byId('to')];
+    const times = range ? [range[0] * width, Math.min(end, range[1] * width)] : [0, end];
+    this.shownTimes = times.map(timeText);
+    fields.forEach((field, i) => {
+      if (document.activeElement !== field) field.value = this.shownTimes[i];
+    });
+    byId('meaning').textContent = this.meaning(metric.id, range, end);
+  }
+
+  meaning(id, range, end) {
+    const { model } = this;
+    const [from, to] = range ? range.map((slice) => timeText(Math.min(end, slice * this.content.slices.nanos))) : ['0', timeText(end)];
+    const between = range ? `between ${from} and ${to}` : 'in all';
+    const peak = model.peakOf(range);
+    return {
+      peak: peak.isExact
+        ? `What was held at the peak, after ${timeText(peak.nanos)}.`
+        : `What was held after ${timeText(peak.nanos)}: of the ends of the slices in the range, the one at which most was held.`,
+      held: `What was held after ${to}.`,
+      leaked: range ? `What was allocated ${between} and never freed.` : 'What was never freed.',
+      allocated: `What was allocated ${between}, freed or not.`,
+      count: `How many blocks were allocated ${between}.`,
+      temporary: `How many blocks were freed ${between} before their thread allocated again.`,
+    }[id];
+  }
+
+  showButtons() {
+    const { state } = this;
+    byId('icicle').setAttribute('aria-pressed', String(state.view !== 'flame'));
+    byId('flame-up').setAttribute('aria-pressed', String(state.view === 'flame'));
+    byId('invert').setAttribute('aria-pressed', String(state.inverted === '1'));
+  }
+
+  showTab(tab) {
+    this.state.tab = tab;
+    for (const name of TABS) {
+      const isShown = name === tab;
+      byId(`tab-${name}`).setAttribute('aria-selected', String(isShown));
+      byId(`tab-${name}`).tabIndex = isShown ? 0 : -1;
+      byId(`panel-${name}`).hidden = !isShown;
+    }
+  }
+
+  /** The chosen call in words: everything that the canvas shows, for those who do not see it. */
+  showDetails(branch) {
+    const { flame, model } = this;
+    const box = byId('details');
+    const source = branch.parent ? model.source(branch.call) : '';
+    const title = element('p', { class: 'chosen' }, nameElement(flame.label(branch)));
+    const facts = element('p', {}, flame.describe(branch));
+    if (branch.parent && model.modulePaths[branch.functionNumber]) {
+      facts.append(' · ', nameElement(model.modulePaths[branch.functionNumber]));
+    }
+    if (source) facts.append(' · ', nameElement(source), ' ', copyButton(source, 'file and line'));
+    const stack = [];
+    for (let at = branch; at.parent && stack.length < 200; at = at.parent) stack.push(at);
+    const names = stack.map((at) => flame.label(at));
+    const places = stack.map((at) => (model.source(at.call) ? ` ${model.source(at.call)}` : ''));
+    const list = element('ol', {}, ...stack.map((at, i) => element('li', {}, nameElement(names[i]), element('small', {}, places[i]))));
+    const way = element('details', {}, element('summary', {}, `The way here: ${countText(branch.level)} call${branch.level === 1 ? '' : 's'}`), list);
+    way.open = this.isWayOpen || false;
+    way.addEventListener('toggle', () => (this.isWayOpen = way.open));
+    if (branch.parent) {
+      facts.append(' · ', copyButton(names.map((name, i) => name + places[i]).join('\n'), 'the stack'));
+    }
+    box.replaceChildren(title, facts, ...(stack.length ? [way] : []));
+  }
+
+  // --- once
+
+  summarise() {
+    const { content } = this;
+    const { recording, totals, left_out: leftOut, slices } = content;
+    const command = recording.command.join(' ') || `process ${recording.process}`;
+    byId('command').replaceChildren(nameElement(command));
+    document.title = `${command.slice(0, 80)} · cairn`;
+    const started = new Date(Number(BigInt(recording.started_wall_nanos) / 1000000n));
+    const when = Number.isNaN(started.getTime()) ? '' : ` · ${started.toISOString().replace('T', ' ').slice(0, 19)} UTC`;
+    byId('process').textContent = `process ${recording.process}${when} · ${timeText(recording.duration_nanos)}`;
+    const rate = recording.duration_nanos > 0 ? totals.allocations / (recording.duration_nanos / 1e9) : 0;
+    const card = (name, value, note) => element('div', { class: 'card' }, element('dt', {}, name), element('dd', {}, value), element('dd', { class: 'note' }, note));
+    byId('summary').append(
+      card('Peak', bytesText(totals.peak_bytes), `${countText(totals.peak_blocks)} blocks, after ${timeText(totals.peak_nanos)}`),
+      card('Leaked', bytesText(totals.leaked_bytes), `${countText(totals.leaked_blocks)} blocks were not freed`),
+      card('Allocations', countText(totals.allocations), `${bytesText(totals.allocated_bytes)} in all, ${countText(Math.round(rate))} a second`),
+      card('Temporary', countText(totals.temporary), recording.sample_bytes ? 'not known of a sampled recording' : `${shareText(totals.temporary, totals.allocations) || '0 %'} of all allocations`),
+      ...(recording.most_resident_bytes === null ? [] : [card('Most resident', bytesText(recording.most_resident_bytes), 'of the whole process')]),
+    );
+    const about = byId('about');
+    const say = (text) => about.append(element('li', {}, text));
+    say(`Time is cut into ${countText(slices.count)} slices of ${timeText(slices.nanos)}: a range of time begins and ends with one, and what is said of it is exact, as far as the recording’s own times are.`);
+    if (leftOut.stacks_put_together) {
+      say(`${countText(leftOut.stacks_put_together)} of ${countText(leftOut.stacks)} stacks end in branches that are less than ${shareOf(leftOut.least_share)} of every cost. They are put together as “smaller calls”, where they leave the larger ones; nothing of them is missing in the sums.`);
+    } else say(`All ${countText(leftOut.stacks)} stacks are here.`);
+    if (leftOut.stacks_too_deep) say(`${countText(leftOut.stacks_too_deep)} stacks are too deep; calls in their middle are left out.`);
+    for (const [what, count] of [['marks', leftOut.marks], ['modules', leftOut.modules], ['threads', leftOut.threads], ['findings', leftOut.findings]]) {
+      if (count) say(`${countText(count)} more ${what} are not on this page.`);
+    }
+    if (recording.sample_bytes) say(`Sampled: on average one byte of ${bytesText(recording.sample_bytes)} was picked; all sums are estimates.`);
+    if (recording.filters.length) say(`Only what matches: ${recording.filters.join(', ')}.`);
+    if (recording.from_nanos || recording.to_nanos !== null) {
+      say(`Only what was allocated from ${timeText(recording.from_nanos)} to ${recording.to_nanos === null ? 'the end' : timeText(recording.to_nanos)}.`);
+    }
+    if (recording.unmatched_frees) say(`${countText(recording.unmatched_frees)} frees were of blocks that are older than the recording.`);
+    if (recording.page_faults !== null) say(`${countText(recording.page_faults)} page faults.`);
+    if (recording.end) say(`It ended because ${recording.end}.`);
+    for (const finding of content.findings) say(finding);
+    say(`Made by cairn ${recording.cairn}.`);
+    const marks = byId('marks');
+    for (const mark of content.marks.slice(0, 500)) {
+      marks.append(element('li', {}, `${timeText(mark.nanos)} `, nameElement(mark.text)));
+    }
+    byId('legend-resident').hidden = this.timeline.resident.length === 0;
+    byId('legend-marks').hidden = content.marks.length === 0;
+    byId('marks-box').hidden = content.marks.length === 0;
+    byId('marks-title').textContent = `${countText(content.marks.length)} mark${content.marks.length === 1 ? '' : 's'}${content.marks.length > 500 ? ', the first 500' : ''}`;
+    if (leftOut.stacks_put_together) byId('left-out').textContent = `Branches below ${shareOf(leftOut.least_share)} are put together.`;
+  }
+
+  listen() {
+    byId('metric').addEventListener('change', (event) => this.choose({ metric: event.target.value }));
+    byId('icicle').addEventListener('click', () => this.choose({ view: 'icicle' }));
+    byId('flame-up').addEventListener('click', () => this.choose({ view: 'flame' }));
+    byId('invert').addEventListener('click', () => this.choose({ inverted: this.state.inverted ? '' : '1', zoom: '' }));
+    byId('reset').addEventListener('click', () => this.flame.zoom(this.flame.tree.root));
+    byId('whole').addEventListener('click', () => this.timeline.brush(null));
+    byId('search').addEventListener('input', () => this.searched());
+    byId('theme').addEventListener('click', () => {
+      this.set({ theme: this.isDark() ? 'light' : 'dark' });
+      this.applyTheme();
+      this.repaint();
+    });
+    for (const field of [byId('from'), byId('to')]) field.addEventListener('change', () => this.typedRange());
+    for (const name of TABS) {
+      byId(`tab-${name}`).addEventListener('click', () => this.openTab(name));
+      byId(`tab-${name}`).addEventListener('keydown', (event) => {
+        const step = { ArrowLeft: TABS.length - 1, ArrowRight: 1 }[event.key];
+        if (!step) return;
+        const next = TABS[(TABS.indexOf(name) + step) % TABS.length];
+        this.openTab(next);
+        byId(`tab-${next}`).focus();
+      });
+    }
+    window.addEventListener('popstate', () => this.goTo());
+    window.addEventListener('hashchange', () => this.goTo());
+    matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => this.repaint());
+    window.addEventListener('resize', () => this.sizeViews(true));
+    // The page's own scroll bar comes and goes without a change of the window.
+    new ResizeObserver(() => {
+      if (byId('scroller').clientWidth !== this.flame.width) this.sizeViews(true);
+    }).observe(byId('scroller'));
+    document.addEventListener('keydown', (event) => this.key(event));
+  }
+
+  async goTo() {
+    await this.content.slicesLoaded;
+    this.state = readState();
+    this.applyTheme();
+    this.restore();
+  }
+
+  openTab(name) {
+    this.showTab(name);
+    this.set({ tab: name });
+    this.showRest();
+  }
+
+  /** Times that were typed: from and to, as 1.5 s or 200 ms. */
+  typedRange() {
+    const { count, nanos } = this.content.slices;
+    const [from, to] = [nanosOf(byId('from').value), nanosOf(byId('to').value)];
+    const isBad = [from, to].map((time) => Number.isNaN(time));
+    ['from', 'to'].forEach((id, i) => byId(id).setAttribute('aria-invalid', String(isBad[i])));
+    if (isBad[0] || isBad[1]) return;
+    // A time that was not typed stays the slice that it is of: its text is rounded.
+    const [shownFirst, shownLast] = this.range || [0, count];
+    const isTyped = ['from', 'to'].map((id, i) => byId(id).value !== this.shownTimes[i]);
+    const first = isTyped[0] ? Math.max(0, Math.min(count - 1, Math.floor(from / nanos))) : shownFirst;
+    const last = isTyped[1] ? Math.max(first + 1, Math.min(count, Math.ceil(to / nanos))) : Math.max(first + 1, shownLast);
+    this.timeline.brush(first === 0 && last >= count ? null : [first, last]);
+  }
+
+  key(event) {
+    const isTyping = event.target instanceof HTMLInputElement;
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.key === 'Escape' && event.target.id === 'search') {
+      this.searchFor('');
+      return;
+    }
+    if (isTyping) return;
+    const number = Number(event.key);
+    if (event.key === '/') byId('search').focus();
+    else if (event.key === 'i') byId('invert').click();
+    else if (event.key === 'f') byId(this.state.view === 'flame' ? 'icicle' : 'flame-up').click();
+    else if (event.key === 't') byId('theme').click();
+    else if (event.key === 'g') this.flame.canvas.focus();
+    else if (event.key === '?') this.openTab('about');
+    else if (event.key === 'Escape') this.flame.zoom(this.flame.tree.root);
+    else if (number >= 1 && number <= METRICS.length) this.choose({ metric: METRICS[number - 1].id });
+    else return;
+    event.preventDefault();
+  }
+
+  isDark() {
+    return getComputedStyle(document.body).getPropertyValue('--is-dark').trim() === '1';
+  }
+
+  applyTheme() {
+    const { theme } = this.state;
+    if (theme === 'dark' || theme === 'light') document.documentElement.dataset.theme = theme;
+    else delete document.documentElement.dataset.theme;
+  }
+
+  repaint() {
+    this.flame.paint = null;
+    this.timeline.paint = null;
+    this.flame.draw();
+    this.timeline.draw();
+  }
+
+  sizeViews(isAgain = false) {
+    this.timeline.resize();
+    this.flame.measure();
+    if (isAgain) this.flame.layout();
+  }
+}
+
+function shareOf(share) {
+  return `${(share * 100).toPrecision(1).replace(/^(\d)e([+-]\d+)$/, '$1·10^$2')} %`;
+}
+
+/** A time that was typed, in nanoseconds; a number alone is seconds. */
+function nanosOf(text) {
+  const found = /^\s*([\d.]+)\s*(ns|us|µs|ms|s|min|h)?\s*$/.exec(text);
+  if (!found) return /^\s*(\d+) min (\d+) s\s*$/.test(text) ? minutesOf(text) : NaN;
+  const unit = { ns: 1, us: 1e3, 'µs': 1e3, ms: 1e6, s: 1e9, min: 60e9, h: 3600e9 }[found[2] || 's'];
+  return Number(found[1]) * unit;
+}
+
+function minutesOf(text) {
+  const [minutes, seconds] = text.match(/\d+/g).map(Number);
+  return (minutes * 60 + seconds) * 1e9;
+}
+
+async function start() {
+  const box = byId('content');
+  try {
+    const began = performance.now();
+    const bytes = await unpack(box.textContent.trim());
+    box.remove();
+    const content = parse(bytes);
+    // The larger part, which is needed for ranges of time only: it comes after the first picture, unless that is of a range.
+    const loadSlices = async () => {
+      const later = byId('slices');
+      content.addColumns(await unpack(later.textContent.trim()));
+      later.remove();
+    };
+    if (readState().range) await loadSlices();
+    const parsed = performance.now();
+    const page = new Page(content);
+    // How long that took, for the tests and for those who wonder.
+    document.documentElement.dataset.parsedMillis = (parsed - began).toFixed(1);
+    document.documentElement.dataset.drawnMillis = (performance.now() - parsed).toFixed(1);
+    document.documentElement.dataset.pictureMillis = performance.now().toFixed(1);
+    globalThis.cairnPage = page;
+    if (byId('slices')) {
+      await new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
+      await loadSlices();
+    }
+    content.slicesAreHere();
+    page.model.prepare();
+    page.model.heldAtEnds();
+    for (const metric of METRICS) if (metric.slice) page.model.column(metric.slice);
+    document.documentElement.dataset.ready = '1';
+  } catch (error) {
+    byId('failure').hidden = false;
+    byId('failure').textContent = `This page cannot be shown: ${error.message}. A browser of 2023 or later is needed; make the page again if it was cut.`;
+    throw error;
+  }
+}
+
+start();

@@ -1,0 +1,25 @@
+// What the reader has chosen, in the part of the address behind `#`: a link to it, or going back, restores it.
+
+const DEFAULTS = { metric: 'peak', view: 'icicle', inverted: '', zoom: '', search: '', range: '', tab: 'functions', sort: '', theme: '' };
+
+/** The state that an address names; what makes no sense there is left out by whoever uses it. */
+export function readState() {
+  const state = { ...DEFAULTS };
+  const wanted = new URLSearchParams(location.hash.slice(1));
+  for (const key of Object.keys(DEFAULTS)) if (wanted.has(key)) state[key] = wanted.get(key).slice(0, 20000);
+  return state;
+}
+
+/** Writes the state; `isStep` makes it one to go back from. */
+export function writeState(state, isStep) {
+  const words = new URLSearchParams();
+  for (const [key, usual] of Object.entries(DEFAULTS)) if (state[key] !== usual) words.set(key, state[key]);
+  const hash = `#${words}`;
+  if (hash === location.hash || (hash === '#' && !location.hash)) return;
+  try {
+    if (isStep) history.pushState(null, '', hash);
+    else history.replaceState(null, '', hash);
+  } catch {
+    // Browsers refuse hundreds of changes in some seconds; the next one is written.
+  }
+}

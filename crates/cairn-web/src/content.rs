@@ -1,0 +1,438 @@
+//! What a page shows, as bytes: a JSON object with texts and single numbers, and behind it columns of numbers.
+//!
+//! ```text
+//! | length of the JSON object: u32, little endian | the JSON object | columns |
+//! | columns of slices |
+//! ```
+//!
+//! The second part is the larger one, and is needed once a range of time is chosen: it has a place of its own in the file, so
+//! that the first picture does not wait for it. The object's `columns` says in which part each column is, where it begins, and
+//! how many numbers it has. `docs/page.md` tells the fields. Numbers of calls in JSON would take a browser longer to read than to draw.
+
+use std::collections::{BTreeMap, HashMap};
+
+use cairn_analysis::heap::{
+    HeapRead, HeapRecording, LIFETIME_CLASSES, Names, SIZE_CLASSES, Sampling, Sums, lifetime_class_range,
+    size_class_range,
+};
+use cairn_analysis::recording::EndReason;
+use serde::Serialize;
+
+use crate::columns::{MOST, put, put_signed};
+use crate::frames::{Callee, Frames, Node};
+use crate::shown::shown;
+use crate::slices::{Entry, MarkTold, Slices};
+use crate::{PageError, PageOptions};
+
+/// Name and version of what a page holds.
+pub const PAGE_SCHEMA: &str = "cairn.page/1";
+
+/// Modules that a page tells of; real programs load some hundred.
+const MOST_MODULES: usize = 4000;
+/// Threads that it tells of by name.
+const MOST_THREADS: usize = 4000;
+/// Findings that it tells.
+const MOST_FINDINGS: usize = 200;
+/// Words of the command line.
+const MOST_WORDS: usize = 100;
+
+#[derive(Serialize)]
+struct Content {
+    schema: &'static str,
+    recording: Recorded,
+    totals: Totals,
+    left_out: LeftOut,
+    strings: Vec<String>,
+    slices: SlicesTold,
+    bin_nanos: u64,
+    modules: Vec<ModuleTold>,
+    threads: Vec<ThreadTold>,
+    sizes: Vec<(u64, u64)>,
+    lifetimes: Vec<(u64, u64)>,
+    marks: Vec<MarkJson>,
+    findings: Vec<String>,
+    columns: BTreeMap<&'static str, ColumnPlace>,
+}
+
+#[derive(Serialize)]
+struct Recorded {
+    command: Vec<String>,
+    process: u32,
+    started_wall_nanos: String,
+    duration_nanos: u64,
+    end: Option<&'static str>,
+    sample_bytes: Option<u64>,
+    filters: Vec<String>,
+    from_nanos: u64,
+    to_nanos: Option<u64>,
+    most_resident_bytes: Option<u64>,
+    page_faults: Option<u64>,
+    unmatched_frees: u64,
+    cairn: &'static str,
+}
+
+#[derive(Serialize)]
+struct Totals {
+    allocations: u64,
+    allocated_bytes: u64,
+    frees: u64,
+    leaked_bytes: u64,
+    leaked_blocks: u64,
+    peak_bytes: u64,
+    peak_blocks: u64,
+    peak_nanos: u64,
+    peak_bytes_of_all: u64,
+    temporary: u64,
+}
+
+#[derive(Serialize)]
+struct LeftOut {
+    least_share: f64,
+    stacks: usize,
+    stacks_put_together: usize,
+    stacks_too_deep: usize,
+    marks: u64,
+    modules: usize,
+    threads: usize,
+    findings: usize,
+}
+
+#[derive(Serialize)]
+struct SlicesTold {
+    count: usize,
+    nanos: u64,
+    rows: usize,
+}
+
+#[derive(Serialize)]
+struct ModuleTold {
+    path: String,
+    build_id: String,
+    size_bytes: u64,
+    loaded_nanos: u64,
+    unloaded_nanos: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct ThreadTold {
+    kernel_thread: u32,
+    name: String,
+    began_nanos: u64,
+    ended_nanos: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct MarkJson {
+    nanos: u64,
+    thread: u32,
+    text: String,
+}
+
+#[derive(Serialize)]
+struct ColumnPlace {
+    /// 0 for those behind the object, 1 for those in the part that comes later.
+    part: usize,
+    at: usize,
+    count: usize,
+}
+
+/// The bytes of a page: what it needs for its first picture, and the columns of slices.
+pub(crate) struct Packed {
+    pub(crate) first: Vec<u8>,
+    pub(crate) slices: Vec<u8>,
+}
+
+/// The columns, and where each one is.
+#[derive(Default)]
+struct Columns {
+    part: usize,
+    bytes: Vec<u8>,
+    places: BTreeMap<&'static str, ColumnPlace>,
+}
+
+impl Columns {
+    fn add(&mut self, name: &'static str, values: impl IntoIterator<Item = u64>) {
+        let at = self.bytes.len();
+        let mut count = 0;
+        for value in values {
+            put(&mut self.bytes, value);
+            count += 1;
+        }
+        self.places.insert(name, ColumnPlace { part: self.part, at, count });
+    }
+
+    fn add_signed(&mut self, name: &'static str, values: impl IntoIterator<Item = i64>) {
+        let at = self.bytes.len();
+        let mut count = 0;
+        for value in values {
+            put_signed(&mut self.bytes, value);
+            count += 1;
+        }
+        self.places.insert(name, ColumnPlace { part: self.part, at, count });
+    }
+}
+
+/// The texts of a page, each once.
+#[derive(Default)]
+struct Strings {
+    texts: Vec<String>,
+    numbers: HashMap<String, u64>,
+}
+
+impl Strings {
+    fn number(&mut self, text: &str) -> u64 {
+        if let Some(&number) = self.numbers.get(text) {
+            return number;
+        }
+        let number = self.texts.len() as u64;
+        self.texts.push(shown(text).into_owned());
+        self.numbers.insert(text.to_owned(), number);
+        number
+    }
+}
+
+/// Everything that the page shows.
+pub(crate) fn pack(
+    heap: &HeapRecording,
+    read: &HeapRead,
+    names: &Names<'_>,
+    frames: &Frames,
+    slices: &Slices,
+    options: &PageOptions,
+) -> Result<Packed, PageError> {
+    let mut strings = Strings::default();
+    let mut columns = Columns::default();
+    add_calls(&mut columns, &mut strings, names, frames);
+    add_time(&mut columns, read);
+    let sums = [("size", &read.profile.sizes), ("thread", &read.profile.threads)];
+    for (kind, sums) in sums {
+        add_sums(&mut columns, kind, sums.iter());
+    }
+    columns.add("lifetime_blocks", read.profile.lifetimes.iter().map(|lifetime| lifetime.blocks));
+    columns.add("lifetime_bytes", read.profile.lifetimes.iter().map(|lifetime| lifetime.bytes));
+
+    let first_part = std::mem::take(&mut columns.bytes);
+    columns.part = 1;
+    add_slices(&mut columns, slices, read.profile.sampling);
+
+    let recording = heap.recording();
+    let content = Content {
+        schema: PAGE_SCHEMA,
+        recording: recorded(heap, read, options),
+        totals: totals(read),
+        left_out: LeftOut {
+            least_share: frames.least_share,
+            stacks: frames.stacks,
+            stacks_put_together: frames.stacks_put_together,
+            stacks_too_deep: frames.stacks_too_deep,
+            marks: slices.more_marks,
+            modules: recording.modules().len().saturating_sub(MOST_MODULES),
+            threads: recording.threads().len().saturating_sub(MOST_THREADS),
+            findings: heap.findings().len().saturating_sub(MOST_FINDINGS),
+        },
+        slices: SlicesTold { count: slices.count, nanos: slices.slice_nanos, rows: slices.rows.calls },
+        bin_nanos: read.profile.timeline.bin_nanos,
+        modules: modules(heap),
+        threads: threads(heap),
+        sizes: (0..SIZE_CLASSES).map(|class| exact(size_class_range(class))).collect(),
+        lifetimes: (0..LIFETIME_CLASSES).map(|class| exact(lifetime_class_range(class))).collect(),
+        marks: slices.marks.iter().map(mark).collect(),
+        findings: heap
+            .findings()
+            .iter()
+            .take(MOST_FINDINGS)
+            .map(|finding| shown(&finding.to_string()).into_owned())
+            .collect(),
+        strings: strings.texts,
+        columns: columns.places,
+    };
+    let json = serde_json::to_vec(&content).map_err(std::io::Error::other)?;
+    let length = u32::try_from(json.len())
+        .map_err(|_| std::io::Error::other("the texts of the recording take more than 4 GiB"))?;
+    let mut bytes = length.to_le_bytes().to_vec();
+    bytes.extend(json);
+    bytes.extend(first_part);
+    Ok(Packed { first: bytes, slices: columns.bytes })
+}
+
+/// As far as a browser counts exactly.
+fn exact((from, to): (u64, u64)) -> (u64, u64) {
+    (from.min(MOST), to.min(MOST))
+}
+
+fn add_calls(columns: &mut Columns, strings: &mut Strings, names: &Names<'_>, frames: &Frames) {
+    // Functions are numbered as the calls name them; 0 to 2 are no functions.
+    const NO_FUNCTIONS: [(&str, u64); 3] = [
+        ("everything", 2),
+        ("[smaller calls, put together]", 2),
+        ("[calls left out: the stack is too deep]", 2),
+    ];
+    let mut functions: Vec<(u64, u64, u64)> =
+        NO_FUNCTIONS.iter().map(|&(name, kind)| (strings.number(name), 0, kind)).collect();
+    let mut numbers = HashMap::new();
+    let mut number = |node: &Node, strings: &mut Strings| match node.callee {
+        Callee::Root => 0,
+        Callee::PutTogether => 1,
+        Callee::TooDeep => 2,
+        Callee::Function(id) => *numbers.entry(id).or_insert_with(|| {
+            let function = names.function(id);
+            let path = function.module.and_then(|module| names.stacks().modules().get(module as usize));
+            let module = path.map_or(0, |module| strings.number(&module.path) + 1);
+            functions.push((strings.number(&function.name), module, u64::from(!function.is_named)));
+            functions.len() as u64 - 1
+        }),
+    };
+    let of_nodes: Vec<u64> = frames.nodes.iter().map(|node| number(node, strings)).collect();
+    columns.add("call_function", of_nodes);
+    columns.add("call_depth", frames.nodes.iter().map(|node| u64::from(node.depth)));
+    let lines = frames.nodes.iter().map(|node| node.line.map(|line| names.source_line(line)));
+    let files: Vec<u64> = lines
+        .clone()
+        .map(|line| line.and_then(|line| line.file.as_deref()).map_or(0, |file| strings.number(file) + 1))
+        .collect();
+    columns.add("call_file", files);
+    columns.add("call_line", lines.map(|line| u64::from(line.and_then(|line| line.line).unwrap_or(0))));
+    add_sums(columns, "call", frames.nodes.iter().map(|node| &node.own));
+    columns.add("function_name", functions.iter().map(|&(name, _, _)| name));
+    columns.add("function_module", functions.iter().map(|&(_, module, _)| module));
+    columns.add("function_kind", functions.iter().map(|&(_, _, kind)| kind));
+}
+
+/// A column for each sum.
+fn add_sums<'a>(columns: &mut Columns, kind: &'static str, sums: impl Iterator<Item = &'a Sums> + Clone) {
+    let names: [&'static str; 7] = match kind {
+        "call" => [
+            "call_peak_bytes",
+            "call_peak_blocks",
+            "call_leaked_bytes",
+            "call_leaked_blocks",
+            "call_allocated_bytes",
+            "call_allocations",
+            "call_temporary",
+        ],
+        "size" => [
+            "size_peak_bytes",
+            "size_peak_blocks",
+            "size_leaked_bytes",
+            "size_leaked_blocks",
+            "size_allocated_bytes",
+            "size_allocations",
+            "size_temporary",
+        ],
+        _ => [
+            "thread_peak_bytes",
+            "thread_peak_blocks",
+            "thread_leaked_bytes",
+            "thread_leaked_blocks",
+            "thread_allocated_bytes",
+            "thread_allocations",
+            "thread_temporary",
+        ],
+    };
+    let fields: [fn(&Sums) -> u64; 7] = [
+        |sums| sums.peak_bytes,
+        |sums| sums.peak_blocks,
+        |sums| sums.live_bytes,
+        |sums| sums.live_blocks,
+        |sums| sums.allocated_bytes,
+        |sums| sums.allocations,
+        |sums| sums.temporary,
+    ];
+    for (name, field) in names.into_iter().zip(fields) {
+        columns.add(name, sums.clone().map(field));
+    }
+}
+
+fn add_slices(columns: &mut Columns, slices: &Slices, sampling: Sampling) {
+    let entries = &slices.entries;
+    let mut row = 0;
+    columns.add(
+        "slice_row_step",
+        entries.iter().map(|entry| u64::from(entry.row - std::mem::replace(&mut row, entry.row))),
+    );
+    columns.add("slice", entries.iter().map(|entry| u64::from(entry.slice)));
+    columns.add("slice_allocated_bytes", entries.iter().map(|entry| entry.allocated_bytes));
+    columns.add("slice_allocations", entries.iter().map(|entry| sampling.blocks(entry.allocations)));
+    // Less than what was allocated for the most part: the difference is a small number where all was freed again.
+    columns.add_signed("slice_grown_bytes", entries.iter().map(|entry: &Entry| entry.grown_bytes));
+    columns.add("slice_leaked_bytes", entries.iter().map(|entry| entry.leaked_bytes));
+    columns.add("slice_temporary", entries.iter().map(|entry| entry.temporary));
+}
+
+fn add_time(columns: &mut Columns, read: &HeapRead) {
+    let bins = &read.profile.timeline.bins;
+    columns.add("bin_most_bytes", bins.iter().map(|bin| bin.most_bytes));
+    columns.add("bin_last_bytes", bins.iter().map(|bin| bin.last_bytes));
+    columns.add("bin_allocations", bins.iter().map(|bin| bin.allocations));
+    columns.add("resident_nanos", read.usage.iter().map(|sample| sample.nanos));
+    columns.add("resident_bytes", read.usage.iter().map(|sample| sample.resident_bytes));
+}
+
+fn recorded(heap: &HeapRecording, read: &HeapRead, options: &PageOptions) -> Recorded {
+    let recording = heap.recording();
+    Recorded {
+        command: heap.command().iter().take(MOST_WORDS).map(|word| shown(word).into_owned()).collect(),
+        process: recording.header().process,
+        // As text: it is larger than what a browser counts exactly.
+        started_wall_nanos: recording.header().start_wall_nanos.to_string(),
+        duration_nanos: read.profile.end_nanos.min(MOST),
+        end: recording.end().map(|(reason, _)| match reason {
+            EndReason::Stopped => "recording was stopped",
+            EndReason::Exit => "the program exited",
+            EndReason::Exec => "the program was replaced by another one (exec)",
+            _ => "for a reason that this cairn does not know",
+        }),
+        sample_bytes: match read.profile.sampling {
+            Sampling::Poisson { mean_bytes } => Some(mean_bytes.min(MOST)),
+            _ => None,
+        },
+        filters: options.filters.iter().map(|filter| shown(filter).into_owned()).collect(),
+        from_nanos: options.scope.from_nanos.min(MOST),
+        to_nanos: Some(options.scope.to_nanos).filter(|&to| to != u64::MAX).map(|to| to.min(MOST)),
+        most_resident_bytes: read.most_resident_bytes.map(|bytes| bytes.min(MOST)),
+        page_faults: read.page_faults.map(|faults| faults.min(MOST)),
+        unmatched_frees: read.unmatched_frees.min(MOST),
+        cairn: env!("CARGO_PKG_VERSION"),
+    }
+}
+
+fn totals(read: &HeapRead) -> Totals {
+    let (profile, sums) = (&read.profile, &read.profile.totals);
+    Totals {
+        allocations: sums.allocations.min(MOST),
+        allocated_bytes: sums.allocated_bytes.min(MOST),
+        frees: sums.frees().min(MOST),
+        leaked_bytes: sums.live_bytes.min(MOST),
+        leaked_blocks: sums.live_blocks.min(MOST),
+        peak_bytes: sums.peak_bytes.min(MOST),
+        peak_blocks: sums.peak_blocks.min(MOST),
+        peak_nanos: profile.peak_nanos.min(MOST),
+        peak_bytes_of_all: profile.peak_bytes_of_all.min(MOST),
+        temporary: sums.temporary.min(MOST),
+    }
+}
+
+fn modules(heap: &HeapRecording) -> Vec<ModuleTold> {
+    let told = |module: &cairn_analysis::recording::Module| ModuleTold {
+        path: shown(&module.path_text()).into_owned(),
+        build_id: module.build_id.iter().take(32).map(|byte| format!("{byte:02x}")).collect(),
+        size_bytes: module.size_bytes().min(MOST),
+        loaded_nanos: module.loaded_nanos.min(MOST),
+        unloaded_nanos: module.unloaded_nanos.map(|nanos| nanos.min(MOST)),
+    };
+    heap.recording().modules().iter().take(MOST_MODULES).map(told).collect()
+}
+
+fn threads(heap: &HeapRecording) -> Vec<ThreadTold> {
+    let told = |thread: &cairn_analysis::recording::Thread| ThreadTold {
+        kernel_thread: thread.kernel_thread,
+        name: shown(&String::from_utf8_lossy(&thread.name)).into_owned(),
+        began_nanos: thread.began_nanos.min(MOST),
+        ended_nanos: thread.ended_nanos.map(|nanos| nanos.min(MOST)),
+    };
+    heap.recording().threads().iter().take(MOST_THREADS).map(told).collect()
+}
+
+fn mark(mark: &MarkTold) -> MarkJson {
+    MarkJson { nanos: mark.nanos.min(MOST), thread: mark.thread, text: shown(&mark.text).into_owned() }
+}

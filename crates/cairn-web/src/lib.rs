@@ -1,0 +1,185 @@
+//! The page: where a program's memory goes, as one HTML file that is looked at instead of read about.
+//!
+//! The file needs nothing else: no server, no network, no fonts. Its security rests on three walls, each of which would do
+//! alone: names reach the browser as compressed data in base64 and nowhere else, so that none of them can end a tag; the page's
+//! own script sets texts, never markup; and its Content-Security-Policy lets in that one script and that one style, by
+//! their hashes, and no connection at all.
+//!
+//! ```no_run
+//! use cairn_analysis::heap::{Folding, HeapRecording, Names, Scope};
+//! use cairn_analysis::recording::Recording;
+//! use cairn_analysis::symbols::SymbolizerOptions;
+//!
+//! let heap = HeapRecording::new(Recording::open("program.4711.cairn")?);
+//! let read = heap.read(Scope::default())?;
+//! let symbols = heap.symbols(SymbolizerOptions::new());
+//! let mut names = Names::new(heap.stacks(), &symbols, Folding::default());
+//! let page = cairn_web::page(&heap, &read, &mut names, &cairn_web::PageOptions::default())?;
+//! std::fs::write("program.html", page.html)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! | module | task |
+//! |---|---|
+//! | `frames` | all stacks put together into one tree of functions, with every sum; what is too small is put together |
+//! | `slices` | a second pass over the events: what happened to each place in each slice of time |
+//! | `content` | both, and what else the page shows, as one value that a number of bytes bounds |
+//! | `columns` | numbers as few bytes |
+//! | `shown` | texts without characters that move or hide others |
+//! | `html` | content, script and style as one file |
+
+#![forbid(unsafe_code)]
+
+mod columns;
+mod content;
+mod frames;
+mod html;
+mod shown;
+mod slices;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+
+use cairn_analysis::heap::{HeapRead, HeapRecording, Names, Scope};
+use cairn_analysis::recording::RecordingError;
+
+pub use content::PAGE_SCHEMA;
+pub use shown::shown;
+
+/// How much a page holds, and of what.
+#[derive(Clone, PartialEq, Debug)]
+#[non_exhaustive]
+pub struct PageOptions {
+    /// The scope with which the recording was read.
+    pub scope: Scope,
+    /// The filters of the scope, as they were written.
+    pub filters: Vec<String>,
+    /// Branches of the tree of calls that are a smaller part of every cost are put together.
+    pub least_share: f64,
+    /// Calls that a page holds, at most: the least share is raised until there are not more.
+    pub most_calls: usize,
+    /// Slices of time, at most; a power of two.
+    pub most_slices: usize,
+    /// The size of the page, at most, as far as leaving out calls and slices can bring it about.
+    pub most_bytes: usize,
+}
+
+impl Default for PageOptions {
+    /// What a browser shows without delay, and what an e-mail takes.
+    fn default() -> Self {
+        Self {
+            scope: Scope::default(),
+            filters: Vec::new(),
+            least_share: 0.0,
+            most_calls: 200_000,
+            most_slices: 256,
+            most_bytes: 9_500_000,
+        }
+    }
+}
+
+/// A page, and how much of the recording is in it. The page itself says so too.
+#[derive(Clone, PartialEq, Debug)]
+#[non_exhaustive]
+pub struct Page {
+    /// The file.
+    pub html: String,
+    /// Calls in its tree.
+    pub calls: usize,
+    /// Branches that are a smaller part of every cost are put together.
+    pub least_share: f64,
+    /// Stacks that were put together, because they are in such branches.
+    pub stacks_put_together: usize,
+    /// Slices of time.
+    pub slices: usize,
+}
+
+/// Why there is no page.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum PageError {
+    /// The recording's events could not be read.
+    Recording(RecordingError),
+    /// The content could not be compressed or written as JSON.
+    Content(std::io::Error),
+}
+
+impl fmt::Display for PageError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Recording(error) => error.fmt(f),
+            Self::Content(error) => write!(f, "the page's content could not be packed: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for PageError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Recording(error) => Some(error),
+            Self::Content(error) => Some(error),
+        }
+    }
+}
+
+impl From<RecordingError> for PageError {
+    fn from(error: RecordingError) -> Self {
+        Self::Recording(error)
+    }
+}
+
+impl From<std::io::Error> for PageError {
+    fn from(error: std::io::Error) -> Self {
+        Self::Content(error)
+    }
+}
+
+/// A page has so many slices, where there is time for them, before calls are left out for its size.
+const LEAST_SLICES: usize = 64;
+/// And of so few calls none is left out.
+const LEAST_CALLS: usize = 64;
+
+/// Makes the page of a recording; reads its events once more.
+///
+/// # Errors
+///
+/// When the recording cannot be read any more.
+pub fn page(
+    heap: &HeapRecording,
+    read: &HeapRead,
+    names: &mut Names<'_>,
+    options: &PageOptions,
+) -> Result<Page, PageError> {
+    let askers = frames::Askers::new(&read.profile, names);
+    let mut most_calls = options.most_calls.max(1);
+    let mut least_share = options.least_share;
+    loop {
+        let frames = frames::Frames::new(&read.profile, names, &askers, least_share, most_calls);
+        let mut slices = slices::read(heap, read, &frames, options)?;
+        let mut excess;
+        loop {
+            let content = content::pack(heap, read, names, &frames, &slices, options)?;
+            let html = html::page(&content);
+            excess = html.len() as f64 / options.most_bytes.max(1) as f64;
+            let is_least = slices.count <= LEAST_SLICES && frames.calls() <= LEAST_CALLS;
+            if excess <= 1.0 || is_least {
+                return Ok(Page {
+                    html,
+                    calls: frames.calls(),
+                    least_share: frames.least_share,
+                    stacks_put_together: frames.stacks_put_together,
+                    slices: slices.count,
+                });
+            }
+            // Coarser time first, as far as there is still something to brush on; then fewer calls.
+            if slices.count <= LEAST_SLICES || (excess > 3.0 && frames.calls() > LEAST_CALLS) {
+                break;
+            }
+            slices.halve();
+        }
+        // Fewer each time, so this ends.
+        most_calls = (most_calls.min(frames.calls()) as f64 / excess.clamp(1.2, 10.0)) as usize;
+        least_share = frames.least_share;
+    }
+}

@@ -1,0 +1,69 @@
+//! Texts from strangers as they are shown: nothing in them moves, hides or ends what stands around them.
+
+use std::borrow::Cow;
+
+/// Longer texts are cut: the longest C++ names have some ten thousand characters, of which nobody reads the last ones.
+const MOST_CHARACTERS: usize = 2000;
+
+/// The text with control characters, and characters that change the direction of writing or have no width, written as
+/// `\n` or `\u{202e}`; cut, with a sign of it, where it is very long.
+///
+/// ```
+/// assert_eq!(cairn_web::shown("std::vector<int>"), "std::vector<int>");
+/// assert_eq!(cairn_web::shown("two\nlines"), r"two\nlines");
+/// assert_eq!(cairn_web::shown("evil\u{202e}txt.exe"), r"evil\u{202e}txt.exe");
+/// ```
+#[must_use]
+pub fn shown(text: &str) -> Cow<'_, str> {
+    let is_long = text.len() > MOST_CHARACTERS && text.chars().nth(MOST_CHARACTERS).is_some();
+    if !is_long && !text.chars().any(is_disturbing) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len().min(MOST_CHARACTERS) + 16);
+    for character in text.chars().take(MOST_CHARACTERS) {
+        if is_disturbing(character) {
+            shown.extend(character.escape_default());
+        } else {
+            shown.push(character);
+        }
+    }
+    if is_long {
+        shown.push('…');
+    }
+    Cow::Owned(shown)
+}
+
+/// Control characters, line and paragraph separators, and the marks, embeddings and isolates of both directions; joiners and
+/// spaces without width, and the tags that nothing shows.
+fn is_disturbing(character: char) -> bool {
+    character.is_control()
+        || matches!(character,
+            '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn markup_stays_as_it_is_and_what_disturbs_is_spelt_out() {
+        let cases = [
+            ("<img src=x onerror=alert(1)>", "<img src=x onerror=alert(1)>"),
+            ("שלום", "שלום"),
+            ("a\0b\u{1b}[2Jc\u{85}", r"a\u{0}b\u{1b}[2Jc\u{85}"),
+            ("\u{2066}x\u{2069}\u{200f}", r"\u{2066}x\u{2069}\u{200f}"),
+            ("a\u{2028}b\u{feff}", r"a\u{2028}b\u{feff}"),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(shown(text), expected);
+        }
+    }
+
+    #[test]
+    fn a_very_long_text_is_cut_at_a_character() {
+        let shown = shown(&"ä".repeat(5000)).into_owned();
+        assert_eq!(shown.chars().count(), MOST_CHARACTERS + 1);
+        assert!(shown.ends_with('…'));
+    }
+}
