@@ -1,13 +1,13 @@
 //! `cairn pack`: a spool as a small recording.
 
-use std::ffi::OsStr;
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use cairn_analysis::recording::{Recording, RecordingError, Summary, pack};
 use clap::Args;
 
+use crate::new_file::NewFile;
 use crate::output::{Outcome, complain};
 
 /// Pack a recording: the same events in a tenth of the bytes
@@ -27,6 +27,10 @@ pub(crate) struct Pack {
     /// Where to write; `-` for standard output [default: the recording's name, ending in .cairn]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
+
+    /// Replace a file that is there
+    #[arg(long)]
+    force: bool,
 }
 
 impl Pack {
@@ -50,35 +54,11 @@ impl Pack {
             pack(&recording, stdout).map_err(in_file)?;
             return Ok(Outcome::Done);
         }
-        let summary = write_file(&recording, &output).map_err(in_file)?;
-        tell(&summary, &output)?;
+        let mut file = NewFile::create(&output, self.force)?;
+        let summary = pack(&recording, &mut file).map_err(in_file)?;
+        tell(&summary, &file.commit()?)?;
         Ok(Outcome::Done)
     }
-}
-
-/// Under another name first, so that a recording of this name is always whole.
-fn write_file(recording: &Recording, output: &Path) -> Result<Summary, RecordingError> {
-    let failed = |action: &str, path: &Path| {
-        let action = format!("{action} {}", path.display());
-        move |source| RecordingError::Io { action, source }
-    };
-    if output.exists() {
-        let exists = io::Error::new(
-            io::ErrorKind::AlreadyExists,
-            "the file exists; remove it, or choose another with -o",
-        );
-        return Err(failed("writing", output)(exists));
-    }
-    let mut name = output.file_name().unwrap_or(OsStr::new("recording")).to_owned();
-    name.push(".part");
-    let part = output.with_file_name(name);
-    let file = File::create(&part).map_err(failed("creating", &part))?;
-    let result = pack(recording, BufWriter::with_capacity(1 << 18, file))
-        .and_then(|summary| fs::rename(&part, output).map(|()| summary).map_err(failed("renaming", &part)));
-    if result.is_err() {
-        let _ = fs::remove_file(&part);
-    }
-    result
 }
 
 fn tell(summary: &Summary, output: &Path) -> io::Result<()> {
