@@ -69,9 +69,29 @@ fn the_report_of_heapprof_is_that_of_the_reference() {
             report.lines().map(line).collect()
         };
         assert_eq!(without_names(&printed), without_names(report), "{}", case["id"]);
+        blocks_are_exported(&file, load_address, &bits);
         compared += 1;
     }
     assert!(compared >= 5, "{compared}");
+}
+
+/// Folded stacks add up to what cairn reads back from its own pprof file.
+fn blocks_are_exported(file: &Path, load_address: u64, bits: &str) {
+    let (profile, folded) = (scratch("core-export.pb.gz"), scratch("core-export.folded"));
+    let raw = format!("{}@{load_address:#x}", file.display());
+    let (to_pprof, to_folded) =
+        (format!("pprof={}", profile.display()), format!("folded={}", folded.display()));
+    let exports = ["--export", &to_pprof, "--export", &to_folded, "--force"];
+    let output = core(&[&["--raw", &raw, "--word", bits, "--layout", "heapprof"], &exports[..]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let folded = fs::read_to_string(folded).unwrap();
+    let sum: u64 = folded.lines().map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum();
+    let report = Command::new(CAIRN).args(["report", "--json"]).arg(&profile).output().unwrap();
+    let report: Value = serde_json::from_str(&text(&report)).unwrap();
+    assert!(sum > 0);
+    assert_eq!(report["leaked_bytes"], sum);
+    let again = core(&["--raw", &raw, "--word", bits, "--export", &to_pprof]);
+    assert!(!again.status.success() && String::from_utf8_lossy(&again.stderr).contains("--force"));
 }
 
 #[test]

@@ -216,6 +216,19 @@ impl Profile {
         self.functions.get(function as usize).map_or("?", |function| &function.name)
     }
 
+    /// The profile with these columns alone, in their order here; the first one is the main one. Names that are not there are passed over.
+    #[must_use]
+    pub fn with_columns(mut self, names: &[&str]) -> Self {
+        let kept: Vec<usize> = names.iter().filter_map(|name| self.column(name)).collect();
+        self.columns = kept.iter().map(|&index| self.columns[index].clone()).collect();
+        for sample in &mut self.samples {
+            sample.values =
+                kept.iter().map(|&index| sample.values.get(index).copied().unwrap_or(0)).collect();
+        }
+        self.main_column = 0;
+        self
+    }
+
     /// The column of this name.
     #[must_use]
     pub fn column(&self, name: &str) -> Option<usize> {

@@ -15,10 +15,13 @@ use cairn_analysis::heap::{
     Cost, Direction, FlameOptions, Folding, ModuleNames, Namer, Names, NoNames, Questions, TreeLimits,
 };
 use cairn_analysis::image::{Image, Machine, OpenOptions, RawFile};
+use cairn_exchange::target::{Choice, Rows};
+use cairn_exchange::{Profile, Subject, Target, write};
 use clap::{Args, ValueEnum};
 
 use super::heap_text::{bytes, counted};
 use super::symbol_options::{SymbolOptions, complain_about_modules};
+use crate::new_file::NewFile;
 use crate::output::{Outcome, complain};
 use answers::{Answers, Wanted};
 use print::Printer;
@@ -99,6 +102,14 @@ pub(crate) struct Core {
     #[arg(long, value_name = "FILE")]
     flame: Option<PathBuf>,
 
+    /// Write the blocks' stacks in the format of another tool, as pprof=core.pb.gz; `cairn export --help` lists the formats. May be repeated
+    #[arg(long, value_name = "FORMAT=FILE", value_parser = parse_export)]
+    export: Vec<(Target, PathBuf)>,
+
+    /// Let --export replace files that are there
+    #[arg(long, requires = "export")]
+    force: bool,
+
     /// Entries of each list
     #[arg(short = 'n', long, value_name = "COUNT", default_value_t = 10)]
     limit: usize,
@@ -122,6 +133,7 @@ Examples:
   cairn core core.4711 --at 0x55d01a2b31c9     whose block is this, or whose end was written past?
   cairn core core.4711 --leaks --refs 0x55d01a2b31c0
   cairn core core.4711 --stacks                what did its threads do?
+  cairn core core.4711 --export pprof=core.pb.gz
   cairn core --pid 4711 --heap                 a running process; nothing in it is changed
   cairn core --raw sram.bin@0x20000000 --raw heap.bin@0xc0000000 --exe app.elf --word 32
 
@@ -163,6 +175,15 @@ fn parse_address(text: &str) -> Result<u64, String> {
         None => plain.parse().or_else(|_| u64::from_str_radix(&plain, 16)),
     };
     address.map_err(|_| format!("{text}: not an address; write it as 0x20000000"))
+}
+
+fn parse_export(text: &str) -> Result<(Target, PathBuf), String> {
+    let (format, path) = text.split_once('=').ok_or("write it as FORMAT=FILE, as in pprof=core.pb.gz")?;
+    let target = Target::ALL.into_iter().find(|target| target.name() == format).ok_or_else(|| {
+        let known: Vec<&str> = Target::ALL.iter().map(|target| target.name()).collect();
+        format!("{format} is no format; there are {}", known.join(", "))
+    })?;
+    Ok((target, path.into()))
 }
 
 impl Core {
@@ -232,6 +253,9 @@ impl Core {
             std::fs::write(path, svg)
                 .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?;
         }
+        for (target, path) in &self.export {
+            self.export(&mut questions, answers, *target, path)?;
+        }
         let mut output = BufWriter::new(io::stdout().lock());
         if self.json {
             let mut names =
@@ -272,6 +296,28 @@ impl Core {
             }
         }
         output.flush()
+    }
+
+    fn export(
+        &self,
+        questions: &mut Questions<'_>,
+        answers: &Answers,
+        target: Target,
+        path: &Path,
+    ) -> io::Result<()> {
+        // Of blocks that live it is not known what was allocated before them.
+        let mut profile = Profile::of_heap(questions).0.with_columns(&["inuse_space", "inuse_objects"]);
+        profile.title = title(answers);
+        let subject = Subject { profile: &profile, heap: None, marks: &[] };
+        let mut file = NewFile::create(path, self.force)?;
+        let choice = Choice { column: profile.main_column, rows: Rows::Stacks };
+        let written = write(target, &subject, choice, &mut file)
+            .map_err(|error| io::Error::other(format!("{}: {error}", path.display())))?;
+        file.commit()?;
+        for loss in &written.losses {
+            complain(&format_args!("note: {loss}"));
+        }
+        Ok(())
     }
 
     fn open(&self) -> io::Result<Image> {
@@ -340,8 +386,10 @@ fn flame(questions: &mut Questions<'_>, answers: &Answers) -> String {
     let tree = questions.tree(Direction::FromMain, Cost::Leaked, limits);
     let amount = tree.nodes[0].amount;
     let whole = format!("{} in {}", bytes(amount.value), counted(amount.blocks, "block"));
+    questions.flame_svg(&tree, &FlameOptions { title: title(answers), subtitle: whole })
+}
+
+fn title(answers: &Answers) -> String {
     let about = &answers.about;
-    let title =
-        if about.command_line.is_empty() { about.kind.to_owned() } else { about.command_line.clone() };
-    questions.flame_svg(&tree, &FlameOptions { title, subtitle: whole })
+    if about.command_line.is_empty() { about.kind.to_owned() } else { about.command_line.clone() }
 }
