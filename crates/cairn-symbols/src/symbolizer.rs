@@ -136,6 +136,17 @@ impl Symbolizer {
     ///
     /// It is read from the debug information itself, also where there is an index: no index holds it.
     ///
+    /// ```no_run
+    /// # use cairn_format::StatedAddress;
+    /// # use cairn_symbols::{Lookup, Symbolizer, SymbolizerOptions};
+    /// # let mut symbolizer = Symbolizer::new(SymbolizerOptions::new());
+    /// let app = symbolizer.add_file("app.elf")?;
+    /// let lookup = Lookup::stated(StatedAddress::new(0x406651));
+    /// let innermost = symbolizer.declarations(app, lookup).into_iter().next();
+    /// println!("declared in line {:?}", innermost.and_then(|declaration| declaration.line));
+    /// # Ok::<(), cairn_symbols::Error>(())
+    /// ```
+    ///
     /// # Panics
     ///
     /// When the module is of another symbolizer that has more of them.
@@ -146,6 +157,17 @@ impl Symbolizer {
     }
 
     /// What the symbol tables of an ELF file name at an address, be it code or data; of other files nothing.
+    ///
+    /// ```no_run
+    /// # use cairn_format::StatedAddress;
+    /// # use cairn_symbols::{Lookup, Symbolizer, SymbolizerOptions};
+    /// # let mut symbolizer = Symbolizer::new(SymbolizerOptions::new());
+    /// let app = symbolizer.add_file("app.elf")?;
+    /// if let Some(symbol) = symbolizer.data_symbol(app, Lookup::stated(StatedAddress::new(0x604010))) {
+    ///     println!("{} of {} bytes", symbol.name, symbol.size_bytes);
+    /// }
+    /// # Ok::<(), cairn_symbols::Error>(())
+    /// ```
     ///
     /// # Panics
     ///
