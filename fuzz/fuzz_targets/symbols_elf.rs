@@ -17,5 +17,9 @@ fuzz_target!(|input: &[u8]| {
     for (&(module, lookup), answer) in lookups.iter().zip(answers.iter()).take(8) {
         assert_eq!(symbolizer.resolve(module, lookup), *answer);
         assert_eq!(answer.frames().is_empty(), answer.reason().is_some());
+        assert!(symbolizer.declarations(module, lookup).len() <= 1001);
+        if let Some(data) = symbolizer.data_symbol(module, lookup) {
+            assert!(data.declaration.start.is_some());
+        }
     }
 });

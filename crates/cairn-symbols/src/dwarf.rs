@@ -16,6 +16,6 @@ mod lines;
 mod split;
 mod units;
 
-pub(crate) use engine::{DebugFiles, Engine, ScopeId, Told, ToldPlace};
+pub(crate) use engine::{DebugFiles, Declared, Engine, ScopeId, Told, ToldPlace};
 pub(crate) use split::FindSplit;
 pub(crate) use units::Problem;

@@ -8,14 +8,16 @@ use cairn_format::{StatedAddress, WordSize};
 use gimli::SectionId;
 use object::{Object, ObjectSegment, SegmentFlags};
 
-use crate::Unknown;
+use crate::data_symbols::DataSymbols;
 use crate::debug_object::DebugObject;
-use crate::dwarf::{DebugFiles, Engine, Problem};
+use crate::demangle::demangle;
+use crate::dwarf::{DebugFiles, Declared, Engine, Problem};
 use crate::index::{Answer, Cache, Identity, Index};
 use crate::mini_debug;
 use crate::source::{FrameSink, Language, SymbolSource};
 use crate::symbol_table::SymbolTable;
 use crate::unwind_starts::UnwindStarts;
+use crate::{DataSymbol, Declaration, Unknown};
 
 /// The files of one module, and what was read of them.
 pub(crate) struct ElfSource {
@@ -30,6 +32,7 @@ pub(crate) struct ElfSource {
     /// Why there is no engine.
     broken: OnceLock<Problem>,
     symbols: OnceLock<SymbolTable>,
+    data_symbols: OnceLock<DataSymbols>,
     starts: OnceLock<UnwindStarts>,
 }
 
@@ -57,6 +60,7 @@ impl ElfSource {
             index: None,
             cannot_index: false,
             symbols: OnceLock::new(),
+            data_symbols: OnceLock::new(),
             starts: OnceLock::new(),
         })
     }
@@ -155,6 +159,15 @@ impl ElfSource {
         })
     }
 
+    fn data_symbols(&self) -> &DataSymbols {
+        self.data_symbols.get_or_init(|| {
+            let mut table = DataSymbols::default();
+            self.objects().filter_map(|object| object.object().ok()).for_each(|object| table.add(&object));
+            table.finish();
+            table
+        })
+    }
+
     pub(crate) fn starts(&self) -> &UnwindStarts {
         self.starts.get_or_init(|| {
             let main = self.program.as_ref().unwrap_or(&self.debug.main);
@@ -218,6 +231,44 @@ impl SymbolSource for ElfSource {
         }
     }
 
+    fn declarations_at(&self, address: StatedAddress) -> Vec<Declaration> {
+        let address = address.value();
+        if !self.layout.is_code(address) {
+            return Vec::new();
+        }
+        let engine = if self.debug.main.has_debug_info() { self.engine().ok() } else { None };
+        let declared = engine.and_then(|engine| engine.declarations_at(address).ok()).unwrap_or_default();
+        let mut all: Vec<Declaration> = declared.into_iter().map(declaration).collect();
+        if let Some(symbol) = self.symbols().find(address) {
+            if all.is_empty() {
+                all.push(Declaration::default());
+            }
+            // A part of a function that lies elsewhere has a symbol of its own.
+            all.iter_mut()
+                .last()
+                .into_iter()
+                .for_each(|all| all.start = Some(StatedAddress::new(symbol.start)));
+        }
+        all
+    }
+
+    fn data_at(&self, address: StatedAddress) -> Option<DataSymbol> {
+        let found = self.data_symbols().find(address.value())?;
+        let engine = if self.debug.main.has_debug_info() { self.engine().ok() } else { None };
+        let declared = engine.and_then(|engine| engine.variable_at(found.start).ok()?);
+        // A file alone does not say where: the symbol table knows as much.
+        let declared = declared.filter(|declared| declared.line.is_some());
+        let mut declaration = declared.map(declaration).unwrap_or_default();
+        if declaration.line.is_none() {
+            declaration.file = found.file.map(Arc::from);
+        }
+        declaration.start = Some(StatedAddress::new(found.start));
+        let raw_name: Arc<str> = found.name.into();
+        let readable = demangle(found.name, Language::Unknown);
+        let name = readable.map_or_else(|| Arc::clone(&raw_name), Arc::from);
+        Some(DataSymbol { name, raw_name, size_bytes: found.size_bytes, declaration })
+    }
+
     fn base(&self) -> StatedAddress {
         self.layout.base
     }
@@ -252,6 +303,11 @@ impl SymbolSource for ElfSource {
         let others = [&self.debug.supplement, &self.debug.package].into_iter().flatten();
         files.chain(others).map(|object| object.path().to_owned()).collect()
     }
+}
+
+fn declaration(declared: Declared) -> Declaration {
+    let Declared { file, line, low } = declared;
+    Declaration { file, line, start: low.map(StatedAddress::new) }
 }
 
 impl Layout {

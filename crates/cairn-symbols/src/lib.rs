@@ -16,6 +16,7 @@
 
 #![deny(unsafe_code)]
 
+mod data_symbols;
 mod debug_object;
 #[cfg(feature = "debuginfod")]
 mod debuginfod;
@@ -44,7 +45,7 @@ pub use error::Error;
 pub use lookup::{AddressKind, Lookup, Place};
 pub use module::{BuildId, ModuleId, ModuleInfo, ModuleReport};
 pub use options::SymbolizerOptions;
-pub use resolution::{Difference, Resolution, Resolutions, SourceFrame, Unknown};
+pub use resolution::{DataSymbol, Declaration, Difference, Resolution, Resolutions, SourceFrame, Unknown};
 pub use sections::Section;
 pub use symbolizer::Symbolizer;
 

@@ -122,6 +122,33 @@ impl Resolutions {
     }
 }
 
+/// Where a function or a variable is written in its source, and where it begins.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Declaration {
+    /// Source file as the compiler wrote it.
+    pub file: Option<Arc<str>>,
+    /// Line in the source file, from 1.
+    pub line: Option<u32>,
+    /// First address; not known of inlined calls whose code is in several pieces.
+    pub start: Option<StatedAddress>,
+}
+
+/// What symbol tables name at an address, be it code or data.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct DataSymbol {
+    /// Its readable name.
+    pub name: Arc<str>,
+    /// Its name as the linker knows it.
+    pub raw_name: Arc<str>,
+    /// Its size; 0 where the symbol table has none.
+    pub size_bytes: u64,
+    /// Where it begins, and where a variable is declared. Of a local symbol without debug information: the source file
+    /// alone, without its directory.
+    pub declaration: Declaration,
+}
+
 /// Why an address has no name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]

@@ -14,7 +14,7 @@ use cairn_format::{StatedAddress, WordSize};
 
 use crate::demangle::{demangle, scheme};
 use crate::index::Cache;
-use crate::{SourceFrame, Unknown};
+use crate::{DataSymbol, Declaration, SourceFrame, Unknown};
 
 /// The source language of a name, where the file says it; decides how it is demangled.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -107,6 +107,16 @@ impl Hasher for Mixed {
 pub(crate) trait SymbolSource: Send + Sync {
     /// Pushes the frames of one address, as the file itself counts, innermost first. Pushes nothing when it fails.
     fn frames_at(&self, address: StatedAddress, out: &mut FrameSink) -> Result<(), Unknown>;
+
+    /// Where the function of each frame of an address is declared; of all frames, or of none.
+    fn declarations_at(&self, _address: StatedAddress) -> Vec<Declaration> {
+        Vec::new()
+    }
+
+    /// What symbol tables name at an address.
+    fn data_at(&self, _address: StatedAddress) -> Option<DataSymbol> {
+        None
+    }
 
     /// The stated address of the module's base: what a [`ModuleOffset`](cairn_format::ModuleOffset) is added to.
     fn base(&self) -> StatedAddress {

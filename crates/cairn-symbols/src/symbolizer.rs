@@ -12,7 +12,8 @@ use crate::mapped_file::FileBytes;
 use crate::open::{Opened, cache, open_bytes, open_file, open_module};
 use crate::source::{FrameSink, SymbolSource};
 use crate::{
-    Error, Lookup, ModuleId, ModuleInfo, ModuleReport, Resolution, Resolutions, SymbolizerOptions, Unknown,
+    DataSymbol, Declaration, Error, Lookup, ModuleId, ModuleInfo, ModuleReport, Resolution, Resolutions,
+    SymbolizerOptions, Unknown,
 };
 
 /// Names addresses of a set of modules.
@@ -128,6 +129,53 @@ impl Symbolizer {
         self.give_back(sink);
         self.want_index(module);
         resolution
+    }
+
+    /// Where the function of each frame of an answer is declared and begins, innermost first. Empty when that is not known
+    /// of this kind of file.
+    ///
+    /// It is read from the debug information itself, also where there is an index: no index holds it.
+    ///
+    /// ```no_run
+    /// # use cairn_format::StatedAddress;
+    /// # use cairn_symbols::{Lookup, Symbolizer, SymbolizerOptions};
+    /// # let mut symbolizer = Symbolizer::new(SymbolizerOptions::new());
+    /// let app = symbolizer.add_file("app.elf")?;
+    /// let lookup = Lookup::stated(StatedAddress::new(0x406651));
+    /// let innermost = symbolizer.declarations(app, lookup).into_iter().next();
+    /// println!("declared in line {:?}", innermost.and_then(|declaration| declaration.line));
+    /// # Ok::<(), cairn_symbols::Error>(())
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// When the module is of another symbolizer that has more of them.
+    #[must_use]
+    pub fn declarations(&self, module: ModuleId, lookup: Lookup) -> Vec<Declaration> {
+        let Ok(source) = &self.opened(module).source else { return Vec::new() };
+        lookup.stated_address(source.base()).map_or_else(Vec::new, |address| source.declarations_at(address))
+    }
+
+    /// What the symbol tables of an ELF file name at an address, be it code or data; of other files nothing.
+    ///
+    /// ```no_run
+    /// # use cairn_format::StatedAddress;
+    /// # use cairn_symbols::{Lookup, Symbolizer, SymbolizerOptions};
+    /// # let mut symbolizer = Symbolizer::new(SymbolizerOptions::new());
+    /// let app = symbolizer.add_file("app.elf")?;
+    /// if let Some(symbol) = symbolizer.data_symbol(app, Lookup::stated(StatedAddress::new(0x604010))) {
+    ///     println!("{} of {} bytes", symbol.name, symbol.size_bytes);
+    /// }
+    /// # Ok::<(), cairn_symbols::Error>(())
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// When the module is of another symbolizer that has more of them.
+    #[must_use]
+    pub fn data_symbol(&self, module: ModuleId, lookup: Lookup) -> Option<DataSymbol> {
+        let source = self.opened(module).source.as_ref().ok()?;
+        source.data_at(lookup.stated_address(source.base())?)
     }
 
     /// What is known of many addresses: sorted, each distinct one looked up once, on as many threads as the options say.

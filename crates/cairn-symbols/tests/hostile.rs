@@ -96,7 +96,11 @@ fn ask(name: &str, file: &[u8]) -> Resolution {
     let start = Instant::now();
     let mut symbolizer = Symbolizer::new(SymbolizerOptions::new());
     let module = symbolizer.add_file(&path).unwrap();
-    let answer = symbolizer.resolve(module, Lookup::stated(StatedAddress::new(CODE + 4)));
+    let lookup = Lookup::stated(StatedAddress::new(CODE + 4));
+    let answer = symbolizer.resolve(module, lookup);
+    assert!(symbolizer.declarations(module, lookup).len() <= 1001);
+    // There is no symbol table in any.
+    assert_eq!(symbolizer.data_symbol(module, lookup), None);
     assert!(start.elapsed() < Duration::from_secs(20), "{name}: {:?}", start.elapsed());
     fs::remove_file(&path).unwrap();
     answer

@@ -438,6 +438,7 @@ impl Session {
         };
         let Some(module) = module else { return Question::Unknown { text: text.trim().to_owned() } };
         match self.lookup(parsed.address) {
+            Some(lookup) if parsed.is_data => Question::Data { module, address: parsed.address, lookup },
             Some(lookup) => Question::Address { module, address: parsed.address, lookup },
             None => Question::Outside { module, address: parsed.address },
         }

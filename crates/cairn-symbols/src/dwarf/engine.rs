@@ -1,12 +1,17 @@
 //! From an address to frames, over the units of one file.
 
+mod declarations;
+
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use gimli::{SectionId, UnitRef};
+use gimli::{SectionId, UnitOffset, UnitRef};
 use self_cell::self_cell;
+
+pub(crate) use declarations::Declared;
+use declarations::Variable;
 
 use super::cuts::Cuts;
 use super::functions::{Function, Functions, Origin, step};
@@ -52,6 +57,8 @@ pub(super) struct Reading<'a> {
     budget: Budget,
     /// Of all readers that there were in this process.
     number: u64,
+    /// All variables, once one was asked for.
+    variables: OnceLock<Vec<Variable>>,
     /// What is told to whoever makes an index.
     telling: Telling,
 }
@@ -105,6 +112,16 @@ impl Engine {
     /// Pushes the frames of an address; nothing when nothing is known of it.
     pub(crate) fn frames_at(&self, address: u64, out: &mut FrameSink) -> Result<(), Problem> {
         self.0.with_dependent(|_, reading| reading.frames_at(address, out))
+    }
+
+    /// Where the function of each frame of an address is declared.
+    pub(crate) fn declarations_at(&self, address: u64) -> Result<Vec<Declared>, Problem> {
+        self.0.with_dependent(|_, reading| reading.declarations(address))
+    }
+
+    /// Where the variable that begins at an address is declared.
+    pub(crate) fn variable_at(&self, address: u64) -> Result<Option<Declared>, Problem> {
+        self.0.with_dependent(|_, reading| reading.variable(address))
     }
 }
 
@@ -216,7 +233,8 @@ impl<'a> Reading<'a> {
         let splits = Splits::new(files.package.as_ref(), &owner.split_files, &*files.find_split);
         static READERS: AtomicU64 = AtomicU64::new(0);
         let number = READERS.fetch_add(1, Ordering::Relaxed);
-        Ok(Self { dwarf, directory, supplement, splits, budget, number, telling: Telling::default() })
+        let (variables, telling) = (OnceLock::new(), Telling::default());
+        Ok(Self { dwarf, directory, supplement, splits, budget, number, variables, telling })
     }
 
     fn frames_at(&self, address: u64, out: &mut FrameSink) -> Result<(), Problem> {
@@ -553,19 +571,9 @@ impl<'a> Reading<'a> {
                 Origin::Written(name) => return text(name).map(Some),
                 Origin::Nowhere => break,
                 Origin::InUnit(offset) => offset,
-                Origin::InFile(_) if view.is_split => break,
-                Origin::InFile(offset) | Origin::InSupplement(offset) => {
-                    let supplement = matches!(origin, Origin::InSupplement(_));
-                    let in_supplement = supplement || !std::ptr::eq(unit.dwarf, &self.dwarf);
-                    let (directory, dwarf) = if in_supplement {
-                        (self.supplement.as_ref(), self.dwarf.sup())
-                    } else {
-                        (Some(&self.directory), Some(&self.dwarf))
-                    };
-                    let Some((directory, dwarf)) = directory.zip(dwarf) else { break };
-                    let Some(other) = directory.at_offset(offset) else { break };
+                Origin::InFile(_) | Origin::InSupplement(_) => {
+                    let Some((dwarf, other, offset)) = self.other_unit(view, unit, origin) else { break };
                     unit = UnitRef::new(dwarf, &other.unit);
-                    let Some(offset) = offset.to_unit_offset(&other.unit.header) else { break };
                     offset
                 }
             };
@@ -574,6 +582,28 @@ impl<'a> Reading<'a> {
             origin = found.origin;
         }
         plain.map(text).transpose()
+    }
+
+    /// Where a reference leads that an entry of `from` makes to another unit.
+    fn other_unit(
+        &self,
+        view: &View<'_, 'a>,
+        from: UnitRef<'_, Reader<'a>>,
+        origin: Origin<'a>,
+    ) -> Option<(&Dwarf<'a>, &Unit<'a>, UnitOffset)> {
+        let (offset, supplement) = match origin {
+            Origin::InFile(offset) if !view.is_split => (offset, false),
+            Origin::InSupplement(offset) => (offset, true),
+            _ => return None,
+        };
+        let in_supplement = supplement || !std::ptr::eq(from.dwarf, &self.dwarf);
+        let (directory, dwarf) = if in_supplement {
+            (self.supplement.as_ref()?, self.dwarf.sup()?)
+        } else {
+            (&self.directory, &self.dwarf)
+        };
+        let other = directory.at_offset(offset)?;
+        Some((dwarf, other, offset.to_unit_offset(&other.unit.header)?))
     }
 }
 

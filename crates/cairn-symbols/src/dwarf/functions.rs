@@ -32,7 +32,7 @@ pub(super) struct Functions<'a> {
 
 #[derive(Debug)]
 pub(super) struct FunctionEntry<'a> {
-    offset: UnitOffset,
+    pub(super) offset: UnitOffset,
     /// Apart, because most functions of a unit are never asked for.
     function: OnceLock<Box<Result<Function<'a>, Problem>>>,
 }
@@ -67,6 +67,7 @@ pub(super) struct InlinedPiece {
 /// One inlined call.
 #[derive(Debug)]
 pub(super) struct Inlined<'a> {
+    pub(super) offset: UnitOffset,
     pub(super) origin: Origin<'a>,
     /// The call that this one is inside of.
     pub(super) parent: Option<u32>,
@@ -202,7 +203,7 @@ impl<'a> Function<'a> {
         // The inlined calls that are open, with the depth of each.
         let mut open: Vec<(isize, u32)> = Vec::new();
         loop {
-            let depth = entries.next_depth();
+            let (depth, offset) = (entries.next_depth(), entries.next_offset());
             if depth <= own_depth || entries.is_empty() {
                 break;
             }
@@ -213,8 +214,9 @@ impl<'a> Function<'a> {
             match abbreviation.tag() {
                 gimli::DW_TAG_inlined_subroutine => {
                     let parent = open.last().map(|&(_, inlined)| inlined);
+                    let ranges = &mut scratch.ranges;
                     let inlined =
-                        calls.read(unit, &mut entries, abbreviation, parent, &mut scratch.ranges, budget)?;
+                        calls.read(unit, &mut entries, offset, abbreviation, parent, ranges, budget)?;
                     open.push((depth, inlined));
                 }
                 // A function inside of this one: its calls are its own.
@@ -245,10 +247,12 @@ impl<'a> Function<'a> {
 struct Calls<'a>(Vec<Inlined<'a>>);
 
 impl<'a> Calls<'a> {
+    #[allow(clippy::too_many_arguments, reason = "where it is read, and what is known around it")]
     fn read(
         &mut self,
         unit: UnitRef<'_, Reader<'a>>,
         entries: &mut gimli::EntriesRaw<'_, Reader<'a>>,
+        offset: UnitOffset,
         abbreviation: &gimli::Abbreviation,
         parent: Option<u32>,
         ranges: &mut Vec<InlinedRange>,
@@ -257,8 +261,14 @@ impl<'a> Calls<'a> {
         let index = self.0.len() as u32;
         let mut place = CodePlace::default();
         let mut name = NamePlace::default();
-        let mut inlined =
-            Inlined { origin: Origin::Nowhere, parent, call_file: None, call_line: 0, call_column: 0 };
+        let mut inlined = Inlined {
+            offset,
+            origin: Origin::Nowhere,
+            parent,
+            call_file: None,
+            call_line: 0,
+            call_column: 0,
+        };
         let is_call =
             |name| matches!(name, gimli::DW_AT_call_file | gimli::DW_AT_call_line | gimli::DW_AT_call_column);
         let wanted = |name| is_call(name) || CodePlace::wants(name) || NamePlace::wants(name);

@@ -9,6 +9,8 @@ use cairn_analysis::symbols::{BuildId, Lookup, ModuleId, ModuleInfo, Symbolizer}
 pub(super) enum Question {
     /// An address in a file that is open.
     Address { module: ModuleId, address: u64, lookup: Lookup },
+    /// What is at an address, be it code or data.
+    Data { module: ModuleId, address: u64, lookup: Lookup },
     /// An address that is nowhere in the file.
     Outside { module: ModuleId, address: u64 },
     /// A file that could not be opened.
@@ -98,6 +100,8 @@ pub(super) struct Parsed {
     /// In place of a file.
     pub(super) build: Option<BuildId>,
     pub(super) address: u64,
+    /// What is there is asked for, not the source.
+    pub(super) is_data: bool,
 }
 
 /// How numbers without `0x` are read.
@@ -116,18 +120,18 @@ pub(super) fn addr2line(text: &str) -> Parsed {
     let end = digits.find(|c: char| !c.is_ascii_hexdigit()).unwrap_or(digits.len());
     // More digits than an address has: it stops at the largest number.
     let address = if end == 0 { 0 } else { u64::from_str_radix(&digits[..end], 16).unwrap_or(u64::MAX) };
-    Parsed { file: None, build: None, address }
+    Parsed { file: None, build: None, address, is_data: false }
 }
 
-/// llvm-symbolizer's way: `[CODE] [FILE] ADDRESS`, the file in quotes if it has blanks, or `BUILDID:` and an id in its place, and
-/// only where none was given before. `None` for what has no answer and is no mistake: empty lines, and names of symbols and data, which are not
+/// llvm-symbolizer's way: `[CODE|DATA] [FILE] ADDRESS`, the file in quotes if it has blanks, or `BUILDID:` and an id in its place, and
+/// only where none was given before. `None` for what has no answer and is no mistake: empty lines, names of symbols, and `FRAME`, which are not
 /// looked up here.
 pub(super) fn line(text: &str, has_file: bool, numbers: Numbers) -> Result<Option<Parsed>, &'static str> {
     let mut rest = text.trim_end_matches(['\n', '\r']);
     if rest.trim().is_empty() {
         return Ok(None);
     }
-    let is_data = rest.starts_with("DATA ") || rest.starts_with("FRAME ");
+    let (is_data, is_frame) = (rest.starts_with("DATA "), rest.starts_with("FRAME "));
     for command in ["CODE ", "DATA ", "FRAME "] {
         if let Some(behind) = rest.strip_prefix(command) {
             rest = behind;
@@ -154,8 +158,8 @@ pub(super) fn line(text: &str, has_file: bool, numbers: Numbers) -> Result<Optio
         return Err("no address behind the file; write FILE ADDRESS, or give the file with -e");
     };
     match number(address, numbers) {
-        Some(_) if is_data => Ok(None),
-        Some(address) => Ok(Some(Parsed { file, build, address })),
+        Some(_) if is_frame => Ok(None),
+        Some(address) => Ok(Some(Parsed { file, build, address, is_data })),
         None if first.is_ascii_digit() || numbers == Numbers::Hexadecimal => Err("not an address"),
         None => Ok(None),
     }
@@ -239,7 +243,12 @@ mod tests {
         check("010", true, Literals, Ok(Some((None, 8))));
         check("0b11", true, Literals, Ok(Some((None, 3))));
         check("CODE 0x10", true, Literals, Ok(Some((None, 0x10))));
-        check("DATA 0x10", true, Literals, Ok(None));
+        check("DATA 0x10", true, Literals, Ok(Some((None, 0x10))));
+        check("DATA a.out 0x10", false, Literals, Ok(Some((Some("a.out"), 0x10))));
+        check("DATA a.out 0x10", true, Literals, Ok(None));
+        check("FRAME 0x10", true, Literals, Ok(None));
+        assert!(line("DATA 0x10", true, Literals).unwrap().unwrap().is_data);
+        assert!(!line("CODE 0x10", true, Literals).unwrap().unwrap().is_data);
         check("main", true, Literals, Ok(None));
         check("main", true, Hexadecimal, Err(()));
         check("", true, Literals, Ok(None));

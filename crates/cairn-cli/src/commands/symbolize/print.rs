@@ -5,7 +5,7 @@ use std::io::{self, BufWriter, Write};
 use std::ops::Range;
 
 use cairn_analysis::format::{StatedAddress, WordSize};
-use cairn_analysis::symbols::{Lookup, ModuleId, Resolution, SourceFrame};
+use cairn_analysis::symbols::{DataSymbol, Declaration, Lookup, ModuleId, Resolution, SourceFrame};
 use serde::Serialize;
 
 use super::input::{Files, Question};
@@ -104,7 +104,7 @@ impl Printer {
         // One address is answered without starting threads.
         let many = (lookups.len() > 1).then(|| files.symbolizer.resolve_many(&lookups));
         for (index, &key) in unseen.iter().enumerate() {
-            let (module, address, lookup) = key;
+            let (module, _, lookup) = key;
             let one;
             let resolution = match many.as_ref().and_then(|many| many.get(index)) {
                 Some(resolution) => resolution,
@@ -115,7 +115,7 @@ impl Printer {
             };
             let start = self.texts.len();
             let mut texts = std::mem::take(&mut self.texts);
-            let written = self.format(&mut texts, files, module, address, resolution);
+            let written = self.format(&mut texts, files, key, resolution);
             self.texts = texts;
             written?;
             self.known.insert(key, (start..self.texts.len(), is_known(resolution)));
@@ -143,6 +143,12 @@ impl Printer {
         let mut text = Vec::new();
         match question {
             Question::Address { .. } => {}
+            &Question::Data { module, address, lookup } => {
+                let symbol = files.symbolizer.data_symbol(module, lookup);
+                self.some_unknown |= symbol.is_none();
+                let path = files.path(module).to_string_lossy();
+                self.data(&mut text, &path, address, symbol.as_ref())?;
+            }
             &Question::Outside { module, address } => {
                 self.some_unknown = true;
                 self.unknown(
@@ -191,8 +197,7 @@ impl Printer {
         &self,
         text: &mut Vec<u8>,
         files: &Files,
-        module: ModuleId,
-        address: u64,
+        (module, address, lookup): (ModuleId, u64, Lookup),
         resolution: &Resolution,
     ) -> io::Result<()> {
         let word_size = files.symbolizer.word_size(module);
@@ -208,7 +213,8 @@ impl Printer {
             Style::Llvm | Style::Gnu => self.llvm(text, address, resolution),
             Style::Json => {
                 let module_name = files.path(module).to_string_lossy();
-                let symbol = self.json_symbols(resolution);
+                let declarations = files.symbolizer.declarations(module, lookup);
+                let symbol = self.json_symbols(resolution, &declarations);
                 serde_json::to_writer(
                     &mut *text,
                     &JsonAnswer { address: Hex(address), module_name: &module_name, symbol },
@@ -362,22 +368,115 @@ impl Printer {
         }
     }
 
-    fn json_symbols(&self, resolution: &Resolution) -> Vec<JsonSymbol> {
+    fn json_symbols(&self, resolution: &Resolution, declarations: &[Declaration]) -> Vec<JsonSymbol> {
         if !is_known(resolution) {
             return vec![JsonSymbol::default()];
         }
-        let start = resolution.function_start().map(StatedAddress::value);
-        self.frames(resolution)
-            .map(|frame| JsonSymbol {
+        let frames: Vec<_> = self.frames(resolution).collect();
+        // Where inlined calls are not shown, the innermost is told of, with the start of the function around.
+        let merged = match declarations {
+            [innermost, .., outermost] if !self.shape.inlines => {
+                let mut merged = innermost.clone();
+                merged.start = outermost.start;
+                Some([merged])
+            }
+            _ => None,
+        };
+        let shown = merged.as_ref().map_or(declarations, |merged| merged.as_slice());
+        // Of all frames or of none.
+        let shown = if shown.len() == frames.len() { shown } else { &[] };
+        let all = frames.iter().enumerate().map(|(index, frame)| {
+            let declaration = shown.get(index);
+            let start = match declaration {
+                Some(declaration) => declaration.start,
+                None => resolution.function_start(),
+            };
+            JsonSymbol {
                 column: frame.column.unwrap_or(0),
                 discriminator: frame.discriminator.unwrap_or(0),
-                file_name: self.file(&frame).unwrap_or_default().to_owned(),
-                function_name: self.linker_name(&frame).unwrap_or_default().to_owned(),
+                file_name: self.file(frame).unwrap_or_default().to_owned(),
+                function_name: self.linker_name(frame).unwrap_or_default().to_owned(),
                 line: frame.line.unwrap_or(0),
-                start_address: start.map_or_else(String::new, |start| format!("{start:#x}")),
-                ..JsonSymbol::default()
-            })
-            .collect()
+                start_address: start.map_or_else(String::new, |start| format!("{:#x}", start.value())),
+                start_file_name: self
+                    .shown_file(declaration.and_then(|declaration| declaration.file.as_deref()))
+                    .unwrap_or_default()
+                    .to_owned(),
+                start_line: declaration.and_then(|declaration| declaration.line).unwrap_or(0),
+            }
+        });
+        all.collect()
+    }
+
+    /// What is at an address that was asked for as data: its name, where it begins, its size, and where it is declared.
+    fn data(
+        &self,
+        text: &mut Vec<u8>,
+        path: &str,
+        address: u64,
+        symbol: Option<&DataSymbol>,
+    ) -> io::Result<()> {
+        let name = symbol.map(|symbol| if self.shape.demangle { &*symbol.name } else { &*symbol.raw_name });
+        let start = symbol.and_then(|symbol| symbol.declaration.start).map_or(0, StatedAddress::value);
+        let size = symbol.map_or(0, |symbol| symbol.size_bytes);
+        let file = symbol.and_then(|symbol| symbol.declaration.file.as_deref());
+        let line = symbol.and_then(|symbol| symbol.declaration.line);
+        match self.style {
+            Style::Json => {
+                let data = JsonData { name: name.unwrap_or_default(), size: Hex(size), start: Hex(start) };
+                serde_json::to_writer(
+                    &mut *text,
+                    &JsonDataAnswer { address: Hex(address), data, module_name: path },
+                )?;
+                self.end_of_json(text);
+                Ok(())
+            }
+            Style::OwnJson => {
+                let data = symbol.map(|symbol| OwnData {
+                    name: &symbol.name,
+                    raw_name: &symbol.raw_name,
+                    start: Hex(start),
+                    size_bytes: size,
+                    file,
+                    line,
+                });
+                let answer = OwnDataAnswer { schema: 1, file: path, address: Hex(address), data };
+                serde_json::to_writer(&mut *text, &answer)?;
+                text.push(b'\n');
+                Ok(())
+            }
+            Style::Cairn | Style::Addr2line => {
+                let Some(name) = name else {
+                    let reason = "no symbol is known at the address";
+                    return self.unknown(text, Some((address, WordSize::Bits64)), reason);
+                };
+                let Palette { function, dim } = self.palette;
+                write!(text, "{dim}{address:#x}{dim:#} {function}{}{function:#}", printable(name))?;
+                if let Some(offset @ 1..) = address.checked_sub(start) {
+                    write!(text, "+{offset:#x}")?;
+                }
+                if size != 0 {
+                    write!(text, " ({size} bytes)")?;
+                }
+                if let Some(file) = self.shown_file(file) {
+                    write!(text, " at {}", printable(file))?;
+                    if let Some(line) = line {
+                        write!(text, ":{line}")?;
+                    }
+                }
+                text.push(b'\n');
+                Ok(())
+            }
+            Style::Llvm | Style::Gnu => {
+                self.llvm_address(text, address)?;
+                writeln!(text, "{}\n{start} {size}", name.unwrap_or("??"))?;
+                match file {
+                    Some(file) => writeln!(text, "{file}:{}", line.unwrap_or(0))?,
+                    None => text.write_all(b"??:?\n")?,
+                }
+                if self.style == Style::Llvm { text.write_all(b"\n") } else { Ok(()) }
+            }
+        }
     }
 
     /// The frames that are shown. Without inlined calls: the place of the innermost, the name of the outermost.
@@ -406,7 +505,11 @@ impl Printer {
     }
 
     fn file<'a>(&self, frame: &'a SourceFrame) -> Option<&'a str> {
-        let file = frame.file.as_deref()?;
+        self.shown_file(frame.file.as_deref())
+    }
+
+    fn shown_file<'a>(&self, file: Option<&'a str>) -> Option<&'a str> {
+        let file = file?;
         Some(if self.shape.basenames { file.rsplit('/').next().unwrap_or(file) } else { file })
     }
 }
@@ -454,6 +557,22 @@ struct JsonNoAddress<'a> {
     symbol: [JsonSymbol; 1],
 }
 
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct JsonDataAnswer<'a> {
+    address: Hex,
+    data: JsonData<'a>,
+    module_name: &'a str,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct JsonData<'a> {
+    name: &'a str,
+    size: Hex,
+    start: Hex,
+}
+
 /// The keys in the order of llvm-symbolizer, which sorts them.
 #[derive(Serialize, Default)]
 #[serde(rename_all = "PascalCase")]
@@ -478,6 +597,24 @@ struct OwnJson<'a> {
     function_start: Option<Hex>,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
+}
+
+#[derive(Serialize)]
+struct OwnDataAnswer<'a> {
+    schema: u32,
+    file: &'a str,
+    address: Hex,
+    data: Option<OwnData<'a>>,
+}
+
+#[derive(Serialize)]
+struct OwnData<'a> {
+    name: &'a str,
+    raw_name: &'a str,
+    start: Hex,
+    size_bytes: u64,
+    file: Option<&'a str>,
+    line: Option<u32>,
 }
 
 #[derive(Serialize)]
