@@ -153,7 +153,11 @@ fn race(threads: u32, turns: usize, begins: impl Fn(u32) -> u64) -> Pairing {
                     while of_first.load(Ordering::Relaxed) < begins {
                         std::thread::yield_now();
                     }
-                    worker.run(slots, turns, (number == 0).then_some(of_first))
+                    let worker = worker.run(slots, turns, (number == 0).then_some(of_first));
+                    // On a busy machine the first may be done before another begins, which would then go on in its log; the truth
+                    // below knows one thread for each.
+                    barrier.wait();
+                    worker
                 })
             })
             .collect();

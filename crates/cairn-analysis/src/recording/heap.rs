@@ -179,7 +179,8 @@ impl LastSites {
     #[inline]
     fn set(&mut self, site: u32) {
         if let Some(last) = self.last.get_mut(self.current) {
-            *last = site + 1;
+            // The number comes from a file, and a site that is not there has no successors: 0 says so.
+            *last = site.wrapping_add(1);
         }
     }
 }

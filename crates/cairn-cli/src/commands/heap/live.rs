@@ -1,18 +1,21 @@
 //! The recordings of a program that runs: drained while it runs, told of on one line of a terminal, summed up at its end.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use cairn_analysis::format::recording::control::{Command, State};
 use cairn_analysis::recording::{self, Drain, EndReason, Status};
-use cairn_run::{Announcement, End};
+use cairn_run::{Announcement, End, Program};
 
 use super::holder::{self, Holder};
 use super::{control, summary};
 use crate::commands::heap_text::{bytes, counted};
+use crate::commands::unseen::hidden_by;
 use crate::output::complain;
 
 /// One file of it.
@@ -187,6 +190,8 @@ pub(super) struct Recordings {
     line: Option<Line>,
     limit_bytes: u64,
     sampled: Instant,
+    /// The file that the first process ran when it was last looked at.
+    runs: Option<PathBuf>,
 }
 
 /// The line on the terminal.
@@ -200,7 +205,7 @@ impl Recordings {
     pub(super) fn new(shows_status: bool, limit_bytes: u64) -> Self {
         let began = Instant::now();
         let line = shows_status.then_some(Line { shown: began, allocations: 0, has_text: false });
-        Self { all: Vec::new(), began, line, limit_bytes, sampled: began }
+        Self { all: Vec::new(), began, line, limit_bytes, sampled: began, runs: None }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -259,6 +264,13 @@ impl Recordings {
             self.sampled = Instant::now();
         }
         let first = self.all.first().map(|one| one.process);
+        // Each time: what takes the place of a shell may be over within a moment, and then nothing tells what it was.
+        let main = self.all.iter().rfind(|one| Some(one.process) == first && !one.is_over);
+        if let Some(process) = main.and_then(|one| one.seen_as)
+            && let Ok(path) = fs::read_link(format!("/proc/{process}/exe"))
+        {
+            self.runs = Some(path);
+        }
         for one in self.all.iter_mut().filter(|one| one.packed.is_none()) {
             one.step(limit_bytes);
             if is_sampled {
@@ -340,15 +352,30 @@ impl Recordings {
         let Some((process, path)) = main else { return };
         let length = fs::metadata(&path).map_or(0, |data| data.len());
         complain(&format_args!("process {process} is recorded in {} ({})", path.display(), bytes(length)));
-        let outcome = recording::Recording::open(&path)
-            .map_err(io::Error::other)
-            .and_then(|recording| summary::write(&mut io::stderr().lock(), recording, &path));
+        let outcome = recording::Recording::open(&path).map_err(io::Error::other).and_then(|recording| {
+            if let Some(path) = self.runs.as_deref().and_then(|path| replacement(&recording, path)) {
+                let why = Program::find(path.as_os_str()).ok().as_ref().and_then(hidden_by);
+                let why = why.map_or_else(|| path.display().to_string(), |obstacle| obstacle.to_string());
+                complain(&format_args!("it then became another program, of which nothing is recorded: {why}"));
+            }
+            summary::write(&mut io::stderr().lock(), recording, &path)
+        });
         if let Err(error) = outcome
             && error.kind() != io::ErrorKind::BrokenPipe
         {
             complain(&format_args!("{}: {error}", path.display()));
         }
     }
+}
+
+/// What a process ran at its end, the file at `ran`, if it is not the program of its last recording: one that took its place by
+/// `exec` and has no recording.
+fn replacement(recording: &recording::Recording, ran: &Path) -> Option<PathBuf> {
+    const DELETED: &[u8] = b" (deleted)";
+    let name = |bytes: &'_ [u8]| bytes.strip_suffix(DELETED).unwrap_or(bytes).to_vec();
+    let recorded = recording.fact("executable").filter(|path| !path.is_empty())?;
+    let ran = name(ran.as_os_str().as_bytes());
+    (ran != name(recorded)).then(|| OsString::from_vec(ran).into())
 }
 
 /// The first of the names, in a line that is not too long.
