@@ -216,7 +216,10 @@ fn colour(name: &str, module: &str) -> String {
 
 /// A text in one line: a command may hold a whole script. Runs of blanks and newlines are one blank.
 fn one_line(text: &str) -> String {
-    text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
+    text.split(|c: char| c.is_whitespace() || c.is_control())
+        .filter(|word| !word.is_empty())
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 /// The first characters of a name, as many as fit.

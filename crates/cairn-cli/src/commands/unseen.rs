@@ -39,7 +39,8 @@ fn recorded_program(heap: &HeapRecording) -> Option<Program> {
     let path = Path::new(OsStr::from_bytes(recording.fact("executable")?));
     let program = Program::find(path.is_absolute().then_some(path.as_os_str())?).ok()?;
     let recorded = recording.fact("executable.build_id").filter(|digits| !digits.is_empty());
-    let present = program.build_id().map(|bytes| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
+    let present =
+        program.build_id().map(|bytes| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
     // Without a build id in either, the path is all that is known.
     (recorded == present.as_deref().map(str::as_bytes)).then_some(program)
 }

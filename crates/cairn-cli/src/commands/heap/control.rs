@@ -75,7 +75,8 @@ fn recording_of(process: u32) -> io::Result<PathBuf> {
         kind => io::Error::new(kind, format!("{}: {error}", maps.display())),
     })?;
     let shared = text.split(|byte| *byte == b'\n').filter_map(SharedMapping::parse);
-    let found = shared.flat_map(|mapping| mapping.places(process)).find(|path| is_recording_of(path, process));
+    let found =
+        shared.flat_map(|mapping| mapping.places(process)).find(|path| is_recording_of(path, process));
     found.ok_or_else(|| {
         io::Error::new(
             io::ErrorKind::NotFound,
@@ -110,8 +111,8 @@ impl<'a> SharedMapping<'a> {
         // leads to it, but for root only; all others find the file in its directory. That of a process in another name
         // space is seen through its root.
         let directory = self.path.parent().unwrap_or(Path::new("/"));
-        let through_root =
-            Path::new(&format!("/proc/{process}/root")).join(directory.strip_prefix("/").unwrap_or(directory));
+        let through_root = Path::new(&format!("/proc/{process}/root"))
+            .join(directory.strip_prefix("/").unwrap_or(directory));
         for directory in [directory, &through_root] {
             let entries = fs::read_dir(directory).into_iter().flatten().filter_map(Result::ok);
             places.extend(entries.filter(|entry| entry.ino() == self.inode).map(|entry| entry.path()));

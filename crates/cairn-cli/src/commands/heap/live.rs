@@ -190,7 +190,9 @@ pub(super) struct Recordings {
     line: Option<Line>,
     limit_bytes: u64,
     sampled: Instant,
-    /// The file that the first process ran when it was last looked at.
+    /// The process that the command started.
+    started: Option<u32>,
+    /// The file that it ran when it was last looked at.
     runs: Option<PathBuf>,
 }
 
@@ -202,10 +204,11 @@ struct Line {
 }
 
 impl Recordings {
-    pub(super) fn new(shows_status: bool, limit_bytes: u64) -> Self {
+    /// `started` is the process of a program that is started to be recorded.
+    pub(super) fn new(started: Option<u32>, shows_status: bool, limit_bytes: u64) -> Self {
         let began = Instant::now();
         let line = shows_status.then_some(Line { shown: began, allocations: 0, has_text: false });
-        Self { all: Vec::new(), began, line, limit_bytes, sampled: began, runs: None }
+        Self { all: Vec::new(), began, line, limit_bytes, sampled: began, started, runs: None }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -265,8 +268,7 @@ impl Recordings {
         }
         let first = self.all.first().map(|one| one.process);
         // Each time: what takes the place of a shell may be over within a moment, and then nothing tells what it was.
-        let main = self.all.iter().rfind(|one| Some(one.process) == first && !one.is_over);
-        if let Some(process) = main.and_then(|one| one.seen_as)
+        if let Some(process) = self.started
             && let Ok(path) = fs::read_link(format!("/proc/{process}/exe"))
         {
             self.runs = Some(path);
@@ -353,10 +355,13 @@ impl Recordings {
         let length = fs::metadata(&path).map_or(0, |data| data.len());
         complain(&format_args!("process {process} is recorded in {} ({})", path.display(), bytes(length)));
         let outcome = recording::Recording::open(&path).map_err(io::Error::other).and_then(|recording| {
-            if let Some(path) = self.runs.as_deref().and_then(|path| replacement(&recording, path)) {
+            let runs = self.runs.as_deref().filter(|_| self.started == Some(process));
+            if let Some(path) = runs.and_then(|path| replacement(&recording, path)) {
                 let why = Program::find(path.as_os_str()).ok().as_ref().and_then(hidden_by);
                 let why = why.map_or_else(|| path.display().to_string(), |obstacle| obstacle.to_string());
-                complain(&format_args!("it then became another program, of which nothing is recorded: {why}"));
+                complain(&format_args!(
+                    "it then became another program, of which nothing is recorded: {why}"
+                ));
             }
             summary::write(&mut io::stderr().lock(), recording, &path)
         });
