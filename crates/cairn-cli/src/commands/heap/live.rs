@@ -192,7 +192,7 @@ pub(super) struct Recordings {
     sampled: Instant,
     /// The process that the command started.
     started: Option<u32>,
-    /// The file that it ran when it was last looked at.
+    /// The file that it ran when it was last looked at, since its last recording began.
     runs: Option<PathBuf>,
 }
 
@@ -219,6 +219,10 @@ impl Recordings {
         let Announcement { process, path, failure } = announced;
         match failure {
             None => {
+                // What it ran before has been announced, or is over.
+                if self.started == Some(process) {
+                    self.runs = None;
+                }
                 // By `exec` it has become another program.
                 self.all.iter_mut().filter(|one| one.process == process).for_each(|one| one.is_over = true);
                 self.all.push(Recording::new(process, path));
