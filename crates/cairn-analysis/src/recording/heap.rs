@@ -726,3 +726,18 @@ impl HeapDecoder {
 struct Nobody;
 
 impl Events for Nobody {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_number_of_a_site_has_no_successors() {
+        let mut last = LastSites::default();
+        last.switch(1);
+        last.set(7);
+        assert_eq!(last.last(), 8);
+        last.set(u32::MAX);
+        assert_eq!(last.last(), 0);
+    }
+}
