@@ -7,12 +7,16 @@ mod support;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 
 use cairn_analysis::recording::EndReason;
 use cairn_analysis::recording::MappingKind;
+use serde_json::Value;
 use support::{
     Count, Shown, cairn, compile, recording, recordings, run, same_as_plain, same_as_plain_with, scratch,
+    scratch_place,
 };
 
 /// Runs a program both ways, and compares its recording with what it says of itself.
@@ -429,6 +433,61 @@ fn a_recording_can_be_paused_from_outside() {
     assert!(String::from_utf8_lossy(&played.stdout).contains("half of it"), "{played:?}");
 }
 
+/// Runs `command` as a user without rights, where this is root.
+fn as_nobody(command: &mut Command) -> &mut Command {
+    const NOBODY: u32 = 65534;
+    let user = run(Command::new("id").arg("-u"));
+    if user.stdout == b"0\n" { command.uid(NOBODY).gid(NOBODY) } else { command }
+}
+
+#[test]
+fn who_is_not_root_controls_recordings_of_his_own() {
+    // Outside of the target directory, which others may be unable to reach; with a blank and a bracket in the name.
+    let directory = std::env::temp_dir().join(format!("cairn ctl (deleted) {}", std::process::id()));
+    let _ = fs::remove_dir_all(&directory);
+    fs::create_dir(&directory).unwrap();
+    fs::set_permissions(&directory, fs::Permissions::from_mode(0o777)).unwrap();
+    let program = directory.join("cairn");
+    fs::copy(env!("CARGO_BIN_EXE_cairn"), &program).unwrap();
+    let nobody = || {
+        let mut command = Command::new(&program);
+        as_nobody(&mut command).current_dir(&directory).env("HOME", &directory).env_remove("XDG_CACHE_HOME");
+        command
+    };
+    let script = "while [ ! -e stop ]; do sleep 0.02; x=$(printf %s a); done";
+    let child = nobody().args(["heap", "--quiet", "--start-paused", "sh", "-c", script]).spawn().unwrap();
+    let patience = std::time::Instant::now();
+    let path = loop {
+        if let Some(found) = recordings(&directory).first() {
+            break found.path.clone();
+        }
+        assert!(patience.elapsed() < std::time::Duration::from_secs(60), "nothing is recorded");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    };
+    let process = support::Recording::read(&path).process.to_string();
+    let ctl = |what: &[&str]| Shown::from(run(nobody().args(["heap", "ctl", &process]).args(what)));
+    for what in [&["start"][..], &["mark", "seen by all"], &["stop"]] {
+        let shown = ctl(what);
+        assert_eq!(shown.status, Some(0), "{what:?}: {shown:?}");
+        // What is recorded between start and stop must be there.
+        std::thread::sleep(std::time::Duration::from_millis(300));
+    }
+    let of_another = Shown::from(run(nobody().args(["heap", "ctl", "1", "stop"])));
+    assert_eq!(of_another.status, Some(1), "{of_another:?}");
+    assert!(
+        of_another.errors.contains("only its own user, or root, may control its recording"),
+        "{of_another:?}"
+    );
+    let nobody_there = Shown::from(run(nobody().args(["heap", "ctl", "99999999", "stop"])));
+    assert!(nobody_there.errors.contains("there is no process 99999999"), "{nobody_there:?}");
+    fs::write(directory.join("stop"), "").unwrap();
+    assert!(child.wait_with_output().unwrap().status.success());
+    assert!(support::Recording::read(&path).events > 0, "between start and stop");
+    let played = run(cairn().arg("play").arg(&path));
+    fs::remove_dir_all(&directory).unwrap();
+    assert!(String::from_utf8_lossy(&played.stdout).contains("seen by all"), "{played:?}");
+}
+
 #[test]
 fn recordings_of_children_stay_open_until_they_end() {
     let directory = scratch("outlived");
@@ -461,7 +520,7 @@ fn memory_over_time_shows_what_was_resident() {
 }
 
 /// What `cairn report --json` says of the recording in `directory`, with `arguments`.
-fn report(directory: &std::path::Path, arguments: &[&str]) -> serde_json::Value {
+fn report(directory: &Path, arguments: &[&str]) -> Value {
     let path = recording(directory).path;
     let output = run(cairn().args(["report", "--json", "--full"]).args(arguments).arg(path));
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
@@ -475,7 +534,7 @@ fn the_summary_and_the_report_count_as_one_does_by_hand() {
         Shown::from(run(cairn().args(["heap", "./program"]).env("COLUMNS", "120").current_dir(&directory)));
     assert_eq!(shown.status, Some(0));
     let by_size = |range: &str| report(&directory, &["--filter", &format!("size={range}")]);
-    let numbers = |answer: &serde_json::Value| {
+    let numbers = |answer: &Value| {
         ["total_allocations", "temporary_allocations", "leaked_allocations"]
             .map(|name| answer[name].as_u64().unwrap())
     };
@@ -569,9 +628,9 @@ fn children_that_were_not_asked_for_are_not_recorded() {
 }
 
 /// How many allocations a report finds in the file at `path`.
-fn allocations_in(path: &std::path::Path) -> u64 {
+fn allocations_in(path: &Path) -> u64 {
     let output = run(cairn().args(["report", "--json"]).arg(path));
-    let answer: Option<serde_json::Value> = serde_json::from_slice(&output.stdout).ok();
+    let answer: Option<Value> = serde_json::from_slice(&output.stdout).ok();
     answer.and_then(|answer| answer["total_allocations"].as_u64()).unwrap_or(0)
 }
 
@@ -634,7 +693,7 @@ fn a_full_disk_ends_the_recording_and_not_the_program() {
         return;
     };
     assert_eq!(first, "status 0", "{shown:?}");
-    let report: serde_json::Value = serde_json::from_str(report).unwrap();
+    let report: Value = serde_json::from_str(report).unwrap();
     assert!(report["total_allocations"].as_u64().unwrap() > 10_000, "{shown:?}");
     assert_eq!((refused, ran, unrecorded), ("status 2", "ran", "status 0"), "{shown:?}");
     assert!(shown.errors.contains("Read-only file system"), "{shown:?}");
@@ -669,4 +728,80 @@ fn resident_memory_is_explained_by_blocks_mappings_and_the_rest() {
     assert_eq!(told("threads"), 1);
     let text = Shown::from(run(cairn().arg("report").arg(recording(&directory).path)));
     assert!(text.output.contains("40.0 MiB    mapped by main"), "{text:?}");
+}
+
+#[test]
+fn pools_tell_of_their_blocks_and_are_reported_by_who_took_them() {
+    let directory = scratch("pool");
+    let program = compile(&directory, "../../../examples/c/pool.c", "pool", &[]);
+    let shown = same_as_plain(&directory, &program, &[]);
+    assert_eq!(shown.output, "300 sessions are kept\n");
+    let report = report(&directory, &["--by", "stack", "--cost", "count"]);
+    let of = |function: &str| {
+        let is_of = |entry: &&Value| {
+            let frames = entry["stacks"][0]["frames"].as_array().unwrap();
+            frames[0]["function"] == "pool_take"
+                && frames[1]["function"] == function
+                && frames[2]["function"] == "main"
+        };
+        let entries: Vec<&Value> = report["top"].as_array().unwrap().iter().filter(is_of).collect();
+        assert_eq!(entries.len(), 1, "{function}: {report}");
+        let number = |name: &str| entries[0][name].as_u64().unwrap();
+        (
+            number("allocations"),
+            number("allocated_bytes"),
+            number("leaked_allocations"),
+            number("leaked_bytes"),
+        )
+    };
+    assert_eq!(of("serve_requests"), (5000, 200_000, 0, 0));
+    assert_eq!(of("remember_sessions"), (300, 7200, 300, 7200));
+}
+
+#[test]
+fn a_recording_without_an_allocation_says_why() {
+    let directory = scratch("unseen");
+    let own = directory.join("own.c");
+    fs::write(
+        &own,
+        "#include <stdlib.h>\n#include <unistd.h>\n\
+         #ifdef OWN\n\
+         static char pool[1 << 20]; static size_t used;\n\
+         void *malloc(size_t size) { used += (size + 15) & ~15ul; return pool + used - ((size + 15) & ~15ul); }\n\
+         void free(void *block) { (void)block; }\n\
+         #endif\n\
+         int main(void) { void *volatile block = malloc(10); free(block); usleep(300000); return 7; }",
+    )
+    .unwrap();
+    for (name, flags, said) in [
+        ("own", &["-DOWN"][..], "note: no allocation was seen: "),
+        ("static", &["-static"][..], "it then became another program, of which nothing is recorded: "),
+    ] {
+        let directory = scratch(&format!("unseen_{name}"));
+        let program = directory.join(name);
+        let mut compiler = Command::new("cc");
+        compiler.args(["-fno-builtin", "-o"]).arg(&program).arg(&own).args(flags);
+        let compiled = run(&mut compiler);
+        assert!(compiled.status.success(), "{compiled:?}");
+        // A start that is looked at before is refused; a script is not.
+        let mut command = cairn();
+        command.args(["heap", "sh", "-c", "exec \"$0\""]).arg(&program).current_dir(&directory);
+        let shown = Shown::from(run(&mut command));
+        assert_eq!(shown.status, Some(7), "{shown:?}");
+        let said = format!("{said}{}: ", program.display());
+        assert!(shown.errors.contains(&said), "{said:?} in {}", shown.errors);
+    }
+    let directory = scratch_place("unseen_own");
+    let recordings = recordings(&directory);
+    let unseen = recordings.iter().find(|one| one.events == 0).expect("the program with its own malloc");
+    let report = run(cairn().arg("report").arg(&unseen.path));
+    let text = String::from_utf8_lossy(&report.stdout);
+    assert!(text.contains("note: no allocation was seen: ") && text.contains("malloc of its own"), "{text}");
+    // Where the file is another one by now, it is no reason.
+    let program = directory.join("own");
+    fs::remove_file(&program).unwrap();
+    fs::copy("/bin/true", &program).unwrap();
+    let report = run(cairn().arg("report").arg(&unseen.path));
+    let text = String::from_utf8_lossy(&report.stdout);
+    assert!(text.contains("note: no allocation was seen\n"), "{text}");
 }

@@ -12,8 +12,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use object::elf::{EM_X86_64, ET_DYN, ET_EXEC, FileHeader64, PT_INTERP, SHT_DYNSYM, SHT_SYMTAB, STT_FUNC};
-use object::read::elf::{FileHeader, ProgramHeader, Sym};
-use object::{Endianness, ReadCache, ReadRef};
+use object::read::elf::{ElfFile64, FileHeader, ProgramHeader, Sym};
+use object::{Endianness, Object, ReadCache, ReadRef};
 
 use crate::Obstacle;
 
@@ -106,6 +106,14 @@ impl Program {
 }
 
 impl Program {
+    /// The GNU build id in its file, if there is one.
+    #[must_use]
+    pub fn build_id(&self) -> Option<Vec<u8>> {
+        let file = ReadCache::new(File::open(&self.path).ok()?);
+        let parsed = ElfFile64::<Endianness, _>::parse(&file).ok()?;
+        parsed.build_id().ok().flatten().map(<[u8]>::to_vec)
+    }
+
     /// Whether the loader finds jemalloc, tcmalloc or mimalloc for it, as shared libraries. The loader itself is asked, by its
     /// own `--list`; nothing of the program runs.
     #[must_use]

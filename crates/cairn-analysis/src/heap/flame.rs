@@ -27,6 +27,10 @@ const SIDE: f64 = 10.0;
 /// Of one character, in the font that is asked for; those that are wider are cut by the frame.
 const CHARACTER: f64 = 7.2;
 
+/// Of the heading and of the line below it, so many stand beside the buttons.
+const TITLE_CHARACTERS: usize = 105;
+const SUBTITLE_CHARACTERS: usize = 145;
+
 /// A drawn frame.
 struct Flame<'a> {
     node: &'a TreeNode,
@@ -63,10 +67,18 @@ impl Questions<'_> {
             tree.nodes[0].amount.value,
             if tree.cost.is_bytes() { "bytes" } else { "blocks" },
         )?;
-        writeln!(svg, "<title>{}</title>\n<style>{STYLE}</style>", Escaped(&options.title))?;
+        let title = one_line(&options.title);
+        writeln!(svg, "<title>{}</title>\n<style>{STYLE}</style>", Escaped(&title))?;
         writeln!(svg, "<rect class=\"page\" width=\"{WIDTH}\" height=\"{height}\"/>")?;
-        writeln!(svg, "<text class=\"title\" x=\"{SIDE}\" y=\"24\">{}</text>", Escaped(&options.title))?;
-        writeln!(svg, "<text class=\"sub\" x=\"{SIDE}\" y=\"42\">{}</text>", Escaped(&options.subtitle))?;
+        // What is cut here can still be read in the tooltip.
+        let whole = Escaped(&title);
+        writeln!(
+            svg,
+            "<text class=\"title\" x=\"{SIDE}\" y=\"24\"><title>{whole}</title>{}</text>",
+            Escaped(&cut(&title, TITLE_CHARACTERS))
+        )?;
+        let subtitle = cut(&one_line(&options.subtitle), SUBTITLE_CHARACTERS);
+        writeln!(svg, "<text class=\"sub\" x=\"{SIDE}\" y=\"42\">{}</text>", Escaped(&subtitle))?;
         let right = WIDTH - SIDE;
         writeln!(svg, "<text class=\"button\" id=\"search\" x=\"{right}\" y=\"24\">search</text>")?;
         writeln!(svg, "<text class=\"button\" id=\"reset\" x=\"{right}\" y=\"42\"></text>")?;
@@ -202,6 +214,14 @@ fn colour(name: &str, module: &str) -> String {
     format!("hsl({hue},{}%,{}%)", 55 + shade % 25, 66 + (shade >> 8) % 14)
 }
 
+/// A text in one line: a command may hold a whole script. Runs of blanks and newlines are one blank.
+fn one_line(text: &str) -> String {
+    text.split(|c: char| c.is_whitespace() || c.is_control())
+        .filter(|word| !word.is_empty())
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
 /// The first characters of a name, as many as fit.
 fn cut(name: &str, characters: usize) -> String {
     match characters {
@@ -244,6 +264,18 @@ mod tests {
         let escaped = Escaped(name).to_string();
         assert!(!escaped.contains(['<', '>', '"', '\'', '\u{1b}']), "{escaped}");
         assert!(!SCRIPT.contains("]]>"), "it would end the script's section");
+    }
+
+    #[test]
+    fn a_command_that_is_a_script_is_one_line_that_ends_before_the_buttons() {
+        let title = format!("sh -c 'set -e\n\tfor i in 1 2\r\ndo\n{}'", "work; ".repeat(100));
+        let line = one_line(&title);
+        assert!(line.starts_with("sh -c 'set -e for i in 1 2 do work; work;"), "{line}");
+        assert!(!line.contains(char::is_control), "{line}");
+        let shown = cut(&line, TITLE_CHARACTERS);
+        assert_eq!(shown.chars().count(), TITLE_CHARACTERS);
+        assert!(shown.ends_with('…'), "{shown}");
+        assert_eq!(one_line("\n \u{1b}\n"), "");
     }
 
     #[test]

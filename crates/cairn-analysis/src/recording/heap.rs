@@ -179,7 +179,8 @@ impl LastSites {
     #[inline]
     fn set(&mut self, site: u32) {
         if let Some(last) = self.last.get_mut(self.current) {
-            *last = site + 1;
+            // The number comes from a file, and a site that is not there has no successors: 0 says so.
+            *last = site.wrapping_add(1);
         }
     }
 }
@@ -727,3 +728,18 @@ impl HeapDecoder {
 struct Nobody;
 
 impl Events for Nobody {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_number_of_a_site_has_no_successors() {
+        let mut last = LastSites::default();
+        last.switch(1);
+        last.set(7);
+        assert_eq!(last.last(), 8);
+        last.set(u32::MAX);
+        assert_eq!(last.last(), 0);
+    }
+}

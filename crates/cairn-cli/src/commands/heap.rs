@@ -252,7 +252,8 @@ impl Heap {
         let began = Instant::now();
         let tick = if self.sample.is_some() { SAMPLE_TICK } else { TICK };
         let shows_status = !self.quiet && io::stderr().is_terminal();
-        let mut recordings = Recordings::new(shows_status, self.max_size.unwrap_or(u64::MAX));
+        let mut recordings =
+            Recordings::new(Some(running.process()), shows_status, self.max_size.unwrap_or(u64::MAX));
         let (mut is_late, mut is_over) = (false, false);
         let end = loop {
             let event = running.wait(tick).map_err(|error| not_run(&error))?;

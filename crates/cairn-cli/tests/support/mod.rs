@@ -20,10 +20,16 @@ pub(crate) fn workspace() -> PathBuf {
 
 /// A directory for one test, empty.
 pub(crate) fn scratch(test: &str) -> PathBuf {
-    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("heap").join(test);
+    let directory = scratch_place(test);
     let _ = fs::remove_dir_all(&directory);
     fs::create_dir_all(&directory).unwrap();
     directory
+}
+
+/// Where that directory is.
+#[allow(dead_code, reason = "not all that use this module need it")]
+pub(crate) fn scratch_place(test: &str) -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join("heap").join(test)
 }
 
 /// Compiles `source` of fixtures/programs/heap to `directory/name`.

@@ -62,7 +62,7 @@ impl Heap {
         let began = Instant::now();
         let mut looked = Instant::now();
         let shows_status = !self.quiet && io::stderr().is_terminal();
-        let mut recordings = Recordings::new(shows_status, self.max_size.unwrap_or(u64::MAX));
+        let mut recordings = Recordings::new(None, shows_status, self.max_size.unwrap_or(u64::MAX));
         loop {
             for announced in announcements.read().unwrap_or_default() {
                 recordings.add(announced);

@@ -1,18 +1,21 @@
 //! The recordings of a program that runs: drained while it runs, told of on one line of a terminal, summed up at its end.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use cairn_analysis::format::recording::control::{Command, State};
 use cairn_analysis::recording::{self, Drain, EndReason, Status};
-use cairn_run::{Announcement, End};
+use cairn_run::{Announcement, End, Program};
 
 use super::holder::{self, Holder};
 use super::{control, summary};
 use crate::commands::heap_text::{bytes, counted};
+use crate::commands::unseen::hidden_by;
 use crate::output::complain;
 
 /// One file of it.
@@ -187,6 +190,10 @@ pub(super) struct Recordings {
     line: Option<Line>,
     limit_bytes: u64,
     sampled: Instant,
+    /// The process that the command started.
+    started: Option<u32>,
+    /// The file that it ran when it was last looked at, since its last recording began.
+    runs: Option<PathBuf>,
 }
 
 /// The line on the terminal.
@@ -197,10 +204,11 @@ struct Line {
 }
 
 impl Recordings {
-    pub(super) fn new(shows_status: bool, limit_bytes: u64) -> Self {
+    /// `started` is the process of a program that is started to be recorded.
+    pub(super) fn new(started: Option<u32>, shows_status: bool, limit_bytes: u64) -> Self {
         let began = Instant::now();
         let line = shows_status.then_some(Line { shown: began, allocations: 0, has_text: false });
-        Self { all: Vec::new(), began, line, limit_bytes, sampled: began }
+        Self { all: Vec::new(), began, line, limit_bytes, sampled: began, started, runs: None }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -211,6 +219,10 @@ impl Recordings {
         let Announcement { process, path, failure } = announced;
         match failure {
             None => {
+                // What it ran before has been announced, or is over.
+                if self.started == Some(process) {
+                    self.runs = None;
+                }
                 // By `exec` it has become another program.
                 self.all.iter_mut().filter(|one| one.process == process).for_each(|one| one.is_over = true);
                 self.all.push(Recording::new(process, path));
@@ -259,6 +271,12 @@ impl Recordings {
             self.sampled = Instant::now();
         }
         let first = self.all.first().map(|one| one.process);
+        // Each time: what takes the place of a shell may be over within a moment, and then nothing tells what it was.
+        if let Some(process) = self.started
+            && let Ok(path) = fs::read_link(format!("/proc/{process}/exe"))
+        {
+            self.runs = Some(path);
+        }
         for one in self.all.iter_mut().filter(|one| one.packed.is_none()) {
             one.step(limit_bytes);
             if is_sampled {
@@ -340,15 +358,33 @@ impl Recordings {
         let Some((process, path)) = main else { return };
         let length = fs::metadata(&path).map_or(0, |data| data.len());
         complain(&format_args!("process {process} is recorded in {} ({})", path.display(), bytes(length)));
-        let outcome = recording::Recording::open(&path)
-            .map_err(io::Error::other)
-            .and_then(|recording| summary::write(&mut io::stderr().lock(), recording, &path));
+        let outcome = recording::Recording::open(&path).map_err(io::Error::other).and_then(|recording| {
+            let runs = self.runs.as_deref().filter(|_| self.started == Some(process));
+            if let Some(path) = runs.and_then(|path| replacement(&recording, path)) {
+                let why = Program::find(path.as_os_str()).ok().as_ref().and_then(hidden_by);
+                let why = why.map_or_else(|| path.display().to_string(), |obstacle| obstacle.to_string());
+                complain(&format_args!(
+                    "it then became another program, of which nothing is recorded: {why}"
+                ));
+            }
+            summary::write(&mut io::stderr().lock(), recording, &path)
+        });
         if let Err(error) = outcome
             && error.kind() != io::ErrorKind::BrokenPipe
         {
             complain(&format_args!("{}: {error}", path.display()));
         }
     }
+}
+
+/// What a process ran at its end, the file at `ran`, if it is not the program of its last recording: one that took its place by
+/// `exec` and has no recording.
+fn replacement(recording: &recording::Recording, ran: &Path) -> Option<PathBuf> {
+    const DELETED: &[u8] = b" (deleted)";
+    let name = |bytes: &'_ [u8]| bytes.strip_suffix(DELETED).unwrap_or(bytes).to_vec();
+    let recorded = recording.fact("executable").filter(|path| !path.is_empty())?;
+    let ran = name(ran.as_os_str().as_bytes());
+    (ran != name(recorded)).then(|| OsString::from_vec(ran).into())
 }
 
 /// The first of the names, in a line that is not too long.

@@ -9,6 +9,7 @@ use cairn_analysis::recording::{Finding, Recording};
 use cairn_analysis::symbols::SymbolizerOptions;
 
 use crate::commands::heap_text::{bytes, count, counted, duration, file_name, percent, shortened, width};
+use crate::commands::unseen::why_nothing_was_seen;
 use crate::output::printable;
 
 /// So many places are told of each kind.
@@ -26,6 +27,10 @@ pub(super) fn write(out: &mut impl Write, recording: Recording, path: &Path) -> 
     let names = Names::new(heap.stacks(), &symbols, Folding::default());
     let mut questions = Questions::new(&read.profile, names);
     write_totals(out, &questions)?;
+    if read.profile.totals.allocations == 0 {
+        let why = why_nothing_was_seen(&heap, read.profile.sampling);
+        writeln!(out, "  note: {}", printable(&why))?;
+    }
     if let Some(resident) = read.most_resident_bytes {
         writeln!(out, "  resident   {} at most, all of the process", bytes(resident))?;
     }

@@ -14,6 +14,7 @@ use cairn_analysis::recording::HEAP_TIME_QUANTUM_NANOS;
 use crate::commands::heap_text::{
     bar, bytes, count, counted, curve, duration, file_name, percent, shortened, stretched, width,
 };
+use crate::commands::unseen::why_nothing_was_seen;
 use crate::output::{Palette, printable};
 
 /// Prints one report.
@@ -656,10 +657,14 @@ impl<'p, 'q, W: Write> Printer<'p, 'q, W> {
             let frees = counted(self.asked.read.unmatched_frees, "free");
             notes.push(format!("{frees} of blocks that are older than the recording"));
         }
-        let filters = &self.asked.scope.filters;
-        if self.questions.profile().totals.allocations == 0 && !filters.is_empty() {
-            let filters = filters.join(" ");
+        let scope = &self.asked.scope;
+        let profile = self.questions.profile();
+        if profile.totals.allocations == 0 && !scope.filters.is_empty() {
+            let filters = scope.filters.join(" ");
             notes.push(format!("no allocation matches --filter {}", printable(&filters)));
+        } else if profile.totals.allocations == 0 && scope.from_nanos == 0 && scope.to_nanos.is_none() {
+            let why = why_nothing_was_seen(self.asked.recording, profile.sampling);
+            notes.push(printable(&why).to_string());
         }
         let lost = self.questions.profile().lost_stack.allocations;
         if lost > 0 {
