@@ -4,7 +4,7 @@
 //! [`moved`] after. What is written for each is two slots and one, and no clock: `cairn_format::recording` tells how frees find
 //! their allocations across threads all the same, by the counters and the filter that are kept here.
 //!
-//! While one thread alone has recorded anything ([`LONE_EPOCH`]), all that it frees is its own or older than the recording: it then
+//! While one thread alone has recorded anything (`LONE_EPOCH`), all that it frees is its own or older than the recording: it then
 //! needs neither counters nor filter, and every free is one slot.
 //!
 //! ```text

@@ -1,12 +1,11 @@
 //! Why a recording has no allocation in it, where that can be known: the program's file says it.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use cairn_analysis::heap::{HeapRecording, Sampling};
 use cairn_run::{Obstacle, Program};
-
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
 
 /// What to say of a recording without an allocation.
 pub(crate) fn why_nothing_was_seen(heap: &HeapRecording, sampling: Sampling) -> String {
