@@ -36,7 +36,8 @@ libfuzzer_sys::fuzz_target!(|input: &[u8]| {
     let _ = found.damage(&image);
     let heap = GlibcHeap::find(&image);
     for heap in &heap {
-        let _ = (heap.sizes(), heap.blocks(), heap.damage().iter().map(ToString::to_string).collect::<Vec<_>>());
+        let _ =
+            (heap.sizes(), heap.blocks(), heap.damage().iter().map(ToString::to_string).collect::<Vec<_>>());
     }
     let reach = Reachability::find(&image, found.blocks(), heap.as_ref());
     assert!(reach.leaked().count() + reach.indirectly_leaked().count() <= found.blocks().len());

@@ -13,6 +13,7 @@ use clap::{Args, ValueEnum};
 use super::heap_input::{
     Heap, HeapInput, Moment, complain_about, nanos_of, open, parse_moment, questions, read, scope_told,
 };
+use super::unseen::why_nothing_was_seen;
 use crate::output::Outcome;
 use print::Printer;
 
@@ -193,7 +194,15 @@ impl ReportCommand {
             serde_json::to_writer(&mut output, &report)?;
             writeln!(output)?;
         } else {
-            let mut printer = Printer::new(&mut output, &mut questions, &asked, self.full, &self.file);
+            let saw_all = from_nanos == 0 && to_nanos == u64::MAX && asked.scope.filters.is_empty();
+            let unseen = match heap {
+                Heap::Recording(heap) if saw_all && answer.profile.totals.allocations == 0 => {
+                    Some(why_nothing_was_seen(heap, answer.profile.sampling))
+                }
+                _ => None,
+            };
+            let mut printer =
+                Printer::new(&mut output, &mut questions, &asked, self.full, &self.file, unseen);
             match self.by {
                 None => printer.whole_picture(self.cost.map(CostName::cost))?,
                 Some(View::Function | View::Line | View::Module | View::Stack) => printer.list()?,

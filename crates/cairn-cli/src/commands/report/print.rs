@@ -14,7 +14,6 @@ use cairn_analysis::recording::HEAP_TIME_QUANTUM_NANOS;
 use crate::commands::heap_text::{
     bar, bytes, count, counted, curve, duration, file_name, percent, shortened, stretched, width,
 };
-use crate::commands::unseen::why_nothing_was_seen;
 use crate::output::{Palette, printable};
 
 /// Prints one report.
@@ -28,6 +27,8 @@ pub(super) struct Printer<'p, 'q, W> {
     width: usize,
     /// Stacks whose frames were printed.
     shown: HashSet<(u32, Position)>,
+    /// Why there is nothing to tell.
+    unseen: Option<String>,
 }
 
 /// Columns in front of the names: share, value, blocks.
@@ -44,6 +45,7 @@ impl<'p, 'q, W: Write> Printer<'p, 'q, W> {
         asked: &'p Asked<'p>,
         full: bool,
         file: &'p Path,
+        unseen: Option<String>,
     ) -> Self {
         Self {
             output,
@@ -54,6 +56,7 @@ impl<'p, 'q, W: Write> Printer<'p, 'q, W> {
             palette: Palette::of_stdout(),
             width: width(),
             shown: HashSet::new(),
+            unseen,
         }
     }
 
@@ -662,10 +665,8 @@ impl<'p, 'q, W: Write> Printer<'p, 'q, W> {
         if profile.totals.allocations == 0 && !scope.filters.is_empty() {
             let filters = scope.filters.join(" ");
             notes.push(format!("no allocation matches --filter {}", printable(&filters)));
-        } else if profile.totals.allocations == 0 && scope.from_nanos == 0 && scope.to_nanos.is_none() {
-            let why = why_nothing_was_seen(self.asked.recording, profile.sampling);
-            notes.push(printable(&why).to_string());
         }
+        notes.extend(self.unseen.as_deref().map(|why| printable(why).into_owned()));
         let lost = self.questions.profile().lost_stack.allocations;
         if lost > 0 {
             notes.push(format!("{} without a stack, because it was lost", counted(lost, "allocation")));
