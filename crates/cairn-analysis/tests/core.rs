@@ -370,13 +370,15 @@ fn lws_blocks_that_gave_up_are_found_on_the_list_that_an_anchor_tells() {
         assert_eq!(found_in(&memory, "gave-up"), expected);
 
         // The list is broken in the middle: both ends are followed up to there.
-        memory.put_word(nodes[2] + 2 * word, owner + 8);
+        memory.put_word(nodes[2], 0x41);
+        memory.put_word(nodes[2] + word, 0x41);
         let ends: Vec<(u64, u64)> = [0, 1, 3, 4].map(|index| expected[index]).to_vec();
         assert_eq!(found_in(&memory, "cut"), ends);
 
         // The list goes round in a circle.
         memory.put_word(nodes[4] + word, nodes[3]);
-        memory.put_word(nodes[2] + 2 * word, owner);
+        memory.put_word(nodes[2], nodes[1]);
+        memory.put_word(nodes[2] + word, nodes[3]);
         assert!(found_in(&memory, "circle").len() <= 5);
     }
 }
