@@ -140,19 +140,9 @@ fn told(core: &Path) -> Value {
 
 /// How many blocks the heap says it has on its lists.
 fn listed(image: &Image, found: &Annotated) -> u64 {
-    let word = |address| {
-        let mut bytes = [0; 8];
-        cairn_analysis::unwind::MemoryReader::read(
-            image,
-            cairn_analysis::format::AbsoluteAddress::new(address),
-            &mut bytes,
-        )
-        .unwrap();
-        u64::from_le_bytes(bytes)
-    };
     let [anchor] = found.anchors() else { panic!("{:?}", found.anchors()) };
     let owner = |list| anchor.lists_address + list * u64::from(anchor.list_stride_bytes);
-    (0..u64::from(anchor.list_count)).map(|list| word(owner(list) + 16)).sum()
+    (0..u64::from(anchor.list_count)).map(|list| image.word(owner(list) + 16).unwrap()).sum()
 }
 
 /// Each block lies in a chunk that the C library has given out, at its start, alone; and nearly each such chunk holds one.
@@ -161,7 +151,8 @@ fn compare_with_heap(what: &str, image: &Image, blocks: &[Block]) {
     assert_eq!(heap.damage(), [], "{what}");
     let mut held: HashMap<u64, u64> = HashMap::new();
     for block in blocks {
-        let Some(chunk) = heap.chunk_at(block.user_address) else {
+        // A chunk goes on into the first word of the next one, so a small block's own address may lie there.
+        let Some(chunk) = heap.chunk_at(block.start()) else {
             panic!("{what}: {block:x?} lies in no chunk");
         };
         let (start, bytes) = heap.user_part(chunk);
@@ -288,9 +279,12 @@ fn redis_tells_what_it_counts_of_itself() {
         assert!(blocks > 40_000, "{name}: {blocks}");
         fs::remove_dir_all(&directory).unwrap();
     }
-    for (name, (found, used)) in totals {
-        // Not counted by it: what libraries allocate. Counted and gone: the client that asked.
-        let difference = found.abs_diff(used);
-        assert!(difference < used / 50, "{name}: found {found}, it counts {used}");
+    for (name, (found, used)) in &totals {
+        // Not counted by it: what libraries allocate, Lua's state above all.
+        assert!(found > used && found - used < used / 15, "{name}: found {found}, it counts {used}");
     }
+    // That is the same in each layout.
+    let uncounted: Vec<u64> = totals.values().map(|(found, used)| found - used).collect();
+    let spread = uncounted.iter().max().unwrap() - uncounted.iter().min().unwrap();
+    assert!(spread < 4096, "{uncounted:?}");
 }

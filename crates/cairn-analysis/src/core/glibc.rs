@@ -354,11 +354,18 @@ impl<'a> Walker<'a> {
 
     /// Looks for the bins of the main arena in the data of modules; where no modules are known, in all memory.
     fn find_arenas(&mut self) {
+        // It is libc's data. Not every core names all modules: then it may be anywhere.
+        if self.image.modules().is_empty() || !self.find_arenas_in(true) {
+            self.find_arenas_in(false);
+        }
+    }
+
+    /// Searches what belongs to modules, or what belongs to none, and says whether there are arenas.
+    fn find_arenas_in(&mut self, of_modules: bool) -> bool {
         let image = self.image;
-        let knows_modules = !image.modules().is_empty();
         let mut buffer = Vec::new();
         for piece in image.pieces().iter().filter(|piece| piece.is_writable && !piece.is_from_file) {
-            if knows_modules && image.module_at(piece.range.start).is_none() {
+            if image.module_at(piece.range.start).is_some() != of_modules {
                 continue;
             }
             let (start, end) = (piece.range.start.value(), piece.range.end.value());
@@ -370,7 +377,7 @@ impl<'a> Walker<'a> {
                     && let Some(bins) = self.find_bins(at, bytes)
                     && self.add_arenas(bins)
                 {
-                    return;
+                    return true;
                 }
                 if length < 1 << 20 {
                     break;
@@ -378,6 +385,7 @@ impl<'a> Walker<'a> {
                 at = at.saturating_add(length - 2 * BINS * self.word - PAGE);
             }
         }
+        false
     }
 
     /// The address of the first bin, if all 127 are in these bytes.
