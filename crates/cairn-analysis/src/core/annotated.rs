@@ -14,8 +14,8 @@ use std::collections::HashMap;
 
 use cairn_format::cbf;
 use cairn_format::heapblock::{
-    ANCHOR_BYTES, Anchor, HEADER_BYTES, Header, HeaderError, StackReference, State, guard, inline_stack,
-    stack_table,
+    ANCHOR_BYTES, Anchor, HEADER_BYTES, Header, HeaderError, LIVE_MAGIC, StackReference, State, guard,
+    inline_stack, stack_table,
 };
 use cairn_format::{AbsoluteAddress, Frame, WordSize};
 use cairn_unwind::MemoryReader;
@@ -386,11 +386,19 @@ impl<'a> Finder<'a> {
         match Header::from_bytes(*bytes, user_address, self.image.machine().byte_order) {
             Ok((_, State::Freed)) => self.found.freed += 1,
             Ok((header, State::Live)) => self.cairn_block(header, user_address),
-            Err(HeaderError::WrongCheck) if self.found.suspects.len() < MAX_SUSPECTS => {
+            // Of one that was freed, the allocator underneath has overwritten a part as a rule.
+            Err(HeaderError::WrongCheck)
+                if self.found.suspects.len() < MAX_SUSPECTS && self.is_live_magic(bytes) =>
+            {
                 self.found.suspects.push((user_address, BlockLayout::Cairn));
             }
             Err(_) => {}
         }
+    }
+
+    fn is_live_magic(&self, header: &[u8; HEADER_BYTES]) -> bool {
+        let last = header.last_chunk().map_or(0, |word| self.image.machine().byte_order.u32(*word));
+        (last >> 16) as u16 == LIVE_MAGIC
     }
 
     fn cairn_block(&mut self, header: Header, user_address: u64) {

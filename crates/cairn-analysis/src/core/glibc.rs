@@ -16,6 +16,7 @@
 use std::collections::HashSet;
 
 use cairn_format::{AbsoluteAddress, WordSize};
+use cairn_unwind::MemoryReader;
 
 use super::{Block, NearPlace, annotated};
 use crate::image::Image;
@@ -680,7 +681,15 @@ impl<'a> Walker<'a> {
         for (chunk, (bins, number)) in candidates {
             let entries = chunk + 2 * word + (bins * number).next_multiple_of(word);
             let mut heads = Vec::new();
+            let mut counts = vec![0; (bins * number) as usize];
+            if self.image.read(AbsoluteAddress::new(chunk + 2 * word), &mut counts).is_none() {
+                continue;
+            }
+            // A program's own block of that size may hold a pointer to another one; but not numbers that go with it. Since 2.42
+            // they count what is not used.
+            let mut counts = counts.chunks(number as usize).map(|count| count.iter().any(|byte| *byte != 0));
             let is_table = (0..bins).all(|bin| match self.word_at(entries + bin * word) {
+                first if bins == 64 && counts.next() != first.map(|first| first != 0) => false,
                 Some(0) => true,
                 Some(user) => {
                     let first = user.wrapping_sub(2 * word);
