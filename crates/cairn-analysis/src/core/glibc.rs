@@ -467,7 +467,14 @@ impl<'a> Walker<'a> {
             next = bins - 14 * self.word;
         }
         let distance = bins - next;
-        for (index, address) in [next].into_iter().chain(others).enumerate() {
+        // The bins that were found may be those of any arena. The main one is no part of a heap that begins with its address.
+        let mut addresses: Vec<u64> = [next].into_iter().chain(others).collect();
+        let heap_bytes = self.heap_bytes();
+        let is_of_heap = |address: &u64| self.word_at(address & !(heap_bytes - 1)) == Some(*address);
+        if let Some(main) = addresses.iter().position(|address| !is_of_heap(address)) {
+            addresses.swap(0, main);
+        }
+        for (index, address) in addresses.into_iter().enumerate() {
             let bins = address.saturating_add(distance);
             let Some(top) = self.top_of(bins) else { continue };
             let is_unused = top == bins - 2 * self.word;
@@ -512,9 +519,14 @@ impl<'a> Walker<'a> {
         }
     }
 
+    /// The largest size of a heap of an arena that is not the main one.
+    const fn heap_bytes(&self) -> u64 {
+        if self.word == 8 { 64 << 20 } else { 1 << 20 }
+    }
+
     /// Heaps of other arenas begin at multiples of their largest size, with a header that leads to the one before.
     fn heaps_of(&self, arena: &Arena, heaps: &mut Vec<(u64, u64)>) {
-        let heap_bytes: u64 = if self.word == 8 { 64 << 20 } else { 1 << 20 };
+        let heap_bytes = self.heap_bytes();
         let mut heap = arena.top & !(heap_bytes - 1);
         let mut end = arena.top;
         while heap != 0 && heaps.len() < MAX_ARENAS && self.word_at(heap) == Some(arena.address) {
