@@ -146,7 +146,7 @@ impl Landmarks {
         let from = from.next_multiple_of(4);
         let Some(rest) = memory.get(from..) else { return };
         // Chunks begin at a multiple of eight.
-        let before = if base.wrapping_add(from as u64) % 8 == 0 { 0 } else { 4.min(rest.len()) };
+        let before = if base.wrapping_add(from as u64).is_multiple_of(8) { 0 } else { 4.min(rest.len()) };
         let (head, rest) = rest.split_at(before);
         let (chunks, tail) = rest.as_chunks::<CHUNK>();
         let mut words = |bytes: &[u8], at: usize| {
