@@ -323,7 +323,7 @@ fn lws_blocks_are_found_by_their_list() {
 }
 
 /// Five blocks on a list, the second and the fourth of which gave their stacks up.
-fn list_with_given_up_blocks(machine: Machine) -> (Memory, Vec<u64>, u64) {
+fn list_with_given_up_blocks(machine: Machine) -> (Memory, Vec<u64>) {
     let word = machine.word_size.bytes() as u64;
     let base = 0x3000_0000;
     let mut memory = Memory::new(base, 0x2000, machine);
@@ -352,14 +352,14 @@ fn list_with_given_up_blocks(machine: Machine) -> (Memory, Vec<u64>, u64) {
         stack_table_address: 0,
     };
     memory.put(base + 8, &anchor.to_bytes(machine.byte_order));
-    (memory, nodes, owner)
+    (memory, nodes)
 }
 
 #[test]
 fn lws_blocks_that_gave_up_are_found_on_the_list_that_an_anchor_tells() {
     for machine in MACHINES {
         let word = machine.word_size.bytes() as u64;
-        let (mut memory, nodes, owner) = list_with_given_up_blocks(machine);
+        let (mut memory, nodes) = list_with_given_up_blocks(machine);
         let name = |what: &str| format!("lws-{what}-{word}-{:?}", machine.byte_order);
         let found_in = |memory: &Memory, what: &str| -> Vec<(u64, u64)> {
             let found = Annotated::find(&memory.image(&name(what)), &FindOptions::default());
