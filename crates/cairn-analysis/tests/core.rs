@@ -322,6 +322,67 @@ fn lws_blocks_are_found_by_their_list() {
     }
 }
 
+/// Five blocks on a list, the second and the fourth of which gave their stacks up.
+fn list_with_given_up_blocks(machine: Machine) -> (Memory, Vec<u64>) {
+    let word = machine.word_size.bytes() as u64;
+    let base = 0x3000_0000;
+    let mut memory = Memory::new(base, 0x2000, machine);
+    let owner = base + 0x80;
+    let nodes: Vec<u64> = (0..5).map(|index| base + 0x400 + index * 0x100).collect();
+    for (index, &node) in nodes.iter().enumerate() {
+        let mut buffer = [0; 64];
+        let mut sink = cairn_format::SliceSink::new(&mut buffer);
+        cairn_format::lws::encode(&[at(0x40_1000)], 100 + index as u64, &mut sink).unwrap();
+        let blob = if index % 2 == 1 { &[0, 0][..] } else { sink.written() };
+        memory.put(node - blob.len() as u64, blob);
+        memory.put_word(node, if index == 0 { 0 } else { nodes[index - 1] });
+        memory.put_word(node + word, nodes.get(index + 1).copied().unwrap_or(0));
+        memory.put_word(node + 2 * word, owner);
+    }
+    memory.put_word(owner, nodes[4]);
+    memory.put_word(owner + word, nodes[0]);
+    memory.put_word(owner + 2 * word, 5);
+    let anchor = Anchor {
+        layout: BlockLayout::Lws,
+        own_address: base + 8,
+        parameter: 16,
+        lists_address: owner,
+        list_count: 1,
+        list_stride_bytes: 3 * word as u32,
+        stack_table_address: 0,
+    };
+    memory.put(base + 8, &anchor.to_bytes(machine.byte_order));
+    (memory, nodes)
+}
+
+#[test]
+fn lws_blocks_that_gave_up_are_found_on_the_list_that_an_anchor_tells() {
+    for machine in MACHINES {
+        let word = machine.word_size.bytes() as u64;
+        let (mut memory, nodes) = list_with_given_up_blocks(machine);
+        let name = |what: &str| format!("lws-{what}-{word}-{:?}", machine.byte_order);
+        let found_in = |memory: &Memory, what: &str| -> Vec<(u64, u64)> {
+            let found = Annotated::find(&memory.image(&name(what)), &FindOptions::default());
+            found.blocks().iter().map(|block| (block.user_address - 3 * word, block.size_bytes)).collect()
+        };
+        let sizes = [100, 0, 102, 0, 104];
+        let expected: Vec<(u64, u64)> = nodes.iter().copied().zip(sizes).collect();
+        assert_eq!(found_in(&memory, "gave-up"), expected);
+
+        // The list is broken in the middle: both ends are followed up to there.
+        memory.put_word(nodes[2], 0x41);
+        memory.put_word(nodes[2] + word, 0x41);
+        let ends: Vec<(u64, u64)> = [0, 1, 3, 4].map(|index| expected[index]).to_vec();
+        assert_eq!(found_in(&memory, "cut"), ends);
+
+        // The list goes round in a circle.
+        memory.put_word(nodes[4] + word, nodes[3]);
+        memory.put_word(nodes[2], nodes[1]);
+        memory.put_word(nodes[2] + word, nodes[3]);
+        assert!(found_in(&memory, "circle").len() <= 5);
+    }
+}
+
 /// A core with a thread, a heap of blocks, a stack, and code that was left out.
 fn usual_core(machine: Machine) -> (CoreFile, u64) {
     let mut heap = Memory::new(0x60_0000, 0x8000, machine);

@@ -25,6 +25,12 @@ pub(crate) fn reserve(bytes: usize) -> Option<NonNull<u8>> {
         set_errno(saved_errno);
         return None;
     }
+    // Room, most of which is never touched: a debugger's dump of the process would be a gigabyte of zeros. What a reader of a
+    // dump needs is kept elsewhere.
+    // SAFETY: the mapping from above. A kernel that does not know the advice refuses it, which does no harm.
+    if unsafe { libc::madvise(address, bytes, libc::MADV_DONTDUMP) } != 0 {
+        set_errno(saved_errno);
+    }
     NonNull::new(address.cast())
 }
 

@@ -23,6 +23,7 @@ use cairn_format::heapprof::MAX_CALLERS;
 use cairn_format::{AbsoluteAddress, Frame, SliceSink, WordSize, cbf, lws as format};
 
 use crate::backend::Backend;
+use crate::compressed::Key;
 use crate::lock::{Critical, Lock};
 use crate::lws::{self, Owner};
 use crate::stack::CallStack;
@@ -735,23 +736,39 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
 
     #[inline(never)]
     fn note_lws<R>(&self, size: usize, stack: &impl CallStack, then: impl FnOnce(Note<'_>) -> R) -> R {
+        let pre = self.settings.pre.load(Ordering::Relaxed) as usize;
+        let post = self.settings.post.load(Ordering::Relaxed) as usize;
+        let mut buffer = [0; lws::BLOB_BYTES];
+        let known = stack.numbered().and_then(|(number, kept)| Some((Key::new(number, pre, post)?, kept)));
+        if let Some((key, kept)) = known
+            && let Some(bytes) = kept.blob(key, size, &mut buffer)
+        {
+            return then(Note::Lws { blob: buffer.get(..bytes).unwrap_or_default() });
+        }
         let mut addresses = [0; LWS_FRAMES];
         let count = stack.addresses(&mut addresses);
         let walked = addresses.get(..count).unwrap_or_default();
         // As libwebsockets: without the innermost, without zeros, at most 32, without the outermost.
-        let pre = self.settings.pre.load(Ordering::Relaxed) as usize;
-        let post = self.settings.post.load(Ordering::Relaxed) as usize;
         let walked = walked.iter().map(|address| AbsoluteAddress::new(*address as u64));
-        let mut kept = [0; format::MAX_DEPTH];
-        let count = kept
+        let mut addresses = [0; format::MAX_DEPTH];
+        let count = addresses
             .iter_mut()
             .zip(format::trim(walked, pre, post))
             .map(|(place, address)| *place = address.value() as usize)
             .count();
-        let mut buffer = [0; lws::BLOB_BYTES];
-        let kept = kept.get(..count).unwrap_or_default();
-        let generated = lws::generate(kept, size, WORD_BYTES, |_| (), &mut buffer);
-        then(Note::Lws { blob: generated.blob() })
+        let addresses = addresses.get(..count).unwrap_or_default();
+        let bytes = match lws::encode(addresses, size, |_| (), &mut buffer) {
+            Ok((bytes, backtrace_bits)) => {
+                if let Some((key, kept)) = known {
+                    kept.keep(key, &buffer, backtrace_bits as u32);
+                }
+                bytes
+            }
+            // Where an address cannot be written, the size still can, without which the block cannot be moved.
+            Err(_) => lws::encode(&[], size, |_| (), &mut buffer).map_or(0, |(bytes, _)| bytes),
+        };
+        let blob = buffer.get(..bytes).filter(|blob| !blob.is_empty()).unwrap_or(&format::GIVE_UP_BLOB);
+        then(Note::Lws { blob })
     }
 
     #[inline(never)]

@@ -63,6 +63,7 @@ mod backend;
 pub mod blocks;
 #[cfg(feature = "c-api")]
 pub mod c;
+mod compressed;
 mod heap;
 mod lock;
 pub mod lws;
@@ -73,6 +74,7 @@ mod table;
 pub use annotated::{Annotated, DefaultStack};
 pub use backend::{Backend, Global, MallocFunctions};
 pub use cairn_format::heapblock::{BlockLayout, StackReference};
+pub use compressed::CompressedStacks;
 pub use heap::{Counters, Event, Heap, Observer, Options};
 pub use lock::Critical;
 #[cfg(feature = "capture")]

@@ -135,25 +135,27 @@ pub fn generate<'b>(
     let usable_bytes = buffer.len().saturating_sub(1);
     let usable = buffer.get_mut(..usable_bytes).unwrap_or_default();
     let blob = match encode(addresses, size, user_fields, usable) {
-        Ok(bytes) => buffer.get(..bytes).unwrap_or_default(),
+        Ok((bytes, _)) => buffer.get(..bytes).unwrap_or_default(),
         Err(_) => &GIVE_UP_BLOB,
     };
     Generated { blob, prefix_bytes: prefix_bytes(blob.len(), alignment) }
 }
 
-fn encode(
+/// The length of the blob, and how many bits of it are the backtrace.
+pub(crate) fn encode(
     addresses: &[usize],
     size: usize,
     user_fields: impl FnOnce(&mut BitWriter<SliceSink<'_>>),
     buffer: &mut [u8],
-) -> Result<usize, EncodeError> {
+) -> Result<(usize, u64), EncodeError> {
     let mut encoder = Encoder::new(SliceSink::new(buffer), addresses.len())?;
     for address in addresses {
         encoder.address(AbsoluteAddress::new(*address as u64))?;
     }
+    let backtrace_bits = encoder.backtrace_bits();
     let mut open = encoder.allocation_size(size as u64)?;
     user_fields(open.user_fields());
-    Ok(open.close()?.0)
+    Ok((open.close()?.0, backtrace_bits))
 }
 
 /// Pad, blob and node together. At an alignment of one word this is libwebsockets' own arithmetic; at a larger one, the pad

@@ -2,6 +2,8 @@
 
 use cairn_format::heapblock::StackReference;
 
+use crate::compressed::CompressedStacks;
+
 /// Where the call stack of an allocation comes from. A heap asks for what its layout needs: addresses (lws, heapprof, inline
 /// stacks) or a number (cairn).
 ///
@@ -29,6 +31,12 @@ pub trait CallStack {
     fn reference(&self) -> StackReference {
         StackReference::None
     }
+
+    /// The stack as a number that means these addresses for as long as the program runs, and where to keep what they compress
+    /// to: so the lws layout compresses each stack once. `None` where stacks have no such numbers.
+    fn numbered(&self) -> Option<(u32, &'static CompressedStacks)> {
+        None
+    }
 }
 
 /// Addresses that were captured before, innermost first.
@@ -51,6 +59,10 @@ impl<S: CallStack + ?Sized> CallStack for &S {
 
     fn reference(&self) -> StackReference {
         (**self).reference()
+    }
+
+    fn numbered(&self) -> Option<(u32, &'static CompressedStacks)> {
+        (**self).numbered()
     }
 }
 
@@ -124,7 +136,20 @@ impl CallStack for At {
         // SAFETY: by contract of `new`.
         reference_of(unsafe { cairn_capture::capture_at(self.0) }.id())
     }
+
+    #[inline(always)]
+    fn numbered(&self) -> Option<(u32, &'static CompressedStacks)> {
+        // SAFETY: by contract of `new`.
+        match unsafe { cairn_capture::capture_at(self.0) }.id() {
+            cairn_capture::StackId::LOST => None,
+            id => Some((id.number(), &COMPRESSED)),
+        }
+    }
 }
+
+/// One for all heaps of the program: a number means the same in all.
+#[cfg(feature = "capture")]
+static COMPRESSED: CompressedStacks = CompressedStacks::new();
 
 #[cfg(feature = "capture")]
 fn addresses_of(stack: cairn_capture::Stack, skip: usize, into: &mut [usize]) -> usize {

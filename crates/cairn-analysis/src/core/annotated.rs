@@ -14,8 +14,8 @@ use std::collections::HashMap;
 
 use cairn_format::cbf;
 use cairn_format::heapblock::{
-    ANCHOR_BYTES, Anchor, HEADER_BYTES, Header, HeaderError, StackReference, State, guard, inline_stack,
-    stack_table,
+    ANCHOR_BYTES, Anchor, HEADER_BYTES, Header, HeaderError, LIVE_MAGIC, StackReference, State, guard,
+    inline_stack, stack_table,
 };
 use cairn_format::{AbsoluteAddress, Frame, WordSize};
 use cairn_unwind::MemoryReader;
@@ -146,7 +146,7 @@ impl Annotated {
     #[must_use]
     pub fn find(image: &Image, options: &FindOptions) -> Self {
         let mut finder = Finder::new(image, *options);
-        let lists = lws_lists::Nodes::new(image);
+        let mut lists = lws_lists::Nodes::new(image);
         let mut last_end = None;
         image.scan_writable(WINDOW_BYTES, OVERLAP_BYTES, |address, window, is_last| {
             let start = address.value();
@@ -165,7 +165,7 @@ impl Annotated {
             }
             last_end = (!is_last).then_some(end);
         });
-        finder.finish()
+        finder.finish(&mut lists)
     }
 
     /// The blocks in use, by address.
@@ -259,7 +259,7 @@ impl<'a> Finder<'a> {
         Self {
             image,
             options,
-            landmarks: Landmarks::new(image.machine().byte_order),
+            landmarks: Landmarks::new(image.machine().word_size, image.machine().byte_order),
             found: Annotated::default(),
             tables: StackTables { image, known: HashMap::new(), heads: Vec::new() },
             numbered: Vec::new(),
@@ -288,7 +288,7 @@ impl<'a> Finder<'a> {
         let until = if is_last { end } else { end.saturating_sub(8) };
         let from = self.seen_until.saturating_sub(base) as usize;
         let landmarks = self.landmarks;
-        landmarks.each(aligned, from, |index, landmark| {
+        landmarks.each(base, aligned, from, |index, landmark| {
             let at = base + index as u64;
             if at >= until {
                 return;
@@ -386,11 +386,19 @@ impl<'a> Finder<'a> {
         match Header::from_bytes(*bytes, user_address, self.image.machine().byte_order) {
             Ok((_, State::Freed)) => self.found.freed += 1,
             Ok((header, State::Live)) => self.cairn_block(header, user_address),
-            Err(HeaderError::WrongCheck) if self.found.suspects.len() < MAX_SUSPECTS => {
+            // Of one that was freed, the allocator underneath has overwritten a part as a rule.
+            Err(HeaderError::WrongCheck)
+                if self.found.suspects.len() < MAX_SUSPECTS && self.is_live_magic(bytes) =>
+            {
                 self.found.suspects.push((user_address, BlockLayout::Cairn));
             }
             Err(_) => {}
         }
+    }
+
+    fn is_live_magic(&self, header: &[u8; HEADER_BYTES]) -> bool {
+        let last = header.last_chunk().map_or(0, |word| self.image.machine().byte_order.u32(*word));
+        (last >> 16) as u16 == LIVE_MAGIC
     }
 
     fn cairn_block(&mut self, header: Header, user_address: u64) {
@@ -448,7 +456,7 @@ impl<'a> Finder<'a> {
         }
     }
 
-    fn finish(mut self) -> Annotated {
+    fn finish(mut self, lists: &mut lws_lists::Nodes<'_>) -> Annotated {
         let stacks = &mut self.found.stacks;
         for (index, number) in std::mem::take(&mut self.numbered) {
             let stack = self.tables.stack(number, stacks);
@@ -457,8 +465,15 @@ impl<'a> Finder<'a> {
             }
         }
         let blocks = &mut self.found.blocks;
-        blocks.sort_by_key(|block| (block.user_address, block.layout.map(|layout| layout as u32)));
-        // An lws list is found by its nodes and by its anchor.
+        let order = |block: &Block| (block.user_address, block.layout.map(|layout| layout as u32));
+        blocks.sort_by_key(order);
+        if self.options.lws {
+            for anchor in &self.found.anchors {
+                lists.walk(anchor, stacks, blocks);
+                blocks.sort_by_key(order);
+            }
+        }
+        // A node that is on two lists is one block.
         blocks.dedup_by(|later, earlier| {
             later.user_address == earlier.user_address && later.layout == earlier.layout
         });

@@ -1,10 +1,11 @@
 //! The first question to memory: could something of interest be here? Asked of 64 bytes at once.
 //!
-//! All landmarks of the three layouts stand at multiples of four and are told by one 32-bit word, so one pass serves all. The
-//! loop behind the question has a fixed length and no branch, which compilers turn into vector instructions; only where the
-//! answer is yes is a chunk looked at word by word. `memchr::memmem` finds one needle at a time, of every alignment: five
-//! passes.
+//! All landmarks of the three layouts are told by one 32-bit word, and stand at the first or the second half of a machine word,
+//! so one pass serves all. The loop behind the question has a fixed length and no branch, which compilers turn into vector
+//! instructions; only where the answer is yes is a chunk looked at word by word. `memchr::memmem` finds one needle at a time, of
+//! every alignment: five passes.
 
+use cairn_format::WordSize;
 use cairn_format::heapblock::{ByteOrder, FREED_MAGIC, LIVE_MAGIC};
 
 /// One cache line.
@@ -23,6 +24,55 @@ pub(super) enum Landmark {
     Anchor,
 }
 
+const HEAPPROF_START: u32 = 0x5061_6548;
+const HEAPPROF_END: u32 = 0x466f_7250;
+const CAIRN_LIVE: u32 = (LIVE_MAGIC as u32) << 16;
+const CAIRN_FREED: u32 = (FREED_MAGIC as u32) << 16;
+const ANCHOR: [u8; 4] = *b"cair";
+
+/// Which of 64 bytes are worth a look. Of a word only the bits of the mask count: so a compare serves exact values and magics
+/// alike. Both are for words at even and at odd places, twice: the four words of the narrowest vectors.
+#[derive(Clone, Copy, Debug)]
+struct Filter<const WANTED: usize> {
+    mask: [u32; 4],
+    wanted: [[u32; 4]; WANTED],
+}
+
+impl<const WANTED: usize> Filter<WANTED> {
+    /// `wanted` is what stands at even and what at odd places, as a little-endian load sees it.
+    fn new(mask: [u32; 2], wanted: [[u32; 2]; WANTED]) -> Self {
+        let twice = |[even, odd]: [u32; 2]| [even, odd, even, odd];
+        Self { mask: twice(mask), wanted: wanted.map(|[even, odd]| twice([even & mask[0], odd & mask[1]])) }
+    }
+
+    #[inline(always)]
+    fn is_in(&self, chunk: &[u8; CHUNK]) -> bool {
+        // Whole words as the answer: bits that are packed after every compare cost as much as the compares.
+        let mut hits = [0_u32; 4];
+        for vector in chunk.as_chunks::<16>().0 {
+            let words = vector.as_chunks::<4>().0;
+            for (lane, (hit, word)) in hits.iter_mut().zip(words).enumerate() {
+                let word = u32::from_le_bytes(*word) & self.mask[lane];
+                for wanted in &self.wanted {
+                    *hit |= if word == wanted[lane] { u32::MAX } else { 0 };
+                }
+            }
+        }
+        hits.into_iter().fold(0, |all, hit| all | hit) != 0
+    }
+}
+
+/// As few compares as the machine allows.
+#[derive(Clone, Copy, Debug)]
+enum Filters {
+    /// 64 bits, little-endian.
+    Three(Filter<3>),
+    /// 64 bits, big-endian: the halves of heapprof's magics that are not zero stand where cairn's do.
+    Four(Filter<4>),
+    /// 32 bits: everything can be everywhere.
+    Five(Filter<5>),
+}
+
 /// Words as a little-endian load sees them, which is the fast one here.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Landmarks {
@@ -32,36 +82,30 @@ pub(super) struct Landmarks {
     freed: u32,
     magic_mask: u32,
     anchor: u32,
+    filters: Filters,
 }
 
 impl Landmarks {
-    pub(super) fn new(order: ByteOrder) -> Self {
+    pub(super) fn new(word_size: WordSize, order: ByteOrder) -> Self {
         let seen = |value: u32| u32::from_le_bytes(order.u32_bytes(value));
-        Self {
-            start: seen(0x5061_6548),
-            end: seen(0x466f_7250),
-            live: seen(u32::from(LIVE_MAGIC) << 16),
-            freed: seen(u32::from(FREED_MAGIC) << 16),
-            magic_mask: seen(0xffff_0000),
-            anchor: u32::from_le_bytes(*b"cair"),
-        }
-    }
-
-    #[inline]
-    fn is_in(&self, chunk: &[u8; CHUNK]) -> bool {
-        // Whole words as the answer: bits that are packed after every compare cost as much as the compares.
-        let mut hits = [0_u32; CHUNK / 4];
-        for (word, hit) in chunk.as_chunks::<4>().0.iter().zip(&mut hits) {
-            let word = u32::from_le_bytes(*word);
-            let upper = word & self.magic_mask;
-            let is = |yes: bool| if yes { u32::MAX } else { 0 };
-            *hit = is(word == self.start)
-                | is(word == self.end)
-                | is(word == self.anchor)
-                | is(upper == self.live)
-                | is(upper == self.freed);
-        }
-        hits.into_iter().fold(0, |all, hit| all | hit) != 0
+        let [start, end, live, freed] = [HEAPPROF_START, HEAPPROF_END, CAIRN_LIVE, CAIRN_FREED].map(seen);
+        let magic_mask = seen(0xffff_0000);
+        let anchor = u32::from_le_bytes(ANCHOR);
+        let filters = match (word_size, order) {
+            (WordSize::Bits64, ByteOrder::LittleEndian) => Filters::Three(Filter::new(
+                [u32::MAX, magic_mask],
+                [[start, live], [end, freed], [anchor, live]],
+            )),
+            (WordSize::Bits64, ByteOrder::BigEndian) => Filters::Four(Filter::new(
+                [u32::MAX, magic_mask],
+                [start, end, live, freed].map(|odd| [anchor, odd]),
+            )),
+            _ => Filters::Five(Filter::new(
+                [magic_mask; 2],
+                [start, end, live, freed, anchor].map(|anywhere| [anywhere; 2]),
+            )),
+        };
+        Self { start, end, live, freed, magic_mask, anchor, filters }
     }
 
     #[inline]
@@ -80,10 +124,30 @@ impl Landmarks {
         }
     }
 
-    /// Calls `found` for each landmark in `memory`, which begins at a multiple of four, from index `from` on.
-    pub(super) fn each(&self, memory: &[u8], from: usize, mut found: impl FnMut(usize, Landmark)) {
+    /// Calls `found` for each landmark in `memory`, which begins at address `base`, a multiple of four, from index `from` on.
+    /// Words that cannot be landmarks by their place are told of or not.
+    pub(super) fn each(&self, base: u64, memory: &[u8], from: usize, found: impl FnMut(usize, Landmark)) {
+        match &self.filters {
+            Filters::Three(filter) => self.each_by(filter, base, memory, from, found),
+            Filters::Four(filter) => self.each_by(filter, base, memory, from, found),
+            Filters::Five(filter) => self.each_by(filter, base, memory, from, found),
+        }
+    }
+
+    #[inline(always)]
+    fn each_by<const WANTED: usize>(
+        &self,
+        filter: &Filter<WANTED>,
+        base: u64,
+        memory: &[u8],
+        from: usize,
+        mut found: impl FnMut(usize, Landmark),
+    ) {
         let from = from.next_multiple_of(4);
         let Some(rest) = memory.get(from..) else { return };
+        // Chunks begin at a multiple of eight.
+        let before = if base.wrapping_add(from as u64).is_multiple_of(8) { 0 } else { 4.min(rest.len()) };
+        let (head, rest) = rest.split_at(before);
         let (chunks, tail) = rest.as_chunks::<CHUNK>();
         let mut words = |bytes: &[u8], at: usize| {
             for (index, word) in bytes.as_chunks::<4>().0.iter().enumerate() {
@@ -92,8 +156,10 @@ impl Landmarks {
                 }
             }
         };
+        words(head, from);
+        let from = from + before;
         for (index, chunk) in chunks.iter().enumerate() {
-            if self.is_in(chunk) {
+            if filter.is_in(chunk) {
                 words(chunk, from + index * CHUNK);
             }
         }
@@ -106,23 +172,37 @@ mod tests {
     use super::*;
 
     #[test]
-    fn landmarks_are_found_at_every_aligned_place_and_nowhere_else() {
-        for order in [ByteOrder::LittleEndian, ByteOrder::BigEndian] {
-            let landmarks = Landmarks::new(order);
+    fn landmarks_are_found_at_every_place_where_they_can_be() {
+        use ByteOrder::{BigEndian, LittleEndian};
+        let all_places = [0, 4];
+        for (word_size, order, heapprof, cairn, anchor) in [
+            (WordSize::Bits64, LittleEndian, &[0][..], &[4][..], &[0][..]),
+            (WordSize::Bits64, BigEndian, &[4], &[4], &[0]),
+            (WordSize::Bits32, LittleEndian, &all_places, &all_places, &all_places),
+            (WordSize::Bits32, BigEndian, &all_places, &all_places, &all_places),
+        ] {
+            let landmarks = Landmarks::new(word_size, order);
             let words = [
-                (0x5061_6548, Landmark::HeapprofStart),
-                (0x466f_7250, Landmark::HeapprofEnd),
-                (0xca1a_1234, Landmark::CairnHeader),
-                (0xf4ee_0000, Landmark::CairnHeader),
+                (order.u32_bytes(HEAPPROF_START), Landmark::HeapprofStart, heapprof),
+                (order.u32_bytes(HEAPPROF_END), Landmark::HeapprofEnd, heapprof),
+                (order.u32_bytes(0xca1a_1234), Landmark::CairnHeader, cairn),
+                (order.u32_bytes(0xf4ee_0000), Landmark::CairnHeader, cairn),
+                (ANCHOR, Landmark::Anchor, anchor),
             ];
-            for (word, landmark) in words {
-                for place in 0..200 {
+            for (word, landmark, remainders) in words {
+                for (base, from, place) in
+                    (0..200).flat_map(|place| [(0, 0, place), (4, 0, place), (8, 12, place)])
+                {
                     let mut memory = vec![0x20; 220];
-                    memory[place..place + 4].copy_from_slice(&order.u32_bytes(word));
+                    memory[place..place + 4].copy_from_slice(&word);
                     let mut all = Vec::new();
-                    landmarks.each(&memory, 0, |at, what| all.push((at, what)));
-                    let expected = if place % 4 == 0 { vec![(place, landmark)] } else { vec![] };
-                    assert_eq!(all, expected, "{place}");
+                    landmarks.each(base, &memory, from, |at, what| all.push((at, what)));
+                    let is_possible = remainders.contains(&((place + base as usize) % 8)) && place >= from;
+                    if is_possible {
+                        assert_eq!(all, [(place, landmark)], "{base} {place} {word_size:?} {order:?}");
+                    } else if place % 4 != 0 || place < from {
+                        assert_eq!(all, [], "{base} {place} {word_size:?} {order:?}");
+                    }
                 }
             }
         }
@@ -131,8 +211,12 @@ mod tests {
     #[test]
     fn the_search_begins_where_it_is_told() {
         let mut seen = Vec::new();
-        Landmarks::new(ByteOrder::LittleEndian)
-            .each(b"HeaPHeaPcairProF", 3, |at, what| seen.push((at, what)));
+        Landmarks::new(WordSize::Bits32, ByteOrder::LittleEndian).each(
+            0,
+            b"HeaPHeaPcairProF",
+            3,
+            |at, what| seen.push((at, what)),
+        );
         let expected = [(4, Landmark::HeapprofStart), (8, Landmark::Anchor), (12, Landmark::HeapprofEnd)];
         assert_eq!(seen, expected);
     }

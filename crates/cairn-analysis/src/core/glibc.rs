@@ -16,6 +16,7 @@
 use std::collections::HashSet;
 
 use cairn_format::{AbsoluteAddress, WordSize};
+use cairn_unwind::MemoryReader;
 
 use super::{Block, NearPlace, annotated};
 use crate::image::Image;
@@ -354,11 +355,18 @@ impl<'a> Walker<'a> {
 
     /// Looks for the bins of the main arena in the data of modules; where no modules are known, in all memory.
     fn find_arenas(&mut self) {
+        // It is libc's data. Not every core names all modules: then it may be anywhere.
+        if self.image.modules().is_empty() || !self.find_arenas_in(true) {
+            self.find_arenas_in(false);
+        }
+    }
+
+    /// Searches what belongs to modules, or what belongs to none, and says whether there are arenas.
+    fn find_arenas_in(&mut self, of_modules: bool) -> bool {
         let image = self.image;
-        let knows_modules = !image.modules().is_empty();
         let mut buffer = Vec::new();
         for piece in image.pieces().iter().filter(|piece| piece.is_writable && !piece.is_from_file) {
-            if knows_modules && image.module_at(piece.range.start).is_none() {
+            if image.module_at(piece.range.start).is_some() != of_modules {
                 continue;
             }
             let (start, end) = (piece.range.start.value(), piece.range.end.value());
@@ -370,7 +378,7 @@ impl<'a> Walker<'a> {
                     && let Some(bins) = self.find_bins(at, bytes)
                     && self.add_arenas(bins)
                 {
-                    return;
+                    return true;
                 }
                 if length < 1 << 20 {
                     break;
@@ -378,6 +386,7 @@ impl<'a> Walker<'a> {
                 at = at.saturating_add(length - 2 * BINS * self.word - PAGE);
             }
         }
+        false
     }
 
     /// The address of the first bin, if all 127 are in these bytes.
@@ -458,7 +467,14 @@ impl<'a> Walker<'a> {
             next = bins - 14 * self.word;
         }
         let distance = bins - next;
-        for (index, address) in [next].into_iter().chain(others).enumerate() {
+        // The bins that were found may be those of any arena. The main one is no part of a heap that begins with its address.
+        let mut addresses: Vec<u64> = [next].into_iter().chain(others).collect();
+        let heap_bytes = self.heap_bytes();
+        let is_of_heap = |address: &u64| self.word_at(address & !(heap_bytes - 1)) == Some(*address);
+        if let Some(main) = addresses.iter().position(|address| !is_of_heap(address)) {
+            addresses.swap(0, main);
+        }
+        for (index, address) in addresses.into_iter().enumerate() {
             let bins = address.saturating_add(distance);
             let Some(top) = self.top_of(bins) else { continue };
             let is_unused = top == bins - 2 * self.word;
@@ -503,9 +519,14 @@ impl<'a> Walker<'a> {
         }
     }
 
+    /// The largest size of a heap of an arena that is not the main one.
+    const fn heap_bytes(&self) -> u64 {
+        if self.word == 8 { 64 << 20 } else { 1 << 20 }
+    }
+
     /// Heaps of other arenas begin at multiples of their largest size, with a header that leads to the one before.
     fn heaps_of(&self, arena: &Arena, heaps: &mut Vec<(u64, u64)>) {
-        let heap_bytes: u64 = if self.word == 8 { 64 << 20 } else { 1 << 20 };
+        let heap_bytes = self.heap_bytes();
         let mut heap = arena.top & !(heap_bytes - 1);
         let mut end = arena.top;
         while heap != 0 && heaps.len() < MAX_ARENAS && self.word_at(heap) == Some(arena.address) {
@@ -672,7 +693,15 @@ impl<'a> Walker<'a> {
         for (chunk, (bins, number)) in candidates {
             let entries = chunk + 2 * word + (bins * number).next_multiple_of(word);
             let mut heads = Vec::new();
+            let mut counts = vec![0; (bins * number) as usize];
+            if self.image.read(AbsoluteAddress::new(chunk + 2 * word), &mut counts).is_none() {
+                continue;
+            }
+            // A program's own block of that size may hold a pointer to another one; but not numbers that go with it. Since 2.42
+            // they count what is not used.
+            let mut counts = counts.chunks(number as usize).map(|count| count.iter().any(|byte| *byte != 0));
             let is_table = (0..bins).all(|bin| match self.word_at(entries + bin * word) {
+                first if bins == 64 && counts.next() != first.map(|first| first != 0) => false,
                 Some(0) => true,
                 Some(user) => {
                     let first = user.wrapping_sub(2 * word);

@@ -100,6 +100,62 @@ impl<S: Sink> Encoder<S> {
         Ok(encoder)
     }
 
+    /// Goes on behind the last address of a blob that was begun before: `bits` is how many bits of it there are
+    /// ([`backtrace_bits`](Self::backtrace_bits)), `words` holds them, most significant bit first. The next block of the
+    /// same stack differs in its size alone, which is what may follow.
+    ///
+    /// # Errors
+    ///
+    /// [`EncodeErrorKind::SinkFull`], and [`EncodeErrorKind::WrongCount`] when there are fewer words than that.
+    ///
+    /// ```
+    /// use cairn_format::{AbsoluteAddress, SliceSink, lws};
+    ///
+    /// let addresses = [0x406651, 0x406294].map(AbsoluteAddress::new);
+    /// let mut first = [0; 24];
+    /// let mut encoder = lws::Encoder::new(SliceSink::new(&mut first), 2)?;
+    /// encoder.address(addresses[0])?;
+    /// encoder.address(addresses[1])?;
+    /// let bits = encoder.backtrace_bits();
+    /// encoder.allocation_size(7520)?.close()?;
+    ///
+    /// let words: Vec<u64> = first.chunks(8).map(|word| u64::from_be_bytes(word.try_into().unwrap())).collect();
+    /// let mut second = [0; 24];
+    /// let encoder = lws::Encoder::behind(SliceSink::new(&mut second), &words, bits as u32)?;
+    /// let blob_bytes = encoder.allocation_size(16)?.close()?.0;
+    ///
+    /// let mut expected = [0; 24];
+    /// assert_eq!(lws::encode(&addresses, 16, SliceSink::new(&mut expected))?, blob_bytes);
+    /// assert_eq!(second, expected);
+    /// # Ok::<(), lws::EncodeError>(())
+    /// ```
+    pub fn behind(sink: S, words: &[u64], bits: u32) -> Result<Self, EncodeError> {
+        let depth = words.first().map_or(0, |word| (word >> 59) as usize);
+        let mut encoder = Self { bits: BitWriter::new(sink), history: [0; HISTORY], count: depth, depth };
+        let (whole, rest) = (bits as usize / 64, bits % 64);
+        let (Some(words), last) = (words.get(..whole), words.get(whole).copied()) else {
+            return Err(EncodeError { item: depth, kind: EncodeErrorKind::WrongCount });
+        };
+        for &word in words {
+            let written = encoder.bits.bits(word, 64);
+            encoder.located(written)?;
+        }
+        if rest > 0 {
+            let Some(last) = last else {
+                return Err(EncodeError { item: depth, kind: EncodeErrorKind::WrongCount });
+            };
+            let written = encoder.bits.bits(last >> (64 - rest), rest);
+            encoder.located(written)?;
+        }
+        Ok(encoder)
+    }
+
+    /// How many bits there are so far: of the depth and the addresses.
+    #[must_use]
+    pub fn backtrace_bits(&self) -> u64 {
+        self.bits.position_bits()
+    }
+
     /// Writes the next address: as the distance from one of the eight before it where libwebsockets would,
     /// else in full.
     ///

@@ -1,0 +1,290 @@
+//! The two halves together: real programs run under `cairn heap --annotate`, dumped by `gcore`, read by `cairn core`. What it
+//! finds is compared block for block with the chunks of glibc's own heap in the same dump, with what a program counts of itself,
+//! and with the lists of the lws layout.
+
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#![allow(clippy::print_stdout, reason = "a test says what it could not check here")]
+
+#[allow(dead_code, reason = "the readers of recordings are for other tests")]
+mod support;
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use cairn_analysis::core::{Annotated, Block, BlockLayout, ChunkState, FindOptions, GlibcHeap};
+use cairn_analysis::image::{Image, OpenOptions};
+use serde_json::Value;
+use support::{cairn, scratch};
+
+const LAYOUTS: [(&str, BlockLayout); 3] =
+    [("cairn", BlockLayout::Cairn), ("lws", BlockLayout::Lws), ("heapprof", BlockLayout::Heapprof)];
+
+/// A program that gets so far as to write a line that contains `ready`, and then waits for more to read.
+struct Program {
+    path: &'static str,
+    arguments: Vec<String>,
+    input: String,
+    ready: &'static str,
+}
+
+fn python() -> Program {
+    let script = "import json, re, threading, sys\n\
+                  kept = [json.dumps([str(i) * 3 for i in range(n)]) for n in range(300)]\n\
+                  more = {i: bytearray(600 + i % 900) for i in range(4000)}\n\
+                  t = [threading.Thread(target=lambda: kept.append('x' * 100000)) for _ in range(3)]\n\
+                  [x.start() for x in t]; [x.join() for x in t]\n\
+                  print('ready', flush=True); sys.stdin.readline()";
+    Program {
+        path: "/usr/bin/python3",
+        arguments: vec!["-c".into(), script.into()],
+        input: String::new(),
+        ready: "ready",
+    }
+}
+
+fn sqlite() -> Program {
+    let input = "create table t(a integer primary key, b text);\n\
+                 with recursive c(x) as (select 1 union all select x+1 from c where x<20000) \
+                 insert into t select x, hex(randomblob(20)) from c;\n\
+                 create index i on t(b);\n\
+                 select count(*) from t where b > 'A';\n\
+                 .system echo ready\n";
+    Program {
+        path: "sqlite3",
+        arguments: vec!["-batch".into(), ":memory:".into()],
+        input: input.into(),
+        ready: "ready",
+    }
+}
+
+fn git() -> Program {
+    let repository = support::workspace().to_str().unwrap().to_owned();
+    Program {
+        path: "git",
+        arguments: ["-C", &repository, "cat-file", "--batch-check"].map(str::to_owned).to_vec(),
+        input: "HEAD\nHEAD~1^{tree}\nHEAD^{tree}\n0000000000000000000000000000000000000000\n".into(),
+        ready: "0000 missing",
+    }
+}
+
+fn gdb() -> Program {
+    Program {
+        path: "gdb",
+        arguments: ["-nx", "-q", "/bin/true"].map(str::to_owned).to_vec(),
+        input: "info functions main\necho ready\\n\n".into(),
+        ready: "ready",
+    }
+}
+
+/// A running program, ended with this value.
+struct Running {
+    command: Child,
+    process: u32,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = Command::new("kill").args(["-KILL", &self.process.to_string()]).status();
+        let _ = self.command.wait();
+    }
+}
+
+fn is_here(program: &str) -> bool {
+    let is_here = Command::new("which").arg(program).output().is_ok_and(|found| found.status.success());
+    if !is_here {
+        println!("{program} is not here");
+    }
+    is_here
+}
+
+fn start(program: &Program, layout: &str, environment: &[(&str, &str)]) -> Running {
+    let mut command = cairn()
+        .args(["heap", &format!("--annotate={layout}"), "--", program.path])
+        .args(&program.arguments)
+        .envs(environment.iter().copied())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    command.stdin.as_mut().unwrap().write_all(program.input.as_bytes()).unwrap();
+    let mut lines = BufReader::new(command.stdout.as_mut().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().contains(program.ready)), "{} ended", program.path);
+    let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", command.id())).unwrap();
+    let process = children.split_whitespace().next().unwrap().parse().unwrap();
+    Running { command, process }
+}
+
+/// A core of the process, which goes on.
+fn dump(running: &Running, directory: &Path) -> PathBuf {
+    let output = Command::new("gcore")
+        .arg("-o")
+        .arg(directory.join("core"))
+        .arg(running.process.to_string())
+        .output()
+        .unwrap();
+    let core = directory.join(format!("core.{}", running.process));
+    assert!(core.is_file(), "{}", String::from_utf8_lossy(&output.stderr));
+    core
+}
+
+/// What `cairn core` prints of it, as JSON.
+fn told(core: &Path) -> Value {
+    let output = cairn().args(["core", "--json", "--no-symbols"]).arg(core).output().unwrap();
+    assert!(matches!(output.status.code(), Some(0 | 3)), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// How many blocks the heap says it has on its lists.
+fn listed(image: &Image, found: &Annotated) -> u64 {
+    let [anchor] = found.anchors() else { panic!("{:?}", found.anchors()) };
+    let owner = |list| anchor.lists_address + list * u64::from(anchor.list_stride_bytes);
+    (0..u64::from(anchor.list_count)).map(|list| image.word(owner(list) + 16).unwrap()).sum()
+}
+
+/// Each block lies in a chunk that the C library has given out, at its start, alone; and nearly each such chunk holds one.
+fn compare_with_heap(what: &str, image: &Image, blocks: &[Block]) {
+    let heap = GlibcHeap::find(image).unwrap_or_else(|| panic!("{what}: no heap"));
+    assert_eq!(heap.damage(), [], "{what}");
+    let mut held: HashMap<u64, u64> = HashMap::new();
+    for block in blocks {
+        // A chunk goes on into the first word of the next one, so a small block's own address may lie there.
+        let Some(chunk) = heap.chunk_at(block.start()) else {
+            panic!("{what}: {block:x?} lies in no chunk");
+        };
+        let (start, bytes) = heap.user_part(chunk);
+        assert!(chunk.state.is_in_use(), "{what}: {block:x?} lies in {chunk:x?}");
+        let end = block.end() + if block.is_guarded { 1 } else { 0 };
+        assert!(block.start() >= start && end <= start + bytes, "{what}: {block:x?} does not fit {chunk:x?}");
+        let other = held.insert(chunk.address, block.user_address);
+        assert_eq!(other, None, "{what}: two blocks in {chunk:x?}");
+        // Over-aligned blocks have pads; glibc gives at most 31 bytes more than it is asked for, but for whole pages.
+        let spare = start + bytes - block.end();
+        assert!(
+            chunk.state == ChunkState::Mapped || spare < 64,
+            "{what}: {block:x?} leaves {spare} in {chunk:x?}"
+        );
+    }
+    let others: Vec<_> = heap
+        .chunks()
+        .iter()
+        .filter(|chunk| chunk.state.is_in_use() && !held.contains_key(&chunk.address))
+        .collect();
+    println!("{what}: {} blocks, chunks without one: {others:x?}", blocks.len());
+    // What the C library allocates past `malloc`: the cache of each thread.
+    assert!(others.len() <= 1 + heap.arenas().len() * 2, "{what}: {others:x?}");
+}
+
+fn check(program: &Program) {
+    if !is_here(program.path) || !is_here("gcore") {
+        return;
+    }
+    for (name, layout) in LAYOUTS {
+        let what = format!("{} {name}", program.path);
+        let directory = scratch(&format!("core_programs_{}_{name}", program.path.replace('/', "_")));
+        let running = start(program, name, &[]);
+        let core = dump(&running, &directory);
+        drop(running);
+        let image = Image::open(&core, &OpenOptions::default()).unwrap();
+        let found = Annotated::find(&image, &FindOptions::default());
+        let blocks: Vec<Block> =
+            found.blocks().iter().filter(|block| block.layout == Some(layout)).copied().collect();
+        compare_with_heap(&what, &image, &blocks);
+        if layout == BlockLayout::Lws {
+            assert_eq!(listed(&image, &found), blocks.len() as u64, "{what}");
+        }
+        // None of another layout.
+        assert_eq!(found.blocks().len(), blocks.len(), "{what}");
+        let without_stack =
+            blocks.iter().filter(|block| found.stacks().frames(block.stack).is_empty()).count();
+        assert_eq!(without_stack, 0, "{what}: blocks without a stack");
+        let told = told(&core);
+        assert_eq!(told["blocks"].as_u64(), Some(blocks.len() as u64), "{what}");
+        assert_eq!(told["live_bytes"].as_u64(), Some(found.live_bytes()), "{what}");
+        assert_eq!(told["damage"], Value::Array(Vec::new()), "{what}");
+        fs::remove_dir_all(&directory).unwrap();
+    }
+}
+
+#[test]
+fn python_tells_all_its_blocks() {
+    check(&python());
+}
+
+#[test]
+fn sqlite_tells_all_its_blocks() {
+    check(&sqlite());
+}
+
+#[test]
+fn git_tells_all_its_blocks() {
+    check(&git());
+}
+
+#[test]
+fn gdb_tells_all_its_blocks() {
+    check(&gdb());
+}
+
+/// It has an allocator of its own, which lies under the annotation, and counts its blocks by `malloc_usable_size`: what it
+/// says is exact.
+#[test]
+fn redis_tells_what_it_counts_of_itself() {
+    if !is_here("redis-server") || !is_here("redis-cli") || !is_here("gcore") {
+        return;
+    }
+    let mut totals = BTreeMap::new();
+    for (name, layout) in LAYOUTS {
+        let directory = scratch(&format!("core_programs_redis_{name}"));
+        // The name of a socket has an end soon.
+        let socket = std::env::temp_dir().join(format!("cairn-redis-{}-{name}", std::process::id()));
+        let program = Program {
+            path: "redis-server",
+            arguments: ["--port", "0", "--save", "", "--unixsocket", socket.to_str().unwrap()]
+                .map(str::to_owned)
+                .to_vec(),
+            input: String::new(),
+            ready: "eady to accept connections",
+        };
+        let running = start(&program, name, &[]);
+        let ask = |words: &[&str]| {
+            let output = Command::new("redis-cli").arg("-s").arg(&socket).args(words).output().unwrap();
+            String::from_utf8(output.stdout).unwrap()
+        };
+        let filled = ask(&[
+            "eval",
+            "for i = 1, 20000 do redis.call('set', 'key' .. i, string.rep('v', i % 700)) end",
+            "0",
+        ]);
+        let counted = |information: &str| -> u64 {
+            let line = information.lines().find_map(|line| line.strip_prefix("used_memory:"));
+            line.unwrap_or_else(|| panic!("{filled} {information}")).trim().parse().unwrap()
+        };
+        let used = counted(&ask(&["info", "memory"]));
+        let core = dump(&running, &directory);
+        drop(running);
+        let _ = fs::remove_file(&socket);
+        let image = Image::open(&core, &OpenOptions::default()).unwrap();
+        let found = Annotated::find(&image, &FindOptions::default());
+        let blocks = found.blocks().iter().filter(|block| block.layout == Some(layout)).count();
+        assert_eq!(found.blocks().len(), blocks, "{name}");
+        if layout == BlockLayout::Lws {
+            assert_eq!(listed(&image, &found), blocks as u64);
+        }
+        println!("redis {name}: {blocks} blocks, {} bytes; it counts {used}", found.live_bytes());
+        totals.insert(name, (found.live_bytes(), used));
+        assert!(blocks > 40_000, "{name}: {blocks}");
+        fs::remove_dir_all(&directory).unwrap();
+    }
+    for (name, (found, used)) in &totals {
+        // Not counted by it: what libraries allocate, Lua's state above all.
+        assert!(found > used && found - used < used / 15, "{name}: found {found}, it counts {used}");
+    }
+    // That is the same in each layout.
+    let uncounted: Vec<u64> = totals.values().map(|(found, used)| found - used).collect();
+    let spread = uncounted.iter().max().unwrap() - uncounted.iter().min().unwrap();
+    assert!(spread < 4096, "{uncounted:?}");
+}

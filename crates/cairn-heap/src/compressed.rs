@@ -1,0 +1,187 @@
+//! Compressed backtraces that were made before, for the next block of the same stack.
+
+use core::sync::atomic::{AtomicU32, Ordering, fence};
+
+use cairn_format::SliceSink;
+use cairn_format::lws::Encoder;
+
+/// A power of two; with [`WORDS`] a quarter of a MiB, of which a program touches what it uses.
+const ENTRIES_LOG2: u32 = 10;
+/// A backtrace of more bits is not kept: with the rest of an entry four cache lines. 31 addresses of programs take about 40.
+const WORDS: usize = 60;
+
+/// Backtraces of the lws layout by the number of their stack, up to the size, which differs from block to block.
+///
+/// Threads share it without waiting for each other: who meets an entry in change compresses the stack itself. So do signal
+/// handlers, and children that were forked amid a change.
+#[derive(Debug)]
+pub struct CompressedStacks {
+    entries: [Entry; 1 << ENTRIES_LOG2],
+}
+
+#[derive(Debug)]
+#[repr(align(64))]
+struct Entry {
+    /// Odd while the rest is changed; 0 before the first time.
+    sequence: AtomicU32,
+    bits: AtomicU32,
+    number: AtomicU32,
+    left_out: AtomicU32,
+    /// Of 32 bits, as devices have no larger atomics.
+    words: [AtomicU32; WORDS],
+}
+
+/// Which backtrace.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Key {
+    number: u32,
+    /// What is left out at either end.
+    left_out: u32,
+}
+
+impl Key {
+    /// `None` where more is left out than any stack has.
+    pub(crate) fn new(number: u32, pre: usize, post: usize) -> Option<Self> {
+        let (pre, post) = (u16::try_from(pre).ok()?, u16::try_from(post).ok()?);
+        Some(Self { number, left_out: u32::from(pre) << 16 | u32::from(post) })
+    }
+}
+
+impl Default for CompressedStacks {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl CompressedStacks {
+    /// None yet. Can be a static.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            entries: [const {
+                Entry {
+                    sequence: AtomicU32::new(0),
+                    bits: AtomicU32::new(0),
+                    number: AtomicU32::new(0),
+                    left_out: AtomicU32::new(0),
+                    words: [const { AtomicU32::new(0) }; WORDS],
+                }
+            }; 1 << ENTRIES_LOG2],
+        }
+    }
+
+    fn entry(&self, key: Key) -> Option<&Entry> {
+        let hash = (key.number ^ key.left_out).wrapping_mul(0x9e37_79b9) >> (32 - ENTRIES_LOG2);
+        self.entries.get(hash as usize)
+    }
+
+    /// The blob of a block of `size` bytes, written to the start of `buffer`: its length, if the backtrace is here.
+    pub(crate) fn blob(&self, key: Key, size: usize, buffer: &mut [u8]) -> Option<usize> {
+        let entry = self.entry(key)?;
+        let sequence = entry.sequence.load(Ordering::Acquire);
+        let load = |place: &AtomicU32| place.load(Ordering::Relaxed);
+        let kept = Key { number: load(&entry.number), left_out: load(&entry.left_out) };
+        if sequence % 2 == 1 || sequence == 0 || kept != key {
+            return None;
+        }
+        let bits = load(&entry.bits);
+        let mut words = [0; WORDS / 2];
+        let used = words.get_mut(..(bits as usize).div_ceil(64))?;
+        for (word, [upper, lower]) in used.iter_mut().zip(entry.words.as_chunks().0) {
+            *word = u64::from(load(upper)) << 32 | u64::from(load(lower));
+        }
+        fence(Ordering::Acquire);
+        if entry.sequence.load(Ordering::Relaxed) != sequence {
+            return None;
+        }
+        let encoder = Encoder::behind(SliceSink::new(buffer), used, bits).ok()?;
+        Some(encoder.allocation_size(size as u64).ok()?.close().ok()?.0)
+    }
+
+    /// Keeps the first bits of a blob: its backtrace.
+    pub(crate) fn keep(&self, key: Key, blob: &[u8], bits: u32) {
+        let Some(entry) = self.entry(key) else { return };
+        let used_bytes = (bits as usize).div_ceil(8);
+        let Some(used) = blob.get(..used_bytes).filter(|used| used.len() <= WORDS * 4) else { return };
+        let sequence = entry.sequence.load(Ordering::Relaxed);
+        let odd = sequence | 1;
+        if sequence == odd
+            || entry.sequence.compare_exchange(sequence, odd, Ordering::Acquire, Ordering::Relaxed).is_err()
+        {
+            return;
+        }
+        fence(Ordering::Release);
+        let store = |place: &AtomicU32, value| place.store(value, Ordering::Relaxed);
+        store(&entry.number, key.number);
+        store(&entry.left_out, key.left_out);
+        store(&entry.bits, bits);
+        for (place, bytes) in entry.words.iter().zip(used.chunks(4)) {
+            let mut word = [0; 4];
+            word.iter_mut().zip(bytes).for_each(|(place, byte)| *place = *byte);
+            store(place, u32::from_be_bytes(word));
+        }
+        // Even again, and never 0.
+        entry.sequence.store(odd.wrapping_add(1).max(2), Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use cairn_format::lws::BLOB_BUFFER_BYTES;
+
+    use super::*;
+    use crate::lws::encode;
+
+    static KEPT: CompressedStacks = CompressedStacks::new();
+
+    fn stack(number: u32) -> std::vec::Vec<usize> {
+        let depth = number as usize % 32;
+        (0..depth)
+            .map(|index| 0x7f00_1234_0000 + (number as usize * 977 + index * index * 40_961) % (1 << 30))
+            .collect()
+    }
+
+    /// Entries are shared by more stacks than there are, threads read and change them at the same time, and each blob is that
+    /// of its own stack.
+    #[test]
+    fn what_was_kept_gives_the_same_blob() {
+        let hits = AtomicU32::new(0);
+        let work = |seed: u32| {
+            let mut state = seed;
+            for _ in 0..40_000 {
+                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                let (number, size) = ((state >> 8) % 3000, (state >> 4) as usize % 5000);
+                let key = Key::new(number, 0, number as usize % 2).unwrap();
+                let addresses = stack(number);
+                let mut fresh = [0; BLOB_BUFFER_BYTES];
+                let (bytes, backtrace_bits) = encode(&addresses, size, |_| (), &mut fresh).unwrap();
+                let mut again = [0; BLOB_BUFFER_BYTES];
+                match KEPT.blob(key, size, &mut again) {
+                    Some(length) => {
+                        assert_eq!(again.get(..length), fresh.get(..bytes), "{number} {size}");
+                        hits.fetch_add(1, Ordering::Relaxed);
+                    }
+                    None => KEPT.keep(key, &fresh, backtrace_bits as u32),
+                }
+            }
+        };
+        std::thread::scope(|scope| (1..4).for_each(|seed| drop(scope.spawn(move || work(seed)))));
+        assert!(hits.load(Ordering::Relaxed) > 1000, "{hits:?}");
+    }
+
+    #[test]
+    fn too_much_left_out_and_too_long_backtraces_are_not_kept() {
+        assert_eq!(Key::new(1, 1 << 16, 0), None);
+        let key = Key::new(70_000, 0, 0).unwrap();
+        let kept = CompressedStacks::new();
+        let mut buffer = [0; BLOB_BUFFER_BYTES];
+        kept.keep(key, &[0xf8; BLOB_BUFFER_BYTES], 61 * 32);
+        assert_eq!(kept.blob(key, 1, &mut buffer), None);
+        let (_, bits) = encode(&[0x1234], 1, |_| (), &mut buffer).unwrap();
+        kept.keep(key, &buffer, bits as u32);
+        assert!(kept.blob(key, 1, &mut buffer).is_some());
+        assert_eq!(kept.blob(Key::new(70_000, 1, 0).unwrap(), 1, &mut buffer), None);
+    }
+}
