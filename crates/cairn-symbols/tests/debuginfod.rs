@@ -1,6 +1,8 @@
 //! Debug files from a server of a few lines on this machine. Each test runs itself again in a child process, because the environment is the configuration.
 
 #![cfg(feature = "debuginfod")]
+#![allow(clippy::print_stdout, reason = "the child tells the parent what it found")]
+#![allow(clippy::print_stderr, reason = "who runs the tests is told what was not compared")]
 
 use std::fs;
 use std::io::{Read, Write};
