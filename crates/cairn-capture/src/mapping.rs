@@ -5,6 +5,10 @@
 
 use core::ptr::{self, NonNull};
 
+/// From this size on, room is mostly never touched, and a debugger's dump of the process would be a gigabyte of zeros: it is left out of
+/// dumps. What a reader of a dump needs is kept elsewhere. The rooms of threads are smaller, and cost no further system call.
+const LARGE_BYTES: usize = 16 << 20;
+
 /// Reserves `bytes` of zeroed memory that costs nothing until it is touched. `None` when the kernel refuses, as under a
 /// limit of the address space.
 pub(crate) fn reserve(bytes: usize) -> Option<NonNull<u8>> {
@@ -25,10 +29,8 @@ pub(crate) fn reserve(bytes: usize) -> Option<NonNull<u8>> {
         set_errno(saved_errno);
         return None;
     }
-    // Room, most of which is never touched: a debugger's dump of the process would be a gigabyte of zeros. What a reader of a
-    // dump needs is kept elsewhere.
     // SAFETY: the mapping from above. A kernel that does not know the advice refuses it, which does no harm.
-    if unsafe { libc::madvise(address, bytes, libc::MADV_DONTDUMP) } != 0 {
+    if bytes >= LARGE_BYTES && unsafe { libc::madvise(address, bytes, libc::MADV_DONTDUMP) } != 0 {
         set_errno(saved_errno);
     }
     NonNull::new(address.cast())
