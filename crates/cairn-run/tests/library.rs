@@ -27,6 +27,7 @@ const TAKEN: &[&str] = &[
     // One system call each, and no cancellation point.
     "getpid",
     "clock_gettime",
+    "madvise",
     "uname",
     // Copying memory.
     "bcmp",

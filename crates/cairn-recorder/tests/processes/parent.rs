@@ -68,14 +68,18 @@ impl Drain<'_> {
             let sequence = last.entry((header.thread, header.lane)).or_default();
             *sequence = header.sequence.max(*sequence);
         }
-        for (block, header) in headers {
-            if header.sequence >= last[&(header.thread, header.lane)] {
+        for (block, before) in headers {
+            if before.sequence >= last[&(before.thread, before.lane)] {
                 continue;
             }
             // Left: what is committed now is all there will be.
             let mut bytes = vec![0; BLOCK_BYTES];
             self.file.read_exact_at(&mut bytes, block << 16).unwrap();
             let Ok(header) = BlockHeader::read(&bytes) else { continue };
+            // Given back before, and taken by a thread since: it was not this one that was left.
+            if header.claim != before.claim {
+                continue;
+            }
             self.read_marks(block, &header, &bytes);
             let (claim, offset) = self.read[&block];
             if offset != usize::MAX && claim == header.claim {

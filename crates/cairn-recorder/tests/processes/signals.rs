@@ -56,7 +56,24 @@ pub(crate) fn child(path: &Path) {
     println!("{events} {}", IN_HANDLER.load(Ordering::Relaxed));
 }
 
+/// How often a run is repeated until a signal has come in the midst of an event: on a machine with nothing else to do they
+/// come less often, and between two events more often.
+const RUNS: usize = 10;
+
 pub(crate) fn check(runner: &Runner) {
+    for _ in 0..RUNS {
+        let (inside, nested) = check_run(runner);
+        // One in some hundred signals meets a thread that is writing an event.
+        if inside > 100 && nested > 0 {
+            return;
+        }
+        std::fs::remove_file(&runner.path).unwrap();
+    }
+    panic!("no signal came in the midst of an event");
+}
+
+/// Checks one run; answers with the number of signals, and of heap events in the nested lane.
+fn check_run(runner: &Runner) -> (u64, usize) {
     let printed = runner.run();
     let numbers: Vec<u64> = printed.split_whitespace().map(|word| word.parse().unwrap()).collect();
     let [outside, inside] = numbers[..] else { panic!("{printed}") };
@@ -75,7 +92,5 @@ pub(crate) fn check(runner: &Runner) {
     let pairing = spool.pair();
     assert_eq!((pairing.unmatched, pairing.live.len()), (0, 0));
     println!("signals: {outside} pairs, {inside} signals, {nested} heap events in the nested lane");
-    assert!(inside > 100, "{inside} signals");
-    // One in some hundred signals meets a thread that is writing an event.
-    assert!(nested > 0, "no signal came in the midst of an event");
+    (inside, nested)
 }
