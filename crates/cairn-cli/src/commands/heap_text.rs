@@ -2,6 +2,28 @@
 
 use std::fmt::Write;
 
+use cairn_analysis::heap::{LineId, Names};
+
+use crate::output::printable;
+
+/// The name of a frame, and what stands behind it: `  file:line [module]`.
+pub(crate) fn name_and_place(names: &Names<'_>, line: LineId) -> (String, String) {
+    let source = names.source_line(line);
+    let function = names.function(source.function);
+    let mut place = String::new();
+    if let Some(file) = source.file.as_deref() {
+        place = match source.line {
+            Some(number) => format!("  {}:{number}", file_name(file)),
+            None => format!("  {}", file_name(file)),
+        };
+    }
+    let module = names.module_name(line);
+    if !module.is_empty() && function.is_named {
+        place = format!("{place} [{module}]");
+    }
+    (printable(&function.name).into_owned(), printable(&place).into_owned())
+}
+
 /// Bytes in the unit that leaves one to four digits in front of the point: `4.1 MiB`.
 pub(crate) fn bytes(value: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];

@@ -10,7 +10,9 @@ use cairn_analysis::heap::{Cost, Entry, Group, LineId, Names, Position, Question
 use cairn_analysis::image::FileState;
 
 use super::answers::{Answers, ThreadAnswer, Where};
-use crate::commands::heap_text::{bytes, count, counted, file_name, percent, shortened, width};
+use crate::commands::heap_text::{
+    bytes, count, counted, file_name, name_and_place, percent, shortened, width,
+};
 use crate::output::{Palette, printable};
 
 /// Callers of an entry, before the middle of the stack is left out.
@@ -541,21 +543,7 @@ pub(super) const fn state_name(state: ChunkState) -> &'static str {
 
 /// The name of a frame, and its place behind it, in so many columns.
 fn line_text(names: &Names<'_>, line: LineId, room: usize, full: bool) -> (String, String) {
-    let source = names.source_line(line);
-    let function = names.function(source.function);
-    let mut place = String::new();
-    if let Some(file) = source.file.as_deref() {
-        place = match source.line {
-            Some(number) => format!("  {}:{number}", file_name(file)),
-            None => format!("  {}", file_name(file)),
-        };
-    }
-    let module = names.module_name(line);
-    if !module.is_empty() && function.is_named {
-        place = format!("{place} [{module}]");
-    }
-    let name = printable(&function.name).into_owned();
-    let place = printable(&place).into_owned();
+    let (name, place) = name_and_place(names, line);
     let for_name = room.saturating_sub(place.chars().count()).max(room / 2);
     (if full { name } else { shortened(&name, for_name) }, place)
 }

@@ -12,7 +12,7 @@ use cairn_analysis::heap::{
 use cairn_analysis::recording::HEAP_TIME_QUANTUM_NANOS;
 
 use crate::commands::heap_text::{
-    bar, bytes, count, counted, curve, duration, file_name, percent, shortened, stretched, width,
+    bar, bytes, count, counted, curve, duration, name_and_place, percent, shortened, stretched, width,
 };
 use crate::output::{Palette, printable};
 
@@ -341,22 +341,7 @@ impl<'p, 'q, W: Write> Printer<'p, 'q, W> {
 
     /// `function  file:line [module]`, cut to the rest of the line.
     fn frame(&mut self, line: LineId, used: usize) -> io::Result<()> {
-        let names = self.questions.names();
-        let source = names.source_line(line);
-        let function = names.function(source.function);
-        let mut place = String::new();
-        if let Some(file) = source.file.as_deref() {
-            place = match source.line {
-                Some(number) => format!("  {}:{number}", file_name(file)),
-                None => format!("  {}", file_name(file)),
-            };
-        }
-        let module = names.module_name(line);
-        if !module.is_empty() && function.is_named {
-            place = format!("{place} [{module}]");
-        }
-        let place = printable(&place).into_owned();
-        let name = printable(&function.name).into_owned();
+        let (name, place) = name_and_place(self.questions.names(), line);
         let room = self.width.saturating_sub(used);
         // Where both cannot be, the name has three quarters.
         let for_place = place.chars().count().min(room.saturating_sub(name.chars().count()).max(room / 4));
