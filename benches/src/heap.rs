@@ -36,6 +36,10 @@ struct Tool {
 
 /// Ending of what heaptrack writes with its interpreter.
 const COMPRESSED: &str = ".zst";
+/// Ending of what bytehound writes.
+const BYTEHOUND: &str = ".bytehound";
+/// Names bytehound's library: nobody ships it, so who wants it in the tables builds it.
+const BYTEHOUND_LIBRARY: &str = "CAIRN_BENCH_BYTEHOUND";
 
 /// What one run took.
 #[derive(Clone, Copy, Default)]
@@ -81,6 +85,45 @@ fn run_in(directory: &Path, rounds: usize, only: &[&str]) -> Result<(), String> 
         }
         measure(&work, &tools, directory, rounds)?;
     }
+    measure_small(&cairn, directory, rounds)
+}
+
+/// Beside valgrind's DHAT, which runs programs in a machine of its own: a hundredth of the work.
+fn measure_small(cairn: &Path, directory: &Path, rounds: usize) -> Result<(), String> {
+    if Command::new("valgrind").arg("--version").output().is_err() {
+        eprintln!("DHAT: valgrind is missing");
+        return Ok(());
+    }
+    let work = Work {
+        name: "churn, 1 thread, small",
+        program: directory.join("churn").display().to_string(),
+        arguments: vec!["40000".to_owned(), "1".to_owned()],
+        environment: Vec::new(),
+    };
+    let tool = |name, wrapper: &[&str]| Tool {
+        name,
+        wrapper: wrapper.iter().map(|word| (*word).to_owned()).collect(),
+        environment: Vec::new(),
+        ending: "",
+        preload: Vec::new(),
+        base: 0,
+    };
+    let tools = [
+        tool("plain", &[]),
+        tool("cairn heap", &[&cairn.display().to_string(), "heap", "--quiet"]),
+        tool("DHAT", &["valgrind", "--quiet", "--tool=dhat", "--dhat-out-file=dhat.out"]),
+    ];
+    let mut seconds = vec![Vec::new(); tools.len()];
+    for _ in 0..rounds {
+        for (tool, seconds) in tools.iter().zip(&mut seconds) {
+            seconds.push(once(&work, tool, directory)?.processor_seconds);
+        }
+    }
+    println!("\n{}, in all: processor time, median", work.name);
+    for (tool, seconds) in tools.iter().zip(&mut seconds) {
+        seconds.sort_by(f64::total_cmp);
+        println!("- {}: {:.3} s", tool.name, seconds.get(seconds.len() / 2).copied().unwrap_or_default());
+    }
     Ok(())
 }
 
@@ -120,7 +163,7 @@ fn measure(work: &Work, tools: &[Tool], directory: &Path, rounds: usize) -> Resu
             print!(
                 " {in_program:.2}x | {ratio:.2}x (wall {wall:.2}x) | {bytes:.2} | {resident:.0} ({anonymous:.1}) |"
             );
-        } else if tool.ending == COMPRESSED {
+        } else if [COMPRESSED, BYTEHOUND].contains(&tool.ending) {
             print!(" {ratio:.2}x | {bytes:.2} |");
         } else if in_program == 0.0 {
             print!(" {ratio:.2}x |");
@@ -320,6 +363,15 @@ fn tools(cairn: &Path, directory: &Path, probe: &str) -> Result<Vec<Tool>, Strin
             ending: COMPRESSED,
             preload: Vec::new(),
             base: 0,
+        });
+    }
+    if let Some(bytehound) = std::env::var_os(BYTEHOUND_LIBRARY) {
+        let output = ("MEMORY_PROFILER_OUTPUT".to_owned(), format!("%p{BYTEHOUND}"));
+        tools.push(Tool {
+            environment: vec![output, ("MEMORY_PROFILER_LOG".to_owned(), "off".to_owned())],
+            ending: BYTEHOUND,
+            preload: vec![PathBuf::from(bytehound).display().to_string()],
+            ..probed("bytehound, in all | bytes per allocation")
         });
     }
     let profilers = [
