@@ -327,11 +327,20 @@ fn identity(object: &FoundObject, read: impl Fn(u64, &mut [u8]) -> Option<()>) -
         }
         Some(())
     };
-    if mix_bytes(map_start, 768).and_then(|()| mix_bytes(header, 256)).is_none() {
+    // What Go links has no header; one that a damaged file states may lie anywhere.
+    let has_header = is_in(object, header)
+        || header != 0
+            && LoadedModules::find(AbsoluteAddress::new(header))
+                .is_some_and(|other| other.link_map == object.link_map && is_in(&other, header));
+    if mix_bytes(map_start, 768).is_none() || has_header && mix_bytes(header, 256).is_none() {
         return 0;
     }
     let hash = lanes.iter().fold(0, |hash: u64, lane| (hash ^ lane).wrapping_mul(MIX));
     (hash >> 32) as u32 | 1
+}
+
+fn is_in(object: &FoundObject, address: u64) -> bool {
+    (object.map_start as u64..object.map_end as u64).contains(&address)
 }
 
 /// The loaded segment that `address` lies in, from the program headers in the module's own first page.
@@ -339,13 +348,12 @@ fn identity(object: &FoundObject, read: impl Fn(u64, &mut [u8]) -> Option<()>) -
 /// A program with holes between its segments is several objects to the loader, one for each segment. Then the object
 /// around `address` is the segment.
 fn readable_segment(object: &FoundObject, address: u64) -> Option<AddressRange> {
-    let holds = |object: &FoundObject| (object.map_start as u64..object.map_end as u64).contains(&address);
     let other;
-    let object = if holds(object) {
+    let object = if is_in(object, address) {
         object
     } else {
         other = LoadedModules::find(AbsoluteAddress::new(address))
-            .filter(|other| other.link_map == object.link_map && holds(other))?;
+            .filter(|other| other.link_map == object.link_map && is_in(other, address))?;
         &other
     };
     let start = object.map_start as u64;

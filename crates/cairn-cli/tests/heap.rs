@@ -71,6 +71,12 @@ fn operator_new_of_other_allocators_is_seen() {
 }
 
 #[test]
+fn programs_without_an_index_of_unwind_tables_are_recorded() {
+    // As Go links its programs.
+    check("no_index", "entry_points.c", &["-fno-builtin", "-Wl,--no-eh-frame-hdr"], &[]);
+}
+
+#[test]
 fn nothing_is_lost_whatever_the_end() {
     for how in [
         "exit",
@@ -153,6 +159,20 @@ fn children_are_recorded_on_request_each_to_a_file_of_its_own() {
     let all = recordings(&directory);
     let workers = all.iter().filter(|one| one.count(14001) == Count { made: 5000, left: 1000 }).count();
     assert_eq!(workers, 3, "{:?}", all.iter().map(|one| &one.path).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_child_says_that_it_ended_by_exit() {
+    for (how, end) in [("exit", Some(EndReason::Exit)), ("kill", None)] {
+        let directory = scratch(&format!("child_end_{how}"));
+        compile(&directory, "ends.c", "worker", &["-fno-builtin", "-O0"]);
+        let script = format!("./worker {how}; :");
+        same_as_plain_with(&directory, "sh".as_ref(), &["-c", &script], &["--children"]);
+        let all = recordings(&directory);
+        let worker = all.iter().find(|one| one.count(14001).made > 0).unwrap();
+        let recording = cairn_analysis::recording::Recording::open(&worker.path).unwrap();
+        assert_eq!(recording.end().map(|(reason, _)| reason), end, "{how}");
+    }
 }
 
 #[test]

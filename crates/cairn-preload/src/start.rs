@@ -1,7 +1,8 @@
 //! The first call of any hook: finds the real functions, reads the options, cleans the environment, begins to record.
 //!
 //! That first call is malloc's, as a rule, from the loader itself, before any constructor; the C library is not set up
-//! then. Nothing is used of it here. The constructor at the end is for programs that never allocate.
+//! then. Nothing is used of it here. The constructor at the end is for programs that never allocate, the destructor tells a plain end from
+//! being killed.
 
 use core::ffi::{CStr, c_char};
 use core::ptr;
@@ -311,3 +312,12 @@ extern "C" fn construct() {
 #[used]
 #[unsafe(link_section = ".init_array")]
 static CONSTRUCTOR: extern "C" fn() = construct;
+
+/// Runs when the program ends through `exit`, and not when it is killed or calls `_exit`; allocations may still follow.
+extern "C" fn destruct() {
+    recorder::exiting();
+}
+
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static DESTRUCTOR: extern "C" fn() = destruct;

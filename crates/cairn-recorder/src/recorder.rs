@@ -356,6 +356,17 @@ pub fn stop(reason: EndReason) {
     }
 }
 
+/// Notes that the process ends through `exit`: to be called among its exit handlers. It goes on recording what the others do.
+/// One store, and no system call, which the program may have forbidden itself.
+pub fn exiting() {
+    // SAFETY: null, or published and never unmapped.
+    let Some(recorder) = (unsafe { RECORDER.load(Ordering::Acquire).as_ref() }) else { return };
+    // Wiped in a forked child, which has no part in the file.
+    if recorder.generation.load(Ordering::Relaxed) != 0 {
+        recorder.spool.word(control::EXITING).store(1, Ordering::Release);
+    }
+}
+
 /// Makes no more system calls: to be called before the program forbids them to itself (seccomp). What is recorded from then
 /// on has to find room in what the file has already. The strict mode of seccomp forbids reading the processor's counter as well: there,
 /// [`stop`] the recording.

@@ -148,8 +148,11 @@ impl HeapRecording {
         if !words.is_empty() {
             return words;
         }
-        let whole = ["command", "executable"].iter().find_map(|name| self.recording.fact(name));
-        whole.map(text).into_iter().collect()
+        // Words are kept apart where one of them holds a space.
+        if let Some(whole) = self.recording.fact("command") {
+            return text(whole).split(' ').map(str::to_owned).collect();
+        }
+        self.recording.fact("executable").map(text).into_iter().collect()
     }
 
     /// The threads, in the order of a profile's [`threads`](HeapProfile::threads).

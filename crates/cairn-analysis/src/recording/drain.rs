@@ -354,8 +354,8 @@ impl Drain {
         }
         let state = control::State::from_word(self.shared.load(control::STATE as u64));
         let reason = self.end.map(|(reason, _)| reason);
-        self.packer.summary.end_reason =
-            reason.or((state == control::State::Ended).then_some(EndReason::Exit)).or(self.known_end);
+        let is_exit = state == control::State::Ended || self.shared.load(control::EXITING as u64) != 0;
+        self.packer.summary.end_reason = reason.or(self.known_end).or(is_exit.then_some(EndReason::Exit));
         for finding in &self.findings {
             if let Finding::Lost { kind, count } = finding {
                 self.packer.summary.lost.push((*kind, *count));

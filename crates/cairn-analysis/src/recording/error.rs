@@ -217,7 +217,7 @@ impl fmt::Display for Finding {
                 LossKind::Overwritten => write!(f, "{count} older events were overwritten, as asked for"),
                 _ => write!(f, "{count} events were lost"),
             },
-            Self::NoEnd => f.write_str("the recording has no end: the program still runs, or it was killed"),
+            Self::NoEnd => f.write_str("the recording has no end: the program still runs, was killed, or ended without `exit`"),
             Self::NotClosed => f.write_str(
                 "the recording was not closed: cairn still writes it, or was stopped; what followed is in the program's spool, \
                  which is of the same name without .new, and is read like any recording",

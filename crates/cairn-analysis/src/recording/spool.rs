@@ -108,6 +108,7 @@ pub(super) fn scan(
     let facts = facts(&bytes);
     control_findings(&bytes, length, findings);
     let state = control::State::from_word(word(&bytes, control::STATE));
+    let is_exit = state == control::State::Ended || word(&bytes, control::EXITING) != 0;
 
     let mut sums = Sums { tables: TableBuilder::default(), end: None, findings };
     let mut found = Vec::new();
@@ -144,7 +145,7 @@ pub(super) fn scan(
         order_blocks(stream, findings);
         stream.blocks.retain(|block| block.is_wanted);
     }
-    if end.is_none() && state == control::State::Ended {
+    if end.is_none() && is_exit {
         end = Some((EndReason::Exit, u64::MAX));
     }
     let spool = Spool { streams, start_counter: header.start_counter };
