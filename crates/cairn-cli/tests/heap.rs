@@ -6,6 +6,7 @@
 mod support;
 
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -74,6 +75,24 @@ fn operator_new_of_other_allocators_is_seen() {
 fn programs_without_an_index_of_unwind_tables_are_recorded() {
     // As Go links its programs.
     check("no_index", "entry_points.c", &["-fno-builtin", "-Wl,--no-eh-frame-hdr"], &[]);
+}
+
+#[test]
+fn a_program_with_holes_between_its_segments_is_known_in_each() {
+    for (test, kind) in [("holes", "-pie"), ("holes_fixed", "-no-pie")] {
+        let directory = scratch(test);
+        let flags = ["-fno-builtin", kind, "-Wl,-z,max-page-size=0x200000,-z,separate-code,--build-id"];
+        let program = compile(&directory, "entry_points.c", "program", &flags);
+        same_as_plain(&directory, &program, &[]);
+        let path = recording(&directory).path;
+        let recorded = cairn_analysis::recording::Recording::open(&path).unwrap();
+        let own = |module: &&cairn_analysis::recording::Module| {
+            Path::new(std::ffi::OsStr::from_bytes(&module.path)) == program
+        };
+        let modules: Vec<_> = recorded.modules().iter().filter(own).collect();
+        assert!(!modules.is_empty(), "{:?}", recorded.modules());
+        assert!(modules.iter().all(|module| !module.build_id.is_empty()), "{modules:?}");
+    }
 }
 
 #[test]

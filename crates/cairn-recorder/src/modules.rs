@@ -158,8 +158,8 @@ impl ModuleTable {
 fn write(number: u32, module: &LoadedModule, tables: &mut Tables<'_>) -> bool {
     let (build_id_place, rest) = tables.scratch().split_at_mut(64);
     let (path_place, name_place) = rest.split_at_mut(4096);
-    let build_id = build_id(module.start.value(), module.bias, build_id_place);
     let name = module.copy_name(name_place.get_mut(..4000).unwrap_or_default());
+    let build_id = build_id_of(module, name.is_empty(), build_id_place);
     let path = path(name, module, path_place);
     let loaded = recording::LoadedModule {
         number,
@@ -197,6 +197,22 @@ fn path<'a>(name: &[u8], module: &LoadedModule, into: &'a mut [u8]) -> &'a [u8] 
 fn is_kernel_module(module: &LoadedModule) -> bool {
     // SAFETY: asks the auxiliary vector.
     module.start.value() == unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) }
+}
+
+/// The build id of a module. One with holes between its segments is several modules to the loader, one for each segment, and
+/// only the first has the ELF header: for the others it lies where the file's address 0 is, or, in a program at fixed addresses,
+/// before the headers that the kernel tells of.
+fn build_id_of<'a>(module: &LoadedModule, is_program: bool, into: &'a mut [u8]) -> &'a [u8] {
+    let first = if is_program && module.bias == 0 {
+        // SAFETY: asks the auxiliary vector.
+        unsafe { libc::getauxval(libc::AT_PHDR) & !0xfff }
+    } else {
+        module.bias
+    };
+    let starts = [module.start.value(), first];
+    let length =
+        starts.into_iter().find_map(|start| find_build_id(start, module.bias, into)).unwrap_or_default();
+    into.get(..length).unwrap_or_default()
 }
 
 const PT_NOTE: u32 = 4;
