@@ -36,10 +36,16 @@ struct Load {
 }
 
 impl Load {
+    /// Whether it is in the recording, or will be in a moment.
+    fn is_written(&self) -> bool {
+        self.is_written.load(Ordering::Acquire) != 0
+    }
+
     /// Writes that the module of this key is gone; once.
-    fn close(&self, number: u32, key: u64, tables: &mut Tables<'_>) {
-        if self.key.compare_exchange(key, GONE, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-            let counter = clock::counter();
+    fn close(&self, (number, counter): (u32, u64), key: u64, tables: &mut Tables<'_>) {
+        if self.is_written()
+            && self.key.compare_exchange(key, GONE, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        {
             tables.append(2, |sink| sink.module_unloaded(number, counter));
         }
     }
@@ -67,8 +73,7 @@ impl ModuleTable {
             return 0;
         }
         let found = self.loads().find(|(_, load)| {
-            load.key.load(Ordering::Acquire) as u32 == identity.number()
-                && load.is_written.load(Ordering::Acquire) != 0
+            load.key.load(Ordering::Acquire) as u32 == identity.number() && load.is_written()
         });
         if let Some((number, _)) = found {
             return number;
@@ -88,25 +93,37 @@ impl ModuleTable {
     fn add(&self, module: &LoadedModule, tables: &mut Tables<'_>) -> u32 {
         let key = key_of(module);
         let Some((number, load)) = self.place(key) else { return 0 };
+        if load.is_written() {
+            return number;
+        }
         load.start.store(module.start.value(), Ordering::Release);
         load.end.store(module.end.value(), Ordering::Release);
-        if load.is_written.load(Ordering::Acquire) == 0 {
-            self.close_overlapped(number, module, tables);
+        let seen = clock::counter();
+        // The place of a module that is gone waits for the next time that it is loaded. Only one thread writes it: another one might
+        // come to it when the module is gone again.
+        let is_there = || LoadedModule::at(module.start).is_some_and(|now| key_of(&now) == key);
+        let begin = |tables: &mut Tables<'_>| {
+            let is_mine = is_there()
+                && load.is_written.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Acquire).is_ok();
+            if is_mine {
+                self.close_overlapped((number, seen), module, tables);
+            }
+            is_mine
+        };
+        if write((number, seen), module, tables, begin) == Outcome::NoRoom {
+            load.is_written.store(0, Ordering::Release);
         }
-        if load.is_written.load(Ordering::Acquire) == 0 && write(number, module, tables) {
-            load.is_written.store(1, Ordering::Release);
-        }
-        number
+        if load.is_written() { number } else { 0 }
     }
 
     /// Writes that those are gone in whose place another one lies now.
-    fn close_overlapped(&self, number: u32, by: &LoadedModule, tables: &mut Tables<'_>) {
+    fn close_overlapped(&self, (number, counter): (u32, u64), by: &LoadedModule, tables: &mut Tables<'_>) {
         for (other, load) in self.loads().filter(|(other, _)| *other != number) {
             let key = load.key.load(Ordering::Acquire);
             let is_overlapped = load.start.load(Ordering::Acquire) < by.end.value()
                 && by.start.value() < load.end.load(Ordering::Acquire);
             if key != 0 && key != GONE && is_overlapped {
-                load.close(other, key, tables);
+                load.close((other, counter), key, tables);
             }
         }
     }
@@ -130,7 +147,7 @@ impl ModuleTable {
     fn has_start(&self, start: AbsoluteAddress) -> bool {
         self.loads().any(|(_, load)| {
             load.start.load(Ordering::Acquire) == start.value()
-                && load.is_written.load(Ordering::Acquire) != 0
+                && load.is_written()
                 && load.key.load(Ordering::Acquire) != GONE
         })
     }
@@ -148,14 +165,27 @@ impl ModuleTable {
             let is_there = LoadedModule::start_at(start) == Some(start)
                 && (!may_be_replaced || LoadedModule::at(start).is_some_and(|now| key_of(&now) == key));
             if !is_there {
-                load.close(number, key, tables);
+                load.close((number, clock::counter()), key, tables);
             }
         }
     }
 }
 
-/// Writes a module as it is in memory: what became of its file meanwhile does not matter.
-fn write(number: u32, module: &LoadedModule, tables: &mut Tables<'_>) -> bool {
+#[derive(PartialEq, Eq)]
+enum Outcome {
+    Written,
+    NotBegun,
+    NoRoom,
+}
+
+/// Writes a module as it is in memory: what became of its file meanwhile does not matter. What is known of it is read before `begin`
+/// is asked whether it is to be written.
+fn write(
+    (number, counter): (u32, u64),
+    module: &LoadedModule,
+    tables: &mut Tables<'_>,
+    begin: impl FnOnce(&mut Tables<'_>) -> bool,
+) -> Outcome {
     let (build_id_place, rest) = tables.scratch().split_at_mut(64);
     let (path_place, name_place) = rest.split_at_mut(4096);
     let name = module.copy_name(name_place.get_mut(..4000).unwrap_or_default());
@@ -163,7 +193,7 @@ fn write(number: u32, module: &LoadedModule, tables: &mut Tables<'_>) -> bool {
     let path = path(name, module, path_place);
     let loaded = recording::LoadedModule {
         number,
-        counter: clock::counter(),
+        counter,
         start: module.start.value(),
         end: module.end.value(),
         bias: module.bias,
@@ -171,7 +201,10 @@ fn write(number: u32, module: &LoadedModule, tables: &mut Tables<'_>) -> bool {
         path,
     };
     let slots = LONGEST_SLOTS.min(6 + (build_id.len() + path.len()).div_ceil(8));
-    tables.append(slots, |sink| sink.module_loaded(&loaded))
+    if !begin(tables) {
+        return Outcome::NotBegun;
+    }
+    if tables.append(slots, |sink| sink.module_loaded(&loaded)) { Outcome::Written } else { Outcome::NoRoom }
 }
 
 /// The path of a module by the name that the loader has: the program itself has none, and what was opened by a relative
