@@ -204,7 +204,9 @@ fn stacks_belong_to_the_module_that_lay_there_then() {
     // One entry for each load, all of them ended but the last ones.
     let loads =
         |wanted: &str| spool.modules.values().filter(|module| name(module) == wanted).collect::<Vec<_>>();
-    assert_eq!((loads("b").len(), loads("d").len(), loads("unused").len()), (3, 101, 1));
+    let told: Vec<_> =
+        loads("d").iter().map(|load| (load.loaded, load.unloaded, load.start, load.end)).collect();
+    assert_eq!((loads("b").len(), loads("d").len(), loads("unused").len()), (3, 101, 1), "{told:x?}");
     assert!(
         [loads("b"), loads("d"), loads("unused")].concat().iter().all(|module| module.unloaded.is_some())
     );
