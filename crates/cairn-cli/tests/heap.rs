@@ -414,6 +414,17 @@ fn output_that_cannot_be_written_is_refused_before_the_program_runs() {
 }
 
 #[test]
+fn an_output_that_ends_with_a_slash_is_a_directory_and_made_if_need_be() {
+    let directory = scratch("made_directory");
+    for process in 1..=2 {
+        let shown =
+            Shown::from(run(cairn().args(["heap", "-q", "-o", "new/one/", "true"]).current_dir(&directory)));
+        assert_eq!(shown.status, Some(0), "{shown:?}");
+        assert_eq!(fs::read_dir(directory.join("new/one")).unwrap().count(), process);
+    }
+}
+
+#[test]
 fn scripts_are_recorded_as_their_interpreter() {
     let directory = scratch("scripts");
     let script = directory.join("with_line");

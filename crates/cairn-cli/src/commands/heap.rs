@@ -49,7 +49,8 @@ pub(crate) struct Heap {
     #[arg(long, value_name = "PID", conflicts_with = "program")]
     detach: Option<u32>,
 
-    /// Where to record to: a directory, or a file; `%n` is the program's name, `%p` its process id
+    /// Where to record to: a directory (`DIR/` is made if need be), or a file; `%n` is the program's name, `%p` its
+    /// process id
     #[arg(short, long, value_name = "PATH")]
     output: Option<PathBuf>,
 
@@ -188,6 +189,9 @@ impl Heap {
     fn output(&self) -> Result<PathBuf, Refused> {
         let asked = self.output.as_deref().unwrap_or(Path::new("."));
         let unusable = |path: &Path, error: &io::Error| Refused::because(&path.display().to_string(), error);
+        if asked.as_os_str().as_encoded_bytes().ends_with(b"/") {
+            fs::create_dir_all(asked).map_err(|error| unusable(asked, &error))?;
+        }
         let (directory, file) = if asked.is_dir() {
             (asked, OsStr::new("%n.%p.cairn"))
         } else {
