@@ -103,6 +103,7 @@ pub use tables::StackTree;
 
 pub use cairn_format::recording::{EndReason, LossKind, MappingKind, MarkValue, PcKind, control};
 
+pub(crate) use kept::Kept;
 pub(crate) use live::Live;
 use packed::Packed;
 use source::Source;

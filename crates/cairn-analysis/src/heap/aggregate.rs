@@ -198,6 +198,22 @@ impl HeapProfile {
         profile.live_bytes_of_all = totals.live_bytes;
         Self { totals, stacks, ..profile }
     }
+
+    /// Leaves only the sums of these stacks, and nothing by thread, size and lifetime.
+    pub(super) fn keep_stacks(&mut self, counted: &[bool]) {
+        self.totals = Sums::default();
+        self.lost_stack = Sums::default();
+        for (stack, sums) in self.stacks.iter_mut().enumerate() {
+            if counted.get(stack).copied().unwrap_or(false) {
+                self.totals.add(sums);
+            } else {
+                *sums = Sums::default();
+            }
+        }
+        self.threads.clear();
+        self.sizes.clear();
+        self.lifetimes.clear();
+    }
 }
 
 impl Aggregator {

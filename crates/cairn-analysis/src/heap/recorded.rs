@@ -232,7 +232,27 @@ impl HeapRecording {
         self.read_unless_kept(scope, None).map(|(read, _)| read)
     }
 
-    /// The same, and what happened in each [slice](super::slices) of the time, in one pass.
+    /// As [`read`](Self::read), for those who ask by stack alone: what the profile holds by thread, size and lifetime may be missing. So sums
+    /// that the recording keeps can answer where only some stacks are counted, too.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be read any more.
+    pub fn read_stacks(&self, scope: Scope) -> Result<HeapRead, RecordingError> {
+        let whole = Scope { stacks: None, ..scope.clone() };
+        // Estimates are rounded when all is added up: sums of a part are no sum of rounded parts.
+        if let Some(counted) = &scope.stacks
+            && whole == Scope::default()
+            && !self.sampling.is_estimate()
+            && let Some(mut read) = self.kept(&mut Vec::new())?
+        {
+            read.profile.keep_stacks(counted);
+            return Ok(read);
+        }
+        self.read(scope)
+    }
+
+    /// The same as [`read`](Self::read), and what happened in each [slice](super::slices) of the time, in one pass.
     ///
     /// # Errors
     ///
@@ -304,7 +324,7 @@ impl HeapRecording {
         match self.recording.kept_sums(kind)? {
             None => {}
             Some(Err(finding)) => findings.push(finding),
-            Some(Ok((offset, bytes))) => {
+            Some(Ok(recording::Kept { offset, bytes })) => {
                 let taken = take(&bytes);
                 if taken.is_some() {
                     return Ok(taken);
@@ -350,6 +370,15 @@ impl HeapRecording {
             None => Ok(0),
         };
         Ok(Kept { read, added })
+    }
+
+    /// Whether it keeps sums that can be used.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be read any more.
+    pub fn keeps_sums(&self) -> Result<bool, RecordingError> {
+        self.kept(&mut Vec::new()).map(|read| read.is_some())
     }
 
     /// So many bytes of sums are a small part of the file: a sixteenth. Of a recording of few events that is too little for any, and

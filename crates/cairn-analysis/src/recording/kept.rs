@@ -33,6 +33,13 @@ const PART_BYTES: usize = MAX_CHUNK_BYTES / 4;
 /// The whole of it: what a stranger's file says must not fill memory.
 const MOST_BYTES: usize = 128 << 20;
 
+/// A stream that is kept.
+pub(crate) struct Kept {
+    /// Where it begins.
+    pub(crate) offset: u64,
+    pub(crate) bytes: Vec<u8>,
+}
+
 /// What sums are made from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Basis {
@@ -69,11 +76,8 @@ impl Recording {
     }
 
     /// The stream that is kept in chunks of this kind, when it is of this recording as it is; the inner error says why it is of
-    /// no use. Comes with where it begins.
-    pub(crate) fn kept_sums(
-        &self,
-        kind: ChunkKind,
-    ) -> Result<Option<Result<(u64, Vec<u8>), Finding>>, RecordingError> {
+    /// no use.
+    pub(crate) fn kept_sums(&self, kind: ChunkKind) -> Result<Option<Result<Kept, Finding>>, RecordingError> {
         let Some(places) = self.closed_places() else { return Ok(None) };
         let mut reader = ChunkReader::new()?;
         let (mut stream, mut parts, mut of_parts) = (Vec::new(), 0, 0);
@@ -122,7 +126,7 @@ impl Recording {
         }
         let begin = stream.len() - take.bytes.len();
         stream.drain(..begin);
-        Ok(Some(Ok((first, stream))))
+        Ok(Some(Ok(Kept { offset: first, bytes: stream })))
     }
 
     /// Adds streams to this recording, which is in the file at `path`; answers with how many bytes longer that is. When it would be more
