@@ -348,3 +348,16 @@ fn sums_are_kept_in_closed_packed_recordings_that_are_still_the_same() {
     assert!(kept.added.unwrap_err().to_string().contains("/nowhere/at/all"));
     assert_eq!(kept.read, one.heap().read(EVERYTHING).unwrap());
 }
+
+/// The layout of what is kept is as much a promise as that of the events.
+#[test]
+fn the_recording_of_version_1_answers_from_the_sums_it_keeps() {
+    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/recordings/v1");
+    let from_events = Recording::open(format!("{directory}/packed.cairn")).unwrap();
+    let expected = read_all(&HeapRecording::new(from_events));
+    let mut bytes = std::fs::read(format!("{directory}/kept.cairn")).unwrap();
+    spoil_events(&mut bytes);
+    let heap = HeapRecording::new(Recording::from_bytes(bytes).unwrap());
+    assert!(heap.keeps_sums().unwrap());
+    assert_eq!(read_all(&heap), expected);
+}
