@@ -2,20 +2,23 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use cairn_format::StatedAddress;
+use cairn_format::recording::ChunkKind;
 use cairn_symbols::{AddressKind, Lookup, ModuleReport, Place, SourceFrame, SymbolizerOptions};
 
 use super::aggregate::{Aggregator, HeapProfile, LOST_STACK, Scope};
+use super::kept;
 use super::names::Namer;
 use super::resident::{Resident, ResidentOverTime, UsageSample};
 use super::sampling::Sampling;
+use super::slices::{SliceOptions, Slices};
 use super::stacks::{Address, Module, NO_FRAMES, Stacks};
 use crate::names::{ModuleKey, Names};
 use crate::recording::{
-    self, Alloc, EndReason, Events, Finding, Free, Mapping, MappingKind, PcKind, Recording, RecordingError,
-    StackId, ThreadId, Usage, Wanted,
+    self, Alloc, EndReason, Events, Finding, Free, Mapping, MappingKind, Mark, PcKind, Recording,
+    RecordingError, StackId, ThreadId, Usage, Wanted,
 };
 
 /// A recording, ready for questions about the heap.
@@ -48,7 +51,7 @@ impl std::fmt::Debug for HeapRecording {
 }
 
 /// What one pass over the events of a recording gives.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 #[non_exhaustive]
 pub struct HeapRead {
     /// The sums.
@@ -63,7 +66,39 @@ pub struct HeapRead {
     pub resident: Option<Resident>,
     /// What the process used over time, where it was sampled.
     pub usage: Vec<UsageSample>,
+    /// What the program marked, the first [`MOST_MARKS`] of it.
+    pub marks: Vec<MarkTold>,
+    /// Marks beyond these.
+    pub more_marks: u64,
+    /// What was wrong with the events, or with sums of them that the recording keeps; [`HeapRecording::findings`] tells of the rest.
+    pub findings: Vec<Finding>,
 }
+
+/// What [`HeapRecording::keep`] did.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Kept {
+    /// What was read.
+    pub read: HeapRead,
+    /// How many bytes longer the file is now; why it could not be written.
+    pub added: Result<u64, RecordingError>,
+}
+
+/// A mark of the program.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MarkTold {
+    /// When, in nanoseconds from the start of the recording.
+    pub nanos: u64,
+    /// The thread's index, in the order of a profile's [`threads`](HeapProfile::threads); `u32::MAX` when it is not known.
+    pub thread: u32,
+    /// The text, as near as can be where it is none; the beginning of a very long one.
+    pub text: String,
+}
+
+/// Marks that a [`HeapRead`] holds.
+pub const MOST_MARKS: usize = 2000;
+/// Bytes of the text of one.
+const MOST_MARK_BYTES: usize = 8192;
 
 impl HeapRead {
     /// What was read of a file of another tool.
@@ -76,6 +111,9 @@ impl HeapRead {
             page_faults: None,
             resident: None,
             usage,
+            marks: Vec::new(),
+            more_marks: 0,
+            findings: Vec::new(),
         }
     }
 }
@@ -188,35 +226,246 @@ impl HeapRecording {
         }
     }
 
-    /// Reads the events and adds them up.
+    /// Reads the events and adds them up. Sums of everything need not be added up where the recording [keeps](Self::keep) them.
     ///
     /// # Errors
     ///
     /// When the file cannot be read any more.
     pub fn read(&self, scope: Scope) -> Result<HeapRead, RecordingError> {
+        self.read_unless_kept(scope, None).map(|(read, _)| read)
+    }
+
+    /// As [`read`](Self::read), for those who ask by stack alone: what the profile holds by thread, size and lifetime may be missing. So sums
+    /// that the recording keeps can answer where only some stacks are counted, too.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be read any more.
+    pub fn read_stacks(&self, scope: Scope) -> Result<HeapRead, RecordingError> {
+        let whole = Scope { stacks: None, ..scope.clone() };
+        // Estimates are rounded when all is added up: sums of a part are no sum of rounded parts.
+        if let Some(counted) = &scope.stacks
+            && whole == Scope::default()
+            && !self.sampling.is_estimate()
+            && let Some(mut read) = self.kept(&mut Vec::new())?
+        {
+            read.profile.keep_stacks(counted);
+            return Ok(read);
+        }
+        self.read(scope)
+    }
+
+    /// The same as [`read`](Self::read), and what happened in each [slice](super::slices) of the time, in one pass.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be read any more.
+    pub fn read_sliced(
+        &self,
+        scope: Scope,
+        most_slices: usize,
+    ) -> Result<(HeapRead, Slices), RecordingError> {
+        let options = SliceOptions {
+            most_slices,
+            end_nanos: self.end_nanos().map(|nanos| nanos.min(scope.to_nanos)),
+            ..SliceOptions::default()
+        };
+        let (read, slices) = self.read_unless_kept(scope, Some(&options))?;
+        Ok((read, slices.unwrap_or_default()))
+    }
+
+    fn read_unless_kept(
+        &self,
+        scope: Scope,
+        slices: Option<&SliceOptions>,
+    ) -> Result<(HeapRead, Option<Slices>), RecordingError> {
+        let mut findings = Vec::new();
+        if scope == Scope::default()
+            && let Some(read) = self.kept(&mut findings)?
+        {
+            let Some(options) = slices else { return Ok((read, None)) };
+            if let Some(mut slices) = self.kept_slices(&read.profile, &mut findings)? {
+                while slices.count > options.most_slices.max(1) {
+                    slices.halve();
+                }
+                return Ok((read, Some(slices)));
+            }
+        }
+        let (mut read, slices) = self.read_events(scope, slices)?;
+        read.findings.append(&mut findings);
+        Ok((read, slices))
+    }
+
+    fn tables(&self) -> kept::Tables {
+        kept::Tables {
+            stacks: self.stacks.len(),
+            threads: self.recording.threads().len(),
+            sampling: self.sampling,
+        }
+    }
+
+    /// The sums that the recording keeps, if it does, and they are what they should be.
+    fn kept(&self, findings: &mut Vec<Finding>) -> Result<Option<HeapRead>, RecordingError> {
+        self.kept_stream(ChunkKind::SUMS, findings, |bytes| kept::take(bytes, self.tables()))
+    }
+
+    fn kept_slices(
+        &self,
+        profile: &HeapProfile,
+        findings: &mut Vec<Finding>,
+    ) -> Result<Option<Slices>, RecordingError> {
+        let take = |bytes: &[u8]| kept::take_slices(bytes, self.tables(), profile);
+        self.kept_stream(ChunkKind::SLICES, findings, take)
+    }
+
+    fn kept_stream<T>(
+        &self,
+        kind: ChunkKind,
+        findings: &mut Vec<Finding>,
+        take: impl FnOnce(&[u8]) -> Option<T>,
+    ) -> Result<Option<T>, RecordingError> {
+        match self.recording.kept_sums(kind)? {
+            None => {}
+            Some(Err(finding)) => findings.push(finding),
+            Some(Ok(recording::Kept { offset, bytes })) => {
+                let taken = take(&bytes);
+                if taken.is_some() {
+                    return Ok(taken);
+                }
+                let problem = "they do not add up";
+                findings.push(Finding::UnusableSums { offset, problem });
+            }
+        }
+        Ok(None)
+    }
+
+    /// Reads everything, as [`read_sliced`](Self::read_sliced), and keeps the answer in the recording itself, which is in the file at
+    /// `path`: whoever opens it again and asks for everything need not read the events. The file grows by no more than
+    /// `most_bytes`, for which slices become wider, and by none where that is not enough;
+    /// [`room_for_sums`](Self::room_for_sums) is a good choice.
+    ///
+    /// Only a packed recording that was closed is added to, and only when nothing is wrong with it; what is there already is left alone.
+    ///
+    /// ```no_run
+    /// use cairn_analysis::heap::HeapRecording;
+    /// use cairn_analysis::recording::Recording;
+    ///
+    /// let path = std::path::Path::new("program.4711.cairn");
+    /// let heap = HeapRecording::new(Recording::open(path)?);
+    /// let kept = heap.keep(path, heap.room_for_sums()?)?;
+    /// println!("{} allocations", kept.read.profile.totals.allocations);
+    /// # Ok::<(), cairn_analysis::recording::RecordingError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be read any more. That it cannot be written is told in the answer: it is as it was then.
+    pub fn keep(&self, path: &Path, most_bytes: u64) -> Result<Kept, RecordingError> {
+        let mut findings = Vec::new();
+        if let Some(read) = self.kept(&mut findings)? {
+            return Ok(Kept { read, added: Ok(0) });
+        }
+        let options = SliceOptions { end_nanos: self.end_nanos(), ..SliceOptions::default() };
+        let (read, slices) = self.read_events(Scope::default(), Some(&options))?;
+        let is_sound = read.findings.is_empty();
+        let added = match slices.filter(|_| is_sound) {
+            Some(slices) => self.add_sums(path, &read, slices, most_bytes),
+            None => Ok(0),
+        };
+        Ok(Kept { read, added })
+    }
+
+    /// Whether it keeps sums that can be used.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be read any more.
+    pub fn keeps_sums(&self) -> Result<bool, RecordingError> {
+        self.kept(&mut Vec::new()).map(|read| read.is_some())
+    }
+
+    /// So many bytes of sums are a small part of the file: a sixteenth. Of a recording of few events that is too little for any, and
+    /// these are read in no time.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be asked for its length.
+    pub fn room_for_sums(&self) -> Result<u64, RecordingError> {
+        Ok(self.recording.length()? / 16)
+    }
+
+    fn add_sums(
+        &self,
+        path: &Path,
+        read: &HeapRead,
+        mut slices: Slices,
+        most_bytes: u64,
+    ) -> Result<u64, RecordingError> {
+        /// Fewer are no picture of time.
+        const LEAST_SLICES: usize = 16;
+        let sums = kept::put(read);
+        if kept::take(&sums, self.tables()).as_ref() != Some(read) {
+            // Numbers so large that they wrap.
+            return Ok(0);
+        }
+        let add = |streams: &[(ChunkKind, &[u8])]| self.recording.keep_sums(path, streams, most_bytes);
+        loop {
+            let bytes = kept::put_slices(&slices);
+            // What is so much longer does not become so much shorter.
+            let is_near = slices.entries() <= kept::MOST_ENTRIES && bytes.len() as u64 / 8 <= most_bytes;
+            if is_near && kept::take_slices(&bytes, self.tables(), &read.profile).as_ref() == Some(&slices) {
+                let added = add(&[(ChunkKind::SUMS, &sums), (ChunkKind::SLICES, &bytes)])?;
+                if let Some(added) = added {
+                    return Ok(added);
+                }
+            }
+            if slices.count <= LEAST_SLICES {
+                break;
+            }
+            slices.halve();
+        }
+        Ok(add(&[(ChunkKind::SUMS, &sums)])?.unwrap_or(0))
+    }
+
+    fn read_events(
+        &self,
+        scope: Scope,
+        slices: Option<&SliceOptions>,
+    ) -> Result<(HeapRead, Option<Slices>), RecordingError> {
         let wanted = Wanted::ALL.between(0, scope.to_nanos.saturating_add(1));
         let is_whole = scope.to_nanos == u64::MAX;
         let threads: Vec<ThreadId> = self.recording.threads().iter().map(|thread| thread.id).collect();
+        let mut heap = Aggregator::new(self.stacks.len(), threads.len(), scope, self.sampling);
+        if let Some(options) = slices {
+            heap = heap.sliced(options);
+        }
         let mut visitor = Visitor {
-            heap: Aggregator::new(self.stacks.len(), threads.len(), scope, self.sampling),
+            heap,
             threads,
             last_thread: None,
             last_nanos: 0,
             resident: ResidentOverTime::default(),
+            marks: Vec::new(),
+            more_marks: 0,
         };
         let outcome = self.recording.read(&wanted, &mut visitor)?;
         let end = self.recording.end().map_or(0, |(_, nanos)| nanos);
         // The end of a recording is known only as well as the clock; an unknown one must not make time run on.
         let end = if is_whole && end < MOST_NANOS { end.max(visitor.last_nanos) } else { visitor.last_nanos };
         let (usage, resident) = visitor.resident.into_parts();
-        Ok(HeapRead {
-            profile: visitor.heap.finish(end),
+        let (profile, slices) = visitor.heap.finish_sliced(end);
+        let read = HeapRead {
+            profile,
             unmatched_frees: outcome.unmatched_frees,
             most_resident_bytes: resident.as_ref().map(|most| most.sample.resident_bytes),
             page_faults: usage.iter().map(|sample| sample.page_faults).max(),
             resident,
             usage,
-        })
+            marks: visitor.marks,
+            more_marks: visitor.more_marks,
+            findings: outcome.findings,
+        };
+        Ok((read, slices))
     }
 
     /// How long the recording lasted, as far as it is known without reading events.
@@ -294,6 +543,8 @@ struct Visitor {
     last_thread: Option<(ThreadId, u32)>,
     last_nanos: u64,
     resident: ResidentOverTime,
+    marks: Vec<MarkTold>,
+    more_marks: u64,
 }
 
 impl Visitor {
@@ -325,6 +576,17 @@ impl Events for Visitor {
     fn free(&mut self, event: &Free) {
         self.last_nanos = event.at.nanos;
         self.heap.freed(event.object.number(), event.at.nanos);
+    }
+
+    fn mark(&mut self, event: &Mark<'_>) {
+        if self.marks.len() >= MOST_MARKS {
+            self.more_marks += 1;
+            return;
+        }
+        let mut text = String::from_utf8_lossy(event.text).into_owned();
+        text.truncate(text.floor_char_boundary(MOST_MARK_BYTES));
+        let thread = self.thread(event.at.thread);
+        self.marks.push(MarkTold { nanos: event.at.nanos, thread, text });
     }
 
     fn usage(&mut self, event: &Usage) {
