@@ -99,10 +99,11 @@ impl Row {
         sums.temporary = sums.temporary.wrapping_add(if temporary { weight.blocks } else { 0 });
     }
 
-    /// The sums, once nothing follows.
-    pub(super) fn finish(mut self, peak: u64) -> Sums {
-        self.settle(peak);
-        self.sums
+    /// The sums, if nothing follows.
+    pub(super) fn finish(&self, peak: u64) -> Sums {
+        let mut settled = *self;
+        settled.settle(peak);
+        settled.sums
     }
 }
 

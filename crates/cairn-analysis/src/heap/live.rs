@@ -1,0 +1,363 @@
+//! The heap of a program that runs: sums that grow with its recording.
+//!
+//! ```text
+//!   file      what is watched                                how it ends
+//!   spool     the spool: nobody drains it                    read once more, with all clocks: times are exact then
+//!   spool     its packed file, as soon as there is one       closed: all was added up, nothing is read again
+//!   packed    the file itself                                closed, or left by whoever made it: then with the rest in the spool
+//! ```
+//!
+//! Adding up is the code that adds up a recording that is read at once (`fold`); only room is made between.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cairn_format::recording::Shape;
+
+use super::aggregate::Scope;
+use super::fold::Fold;
+use super::recorded::{About, HeapRead, HeapRecording, about, sampling, stacks};
+use super::stacks::Stacks;
+use crate::recording::{
+    Live, Recording, RecordingError, Wanted, drained_from, drained_into, is_drained_at_present, is_running,
+};
+
+/// A recording that may still grow, and what it says of the heap so far.
+///
+/// Opens what `cairn heap` is writing, what a program writes by itself, and recordings that are finished. Each
+/// [`update`](Self::update) reads only what is new; a [`snapshot`](Self::snapshot) costs as much as there are stacks, not events.
+///
+/// Sums by stack hold for what was read. Where nobody drains the recording, times and the order across threads are known to about a
+/// millisecond while it grows, and so is what hangs on them, such as the peak. When the program has ended, a snapshot is equal to what
+/// [`HeapRecording::read`] gives.
+///
+/// ```no_run
+/// use cairn_analysis::heap::{Cost, Folding, Group, LiveHeap, Names, NoNames, Questions};
+/// use std::path::Path;
+/// use std::time::Duration;
+///
+/// let mut heap = LiveHeap::open(Path::new("program.4711.cairn"))?;
+/// while !heap.update()?.has_ended {
+///     let (read, stacks) = (heap.snapshot(), heap.stacks());
+///     let questions = Questions::new(&read.profile, Names::new(&stacks, &NoNames, Folding::default()));
+///     for entry in questions.top(Group::Function, Cost::Leaked).iter().take(10) {
+///         println!("{} {}", entry.sums.live_bytes, questions.names().function_of(entry.line).name);
+///     }
+///     std::thread::sleep(Duration::from_secs(1));
+/// }
+/// # Ok::<(), cairn_analysis::recording::RecordingError>(())
+/// ```
+pub struct LiveHeap {
+    path: PathBuf,
+    state: State,
+    stacks: Arc<Stacks>,
+}
+
+enum State {
+    Growing(Box<Growing>),
+    /// Whoever drained it is gone, and the program goes on; or it is a ring. Read as a whole now and then.
+    Left(Box<Left>),
+    Ended(Box<Whole>),
+}
+
+struct Growing {
+    recording: Recording,
+    live: Live,
+    fold: Fold,
+    /// What is read.
+    path: PathBuf,
+    /// Where the program writes, if what is read is made of that.
+    spool: Option<PathBuf>,
+    tables: (usize, usize, usize),
+    news: Instant,
+}
+
+struct Left {
+    whole: Whole,
+    spool: PathBuf,
+    next: Instant,
+}
+
+/// A recording that was read from its beginning to its end.
+struct Whole {
+    heap: HeapRecording,
+    read: HeapRead,
+}
+
+/// What an [`update`](LiveHeap::update) brought.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Update {
+    /// Something is new since the update before.
+    pub is_new: bool,
+    /// Nothing follows.
+    pub has_ended: bool,
+}
+
+/// So much of each thread is read ahead of what is in order.
+const LANE_BYTES: usize = 4 << 20;
+/// Whoever drains writes twice in a second while anything happens, and may take a moment for the end.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// What has to be read as a whole each time takes so much of the time at most.
+const SHARE_OF_READING: u32 = 10;
+
+impl std::fmt::Debug for LiveHeap {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LiveHeap").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+impl LiveHeap {
+    /// Opens the recording in a file. Where it is a spool that is being drained, the packed file that is made of it is read. Nothing is
+    /// added up before the first [`update`](Self::update).
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be read, or is no recording.
+    pub fn open(path: &Path) -> Result<Self, RecordingError> {
+        let growing = Growing::open(path)?;
+        let stacks = Arc::new(stacks(&growing.recording));
+        Ok(Self { path: path.to_owned(), state: State::Growing(Box::new(growing)), stacks })
+    }
+
+    /// Reads what is new.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be read any more. What was read stays, and a later update may go on.
+    pub fn update(&mut self) -> Result<Update, RecordingError> {
+        let Step { is_new, next } = match &mut self.state {
+            State::Ended(_) => return Ok(Update { is_new: false, has_ended: true }),
+            State::Left(left) => left.update(&self.path)?,
+            State::Growing(growing) => growing.update(&self.path)?,
+        };
+        let is_new = is_new || next.is_some();
+        if let Some(next) = next {
+            self.stacks = Arc::new(stacks(next.recording()));
+            self.state = next;
+        }
+        if let State::Growing(growing) = &mut self.state
+            && growing.has_new_tables()
+        {
+            self.stacks = Arc::new(stacks(&growing.recording));
+        }
+        Ok(Update { is_new, has_ended: self.has_ended() })
+    }
+
+    /// The sums of what was read so far.
+    #[must_use]
+    pub fn snapshot(&self) -> HeapRead {
+        match &self.state {
+            State::Growing(growing) => growing.snapshot(),
+            State::Left(left) => left.whole.read.clone(),
+            State::Ended(whole) => whole.read.clone(),
+        }
+    }
+
+    /// The stacks that the sums are of: the same ones until an [`update`](Self::update) meets others, which keep their numbers and come
+    /// behind them.
+    #[must_use]
+    pub fn stacks(&self) -> Arc<Stacks> {
+        Arc::clone(&self.stacks)
+    }
+
+    /// The recording, with what it knows of modules, threads and facts by now. Its events are not for reading while it grows.
+    #[must_use]
+    pub fn recording(&self) -> &Recording {
+        self.state.recording()
+    }
+
+    /// The recording for other questions, once it has ended.
+    #[must_use]
+    pub fn ended(&self) -> Option<&HeapRecording> {
+        match &self.state {
+            State::Ended(whole) => Some(&whole.heap),
+            _ => None,
+        }
+    }
+
+    /// What is known of it beside its sums.
+    #[must_use]
+    pub fn about(&self) -> About {
+        match &self.state {
+            State::Growing(growing) => about(&growing.recording, growing.live.findings()),
+            State::Left(left) => left.whole.heap.about(),
+            State::Ended(whole) => whole.heap.about(),
+        }
+    }
+
+    /// True once nothing follows.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        matches!(self.state, State::Ended(_))
+    }
+
+    /// The file that the program writes to, as long as it can be told something there: to pause, to go on, a mark.
+    #[must_use]
+    pub fn spool(&self) -> Option<&Path> {
+        match &self.state {
+            State::Growing(growing) => Some(growing.spool.as_deref().unwrap_or(&growing.path)),
+            State::Left(left) => Some(&left.spool),
+            State::Ended(_) => None,
+        }
+    }
+}
+
+impl State {
+    fn recording(&self) -> &Recording {
+        match self {
+            Self::Growing(growing) => &growing.recording,
+            Self::Left(left) => left.whole.heap.recording(),
+            Self::Ended(whole) => whole.heap.recording(),
+        }
+    }
+}
+
+impl Growing {
+    fn open(path: &Path) -> Result<Self, RecordingError> {
+        let (path, spool) = match drained_into(path) {
+            Some(packed) => (packed, Some(path.to_owned())),
+            None => (path.to_owned(), drained_from(path)),
+        };
+        let (recording, mut live) = Live::open(&path)?;
+        live.set_lane_limit(LANE_BYTES);
+        let fold = Fold::new(&recording, sampling(&recording), Scope::default());
+        let tables = live.tables_version();
+        Ok(Self { recording, live, fold, path, spool, tables, news: Instant::now() })
+    }
+
+    fn update(&mut self, path: &Path) -> Result<Step, RecordingError> {
+        let is_spool = self.recording.header().shape == Shape::Spool;
+        if is_spool && drained_into(path).is_some() {
+            let mut fresh = Self::open(path)?;
+            fresh.read_new()?;
+            return Ok(Step::to(State::Growing(Box::new(fresh))));
+        }
+        // Before the file is read: what a program that is gone wrote is all there.
+        let is_running = is_running(self.recording.header().process);
+        if is_spool && (!is_running || self.recording.end().is_some()) {
+            return Ok(Step::to(State::Ended(Box::new(self.whole(path)?))));
+        }
+        if is_spool && (self.live.is_drained() || self.recording.fact("mode") == Some(b"ring")) {
+            // Its blocks are used again while they are read, and nobody says where what was in them went.
+            return Ok(Step::to(State::Left(Box::new(Left::new(self.whole(path)?, path.to_owned())))));
+        }
+        let is_new = self.read_new()?;
+        if is_new {
+            self.news = Instant::now();
+        }
+        let next = if self.recording.summary().is_some() {
+            Some(State::Ended(Box::new(self.closed()?)))
+        } else if !is_spool && self.news.elapsed() > PATIENCE {
+            self.left(path, is_running)?
+        } else {
+            None
+        };
+        Ok(Step { is_new, next })
+    }
+
+    /// True when there was anything.
+    fn read_new(&mut self) -> Result<bool, RecordingError> {
+        let is_spool = self.recording.header().shape == Shape::Spool;
+        let mut is_new = false;
+        let mut is_first = true;
+        loop {
+            self.live.look(&mut self.recording, false)?;
+            is_new |= self.live.had_news();
+            self.fold.grow(&self.recording);
+            self.live.read_new(&self.recording, &Wanted::ALL, &mut self.fold)?;
+            // What a look at a spool brings is in order when the next one has been.
+            if !self.live.has_more() && !(is_spool && is_first) {
+                return Ok(is_new);
+            }
+            is_first = false;
+        }
+    }
+
+    fn has_new_tables(&mut self) -> bool {
+        let tables = self.live.tables_version();
+        std::mem::replace(&mut self.tables, tables) != tables
+    }
+
+    fn snapshot(&self) -> HeapRead {
+        let end_nanos = match self.recording.summary() {
+            Some(_) => self.recording.end().map(|(_, nanos)| nanos),
+            None => Some(self.fold.seen_nanos()),
+        };
+        let unmatched_frees = self.live.unmatched_frees(&self.recording);
+        self.fold.read(self.recording.threads(), end_nanos, unmatched_frees)
+    }
+
+    /// What was added up is all there is.
+    fn closed(&self) -> Result<Whole, RecordingError> {
+        let heap = HeapRecording::new(self.recording.reopened()?);
+        // In a damaged file a row may have been missed that came too late.
+        let is_exact = self.live.findings().is_empty() && !self.fold.left_out_some();
+        let read = if is_exact { self.snapshot() } else { heap.read(Scope::default())? };
+        Ok(Whole { heap, read })
+    }
+
+    /// Reads everything once more.
+    fn whole(&self, path: &Path) -> Result<Whole, RecordingError> {
+        // Under its name there may be more by now: what was drained of it, with the rest.
+        let is_here = |path: &&Path| self.recording.is_at(path);
+        let recording = match [self.path.as_path(), path].into_iter().find(is_here) {
+            Some(path) => Recording::open(path)?,
+            None => self.recording.reopened()?,
+        };
+        let heap = HeapRecording::new(recording);
+        let read = heap.read(Scope::default())?;
+        Ok(Whole { heap, read })
+    }
+
+    /// What follows when a packed recording does not grow any more: nothing, while somebody drains into it.
+    fn left(&mut self, path: &Path, is_running: bool) -> Result<Option<State>, RecordingError> {
+        self.news = Instant::now();
+        match &self.spool {
+            Some(spool) if is_drained_at_present(spool) => Ok(None),
+            Some(spool) if is_running => {
+                Ok(Some(State::Left(Box::new(Left::new(self.whole(path)?, spool.clone())))))
+            }
+            None if is_running => Ok(None),
+            _ => Ok(Some(State::Ended(Box::new(self.whole(path)?)))),
+        }
+    }
+}
+
+impl Left {
+    fn new(whole: Whole, spool: PathBuf) -> Self {
+        Self { whole, spool, next: Instant::now() }
+    }
+
+    fn update(&mut self, path: &Path) -> Result<Step, RecordingError> {
+        let began = Instant::now();
+        if began < self.next {
+            return Ok(Step { is_new: false, next: None });
+        }
+        let is_over = !is_running(self.whole.heap.recording().header().process);
+        let recording = Recording::open(path)?;
+        let has_ended = is_over || recording.end().is_some();
+        let heap = HeapRecording::new(recording);
+        let whole = Whole { read: heap.read(Scope::default())?, heap };
+        let state = if has_ended {
+            State::Ended(Box::new(whole))
+        } else {
+            let next = Instant::now() + began.elapsed() * SHARE_OF_READING;
+            State::Left(Box::new(Self { whole, spool: self.spool.clone(), next }))
+        };
+        Ok(Step::to(state))
+    }
+}
+
+/// What came of an update.
+struct Step {
+    is_new: bool,
+    next: Option<State>,
+}
+
+impl Step {
+    fn to(next: State) -> Self {
+        Self { is_new: true, next: Some(next) }
+    }
+}
