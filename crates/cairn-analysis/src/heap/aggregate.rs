@@ -210,11 +210,8 @@ impl Aggregator {
     #[must_use]
     pub fn new(stacks: usize, threads: usize, scope: Scope, sampling: Sampling) -> Self {
         let stacks = stacks.min(MAX_STACKS);
-        let thread = |index| Thread {
-            row: Row::default(),
-            last_object: FREE,
-            counts: counts_thread(&scope, index),
-        };
+        let thread =
+            |index| Thread { row: Row::default(), last_object: FREE, counts: counts_thread(&scope, index) };
         let variances = match sampling {
             Sampling::All => None,
             Sampling::Poisson { mean_bytes } => Some(SampledErrors {

@@ -65,19 +65,12 @@ impl Fold {
     }
 
     /// What was added up so far, of a recording that knows these threads and ends there.
-    pub(super) fn read(
-        &self,
-        threads: &[Thread],
-        end_nanos: Option<u64>,
-        unmatched_frees: u64,
-    ) -> HeapRead {
+    pub(super) fn read(&self, threads: &[Thread], end_nanos: Option<u64>, unmatched_frees: u64) -> HeapRead {
         let end = end_nanos.unwrap_or(0);
         // The end of a recording is known only as well as the clock; an unknown one must not make time run on.
         let end = if self.is_whole && end < MOST_NANOS { end.max(self.last_nanos) } else { self.last_nanos };
         let mut profile = self.heap.snapshot(end);
-        let of_thread = |thread: &Thread| {
-            profile.threads.get(self.index_of(thread.id)? as usize).copied()
-        };
+        let of_thread = |thread: &Thread| profile.threads.get(self.index_of(thread.id)? as usize).copied();
         profile.threads = threads.iter().map(|thread| of_thread(thread).unwrap_or_default()).collect();
         let most = self.resident.most();
         HeapRead {

@@ -71,6 +71,10 @@ struct Growing {
     spool: Option<PathBuf>,
     tables: (usize, usize, usize),
     news: Instant,
+    /// What the opening found is not added up yet.
+    is_fresh: bool,
+    /// What is made of it since somebody drains it, and since when.
+    drained: Option<(Box<Growing>, Instant)>,
 }
 
 struct Left {
@@ -99,6 +103,8 @@ pub struct Update {
 const LANE_BYTES: usize = 4 << 20;
 /// Whoever drains writes twice in a second while anything happens, and may take a moment for the end.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// And has written within this time what was there when it began.
+const CATCHES_UP: Duration = Duration::from_secs(1);
 /// What has to be read as a whole each time takes so much of the time at most.
 const SHARE_OF_READING: u32 = 10;
 
@@ -220,19 +226,26 @@ impl Growing {
             Some(packed) => (packed, Some(path.to_owned())),
             None => (path.to_owned(), drained_from(path)),
         };
-        let (recording, mut live) = Live::open(&path)?;
+        let (mut recording, mut live) = Live::open(&path)?;
         live.set_lane_limit(LANE_BYTES);
+        // Facts say how to add up.
+        live.look(&mut recording, false)?;
         let fold = Fold::new(&recording, sampling(&recording), Scope::default());
-        let tables = live.tables_version();
-        Ok(Self { recording, live, fold, path, spool, tables, news: Instant::now() })
+        let (tables, is_fresh) = (live.tables_version(), live.had_news());
+        Ok(Self { recording, live, fold, path, spool, tables, news: Instant::now(), is_fresh, drained: None })
     }
 
     fn update(&mut self, path: &Path) -> Result<Step, RecordingError> {
         let is_spool = self.recording.header().shape == Shape::Spool;
-        if is_spool && drained_into(path).is_some() {
-            let mut fresh = Self::open(path)?;
+        if is_spool && self.drained.is_none() && drained_into(path).is_some() {
+            self.drained = Some((Box::new(Self::open(path)?), Instant::now()));
+        }
+        if let Some((fresh, since)) = &mut self.drained {
             fresh.read_new()?;
-            return Ok(Step::to(State::Growing(Box::new(fresh))));
+            // What was seen stays to be seen until it is in the other file as well.
+            let is_there = fresh.fold.seen_nanos() >= self.fold.seen_nanos() || since.elapsed() > CATCHES_UP;
+            let next = is_there.then(|| self.drained.take()).flatten();
+            return Ok(Step { is_new: false, next: next.map(|(fresh, _)| State::Growing(fresh)) });
         }
         // Before the file is read: what a program that is gone wrote is all there.
         let is_running = is_running(self.recording.header().process);
@@ -260,7 +273,7 @@ impl Growing {
     /// True when there was anything.
     fn read_new(&mut self) -> Result<bool, RecordingError> {
         let is_spool = self.recording.header().shape == Shape::Spool;
-        let mut is_new = false;
+        let mut is_new = std::mem::take(&mut self.is_fresh);
         let mut is_first = true;
         loop {
             self.live.look(&mut self.recording, false)?;

@@ -229,7 +229,8 @@ pub(super) fn about(recording: &Recording, findings: &[Finding]) -> About {
 
 /// How the allocations of a recording were chosen.
 pub(super) fn sampling(recording: &Recording) -> Sampling {
-    let sampled = recording.fact("sample_bytes").and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
+    let sampled =
+        recording.fact("sample_bytes").and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
     match sampled {
         Some(mean_bytes) if mean_bytes > 0 => Sampling::Poisson { mean_bytes },
         _ => Sampling::All,

@@ -386,7 +386,13 @@ impl OpenBlock {
         let committed = word(&bytes, 0).min(BLOCK_BYTES as u64) as usize & !7;
         self.committed = committed.max(self.committed);
         source.read_at(self.offset + self.read_bytes as u64, self.committed - self.read_bytes, &mut bytes)?;
-        let piece = Piece { block: self.offset, offset: self.read_bytes, ticks: self.ticks, latest: self.ticks, bytes };
+        let piece = Piece {
+            block: self.offset,
+            offset: self.read_bytes,
+            ticks: self.ticks,
+            latest: self.ticks,
+            bytes,
+        };
         self.read_bytes += piece.bytes.len();
         Ok(piece)
     }
