@@ -281,7 +281,7 @@ impl Growing {
             self.fold.grow(&self.recording);
             self.live.read_new(&self.recording, &Wanted::ALL, &mut self.fold)?;
             // What a look at a spool brings is in order when the next one has been.
-            if !self.live.has_more() && !(is_spool && is_first) {
+            if !(self.live.has_more() || is_spool && is_first) {
                 return Ok(is_new);
             }
             is_first = false;
