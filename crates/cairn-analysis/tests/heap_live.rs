@@ -12,6 +12,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use cairn_analysis::heap::slices::SliceOptions;
 use cairn_analysis::heap::{HeapRead, HeapRecording, LiveHeap, Scope, Stacks, Sums};
 use cairn_analysis::recording::{Drain, EndReason, Recording};
 use cairn_format::recording::{BLOCK_BYTES, BLOCK_HEADER_BYTES, BlockHeader, control};
@@ -118,6 +119,9 @@ fn program(threads: u32, events: u32, process: u32, says_end: bool) -> (Program,
         }
     }
     let counter = grown.counter;
+    for number in 0..3 {
+        grown.spool.mark(threads - number % 2, counter + u64::from(number), stacks[0], "nearly done");
+    }
     for thread in 1..=threads {
         grown.counter = counter + 10_000;
         grown.alloc(thread, 8, stacks[0]);
@@ -140,6 +144,7 @@ fn assert_equal(live: &HeapRead, whole: &HeapRead) {
     assert_eq!(live.unmatched_frees, whole.unmatched_frees);
     assert_eq!((live.most_resident_bytes, live.page_faults), (whole.most_resident_bytes, whole.page_faults));
     assert_eq!((&live.resident, &live.usage), (&whole.resident, &whole.usage));
+    assert_eq!((&live.marks, live.more_marks), (&whole.marks, whole.more_marks));
 }
 
 fn assert_ended_as(heap: &LiveHeap, path: &Path) {
@@ -148,6 +153,25 @@ fn assert_ended_as(heap: &LiveHeap, path: &Path) {
     assert_equal(&heap.snapshot(), &whole);
     assert_eq!(*heap.stacks(), stacks);
     assert_eq!(heap.about(), HeapRecording::new(Recording::open(path).unwrap()).about());
+}
+
+/// Each row of the slices is that of the sums.
+fn assert_slices_add_up(heap: &LiveHeap) {
+    let (slices, profile) = (heap.slices().unwrap(), heap.snapshot().profile);
+    assert!(slices.count > 1);
+    for (entries, rows) in [
+        (&slices.stacks, &profile.stacks),
+        (&slices.threads, &profile.threads),
+        (&slices.sizes, &profile.sizes),
+    ] {
+        assert!(entries.is_sorted_by_key(|entry| (entry.row, entry.slice)));
+        for (row, sums) in rows.iter().enumerate() {
+            let of_row = || entries.iter().filter(|entry| entry.row as usize == row);
+            assert_eq!(of_row().map(|entry| entry.allocated_bytes).sum::<u64>(), sums.allocated_bytes);
+            assert_eq!(of_row().map(|entry| entry.grown_bytes).sum::<i64>() as u64, sums.live_bytes);
+            assert_eq!(of_row().map(|entry| entry.leaked_bytes).sum::<u64>(), sums.live_bytes);
+        }
+    }
 }
 
 /// What does not hang on the order across threads.
@@ -164,7 +188,8 @@ fn a_recording_that_is_drained_is_added_up_while_it_grows() {
     let mut drain = Drain::open(&spool_path, &packed_path).unwrap();
     drain.set_flush_after(Duration::ZERO);
     // By either name.
-    let mut heaps = [LiveHeap::open(&spool_path).unwrap(), LiveHeap::open(&packed_path).unwrap()];
+    let sliced = LiveHeap::open_sliced(&packed_path, &SliceOptions::default()).unwrap();
+    let mut heaps = [LiveHeap::open(&spool_path).unwrap(), sliced];
     let mut random = Random(7);
     let mut compared = 0;
     for part in journal.chunks(2_003) {
@@ -187,6 +212,7 @@ fn a_recording_that_is_drained_is_added_up_while_it_grows() {
             assert_eq!(live.profile.lifetimes, whole.profile.lifetimes);
             assert_eq!(live.usage, whole.usage);
             assert_eq!(*heaps[0].stacks(), stacks);
+            assert_slices_add_up(&heaps[1]);
             compared += 1;
         }
     }
@@ -202,6 +228,8 @@ fn a_recording_that_is_drained_is_added_up_while_it_grows() {
         assert!(!heap.update().unwrap().is_new);
     }
     assert_eq!(heaps[0].snapshot().profile.totals.allocations, program.allocations);
+    assert_slices_add_up(&heaps[1]);
+    assert!(heaps[0].slices().is_none());
     fs::remove_dir_all(directory).unwrap();
 }
 

@@ -18,6 +18,7 @@ use cairn_format::recording::Shape;
 use super::aggregate::Scope;
 use super::fold::Fold;
 use super::recorded::{About, HeapRead, HeapRecording, about, sampling, stacks};
+use super::slices::{SliceOptions, Slices};
 use super::stacks::Stacks;
 use crate::recording::{
     Live, Recording, RecordingError, Wanted, drained_from, drained_into, is_drained_at_present, is_running,
@@ -49,9 +50,15 @@ use crate::recording::{
 /// # Ok::<(), cairn_analysis::recording::RecordingError>(())
 /// ```
 pub struct LiveHeap {
-    path: PathBuf,
+    asked: Asked,
     state: State,
     stacks: Arc<Stacks>,
+}
+
+/// What is to be read, and how.
+struct Asked {
+    path: PathBuf,
+    slices: Option<SliceOptions>,
 }
 
 enum State {
@@ -87,6 +94,21 @@ struct Left {
 struct Whole {
     heap: HeapRecording,
     read: HeapRead,
+    slices: Option<Slices>,
+}
+
+impl Whole {
+    fn read(recording: Recording, asked: &Asked) -> Result<Self, RecordingError> {
+        let heap = HeapRecording::new(recording);
+        let (read, slices) = match &asked.slices {
+            Some(options) => {
+                let (read, slices) = heap.read_sliced(Scope::default(), options.most_slices)?;
+                (read, Some(slices))
+            }
+            None => (heap.read(Scope::default())?, None),
+        };
+        Ok(Self { heap, read, slices })
+    }
 }
 
 /// What an [`update`](LiveHeap::update) brought.
@@ -110,7 +132,7 @@ const SHARE_OF_READING: u32 = 10;
 
 impl std::fmt::Debug for LiveHeap {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("LiveHeap").field("path", &self.path).finish_non_exhaustive()
+        f.debug_struct("LiveHeap").field("path", &self.asked.path).finish_non_exhaustive()
     }
 }
 
@@ -122,9 +144,22 @@ impl LiveHeap {
     ///
     /// When it cannot be read, or is no recording.
     pub fn open(path: &Path) -> Result<Self, RecordingError> {
-        let growing = Growing::open(path)?;
+        Self::open_as(Asked { path: path.to_owned(), slices: None })
+    }
+
+    /// The same, and cuts its time into [slices](super::slices), which [`slices`](Self::slices) gives.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open).
+    pub fn open_sliced(path: &Path, slices: &SliceOptions) -> Result<Self, RecordingError> {
+        Self::open_as(Asked { path: path.to_owned(), slices: Some(slices.clone()) })
+    }
+
+    fn open_as(asked: Asked) -> Result<Self, RecordingError> {
+        let growing = Growing::open(&asked)?;
         let stacks = Arc::new(stacks(&growing.recording));
-        Ok(Self { path: path.to_owned(), state: State::Growing(Box::new(growing)), stacks })
+        Ok(Self { asked, state: State::Growing(Box::new(growing)), stacks })
     }
 
     /// Reads what is new.
@@ -135,8 +170,8 @@ impl LiveHeap {
     pub fn update(&mut self) -> Result<Update, RecordingError> {
         let Step { is_new, next } = match &mut self.state {
             State::Ended(_) => return Ok(Update { is_new: false, has_ended: true }),
-            State::Left(left) => left.update(&self.path)?,
-            State::Growing(growing) => growing.update(&self.path)?,
+            State::Left(left) => left.update(&self.asked)?,
+            State::Growing(growing) => growing.update(&self.asked)?,
         };
         let is_new = is_new || next.is_some();
         if let Some(next) = next {
@@ -158,6 +193,17 @@ impl LiveHeap {
             State::Growing(growing) => growing.snapshot(),
             State::Left(left) => left.whole.read.clone(),
             State::Ended(whole) => whole.read.clone(),
+        }
+    }
+
+    /// What happened in each slice of the time so far, where [that was asked for](Self::open_sliced). Costs as much as there are slices and
+    /// blocks that live.
+    #[must_use]
+    pub fn slices(&self) -> Option<Slices> {
+        match &self.state {
+            State::Growing(growing) => growing.slices(),
+            State::Left(left) => left.whole.slices.clone(),
+            State::Ended(whole) => whole.slices.clone(),
         }
     }
 
@@ -221,24 +267,24 @@ impl State {
 }
 
 impl Growing {
-    fn open(path: &Path) -> Result<Self, RecordingError> {
-        let (path, spool) = match drained_into(path) {
-            Some(packed) => (packed, Some(path.to_owned())),
-            None => (path.to_owned(), drained_from(path)),
+    fn open(asked: &Asked) -> Result<Self, RecordingError> {
+        let (path, spool) = match drained_into(&asked.path) {
+            Some(packed) => (packed, Some(asked.path.clone())),
+            None => (asked.path.clone(), drained_from(&asked.path)),
         };
         let (mut recording, mut live) = Live::open(&path)?;
         live.set_lane_limit(LANE_BYTES);
         // Facts say how to add up.
         live.look(&mut recording, false)?;
-        let fold = Fold::new(&recording, sampling(&recording), Scope::default());
+        let fold = Fold::new(&recording, sampling(&recording), Scope::default(), asked.slices.as_ref());
         let (tables, is_fresh) = (live.tables_version(), live.had_news());
         Ok(Self { recording, live, fold, path, spool, tables, news: Instant::now(), is_fresh, drained: None })
     }
 
-    fn update(&mut self, path: &Path) -> Result<Step, RecordingError> {
+    fn update(&mut self, asked: &Asked) -> Result<Step, RecordingError> {
         let is_spool = self.recording.header().shape == Shape::Spool;
-        if is_spool && self.drained.is_none() && drained_into(path).is_some() {
-            self.drained = Some((Box::new(Self::open(path)?), Instant::now()));
+        if is_spool && self.drained.is_none() && drained_into(&asked.path).is_some() {
+            self.drained = Some((Box::new(Self::open(asked)?), Instant::now()));
         }
         if let Some((fresh, since)) = &mut self.drained {
             fresh.read_new()?;
@@ -250,20 +296,20 @@ impl Growing {
         // Before the file is read: what a program that is gone wrote is all there.
         let is_running = is_running(self.recording.header().process);
         if is_spool && (!is_running || self.recording.end().is_some()) {
-            return Ok(Step::to(State::Ended(Box::new(self.whole(path)?))));
+            return Ok(Step::to(State::Ended(Box::new(self.whole(asked)?))));
         }
         if is_spool && (self.live.is_drained() || self.recording.fact("mode") == Some(b"ring")) {
             // Its blocks are used again while they are read, and nobody says where what was in them went.
-            return Ok(Step::to(State::Left(Box::new(Left::new(self.whole(path)?, path.to_owned())))));
+            return Ok(Step::to(State::Left(Box::new(Left::new(self.whole(asked)?, asked.path.clone())))));
         }
         let is_new = self.read_new()?;
         if is_new {
             self.news = Instant::now();
         }
         let next = if self.recording.summary().is_some() {
-            Some(State::Ended(Box::new(self.closed()?)))
+            Some(State::Ended(Box::new(self.closed(asked)?)))
         } else if !is_spool && self.news.elapsed() > PATIENCE {
-            self.left(path, is_running)?
+            self.left(asked, is_running)?
         } else {
             None
         };
@@ -293,47 +339,54 @@ impl Growing {
         std::mem::replace(&mut self.tables, tables) != tables
     }
 
-    fn snapshot(&self) -> HeapRead {
-        let end_nanos = match self.recording.summary() {
+    fn end_nanos(&self) -> Option<u64> {
+        match self.recording.summary() {
             Some(_) => self.recording.end().map(|(_, nanos)| nanos),
             None => Some(self.fold.seen_nanos()),
-        };
+        }
+    }
+
+    fn snapshot(&self) -> HeapRead {
         let unmatched_frees = self.live.unmatched_frees(&self.recording);
-        self.fold.read(self.recording.threads(), end_nanos, unmatched_frees)
+        self.fold.read(self.recording.threads(), self.end_nanos(), unmatched_frees)
+    }
+
+    fn slices(&self) -> Option<Slices> {
+        self.fold.slices(self.recording.threads(), self.end_nanos())
     }
 
     /// What was added up is all there is.
-    fn closed(&self) -> Result<Whole, RecordingError> {
-        let heap = HeapRecording::new(self.recording.reopened()?);
+    fn closed(&self, asked: &Asked) -> Result<Whole, RecordingError> {
+        let recording = self.recording.reopened()?;
         // In a damaged file a row may have been missed that came too late.
         let is_exact = self.live.findings().is_empty() && !self.fold.left_out_some();
-        let read = if is_exact { self.snapshot() } else { heap.read(Scope::default())? };
-        Ok(Whole { heap, read })
+        if !is_exact {
+            return Whole::read(recording, asked);
+        }
+        Ok(Whole { heap: HeapRecording::new(recording), read: self.snapshot(), slices: self.slices() })
     }
 
     /// Reads everything once more.
-    fn whole(&self, path: &Path) -> Result<Whole, RecordingError> {
+    fn whole(&self, asked: &Asked) -> Result<Whole, RecordingError> {
         // Under its name there may be more by now: what was drained of it, with the rest.
-        let is_here = |path: &&Path| self.recording.is_at(path);
-        let recording = match [self.path.as_path(), path].into_iter().find(is_here) {
+        let is_here = |path: &&PathBuf| self.recording.is_at(path);
+        let recording = match [&self.path, &asked.path].into_iter().find(is_here) {
             Some(path) => Recording::open(path)?,
             None => self.recording.reopened()?,
         };
-        let heap = HeapRecording::new(recording);
-        let read = heap.read(Scope::default())?;
-        Ok(Whole { heap, read })
+        Whole::read(recording, asked)
     }
 
     /// What follows when a packed recording does not grow any more: nothing, while somebody drains into it.
-    fn left(&mut self, path: &Path, is_running: bool) -> Result<Option<State>, RecordingError> {
+    fn left(&mut self, asked: &Asked, is_running: bool) -> Result<Option<State>, RecordingError> {
         self.news = Instant::now();
         match &self.spool {
             Some(spool) if is_drained_at_present(spool) => Ok(None),
             Some(spool) if is_running => {
-                Ok(Some(State::Left(Box::new(Left::new(self.whole(path)?, spool.clone())))))
+                Ok(Some(State::Left(Box::new(Left::new(self.whole(asked)?, spool.clone())))))
             }
             None if is_running => Ok(None),
-            _ => Ok(Some(State::Ended(Box::new(self.whole(path)?)))),
+            _ => Ok(Some(State::Ended(Box::new(self.whole(asked)?)))),
         }
     }
 }
@@ -343,16 +396,15 @@ impl Left {
         Self { whole, spool, next: Instant::now() }
     }
 
-    fn update(&mut self, path: &Path) -> Result<Step, RecordingError> {
+    fn update(&mut self, asked: &Asked) -> Result<Step, RecordingError> {
         let began = Instant::now();
         if began < self.next {
             return Ok(Step { is_new: false, next: None });
         }
         let is_over = !is_running(self.whole.heap.recording().header().process);
-        let recording = Recording::open(path)?;
+        let recording = Recording::open(&asked.path)?;
         let has_ended = is_over || recording.end().is_some();
-        let heap = HeapRecording::new(recording);
-        let whole = Whole { read: heap.read(Scope::default())?, heap };
+        let whole = Whole::read(recording, asked)?;
         let state = if has_ended {
             State::Ended(Box::new(whole))
         } else {

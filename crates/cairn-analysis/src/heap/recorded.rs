@@ -12,6 +12,7 @@ use super::fold::{Fold, MOST_NANOS};
 use super::names::Namer;
 use super::resident::{Resident, UsageSample};
 use super::sampling::Sampling;
+use super::slices::{SliceOptions, Slices};
 use super::stacks::{Address, Module, NO_FRAMES, Stacks};
 use crate::names::{ModuleKey, Names};
 use crate::recording::{self, EndReason, Finding, PcKind, Recording, RecordingError, StackId, Wanted};
@@ -61,7 +62,27 @@ pub struct HeapRead {
     pub resident: Option<Resident>,
     /// What the process used over time, where it was sampled.
     pub usage: Vec<UsageSample>,
+    /// What the program marked, the first [`MOST_MARKS`] of it.
+    pub marks: Vec<MarkTold>,
+    /// Marks beyond these.
+    pub more_marks: u64,
 }
+
+/// A mark of the program.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MarkTold {
+    /// When, in nanoseconds from the start of the recording.
+    pub nanos: u64,
+    /// The thread's index, in the order of a profile's [`threads`](HeapProfile::threads); `u32::MAX` when it is not known.
+    pub thread: u32,
+    /// The text, as near as can be where it is none; the beginning of a very long one.
+    pub text: String,
+}
+
+/// Marks that a [`HeapRead`] holds.
+pub const MOST_MARKS: usize = 2000;
+/// Bytes of the text of one.
+pub(super) const MOST_MARK_BYTES: usize = 8192;
 
 impl HeapRead {
     /// What was read of a file of another tool.
@@ -74,6 +95,8 @@ impl HeapRead {
             page_faults: None,
             resident: None,
             usage,
+            marks: Vec::new(),
+            more_marks: 0,
         }
     }
 }
@@ -155,11 +178,40 @@ impl HeapRecording {
     ///
     /// When the file cannot be read any more.
     pub fn read(&self, scope: Scope) -> Result<HeapRead, RecordingError> {
+        self.read_events(scope, None).map(|(read, _)| read)
+    }
+
+    /// The same, and what happened in each [slice](super::slices) of the time, in one pass.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be read any more.
+    pub fn read_sliced(
+        &self,
+        scope: Scope,
+        most_slices: usize,
+    ) -> Result<(HeapRead, Slices), RecordingError> {
+        let options = SliceOptions {
+            most_slices,
+            end_nanos: self.end_nanos().map(|nanos| nanos.min(scope.to_nanos)),
+            ..SliceOptions::default()
+        };
+        let (read, slices) = self.read_events(scope, Some(&options))?;
+        Ok((read, slices.unwrap_or_default()))
+    }
+
+    fn read_events(
+        &self,
+        scope: Scope,
+        slices: Option<&SliceOptions>,
+    ) -> Result<(HeapRead, Option<Slices>), RecordingError> {
         let wanted = Wanted::ALL.between(0, scope.to_nanos.saturating_add(1));
-        let mut fold = Fold::new(&self.recording, self.sampling, scope);
+        let mut fold = Fold::new(&self.recording, self.sampling, scope, slices);
         let outcome = self.recording.read(&wanted, &mut fold)?;
         let end_nanos = self.recording.end().map(|(_, nanos)| nanos);
-        Ok(fold.read(self.recording.threads(), end_nanos, outcome.unmatched_frees))
+        let threads = self.recording.threads();
+        let read = fold.read(threads, end_nanos, outcome.unmatched_frees);
+        Ok((read, fold.slices(threads, end_nanos)))
     }
 
     /// How long the recording lasted, as far as it is known without reading events.
