@@ -129,7 +129,7 @@ struct MarkJson {
 }
 
 #[derive(Serialize)]
-struct ColumnPlace {
+pub(crate) struct ColumnPlace {
     /// 0 for those behind the object, 1 for those in the part that comes later.
     part: usize,
     at: usize,
@@ -144,14 +144,14 @@ pub(crate) struct Packed {
 
 /// The columns, and where each one is.
 #[derive(Default)]
-struct Columns {
+pub(crate) struct Columns {
     part: usize,
-    bytes: Vec<u8>,
-    places: BTreeMap<&'static str, ColumnPlace>,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) places: BTreeMap<&'static str, ColumnPlace>,
 }
 
 impl Columns {
-    fn add(&mut self, name: &'static str, values: impl IntoIterator<Item = u64>) {
+    pub(crate) fn add(&mut self, name: &'static str, values: impl IntoIterator<Item = u64>) {
         let at = self.bytes.len();
         let mut count = 0;
         for value in values {
@@ -174,13 +174,13 @@ impl Columns {
 
 /// The texts of a page, each once.
 #[derive(Default)]
-struct Strings {
-    texts: Vec<String>,
+pub(crate) struct Strings {
+    pub(crate) texts: Vec<String>,
     numbers: HashMap<String, u64>,
 }
 
 impl Strings {
-    fn number(&mut self, text: &str) -> u64 {
+    pub(crate) fn number(&mut self, text: &str) -> u64 {
         if let Some(&number) = self.numbers.get(text) {
             return number;
         }
@@ -246,13 +246,18 @@ pub(crate) fn pack(
         strings: strings.texts,
         columns: columns.places,
     };
-    let json = serde_json::to_vec(&content).map_err(std::io::Error::other)?;
+    Ok(Packed { first: with_json(&content, &first_part)?, slices: columns.bytes })
+}
+
+/// The length of the JSON object, the object, and the columns behind it.
+pub(crate) fn with_json(object: &impl Serialize, columns: &[u8]) -> Result<Vec<u8>, std::io::Error> {
+    let json = serde_json::to_vec(object).map_err(std::io::Error::other)?;
     let length = u32::try_from(json.len())
         .map_err(|_| std::io::Error::other("the texts of the recording take more than 4 GiB"))?;
     let mut bytes = length.to_le_bytes().to_vec();
     bytes.extend(json);
-    bytes.extend(first_part);
-    Ok(Packed { first: bytes, slices: columns.bytes })
+    bytes.extend(columns);
+    Ok(bytes)
 }
 
 /// As far as a browser counts exactly.

@@ -27,6 +27,7 @@
 //! | `columns` | numbers as few bytes |
 //! | `shown` | texts without characters that move or hide others |
 //! | `html` | content, script and style as one file |
+//! | [`view`] | the same page, served on this machine, of recordings that are large, that grow, or that are compared |
 
 #![forbid(unsafe_code)]
 
@@ -38,6 +39,7 @@ mod shown;
 mod slices;
 #[cfg(test)]
 mod tests;
+pub mod view;
 
 use std::fmt;
 
@@ -151,6 +153,36 @@ pub fn page(
     names: &mut Names<'_>,
     options: &PageOptions,
 ) -> Result<Page, PageError> {
+    let (mut html, most_bytes) = (String::new(), options.most_bytes);
+    let (_, told) = contents(heap, read, names, options, |content| {
+        html = html::page(content);
+        html.len() as f64 / most_bytes.max(1) as f64
+    })?;
+    Ok(Page {
+        html,
+        calls: told.calls,
+        least_share: told.least_share,
+        stacks_put_together: told.stacks_put_together,
+        slices: told.slices,
+    })
+}
+
+/// How much of a recording is in a content.
+pub(crate) struct Told {
+    calls: usize,
+    least_share: f64,
+    stacks_put_together: usize,
+    slices: usize,
+}
+
+/// What a page shows, with less and less in it until `excess` of it is at most 1: how many times it is as large as it may be.
+pub(crate) fn contents(
+    heap: &HeapRecording,
+    read: &HeapRead,
+    names: &mut Names<'_>,
+    options: &PageOptions,
+    mut excess_of: impl FnMut(&content::Packed) -> f64,
+) -> Result<(content::Packed, Told), PageError> {
     let askers = frames::Askers::new(&read.profile, names);
     let mut most_calls = options.most_calls.max(1);
     let mut least_share = options.least_share;
@@ -160,17 +192,16 @@ pub fn page(
         let mut excess;
         loop {
             let content = content::pack(heap, read, names, &frames, &slices, options)?;
-            let html = html::page(&content);
-            excess = html.len() as f64 / options.most_bytes.max(1) as f64;
+            excess = excess_of(&content);
             let is_least = slices.count <= LEAST_SLICES && frames.calls() <= LEAST_CALLS;
             if excess <= 1.0 || is_least {
-                return Ok(Page {
-                    html,
+                let told = Told {
                     calls: frames.calls(),
                     least_share: frames.least_share,
                     stacks_put_together: frames.stacks_put_together,
                     slices: slices.count,
-                });
+                };
+                return Ok((content, told));
             }
             // Coarser time first, as far as there is still something to brush on; then fewer calls.
             if slices.count <= LEAST_SLICES || (excess > 3.0 && frames.calls() > LEAST_CALLS) {
