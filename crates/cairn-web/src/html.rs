@@ -209,7 +209,10 @@ mod tests {
         let served = super::served();
         assert_eq!(served.matches("<script").count(), 1);
         assert!(!served.contains("src=") && !served.contains("href="));
-        assert!(served_policy().contains(&hash(&script(&SERVED))) && served_policy().contains("connect-src 'self'"));
+        assert!(
+            served_policy().contains(&hash(&script(&SERVED)))
+                && served_policy().contains("connect-src 'self'")
+        );
         assert!(!html.contains("connect-src"));
     }
 }

@@ -45,7 +45,8 @@ pub mod view;
 use std::fmt;
 
 use cairn_analysis::heap::slices::Slices;
-use cairn_analysis::heap::{HeapRead, HeapRecording, Names, Scope};
+use cairn_analysis::heap::{About, HeapRead, HeapRecording, Names, Scope};
+use cairn_analysis::recording::Recording;
 
 pub use content::PAGE_SCHEMA;
 pub use shown::shown;
@@ -148,7 +149,8 @@ pub fn page(
     options: &PageOptions,
 ) -> Result<Page, PageError> {
     let (mut html, most_bytes) = (String::new(), options.most_bytes);
-    let (_, told) = contents(heap, read, names, options, |content| {
+    let source = Source { recording: heap.recording(), about: &heap.about() };
+    let (_, told) = contents(source, read, slices, names, options, |content| {
         html = html::page(content);
         html.len() as f64 / most_bytes.max(1) as f64
     })?;
@@ -161,6 +163,13 @@ pub fn page(
     })
 }
 
+/// What is known of a recording beside its sums.
+#[derive(Clone, Copy)]
+pub(crate) struct Source<'a> {
+    recording: &'a Recording,
+    about: &'a About,
+}
+
 /// How much of a recording is in a content.
 pub(crate) struct Told {
     calls: usize,
@@ -171,8 +180,9 @@ pub(crate) struct Told {
 
 /// What a page shows, with less and less in it until `excess` of it is at most 1: how many times it is as large as it may be.
 pub(crate) fn contents(
-    heap: &HeapRecording,
+    source: Source<'_>,
     read: &HeapRead,
+    slices: &Slices,
     names: &mut Names<'_>,
     options: &PageOptions,
     mut excess_of: impl FnMut(&content::Packed) -> f64,
@@ -182,29 +192,29 @@ pub(crate) fn contents(
     let mut least_share = options.least_share;
     loop {
         let frames = frames::Frames::new(&read.profile, names, &askers, least_share, most_calls);
-        let mut slices = PageSlices::new(slices, &frames, read.profile.threads.len());
-        while slices.count > options.most_slices.max(1) {
-            slices.halve();
+        let mut of_calls = PageSlices::new(slices, &frames, read.profile.threads.len());
+        while of_calls.count > options.most_slices.max(1) {
+            of_calls.halve();
         }
         let mut excess;
         loop {
-            let content = content::pack(heap, read, names, &frames, &slices, options)?;
+            let content = content::pack(source, read, names, &frames, &of_calls, options)?;
             excess = excess_of(&content);
-            let is_least = slices.count <= LEAST_SLICES && frames.calls() <= LEAST_CALLS;
+            let is_least = of_calls.count <= LEAST_SLICES && frames.calls() <= LEAST_CALLS;
             if excess <= 1.0 || is_least {
                 let told = Told {
                     calls: frames.calls(),
                     least_share: frames.least_share,
                     stacks_put_together: frames.stacks_put_together,
-                    slices: slices.count,
+                    slices: of_calls.count,
                 };
                 return Ok((content, told));
             }
             // Coarser time first, as far as there is still something to brush on; then fewer calls.
-            if slices.count <= LEAST_SLICES || (excess > 3.0 && frames.calls() > LEAST_CALLS) {
+            if of_calls.count <= LEAST_SLICES || (excess > 3.0 && frames.calls() > LEAST_CALLS) {
                 break;
             }
-            slices.halve();
+            of_calls.halve();
         }
         // Fewer each time, so this ends.
         most_calls = (most_calls.min(frames.calls()) as f64 / excess.clamp(1.2, 10.0)) as usize;

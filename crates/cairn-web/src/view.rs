@@ -106,9 +106,12 @@ impl View {
     ///
     /// When the port is taken, or the system gives no random numbers.
     pub fn bind(options: ViewOptions) -> io::Result<Self> {
-        let host = if options.uses_ipv6 { IpAddr::V6(Ipv6Addr::LOCALHOST) } else { IpAddr::V4(Ipv4Addr::LOCALHOST) };
+        let host =
+            if options.uses_ipv6 { IpAddr::V6(Ipv6Addr::LOCALHOST) } else { IpAddr::V4(Ipv4Addr::LOCALHOST) };
         let wanted = SocketAddr::new(host, options.port);
-        let named = |error: io::Error| io::Error::new(error.kind(), format!("{wanted} cannot be listened at: {error}"));
+        let named = |error: io::Error| {
+            io::Error::new(error.kind(), format!("{wanted} cannot be listened at: {error}"))
+        };
         let listener = TcpListener::bind(wanted).map_err(named)?;
         listener.set_nonblocking(true)?;
         let door = door::Door::new(listener.local_addr()?)?;

@@ -19,6 +19,7 @@ mod snapshot;
 mod symbol_options;
 pub(crate) mod symbolize;
 mod unseen;
+mod view;
 
 use std::io;
 
@@ -31,6 +32,7 @@ pub(crate) enum Command {
     Report(report::ReportCommand),
     Diff(diff::DiffCommand),
     Flame(flame::FlameCommand),
+    View(view::ViewCommand),
     Export(export::Export),
     Play(play::Play),
     Pack(pack::Pack),
@@ -58,6 +60,7 @@ impl Command {
             Self::Report(report) => report.run(),
             Self::Diff(diff) => diff.run(),
             Self::Flame(flame) => flame.run(),
+            Self::View(view) => view.run(),
             Self::Export(export) => export.run(),
             Self::Completions(completions) => completions.run(),
         }

@@ -117,7 +117,9 @@ impl Api {
         match answer.await {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(why)) => Err(without_answer(&why)),
-            Err(_) => Err(told(StatusCode::INTERNAL_SERVER_ERROR, "the recording could not be read to its end")),
+            Err(_) => {
+                Err(told(StatusCode::INTERNAL_SERVER_ERROR, "the recording could not be read to its end"))
+            }
         }
     }
 
@@ -126,7 +128,8 @@ impl Api {
         listed: Listed,
         asked: Asked,
     ) -> Result<tokio::sync::oneshot::Receiver<Result<Answer, NoAnswer>>, Answered> {
-        let failed = |error: &dyn std::fmt::Display| told(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string());
+        let failed =
+            |error: &dyn std::fmt::Display| told(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string());
         let mut desks = self.desks.lock().map_err(|error| failed(&error))?;
         let known = desks.iter().position(|(id, _)| *id == listed.id).map(|at| desks.remove(at).1);
         let first = Asked { part: asked.part.clone(), known: asked.known };
@@ -237,7 +240,9 @@ fn without_answer(why: &NoAnswer) -> Answered {
         NoAnswer::Unchanged => response(StatusCode::NO_CONTENT, BINARY, Bytes::new()),
         NoAnswer::NotThere(what) => told(StatusCode::NOT_FOUND, what),
         NoAnswer::Unreadable(what) => told(StatusCode::UNPROCESSABLE_ENTITY, what),
-        NoAnswer::Busy => told(StatusCode::SERVICE_UNAVAILABLE, "too much is asked of this recording at once"),
+        NoAnswer::Busy => {
+            told(StatusCode::SERVICE_UNAVAILABLE, "too much is asked of this recording at once")
+        }
     }
 }
 
@@ -248,7 +253,12 @@ fn decoded_parts(path: &str) -> Result<Vec<String>, Answered> {
 }
 
 fn decoded(text: &str, is_query: bool) -> Result<String, Answered> {
-    let bad = || told(StatusCode::BAD_REQUEST, "the address has a percent sign that stands for nothing, or is no UTF-8");
+    let bad = || {
+        told(
+            StatusCode::BAD_REQUEST,
+            "the address has a percent sign that stands for nothing, or is no UTF-8",
+        )
+    };
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
     while let Some(byte) = rest.next() {
@@ -311,8 +321,13 @@ impl Query {
         let sizes = match owned("size")? {
             None => None,
             Some(text) => {
-                let parsed = text.split_once('-').and_then(|(from, to)| Some((from.parse().ok()?, to.parse().ok()?)));
-                Some(parsed.filter(|(from, to)| from <= to).ok_or_else(|| bad("sizes are written as FROM-TO"))?)
+                let parsed =
+                    text.split_once('-').and_then(|(from, to)| Some((from.parse().ok()?, to.parse().ok()?)));
+                Some(
+                    parsed
+                        .filter(|(from, to)| from <= to)
+                        .ok_or_else(|| bad("sizes are written as FROM-TO"))?,
+                )
             }
         };
         let below = self.0.get(&name("below")).map_or("", String::as_str);

@@ -66,7 +66,11 @@ impl Catalogue {
         let mut list: Vec<Listed> = named.into_iter().filter_map(|(id, path)| listed(id, path)).collect();
         if let Shown::Directory(_) = self.shown {
             list.sort_by(|a, b| {
-                (b.is_growing, b.changed_wall_millis, &a.id).cmp(&(a.is_growing, a.changed_wall_millis, &b.id))
+                (b.is_growing, b.changed_wall_millis, &a.id).cmp(&(
+                    a.is_growing,
+                    a.changed_wall_millis,
+                    &b.id,
+                ))
             });
             list.truncate(MOST_RECORDINGS);
         }
@@ -117,7 +121,9 @@ fn recordings_in(directory: &Path) -> Vec<PathBuf> {
     let is_recording = |path: &PathBuf| {
         // What a command packs into, while it does: shown as the recording that it becomes.
         let is_half = path.extension().is_some_and(|extension| extension == "new");
-        !is_half && fs::metadata(path).is_ok_and(|facts| facts.is_file()) && header_of(path).is_ok_and(|it| it.is_some())
+        !is_half
+            && fs::metadata(path).is_ok_and(|facts| facts.is_file())
+            && header_of(path).is_ok_and(|it| it.is_some())
     };
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(is_recording).collect();
     paths.sort();
@@ -143,7 +149,9 @@ fn listed(id: String, path: PathBuf) -> Option<Listed> {
         id,
         path: crate::shown(&path.display().to_string()).into_owned(),
         process: header.map_or(0, |header| header.process),
-        size_bytes: with_new(&path).and_then(|new| fs::metadata(new).ok()).map_or(facts.len(), |new| new.len()),
+        size_bytes: with_new(&path)
+            .and_then(|new| fs::metadata(new).ok())
+            .map_or(facts.len(), |new| new.len()),
         changed_wall_millis: changed.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX)),
         is_growing: state.is_some(),
         state: state.map(|state| match state {

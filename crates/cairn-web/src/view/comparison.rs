@@ -93,7 +93,8 @@ fn pack(tree: &DiffTree, before: SideTold, after: SideTold) -> std::io::Result<V
     let mut names = vec![strings.number("everything"), strings.number("[smaller calls, put together]")];
     let (mut modules, mut files, mut kinds) = (vec![0, 0], vec![0, 0], vec![2, 2]);
     for frame in &tree.frames {
-        let stand_in = || format!("[in {}]", if frame.module.is_empty() { "no module" } else { &frame.module });
+        let stand_in =
+            || format!("[in {}]", if frame.module.is_empty() { "no module" } else { &frame.module });
         let name = frame.function.as_ref().map_or_else(stand_in, ToString::to_string);
         names.push(strings.number(&name));
         modules.push(if frame.module.is_empty() { 0 } else { strings.number(&frame.module) + 1 });

@@ -14,18 +14,20 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
+use cairn_analysis::heap::slices::Slices;
 use cairn_analysis::heap::{
-    Folding, HeapRead, HeapRecording, ModuleNames, Module, Namer, Names, NoNames, Pattern, Scope, Stacks, stacks_with,
+    Folding, HeapRead, HeapRecording, Module, ModuleNames, Namer, Names, NoNames, Pattern, Scope, Stacks,
+    stacks_with,
 };
 use cairn_analysis::recording::Recording;
 use cairn_analysis::symbols::SymbolizerOptions;
-use bytes::Bytes;
 use tokio::sync::oneshot;
 
 use super::catalogue::with_new;
 use crate::content::Packed;
 use crate::frames::{Askers, Callee, Frames};
-use crate::{PageOptions, contents, shown};
+use crate::{PageOptions, Source, contents, shown};
 
 /// Requests that wait for one recording.
 const MOST_WAITING: usize = 8;
@@ -108,7 +110,10 @@ impl Desk {
     }
 
     /// False when its thread has ended.
-    pub(crate) fn ask(&self, asked: Asked) -> Result<oneshot::Receiver<Result<Answer, NoAnswer>>, Option<NoAnswer>> {
+    pub(crate) fn ask(
+        &self,
+        asked: Asked,
+    ) -> Result<oneshot::Receiver<Result<Answer, NoAnswer>>, Option<NoAnswer>> {
         let (reply, answer) = oneshot::channel();
         match self.requests.try_send((asked, reply)) {
             Ok(()) => Ok(answer),
@@ -241,24 +246,30 @@ struct Turn<'a> {
     names: Names<'a>,
     version: u64,
     kept: Vec<Kept>,
-    whole: Option<HeapRead>,
+    whole: Option<(HeapRead, Slices)>,
 }
 
 impl Turn<'_> {
     /// Reads all of it; answers with what differs when more has happened.
     fn read_whole(&mut self) -> Result<(u64, u64, u64, usize), NoAnswer> {
-        let read = self.heap.read(Scope::default()).map_err(|error| NoAnswer::Unreadable(error.to_string()))?;
+        let (read, slices) = self.read(Scope::default())?;
         let sums = &read.profile.totals;
         let mark = (sums.allocations, sums.frees(), read.profile.end_nanos, read.usage.len());
-        self.whole = Some(read);
+        self.whole = Some((read, slices));
         Ok(mark)
+    }
+
+    fn read(&self, scope: Scope) -> Result<(HeapRead, Slices), NoAnswer> {
+        let most_slices = PageOptions::default().most_slices;
+        self.heap.read_sliced(scope, most_slices).map_err(|error| NoAnswer::Unreadable(error.to_string()))
     }
 
     fn answer(&mut self, asked: &Asked) -> Result<Answer, NoAnswer> {
         if asked.known == Some(self.version) {
             return Err(NoAnswer::Unchanged);
         }
-        let of = |kept: &Kept, version| Answer { version, first: kept.first.clone(), slices: kept.slices.clone() };
+        let of =
+            |kept: &Kept, version| Answer { version, first: kept.first.clone(), slices: kept.slices.clone() };
         if let Some(kept) = self.kept.iter().find(|kept| kept.part == asked.part) {
             return Ok(of(kept, self.version));
         }
@@ -273,24 +284,25 @@ impl Turn<'_> {
     }
 
     fn content(&mut self, part: &Part) -> Result<Packed, NoAnswer> {
-        let unreadable = |error: &dyn std::fmt::Display| NoAnswer::Unreadable(error.to_string());
         if self.whole.is_none() {
             self.read_whole()?;
         }
-        let Some(whole) = &self.whole else { return Err(NoAnswer::Busy) };
+        let Some((whole, whole_slices)) = &self.whole else { return Err(NoAnswer::Busy) };
         let mut options = PageOptions::default();
         options.most_bytes = MOST_BYTES;
         (options.scope, options.filters) = scope(self.heap, whole, &mut self.names, part)?;
         let scoped;
-        let read = if options.scope == Scope::default() {
-            whole
+        let (read, slices) = if options.scope == Scope::default() {
+            (whole, whole_slices)
         } else {
-            scoped = self.heap.read(options.scope.clone()).map_err(|error| unreadable(&error))?;
-            &scoped
+            scoped = self.read(options.scope.clone())?;
+            (&scoped.0, &scoped.1)
         };
         let most = options.most_bytes as f64;
         let excess = |content: &Packed| (content.first.len() + content.slices.len()) as f64 / most;
-        let (content, _) = contents(self.heap, read, &mut self.names, &options, excess).map_err(|error| unreadable(&error))?;
+        let source = Source { recording: self.heap.recording(), about: &self.heap.about() };
+        let (content, _) = contents(source, read, slices, &mut self.names, &options, excess)
+            .map_err(|error| NoAnswer::Unreadable(error.to_string()))?;
         Ok(content)
     }
 }

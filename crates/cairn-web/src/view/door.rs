@@ -14,7 +14,7 @@ use std::net::SocketAddr;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use hyper::HeaderMap;
+use hyper::Method;
 use hyper::header::{HOST, HeaderName, ORIGIN};
 use hyper::http::request::Parts;
 use subtle::ConstantTimeEq;
@@ -24,6 +24,8 @@ const TOKEN_BYTES: usize = 24;
 
 const TOKEN: HeaderName = HeaderName::from_static("x-cairn-token");
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+const SEC_FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
+const SEC_FETCH_DEST: HeaderName = HeaderName::from_static("sec-fetch-dest");
 
 /// What a request must show.
 pub(crate) struct Door {
@@ -68,7 +70,7 @@ impl Door {
     /// The path of what is asked for, without the token.
     pub(crate) fn admit<'a>(&self, request: &'a Parts) -> Result<&'a str, Refusal> {
         self.check_host(request)?;
-        self.check_origin(&request.headers)?;
+        self.check_origin(request)?;
         let path = request.uri.path();
         let (first, rest) = split_first(path);
         if self.is_token(first.as_bytes()) {
@@ -95,14 +97,19 @@ impl Door {
         }
     }
 
-    fn check_origin(&self, headers: &HeaderMap) -> Result<(), Refusal> {
-        let is_ours = headers.get_all(ORIGIN).iter().all(|origin| origin.as_bytes() == self.origin.as_bytes());
+    fn check_origin(&self, request: &Parts) -> Result<(), Refusal> {
+        let all = |name: HeaderName, is_good: &dyn Fn(&[u8]) -> bool| {
+            request.headers.get_all(name).iter().all(|value| is_good(value.as_bytes()))
+        };
+        let is_ours = all(ORIGIN, &|origin| origin == self.origin.as_bytes());
         // `none` is an address that was typed, or opened by another program.
-        let is_near = headers
-            .get_all(SEC_FETCH_SITE)
-            .iter()
-            .all(|site| matches!(site.as_bytes(), b"same-origin" | b"none"));
-        if is_ours && is_near { Ok(()) } else { Err(Refusal::OtherOrigin) }
+        let is_near = all(SEC_FETCH_SITE, &|site| matches!(site, b"same-origin" | b"none"));
+        // A link leads here from anywhere: what it opens is a page of its own, of which the page with the link sees nothing.
+        let is_link = request.method == Method::GET
+            && request.headers.contains_key(SEC_FETCH_MODE)
+            && all(SEC_FETCH_MODE, &|mode| mode == b"navigate")
+            && all(SEC_FETCH_DEST, &|goal| goal == b"document");
+        if is_ours && (is_near || is_link) { Ok(()) } else { Err(Refusal::OtherOrigin) }
     }
 
     /// Takes the same time whichever byte differs; only the length, which is no secret, shows.
@@ -138,7 +145,11 @@ mod tests {
             ("/t0ken", &[ours], Ok("/")),
             ("/t0ken/api/1/recordings", &[ours], Ok("/api/1/recordings")),
             ("/api/1/recordings", &[ours, token], Ok("/api/1/recordings")),
-            ("/api/1/recordings", &[ours, token, ("origin", "http://127.0.0.1:4711")], Ok("/api/1/recordings")),
+            (
+                "/api/1/recordings",
+                &[ours, token, ("origin", "http://127.0.0.1:4711")],
+                Ok("/api/1/recordings"),
+            ),
             ("/t0ken/", &[ours, ("sec-fetch-site", "none")], Ok("/")),
             ("/t0ken/", &[ours, ("sec-fetch-site", "same-origin")], Ok("/")),
             ("http://127.0.0.1:4711/t0ken/", &[ours], Ok("/")),
@@ -168,6 +179,31 @@ mod tests {
             ("/t0ken/", &[ours, ("origin", "https://127.0.0.1:4711")], Err(Refusal::OtherOrigin)),
             ("/t0ken/", &[ours, ("sec-fetch-site", "cross-site")], Err(Refusal::OtherOrigin)),
             ("/t0ken/", &[ours, ("sec-fetch-site", "same-site")], Err(Refusal::OtherOrigin)),
+            (
+                "/t0ken/",
+                &[ours, ("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "no-cors")],
+                Err(Refusal::OtherOrigin),
+            ),
+            (
+                "/t0ken/",
+                &[
+                    ours,
+                    ("sec-fetch-site", "cross-site"),
+                    ("sec-fetch-mode", "navigate"),
+                    ("sec-fetch-dest", "iframe"),
+                ],
+                Err(Refusal::OtherOrigin),
+            ),
+            (
+                "/t0ken/",
+                &[
+                    ours,
+                    ("sec-fetch-site", "cross-site"),
+                    ("sec-fetch-mode", "navigate"),
+                    ("sec-fetch-dest", "document"),
+                ],
+                Ok("/"),
+            ),
         ];
         for (uri, headers, expected) in cases {
             let mut request = Request::builder().uri(*uri);

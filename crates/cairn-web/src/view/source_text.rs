@@ -32,7 +32,8 @@ impl SourceRoot {
     ///
     /// When there is no such directory.
     pub fn new(directory: &Path, recorded: Option<&Path>) -> io::Result<Self> {
-        let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", directory.display()));
+        let named =
+            |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", directory.display()));
         let resolved = directory.canonicalize().map_err(named)?;
         if !resolved.is_dir() {
             return Err(named(io::Error::from(io::ErrorKind::NotADirectory)));

@@ -64,7 +64,7 @@ pub(super) fn give(path: &Path, command: Command) -> io::Result<()> {
 }
 
 /// The spool that `process` has mapped.
-fn recording_of(process: u32) -> io::Result<PathBuf> {
+pub(in crate::commands) fn recording_of(process: u32) -> io::Result<PathBuf> {
     let maps = PathBuf::from(format!("/proc/{process}/maps"));
     let text = fs::read(&maps).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => io::Error::new(error.kind(), format!("there is no process {process}")),
