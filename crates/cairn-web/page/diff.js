@@ -89,8 +89,10 @@ export function growthText(before, after, metric) {
   const text = metric.isBytes ? bytesText : countText;
   const grown = after - before;
   if (!grown) return 'the same';
-  const part = before ? ` (${grown > 0 ? '+' : '−'}${shareText(Math.abs(grown), before)})` : ' (new)';
-  return `${grown > 0 ? '+' : '−'}${text(Math.abs(grown))}${after ? part : ' (gone)'}`;
+  const sign = grown > 0 ? '+' : '−';
+  // What became many times as large is told so; a share of more than all means nothing to a reader.
+  const part = grown >= before ? `${(after / before).toPrecision(3)} times` : `${sign}${shareText(Math.abs(grown), before)}`;
+  return `${sign}${text(Math.abs(grown))} (${before && after ? part : after ? 'new' : 'gone'})`;
 }
 
 export class DiffFlame extends Flame {
