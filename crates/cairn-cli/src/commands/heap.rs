@@ -19,7 +19,6 @@ use clap::Args;
 
 use super::heap_text;
 use crate::output::{Outcome, complain};
-pub(super) use control::recording_of;
 use live::Recordings;
 
 /// Record where a program's memory goes

@@ -18,6 +18,7 @@ mod report;
 mod snapshot;
 mod symbol_options;
 pub(crate) mod symbolize;
+mod target;
 mod unseen;
 mod view;
 

@@ -9,8 +9,8 @@ use cairn_analysis::heap::Folding;
 use cairn_web::view::{Shown, SourceRoot, View, ViewOptions};
 use clap::Args;
 
-use super::heap::recording_of;
 use super::symbol_options::SymbolOptions;
+use super::target::{Target, resolve};
 use crate::output::{Outcome, complain};
 
 /// Look at recordings in a browser, also while the program runs
@@ -95,27 +95,21 @@ impl ViewCommand {
     }
 
     fn shown(&self) -> io::Result<Shown> {
-        if let [directory] = self.what.as_slice()
-            && directory.is_dir()
-        {
-            return Ok(Shown::Directory(directory.clone()));
+        let mut files = Vec::new();
+        for what in &self.what {
+            match resolve(what.as_os_str())? {
+                Target::Directory(directory, _) if self.what.len() == 1 => return Ok(Shown::Directory(directory)),
+                Target::Directory(directory, _) => {
+                    let why = "a directory is shown by itself; name the recordings in it";
+                    return Err(io::Error::other(format!("{}: {why}", directory.display())));
+                }
+                Target::File(path) => {
+                    super::heap_input::check_recording(&path)?;
+                    files.push(path);
+                }
+            }
         }
-        self.what.iter().map(|what| file_of(what)).collect::<io::Result<_>>().map(Shown::Files)
-    }
-}
-
-/// The recording that a word means: a file of this name, or that of a process.
-fn file_of(what: &Path) -> io::Result<PathBuf> {
-    let named = |why: &dyn std::fmt::Display| io::Error::other(format!("{}: {why}", what.display()));
-    if what.is_dir() {
-        return Err(named(&"a directory is shown by itself; name the recordings in it"));
-    }
-    if what.exists() {
-        return super::heap_input::check_recording(what).map(|()| what.to_owned());
-    }
-    match what.to_str().and_then(|text| text.parse().ok()) {
-        Some(process) => recording_of(process),
-        None => Err(named(&io::Error::from(io::ErrorKind::NotFound))),
+        Ok(Shown::Files(files))
     }
 }
 
