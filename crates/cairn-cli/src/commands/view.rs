@@ -98,7 +98,9 @@ impl ViewCommand {
         let mut files = Vec::new();
         for what in &self.what {
             match resolve(what.as_os_str())? {
-                Target::Directory(directory, _) if self.what.len() == 1 => return Ok(Shown::Directory(directory)),
+                Target::Directory(directory, _) if self.what.len() == 1 => {
+                    return Ok(Shown::Directory(directory));
+                }
                 Target::Directory(directory, _) => {
                     let why = "a directory is shown by itself; name the recordings in it";
                     return Err(io::Error::other(format!("{}: {why}", directory.display())));

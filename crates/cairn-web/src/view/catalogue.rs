@@ -173,6 +173,11 @@ pub(crate) fn with_new(path: &Path) -> Option<PathBuf> {
     new.is_file().then_some(new)
 }
 
+/// Whether a program writes it at present.
+pub(crate) fn is_growing(path: &Path) -> bool {
+    header_of(path).ok().flatten().is_some_and(|header| state_of(path, &header).is_some())
+}
+
 /// What a program says of its recording; nothing when no program has it any more.
 fn state_of(path: &Path, header: &FileHeader) -> Option<State> {
     if header.shape != Shape::Spool {

@@ -52,8 +52,8 @@ pub(crate) struct Side {
 /// Reads both and compares them.
 pub(crate) fn compare(before: &Side, after: &Side, naming: &Naming) -> Result<Vec<u8>, NoAnswer> {
     let unreadable = |why: &dyn std::fmt::Display| NoAnswer::Unreadable(why.to_string());
-    let (first, _) = open(&before.file).map_err(|why| unreadable(&why))?;
-    let (second, _) = open(&after.file).map_err(|why| unreadable(&why))?;
+    let first = open(&before.file).map_err(|why| unreadable(&why))?;
+    let second = open(&after.file).map_err(|why| unreadable(&why))?;
     let (mut first_names, mut second_names) = (KeptNames::default(), KeptNames::default());
     let first_namer = first_names.of(first.stacks(), naming);
     let second_namer = second_names.of(second.stacks(), naming);

@@ -1,30 +1,31 @@
 //! One recording that somebody looks at: opened, read and named by a thread of its own, which answers one request after the other.
 //!
 //! Names are looked up once and kept, and they lean on the recording's tables: so everything stays on the stack of one thread, and
-//! a recording that grows is read again by beginning a turn of its loop anew.
+//! a recording that grows is looked at again by beginning a turn of a loop anew.
 //!
 //! ```text
-//!   requests --> | queue of 8 | --> open, read --> answer, answer, ... --> grown, and due? --+
-//!                                     ^                                                      |
-//!                                     +------------------------------------------------------+
+//!                                    +-- grows: update --> answer, answer, ... --> due? --+
+//!   requests --> | queue of 8 | -->  |      ^                                             |
+//!                                    |      +---------------------------------------------+--> ended --+
+//!                                    +-- ended: open, read --> answer, answer, ... <-------------------+
 //! ```
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use cairn_analysis::heap::slices::Slices;
+use cairn_analysis::heap::slices::{SliceOptions, Slices};
 use cairn_analysis::heap::{
-    Folding, HeapRead, HeapRecording, Module, ModuleNames, Namer, Names, NoNames, Pattern, Scope, Stacks,
-    stacks_with,
+    Folding, HeapRead, HeapRecording, LiveHeap, Module, ModuleNames, Namer, Names, NoNames, Pattern, Scope,
+    Stacks, stacks_with,
 };
 use cairn_analysis::recording::Recording;
 use cairn_analysis::symbols::SymbolizerOptions;
 use tokio::sync::oneshot;
 
-use super::catalogue::with_new;
+use super::catalogue::{is_growing, with_new};
 use crate::content::Packed;
 use crate::frames::{Askers, Callee, Frames};
 use crate::{PageOptions, Source, contents, shown};
@@ -35,9 +36,9 @@ const MOST_WAITING: usize = 8;
 const MOST_KEPT: usize = 4;
 /// A recording that nobody asks for is closed.
 const IDLE: Duration = Duration::from_secs(600);
-/// A recording that grows is read again so often at most, ...
+/// A recording that grows is looked at again so often at most, ...
 const LEAST_PACE: Duration = Duration::from_millis(900);
-/// ... and so many times the time apart that reading it takes: who watches shall not be busier than who is watched.
+/// ... and so many times the time apart that a look takes.
 const REST: u32 = 3;
 /// A browser takes more than an e-mail.
 const MOST_BYTES: usize = 48 << 20;
@@ -93,12 +94,13 @@ pub(crate) enum NoAnswer {
     Busy,
 }
 
-type Reply = oneshot::Sender<Result<Answer, NoAnswer>>;
+/// What is asked, and where the answer goes.
+type Request = (Asked, oneshot::Sender<Result<Answer, NoAnswer>>);
 
 /// The way to the thread.
 #[derive(Clone)]
 pub(crate) struct Desk {
-    requests: SyncSender<(Asked, Reply)>,
+    requests: SyncSender<Request>,
 }
 
 impl Desk {
@@ -124,22 +126,22 @@ impl Desk {
 }
 
 /// A recording as it is at this moment, that of a program that still runs included.
-pub(crate) fn open(path: &Path) -> Result<(HeapRecording, bool), String> {
-    let told = |error: &dyn std::fmt::Display| {
-        let (text, path) = (error.to_string(), path.display().to_string());
-        if text.contains(&path) { text } else { format!("{path}: {text}") }
-    };
+pub(crate) fn open(path: &Path) -> Result<HeapRecording, String> {
     // What a command has packed of a program that runs is beside its spool; what is in the spool alone follows in a moment.
     let new = with_new(path);
     let opened = Recording::open(new.as_deref().unwrap_or(path));
-    // It may have taken its place just now.
     let recording = match (opened, new) {
+        // It may have taken its place just now.
         (Err(_), Some(_)) => Recording::open(path),
         (opened, _) => opened,
     };
-    let recording = recording.map_err(|error| told(&error))?;
-    let is_growing = recording.end().is_none() && recording.summary().is_none();
-    Ok((HeapRecording::new(recording), is_growing))
+    recording.map(HeapRecording::new).map_err(|error| named(path, &error))
+}
+
+/// An error with the name of its file.
+fn named(path: &Path, error: &dyn std::fmt::Display) -> String {
+    let (text, path) = (error.to_string(), path.display().to_string());
+    if text.contains(&path) { text } else { format!("{path}: {text}") }
 }
 
 /// Names that outlast one reading of a recording that grows.
@@ -176,95 +178,147 @@ struct Kept {
     slices: Bytes,
 }
 
-fn serve(path: &Path, naming: &Naming, queue: &Receiver<(Asked, Reply)>) {
-    let mut kept_names = KeptNames::default();
-    let mut waiting = match queue.recv_timeout(IDLE) {
-        Ok(first) => Some(first),
-        Err(_) => return,
-    };
+fn serve(path: &Path, naming: &Naming, queue: &Receiver<Request>) {
+    let mut names = KeptNames::default();
+    let mut waiting = None;
     let mut version = 0;
-    let mut last = None;
+    while let Some(request) = waiting.take().or_else(|| queue.recv_timeout(IDLE).ok()) {
+        version += 1;
+        let next = if is_growing(path) {
+            follow(path, naming, &mut names, &mut version, queue, request)
+        } else {
+            look(path, naming, &mut names, version, queue, request)
+        };
+        match next {
+            Some(next) => waiting = Some(next),
+            None => return,
+        }
+    }
+}
+
+/// Answers from a recording that nobody writes, until its file is another one; gives back the request that found that.
+fn look(
+    path: &Path,
+    naming: &Naming,
+    kept: &mut KeptNames,
+    version: u64,
+    queue: &Receiver<Request>,
+    first: Request,
+) -> Option<Request> {
+    let seen = stamp(path);
+    let heap = match open(path) {
+        Ok(heap) => heap,
+        Err(why) => return refuse(queue, first, &why),
+    };
+    let namer = kept.of(heap.stacks(), naming);
+    let mut names = Names::new(heap.stacks(), namer, naming.folding);
+    let (mut whole, mut answers) = (None, Answers::new(version));
+    let mut waiting = first;
+    loop {
+        answers.reply(waiting, |part| {
+            let whole = match &whole {
+                Some(whole) => whole,
+                None => whole.insert(read(&heap, Scope::default())?),
+            };
+            part_of(&heap, whole, &mut names, part)
+        });
+        waiting = queue.recv_timeout(IDLE).ok()?;
+        if stamp(path) != seen {
+            return Some(waiting);
+        }
+    }
+}
+
+/// Answers from a recording that grows, from what there is at the time, until it has ended.
+fn follow(
+    path: &Path,
+    naming: &Naming,
+    kept: &mut KeptNames,
+    version: &mut u64,
+    queue: &Receiver<Request>,
+    first: Request,
+) -> Option<Request> {
+    let slices = SliceOptions::default();
+    let mut live = match LiveHeap::open_sliced(path, &slices) {
+        Ok(live) => live,
+        Err(error) => return refuse(queue, first, &named(path, &error)),
+    };
+    let mut waiting = first;
+    // The first look is news, whatever it finds.
+    let mut is_known = false;
     loop {
         let began = Instant::now();
-        let (heap, is_growing) = match open(path) {
-            Ok(opened) => opened,
-            Err(why) => {
-                if let Some((_, reply)) = waiting.take() {
-                    let _ = reply.send(Err(NoAnswer::Unreadable(why)));
-                }
-                match queue.recv_timeout(IDLE) {
-                    Ok(next) => waiting = Some(next),
-                    Err(_) => return,
-                }
-                continue;
-            }
+        let updated = match live.update() {
+            Ok(updated) => updated,
+            Err(error) => return refuse(queue, waiting, &named(path, &error)),
         };
-        let namer = kept_names.of(heap.stacks(), naming);
-        let mut turn = Turn {
-            heap: &heap,
-            names: Names::new(heap.stacks(), namer, naming.folding),
-            version,
-            kept: Vec::new(),
-            whole: None,
-        };
-        // What is known of it is told by its sums: a recording in which nothing happened meanwhile is not shown anew.
-        match turn.read_whole() {
-            Ok(mark) if last != Some(mark) => {
-                last = Some(mark);
-                version += 1;
-                turn.version = version;
-            }
-            _ => {}
+        if updated.is_new && is_known {
+            *version += 1;
         }
-        let seen = stamp(path);
-        let due = began + LEAST_PACE.max(began.elapsed() * REST);
+        is_known = true;
+        let stacks = live.stacks();
+        let mut names = Names::new(&stacks, kept.of(&stacks, naming), naming.folding);
+        let (mut whole, mut answers) = (None, Answers::new(*version));
+        let due = began + LEAST_PACE;
+        let mut worked = began.elapsed();
         loop {
-            let Some((asked, reply)) = waiting.take() else {
-                match queue.recv_timeout(IDLE) {
-                    Ok(next) => {
-                        waiting = Some(next);
-                        if Instant::now() >= due && (is_growing || stamp(path) != seen) {
-                            break;
-                        }
-                        continue;
-                    }
-                    Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return,
+            let began = Instant::now();
+            answers.reply(waiting, |part| {
+                if *part != Part::default() {
+                    // Parts are read as a whole: what is added up while it grows is all of it.
+                    let heap = open(path).map_err(NoAnswer::Unreadable)?;
+                    let mut kept = KeptNames::default();
+                    let mut names = Names::new(heap.stacks(), kept.of(heap.stacks(), naming), naming.folding);
+                    return part_of(&heap, &read(&heap, Scope::default())?, &mut names, part);
                 }
-            };
-            // Who asks does not wait any more.
-            if reply.is_closed() {
-                continue;
+                let (read, slices) =
+                    whole.get_or_insert_with(|| (live.snapshot(), live.slices().unwrap_or_default()));
+                let source = Source { recording: live.recording(), about: &live.about() };
+                packed(source, read, slices, &mut names, &page_options())
+            });
+            worked += began.elapsed();
+            waiting = queue.recv_timeout(IDLE).ok()?;
+            // Who watches shall not be busier than who is watched.
+            if Instant::now() >= due.max(began + worked * REST) {
+                break;
             }
-            let _ = reply.send(turn.answer(&asked));
+        }
+        if updated.has_ended {
+            *version += 1;
+            return Some(waiting);
         }
     }
 }
 
-/// A recording as it was when it was opened last.
-struct Turn<'a> {
-    heap: &'a HeapRecording,
-    names: Names<'a>,
+/// Says why there is no answer; gives the next request.
+fn refuse(queue: &Receiver<Request>, request: Request, why: &str) -> Option<Request> {
+    let _ = request.1.send(Err(NoAnswer::Unreadable(why.to_owned())));
+    queue.recv_timeout(IDLE).ok()
+}
+
+/// What was answered since the recording was looked at last.
+struct Answers {
     version: u64,
     kept: Vec<Kept>,
-    whole: Option<(HeapRead, Slices)>,
 }
 
-impl Turn<'_> {
-    /// Reads all of it; answers with what differs when more has happened.
-    fn read_whole(&mut self) -> Result<(u64, u64, u64, usize), NoAnswer> {
-        let (read, slices) = self.read(Scope::default())?;
-        let sums = &read.profile.totals;
-        let mark = (sums.allocations, sums.frees(), read.profile.end_nanos, read.usage.len());
-        self.whole = Some((read, slices));
-        Ok(mark)
+impl Answers {
+    fn new(version: u64) -> Self {
+        Self { version, kept: Vec::new() }
     }
 
-    fn read(&self, scope: Scope) -> Result<(HeapRead, Slices), NoAnswer> {
-        let most_slices = PageOptions::default().most_slices;
-        self.heap.read_sliced(scope, most_slices).map_err(|error| NoAnswer::Unreadable(error.to_string()))
+    fn reply(&mut self, (asked, reply): Request, make: impl FnOnce(&Part) -> Result<Packed, NoAnswer>) {
+        // Who has gone does not wait for an answer.
+        if !reply.is_closed() {
+            let _ = reply.send(self.answer(&asked, make));
+        }
     }
 
-    fn answer(&mut self, asked: &Asked) -> Result<Answer, NoAnswer> {
+    fn answer(
+        &mut self,
+        asked: &Asked,
+        make: impl FnOnce(&Part) -> Result<Packed, NoAnswer>,
+    ) -> Result<Answer, NoAnswer> {
         if asked.known == Some(self.version) {
             return Err(NoAnswer::Unchanged);
         }
@@ -273,7 +327,7 @@ impl Turn<'_> {
         if let Some(kept) = self.kept.iter().find(|kept| kept.part == asked.part) {
             return Ok(of(kept, self.version));
         }
-        let Packed { first, slices } = self.content(&asked.part)?;
+        let Packed { first, slices } = make(&asked.part)?;
         if self.kept.len() >= MOST_KEPT {
             self.kept.remove(0);
         }
@@ -282,29 +336,47 @@ impl Turn<'_> {
         self.kept.push(kept);
         Ok(answer)
     }
+}
 
-    fn content(&mut self, part: &Part) -> Result<Packed, NoAnswer> {
-        if self.whole.is_none() {
-            self.read_whole()?;
-        }
-        let Some((whole, whole_slices)) = &self.whole else { return Err(NoAnswer::Busy) };
-        let mut options = PageOptions::default();
-        options.most_bytes = MOST_BYTES;
-        (options.scope, options.filters) = scope(self.heap, whole, &mut self.names, part)?;
-        let scoped;
-        let (read, slices) = if options.scope == Scope::default() {
-            (whole, whole_slices)
-        } else {
-            scoped = self.read(options.scope.clone())?;
-            (&scoped.0, &scoped.1)
-        };
-        let most = options.most_bytes as f64;
-        let excess = |content: &Packed| (content.first.len() + content.slices.len()) as f64 / most;
-        let source = Source { recording: self.heap.recording(), about: &self.heap.about() };
-        let (content, _) = contents(source, read, slices, &mut self.names, &options, excess)
-            .map_err(|error| NoAnswer::Unreadable(error.to_string()))?;
-        Ok(content)
+fn page_options() -> PageOptions {
+    let mut options = PageOptions::default();
+    options.most_bytes = MOST_BYTES;
+    options
+}
+
+fn read(heap: &HeapRecording, scope: Scope) -> Result<(HeapRead, Slices), NoAnswer> {
+    let most_slices = PageOptions::default().most_slices;
+    heap.read_sliced(scope, most_slices).map_err(|error| NoAnswer::Unreadable(error.to_string()))
+}
+
+/// The content of a part of a recording.
+fn part_of(
+    heap: &HeapRecording,
+    whole: &(HeapRead, Slices),
+    names: &mut Names<'_>,
+    part: &Part,
+) -> Result<Packed, NoAnswer> {
+    let mut options = page_options();
+    let source = Source { recording: heap.recording(), about: &heap.about() };
+    if *part == Part::default() {
+        return packed(source, &whole.0, &whole.1, names, &options);
     }
+    (options.scope, options.filters) = scope(heap, &whole.0, names, part)?;
+    let (read, slices) = read(heap, options.scope.clone())?;
+    packed(source, &read, &slices, names, &options)
+}
+
+fn packed(
+    source: Source<'_>,
+    read: &HeapRead,
+    slices: &Slices,
+    names: &mut Names<'_>,
+    options: &PageOptions,
+) -> Result<Packed, NoAnswer> {
+    let most = options.most_bytes as f64;
+    let excess = |content: &Packed| (content.first.len() + content.slices.len()) as f64 / most;
+    let packed = contents(source, read, slices, names, options, excess);
+    packed.map(|(content, _)| content).map_err(|error| NoAnswer::Unreadable(error.to_string()))
 }
 
 /// The scope of a part, and the part in words.
