@@ -31,6 +31,7 @@ Examples:
   cairn report program.4711.cairn         the whole answer
   cairn flame -o mem.svg program.4711.cairn
   cairn diff before.cairn after.cairn     what grew
+  cairn view program.4711.cairn           all of it in a browser, also while the program runs
   cairn play app.cairn                    a recording, event by event
   cairn snapshot 4711                     the stacks of a running process
   cairn core core.4711                    who allocated the blocks of a program that crashed

@@ -3,6 +3,12 @@
 import { bytesText, countText, timeText, element, nameElement } from './text.js';
 import { barCell, copyButton } from './tables.js';
 
+/** A button that leaves out all but this, where there is somebody to ask for that. */
+function onlyButton(onOnly, what, part) {
+  if (!onOnly) return [];
+  return [' ', element('button', { type: 'button', class: 'copy', 'aria-label': `Only ${what}`, title: `Show only ${what}`, on: { click: () => onOnly(part) } }, 'only')];
+}
+
 /** Classes from the first to the last one in which something is; those between stay, so that shapes are true. */
 function used(values) {
   let from = values.findIndex((value) => value > 0);
@@ -12,25 +18,26 @@ function used(values) {
   return [from, to];
 }
 
-function fillBars(table, label, values, text, describe) {
+function fillBars(table, label, values, text, describe, only = () => []) {
   let most = 0;
   for (const value of values) most = Math.max(most, value);
   const [from, to] = used(Array.from(values));
   const rows = [];
   for (let i = from; i < to; i++) {
-    rows.push(element('tr', {}, element('th', { scope: 'row' }, label(i)), barCell(text(values[i]), most ? values[i] / most : 0), ...describe(i)));
+    rows.push(element('tr', {}, element('th', { scope: 'row' }, label(i), ...only(i)), barCell(text(values[i]), most ? values[i] / most : 0), ...describe(i)));
   }
   if (!rows.length) rows.push(element('tr', {}, element('td', { colspan: 3 }, 'Nothing of this here.')));
   table.tBodies[0].replaceChildren(...rows);
 }
 
-export function showSizes(table, model, metric, range) {
+export function showSizes(table, model, metric, range, onOnly) {
   const values = model.own('size', metric, range);
   const label = (i) => {
     const [from, to] = model.content.sizes[i];
     return from === to ? bytesText(from) : `${bytesText(from)} – ${bytesText(to)}`;
   };
-  fillBars(table, label, values, metric.isBytes ? bytesText : countText, () => []);
+  const only = (i) => onlyButton(onOnly, label(i), { size: model.content.sizes[i].join('-') });
+  fillBars(table, label, values, metric.isBytes ? bytesText : countText, () => [], only);
 }
 
 export function showLifetimes(table, model, range) {
@@ -43,7 +50,7 @@ export function showLifetimes(table, model, range) {
   fillBars(table, label, blocks, countText, (i) => [element('td', { class: 'number' }, bytesText(bytes[i]))]);
 }
 
-export function showThreads(table, model, metric, range, more) {
+export function showThreads(table, model, metric, range, more, onOnly) {
   const values = model.own('thread', metric, range);
   const { threads } = model.content;
   const order = Array.from(threads.keys()).filter((i) => values[i] > 0).sort((a, b) => values[b] - values[a]);
@@ -52,7 +59,7 @@ export function showThreads(table, model, metric, range, more) {
   const rows = order.slice(0, 500).map((i) => {
     const { name, kernel_thread: number, began_nanos: began, ended_nanos: ended } = threads[i];
     const life = `${timeText(began)} – ${ended === null ? 'end' : timeText(ended)}`;
-    return element('tr', {}, element('th', { scope: 'row' }, nameElement(name || 'no name'), ` ${number}`),
+    return element('tr', {}, element('th', { scope: 'row' }, nameElement(name || 'no name'), ` ${number}`, ...onlyButton(onOnly, `thread ${number}`, { thread: String(number) })),
       barCell(text(values[i]), most ? values[i] / most : 0), element('td', {}, life));
   });
   if (!rows.length) rows.push(element('tr', {}, element('td', { colspan: 3 }, 'Nothing of this here.')));

@@ -14,14 +14,18 @@ function fromBase64(base64) {
   return bytes;
 }
 
-/** The content: its JSON object, with `column(name)` for the numbers behind it, and `addColumns` for those that come later. */
-export function parse(bytes) {
+/**
+ * The content: its JSON object, with `column(name)` for the numbers behind it, and `addColumns` for those that come later, which
+ * `loadSlices` brings, once.
+ */
+export function parse(bytes, loadSlices, schema = 'cairn.page/1') {
   const length = new DataView(bytes.buffer, bytes.byteOffset).getUint32(0, true);
   const content = JSON.parse(new TextDecoder().decode(bytes.subarray(4, 4 + length)));
-  if (content.schema !== 'cairn.page/1') throw new Error(`This page cannot read ${content.schema}`);
+  if (content.schema !== schema) throw new Error(`This page cannot read ${content.schema}`);
   const parts = [bytes.subarray(4 + length)];
   content.addColumns = (more) => parts.push(more);
-  content.slicesLoaded = new Promise((done) => (content.slicesAreHere = done));
+  let loading = null;
+  content.needSlices = () => (loading ??= loadSlices(content));
   content.column = (name, Kind = Float64Array) => {
     const place = content.columns[name];
     return decode(parts[place.part], place.at, new Kind(place.count), name === 'slice_grown_bytes');

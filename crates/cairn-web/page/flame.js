@@ -4,6 +4,7 @@
 // The tree from the allocations outwards does not exist beforehand: a branch is put together when it is wide enough to be seen.
 
 import { bytesText, countText, shareText } from './text.js';
+import { hashOf } from './model.js';
 
 const ROW = 20;
 /** Of graphs that are wider than this many pixels, which are looked at from further away. */
@@ -119,6 +120,7 @@ export class Flame {
     const zoomed = this.zoomed ? this.path(this.zoomed) : [];
     const selected = this.selected ? this.path(this.selected) : null;
     const isOther = this.isInverted !== isInverted;
+    if (this.model !== model) this.colours.clear();
     Object.assign(this, { model, metric, isInverted });
     this.tree = isInverted ? new Outwards(model, own, totals) : new Inwards(model, own, totals);
     this.zoomed = isOther ? this.tree.root : this.find(zoomed, true);
@@ -141,18 +143,18 @@ export class Flame {
     this.scrollerHeight = 0;
   }
 
-  /** The functions from the root to a branch. */
+  /** The keys of the functions from the root to a branch. */
   path(branch) {
     const path = [];
-    for (let at = branch; at.parent; at = at.parent) path.push(at.functionNumber);
+    for (let at = branch; at.parent; at = at.parent) path.push(this.model.key(at.functionNumber));
     return path.reverse();
   }
 
   /** The branch at the end of a path; the last one that is there, or nothing. */
   find(path, isNearEnough) {
     let branch = this.tree.root;
-    for (const f of path) {
-      const next = this.tree.children(branch).find((child) => child.functionNumber === f);
+    for (const key of path) {
+      const next = this.tree.children(branch).find((child) => this.model.key(child.functionNumber) === key);
       if (!next) return isNearEnough ? branch : null;
       branch = next;
     }
@@ -406,10 +408,4 @@ export class Flame {
     if (y < 0) this.scroller.scrollTop = this.offset + y;
     else if (y + this.row > this.viewHeight) this.scroller.scrollTop = this.offset + y + this.row - this.viewHeight;
   }
-}
-
-function hashOf(text) {
-  let hash = 2166136261;
-  for (let i = 0; i < text.length; i++) hash = Math.imul(hash ^ text.charCodeAt(i), 16777619);
-  return (hash ^ (hash >>> 13)) >>> 0;
 }

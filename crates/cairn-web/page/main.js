@@ -1,25 +1,35 @@
 // Puts the views together: each change of what is chosen goes through `update`, and every view follows.
 
-import { unpack, parse } from './content.js';
 import { bytesText, countText, timeText, shareText, element, nameElement } from './text.js';
 import { METRICS, metricOf, Model } from './model.js';
 import { Flame } from './flame.js';
 import { Timeline } from './timeline.js';
-import { FunctionTable, copyButton } from './tables.js';
+import { FunctionTable, copyButton, sourceElement } from './tables.js';
 import { showSizes, showLifetimes, showThreads, showModules } from './charts.js';
 import { readState, writeState } from './state.js';
 
 const TABS = ['functions', 'modules', 'sizes', 'lifetimes', 'threads', 'about'];
 
-const byId = (id) => document.getElementById(id);
+export const byId = (id) => document.getElementById(id);
 
-class Page {
-  constructor(content) {
+export function isDark() {
+  return getComputedStyle(document.body).getPropertyValue('--is-dark').trim() === '1';
+}
+
+export function applyTheme({ theme }) {
+  if (theme === 'dark' || theme === 'light') document.documentElement.dataset.theme = theme;
+  else delete document.documentElement.dataset.theme;
+}
+
+export class Page {
+  /** `host` knows more than the content: it shows sources (`onSource`) and parts of the recording (`onPart`), and has the `state`. */
+  constructor(content, host = {}) {
     this.content = content;
+    this.host = host;
     this.model = new Model(content);
-    this.state = readState();
+    this.state = host.state || readState();
     this.range = this.rangeOf(this.state.range);
-    this.applyTheme();
+    applyTheme(this.state);
     this.flame = new Flame({
       scroller: byId('scroller'), spacer: byId('spacer'), canvas: byId('flame'),
       onSelect: (branch) => this.showDetails(branch),
@@ -30,11 +40,22 @@ class Page {
       table: byId('functions'), more: byId('more-functions'), model: this.model,
       onSort: (sort) => this.set({ sort: `${sort.by}${sort.isUp ? '+' : '-'}` }),
       onPick: (f) => this.searchFor(this.model.names[f]),
+      onSource: host.onSource,
     });
     this.summarise();
     this.sizeViews();
     this.restore();
     this.listen();
+  }
+
+  /** The same recording later, or another one. What is chosen stays, as far as it is there. */
+  replace(content) {
+    this.content = content;
+    this.model = new Model(content);
+    this.timeline.load(content);
+    Object.assign(this.table, { model: this.model, order: null, sums: null });
+    this.summarise();
+    this.restore(true);
   }
 
   // --- what is chosen
@@ -44,15 +65,22 @@ class Page {
     writeState(this.state, isStep);
   }
 
+  /** Slices of a range as the address has it, in nanoseconds: of a recording that grows, slices become wider. */
   rangeOf(text) {
-    const { count } = this.content.slices;
-    const [from, to] = text.split('-').map(Number);
-    const isRange = /^\d+-\d+$/.test(text) && from < to && to <= count;
-    return isRange ? [from, to] : null;
+    if (!/^\d+-\d+$/.test(text)) return null;
+    const { count, nanos } = this.content.slices;
+    const [from, to] = text.split('-').map((time) => Math.round(Number(time) / nanos));
+    const last = Math.min(Math.max(to, from + 1), count);
+    const isRange = Number(text.split('-')[0]) < Number(text.split('-')[1]) && from < last;
+    return isRange ? [from, last] : null;
   }
 
-  /** Makes everything as the state says. */
-  restore() {
+  rangeText(range) {
+    return range ? range.map((slice) => slice * this.content.slices.nanos).join('-') : '';
+  }
+
+  /** Makes everything as the state says; what is selected and how far is scrolled is no part of it, and stays if asked for. */
+  restore(isSame = false) {
     const { state } = this;
     this.metric = metricOf(state.metric);
     byId('metric').value = this.metric.id;
@@ -68,14 +96,15 @@ class Page {
     this.showButtons();
     this.timeline.draw();
     this.showTree(() => {
-      const path = state.zoom ? state.zoom.split('.').map(Number) : [];
+      const path = state.zoom ? state.zoom.split('.') : [];
       this.flame.zoomed = this.flame.find(path, true);
-    });
+    }, isSame);
     this.restSoon();
   }
 
-  showTree(beforeLayout) {
+  showTree(beforeLayout, isSame = false) {
     const { model, metric, range, flame } = this;
+    const height = flame.scrollerHeight;
     const own = model.own('call', metric, range);
     const totals = model.totals(metric, range);
     const layout = flame.layout;
@@ -85,6 +114,8 @@ class Page {
     if (beforeLayout) {
       flame.layout = layout;
       beforeLayout();
+      // Nothing below jumps because a call came or went.
+      if (isSame) flame.scrollerHeight = height;
       flame.layout();
     }
     this.showDetails(flame.selected || flame.zoomed);
@@ -97,11 +128,11 @@ class Page {
     const sums = model.byFunction(metric, range);
     const whole = model.totals(metric, range)[0];
     const { tab } = this.state;
-    if (tab === 'functions') this.table.show(sums, metric, whole, this.found);
+    if (tab === 'functions') this.table.show(sums, metric, whole, this.found, this.state.search);
     else if (tab === 'modules') showModules(byId('modules'), model, metric, range, sums);
-    else if (tab === 'sizes') showSizes(byId('sizes'), model, metric, range);
+    else if (tab === 'sizes') showSizes(byId('sizes'), model, metric, range, this.host.onPart);
     else if (tab === 'lifetimes') showLifetimes(byId('lifetimes'), model, range);
-    else if (tab === 'threads') showThreads(byId('threads'), model, metric, range, byId('more-threads'));
+    else if (tab === 'threads') showThreads(byId('threads'), model, metric, range, byId('more-threads'), this.host.onPart);
     this.showRange();
   }
 
@@ -116,13 +147,18 @@ class Page {
 
   brushed(range) {
     this.range = range;
+    this.state.range = this.rangeText(range);
     // Many moves of the mouse come between two frames.
     if (this.isBrushDue) return;
     this.isBrushDue = true;
     requestAnimationFrame(async () => {
-      await this.content.slicesLoaded;
-      this.isBrushDue = false;
-      this.set({ range: this.range ? this.range.join('-') : '' });
+      try {
+        if (this.state.range) await this.content.needSlices();
+      } finally {
+        this.isBrushDue = false;
+      }
+      this.range = this.rangeOf(this.state.range);
+      this.set({});
       this.showTree();
       this.restSoon();
     });
@@ -221,7 +257,7 @@ class Page {
     if (branch.parent && model.modulePaths[branch.functionNumber]) {
       facts.append(' · ', nameElement(model.modulePaths[branch.functionNumber]));
     }
-    if (source) facts.append(' · ', nameElement(source), ' ', copyButton(source, 'file and line'));
+    if (source) facts.append(' · ', sourceElement(source, model.place(branch.call), this.host.onSource), ' ', copyButton(source, 'file and line'));
     const stack = [];
     for (let at = branch; at.parent && stack.length < 200; at = at.parent) stack.push(at);
     const names = stack.map((at) => flame.label(at));
@@ -232,11 +268,21 @@ class Page {
     way.addEventListener('toggle', () => (this.isWayOpen = way.open));
     if (branch.parent) {
       facts.append(' · ', copyButton(names.map((name, i) => name + places[i]).join('\n'), 'the stack'));
+      const part = this.host.onPart && !this.state.inverted && this.partOf(branch);
+      if (part) facts.append(' · ', element('button', { type: 'button', class: 'copy', id: 'only-below', title: 'Ask for this part of the recording alone, with all that is in it', on: { click: () => this.host.onPart({ below: part }) } }, 'only this part'));
     }
     box.replaceChildren(title, facts, ...(stack.length ? [way] : []));
   }
 
-  // --- once
+  /** The path of a branch for who is asked for it alone; of calls that were put together, that of the one they are in. */
+  partOf(branch) {
+    const { kinds } = this.model;
+    const inner = kinds[branch.functionNumber] < 2 ? branch : branch.parent;
+    for (let at = inner; at.parent; at = at.parent) if (kinds[at.functionNumber] > 1) return '';
+    return this.flame.path(inner).join('.');
+  }
+
+  // --- what does not depend on what is chosen
 
   summarise() {
     const { content } = this;
@@ -249,7 +295,7 @@ class Page {
     byId('process').textContent = `process ${recording.process}${when} · ${timeText(recording.duration_nanos)}`;
     const rate = recording.duration_nanos > 0 ? totals.allocations / (recording.duration_nanos / 1e9) : 0;
     const card = (name, value, note) => element('div', { class: 'card' }, element('dt', {}, name), element('dd', {}, value), element('dd', { class: 'note' }, note));
-    byId('summary').append(
+    byId('summary').replaceChildren(
       card('Peak', bytesText(totals.peak_bytes), `${countText(totals.peak_blocks)} blocks, after ${timeText(totals.peak_nanos)}`),
       card('Leaked', bytesText(totals.leaked_bytes), `${countText(totals.leaked_blocks)} blocks were not freed`),
       card('Allocations', countText(totals.allocations), `${bytesText(totals.allocated_bytes)} in all, ${countText(Math.round(rate))} a second`),
@@ -257,6 +303,7 @@ class Page {
       ...(recording.most_resident_bytes === null ? [] : [card('Most resident', bytesText(recording.most_resident_bytes), 'of the whole process')]),
     );
     const about = byId('about');
+    about.replaceChildren();
     const say = (text) => about.append(element('li', {}, text));
     say(`Time is cut into ${countText(slices.count)} slices of ${timeText(slices.nanos)}: a range of time begins and ends with one, and what is said of it is exact, as far as the recording’s own times are.`);
     if (leftOut.stacks_put_together) {
@@ -277,14 +324,12 @@ class Page {
     for (const finding of content.findings) say(finding);
     say(`Made by cairn ${recording.cairn}.`);
     const marks = byId('marks');
-    for (const mark of content.marks.slice(0, 500)) {
-      marks.append(element('li', {}, `${timeText(mark.nanos)} `, nameElement(mark.text)));
-    }
+    marks.replaceChildren(...content.marks.slice(0, 500).map((mark) => element('li', {}, `${timeText(mark.nanos)} `, nameElement(mark.text))));
     byId('legend-resident').hidden = this.timeline.resident.length === 0;
     byId('legend-marks').hidden = content.marks.length === 0;
     byId('marks-box').hidden = content.marks.length === 0;
     byId('marks-title').textContent = `${countText(content.marks.length)} mark${content.marks.length === 1 ? '' : 's'}${content.marks.length > 500 ? ', the first 500' : ''}`;
-    if (leftOut.stacks_put_together) byId('left-out').textContent = `Branches below ${shareOf(leftOut.least_share)} are put together.`;
+    byId('left-out').textContent = leftOut.stacks_put_together ? `Branches below ${shareOf(leftOut.least_share)} are put together.` : '';
   }
 
   listen() {
@@ -296,8 +341,8 @@ class Page {
     byId('whole').addEventListener('click', () => this.timeline.brush(null));
     byId('search').addEventListener('input', () => this.searched());
     byId('theme').addEventListener('click', () => {
-      this.set({ theme: this.isDark() ? 'light' : 'dark' });
-      this.applyTheme();
+      this.set({ theme: isDark() ? 'light' : 'dark' });
+      applyTheme(this.state);
       this.repaint();
     });
     for (const field of [byId('from'), byId('to')]) field.addEventListener('change', () => this.typedRange());
@@ -311,8 +356,10 @@ class Page {
         byId(`tab-${next}`).focus();
       });
     }
-    window.addEventListener('popstate', () => this.goTo());
-    window.addEventListener('hashchange', () => this.goTo());
+    if (!this.host.state) {
+      window.addEventListener('popstate', () => this.goTo());
+      window.addEventListener('hashchange', () => this.goTo());
+    }
     matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => this.repaint());
     window.addEventListener('resize', () => this.sizeViews(true));
     // The page's own scroll bar comes and goes without a change of the window.
@@ -323,9 +370,10 @@ class Page {
   }
 
   async goTo() {
-    await this.content.slicesLoaded;
-    this.state = readState();
-    this.applyTheme();
+    const state = readState();
+    if (state.range) await this.content.needSlices();
+    Object.assign(this.state, state);
+    applyTheme(this.state);
     this.restore();
   }
 
@@ -352,6 +400,8 @@ class Page {
 
   key(event) {
     const isTyping = event.target instanceof HTMLInputElement;
+    // What covers the page has the keys.
+    if (this.host.isCovered?.()) return;
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.key === 'Escape' && event.target.id === 'search') {
       this.searchFor('');
@@ -369,16 +419,6 @@ class Page {
     else if (number >= 1 && number <= METRICS.length) this.choose({ metric: METRICS[number - 1].id });
     else return;
     event.preventDefault();
-  }
-
-  isDark() {
-    return getComputedStyle(document.body).getPropertyValue('--is-dark').trim() === '1';
-  }
-
-  applyTheme() {
-    const { theme } = this.state;
-    if (theme === 'dark' || theme === 'light') document.documentElement.dataset.theme = theme;
-    else delete document.documentElement.dataset.theme;
   }
 
   repaint() {
@@ -411,42 +451,3 @@ function minutesOf(text) {
   const [minutes, seconds] = text.match(/\d+/g).map(Number);
   return (minutes * 60 + seconds) * 1e9;
 }
-
-async function start() {
-  const box = byId('content');
-  try {
-    const began = performance.now();
-    const bytes = await unpack(box.textContent.trim());
-    box.remove();
-    const content = parse(bytes);
-    // The larger part, which is needed for ranges of time only: it comes after the first picture, unless that is of a range.
-    const loadSlices = async () => {
-      const later = byId('slices');
-      content.addColumns(await unpack(later.textContent.trim()));
-      later.remove();
-    };
-    if (readState().range) await loadSlices();
-    const parsed = performance.now();
-    const page = new Page(content);
-    // How long that took, for the tests and for those who wonder.
-    document.documentElement.dataset.parsedMillis = (parsed - began).toFixed(1);
-    document.documentElement.dataset.drawnMillis = (performance.now() - parsed).toFixed(1);
-    document.documentElement.dataset.pictureMillis = performance.now().toFixed(1);
-    globalThis.cairnPage = page;
-    if (byId('slices')) {
-      await new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
-      await loadSlices();
-    }
-    content.slicesAreHere();
-    page.model.prepare();
-    page.model.heldAtEnds();
-    for (const metric of METRICS) if (metric.slice) page.model.column(metric.slice);
-    document.documentElement.dataset.ready = '1';
-  } catch (error) {
-    byId('failure').hidden = false;
-    byId('failure').textContent = `This page cannot be shown: ${error.message}. A browser of 2023 or later is needed; make the page again if it was cut.`;
-    throw error;
-  }
-}
-
-start();

@@ -14,6 +14,32 @@ export function metricOf(id) {
   return METRICS.find((metric) => metric.id === id) || METRICS[0];
 }
 
+export function hashOf(text) {
+  let hash = 2166136261;
+  for (let i = 0; i < text.length; i++) hash = Math.imul(hash ^ text.charCodeAt(i), 16777619);
+  return (hash ^ (hash >>> 13)) >>> 0;
+}
+
+/** Parents and children, from the order and the depths alone. */
+export function linked(depths) {
+  const calls = depths.length;
+  const parents = new Int32Array(calls);
+  const firstChild = new Int32Array(calls).fill(-1);
+  const nextSibling = new Int32Array(calls).fill(-1);
+  const path = [0];
+  const last = new Int32Array(calls).fill(-1);
+  for (let call = 1; call < calls; call++) {
+    const depth = depths[call];
+    const parent = path[depth - 1];
+    parents[call] = parent;
+    if (last[parent] < 0) firstChild[parent] = call;
+    else nextSibling[last[parent]] = call;
+    last[parent] = call;
+    path[depth] = call;
+  }
+  return { parents, firstChild, nextSibling };
+}
+
 export class Model {
   constructor(content) {
     this.content = content;
@@ -28,8 +54,9 @@ export class Model {
     this.functions = content.column('call_function', Uint32Array);
     this.depths = content.column('call_depth', Uint32Array);
     this.calls = this.functions.length;
-    this.link();
+    Object.assign(this, linked(this.depths));
     this.values = new Map();
+    this.keys = new Map();
   }
 
   column(name, Kind) {
@@ -37,31 +64,22 @@ export class Model {
     return this.columns.get(name);
   }
 
-  /** Parents and children, from the order and the depths alone. */
-  link() {
-    const { calls, depths } = this;
-    this.parents = new Int32Array(calls);
-    this.firstChild = new Int32Array(calls).fill(-1);
-    this.nextSibling = new Int32Array(calls).fill(-1);
-    const path = [0];
-    const last = new Int32Array(calls).fill(-1);
-    for (let call = 1; call < calls; call++) {
-      const depth = depths[call];
-      const parent = path[depth - 1];
-      this.parents[call] = parent;
-      if (last[parent] < 0) this.firstChild[parent] = call;
-      else this.nextSibling[last[parent]] = call;
-      last[parent] = call;
-      path[depth] = call;
-    }
-  }
-
   /** `file:line` of a call; empty when it is not known. */
   source(call) {
+    const { file, line } = this.place(call);
+    return file && line ? `${file}:${line}` : file;
+  }
+
+  /** The file and the line of a call. */
+  place(call) {
     const file = this.column('call_file', Uint32Array)[call];
-    const line = this.column('call_line', Uint32Array)[call];
-    if (!file) return '';
-    return line ? `${this.content.strings[file - 1]}:${line}` : this.content.strings[file - 1];
+    return { file: file ? this.content.strings[file - 1] : '', line: this.column('call_line', Uint32Array)[call] };
+  }
+
+  /** What names a function in an address: the same in each version of a recording, whatever numbers its functions have there. */
+  key(f) {
+    if (!this.keys.has(f)) this.keys.set(f, hashOf(`${this.names[f]}\0${this.modulePaths[f]}`).toString(36));
+    return this.keys.get(f);
   }
 
   /** Rows of slices: each one's row and slice. */

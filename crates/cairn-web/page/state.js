@@ -1,6 +1,10 @@
 // What the reader has chosen, in the part of the address behind `#`: a link to it, or going back, restores it.
 
-const DEFAULTS = { metric: 'peak', view: 'icicle', inverted: '', zoom: '', search: '', range: '', tab: 'functions', sort: '', theme: '' };
+const DEFAULTS = {
+  metric: 'peak', view: 'icicle', inverted: '', zoom: '', search: '', range: '', tab: 'functions', sort: '', theme: '',
+  // Of the served page only: which recording, compared with which, in which stretches, drawn how wide; which part of it; whether it stands still.
+  recording: '', against: '', before: '', after: '', width: 'both', below: '', thread: '', size: '', live: '',
+};
 
 /** The state that an address names; what makes no sense there is left out by whoever uses it. */
 export function readState() {

@@ -17,6 +17,12 @@ export function copyButton(text, what) {
   return button;
 }
 
+/** A place in a source file; where the file can be shown, a button for that. */
+export function sourceElement(text, place, onSource) {
+  if (!onSource) return nameElement(text);
+  return element('button', { type: 'button', class: 'link', title: 'Show the source', on: { click: () => onSource(place) } }, nameElement(text));
+}
+
 /** A cell with a bar as long as its share. */
 export function barCell(text, share) {
   const bar = element('span', { class: 'bar', 'aria-hidden': 'true' });
@@ -25,8 +31,8 @@ export function barCell(text, share) {
 }
 
 export class FunctionTable {
-  constructor({ table, more, model, onSort, onPick }) {
-    Object.assign(this, { table, more, model, onSort, onPick });
+  constructor({ table, more, model, onSort, onPick, onSource }) {
+    Object.assign(this, { table, more, model, onSort, onPick, onSource });
     this.sort = { by: 'self', isUp: false };
     this.shown = ROWS;
     this.head = table.tHead.rows[0];
@@ -50,10 +56,10 @@ export class FunctionTable {
     this.onSort(this.sort);
   }
 
-  show(sums, metric, whole, found) {
+  show(sums, metric, whole, found, search) {
     if (sums !== this.sums) this.order = null;
-    if (found !== this.found) this.shown = ROWS;
-    Object.assign(this, { sums, metric, whole, found });
+    if (search !== this.search) this.shown = ROWS;
+    Object.assign(this, { sums, metric, whole, found, search });
     this.fill();
   }
 
@@ -91,7 +97,12 @@ export class FunctionTable {
     }
     const isNone = count === 0;
     if (isNone) rows.push(element('tr', {}, element('td', { colspan: 5 }, 'Nothing of this here.')));
-    this.table.tBodies[0].replaceChildren(...rows);
+    const body = this.table.tBodies[0];
+    // A recording that grows is shown anew while somebody walks through the table.
+    const focused = body.contains(document.activeElement) ? document.activeElement : null;
+    const at = focused && { key: focused.closest('tr').dataset.key, name: focused.className };
+    body.replaceChildren(...rows);
+    if (at) rows.find((row) => row.dataset.key === at.key)?.getElementsByClassName(at.name)[0]?.focus({ preventScroll: true });
     const rest = count - rows.length;
     this.more.hidden = isNone || rest <= 0;
     this.more.textContent = `Show more (${countText(rest)} left)`;
@@ -104,13 +115,13 @@ export class FunctionTable {
     name.append(nameElement(model.names[f]));
     const source = model.source(sums.call[f]);
     const place = element('td', { class: 'source' });
-    if (source) place.append(nameElement(source), ' ', copyButton(source, 'file and line'));
+    if (source) place.append(sourceElement(source, model.place(sums.call[f]), this.onSource), ' ', copyButton(source, 'file and line'));
     const module = element('td', { title: model.modulePaths[f] }, nameElement(model.moduleNames[f]));
     const cell = (value) => {
       const made = barCell(text(value), whole ? value / whole : 0);
       made.title = shareText(value, whole);
       return made;
     };
-    return element('tr', {}, cell(sums.self[f]), cell(sums.total[f]), element('td', { class: 'name' }, name), place, module);
+    return element('tr', { 'data-key': model.key(f) }, cell(sums.self[f]), cell(sums.total[f]), element('td', { class: 'name' }, name), place, module);
   }
 }

@@ -8,8 +8,20 @@ const LARGE_FROM = 2400;
 
 export class Timeline {
   constructor({ canvas, content, onBrush }) {
-    Object.assign(this, { canvas, content, onBrush });
+    Object.assign(this, { canvas, onBrush });
     this.context = canvas.getContext('2d', { alpha: false });
+    this.load(content);
+    canvas.addEventListener('pointerdown', (event) => this.press(event));
+    canvas.addEventListener('pointermove', (event) => this.move(event));
+    canvas.addEventListener('pointerup', (event) => this.release(event));
+    canvas.addEventListener('pointercancel', () => (this.pressed = null));
+    canvas.addEventListener('dblclick', () => this.brush(null));
+    canvas.addEventListener('keydown', (event) => this.key(event));
+  }
+
+  /** Another recording, or the same one later. */
+  load(content) {
+    this.content = content;
     this.most = content.column('bin_most_bytes');
     this.last = content.column('bin_last_bytes');
     this.residentTimes = content.column('resident_nanos');
@@ -19,12 +31,6 @@ export class Timeline {
     for (const bytes of this.most) this.top = Math.max(this.top, bytes);
     for (const bytes of this.resident) this.top = Math.max(this.top, bytes);
     this.range = null;
-    canvas.addEventListener('pointerdown', (event) => this.press(event));
-    canvas.addEventListener('pointermove', (event) => this.move(event));
-    canvas.addEventListener('pointerup', (event) => this.release(event));
-    canvas.addEventListener('pointercancel', () => (this.pressed = null));
-    canvas.addEventListener('dblclick', () => this.brush(null));
-    canvas.addEventListener('keydown', (event) => this.key(event));
   }
 
   resize() {

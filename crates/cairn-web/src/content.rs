@@ -13,17 +13,17 @@ use std::collections::{BTreeMap, HashMap};
 
 use cairn_analysis::heap::slices::Entry;
 use cairn_analysis::heap::{
-    HeapRead, HeapRecording, LIFETIME_CLASSES, MarkTold, Names, SIZE_CLASSES, Sampling, Sums,
-    lifetime_class_range, size_class_range,
+    HeapRead, LIFETIME_CLASSES, MarkTold, Names, SIZE_CLASSES, Sampling, Sums, lifetime_class_range,
+    size_class_range,
 };
-use cairn_analysis::recording::EndReason;
+use cairn_analysis::recording::{EndReason, Recording};
 use serde::Serialize;
 
 use crate::columns::{MOST, put, put_signed};
 use crate::frames::{Callee, Frames, Node};
 use crate::shown::shown;
 use crate::slices::PageSlices;
-use crate::{PageError, PageOptions};
+use crate::{PageError, PageOptions, Source};
 
 /// Name and version of what a page holds.
 pub const PAGE_SCHEMA: &str = "cairn.page/1";
@@ -130,7 +130,7 @@ struct MarkJson {
 }
 
 #[derive(Serialize)]
-struct ColumnPlace {
+pub(crate) struct ColumnPlace {
     /// 0 for those behind the object, 1 for those in the part that comes later.
     part: usize,
     at: usize,
@@ -145,14 +145,14 @@ pub(crate) struct Packed {
 
 /// The columns, and where each one is.
 #[derive(Default)]
-struct Columns {
+pub(crate) struct Columns {
     part: usize,
-    bytes: Vec<u8>,
-    places: BTreeMap<&'static str, ColumnPlace>,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) places: BTreeMap<&'static str, ColumnPlace>,
 }
 
 impl Columns {
-    fn add(&mut self, name: &'static str, values: impl IntoIterator<Item = u64>) {
+    pub(crate) fn add(&mut self, name: &'static str, values: impl IntoIterator<Item = u64>) {
         let at = self.bytes.len();
         let mut count = 0;
         for value in values {
@@ -175,13 +175,13 @@ impl Columns {
 
 /// The texts of a page, each once.
 #[derive(Default)]
-struct Strings {
-    texts: Vec<String>,
+pub(crate) struct Strings {
+    pub(crate) texts: Vec<String>,
     numbers: HashMap<String, u64>,
 }
 
 impl Strings {
-    fn number(&mut self, text: &str) -> u64 {
+    pub(crate) fn number(&mut self, text: &str) -> u64 {
         if let Some(&number) = self.numbers.get(text) {
             return number;
         }
@@ -194,7 +194,7 @@ impl Strings {
 
 /// Everything that the page shows.
 pub(crate) fn pack(
-    heap: &HeapRecording,
+    source: Source<'_>,
     read: &HeapRead,
     names: &Names<'_>,
     frames: &Frames,
@@ -216,10 +216,10 @@ pub(crate) fn pack(
     columns.part = 1;
     add_slices(&mut columns, slices, read.profile.sampling);
 
-    let recording = heap.recording();
+    let Source { recording, about } = source;
     let content = Content {
         schema: PAGE_SCHEMA,
-        recording: recorded(heap, read, options),
+        recording: recorded(source, read, options),
         totals: totals(read),
         left_out: LeftOut {
             least_share: frames.least_share,
@@ -229,31 +229,36 @@ pub(crate) fn pack(
             marks: read.more_marks,
             modules: recording.modules().len().saturating_sub(MOST_MODULES),
             threads: recording.threads().len().saturating_sub(MOST_THREADS),
-            findings: heap.findings().len().saturating_sub(MOST_FINDINGS),
+            findings: about.findings.len().saturating_sub(MOST_FINDINGS),
         },
         slices: SlicesTold { count: slices.count, nanos: slices.slice_nanos, rows: slices.calls },
         bin_nanos: read.profile.timeline.bin_nanos,
-        modules: modules(heap),
-        threads: threads(heap),
+        modules: modules(recording),
+        threads: threads(recording),
         sizes: (0..SIZE_CLASSES).map(|class| exact(size_class_range(class))).collect(),
         lifetimes: (0..LIFETIME_CLASSES).map(|class| exact(lifetime_class_range(class))).collect(),
         marks: read.marks.iter().map(mark).collect(),
-        findings: heap
-            .findings()
+        findings: about
+            .findings
             .iter()
             .take(MOST_FINDINGS)
-            .map(|finding| shown(&finding.to_string()).into_owned())
+            .map(|finding| shown(finding).into_owned())
             .collect(),
         strings: strings.texts,
         columns: columns.places,
     };
-    let json = serde_json::to_vec(&content).map_err(std::io::Error::other)?;
+    Ok(Packed { first: with_json(&content, &first_part)?, slices: columns.bytes })
+}
+
+/// The length of the JSON object, the object, and the columns behind it.
+pub(crate) fn with_json(object: &impl Serialize, columns: &[u8]) -> Result<Vec<u8>, std::io::Error> {
+    let json = serde_json::to_vec(object).map_err(std::io::Error::other)?;
     let length = u32::try_from(json.len())
         .map_err(|_| std::io::Error::other("the texts of the recording take more than 4 GiB"))?;
     let mut bytes = length.to_le_bytes().to_vec();
     bytes.extend(json);
-    bytes.extend(first_part);
-    Ok(Packed { first: bytes, slices: columns.bytes })
+    bytes.extend(columns);
+    Ok(bytes)
 }
 
 /// As far as a browser counts exactly.
@@ -369,10 +374,10 @@ fn add_time(columns: &mut Columns, read: &HeapRead) {
     columns.add("resident_bytes", read.usage.iter().map(|sample| sample.resident_bytes));
 }
 
-fn recorded(heap: &HeapRecording, read: &HeapRead, options: &PageOptions) -> Recorded {
-    let recording = heap.recording();
+fn recorded(source: Source<'_>, read: &HeapRead, options: &PageOptions) -> Recorded {
+    let Source { recording, about } = source;
     Recorded {
-        command: heap.command().iter().take(MOST_WORDS).map(|word| shown(word).into_owned()).collect(),
+        command: about.command.iter().take(MOST_WORDS).map(|word| shown(word).into_owned()).collect(),
         process: recording.header().process,
         // As text: it is larger than what a browser counts exactly.
         started_wall_nanos: recording.header().start_wall_nanos.to_string(),
@@ -413,7 +418,7 @@ fn totals(read: &HeapRead) -> Totals {
     }
 }
 
-fn modules(heap: &HeapRecording) -> Vec<ModuleTold> {
+fn modules(recording: &Recording) -> Vec<ModuleTold> {
     let told = |module: &cairn_analysis::recording::Module| ModuleTold {
         path: shown(&module.path_text()).into_owned(),
         build_id: module.build_id.iter().take(32).map(|byte| format!("{byte:02x}")).collect(),
@@ -421,17 +426,17 @@ fn modules(heap: &HeapRecording) -> Vec<ModuleTold> {
         loaded_nanos: module.loaded_nanos.min(MOST),
         unloaded_nanos: module.unloaded_nanos.map(|nanos| nanos.min(MOST)),
     };
-    heap.recording().modules().iter().take(MOST_MODULES).map(told).collect()
+    recording.modules().iter().take(MOST_MODULES).map(told).collect()
 }
 
-fn threads(heap: &HeapRecording) -> Vec<ThreadTold> {
+fn threads(recording: &Recording) -> Vec<ThreadTold> {
     let told = |thread: &cairn_analysis::recording::Thread| ThreadTold {
         kernel_thread: thread.kernel_thread,
         name: shown(&String::from_utf8_lossy(&thread.name)).into_owned(),
         began_nanos: thread.began_nanos.min(MOST),
         ended_nanos: thread.ended_nanos.map(|nanos| nanos.min(MOST)),
     };
-    heap.recording().threads().iter().take(MOST_THREADS).map(told).collect()
+    recording.threads().iter().take(MOST_THREADS).map(told).collect()
 }
 
 fn mark(mark: &MarkTold) -> MarkJson {

@@ -15,8 +15,10 @@ use sha2::{Digest, Sha256};
 
 use crate::content::Packed;
 
-/// Each module comes after those that it imports.
-const MODULES: [(&str, &str); 9] = [
+type Module = (&'static str, &'static str);
+
+/// What every page has. Each module comes after those that it imports.
+const MODULES: [Module; 9] = [
     ("content.js", include_str!("../page/content.js")),
     ("text.js", include_str!("../page/text.js")),
     ("model.js", include_str!("../page/model.js")),
@@ -28,38 +30,89 @@ const MODULES: [(&str, &str); 9] = [
     ("main.js", include_str!("../page/main.js")),
 ];
 
+/// What a page has that is a file.
+const OF_FILES: [Module; 1] = [("start.js", include_str!("../page/start.js"))];
+
+/// What the served page has.
+const SERVED: [Module; 5] = [
+    ("api.js", include_str!("../page/api.js")),
+    ("source.js", include_str!("../page/source.js")),
+    ("diff.js", include_str!("../page/diff.js")),
+    ("compare.js", include_str!("../page/compare.js")),
+    ("view.js", include_str!("../page/view.js")),
+];
+
 const STYLE: &str = include_str!("../page/page.css");
+const SERVED_STYLE: &str = include_str!("../page/view.css");
 const BODY: &str = include_str!("../page/page.html");
+const SERVED_BODY: &str = include_str!("../page/view.html");
+
+/// Lets in whoever had the token before, in this browser: what is copied from its address has none.
+const DOOR_SCRIPT: &str = "'use strict';
+const token = localStorage.getItem('cairn-token');
+if (token && /^[\\w-]{32}$/.test(token)) location.replace(`/${token}/${location.hash}`);
+";
 
 /// The file with this content.
 pub(crate) fn page(content: &Packed) -> String {
-    let script = script();
-    let mut html = String::with_capacity(content.first.len() + content.slices.len());
-    let policy = format!(
-        "default-src 'none'; script-src '{}'; style-src '{}'; base-uri 'none'; form-action 'none'",
-        hash(&script),
-        hash(STYLE)
-    );
-    let _ = write!(
-        html,
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"{policy}\">\n\
+    let script = script(&OF_FILES);
+    let policy = policy(&script, STYLE, "");
+    let data = |id: &str, bytes: &[u8]| {
+        let text = STANDARD.encode(deflated(bytes));
+        format!("<script type=\"application/octet-stream\" id=\"{id}\">{text}</script>\n")
+    };
+    let data = data("content", &content.first) + &data("slices", &content.slices);
+    let meta = format!("<meta http-equiv=\"Content-Security-Policy\" content=\"{policy}\">\n");
+    document(&meta, STYLE, BODY, &data, &script)
+}
+
+/// The page that asks a server for its content. Its policy is in the answer's header.
+pub(crate) fn served() -> String {
+    let body = BODY.replacen("</header>\n", &format!("</header>\n{SERVED_BODY}"), 1);
+    document("", &served_style(), &body, "", &script(&SERVED))
+}
+
+/// What the served page may do: ask the server that it comes from, and nothing else.
+pub(crate) fn served_policy() -> String {
+    policy(&script(&SERVED), &served_style(), "; connect-src 'self'; frame-ancestors 'none'")
+}
+
+fn served_style() -> String {
+    format!("{STYLE}{SERVED_STYLE}")
+}
+
+/// What is shown to who has no token.
+pub(crate) fn door() -> String {
+    let body = "<main><h1>cairn view</h1>\n<p>Open the address that <code>cairn view</code> printed: it holds a token, without \
+                which nothing is shown.</p></main>";
+    document("", STYLE, body, "", DOOR_SCRIPT)
+}
+
+pub(crate) fn door_policy() -> String {
+    policy(DOOR_SCRIPT, STYLE, "; frame-ancestors 'none'")
+}
+
+fn policy(script: &str, style: &str, more: &str) -> String {
+    let (script, style) = (hash(script), hash(style));
+    format!(
+        "default-src 'none'; script-src '{script}'; style-src '{style}'; base-uri 'none'; form-action 'none'{more}"
+    )
+}
+
+fn document(meta: &str, style: &str, body: &str, data: &str, script: &str) -> String {
+    format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n{meta}\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <meta name=\"color-scheme\" content=\"light dark\">\n<meta name=\"referrer\" content=\"no-referrer\">\n\
-         <title>cairn</title>\n<style>{STYLE}</style>\n</head>\n<body>\n{BODY}\n\
-         <script type=\"application/octet-stream\" id=\"content\">{}</script>\n\
-         <script type=\"application/octet-stream\" id=\"slices\">{}</script>\n\
-         <script type=\"module\">{script}</script>\n</body>\n</html>\n",
-        STANDARD.encode(deflated(&content.first)),
-        STANDARD.encode(deflated(&content.slices))
-    );
-    html
+         <title>cairn</title>\n<style>{style}</style>\n</head>\n<body>\n{body}\n{data}\
+         <script type=\"module\">{script}</script>\n</body>\n</html>\n"
+    )
 }
 
 /// All modules as one.
-fn script() -> String {
+fn script(more: &[Module]) -> String {
     let mut script = String::from("'use strict';\n");
-    for (name, text) in MODULES {
+    for (name, text) in MODULES.iter().chain(more) {
         let _ = writeln!(script, "// {name}");
         for line in text.lines().filter(|line| !line.starts_with("import ")) {
             script.push_str(line.strip_prefix("export ").unwrap_or(line));
@@ -87,8 +140,14 @@ mod tests {
 
     #[test]
     fn no_two_modules_declare_the_same_name_and_none_is_imported_before_it_is_there() {
+        for more in [&OF_FILES[..], &SERVED[..]] {
+            check_names(MODULES.iter().chain(more));
+        }
+    }
+
+    fn check_names<'a>(modules: impl Iterator<Item = &'a Module>) {
         let mut declared = HashSet::new();
-        for (module, text) in MODULES {
+        for (module, text) in modules {
             for line in text.lines() {
                 if let Some(import) = line.strip_prefix("import {") {
                     assert!(line.ends_with("';"), "{module}: an import takes one line: {line}");
@@ -112,7 +171,7 @@ mod tests {
 
     #[test]
     fn the_script_sets_texts_and_never_markup() {
-        for (module, text) in MODULES {
+        for (module, text) in MODULES.iter().chain(&OF_FILES).chain(&SERVED) {
             for forbidden in [
                 "innerHTML",
                 "outerHTML",
@@ -122,11 +181,16 @@ mod tests {
                 "new Function(",
                 "fetch(",
             ] {
-                assert!(!text.contains(forbidden), "{module}: {forbidden}");
+                // One module asks the server; it is in no file.
+                let is_asking = (*module, forbidden) == ("api.js", "fetch(");
+                assert_eq!(text.contains(forbidden), is_asking, "{module}: {forbidden}");
             }
         }
-        assert!(!script().contains("</script"));
-        assert!(!STYLE.contains("</style") && !STYLE.contains("url("));
+        for script in [script(&OF_FILES), script(&SERVED), DOOR_SCRIPT.to_owned()] {
+            assert!(!script.contains("</script"));
+        }
+        let style = served_style();
+        assert!(!style.contains("</style") && !style.contains("url("));
     }
 
     #[test]
@@ -136,11 +200,19 @@ mod tests {
             html.split("Content-Security-Policy\" content=\"").nth(1).and_then(|rest| rest.split('"').next());
         let expected = format!(
             "default-src 'none'; script-src '{}'; style-src '{}'; base-uri 'none'; form-action 'none'",
-            hash(&script()),
+            hash(&script(&OF_FILES)),
             hash(STYLE)
         );
         assert_eq!(policy, Some(expected.as_str()));
         assert_eq!(html.matches("<script").count(), 3);
         assert!(!html.contains("src=") && !html.contains("href="));
+        let served = super::served();
+        assert_eq!(served.matches("<script").count(), 1);
+        assert!(!served.contains("src=") && !served.contains("href="));
+        assert!(
+            served_policy().contains(&hash(&script(&SERVED)))
+                && served_policy().contains("connect-src 'self'")
+        );
+        assert!(!html.contains("connect-src"));
     }
 }

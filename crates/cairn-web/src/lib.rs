@@ -28,6 +28,7 @@
 //! | `columns` | numbers as few bytes |
 //! | `shown` | texts without characters that move or hide others |
 //! | `html` | content, script and style as one file |
+//! | [`view`] | the same page, served on this machine, of recordings that are large, that grow, or that are compared |
 
 #![forbid(unsafe_code)]
 
@@ -39,11 +40,13 @@ mod shown;
 mod slices;
 #[cfg(test)]
 mod tests;
+pub mod view;
 
 use std::fmt;
 
 use cairn_analysis::heap::slices::Slices;
-use cairn_analysis::heap::{HeapRead, HeapRecording, Names, Scope};
+use cairn_analysis::heap::{About, HeapRead, HeapRecording, Names, Scope};
+use cairn_analysis::recording::Recording;
 
 pub use content::PAGE_SCHEMA;
 pub use shown::shown;
@@ -145,35 +148,73 @@ pub fn page(
     names: &mut Names<'_>,
     options: &PageOptions,
 ) -> Result<Page, PageError> {
+    let (mut html, most_bytes) = (String::new(), options.most_bytes);
+    let source = Source { recording: heap.recording(), about: &heap.about() };
+    let (_, told) = contents(source, read, slices, names, options, |content| {
+        html = html::page(content);
+        html.len() as f64 / most_bytes.max(1) as f64
+    })?;
+    Ok(Page {
+        html,
+        calls: told.calls,
+        least_share: told.least_share,
+        stacks_put_together: told.stacks_put_together,
+        slices: told.slices,
+    })
+}
+
+/// What is known of a recording beside its sums.
+#[derive(Clone, Copy)]
+pub(crate) struct Source<'a> {
+    recording: &'a Recording,
+    about: &'a About,
+}
+
+/// How much of a recording is in a content.
+pub(crate) struct Told {
+    calls: usize,
+    least_share: f64,
+    stacks_put_together: usize,
+    slices: usize,
+}
+
+/// What a page shows, with less and less in it until `excess` of it is at most 1: how many times it is as large as it may be.
+pub(crate) fn contents(
+    source: Source<'_>,
+    read: &HeapRead,
+    slices: &Slices,
+    names: &mut Names<'_>,
+    options: &PageOptions,
+    mut excess_of: impl FnMut(&content::Packed) -> f64,
+) -> Result<(content::Packed, Told), PageError> {
     let askers = frames::Askers::new(&read.profile, names);
     let mut most_calls = options.most_calls.max(1);
     let mut least_share = options.least_share;
     loop {
         let frames = frames::Frames::new(&read.profile, names, &askers, least_share, most_calls);
-        let mut slices = PageSlices::new(slices, &frames, read.profile.threads.len());
-        while slices.count > options.most_slices.max(1) {
-            slices.halve();
+        let mut of_calls = PageSlices::new(slices, &frames, read.profile.threads.len());
+        while of_calls.count > options.most_slices.max(1) {
+            of_calls.halve();
         }
         let mut excess;
         loop {
-            let content = content::pack(heap, read, names, &frames, &slices, options)?;
-            let html = html::page(&content);
-            excess = html.len() as f64 / options.most_bytes.max(1) as f64;
-            let is_least = slices.count <= LEAST_SLICES && frames.calls() <= LEAST_CALLS;
+            let content = content::pack(source, read, names, &frames, &of_calls, options)?;
+            excess = excess_of(&content);
+            let is_least = of_calls.count <= LEAST_SLICES && frames.calls() <= LEAST_CALLS;
             if excess <= 1.0 || is_least {
-                return Ok(Page {
-                    html,
+                let told = Told {
                     calls: frames.calls(),
                     least_share: frames.least_share,
                     stacks_put_together: frames.stacks_put_together,
-                    slices: slices.count,
-                });
+                    slices: of_calls.count,
+                };
+                return Ok((content, told));
             }
             // Coarser time first, as far as there is still something to brush on; then fewer calls.
-            if slices.count <= LEAST_SLICES || (excess > 3.0 && frames.calls() > LEAST_CALLS) {
+            if of_calls.count <= LEAST_SLICES || (excess > 3.0 && frames.calls() > LEAST_CALLS) {
                 break;
             }
-            slices.halve();
+            of_calls.halve();
         }
         // Fewer each time, so this ends.
         most_calls = (most_calls.min(frames.calls()) as f64 / excess.clamp(1.2, 10.0)) as usize;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::names::{LineId, Names, Position};
 use super::questions::Questions;
 use super::stacks::NO_FRAMES;
-use super::{Amount, Cost, LOST_STACK};
+use super::{Amount, Cost, LOST_STACK, Sums};
 
 /// What is compared of a frame.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -121,28 +121,38 @@ impl Diff {
 
 /// Stacks as paths of what is compared, numbered the same for both recordings.
 #[derive(Default)]
-struct Paths {
+pub(super) struct Paths {
     /// A path: its outer part, and its innermost frame. Path 0 has no frames and is not in the list.
-    paths: Vec<(u32, u32)>,
+    pub(super) paths: Vec<(u32, u32)>,
     path_numbers: HashMap<(u32, u32), u32>,
-    frames: Vec<DiffFrame>,
+    pub(super) frames: Vec<DiffFrame>,
     frame_numbers: HashMap<DiffFrame, u32>,
 }
 
 impl Paths {
     /// The path of each stack that asked for memory, and what it cost.
     fn of(&mut self, questions: &mut Questions<'_>, cost: Cost) -> Vec<(u32, Amount)> {
-        let costs: Vec<(u32, Position, Amount)> = questions
+        let paths = self.of_stacks(questions, |sums| !cost.of(sums).is_zero());
+        paths.into_iter().map(|(path, stack)| (path, cost.of(questions.sums(stack)))).collect()
+    }
+
+    /// The path of each stack of which `is_wanted` holds.
+    pub(super) fn of_stacks(
+        &mut self,
+        questions: &mut Questions<'_>,
+        is_wanted: impl Fn(&Sums) -> bool,
+    ) -> Vec<(u32, u32)> {
+        let wanted: Vec<(u32, Position)> = questions
             .askers
             .iter()
-            .map(|asker| (asker.stack, asker.position, cost.of(questions.sums(asker.stack))))
-            .filter(|(.., amount)| !amount.is_zero())
+            .filter(|asker| is_wanted(questions.sums(asker.stack)))
+            .map(|asker| (asker.stack, asker.position))
             .collect();
         let names = &mut questions.names;
-        names.find_stacks(costs.iter().map(|&(stack, ..)| stack));
+        names.find_stacks(wanted.iter().map(|&(stack, _)| stack));
         let stacks = names.stacks();
         let mut on_path = vec![false; stacks.len()];
-        for &(_, position, _) in &costs {
+        for &(_, position) in &wanted {
             for stack in stacks.path(position.stack) {
                 if std::mem::replace(&mut on_path[stack as usize], true) {
                     break;
@@ -157,9 +167,9 @@ impl Paths {
             path_of[stack as usize] =
                 self.extended(names, &mut lines, path_of[outer as usize], names.at(stack));
         }
-        costs
+        wanted
             .into_iter()
-            .map(|(_, position, amount)| (self.of_position(names, &mut lines, &path_of, position), amount))
+            .map(|(stack, position)| (self.of_position(names, &mut lines, &path_of, position), stack))
             .collect()
     }
 
@@ -232,7 +242,7 @@ impl Paths {
     }
 }
 
-const NO_PATH: u32 = 0;
+pub(super) const NO_PATH: u32 = 0;
 
 /// The frames of one recording's lines.
 #[derive(Default)]

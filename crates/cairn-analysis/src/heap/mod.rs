@@ -6,6 +6,7 @@ mod aggregate;
 mod classes;
 mod cost;
 mod diff;
+mod diff_tree;
 mod flame;
 mod fold;
 mod internals;
@@ -31,6 +32,7 @@ pub use classes::{
 };
 pub use cost::{Amount, Cost};
 pub use diff::{Diff, DiffEntry, DiffFrame};
+pub use diff_tree::{DiffNode, DiffTree};
 pub use flame::FlameOptions;
 pub use internals::{Role, plain_name, role_of};
 pub use live::{LiveHeap, Update};

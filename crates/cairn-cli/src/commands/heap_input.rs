@@ -1,10 +1,11 @@
 //! What the heap commands share: which recording, which part of it, and with which names.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::ops::RangeInclusive;
 use std::path::Path;
 
+use cairn_analysis::format::recording::{FILE_HEADER_BYTES, FileHeader};
 use cairn_analysis::heap::schema::ScopeTold;
 use cairn_analysis::heap::slices::Slices;
 use cairn_analysis::heap::{
@@ -165,6 +166,24 @@ pub(crate) fn open(path: &Path) -> io::Result<Heap> {
     // What is of no known format is a damaged recording more often than anything else: its reader says what is wrong.
     let recording = Recording::open(path).map_err(|error| at(path, &error))?;
     Ok(Heap::Recording(Box::new(HeapRecording::new(recording))))
+}
+
+/// Tells whether a file can be looked at as a recording of cairn's; an error names it.
+pub(crate) fn check_recording(path: &Path) -> io::Result<()> {
+    let mut header = [0; FILE_HEADER_BYTES];
+    let is_read = File::open(path).and_then(|mut file| file.read_exact(&mut header)).is_ok();
+    if is_read && FileHeader::read(&header).is_ok() {
+        return Ok(());
+    }
+    // What reads all of it says best what is wrong.
+    match open(path)? {
+        Heap::Recording(_) => Ok(()),
+        Heap::Imported(_) => {
+            let why =
+                "the page is made of the events of cairn's own recordings; cairn report reads this file";
+            Err(io::Error::other(format!("{}: {why}", path.display())))
+        }
+    }
 }
 
 fn at(path: &Path, error: &dyn std::fmt::Display) -> io::Error {

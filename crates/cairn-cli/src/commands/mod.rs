@@ -21,6 +21,7 @@ pub(crate) mod symbolize;
 mod target;
 mod top;
 mod unseen;
+mod view;
 
 use std::io;
 
@@ -34,6 +35,7 @@ pub(crate) enum Command {
     Report(report::ReportCommand),
     Diff(diff::DiffCommand),
     Flame(flame::FlameCommand),
+    View(view::ViewCommand),
     Export(export::Export),
     Play(play::Play),
     Pack(pack::Pack),
@@ -62,6 +64,7 @@ impl Command {
             Self::Report(report) => report.run(),
             Self::Diff(diff) => diff.run(),
             Self::Flame(flame) => flame.run(),
+            Self::View(view) => view.run(),
             Self::Export(export) => export.run(),
             Self::Completions(completions) => completions.run(),
         }

@@ -133,10 +133,10 @@ impl<'a> SharedMapping<'a> {
     /// Where the file can be found, the surest place first.
     fn places(&self, process: u32) -> Vec<PathBuf> {
         let linked = PathBuf::from(format!("/proc/{process}/map_files")).join(OsStr::from_bytes(self.range));
-        let mut places = vec![self.path.to_owned(), linked];
-        // A recording is made without a name and gets one later, which this list never learns. The kernel's own link
-        // leads to it, but for root only; all others find the file in its directory. That of a process in another name
-        // space is seen through its root.
+        let mut places = vec![self.path.to_owned()];
+        // A recording is made without a name and gets one later, which this list never learns. So it is looked for in its
+        // directory; that of a process in another name space is seen through its root. The kernel's own link leads to it as well, but for
+        // root only, and not any more when the process has ended, nor to what is beside it: it comes last.
         let directory = self.path.parent().unwrap_or(Path::new("/"));
         let through_root = Path::new(&format!("/proc/{process}/root"))
             .join(directory.strip_prefix("/").unwrap_or(directory));
@@ -144,6 +144,7 @@ impl<'a> SharedMapping<'a> {
             let entries = fs::read_dir(directory).into_iter().flatten().filter_map(Result::ok);
             places.extend(entries.filter(|entry| entry.ino() == self.inode).map(|entry| entry.path()));
         }
+        places.push(linked);
         places
     }
 }

@@ -1,0 +1,81 @@
+//! Opens the user's browser.
+//!
+//! The arguments of a command are seen by every user of a machine, and the address holds a token. So the browser is given a file that
+//! only its user reads, and that leads to the address.
+
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+/// The file; gone with this.
+pub(super) struct Opened {
+    directory: PathBuf,
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// Has the browser show an address: the one that `BROWSER` names, or the desktop's.
+pub(super) fn open(url: &str) -> io::Result<Opened> {
+    let opened = lead_to(url)?;
+    let file = opened.directory.join("view.html");
+    // A list, as others read it; the first one that can be started is it.
+    let wanted = std::env::var("BROWSER").unwrap_or_default();
+    let mut programs: Vec<&str> = wanted.split(':').filter(|word| !word.is_empty()).collect();
+    programs.push("xdg-open");
+    let mut failure = io::Error::from(io::ErrorKind::NotFound);
+    for program in programs {
+        let mut command = Command::new(program);
+        command.arg(&file).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        match command.spawn() {
+            Ok(mut browser) => {
+                // Somebody has to take note of its end.
+                std::thread::Builder::new().spawn(move || drop(browser.wait()))?;
+                return Ok(opened);
+            }
+            Err(error) => failure = io::Error::new(error.kind(), format!("{program}: {error}")),
+        }
+    }
+    Err(failure)
+}
+
+fn lead_to(url: &str) -> io::Result<Opened> {
+    let base = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_dir());
+    let base = base.unwrap_or_else(std::env::temp_dir);
+    let directory = base.join(format!("cairn-view-{}", std::process::id()));
+    // Fails when it is there: then it is somebody else's.
+    DirBuilder::new().mode(0o700).create(&directory)?;
+    let opened = Opened { directory };
+    let mut options = OpenOptions::new();
+    let mut file =
+        options.write(true).create_new(true).mode(0o600).open(opened.directory.join("view.html"))?;
+    write!(
+        file,
+        "<!doctype html>\n<meta charset=\"utf-8\">\n<meta name=\"referrer\" content=\"no-referrer\">\n\
+         <meta http-equiv=\"refresh\" content=\"0; url={url}\">\n<title>cairn</title>\n<a href=\"{url}\">cairn view</a>\n"
+    )?;
+    Ok(opened)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn the_token_is_in_a_file_for_its_user_alone() {
+        let opened = lead_to("http://127.0.0.1:1/t0ken/").unwrap();
+        let file = opened.directory.join("view.html");
+        let mode = |path: &PathBuf| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&opened.directory), mode(&file)), (0o700, 0o600));
+        assert!(fs::read_to_string(&file).unwrap().contains("url=http://127.0.0.1:1/t0ken/\""));
+        let directory = opened.directory.clone();
+        drop(opened);
+        assert!(!directory.exists());
+    }
+}

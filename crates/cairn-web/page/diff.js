@@ -1,0 +1,131 @@
+// Two recordings as one tree: what each has at every call, and a flame graph whose colours are growth.
+
+import { bytesText, countText, shareText } from './text.js';
+import { hashOf, linked } from './model.js';
+import { Flame } from './flame.js';
+
+export class DiffModel {
+  constructor(content) {
+    this.content = content;
+    const { strings } = content;
+    const text = (number) => (number ? strings[number - 1] : '');
+    this.names = Array.from(content.column('function_name', Uint32Array), (name) => strings[name]);
+    this.moduleNames = Array.from(content.column('function_module', Uint32Array), text);
+    this.files = Array.from(content.column('function_file', Uint32Array), text);
+    this.kinds = content.column('function_kind', Uint8Array);
+    this.functions = content.column('call_function', Uint32Array);
+    this.depths = content.column('call_depth', Uint32Array);
+    this.calls = this.functions.length;
+    Object.assign(this, linked(this.depths));
+    this.values = new Map();
+    this.keys = new Map();
+  }
+
+  key(f) {
+    if (!this.keys.has(f)) this.keys.set(f, hashOf(`${this.names[f]}\0${this.moduleNames[f]}\0${this.files[f]}`).toString(36));
+    return this.keys.get(f);
+  }
+
+  kept(key, make) {
+    if (!this.values.has(key)) this.values.set(key, make());
+    return this.values.get(key);
+  }
+
+  /** What each call has by itself: `before` or `after`, or the larger of both, so that what is gone has its width as well. */
+  own(side, metric) {
+    return this.kept(`own ${side} ${metric.column}`, () => {
+      if (side !== 'both') return this.content.column(`${side}_${metric.column}`);
+      const [before, after] = [this.own('before', metric), this.own('after', metric)];
+      return before.map((value, call) => Math.max(value, after[call]));
+    });
+  }
+
+  totals(side, metric) {
+    return this.kept(`totals ${side} ${metric.column}`, () => {
+      const totals = Float64Array.from(this.own(side, metric));
+      for (let call = this.calls - 1; call > 0; call--) totals[this.parents[call]] += totals[call];
+      return totals;
+    });
+  }
+
+  /** By function, itself and with all that it calls, before and after; recursion counts once. */
+  byFunction(metric) {
+    return this.kept(`functions ${metric.column}`, () => {
+      const count = this.names.length;
+      const sums = {};
+      for (const side of ['before', 'after']) {
+        const own = this.own(side, metric);
+        const totals = this.totals(side, metric);
+        const of = { self: new Float64Array(count), total: new Float64Array(count) };
+        const open = new Uint32Array(count);
+        const path = [];
+        for (let call = 1; call < this.calls; call++) {
+          while (path.length >= this.depths[call]) open[path.pop()] -= 1;
+          const f = this.functions[call];
+          of.self[f] += own[call];
+          if (!open[f]) of.total[f] += totals[call];
+          open[f] += 1;
+          path.push(f);
+        }
+        sums[side] = of;
+      }
+      return sums;
+    });
+  }
+
+  search(text) {
+    const wanted = text.trim().toLowerCase();
+    if (!wanted) return null;
+    const found = new Uint8Array(this.names.length);
+    for (let f = 2; f < found.length; f++) {
+      if (this.names[f].toLowerCase().includes(wanted) || this.moduleNames[f].toLowerCase().includes(wanted)) found[f] = 1;
+    }
+    return found;
+  }
+}
+
+/** By how much something grew, in words. */
+export function growthText(before, after, metric) {
+  const text = metric.isBytes ? bytesText : countText;
+  const grown = after - before;
+  if (!grown) return 'the same';
+  const sign = grown > 0 ? '+' : '−';
+  // What became many times as large is told so; a share of more than all means nothing to a reader.
+  const part = grown >= before ? `${(after / before).toPrecision(3)} times` : `${sign}${shareText(Math.abs(grown), before)}`;
+  return `${sign}${text(Math.abs(grown))} (${before && after ? part : after ? 'new' : 'gone'})`;
+}
+
+export class DiffFlame extends Flame {
+  /** Before and after of a branch. */
+  numbers(branch) {
+    if (!branch.numbers) {
+      const { model, metric } = this;
+      const sum = (side) => {
+        if (!branch.places || !branch.parent) return model.totals(side, metric)[branch.call];
+        const own = model.own(side, metric);
+        let sum = 0;
+        for (let i = 1; i < branch.places.length; i += 2) sum += own[branch.places[i]];
+        return sum;
+      };
+      branch.numbers = { before: sum('before'), after: sum('after') };
+    }
+    return branch.numbers;
+  }
+
+  /** Red for what grew, blue for what shrank, the stronger the larger a part of it that is; grey for what is as it was. */
+  colour(branch, isDim) {
+    const { before, after } = this.numbers(branch);
+    const part = (after - before) / (Math.max(before, after) || 1);
+    const strength = Math.abs(part) ** 0.7;
+    const hue = part > 0 ? 6 : 214;
+    const saturation = (isDim ? 25 : 78) * strength;
+    const light = this.isDark ? (isDim ? 24 : 30 + 12 * strength) : isDim ? 90 : 86 - 16 * strength;
+    return `hsl(${hue} ${saturation.toFixed(0)}% ${light.toFixed(0)}%)`;
+  }
+
+  describe(branch) {
+    const text = this.metric.isBytes ? bytesText : countText;
+    const { before, after } = this.numbers(branch);
+    return `before ${text(before)}, after ${text(after)}: ${growthText(before, after, this.metric)}`;
+  }
+}

@@ -1,0 +1,135 @@
+//! `cairn view`: the page, served on this machine.
+//!
+//! It is the page that [`page`](crate::page) makes a file of, with what a file cannot do: recordings that grow, parts of recordings that are
+//! too large to be shown at once, two recordings side by side, the text of source files, and buttons that tell a program to
+//! record. `docs/view.md` tells the requests; they are versioned, and may be used by other programs.
+//!
+//! Three things are never done: to listen on an address that another machine reaches, to answer a request without the
+//! token, and to open a file whose path a browser names. Everything that a request can make large is bounded, and so is how long it
+//! may take.
+//!
+//! The server is hyper by itself. What a router would find out of a dozen paths is one `match` here, and the limits of the
+//! connection (size of the header, time until it is there) are hyper's own, which what is built upon it does not hand on.
+//!
+//! ```no_run
+//! use cairn_web::view::{Shown, View, ViewOptions};
+//!
+//! let view = View::bind(ViewOptions::new(Shown::Files(vec!["program.4711.cairn".into()])))?;
+//! println!("{}", view.url());
+//! view.run()?;
+//! # Ok::<(), std::io::Error>(())
+//! ```
+//!
+//! | module | task |
+//! |---|---|
+//! | `door` | who is let in |
+//! | `http` | connections, and their limits |
+//! | `api` | from a request to an answer |
+//! | `catalogue` | which recordings there are |
+//! | `desk` | one recording: opened, read, named, asked |
+//! | `comparison` | two of them as one tree |
+//! | `source_text` | the text of a source file |
+//! | `control` | tells a program to record |
+
+mod api;
+mod catalogue;
+mod comparison;
+mod control;
+mod desk;
+mod door;
+mod http;
+mod source_text;
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+
+use cairn_analysis::heap::Folding;
+use cairn_analysis::symbols::SymbolizerOptions;
+
+pub use catalogue::Shown;
+pub use source_text::SourceRoot;
+
+/// What is served, and how.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ViewOptions {
+    /// The recordings.
+    pub shown: Shown,
+    /// The page begins with the first two recordings compared.
+    pub compares: bool,
+    /// The port; 0 for any that is free.
+    pub port: u16,
+    /// Listens at `::1` in place of `127.0.0.1`.
+    pub uses_ipv6: bool,
+    /// Where symbols are searched for; none for no names.
+    pub symbols: Option<SymbolizerOptions>,
+    /// What is left out of stacks.
+    pub folding: Folding,
+    /// Where source files may be read; nowhere when it is empty.
+    pub sources: Vec<SourceRoot>,
+}
+
+impl ViewOptions {
+    /// These recordings, at any free port of `127.0.0.1`, with names, and without source files.
+    #[must_use]
+    pub fn new(shown: Shown) -> Self {
+        Self {
+            shown,
+            compares: false,
+            port: 0,
+            uses_ipv6: false,
+            symbols: Some(SymbolizerOptions::new()),
+            folding: Folding::default(),
+            sources: Vec::new(),
+        }
+    }
+}
+
+/// A server that listens already.
+pub struct View {
+    listener: TcpListener,
+    door: door::Door,
+    api: api::Api,
+}
+
+impl std::fmt::Debug for View {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Without the token.
+        f.debug_struct("View").field("listener", &self.listener).finish_non_exhaustive()
+    }
+}
+
+impl View {
+    /// Listens; nobody is answered yet.
+    ///
+    /// # Errors
+    ///
+    /// When the port is taken, or the system gives no random numbers.
+    pub fn bind(options: ViewOptions) -> io::Result<Self> {
+        let host =
+            if options.uses_ipv6 { IpAddr::V6(Ipv6Addr::LOCALHOST) } else { IpAddr::V4(Ipv4Addr::LOCALHOST) };
+        let wanted = SocketAddr::new(host, options.port);
+        let named = |error: io::Error| {
+            io::Error::new(error.kind(), format!("{wanted} cannot be listened at: {error}"))
+        };
+        let listener = TcpListener::bind(wanted).map_err(named)?;
+        listener.set_nonblocking(true)?;
+        let door = door::Door::new(listener.local_addr()?)?;
+        Ok(Self { listener, door, api: api::Api::new(options) })
+    }
+
+    /// The address to open, with the token: whoever has it sees the recordings.
+    #[must_use]
+    pub fn url(&self) -> String {
+        self.door.url()
+    }
+
+    /// Answers until Ctrl-C, or a request to end (SIGTERM).
+    ///
+    /// # Errors
+    ///
+    /// When the system gives no means to wait for requests.
+    pub fn run(self) -> io::Result<()> {
+        http::run(self.listener, self.door, self.api)
+    }
+}

@@ -1,0 +1,148 @@
+//! Two recordings, or two parts of one, as one tree: what the page draws a differential flame graph from.
+//!
+//! The bytes are laid out as those of a page's content are: a JSON object, and columns behind it. The tree is
+//! [`DiffTree`]'s, which matches calls by their names.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use cairn_analysis::heap::{DiffTree, HeapRead, Names, Questions, Scope, Sums};
+use serde::Serialize;
+
+use super::desk::{KeptNames, Naming, NoAnswer, Part, open, scope};
+use crate::columns::MOST;
+use crate::content::{ColumnPlace, Columns, Strings, with_json};
+use crate::shown;
+
+/// Name and version of what a comparison holds.
+pub(crate) const COMPARISON_SCHEMA: &str = "cairn.comparison/1";
+
+/// Calls of a comparison, at most.
+const MOST_CALLS: usize = 100_000;
+/// Levels, at most: pages draw by depth.
+const MOST_DEPTH: u32 = 1000;
+
+#[derive(Serialize)]
+struct Comparison {
+    schema: &'static str,
+    before: SideTold,
+    after: SideTold,
+    put_together: usize,
+    strings: Vec<String>,
+    columns: BTreeMap<&'static str, ColumnPlace>,
+}
+
+#[derive(Serialize)]
+struct SideTold {
+    command: Vec<String>,
+    filters: Vec<String>,
+    duration_nanos: u64,
+    from_nanos: u64,
+    to_nanos: Option<u64>,
+    peak_nanos: u64,
+    is_estimate: bool,
+}
+
+/// A recording to compare, and what of it.
+pub(crate) struct Side {
+    pub(crate) file: PathBuf,
+    pub(crate) part: Part,
+}
+
+/// Reads both and compares them.
+pub(crate) fn compare(before: &Side, after: &Side, naming: &Naming) -> Result<Vec<u8>, NoAnswer> {
+    let unreadable = |why: &dyn std::fmt::Display| NoAnswer::Unreadable(why.to_string());
+    let first = open(&before.file).map_err(|why| unreadable(&why))?;
+    let second = open(&after.file).map_err(|why| unreadable(&why))?;
+    let (mut first_names, mut second_names) = (KeptNames::default(), KeptNames::default());
+    let first_namer = first_names.of(first.stacks(), naming);
+    let second_namer = second_names.of(second.stacks(), naming);
+    let read = |heap: &cairn_analysis::heap::HeapRecording, names: &mut Names<'_>, part: &Part| {
+        let whole = |scope: Scope| heap.read(scope).map_err(|error| unreadable(&error));
+        if *part == Part::default() {
+            return Ok((whole(Scope::default())?, Vec::new()));
+        }
+        let all = whole(Scope::default())?;
+        let (scope, words) = scope(heap, &all, names, part)?;
+        Ok((whole(scope)?, words))
+    };
+    let mut names = Names::new(first.stacks(), first_namer, naming.folding);
+    let (first_read, first_words) = read(&first, &mut names, &before.part)?;
+    let mut first_questions = Questions::new(&first_read.profile, names);
+    let mut names = Names::new(second.stacks(), second_namer, naming.folding);
+    let (second_read, second_words) = read(&second, &mut names, &after.part)?;
+    let mut second_questions = Questions::new(&second_read.profile, names);
+    let tree = DiffTree::of(&mut first_questions, &mut second_questions, MOST_CALLS);
+    let told = |read: &HeapRead, part: &Part, words: Vec<String>, command: Vec<String>| SideTold {
+        command: command.iter().take(100).map(|word| shown(word).into_owned()).collect(),
+        filters: words.iter().map(|word| shown(word).into_owned()).collect(),
+        duration_nanos: read.profile.end_nanos.min(MOST),
+        from_nanos: part.from_nanos.min(MOST),
+        to_nanos: part.to_nanos.map(|nanos| nanos.min(MOST)),
+        peak_nanos: read.profile.peak_nanos.min(MOST),
+        is_estimate: read.profile.sampling.is_estimate(),
+    };
+    let first_told = told(&first_read, &before.part, first_words, first.command());
+    let second_told = told(&second_read, &after.part, second_words, second.command());
+    pack(&tree, first_told, second_told).map_err(|error| unreadable(&error))
+}
+
+fn pack(tree: &DiffTree, before: SideTold, after: SideTold) -> std::io::Result<Vec<u8>> {
+    let (mut columns, mut strings) = (Columns::default(), Strings::default());
+    // 0 and 1 are no functions.
+    let mut names = vec![strings.number("everything"), strings.number("[smaller calls, put together]")];
+    let (mut modules, mut files, mut kinds) = (vec![0, 0], vec![0, 0], vec![2, 2]);
+    for frame in &tree.frames {
+        let stand_in =
+            || format!("[in {}]", if frame.module.is_empty() { "no module" } else { &frame.module });
+        let name = frame.function.as_ref().map_or_else(stand_in, ToString::to_string);
+        names.push(strings.number(&name));
+        modules.push(if frame.module.is_empty() { 0 } else { strings.number(&frame.module) + 1 });
+        files.push(frame.file.as_deref().map_or(0, |file| strings.number(file) + 1));
+        kinds.push(u64::from(frame.function.is_none()));
+    }
+    // What is too deep is told with the deepest call that is there.
+    let mut nodes: Vec<(u64, u32, Sums, Sums)> = Vec::with_capacity(tree.nodes.len());
+    for (index, node) in tree.nodes.iter().enumerate() {
+        let function = match node.frame {
+            Some(frame) => u64::from(frame) + 2,
+            None => u64::from(index > 0),
+        };
+        match nodes.last_mut() {
+            Some((.., before, after)) if node.depth > MOST_DEPTH => {
+                before.add(&node.before);
+                after.add(&node.after);
+            }
+            _ => nodes.push((function, node.depth, node.before, node.after)),
+        }
+    }
+    columns.add("call_function", nodes.iter().map(|node| node.0));
+    columns.add("call_depth", nodes.iter().map(|node| u64::from(node.1)));
+    type Field = fn(&Sums) -> u64;
+    let fields: [(&'static str, &'static str, Field); 7] = [
+        ("before_peak_bytes", "after_peak_bytes", |sums| sums.peak_bytes),
+        ("before_peak_blocks", "after_peak_blocks", |sums| sums.peak_blocks),
+        ("before_leaked_bytes", "after_leaked_bytes", |sums| sums.live_bytes),
+        ("before_leaked_blocks", "after_leaked_blocks", |sums| sums.live_blocks),
+        ("before_allocated_bytes", "after_allocated_bytes", |sums| sums.allocated_bytes),
+        ("before_allocations", "after_allocations", |sums| sums.allocations),
+        ("before_temporary", "after_temporary", |sums| sums.temporary),
+    ];
+    for (name, other, field) in fields {
+        columns.add(name, nodes.iter().map(|node| field(&node.2)));
+        columns.add(other, nodes.iter().map(|node| field(&node.3)));
+    }
+    columns.add("function_name", names);
+    columns.add("function_module", modules);
+    columns.add("function_file", files);
+    columns.add("function_kind", kinds);
+    let comparison = Comparison {
+        schema: COMPARISON_SCHEMA,
+        before,
+        after,
+        put_together: tree.put_together,
+        strings: strings.texts,
+        columns: columns.places,
+    };
+    with_json(&comparison, &columns.bytes)
+}

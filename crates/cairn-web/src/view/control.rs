@@ -1,0 +1,33 @@
+//! Tells a program to record or not to, and puts marks into its recording: what `cairn heap ctl` does.
+//!
+//! The program looks at a word of its spool; so a file is written to, and only one whose header says that it is a spool.
+
+use std::fs::OpenOptions;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use cairn_analysis::format::recording::control::{COMMAND, Command};
+use cairn_analysis::recording::mark_from_outside;
+
+/// Longer texts are refused.
+pub(crate) const MOST_MARK_BYTES: usize = 1000;
+
+/// What a program can be told.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Wish {
+    Start,
+    Stop,
+    Mark(Vec<u8>),
+}
+
+/// Tells it to the program that writes this spool.
+pub(crate) fn tell(spool: &Path, wish: &Wish) -> io::Result<()> {
+    let command = match wish {
+        Wish::Start => Command::Record,
+        Wish::Stop => Command::Pause,
+        Wish::Mark(text) => return mark_from_outside(spool, text).map_err(io::Error::other),
+    };
+    let file = OpenOptions::new().write(true).open(spool)?;
+    file.write_all_at(&command.to_word().to_le_bytes(), COMMAND as u64)
+}

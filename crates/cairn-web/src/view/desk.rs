@@ -1,0 +1,467 @@
+//! One recording that somebody looks at: opened, read and named by a thread of its own, which answers one request after the other.
+//!
+//! Names are looked up once and kept, and they lean on the recording's tables: so everything stays on the stack of one thread, and
+//! a recording that grows is looked at again by beginning a turn of a loop anew.
+//!
+//! ```text
+//!                                    +-- grows: update --> answer, answer, ... --> due? --+
+//!   requests --> | queue of 8 | -->  |      ^                                             |
+//!                                    |      +---------------------------------------------+--> ended --+
+//!                                    +-- ended: open, read --> answer, answer, ... <-------------------+
+//! ```
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use cairn_analysis::heap::slices::{SliceOptions, Slices};
+use cairn_analysis::heap::{
+    Folding, HeapRead, HeapRecording, LiveHeap, Module, ModuleNames, Namer, Names, NoNames, Pattern, Scope,
+    Stacks, stacks_with,
+};
+use cairn_analysis::recording::Recording;
+use cairn_analysis::symbols::SymbolizerOptions;
+use tokio::sync::oneshot;
+
+use super::catalogue::{is_growing, with_new};
+use crate::content::Packed;
+use crate::frames::{Askers, Callee, Frames};
+use crate::{PageOptions, Source, contents, shown};
+
+/// Requests that wait for one recording.
+const MOST_WAITING: usize = 8;
+/// Answers that are kept: the whole, and some filters of it.
+const MOST_KEPT: usize = 4;
+/// A recording that nobody asks for is closed.
+const IDLE: Duration = Duration::from_secs(600);
+/// A recording that grows is looked at again so often at most, ...
+const LEAST_PACE: Duration = Duration::from_millis(900);
+/// ... and so many times the time apart that a look takes.
+const REST: u32 = 3;
+/// A browser takes more than an e-mail.
+const MOST_BYTES: usize = 48 << 20;
+
+/// How recordings are named.
+#[derive(Clone, Debug)]
+pub(crate) struct Naming {
+    /// Where symbols are; none when no names are wanted.
+    pub(crate) symbols: Option<SymbolizerOptions>,
+    pub(crate) folding: Folding,
+}
+
+/// Which part of a recording is wanted.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Part {
+    pub(crate) from_nanos: u64,
+    pub(crate) to_nanos: Option<u64>,
+    /// Name or number in the kernel.
+    pub(crate) thread: Option<String>,
+    pub(crate) sizes: Option<(u64, u64)>,
+    pub(crate) function: Option<String>,
+    pub(crate) module: Option<String>,
+    /// The calls below this one: the keys of the functions that lead there.
+    pub(crate) below: Vec<u32>,
+}
+
+/// What is asked of a recording.
+pub(crate) struct Asked {
+    pub(crate) part: Part,
+    /// The version that is known already: of the same one there is no answer.
+    pub(crate) known: Option<u64>,
+}
+
+/// An answer.
+pub(crate) struct Answer {
+    pub(crate) version: u64,
+    /// For the first picture.
+    pub(crate) first: Bytes,
+    /// For ranges of time.
+    pub(crate) slices: Bytes,
+}
+
+/// Why there is none.
+#[derive(Clone, Debug)]
+pub(crate) enum NoAnswer {
+    /// Nothing is new.
+    Unchanged,
+    /// What is asked for is not in the recording.
+    NotThere(String),
+    /// The recording cannot be read.
+    Unreadable(String),
+    /// Too many wait already.
+    Busy,
+}
+
+/// What is asked, and where the answer goes.
+type Request = (Asked, oneshot::Sender<Result<Answer, NoAnswer>>);
+
+/// The way to the thread.
+#[derive(Clone)]
+pub(crate) struct Desk {
+    requests: SyncSender<Request>,
+}
+
+impl Desk {
+    /// Opens a recording in a thread of its own.
+    pub(crate) fn open(path: PathBuf, naming: Naming) -> std::io::Result<Self> {
+        let (requests, queue) = sync_channel(MOST_WAITING);
+        std::thread::Builder::new().name("cairn-desk".into()).spawn(move || serve(&path, &naming, &queue))?;
+        Ok(Self { requests })
+    }
+
+    /// False when its thread has ended.
+    pub(crate) fn ask(
+        &self,
+        asked: Asked,
+    ) -> Result<oneshot::Receiver<Result<Answer, NoAnswer>>, Option<NoAnswer>> {
+        let (reply, answer) = oneshot::channel();
+        match self.requests.try_send((asked, reply)) {
+            Ok(()) => Ok(answer),
+            Err(TrySendError::Full(_)) => Err(Some(NoAnswer::Busy)),
+            Err(TrySendError::Disconnected(_)) => Err(None),
+        }
+    }
+}
+
+/// A recording as it is at this moment, that of a program that still runs included.
+pub(crate) fn open(path: &Path) -> Result<HeapRecording, String> {
+    // What a command has packed of a program that runs is beside its spool; what is in the spool alone follows in a moment.
+    let new = with_new(path);
+    let opened = Recording::open(new.as_deref().unwrap_or(path));
+    let recording = match (opened, new) {
+        // It may have taken its place just now.
+        (Err(_), Some(_)) => Recording::open(path),
+        (opened, _) => opened,
+    };
+    recording.map(HeapRecording::new).map_err(|error| named(path, &error))
+}
+
+/// An error with the name of its file.
+fn named(path: &Path, error: &dyn std::fmt::Display) -> String {
+    let (text, path) = (error.to_string(), path.display().to_string());
+    if text.contains(&path) { text } else { format!("{path}: {text}") }
+}
+
+/// Names that outlast one reading of a recording that grows.
+#[derive(Default)]
+pub(crate) struct KeptNames {
+    modules: Vec<Module>,
+    names: Option<ModuleNames>,
+}
+
+impl KeptNames {
+    /// Names for these stacks; the same as before where no module came.
+    pub(crate) fn of(&mut self, stacks: &Stacks, naming: &Naming) -> &dyn Namer {
+        let Some(options) = &naming.symbols else { return &NoNames };
+        if self.names.is_none() || self.modules != stacks.modules() {
+            self.modules = stacks.modules().to_vec();
+            self.names = Some(ModuleNames::of(stacks, options.clone()));
+        }
+        match &self.names {
+            Some(names) => names,
+            None => &NoNames,
+        }
+    }
+}
+
+/// What differs when a file was written or took the place of another one. What is written through a mapping does not show.
+fn stamp(path: &Path) -> Option<(u64, u64, i64, i64)> {
+    let facts = std::fs::metadata(path).ok()?;
+    Some((facts.ino(), facts.len(), facts.mtime(), facts.mtime_nsec()))
+}
+
+struct Kept {
+    part: Part,
+    first: Bytes,
+    slices: Bytes,
+}
+
+fn serve(path: &Path, naming: &Naming, queue: &Receiver<Request>) {
+    let mut names = KeptNames::default();
+    let mut waiting = None;
+    let mut version = 0;
+    while let Some(request) = waiting.take().or_else(|| queue.recv_timeout(IDLE).ok()) {
+        version += 1;
+        let next = if is_growing(path) {
+            follow(path, naming, &mut names, &mut version, queue, request)
+        } else {
+            look(path, naming, &mut names, version, queue, request)
+        };
+        match next {
+            Some(next) => waiting = Some(next),
+            None => return,
+        }
+    }
+}
+
+/// Answers from a recording that nobody writes, until its file is another one; gives back the request that found that.
+fn look(
+    path: &Path,
+    naming: &Naming,
+    kept: &mut KeptNames,
+    version: u64,
+    queue: &Receiver<Request>,
+    first: Request,
+) -> Option<Request> {
+    let seen = stamp(path);
+    let heap = match open(path) {
+        Ok(heap) => heap,
+        Err(why) => return refuse(queue, first, &why),
+    };
+    let namer = kept.of(heap.stacks(), naming);
+    let mut names = Names::new(heap.stacks(), namer, naming.folding);
+    let (mut whole, mut answers) = (None, Answers::new(version));
+    let mut waiting = first;
+    loop {
+        answers.reply(waiting, |part| {
+            let whole = match &whole {
+                Some(whole) => whole,
+                None => whole.insert(read(&heap, Scope::default())?),
+            };
+            part_of(&heap, whole, &mut names, part)
+        });
+        waiting = queue.recv_timeout(IDLE).ok()?;
+        if stamp(path) != seen {
+            return Some(waiting);
+        }
+    }
+}
+
+/// Answers from a recording that grows, from what there is at the time, until it has ended.
+fn follow(
+    path: &Path,
+    naming: &Naming,
+    kept: &mut KeptNames,
+    version: &mut u64,
+    queue: &Receiver<Request>,
+    first: Request,
+) -> Option<Request> {
+    let slices = SliceOptions::default();
+    let mut live = match LiveHeap::open_sliced(path, &slices) {
+        Ok(live) => live,
+        Err(error) => return refuse(queue, first, &named(path, &error)),
+    };
+    let mut waiting = first;
+    // The first look is news, whatever it finds.
+    let mut is_known = false;
+    loop {
+        let began = Instant::now();
+        let updated = match live.update() {
+            Ok(updated) => updated,
+            Err(error) => return refuse(queue, waiting, &named(path, &error)),
+        };
+        if updated.is_new && is_known {
+            *version += 1;
+        }
+        is_known = true;
+        let stacks = live.stacks();
+        let mut names = Names::new(&stacks, kept.of(&stacks, naming), naming.folding);
+        let (mut whole, mut answers) = (None, Answers::new(*version));
+        let due = began + LEAST_PACE;
+        let mut worked = began.elapsed();
+        loop {
+            let began = Instant::now();
+            answers.reply(waiting, |part| {
+                if *part != Part::default() {
+                    // Parts are read as a whole: what is added up while it grows is all of it.
+                    let heap = open(path).map_err(NoAnswer::Unreadable)?;
+                    let mut kept = KeptNames::default();
+                    let mut names = Names::new(heap.stacks(), kept.of(heap.stacks(), naming), naming.folding);
+                    return part_of(&heap, &read(&heap, Scope::default())?, &mut names, part);
+                }
+                let (read, slices) =
+                    whole.get_or_insert_with(|| (live.snapshot(), live.slices().unwrap_or_default()));
+                let source = Source { recording: live.recording(), about: &live.about() };
+                packed(source, read, slices, &mut names, &page_options())
+            });
+            worked += began.elapsed();
+            waiting = queue.recv_timeout(IDLE).ok()?;
+            // Who watches shall not be busier than who is watched.
+            if Instant::now() >= due.max(began + worked * REST) {
+                break;
+            }
+        }
+        if updated.has_ended {
+            *version += 1;
+            return Some(waiting);
+        }
+    }
+}
+
+/// Says why there is no answer; gives the next request.
+fn refuse(queue: &Receiver<Request>, request: Request, why: &str) -> Option<Request> {
+    let _ = request.1.send(Err(NoAnswer::Unreadable(why.to_owned())));
+    queue.recv_timeout(IDLE).ok()
+}
+
+/// What was answered since the recording was looked at last.
+struct Answers {
+    version: u64,
+    kept: Vec<Kept>,
+}
+
+impl Answers {
+    fn new(version: u64) -> Self {
+        Self { version, kept: Vec::new() }
+    }
+
+    fn reply(&mut self, (asked, reply): Request, make: impl FnOnce(&Part) -> Result<Packed, NoAnswer>) {
+        // Who has gone does not wait for an answer.
+        if !reply.is_closed() {
+            let _ = reply.send(self.answer(&asked, make));
+        }
+    }
+
+    fn answer(
+        &mut self,
+        asked: &Asked,
+        make: impl FnOnce(&Part) -> Result<Packed, NoAnswer>,
+    ) -> Result<Answer, NoAnswer> {
+        if asked.known == Some(self.version) {
+            return Err(NoAnswer::Unchanged);
+        }
+        let of =
+            |kept: &Kept, version| Answer { version, first: kept.first.clone(), slices: kept.slices.clone() };
+        if let Some(kept) = self.kept.iter().find(|kept| kept.part == asked.part) {
+            return Ok(of(kept, self.version));
+        }
+        let Packed { first, slices } = make(&asked.part)?;
+        if self.kept.len() >= MOST_KEPT {
+            self.kept.remove(0);
+        }
+        let kept = Kept { part: asked.part.clone(), first: first.into(), slices: slices.into() };
+        let answer = of(&kept, self.version);
+        self.kept.push(kept);
+        Ok(answer)
+    }
+}
+
+fn page_options() -> PageOptions {
+    let mut options = PageOptions::default();
+    options.most_bytes = MOST_BYTES;
+    options
+}
+
+fn read(heap: &HeapRecording, scope: Scope) -> Result<(HeapRead, Slices), NoAnswer> {
+    let most_slices = PageOptions::default().most_slices;
+    heap.read_sliced(scope, most_slices).map_err(|error| NoAnswer::Unreadable(error.to_string()))
+}
+
+/// The content of a part of a recording.
+fn part_of(
+    heap: &HeapRecording,
+    whole: &(HeapRead, Slices),
+    names: &mut Names<'_>,
+    part: &Part,
+) -> Result<Packed, NoAnswer> {
+    let mut options = page_options();
+    let source = Source { recording: heap.recording(), about: &heap.about() };
+    if *part == Part::default() {
+        return packed(source, &whole.0, &whole.1, names, &options);
+    }
+    (options.scope, options.filters) = scope(heap, &whole.0, names, part)?;
+    let (read, slices) = read(heap, options.scope.clone())?;
+    packed(source, &read, &slices, names, &options)
+}
+
+fn packed(
+    source: Source<'_>,
+    read: &HeapRead,
+    slices: &Slices,
+    names: &mut Names<'_>,
+    options: &PageOptions,
+) -> Result<Packed, NoAnswer> {
+    let most = options.most_bytes as f64;
+    let excess = |content: &Packed| (content.first.len() + content.slices.len()) as f64 / most;
+    let packed = contents(source, read, slices, names, options, excess);
+    packed.map(|(content, _)| content).map_err(|error| NoAnswer::Unreadable(error.to_string()))
+}
+
+/// The scope of a part, and the part in words.
+pub(crate) fn scope(
+    heap: &HeapRecording,
+    whole: &HeapRead,
+    names: &mut Names<'_>,
+    part: &Part,
+) -> Result<(Scope, Vec<String>), NoAnswer> {
+    let mut scope = Scope { from_nanos: part.from_nanos, ..Scope::default() };
+    let mut words = Vec::new();
+    scope.to_nanos = part.to_nanos.unwrap_or(u64::MAX);
+    if let Some(wanted) = &part.thread {
+        let threads = heap.threads();
+        let is_wanted = |name: &str, number: u32| name == wanted || number.to_string() == *wanted;
+        let found: Vec<u32> = (0..)
+            .zip(&threads)
+            .filter(|(_, thread)| is_wanted(&shown(&thread.name), thread.kernel_thread))
+            .map(|(index, _)| index)
+            .collect();
+        if found.is_empty() {
+            return Err(NoAnswer::NotThere(format!("there is no thread {wanted}")));
+        }
+        scope.threads = Some(found);
+        words.push(format!("thread={wanted}"));
+    }
+    if let Some((from, to)) = part.sizes {
+        scope.sizes = from..=to;
+        words.push(format!("size={from}..{to}"));
+    }
+    let patterns = |text: &Option<String>| text.iter().map(|text| Pattern::new(text)).collect::<Vec<_>>();
+    let (functions, modules) = (patterns(&part.function), patterns(&part.module));
+    if !functions.is_empty() || !modules.is_empty() {
+        scope.stacks = Some(stacks_with(names, &functions, &modules));
+    }
+    words.extend(part.function.iter().map(|text| format!("function={text}")));
+    words.extend(part.module.iter().map(|text| format!("module={text}")));
+    if !part.below.is_empty() {
+        let (below, path) = stacks_below(whole, names, &part.below)
+            .ok_or_else(|| NoAnswer::NotThere("there are no such calls in the recording".into()))?;
+        let both = scope.stacks.take().map(|list| list.iter().zip(&below).map(|(&a, &b)| a && b).collect());
+        scope.stacks = Some(both.unwrap_or(below));
+        words.push(format!("below {}", path.join(" › ")));
+    }
+    Ok((scope, words))
+}
+
+/// The stacks that go through the calls of these keys, from `main` inwards, and what these calls are called.
+fn stacks_below(whole: &HeapRead, names: &mut Names<'_>, keys: &[u32]) -> Option<(Vec<bool>, Vec<String>)> {
+    let askers = Askers::new(&whole.profile, names);
+    let frames = Frames::new(&whole.profile, names, &askers, 0.0, usize::MAX);
+    let key_of = |node: usize| match frames.nodes[node].callee {
+        Callee::Function(id) => {
+            let function = names.function(id);
+            let module = function.module.and_then(|module| names.stacks().modules().get(module as usize));
+            Some(key(&function.name, module.map_or("", |module| &module.path)))
+        }
+        _ => None,
+    };
+    let mut path = Vec::new();
+    let mut at = 0;
+    for &wanted in keys {
+        let depth = frames.nodes[at].depth + 1;
+        let mut inside = at + 1..frames.nodes.len();
+        let is_inside = |node: usize| frames.nodes[node].depth >= depth;
+        at = inside
+            .by_ref()
+            .take_while(|&node| is_inside(node))
+            .find(|&node| frames.nodes[node].depth == depth && key_of(node) == Some(wanted))?;
+        if let Callee::Function(id) = frames.nodes[at].callee {
+            path.push(names.function(id).name.to_string());
+        }
+    }
+    let depth = frames.nodes[at].depth;
+    let end = (at + 1..frames.nodes.len()).find(|&node| frames.nodes[node].depth <= depth);
+    let inside = at as u32..end.unwrap_or(frames.nodes.len()) as u32;
+    let is_below = |end: &Option<u32>| end.is_some_and(|end| inside.contains(&end));
+    let below = frames.ends.iter().map(is_below).collect();
+    Some((below, path))
+}
+
+/// What names a function in an address, in all versions of a recording: the page counts the same from the same texts.
+pub(crate) fn key(name: &str, module_path: &str) -> u32 {
+    let text = [shown(name), "\0".into(), shown(module_path)];
+    let units = text.iter().flat_map(|part| part.encode_utf16());
+    let hash = units.fold(2_166_136_261_u32, |hash, unit| (hash ^ u32::from(unit)).wrapping_mul(16_777_619));
+    hash ^ (hash >> 13)
+}

@@ -1,0 +1,170 @@
+//! Connections and their limits: how many, how long, how large.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::TcpListener;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
+use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::sync::Semaphore;
+
+use super::api::{Api, Call};
+use super::door::{Door, Refusal};
+use crate::html;
+
+/// A browser opens six.
+const MOST_CONNECTIONS: usize = 32;
+/// The header of a request, with a path of calls in it.
+const MOST_HEADER_BYTES: usize = 64 << 10;
+const MOST_HEADERS: usize = 64;
+/// The text of a mark is the largest that anybody sends.
+const MOST_BODY_BYTES: usize = 4096;
+/// From a connection's first byte, or the end of the request before, to the end of a header.
+const HEADER_TIME: Duration = Duration::from_secs(30);
+const BODY_TIME: Duration = Duration::from_secs(10);
+/// Reading a recording of many gigabytes, and naming all its functions.
+const ANSWER_TIME: Duration = Duration::from_secs(600);
+/// A browser that takes nothing any more is left; it is the whole connection's, so it is long.
+const CONNECTION_TIME: Duration = Duration::from_secs(3600);
+/// What is being answered when the end comes is ended.
+const LAST_ANSWERS: Duration = Duration::from_millis(500);
+
+/// What goes out.
+pub(super) type Answered = Response<Full<Bytes>>;
+
+/// Answers until the user has had enough.
+pub(super) fn run(listener: TcpListener, door: Door, api: Api) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let served = Arc::new((door, api));
+    runtime.block_on(async {
+        let listener = tokio::net::TcpListener::from_std(listener)?;
+        let connections = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+        let accepting = tokio::spawn(accept(listener, Arc::clone(&served), Arc::clone(&connections)));
+        end_wanted().await?;
+        accepting.abort();
+        let all = connections.acquire_many(MOST_CONNECTIONS as u32);
+        let _ = tokio::time::timeout(LAST_ANSWERS, all).await;
+        Ok(())
+    })
+}
+
+/// Ctrl-C, or the signal that service managers send.
+async fn end_wanted() -> io::Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    std::future::poll_fn(|context| {
+        let is_over = interrupt.poll_recv(context).is_ready() || terminate.poll_recv(context).is_ready();
+        if is_over { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+    })
+    .await;
+    Ok(())
+}
+
+async fn accept(listener: tokio::net::TcpListener, served: Arc<(Door, Api)>, connections: Arc<Semaphore>) {
+    loop {
+        // Who comes when there are too many waits in the system's queue.
+        let Ok(place) = Arc::clone(&connections).acquire_owned().await else { return };
+        let Ok((stream, _)) = listener.accept().await else {
+            // Too many open files, most likely.
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            continue;
+        };
+        let served = Arc::clone(&served);
+        tokio::spawn(async move {
+            let service = service_fn(|request| {
+                let served = Arc::clone(&served);
+                async move { Ok::<_, Infallible>(answer(&served.0, &served.1, request).await) }
+            });
+            let mut server = http1::Builder::new();
+            server
+                .timer(TokioTimer::new())
+                .header_read_timeout(HEADER_TIME)
+                .max_buf_size(MOST_HEADER_BYTES)
+                .max_headers(MOST_HEADERS);
+            let connection = pin!(server.serve_connection(TokioIo::new(stream), service));
+            // Whatever went wrong, there is nobody to tell.
+            let _ = tokio::time::timeout(CONNECTION_TIME, connection).await;
+            drop(place);
+        });
+    }
+}
+
+async fn answer(door: &Door, api: &Api, request: Request<Incoming>) -> Answered {
+    let (head, body) = request.into_parts();
+    let path = match door.admit(&head) {
+        Ok(path) => path,
+        Err(why) => return finished(refused(why)),
+    };
+    let body = match tokio::time::timeout(BODY_TIME, Limited::new(body, MOST_BODY_BYTES).collect()).await {
+        Ok(Ok(body)) => body.to_bytes(),
+        Ok(Err(_)) => return finished(told(StatusCode::PAYLOAD_TOO_LARGE, "the request is too large")),
+        Err(_) => return finished(told(StatusCode::REQUEST_TIMEOUT, "the request did not come to its end")),
+    };
+    let call = Call { method: &head.method, path, query: head.uri.query().unwrap_or(""), body };
+    let answered = tokio::time::timeout(ANSWER_TIME, api.answer(call)).await;
+    finished(answered.unwrap_or_else(|_| told(StatusCode::GATEWAY_TIMEOUT, "it took too long")))
+}
+
+fn refused(why: Refusal) -> Answered {
+    match why {
+        Refusal::OtherHost => told(StatusCode::FORBIDDEN, "this is not the host that is asked for"),
+        Refusal::OtherOrigin => told(StatusCode::FORBIDDEN, "requests of other pages are not answered"),
+        Refusal::WrongToken => {
+            told(StatusCode::FORBIDDEN, "this is not the token; open the address that cairn view printed")
+        }
+        // The only page that is had without a token; it knows nothing.
+        Refusal::NoToken => with_policy(
+            response(StatusCode::UNAUTHORIZED, "text/html; charset=utf-8", html::door().into()),
+            &html::door_policy(),
+        ),
+    }
+}
+
+/// A text for people, as JSON.
+pub(super) fn told(status: StatusCode, what: &str) -> Answered {
+    let text = serde_json::json!({ "error": what }).to_string();
+    response(status, "application/json", text.into())
+}
+
+pub(super) fn response(status: StatusCode, kind: &'static str, body: Bytes) -> Answered {
+    let mut made = Response::new(Full::new(body));
+    *made.status_mut() = status;
+    made.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    made
+}
+
+const POLICY: HeaderName = HeaderName::from_static("content-security-policy");
+
+pub(super) fn with_policy(mut made: Answered, policy: &str) -> Answered {
+    if let Ok(policy) = HeaderValue::from_str(policy) {
+        made.headers_mut().insert(POLICY, policy);
+    }
+    made
+}
+
+/// What every answer says, whatever it is.
+fn finished(mut made: Answered) -> Answered {
+    let headers = made.headers_mut();
+    headers.entry(POLICY).or_insert(HeaderValue::from_static("default-src 'none'; frame-ancestors 'none'"));
+    for (name, value) in [
+        ("cache-control", "no-store"),
+        ("x-content-type-options", "nosniff"),
+        ("referrer-policy", "no-referrer"),
+        ("x-frame-options", "DENY"),
+        ("cross-origin-resource-policy", "same-origin"),
+        ("cross-origin-opener-policy", "same-origin"),
+    ] {
+        headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
+    }
+    made
+}
