@@ -225,10 +225,7 @@ pub fn write(
                     reason: "it is made of events, and there are only sums here; pprof or speedscope hold sums",
                 });
             }
-            None => {
-                firefox::write_marks(profile, subject.marks, output)?;
-                losses.push("frames have names, but no source lines".to_owned());
-            }
+            None => firefox::write_marks(profile, subject.marks, output)?,
         },
         Target::Heaptrack => {
             let heap = whole(target, events_of("a heaptrack file", subject)?)?;

@@ -1,7 +1,9 @@
 //! What is written and read again tells the same of every stack.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use cairn_analysis::format::tracker::{self, Layout};
+use cairn_analysis::format::{AbsoluteAddress, SliceSink};
 use cairn_analysis::heap::{Folding, Names, Questions, Scope};
 use cairn_exchange::import::{Imported, Kind};
 use cairn_exchange::{Profile, Target};
@@ -27,6 +29,9 @@ fn without_temporary(mut told: BTreeMap<Vec<Told>, Vec<u64>>) -> BTreeMap<Vec<To
     told.values_mut().for_each(|sums| sums.truncate(6));
     told
 }
+
+/// In the year 2023.
+const STARTED: u64 = 1_700_000_000_000_000_000;
 
 fn events() -> impl Strategy<Value = Vec<(usize, u64, u32)>> {
     let size = prop_oneof![2 => 1_u64..100_000, 1 => Just(0), 1 => Just(64)];
@@ -62,6 +67,54 @@ proptest! {
         let told = |profile: &Profile| without_temporary(by_stack(profile, without_control));
         prop_assert_eq!(told(&asked(&file, &Scope::default())), told(&before));
         prop_assert_eq!(&file.profile().title, &before.title);
+    }
+
+    #[test]
+    fn firefox(shape in prop::collection::vec((any::<usize>(), any::<usize>()), 0..30), events in events()) {
+        let heap = recorded(&shape, &events);
+        let before = profile_of(&heap);
+        let file = Imported::from_bytes(export(Target::Firefox, &heap)).unwrap();
+        prop_assert_eq!(file.kind(), Kind::Firefox);
+        // All allocations are on one thread there, so what is temporary is not what it was.
+        let told = |profile: &Profile| without_temporary(by_stack(profile, str::to_owned));
+        prop_assert_eq!(told(&asked(&file, &Scope::default())), told(&before));
+        prop_assert_eq!(&file.profile().title, &before.title);
+        let modules: BTreeSet<&str> = file.profile().modules.iter().map(|module| &*module.path).collect();
+        prop_assert!(modules.iter().all(|name| before.modules.iter().any(|module| module.name() == *name)));
+        prop_assert!(file.notes().is_empty() && file.findings().is_empty());
+    }
+
+    #[test]
+    fn tracker(stacks in prop::collection::vec((prop::collection::vec(0_u64..12, 0..20), 0_u64..1000), 1..60)) {
+        let mut buffer = vec![0; 1 << 16];
+        let mut writer = tracker::Writer::new(SliceSink::new(&mut buffer), Layout::WINDOWS_64);
+        let base = 0x7ff6_0000_0000;
+        writer.module_loaded(STARTED, r"C:\app.exe", AbsoluteAddress::new(base), 0x100).unwrap();
+        let mut before: BTreeMap<Vec<u64>, u64> = BTreeMap::new();
+        for (frames, nanos) in &stacks {
+            let addresses = frames.iter().map(|frame| base + 0x10 + frame * 0x20);
+            writer.stack(STARTED + nanos, addresses.clone().map(AbsoluteAddress::new)).unwrap();
+            *before.entry(addresses.collect()).or_default() += 1;
+        }
+        let file = writer.into_sink().into_written().to_vec();
+        let file = Imported::from_bytes(file).unwrap();
+        prop_assert_eq!(file.kind(), Kind::Tracker);
+        let after = asked(&file, &Scope::default());
+        let allocations = after.column("alloc_objects").unwrap();
+        prop_assert_eq!(after.total(allocations), stacks.len() as u64);
+        let mut told: BTreeMap<Vec<u64>, u64> = BTreeMap::new();
+        for sample in &after.samples {
+            let names = after.lines_of(sample.stack).map(|(line, _)| after.function_name(line));
+            let place = |name: &str| match name.strip_prefix("app.exe+0x") {
+                Some(digits) => base + u64::from_str_radix(digits, 16).unwrap(),
+                None => u64::from_str_radix(name.trim_start_matches("0x"), 16).unwrap_or(0),
+            };
+            *told.entry(names.map(place).filter(|&place| place > 0).collect()).or_default() += sample.values[allocations];
+        }
+        prop_assert_eq!(told, before);
+        let early = Scope { to_nanos: 499, ..Scope::default() };
+        let count = stacks.iter().filter(|(_, nanos)| *nanos < 500).count() as u64;
+        prop_assert_eq!(file.read(&early).unwrap().sums.totals.allocations, count);
     }
 }
 
