@@ -27,7 +27,8 @@ fn write(
     made: &programs::Made,
     options: &PageOptions,
 ) -> Result<(), Box<dyn std::error::Error>> {
-    let page = page(&made.heap, &made.read(), &mut made.names(), options)?;
+    let (read, slices) = made.read_sliced();
+    let page = page(&made.heap, &read, &slices, &mut made.names(), options)?;
     let path = Path::new(directory).join(format!("{name}.html"));
     std::fs::write(&path, &page.html)?;
     println!(

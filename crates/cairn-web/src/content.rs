@@ -11,9 +11,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use cairn_analysis::heap::slices::Entry;
 use cairn_analysis::heap::{
-    HeapRead, HeapRecording, LIFETIME_CLASSES, Names, SIZE_CLASSES, Sampling, Sums, lifetime_class_range,
-    size_class_range,
+    HeapRead, HeapRecording, LIFETIME_CLASSES, MarkTold, Names, SIZE_CLASSES, Sampling, Sums,
+    lifetime_class_range, size_class_range,
 };
 use cairn_analysis::recording::EndReason;
 use serde::Serialize;
@@ -21,7 +22,7 @@ use serde::Serialize;
 use crate::columns::{MOST, put, put_signed};
 use crate::frames::{Callee, Frames, Node};
 use crate::shown::shown;
-use crate::slices::{Entry, MarkTold, Slices};
+use crate::slices::PageSlices;
 use crate::{PageError, PageOptions};
 
 /// Name and version of what a page holds.
@@ -197,7 +198,7 @@ pub(crate) fn pack(
     read: &HeapRead,
     names: &Names<'_>,
     frames: &Frames,
-    slices: &Slices,
+    slices: &PageSlices,
     options: &PageOptions,
 ) -> Result<Packed, PageError> {
     let mut strings = Strings::default();
@@ -225,18 +226,18 @@ pub(crate) fn pack(
             stacks: frames.stacks,
             stacks_put_together: frames.stacks_put_together,
             stacks_too_deep: frames.stacks_too_deep,
-            marks: slices.more_marks,
+            marks: read.more_marks,
             modules: recording.modules().len().saturating_sub(MOST_MODULES),
             threads: recording.threads().len().saturating_sub(MOST_THREADS),
             findings: heap.findings().len().saturating_sub(MOST_FINDINGS),
         },
-        slices: SlicesTold { count: slices.count, nanos: slices.slice_nanos, rows: slices.rows.calls },
+        slices: SlicesTold { count: slices.count, nanos: slices.slice_nanos, rows: slices.calls },
         bin_nanos: read.profile.timeline.bin_nanos,
         modules: modules(heap),
         threads: threads(heap),
         sizes: (0..SIZE_CLASSES).map(|class| exact(size_class_range(class))).collect(),
         lifetimes: (0..LIFETIME_CLASSES).map(|class| exact(lifetime_class_range(class))).collect(),
-        marks: slices.marks.iter().map(mark).collect(),
+        marks: read.marks.iter().map(mark).collect(),
         findings: heap
             .findings()
             .iter()
@@ -343,7 +344,7 @@ fn add_sums<'a>(columns: &mut Columns, kind: &'static str, sums: impl Iterator<I
     }
 }
 
-fn add_slices(columns: &mut Columns, slices: &Slices, sampling: Sampling) {
+fn add_slices(columns: &mut Columns, slices: &PageSlices, sampling: Sampling) {
     let entries = &slices.entries;
     let mut row = 0;
     columns.add(

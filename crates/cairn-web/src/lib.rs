@@ -11,10 +11,11 @@
 //! use cairn_analysis::symbols::SymbolizerOptions;
 //!
 //! let heap = HeapRecording::new(Recording::open("program.4711.cairn")?);
-//! let read = heap.read(Scope::default())?;
+//! let options = cairn_web::PageOptions::default();
+//! let (read, slices) = heap.read_sliced(Scope::default(), options.most_slices)?;
 //! let symbols = heap.symbols(SymbolizerOptions::new());
 //! let mut names = Names::new(heap.stacks(), &symbols, Folding::default());
-//! let page = cairn_web::page(&heap, &read, &mut names, &cairn_web::PageOptions::default())?;
+//! let page = cairn_web::page(&heap, &read, &slices, &mut names, &options)?;
 //! std::fs::write("program.html", page.html)?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -22,7 +23,7 @@
 //! | module | task |
 //! |---|---|
 //! | `frames` | all stacks put together into one tree of functions, with every sum; what is too small is put together |
-//! | `slices` | a second pass over the events: what happened to each place in each slice of time |
+//! | `slices` | what happened to each call in each slice of time |
 //! | `content` | both, and what else the page shows, as one value that a number of bytes bounds |
 //! | `columns` | numbers as few bytes |
 //! | `shown` | texts without characters that move or hide others |
@@ -41,11 +42,13 @@ mod tests;
 
 use std::fmt;
 
+use cairn_analysis::heap::slices::Slices;
 use cairn_analysis::heap::{HeapRead, HeapRecording, Names, Scope};
-use cairn_analysis::recording::RecordingError;
 
 pub use content::PAGE_SCHEMA;
 pub use shown::shown;
+
+use slices::PageSlices;
 
 /// How much a page holds, and of what.
 #[derive(Clone, PartialEq, Debug)]
@@ -99,8 +102,6 @@ pub struct Page {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum PageError {
-    /// The recording's events could not be read.
-    Recording(RecordingError),
     /// The content could not be compressed or written as JSON.
     Content(std::io::Error),
 }
@@ -108,7 +109,6 @@ pub enum PageError {
 impl fmt::Display for PageError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Recording(error) => error.fmt(f),
             Self::Content(error) => write!(f, "the page's content could not be packed: {error}"),
         }
     }
@@ -117,15 +117,8 @@ impl fmt::Display for PageError {
 impl std::error::Error for PageError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::Recording(error) => Some(error),
             Self::Content(error) => Some(error),
         }
-    }
-}
-
-impl From<RecordingError> for PageError {
-    fn from(error: RecordingError) -> Self {
-        Self::Recording(error)
     }
 }
 
@@ -140,14 +133,15 @@ const LEAST_SLICES: usize = 64;
 /// And of so few calls none is left out.
 const LEAST_CALLS: usize = 64;
 
-/// Makes the page of a recording; reads its events once more.
+/// Makes the page of what was read of a recording.
 ///
 /// # Errors
 ///
-/// When the recording cannot be read any more.
+/// When its content cannot be compressed or written.
 pub fn page(
     heap: &HeapRecording,
     read: &HeapRead,
+    slices: &Slices,
     names: &mut Names<'_>,
     options: &PageOptions,
 ) -> Result<Page, PageError> {
@@ -156,7 +150,10 @@ pub fn page(
     let mut least_share = options.least_share;
     loop {
         let frames = frames::Frames::new(&read.profile, names, &askers, least_share, most_calls);
-        let mut slices = slices::read(heap, read, &frames, options)?;
+        let mut slices = PageSlices::new(slices, &frames, read.profile.threads.len());
+        while slices.count > options.most_slices.max(1) {
+            slices.halve();
+        }
         let mut excess;
         loop {
             let content = content::pack(heap, read, names, &frames, &slices, options)?;

@@ -5,19 +5,25 @@ mod programs;
 
 use std::collections::BTreeMap;
 
+use cairn_analysis::heap::slices::Entry;
 use cairn_analysis::heap::{
     Cost, Direction, HeapRead, HeapRecording, Names, Questions, Scope, Sums, TreeLimits,
 };
 use cairn_analysis::recording::Recording;
 
 use crate::frames::{Askers, Callee, Frames};
-use crate::slices::{self, Entry, Slices};
+use crate::slices::PageSlices;
 use crate::{PageOptions, page};
-use programs::{EVIL, Random, hostile, large, ordinary};
+use programs::{EVIL, Made, Random, hostile, large, ordinary};
 
 fn frames(read: &HeapRead, names: &mut Names<'_>, least_share: f64, most_calls: usize) -> Frames {
     let askers = Askers::new(&read.profile, names);
     Frames::new(&read.profile, names, &askers, least_share, most_calls)
+}
+
+fn html(made: &Made) -> String {
+    let (read, slices) = made.read_sliced();
+    page(&made.heap, &read, &slices, &mut made.names(), &PageOptions::default()).unwrap().html
 }
 
 /// The path of each call, by names, and what goes through it.
@@ -110,7 +116,7 @@ fn a_stack_that_is_too_deep_keeps_both_ends() {
 }
 
 /// Sums over slices, by row.
-fn by_row(slices: &Slices, from: u32, to: u32, value: impl Fn(&Entry) -> i64) -> BTreeMap<u32, i64> {
+fn by_row(slices: &PageSlices, from: u32, to: u32, value: impl Fn(&Entry) -> i64) -> BTreeMap<u32, i64> {
     let mut sums = BTreeMap::new();
     for entry in slices.entries.iter().filter(|entry| (from..to).contains(&entry.slice)) {
         *sums.entry(entry.row).or_default() += value(entry);
@@ -122,7 +128,7 @@ fn by_row(slices: &Slices, from: u32, to: u32, value: impl Fn(&Entry) -> i64) ->
 /// The same of the calls of a tree, sizes and threads, by the sums of a profile.
 fn expected(
     frames: &Frames,
-    slices: &Slices,
+    slices: &PageSlices,
     read: &HeapRead,
     value: impl Fn(&Sums) -> u64,
 ) -> BTreeMap<u32, i64> {
@@ -133,7 +139,7 @@ fn expected(
         }
     }
     let beside = read.profile.sizes.iter().chain(&read.profile.threads);
-    for (row, of_row) in (slices.rows.calls as u32..).zip(beside) {
+    for (row, of_row) in (slices.calls as u32..).zip(beside) {
         sums.insert(row, value(of_row) as i64);
     }
     sums.retain(|_, sum| *sum != 0);
@@ -141,8 +147,12 @@ fn expected(
 }
 
 /// Lifetimes are rows of their own kind: they come last.
-fn without_lifetimes(mut sums: BTreeMap<u32, i64>, slices: &Slices) -> BTreeMap<u32, i64> {
-    let first = slices.rows.calls + cairn_analysis::heap::SIZE_CLASSES + slices.rows.threads;
+fn without_lifetimes(
+    mut sums: BTreeMap<u32, i64>,
+    slices: &PageSlices,
+    threads: usize,
+) -> BTreeMap<u32, i64> {
+    let first = slices.calls + cairn_analysis::heap::SIZE_CLASSES + threads;
     sums.retain(|&row, _| (row as usize) < first);
     sums
 }
@@ -150,10 +160,10 @@ fn without_lifetimes(mut sums: BTreeMap<u32, i64>, slices: &Slices) -> BTreeMap<
 #[test]
 fn every_stretch_of_slices_is_what_the_recording_answers_for_that_time() {
     for made in [ordinary(), large(2000)] {
-        let read = made.read();
+        let (read, slices) = made.read_sliced();
         let mut names = made.names();
         let frames = frames(&read, &mut names, 0.0, 500);
-        let mut slices = slices::read(&made.heap, &read, &frames, &PageOptions::default()).unwrap();
+        let mut slices = PageSlices::new(&slices, &frames, read.profile.threads.len());
         for _ in 0..3 {
             let count = slices.count as u32;
             for (from, to) in [(0, count), (0, count / 2), (count / 4, count), (count / 3, count / 3 + 1)] {
@@ -168,7 +178,8 @@ fn every_stretch_of_slices_is_what_the_recording_answers_for_that_time() {
                              of: fn(&Entry) -> i64,
                              value: fn(&Sums) -> u64,
                              what: &str| {
-                    let found = without_lifetimes(by_row(&slices, from, to, of), &slices);
+                    let threads = read.profile.threads.len();
+                    let found = without_lifetimes(by_row(&slices, from, to, of), &slices, threads);
                     assert!(
                         found == expected(&frames, &slices, read, value),
                         "{what}, {from} to {to} of {count}"
@@ -212,11 +223,12 @@ fn every_stretch_of_slices_is_what_the_recording_answers_for_that_time() {
 #[test]
 fn lifetimes_are_told_in_the_slice_of_the_free() {
     let made = ordinary();
-    let read = made.read();
+    let (read, slices) = made.read_sliced();
     let mut names = made.names();
     let frames = frames(&read, &mut names, 0.0, usize::MAX);
-    let slices = slices::read(&made.heap, &read, &frames, &PageOptions::default()).unwrap();
-    let first = (slices.rows.calls + cairn_analysis::heap::SIZE_CLASSES + slices.rows.threads) as u32;
+    let slices = PageSlices::new(&slices, &frames, read.profile.threads.len());
+    let threads = read.profile.threads.len();
+    let first = (slices.calls + cairn_analysis::heap::SIZE_CLASSES + threads) as u32;
     let mut found = by_row(&slices, 0, u32::MAX, |entry| entry.allocations as i64);
     found.retain(|&row, _| row >= first);
     let expected: BTreeMap<u32, i64> = (first..)
@@ -225,44 +237,42 @@ fn lifetimes_are_told_in_the_slice_of_the_free() {
         .filter(|&(_, blocks)| blocks > 0)
         .collect();
     assert_eq!(found, expected);
-    let marks: Vec<&str> = slices.marks.iter().map(|mark| mark.text.as_str()).collect();
+    let marks: Vec<&str> = read.marks.iter().map(|mark| mark.text.as_str()).collect();
     assert_eq!(marks, ["loading begins", "work begins"]);
 }
 
 #[test]
 fn a_page_keeps_to_its_size_and_says_how() {
     let made = large(5000);
-    let read = made.read();
-    let whole = page(&made.heap, &read, &mut made.names(), &PageOptions::default()).unwrap();
+    let (read, slices) = made.read_sliced();
+    let whole = page(&made.heap, &read, &slices, &mut made.names(), &PageOptions::default()).unwrap();
     assert_eq!((whole.least_share, whole.stacks_put_together), (0.0, 0));
     let most_bytes = whole.html.len() / 2;
     let options = PageOptions { most_bytes, ..PageOptions::default() };
-    let small = page(&made.heap, &read, &mut made.names(), &options).unwrap();
+    let small = page(&made.heap, &read, &slices, &mut made.names(), &options).unwrap();
     assert!(small.html.len() <= most_bytes, "{} of {most_bytes}", small.html.len());
     assert!(small.slices < whole.slices || small.calls < whole.calls);
     // What cannot be is not waited for.
     let options = PageOptions { most_bytes: 1, ..PageOptions::default() };
-    assert!(page(&made.heap, &read, &mut made.names(), &options).unwrap().calls <= 64);
+    assert!(page(&made.heap, &read, &slices, &mut made.names(), &options).unwrap().calls <= 64);
 }
 
 #[test]
 fn no_name_is_in_the_file_as_it_is() {
     let made = hostile();
-    let html = page(&made.heap, &made.read(), &mut made.names(), &PageOptions::default()).unwrap().html;
-    let ordinary = ordinary();
-    let other =
-        page(&ordinary.heap, &ordinary.read(), &mut ordinary.names(), &PageOptions::default()).unwrap().html;
+    let evil = html(&made);
+    let other = html(&ordinary());
     for name in EVIL {
-        assert!(!html.contains(name) || other.contains(name), "{name}");
+        assert!(!evil.contains(name) || other.contains(name), "{name}");
     }
     // What differs between two pages is base64, and nothing else.
     let frame = |html: &str| -> String {
         let data = |line: &&str| !line.starts_with("<script type=\"application/octet-stream\"");
         html.lines().filter(data).collect()
     };
-    assert!(frame(&html) == frame(&other));
+    assert!(frame(&evil) == frame(&other));
     for line in
-        html.lines().filter_map(|line| line.strip_prefix("<script type=\"application/octet-stream\" id=\""))
+        evil.lines().filter_map(|line| line.strip_prefix("<script type=\"application/octet-stream\" id=\""))
     {
         let (data, end) = line.split_once("\">").and_then(|(_, rest)| rest.split_once('<')).unwrap();
         assert_eq!(end, "/script>");
@@ -288,9 +298,9 @@ fn a_damaged_recording_gives_a_page_all_the_same() {
         }
         let Ok(recording) = Recording::from_bytes(bytes) else { continue };
         let heap = HeapRecording::new(recording);
-        let Ok(read) = heap.read(Scope::default()) else { continue };
+        let Ok((read, slices)) = heap.read_sliced(Scope::default(), 256) else { continue };
         let mut names = Names::new(heap.stacks(), &made.namer, Default::default());
-        let page = page(&heap, &read, &mut names, &PageOptions::default());
+        let page = page(&heap, &read, &slices, &mut names, &PageOptions::default());
         assert!(page.is_ok_and(|page| page.html.ends_with("</html>\n")), "round {round}");
         pages += 1;
     }

@@ -4,6 +4,7 @@ use std::ops::RangeInclusive;
 
 use super::classes::{LIFETIME_CLASSES, Lifetimes, SIZE_CLASSES, lifetime_class, size_class};
 use super::sampling::{Errors, Sampling, Variance, Variances};
+use super::slices::{LiveBlock, Rows, SliceOptions, Slicer, Slices};
 use super::sums::{Row, Sums, Weight};
 use super::timeline::Timeline;
 
@@ -86,6 +87,7 @@ pub struct Aggregator {
     counts_all: bool,
     sampling: Sampling,
     variances: Option<SampledErrors>,
+    slicer: Option<Box<Slicer>>,
     odd: Odd,
     past_end: bool,
 }
@@ -230,9 +232,20 @@ impl Aggregator {
             scope,
             sampling,
             variances,
+            slicer: None,
             odd: Odd::default(),
             past_end: false,
         }
+    }
+
+    /// The same, which also cuts the time into [slices]. Nothing may have been fed yet.
+    ///
+    /// [slices]: super::slices
+    #[must_use]
+    pub fn sliced(mut self, options: &SliceOptions) -> Self {
+        self.slicer = Some(Box::new(Slicer::new(self.stacks.len(), self.threads.len(), options)));
+        self.next_nanos = 0;
+        self
     }
 
     /// True once an event came that is past the end of the scope: nothing that follows changes anything.
@@ -282,6 +295,9 @@ impl Aggregator {
             stack_row.allocated(weight, peak);
             of_thread.row.allocated(weight, peak);
             self.sizes[size_class(size_bytes)].allocated(weight, peak);
+            if let Some(slicer) = &mut self.slicer {
+                slicer.touch(row);
+            }
             if let Some(sampled) = &mut self.variances {
                 sampled.each(row, thread, size_bytes, |row, variance| row.allocated(variance, peak));
             }
@@ -339,6 +355,9 @@ impl Aggregator {
             let lifetime = &mut self.lifetimes[lifetime_class(self.now_nanos - block.born_nanos)];
             lifetime.blocks += weight.blocks;
             lifetime.bytes = lifetime.bytes.wrapping_add(weight.bytes);
+            if let Some(slicer) = &mut self.slicer {
+                slicer.touch(block.stack as usize);
+            }
             if let Some(sampled) = &mut self.variances {
                 sampled.each(block.stack as usize, block.thread, block.size_bytes, |row, variance| {
                     row.freed(variance, peak);
@@ -365,14 +384,53 @@ impl Aggregator {
             return false;
         }
         self.now_nanos = self.now_nanos.max(nanos);
+        if let Some(mut slicer) = self.slicer.take() {
+            slicer.advance(self.now_nanos, self.rows());
+            self.slicer = Some(slicer);
+        }
         self.start_bin(self.now_nanos);
         true
+    }
+
+    fn rows(&self) -> Rows<'_, impl Iterator<Item = &Row>> {
+        Rows {
+            stacks: &self.stacks,
+            sizes: &self.sizes,
+            threads: self.threads.iter().map(|thread| &thread.row),
+            lifetimes: &self.lifetimes,
+            sampling: self.sampling,
+        }
+    }
+
+    /// What happened in each slice of time up to `end_nanos`, where that was [asked for](Self::sliced).
+    ///
+    /// What was fed is left as it is and more may follow, so this serves a program that still runs. It goes over all blocks that live.
+    #[must_use]
+    pub fn slices(&self, end_nanos: u64) -> Option<Slices> {
+        Some(self.slices_of(self.slicer.as_deref()?.clone(), end_nanos))
+    }
+
+    fn slices_of(&self, slicer: Slicer, end_nanos: u64) -> Slices {
+        let is_counted = |block: &&Block| block.stack != FREE && block.stack != UNCOUNTED;
+        let live = self.blocks.iter().filter(is_counted).map(|block| LiveBlock {
+            stack: block.stack,
+            thread: block.thread,
+            size_bytes: block.size_bytes,
+            born_nanos: block.born_nanos,
+        });
+        slicer.finish(self.end_of(end_nanos), self.rows(), live)
+    }
+
+    /// The end, if it is no later than that of the scope and no earlier than what was fed.
+    fn end_of(&self, end_nanos: u64) -> u64 {
+        end_nanos.min(self.scope.to_nanos).max(self.now_nanos)
     }
 
     fn start_bin(&mut self, nanos: u64) {
         self.close_bin();
         let bin_end = self.timeline.advance(nanos, self.held.bytes, self.held.blocks);
-        self.next_nanos = bin_end.min(self.scope.to_nanos.saturating_add(1));
+        let slice_end = self.slicer.as_ref().map_or(u64::MAX, |slicer| slicer.next_nanos());
+        self.next_nanos = bin_end.min(slice_end).min(self.scope.to_nanos.saturating_add(1));
     }
 
     fn close_bin(&mut self) {
@@ -383,10 +441,17 @@ impl Aggregator {
         }
     }
 
+    /// The sums, and the [slices](Self::slices) where they were asked for.
+    #[must_use]
+    pub fn finish_sliced(mut self, end_nanos: u64) -> (HeapProfile, Option<Slices>) {
+        let slices = self.slicer.take().map(|slicer| self.slices_of(*slicer, end_nanos));
+        (self.finish(end_nanos), slices)
+    }
+
     /// The sums, as of `end_nanos`, or of the end of the scope if that is earlier.
     #[must_use]
     pub fn finish(mut self, end_nanos: u64) -> HeapProfile {
-        let end_nanos = end_nanos.min(self.scope.to_nanos).max(self.now_nanos);
+        let end_nanos = self.end_of(end_nanos);
         if end_nanos >= self.next_nanos || self.timeline.bins.is_empty() {
             self.start_bin(end_nanos);
         }

@@ -11,11 +11,12 @@ use super::aggregate::{Aggregator, HeapProfile, LOST_STACK, Scope};
 use super::names::Namer;
 use super::resident::{Resident, ResidentOverTime, UsageSample};
 use super::sampling::Sampling;
+use super::slices::{SliceOptions, Slices};
 use super::stacks::{Address, Module, NO_FRAMES, Stacks};
 use crate::names::{ModuleKey, Names};
 use crate::recording::{
-    self, Alloc, EndReason, Events, Finding, Free, Mapping, MappingKind, PcKind, Recording, RecordingError,
-    StackId, ThreadId, Usage, Wanted,
+    self, Alloc, EndReason, Events, Finding, Free, Mapping, MappingKind, Mark, PcKind, Recording,
+    RecordingError, StackId, ThreadId, Usage, Wanted,
 };
 
 /// A recording, ready for questions about the heap.
@@ -63,7 +64,27 @@ pub struct HeapRead {
     pub resident: Option<Resident>,
     /// What the process used over time, where it was sampled.
     pub usage: Vec<UsageSample>,
+    /// What the program marked, the first [`MOST_MARKS`] of it.
+    pub marks: Vec<MarkTold>,
+    /// Marks beyond these.
+    pub more_marks: u64,
 }
+
+/// A mark of the program.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MarkTold {
+    /// When, in nanoseconds from the start of the recording.
+    pub nanos: u64,
+    /// The thread's index, in the order of a profile's [`threads`](HeapProfile::threads); `u32::MAX` when it is not known.
+    pub thread: u32,
+    /// The text, as near as can be where it is none; the beginning of a very long one.
+    pub text: String,
+}
+
+/// Marks that a [`HeapRead`] holds.
+pub const MOST_MARKS: usize = 2000;
+/// Bytes of the text of one.
+const MOST_MARK_BYTES: usize = 8192;
 
 impl HeapRead {
     /// What was read of a file of another tool.
@@ -76,6 +97,8 @@ impl HeapRead {
             page_faults: None,
             resident: None,
             usage,
+            marks: Vec::new(),
+            more_marks: 0,
         }
     }
 }
@@ -191,29 +214,66 @@ impl HeapRecording {
     ///
     /// When the file cannot be read any more.
     pub fn read(&self, scope: Scope) -> Result<HeapRead, RecordingError> {
+        self.read_events(scope, None).map(|(read, _)| read)
+    }
+
+    /// The same, and what happened in each [slice](super::slices) of the time, in one pass.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be read any more.
+    pub fn read_sliced(
+        &self,
+        scope: Scope,
+        most_slices: usize,
+    ) -> Result<(HeapRead, Slices), RecordingError> {
+        let options = SliceOptions {
+            most_slices,
+            end_nanos: self.end_nanos().map(|nanos| nanos.min(scope.to_nanos)),
+            ..SliceOptions::default()
+        };
+        let (read, slices) = self.read_events(scope, Some(&options))?;
+        Ok((read, slices.unwrap_or_default()))
+    }
+
+    fn read_events(
+        &self,
+        scope: Scope,
+        slices: Option<&SliceOptions>,
+    ) -> Result<(HeapRead, Option<Slices>), RecordingError> {
         let wanted = Wanted::ALL.between(0, scope.to_nanos.saturating_add(1));
         let is_whole = scope.to_nanos == u64::MAX;
         let threads: Vec<ThreadId> = self.recording.threads().iter().map(|thread| thread.id).collect();
+        let mut heap = Aggregator::new(self.stacks.len(), threads.len(), scope, self.sampling);
+        if let Some(options) = slices {
+            heap = heap.sliced(options);
+        }
         let mut visitor = Visitor {
-            heap: Aggregator::new(self.stacks.len(), threads.len(), scope, self.sampling),
+            heap,
             threads,
             last_thread: None,
             last_nanos: 0,
             resident: ResidentOverTime::default(),
+            marks: Vec::new(),
+            more_marks: 0,
         };
         let outcome = self.recording.read(&wanted, &mut visitor)?;
         let end = self.recording.end().map_or(0, |(_, nanos)| nanos);
         // The end of a recording is known only as well as the clock; an unknown one must not make time run on.
         let end = if is_whole && end < MOST_NANOS { end.max(visitor.last_nanos) } else { visitor.last_nanos };
         let (usage, resident) = visitor.resident.into_parts();
-        Ok(HeapRead {
-            profile: visitor.heap.finish(end),
+        let (profile, slices) = visitor.heap.finish_sliced(end);
+        let read = HeapRead {
+            profile,
             unmatched_frees: outcome.unmatched_frees,
             most_resident_bytes: resident.as_ref().map(|most| most.sample.resident_bytes),
             page_faults: usage.iter().map(|sample| sample.page_faults).max(),
             resident,
             usage,
-        })
+            marks: visitor.marks,
+            more_marks: visitor.more_marks,
+        };
+        Ok((read, slices))
     }
 
     /// How long the recording lasted, as far as it is known without reading events.
@@ -291,6 +351,8 @@ struct Visitor {
     last_thread: Option<(ThreadId, u32)>,
     last_nanos: u64,
     resident: ResidentOverTime,
+    marks: Vec<MarkTold>,
+    more_marks: u64,
 }
 
 impl Visitor {
@@ -322,6 +384,17 @@ impl Events for Visitor {
     fn free(&mut self, event: &Free) {
         self.last_nanos = event.at.nanos;
         self.heap.freed(event.object.number(), event.at.nanos);
+    }
+
+    fn mark(&mut self, event: &Mark<'_>) {
+        if self.marks.len() >= MOST_MARKS {
+            self.more_marks += 1;
+            return;
+        }
+        let mut text = String::from_utf8_lossy(event.text).into_owned();
+        text.truncate(text.floor_char_boundary(MOST_MARK_BYTES));
+        let thread = self.thread(event.at.thread);
+        self.marks.push(MarkTold { nanos: event.at.nanos, thread, text });
     }
 
     fn usage(&mut self, event: &Usage) {

@@ -99,6 +99,11 @@ impl Row {
         sums.temporary = sums.temporary.wrapping_add(if temporary { weight.blocks } else { 0 });
     }
 
+    /// The sums as they are, those of the peak left aside.
+    pub(super) const fn running(&self) -> &Sums {
+        &self.sums
+    }
+
     /// The sums, once nothing follows.
     pub(super) fn finish(mut self, peak: u64) -> Sums {
         self.settle(peak);

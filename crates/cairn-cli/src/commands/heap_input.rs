@@ -6,6 +6,7 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 
 use cairn_analysis::heap::schema::ScopeTold;
+use cairn_analysis::heap::slices::Slices;
 use cairn_analysis::heap::{
     About, Folding, HeapRead, HeapRecording, ModuleNames, Namer, Names, NoNames, Pattern, Questions, Scope,
     Stacks, stacks_with,
@@ -286,6 +287,16 @@ pub(crate) fn read(path: &Path, heap: &Heap, scope: Scope) -> io::Result<HeapRea
             Ok(HeapRead::of_sums(read.sums, read.unmatched_frees, read.usage))
         }
     }
+}
+
+/// The same, with what happened in each slice of its time.
+pub(crate) fn read_sliced(
+    path: &Path,
+    heap: &HeapRecording,
+    scope: Scope,
+    most_slices: usize,
+) -> io::Result<(HeapRead, Slices)> {
+    heap.read_sliced(scope, most_slices).map_err(|error| at(path, &error))
 }
 
 /// The time that a moment stands for. The peak is that of the whole recording.

@@ -11,7 +11,8 @@ use cairn_analysis::heap::{Cost, Direction, Group, HeapRead, Suppressions, Tree,
 use clap::{Args, ValueEnum};
 
 use super::heap_input::{
-    Heap, HeapInput, Moment, complain_about, nanos_of, open, parse_moment, questions, read, scope_told,
+    Heap, HeapInput, Moment, complain_about, nanos_of, open, parse_moment, questions, read, read_sliced,
+    scope_told,
 };
 use super::unseen::why_nothing_was_seen;
 use crate::output::Outcome;
@@ -145,21 +146,26 @@ impl ReportCommand {
         {
             let mut names = self.input.names(&heap, &symbols);
             let scope = self.input.scope(&heap, &mut names, from_nanos, to_nanos)?;
-            let mut answer = read(&self.file, &heap, scope.clone())?;
-            let mut held_back = Vec::new();
-            if !suppressions.is_empty() {
-                (held_back, answer.profile) = suppressions.apply(&answer.profile, &mut names);
-            }
             match (&self.html, &heap) {
-                (Some(html), Heap::Recording(heap)) => {
-                    page::write(html, &self.file, heap, &answer, &mut names, scope, self.input.filters())?;
+                (Some(html), Heap::Recording(recording)) => {
+                    let (answer, slices) =
+                        read_sliced(&self.file, recording, scope.clone(), page::most_slices())?;
+                    let filters = self.input.filters();
+                    page::write(html, &self.file, recording, &answer, &slices, &mut names, scope, filters)?;
                 }
                 (Some(_), Heap::Imported(_)) => {
                     let file = self.file.display();
                     let why = "the page is made of the events of cairn's own recordings; leave out --html";
                     return Err(io::Error::other(format!("{file}: {why}")));
                 }
-                (None, _) => self.show(&heap, &answer, names, &held_back, from_nanos, to_nanos)?,
+                (None, _) => {
+                    let mut answer = read(&self.file, &heap, scope)?;
+                    let mut held_back = Vec::new();
+                    if !suppressions.is_empty() {
+                        (held_back, answer.profile) = suppressions.apply(&answer.profile, &mut names);
+                    }
+                    self.show(&heap, &answer, names, &held_back, from_nanos, to_nanos)?;
+                }
             }
         }
         let outcome = complain_about(&self.file, &heap);

@@ -5,6 +5,7 @@
 #[path = "../../../cairn-analysis/tests/support/spool.rs"]
 mod spool;
 
+use cairn_analysis::heap::slices::Slices;
 use cairn_analysis::heap::{Address, Folding, HeapRead, HeapRecording, Namer, Names, Scope, Stacks};
 use cairn_analysis::recording::Recording;
 use cairn_analysis::symbols::SourceFrame;
@@ -47,6 +48,10 @@ impl Namer for Table {
 impl Made {
     pub(crate) fn read(&self) -> HeapRead {
         self.heap.read(Scope::default()).expect("it is in memory")
+    }
+
+    pub(crate) fn read_sliced(&self) -> (HeapRead, Slices) {
+        self.heap.read_sliced(Scope::default(), 256).expect("it is in memory")
     }
 
     pub(crate) fn names(&self) -> Names<'_> {

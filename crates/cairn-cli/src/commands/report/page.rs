@@ -4,16 +4,23 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
 
+use cairn_analysis::heap::slices::Slices;
 use cairn_analysis::heap::{HeapRead, HeapRecording, Names, Scope};
-use cairn_web::{PageError, PageOptions, page};
+use cairn_web::{PageOptions, page};
 
-/// Writes the page; an error names the recording or the page, whichever it is of. As for `cairn flame`, a file that is there is
-/// written over, and `-` is standard output.
+/// What a page holds by default decides how finely time is cut.
+pub(super) fn most_slices() -> usize {
+    PageOptions::default().most_slices
+}
+
+/// Writes the page; an error names it. As for `cairn flame`, a file that is there is written over, and `-` is standard output.
+#[allow(clippy::too_many_arguments, reason = "a page is made of all of these")]
 pub(super) fn write(
     html: &Path,
     file: &Path,
     heap: &HeapRecording,
     read: &HeapRead,
+    slices: &Slices,
     names: &mut Names<'_>,
     scope: Scope,
     filters: Vec<String>,
@@ -21,10 +28,8 @@ pub(super) fn write(
     let mut options = PageOptions::default();
     options.scope = scope;
     options.filters = filters;
-    let page = page(heap, read, names, &options).map_err(|error| match error {
-        PageError::Recording(error) => io::Error::other(format!("{}: {error}", file.display())),
-        error => io::Error::other(format!("{}: {error}", html.display())),
-    })?;
+    let page = page(heap, read, slices, names, &options)
+        .map_err(|error| io::Error::other(format!("{}: {error}", html.display())))?;
     if html.as_os_str() == "-" {
         let mut output = io::stdout().lock();
         output.write_all(page.html.as_bytes())?;
