@@ -21,13 +21,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cairn_analysis::format::recording::{MAGIC, PcKind};
+use cairn_analysis::heap::slices::{SliceOptions, Slices};
 use cairn_analysis::heap::{
     Address, HeapProfile, Module, NO_FRAMES, Namer, Scope, Stacks, Sums, ThreadName, UsageSample,
 };
 use cairn_analysis::names;
 use cairn_analysis::symbols::SourceFrame;
 
-use crate::changes::{Added, Changes};
+use crate::changes::{Added, Changes, Moved};
 use crate::error::ExchangeError;
 use crate::inflate::Unpacked;
 use crate::profile::{Line, Profile};
@@ -118,6 +119,18 @@ impl Source {
     }
 }
 
+/// What a file tells of time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Times {
+    /// When each block was allocated and freed.
+    All,
+    /// When each was allocated; nothing of frees.
+    Allocations,
+    /// Nothing: it has sums.
+    None,
+}
+
 /// What the events of a scope add up to.
 #[derive(Clone, PartialEq, Debug)]
 #[non_exhaustive]
@@ -191,22 +204,58 @@ impl Imported {
         Ok(Self { kind, profile, stacks, threads, notes, findings, events })
     }
 
+    /// What its events tell of time.
+    #[must_use]
+    pub const fn times(&self) -> Times {
+        match &self.events {
+            Events::None => Times::None,
+            Events::Kept(changes) if !changes.has_frees => Times::Allocations,
+            Events::Heaptrack(_) | Events::Kept(_) => Times::All,
+        }
+    }
+
+    /// As [`read`](Self::read), with what happened in each [slice](cairn_analysis::heap::slices) of the time, where the file has times.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read).
+    pub fn read_sliced(
+        &self,
+        scope: &Scope,
+        most_slices: usize,
+    ) -> Result<(ImportedSums, Slices), ExchangeError> {
+        let end_nanos = Some(self.profile.duration_nanos.min(scope.to_nanos));
+        let mut options = SliceOptions::default();
+        (options.most_slices, options.end_nanos) = (most_slices, end_nanos);
+        let (read, slices) = self.read_events(scope, Some(&options))?;
+        Ok((read, slices.unwrap_or_default()))
+    }
+
     /// Adds up what the scope asks for. Where a file has no [threads](Self::threads), all is of number 0.
     ///
     /// # Errors
     ///
     /// What is wrong with the file, and where; or that the file does not tell what the scope asks for.
     pub fn read(&self, scope: &Scope) -> Result<ImportedSums, ExchangeError> {
+        self.read_events(scope, None).map(|(read, _)| read)
+    }
+
+    fn read_events(
+        &self,
+        scope: &Scope,
+        slices: Option<&SliceOptions>,
+    ) -> Result<(ImportedSums, Option<Slices>), ExchangeError> {
         match &self.events {
             Events::Heaptrack(source) => {
-                let heap = heaptrack::read_events(source.open()?, &self.profile, scope)?;
-                let heaptrack::Sums { sums, usage, unmatched_frees } = heap;
-                Ok(ImportedSums { sums, unmatched_frees, usage })
+                let heap = heaptrack::read_events(source.open()?, &self.profile, scope, slices)?;
+                let heaptrack::Sums { sums, slices, usage, unmatched_frees } = heap;
+                Ok((ImportedSums { sums, unmatched_frees, usage }, slices))
             }
             Events::Kept(changes) => {
-                let Added { sums, unmatched_frees } =
-                    changes.read(self.stacks.len(), self.threads.len().max(1), scope);
-                Ok(ImportedSums { sums, unmatched_frees, usage: Vec::new() })
+                let threads = self.threads.len().max(1);
+                let added = changes.read(self.stacks.len(), threads, scope, slices);
+                let Added { sums, slices, unmatched_frees } = added;
+                Ok((ImportedSums { sums, unmatched_frees, usage: Vec::new() }, slices))
             }
             Events::None => {
                 let whole = Scope { stacks: scope.stacks.clone(), ..Scope::default() };
@@ -217,7 +266,7 @@ impl Imported {
                     });
                 }
                 let sums = sums_of(&self.profile, scope)?;
-                Ok(ImportedSums { sums, unmatched_frees: 0, usage: Vec::new() })
+                Ok((ImportedSums { sums, unmatched_frees: 0, usage: Vec::new() }, None))
             }
         }
     }
@@ -238,6 +287,21 @@ impl Imported {
     #[must_use]
     pub fn findings(&self) -> &[String] {
         &self.findings
+    }
+
+    /// Gives each block that came or went to `take`, and the samples of what the process used.
+    pub(crate) fn replay(&self, take: impl FnMut(Moved)) -> Result<(), ExchangeError> {
+        match &self.events {
+            Events::Heaptrack(source) => heaptrack::replay(source.open()?, &self.profile, take).map(drop),
+            Events::Kept(changes) if changes.has_frees => {
+                changes.replay(take);
+                Ok(())
+            }
+            Events::Kept(_) | Events::None => Err(ExchangeError::CannotHold {
+                format: "a format of events",
+                reason: "the file does not tell when blocks were freed; pprof or speedscope hold sums",
+            }),
+        }
     }
 
     /// What kind of file it is.

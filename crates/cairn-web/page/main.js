@@ -4,7 +4,7 @@ import { unpack, parse } from './content.js';
 import { bytesText, countText, timeText, shareText, element, nameElement } from './text.js';
 import { METRICS, metricOf, Model } from './model.js';
 import { Flame } from './flame.js';
-import { Timeline } from './timeline.js';
+import { ABSENT, Timeline } from './timeline.js';
 import { FunctionTable, copyButton } from './tables.js';
 import { showSizes, showLifetimes, showThreads, showModules } from './charts.js';
 import { readState, writeState } from './state.js';
@@ -54,7 +54,7 @@ class Page {
   /** Makes everything as the state says. */
   restore() {
     const { state } = this;
-    this.metric = metricOf(state.metric);
+    this.metric = metricOf(state.metric || this.usualMetric());
     byId('metric').value = this.metric.id;
     byId('search').value = state.search;
     this.range = this.rangeOf(state.range);
@@ -72,6 +72,13 @@ class Page {
       this.flame.zoomed = this.flame.find(path, true);
     });
     this.restSoon();
+  }
+
+  /** What is shown first: of what has numbers, what people ask for first. */
+  usualMetric() {
+    const { totals } = this.content;
+    if (totals.peak_bytes || !totals.allocations) return 'peak';
+    return totals.allocated_bytes ? 'allocated' : 'count';
   }
 
   showTree(beforeLayout) {
@@ -245,8 +252,10 @@ class Page {
     byId('command').replaceChildren(nameElement(command));
     document.title = `${command.slice(0, 80)} · cairn`;
     const started = new Date(Number(BigInt(recording.started_wall_nanos) / 1000000n));
-    const when = Number.isNaN(started.getTime()) ? '' : ` · ${started.toISOString().replace('T', ' ').slice(0, 19)} UTC`;
-    byId('process').textContent = `process ${recording.process}${when} · ${timeText(recording.duration_nanos)}`;
+    const when = Number.isNaN(started.getTime()) || recording.started_wall_nanos === '0' ? '' : ` · ${started.toISOString().replace('T', ' ').slice(0, 19)} UTC`;
+    const process = recording.process ? `process ${recording.process}` : 'process not known';
+    const lasted = recording.times === 'none' ? '' : ` · ${timeText(recording.duration_nanos)}`;
+    byId('process').textContent = process + when + lasted;
     const rate = recording.duration_nanos > 0 ? totals.allocations / (recording.duration_nanos / 1e9) : 0;
     const card = (name, value, note) => element('div', { class: 'card' }, element('dt', {}, name), element('dd', {}, value), element('dd', { class: 'note' }, note));
     byId('summary').append(
@@ -258,7 +267,8 @@ class Page {
     );
     const about = byId('about');
     const say = (text) => about.append(element('li', {}, text));
-    say(`Time is cut into ${countText(slices.count)} slices of ${timeText(slices.nanos)}: a range of time begins and ends with one, and what is said of it is exact, as far as the recording’s own times are.`);
+    if (recording.times === 'none') say('This file has sums and no times.');
+    else say(`Time is cut into ${countText(slices.count)} slices of ${timeText(slices.nanos)}: a range of time begins and ends with one, and what is said of it is exact, as far as the recording’s own times are.`);
     if (leftOut.stacks_put_together) {
       say(`${countText(leftOut.stacks_put_together)} of ${countText(leftOut.stacks)} stacks end in branches that are less than ${shareOf(leftOut.least_share)} of every cost. They are put together as “smaller calls”, where they leave the larger ones; nothing of them is missing in the sums.`);
     } else say(`All ${countText(leftOut.stacks)} stacks are here.`);
@@ -280,6 +290,9 @@ class Page {
     for (const mark of content.marks.slice(0, 500)) {
       marks.append(element('li', {}, `${timeText(mark.nanos)} `, nameElement(mark.text)));
     }
+    if (recording.times === 'none') for (const id of ['from', 'to']) byId(id).parentElement.hidden = true;
+    if (ABSENT[recording.times]) byId('timeline').setAttribute('aria-label', `${ABSENT[recording.times]}.`);
+    byId('legend-held').hidden = recording.times !== 'all';
     byId('legend-resident').hidden = this.timeline.resident.length === 0;
     byId('legend-marks').hidden = content.marks.length === 0;
     byId('marks-box').hidden = content.marks.length === 0;

@@ -1,6 +1,6 @@
 // What the reader has chosen, in the part of the address behind `#`: a link to it, or going back, restores it.
 
-const DEFAULTS = { metric: 'peak', view: 'icicle', inverted: '', zoom: '', search: '', range: '', tab: 'functions', sort: '', theme: '' };
+const DEFAULTS = { metric: '', view: 'icicle', inverted: '', zoom: '', search: '', range: '', tab: 'functions', sort: '', theme: '' };
 
 /** The state that an address names; what makes no sense there is left out by whoever uses it. */
 export function readState() {

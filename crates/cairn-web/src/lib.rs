@@ -25,6 +25,7 @@
 //! | `frames` | all stacks put together into one tree of functions, with every sum; what is too small is put together |
 //! | `slices` | what happened to each call in each slice of time |
 //! | `content` | both, and what else the page shows, as one value that a number of bytes bounds |
+//! | `subject` | what a page tells of a recording beside its sums: its program, modules, threads |
 //! | `columns` | numbers as few bytes |
 //! | `shown` | texts without characters that move or hide others |
 //! | `html` | content, script and style as one file |
@@ -37,16 +38,18 @@ mod frames;
 mod html;
 mod shown;
 mod slices;
+mod subject;
 #[cfg(test)]
 mod tests;
 
 use std::fmt;
 
 use cairn_analysis::heap::slices::Slices;
-use cairn_analysis::heap::{HeapRead, HeapRecording, Names, Scope};
+use cairn_analysis::heap::{HeapRead, Names, Scope};
 
 pub use content::PAGE_SCHEMA;
 pub use shown::shown;
+pub use subject::{PageModule, PageSubject, PageThread, Times};
 
 use slices::PageSlices;
 
@@ -133,18 +136,19 @@ const LEAST_SLICES: usize = 64;
 /// And of so few calls none is left out.
 const LEAST_CALLS: usize = 64;
 
-/// Makes the page of what was read of a recording.
+/// Makes the page of what was read of a recording, or of a file of another tool.
 ///
 /// # Errors
 ///
 /// When its content cannot be compressed or written.
 pub fn page(
-    heap: &HeapRecording,
+    of: impl Into<PageSubject>,
     read: &HeapRead,
     slices: &Slices,
     names: &mut Names<'_>,
     options: &PageOptions,
 ) -> Result<Page, PageError> {
+    let subject = of.into();
     let askers = frames::Askers::new(&read.profile, names);
     let mut most_calls = options.most_calls.max(1);
     let mut least_share = options.least_share;
@@ -156,7 +160,7 @@ pub fn page(
         }
         let mut excess;
         loop {
-            let content = content::pack(heap, read, names, &frames, &slices, options)?;
+            let content = content::pack(&subject, read, names, &frames, &slices, options)?;
             let html = html::page(&content);
             excess = html.len() as f64 / options.most_bytes.max(1) as f64;
             let is_least = slices.count <= LEAST_SLICES && frames.calls() <= LEAST_CALLS;

@@ -28,7 +28,7 @@ pub use classes::{
 };
 pub use cost::{Amount, Cost};
 pub use diff::{Diff, DiffEntry, DiffFrame};
-pub use flame::FlameOptions;
+pub use flame::{FlameOptions, folded_name};
 pub use internals::{Role, plain_name, role_of};
 pub use names::{Folding, Function, FunctionId, Line, LineId, Namer, Names, NoNames, Position};
 pub use patterns::{BadSuppression, Pattern, Suppressed, Suppressions, stacks_with};

@@ -9,7 +9,6 @@ use std::io::Write;
 use std::time::Duration;
 
 use cairn_analysis::heap::{HeapProfile, lifetime_class_range};
-use cairn_analysis::recording::Usage;
 use fxprof_processed_profile::{
     CategoryHandle, CounterHandle, CpuDelta, Frame, FrameFlags, FrameInfo, MarkerTiming, ProcessHandle,
     ReferenceTimestamp, SamplingInterval, StackHandle, StringHandle, ThreadHandle, Timestamp,
@@ -323,10 +322,10 @@ impl Blocks for Writer<'_> {
         Ok(())
     }
 
-    fn used(&mut self, usage: &Usage) -> Result<(), ExchangeError> {
-        let change = signed(usage.resident_bytes).saturating_sub(signed(self.resident_bytes));
-        self.resident_bytes = usage.resident_bytes;
-        let at = Timestamp::from_nanos_since_reference(usage.at.nanos);
+    fn used(&mut self, nanos: u64, resident_bytes: u64) -> Result<(), ExchangeError> {
+        let change = signed(resident_bytes).saturating_sub(signed(self.resident_bytes));
+        self.resident_bytes = resident_bytes;
+        let at = Timestamp::from_nanos_since_reference(nanos);
         self.file.file.add_counter_sample(self.resident, at, change as f64, 1);
         Ok(())
     }

@@ -5,11 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use cairn_analysis::format::tracker::{self, Layout};
 use cairn_analysis::format::{AbsoluteAddress, SliceSink};
 use cairn_analysis::heap::{Folding, Names, Questions, Scope};
-use cairn_exchange::import::{Imported, Kind};
+use cairn_exchange::import::{Imported, Kind, Times};
+use cairn_exchange::target::LiveBlock;
 use cairn_exchange::{Profile, Target};
 use proptest::prelude::*;
 
-use crate::subject::{Told, by_stack, export, profile_of, recorded};
+use crate::subject::{Told, by_stack, converted, export, profile_of, recorded, written_image};
 
 /// The profile that questions to an imported file give.
 fn asked(file: &Imported, scope: &Scope) -> Profile {
@@ -82,6 +83,47 @@ proptest! {
         let modules: BTreeSet<&str> = file.profile().modules.iter().map(|module| &*module.path).collect();
         prop_assert!(modules.iter().all(|name| before.modules.iter().any(|module| module.name() == *name)));
         prop_assert!(file.notes().is_empty() && file.findings().is_empty());
+    }
+
+    #[test]
+    fn between_heaptrack_and_firefox(shape in prop::collection::vec((any::<usize>(), any::<usize>()), 0..30), events in events()) {
+        let heap = recorded(&shape, &events);
+        // heaptrack knows classes and not blocks: which of equal ones was freed, and so what is temporary, is another.
+        let told = |file: &Imported| without_temporary(by_stack(&asked(file, &Scope::default()), without_control));
+        for (from, to) in [(Target::Heaptrack, Target::Firefox), (Target::Firefox, Target::Heaptrack)] {
+            let first = Imported::from_bytes(export(from, &heap)).unwrap();
+            prop_assert_eq!(first.times(), Times::All);
+            let second = Imported::from_bytes(converted(&first, to).unwrap()).unwrap();
+            prop_assert_eq!(told(&second), told(&first));
+        }
+    }
+
+    #[test]
+    fn slices_add_up(shape in prop::collection::vec((any::<usize>(), any::<usize>()), 0..30), events in events()) {
+        let heap = recorded(&shape, &events);
+        for target in [Target::Heaptrack, Target::Firefox] {
+            let file = Imported::from_bytes(export(target, &heap)).unwrap();
+            let (read, slices) = file.read_sliced(&Scope::default(), 16).unwrap();
+            let sum = slices.stacks.iter().fold((0, 0, 0), |(blocks, bytes, held), entry| {
+                (blocks + entry.allocations, bytes + entry.allocated_bytes, held + entry.grown_bytes)
+            });
+            let totals = read.sums.totals;
+            prop_assert_eq!(sum, (totals.allocations, totals.allocated_bytes, totals.live_bytes.cast_signed()));
+            prop_assert!(slices.count <= 16);
+        }
+    }
+
+    #[test]
+    fn blocks_of_an_image(blocks in prop::collection::vec((0_usize..30, 0_u64..5000), 1..80), shape in prop::collection::vec((any::<usize>(), any::<usize>()), 0..30)) {
+        let heap = recorded(&shape, &[]);
+        let count = heap.stacks().len() as u32;
+        let blocks: Vec<LiveBlock> = blocks.iter().map(|&(stack, size_bytes)| LiveBlock { stack: stack as u32 % count, size_bytes }).collect();
+        for target in [Target::Heaptrack, Target::Firefox] {
+            let (bytes, before) = written_image(&heap, &blocks, target);
+            let after = asked(&Imported::from_bytes(bytes).unwrap(), &Scope::default());
+            let told = |profile: &Profile| without_temporary(by_stack(profile, without_control));
+            prop_assert_eq!(told(&after), told(&before));
+        }
     }
 
     #[test]
