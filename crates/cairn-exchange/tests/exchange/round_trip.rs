@@ -36,7 +36,12 @@ const STARTED: u64 = 1_700_000_000_000_000_000;
 
 fn events() -> impl Strategy<Value = Vec<(usize, u64, u32)>> {
     let size = prop_oneof![2 => 1_u64..100_000, 1 => Just(0), 1 => Just(64)];
-    prop::collection::vec((any::<usize>(), size, 0_u32..2), 1..120)
+    // At least one allocation: the Firefox Profiler's format does not tell an empty heap from none.
+    let first = (any::<usize>(), 1_u64..100, 0_u32..2);
+    (first, prop::collection::vec((any::<usize>(), size, 0_u32..2), 0..120)).prop_map(|(first, mut rest)| {
+        rest.insert(0, first);
+        rest
+    })
 }
 
 proptest! {
