@@ -192,7 +192,7 @@ fn prepare(recording: Option<&Path>) -> Outcome<Exports> {
             .arg("-o")
             .arg(directory.join(name)))?;
     }
-    run(cairn().args(["flame", "-o"]).arg(directory.join("app.svg")).arg(&file))?;
+    run(cairn().args(["flame", "--force", "-o"]).arg(directory.join("app.svg")).arg(&file))?;
     Ok(Exports { directory, report })
 }
 
