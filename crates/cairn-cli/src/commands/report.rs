@@ -11,7 +11,8 @@ use cairn_analysis::heap::{Cost, Direction, Group, HeapRead, Suppressions, Tree,
 use clap::{Args, ValueEnum};
 
 use super::heap_input::{
-    Heap, HeapInput, Moment, complain_about, parse_moment, questions, read, read_sliced, scope_told, times,
+    Heap, HeapInput, Moment, complain_about, outcome_of, parse_moment, questions, read, read_sliced,
+    read_stacks, scope_told, times,
 };
 use super::unseen::why_nothing_was_seen;
 use crate::new_file::Output;
@@ -113,6 +114,13 @@ enum View {
     Time,
 }
 
+impl View {
+    /// Whether it needs the sums of stacks alone.
+    const fn is_by_stack(self) -> bool {
+        matches!(self, Self::Function | Self::Line | Self::Module | Self::Stack | Self::Tree | Self::Callers)
+    }
+}
+
 /// A cost by name.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum CostName {
@@ -153,7 +161,7 @@ impl ReportCommand {
         let heap = self.input.open(&self.file)?;
         let (from_nanos, to_nanos) = times(&self.file, &heap, self.at, self.between.as_deref())?;
         let symbols = self.input.symbols(&heap);
-        {
+        let of_events = {
             let mut names = self.input.names(&heap, &symbols);
             let scope = self.input.scope(&heap, &mut names, from_nanos, to_nanos)?;
             if let Some(output) = page {
@@ -161,17 +169,25 @@ impl ReportCommand {
                 progress.now("making the page");
                 let made = page::Made { heap: &heap, read: &answer, slices: &slices };
                 page::write(output, &made, &mut names, scope, self.input.filters())?;
+                drop(progress);
+                outcome_of(&answer, Outcome::Done)
             } else {
-                let mut answer = read(&self.file, &heap, scope)?;
+                let by_stack = !self.json && self.by.is_some_and(View::is_by_stack);
+                let reading = if by_stack { read_stacks } else { read };
+                let mut answer = reading(&self.file, &heap, scope)?;
                 let mut held_back = Vec::new();
                 if !suppressions.is_empty() {
                     (held_back, answer.profile) = suppressions.apply(&answer.profile, &mut names);
                 }
                 drop(progress);
                 self.show(&heap, &answer, names, &held_back, from_nanos, to_nanos)?;
+                outcome_of(&answer, Outcome::Done)
             }
-        }
-        let outcome = complain_about(&self.file, &heap);
+        };
+        let outcome = match complain_about(&self.file, &heap) {
+            Outcome::Done => of_events,
+            outcome => outcome,
+        };
         symbols.finish(&self.input);
         Ok(outcome)
     }
