@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -43,6 +44,16 @@ const COLUMNS: &[(&str, &str)] = &[
     ("peak_space", "peak_bytes"),
     ("temporary_objects", "temporary_allocations"),
 ];
+
+/// The columns of an image: what was allocated before is not known.
+const IMAGE_COLUMNS: &[(&str, &str)] =
+    &[("inuse_objects", "leaked_allocations"), ("inuse_space", "leaked_bytes")];
+
+/// A program that holds blocks and waits until its input ends.
+const WAITING: &str = "import os, sys
+keep = [{'a': i, 'b': [str(i)] * (i % 7), 'c': 'x' * (600 + i)} for i in range(2000)]
+print(os.getpid(), flush=True)
+sys.stdin.read()";
 
 const PPROF_SOURCE: &str = "/usr/share/gocode/src/github.com/google/pprof";
 const DH_VIEW: &str = "/usr/libexec/valgrind/dh_view.html";
@@ -87,10 +98,26 @@ const CONSUMERS: &[Consumer] = &[
     ("folded stacks, summed up by awk", folded),
 ];
 
-/// Exports of one recording, in a directory, and what they must add up to.
+/// Those that tell of an image: the window of heaptrack shows the same file as its text.
+const IMAGE_CONSUMERS: &[Consumer] = &[
+    ("pprof -top", pprof),
+    ("heaptrack_print", heaptrack_print),
+    ("profiler-cli (Firefox Profiler)", firefox),
+    ("speedscope, dh_view.html, the flame graph in Chromium", browser),
+    ("opentelemetry-proto", otlp),
+    ("sqlite3 .import", sqlite),
+    ("folded stacks, summed up by awk", folded),
+];
+
+/// Exports of one recording or image, in a directory, and what they must add up to.
 struct Exports {
+    /// Where tools are that are not the system's.
+    tools: PathBuf,
     directory: PathBuf,
     report: Value,
+    columns: &'static [(&'static str, &'static str)],
+    /// Of an image of memory: it has what lives, and no times.
+    is_image: bool,
 }
 
 impl Exports {
@@ -108,13 +135,13 @@ impl Exports {
 
     /// npm's packages, where they can be had.
     fn npm(&self) -> Outcome<Option<PathBuf>> {
-        let modules = self.file("npm/node_modules");
+        let modules = self.tools.join("npm/node_modules");
         let has_all = NPM_PACKAGES.iter().all(|name| modules.join(name.trim_end_matches("@24")).exists());
         if !has_all {
             if !on_path("npm") {
                 return Ok(None);
             }
-            let prefix = self.file("npm");
+            let prefix = self.tools.join("npm");
             fs::create_dir_all(&prefix).map_err(at(&prefix))?;
             let mut command = Command::new("npm");
             command.args(["install", "--silent", "--no-audit", "--no-fund", "--prefix"]).arg(&prefix);
@@ -133,33 +160,94 @@ pub(crate) fn run_all(arguments: &[String]) -> Outcome {
     }
     let exports = prepare(files.first().map(|file| Path::new(file.as_str())))?;
     let (mut missing, mut wrong) = (Vec::new(), Vec::new());
-    for (name, consumer) in CONSUMERS {
-        match consumer(&exports) {
+    check(&exports, CONSUMERS, "", &mut missing, &mut wrong);
+    check(&prepare_image(&exports.tools)?, IMAGE_CONSUMERS, "an image of memory: ", &mut missing, &mut wrong);
+    println!("files and screenshots: {}", exports.directory.display());
+    if is_required && !missing.is_empty() {
+        wrong.push(format!("missing: {}", missing.join(", ")));
+    }
+    if wrong.is_empty() { Ok(()) } else { Err(Failure::new(wrong.join("\n"))) }
+}
+
+fn check(
+    exports: &Exports,
+    consumers: &[Consumer],
+    of: &str,
+    missing: &mut Vec<&'static str>,
+    wrong: &mut Vec<String>,
+) {
+    for (name, consumer) in consumers {
+        match consumer(exports) {
             Ok(Answer::Seen { version, totals }) => {
-                println!("{name} {version}");
+                println!("{of}{name} {version}");
                 for seen in &totals {
                     let verdict = if seen.agrees() { "=" } else { "≠" };
                     println!("  {:<44} {:>12} {verdict} {}", seen.what, seen.theirs, seen.ours);
                     if !seen.agrees() {
-                        wrong.push(format!("{name}: {} is {}, not {}", seen.what, seen.theirs, seen.ours));
+                        wrong
+                            .push(format!("{of}{name}: {} is {}, not {}", seen.what, seen.theirs, seen.ours));
                     }
                 }
                 if totals.is_empty() {
-                    wrong.push(format!("{name}: shows nothing"));
+                    wrong.push(format!("{of}{name}: shows nothing"));
                 }
             }
             Ok(Answer::Missing(how)) => {
                 println!("{name} is missing: {how}");
                 missing.push(*name);
             }
-            Err(failure) => wrong.push(format!("{name}: {failure}")),
+            Err(failure) => wrong.push(format!("{of}{name}: {failure}")),
         }
     }
-    println!("files and screenshots: {}", exports.directory.display());
-    if is_required && !missing.is_empty() {
-        wrong.push(format!("missing: {}", missing.join(", ")));
+}
+
+/// The command as it was just built.
+fn cairn() -> Command {
+    let target =
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace_root().join("target"), PathBuf::from);
+    Command::new(target.join("debug/cairn"))
+}
+
+/// Looks into a running program whose blocks say who made them, and exports what it holds.
+fn prepare_image(tools: &Path) -> Outcome<Exports> {
+    let directory = tools.join("image");
+    fs::create_dir_all(&directory).map_err(at(&directory))?;
+    let mut command = cairn();
+    command.args(["heap", "-q", "--annotate", "/usr/bin/python3", "-c", WAITING]);
+    // It ends when its input does.
+    let mut program = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|error| Failure::new(format!("{command:?}: {error}")))?;
+    let mut pid = String::new();
+    if let Some(output) = program.stdout.take() {
+        BufReader::new(output).read_line(&mut pid).map_err(at(&directory))?;
     }
-    if wrong.is_empty() { Ok(()) } else { Err(Failure::new(wrong.join("\n"))) }
+    let mut look = cairn();
+    look.args(["core", "--json", "--force", "--pid", pid.trim(), "--flame"]).arg(directory.join("app.svg"));
+    for (format, name) in FORMATS {
+        look.arg("--export").arg(format!("{format}={}", directory.join(name).display()));
+    }
+    let told = read(&mut look);
+    drop(program.stdin.take());
+    let _ = program.wait();
+    let told: Value =
+        serde_json::from_str(&told?).map_err(|error| Failure::new(format!("the image: {error}")))?;
+    let (bytes, blocks) = (&told["live_bytes"], &told["blocks"]);
+    // All that lives was allocated, and is held most of the time that there is.
+    let mut report = serde_json::Map::new();
+    for of in ["total", "leaked", "peak"] {
+        report.insert(format!("{of}_bytes"), bytes.clone());
+        report.insert(format!("{of}_allocations"), blocks.clone());
+    }
+    Ok(Exports {
+        tools: tools.to_owned(),
+        directory,
+        report: Value::Object(report),
+        columns: IMAGE_COLUMNS,
+        is_image: true,
+    })
 }
 
 /// Records, reports and exports.
@@ -168,10 +256,6 @@ fn prepare(recording: Option<&Path>) -> Outcome<Exports> {
     let directory = root.join("target/exports");
     fs::create_dir_all(&directory).map_err(at(&directory))?;
     run(cargo().args(["build", "--quiet", "-p", "cairn-cli"]))?;
-    let cairn = || {
-        let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
-        Command::new(target.join("debug/cairn"))
-    };
     let file = directory.join("app.cairn");
     let _ = fs::remove_file(&file);
     match recording {
@@ -192,8 +276,8 @@ fn prepare(recording: Option<&Path>) -> Outcome<Exports> {
             .arg("-o")
             .arg(directory.join(name)))?;
     }
-    run(cairn().args(["flame", "-o"]).arg(directory.join("app.svg")).arg(&file))?;
-    Ok(Exports { directory, report })
+    run(cairn().args(["flame", "--force", "-o"]).arg(directory.join("app.svg")).arg(&file))?;
+    Ok(Exports { tools: directory.clone(), directory, report, columns: COLUMNS, is_image: false })
 }
 
 fn first_line(text: &str) -> String {
@@ -209,7 +293,7 @@ fn number(text: &str) -> Option<f64> {
 }
 
 fn pprof(exports: &Exports) -> Outcome<Answer> {
-    let program = exports.file("pprof");
+    let program = exports.tools.join("pprof");
     if !program.exists() {
         if !on_path("go") || !Path::new(PPROF_SOURCE).exists() {
             let how = "apt-get install --no-install-recommends golang-go golang-github-google-pprof-dev";
@@ -220,7 +304,7 @@ fn pprof(exports: &Exports) -> Outcome<Answer> {
         run(build.envs([("GO111MODULE", "off"), ("GOPATH", "/usr/share/gocode"), ("GOFLAGS", "")]))?;
     }
     let mut totals = Vec::new();
-    for (column, key) in COLUMNS {
+    for (column, key) in exports.columns {
         let unit = if column.ends_with("space") { "B" } else { "count" };
         let text = read(
             Command::new(&program)
@@ -313,7 +397,7 @@ fn firefox(exports: &Exports) -> Outcome<Answer> {
     let Some(modules) = exports.npm()? else {
         return Ok(Answer::Missing("apt-get install npm".to_owned()));
     };
-    let home = exports.file("home");
+    let home = exports.tools.join("home");
     fs::create_dir_all(&home).map_err(at(&home))?;
     let cli = |arguments: &[&str]| {
         let mut command = Command::new(modules.join("node/bin/node"));
@@ -336,13 +420,18 @@ fn firefox(exports: &Exports) -> Outcome<Answer> {
             ("native-deallocations-memory", frees),
         ];
         let mut totals = Vec::new();
-        for (strategy, ours) in strategies {
+        // Nothing was freed in an image, and a track of one moment is none.
+        let kinds = if exports.is_image { 2 } else { strategies.len() };
+        for (strategy, ours) in strategies.into_iter().take(kinds) {
             cli(&["strategy", strategy])?;
             let text = cli(&["thread", "samples"])?;
             let theirs =
                 text.split_once("Categories (").and_then(|(_, rest)| number(rest.split(' ').next()?));
             let theirs = theirs.ok_or_else(|| Failure::new(format!("{strategy}: no total in:\n{text}")))?;
             totals.push(Seen { what: strategy.to_owned(), theirs, ours, slack: 0.0 });
+        }
+        if exports.is_image {
+            return Ok(Answer::Seen { version: cli(&["--version"])?.trim().to_owned(), totals });
         }
         let text = cli(&["counter", "list"])?;
         let range =
@@ -353,9 +442,55 @@ fn firefox(exports: &Exports) -> Outcome<Answer> {
         totals.push(Seen { what: "memory track, highest".to_owned(), theirs, ours, slack: 0.03 });
         Ok(Answer::Seen { version: cli(&["--version"])?.trim().to_owned(), totals })
     };
-    let answer = answers();
+    let mut answer = answers();
     let _ = cli(&["stop", "--all"]);
+    if let (Ok(Answer::Seen { totals, .. }), false) = (&mut answer, exports.is_image) {
+        totals.push(firefox_lines(exports, cli)?);
+    }
     answer
+}
+
+/// A program whose lines are known: what one of them allocated, and that it is of that file.
+fn firefox_lines(exports: &Exports, cli: impl Fn(&[&str]) -> Outcome<String>) -> Outcome<Seen> {
+    let (program, recording, file) =
+        (exports.file("small"), exports.file("small.cairn"), exports.file("small.firefox.json"));
+    let source = workspace_root().join("fixtures/exchange/small.c");
+    run(Command::new("cc").args(["-g", "-O1", "-o"]).arg(&program).arg(&source))?;
+    let _ = fs::remove_file(&recording);
+    run(cairn().args(["heap", "-q", "-o"]).arg(&recording).arg(&program))?;
+    run(cairn().args(["export", "--force", "--to", "firefox", "-o"]).arg(&file).arg(&recording))?;
+    let json = |text: String| -> Outcome<Value> {
+        serde_json::from_str(&text).map_err(|error| Failure::new(format!("{error}: {text}")))
+    };
+    let report = json(read(
+        cairn().args(["report", "--json", "--full", "--by", "line", "--cost", "allocated"]).arg(&recording),
+    )?)?;
+    let lines = report["top"].as_array().into_iter().flatten();
+    let load = lines.into_iter().find(|line| line["function"] == "load");
+    let load = load.ok_or_else(|| Failure::new("the report has no line of load".to_owned()))?;
+    let answers = || -> Outcome<f64> {
+        cli(&["load", &file.to_string_lossy()])?;
+        cli(&["strategy", "native-allocations"])?;
+        let functions = json(cli(&["thread", "functions", "--json"])?)?;
+        let function = functions["functions"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .find(|function| function["name"].as_str().is_some_and(|name| name.ends_with("load")));
+        let handle = function.and_then(|function| function["functionHandle"].as_str());
+        let handle = handle.ok_or_else(|| Failure::new(format!("no load among {functions}")))?;
+        let told = json(cli(&["function", "annotate", handle, "--json"])?)?;
+        let told = &told["srcAnnotation"];
+        let is_file = told["filename"].as_str().is_some_and(|name| name.ends_with("exchange/small.c"));
+        let line = told["lines"].as_array().into_iter().flatten();
+        let line = line.into_iter().find(|line| is_file && line["lineNumber"] == load["line"]);
+        Ok(line.and_then(|line| line["selfSamples"].as_f64()).unwrap_or(f64::NAN))
+    };
+    let theirs = answers();
+    let _ = cli(&["stop", "--all"]);
+    let what = format!("bytes at small.c:{}", load["line"]);
+    let ours = load["bytes"].as_f64().or(load["total_bytes"].as_f64()).unwrap_or(f64::NAN);
+    Ok(Seen { what, theirs: theirs?, ours, slack: 0.0 })
 }
 
 /// `1.7MB`, of 1000 times 1000.
@@ -379,7 +514,7 @@ fn browser(exports: &Exports) -> Outcome<Answer> {
         return Ok(Answer::Missing("apt-get install npm".to_owned()));
     };
     // Packages are looked for beside the script.
-    let script = exports.file("npm/browser.mjs");
+    let script = exports.tools.join("npm/browser.mjs");
     fs::copy(workspace_root().join("xtask/exports/browser.mjs"), &script).map_err(at(&script))?;
     let dh_view = if Path::new(DH_VIEW).exists() { DH_VIEW } else { "-" };
     let mut command = Command::new(modules.join("node/bin/node"));
@@ -410,7 +545,8 @@ fn browser(exports: &Exports) -> Outcome<Answer> {
         let theirs = theirs.as_f64().unwrap_or(f64::NAN);
         totals.push(Seen { what: what.to_owned(), theirs, ours, slack: 0.0 });
     };
-    for (name, key) in columns {
+    let has = |key: &str| exports.columns.iter().any(|(_, known)| *known == key);
+    for (name, key) in columns.into_iter().filter(|(_, key)| has(key)) {
         add(&format!("speedscope: {name}"), &seen["speedscope"][name], exports.total(key)?);
     }
     add(".heapprofile in speedscope", &seen["heapprofile"]["app.heapprofile"], exports.total("peak_bytes")?);
@@ -437,12 +573,12 @@ fn npm_versions(modules: &Path) -> String {
 }
 
 fn otlp(exports: &Exports) -> Outcome<Answer> {
-    let python = exports.file("python/bin/python");
+    let python = exports.tools.join("python/bin/python");
     if !python.exists() {
         if !on_path("python3") {
             return Ok(Answer::Missing("apt-get install python3-venv".to_owned()));
         }
-        run(Command::new("python3").args(["-m", "venv"]).arg(exports.file("python")))?;
+        run(Command::new("python3").args(["-m", "venv"]).arg(exports.tools.join("python")))?;
     }
     if read(Command::new(&python).args(["-c", "import opentelemetry.proto"])).is_err() {
         run(Command::new(&python).args(["-m", "pip", "install", "--quiet", "opentelemetry-proto"]))?;
@@ -454,8 +590,10 @@ fn otlp(exports: &Exports) -> Outcome<Answer> {
         .filter_map(|line| line.split_once(' '))
         .filter_map(|(name, sum)| Some((name, number(sum)?)))
         .collect();
-    let totals =
-        COLUMNS.iter().map(|(column, key)| exports.seen(key, told.get(column).copied().unwrap_or(f64::NAN)));
+    let totals = exports
+        .columns
+        .iter()
+        .map(|(column, key)| exports.seen(key, told.get(column).copied().unwrap_or(f64::NAN)));
     let version = "import importlib.metadata as m; print(m.version('opentelemetry-proto'))";
     let version = read(Command::new(&python).args(["-c", version]))?.trim().to_owned();
     Ok(Answer::Seen { version, totals: totals.collect::<Outcome<_>>()? })
@@ -466,7 +604,7 @@ fn sqlite(exports: &Exports) -> Outcome<Answer> {
         return Ok(Answer::Missing("apt-get install --no-install-recommends sqlite3".to_owned()));
     }
     let mut totals = Vec::new();
-    for (column, key) in COLUMNS {
+    for (column, key) in exports.columns {
         let file = exports.file("app.csv");
         let text = read(
             Command::new("sqlite3")

@@ -70,9 +70,54 @@ impl Write for NewFile {
     }
 }
 
+/// Where a command writes what was asked for: a new file, or standard output.
+pub(crate) enum Output {
+    File(NewFile),
+    Stdout(Box<dyn Write>),
+}
+
+impl Output {
+    /// Begins it; `-` is standard output. A file that is there is an error unless it may be replaced, and `input`, which is read from, always is.
+    pub(crate) fn create(path: &Path, replace: bool, input: &Path) -> io::Result<Self> {
+        if path == Path::new("-") {
+            return Ok(Self::Stdout(Box::new(BufWriter::with_capacity(1 << 18, io::stdout().lock()))));
+        }
+        let same =
+            fs::canonicalize(path).is_ok_and(|path| fs::canonicalize(input).is_ok_and(|input| input == path));
+        if same {
+            let text = format!("{}: this is the file that is read; write to another one", path.display());
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
+        }
+        NewFile::create(path, replace).map(Self::File)
+    }
+
+    /// Gives a file its name, and returns that.
+    pub(crate) fn finish(self) -> io::Result<Option<PathBuf>> {
+        match self {
+            Self::File(file) => file.commit().map(Some),
+            Self::Stdout(mut output) => output.flush().map(|()| None),
+        }
+    }
+}
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::File(file) => file.write(bytes),
+            Self::Stdout(output) => output.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::File(file) => file.flush(),
+            Self::Stdout(output) => output.flush(),
+        }
+    }
+}
+
 fn exists(path: &Path) -> io::Error {
-    let text =
-        format!("{}: the file exists; choose another with -o, or replace it with --force", path.display());
+    let text = format!("{}: the file exists; name another one, or replace it with --force", path.display());
     io::Error::new(io::ErrorKind::AlreadyExists, text)
 }
 
@@ -97,6 +142,12 @@ mod tests {
 
         let refused = NewFile::create(&path, false).map(|_| ()).unwrap_err();
         assert!(refused.to_string().contains("--force"), "{refused}");
+
+        let input = directory.join("input");
+        fs::write(&input, b"read").unwrap();
+        let refused = Output::create(&directory.join("./input"), true, &input).map(|_| ()).unwrap_err();
+        assert!(refused.to_string().contains("that is read"), "{refused}");
+        fs::remove_file(&input).unwrap();
 
         let mut replaced = NewFile::create(&path, true).unwrap();
         replaced.write_all(b"second").unwrap();

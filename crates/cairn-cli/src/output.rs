@@ -2,9 +2,11 @@
 
 use std::io::{self, Write};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
 use clap::ColorChoice;
+use indicatif::ProgressBar;
 
 /// The colours on standard output: none when it is no terminal or nobody wants them. What is passed through unchanged
 /// may hold escape sequences of its own, so nothing is stripped afterwards.
@@ -27,6 +29,28 @@ impl Palette {
             anstream::ColorChoice::Never => Self::default(),
             _ => Self { function: AnsiColor::Green.on_default(), dim: Style::new().dimmed() },
         }
+    }
+}
+
+/// What is being done, on a terminal alone; gone when it ends.
+pub(crate) struct Progress(ProgressBar);
+
+impl Progress {
+    pub(crate) fn begin(what: &'static str) -> Self {
+        let progress = Self(ProgressBar::new_spinner());
+        progress.0.enable_steady_tick(Duration::from_millis(100));
+        progress.now(what);
+        progress
+    }
+
+    pub(crate) fn now(&self, what: &'static str) {
+        self.0.set_message(what);
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
     }
 }
 

@@ -90,6 +90,46 @@ fn blocks_are_exported(file: &Path, load_address: u64, bits: &str) {
     let report: Value = serde_json::from_str(&text(&report)).unwrap();
     assert!(sum > 0);
     assert_eq!(report["leaked_bytes"], sum);
+    // Formats of events have each block; what they cannot know of an image is said.
+    let own = [("heaptrack", "heaptrack.zst"), ("firefox", "firefox.json"), ("dhat", "dhat.json")];
+    let own = own.map(|(format, extension)| (format, scratch(&format!("core-export.{extension}"))));
+    for (format, file) in &own {
+        let export = format!("{format}={}", file.display());
+        let arguments =
+            ["--raw", &raw, "--word", bits, "--layout", "heapprof", "--export", &export, "--force"];
+        let output = core(&arguments);
+        let words = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(0), "{format}: {words}");
+        assert!(words.contains("at time 0"), "{format}: {words}");
+    }
+    for (format, file) in &own[..2] {
+        let report = Command::new(CAIRN).args(["report", "--json"]).arg(file).output().unwrap();
+        let report: Value = serde_json::from_str(&text(&report)).unwrap();
+        assert_eq!((&report["leaked_bytes"], &report["peak_bytes"]), (&sum.into(), &sum.into()), "{format}");
+    }
+    let dhat: Value = serde_json::from_str(&fs::read_to_string(&own[2].1).unwrap()).unwrap();
+    let held: u64 = dhat["pps"].as_array().unwrap().iter().map(|point| point["eb"].as_u64().unwrap()).sum();
+    assert_eq!(held, sum);
+    for (format, extension) in [
+        ("speedscope", "speedscope.json"),
+        ("heapprofile", "heapprofile"),
+        ("otlp", "otlp"),
+        ("csv", "csv"),
+        ("jsonl", "jsonl"),
+    ] {
+        let file = scratch(&format!("core-export.{extension}"));
+        let export = format!("{format}={}", file.display());
+        let output =
+            core(&["--raw", &raw, "--word", bits, "--layout", "heapprof", "--export", &export, "--force"]);
+        assert_eq!(output.status.code(), Some(0), "{format}: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(fs::metadata(&file).unwrap().len() > 20, "{format}");
+    }
+    let flame = scratch("core-export.svg");
+    let flame = flame.to_str().unwrap();
+    let drawn = ["--raw", &raw, "--word", bits, "--layout", "heapprof", "--flame", flame];
+    text(&core(&[&drawn[..], &["--force"]].concat()));
+    let again = core(&drawn);
+    assert!(!again.status.success() && String::from_utf8_lossy(&again.stderr).contains("--force"));
     let again = core(&["--raw", &raw, "--word", bits, "--export", &to_pprof]);
     assert!(!again.status.success() && String::from_utf8_lossy(&again.stderr).contains("--force"));
 }
@@ -123,7 +163,7 @@ fn a_running_process_tells_its_heap_its_threads_and_an_address() {
     let place = text(&core(&["--pid", &pid, "--at", &largest]));
     assert!(place.contains(&format!("in the heap block at {largest}, in use")), "{place}");
     let flame = scratch("core-waiting.svg");
-    text(&core(&["--pid", &pid, "--flame", flame.to_str().unwrap()]));
+    text(&core(&["--pid", &pid, "--force", "--flame", flame.to_str().unwrap()]));
     assert!(fs::read_to_string(&flame).unwrap().starts_with("<?xml"));
     child.kill().unwrap();
     child.wait().unwrap();

@@ -81,7 +81,7 @@ fn every_format_lies_beside_the_recording_and_replaces_nothing_unasked() {
         fs::write(&path, "mine").expect("it can be written");
         let refused = export(&directory.recording(), &["--to", format]).assert().code(1);
         refused.stderr_eq(str![[r#"
-cairn: [..]: the file exists; choose another with -o, or replace it with --force
+cairn: [..]: the file exists; name another one, or replace it with --force
 
 "#]]);
         assert_eq!(fs::read(&path).expect("it is there"), b"mine");

@@ -2,6 +2,7 @@
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
+#[allow(dead_code, reason = "the readers of recordings are for other tests")]
 mod support;
 
 use std::collections::hash_map::RandomState;

@@ -194,6 +194,11 @@ fn a_part_of_the_time_and_filters_count_what_they_say() {
     assert_eq!(leaked(&["--at", "peak"]), 70);
     assert_eq!(leaked(&["--between", "20.5ms", "70.5ms"]), 50);
     assert_eq!(leaked(&["--between", "0.0205", "1s"]), 10);
+    for command in [&["report"][..], &["export", "--to", "folded", "-o", "-"]] {
+        let turned =
+            cairn().args(command).arg(&path).args(["--between", "2s", "1s"]).output().expect("it runs");
+        assert_eq!(turned.status.code(), Some(2), "{command:?}");
+    }
     assert_eq!(leaked(&["--filter", "size=..200"]), 20);
     assert_eq!(leaked(&["--filter", "function=^open_"]), 20);
     assert_eq!(leaked(&["--filter", "thread=1002"]), 10);
@@ -264,10 +269,31 @@ fn a_page_is_one_file_that_names_nothing_outside_of_it_and_spares_the_recording(
     let out = cairn().arg("report").arg(&path).args(["--html", "-"]).output().expect("it runs");
     assert!(out.stdout == html.as_bytes(), "standard output has the same page");
 
-    let told = cairn().arg("report").arg(&path).arg("--html").arg(&path).output().expect("it runs");
+    // Nothing is written over unasked, and a page that fails leaves what was there.
+    for command in [&["report", "--html"][..], &["flame", "-o"]] {
+        std::fs::write(&page, "precious").expect("it is ours");
+        let run = |more: &[&str]| {
+            let mut run = cairn();
+            for word in &command[..1] {
+                run = run.arg(word);
+            }
+            run.arg(&path).args(&command[1..]).arg(&page).args(more).output().expect("it runs")
+        };
+        let told = run(&[]);
+        let words = String::from_utf8_lossy(&told.stderr).into_owned();
+        assert!(told.status.code() == Some(1) && words.contains("--force"), "{words}");
+        assert_eq!(std::fs::read(&page).expect("it is there"), b"precious");
+        assert!(run(&["--force"]).status.success());
+        assert!(std::fs::read(&page).expect("it is there").len() > 1000);
+        let beside = std::fs::read_dir(&directory.0).expect("it is there").count();
+        assert_eq!(beside, 2, "no half-written file is left");
+    }
+
+    let told =
+        cairn().arg("report").arg(&path).arg("--html").arg(&path).arg("--force").output().expect("it runs");
     assert!(!told.status.success());
     let words = String::from_utf8_lossy(&told.stderr).into_owned();
-    assert!(words.contains("app.cairn: this is the recording"), "{words}");
+    assert!(words.contains("app.cairn: this is the file that is read"), "{words}");
     assert_eq!(std::fs::read(&path).expect("it is there"), recorded(50));
 
     cairn().arg("report").arg(&path).args(["--html", "x.html", "--json"]).assert().code(2);

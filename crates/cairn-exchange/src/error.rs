@@ -21,7 +21,7 @@ pub enum ExchangeError {
     Malformed {
         /// The format, as people call it.
         format: &'static str,
-        /// Where: `byte 17`, `line 3`.
+        /// Where: `byte 17`, `line 3`, `threads[0].stackTable.prefix[7]`.
         place: String,
         /// What is wrong there.
         problem: String,
@@ -85,8 +85,8 @@ impl fmt::Display for ExchangeError {
             ),
             Self::Unknown => write!(
                 f,
-                "of no format that is known here: there are cairn's recordings, heaptrack's files (version 3), pprof's profiles and \
-                 recordings of call-stack-tracker"
+                "of no format that is known here: there are cairn's recordings, heaptrack's files (version 3), pprof's profiles, processed \
+                 profiles of the Firefox Profiler and recordings of call-stack-tracker"
             ),
             Self::NoHeap { format, counts } => {
                 write!(f, "a {format} file that is of no heap: what it counts is {counts}")

@@ -1,7 +1,8 @@
 //! Folded stacks: a line for each stack, outermost function first, and one number. Read by every flame graph tool.
 
-use std::borrow::Cow;
 use std::io::Write;
+
+use cairn_analysis::heap::folded_name;
 
 use crate::error::ExchangeError;
 use crate::profile::{Profile, TreeNode};
@@ -34,20 +35,7 @@ pub(crate) fn joined<'n>(names: impl Iterator<Item = &'n str>) -> String {
         if !text.is_empty() {
             text.push(';');
         }
-        text.push_str(&plain(name));
+        text.push_str(&folded_name(name));
     }
     text
-}
-
-/// A name without what has a meaning in folded stacks. Rust's arrays, as `[u8; 4]`, have it.
-fn plain(name: &str) -> Cow<'_, str> {
-    if !name.contains(|c: char| c == ';' || c.is_control()) {
-        return Cow::Borrowed(name);
-    }
-    let plain = |c: char| match c {
-        ';' => ':',
-        c if c.is_control() => ' ',
-        c => c,
-    };
-    Cow::Owned(name.chars().map(plain).collect())
 }

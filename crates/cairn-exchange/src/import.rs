@@ -21,15 +21,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cairn_analysis::format::recording::{MAGIC, PcKind};
+use cairn_analysis::heap::slices::{SliceOptions, Slices};
 use cairn_analysis::heap::{
-    Address, HeapProfile, Module, NO_FRAMES, Namer, Scope, Stacks, Sums, UsageSample,
+    Address, HeapProfile, Module, NO_FRAMES, Namer, Scope, Stacks, Sums, ThreadName, UsageSample,
 };
+use cairn_analysis::names;
 use cairn_analysis::symbols::SourceFrame;
 
+use crate::changes::{Added, Changes, Moved};
 use crate::error::ExchangeError;
 use crate::inflate::Unpacked;
 use crate::profile::{Line, Profile};
-use crate::{heaptrack, pprof};
+use crate::{firefox, heaptrack, pprof, tracker};
 
 /// A kind of file that is known here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,6 +44,10 @@ pub enum Kind {
     Heaptrack,
     /// A profile of pprof.
     Pprof,
+    /// A processed profile of the Firefox Profiler.
+    Firefox,
+    /// A recording of call-stack-tracker.
+    Tracker,
 }
 
 impl Kind {
@@ -50,7 +57,7 @@ impl Kind {
     /// use cairn_exchange::import::Kind;
     ///
     /// assert_eq!(Kind::of(&b"v 10400 3\nX ls\n"[..])?, Some(Kind::Heaptrack));
-    /// assert_eq!(Kind::of(&b"{\"meta\":{}}"[..])?, None);
+    /// assert_eq!(Kind::of(&b"{\"nodes\":{}}"[..])?, None);
     /// # Ok::<(), cairn_exchange::ExchangeError>(())
     /// ```
     ///
@@ -63,6 +70,8 @@ impl Kind {
         Ok(match start {
             start if start.starts_with(MAGIC.as_ref()) => Some(Self::Cairn),
             [b'v', b' ', ..] => Some(Self::Heaptrack),
+            start if firefox::begins(start) => Some(Self::Firefox),
+            start if tracker::begins(start) => Some(Self::Tracker),
             start if pprof::begins(start) => Some(Self::Pprof),
             _ => None,
         })
@@ -72,13 +81,26 @@ impl Kind {
 /// A heap from a file of another tool.
 ///
 /// Opening reads names and stacks; [`read`](Self::read) adds up what a scope asks for, as often as wanted. It is its own [`Namer`]: what the file
-/// says of its places is all that is known.
+/// says of its places is all that is known, save of a recording of call-stack-tracker, whose names are looked up when it is opened.
 #[derive(Debug)]
 pub struct Imported {
     kind: Kind,
-    source: Source,
     profile: Profile,
     stacks: Stacks,
+    threads: Vec<ThreadName>,
+    notes: Vec<String>,
+    findings: Vec<String>,
+    events: Events,
+}
+
+/// Where the events are.
+#[derive(Debug)]
+enum Events {
+    /// Nowhere: the profile has sums.
+    None,
+    /// In the file, which is read once more each time.
+    Heaptrack(Source),
+    Kept(Changes),
 }
 
 /// Where the bytes are, for the next time.
@@ -97,12 +119,24 @@ impl Source {
     }
 }
 
+/// What a file tells of time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Times {
+    /// When each block was allocated and freed.
+    All,
+    /// When each was allocated; nothing of frees.
+    Allocations,
+    /// Nothing: it has sums.
+    None,
+}
+
 /// What the events of a scope add up to.
 #[derive(Clone, PartialEq, Debug)]
 #[non_exhaustive]
 pub struct ImportedSums {
     /// The sums, by the [stacks](Imported::stacks). Files of sums have no threads, sizes, lifetimes and times; heaptrack's no threads, and as lifetimes
-    /// those of equal blocks of which the latest is freed first.
+    /// those of equal blocks of which the latest is freed first. Files without frees have allocations alone.
     pub sums: HeapProfile,
     /// Frees of blocks that were not there.
     pub unmatched_frees: u64,
@@ -118,7 +152,7 @@ impl Imported {
     /// [`ExchangeError::Unknown`] for what is of no format that is read here; else what is wrong with the file, and where.
     pub fn open(path: &Path) -> Result<Self, ExchangeError> {
         let is_file = path.metadata().map_err(ExchangeError::reading)?.is_file();
-        if is_file { Self::new(Source::File(path.to_owned())) } else { Err(ExchangeError::NoFile) }
+        if is_file { Self::new(Source::File(path.to_owned()), None) } else { Err(ExchangeError::NoFile) }
     }
 
     /// As [`open`](Self::open), of a file's bytes.
@@ -127,39 +161,147 @@ impl Imported {
     ///
     /// As [`open`](Self::open).
     pub fn from_bytes(bytes: Vec<u8>) -> Result<Self, ExchangeError> {
-        Self::new(Source::Bytes(bytes))
+        Self::new(Source::Bytes(bytes), None)
     }
 
-    fn new(source: Source) -> Result<Self, ExchangeError> {
+    /// As [`open`](Self::open), and looks up the names of a file that has none of its own: a recording of call-stack-tracker.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open).
+    pub fn open_with_names(path: &Path, names: &mut names::Names) -> Result<Self, ExchangeError> {
+        let is_file = path.metadata().map_err(ExchangeError::reading)?.is_file();
+        if is_file {
+            Self::new(Source::File(path.to_owned()), Some(names))
+        } else {
+            Err(ExchangeError::NoFile)
+        }
+    }
+
+    fn new(source: Source, names: Option<&mut names::Names>) -> Result<Self, ExchangeError> {
         let kind = Kind::of(source.open()?)?.ok_or(ExchangeError::Unknown)?;
-        let profile = match kind {
-            Kind::Heaptrack => heaptrack::read_tables(source.open()?)?,
-            Kind::Pprof => pprof::read(source.open()?)?,
+        let (mut threads, mut notes, mut findings) = (Vec::new(), Vec::new(), Vec::new());
+        let (profile, events) = match kind {
+            Kind::Heaptrack => {
+                let profile = heaptrack::read_tables(source.open()?)?;
+                (profile, Events::Heaptrack(source))
+            }
+            Kind::Pprof => (pprof::read(source.open()?)?, Events::None),
+            Kind::Firefox => {
+                let recorded = firefox::read(source.open()?)?;
+                (threads, notes) = (recorded.threads, recorded.notes);
+                (recorded.profile, Events::Kept(recorded.changes))
+            }
+            Kind::Tracker => {
+                let recorded = tracker::read(source.open()?, names)?;
+                notes.push(tracker::NOTE.to_owned());
+                findings = recorded.findings;
+                (recorded.profile, Events::Kept(recorded.changes))
+            }
             Kind::Cairn => return Err(ExchangeError::Unknown),
         };
         let stacks = stacks_of(&profile);
-        Ok(Self { kind, source, profile, stacks })
+        Ok(Self { kind, profile, stacks, threads, notes, findings, events })
     }
 
-    /// Adds up what the scope asks for. The one thread that a file has is number 0.
+    /// What its events tell of time.
+    #[must_use]
+    pub const fn times(&self) -> Times {
+        match &self.events {
+            Events::None => Times::None,
+            Events::Kept(changes) if !changes.has_frees => Times::Allocations,
+            Events::Heaptrack(_) | Events::Kept(_) => Times::All,
+        }
+    }
+
+    /// As [`read`](Self::read), with what happened in each [slice](cairn_analysis::heap::slices) of the time, where the file has times.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read).
+    pub fn read_sliced(
+        &self,
+        scope: &Scope,
+        most_slices: usize,
+    ) -> Result<(ImportedSums, Slices), ExchangeError> {
+        let end_nanos = Some(self.profile.duration_nanos.min(scope.to_nanos));
+        let mut options = SliceOptions::default();
+        (options.most_slices, options.end_nanos) = (most_slices, end_nanos);
+        let (read, slices) = self.read_events(scope, Some(&options))?;
+        Ok((read, slices.unwrap_or_default()))
+    }
+
+    /// Adds up what the scope asks for. Where a file has no [threads](Self::threads), all is of number 0.
     ///
     /// # Errors
     ///
     /// What is wrong with the file, and where; or that the file does not tell what the scope asks for.
     pub fn read(&self, scope: &Scope) -> Result<ImportedSums, ExchangeError> {
-        if self.kind == Kind::Heaptrack {
-            let heap = heaptrack::read_events(self.source.open()?, &self.profile, scope)?;
-            let heaptrack::Sums { sums, usage, unmatched_frees } = heap;
-            return Ok(ImportedSums { sums, unmatched_frees, usage });
+        self.read_events(scope, None).map(|(read, _)| read)
+    }
+
+    fn read_events(
+        &self,
+        scope: &Scope,
+        slices: Option<&SliceOptions>,
+    ) -> Result<(ImportedSums, Option<Slices>), ExchangeError> {
+        match &self.events {
+            Events::Heaptrack(source) => {
+                let heap = heaptrack::read_events(source.open()?, &self.profile, scope, slices)?;
+                let heaptrack::Sums { sums, slices, usage, unmatched_frees } = heap;
+                Ok((ImportedSums { sums, unmatched_frees, usage }, slices))
+            }
+            Events::Kept(changes) => {
+                let threads = self.threads.len().max(1);
+                let added = changes.read(self.stacks.len(), threads, scope, slices);
+                let Added { sums, slices, unmatched_frees } = added;
+                Ok((ImportedSums { sums, unmatched_frees, usage: Vec::new() }, slices))
+            }
+            Events::None => {
+                let whole = Scope { stacks: scope.stacks.clone(), ..Scope::default() };
+                if *scope != whole {
+                    return Err(ExchangeError::CannotHold {
+                        format: "pprof",
+                        reason: "a profile has sums alone, so there are no times, threads and sizes to choose by",
+                    });
+                }
+                let sums = sums_of(&self.profile, scope)?;
+                Ok((ImportedSums { sums, unmatched_frees: 0, usage: Vec::new() }, None))
+            }
         }
-        let whole = Scope { stacks: scope.stacks.clone(), ..Scope::default() };
-        if *scope != whole {
-            return Err(ExchangeError::CannotHold {
-                format: "pprof",
-                reason: "a profile has sums alone, so there are no times, threads and sizes to choose by",
-            });
+    }
+
+    /// The threads, by the numbers that a scope has; none where the file has none.
+    #[must_use]
+    pub fn threads(&self) -> &[ThreadName] {
+        &self.threads
+    }
+
+    /// What files of this kind do not tell: a sentence each.
+    #[must_use]
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// What is wrong with the file, and did not hinder reading what stands in front of it: a sentence each.
+    #[must_use]
+    pub fn findings(&self) -> &[String] {
+        &self.findings
+    }
+
+    /// Gives each block that came or went to `take`, and the samples of what the process used.
+    pub(crate) fn replay(&self, take: impl FnMut(Moved)) -> Result<(), ExchangeError> {
+        match &self.events {
+            Events::Heaptrack(source) => heaptrack::replay(source.open()?, &self.profile, take).map(drop),
+            Events::Kept(changes) if changes.has_frees => {
+                changes.replay(take);
+                Ok(())
+            }
+            Events::Kept(_) | Events::None => Err(ExchangeError::CannotHold {
+                format: "a format of events",
+                reason: "the file does not tell when blocks were freed; pprof or speedscope hold sums",
+            }),
         }
-        Ok(ImportedSums { sums: sums_of(&self.profile, scope)?, unmatched_frees: 0, usage: Vec::new() })
     }
 
     /// What kind of file it is.

@@ -6,7 +6,7 @@
 //!   a core analysis -----+    (sums by stack)   +<-- pprof
 //!
 //!   a heap recording ----> its events, again ---+--> heaptrack, Firefox Profiler, DHAT
-//!                                               +<-- heaptrack
+//!                                               +<-- heaptrack, Firefox Profiler, call-stack-tracker
 //! ```
 //!
 //! A [`Profile`] is what most formats hold: stacks of named frames, with some numbers for each. What needs the order of events is written from the
@@ -18,10 +18,12 @@
 //! | [`target`] | the formats by name, and one function that writes any |
 //! | [`import`] | files of other tools, recognised by their bytes, as a heap that can be asked questions |
 //! | `pprof`, `speedscope`, `folded`, `heapprofile`, `otlp`, `table` | from a profile to bytes |
-//! | `heaptrack`, `firefox`, `dhat` | from events to bytes |
+//! | `heaptrack`, `firefox`, `dhat` | from events to bytes, and back |
+//! | `tracker` | from recordings of call-stack-tracker |
 
 #![forbid(unsafe_code)]
 
+mod changes;
 mod dhat;
 mod error;
 mod events;
@@ -38,6 +40,7 @@ pub mod profile;
 mod speedscope;
 mod table;
 pub mod target;
+mod tracker;
 
 pub use error::ExchangeError;
 pub use profile::{Column, Profile, Unit};

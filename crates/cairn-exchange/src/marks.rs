@@ -38,19 +38,17 @@ pub struct Marks {
     pub left_out: u64,
 }
 
-/// Plays the marks that pass the filter.
+/// Plays the marks that pass the filter; without names, frames are told by their module and place in it.
 ///
 /// # Errors
 ///
 /// As [`Player::play`].
-pub fn read(player: &mut Player, filter: &Filter, names: &mut Names) -> Result<Marks, PlayError> {
+pub fn read(player: &mut Player, filter: &Filter, names: Option<&mut Names>) -> Result<Marks, PlayError> {
     let mut builder = Builder::default();
     builder.result.profile.columns =
         vec![Column { name: "marks".into(), unit: Unit::Count, title: "Marks".into() }];
-    player.play(filter, Some(names), &mut |event, tables, names| {
-        if let Some(names) = names {
-            builder.event(event, tables, names);
-        }
+    player.play(filter, names, &mut |event, tables, names| {
+        builder.event(event, tables, names);
         ControlFlow::Continue(())
     })?;
     let (start, end) = player.tables().extent();
@@ -60,8 +58,9 @@ pub fn read(player: &mut Player, filter: &Filter, names: &mut Names) -> Result<M
     Ok(builder.result)
 }
 
+/// Turns stacks of a player into the tables of a profile.
 #[derive(Default)]
-struct Builder {
+pub(crate) struct Builder {
     result: Marks,
     modules: HashMap<Arc<str>, u32>,
     functions: HashMap<Function, u32>,
@@ -71,7 +70,27 @@ struct Builder {
 }
 
 impl Builder {
-    fn event(&mut self, event: &Event, tables: &dyn Tables, names: &mut Names) {
+    /// What was built.
+    pub(crate) fn into_profile(self) -> Profile {
+        self.result.profile
+    }
+
+    /// The stack of an event; none where there were no frames.
+    pub(crate) fn stack_of(
+        &mut self,
+        event: &Event,
+        tables: &dyn Tables,
+        mut names: Option<&mut Names>,
+    ) -> Option<u32> {
+        let mut stack = None;
+        for frame in event.frames(tables).iter().rev() {
+            let location = self.location(*frame, tables, names.as_deref_mut());
+            stack = Some(self.stack(Stack { caller: stack, location }));
+        }
+        stack
+    }
+
+    fn event(&mut self, event: &Event, tables: &dyn Tables, names: Option<&mut Names>) {
         let module_name =
             |index: usize| tables.modules().get(index).map_or("?", |module| module.name()).to_owned();
         let text = match &event.what {
@@ -80,12 +99,7 @@ impl Builder {
             What::ModuleUnloaded(index) => format!("unloaded {}", module_name(*index)),
             _ => return,
         };
-        let frames = event.frames(tables);
-        let mut stack = None;
-        for frame in frames.iter().rev() {
-            let location = self.location(*frame, tables, names);
-            stack = Some(self.stack(Stack { caller: stack, location }));
-        }
+        let stack = self.stack_of(event, tables, names);
         if matches!(event.what, What::Mark { .. }) {
             let samples = &mut self.result.profile.samples;
             let index = *self.samples.entry(stack).or_insert_with(|| {
@@ -116,7 +130,7 @@ impl Builder {
         })
     }
 
-    fn location(&mut self, frame: PlayedFrame, tables: &dyn Tables, names: &mut Names) -> u32 {
+    fn location(&mut self, frame: PlayedFrame, tables: &dyn Tables, names: Option<&mut Names>) -> u32 {
         if let Some(&known) = self.locations.get(&frame) {
             return known;
         }
@@ -124,7 +138,7 @@ impl Builder {
         let address = played.map_or(frame.address.value(), |module| module.offset(frame.address).value());
         let module = played.map(|module| self.module(&module.path, &module.file.build_id, address));
         let mut lines = Vec::new();
-        if let Some((key, lookup)) = frame.lookup(tables) {
+        if let (Some((key, lookup)), Some(names)) = (frame.lookup(tables), names) {
             for source in named_frames(names.resolve(key, lookup)) {
                 let Some(name) = source.function.clone() else { continue };
                 let function = self.function(Function { name, file: source.file.clone() });

@@ -61,10 +61,6 @@ pub(crate) fn write(profile: &Profile, output: &mut dyn Write) -> Result<(), Exc
             attribute_indices: vec![frame_type],
         }
     }));
-    dictionary.tables.stack_table.extend(profile.samples.iter().map(|sample| otlp::Stack {
-        location_indices:
-            profile.locations_of(sample.stack).map(|location| index(location as usize)).collect(),
-    }));
     let profiles = profile.columns.iter().enumerate().map(|(column, told)| {
         let rows = profile.samples.iter().enumerate().filter(|(_, sample)| sample.values[column] > 0);
         otlp::Profile {
@@ -102,7 +98,33 @@ pub(crate) fn write(profile: &Profile, output: &mut dyn Write) -> Result<(), Exc
         }],
         dictionary: Some(dictionary.tables),
     };
-    output.write_all(&file.encode_to_vec()).map_err(ExchangeError::writing)
+    output.write_all(&file.encode_to_vec()).map_err(ExchangeError::writing)?;
+    write_stacks(profile, output)
+}
+
+/// Of stacks, in memory at once: some megabytes.
+const LOCATIONS_AT_ONCE: usize = 1 << 18;
+
+/// The stacks, each from end to end: all at once, those of a deep recursion that allocates at every level would fill the memory. Messages end to end
+/// are one message, whose dictionaries are one with the entries of all.
+fn write_stacks(profile: &Profile, output: &mut dyn Write) -> Result<(), ExchangeError> {
+    let mut put = |stack_table: Vec<otlp::Stack>| {
+        let dictionary = Some(otlp::ProfilesDictionary { stack_table, ..Default::default() });
+        let some = otlp::ProfilesData { dictionary, ..Default::default() };
+        output.write_all(&some.encode_to_vec()).map_err(ExchangeError::writing)
+    };
+    let (mut stacks, mut locations) = (Vec::new(), 0);
+    for sample in &profile.samples {
+        let location_indices: Vec<i32> =
+            profile.locations_of(sample.stack).map(|location| index(location as usize)).collect();
+        locations += location_indices.len() + 1;
+        stacks.push(otlp::Stack { location_indices });
+        if locations >= LOCATIONS_AT_ONCE {
+            put(std::mem::take(&mut stacks))?;
+            locations = 0;
+        }
+    }
+    if stacks.is_empty() { Ok(()) } else { put(stacks) }
 }
 
 /// Sixteen bytes that no other profile has.

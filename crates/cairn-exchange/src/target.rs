@@ -6,6 +6,7 @@ use std::io::Write;
 use cairn_analysis::heap::{HeapProfile, HeapRecording, Scope, ThreadName};
 
 use crate::error::ExchangeError;
+use crate::import::Imported;
 use crate::marks::MarkAt;
 use crate::profile::{Profile, Unit};
 use crate::{dhat, firefox, folded, heapprofile, heaptrack, otlp, pprof, speedscope, table};
@@ -68,6 +69,23 @@ impl Target {
         }
     }
 
+    /// What it is for, as a list of formats says it.
+    #[must_use]
+    pub const fn reader(self) -> &'static str {
+        match self {
+            Self::Pprof => "Google's pprof, and services that take it",
+            Self::Firefox => "profiler.firefox.com: allocations over time",
+            Self::Speedscope => "speedscope.app",
+            Self::Heapprofile => "Chrome's .heapprofile",
+            Self::Folded => "Folded stacks, for flame graph tools",
+            Self::Heaptrack => "heaptrack_gui and heaptrack_print",
+            Self::Dhat => "valgrind's dh_view.html",
+            Self::Otlp => "OpenTelemetry profiles (an alpha)",
+            Self::Csv => "A table with commas",
+            Self::JsonLines => "A table of JSON objects, one a line",
+        }
+    }
+
     /// What a file of it is called behind its last points.
     #[must_use]
     pub const fn extension(self) -> &'static str {
@@ -83,6 +101,12 @@ impl Target {
             Self::Csv => "csv",
             Self::JsonLines => "jsonl",
         }
+    }
+
+    /// True when a file holds events, and not sums.
+    #[must_use]
+    pub const fn has_events(self) -> bool {
+        matches!(self, Self::Firefox | Self::Heaptrack | Self::Dhat)
     }
 
     /// True when a file holds one kind of number, which has to be chosen.
@@ -124,11 +148,32 @@ pub struct Subject<'a> {
     pub marks: &'a [MarkAt],
 }
 
-/// A heap recording, for the formats that hold events.
+/// Where the events of a heap are.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum EventSource<'a> {
+    /// In a recording of cairn's.
+    Recording(&'a HeapRecording),
+    /// In a file of another tool that [tells all](crate::import::Times::All) of time.
+    Imported(&'a Imported),
+    /// In an image of memory: it has what lives, and no times.
+    Live(&'a [LiveBlock]),
+}
+
+/// A block of an image.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LiveBlock {
+    /// Number of its stack.
+    pub stack: u32,
+    /// How large it is.
+    pub size_bytes: u64,
+}
+
+/// A heap with its events, for the formats that hold them.
 #[derive(Debug)]
 pub struct HeapEvents<'a> {
-    /// The recording.
-    pub recording: &'a HeapRecording,
+    /// Where they are read.
+    pub source: EventSource<'a>,
     /// What of it is written.
     pub scope: &'a Scope,
     /// What that adds up to.
@@ -225,10 +270,7 @@ pub fn write(
                     reason: "it is made of events, and there are only sums here; pprof or speedscope hold sums",
                 });
             }
-            None => {
-                firefox::write_marks(profile, subject.marks, output)?;
-                losses.push("frames have names, but no source lines".to_owned());
-            }
+            None => firefox::write_marks(profile, subject.marks, output)?,
         },
         Target::Heaptrack => {
             let heap = whole(target, events_of("a heaptrack file", subject)?)?;
@@ -244,6 +286,12 @@ pub fn write(
             dhat::write(whole(target, events_of("DHAT's file", subject)?)?, profile, output)?;
             losses.push("DHAT's file has no threads, and of times only lifetimes".to_owned());
         }
+    }
+    if target.has_events() && subject.heap.is_some_and(|heap| matches!(heap.source, EventSource::Live(_))) {
+        let name = target.name();
+        losses.push(format!(
+            "of an image it is not known when its blocks were allocated: in {name} all of them are at time 0, and nothing was freed"
+        ));
     }
     Ok(Written { losses })
 }

@@ -3,7 +3,7 @@
 import { bytesText, countText, timeText, shareText, element, nameElement } from './text.js';
 import { METRICS, metricOf, Model } from './model.js';
 import { Flame } from './flame.js';
-import { Timeline } from './timeline.js';
+import { ABSENT, Timeline } from './timeline.js';
 import { FunctionTable, copyButton, sourceElement } from './tables.js';
 import { showSizes, showLifetimes, showThreads, showModules } from './charts.js';
 import { readState, writeState } from './state.js';
@@ -82,7 +82,7 @@ export class Page {
   /** Makes everything as the state says; what is selected and how far is scrolled is no part of it, and stays if asked for. */
   restore(isSame = false) {
     const { state } = this;
-    this.metric = metricOf(state.metric);
+    this.metric = metricOf(state.metric || this.usualMetric());
     byId('metric').value = this.metric.id;
     byId('search').value = state.search;
     this.range = this.rangeOf(state.range);
@@ -100,6 +100,13 @@ export class Page {
       this.flame.zoomed = this.flame.find(path, true);
     }, isSame);
     this.restSoon();
+  }
+
+  /** What is shown first: of what has numbers, what people ask for first. */
+  usualMetric() {
+    const { totals } = this.content;
+    if (totals.peak_bytes || !totals.allocations) return 'peak';
+    return totals.allocated_bytes ? 'allocated' : 'count';
   }
 
   showTree(beforeLayout, isSame = false) {
@@ -291,8 +298,10 @@ export class Page {
     byId('command').replaceChildren(nameElement(command));
     document.title = `${command.slice(0, 80)} · cairn`;
     const started = new Date(Number(BigInt(recording.started_wall_nanos) / 1000000n));
-    const when = Number.isNaN(started.getTime()) ? '' : ` · ${started.toISOString().replace('T', ' ').slice(0, 19)} UTC`;
-    byId('process').textContent = `process ${recording.process}${when} · ${timeText(recording.duration_nanos)}`;
+    const when = Number.isNaN(started.getTime()) || recording.started_wall_nanos === '0' ? '' : ` · ${started.toISOString().replace('T', ' ').slice(0, 19)} UTC`;
+    const process = recording.process ? `process ${recording.process}` : 'process not known';
+    const lasted = recording.times === 'none' ? '' : ` · ${timeText(recording.duration_nanos)}`;
+    byId('process').textContent = process + when + lasted;
     const rate = recording.duration_nanos > 0 ? totals.allocations / (recording.duration_nanos / 1e9) : 0;
     const card = (name, value, note) => element('div', { class: 'card' }, element('dt', {}, name), element('dd', {}, value), element('dd', { class: 'note' }, note));
     byId('summary').replaceChildren(
@@ -305,7 +314,8 @@ export class Page {
     const about = byId('about');
     about.replaceChildren();
     const say = (text) => about.append(element('li', {}, text));
-    say(`Time is cut into ${countText(slices.count)} slices of ${timeText(slices.nanos)}: a range of time begins and ends with one, and what is said of it is exact, as far as the recording’s own times are.`);
+    if (recording.times === 'none') say('This file has sums and no times.');
+    else say(`Time is cut into ${countText(slices.count)} slices of ${timeText(slices.nanos)}: a range of time begins and ends with one, and what is said of it is exact, as far as the recording’s own times are.`);
     if (leftOut.stacks_put_together) {
       say(`${countText(leftOut.stacks_put_together)} of ${countText(leftOut.stacks)} stacks end in branches that are less than ${shareOf(leftOut.least_share)} of every cost. They are put together as “smaller calls”, where they leave the larger ones; nothing of them is missing in the sums.`);
     } else say(`All ${countText(leftOut.stacks)} stacks are here.`);
@@ -325,6 +335,9 @@ export class Page {
     say(`Made by cairn ${recording.cairn}.`);
     const marks = byId('marks');
     marks.replaceChildren(...content.marks.slice(0, 500).map((mark) => element('li', {}, `${timeText(mark.nanos)} `, nameElement(mark.text))));
+    if (recording.times === 'none') for (const id of ['from', 'to']) byId(id).parentElement.hidden = true;
+    if (ABSENT[recording.times]) byId('timeline').setAttribute('aria-label', `${ABSENT[recording.times]}.`);
+    byId('legend-held').hidden = recording.times !== 'all';
     byId('legend-resident').hidden = this.timeline.resident.length === 0;
     byId('legend-marks').hidden = content.marks.length === 0;
     byId('marks-box').hidden = content.marks.length === 0;

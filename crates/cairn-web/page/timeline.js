@@ -1,10 +1,16 @@
 // Memory over time, with a brush.
 
-import { bytesText, timeText } from './text.js';
+import { bytesText, countText, timeText } from './text.js';
 
 const AXIS = 22;
 /** Of a chart that is wider than this many pixels, letters are larger. */
 const LARGE_FROM = 2400;
+
+/** What is said of time where a file of another tool does not tell all of it. */
+export const ABSENT = {
+  allocations: 'Allocations over time: this file does not tell what was freed, and so not what was held',
+  none: 'This file has sums and no times: there is no curve to draw, and no range to choose',
+};
 
 export class Timeline {
   constructor({ canvas, content, onBrush }) {
@@ -27,7 +33,10 @@ export class Timeline {
     this.residentTimes = content.column('resident_nanos');
     this.resident = content.column('resident_bytes');
     this.end = Math.max(1, content.recording.duration_nanos);
+    // What a file of another tool does not tell is said instead of drawn.
+    this.times = content.recording.times;
     this.top = 1;
+    if (this.times === 'allocations') this.most = content.column('bin_allocations');
     for (const bytes of this.most) this.top = Math.max(this.top, bytes);
     for (const bytes of this.resident) this.top = Math.max(this.top, bytes);
     this.range = null;
@@ -92,8 +101,19 @@ export class Timeline {
     context.fillStyle = paint.mark;
     for (const mark of content.marks) context.fillRect(this.x(mark.nanos) - 0.5, 0, 1, bottom);
     if (this.range) this.drawRange(bottom);
-    this.drawPeak();
-    this.drawAxis(bottom);
+    if (this.times === 'all') this.drawPeak();
+    else this.drawAbsence();
+    if (this.times !== 'none') this.drawAxis(bottom);
+  }
+
+  /** Why there is no curve. */
+  drawAbsence() {
+    const { context, width, height } = this;
+    context.fillStyle = this.paint.text;
+    context.font = this.font(13);
+    context.textAlign = 'center';
+    context.textBaseline = 'middle';
+    context.fillText(ABSENT[this.times], width / 2, this.times === 'none' ? height / 2 : 12, width - 8);
   }
 
   drawPeak() {
@@ -145,6 +165,7 @@ export class Timeline {
   }
 
   press(event) {
+    if (this.times === 'none') return;
     this.canvas.setPointerCapture(event.pointerId);
     this.pressed = { x: event.clientX, slice: this.slice(event), isBrush: false };
   }
@@ -172,7 +193,9 @@ export class Timeline {
     const bin = Math.min(this.most.length - 1, Math.floor(nanos / this.content.bin_nanos));
     const near = this.content.marks.filter((mark) => Math.abs(this.x(mark.nanos) - (event.clientX - box.left)) < 3);
     const marks = near.slice(0, 5).map((mark) => `\nmark: ${mark.text}`).join('');
-    const title = `${timeText(Math.max(0, nanos))}: at most ${bytesText(this.most[bin] || 0)}${marks}`;
+    const value = this.most[bin] || 0;
+    const told = this.times === 'all' ? `at most ${bytesText(value)}` : `${countText(value)} allocations`;
+    const title = this.times === 'none' ? '' : `${timeText(Math.max(0, nanos))}: ${told}${marks}`;
     if (this.canvas.title !== title) this.canvas.title = title;
   }
 
@@ -184,6 +207,7 @@ export class Timeline {
   }
 
   key(event) {
+    if (this.times === 'none') return;
     const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
     const count = this.content.slices.count;
     if (event.key === 'Escape') this.brush(null);

@@ -16,14 +16,15 @@ use cairn_analysis::heap::{
     HeapRead, LIFETIME_CLASSES, MarkTold, Names, SIZE_CLASSES, Sampling, Sums, lifetime_class_range,
     size_class_range,
 };
-use cairn_analysis::recording::{EndReason, Recording};
+use cairn_analysis::recording::EndReason;
 use serde::Serialize;
 
 use crate::columns::{MOST, put, put_signed};
 use crate::frames::{Callee, Frames, Node};
 use crate::shown::shown;
 use crate::slices::PageSlices;
-use crate::{PageError, PageOptions, Source};
+use crate::subject::{PageModule, PageSubject, PageThread, Times};
+use crate::{PageError, PageOptions};
 
 /// Name and version of what a page holds.
 pub const PAGE_SCHEMA: &str = "cairn.page/1";
@@ -61,6 +62,7 @@ struct Recorded {
     process: u32,
     started_wall_nanos: String,
     duration_nanos: u64,
+    times: &'static str,
     end: Option<&'static str>,
     sample_bytes: Option<u64>,
     filters: Vec<String>,
@@ -194,7 +196,7 @@ impl Strings {
 
 /// Everything that the page shows.
 pub(crate) fn pack(
-    source: Source<'_>,
+    subject: &PageSubject,
     read: &HeapRead,
     names: &Names<'_>,
     frames: &Frames,
@@ -216,10 +218,9 @@ pub(crate) fn pack(
     columns.part = 1;
     add_slices(&mut columns, slices, read.profile.sampling);
 
-    let Source { recording, about } = source;
     let content = Content {
         schema: PAGE_SCHEMA,
-        recording: recorded(source, read, options),
+        recording: recorded(subject, read, options),
         totals: totals(read),
         left_out: LeftOut {
             least_share: frames.least_share,
@@ -227,18 +228,18 @@ pub(crate) fn pack(
             stacks_put_together: frames.stacks_put_together,
             stacks_too_deep: frames.stacks_too_deep,
             marks: read.more_marks,
-            modules: recording.modules().len().saturating_sub(MOST_MODULES),
-            threads: recording.threads().len().saturating_sub(MOST_THREADS),
-            findings: about.findings.len().saturating_sub(MOST_FINDINGS),
+            modules: subject.modules.len().saturating_sub(MOST_MODULES),
+            threads: subject.threads.len().saturating_sub(MOST_THREADS),
+            findings: subject.findings.len().saturating_sub(MOST_FINDINGS),
         },
         slices: SlicesTold { count: slices.count, nanos: slices.slice_nanos, rows: slices.calls },
         bin_nanos: read.profile.timeline.bin_nanos,
-        modules: modules(recording),
-        threads: threads(recording),
+        modules: subject.modules.iter().take(MOST_MODULES).map(module).collect(),
+        threads: subject.threads.iter().take(MOST_THREADS).map(thread).collect(),
         sizes: (0..SIZE_CLASSES).map(|class| exact(size_class_range(class))).collect(),
         lifetimes: (0..LIFETIME_CLASSES).map(|class| exact(lifetime_class_range(class))).collect(),
         marks: read.marks.iter().map(mark).collect(),
-        findings: about
+        findings: subject
             .findings
             .iter()
             .take(MOST_FINDINGS)
@@ -374,15 +375,19 @@ fn add_time(columns: &mut Columns, read: &HeapRead) {
     columns.add("resident_bytes", read.usage.iter().map(|sample| sample.resident_bytes));
 }
 
-fn recorded(source: Source<'_>, read: &HeapRead, options: &PageOptions) -> Recorded {
-    let Source { recording, about } = source;
+fn recorded(subject: &PageSubject, read: &HeapRead, options: &PageOptions) -> Recorded {
     Recorded {
-        command: about.command.iter().take(MOST_WORDS).map(|word| shown(word).into_owned()).collect(),
-        process: recording.header().process,
+        command: subject.command.iter().take(MOST_WORDS).map(|word| shown(word).into_owned()).collect(),
+        process: subject.process,
         // As text: it is larger than what a browser counts exactly.
-        started_wall_nanos: recording.header().start_wall_nanos.to_string(),
+        started_wall_nanos: subject.started_wall_nanos.to_string(),
         duration_nanos: read.profile.end_nanos.min(MOST),
-        end: recording.end().map(|(reason, _)| match reason {
+        times: match subject.times {
+            Times::All => "all",
+            Times::Allocations => "allocations",
+            Times::None => "none",
+        },
+        end: subject.end.map(|reason| match reason {
             EndReason::Stopped => "recording was stopped",
             EndReason::Exit => "the program exited",
             EndReason::Exec => "the program was replaced by another one (exec)",
@@ -418,25 +423,23 @@ fn totals(read: &HeapRead) -> Totals {
     }
 }
 
-fn modules(recording: &Recording) -> Vec<ModuleTold> {
-    let told = |module: &cairn_analysis::recording::Module| ModuleTold {
-        path: shown(&module.path_text()).into_owned(),
+fn module(module: &PageModule) -> ModuleTold {
+    ModuleTold {
+        path: shown(&module.path).into_owned(),
         build_id: module.build_id.iter().take(32).map(|byte| format!("{byte:02x}")).collect(),
-        size_bytes: module.size_bytes().min(MOST),
+        size_bytes: module.size_bytes.min(MOST),
         loaded_nanos: module.loaded_nanos.min(MOST),
         unloaded_nanos: module.unloaded_nanos.map(|nanos| nanos.min(MOST)),
-    };
-    recording.modules().iter().take(MOST_MODULES).map(told).collect()
+    }
 }
 
-fn threads(recording: &Recording) -> Vec<ThreadTold> {
-    let told = |thread: &cairn_analysis::recording::Thread| ThreadTold {
+fn thread(thread: &PageThread) -> ThreadTold {
+    ThreadTold {
         kernel_thread: thread.kernel_thread,
-        name: shown(&String::from_utf8_lossy(&thread.name)).into_owned(),
+        name: shown(&thread.name).into_owned(),
         began_nanos: thread.began_nanos.min(MOST),
         ended_nanos: thread.ended_nanos.map(|nanos| nanos.min(MOST)),
-    };
-    recording.threads().iter().take(MOST_THREADS).map(told).collect()
+    }
 }
 
 fn mark(mark: &MarkTold) -> MarkJson {

@@ -25,6 +25,7 @@
 //! | `frames` | all stacks put together into one tree of functions, with every sum; what is too small is put together |
 //! | `slices` | what happened to each call in each slice of time |
 //! | `content` | both, and what else the page shows, as one value that a number of bytes bounds |
+//! | `subject` | what a page tells of a recording beside its sums: its program, modules, threads |
 //! | `columns` | numbers as few bytes |
 //! | `shown` | texts without characters that move or hide others |
 //! | `html` | content, script and style as one file |
@@ -38,6 +39,7 @@ mod frames;
 mod html;
 mod shown;
 mod slices;
+mod subject;
 #[cfg(test)]
 mod tests;
 pub mod view;
@@ -45,11 +47,11 @@ pub mod view;
 use std::fmt;
 
 use cairn_analysis::heap::slices::Slices;
-use cairn_analysis::heap::{About, HeapRead, HeapRecording, Names, Scope};
-use cairn_analysis::recording::Recording;
+use cairn_analysis::heap::{HeapRead, Names, Scope};
 
 pub use content::PAGE_SCHEMA;
 pub use shown::shown;
+pub use subject::{PageModule, PageSubject, PageThread, Times};
 
 use slices::PageSlices;
 
@@ -136,21 +138,21 @@ const LEAST_SLICES: usize = 64;
 /// And of so few calls none is left out.
 const LEAST_CALLS: usize = 64;
 
-/// Makes the page of what was read of a recording.
+/// Makes the page of what was read of a recording, or of a file of another tool.
 ///
 /// # Errors
 ///
 /// When its content cannot be compressed or written.
 pub fn page(
-    heap: &HeapRecording,
+    of: impl Into<PageSubject>,
     read: &HeapRead,
     slices: &Slices,
     names: &mut Names<'_>,
     options: &PageOptions,
 ) -> Result<Page, PageError> {
+    let subject = of.into();
     let (mut html, most_bytes) = (String::new(), options.most_bytes);
-    let source = Source { recording: heap.recording(), about: &heap.about() };
-    let (_, told) = contents(source, read, slices, names, options, |content| {
+    let (_, told) = contents(&subject, read, slices, names, options, |content| {
         html = html::page(content);
         html.len() as f64 / most_bytes.max(1) as f64
     })?;
@@ -163,13 +165,6 @@ pub fn page(
     })
 }
 
-/// What is known of a recording beside its sums.
-#[derive(Clone, Copy)]
-pub(crate) struct Source<'a> {
-    recording: &'a Recording,
-    about: &'a About,
-}
-
 /// How much of a recording is in a content.
 pub(crate) struct Told {
     calls: usize,
@@ -180,7 +175,7 @@ pub(crate) struct Told {
 
 /// What a page shows, with less and less in it until `excess` of it is at most 1: how many times it is as large as it may be.
 pub(crate) fn contents(
-    source: Source<'_>,
+    subject: &PageSubject,
     read: &HeapRead,
     slices: &Slices,
     names: &mut Names<'_>,
@@ -198,7 +193,7 @@ pub(crate) fn contents(
         }
         let mut excess;
         loop {
-            let content = content::pack(source, read, names, &frames, &of_calls, options)?;
+            let content = content::pack(subject, read, names, &frames, &of_calls, options)?;
             excess = excess_of(&content);
             let is_least = of_calls.count <= LEAST_SLICES && frames.calls() <= LEAST_CALLS;
             if excess <= 1.0 || is_least {

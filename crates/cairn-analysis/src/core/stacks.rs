@@ -87,13 +87,18 @@ impl CoreStacks {
         Self { stacks: builder.stacks, numbers }
     }
 
+    /// The number of a block's stack among [`stacks`](Self::stacks).
+    #[must_use]
+    pub fn number_of(&self, block: &Block) -> u32 {
+        self.numbers.get(block.stack as usize).copied().unwrap_or(NO_FRAMES)
+    }
+
     /// The sums of blocks by stack: what they hold counts as leaked, and as the peak.
     #[must_use]
     pub fn profile<'b>(&self, blocks: impl IntoIterator<Item = &'b Block>) -> HeapProfile {
         let mut sums = Aggregator::new(self.stacks.len(), 1, Scope::default(), Sampling::All);
         for (object, block) in (0_u32..).zip(blocks) {
-            let stack = self.numbers.get(block.stack as usize).copied().unwrap_or(NO_FRAMES);
-            sums.allocated(object, stack, 0, block.size_bytes, 0);
+            sums.allocated(object, self.number_of(block), 0, block.size_bytes, 0);
         }
         sums.finish(0)
     }

@@ -3,6 +3,7 @@
 //! The file needs nothing else: the layout is in it, so that it is right where no script runs (in a viewer, in a mail); the
 //! script in it zooms and searches. Widths are memory or calls, heights are calls deep, `main` at the bottom.
 
+use std::borrow::Cow;
 use std::fmt::Write;
 
 use super::Cost;
@@ -144,7 +145,7 @@ impl Questions<'_> {
         self.names.find_stacks(costs.iter().map(|(asker, _)| asker.stack));
         let mut lines = std::collections::BTreeMap::<String, u64>::new();
         for (asker, value) in costs {
-            let mut frames: Vec<String> = self
+            let mut frames: Vec<Cow<'_, str>> = self
                 .names
                 .outwards(asker.position)
                 .map(|position| folded_name(&self.names.function_of(self.names.at_position(position)).name))
@@ -160,19 +161,24 @@ impl Questions<'_> {
     }
 }
 
-/// A name without what has a meaning in folded stacks.
-fn folded_name(name: &str) -> String {
-    name.chars()
-        .map(|c| {
-            if c == ';' {
-                ':'
-            } else if c.is_control() {
-                ' '
-            } else {
-                c
-            }
-        })
-        .collect()
+/// A name without what has a meaning in folded stacks. Rust's arrays, as `[u8; 4]`, have it.
+///
+/// ```
+/// use cairn_analysis::heap::folded_name;
+///
+/// assert_eq!(folded_name("map<[u8; 4]>\n"), "map<[u8: 4]> ");
+/// ```
+#[must_use]
+pub fn folded_name(name: &str) -> Cow<'_, str> {
+    if !name.contains(|c: char| c == ';' || c.is_control()) {
+        return Cow::Borrowed(name);
+    }
+    let plain = |c: char| match c {
+        ';' => ':',
+        c if c.is_control() => ' ',
+        c => c,
+    };
+    Cow::Owned(name.chars().map(plain).collect())
 }
 
 /// Each node behind the siblings that cost more, the root first.

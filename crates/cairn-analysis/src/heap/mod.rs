@@ -33,7 +33,7 @@ pub use classes::{
 pub use cost::{Amount, Cost};
 pub use diff::{Diff, DiffEntry, DiffFrame};
 pub use diff_tree::{DiffNode, DiffTree};
-pub use flame::FlameOptions;
+pub use flame::{FlameOptions, folded_name};
 pub use internals::{Role, plain_name, role_of};
 pub use live::{LiveHeap, Update};
 pub use names::{Folding, Function, FunctionId, Line, LineId, Namer, Names, NoNames, Position};

@@ -12,16 +12,16 @@ use cairn_analysis::core::BlockLayout;
 use cairn_analysis::format::heapblock::ByteOrder;
 use cairn_analysis::format::{AbsoluteAddress, WordSize};
 use cairn_analysis::heap::{
-    Cost, Direction, FlameOptions, Folding, ModuleNames, Namer, Names, NoNames, Questions, TreeLimits,
+    Cost, Direction, FlameOptions, Folding, ModuleNames, Namer, Names, NoNames, Questions, Scope, TreeLimits,
 };
 use cairn_analysis::image::{Image, Machine, OpenOptions, RawFile};
-use cairn_exchange::target::{Choice, Rows};
+use cairn_exchange::target::{Choice, EventSource, HeapEvents, LiveBlock, Rows};
 use cairn_exchange::{Profile, Subject, Target, write};
 use clap::{Args, ValueEnum};
 
 use super::heap_text::{bytes, counted};
 use super::symbol_options::{SymbolOptions, complain_about_modules};
-use crate::new_file::NewFile;
+use crate::new_file::Output;
 use crate::output::{Outcome, complain};
 use answers::{Answers, Wanted};
 use print::Printer;
@@ -106,8 +106,8 @@ pub(crate) struct Core {
     #[arg(long, value_name = "FORMAT=FILE", value_parser = parse_export)]
     export: Vec<(Target, PathBuf)>,
 
-    /// Let --export replace files that are there
-    #[arg(long, requires = "export")]
+    /// Let --flame and --export replace files that are there
+    #[arg(long)]
     force: bool,
 
     /// Entries of each list
@@ -249,9 +249,9 @@ impl Core {
         let profile = answers.stacks.profile(answers.blocks());
         let mut questions = Questions::new(&profile, Names::new(&answers.stacks.stacks, namer, folding));
         if let Some(path) = &self.flame {
-            let svg = flame(&mut questions, answers);
-            std::fs::write(path, svg)
-                .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?;
+            let mut file = Output::create(path, self.force, self.core_file())?;
+            file.write_all(flame(&mut questions, answers).as_bytes())?;
+            file.finish()?;
         }
         for (target, path) in &self.export {
             self.export(&mut questions, answers, *target, path)?;
@@ -305,19 +305,42 @@ impl Core {
         target: Target,
         path: &Path,
     ) -> io::Result<()> {
-        // Of blocks that live it is not known what was allocated before them.
-        let mut profile = Profile::of_heap(questions).0.with_columns(&["inuse_space", "inuse_objects"]);
+        let (mut profile, stacks) = Profile::of_heap(questions);
         profile.title = title(answers);
-        let subject = Subject { profile: &profile, heap: None, marks: &[] };
-        let mut file = NewFile::create(path, self.force)?;
+        let blocks: Vec<LiveBlock> = answers
+            .blocks()
+            .iter()
+            .map(|block| LiveBlock { stack: answers.stacks.number_of(block), size_bytes: block.size_bytes })
+            .collect();
+        let scope = Scope::default();
+        let sums = answers.stacks.profile(answers.blocks());
+        let events = HeapEvents {
+            source: EventSource::Live(&blocks),
+            scope: &scope,
+            sums: &sums,
+            threads: Vec::new(),
+            stacks: &stacks,
+        };
+        if !target.has_events() {
+            // Of blocks that live it is not known what was allocated before them.
+            profile = profile.with_columns(&["inuse_space", "inuse_objects"]);
+        }
+        let heap = target.has_events().then_some(&events);
+        let subject = Subject { profile: &profile, heap, marks: &[] };
+        let mut file = Output::create(path, self.force, self.core_file())?;
         let choice = Choice { column: profile.main_column, rows: Rows::Stacks };
         let written = write(target, &subject, choice, &mut file)
             .map_err(|error| io::Error::other(format!("{}: {error}", path.display())))?;
-        file.commit()?;
+        file.finish()?;
         for loss in &written.losses {
             complain(&format_args!("note: {loss}"));
         }
         Ok(())
+    }
+
+    /// What is read, as far as it is one file.
+    fn core_file(&self) -> &Path {
+        self.files.first().map_or(Path::new(""), PathBuf::as_path)
     }
 
     fn open(&self) -> io::Result<Image> {

@@ -9,12 +9,12 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory};
 
 use super::heap_input::{
-    Heap, HeapInput, Moment, Symbols, complain_about, nanos_of, open, outcome_of, parse_moment, questions,
+    Heap, HeapInput, Moment, Symbols, complain_about, nanos_of, outcome_of, parse_moment, questions,
     read_stacks,
 };
 use super::heap_text::{bytes, count, shortened, signed_bytes, signed_count, width};
 use super::report::CostName;
-use crate::output::{Outcome, Palette, printable};
+use crate::output::{Outcome, Palette, Progress, printable};
 
 /// Show what grew between two recordings, or two moments of one
 ///
@@ -88,11 +88,14 @@ impl DiffCommand {
                 "one recording is compared with itself at two times: give --from TIME, or a second recording";
             crate::Cairn::command().error(ErrorKind::MissingRequiredArgument, complaint).exit()
         }
+        let progress = Progress::begin("reading both recordings");
         let before = self.side(&self.before, self.from)?;
         let after = self.side(self.after.as_ref().unwrap_or(&self.before), self.to)?;
-        let usual = if self.from.is_some() || self.to.is_some() { Cost::Leaked } else { Cost::Peak };
+        let usual =
+            if self.from.is_some() || self.to.is_some() { Cost::Leaked } else { after.heap.usual_cost() };
         let cost = self.cost.map_or(usual, CostName::cost);
         let (diff, totals, of_events) = self.compare(&before, &after, cost)?;
+        drop(progress);
         let by_function = self.by_function.then(|| diff.by_function());
         let entries = by_function.as_deref().unwrap_or(&diff.entries);
         let limit = if self.full { usize::MAX } else { self.limit };
@@ -119,7 +122,7 @@ impl DiffCommand {
     }
 
     fn side(&self, path: &Path, moment: Option<Moment>) -> io::Result<Side> {
-        let heap = open(path)?;
+        let heap = self.input.open(path)?;
         let to_nanos = match moment {
             Some(moment) => nanos_of(path, &heap, moment)?,
             None => u64::MAX,

@@ -1,23 +1,23 @@
 //! `cairn export`: a recording in the format of another tool.
 
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use cairn_analysis::heap::Scope;
 use cairn_analysis::names::Names;
 use cairn_analysis::player::{Filter, PlayError, Player};
-use cairn_exchange::target::{Choice, HeapEvents, Rows};
+use cairn_exchange::import::{Kind, Times};
+use cairn_exchange::target::{Choice, EventSource, HeapEvents, Rows};
 use cairn_exchange::{ExchangeError, Profile, Subject, Target, Written, marks, write};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
-use indicatif::ProgressBar;
 
 use super::heap_input::{
-    Heap, HeapInput, Moment, complain_about, nanos_of, open, parse_moment, questions, read, title_of,
+    Heap, HeapInput, Moment, complain_about, parse_moment, questions, read, times, title_of,
 };
 use super::report::CostName;
-use crate::new_file::NewFile;
-use crate::output::{Outcome, complain};
+use crate::new_file::Output;
+use crate::output::{Outcome, Progress, complain};
 
 /// Write a recording in the format of another tool: pprof, Firefox Profiler, heaptrack, speedscope …
 ///
@@ -25,12 +25,12 @@ use crate::output::{Outcome, complain};
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Export {
-    /// The recording; a heaptrack file or a pprof heap profile will do too
+    /// The recording; a file of heaptrack, pprof, the Firefox Profiler or call-stack-tracker will do too
     file: PathBuf,
 
     /// The format
-    #[arg(long, value_name = "FORMAT")]
-    to: Format,
+    #[arg(long, value_name = "FORMAT", value_parser = formats())]
+    to: Target,
 
     /// Where to write it; - for standard output [default: the recording's name with the format's ending]
     #[arg(short, long, value_name = "FILE")]
@@ -75,46 +75,13 @@ Examples:
 Exit codes: 0 all went well; 1 the recording cannot be read, or the file not be written; 2 the arguments make no sense; 3 parts of the recording
 are missing.";
 
-/// The formats.
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Format {
-    /// Google's pprof, and services that take it
-    Pprof,
-    /// profiler.firefox.com: allocations over time
-    Firefox,
-    /// speedscope.app
-    Speedscope,
-    /// Chrome's .heapprofile
-    Heapprofile,
-    /// Folded stacks, for flame graph tools
-    Folded,
-    /// heaptrack_gui and heaptrack_print
-    Heaptrack,
-    /// valgrind's dh_view.html
-    Dhat,
-    /// OpenTelemetry profiles (an alpha)
-    Otlp,
-    /// A table with commas
-    Csv,
-    /// A table of JSON objects, one a line
-    Jsonl,
-}
-
-impl Format {
-    const fn target(self) -> Target {
-        match self {
-            Self::Pprof => Target::Pprof,
-            Self::Firefox => Target::Firefox,
-            Self::Speedscope => Target::Speedscope,
-            Self::Heapprofile => Target::Heapprofile,
-            Self::Folded => Target::Folded,
-            Self::Heaptrack => Target::Heaptrack,
-            Self::Dhat => Target::Dhat,
-            Self::Otlp => Target::Otlp,
-            Self::Csv => Target::Csv,
-            Self::Jsonl => Target::JsonLines,
-        }
-    }
+/// The formats by their names, for `--help` and for what `--to` takes.
+fn formats() -> impl TypedValueParser<Value = Target> {
+    let values = Target::ALL.map(|target| PossibleValue::new(target.name()).help(target.reader()));
+    PossibleValuesParser::new(values).map(|name| {
+        // Others are refused before.
+        Target::ALL.into_iter().find(|target| target.name() == name).unwrap_or(Target::Pprof)
+    })
 }
 
 /// What a table lists.
@@ -167,24 +134,19 @@ const fn column_of(cost: CostName) -> &'static str {
 impl Export {
     pub(crate) fn run(self) -> io::Result<Outcome> {
         // What cannot be written is said before minutes of reading.
-        let mut sink = match self.output_path() {
-            Some(path) => Sink::File(NewFile::create(&path, self.force)?),
-            None => Sink::Stdout(Box::new(BufWriter::with_capacity(1 << 18, io::stdout().lock()))),
-        };
-        // Drawn on terminals alone.
-        let progress = &ProgressBar::new_spinner();
-        progress.enable_steady_tick(Duration::from_millis(100));
+        let mut sink = Output::create(&self.output_path(), self.force, &self.file)?;
+        let progress = Progress::begin("reading the events");
         let (written, outcome) = if self.marks {
-            self.write_marks(&mut sink, progress)?
+            self.write_marks(&mut sink, &progress)?
         } else {
-            match open(&self.file) {
-                Ok(heap) if is_heap(&heap) => self.write_heap(&heap, &mut sink, progress)?,
-                // A recording of marks, or of another tool: the player knows, and says what is wrong.
-                _ => self.write_marks(&mut sink, progress)?,
+            match self.input.open(&self.file) {
+                Ok(heap) if is_heap(&heap) => self.write_heap(&heap, &mut sink, &progress)?,
+                // A recording of marks, or of call-stack-tracker: the player knows, and says what is wrong.
+                _ => self.write_marks(&mut sink, &progress)?,
             }
         };
         let path = sink.finish()?;
-        progress.finish_and_clear();
+        drop(progress);
         for loss in &written.losses {
             complain(&format_args!("note: {loss}"));
         }
@@ -195,42 +157,23 @@ impl Export {
         Ok(outcome)
     }
 
-    fn output_path(&self) -> Option<PathBuf> {
-        match &self.output {
-            Some(path) if path == Path::new("-") => None,
-            Some(path) => Some(path.clone()),
-            None => Some(beside(&self.file, self.to.target().extension())),
-        }
-    }
-
-    fn times(&self, heap: &Heap) -> io::Result<(u64, u64)> {
-        match (self.at, self.between.as_deref()) {
-            (Some(at), _) => Ok((0, nanos_of(&self.file, heap, at)?)),
-            (None, Some(&[from, to])) => {
-                let (from, to) = (nanos_of(&self.file, heap, from)?, nanos_of(&self.file, heap, to)?);
-                if from > to {
-                    return Err(io::Error::other("--between: the earlier time comes first"));
-                }
-                Ok((from, to))
-            }
-            _ => Ok((0, u64::MAX)),
-        }
+    fn output_path(&self) -> PathBuf {
+        self.output.clone().unwrap_or_else(|| beside(&self.file, self.to.extension()))
     }
 
     fn write_heap(
         &self,
         heap: &Heap,
-        sink: &mut Sink,
-        progress: &ProgressBar,
+        sink: &mut Output,
+        progress: &Progress,
     ) -> io::Result<(Written, Outcome)> {
-        progress.set_message("reading the events");
-        let (from_nanos, to_nanos) = self.times(heap)?;
+        let (from_nanos, to_nanos) = times(&self.file, heap, self.at, self.between.as_deref())?;
         let symbols = self.input.symbols(heap);
         let written = {
             let mut names = self.input.names(heap, &symbols);
             let scope = self.input.scope(heap, &mut names, from_nanos, to_nanos)?;
             let answer = read(&self.file, heap, scope.clone())?;
-            progress.set_message("looking for names");
+            progress.now("looking for names");
             let mut questions = questions(&answer, names);
             let (mut profile, stacks) = Profile::of_heap(&mut questions);
             let about = heap.about();
@@ -238,18 +181,20 @@ impl Export {
             profile.process = about.process;
             profile.started_wall_nanos = about.started_wall_nanos;
             let column = profile.column(column_of(self.cost)).unwrap_or(profile.main_column);
-            let events = match heap {
-                Heap::Recording(recording) => Some(HeapEvents {
-                    recording,
-                    scope: &scope,
-                    sums: &answer.profile,
-                    threads: about.threads,
-                    stacks: &stacks,
-                }),
+            let source = match heap {
+                Heap::Recording(recording) => Some(EventSource::Recording(recording)),
+                Heap::Imported(file) if file.times() == Times::All => Some(EventSource::Imported(file)),
                 Heap::Imported(_) => None,
             };
+            let events = source.map(|source| HeapEvents {
+                source,
+                scope: &scope,
+                sums: &answer.profile,
+                threads: about.threads,
+                stacks: &stacks,
+            });
             let subject = Subject { profile: &profile, heap: events.as_ref(), marks: &[] };
-            progress.set_message("writing");
+            progress.now("writing");
             self.put(&subject, column, sink)?
         };
         let outcome = complain_about(&self.file, heap);
@@ -257,15 +202,15 @@ impl Export {
         Ok((written, outcome))
     }
 
-    fn write_marks(&self, sink: &mut Sink, progress: &ProgressBar) -> io::Result<(Written, Outcome)> {
+    fn write_marks(&self, sink: &mut Output, progress: &Progress) -> io::Result<(Written, Outcome)> {
         let problem = |problem: PlayError| io::Error::other(format!("{}: {problem}", self.file.display()));
-        progress.set_message("reading the marks");
+        progress.now("reading the marks");
         let mut player = Player::open(&self.file).map_err(problem)?;
-        let mut names = Names::new(self.input.symbolizer());
-        let mut found = marks::read(&mut player, &Filter::default(), &mut names).map_err(problem)?;
+        let mut names = self.input.wants_names().then(|| Names::new(self.input.symbolizer()));
+        let mut found = marks::read(&mut player, &Filter::default(), names.as_mut()).map_err(problem)?;
         found.profile.title = self.file.display().to_string();
         let subject = Subject { profile: &found.profile, heap: None, marks: &found.marks };
-        progress.set_message("writing");
+        progress.now("writing");
         let mut written = self.put(&subject, 0, sink)?;
         if found.left_out > 0 {
             written.losses.push(format!(
@@ -279,9 +224,9 @@ impl Export {
         Ok((written, if player.is_whole() { Outcome::Done } else { Outcome::Incomplete }))
     }
 
-    fn put(&self, subject: &Subject<'_>, column: usize, sink: &mut Sink) -> io::Result<Written> {
+    fn put(&self, subject: &Subject<'_>, column: usize, sink: &mut Output) -> io::Result<Written> {
         let choice = Choice { column, rows: self.table.rows() };
-        write(self.to.target(), subject, choice, sink).map_err(|error| match error {
+        write(self.to, subject, choice, sink).map_err(|error| match error {
             ExchangeError::Io { source, .. } if crate::output::is_broken_pipe(&source) => source,
             error => io::Error::other(format!("{}: {error}", self.file.display())),
         })
@@ -299,41 +244,13 @@ fn beside(file: &Path, extension: &str) -> PathBuf {
 }
 
 fn is_heap(heap: &Heap) -> bool {
-    let Heap::Recording(heap) = heap else { return true };
+    let heap = match heap {
+        Heap::Recording(heap) => heap,
+        // It has stacks and times, which are told better as marks: there are no bytes.
+        Heap::Imported(heap) => return heap.kind() != Kind::Tracker,
+    };
     match heap.recording().summary() {
         Some(summary) => summary.allocations > 0,
         None => heap.read(Scope::default()).is_ok_and(|read| read.profile.totals.allocations > 0),
-    }
-}
-
-/// Where the export goes.
-enum Sink {
-    File(NewFile),
-    Stdout(Box<dyn Write>),
-}
-
-impl Sink {
-    /// Gives a file its name, which is told by the caller.
-    fn finish(self) -> io::Result<Option<PathBuf>> {
-        match self {
-            Self::File(file) => file.commit().map(Some),
-            Self::Stdout(mut output) => output.flush().map(|()| None),
-        }
-    }
-}
-
-impl Write for Sink {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Self::File(file) => file.write(bytes),
-            Self::Stdout(output) => output.write(bytes),
-        }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        match self {
-            Self::File(file) => file.flush(),
-            Self::Stdout(output) => output.flush(),
-        }
     }
 }

@@ -1,19 +1,18 @@
 //! `cairn flame`: the heap as a flame graph.
 
-use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::path::PathBuf;
 
 use cairn_analysis::heap::{Cost, Direction, FlameOptions, TreeLimits};
 use clap::Args;
 
 use super::heap_input::{
-    HeapInput, Moment, complain_about, nanos_of, open, outcome_of, parse_moment, questions, read_stacks,
-    title_of,
+    HeapInput, Moment, complain_about, nanos_of, outcome_of, parse_moment, questions, read_stacks, title_of,
 };
 use super::heap_text::{bytes, count, counted, duration};
 use super::report::CostName;
-use crate::output::Outcome;
+use crate::new_file::Output;
+use crate::output::{Outcome, Progress};
 
 /// Draw where the memory goes: a flame graph as one SVG file, or folded stacks
 ///
@@ -21,16 +20,20 @@ use crate::output::Outcome;
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct FlameCommand {
-    /// The recording; a heaptrack file or a pprof heap profile will do too
+    /// The recording; a file of heaptrack, pprof, the Firefox Profiler or call-stack-tracker will do too
     file: PathBuf,
 
-    /// What widths stand for
-    #[arg(long, value_name = "COST", default_value = "peak")]
-    cost: CostName,
+    /// What widths stand for [default: peak]
+    #[arg(long, value_name = "COST")]
+    cost: Option<CostName>,
 
     /// Where to write it; - for standard output
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     output: PathBuf,
+
+    /// Replace a file that is there
+    #[arg(long)]
+    force: bool,
 
     /// Write folded stacks as text, for speedscope, inferno and flamegraph.pl
     #[arg(long)]
@@ -63,7 +66,10 @@ fn parse_percent(text: &str) -> Result<f64, String> {
 
 impl FlameCommand {
     pub(crate) fn run(self) -> io::Result<Outcome> {
-        let heap = open(&self.file)?;
+        // What cannot be written is said before minutes of reading.
+        let mut output = Output::create(&self.output, self.force, &self.file)?;
+        let progress = Progress::begin("reading the events");
+        let heap = self.input.open(&self.file)?;
         let to_nanos = match self.at {
             Some(at) => nanos_of(&self.file, &heap, at)?,
             None => u64::MAX,
@@ -73,8 +79,9 @@ impl FlameCommand {
             let mut names = self.input.names(&heap, &symbols);
             let scope = self.input.scope(&heap, &mut names, 0, to_nanos)?;
             let answer = read_stacks(&self.file, &heap, scope)?;
+            progress.now("looking for names");
             let mut questions = questions(&answer, names);
-            let cost = self.cost.cost();
+            let cost = self.cost.map_or(heap.usual_cost(), CostName::cost);
             let text = if self.folded {
                 questions.folded(cost)
             } else {
@@ -101,24 +108,16 @@ impl FlameCommand {
             };
             (text, outcome_of(&answer, Outcome::Done))
         };
-        self.write(&text)?;
+        drop(progress);
+        let named =
+            |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", self.output.display()));
+        output.write_all(text.as_bytes()).map_err(named)?;
+        output.finish()?;
         let outcome = match complain_about(&self.file, &heap) {
             Outcome::Done => of_events,
             outcome => outcome,
         };
         symbols.finish(&self.input);
         Ok(outcome)
-    }
-
-    fn write(&self, text: &str) -> io::Result<()> {
-        if self.output.as_os_str() == "-" {
-            let mut output = BufWriter::new(io::stdout().lock());
-            output.write_all(text.as_bytes())?;
-            return output.flush();
-        }
-        let named =
-            |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", self.output.display()));
-        let mut file = File::create(&self.output).map_err(named)?;
-        file.write_all(text.as_bytes()).map_err(named)
     }
 }

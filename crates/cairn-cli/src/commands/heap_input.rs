@@ -9,12 +9,12 @@ use cairn_analysis::format::recording::{FILE_HEADER_BYTES, FileHeader};
 use cairn_analysis::heap::schema::ScopeTold;
 use cairn_analysis::heap::slices::Slices;
 use cairn_analysis::heap::{
-    About, Folding, HeapRead, HeapRecording, ModuleNames, Namer, Names, NoNames, Pattern, Questions, Scope,
-    Stacks, stacks_with,
+    About, Cost, Folding, HeapRead, HeapRecording, ModuleNames, Namer, Names, NoNames, Pattern, Questions,
+    Scope, Stacks, stacks_with,
 };
 use cairn_analysis::recording::{Finding, Recording};
 use cairn_analysis::symbols::SymbolizerOptions;
-use cairn_exchange::import::{Imported, Kind};
+use cairn_exchange::import::{Imported, Kind, Times};
 use clap::Args;
 
 use super::symbol_options::{SymbolOptions, complain_about_modules};
@@ -140,9 +140,20 @@ impl Heap {
                         .collect(),
                     process: profile.process,
                     started_wall_nanos: profile.started_wall_nanos,
+                    threads: heap.threads().to_vec(),
+                    findings: heap.notes().iter().chain(heap.findings()).cloned().collect(),
                     ..About::default()
                 }
             }
+        }
+    }
+
+    /// What people ask for first: of files without frees, what was allocated; of those without bytes, how often.
+    pub(crate) fn usual_cost(&self) -> Cost {
+        match self {
+            Self::Imported(heap) if heap.kind() == Kind::Tracker => Cost::Count,
+            Self::Imported(heap) if heap.times() == Times::Allocations => Cost::Allocated,
+            _ => Cost::Peak,
         }
     }
 
@@ -154,20 +165,6 @@ impl Heap {
     }
 }
 
-/// Opens a recording, or a file of another tool; an error names it.
-pub(crate) fn open(path: &Path) -> io::Result<Heap> {
-    let is_file = path.metadata().is_ok_and(|metadata| metadata.is_file());
-    let kind =
-        if is_file { File::open(path).ok().and_then(|file| Kind::of(file).ok().flatten()) } else { None };
-    if let Some(Kind::Heaptrack | Kind::Pprof) = kind {
-        let heap = Imported::open(path).map_err(|error| at(path, &error))?;
-        return Ok(Heap::Imported(Box::new(heap)));
-    }
-    // What is of no known format is a damaged recording more often than anything else: its reader says what is wrong.
-    let recording = Recording::open(path).map_err(|error| at(path, &error))?;
-    Ok(Heap::Recording(Box::new(HeapRecording::new(recording))))
-}
-
 /// Tells whether a file can be looked at as a recording of cairn's; an error names it.
 pub(crate) fn check_recording(path: &Path) -> io::Result<()> {
     let mut header = [0; FILE_HEADER_BYTES];
@@ -175,15 +172,13 @@ pub(crate) fn check_recording(path: &Path) -> io::Result<()> {
     if is_read && FileHeader::read(&header).is_ok() {
         return Ok(());
     }
-    // What reads all of it says best what is wrong.
-    match open(path)? {
-        Heap::Recording(_) => Ok(()),
-        Heap::Imported(_) => {
-            let why =
-                "the page is made of the events of cairn's own recordings; cairn report reads this file";
-            Err(io::Error::other(format!("{}: {why}", path.display())))
-        }
+    let kind = File::open(path).ok().and_then(|file| Kind::of(file).ok().flatten());
+    if !matches!(kind, None | Some(Kind::Cairn)) {
+        let why = "a file of another tool; cairn report FILE --html PAGE makes its page";
+        return Err(io::Error::other(format!("{}: {why}", path.display())));
     }
+    // What reads all of it says best what is wrong.
+    Recording::open(path).map(drop).map_err(|error| at(path, &error))
 }
 
 fn at(path: &Path, error: &dyn std::fmt::Display) -> io::Error {
@@ -218,6 +213,29 @@ impl Symbols {
 }
 
 impl HeapInput {
+    /// Opens a recording, or a file of another tool; an error names it.
+    pub(crate) fn open(&self, path: &Path) -> io::Result<Heap> {
+        let is_file = path.metadata().is_ok_and(|metadata| metadata.is_file());
+        let kind =
+            if is_file { File::open(path).ok().and_then(|file| Kind::of(file).ok().flatten()) } else { None };
+        // What is of no known format is a damaged recording more often than anything else: its reader says what is wrong.
+        let heap = match kind {
+            None | Some(Kind::Cairn) => {
+                let recording = Recording::open(path).map_err(|error| at(path, &error))?;
+                return Ok(Heap::Recording(Box::new(HeapRecording::new(recording))));
+            }
+            Some(Kind::Tracker) if self.symbols.wanted() => {
+                let mut names = cairn_analysis::names::Names::new(self.symbolizer());
+                let heap = Imported::open_with_names(path, &mut names);
+                complain_about_modules(&names);
+                self.symbols.index_later(&names);
+                heap
+            }
+            Some(_) => Imported::open(path),
+        };
+        Ok(Heap::Imported(Box::new(heap.map_err(|error| at(path, &error))?)))
+    }
+
     pub(crate) fn symbols(&self, heap: &Heap) -> Symbols {
         match heap {
             Heap::Recording(heap) if self.symbols.wanted() => {
@@ -225,6 +243,10 @@ impl HeapInput {
             }
             _ => Symbols::None(NoNames),
         }
+    }
+
+    pub(crate) fn wants_names(&self) -> bool {
+        self.symbols.wanted()
     }
 
     /// Where names are searched for.
@@ -236,7 +258,7 @@ impl HeapInput {
         let folding = Folding { allocator: !self.internals, startup: !self.internals };
         let namer: &dyn Namer = match heap {
             // It brings its names with it.
-            Heap::Imported(heap) if self.symbols.wanted() => &**heap,
+            Heap::Imported(heap) if self.symbols.wanted() || heap.kind() == Kind::Tracker => &**heap,
             _ => symbols.namer(),
         };
         Names::new(heap.stacks(), namer, folding)
@@ -322,14 +344,22 @@ fn imported(path: &Path, heap: &Imported, scope: &Scope) -> io::Result<HeapRead>
     Ok(HeapRead::of_sums(read.sums, read.unmatched_frees, read.usage))
 }
 
-/// The same as [`read`], with what happened in each slice of its time.
+/// The same as [`read`], with what happened in each slice of its time; a file of sums alone has none.
 pub(crate) fn read_sliced(
     path: &Path,
-    heap: &HeapRecording,
-    scope: Scope,
+    heap: &Heap,
+    scope: &Scope,
     most_slices: usize,
 ) -> io::Result<(HeapRead, Slices)> {
-    let (read, slices) = heap.read_sliced(scope, most_slices).map_err(|error| at(path, &error))?;
+    let (read, slices) = match heap {
+        Heap::Recording(heap) => {
+            heap.read_sliced(scope.clone(), most_slices).map_err(|error| at(path, &error))?
+        }
+        Heap::Imported(heap) => {
+            let (read, slices) = heap.read_sliced(scope, most_slices).map_err(|error| at(path, &error))?;
+            (HeapRead::of_sums(read.sums, read.unmatched_frees, read.usage), slices)
+        }
+    };
     complain_about_events(path, &read);
     Ok((read, slices))
 }
@@ -362,10 +392,43 @@ pub(crate) fn nanos_of(path: &Path, heap: &Heap, moment: Moment) -> io::Result<u
     }
 }
 
+/// The part of the time that the options name. Times that make no sense end the command.
+pub(crate) fn times(
+    path: &Path,
+    heap: &Heap,
+    at: Option<Moment>,
+    between: Option<&[Moment]>,
+) -> io::Result<(u64, u64)> {
+    match (at, between) {
+        (Some(at), _) => Ok((0, nanos_of(path, heap, at)?)),
+        (None, Some(&[from, to])) => {
+            let (from, to) = (nanos_of(path, heap, from)?, nanos_of(path, heap, to)?);
+            if from > to {
+                let kind = clap::error::ErrorKind::ValueValidation;
+                clap::Error::raw(kind, "--between: the earlier time comes first\n").exit();
+            }
+            Ok((from, to))
+        }
+        _ => Ok((0, u64::MAX)),
+    }
+}
+
 /// Says on standard error what is wrong with the file, where that makes the answer doubtful.
 pub(crate) fn complain_about(path: &Path, heap: &Heap) -> Outcome {
     let mut outcome = Outcome::Done;
-    let Heap::Recording(heap) = heap else { return outcome };
+    let heap = match heap {
+        Heap::Recording(heap) => heap,
+        Heap::Imported(heap) => {
+            for note in heap.notes() {
+                complain(&format_args!("{}: note: {note}", path.display()));
+            }
+            for finding in heap.findings() {
+                complain(&format_args!("{}: {finding}", path.display()));
+                outcome = Outcome::Incomplete;
+            }
+            return outcome;
+        }
+    };
     for finding in heap.findings() {
         match finding {
             // What a reader of the report should know is in the report.

@@ -11,11 +11,12 @@ use cairn_analysis::heap::{Cost, Direction, Group, HeapRead, Suppressions, Tree,
 use clap::{Args, ValueEnum};
 
 use super::heap_input::{
-    Heap, HeapInput, Moment, complain_about, nanos_of, open, outcome_of, parse_moment, questions, read,
-    read_sliced, read_stacks, scope_told,
+    Heap, HeapInput, Moment, complain_about, outcome_of, parse_moment, questions, read, read_sliced,
+    read_stacks, scope_told, times,
 };
 use super::unseen::why_nothing_was_seen;
-use crate::output::Outcome;
+use crate::new_file::Output;
+use crate::output::{Outcome, Progress};
 use print::Printer;
 
 /// Show where the memory goes: peak, leaks, allocations
@@ -25,7 +26,7 @@ use print::Printer;
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ReportCommand {
-    /// The recording; a heaptrack file or a pprof heap profile will do too
+    /// The recording; a file of heaptrack, pprof, the Firefox Profiler or call-stack-tracker will do too
     file: PathBuf,
 
     /// Show only this view
@@ -63,6 +64,10 @@ pub(crate) struct ReportCommand {
     /// Write a page that opens in any browser, from disk; it holds all views and needs nothing else
     #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "by", "cost", "limit", "full", "suppressions"])]
     html: Option<PathBuf>,
+
+    /// Let --html replace a file that is there
+    #[arg(long, requires = "html")]
+    force: bool,
 
     #[command(flatten)]
     input: HeapInput,
@@ -147,36 +152,36 @@ impl CostName {
 impl ReportCommand {
     pub(crate) fn run(self) -> io::Result<Outcome> {
         let suppressions = self.read_suppressions()?;
-        let heap = open(&self.file)?;
-        let (from_nanos, to_nanos) = self.times(&heap)?;
+        // What cannot be written is said before minutes of reading.
+        let page = match &self.html {
+            Some(html) => Some(Output::create(html, self.force, &self.file)?),
+            None => None,
+        };
+        let progress = Progress::begin("reading the events");
+        let heap = self.input.open(&self.file)?;
+        let (from_nanos, to_nanos) = times(&self.file, &heap, self.at, self.between.as_deref())?;
         let symbols = self.input.symbols(&heap);
         let of_events = {
             let mut names = self.input.names(&heap, &symbols);
             let scope = self.input.scope(&heap, &mut names, from_nanos, to_nanos)?;
-            match (&self.html, &heap) {
-                (Some(html), Heap::Recording(recording)) => {
-                    let (answer, slices) =
-                        read_sliced(&self.file, recording, scope.clone(), page::most_slices())?;
-                    let filters = self.input.filters();
-                    page::write(html, &self.file, recording, &answer, &slices, &mut names, scope, filters)?;
-                    outcome_of(&answer, Outcome::Done)
+            if let Some(output) = page {
+                let (answer, slices) = read_sliced(&self.file, &heap, &scope, page::most_slices())?;
+                progress.now("making the page");
+                let made = page::Made { heap: &heap, read: &answer, slices: &slices };
+                page::write(output, &made, &mut names, scope, self.input.filters())?;
+                drop(progress);
+                outcome_of(&answer, Outcome::Done)
+            } else {
+                let by_stack = !self.json && self.by.is_some_and(View::is_by_stack);
+                let reading = if by_stack { read_stacks } else { read };
+                let mut answer = reading(&self.file, &heap, scope)?;
+                let mut held_back = Vec::new();
+                if !suppressions.is_empty() {
+                    (held_back, answer.profile) = suppressions.apply(&answer.profile, &mut names);
                 }
-                (Some(_), Heap::Imported(_)) => {
-                    let file = self.file.display();
-                    let why = "the page is made of the events of cairn's own recordings; leave out --html";
-                    return Err(io::Error::other(format!("{file}: {why}")));
-                }
-                (None, _) => {
-                    let by_stack = !self.json && self.by.is_some_and(View::is_by_stack);
-                    let reading = if by_stack { read_stacks } else { read };
-                    let mut answer = reading(&self.file, &heap, scope)?;
-                    let mut held_back = Vec::new();
-                    if !suppressions.is_empty() {
-                        (held_back, answer.profile) = suppressions.apply(&answer.profile, &mut names);
-                    }
-                    self.show(&heap, &answer, names, &held_back, from_nanos, to_nanos)?;
-                    outcome_of(&answer, Outcome::Done)
-                }
+                drop(progress);
+                self.show(&heap, &answer, names, &held_back, from_nanos, to_nanos)?;
+                outcome_of(&answer, Outcome::Done)
             }
         };
         let outcome = match complain_about(&self.file, &heap) {
@@ -197,12 +202,12 @@ impl ReportCommand {
         to_nanos: u64,
     ) -> io::Result<()> {
         let mut questions = questions(answer, names);
-        let tree = self.tree(&mut questions);
+        let tree = self.tree(&mut questions, heap);
         let asked = Asked {
             about: &heap.about(),
             read: answer,
             scope: scope_told(&self.input, from_nanos, to_nanos),
-            cost: self.cost(),
+            cost: self.cost(heap),
             group: self.group(),
             limits: self.limits(),
             suppressed: held_back,
@@ -223,8 +228,15 @@ impl ReportCommand {
             };
             let mut printer =
                 Printer::new(&mut output, &mut questions, &asked, self.full, &self.file, unseen);
+            if heap.usual_cost() != Cost::Peak {
+                printer = printer.without_frees();
+            }
             match self.by {
-                None => printer.whole_picture(self.cost.map(CostName::cost))?,
+                None => {
+                    // Of a file without bytes, most sections would be empty.
+                    let only = Some(heap.usual_cost()).filter(|&cost| cost != Cost::Peak);
+                    printer.whole_picture(self.cost.map(CostName::cost).or(only))?;
+                }
                 Some(View::Function | View::Line | View::Module | View::Stack) => printer.list()?,
                 Some(View::Tree | View::Callers) => printer.tree(self.by == Some(View::Tree))?,
                 Some(View::Thread) => printer.threads()?,
@@ -248,26 +260,12 @@ impl ReportCommand {
         Ok(all)
     }
 
-    fn times(&self, heap: &Heap) -> io::Result<(u64, u64)> {
-        if let Some(at) = self.at {
-            return Ok((0, nanos_of(&self.file, heap, at)?));
-        }
-        match self.between.as_deref() {
-            Some(&[from, to]) => {
-                let (from, to) = (nanos_of(&self.file, heap, from)?, nanos_of(&self.file, heap, to)?);
-                if from > to {
-                    let kind = clap::error::ErrorKind::ValueValidation;
-                    clap::Error::raw(kind, "--between: the earlier time comes first\n").exit();
-                }
-                Ok((from, to))
-            }
-            _ => Ok((0, u64::MAX)),
-        }
-    }
-
-    fn cost(&self) -> Cost {
-        // What was allocated between two times and still lives is what one asks for there.
-        let usual = if self.at.is_some() || self.between.is_some() { Cost::Leaked } else { Cost::Peak };
+    fn cost(&self, heap: &Heap) -> Cost {
+        let usual = match heap.usual_cost() {
+            // What was allocated between two times and still lives is what one asks for there.
+            Cost::Peak if self.at.is_some() || self.between.is_some() => Cost::Leaked,
+            usual => usual,
+        };
         self.cost.map_or(usual, CostName::cost)
     }
 
@@ -289,7 +287,7 @@ impl ReportCommand {
         Limits { entries, stacks: if self.json { 5 } else { 1 } }
     }
 
-    fn tree(&self, questions: &mut cairn_analysis::heap::Questions<'_>) -> Option<Tree> {
+    fn tree(&self, questions: &mut cairn_analysis::heap::Questions<'_>, heap: &Heap) -> Option<Tree> {
         let direction = match self.by {
             Some(View::Tree) => Direction::FromMain,
             Some(View::Callers) => Direction::FromAllocations,
@@ -302,6 +300,6 @@ impl ReportCommand {
             }
             (false, None) => TreeLimits::default(),
         };
-        Some(questions.tree(direction, self.cost(), limits))
+        Some(questions.tree(direction, self.cost(heap), limits))
     }
 }

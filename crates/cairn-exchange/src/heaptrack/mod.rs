@@ -15,7 +15,7 @@
 mod read;
 mod write;
 
-pub(crate) use read::{Sums, read_events, read_tables};
+pub(crate) use read::{Sums, read_events, read_tables, replay};
 pub(crate) use write::write;
 
 /// As people call it.

@@ -7,9 +7,11 @@ use std::collections::HashMap;
 use std::io::Read;
 use std::sync::Arc;
 
+use cairn_analysis::heap::slices::{SliceOptions, Slices};
 use cairn_analysis::heap::{Aggregator, HeapProfile, Sampling, Scope, UsageSample};
 
 use super::FORMAT;
+use crate::changes::Moved;
 use crate::error::ExchangeError;
 use crate::inflate::{Budget, Unpacked};
 use crate::profile::{Function, Line, Location, Module, Profile, Stack};
@@ -31,6 +33,8 @@ const BLOCK_BYTES: usize = 32;
 /// What the events of a file add up to. Stack `n` of the profile is stack `n + 1` of the sums; 0 has no frames.
 pub(crate) struct Sums {
     pub(crate) sums: HeapProfile,
+    /// Where they were asked for.
+    pub(crate) slices: Option<Slices>,
     pub(crate) usage: Vec<UsageSample>,
     /// Frees of classes of which no block was left.
     pub(crate) unmatched_frees: u64,
@@ -44,11 +48,37 @@ pub(crate) fn read_tables(input: impl Read) -> Result<Profile, ExchangeError> {
 }
 
 /// Adds up the events of the scope. The tables were read before, so that sums have their places.
-pub(crate) fn read_events(input: impl Read, profile: &Profile, scope: &Scope) -> Result<Sums, ExchangeError> {
-    let stacks = profile.stacks.len() + 1;
+pub(crate) fn read_events(
+    input: impl Read,
+    profile: &Profile,
+    scope: &Scope,
+    slices: Option<&SliceOptions>,
+) -> Result<Sums, ExchangeError> {
+    let mut heap = Aggregator::new(profile.stacks.len() + 1, 1, scope.clone(), Sampling::All);
+    if let Some(options) = slices {
+        heap = heap.sliced(options);
+    }
+    let replayed = replay(input, profile, |moved| moved.add_to(&mut heap))?;
+    let (sums, slices) = heap.finish_sliced(replayed.nanos);
+    Ok(Sums { sums, slices, usage: replayed.usage, unmatched_frees: replayed.unmatched_frees })
+}
+
+/// What a file has beside its blocks.
+pub(crate) struct Replayed {
+    nanos: u64,
+    pub(crate) usage: Vec<UsageSample>,
+    unmatched_frees: u64,
+}
+
+/// Gives each block that came or went to `take`.
+pub(crate) fn replay(
+    input: impl Read,
+    profile: &Profile,
+    take: impl FnMut(Moved),
+) -> Result<Replayed, ExchangeError> {
     let mut events = Events {
-        heap: Aggregator::new(stacks, 1, scope.clone(), Sampling::All),
-        stacks,
+        moved: take,
+        stacks: profile.stacks.len() + 1,
         classes: Vec::new(),
         free_objects: Vec::new(),
         objects: 0,
@@ -58,11 +88,8 @@ pub(crate) fn read_events(input: impl Read, profile: &Profile, scope: &Scope) ->
         unmatched_frees: 0,
     };
     lines(input, |record, budget| events.take(record, budget))?;
-    Ok(Sums {
-        sums: events.heap.finish(events.nanos),
-        usage: events.usage,
-        unmatched_frees: events.unmatched_frees,
-    })
+    let Events { nanos, usage, unmatched_frees, .. } = events;
+    Ok(Replayed { nanos, usage, unmatched_frees })
 }
 
 /// A line of the file.
@@ -271,8 +298,8 @@ impl Tables {
 }
 
 /// Allocations and frees.
-struct Events {
-    heap: Aggregator,
+struct Events<F> {
+    moved: F,
     /// How many there are, the one without frames among them.
     stacks: usize,
     classes: Vec<Class>,
@@ -292,7 +319,7 @@ struct Class {
     live: Vec<u32>,
 }
 
-impl Events {
+impl<F: FnMut(Moved)> Events<F> {
     fn take(&mut self, mut record: Record<'_>, budget: &mut Budget) -> Result<(), ExchangeError> {
         match record.kind {
             b'I' => self.page_bytes = record.number("the size of a page")?,
@@ -314,11 +341,12 @@ impl Events {
                     }
                 };
                 class.live.push(object);
-                self.heap.allocated(object, class.stack, 0, class.size_bytes, self.nanos);
+                let (stack, size_bytes, nanos) = (class.stack, class.size_bytes, self.nanos);
+                (self.moved)(Moved::Allocated { object, stack, thread: 0, size_bytes, nanos });
             }
             b'-' => match class(&mut self.classes, &mut record)?.live.pop() {
                 Some(object) => {
-                    self.heap.freed(object, self.nanos);
+                    (self.moved)(Moved::Freed { object, nanos: self.nanos });
                     self.free_objects.push(object);
                 }
                 None => self.unmatched_frees += 1,
@@ -327,6 +355,7 @@ impl Events {
             b'R' => {
                 let resident_bytes = record.number("pages")?.saturating_mul(self.page_bytes);
                 budget.keep(size_of::<UsageSample>())?;
+                (self.moved)(Moved::Used { nanos: self.nanos, resident_bytes });
                 self.usage.push(UsageSample {
                     nanos: self.nanos,
                     resident_bytes,
@@ -364,7 +393,7 @@ mod tests {
             let text = format!("v 1 3\na 1 0\n{}", line.repeat(1 << 18));
             let packed = zstd::encode_all(text.as_bytes(), 1).unwrap();
             let outcome = read_tables(&packed[..])
-                .and_then(|profile| read_events(&packed[..], &profile, &Scope::default()).map(drop));
+                .and_then(|profile| read_events(&packed[..], &profile, &Scope::default(), None).map(drop));
             assert!(
                 matches!(outcome, Err(ExchangeError::TooLarge { format: FORMAT, .. })),
                 "{what}: {outcome:?}"

@@ -7,8 +7,6 @@ use std::collections::HashMap;
 use std::io::Write;
 use std::sync::Arc;
 
-use cairn_analysis::recording::Usage;
-
 use crate::error::ExchangeError;
 use crate::events::{Block, Blocks, replay};
 use crate::profile::Profile;
@@ -163,9 +161,9 @@ impl Blocks for Writer<'_> {
         self.put(format_args!("- {class:x}\n"))
     }
 
-    fn used(&mut self, usage: &Usage) -> Result<(), ExchangeError> {
-        self.clock(usage.at.nanos)?;
-        self.put(format_args!("R {:x}\n", usage.resident_bytes / PAGE_BYTES))
+    fn used(&mut self, nanos: u64, resident_bytes: u64) -> Result<(), ExchangeError> {
+        self.clock(nanos)?;
+        self.put(format_args!("R {:x}\n", resident_bytes / PAGE_BYTES))
     }
 }
 

@@ -35,6 +35,9 @@ fn signed(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
+/// Of stacks, in memory at once: some megabytes.
+const LOCATIONS_AT_ONCE: usize = 1 << 18;
+
 /// Writes the profile.
 pub(crate) fn write(profile: &Profile, output: &mut dyn Write) -> Result<(), ExchangeError> {
     let mut texts = Texts::new();
@@ -78,14 +81,10 @@ pub(crate) fn write(profile: &Profile, output: &mut dyn Write) -> Result<(), Exc
                 .collect(),
         }
     });
-    let sample = profile.samples.iter().map(|sample| proto::Sample {
-        location_id: profile.locations_of(sample.stack).map(|index| u64::from(index) + 1).collect(),
-        value: sample.values.iter().map(|&value| signed(value)).collect(),
-    });
     let main = profile.columns.get(profile.main_column);
     let message = proto::Profile {
         sample_type,
-        sample: sample.collect(),
+        sample: Vec::new(),
         mapping,
         location: location.collect(),
         function,
@@ -103,6 +102,22 @@ pub(crate) fn write(profile: &Profile, output: &mut dyn Write) -> Result<(), Exc
     };
     let mut output = GzEncoder::new(output, Compression::default());
     output.write_all(&message.encode_to_vec()).map_err(ExchangeError::writing)?;
+    // Each stack is there from end to end: all at once, those of a deep recursion that allocates at every level would fill the memory. Messages end
+    // to end are one message with the entries of all.
+    let (mut some, mut locations) = (proto::Profile::default(), 0);
+    for sample in &profile.samples {
+        let location_id: Vec<u64> =
+            profile.locations_of(sample.stack).map(|index| u64::from(index) + 1).collect();
+        locations += location_id.len() + 1;
+        let value = sample.values.iter().map(|&value| signed(value)).collect();
+        some.sample.push(proto::Sample { location_id, value });
+        if locations >= LOCATIONS_AT_ONCE {
+            output.write_all(&some.encode_to_vec()).map_err(ExchangeError::writing)?;
+            some.sample.clear();
+            locations = 0;
+        }
+    }
+    output.write_all(&some.encode_to_vec()).map_err(ExchangeError::writing)?;
     output.finish().map_err(ExchangeError::writing)?;
     Ok(())
 }

@@ -2,8 +2,8 @@
 
 use std::io::Read;
 
-use cairn_analysis::heap::Scope;
-use cairn_exchange::import::{Imported, ImportedSums};
+use cairn_analysis::heap::{Scope, Sums};
+use cairn_exchange::import::{Imported, ImportedSums, Kind};
 use cairn_exchange::{ExchangeError, Target};
 
 use crate::spool::Random;
@@ -18,9 +18,8 @@ fn check(bytes: &[u8]) {
     match read(bytes) {
         Ok(_) | Err(ExchangeError::Unknown | ExchangeError::NoHeap { .. }) => {}
         Err(ExchangeError::Malformed { place, .. }) => {
-            assert!(
-                place.starts_with("byte ") || place.starts_with("line ") || place.starts_with("before byte ")
-            );
+            let places = ["byte ", "line ", "before byte ", "threads[", "shared.", "meta"];
+            assert!(places.iter().any(|start| place.starts_with(start)), "{place}");
         }
         Err(error) => panic!("{error}: {bytes:?}"),
     }
@@ -36,7 +35,7 @@ fn files() -> Vec<Vec<u8>> {
     let mut plain_pprof = Vec::new();
     flate2::read::GzDecoder::new(&pprof[..]).read_to_end(&mut plain_pprof).unwrap();
     let plain_heaptrack = zstd::decode_all(&heaptrack[..]).unwrap();
-    let files = vec![plain_pprof, plain_heaptrack, pprof, heaptrack];
+    let files = vec![plain_pprof, plain_heaptrack, pprof, heaptrack, export(Target::Firefox, &heap)];
     for file in &files {
         assert!(read(file).unwrap().sums.totals.allocations > 15);
     }
@@ -136,9 +135,174 @@ fn a_pprof_file_that_makes_no_sense_is_told_by_its_byte() {
     assert!(matches!(read(&cpu), Err(ExchangeError::NoHeap { counts, .. }) if counts == "cpu"));
 }
 
+/// A processed profile: four allocations and a free, of which two are in `main`, with these tables and lists replaced.
+fn firefox(replaced: &[(&str, &str)]) -> String {
+    let mut text = r#"{"meta":{"preprocessedProfileVersion":48,"startTime":1700000000000,"product":"app"},
+"threads":[{"name":"GeckoMain","pid":"7","tid":70,
+"stringArray":["main","load","src/a.c","libc.so.6"],
+"stackTable":{"frame":[0,1],"prefix":[null,0],"length":2},
+"frameTable":{"func":[0,1],"line":[10,null],"length":2},
+"funcTable":{"name":[0,1],"fileName":[2,null],"resource":[-1,0],"length":2},
+"resourceTable":{"name":[3],"length":1},
+"samples":{"stack":[0],"time":[1],"weight":null,"weightType":"samples","length":1},
+"nativeAllocations":{"time":[1,2,3,4,5],"stack":[0,1,1,0,null],"weight":[100,10,1,0,-10],"memoryAddress":[16,32,48,64,32],"length":5}}]}"#
+        .to_owned();
+    for (old, new) in replaced {
+        assert!(text.contains(old), "{old}");
+        text = text.replace(old, new);
+    }
+    text
+}
+
+#[test]
+fn a_profile_of_firefox_that_makes_no_sense_is_told_by_its_place() {
+    let sound = read(firefox(&[]).as_bytes()).unwrap();
+    let Sums { allocations, allocated_bytes, live_bytes, live_blocks, .. } = sound.sums.totals;
+    assert_eq!((allocations, allocated_bytes, live_bytes, live_blocks), (4, 111, 101, 3));
+    let cases: &[(&[(&str, &str)], &str)] = &[
+        (&[("48,", "48,]")], "line 1, column "),
+        (&[("\"length\":5}}]}", "\"length\":5}}]} more")], "line 9, column "),
+        (&[("[null,0]", "[null,\"0\"]")], "line 4, column "),
+        (&[("\"preprocessedProfileVersion\":48,", "")], "meta: it has no preprocessedProfileVersion"),
+        (
+            &[("[null,0]", "[null,1]")],
+            "threads[0].stackTable.prefix[1]: a caller that does not stand in front",
+        ),
+        (
+            &[("[0,1,1,0,null]", "[0,1,9,0,null]")],
+            "threads[0].stackTable.prefix[9]: stack 9, where there are 2",
+        ),
+        (&[("\"frame\":[0,1]", "\"frame\":[0,7]")], "threads[0].frameTable.func[7]: no function for frame 7"),
+        (
+            &[("\"frame\":[0,1]", "\"frame\":[0,null]")],
+            "threads[0].stackTable.frame[1]: a stack without a frame",
+        ),
+        (&[("\"func\":[0,1]", "\"func\":[0,5]")], "threads[0].funcTable.name[5]: no name for function 5"),
+        (&[("[1,2,3,4,5]", "[1,2,3,4,1e30]")], "threads[0].nativeAllocations.time[4]: "),
+        (&[("[100,10,", "[1e300,10,")], "threads[0].nativeAllocations.weight[0]: "),
+        (
+            &[("\"weight\":[100,10,1,0,-10],", "")],
+            "threads[0].nativeAllocations: allocations without weights",
+        ),
+    ];
+    for (replaced, problem) in cases {
+        let error = error_of(&firefox(replaced));
+        assert!(error.contains(problem), "{error}, not {problem}");
+    }
+    let no_heap = read(firefox(&[("nativeAllocations", "otherAllocations")]).as_bytes());
+    assert!(matches!(no_heap, Err(ExchangeError::NoHeap { .. })), "{no_heap:?}");
+}
+
+#[test]
+fn profiles_of_firefox_have_their_numbers_in_more_places_than_one() {
+    // Newer versions have tables that all threads share, and files in a table of their own.
+    let newer = firefox(&[
+        ("\n\"threads\":[{", "\"shared\":{"),
+        ("\"name\":\"GeckoMain\",\"pid\":\"7\",\"tid\":70,", ""),
+        ("\"fileName\":[2,null]", "\"source\":[0,null]"),
+        (
+            "\"resourceTable\":{\"name\":[3],\"length\":1},\n",
+            "\"resourceTable\":{\"name\":[3],\"length\":1},\"sources\":{\"filename\":[2]}},\n\"threads\":[{",
+        ),
+    ]);
+    let profile = Imported::from_bytes(newer.into_bytes()).unwrap();
+    let functions: Vec<_> = profile
+        .profile()
+        .functions
+        .iter()
+        .map(|function| (&*function.name, function.file.as_deref()))
+        .collect();
+    assert_eq!(functions, [("main", Some("src/a.c")), ("load", None)]);
+    assert_eq!(profile.profile().modules[0].name(), "libc.so.6");
+    assert_eq!(profile.read(&Scope::default()).unwrap().sums.totals.live_bytes, 101);
+
+    // Without addresses it is not known what was freed; nor is it of scripts, nor where samples are weighed in bytes.
+    let no_addresses = firefox(&[("\"memoryAddress\":[16,32,48,64,32],", "")]);
+    let scripts = firefox(&[("nativeAllocations", "jsAllocations")]);
+    let samples = firefox(&[
+        ("nativeAllocations", "other"),
+        ("\"weight\":null,\"weightType\":\"samples\"", "\"weight\":[111],\"weightType\":\"bytes\""),
+    ]);
+    for (file, allocations) in [(no_addresses, 4), (scripts, 4), (samples, 1)] {
+        let file = Imported::from_bytes(file.into_bytes()).unwrap();
+        let Sums { allocations: count, allocated_bytes, live_bytes, peak_bytes, .. } =
+            file.read(&Scope::default()).unwrap().sums.totals;
+        assert_eq!((count, allocated_bytes, live_bytes, peak_bytes), (allocations, 111, 0, 0));
+        assert!(file.notes()[0].contains("no frees"), "{:?}", file.notes());
+    }
+}
+
+#[test]
+fn a_free_on_another_thread_of_the_process_is_one_of_the_block() {
+    let change = |pid: &str, weight: i32, time: u32| {
+        format!(
+            r#"{{"name":"t{time}","pid":{pid},"tid":"{time}","nativeAllocations":{{"time":[{time}],"stack":[null],"weight":[{weight}],"memoryAddress":[16]}}}}"#
+        )
+    };
+    let file = |threads: [String; 3]| {
+        let text =
+            format!(r#"{{"meta":{{"preprocessedProfileVersion":48}},"threads":[{}]}}"#, threads.join(","));
+        Imported::from_bytes(text.into_bytes()).unwrap()
+    };
+    let one = file([change("1", 100, 1), change("1", -100, 3), change("2", 10, 2)]);
+    let read = one.read(&Scope::default()).unwrap();
+    assert_eq!(
+        (read.sums.totals.live_bytes, read.sums.totals.peak_bytes, read.unmatched_frees),
+        (10, 110, 0)
+    );
+    assert_eq!(one.threads().iter().map(|thread| thread.kernel_thread).collect::<Vec<_>>(), [1, 3, 2]);
+    let of_thread = one.read(&Scope { threads: Some(vec![2]), ..Scope::default() }).unwrap();
+    assert_eq!(of_thread.sums.totals.allocated_bytes, 10);
+    let two = file([change("1", 100, 1), change("2", -100, 3), change("1", 10, 2)]);
+    let read = two.read(&Scope::default()).unwrap();
+    // Where the block was, another was allocated: it had been freed, unseen.
+    assert_eq!((read.sums.totals.live_bytes, read.unmatched_frees), (10, 1));
+}
+
+#[test]
+fn each_stack_of_a_tracker_recording_is_an_allocation() {
+    let vectors = include_str!("../../../../fixtures/vectors/module_recording.json");
+    let vectors: serde_json::Value = serde_json::from_str(vectors).unwrap();
+    let mut with_stacks = 0;
+    for case in vectors["cases"].as_array().unwrap() {
+        let digits = case["recording_hex"].as_str().unwrap();
+        let bytes: Vec<u8> = (0..digits.len())
+            .step_by(2)
+            .map(|at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap())
+            .collect();
+        let stacks = case["stacks"].as_array().unwrap().len() as u64;
+        match Imported::from_bytes(bytes) {
+            Ok(file) => {
+                assert_eq!(file.kind(), Kind::Tracker);
+                let totals = file.read(&Scope::default()).unwrap().sums.totals;
+                assert_eq!((totals.allocations, totals.allocated_bytes), (stacks, 0), "{}", case["id"]);
+                assert_eq!(file.findings().is_empty(), case["error"].is_null(), "{}", case["id"]);
+                assert!(file.notes()[0].contains("neither sizes nor frees"));
+                with_stacks += 1;
+            }
+            Err(
+                error @ (ExchangeError::NoHeap { .. }
+                | ExchangeError::Malformed { .. }
+                | ExchangeError::Unknown),
+            ) => {
+                assert_eq!(stacks, 0, "{}: {error}", case["id"]);
+            }
+            Err(error) => panic!("{}: {error}", case["id"]),
+        }
+    }
+    assert!(with_stacks > 15, "{with_stacks}");
+    // It came and went, and nobody took a stack.
+    let mut module = [&[0][..], &1_700_000_000_000_000_000_u64.to_le_bytes(), &[1, 0, b'C', 0]].concat();
+    module.extend([0; 12]);
+    assert!(
+        matches!(Imported::from_bytes(module), Err(ExchangeError::NoHeap { counts, .. }) if counts.contains("no stacks"))
+    );
+}
+
 #[test]
 fn other_files_are_unknown() {
-    for bytes in [&b""[..], b"hello, world\n", b"{\"meta\":{}}", b"\x7fELF\x02\x01\x01", b"\n\n\n", &[0; 100]]
+    for bytes in
+        [&b""[..], b"hello, world\n", b"{\"nodes\":{}}", b"\x7fELF\x02\x01\x01", b"\n\n\n", &[0; 100]]
     {
         assert!(matches!(read(bytes), Err(ExchangeError::Unknown)), "{bytes:?}");
     }

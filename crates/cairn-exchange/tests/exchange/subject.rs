@@ -3,10 +3,13 @@
 use std::collections::BTreeMap;
 
 use cairn_analysis::format::recording::{Lane, PcKind};
-use cairn_analysis::heap::{Address, Folding, HeapRecording, Namer, Names, Questions, Scope, Stacks};
+use cairn_analysis::heap::{
+    Address, Aggregator, Folding, HeapRecording, Namer, Names, Questions, Sampling, Scope, Stacks,
+};
 use cairn_analysis::recording::Recording;
 use cairn_analysis::symbols::SourceFrame;
-use cairn_exchange::target::{Choice, HeapEvents, Rows};
+use cairn_exchange::import::Imported;
+use cairn_exchange::target::{Choice, EventSource, HeapEvents, LiveBlock, Rows};
 use cairn_exchange::{ExchangeError, Profile, Subject, Target, Written, write};
 
 use crate::spool::{Program, START};
@@ -109,8 +112,13 @@ pub(crate) fn with_subject<R>(heap: &HeapRecording, take: impl FnOnce(&Subject<'
     let (mut profile, stacks) = Profile::of_heap(&mut questions);
     profile.title = "program --flag".into();
     let threads = heap.threads();
-    let events =
-        HeapEvents { recording: heap, scope: &scope, sums: &answer.profile, threads, stacks: &stacks };
+    let events = HeapEvents {
+        source: EventSource::Recording(heap),
+        scope: &scope,
+        sums: &answer.profile,
+        threads,
+        stacks: &stacks,
+    };
     take(&Subject { profile: &profile, heap: Some(&events), marks: &[] })
 }
 
@@ -169,4 +177,48 @@ pub(crate) fn deep(frames: u32) -> HeapRecording {
         }
     }
     opened(program)
+}
+
+/// A file of another tool, written in the format.
+pub(crate) fn converted(file: &Imported, target: Target) -> Result<Vec<u8>, ExchangeError> {
+    let scope = Scope::default();
+    let answer = file.read(&scope)?;
+    let folding = Folding { allocator: false, startup: false };
+    let mut questions = Questions::new(&answer.sums, Names::new(file.stacks(), file, folding));
+    let (profile, stacks) = Profile::of_heap(&mut questions);
+    let events = HeapEvents {
+        source: EventSource::Imported(file),
+        scope: &scope,
+        sums: &answer.sums,
+        threads: Vec::new(),
+        stacks: &stacks,
+    };
+    let subject = Subject { profile: &profile, heap: Some(&events), marks: &[] };
+    let mut bytes = Vec::new();
+    write(target, &subject, Choice { column: profile.main_column, rows: Rows::Stacks }, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// Blocks of an image with the recording's stacks, written in the format; and what they add up to.
+pub(crate) fn written_image(
+    heap: &HeapRecording,
+    blocks: &[LiveBlock],
+    target: Target,
+) -> (Vec<u8>, Profile) {
+    let mut sums = Aggregator::new(heap.stacks().len(), 1, Scope::default(), Sampling::All);
+    for (block, object) in blocks.iter().zip(0..) {
+        sums.allocated(object, block.stack, 0, block.size_bytes, 0);
+    }
+    let (sums, scope) = (sums.finish(0), Scope::default());
+    let folding = Folding { allocator: false, startup: false };
+    let mut questions = Questions::new(&sums, Names::new(heap.stacks(), &Table, folding));
+    let (profile, stacks) = Profile::of_heap(&mut questions);
+    let source = EventSource::Live(blocks);
+    let events = HeapEvents { source, scope: &scope, sums: &sums, threads: Vec::new(), stacks: &stacks };
+    let subject = Subject { profile: &profile, heap: Some(&events), marks: &[] };
+    let mut bytes = Vec::new();
+    let choice = Choice { column: profile.main_column, rows: Rows::Stacks };
+    let written = write(target, &subject, choice, &mut bytes).expect("a vector takes everything");
+    assert!(written.losses.iter().any(|loss| loss.contains("at time 0")), "{:?}", written.losses);
+    (bytes, profile)
 }

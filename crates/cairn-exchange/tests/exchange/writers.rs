@@ -1,6 +1,7 @@
 //! What stands in a file of each format, taken apart by other code than what wrote it.
 
 use std::collections::BTreeSet;
+use std::io::{self, Write};
 
 use cairn_exchange::target::{Choice, Rows};
 use cairn_exchange::{ExchangeError, Profile, Target, write};
@@ -218,6 +219,50 @@ fn a_recursion_of_100_000_frames_is_written_in_every_format() {
     for target in Target::ALL {
         assert!(export(target, &heap).len() > 1000, "{target:?}");
     }
+}
+
+/// Takes bytes, and knows the most that came at once.
+#[derive(Default)]
+struct InPieces {
+    whole_bytes: usize,
+    most_bytes: usize,
+}
+
+impl Write for InPieces {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.whole_bytes += bytes.len();
+        self.most_bytes = self.most_bytes.max(bytes.len());
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_recursion_that_allocates_at_every_level_is_never_in_memory_as_a_whole() {
+    let shape: Vec<(usize, usize)> = (0..1100).map(|level| (level + 1, level)).collect();
+    let events: Vec<(usize, u64, u32)> = (0..1100).map(|level| (level + 2, 8, 0)).collect();
+    let heap = recorded(&shape, &events);
+    with_subject(&heap, |subject| {
+        let depth =
+            subject.profile.samples.iter().map(|sample| subject.profile.locations_of(sample.stack).count());
+        let locations: usize = depth.sum();
+        assert!(locations > 600_000, "{locations}");
+        for target in [Target::Pprof, Target::Otlp, Target::Speedscope, Target::Folded] {
+            let mut output = InPieces::default();
+            let choice = Choice { column: subject.profile.main_column, rows: Rows::Stacks };
+            write(target, subject, choice, &mut output).unwrap();
+            assert!(output.most_bytes < locations / 2, "{target:?}: {}", output.most_bytes);
+            // Only pprof's is packed.
+            assert!(
+                target == Target::Pprof || output.whole_bytes > locations,
+                "{target:?}: {}",
+                output.whole_bytes
+            );
+        }
+    });
 }
 
 #[test]

@@ -28,7 +28,7 @@ use tokio::sync::oneshot;
 use super::catalogue::{is_growing, with_new};
 use crate::content::Packed;
 use crate::frames::{Askers, Callee, Frames};
-use crate::{PageOptions, Source, contents, shown};
+use crate::{PageOptions, PageSubject, contents, shown};
 
 /// Requests that wait for one recording.
 const MOST_WAITING: usize = 8;
@@ -273,8 +273,8 @@ fn follow(
                 }
                 let (read, slices) =
                     whole.get_or_insert_with(|| (live.snapshot(), live.slices().unwrap_or_default()));
-                let source = Source { recording: live.recording(), about: &live.about() };
-                packed(source, read, slices, &mut names, &page_options())
+                let subject = PageSubject::of_recording(live.recording(), &live.about());
+                packed(&subject, read, slices, &mut names, &page_options())
             });
             worked += began.elapsed();
             waiting = queue.recv_timeout(IDLE).ok()?;
@@ -357,17 +357,17 @@ fn part_of(
     part: &Part,
 ) -> Result<Packed, NoAnswer> {
     let mut options = page_options();
-    let source = Source { recording: heap.recording(), about: &heap.about() };
+    let subject = PageSubject::from(heap);
     if *part == Part::default() {
-        return packed(source, &whole.0, &whole.1, names, &options);
+        return packed(&subject, &whole.0, &whole.1, names, &options);
     }
     (options.scope, options.filters) = scope(heap, &whole.0, names, part)?;
     let (read, slices) = read(heap, options.scope.clone())?;
-    packed(source, &read, &slices, names, &options)
+    packed(&subject, &read, &slices, names, &options)
 }
 
 fn packed(
-    source: Source<'_>,
+    subject: &PageSubject,
     read: &HeapRead,
     slices: &Slices,
     names: &mut Names<'_>,
@@ -375,7 +375,7 @@ fn packed(
 ) -> Result<Packed, NoAnswer> {
     let most = options.most_bytes as f64;
     let excess = |content: &Packed| (content.first.len() + content.slices.len()) as f64 / most;
-    let packed = contents(source, read, slices, names, options, excess);
+    let packed = contents(subject, read, slices, names, options, excess);
     packed.map(|(content, _)| content).map_err(|error| NoAnswer::Unreadable(error.to_string()))
 }
 

@@ -354,6 +354,38 @@ async function pruned() {
   await page.close();
 }
 
+/** Files of other tools do not tell everything: what they do not is said, and nothing is drawn in its place. */
+async function imported() {
+  const sums = await open('sums');
+  assert.match(await sums.$eval('#timeline', (canvas) => canvas.getAttribute('aria-label')), /sums and no times/);
+  assert.equal(await sums.$eval('#from', (field) => field.parentElement.hidden), true);
+  assert.equal(await sums.$eval('#metric', (select) => select.value), 'peak');
+  assert.match(await text(sums, '#about'), /This file has sums and no times\./);
+  assert.ok((await functions(sums)).length > 3);
+  await brush(sums, 0.2, 0.6);
+  assert.equal(await sums.evaluate(() => globalThis.cairnPage.range), null, 'there is nothing to brush');
+  assert.deepEqual(sums.complaints, []);
+  await sums.screenshot({ path: join(directory, 'sums.png') });
+  await sums.close();
+
+  const allocations = await open('allocations');
+  assert.match(await allocations.$eval('#timeline', (canvas) => canvas.getAttribute('aria-label')), /does not tell what was freed/);
+  assert.equal(await allocations.$eval('#metric', (select) => select.value), 'allocated');
+  const whole = () => allocations.evaluate(() => {
+    const { model, metric, range } = globalThis.cairnPage;
+    return model.totals(metric, range)[0];
+  });
+  const all = await whole();
+  await brush(allocations, 0.2, 0.6);
+  const part = await whole();
+  assert.ok(part > 0 && part < all, `${part} of ${all}`);
+  await choose(allocations, 'peak');
+  assert.equal(await allocations.evaluate(() => location.hash.includes('metric=peak')), true);
+  assert.deepEqual(allocations.complaints, []);
+  await allocations.screenshot({ path: join(directory, 'allocations.png') });
+  await allocations.close();
+}
+
 /** At these widths nothing may stick out; the pictures are for eyes. */
 async function screens() {
   for (const width of [360, 1280, 3840]) {
@@ -444,6 +476,7 @@ if (switches.includes('--times')) {
   }
   await run('names of a hostile author are text everywhere', hostile);
   await run('what was left out is told, and no sum misses it', pruned);
+  await run('what a file of another tool does not tell is said', imported);
   if (!switches.includes('--no-screens')) await run('nothing sticks out at 360, 1280 and 3840 pixels', screens);
 }
 await browser.close();

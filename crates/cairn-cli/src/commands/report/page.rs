@@ -1,26 +1,31 @@
 //! `cairn report --html`: everything as one page.
 
-use std::fs::File;
 use std::io::{self, Write};
-use std::path::Path;
 
 use cairn_analysis::heap::slices::Slices;
-use cairn_analysis::heap::{HeapRead, HeapRecording, Names, Scope};
-use cairn_web::{PageOptions, page};
+use cairn_analysis::heap::{HeapRead, Names, Scope};
+use cairn_exchange::import::Times;
+use cairn_web::{PageOptions, PageSubject, page};
+
+use super::super::heap_input::Heap;
+use crate::new_file::Output;
 
 /// What a page holds by default decides how finely time is cut.
 pub(super) fn most_slices() -> usize {
     PageOptions::default().most_slices
 }
 
-/// Writes the page; an error names it. As for `cairn flame`, a file that is there is written over, and `-` is standard output.
-#[allow(clippy::too_many_arguments, reason = "a page is made of all of these")]
+/// What the page is made of.
+pub(super) struct Made<'a> {
+    pub(super) heap: &'a Heap,
+    pub(super) read: &'a HeapRead,
+    pub(super) slices: &'a Slices,
+}
+
+/// Writes the page.
 pub(super) fn write(
-    html: &Path,
-    file: &Path,
-    heap: &HeapRecording,
-    read: &HeapRead,
-    slices: &Slices,
+    mut output: Output,
+    made: &Made<'_>,
     names: &mut Names<'_>,
     scope: Scope,
     filters: Vec<String>,
@@ -28,18 +33,18 @@ pub(super) fn write(
     let mut options = PageOptions::default();
     options.scope = scope;
     options.filters = filters;
-    let page = page(heap, read, slices, names, &options)
-        .map_err(|error| io::Error::other(format!("{}: {error}", html.display())))?;
-    if html.as_os_str() == "-" {
-        let mut output = io::stdout().lock();
-        output.write_all(page.html.as_bytes())?;
-        return output.flush();
-    }
-    let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", html.display()));
-    let same = |path: &Path| std::fs::canonicalize(path).ok();
-    if same(html).is_some() && same(html) == same(file) {
-        return Err(named(io::Error::other("this is the recording; name another file for the page")));
-    }
-    let mut output = File::create(html).map_err(named)?;
-    output.write_all(page.html.as_bytes()).map_err(named)
+    let subject = match made.heap {
+        Heap::Recording(heap) => PageSubject::from(&**heap),
+        Heap::Imported(imported) => {
+            let times = match imported.times() {
+                Times::All => cairn_web::Times::All,
+                Times::Allocations => cairn_web::Times::Allocations,
+                _ => cairn_web::Times::None,
+            };
+            PageSubject::of(&made.heap.about(), imported.stacks(), times)
+        }
+    };
+    let page = page(subject, made.read, made.slices, names, &options).map_err(io::Error::other)?;
+    output.write_all(page.html.as_bytes())?;
+    output.finish().map(drop)
 }

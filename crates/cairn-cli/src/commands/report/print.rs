@@ -29,6 +29,8 @@ pub(super) struct Printer<'p, 'q, W> {
     shown: HashSet<(u32, Position)>,
     /// Why there is nothing to tell.
     unseen: Option<String>,
+    /// It is known how long blocks lived.
+    has_frees: bool,
 }
 
 /// Columns in front of the names: share, value, blocks.
@@ -57,7 +59,14 @@ impl<'p, 'q, W: Write> Printer<'p, 'q, W> {
             width: width(),
             shown: HashSet::new(),
             unseen,
+            has_frees: true,
         }
+    }
+
+    /// For a file that does not tell how long blocks lived.
+    pub(super) fn without_frees(mut self) -> Self {
+        self.has_frees = false;
+        self
     }
 
     /// Everything at a glance; or, with a cost, its list alone below the totals.
@@ -131,6 +140,9 @@ impl<'p, 'q, W: Write> Printer<'p, 'q, W> {
         let is_part = totals.peak_bytes != profile.peak_bytes_of_all;
         let of_all =
             if is_part { format!(" of {}", bytes(profile.peak_bytes_of_all)) } else { String::new() };
+        if !self.has_frees {
+            return self.totals_without_frees(&rate);
+        }
         self.total(
             "peak",
             Cost::Peak,
@@ -163,6 +175,13 @@ impl<'p, 'q, W: Write> Printer<'p, 'q, W> {
             writeln!(self.output, "  {:<10}{:>12} at most, all of the process", "resident", bytes(resident))?;
         }
         writeln!(self.output)
+    }
+
+    /// Of a file that does not tell how long blocks lived.
+    fn totals_without_frees(&mut self, rate: &str) -> io::Result<()> {
+        let calls = counted(self.questions.profile().totals.allocations, "call");
+        self.total("allocated", Cost::Allocated, &format!(" in {calls}{rate}"))?;
+        writeln!(self.output, "  {:<10}{:>12} not known: frees are not recorded in this file\n", "held", "")
     }
 
     fn total(&mut self, word: &str, cost: Cost, rest: &str) -> io::Result<()> {

@@ -9,12 +9,12 @@ use std::io::Write;
 use std::time::Duration;
 
 use cairn_analysis::heap::{HeapProfile, lifetime_class_range};
-use cairn_analysis::recording::Usage;
 use fxprof_processed_profile::{
     CategoryHandle, CounterHandle, CpuDelta, Frame, FrameFlags, FrameInfo, MarkerTiming, ProcessHandle,
     ReferenceTimestamp, SamplingInterval, StackHandle, StringHandle, ThreadHandle, Timestamp,
 };
 
+use super::places;
 use crate::error::ExchangeError;
 use crate::events::{Block, Blocks, replay};
 use crate::marks::MarkAt;
@@ -61,8 +61,8 @@ pub(crate) fn write(
     replay(heap, &mut writer)?;
     writer.end_of_bin();
     let (blocks, bytes) = (writer.short.blocks, writer.short.bytes);
-    serde_json::to_writer(output, &writer.file.file).map_err(|error| ExchangeError::writing(error.into()))?;
-    let mut losses = vec!["frames have names, but no source lines".to_owned()];
+    places::write(&writer.file.file, profile, output)?;
+    let mut losses = vec!["the Firefox Profiler has all allocations on one thread here".to_owned()];
     if blocks > 0 {
         losses.push(format!(
             "{blocks} allocations of {bytes} bytes that were freed within {least_nanos} ns are left out of the allocations (the memory track has them)"
@@ -88,7 +88,7 @@ pub(crate) fn write_marks(
         let marker = file.file.add_marker(thread, MarkerTiming::Instant(at), MarkMarker(name));
         file.file.set_marker_stack(thread, marker, stack);
     }
-    serde_json::to_writer(output, &file.file).map_err(|error| ExchangeError::writing(error.into()))
+    places::write(&file.file, profile, output)
 }
 
 /// A mark, or that a module came or went.
@@ -174,11 +174,11 @@ impl Built {
         location: u32,
     ) -> Option<StackHandle> {
         let mut stack = caller;
-        let lines = profile.locations.get(location as usize).map_or(&[][..], |location| &location.lines);
-        for line in lines.iter().rev() {
-            let name = self.file.intern_string(profile.function_name(*line));
+        let Some(location) = profile.locations.get(location as usize) else { return stack };
+        for line in location.lines.iter().rev() {
+            let label = self.file.intern_string(&places::label(*line, location.module));
             let info = FrameInfo {
-                frame: Frame::Label(name),
+                frame: Frame::Label(label),
                 category_pair: CategoryHandle::OTHER.into(),
                 flags: FrameFlags::empty(),
             };
@@ -322,10 +322,10 @@ impl Blocks for Writer<'_> {
         Ok(())
     }
 
-    fn used(&mut self, usage: &Usage) -> Result<(), ExchangeError> {
-        let change = signed(usage.resident_bytes).saturating_sub(signed(self.resident_bytes));
-        self.resident_bytes = usage.resident_bytes;
-        let at = Timestamp::from_nanos_since_reference(usage.at.nanos);
+    fn used(&mut self, nanos: u64, resident_bytes: u64) -> Result<(), ExchangeError> {
+        let change = signed(resident_bytes).saturating_sub(signed(self.resident_bytes));
+        self.resident_bytes = resident_bytes;
+        let at = Timestamp::from_nanos_since_reference(nanos);
         self.file.file.add_counter_sample(self.resident, at, change as f64, 1);
         Ok(())
     }

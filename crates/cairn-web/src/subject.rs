@@ -1,0 +1,131 @@
+//! What a page tells of a recording beside its sums; of files of other tools, as much of it as they have.
+
+use cairn_analysis::heap::{About, HeapRecording, Stacks};
+use cairn_analysis::recording::{self, EndReason, Recording};
+
+/// What the events of a file tell of time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Times {
+    /// When each block was allocated and freed.
+    #[default]
+    All,
+    /// When each was allocated; nothing of frees.
+    Allocations,
+    /// Nothing: it has sums.
+    None,
+}
+
+/// A module that was loaded.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct PageModule {
+    /// Its path.
+    pub path: String,
+    /// Its build id; empty when it has none.
+    pub build_id: Vec<u8>,
+    /// How large it was; 0 when that is not known.
+    pub size_bytes: u64,
+    /// When it was loaded.
+    pub loaded_nanos: u64,
+    /// When it was unloaded, if it was.
+    pub unloaded_nanos: Option<u64>,
+}
+
+/// A thread of the program.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct PageThread {
+    /// What the kernel called it.
+    pub kernel_thread: u32,
+    /// Its name.
+    pub name: String,
+    /// When it began.
+    pub began_nanos: u64,
+    /// When it ended, if it did.
+    pub ended_nanos: Option<u64>,
+}
+
+/// What a page tells of a recording beside its sums.
+#[derive(Clone, PartialEq, Debug, Default)]
+#[non_exhaustive]
+pub struct PageSubject {
+    /// The words of the command line.
+    pub command: Vec<String>,
+    /// The process; 0 when that is not known.
+    pub process: u32,
+    /// When it began, in nanoseconds since 1970; 0 when that is not known.
+    pub started_wall_nanos: u64,
+    /// How it ended, where that is known.
+    pub end: Option<EndReason>,
+    /// What there is of time.
+    pub times: Times,
+    /// Its modules.
+    pub modules: Vec<PageModule>,
+    /// Its threads, in the order of a profile's [`threads`](cairn_analysis::heap::HeapProfile::threads).
+    pub threads: Vec<PageThread>,
+    /// What a reader should know of the file.
+    pub findings: Vec<String>,
+}
+
+impl PageSubject {
+    /// Of a file of another tool, whose modules and threads have no times.
+    #[must_use]
+    pub fn of(about: &About, stacks: &Stacks, times: Times) -> Self {
+        let module = |module: &cairn_analysis::heap::Module| PageModule {
+            path: module.path.clone(),
+            build_id: module.build_id.clone(),
+            ..PageModule::default()
+        };
+        let thread = |thread: &cairn_analysis::heap::ThreadName| PageThread {
+            kernel_thread: thread.kernel_thread,
+            name: thread.name.clone(),
+            ..PageThread::default()
+        };
+        Self {
+            command: about.command.clone(),
+            process: about.process,
+            started_wall_nanos: about.started_wall_nanos,
+            end: about.end,
+            times,
+            modules: stacks.modules().iter().map(module).collect(),
+            threads: about.threads.iter().map(thread).collect(),
+            findings: about.findings.clone(),
+        }
+    }
+}
+
+impl From<&HeapRecording> for PageSubject {
+    fn from(heap: &HeapRecording) -> Self {
+        Self::of_recording(heap.recording(), &heap.about())
+    }
+}
+
+impl PageSubject {
+    /// Of a recording of cairn's, which may still grow.
+    #[must_use]
+    pub fn of_recording(recording: &Recording, about: &About) -> Self {
+        let module = |module: &recording::Module| PageModule {
+            path: module.path_text().to_string(),
+            build_id: module.build_id.clone(),
+            size_bytes: module.size_bytes(),
+            loaded_nanos: module.loaded_nanos,
+            unloaded_nanos: module.unloaded_nanos,
+        };
+        let thread = |thread: &recording::Thread| PageThread {
+            kernel_thread: thread.kernel_thread,
+            name: String::from_utf8_lossy(&thread.name).into_owned(),
+            began_nanos: thread.began_nanos,
+            ended_nanos: thread.ended_nanos,
+        };
+        Self {
+            command: about.command.clone(),
+            process: about.process,
+            started_wall_nanos: about.started_wall_nanos,
+            end: about.end,
+            times: Times::All,
+            modules: recording.modules().iter().map(module).collect(),
+            threads: recording.threads().iter().map(thread).collect(),
+            findings: about.findings.clone(),
+        }
+    }
+}
