@@ -321,13 +321,16 @@ impl Growing {
         let is_spool = self.recording.header().shape == Shape::Spool;
         let mut is_new = std::mem::take(&mut self.is_fresh);
         let mut is_first = true;
+        let began = Instant::now();
         loop {
             self.live.look(&mut self.recording, false)?;
             is_new |= self.live.had_news();
             self.fold.grow(&self.recording);
             self.live.read_new(&self.recording, &Wanted::ALL, &mut self.fold)?;
             // What a look at a spool brings is in order when the next one has been.
-            if !(self.live.has_more() || is_spool && is_first) {
+            let has_more = self.live.has_more() || is_spool && is_first;
+            // A program may write faster than it is read: who watches sees something all the same, and the rest the next time.
+            if !has_more || began.elapsed() > LONGEST_UPDATE {
                 return Ok(is_new);
             }
             is_first = false;
@@ -390,6 +393,9 @@ impl Growing {
         }
     }
 }
+
+/// So long does one update read, about.
+const LONGEST_UPDATE: Duration = Duration::from_millis(500);
 
 impl Left {
     fn new(whole: Whole, spool: PathBuf) -> Self {
