@@ -32,7 +32,7 @@ fn a_spool_is_packed_beside_itself_and_never_over_another_file() {
     assert!(Recording::open(&to).unwrap().summary().is_some());
     cairn().arg("pack").arg(&from).assert().code(1).stderr_eq(str![[r#"
 ...
-cairn: [..]program.cairn: the file exists; choose another with -o, or replace it with --force
+cairn: [..]program.cairn: the file exists; name another one, or replace it with --force
 
 "#]]);
     assert_eq!(fs::read_dir(&directory).unwrap().count(), 2, "something was left behind");
