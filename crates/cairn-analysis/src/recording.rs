@@ -104,7 +104,7 @@ pub use tables::StackTree;
 pub use cairn_format::recording::{EndReason, LossKind, MappingKind, MarkValue, PcKind, control};
 
 pub(crate) use kept::Kept;
-pub(crate) use live::Live;
+pub(crate) use live::{Live, is_running};
 use packed::Packed;
 use source::Source;
 use spool::Spool;
@@ -203,9 +203,7 @@ impl Recording {
         let mut first = Vec::new();
         source.read_at(0, BLOCK_BYTES, &mut first)?;
         let Ok(header) = FileHeader::read(&first) else { return Ok(false) };
-        let identity =
-            |header: &FileHeader| (header.process, header.start_wall_nanos, header.start_monotonic_nanos);
-        if header.shape != Shape::Spool || identity(&header) != identity(&self.header) {
+        if header.shape != Shape::Spool || !is_of_same(&header, &self.header) {
             return Ok(false);
         }
         let is_given_back = spool::word(&first, control::FREE_GIVEN) > 0;
@@ -345,6 +343,16 @@ impl Recording {
         Ok(Self { header, source, layout, facts, tables, scale, end, findings, window, rest })
     }
 
+    /// The same file, opened anew, whatever it is called by now: with what an opening finds, for one that was read by [`Live`].
+    pub(crate) fn reopened(&self) -> Result<Self, RecordingError> {
+        Self::from_source(self.source.again()?, None)
+    }
+
+    /// Whether the file at `path` is this recording, in whatever shape.
+    pub(crate) fn is_at(&self, path: &Path) -> bool {
+        header_of(path).is_some_and(|header| is_of_same(&header, &self.header))
+    }
+
     pub(crate) fn add_findings(&mut self, findings: &[Finding]) {
         self.findings.extend_from_slice(findings);
         if self.end.is_none() {
@@ -482,6 +490,45 @@ pub struct Outcome {
     pub findings: Vec<Finding>,
     /// Frees of blocks that are older than the recording, or whose allocation was lost.
     pub unmatched_frees: u64,
+}
+
+/// Whether two files are of the same start of the same process.
+fn is_of_same(one: &FileHeader, other: &FileHeader) -> bool {
+    let identity =
+        |header: &FileHeader| (header.process, header.start_wall_nanos, header.start_monotonic_nanos);
+    identity(one) == identity(other)
+}
+
+/// The packed recording that is being made of the spool in a file, where there is one.
+pub(crate) fn drained_into(spool: &Path) -> Option<PathBuf> {
+    let mut name = spool.as_os_str().to_owned();
+    name.push(NEW);
+    let packed = PathBuf::from(name);
+    let (of_spool, of_packed) = (header_of(spool)?, header_of(&packed)?);
+    let fits = of_spool.shape == Shape::Spool && of_packed.shape == Shape::Packed;
+    (fits && is_of_same(&of_spool, &of_packed)).then_some(packed)
+}
+
+/// The spool that a packed recording is being made of, where its name tells.
+pub(crate) fn drained_from(packed: &Path) -> Option<PathBuf> {
+    let spool = beside(packed, true)?;
+    (drained_into(&spool)? == packed).then_some(spool)
+}
+
+/// Whether somebody drains the spool in a file at present.
+pub(crate) fn is_drained_at_present(spool: &Path) -> bool {
+    let mut first = Vec::new();
+    open_source(spool).is_ok_and(|source| {
+        source.read_at(0, BLOCK_BYTES, &mut first).is_ok() && is_drained_now(&source, &first).unwrap_or(false)
+    })
+}
+
+/// What the first bytes of a file say, if it is a recording.
+fn header_of(path: &Path) -> Option<FileHeader> {
+    let mut start = Vec::new();
+    let file = File::open(path).ok().filter(|file| file.metadata().is_ok_and(|facts| facts.is_file()))?;
+    file.take(FILE_HEADER_BYTES as u64).read_to_end(&mut start).ok()?;
+    FileHeader::read(&start).ok()
 }
 
 /// What is behind the name of a spool in that of the packed recording that is being made of it.

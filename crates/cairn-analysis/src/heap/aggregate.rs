@@ -72,7 +72,7 @@ pub const LOST_STACK: u32 = u32::MAX;
 #[derive(Debug)]
 pub struct Aggregator {
     blocks: Vec<Block>,
-    /// One more than there are stacks: the last one is for lost ones.
+    /// One more than there are stacks: the first one is for lost ones, see [`row_of`].
     stacks: Vec<Row>,
     threads: Vec<Thread>,
     sizes: [Row; SIZE_CLASSES],
@@ -104,8 +104,15 @@ struct Block {
 
 const FREE: u32 = u32::MAX;
 const UNCOUNTED: u32 = u32::MAX - 1;
-/// Stacks have smaller indices.
-const MAX_STACKS: usize = UNCOUNTED as usize - 1;
+/// There are no more stacks, so that none has the row of one of these.
+const MAX_STACKS: usize = UNCOUNTED as usize - 2;
+
+/// The row of a stack. Lost ones have the first, so that it stays where it is when there are more stacks.
+#[inline]
+const fn row_of(stack: u32) -> u32 {
+    const { assert!(LOST_STACK == u32::MAX) };
+    stack.wrapping_add(1)
+}
 
 const _: () = assert!(size_of::<Block>() == 24);
 
@@ -221,10 +228,8 @@ impl Aggregator {
     #[must_use]
     pub fn new(stacks: usize, threads: usize, scope: Scope, sampling: Sampling) -> Self {
         let stacks = stacks.min(MAX_STACKS);
-        let counts = |index: usize| {
-            scope.threads.as_ref().is_none_or(|list| list.iter().any(|&thread| thread as usize == index))
-        };
-        let thread = |index| Thread { row: Row::default(), last_object: FREE, counts: counts(index) };
+        let thread =
+            |index| Thread { row: Row::default(), last_object: FREE, counts: counts_thread(&scope, index) };
         let variances = match sampling {
             Sampling::All => None,
             Sampling::Poisson { mean_bytes } => Some(SampledErrors {
@@ -294,10 +299,9 @@ impl Aggregator {
 
     #[inline]
     fn hold(&mut self, object: u32, stack: u32, thread: u32, size_bytes: u64) {
-        let lost_row = self.stacks.len() - 1;
-        let row = if stack == LOST_STACK { lost_row } else { stack as usize };
+        let row = row_of(stack);
         let (Some(stack_row), Some(of_thread)) =
-            (self.stacks.get_mut(row), self.threads.get_mut(thread as usize))
+            (self.stacks.get_mut(row as usize), self.threads.get_mut(thread as usize))
         else {
             self.odd.bad_numbers += 1;
             return;
@@ -312,13 +316,13 @@ impl Aggregator {
             of_thread.row.allocated(weight, peak);
             self.sizes[size_class(size_bytes)].allocated(weight, peak);
             if let Some(slicer) = &mut self.slicer {
-                slicer.touch(row);
+                slicer.touch(row as usize);
             }
             if let Some(sampled) = &mut self.variances {
-                sampled.each(row, thread, size_bytes, |row, variance| row.allocated(variance, peak));
+                sampled.each(row as usize, thread, size_bytes, |row, variance| row.allocated(variance, peak));
             }
         }
-        let stack = if counted { row as u32 } else { UNCOUNTED };
+        let stack = if counted { row } else { UNCOUNTED };
         // The caller has seen that the place is there.
         if let Some(block) = self.blocks.get_mut(object as usize) {
             *block = Block { size_bytes, born_nanos: self.now_nanos, stack, thread };
@@ -458,6 +462,41 @@ impl Aggregator {
         }
     }
 
+    /// Makes room for events of stacks and threads with indices below these numbers, where there is less: for a recording that
+    /// grows while it is read. Threads that come later are counted unless the scope lists its threads.
+    ///
+    /// ```
+    /// use cairn_analysis::heap::{Aggregator, Scope, Sampling};
+    ///
+    /// let mut heap = Aggregator::new(1, 1, Scope::default(), Sampling::All);
+    /// heap.grow(2, 2);
+    /// heap.allocated(0, 1, 1, 1000, 10); // the second stack, the second thread
+    /// assert_eq!(heap.snapshot(20).stacks[1].live_bytes, 1000);
+    /// heap.freed(0, 30);
+    /// assert_eq!(heap.finish(40).stacks[1].live_bytes, 0);
+    /// ```
+    pub fn grow(&mut self, stacks: usize, threads: usize) {
+        let rows = (stacks.min(MAX_STACKS) + 1).max(self.stacks.len());
+        self.stacks.resize(rows, Row::default());
+        for index in self.threads.len()..threads {
+            let counts = counts_thread(&self.scope, index);
+            self.threads.push(Thread { row: Row::default(), last_object: FREE, counts });
+        }
+        if let Some(sampled) = &mut self.variances {
+            sampled.stacks.resize(rows, Variances::default());
+            sampled.threads.resize(self.threads.len(), Variances::default());
+        }
+        if let Some(slicer) = &mut self.slicer {
+            slicer.grow(rows, self.threads.len());
+        }
+    }
+
+    /// Events so far that make no sense.
+    #[must_use]
+    pub fn odd(&self) -> Odd {
+        self.odd
+    }
+
     /// The sums, and the [slices](Self::slices) where they were asked for.
     #[must_use]
     pub fn finish_sliced(mut self, end_nanos: u64) -> (HeapProfile, Option<Slices>) {
@@ -467,44 +506,54 @@ impl Aggregator {
 
     /// The sums, as of `end_nanos`, or of the end of the scope if that is earlier.
     #[must_use]
-    pub fn finish(mut self, end_nanos: u64) -> HeapProfile {
+    pub fn finish(self, end_nanos: u64) -> HeapProfile {
+        self.snapshot(end_nanos)
+    }
+
+    /// The sums as they are now, as [`finish`](Self::finish) gives them at the end; more events may follow. Costs as much as there are
+    /// stacks, whatever the number of blocks and events.
+    #[must_use]
+    pub fn snapshot(&self, end_nanos: u64) -> HeapProfile {
         let end_nanos = self.end_of(end_nanos);
-        if end_nanos >= self.next_nanos || self.timeline.bins.is_empty() {
-            self.start_bin(end_nanos);
+        let mut timeline = self.timeline.clone();
+        let close = |timeline: &mut Timeline| {
+            if let Some(bin) = timeline.last() {
+                (bin.last_bytes, bin.last_blocks) = (self.held.bytes, self.held.blocks);
+            }
+        };
+        close(&mut timeline);
+        if end_nanos >= self.next_nanos || timeline.bins.is_empty() {
+            timeline.advance(end_nanos, self.held.bytes, self.held.blocks);
+            close(&mut timeline);
         }
-        self.close_bin();
         let sampling = self.sampling;
         let peak = self.held.peak;
-        let finish = |row: Row| in_blocks(row.finish(peak), sampling);
-        let mut stacks: Vec<Sums> = self.stacks.into_iter().map(finish).collect();
-        let lost_stack = stacks.pop().unwrap_or_default();
-        let sizes: Vec<Sums> = self.sizes.into_iter().map(finish).collect();
+        let finish = |row: &Row| in_blocks(row.finish(peak), sampling);
+        let lost_stack = self.stacks.first().map(finish).unwrap_or_default();
         // Of the rows, the classes of sizes are the fewest.
         let mut totals = Sums::default();
-        for row in self.sizes {
+        for row in &self.sizes {
             totals.add(&row.finish(peak));
         }
         let totals = in_blocks(totals, sampling);
-        let (errors, stack_errors) = match self.variances {
-            Some(sampled) => sampled.finish(peak),
-            None => (Errors::default(), Vec::new()),
-        };
+        let (errors, stack_errors) =
+            self.variances.as_ref().map_or_else(Default::default, |sampled| sampled.finish(peak));
         let in_whole_blocks =
-            |lifetime: Lifetimes| Lifetimes { blocks: sampling.blocks(lifetime.blocks), ..lifetime };
-        for bin in &mut self.timeline.bins {
+            |lifetime: &Lifetimes| Lifetimes { blocks: sampling.blocks(lifetime.blocks), ..*lifetime };
+        for bin in &mut timeline.bins {
             bin.allocations = sampling.blocks(bin.allocations);
             bin.last_blocks = sampling.blocks(bin.last_blocks);
         }
         HeapProfile {
             totals,
             errors,
-            stacks,
+            stacks: self.stacks.iter().skip(1).map(finish).collect(),
             lost_stack,
             stack_errors,
-            threads: self.threads.into_iter().map(|thread| finish(thread.row)).collect(),
-            sizes,
-            lifetimes: self.lifetimes.into_iter().map(in_whole_blocks).collect(),
-            timeline: self.timeline,
+            threads: self.threads.iter().map(|thread| finish(&thread.row)).collect(),
+            sizes: self.sizes.iter().map(finish).collect(),
+            lifetimes: self.lifetimes.iter().map(in_whole_blocks).collect(),
+            timeline,
             peak_nanos: self.held.peak_nanos,
             peak_bytes_of_all: self.held.peak_bytes,
             live_bytes_of_all: self.held.bytes,
@@ -513,6 +562,10 @@ impl Aggregator {
             odd: self.odd,
         }
     }
+}
+
+fn counts_thread(scope: &Scope, index: usize) -> bool {
+    scope.threads.as_ref().is_none_or(|list| list.iter().any(|&thread| thread as usize == index))
 }
 
 /// An object's number may be so far above all that were seen; readers that free late give numbers out of order.
@@ -567,11 +620,9 @@ impl SampledErrors {
         rows.into_iter().flatten().for_each(|row| change(row, variance));
     }
 
-    fn finish(self, peak: u64) -> (Errors, Vec<Errors>) {
+    fn finish(&self, peak: u64) -> (Errors, Vec<Errors>) {
         let mut total = Variances::default();
         self.sizes.iter().for_each(|row| total.merge(row, peak));
-        let mut stacks: Vec<Errors> = self.stacks.into_iter().map(|row| row.errors(peak)).collect();
-        stacks.pop();
-        (total.errors(peak), stacks)
+        (total.errors(peak), self.stacks.iter().skip(1).map(|row| row.errors(peak)).collect())
     }
 }

@@ -8,18 +8,16 @@ use cairn_format::StatedAddress;
 use cairn_format::recording::ChunkKind;
 use cairn_symbols::{AddressKind, Lookup, ModuleReport, Place, SourceFrame, SymbolizerOptions};
 
-use super::aggregate::{Aggregator, HeapProfile, LOST_STACK, Scope};
+use super::aggregate::{HeapProfile, Scope};
+use super::fold::{Fold, MOST_NANOS};
 use super::kept;
 use super::names::Namer;
-use super::resident::{Resident, ResidentOverTime, UsageSample};
+use super::resident::{Resident, UsageSample};
 use super::sampling::Sampling;
 use super::slices::{SliceOptions, Slices};
 use super::stacks::{Address, Module, NO_FRAMES, Stacks};
 use crate::names::{ModuleKey, Names};
-use crate::recording::{
-    self, Alloc, EndReason, Events, Finding, Free, Mapping, MappingKind, Mark, PcKind, Recording,
-    RecordingError, StackId, ThreadId, Usage, Wanted,
-};
+use crate::recording::{self, EndReason, Finding, PcKind, Recording, RecordingError, StackId, Wanted};
 
 /// A recording, ready for questions about the heap.
 ///
@@ -98,7 +96,7 @@ pub struct MarkTold {
 /// Marks that a [`HeapRead`] holds.
 pub const MOST_MARKS: usize = 2000;
 /// Bytes of the text of one.
-const MOST_MARK_BYTES: usize = 8192;
+pub(super) const MOST_MARK_BYTES: usize = 8192;
 
 impl HeapRead {
     /// What was read of a file of another tool.
@@ -155,12 +153,7 @@ impl HeapRecording {
     #[must_use]
     pub fn new(recording: Recording) -> Self {
         let stacks = stacks(&recording);
-        let sampled =
-            recording.fact("sample_bytes").and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
-        let sampling = match sampled {
-            Some(mean_bytes) if mean_bytes > 0 => Sampling::Poisson { mean_bytes },
-            _ => Sampling::All,
-        };
+        let sampling = sampling(&recording);
         Self { recording, stacks, sampling }
     }
 
@@ -179,48 +172,19 @@ impl HeapRecording {
     /// The words of the command line; one that is no text is shown as near as can be.
     #[must_use]
     pub fn command(&self) -> Vec<String> {
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let facts = self.recording.facts();
-        let words: Vec<String> =
-            facts.iter().filter(|fact| fact.name == "argument").map(|fact| text(&fact.value)).collect();
-        if !words.is_empty() {
-            return words;
-        }
-        let whole = ["command", "executable"].iter().find_map(|name| self.recording.fact(name));
-        whole.map(text).into_iter().collect()
+        command(&self.recording)
     }
 
     /// The threads, in the order of a profile's [`threads`](HeapProfile::threads).
     #[must_use]
     pub fn threads(&self) -> Vec<ThreadName> {
-        let name = |thread: &recording::Thread| ThreadName {
-            number: thread.id.number(),
-            kernel_thread: thread.kernel_thread,
-            name: String::from_utf8_lossy(&thread.name).into_owned(),
-        };
-        self.recording.threads().iter().map(name).collect()
+        threads(&self.recording)
     }
 
     /// What is known of it beside its sums.
     #[must_use]
     pub fn about(&self) -> About {
-        let header = self.recording.header();
-        let is_note = |finding: &&Finding| {
-            matches!(
-                finding,
-                Finding::NoEnd | Finding::UnknownClock | Finding::Lost { .. } | Finding::ClockJump { .. }
-            )
-        };
-        About {
-            command: self.command(),
-            process: header.process,
-            started_wall_nanos: header.start_wall_nanos,
-            lasted_nanos: self.end_nanos(),
-            end: self.recording.end().map(|(reason, _)| reason),
-            threads: self.threads(),
-            findings: self.findings().iter().map(ToString::to_string).collect(),
-            notes: self.findings().iter().filter(is_note).map(ToString::to_string).collect(),
-        }
+        about(&self.recording, self.findings())
     }
 
     /// Reads the events and adds them up. Sums of everything need not be added up where the recording [keeps](Self::keep) them.
@@ -430,45 +394,19 @@ impl HeapRecording {
         slices: Option<&SliceOptions>,
     ) -> Result<(HeapRead, Option<Slices>), RecordingError> {
         let wanted = Wanted::ALL.between(0, scope.to_nanos.saturating_add(1));
-        let is_whole = scope.to_nanos == u64::MAX;
-        let threads: Vec<ThreadId> = self.recording.threads().iter().map(|thread| thread.id).collect();
-        let mut heap = Aggregator::new(self.stacks.len(), threads.len(), scope, self.sampling);
-        if let Some(options) = slices {
-            heap = heap.sliced(options);
-        }
-        let mut visitor = Visitor {
-            heap,
-            threads,
-            last_thread: None,
-            last_nanos: 0,
-            resident: ResidentOverTime::default(),
-            marks: Vec::new(),
-            more_marks: 0,
-        };
-        let outcome = self.recording.read(&wanted, &mut visitor)?;
-        let end = self.recording.end().map_or(0, |(_, nanos)| nanos);
-        // The end of a recording is known only as well as the clock; an unknown one must not make time run on.
-        let end = if is_whole && end < MOST_NANOS { end.max(visitor.last_nanos) } else { visitor.last_nanos };
-        let (usage, resident) = visitor.resident.into_parts();
-        let (profile, slices) = visitor.heap.finish_sliced(end);
-        let read = HeapRead {
-            profile,
-            unmatched_frees: outcome.unmatched_frees,
-            most_resident_bytes: resident.as_ref().map(|most| most.sample.resident_bytes),
-            page_faults: usage.iter().map(|sample| sample.page_faults).max(),
-            resident,
-            usage,
-            marks: visitor.marks,
-            more_marks: visitor.more_marks,
-            findings: outcome.findings,
-        };
-        Ok((read, slices))
+        let mut fold = Fold::new(&self.recording, self.sampling, scope, slices);
+        let outcome = self.recording.read(&wanted, &mut fold)?;
+        let end_nanos = self.recording.end().map(|(_, nanos)| nanos);
+        let threads = self.recording.threads();
+        let mut read = fold.read(threads, end_nanos, outcome.unmatched_frees);
+        read.findings = outcome.findings;
+        Ok((read, fold.slices(threads, end_nanos)))
     }
 
     /// How long the recording lasted, as far as it is known without reading events.
     #[must_use]
     pub fn end_nanos(&self) -> Option<u64> {
-        self.recording.end().map(|(_, nanos)| nanos).filter(|&nanos| nanos < MOST_NANOS)
+        end_nanos(&self.recording)
     }
 
     /// What a reader should know of the file.
@@ -484,10 +422,64 @@ impl HeapRecording {
     }
 }
 
-/// Thirty years: what is said to be longer is no time.
-const MOST_NANOS: u64 = 30 * 366 * 86_400 * 1_000_000_000;
+fn command(recording: &Recording) -> Vec<String> {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let facts = recording.facts();
+    let words: Vec<String> =
+        facts.iter().filter(|fact| fact.name == "argument").map(|fact| text(&fact.value)).collect();
+    if !words.is_empty() {
+        return words;
+    }
+    let whole = ["command", "executable"].iter().find_map(|name| recording.fact(name));
+    whole.map(text).into_iter().collect()
+}
 
-fn stacks(recording: &Recording) -> Stacks {
+fn threads(recording: &Recording) -> Vec<ThreadName> {
+    let name = |thread: &recording::Thread| ThreadName {
+        number: thread.id.number(),
+        kernel_thread: thread.kernel_thread,
+        name: String::from_utf8_lossy(&thread.name).into_owned(),
+    };
+    recording.threads().iter().map(name).collect()
+}
+
+fn end_nanos(recording: &Recording) -> Option<u64> {
+    recording.end().map(|(_, nanos)| nanos).filter(|&nanos| nanos < MOST_NANOS)
+}
+
+/// What is known of a recording, with these findings.
+pub(super) fn about(recording: &Recording, findings: &[Finding]) -> About {
+    let header = recording.header();
+    let is_note = |finding: &&Finding| {
+        matches!(
+            finding,
+            Finding::NoEnd | Finding::UnknownClock | Finding::Lost { .. } | Finding::ClockJump { .. }
+        )
+    };
+    About {
+        command: command(recording),
+        process: header.process,
+        started_wall_nanos: header.start_wall_nanos,
+        lasted_nanos: end_nanos(recording),
+        end: recording.end().map(|(reason, _)| reason),
+        threads: threads(recording),
+        findings: findings.iter().map(ToString::to_string).collect(),
+        notes: findings.iter().filter(is_note).map(ToString::to_string).collect(),
+    }
+}
+
+/// How the allocations of a recording were chosen.
+pub(super) fn sampling(recording: &Recording) -> Sampling {
+    let sampled =
+        recording.fact("sample_bytes").and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
+    match sampled {
+        Some(mean_bytes) if mean_bytes > 0 => Sampling::Poisson { mean_bytes },
+        _ => Sampling::All,
+    }
+}
+
+/// Its stacks; equal files that were loaded several times are one module.
+pub(super) fn stacks(recording: &Recording) -> Stacks {
     let mut stacks = Stacks::new();
     let mut modules: HashMap<(String, Vec<u8>), u32> = HashMap::new();
     let mut module_indices: HashMap<recording::ModuleId, u32> = HashMap::new();
@@ -531,86 +523,6 @@ fn stacks(recording: &Recording) -> Stacks {
         }
     }
     stacks
-}
-
-struct Visitor {
-    heap: Aggregator,
-    threads: Vec<ThreadId>,
-    /// Events of one thread come in runs.
-    last_thread: Option<(ThreadId, u32)>,
-    last_nanos: u64,
-    resident: ResidentOverTime,
-    marks: Vec<MarkTold>,
-    more_marks: u64,
-}
-
-impl Visitor {
-    #[inline]
-    fn thread(&mut self, id: ThreadId) -> u32 {
-        match self.last_thread {
-            Some((last, index)) if last == id => index,
-            _ => self.other_thread(id),
-        }
-    }
-
-    fn other_thread(&mut self, id: ThreadId) -> u32 {
-        let index = self.threads.binary_search(&id).map_or(u32::MAX, |index| index as u32);
-        self.last_thread = Some((id, index));
-        index
-    }
-}
-
-impl Events for Visitor {
-    #[inline]
-    fn alloc(&mut self, event: &Alloc) {
-        let thread = self.thread(event.at.thread);
-        self.last_nanos = event.at.nanos;
-        let stack = if event.stack == StackId::LOST { LOST_STACK } else { event.stack.number() };
-        self.heap.allocated(event.object.number(), stack, thread, event.size_bytes, event.at.nanos);
-    }
-
-    #[inline]
-    fn free(&mut self, event: &Free) {
-        self.last_nanos = event.at.nanos;
-        self.heap.freed(event.object.number(), event.at.nanos);
-    }
-
-    fn mark(&mut self, event: &Mark<'_>) {
-        if self.marks.len() >= MOST_MARKS {
-            self.more_marks += 1;
-            return;
-        }
-        let mut text = String::from_utf8_lossy(event.text).into_owned();
-        text.truncate(text.floor_char_boundary(MOST_MARK_BYTES));
-        let thread = self.thread(event.at.thread);
-        self.marks.push(MarkTold { nanos: event.at.nanos, thread, text });
-    }
-
-    fn usage(&mut self, event: &Usage) {
-        let sample = UsageSample {
-            nanos: event.at.nanos,
-            resident_bytes: event.resident_bytes,
-            page_faults: event.page_faults,
-            threads: event.threads,
-        };
-        self.resident.sample(sample, self.heap.held_bytes());
-    }
-
-    fn mapping(&mut self, event: &Mapping) {
-        let (address, size_bytes) = (event.address.value(), event.size_bytes);
-        match event.kind {
-            MappingKind::Map | MappingKind::Grow => {
-                let stack = if event.stack == StackId::LOST { LOST_STACK } else { event.stack.number() };
-                self.resident.map(address, size_bytes, stack);
-            }
-            MappingKind::Unmap | MappingKind::Shrink => self.resident.unmap(address, size_bytes),
-            _ => {}
-        }
-    }
-
-    fn is_enough(&self) -> bool {
-        self.heap.is_past_end()
-    }
 }
 
 /// Names from symbol files.

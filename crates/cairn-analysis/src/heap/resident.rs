@@ -80,8 +80,12 @@ impl ResidentOverTime {
         self.mappings.unmap(address, size_bytes);
     }
 
-    pub(super) fn into_parts(self) -> (Vec<UsageSample>, Option<Resident>) {
-        (self.samples, self.most)
+    pub(super) fn samples(&self) -> &[UsageSample] {
+        &self.samples
+    }
+
+    pub(super) fn most(&self) -> Option<&Resident> {
+        self.most.as_ref()
     }
 }
 
@@ -159,7 +163,7 @@ mod tests {
             let sample = UsageSample { nanos: turn, resident_bytes, page_faults: turn, threads: 1 };
             over_time.sample(sample, 1 << 20);
         }
-        let (samples, most) = over_time.into_parts();
+        let (samples, most) = (over_time.samples(), over_time.most());
         assert!(samples.len() <= MOST_SAMPLES && samples.len() >= MOST_SAMPLES / 2, "{}", samples.len());
         assert!(samples.is_sorted_by_key(|sample| sample.nanos));
         let most = most.unwrap();

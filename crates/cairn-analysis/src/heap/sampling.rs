@@ -174,17 +174,18 @@ impl Variances {
         self.at_peak.add(other.at_peak, 1.0);
     }
 
-    pub(super) fn errors(mut self, peak: u64) -> Errors {
-        self.settle(peak);
+    pub(super) fn errors(&self, peak: u64) -> Errors {
+        let mut settled = *self;
+        settled.settle(peak);
         // What is left of a difference of rounded numbers may be a little below 0.
         let root = |variance: f64| variance.max(0.0).sqrt();
         Errors {
-            allocations: root(self.allocated.blocks),
-            allocated_bytes: root(self.allocated.bytes),
-            live_blocks: root(self.live.blocks),
-            live_bytes: root(self.live.bytes),
-            peak_blocks: root(self.at_peak.blocks),
-            peak_bytes: root(self.at_peak.bytes),
+            allocations: root(settled.allocated.blocks),
+            allocated_bytes: root(settled.allocated.bytes),
+            live_blocks: root(settled.live.blocks),
+            live_bytes: root(settled.live.bytes),
+            peak_blocks: root(settled.at_peak.blocks),
+            peak_bytes: root(settled.at_peak.bytes),
         }
     }
 }

@@ -143,7 +143,7 @@ impl Slices {
 /// The rows of an aggregator, as they are when a slice ends.
 #[derive(Clone, Copy)]
 pub(super) struct Rows<'a, T> {
-    /// The last one is of lost stacks.
+    /// The first one is of lost stacks.
     pub(super) stacks: &'a [Row],
     pub(super) sizes: &'a [Row],
     pub(super) threads: T,
@@ -240,6 +240,13 @@ impl Slicer {
         }
     }
 
+    /// Makes room for further rows.
+    pub(super) fn grow(&mut self, stack_rows: usize, threads: usize) {
+        self.touched.resize(stack_rows.div_ceil(64), 0);
+        self.before.stacks.resize(stack_rows, Seen::default());
+        self.before.threads.resize(threads, Seen::default());
+    }
+
     /// Something happened to a stack in the present slice.
     #[inline]
     pub(super) fn touch(&mut self, stack_row: usize) {
@@ -299,7 +306,7 @@ impl Slicer {
                 else {
                     continue;
                 };
-                let number = stack_of_row(index, rows.stacks.len());
+                let number = stack_of_row(index);
                 let seen = Seen::of(row.running());
                 self.slices.stacks.push(seen.since(before, number, slice, sampling));
                 *before = seen;
@@ -344,7 +351,7 @@ impl Slicer {
         let of_stacks = live.clone().map(|block| (block.stack as usize, leak(&block)));
         let of_sizes = live.clone().map(|block| (size_class(block.size_bytes), leak(&block)));
         let of_threads = live.map(|block| (block.thread as usize, leak(&block)));
-        add_leaks(&mut slices.stacks, of_stacks, stack_rows, count, |row| stack_of_row(row, stack_rows));
+        add_leaks(&mut slices.stacks, of_stacks, stack_rows, count, stack_of_row);
         add_leaks(&mut slices.sizes, of_sizes, SIZE_CLASSES, count, |row| row as u32);
         add_leaks(&mut slices.threads, of_threads, self.before.threads.len(), count, |row| row as u32);
         put_together(&mut slices.lifetimes);
@@ -352,9 +359,10 @@ impl Slicer {
     }
 }
 
-/// The last row is of lost stacks.
-fn stack_of_row(row: usize, rows: usize) -> u32 {
-    if row + 1 == rows { LOST_STACK } else { row as u32 }
+/// The first row is of lost stacks.
+const fn stack_of_row(row: usize) -> u32 {
+    const { assert!(LOST_STACK == u32::MAX) };
+    (row as u32).wrapping_sub(1)
 }
 
 /// Entries of the rows that are not as they were.

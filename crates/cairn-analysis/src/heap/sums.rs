@@ -104,10 +104,11 @@ impl Row {
         &self.sums
     }
 
-    /// The sums, once nothing follows.
-    pub(super) fn finish(mut self, peak: u64) -> Sums {
-        self.settle(peak);
-        self.sums
+    /// The sums, if nothing follows.
+    pub(super) fn finish(&self, peak: u64) -> Sums {
+        let mut settled = *self;
+        settled.settle(peak);
+        settled.sums
     }
 }
 

@@ -9,7 +9,7 @@ use super::cairn::CairnRecording;
 use super::filter::Filter;
 use super::{EventSink, PlayError, Player, Source, Stage, is_cairns};
 use crate::names::Names;
-use crate::recording::Live;
+use crate::recording::{Live, is_running};
 
 impl Player {
     /// Plays the recording in a file, and goes on with what comes, until the recording ends, the recorded program is gone,
@@ -70,15 +70,4 @@ fn check_kind(path: &Path) -> Result<(), PlayError> {
     // Says what it is instead, or that it is nothing.
     Player::open(path)?;
     Err(PlayError::CannotFollow { problem: "a recording of call-stack-tracker is written at once" })
-}
-
-/// Whether the recorded process is there. Where that cannot be known it is taken to be.
-fn is_running(process: u32) -> bool {
-    let all = Path::new("/proc");
-    if !all.join("self").exists() {
-        return true;
-    }
-    let stat = std::fs::read_to_string(all.join(process.to_string()).join("stat"));
-    // One that has ended and was not waited for has a line of its own still.
-    stat.is_ok_and(|stat| stat.rsplit_once(") ").is_some_and(|(_, fields)| !fields.starts_with(['Z', 'X'])))
 }

@@ -56,6 +56,40 @@ impl Live {
         Ok((recording, Self { path: path.to_owned(), tables: TableBuilder::default(), shape }))
     }
 
+    /// Reads of each thread at most so many bytes ahead of what can be handed on, so that a large spool that is there already does
+    /// not take as much memory; [`has_more`](Self::has_more) tells when there is more to read at once.
+    pub(crate) fn set_lane_limit(&mut self, bytes: usize) {
+        if let Shape::Spool(spool) = &mut self.shape {
+            spool.lane_limit = bytes;
+        }
+    }
+
+    /// Whether the last look left something unread because of a limit.
+    pub(crate) fn has_more(&self) -> bool {
+        matches!(&self.shape, Shape::Spool(spool) if spool.cut_ticks.is_some())
+    }
+
+    /// Whether the last look found anything new.
+    pub(crate) fn had_news(&self) -> bool {
+        match &self.shape {
+            Shape::Spool(spool) => spool.had_news,
+            Shape::Packed(packed) => packed.idle_looks == 0,
+        }
+    }
+
+    /// Frees so far that found no block.
+    pub(crate) fn unmatched_frees(&self, recording: &Recording) -> u64 {
+        match &self.shape {
+            Shape::Spool(spool) => spool.pairing.as_ref().map_or(0, Pairing::unmatched_frees),
+            Shape::Packed(_) => recording.summary().map_or(0, |summary| summary.unmatched_frees),
+        }
+    }
+
+    /// Equal for as long as no modules, addresses and stacks come to the tables.
+    pub(crate) fn tables_version(&self) -> (usize, usize, usize) {
+        self.tables.version()
+    }
+
     /// True for a spool whose blocks are drained and written to again.
     pub(crate) fn is_drained(&self) -> bool {
         matches!(&self.shape, Shape::Spool(spool) if spool.is_drained)
@@ -114,6 +148,28 @@ impl Live {
 /// So many looks without anything new mean that nobody writes any more.
 const SETTLED_LOOKS: u32 = 10;
 
+/// Whether the recorded process is there. Where that cannot be known it is taken to be.
+pub(crate) fn is_running(process: u32) -> bool {
+    let all = Path::new("/proc");
+    if !all.join("self").exists() {
+        return true;
+    }
+    // The name in parentheses may hold anything; what follows is the state, the third word.
+    let stat = std::fs::read(all.join(process.to_string()).join("stat"));
+    stat.is_ok_and(|stat| {
+        let stat = String::from_utf8_lossy(&stat);
+        let Some((_, words)) = stat.rsplit_once(") ") else { return false };
+        let words: Vec<&str> = words.split_ascii_whitespace().collect();
+        let threads = words.get(THREADS - STATE).and_then(|word| word.parse::<u32>().ok()).unwrap_or(1);
+        // One that has ended and was not waited for has a line of its own still; and its first thread may end before the others.
+        words.first().is_some_and(|state| !matches!(*state, "Z" | "X") || threads > 1)
+    })
+}
+
+/// Which of the words of `/proc/PID/stat` these are.
+const STATE: usize = 3;
+const THREADS: usize = 20;
+
 fn is_same(source: &Source, recording: &Recording) -> bool {
     let mut start = Vec::new();
     let read = source.read_at(0, cairn_format::recording::FILE_HEADER_BYTES, &mut start);
@@ -140,6 +196,10 @@ struct LiveSpool {
     /// Events up to there are handed on.
     horizon: u64,
     is_drained: bool,
+    lane_limit: usize,
+    /// Up to there everything was read, when the last look left something unread.
+    cut_ticks: Option<u64>,
+    had_news: bool,
 }
 
 struct OpenBlock {
@@ -161,6 +221,8 @@ struct Piece {
     block: u64,
     offset: usize,
     ticks: u64,
+    /// The latest time in it.
+    latest: u64,
     bytes: Vec<u8>,
 }
 
@@ -192,6 +254,9 @@ impl LiveSpool {
             latest: 0,
             horizon: 0,
             is_drained: false,
+            lane_limit: usize::MAX,
+            cut_ticks: None,
+            had_news: false,
         }
     }
 
@@ -217,9 +282,11 @@ impl LiveSpool {
         for block in std::mem::take(&mut self.waiting) {
             self.open_block(source, block, tables, &mut bytes)?;
         }
+        (self.cut_ticks, self.had_news) = (None, false);
         for lane in 0..self.open.len() {
             self.read_lane(source, lane, tables, &mut recording.end, is_last)?;
         }
+        self.horizon = self.cut_ticks.unwrap_or(u64::MAX).min(self.horizon);
         Ok(())
     }
 
@@ -267,6 +334,7 @@ impl LiveSpool {
             return Ok(());
         };
         let Some(queue) = self.queues.pieces.get_mut(lane) else { return Ok(()) };
+        let mut queued: usize = queue.iter().map(|piece| piece.bytes.len()).sum();
         while let Some((&sequence, _)) = blocks.first_key_value() {
             if sequence > *next && !is_last {
                 break;
@@ -274,11 +342,19 @@ impl LiveSpool {
             let is_final = sequence.checked_add(1).is_some_and(|after| blocks.contains_key(&after));
             let Some(mut entry) = blocks.first_entry() else { break };
             let block = entry.get_mut();
-            let piece = block.read_on(source)?;
+            if queued >= self.lane_limit && !is_last {
+                let read = queue.back().map_or(0, |piece| piece.latest);
+                self.cut_ticks = Some(self.cut_ticks.unwrap_or(u64::MAX).min(read));
+                break;
+            }
+            let mut piece = block.read_on(source)?;
             if !piece.bytes.is_empty() {
                 let findings = &mut self.queues.findings;
                 let latest = take_tables(&piece, block.thread, self.start_counter, tables, end, findings);
                 self.latest = self.latest.max(latest);
+                self.had_news = true;
+                piece.latest = latest;
+                queued += piece.bytes.len();
                 queue.push_back(piece);
             }
             if !is_final && !is_last {
@@ -310,7 +386,13 @@ impl OpenBlock {
         let committed = word(&bytes, 0).min(BLOCK_BYTES as u64) as usize & !7;
         self.committed = committed.max(self.committed);
         source.read_at(self.offset + self.read_bytes as u64, self.committed - self.read_bytes, &mut bytes)?;
-        let piece = Piece { block: self.offset, offset: self.read_bytes, ticks: self.ticks, bytes };
+        let piece = Piece {
+            block: self.offset,
+            offset: self.read_bytes,
+            ticks: self.ticks,
+            latest: self.ticks,
+            bytes,
+        };
         self.read_bytes += piece.bytes.len();
         Ok(piece)
     }

@@ -23,6 +23,16 @@ impl Source {
         Ok(Self::Bytes(bytes))
     }
 
+    /// The same bytes.
+    pub(super) fn again(&self) -> Result<Self, RecordingError> {
+        match self {
+            Self::Bytes(bytes) => Ok(Self::Bytes(bytes.clone())),
+            Self::File(file) => {
+                file.try_clone().map(Self::File).map_err(RecordingError::io("opening the recording again"))
+            }
+        }
+    }
+
     pub(super) fn length(&self) -> Result<u64, RecordingError> {
         match self {
             Self::Bytes(bytes) => Ok(bytes.len() as u64),

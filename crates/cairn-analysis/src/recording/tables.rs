@@ -340,6 +340,11 @@ impl TableBuilder {
         row.began = Some(row.began.map_or(counter, |began| began.min(counter)));
     }
 
+    /// Changes with every row of modules, addresses and stacks that is taken.
+    pub(super) fn version(&self) -> (usize, usize, usize) {
+        (self.modules.len(), self.pcs_read, self.words_read)
+    }
+
     pub(super) fn raw_modules(&self) -> &BTreeMap<u32, RawModule> {
         &self.modules
     }

@@ -18,6 +18,8 @@ mod report;
 mod snapshot;
 mod symbol_options;
 pub(crate) mod symbolize;
+mod target;
+mod top;
 mod unseen;
 
 use std::io;
@@ -28,6 +30,7 @@ use crate::output::Outcome;
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
     Heap(heap::Heap),
+    Top(Box<top::Top>),
     Report(report::ReportCommand),
     Diff(diff::DiffCommand),
     Flame(flame::FlameCommand),
@@ -55,6 +58,7 @@ impl Command {
             Self::Snapshot(snapshot) => snapshot.run(),
             #[cfg(target_os = "linux")]
             Self::Core(core) => core.run(),
+            Self::Top(top) => top.run(),
             Self::Report(report) => report.run(),
             Self::Diff(diff) => diff.run(),
             Self::Flame(flame) => flame.run(),

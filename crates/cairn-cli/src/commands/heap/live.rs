@@ -13,8 +13,9 @@ use cairn_analysis::recording::{self, Drain, EndReason, Status};
 use cairn_run::{Announcement, End, Program};
 
 use super::holder::{self, Holder};
-use super::{control, summary};
+use super::summary;
 use crate::commands::heap_text::{bytes, counted};
+use crate::commands::target::give;
 use crate::commands::unseen::hidden_by;
 use crate::output::complain;
 
@@ -86,7 +87,7 @@ impl Recording {
         match &self.drain {
             Some(drain) => drain.command(Command::Pause),
             // A process that has ended needs no telling.
-            None => drop(control::give(&self.path, Command::Pause)),
+            None => drop(give(&self.path, Command::Pause)),
         }
     }
 

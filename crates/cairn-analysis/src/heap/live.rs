@@ -1,0 +1,431 @@
+//! The heap of a program that runs: sums that grow with its recording.
+//!
+//! ```text
+//!   file      what is watched                                how it ends
+//!   spool     the spool: nobody drains it                    read once more, with all clocks: times are exact then
+//!   spool     its packed file, as soon as there is one       closed: all was added up, nothing is read again
+//!   packed    the file itself                                closed, or left by whoever made it: then with the rest in the spool
+//! ```
+//!
+//! Adding up is the code that adds up a recording that is read at once (`fold`); only room is made between.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cairn_format::recording::Shape;
+
+use super::aggregate::Scope;
+use super::fold::Fold;
+use super::recorded::{About, HeapRead, HeapRecording, about, sampling, stacks};
+use super::slices::{SliceOptions, Slices};
+use super::stacks::Stacks;
+use crate::recording::{
+    Live, Recording, RecordingError, Wanted, drained_from, drained_into, is_drained_at_present, is_running,
+};
+
+/// A recording that may still grow, and what it says of the heap so far.
+///
+/// Opens what `cairn heap` is writing, what a program writes by itself, and recordings that are finished. Each
+/// [`update`](Self::update) reads only what is new; a [`snapshot`](Self::snapshot) costs as much as there are stacks, not events.
+///
+/// Sums by stack hold for what was read. Where nobody drains the recording, times and the order across threads are known to about a
+/// millisecond while it grows, and so is what hangs on them, such as the peak. When the program has ended, a snapshot is equal to what
+/// [`HeapRecording::read`] gives.
+///
+/// ```no_run
+/// use cairn_analysis::heap::{Cost, Folding, Group, LiveHeap, Names, NoNames, Questions};
+/// use std::path::Path;
+/// use std::time::Duration;
+///
+/// let mut heap = LiveHeap::open(Path::new("program.4711.cairn"))?;
+/// while !heap.update()?.has_ended {
+///     let (read, stacks) = (heap.snapshot(), heap.stacks());
+///     let questions = Questions::new(&read.profile, Names::new(&stacks, &NoNames, Folding::default()));
+///     for entry in questions.top(Group::Function, Cost::Leaked).iter().take(10) {
+///         println!("{} {}", entry.sums.live_bytes, questions.names().function_of(entry.line).name);
+///     }
+///     std::thread::sleep(Duration::from_secs(1));
+/// }
+/// # Ok::<(), cairn_analysis::recording::RecordingError>(())
+/// ```
+pub struct LiveHeap {
+    asked: Asked,
+    state: State,
+    stacks: Arc<Stacks>,
+}
+
+/// What is to be read, and how.
+struct Asked {
+    path: PathBuf,
+    slices: Option<SliceOptions>,
+}
+
+enum State {
+    Growing(Box<Growing>),
+    /// Whoever drained it is gone, and the program goes on; or it is a ring. Read as a whole now and then.
+    Left(Box<Left>),
+    Ended(Box<Whole>),
+}
+
+struct Growing {
+    recording: Recording,
+    live: Live,
+    fold: Fold,
+    /// What is read.
+    path: PathBuf,
+    /// Where the program writes, if what is read is made of that.
+    spool: Option<PathBuf>,
+    tables: (usize, usize, usize),
+    news: Instant,
+    /// What the opening found is not added up yet.
+    is_fresh: bool,
+    /// What is made of it since somebody drains it, and since when.
+    drained: Option<(Box<Growing>, Instant)>,
+}
+
+struct Left {
+    whole: Whole,
+    spool: PathBuf,
+    next: Instant,
+}
+
+/// A recording that was read from its beginning to its end.
+struct Whole {
+    heap: HeapRecording,
+    read: HeapRead,
+    slices: Option<Slices>,
+}
+
+impl Whole {
+    fn read(recording: Recording, asked: &Asked) -> Result<Self, RecordingError> {
+        let heap = HeapRecording::new(recording);
+        let (read, slices) = match &asked.slices {
+            Some(options) => {
+                let (read, slices) = heap.read_sliced(Scope::default(), options.most_slices)?;
+                (read, Some(slices))
+            }
+            None => (heap.read(Scope::default())?, None),
+        };
+        Ok(Self { heap, read, slices })
+    }
+}
+
+/// What an [`update`](LiveHeap::update) brought.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Update {
+    /// Something is new since the update before.
+    pub is_new: bool,
+    /// Nothing follows.
+    pub has_ended: bool,
+}
+
+/// So much of each thread is read ahead of what is in order.
+const LANE_BYTES: usize = 4 << 20;
+/// Whoever drains writes twice in a second while anything happens, and may take a moment for the end.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// And has written within this time what was there when it began.
+const CATCHES_UP: Duration = Duration::from_secs(1);
+/// What has to be read as a whole each time takes so much of the time at most.
+const SHARE_OF_READING: u32 = 10;
+
+impl std::fmt::Debug for LiveHeap {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LiveHeap").field("path", &self.asked.path).finish_non_exhaustive()
+    }
+}
+
+impl LiveHeap {
+    /// Opens the recording in a file. Where it is a spool that is being drained, the packed file that is made of it is read. Nothing is
+    /// added up before the first [`update`](Self::update).
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be read, or is no recording.
+    pub fn open(path: &Path) -> Result<Self, RecordingError> {
+        Self::open_as(Asked { path: path.to_owned(), slices: None })
+    }
+
+    /// The same, and cuts its time into [slices](super::slices), which [`slices`](Self::slices) gives.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open).
+    pub fn open_sliced(path: &Path, slices: &SliceOptions) -> Result<Self, RecordingError> {
+        Self::open_as(Asked { path: path.to_owned(), slices: Some(slices.clone()) })
+    }
+
+    fn open_as(asked: Asked) -> Result<Self, RecordingError> {
+        let growing = Growing::open(&asked)?;
+        let stacks = Arc::new(stacks(&growing.recording));
+        Ok(Self { asked, state: State::Growing(Box::new(growing)), stacks })
+    }
+
+    /// Reads what is new.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be read any more. What was read stays, and a later update may go on.
+    pub fn update(&mut self) -> Result<Update, RecordingError> {
+        let Step { is_new, next } = match &mut self.state {
+            State::Ended(_) => return Ok(Update { is_new: false, has_ended: true }),
+            State::Left(left) => left.update(&self.asked)?,
+            State::Growing(growing) => growing.update(&self.asked)?,
+        };
+        let is_new = is_new || next.is_some();
+        if let Some(next) = next {
+            self.stacks = Arc::new(stacks(next.recording()));
+            self.state = next;
+        }
+        if let State::Growing(growing) = &mut self.state
+            && growing.has_new_tables()
+        {
+            self.stacks = Arc::new(stacks(&growing.recording));
+        }
+        Ok(Update { is_new, has_ended: self.has_ended() })
+    }
+
+    /// The sums of what was read so far.
+    #[must_use]
+    pub fn snapshot(&self) -> HeapRead {
+        match &self.state {
+            State::Growing(growing) => growing.snapshot(),
+            State::Left(left) => left.whole.read.clone(),
+            State::Ended(whole) => whole.read.clone(),
+        }
+    }
+
+    /// What happened in each slice of the time so far, where [that was asked for](Self::open_sliced). Costs as much as there are slices and
+    /// blocks that live.
+    #[must_use]
+    pub fn slices(&self) -> Option<Slices> {
+        match &self.state {
+            State::Growing(growing) => growing.slices(),
+            State::Left(left) => left.whole.slices.clone(),
+            State::Ended(whole) => whole.slices.clone(),
+        }
+    }
+
+    /// The stacks that the sums are of: the same ones until an [`update`](Self::update) meets others, which keep their numbers and come
+    /// behind them.
+    #[must_use]
+    pub fn stacks(&self) -> Arc<Stacks> {
+        Arc::clone(&self.stacks)
+    }
+
+    /// The recording, with what it knows of modules, threads and facts by now. Its events are not for reading while it grows.
+    #[must_use]
+    pub fn recording(&self) -> &Recording {
+        self.state.recording()
+    }
+
+    /// The recording for other questions, once it has ended.
+    #[must_use]
+    pub fn ended(&self) -> Option<&HeapRecording> {
+        match &self.state {
+            State::Ended(whole) => Some(&whole.heap),
+            _ => None,
+        }
+    }
+
+    /// What is known of it beside its sums.
+    #[must_use]
+    pub fn about(&self) -> About {
+        match &self.state {
+            State::Growing(growing) => about(&growing.recording, growing.live.findings()),
+            State::Left(left) => left.whole.heap.about(),
+            State::Ended(whole) => whole.heap.about(),
+        }
+    }
+
+    /// True once nothing follows.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        matches!(self.state, State::Ended(_))
+    }
+
+    /// The file that the program writes to, as long as it can be told something there: to pause, to go on, a mark.
+    #[must_use]
+    pub fn spool(&self) -> Option<&Path> {
+        match &self.state {
+            State::Growing(growing) => Some(growing.spool.as_deref().unwrap_or(&growing.path)),
+            State::Left(left) => Some(&left.spool),
+            State::Ended(_) => None,
+        }
+    }
+}
+
+impl State {
+    fn recording(&self) -> &Recording {
+        match self {
+            Self::Growing(growing) => &growing.recording,
+            Self::Left(left) => left.whole.heap.recording(),
+            Self::Ended(whole) => whole.heap.recording(),
+        }
+    }
+}
+
+impl Growing {
+    fn open(asked: &Asked) -> Result<Self, RecordingError> {
+        let (path, spool) = match drained_into(&asked.path) {
+            Some(packed) => (packed, Some(asked.path.clone())),
+            None => (asked.path.clone(), drained_from(&asked.path)),
+        };
+        let (mut recording, mut live) = Live::open(&path)?;
+        live.set_lane_limit(LANE_BYTES);
+        // Facts say how to add up.
+        live.look(&mut recording, false)?;
+        let fold = Fold::new(&recording, sampling(&recording), Scope::default(), asked.slices.as_ref());
+        let (tables, is_fresh) = (live.tables_version(), live.had_news());
+        Ok(Self { recording, live, fold, path, spool, tables, news: Instant::now(), is_fresh, drained: None })
+    }
+
+    fn update(&mut self, asked: &Asked) -> Result<Step, RecordingError> {
+        let is_spool = self.recording.header().shape == Shape::Spool;
+        if is_spool && self.drained.is_none() && drained_into(&asked.path).is_some() {
+            self.drained = Some((Box::new(Self::open(asked)?), Instant::now()));
+        }
+        if let Some((fresh, since)) = &mut self.drained {
+            fresh.read_new()?;
+            // What was seen stays to be seen until it is in the other file as well.
+            let is_there = fresh.fold.seen_nanos() >= self.fold.seen_nanos() || since.elapsed() > CATCHES_UP;
+            let next = is_there.then(|| self.drained.take()).flatten();
+            return Ok(Step { is_new: false, next: next.map(|(fresh, _)| State::Growing(fresh)) });
+        }
+        // Before the file is read: what a program that is gone wrote is all there.
+        let is_running = is_running(self.recording.header().process);
+        if is_spool && (!is_running || self.recording.end().is_some()) {
+            return Ok(Step::to(State::Ended(Box::new(self.whole(asked)?))));
+        }
+        if is_spool && self.live.is_drained() && is_drained_at_present(&asked.path) {
+            return Err(RecordingError::Drained { path: asked.path.clone() });
+        }
+        if is_spool && (self.live.is_drained() || self.recording.fact("mode") == Some(b"ring")) {
+            // Its blocks are used again while they are read, and nobody says where what was in them went.
+            return Ok(Step::to(State::Left(Box::new(Left::new(self.whole(asked)?, asked.path.clone())))));
+        }
+        let is_new = self.read_new()?;
+        if is_new {
+            self.news = Instant::now();
+        }
+        let next = if self.recording.summary().is_some() {
+            Some(State::Ended(Box::new(self.closed(asked)?)))
+        } else if !is_spool && self.news.elapsed() > PATIENCE {
+            self.left(asked, is_running)?
+        } else {
+            None
+        };
+        Ok(Step { is_new, next })
+    }
+
+    /// True when there was anything.
+    fn read_new(&mut self) -> Result<bool, RecordingError> {
+        let is_spool = self.recording.header().shape == Shape::Spool;
+        let mut is_new = std::mem::take(&mut self.is_fresh);
+        let mut is_first = true;
+        loop {
+            self.live.look(&mut self.recording, false)?;
+            is_new |= self.live.had_news();
+            self.fold.grow(&self.recording);
+            self.live.read_new(&self.recording, &Wanted::ALL, &mut self.fold)?;
+            // What a look at a spool brings is in order when the next one has been.
+            if !(self.live.has_more() || is_spool && is_first) {
+                return Ok(is_new);
+            }
+            is_first = false;
+        }
+    }
+
+    fn has_new_tables(&mut self) -> bool {
+        let tables = self.live.tables_version();
+        std::mem::replace(&mut self.tables, tables) != tables
+    }
+
+    fn end_nanos(&self) -> Option<u64> {
+        match self.recording.summary() {
+            Some(_) => self.recording.end().map(|(_, nanos)| nanos),
+            None => Some(self.fold.seen_nanos()),
+        }
+    }
+
+    fn snapshot(&self) -> HeapRead {
+        let unmatched_frees = self.live.unmatched_frees(&self.recording);
+        self.fold.read(self.recording.threads(), self.end_nanos(), unmatched_frees)
+    }
+
+    fn slices(&self) -> Option<Slices> {
+        self.fold.slices(self.recording.threads(), self.end_nanos())
+    }
+
+    /// What was added up is all there is.
+    fn closed(&self, asked: &Asked) -> Result<Whole, RecordingError> {
+        let recording = self.recording.reopened()?;
+        // In a damaged file a row may have been missed that came too late.
+        let is_exact = self.live.findings().is_empty() && !self.fold.left_out_some();
+        if !is_exact {
+            return Whole::read(recording, asked);
+        }
+        Ok(Whole { heap: HeapRecording::new(recording), read: self.snapshot(), slices: self.slices() })
+    }
+
+    /// Reads everything once more.
+    fn whole(&self, asked: &Asked) -> Result<Whole, RecordingError> {
+        // Under its name there may be more by now: what was drained of it, with the rest.
+        let is_here = |path: &&PathBuf| self.recording.is_at(path);
+        let recording = match [&self.path, &asked.path].into_iter().find(is_here) {
+            Some(path) => Recording::open(path)?,
+            None => self.recording.reopened()?,
+        };
+        Whole::read(recording, asked)
+    }
+
+    /// What follows when a packed recording does not grow any more: nothing, while somebody drains into it.
+    fn left(&mut self, asked: &Asked, is_running: bool) -> Result<Option<State>, RecordingError> {
+        self.news = Instant::now();
+        match &self.spool {
+            Some(spool) if is_drained_at_present(spool) => Ok(None),
+            Some(spool) if is_running => {
+                Ok(Some(State::Left(Box::new(Left::new(self.whole(asked)?, spool.clone())))))
+            }
+            None if is_running => Ok(None),
+            _ => Ok(Some(State::Ended(Box::new(self.whole(asked)?)))),
+        }
+    }
+}
+
+impl Left {
+    fn new(whole: Whole, spool: PathBuf) -> Self {
+        Self { whole, spool, next: Instant::now() }
+    }
+
+    fn update(&mut self, asked: &Asked) -> Result<Step, RecordingError> {
+        let began = Instant::now();
+        if began < self.next {
+            return Ok(Step { is_new: false, next: None });
+        }
+        let is_over = !is_running(self.whole.heap.recording().header().process);
+        let recording = Recording::open(&asked.path)?;
+        let has_ended = is_over || recording.end().is_some();
+        let whole = Whole::read(recording, asked)?;
+        let state = if has_ended {
+            State::Ended(Box::new(whole))
+        } else {
+            let next = Instant::now() + began.elapsed() * SHARE_OF_READING;
+            State::Left(Box::new(Self { whole, spool: self.spool.clone(), next }))
+        };
+        Ok(Step::to(state))
+    }
+}
+
+/// What came of an update.
+struct Step {
+    is_new: bool,
+    next: Option<State>,
+}
+
+impl Step {
+    fn to(next: State) -> Self {
+        Self { is_new: true, next: Some(next) }
+    }
+}

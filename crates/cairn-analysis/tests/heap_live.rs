@@ -1,0 +1,359 @@
+//! A heap that grows while it is looked at: at any moment the sums of what is there, and at the end exactly what a reader of the
+//! whole finds.
+
+#![cfg(target_os = "linux")]
+
+#[path = "support/spool.rs"]
+mod spool;
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use cairn_analysis::heap::slices::SliceOptions;
+use cairn_analysis::heap::{HeapRead, HeapRecording, LiveHeap, Scope, Stacks, Sums};
+use cairn_analysis::recording::{Drain, EndReason, Recording};
+use cairn_format::recording::{BLOCK_BYTES, BLOCK_HEADER_BYTES, BlockHeader, control};
+use spool::{Program, Random, Spool};
+
+/// Writes into a file what a program's threads wrote, in the same order, as the recorder would: into blocks of the free ring, or else
+/// from the end.
+struct Writer<'a> {
+    file: File,
+    spool: &'a Spool,
+    /// For each block of the spool: where it is in the file, and how much of it was written.
+    places: HashMap<usize, (u64, usize)>,
+    claimed: u64,
+    taken: u64,
+}
+
+impl<'a> Writer<'a> {
+    /// The file with its first block, and room for a program that nobody drains.
+    fn new(path: &Path, spool: &'a Spool) -> Self {
+        const ROOM_BLOCKS: u64 = 4096;
+        let mut first = spool.to_bytes();
+        first.truncate(BLOCK_BYTES);
+        fs::write(path, first).unwrap();
+        let file = File::options().read(true).write(true).open(path).unwrap();
+        file.set_len(ROOM_BLOCKS * BLOCK_BYTES as u64).unwrap();
+        let writer = Self { file, spool, places: HashMap::new(), claimed: 1, taken: 0 };
+        let recording = control::State::Recording.to_word();
+        for (word, value) in
+            [(control::CLAIMED_BLOCKS, 1), (control::BACKED_BLOCKS, ROOM_BLOCKS), (control::STATE, recording)]
+        {
+            writer.set(word as u64, value);
+        }
+        writer
+    }
+
+    fn set(&self, at: u64, value: u64) {
+        self.file.write_all_at(&value.to_le_bytes(), at).unwrap();
+    }
+
+    fn claim(&mut self) -> u64 {
+        let mut word = [0; 8];
+        self.file.read_exact_at(&mut word, control::FREE_GIVEN as u64).unwrap();
+        if u64::from_le_bytes(word) > self.taken {
+            let entry = self.taken as usize % control::FREE_RING_ENTRIES;
+            let mut block = [0; 4];
+            self.file.read_exact_at(&mut block, (control::FREE_RING + entry * 4) as u64).unwrap();
+            self.taken += 1;
+            self.set(control::FREE_TAKEN as u64, self.taken);
+            return u32::from_le_bytes(block).into();
+        }
+        self.claimed += 1;
+        self.set(control::CLAIMED_BLOCKS as u64, self.claimed);
+        self.claimed - 1
+    }
+
+    fn write(&mut self, block: usize, slots: usize) {
+        let (head, content) = self.spool.block(block);
+        if !self.places.contains_key(&block) {
+            let place = self.claim() * BLOCK_BYTES as u64;
+            let head = BlockHeader { committed_bytes: 0, ..head };
+            let mut bytes = head.to_bytes();
+            bytes[BlockHeader::COMMITTED_OFFSET..][..8].fill(0);
+            self.file.write_all_at(&bytes, place).unwrap();
+            self.set(place + BlockHeader::COMMITTED_OFFSET as u64, BLOCK_HEADER_BYTES as u64);
+            self.places.insert(block, (place, 0));
+        }
+        let (place, written) = self.places[&block];
+        let slots_to_write = &content[written..written + slots];
+        let bytes: Vec<u8> = slots_to_write.iter().flat_map(|slot| slot.to_le_bytes()).collect();
+        self.file.write_all_at(&bytes, place + (BLOCK_HEADER_BYTES + written * 8) as u64).unwrap();
+        let end = BLOCK_HEADER_BYTES + (written + slots) * 8;
+        self.set(place + BlockHeader::COMMITTED_OFFSET as u64, end as u64);
+        self.places.insert(block, (place, written + slots));
+    }
+}
+
+fn directory(name: &str) -> PathBuf {
+    let directory = std::env::temp_dir().join(format!("cairn-heap-live-{name}-{}", std::process::id()));
+    let _ = fs::remove_dir_all(&directory);
+    fs::create_dir_all(&directory).unwrap();
+    directory
+}
+
+/// A program of some threads that runs in `process`, and what it wrote, piece by piece.
+fn program(threads: u32, events: u32, process: u32, says_end: bool) -> (Program, Vec<(usize, usize)>) {
+    let mut random = Random(events.into());
+    let mut program = Program::new(1, 8);
+    program.spool.begin_journal();
+    program.spool.header.process = process;
+    let stacks = program.spool.stacks(50);
+    let mut grown = Program::new(threads, 8);
+    std::mem::swap(&mut grown.spool, &mut program.spool);
+    for number in 0..events {
+        // Threads and stacks come one after the other, so that tables have to grow.
+        let known = u64::from(1 + number * 4 / events);
+        grown.counter += random.below(400);
+        let thread = 1 + random.below(u64::from(threads).min(known)) as u32;
+        if grown.live.len() < 100 && random.below(5) < 3 || grown.live.is_empty() {
+            let stack = stacks[random.below(12 * known) as usize];
+            grown.alloc(thread, 16 + random.below(1000), stack);
+        } else {
+            let index = random.below(grown.live.len() as u64) as usize;
+            grown.free(thread, index);
+        }
+    }
+    let counter = grown.counter;
+    for number in 0..3 {
+        grown.spool.mark(threads - number % 2, counter + u64::from(number), stacks[0], "nearly done");
+    }
+    for thread in 1..=threads {
+        grown.counter = counter + 10_000;
+        grown.alloc(thread, 8, stacks[0]);
+    }
+    grown.spool.clock(counter + 3_000_000);
+    if says_end {
+        grown.spool.end(counter + 4_000_000);
+    }
+    let journal = grown.spool.journal.take().unwrap();
+    (grown, journal)
+}
+
+fn read(path: &Path) -> (HeapRead, Stacks) {
+    let heap = HeapRecording::new(Recording::open(path).unwrap());
+    (heap.read(Scope::default()).unwrap(), heap.stacks().clone())
+}
+
+fn assert_equal(live: &HeapRead, whole: &HeapRead) {
+    assert_eq!(live.profile, whole.profile);
+    assert_eq!(live.unmatched_frees, whole.unmatched_frees);
+    assert_eq!((live.most_resident_bytes, live.page_faults), (whole.most_resident_bytes, whole.page_faults));
+    assert_eq!((&live.resident, &live.usage), (&whole.resident, &whole.usage));
+    assert_eq!((&live.marks, live.more_marks), (&whole.marks, whole.more_marks));
+}
+
+fn assert_ended_as(heap: &LiveHeap, path: &Path) {
+    let (whole, stacks) = read(path);
+    assert!(whole.profile.totals.allocations > 0);
+    assert_equal(&heap.snapshot(), &whole);
+    assert_eq!(*heap.stacks(), stacks);
+    assert_eq!(heap.about(), HeapRecording::new(Recording::open(path).unwrap()).about());
+}
+
+/// Each row of the slices is that of the sums.
+fn assert_slices_add_up(heap: &LiveHeap) {
+    let (slices, profile) = (heap.slices().unwrap(), heap.snapshot().profile);
+    assert!(slices.count > 1);
+    for (entries, rows) in [
+        (&slices.stacks, &profile.stacks),
+        (&slices.threads, &profile.threads),
+        (&slices.sizes, &profile.sizes),
+    ] {
+        assert!(entries.is_sorted_by_key(|entry| (entry.row, entry.slice)));
+        for (row, sums) in rows.iter().enumerate() {
+            let of_row = || entries.iter().filter(|entry| entry.row as usize == row);
+            assert_eq!(of_row().map(|entry| entry.allocated_bytes).sum::<u64>(), sums.allocated_bytes);
+            assert_eq!(of_row().map(|entry| entry.grown_bytes).sum::<i64>() as u64, sums.live_bytes);
+            assert_eq!(of_row().map(|entry| entry.leaked_bytes).sum::<u64>(), sums.live_bytes);
+        }
+    }
+}
+
+/// What does not hang on the order across threads.
+fn counts(sums: &Sums) -> (u64, u64, u64, u64) {
+    (sums.allocations, sums.allocated_bytes, sums.live_blocks, sums.live_bytes)
+}
+
+#[test]
+fn a_recording_that_is_drained_is_added_up_while_it_grows() {
+    let directory = directory("drained");
+    let (spool_path, packed_path) = (directory.join("it.cairn"), directory.join("it.cairn.new"));
+    let (program, journal) = program(5, 60_000, std::process::id(), false);
+    let mut writer = Writer::new(&spool_path, &program.spool);
+    let mut drain = Drain::open(&spool_path, &packed_path).unwrap();
+    drain.set_flush_after(Duration::ZERO);
+    // By either name.
+    let sliced = LiveHeap::open_sliced(&packed_path, &SliceOptions::default()).unwrap();
+    let mut heaps = [LiveHeap::open(&spool_path).unwrap(), sliced];
+    let mut random = Random(7);
+    let mut compared = 0;
+    for part in journal.chunks(2_003) {
+        part.iter().for_each(|&(block, slots)| writer.write(block, slots));
+        drain.step().unwrap();
+        drain.usage(1 << 20 | random.below(1 << 20), random.below(1000), 5);
+        if random.below(3) == 0 {
+            drain.step().unwrap();
+            for heap in &mut heaps {
+                assert!(!heap.update().unwrap().has_ended);
+            }
+            // All that was packed is in front of the last word on the progress, so a reader finds the same in a copy without its spool.
+            let copy = directory.join("copy");
+            fs::copy(&packed_path, &copy).unwrap();
+            let (whole, stacks) = read(&copy);
+            let live = heaps[0].snapshot();
+            assert_eq!(live.profile.stacks, whole.profile.stacks);
+            assert_eq!(live.profile.threads, whole.profile.threads);
+            assert_eq!(live.profile.peak_nanos, whole.profile.peak_nanos);
+            assert_eq!(live.profile.lifetimes, whole.profile.lifetimes);
+            assert_eq!(live.usage, whole.usage);
+            assert_eq!(*heaps[0].stacks(), stacks);
+            assert_slices_add_up(&heaps[1]);
+            compared += 1;
+        }
+    }
+    assert!(compared > 5, "{compared}");
+    assert_eq!(heaps[0].spool(), Some(spool_path.as_path()));
+    drain.ended(EndReason::Exit);
+    drain.finish().unwrap();
+    fs::rename(&packed_path, &spool_path).unwrap();
+    for heap in &mut heaps {
+        assert!(heap.update().unwrap().has_ended);
+        assert_ended_as(heap, &spool_path);
+        assert_eq!(heap.spool(), None);
+        assert!(!heap.update().unwrap().is_new);
+    }
+    assert_eq!(heaps[0].snapshot().profile.totals.allocations, program.allocations);
+    assert_slices_add_up(&heaps[1]);
+    assert!(heaps[0].slices().is_none());
+    fs::remove_dir_all(directory).unwrap();
+}
+
+#[test]
+fn a_spool_that_nobody_drains_is_added_up_while_it_grows() {
+    let directory = directory("spool");
+    let path = directory.join("it.cairn");
+    let (program, journal) = program(5, 60_000, std::process::id(), true);
+    let (end, journal) = journal.split_last().unwrap();
+    let mut writer = Writer::new(&path, &program.spool);
+    let mut heap = LiveHeap::open(&path).unwrap();
+    for (turn, part) in journal.chunks(3_001).enumerate() {
+        part.iter().for_each(|&(block, slots)| writer.write(block, slots));
+        if turn % 3 != 1 {
+            let update = heap.update().unwrap();
+            assert!(update.is_new && !update.has_ended);
+        }
+    }
+    // Of what is there, everything is in the sums when two looks have been.
+    heap.update().unwrap();
+    assert!(!heap.update().unwrap().is_new);
+    let (live, (whole, stacks)) = (heap.snapshot(), read(&path));
+    assert_eq!(counts(&live.profile.totals), counts(&whole.profile.totals));
+    assert_eq!(live.profile.totals.allocations, program.allocations);
+    for (live, whole) in [
+        (&live.profile.stacks, &whole.profile.stacks),
+        (&live.profile.threads, &whole.profile.threads),
+        (&live.profile.sizes, &whole.profile.sizes),
+    ] {
+        assert!(live.iter().map(counts).eq(whole.iter().map(counts)));
+    }
+    assert_eq!(live.unmatched_frees, whole.unmatched_frees);
+    assert_eq!(*heap.stacks(), stacks);
+
+    writer.write(end.0, end.1);
+    while !heap.update().unwrap().has_ended {}
+    assert_ended_as(&heap, &path);
+    assert!(heap.ended().is_some());
+    fs::remove_dir_all(directory).unwrap();
+}
+
+#[test]
+fn a_spool_that_begins_to_be_drained_is_followed_where_it_goes() {
+    let directory = directory("begins");
+    let (spool_path, packed_path) = (directory.join("it.cairn"), directory.join("it.cairn.new"));
+    let (program, journal) = program(2, 20_000, std::process::id(), true);
+    let mut writer = Writer::new(&spool_path, &program.spool);
+    let (first, rest) = journal.split_at(journal.len() / 3);
+    first.iter().for_each(|&(block, slots)| writer.write(block, slots));
+    let mut heap = LiveHeap::open(&spool_path).unwrap();
+    heap.update().unwrap();
+    assert!(heap.snapshot().profile.totals.allocations > 1000);
+    let mut drain = Drain::open(&spool_path, &packed_path).unwrap();
+    drain.set_flush_after(Duration::ZERO);
+    for part in rest.chunks(1_000) {
+        part.iter().for_each(|&(block, slots)| writer.write(block, slots));
+        drain.step().unwrap();
+        heap.update().unwrap();
+    }
+    drain.finish().unwrap();
+    fs::rename(&packed_path, &spool_path).unwrap();
+    assert!(heap.update().unwrap().has_ended);
+    assert_ended_as(&heap, &spool_path);
+    assert_eq!(heap.snapshot().profile.totals.allocations, program.allocations);
+    fs::remove_dir_all(directory).unwrap();
+}
+
+/// No process has such a number.
+const NOBODY: u32 = 1 << 30;
+
+#[test]
+fn what_a_killed_command_left_is_read_with_the_rest_in_the_spool() {
+    for process in [NOBODY, std::process::id()] {
+        let directory = directory(&format!("killed-{process}"));
+        let (spool_path, packed_path) = (directory.join("it.cairn"), directory.join("it.cairn.new"));
+        let (program, journal) = program(3, 40_000, process, false);
+        let mut writer = Writer::new(&spool_path, &program.spool);
+        let mut drain = Drain::open(&spool_path, &packed_path).unwrap();
+        drain.set_flush_after(Duration::ZERO);
+        let (first, rest) = journal.split_at(journal.len() / 2);
+        for part in first.chunks(1_000) {
+            part.iter().for_each(|&(block, slots)| writer.write(block, slots));
+            drain.step().unwrap();
+        }
+        let mut heap = LiveHeap::open(&spool_path).unwrap();
+        heap.update().unwrap();
+        let half = heap.snapshot().profile.totals.allocations;
+        assert!(half > 1000 && half < program.allocations, "{half}");
+        // As a kill would.
+        std::mem::forget(drain);
+        rest.iter().for_each(|&(block, slots)| writer.write(block, slots));
+        let began = Instant::now();
+        while heap.snapshot().profile.totals.allocations < program.allocations {
+            assert!(began.elapsed() < Duration::from_secs(60), "the rest is never read");
+            std::thread::sleep(Duration::from_millis(20));
+            heap.update().unwrap();
+        }
+        assert_eq!(heap.has_ended(), process == NOBODY);
+        assert_equal(&heap.snapshot(), &read(&spool_path).0);
+        fs::remove_dir_all(directory).unwrap();
+    }
+}
+
+#[test]
+fn finished_recordings_are_read_at_once() {
+    let directory = directory("finished");
+    let path = directory.join("it.cairn");
+    let (program, journal) = program(3, 20_000, NOBODY, true);
+    let mut writer = Writer::new(&path, &program.spool);
+    journal.iter().for_each(|&(block, slots)| writer.write(block, slots));
+    let mut heap = LiveHeap::open(&path).unwrap();
+    assert_eq!(heap.snapshot().profile.totals.allocations, 0);
+    assert!(heap.update().unwrap().has_ended);
+    assert_ended_as(&heap, &path);
+
+    let packed = directory.join("packed.cairn");
+    let mut out = File::create(&packed).unwrap();
+    cairn_analysis::recording::pack(&Recording::open(&path).unwrap(), &mut out).unwrap();
+    let mut heap = LiveHeap::open(&packed).unwrap();
+    assert!(heap.update().unwrap().has_ended);
+    assert_ended_as(&heap, &packed);
+
+    fs::write(directory.join("other"), "no recording").unwrap();
+    assert!(LiveHeap::open(&directory.join("other")).is_err());
+    assert!(LiveHeap::open(&directory.join("nothing")).is_err());
+    fs::remove_dir_all(directory).unwrap();
+}

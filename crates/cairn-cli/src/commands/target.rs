@@ -1,0 +1,237 @@
+//! What a recording is called by: its file, the process that writes it, or the directory that it lies in.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirEntryExt, FileExt};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use cairn_analysis::format::recording::control::{COMMAND, Command};
+use cairn_analysis::format::recording::{FILE_HEADER_BYTES, FileHeader, Shape};
+
+/// A recording, or where to choose one.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Target {
+    /// A recording, as `LiveHeap::open` takes it; of a process, its spool.
+    File(PathBuf),
+    /// A directory, and the recordings in it, the latest first.
+    Directory(PathBuf, Vec<Listed>),
+}
+
+/// A recording in a directory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Listed {
+    /// Where it is.
+    pub(crate) path: PathBuf,
+    /// The process that it is of.
+    pub(crate) process: u32,
+    /// When it was written to last, as far as the file system tells.
+    pub(crate) changed: SystemTime,
+    /// Its length.
+    pub(crate) bytes: u64,
+}
+
+/// Finds out what `text` names: digits are a process, unless they are written as a path (`./4711`); else a file or a directory.
+///
+/// # Errors
+///
+/// When there is no such process, when it is not recorded, or when nothing has that name; the text says what to do.
+pub(crate) fn resolve(text: &OsStr) -> io::Result<Target> {
+    if let Some(process) = text.to_str().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()))
+        && let Ok(process) = process.parse()
+    {
+        return recording_of(process).map(Target::File);
+    }
+    let path = Path::new(text);
+    let facts = fs::metadata(path)
+        .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?;
+    if facts.is_dir() { list(path) } else { Ok(Target::File(path.to_owned())) }
+}
+
+/// The recordings in a directory; one that is being drained is told by the name of its spool.
+fn list(directory: &Path) -> io::Result<Target> {
+    let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", directory.display()));
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory).map_err(named)?.filter_map(Result::ok) {
+        let path = entry.path();
+        let Some(header) = header_of(&path) else { continue };
+        let spool = path.to_str().and_then(|text| text.strip_suffix(".new")).map(Path::new);
+        if spool.and_then(header_of).is_some_and(|of_spool| of_spool.process == header.process) {
+            continue;
+        }
+        let Ok(facts) = entry.metadata() else { continue };
+        let changed = facts.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+        found.push(Listed { path, process: header.process, changed, bytes: facts.len() });
+    }
+    found.sort_by(|a, b| (b.changed, &a.path).cmp(&(a.changed, &b.path)));
+    Ok(Target::Directory(directory.to_owned(), found))
+}
+
+fn header_of(path: &Path) -> Option<FileHeader> {
+    let mut bytes = [0; FILE_HEADER_BYTES];
+    // A pipe would wait for somebody who writes.
+    let is_file = fs::metadata(path).is_ok_and(|facts| facts.is_file());
+    let read = is_file.then(|| File::open(path).and_then(|file| file.read_exact_at(&mut bytes, 0)));
+    read.filter(Result::is_ok).and_then(|_| FileHeader::read(&bytes).ok())
+}
+
+/// Writes `command` into the spool at `path`.
+pub(crate) fn give(path: &Path, command: Command) -> io::Result<()> {
+    fs::OpenOptions::new()
+        .write(true)
+        .open(path)
+        .and_then(|file| file.write_all_at(&command.to_word().to_le_bytes(), COMMAND as u64))
+        .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
+}
+
+/// The spool that `process` has mapped.
+///
+/// The process is not asked: it has its recording mapped, so the kernel says where that is.
+pub(crate) fn recording_of(process: u32) -> io::Result<PathBuf> {
+    let maps = PathBuf::from(format!("/proc/{process}/maps"));
+    let text = fs::read(&maps).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => io::Error::new(error.kind(), format!("there is no process {process}")),
+        io::ErrorKind::PermissionDenied => io::Error::new(
+            error.kind(),
+            format!(
+                "{}: {error}; only its own user, or root, may see and control its recording",
+                maps.display()
+            ),
+        ),
+        kind => io::Error::new(kind, format!("{}: {error}", maps.display())),
+    })?;
+    let shared = text.split(|byte| *byte == b'\n').filter_map(SharedMapping::parse);
+    let found =
+        shared.flat_map(|mapping| mapping.places(process)).find(|path| is_recording_of(path, process));
+    found.ok_or_else(|| {
+        io::Error::new(
+            io::ErrorKind::NotFound,
+            format!(
+                "process {process} is not recorded; begin with `cairn heap --attach {process}`, or start it with `cairn heap`"
+            ),
+        )
+    })
+}
+
+/// A line of the kernel's list of mappings that can be a recording: shared and writable.
+struct SharedMapping<'a> {
+    range: &'a [u8],
+    inode: u64,
+    /// As the file was called when it was opened.
+    path: &'a Path,
+}
+
+impl<'a> SharedMapping<'a> {
+    /// Reads `range permissions offset device inode path`.
+    fn parse(line: &'a [u8]) -> Option<Self> {
+        let path = Path::new(OsStr::from_bytes(line.get(line.iter().position(|byte| *byte == b'/')?..)?));
+        let mut words = line.split(|byte| *byte == b' ').filter(|word| !word.is_empty());
+        let (range, permissions) = (words.next()?, words.next()?);
+        let inode = std::str::from_utf8(words.nth(2)?).ok()?.parse().ok()?;
+        (permissions == b"rw-s").then_some(Self { range, inode, path })
+    }
+
+    /// Where the file can be found: first by names that it has, beside which there may be what is made of it.
+    fn places(&self, process: u32) -> Vec<PathBuf> {
+        let linked = PathBuf::from(format!("/proc/{process}/map_files")).join(OsStr::from_bytes(self.range));
+        let mut places = vec![self.path.to_owned()];
+        // A recording is made without a name and gets one later, which this list never learns. The kernel's own link
+        // leads to it, but for root only; all others find the file in its directory. That of a process in another name
+        // space is seen through its root.
+        let directory = self.path.parent().unwrap_or(Path::new("/"));
+        let through_root = Path::new(&format!("/proc/{process}/root"))
+            .join(directory.strip_prefix("/").unwrap_or(directory));
+        for directory in [directory, &through_root] {
+            let entries = fs::read_dir(directory).into_iter().flatten().filter_map(Result::ok);
+            places.extend(entries.filter(|entry| entry.ino() == self.inode).map(|entry| entry.path()));
+        }
+        places.push(linked);
+        places
+    }
+}
+
+fn is_recording_of(path: &Path, process: u32) -> bool {
+    header_of(path).is_some_and(|header| header.shape == Shape::Spool && header.process == process)
+}
+
+#[cfg(test)]
+mod tests {
+    use cairn_analysis::format::recording::CounterKind;
+
+    use super::*;
+
+    #[test]
+    fn only_shared_mappings_of_files_can_be_recordings() {
+        let line = b"7f00-7f40 rw-s 00000000 fd:00 4711                   /var/tmp/my dir/#4711 (deleted)";
+        let mapping = SharedMapping::parse(line).unwrap();
+        assert_eq!((mapping.range, mapping.inode), (&b"7f00-7f40"[..], 4711));
+        assert_eq!(mapping.path, Path::new("/var/tmp/my dir/#4711 (deleted)"));
+        for other in [
+            &b"7f00-7f40 rw-p 00000000 fd:00 4711 /var/tmp/a"[..],
+            b"7f00-7f40 r--s 00000000 fd:00 4711 /var/tmp/a",
+            b"7f00-7f40 rw-s 00000000 00:00 0",
+            b"7f00-7f40 rw-s / x / y /",
+            b"",
+        ] {
+            assert!(SharedMapping::parse(other).is_none(), "{}", String::from_utf8_lossy(other));
+        }
+    }
+
+    #[test]
+    fn a_file_that_got_its_name_later_is_found_in_its_directory() {
+        let directory = std::env::temp_dir().join(format!("cairn-target-{}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let file = directory.join("named later");
+        fs::write(&file, "").unwrap();
+        let inode = std::os::unix::fs::MetadataExt::ino(&fs::metadata(&file).unwrap());
+        let nameless = directory.join(format!("#{inode} (deleted)"));
+        let places = SharedMapping { range: b"1000-2000", inode, path: &nameless }.places(std::process::id());
+        fs::remove_dir_all(&directory).unwrap();
+        assert!(places.contains(&file), "{places:?}");
+    }
+
+    #[test]
+    fn digits_are_a_process_and_everything_else_is_a_name() {
+        let directory = std::env::temp_dir().join(format!("cairn-resolve-{}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let message = |text: &OsStr| resolve(text).unwrap_err().to_string();
+        assert_eq!(message("1073741824".as_ref()), "there is no process 1073741824");
+        let own = std::process::id().to_string();
+        assert!(message(own.as_ref()).contains(&format!("cairn heap --attach {own}")));
+        let nothing = directory.join("4711");
+        assert!(message(nothing.as_ref()).contains("4711: No such file"));
+        fs::write(&nothing, "no recording").unwrap();
+        assert_eq!(resolve(nothing.as_ref()).unwrap(), Target::File(nothing));
+        assert_eq!(resolve(directory.as_ref()).unwrap(), Target::Directory(directory.clone(), vec![]));
+        fs::remove_dir_all(&directory).unwrap();
+    }
+
+    #[test]
+    fn directories_list_recordings_once_and_nothing_else() {
+        let directory = std::env::temp_dir().join(format!("cairn-list-{}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let header = |shape, process| FileHeader {
+            shape,
+            address_bits: 64,
+            machine: 62,
+            counter: CounterKind::MonotonicNanos,
+            process,
+            start_wall_nanos: 1,
+            start_monotonic_nanos: 1,
+            start_counter: 1,
+            stamp_interval: 1,
+        };
+        fs::write(directory.join("a.cairn"), header(Shape::Spool, 1).to_bytes()).unwrap();
+        fs::write(directory.join("a.cairn.new"), header(Shape::Packed, 1).to_bytes()).unwrap();
+        fs::write(directory.join("b.cairn"), header(Shape::Packed, 2).to_bytes()).unwrap();
+        fs::write(directory.join("c.cairn"), "no recording").unwrap();
+        let Target::Directory(_, mut all) = resolve(directory.as_ref()).unwrap() else { panic!("no list") };
+        all.sort_by(|a, b| a.path.cmp(&b.path));
+        fs::remove_dir_all(&directory).unwrap();
+        let found: Vec<_> =
+            all.iter().map(|one| (one.path.file_name().unwrap().to_str().unwrap(), one.process)).collect();
+        assert_eq!(found, [("a.cairn", 1), ("b.cairn", 2)]);
+    }
+}

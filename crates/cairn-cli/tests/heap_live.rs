@@ -1,0 +1,130 @@
+//! Programs that run under `cairn heap` are looked at meanwhile; in the end their sums are those of the whole recording.
+
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+
+mod support;
+
+use std::collections::hash_map::RandomState;
+use std::fs;
+use std::hash::BuildHasher;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use cairn_analysis::heap::{HeapRecording, LiveHeap, Scope};
+use cairn_analysis::recording::Recording;
+use support::{cairn, compile, scratch};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Starts a command that records into `directory`, and waits until there is a recording.
+fn start(command: &mut Command, directory: &Path) -> (Child, PathBuf) {
+    let child = command.current_dir(directory).stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+    let began = Instant::now();
+    loop {
+        let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+        let mut found = entries.filter(|path| path.extension().is_some_and(|end| end == "cairn"));
+        if let Some(path) = found.next().filter(|path| Recording::open(path).is_ok()) {
+            return (child, path);
+        }
+        assert!(began.elapsed() < PATIENCE, "nothing is recorded");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Follows the recording of what `child` runs, at moments that nobody knows beforehand, and compares at the end.
+fn follow(mut child: Child, path: &Path, kill: impl Fn()) {
+    let mut heap = LiveHeap::open(path).unwrap();
+    let (mut looks, mut grown, mut last) = (0, 0, 0);
+    let began = Instant::now();
+    while !heap.update().unwrap().has_ended {
+        let allocations = heap.snapshot().profile.totals.allocations;
+        assert!(allocations >= last);
+        grown += u32::from(allocations > last);
+        (last, looks) = (allocations, looks + 1);
+        if allocations > 3_000 && grown > 3 {
+            kill();
+        }
+        assert!(began.elapsed() < PATIENCE, "its end is not seen");
+        let pause = RandomState::new().hash_one(looks) % 200;
+        std::thread::sleep(Duration::from_millis(pause));
+    }
+    child.wait().unwrap();
+    assert!(grown > 1, "{grown} of {looks} looks saw something new");
+    let whole = HeapRecording::new(Recording::open(path).unwrap());
+    let read = whole.read(Scope::default()).unwrap();
+    let live = heap.snapshot();
+    assert!(read.profile.totals.allocations > 3_000);
+    assert_eq!((live.profile.totals, live.profile.sampling), (read.profile.totals, read.profile.sampling));
+    // Both are some pages long.
+    assert!(live.profile == read.profile, "the sums are equal in all, and not in all parts");
+    assert_eq!((&live.usage, &live.resident), (&read.usage, &read.resident));
+    assert_eq!((&live.marks, live.more_marks), (&read.marks, read.more_marks));
+    assert_eq!(live.unmatched_frees, read.unmatched_frees);
+    assert_eq!((live.most_resident_bytes, live.page_faults), (read.most_resident_bytes, read.page_faults));
+    assert_eq!(*heap.stacks(), *whole.stacks());
+    assert_eq!(heap.about(), whole.about());
+}
+
+#[test]
+fn programs_are_followed_to_their_end() {
+    for (test, threads) in [("live-one", "1"), ("live-six", "6")] {
+        let directory = scratch(test);
+        let program = compile(&directory, "live.c", "program", &[]);
+        let mut command = cairn();
+        command.args(["heap", "--quiet", "--mmap", "--"]).arg(&program).args([threads, "2500"]);
+        let (child, path) = start(&mut command, &directory);
+        follow(child, &path, || {});
+    }
+}
+
+#[test]
+fn sampled_programs_are_followed_to_their_end() {
+    let directory = scratch("live-sampled");
+    let program = compile(&directory, "live.c", "program", &[]);
+    let mut command = cairn();
+    command.args(["heap", "--quiet", "--sample", "1KiB", "--"]).arg(&program).args(["3", "2500"]);
+    let (child, path) = start(&mut command, &directory);
+    follow(child, &path, || {});
+}
+
+/// The process that a recording is of.
+fn process_of(path: &Path) -> String {
+    Recording::open(path).unwrap().header().process.to_string()
+}
+
+#[test]
+fn killed_programs_are_followed_to_their_end() {
+    let directory = scratch("live-killed");
+    let program = compile(&directory, "live.c", "program", &[]);
+    let mut command = cairn();
+    command.args(["heap", "--quiet", "--"]).arg(&program).args(["4", "50000"]);
+    let (child, path) = start(&mut command, &directory);
+    let process = process_of(&path);
+    follow(child, &path, || {
+        let _ = Command::new("kill").args(["-9", &process]).stderr(Stdio::null()).status();
+    });
+}
+
+#[test]
+fn programs_that_nobody_drains_are_followed_to_their_end() {
+    for (test, milliseconds) in [("live-alone", "1500"), ("live-alone-killed", "50000")] {
+        let directory = scratch(test);
+        let program = compile(&directory, "live.c", "program", &[]);
+        let library = cairn_run::Library::unpack().unwrap();
+        let mut command = Command::new(&program);
+        command
+            .args(["4", milliseconds])
+            .env("LD_PRELOAD", library.path())
+            .env("CAIRN_HEAP", "output=%n.%p.cairn");
+        let (child, path) = start(&mut command, &directory);
+        let process = child.id().to_string();
+        let is_endless = milliseconds == "50000";
+        // A killed child is there until it is waited for, and its recording ends all the same.
+        follow(child, &path, || {
+            if is_endless {
+                let _ = Command::new("kill").args(["-9", &process]).stderr(Stdio::null()).status();
+            }
+        });
+    }
+}
