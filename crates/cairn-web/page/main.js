@@ -82,7 +82,8 @@ export class Page {
   /** Makes everything as the state says; what is selected and how far is scrolled is no part of it, and stays if asked for. */
   restore(isSame = false) {
     const { state } = this;
-    this.metric = metricOf(state.metric || this.usualMetric());
+    const isKnown = [...byId('metric').options].some((option) => option.value === state.metric && !option.disabled);
+    this.metric = metricOf(isKnown ? state.metric : this.usualMetric());
     byId('metric').value = this.metric.id;
     byId('search').value = state.search;
     this.range = this.rangeOf(state.range);
@@ -225,6 +226,13 @@ export class Page {
     const [from, to] = range ? range.map((slice) => timeText(Math.min(end, slice * this.content.slices.nanos))) : ['0', timeText(end)];
     const between = range ? `between ${from} and ${to}` : 'in all';
     const peak = model.peakOf(range);
+    if (this.content.recording.times === 'none') {
+      return {
+        peak: 'What was held at the peak.', held: 'What was held at the end.', leaked: 'What was never freed.',
+        allocated: 'What was allocated, freed or not.', count: 'How many blocks were allocated.',
+        temporary: 'How many blocks were freed before their thread allocated again.',
+      }[id];
+    }
     return {
       peak: peak.isExact
         ? `What was held at the peak, after ${timeText(peak.nanos)}.`
@@ -302,19 +310,24 @@ export class Page {
     const process = recording.process ? `process ${recording.process}` : 'process not known';
     const lasted = recording.times === 'none' ? '' : ` · ${timeText(recording.duration_nanos)}`;
     byId('process').textContent = process + when + lasted;
-    const rate = recording.duration_nanos > 0 ? totals.allocations / (recording.duration_nanos / 1e9) : 0;
+    const hasTimes = recording.times !== 'none';
+    const hasFrees = recording.times !== 'allocations';
+    const after = hasTimes ? `, after ${timeText(totals.peak_nanos)}` : '';
+    const rate = hasTimes && recording.duration_nanos > 0 ? totals.allocations / (recording.duration_nanos / 1e9) : 0;
     const card = (name, value, note) => element('div', { class: 'card' }, element('dt', {}, name), element('dd', {}, value), element('dd', { class: 'note' }, note));
     byId('summary').replaceChildren(
-      card('Peak', bytesText(totals.peak_bytes), `${countText(totals.peak_blocks)} blocks, after ${timeText(totals.peak_nanos)}`),
-      card('Leaked', bytesText(totals.leaked_bytes), `${countText(totals.leaked_blocks)} blocks were not freed`),
-      card('Allocations', countText(totals.allocations), `${bytesText(totals.allocated_bytes)} in all, ${countText(Math.round(rate))} a second`),
-      card('Temporary', countText(totals.temporary), recording.sample_bytes ? 'not known of a sampled recording' : `${shareText(totals.temporary, totals.allocations) || '0 %'} of all allocations`),
+      ...(hasFrees ? [
+        card('Peak', bytesText(totals.peak_bytes), `${countText(totals.peak_blocks)} blocks${after}`),
+        card('Leaked', bytesText(totals.leaked_bytes), `${countText(totals.leaked_blocks)} blocks were not freed`),
+      ] : [card('Held', 'not known', 'this file does not tell what was freed')]),
+      card('Allocations', countText(totals.allocations), `${bytesText(totals.allocated_bytes)} in all${hasTimes ? `, ${countText(Math.round(rate))} a second` : ''}`),
+      ...(hasFrees ? [card('Temporary', countText(totals.temporary), recording.sample_bytes ? 'not known of a sampled recording' : `${shareText(totals.temporary, totals.allocations) || '0 %'} of all allocations`)] : []),
       ...(recording.most_resident_bytes === null ? [] : [card('Most resident', bytesText(recording.most_resident_bytes), 'of the whole process')]),
     );
     const about = byId('about');
     about.replaceChildren();
     const say = (text) => about.append(element('li', {}, text));
-    if (recording.times === 'none') say('This file has sums and no times.');
+    if (!hasTimes) say('This file has sums and no times.');
     else say(`Time is cut into ${countText(slices.count)} slices of ${timeText(slices.nanos)}: a range of time begins and ends with one, and what is said of it is exact, as far as the recording’s own times are.`);
     if (leftOut.stacks_put_together) {
       say(`${countText(leftOut.stacks_put_together)} of ${countText(leftOut.stacks)} stacks end in branches that are less than ${shareOf(leftOut.least_share)} of every cost. They are put together as “smaller calls”, where they leave the larger ones; nothing of them is missing in the sums.`);
@@ -335,7 +348,8 @@ export class Page {
     say(`Made by cairn ${recording.cairn}.`);
     const marks = byId('marks');
     marks.replaceChildren(...content.marks.slice(0, 500).map((mark) => element('li', {}, `${timeText(mark.nanos)} `, nameElement(mark.text))));
-    if (recording.times === 'none') for (const id of ['from', 'to']) byId(id).parentElement.hidden = true;
+    for (const option of byId('metric').options) option.disabled = !hasFrees && !['allocated', 'count'].includes(option.value);
+    if (!hasTimes) for (const id of ['from', 'to']) byId(id).parentElement.hidden = true;
     if (ABSENT[recording.times]) byId('timeline').setAttribute('aria-label', `${ABSENT[recording.times]}.`);
     byId('legend-held').hidden = recording.times !== 'all';
     byId('legend-resident').hidden = this.timeline.resident.length === 0;

@@ -38,6 +38,8 @@ export class Timeline {
     this.top = 1;
     if (this.times === 'allocations') this.most = content.column('bin_allocations');
     for (const bytes of this.most) this.top = Math.max(this.top, bytes);
+    // Room for what is said above the curve.
+    if (this.times === 'allocations') this.top *= 1.2;
     for (const bytes of this.resident) this.top = Math.max(this.top, bytes);
     this.range = null;
   }

@@ -68,6 +68,34 @@ pub struct PageSubject {
 }
 
 impl PageSubject {
+    /// Of a recording, whose modules and threads have times.
+    #[must_use]
+    pub fn recorded(recording: &Recording, about: &About) -> Self {
+        let module = |module: &recording::Module| PageModule {
+            path: module.path_text().to_string(),
+            build_id: module.build_id.clone(),
+            size_bytes: module.size_bytes(),
+            loaded_nanos: module.loaded_nanos,
+            unloaded_nanos: module.unloaded_nanos,
+        };
+        let thread = |thread: &recording::Thread| PageThread {
+            kernel_thread: thread.kernel_thread,
+            name: String::from_utf8_lossy(&thread.name).into_owned(),
+            began_nanos: thread.began_nanos,
+            ended_nanos: thread.ended_nanos,
+        };
+        Self {
+            command: about.command.clone(),
+            process: about.process,
+            started_wall_nanos: about.started_wall_nanos,
+            end: about.end,
+            times: Times::All,
+            modules: recording.modules().iter().map(module).collect(),
+            threads: recording.threads().iter().map(thread).collect(),
+            findings: about.findings.clone(),
+        }
+    }
+
     /// Of a file of another tool, whose modules and threads have no times.
     #[must_use]
     pub fn of(about: &About, stacks: &Stacks, times: Times) -> Self {
@@ -96,36 +124,6 @@ impl PageSubject {
 
 impl From<&HeapRecording> for PageSubject {
     fn from(heap: &HeapRecording) -> Self {
-        Self::of_recording(heap.recording(), &heap.about())
-    }
-}
-
-impl PageSubject {
-    /// Of a recording of cairn's, which may still grow.
-    #[must_use]
-    pub fn of_recording(recording: &Recording, about: &About) -> Self {
-        let module = |module: &recording::Module| PageModule {
-            path: module.path_text().to_string(),
-            build_id: module.build_id.clone(),
-            size_bytes: module.size_bytes(),
-            loaded_nanos: module.loaded_nanos,
-            unloaded_nanos: module.unloaded_nanos,
-        };
-        let thread = |thread: &recording::Thread| PageThread {
-            kernel_thread: thread.kernel_thread,
-            name: String::from_utf8_lossy(&thread.name).into_owned(),
-            began_nanos: thread.began_nanos,
-            ended_nanos: thread.ended_nanos,
-        };
-        Self {
-            command: about.command.clone(),
-            process: about.process,
-            started_wall_nanos: about.started_wall_nanos,
-            end: about.end,
-            times: Times::All,
-            modules: recording.modules().iter().map(module).collect(),
-            threads: recording.threads().iter().map(thread).collect(),
-            findings: about.findings.clone(),
-        }
+        Self::recorded(heap.recording(), &heap.about())
     }
 }

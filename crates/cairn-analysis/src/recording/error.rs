@@ -27,6 +27,11 @@ pub enum RecordingError {
         /// What is wrong.
         problem: &'static str,
     },
+    /// The spool is drained into a file of another name, and its blocks are used again while they are read.
+    Drained {
+        /// The spool.
+        path: PathBuf,
+    },
     /// The file could not be given the room that is needed; what was written before is whole.
     NoRoom {
         /// The file.
@@ -51,6 +56,11 @@ impl fmt::Display for RecordingError {
             Self::Chunk { offset, kind, problem } => {
                 write!(f, "chunk {kind} at byte {offset}: {problem}; what is before it can be read")
             }
+            Self::Drained { path } => write!(
+                f,
+                "{}: it is being drained into another file, and holds only the rest; open the recording that is made of it",
+                path.display()
+            ),
             Self::NoRoom { path, source } => {
                 write!(
                     f,
@@ -67,7 +77,7 @@ impl error::Error for RecordingError {
         match self {
             Self::Io { source, .. } | Self::NoRoom { source, .. } => Some(source),
             Self::Header(error) => Some(error),
-            Self::Chunk { .. } => None,
+            Self::Chunk { .. } | Self::Drained { .. } => None,
         }
     }
 }

@@ -22,7 +22,7 @@ use clap::{Args, ValueEnum};
 use super::heap_text::{bytes, counted};
 use super::symbol_options::{SymbolOptions, complain_about_modules};
 use crate::new_file::Output;
-use crate::output::{Outcome, complain};
+use crate::output::{Outcome, Progress, complain};
 use answers::{Answers, Wanted};
 use print::Printer;
 
@@ -201,12 +201,14 @@ impl Core {
             leaks: self.leaks,
             stacks: self.stacks,
         };
+        let progress = Progress::begin("searching the memory");
         let answers = match self.pid {
             Some(pid) => {
                 Image::of_process(pid, |image| Answers::of(image, &wanted)).map_err(io::Error::other)?
             }
             None => Answers::of(&self.open()?, &wanted),
         };
+        drop(progress);
         let names = self.names(&answers);
         {
             let namer: &dyn Namer = match &names {

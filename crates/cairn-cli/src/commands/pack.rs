@@ -10,7 +10,7 @@ use clap::{Args, ValueEnum};
 
 use super::heap_input::has_many_events;
 use crate::new_file::NewFile;
-use crate::output::{Outcome, complain};
+use crate::output::{Outcome, Progress, complain};
 
 /// Pack a recording: the same events in a tenth of the bytes
 ///
@@ -80,11 +80,14 @@ impl Pack {
             return Ok(Outcome::Done);
         }
         let mut file = NewFile::create(&output, self.force)?;
+        let progress = Progress::begin("packing");
         let summary = pack(&recording, &mut file).map_err(in_file)?;
+        progress.now("adding up");
         if self.sums != Sums::Never {
             file.flush()?;
             keep(file.part(), self.sums == Sums::Always).map_err(in_file)?;
         }
+        drop(progress);
         tell(&summary, &file.commit()?)?;
         Ok(Outcome::Done)
     }
@@ -115,7 +118,9 @@ fn add_sums(recording: Recording, path: &Path) -> io::Result<Outcome> {
         told("the sums are there already")?;
         return Ok(Outcome::Done);
     }
+    let progress = Progress::begin("adding up");
     let kept = heap.keep(path, u64::MAX).map_err(named)?;
+    drop(progress);
     for finding in &kept.read.findings {
         complain(&format_args!("{}: {finding}", path.display()));
     }

@@ -105,7 +105,9 @@ impl Top {
         let Some(path) = self.file()? else { return Ok(Outcome::Status(2)) };
         let named = |error: &dyn std::fmt::Display| {
             let (text, path) = (error.to_string(), path.display().to_string());
-            io::Error::other(if text.contains(&path) { text } else { format!("{path}: {text}") })
+            // Some errors of opening name the file themselves.
+            let is_named = text.starts_with(&path) || text.contains(&format!(" {path}:"));
+            io::Error::other(if is_named { text } else { format!("{path}: {text}") })
         };
         let heap = LiveHeap::open(&path).map_err(|error| named(&error))?;
         let is_terminal = io::stdout().is_terminal() && io::stdin().is_terminal();

@@ -25,6 +25,8 @@ use crate::error::ExchangeError;
 use crate::inflate::{Budget, Unpacked};
 use crate::profile::{Function, Line, Location, Module, Profile, Stack};
 
+/// Later ones may have their tables elsewhere, as some versions before had: read as these are, they would be wrong.
+const NEWEST_VERSION: u64 = 75;
 /// What a byte of the file can become: `0,` is a number of 8 bytes.
 const BYTES_PER_BYTE: usize = 4;
 /// What an entry of a table takes here, in all its forms: more than it can take, so that a budget holds.
@@ -73,9 +75,15 @@ pub(crate) fn read(input: impl Read) -> Result<Recorded, ExchangeError> {
         let problem = text.split(" at line ").next().unwrap_or_default().to_owned();
         ExchangeError::Malformed { format: FORMAT, place, problem }
     })?;
-    if file.meta.version.is_none() {
+    let Some(version) = file.meta.version else {
         let problem = "it has no preprocessedProfileVersion; is it a raw profile of Gecko? Load that into profiler.firefox.com, and save it there";
         return Err(bad("meta".to_owned(), problem));
+    };
+    if version > NEWEST_VERSION {
+        let problem = format!(
+            "version {version} of the format, of which {NEWEST_VERSION} is the newest that is known here"
+        );
+        return Err(bad("meta.preprocessedProfileVersion".to_owned(), problem));
     }
     heap(file, &mut source.budget)
 }
@@ -158,6 +166,21 @@ struct Thread {
 struct StackTable {
     frame: Column,
     prefix: Column,
+    /// In newer versions, how far in front of the stack its caller stands; 0 where it has none.
+    #[serde(rename = "prefixOffset")]
+    prefix_offset: Column,
+}
+
+impl StackTable {
+    /// The caller of a stack; nothing where that cannot be.
+    fn caller(&self, stack: usize) -> Result<Option<usize>, ()> {
+        let caller = match self.prefix_offset.index(stack) {
+            None => self.prefix.index(stack),
+            Some(0) => None,
+            Some(offset) => Some(stack.checked_sub(offset).ok_or(())?),
+        };
+        if caller.is_some_and(|caller| caller >= stack) { Err(()) } else { Ok(caller) }
+    }
 }
 
 #[derive(Deserialize, Default)]
@@ -176,7 +199,26 @@ struct FuncTable {
     file_name: Column,
     /// In newer versions the file is an entry of a table.
     source: Column,
+    /// And in yet newer ones bits say which of the columns have something.
+    flags: Column,
 }
+
+impl FuncTable {
+    fn has(&self, function: usize, bit: usize) -> bool {
+        self.flags.index(function).is_none_or(|flags| flags & bit > 0)
+    }
+
+    fn resource(&self, function: usize) -> Option<usize> {
+        self.resource.index(function).filter(|_| self.has(function, HAS_RESOURCE))
+    }
+
+    fn source(&self, function: usize) -> Option<usize> {
+        self.source.index(function).filter(|_| self.has(function, HAS_SOURCE))
+    }
+}
+
+const HAS_RESOURCE: usize = 4;
+const HAS_SOURCE: usize = 8;
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
@@ -590,11 +632,10 @@ impl Builder {
                 let problem = format!("stack {stack}, where there are {}", table.frame.0.len());
                 return Err(bad(tables.place(is_own, "stackTable.prefix", stack), problem));
             }
-            next = table.prefix.index(stack);
-            if next.is_some_and(|next| next >= stack) {
+            next = table.caller(stack).map_err(|()| {
                 let problem = "a caller that does not stand in front of what it calls";
-                return Err(bad(tables.place(is_own, "stackTable.prefix", stack), problem));
-            }
+                bad(tables.place(is_own, "stackTable.prefix", stack), problem)
+            })?;
             open.push(stack);
         }
         let mut caller = caller.unwrap_or(0);
@@ -636,9 +677,9 @@ impl Builder {
         }
         let (sources, _) = tables.table(|thread| &thread.sources, |table| table.filename.0.len());
         let file =
-            functions.file_name.index(func).or_else(|| sources.filename.index(functions.source.index(func)?));
+            functions.file_name.index(func).or_else(|| sources.filename.index(functions.source(func)?));
         let (resources, _) = tables.table(|thread| &thread.resource_table, |table| table.name.0.len());
-        let module = functions.resource.index(func).and_then(|resource| resources.name.index(resource));
+        let module = functions.resource(func).and_then(|resource| resources.name.index(resource));
         let name = self.text(tables.text(functions.name.index(func)), budget)?;
         let file = self.text(tables.text(file), budget)?;
         let module = self.text(tables.text(module), budget)?;

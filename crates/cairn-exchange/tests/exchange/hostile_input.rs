@@ -205,16 +205,40 @@ fn profiles_of_firefox_have_their_numbers_in_more_places_than_one() {
             "\"resourceTable\":{\"name\":[3],\"length\":1},\"sources\":{\"filename\":[2]}},\n\"threads\":[{",
         ),
     ]);
-    let profile = Imported::from_bytes(newer.into_bytes()).unwrap();
-    let functions: Vec<_> = profile
-        .profile()
-        .functions
-        .iter()
-        .map(|function| (&*function.name, function.file.as_deref()))
-        .collect();
-    assert_eq!(functions, [("main", Some("src/a.c")), ("load", None)]);
-    assert_eq!(profile.profile().modules[0].name(), "libc.so.6");
-    assert_eq!(profile.read(&Scope::default()).unwrap().sums.totals.live_bytes, 101);
+    // And the newest ones have bits that say which columns have something, and callers by their distance.
+    let newest = newer
+        .replace("\"prefix\":[null,0]", "\"prefixOffset\":[0,1]")
+        .replace(
+            "\"source\":[0,null],\"resource\":[-1,0]",
+            "\"source\":[0,0],\"resource\":[0,0],\"flags\":[8,4]",
+        )
+        .replace("Version\":48", "Version\":75");
+    assert!(newest.contains("prefixOffset") && newest.contains("flags"));
+    for text in [newer, newest.clone()] {
+        let profile = Imported::from_bytes(text.into_bytes()).unwrap();
+        let functions: Vec<_> = profile
+            .profile()
+            .functions
+            .iter()
+            .map(|function| (&*function.name, function.file.as_deref()))
+            .collect();
+        assert_eq!(functions, [("main", Some("src/a.c")), ("load", None)]);
+        assert_eq!(profile.profile().modules[0].name(), "libc.so.6");
+        assert_eq!(profile.profile().modules.len(), 1);
+        assert_eq!(
+            profile.profile().stacks.iter().map(|stack| stack.caller).collect::<Vec<_>>(),
+            [None, Some(0)]
+        );
+        assert_eq!(profile.read(&Scope::default()).unwrap().sums.totals.live_bytes, 101);
+    }
+    let error = error_of(&newest.replace("Version\":75", "Version\":76"));
+    assert!(error.contains("meta.preprocessedProfileVersion: version 76"), "{error}");
+    let error = error_of(
+        &newest
+            .replace("[0,1],\"length\":2}", "[0,2],\"length\":2}")
+            .replace("Offset\":[0,1]", "Offset\":[0,2]"),
+    );
+    assert!(error.contains("shared.stackTable.prefix[1]"), "{error}");
 
     // Without addresses it is not known what was freed; nor is it of scripts, nor where samples are weighed in bytes.
     let no_addresses = firefox(&[("\"memoryAddress\":[16,32,48,64,32],", "")]);

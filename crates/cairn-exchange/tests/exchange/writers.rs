@@ -250,7 +250,7 @@ fn a_recursion_that_allocates_at_every_level_is_never_in_memory_as_a_whole() {
             subject.profile.samples.iter().map(|sample| subject.profile.locations_of(sample.stack).count());
         let locations: usize = depth.sum();
         assert!(locations > 600_000, "{locations}");
-        for target in [Target::Pprof, Target::Otlp, Target::Speedscope, Target::Folded] {
+        for target in [Target::Pprof, Target::Otlp] {
             let mut output = InPieces::default();
             let choice = Choice { column: subject.profile.main_column, rows: Rows::Stacks };
             write(target, subject, choice, &mut output).unwrap();

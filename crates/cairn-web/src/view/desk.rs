@@ -273,7 +273,7 @@ fn follow(
                 }
                 let (read, slices) =
                     whole.get_or_insert_with(|| (live.snapshot(), live.slices().unwrap_or_default()));
-                let subject = PageSubject::of_recording(live.recording(), &live.about());
+                let subject = PageSubject::recorded(live.recording(), &live.about());
                 packed(&subject, read, slices, &mut names, &page_options())
             });
             worked += began.elapsed();

@@ -360,6 +360,8 @@ async function imported() {
   assert.match(await sums.$eval('#timeline', (canvas) => canvas.getAttribute('aria-label')), /sums and no times/);
   assert.equal(await sums.$eval('#from', (field) => field.parentElement.hidden), true);
   assert.equal(await sums.$eval('#metric', (select) => select.value), 'peak');
+  assert.equal(await text(sums, '#meaning'), 'What was held at the peak.');
+  assert.doesNotMatch(await text(sums, '#summary'), /after|a second/);
   assert.match(await text(sums, '#about'), /This file has sums and no times\./);
   assert.ok((await functions(sums)).length > 3);
   await brush(sums, 0.2, 0.6);
@@ -379,8 +381,13 @@ async function imported() {
   await brush(allocations, 0.2, 0.6);
   const part = await whole();
   assert.ok(part > 0 && part < all, `${part} of ${all}`);
-  await choose(allocations, 'peak');
-  assert.equal(await allocations.evaluate(() => location.hash.includes('metric=peak')), true);
+  // What is not known cannot be chosen, neither by a key nor by an address.
+  await allocations.keyboard.press('1');
+  await settle(allocations);
+  assert.equal(await allocations.$eval('#metric', (select) => select.value), 'allocated');
+  assert.match(await text(allocations, '#summary'), /Heldnot known/);
+  await choose(allocations, 'count');
+  assert.equal(await allocations.evaluate(() => globalThis.cairnPage.metric.id), 'count');
   assert.deepEqual(allocations.complaints, []);
   await allocations.screenshot({ path: join(directory, 'allocations.png') });
   await allocations.close();

@@ -1,7 +1,6 @@
 //! What the user looks at: the latest news, the table that is made of it, and what keys change.
 
 use std::fs::File;
-use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -257,7 +256,7 @@ impl App {
     }
 
     /// The names and values of the head.
-    pub(super) fn facts(&self) -> Vec<(&'static str, String)> {
+    pub(super) fn facts(&self, is_narrow: bool) -> Vec<(&'static str, String)> {
         let Some(seen) = &self.seen else { return Vec::new() };
         let read = &seen.read;
         let profile = self.moments.as_ref().map_or(&read.profile, |moments| &moments.profile);
@@ -265,12 +264,15 @@ impl App {
         let about = if profile.sampling.is_estimate() { "about " } else { "" };
         let live = profile.live_bytes_of_all;
         facts.push(("live", format!("{about}{}", bytes(live))));
-        let peak = bytes(read.profile.peak_bytes_of_all);
-        facts.push(("peak", format!("{about}{peak} at {}", time(read.profile.peak_nanos))));
+        let peak = format!("{about}{}", bytes(read.profile.peak_bytes_of_all));
+        let when = time(read.profile.peak_nanos);
+        facts.push(("peak", if is_narrow { peak } else { format!("{peak} at {when}") }));
         if !seen.has_ended {
             facts.push(("allocations/s", rate_text(self.allocations_rate)));
         }
-        facts.push(("allocations", count(profile.totals.allocations)));
+        if !is_narrow {
+            facts.push(("allocations", count(profile.totals.allocations)));
+        }
         let until = profile.end_nanos;
         if let Some(sample) = read.usage.iter().rev().find(|sample| sample.nanos <= until) {
             facts.push(("RSS", bytes(sample.resident_bytes)));
@@ -371,7 +373,7 @@ impl App {
             KeyCode::Char('0') => return self.set_zero(),
             KeyCode::Char('m') => match self.spool() {
                 Some(_) => self.input = Some(Input { text: String::new(), what: InputKind::Mark }),
-                None => self.say("the recording has ended; nothing can be put into it"),
+                None => self.say(self.why_deaf()),
             },
             KeyCode::Char('x') => self.command(Command::Pause, "the program is told to stop recording"),
             KeyCode::Char('s') => self.command(Command::Record, "the program is told to record"),
@@ -471,6 +473,14 @@ impl App {
         self.seen.as_ref().filter(|seen| !seen.has_ended)?.spool.clone()
     }
 
+    /// Why the program cannot be told anything.
+    const fn why_deaf(&self) -> &'static str {
+        match self.seen {
+            Some(_) => "the recording has ended; there is nobody to tell",
+            None => "the recording is being read; a moment",
+        }
+    }
+
     fn mark(&mut self, text: &str) {
         let Some(spool) = self.spool() else { return };
         match mark_from_outside(&spool, text.as_bytes()) {
@@ -480,11 +490,8 @@ impl App {
     }
 
     fn command(&mut self, command: Command, said: &str) {
-        let told = self
-            .spool()
-            .map(|spool| give(&spool, command))
-            .unwrap_or_else(|| Err(io::Error::other("the recording has ended; there is nobody to tell")));
-        match told {
+        let Some(spool) = self.spool() else { return self.say(self.why_deaf()) };
+        match give(&spool, command) {
             Ok(()) => self.say(said),
             Err(error) => self.say(error.to_string()),
         }

@@ -131,7 +131,7 @@ fn head(app: &App, columns: usize) -> Vec<Line> {
     let mut all = vec![first.fit(columns)];
     // Facts fill as many lines as they need.
     let mut line = Line::default();
-    for (name, value) in app.facts() {
+    for (name, value) in app.facts(columns < 60) {
         let part = name.width() + 1 + value.width();
         if !line.0.is_empty() && line.width() + 3 + part > columns {
             all.push(std::mem::take(&mut line).fit(columns));
@@ -152,10 +152,10 @@ fn head(app: &App, columns: usize) -> Vec<Line> {
 const NUMBERS: [(Column, &str, usize, usize); 6] = [
     (Column::Live, "LIVE", 10, 0),
     (Column::Growth, "GROWTH", 11, 0),
-    (Column::Since, "SINCE ZERO", 11, 72),
-    (Column::Rate, "ALLOC/S", 10, 60),
-    (Column::Total, "TOTAL", 10, 86),
-    (Column::Temporary, "TEMPORARY", 12, 100),
+    (Column::Since, "SINCE ZERO", 11, 84),
+    (Column::Rate, "ALLOC/S", 10, 64),
+    (Column::Total, "TOTAL", 10, 104),
+    (Column::Temporary, "TEMPORARY", 12, 120),
 ];
 
 fn table(app: &App, columns: usize, room: usize) -> Vec<Line> {
@@ -229,7 +229,7 @@ fn name(line: &mut Line, row: &Row, columns: usize, by: By, is_chosen: bool) {
         line.add(cut(&row.name, columns), plain);
         return;
     }
-    let place_columns = if columns >= 60 { row.place.width().min(columns / 2) } else { 0 };
+    let place_columns = if columns >= 45 { row.place.width().min(columns / 2) } else { 0 };
     let name = cut(&shortened(&row.name, columns - place_columns), columns - place_columns);
     let left = columns.saturating_sub(name.width());
     line.add(name, plain);

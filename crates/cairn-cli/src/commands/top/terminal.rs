@@ -45,6 +45,9 @@ impl Terminal {
             queue!(self.out, terminal::Clear(terminal::ClearType::All))?;
             (self.shown, self.columns) = (Vec::new(), columns);
         }
+        if lines == self.shown {
+            return Ok(());
+        }
         queue!(self.out, terminal::BeginSynchronizedUpdate)?;
         for (place, line) in
             lines.iter().enumerate().filter(|(place, line)| self.shown.get(*place) != Some(line))
