@@ -11,8 +11,8 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-use cairn_analysis::recording::EndReason;
-use cairn_analysis::recording::MappingKind;
+use cairn_analysis::heap::{HeapRecording, Scope};
+use cairn_analysis::recording::{EndReason, MappingKind, Recording};
 use serde_json::Value;
 use support::{
     Count, Shown, cairn, compile, recording, recordings, run, same_as_plain, same_as_plain_with, scratch,
@@ -558,6 +558,26 @@ fn the_summary_and_the_report_count_as_one_does_by_hand() {
     assert!(of_leaks.contains("3 ×  main (temporary.c:"), "{of_leaks}");
     let of_temporary = shown.errors.split("Most temporary blocks:\n").nth(1).unwrap().lines().next().unwrap();
     assert!(of_temporary.contains("10 ×  at_once (temporary.c:"), "{of_temporary}");
+}
+
+/// The summary reads all events: of many it leaves the sums in the recording, for whoever asks next.
+#[test]
+fn a_recording_of_many_events_keeps_their_sums_once_it_was_summed_up() {
+    for (pairs, arguments, is_kept) in
+        [("1000100", &[][..], true), ("1000100", &["--quiet"], false), ("1000", &[], false)]
+    {
+        let directory = scratch(&format!("sums-{pairs}-{}", arguments.len()));
+        let program = compile(&directory, "churn.c", "program", &["-fno-builtin", "-O1", "-pthread"]);
+        let path = directory.join("churn.cairn");
+        let mut command = cairn();
+        command.arg("heap").args(arguments).arg("-o").arg(&path).arg(&program).args([pairs, "1"]);
+        assert!(command.output().unwrap().status.success());
+        let heap = HeapRecording::new(Recording::open(&path).unwrap());
+        assert_eq!(heap.keeps_sums().unwrap(), is_kept, "{pairs} {arguments:?}");
+        let read = heap.read(Scope::default()).unwrap();
+        assert!(read.profile.totals.allocations >= pairs.parse().unwrap());
+        fs::remove_file(path).unwrap();
+    }
 }
 
 #[test]
