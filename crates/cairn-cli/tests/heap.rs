@@ -600,7 +600,7 @@ fn a_recording_knows_how_its_program_ended() {
         let program = compile(&directory, "ends.c", "program", &["-fno-builtin", "-O0"]);
         run(cairn().args(["heap", "--quiet"]).arg(&program).arg(how).current_dir(&directory));
         let end = |path: &std::path::PathBuf| {
-            let recording = cairn_analysis::recording::Recording::open(path).unwrap();
+            let recording = Recording::open(path).unwrap();
             recording.end().map(|(reason, _)| reason)
         };
         recordings(&directory).iter().map(|one| end(&one.path)).collect::<Vec<_>>()
