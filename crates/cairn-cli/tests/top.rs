@@ -2,6 +2,7 @@
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
+#[allow(dead_code, reason = "it serves other tests too")]
 mod support;
 
 use std::fs;

@@ -88,10 +88,12 @@ Examples:
   cairn top 4711 --plain --interval 10s >> log a table every ten seconds
   cairn top 4711 --once -n 5                   the five largest, once
 
-Keys: ? shows them all. q leaves, Enter shows the whole stack of a row, Tab changes what a row is, < and > what rows are ordered by,
-/ searches, 0 counts growth from now on, p holds the screen, m puts a mark into the recording, x and s stop and start it.
+Keys: ? shows them all. q leaves, Enter shows the whole stack of a row, Tab changes what a row is,
+< and > what rows are ordered by, / searches, 0 counts growth from now on, p holds the screen, m puts
+a mark into the recording, x and s stop and start it.
 
-Exit codes: 0 all went well; 1 there is no such process or recording, or it cannot be read; 2 the arguments make no sense.";
+Exit codes: 0 all went well; 1 there is no such process or recording, or it cannot be read;
+2 the arguments make no sense.";
 
 fn parse_interval(text: &str) -> Result<Duration, String> {
     /// More often there is nothing new.
