@@ -334,6 +334,28 @@ fn what_a_killed_command_left_is_read_with_the_rest_in_the_spool() {
 }
 
 #[test]
+fn what_was_left_long_ago_is_read_at_once() {
+    let directory = directory("left");
+    let (spool_path, packed_path) = (directory.join("it.cairn"), directory.join("it.cairn.new"));
+    let (program, journal) = program(3, 40_000, NOBODY, false);
+    let mut writer = Writer::new(&spool_path, &program.spool);
+    let mut drain = Drain::open(&spool_path, &packed_path).unwrap();
+    drain.set_flush_after(Duration::ZERO);
+    let (first, rest) = journal.split_at(journal.len() / 2);
+    first.iter().for_each(|&(block, slots)| writer.write(block, slots));
+    (0..3).for_each(|_| assert!(drain.step().is_ok()));
+    std::mem::forget(drain);
+    rest.iter().for_each(|&(block, slots)| writer.write(block, slots));
+    let hour = std::time::SystemTime::now() - Duration::from_secs(3600);
+    File::options().write(true).open(&packed_path).unwrap().set_modified(hour).unwrap();
+    let mut heap = LiveHeap::open(&spool_path).unwrap();
+    assert!(heap.update().unwrap().has_ended);
+    assert_eq!(heap.snapshot().profile.totals.allocations, program.allocations);
+    assert_equal(&heap.snapshot(), &read(&spool_path).0);
+    fs::remove_dir_all(directory).unwrap();
+}
+
+#[test]
 fn finished_recordings_are_read_at_once() {
     let directory = directory("finished");
     let path = directory.join("it.cairn");

@@ -278,7 +278,12 @@ impl Growing {
         live.look(&mut recording, false)?;
         let fold = Fold::new(&recording, sampling(&recording), Scope::default(), asked.slices.as_ref());
         let (tables, is_fresh) = (live.tables_version(), live.had_news());
-        Ok(Self { recording, live, fold, path, spool, tables, news: Instant::now(), is_fresh, drained: None })
+        // What nobody has written to for a while may have been left long ago.
+        let age =
+            path.metadata().and_then(|facts| facts.modified()).ok().and_then(|time| time.elapsed().ok());
+        let news = Instant::now();
+        let news = age.and_then(|age| news.checked_sub(age)).unwrap_or(news);
+        Ok(Self { recording, live, fold, path, spool, tables, news, is_fresh, drained: None })
     }
 
     fn update(&mut self, asked: &Asked) -> Result<Step, RecordingError> {
@@ -305,8 +310,9 @@ impl Growing {
             // Its blocks are used again while they are read, and nobody says where what was in them went.
             return Ok(Step::to(State::Left(Box::new(Left::new(self.whole(asked)?, asked.path.clone())))));
         }
+        let was_there = self.is_fresh;
         let is_new = self.read_new()?;
-        if is_new {
+        if is_new && !was_there {
             self.news = Instant::now();
         }
         let next = if self.recording.summary().is_some() {
