@@ -174,6 +174,16 @@ fn assert_slices_add_up(heap: &LiveHeap) {
     }
 }
 
+/// Reads all that is there.
+fn catch_up(heap: &mut LiveHeap) -> bool {
+    loop {
+        let update = heap.update().unwrap();
+        if !update.is_behind {
+            return update.has_ended;
+        }
+    }
+}
+
 /// What does not hang on the order across threads.
 fn counts(sums: &Sums) -> (u64, u64, u64, u64) {
     (sums.allocations, sums.allocated_bytes, sums.live_blocks, sums.live_bytes)
@@ -248,8 +258,7 @@ fn a_spool_that_nobody_drains_is_added_up_while_it_grows() {
             assert!(update.is_new && !update.has_ended);
         }
     }
-    // Of what is there, everything is in the sums when two looks have been.
-    heap.update().unwrap();
+    catch_up(&mut heap);
     assert!(!heap.update().unwrap().is_new);
     let (live, (whole, stacks)) = (heap.snapshot(), read(&path));
     assert_eq!(counts(&live.profile.totals), counts(&whole.profile.totals));
@@ -331,6 +340,40 @@ fn what_a_killed_command_left_is_read_with_the_rest_in_the_spool() {
         assert_equal(&heap.snapshot(), &read(&spool_path).0);
         fs::remove_dir_all(directory).unwrap();
     }
+}
+
+#[test]
+fn large_recordings_are_read_in_parts() {
+    let directory = directory("parts");
+    let (spool_path, packed_path) = (directory.join("spool"), directory.join("packed"));
+    // More than is read ahead of each thread, and more than is added up at once.
+    let (program, journal) = program(2, 700_000, std::process::id(), false);
+    let parts_of = |heap: &mut LiveHeap| {
+        let mut parts = 1;
+        while heap.update().unwrap().is_behind {
+            parts += 1;
+        }
+        parts
+    };
+    let mut writer = Writer::new(&spool_path, &program.spool);
+    let mut heap = LiveHeap::open(&spool_path).unwrap();
+    journal.iter().for_each(|&(block, slots)| writer.write(block, slots));
+    assert!(parts_of(&mut heap) > 1);
+    assert_eq!(heap.snapshot().profile.totals.allocations, program.allocations);
+
+    let mut writer = Writer::new(&spool_path, &program.spool);
+    let mut drain = Drain::open(&spool_path, &packed_path).unwrap();
+    drain.set_flush_after(Duration::ZERO);
+    for part in journal.chunks(100_000) {
+        part.iter().for_each(|&(block, slots)| writer.write(block, slots));
+        drain.step().unwrap();
+    }
+    drain.finish().unwrap();
+    let mut heap = LiveHeap::open(&packed_path).unwrap();
+    assert!(parts_of(&mut heap) > 1);
+    assert_ended_as(&heap, &packed_path);
+    assert_eq!(heap.snapshot().profile.totals.allocations, program.allocations);
+    fs::remove_dir_all(directory).unwrap();
 }
 
 #[test]

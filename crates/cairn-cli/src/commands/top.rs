@@ -187,6 +187,9 @@ impl Top {
                 Ok(News::Failed(why)) => return Ok((Outcome::Done, Some(why))),
                 Err(_) => return Ok((Outcome::Done, None)),
             }
+            if !app.is_complete() {
+                continue;
+            }
             looks += 1;
             // What grows is known at the second look.
             if self.once && looks < 2 && !app.is_over() {
