@@ -6,7 +6,7 @@
 mod support;
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -309,18 +309,18 @@ fn without_a_terminal_there_are_tables() {
     assert!(once.contains("recording") && once.contains("live.c:"), "{once}");
 
     // Without --once there is one at each interval, until the end.
-    let follower = {
-        let mut command = cairn();
-        command
-            .args(["top", "it.cairn", "--interval", "100ms"])
-            .current_dir(&directory)
-            .stdout(Stdio::piped());
-        command.spawn().unwrap()
-    };
+    let mut command = cairn();
+    command.args(["top", "it.cairn", "--interval", "100ms"]).current_dir(&directory).stdout(Stdio::piped());
+    let mut follower = command.spawn().unwrap();
+    let mut lines = BufReader::new(follower.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let mut tables: Vec<String> = Vec::new();
+    while !tables.last().is_some_and(|line| line.contains("FUNCTION")) {
+        tables.push(lines.next().expect("there is a table while the program runs"));
+    }
     recorded.end();
-    let output = follower.wait_with_output().unwrap();
-    assert!(output.status.success());
-    let tables = String::from_utf8(output.stdout).unwrap();
+    tables.extend(lines);
+    assert!(follower.wait().unwrap().success());
+    let tables = tables.join("\n");
     assert!(tables.matches("FUNCTION").count() >= 2, "{tables}");
     assert!(tables.contains(": ended") && tables.contains("grows_for_ever"), "{tables}");
     assert!(!tables.contains('\u{1b}') && !tables.contains('\u{7}'), "{tables:?}");
