@@ -241,7 +241,7 @@ impl Top {
                 Ok(News::Moments(slices)) => app.took_moments(*slices, naming),
                 Ok(News::Failed(why)) => app.failed(why),
                 Err(TryRecvError::Disconnected) if !app.is_over() => {
-                    app.failed("the thread that reads the recording has ended".to_owned());
+                    return Ok((Outcome::Done, Some("the thread that reads it has ended".to_owned())));
                 }
                 Err(_) => {}
             }
@@ -252,6 +252,9 @@ impl Top {
             }
             if self.exit && app.is_over() {
                 return Ok((Outcome::Done, app.failure().map(str::to_owned)));
+            }
+            if Terminal::is_lost() {
+                return Ok((Outcome::Done, Some("a part of the command has failed, see above".to_owned())));
             }
             let (columns, lines) = Terminal::size();
             app.resized(lines);
