@@ -453,3 +453,27 @@ fn damaged_events_are_told_and_make_the_answer_incomplete() {
         assert!(code == Some(3) && complaints.contains("chunk HEAP"), "{command:?}: {code:?} {complaints}");
     }
 }
+
+/// Sums are an addition: where there is no room for them, the recording is as it was.
+#[test]
+fn sums_that_do_not_fit_leave_the_recording_as_it_was() {
+    let directory = Directory::new("room");
+    let spool = directory.write("app.spool", &recorded(500));
+    let path = directory.0.join("app.cairn");
+    cairn().args(["pack", text(&spool), "--sums", "never"]).assert().success();
+    let before = std::fs::read(&path).expect("it is there");
+    // The limit is in blocks of 1,024 bytes, and what is added is longer than one.
+    let limit = before.len() / 1024 + 1;
+    let script = format!("trap '' XFSZ; ulimit -f {limit}; exec \"$0\" pack --in-place \"$1\"");
+    let cairn = cargo_bin!("cairn");
+    let output = std::process::Command::new("bash")
+        .args(["-c", &script])
+        .arg(cairn)
+        .arg(&path)
+        .output()
+        .expect("it runs");
+    let complaints = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(1) && complaints.contains("adding sums to"), "{complaints}");
+    assert!(std::fs::read(&path).expect("it is there") == before);
+    assert_eq!(answer(&["report", text(&path)]).0, Some(0));
+}

@@ -3,7 +3,7 @@
 use std::io::{self, Stdout, Write};
 use std::sync::Arc;
 use std::sync::Once;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use anstyle::{AnsiColor, Style};
 use crossterm::{cursor, execute, queue, style, terminal};
@@ -25,10 +25,16 @@ impl Terminal {
         terminal::enable_raw_mode()?;
         let mut out = io::stdout();
         let has_colors = !matches!(anstream::AutoStream::choice(&out), anstream::ColorChoice::Never);
+        IS_ENTERED.store(true, Ordering::Relaxed);
         let entered = execute!(out, terminal::EnterAlternateScreen, cursor::Hide);
         let terminal = Self { out, shown: Vec::new(), columns: 0, has_colors };
         // Dropped when it failed.
         entered.map(|()| terminal)
+    }
+
+    /// True when a panic of some thread has given the terminal back.
+    pub(super) fn is_lost() -> bool {
+        !IS_ENTERED.load(Ordering::Relaxed)
     }
 
     /// Columns and lines.
@@ -89,8 +95,14 @@ impl Drop for Terminal {
     }
 }
 
-/// Leads back to the screen that was there. Doing it twice does no harm.
+/// Whether the screen is one of its own.
+static IS_ENTERED: AtomicBool = AtomicBool::new(false);
+
+/// Leads back to the screen that was there, once: doing it twice would put the cursor into what a panic has said.
 fn restore() {
+    if !IS_ENTERED.swap(false, Ordering::Relaxed) {
+        return;
+    }
     let mut out = io::stdout();
     let _ = execute!(out, style::ResetColor, cursor::Show, terminal::LeaveAlternateScreen);
     let _ = terminal::disable_raw_mode();
