@@ -295,6 +295,21 @@ fn signals_give_the_terminal_back() {
 }
 
 #[test]
+fn a_terminal_that_is_gone_ends_it() {
+    let directory = scratch("top-gone");
+    let program = compile(&directory, "live.c", "program", &[]);
+    let recorded = Recorded::start(&directory, &program, &["1", "600000"]);
+    let mut top = Terminal::start(&directory, (24, 80), &[&recorded.process]);
+    top.expect(&["grows_for_ever"]);
+    let process = fs::read_to_string(directory.join("pid")).unwrap();
+    let process = Path::new("/proc").join(process.trim());
+    assert!(process.exists());
+    top.script.kill().unwrap();
+    top.script.wait().unwrap();
+    wait_for("end of what has lost its terminal", || (!process.exists()).then_some(()));
+}
+
+#[test]
 fn without_a_terminal_there_are_tables() {
     let directory = scratch("top-plain");
     let program = compile(&directory, "live.c", HOSTILE, &[]);
