@@ -52,7 +52,7 @@ async function until(what, check, millis = 20_000) {
 }
 
 function compile(name, as) {
-  const text = readFileSync(join(here, 'programs', `${name}.c`), 'utf8');
+  const text = readFileSync(join(here, '../../../../fixtures/programs/heap', `${name}.c`), 'utf8');
   writeFileSync(join(sources, `${name}.c`), text);
   execFileSync('cc', ['-g', '-O1', '-o', join(directory, as), join(sources, `${name}.c`)], { stdio: 'inherit' });
   return join(directory, as);
@@ -130,7 +130,7 @@ async function picture(page, name) {
 }
 
 const steady = compile('steady', 'steady');
-const evil = compile('evil', EVIL);
+const evil = compile('markup', EVIL);
 record('before.cairn', steady, '60', '4', '2000');
 record('after.cairn', steady, '120', '4', '2000', 'extra');
 record(`${EVIL}.cairn`, evil);
@@ -400,7 +400,7 @@ const tests = {
 
 async function live() {
   const path = join(recordings, 'live.cairn');
-  const recorder = start(cairn, ['heap', '-q', '-o', path, steady, '100000', '4', '1000'], { stdio: 'ignore' });
+  const recorder = start(cairn, ['heap', '-q', '-o', path, steady, '30000', '4', '1000'], { stdio: 'ignore' });
   await until('the recording', () => existsSync(path));
   await wait(800);
   const watched = execFileSync('pgrep', ['-P', String(recorder.pid)], { encoding: 'utf8' }).trim().split('\n')[0];
