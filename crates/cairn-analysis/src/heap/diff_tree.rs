@@ -178,7 +178,7 @@ fn in_order(paths: &[(u32, u32)], sums: &[(Sums, Sums)], kept: &[Kept]) -> Vec<D
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Aggregator, Address, Folding, HeapProfile, Namer, Names, Sampling, Scope, Stacks};
+    use super::super::{Address, Aggregator, Folding, HeapProfile, Namer, Names, Sampling, Scope, Stacks};
     use super::*;
     use cairn_format::recording::PcKind;
     use cairn_symbols::SourceFrame;
@@ -226,7 +226,11 @@ mod tests {
         (stacks, Table(names), heap.finish(1000))
     }
 
-    fn tree(before: &[(&[&'static str], u64)], after: &[(&[&'static str], u64)], most_calls: usize) -> DiffTree {
+    fn tree(
+        before: &[(&[&'static str], u64)],
+        after: &[(&[&'static str], u64)],
+        most_calls: usize,
+    ) -> DiffTree {
         let (stacks, table, profile) = program(before, 0x1000);
         let (other_stacks, other_table, other_profile) = program(after, 0x7000);
         let mut before = Questions::new(&profile, Names::new(&stacks, &table, Folding::default()));
@@ -240,16 +244,13 @@ mod tests {
             Some(frame) => tree.frames[frame as usize].function.as_deref().unwrap_or("?"),
             None => "-",
         };
-        let line = |node: &DiffNode| {
-            (node.depth, name(node), node.before.live_bytes, node.after.live_bytes)
-        };
+        let line = |node: &DiffNode| (node.depth, name(node), node.before.live_bytes, node.after.live_bytes);
         tree.nodes.iter().map(line).collect()
     }
 
     #[test]
     fn calls_of_both_are_in_one_tree_with_what_each_has() {
-        let before: &[(&[&str], u64)] =
-            &[(&["run", "load"], 100), (&["run", "gone"], 50), (&["run"], 7)];
+        let before: &[(&[&str], u64)] = &[(&["run", "load"], 100), (&["run", "gone"], 50), (&["run"], 7)];
         // In another order, and so at other addresses.
         let after: &[(&[&str], u64)] =
             &[(&["run", "new", "deep"], 30), (&["run", "load"], 400), (&["run"], 7)];

@@ -339,9 +339,7 @@ impl Answers {
 }
 
 fn page_options() -> PageOptions {
-    let mut options = PageOptions::default();
-    options.most_bytes = MOST_BYTES;
-    options
+    PageOptions { most_bytes: MOST_BYTES, ..PageOptions::default() }
 }
 
 fn read(heap: &HeapRecording, scope: Scope) -> Result<(HeapRead, Slices), NoAnswer> {
