@@ -97,6 +97,7 @@ impl Fold {
             usage: self.resident.samples().to_vec(),
             marks: marks.collect(),
             more_marks: self.more_marks,
+            findings: Vec::new(),
         }
     }
 

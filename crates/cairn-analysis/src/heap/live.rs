@@ -298,6 +298,9 @@ impl Growing {
         if is_spool && (!is_running || self.recording.end().is_some()) {
             return Ok(Step::to(State::Ended(Box::new(self.whole(asked)?))));
         }
+        if is_spool && self.live.is_drained() && is_drained_at_present(&asked.path) {
+            return Err(RecordingError::Drained { path: asked.path.clone() });
+        }
         if is_spool && (self.live.is_drained() || self.recording.fact("mode") == Some(b"ring")) {
             // Its blocks are used again while they are read, and nobody says where what was in them went.
             return Ok(Step::to(State::Left(Box::new(Left::new(self.whole(asked)?, asked.path.clone())))));

@@ -27,6 +27,11 @@ pub enum RecordingError {
         /// What is wrong.
         problem: &'static str,
     },
+    /// The spool is drained into a file of another name, and its blocks are used again while they are read.
+    Drained {
+        /// The spool.
+        path: PathBuf,
+    },
     /// The file could not be given the room that is needed; what was written before is whole.
     NoRoom {
         /// The file.
@@ -51,6 +56,11 @@ impl fmt::Display for RecordingError {
             Self::Chunk { offset, kind, problem } => {
                 write!(f, "chunk {kind} at byte {offset}: {problem}; what is before it can be read")
             }
+            Self::Drained { path } => write!(
+                f,
+                "{}: it is being drained into another file, and holds only the rest; open the recording that is made of it",
+                path.display()
+            ),
             Self::NoRoom { path, source } => {
                 write!(
                     f,
@@ -67,7 +77,7 @@ impl error::Error for RecordingError {
         match self {
             Self::Io { source, .. } | Self::NoRoom { source, .. } => Some(source),
             Self::Header(error) => Some(error),
-            Self::Chunk { .. } => None,
+            Self::Chunk { .. } | Self::Drained { .. } => None,
         }
     }
 }
@@ -135,6 +145,13 @@ pub enum Finding {
         /// Its kind.
         kind: ChunkKind,
     },
+    /// Sums that a packed recording holds beside its events cannot be used; the events were read in their place.
+    UnusableSums {
+        /// Where they begin.
+        offset: u64,
+        /// What is wrong with them.
+        problem: &'static str,
+    },
     /// A packed recording was not closed, so it has no index; it was found again by one scan.
     NoIndex,
     /// Rows of the stack, address or module tables contradict the format and were left out.
@@ -195,6 +212,9 @@ impl fmt::Display for Finding {
             }
             Self::UnknownChunk { offset, kind } => {
                 write!(f, "chunk {kind} at byte {offset} is of a kind that this cairn does not know")
+            }
+            Self::UnusableSums { offset, problem } => {
+                write!(f, "the sums kept at byte {offset} are of no use: {problem}; the events were read instead")
             }
             Self::NoIndex => f.write_str("the recording was not closed; its index was made again"),
             Self::BadTableRows { count } => write!(f, "{count} rows of tables contradict the format"),

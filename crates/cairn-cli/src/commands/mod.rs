@@ -19,6 +19,7 @@ mod snapshot;
 mod symbol_options;
 pub(crate) mod symbolize;
 mod target;
+mod top;
 mod unseen;
 mod view;
 
@@ -30,6 +31,7 @@ use crate::output::Outcome;
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
     Heap(heap::Heap),
+    Top(Box<top::Top>),
     Report(report::ReportCommand),
     Diff(diff::DiffCommand),
     Flame(flame::FlameCommand),
@@ -58,6 +60,7 @@ impl Command {
             Self::Snapshot(snapshot) => snapshot.run(),
             #[cfg(target_os = "linux")]
             Self::Core(core) => core.run(),
+            Self::Top(top) => top.run(),
             Self::Report(report) => report.run(),
             Self::Diff(diff) => diff.run(),
             Self::Flame(flame) => flame.run(),

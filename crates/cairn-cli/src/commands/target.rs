@@ -95,7 +95,10 @@ pub(crate) fn recording_of(process: u32) -> io::Result<PathBuf> {
         io::ErrorKind::NotFound => io::Error::new(error.kind(), format!("there is no process {process}")),
         io::ErrorKind::PermissionDenied => io::Error::new(
             error.kind(),
-            format!("{}: {error}; only its own user, or root, may control its recording", maps.display()),
+            format!(
+                "{}: {error}; only its own user, or root, may see and control its recording",
+                maps.display()
+            ),
         ),
         kind => io::Error::new(kind, format!("{}: {error}", maps.display())),
     })?;
@@ -130,13 +133,13 @@ impl<'a> SharedMapping<'a> {
         (permissions == b"rw-s").then_some(Self { range, inode, path })
     }
 
-    /// Where the file can be found, the surest place first.
+    /// Where the file can be found: first by names that it has, beside which there may be what is made of it.
     fn places(&self, process: u32) -> Vec<PathBuf> {
         let linked = PathBuf::from(format!("/proc/{process}/map_files")).join(OsStr::from_bytes(self.range));
         let mut places = vec![self.path.to_owned()];
-        // A recording is made without a name and gets one later, which this list never learns. So it is looked for in its
-        // directory; that of a process in another name space is seen through its root. The kernel's own link leads to it as well, but for
-        // root only, and not any more when the process has ended, nor to what is beside it: it comes last.
+        // A recording is made without a name and gets one later, which this list never learns. The kernel's own link
+        // leads to it, but for root only; all others find the file in its directory. That of a process in another name
+        // space is seen through its root.
         let directory = self.path.parent().unwrap_or(Path::new("/"));
         let through_root = Path::new(&format!("/proc/{process}/root"))
             .join(directory.strip_prefix("/").unwrap_or(directory));

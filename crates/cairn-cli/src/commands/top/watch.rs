@@ -1,0 +1,95 @@
+//! The recording, read by a thread of its own: a large one takes its time, and the screen answers meanwhile.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::time::Duration;
+
+use cairn_analysis::heap::slices::Slices;
+use cairn_analysis::heap::{About, HeapRead, LiveHeap, Scope, Stacks};
+
+/// What was found.
+pub(super) enum News {
+    Seen(Box<Seen>),
+    /// The time of a recording that has ended, cut into moments.
+    Moments(Box<Slices>),
+    Failed(String),
+}
+
+/// The recording at one moment.
+pub(super) struct Seen {
+    pub(super) read: HeapRead,
+    pub(super) stacks: Arc<Stacks>,
+    pub(super) about: About,
+    pub(super) has_ended: bool,
+    /// What the program writes to, where it can be told something.
+    pub(super) spool: Option<PathBuf>,
+}
+
+/// What a recording that has ended is asked for.
+struct WantMoments;
+
+/// How many moments there are.
+const MOMENTS: usize = 256;
+
+/// A thread that reads.
+pub(super) struct Watch {
+    pub(super) news: Receiver<News>,
+    wanted: Sender<WantMoments>,
+}
+
+impl Watch {
+    /// Looks at the recording every `interval`.
+    pub(super) fn begin(heap: LiveHeap, interval: Duration) -> Self {
+        // Who is slow to take what was seen gets what is seen later.
+        let (sender, news) = sync_channel(1);
+        let (wanted, asked) = channel();
+        std::thread::spawn(move || watch(heap, interval, &sender, &asked));
+        Self { news, wanted }
+    }
+
+    /// Asks for [`News::Moments`], which come when the recording has ended.
+    pub(super) fn want_moments(&self) {
+        // Who does not listen any more has said why.
+        let _ = self.wanted.send(WantMoments);
+    }
+}
+
+fn watch(mut heap: LiveHeap, interval: Duration, news: &SyncSender<News>, asked: &Receiver<WantMoments>) {
+    loop {
+        let said = match heap.update() {
+            Ok(_) => News::Seen(Box::new(seen(&heap))),
+            Err(error) => News::Failed(error.to_string()),
+        };
+        let has_failed = matches!(said, News::Failed(_));
+        if news.send(said).is_err() || has_failed {
+            return;
+        }
+        if heap.has_ended() {
+            break;
+        }
+        if matches!(asked.recv_timeout(interval), Err(RecvTimeoutError::Disconnected)) {
+            return;
+        }
+    }
+    while asked.recv().is_ok() {
+        let Some(ended) = heap.ended() else { return };
+        let said = match ended.read_sliced(Scope::default(), MOMENTS) {
+            Ok((_, slices)) => News::Moments(Box::new(slices)),
+            Err(error) => News::Failed(error.to_string()),
+        };
+        if news.send(said).is_err() {
+            return;
+        }
+    }
+}
+
+fn seen(heap: &LiveHeap) -> Seen {
+    Seen {
+        read: heap.snapshot(),
+        stacks: heap.stacks(),
+        about: heap.about(),
+        has_ended: heap.has_ended(),
+        spool: heap.spool().map(PathBuf::from),
+    }
+}
