@@ -369,8 +369,8 @@ const tests = {
     }
   },
 
-  async 'requests of other pages, hosts and without the token are refused'() {
-    const { origin, host } = new URL(url);
+  async 'what another page asks for with the token is not given to it'() {
+    const { origin } = new URL(url);
     const token = new URL(url).pathname.split('/')[1];
     const page = await browser.newPage();
     const other = await serve(recordings);
@@ -390,11 +390,8 @@ const tests = {
       }
     }, origin, token);
     assert.match(String(seen), /TypeError/);
-    const blind = await page.evaluate(async (origin, token) => (await fetch(`${origin}/${token}/api/1/recordings`, { mode: 'no-cors' }).catch((error) => ({ type: String(error) }))).type, origin, token);
-    assert.ok(blind === 'opaque' || /TypeError/.test(blind), blind);
     await page.close();
     await stop(other.server);
-    assert.ok(host);
   },
 };
 
@@ -459,7 +456,9 @@ async function live() {
   // The program ends.
   execFileSync('kill', [watched]);
   await until('its end', async () => /ended/.test(await text(page, '#live-state')));
-  await until('the last of it', async () => (await page.evaluate(() => globalThis.cairnPage.content.recording.end)) !== undefined);
+  await until('the end of the recorder', () => recorder.exitCode !== null || recorder.signalCode !== null);
+  const report = JSON.parse(execFileSync(cairn, ['report', '--json', path], { encoding: 'utf8' }));
+  await until('the last of it', async () => (await allocations()) === report.total_allocations);
   assert.ok(await page.$eval('#record-stop', (button) => button.disabled));
   assert.deepEqual(page.complaints, []);
   await page.close();
@@ -468,16 +467,15 @@ async function live() {
 }
 
 async function ends() {
-  const page = await open(url);
-  page.expected = /ERR_CONNECTION_REFUSED|Failed to fetch/;
   const dying = await serve(recordings);
-  const other = await open(dying.url);
-  other.expected = /ERR_CONNECTION_REFUSED|Failed to load/;
+  const page = await open(dying.url);
+  page.expected = /ERR_CONNECTION_REFUSED|Failed to load/;
+  const before = await text(page, '#functions tbody');
   await stop(dying.server);
-  await other.evaluate(() => globalThis.cairnView.relist().catch(() => {}));
-  await other.evaluate(() => globalThis.cairnView.tick());
-  await page.close();
-  await other.close();
+  await page.evaluate(() => { globalThis.cairnView.looks = 4; });
+  await until('the notice', async () => /has ended; what is shown stays/.test(await text(page, '#notice')));
+  assert.equal(await text(page, '#functions tbody'), before);
+  return page;
 }
 
 async function screen() {
