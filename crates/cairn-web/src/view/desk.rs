@@ -244,6 +244,7 @@ fn follow(
         Err(error) => return refuse(queue, first, &named(path, &error)),
     };
     let mut waiting = first;
+    let mut kept_for_parts = KeptNames::default();
     // The first look is news, whatever it finds.
     let mut is_known = false;
     loop {
@@ -267,8 +268,8 @@ fn follow(
                 if *part != Part::default() {
                     // Parts are read as a whole: what is added up while it grows is all of it.
                     let heap = open(path).map_err(NoAnswer::Unreadable)?;
-                    let mut kept = KeptNames::default();
-                    let mut names = Names::new(heap.stacks(), kept.of(heap.stacks(), naming), naming.folding);
+                    let namer = kept_for_parts.of(heap.stacks(), naming);
+                    let mut names = Names::new(heap.stacks(), namer, naming.folding);
                     return part_of(&heap, &read(&heap, Scope::default())?, &mut names, part);
                 }
                 let (read, slices) =
