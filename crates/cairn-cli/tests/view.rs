@@ -36,7 +36,7 @@ impl Drop for Running {
 
 fn view(words: &[&str], directory: &Path) -> (Running, Server) {
     let mut command = cairn();
-    command.args(["view", "--no-open"]).args(words).current_dir(directory);
+    command.args(["view", "--no-open", "--no-cache"]).args(words).current_dir(directory);
     let mut child =
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut line = String::new();

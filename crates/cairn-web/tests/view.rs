@@ -58,7 +58,8 @@ fn nobody_is_answered_without_the_token_from_another_page_or_by_another_name() {
     let host = server.address.to_string();
     let origin = format!("http://{host}");
     let upper = token.to_ascii_uppercase();
-    let cases: &[(&str, &[(&str, &str)], u16)] = &[
+    type Case<'a> = (&'a str, &'a [(&'a str, &'a str)], u16);
+    let cases: &[Case<'_>] = &[
         (&page, &[], 200),
         (list, &[with_token], 200),
         (&format!("/{token}{list}"), &[], 200),

@@ -1,6 +1,7 @@
 //! From a request to an answer. `docs/view.md` tells the requests.
 
-use std::sync::Mutex;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use hyper::header::{HeaderName, HeaderValue};
@@ -70,12 +71,24 @@ impl Api {
     pub(crate) fn new(options: ViewOptions) -> Self {
         Self {
             catalogue: Catalogue::new(options.shown),
-            naming: Naming { symbols: options.symbols, folding: options.folding },
+            naming: Naming {
+                symbols: options.symbols,
+                folding: options.folding,
+                without_index: Arc::default(),
+            },
             sources: options.sources,
             compares: options.compares,
             desks: Mutex::new(Vec::new()),
             comparing: Semaphore::new(1),
         }
+    }
+
+    /// The programs that would have been named faster with an index.
+    pub(crate) fn without_index(&self) -> Vec<PathBuf> {
+        self.naming
+            .without_index
+            .lock()
+            .map_or_else(|_| Vec::new(), |programs| programs.iter().cloned().collect())
     }
 
     pub(crate) async fn answer(&self, call: Call<'_>) -> Answered {

@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::io;
 use std::net::TcpListener;
+use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,8 +42,8 @@ const LAST_ANSWERS: Duration = Duration::from_millis(500);
 /// What goes out.
 pub(super) type Answered = Response<Full<Bytes>>;
 
-/// Answers until the user has had enough.
-pub(super) fn run(listener: TcpListener, door: Door, api: Api) -> io::Result<()> {
+/// Answers until the user has had enough; tells the programs that would have been named faster with an index.
+pub(super) fn run(listener: TcpListener, door: Door, api: Api) -> io::Result<Vec<PathBuf>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let served = Arc::new((door, api));
     runtime.block_on(async {
@@ -53,7 +54,7 @@ pub(super) fn run(listener: TcpListener, door: Door, api: Api) -> io::Result<()>
         accepting.abort();
         let all = connections.acquire_many(MOST_CONNECTIONS as u32);
         let _ = tokio::time::timeout(LAST_ANSWERS, all).await;
-        Ok(())
+        Ok(served.1.without_index())
     })
 }
 

@@ -64,7 +64,7 @@ function record(name, program, ...words) {
 
 /** Serves, and says where. */
 async function serve(...words) {
-  const server = start(cairn, ['view', '--no-open', ...words], { stdio: ['ignore', 'pipe', 'ignore'] });
+  const server = start(cairn, ['view', '--no-open', '--no-cache', ...words], { stdio: ['ignore', 'pipe', 'ignore'] });
   let text = '';
   server.stdout.on('data', (data) => (text += data));
   await until('the address', () => text.includes('\n'));
