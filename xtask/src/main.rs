@@ -105,6 +105,11 @@ const CHORES: &[Chore] = &[
         run: page::run,
         help: "[--times] [--no-screens]: use the page in a real browser (node, chromium), or see how fast it is",
     },
+    Chore {
+        name: "view",
+        run: page::run_view,
+        help: "[--no-screens]: use `cairn view` in a real browser, with programs that run (node, chromium, cc)",
+    },
     Chore { name: "test", run: cargo_chores::test, help: "cargo test --workspace" },
     Chore { name: "help", run: help, help: "this list" },
 ];

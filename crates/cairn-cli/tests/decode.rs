@@ -19,6 +19,7 @@ fn help_is_what_the_snapshots_show() {
     cairn().args(["play", "--help"]).assert().success().stdout_eq(file!["snapshots/play-help.txt"]);
     cairn().args(["top", "--help"]).assert().success().stdout_eq(file!["snapshots/top-help.txt"]);
     cairn().args(["snapshot", "--help"]).assert().success().stdout_eq(file!["snapshots/snapshot-help.txt"]);
+    cairn().args(["view", "--help"]).assert().success().stdout_eq(file!["snapshots/view-help.txt"]);
     cairn().args(["decode", "--help"]).assert().success().stdout_eq(file!["snapshots/decode-help.txt"]);
 }
 

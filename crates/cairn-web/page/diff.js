@@ -12,7 +12,7 @@ export class DiffModel {
     this.names = Array.from(content.column('function_name', Uint32Array), (name) => strings[name]);
     this.moduleNames = Array.from(content.column('function_module', Uint32Array), text);
     this.files = Array.from(content.column('function_file', Uint32Array), text);
-    this.kinds = content.column('function_kind', Uint8Array);
+    this.kinds = content.column('function_kind', Uint32Array);
     this.functions = content.column('call_function', Uint32Array);
     this.depths = content.column('call_depth', Uint32Array);
     this.calls = this.functions.length;

@@ -47,7 +47,7 @@ export class Model {
     const strings = content.strings;
     const names = content.column('function_name', Uint32Array);
     const modules = content.column('function_module', Uint32Array);
-    this.kinds = content.column('function_kind', Uint8Array);
+    this.kinds = content.column('function_kind', Uint32Array);
     this.names = Array.from(names, (name) => strings[name]);
     this.modulePaths = Array.from(modules, (path) => (path ? strings[path - 1] : ''));
     this.moduleNames = this.modulePaths.map((path) => path.slice(path.lastIndexOf('/') + 1));
@@ -88,7 +88,7 @@ export class Model {
       const rows = this.content.column('slice_row_step', Uint32Array);
       for (let i = 1; i < rows.length; i++) rows[i] += rows[i - 1];
       this.sliceRows = rows;
-      this.sliceNumbers = this.content.column('slice', Uint16Array);
+      this.sliceNumbers = this.content.column('slice', Uint32Array);
     }
     return { rows: this.sliceRows, numbers: this.sliceNumbers };
   }

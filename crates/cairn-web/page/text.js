@@ -13,8 +13,9 @@ export function bytesText(bytes) {
   return `${unit ? threeDigits(size) : size} ${BYTE_UNITS[unit]}`;
 }
 
+/** By hand: the browser's own way takes longer, the first time, than the first picture. */
 export function countText(count) {
-  return count.toLocaleString('en');
+  return String(count).replace(/\B(?=(\d{3})+$)/g, ',');
 }
 
 export function timeText(nanos) {

@@ -16,7 +16,7 @@ const PARTS = { below: 'only a part of the calls', thread: 'only thread', size: 
 
 class View {
   constructor(api, list) {
-    Object.assign(this, { api, list });
+    Object.assign(this, { api, list, grown: new Set() });
     this.state = readState();
     this.source = new Source(api);
     this.host = {
@@ -168,13 +168,12 @@ class View {
       if (this.id) await this.load();
       return;
     }
-    if (!this.shown.is_growing) {
-      // Others may have begun.
-      this.idle = (this.idle || 0) + 1;
-      if (this.idle % 5 === 0) await this.relist();
-      return;
-    }
+    this.looks = (this.looks || 0) + 1;
+    // Others may have begun.
+    if (this.looks % 5 === 0) await this.relist();
     const { id } = this;
+    // Of one that has ended the last part comes when the command has packed it.
+    if (!this.shown?.is_growing && !this.grown.has(id)) return;
     const now = await this.api.recording(id);
     if (id !== this.id) return;
     Object.assign(this.shown, now);
@@ -241,9 +240,9 @@ class View {
   showLive() {
     const { shown } = this;
     const isFollowed = this.state.live !== 'paused';
-    byId('live-box').hidden = !shown?.is_growing && !this.hasGrown;
+    if (shown?.is_growing) this.grown.add(shown.id);
+    byId('live-box').hidden = !shown || !this.grown.has(shown.id);
     if (!shown) return;
-    this.hasGrown ||= shown.is_growing;
     byId('live').setAttribute('aria-pressed', String(isFollowed));
     byId('live').textContent = isFollowed ? 'Live' : 'Paused';
     const told = shown.is_growing ? { recording: 'it records', paused: 'recording is stopped', full: 'its file is full', starting: 'it begins' }[shown.state] || shown.state : 'the program has ended';

@@ -206,7 +206,7 @@ mod tests {
         assert_eq!(policy, Some(expected.as_str()));
         assert_eq!(html.matches("<script").count(), 3);
         assert!(!html.contains("src=") && !html.contains("href="));
-        let served = super::served();
+        let served = served();
         assert_eq!(served.matches("<script").count(), 1);
         assert!(!served.contains("src=") && !served.contains("href="));
         assert!(

@@ -25,6 +25,7 @@
 //! | `door` | who is let in |
 //! | `http` | connections, and their limits |
 //! | `api` | from a request to an answer |
+//! | `words` | what a request asks for |
 //! | `catalogue` | which recordings there are |
 //! | `desk` | one recording: opened, read, named, asked |
 //! | `comparison` | two of them as one tree |
@@ -39,9 +40,11 @@ mod desk;
 mod door;
 mod http;
 mod source_text;
+mod words;
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::path::PathBuf;
 
 use cairn_analysis::heap::Folding;
 use cairn_analysis::symbols::SymbolizerOptions;
@@ -124,12 +127,22 @@ impl View {
         self.door.url()
     }
 
-    /// Answers until Ctrl-C, or a request to end (SIGTERM).
+    /// Answers until Ctrl-C, or a request to end (SIGTERM). Tells the programs that would have been named faster from an index of their
+    /// symbols.
     ///
     /// # Errors
     ///
     /// When the system gives no means to wait for requests.
-    pub fn run(self) -> io::Result<()> {
+    pub fn run(self) -> io::Result<Vec<PathBuf>> {
         http::run(self.listener, self.door, self.api)
     }
+}
+
+/// Reads the words of a request's address, as the server does; tells whether they make sense. For the fuzz target.
+#[doc(hidden)]
+#[must_use]
+pub fn reads_words(path: &str, query: &str) -> bool {
+    let query = words::Query::parse(query);
+    let part = query.and_then(|query| query.part("").and_then(|_| query.number("known")));
+    words::decoded_parts(path).is_ok() && part.is_ok()
 }

@@ -553,6 +553,12 @@ impl ModuleNames {
         self.names.borrow().reports().map(|(key, report)| (key.clone(), report)).collect()
     }
 
+    /// The programs here that would be answered faster from an index.
+    #[must_use]
+    pub fn without_index(&self) -> Vec<PathBuf> {
+        self.names.borrow().without_index()
+    }
+
     /// The names, to tell what is missing.
     #[must_use]
     pub fn into_inner(self) -> Names {

@@ -85,12 +85,17 @@ impl SymbolOptions {
 
     /// Has another process build the indexes that were missed. To be called when the answers are out.
     pub(crate) fn index_later(&self, names: &Names) {
+        self.index_these_later(names.without_index());
+    }
+
+    /// The same for programs that are known.
+    pub(crate) fn index_these_later(&self, programs: Vec<PathBuf>) {
         let mut search = Search::default().flag("--allow-mismatch", self.allow_mismatch);
         search = self.symbols.iter().fold(search, |search, path| search.path("--symbol-dir", path));
         search = self.debug_dir.iter().fold(search, |search, path| search.path("--debug-dir", path));
         search = self.sysroot.iter().fold(search, |search, path| search.path("--sysroot", path));
         search = self.map_path.iter().fold(search, |search, (from, to)| search.map(from, to));
-        self.cache.build_later(names.without_index(), search);
+        self.cache.build_later(programs, search);
     }
 }
 

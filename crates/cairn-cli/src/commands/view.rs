@@ -90,7 +90,8 @@ impl ViewCommand {
                 None
             }
         });
-        view.run()?;
+        let without_index = view.run()?;
+        self.symbols.index_these_later(without_index);
         Ok(Outcome::Done)
     }
 

@@ -1,7 +1,7 @@
 //! From a request to an answer. `docs/view.md` tells the requests.
 
-use std::collections::HashMap;
-use std::sync::Mutex;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use hyper::header::{HeaderName, HeaderValue};
@@ -13,18 +13,14 @@ use super::ViewOptions;
 use super::catalogue::{Catalogue, Listed};
 use super::comparison::{Side, compare};
 use super::control::{MOST_MARK_BYTES, Wish, tell};
-use super::desk::{Answer, Asked, Desk, Naming, NoAnswer, Part};
+use super::desk::{Answer, Asked, Desk, Naming, NoAnswer};
 use super::http::{Answered, response, told, with_policy};
 use super::source_text::{self, NoSource, SourceRoot};
+use super::words::{Query, Senseless, decoded_parts};
 use crate::html;
 
 /// Recordings that are open at a time; the one that was asked last stays longest.
 const MOST_DESKS: usize = 4;
-/// Calls of a path; so many a page has above one another.
-const MOST_LEVELS: usize = 1100;
-/// Characters of a filter.
-const MOST_TEXT: usize = 2000;
-
 const VERSION: HeaderName = HeaderName::from_static("cairn-version");
 
 /// A request that was let in.
@@ -33,6 +29,22 @@ pub(crate) struct Call<'a> {
     pub(crate) path: &'a str,
     pub(crate) query: &'a str,
     pub(crate) body: Bytes,
+}
+
+/// Why a request has no answer.
+struct Refused {
+    status: StatusCode,
+    why: String,
+}
+
+fn refused(status: StatusCode, why: &str) -> Refused {
+    Refused { status, why: why.to_owned() }
+}
+
+impl From<Senseless> for Refused {
+    fn from(Senseless(why): Senseless) -> Self {
+        Self { status: StatusCode::BAD_REQUEST, why }
+    }
 }
 
 pub(crate) struct Api {
@@ -59,7 +71,11 @@ impl Api {
     pub(crate) fn new(options: ViewOptions) -> Self {
         Self {
             catalogue: Catalogue::new(options.shown),
-            naming: Naming { symbols: options.symbols, folding: options.folding },
+            naming: Naming {
+                symbols: options.symbols,
+                folding: options.folding,
+                without_index: Arc::default(),
+            },
             sources: options.sources,
             compares: options.compares,
             desks: Mutex::new(Vec::new()),
@@ -67,11 +83,23 @@ impl Api {
         }
     }
 
-    pub(crate) async fn answer(&self, call: Call<'_>) -> Answered {
-        self.answered(&call).await.unwrap_or_else(|why| why)
+    /// The programs that would have been named faster with an index.
+    pub(crate) fn without_index(&self) -> Vec<PathBuf> {
+        self.naming
+            .without_index
+            .lock()
+            .map_or_else(|_| Vec::new(), |programs| programs.iter().cloned().collect())
     }
 
-    async fn answered(&self, call: &Call<'_>) -> Result<Answered, Answered> {
+    pub(crate) async fn answer(&self, call: Call<'_>) -> Answered {
+        self.answered(&call).await.unwrap_or_else(|Refused { status, why }| match status {
+            // Nothing is new: there is nothing to say.
+            StatusCode::NO_CONTENT => response(status, BINARY, Bytes::new()),
+            status => told(status, &why),
+        })
+    }
+
+    async fn answered(&self, call: &Call<'_>) -> Result<Answered, Refused> {
         let parts = decoded_parts(call.path)?;
         let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
         let query = Query::parse(call.query)?;
@@ -89,10 +117,12 @@ impl Api {
             (&Method::GET, ["api", "1", "comparison"]) => self.compare(&query).await,
             (&Method::GET, ["api", "1", "source"]) => self.source(&query),
             (_, ["api", version, ..]) if *version != "1" => {
-                Err(told(StatusCode::NOT_FOUND, "there is version 1 of these requests only"))
+                Err(refused(StatusCode::NOT_FOUND, "there is version 1 of these requests only"))
             }
-            (&Method::GET | &Method::POST, _) => Err(told(StatusCode::NOT_FOUND, "there is nothing here")),
-            _ => Err(told(StatusCode::METHOD_NOT_ALLOWED, "GET asks, POST changes; there is nothing else")),
+            (&Method::GET | &Method::POST, _) => Err(refused(StatusCode::NOT_FOUND, "there is nothing here")),
+            _ => {
+                Err(refused(StatusCode::METHOD_NOT_ALLOWED, "GET asks, POST changes; there is nothing else"))
+            }
         }
     }
 
@@ -106,11 +136,11 @@ impl Api {
         }
     }
 
-    fn listed(&self, id: &str) -> Result<Listed, Answered> {
-        self.catalogue.find(id).ok_or_else(|| told(StatusCode::NOT_FOUND, "there is no such recording"))
+    fn listed(&self, id: &str) -> Result<Listed, Refused> {
+        self.catalogue.find(id).ok_or_else(|| refused(StatusCode::NOT_FOUND, "there is no such recording"))
     }
 
-    async fn content(&self, id: &str, query: &Query, known: &str) -> Result<Answer, Answered> {
+    async fn content(&self, id: &str, query: &Query, known: &str) -> Result<Answer, Refused> {
         let listed = self.listed(id)?;
         let asked = Asked { part: query.part("")?, known: query.number(known)? };
         let answer = self.ask(listed, asked)?;
@@ -118,7 +148,7 @@ impl Api {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(why)) => Err(without_answer(&why)),
             Err(_) => {
-                Err(told(StatusCode::INTERNAL_SERVER_ERROR, "the recording could not be read to its end"))
+                Err(refused(StatusCode::INTERNAL_SERVER_ERROR, "the recording could not be read to its end"))
             }
         }
     }
@@ -127,9 +157,9 @@ impl Api {
         &self,
         listed: Listed,
         asked: Asked,
-    ) -> Result<tokio::sync::oneshot::Receiver<Result<Answer, NoAnswer>>, Answered> {
+    ) -> Result<tokio::sync::oneshot::Receiver<Result<Answer, NoAnswer>>, Refused> {
         let failed =
-            |error: &dyn std::fmt::Display| told(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string());
+            |error: &dyn std::fmt::Display| refused(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string());
         let mut desks = self.desks.lock().map_err(|error| failed(&error))?;
         let known = desks.iter().position(|(id, _)| *id == listed.id).map(|at| desks.remove(at).1);
         let first = Asked { part: asked.part.clone(), known: asked.known };
@@ -149,68 +179,68 @@ impl Api {
         answer.map_err(|why| without_answer(&why.unwrap_or(NoAnswer::Busy)))
     }
 
-    async fn slices(&self, id: &str, query: &Query) -> Result<Answered, Answered> {
+    async fn slices(&self, id: &str, query: &Query) -> Result<Answered, Refused> {
         let wanted = query.number("version")?;
         let answer = self.content(id, query, "").await?;
         if wanted.is_some_and(|wanted| wanted != answer.version) {
-            return Err(told(StatusCode::CONFLICT, "the recording has grown; ask for its content again"));
+            return Err(refused(StatusCode::CONFLICT, "the recording has grown; ask for its content again"));
         }
         Ok(with_version(&answer, |answer| answer.slices.clone()))
     }
 
-    fn tell(&self, id: &str, wish: &str, body: &Bytes) -> Result<Answered, Answered> {
+    fn tell(&self, id: &str, wish: &str, body: &Bytes) -> Result<Answered, Refused> {
         let listed = self.listed(id)?;
         let wish = match wish {
             "start" => Wish::Start,
             "stop" => Wish::Stop,
             _ if body.is_empty() || body.len() > MOST_MARK_BYTES => {
-                return Err(told(StatusCode::BAD_REQUEST, "a mark has a text of 1 to 1000 bytes"));
+                return Err(refused(StatusCode::BAD_REQUEST, "a mark has a text of 1 to 1000 bytes"));
             }
             _ => Wish::Mark(body.to_vec()),
         };
         if !listed.is_growing {
-            return Err(told(StatusCode::CONFLICT, "no program records to this file"));
+            return Err(refused(StatusCode::CONFLICT, "no program records to this file"));
         }
-        tell(&listed.file, &wish).map_err(|error| told(StatusCode::CONFLICT, &error.to_string()))?;
+        tell(&listed.file, &wish).map_err(|error| refused(StatusCode::CONFLICT, &error.to_string()))?;
         Ok(json(&self.listed(id)?))
     }
 
-    async fn compare(&self, query: &Query) -> Result<Answered, Answered> {
-        let side = |name: &str| -> Result<Side, Answered> {
+    async fn compare(&self, query: &Query) -> Result<Answered, Refused> {
+        let side = |name: &str| -> Result<Side, Refused> {
             let id = query.text(name)?.ok_or_else(|| {
-                told(StatusCode::BAD_REQUEST, "name two recordings: before=... and after=...")
+                refused(StatusCode::BAD_REQUEST, "name two recordings: before=... and after=...")
             })?;
             Ok(Side { file: self.listed(id)?.file, part: query.part(&format!("{name}_"))? })
         };
         let (before, after) = (side("before")?, side("after")?);
-        let busy = || told(StatusCode::SERVICE_UNAVAILABLE, "another comparison is under way");
+        let busy = || refused(StatusCode::SERVICE_UNAVAILABLE, "another comparison is under way");
         let _place = self.comparing.acquire().await.map_err(|_| busy())?;
         let naming = self.naming.clone();
         let (reply, compared) = tokio::sync::oneshot::channel();
         let begun = std::thread::Builder::new()
             .name("cairn-compare".into())
             .spawn(move || drop(reply.send(compare(&before, &after, &naming))));
-        begun.map_err(|error| told(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()))?;
+        begun.map_err(|error| refused(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()))?;
         match compared.await {
             Ok(Ok(bytes)) => Ok(response(StatusCode::OK, BINARY, bytes.into())),
             Ok(Err(why)) => Err(without_answer(&why)),
-            Err(_) => Err(told(StatusCode::INTERNAL_SERVER_ERROR, "the recordings could not be compared")),
+            Err(_) => Err(refused(StatusCode::INTERNAL_SERVER_ERROR, "the recordings could not be compared")),
         }
     }
 
-    fn source(&self, query: &Query) -> Result<Answered, Answered> {
+    fn source(&self, query: &Query) -> Result<Answered, Refused> {
         let name = query.text("file")?.unwrap_or("");
         match source_text::read(&self.sources, name) {
             Ok(text) => Ok(json(&text)),
-            Err(NoSource::NoRoots) => Err(told(
+            Err(NoSource::NoRoots) => Err(refused(
                 StatusCode::FORBIDDEN,
                 "no source files are shown; start cairn view with --source DIR",
             )),
-            Err(NoSource::NotFound) => Err(told(
+            Err(NoSource::NotFound) => Err(refused(
                 StatusCode::NOT_FOUND,
                 "there is no such file below a directory that was given with --source",
             )),
-            Err(NoSource::NoText) => Err(told(StatusCode::UNSUPPORTED_MEDIA_TYPE, "the file is no text")),
+            Err(NoSource::NoText) => Err(refused(StatusCode::UNSUPPORTED_MEDIA_TYPE, "the file is no text")),
         }
     }
 }
@@ -235,115 +265,13 @@ fn with_version(answer: &Answer, bytes: impl Fn(&Answer) -> Bytes) -> Answered {
     made
 }
 
-fn without_answer(why: &NoAnswer) -> Answered {
+fn without_answer(why: &NoAnswer) -> Refused {
     match why {
-        NoAnswer::Unchanged => response(StatusCode::NO_CONTENT, BINARY, Bytes::new()),
-        NoAnswer::NotThere(what) => told(StatusCode::NOT_FOUND, what),
-        NoAnswer::Unreadable(what) => told(StatusCode::UNPROCESSABLE_ENTITY, what),
+        NoAnswer::Unchanged => refused(StatusCode::NO_CONTENT, ""),
+        NoAnswer::NotThere(what) => refused(StatusCode::NOT_FOUND, what),
+        NoAnswer::Unreadable(what) => refused(StatusCode::UNPROCESSABLE_ENTITY, what),
         NoAnswer::Busy => {
-            told(StatusCode::SERVICE_UNAVAILABLE, "too much is asked of this recording at once")
+            refused(StatusCode::SERVICE_UNAVAILABLE, "too much is asked of this recording at once")
         }
-    }
-}
-
-/// The parts of a path between its slashes, each with its percent signs resolved: a name of a file may hold a slash then, which
-/// is looked up in a list and opened nowhere.
-fn decoded_parts(path: &str) -> Result<Vec<String>, Answered> {
-    path.trim_start_matches('/').split('/').map(|part| decoded(part, false)).collect()
-}
-
-fn decoded(text: &str, is_query: bool) -> Result<String, Answered> {
-    let bad = || {
-        told(
-            StatusCode::BAD_REQUEST,
-            "the address has a percent sign that stands for nothing, or is no UTF-8",
-        )
-    };
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        bytes.push(match byte {
-            b'%' => {
-                let digit = |byte: Option<u8>| char::from(byte?).to_digit(16);
-                let (high, low) = (digit(rest.next()), digit(rest.next()));
-                let (high, low) = high.zip(low).ok_or_else(bad)?;
-                (high * 16 + low) as u8
-            }
-            b'+' if is_query => b' ',
-            byte => byte,
-        });
-    }
-    String::from_utf8(bytes).map_err(|_| bad())
-}
-
-/// What stands behind the question mark.
-struct Query(HashMap<String, String>);
-
-impl Query {
-    fn parse(text: &str) -> Result<Self, Answered> {
-        let mut values = HashMap::new();
-        for part in text.split('&').filter(|part| !part.is_empty()) {
-            let (name, value) = part.split_once('=').unwrap_or((part, ""));
-            let twice = values.insert(decoded(name, true)?, decoded(value, true)?);
-            if twice.is_some() {
-                return Err(told(StatusCode::BAD_REQUEST, &format!("{name} is given twice")));
-            }
-        }
-        Ok(Self(values))
-    }
-
-    fn text(&self, name: &str) -> Result<Option<&str>, Answered> {
-        let value = self.0.get(name).map(String::as_str).filter(|value| !value.is_empty());
-        // A path of calls has a limit of its own.
-        if value.is_some_and(|value| value.len() > MOST_TEXT * 4) {
-            return Err(told(StatusCode::BAD_REQUEST, &format!("{name} is too long")));
-        }
-        Ok(value)
-    }
-
-    fn number(&self, name: &str) -> Result<Option<u64>, Answered> {
-        let bad = |_| told(StatusCode::BAD_REQUEST, &format!("{name} is no number"));
-        self.0.get(name).filter(|text| !text.is_empty()).map(|text| text.parse().map_err(bad)).transpose()
-    }
-
-    /// The part of a recording that is asked for, by names that begin so.
-    fn part(&self, prefix: &str) -> Result<Part, Answered> {
-        let name = |name: &str| format!("{prefix}{name}");
-        let owned = |what: &str| -> Result<Option<String>, Answered> {
-            Ok(self.text(&name(what))?.map(|text| text.chars().take(MOST_TEXT).collect()))
-        };
-        let bad = |what: &str| told(StatusCode::BAD_REQUEST, what);
-        let from_nanos = self.number(&name("from"))?.unwrap_or(0);
-        let to_nanos = self.number(&name("to"))?;
-        if to_nanos.is_some_and(|to| to < from_nanos) {
-            return Err(bad("the earlier time comes first"));
-        }
-        let sizes = match owned("size")? {
-            None => None,
-            Some(text) => {
-                let parsed =
-                    text.split_once('-').and_then(|(from, to)| Some((from.parse().ok()?, to.parse().ok()?)));
-                Some(
-                    parsed
-                        .filter(|(from, to)| from <= to)
-                        .ok_or_else(|| bad("sizes are written as FROM-TO"))?,
-                )
-            }
-        };
-        let below = self.0.get(&name("below")).map_or("", String::as_str);
-        let keys = below.split('.').filter(|key| !key.is_empty()).map(|key| u32::from_str_radix(key, 36));
-        let below: Vec<u32> = keys.collect::<Result<_, _>>().map_err(|_| bad("below is no path of calls"))?;
-        if below.len() > MOST_LEVELS {
-            return Err(bad("below has too many calls"));
-        }
-        Ok(Part {
-            from_nanos,
-            to_nanos,
-            thread: owned("thread")?,
-            sizes,
-            function: owned("function")?,
-            module: owned("module")?,
-            below,
-        })
     }
 }

@@ -10,19 +10,21 @@
 //!                                    +-- ended: open, read --> answer, answer, ... <-------------------+
 //! ```
 
+use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use cairn_analysis::heap::slices::{SliceOptions, Slices};
 use cairn_analysis::heap::{
-    Folding, HeapRead, HeapRecording, LiveHeap, Module, ModuleNames, Namer, Names, NoNames, Pattern, Scope,
-    Stacks, stacks_with,
+    Address, Folding, HeapRead, HeapRecording, LiveHeap, Module, ModuleNames, Namer, Names, NoNames, Pattern,
+    Scope, Stacks, stacks_with,
 };
 use cairn_analysis::recording::Recording;
-use cairn_analysis::symbols::SymbolizerOptions;
+use cairn_analysis::symbols::{SourceFrame, SymbolizerOptions};
 use tokio::sync::oneshot;
 
 use super::catalogue::{is_growing, with_new};
@@ -49,6 +51,8 @@ pub(crate) struct Naming {
     /// Where symbols are; none when no names are wanted.
     pub(crate) symbols: Option<SymbolizerOptions>,
     pub(crate) folding: Folding,
+    /// The programs that would be named faster with an index.
+    pub(crate) without_index: Arc<Mutex<BTreeSet<PathBuf>>>,
 }
 
 /// Which part of a recording is wanted.
@@ -148,7 +152,7 @@ fn named(path: &Path, error: &dyn std::fmt::Display) -> String {
 #[derive(Default)]
 pub(crate) struct KeptNames {
     modules: Vec<Module>,
-    names: Option<ModuleNames>,
+    names: Option<Noting>,
 }
 
 impl KeptNames {
@@ -157,12 +161,29 @@ impl KeptNames {
         let Some(options) = &naming.symbols else { return &NoNames };
         if self.names.is_none() || self.modules != stacks.modules() {
             self.modules = stacks.modules().to_vec();
-            self.names = Some(ModuleNames::of(stacks, options.clone()));
+            let names = ModuleNames::of(stacks, options.clone());
+            self.names = Some(Noting { names, without_index: Arc::clone(&naming.without_index) });
         }
         match &self.names {
             Some(names) => names,
             None => &NoNames,
         }
+    }
+}
+
+/// Notes what an index would have made faster.
+struct Noting {
+    names: ModuleNames,
+    without_index: Arc<Mutex<BTreeSet<PathBuf>>>,
+}
+
+impl Namer for Noting {
+    fn name(&self, stacks: &Stacks, addresses: &[&Address]) -> Vec<Vec<SourceFrame>> {
+        let named = self.names.name(stacks, addresses);
+        if let Ok(mut programs) = self.without_index.lock() {
+            programs.extend(self.names.without_index());
+        }
+        named
     }
 }
 
@@ -244,6 +265,7 @@ fn follow(
         Err(error) => return refuse(queue, first, &named(path, &error)),
     };
     let mut waiting = first;
+    let mut kept_for_parts = KeptNames::default();
     // The first look is news, whatever it finds.
     let mut is_known = false;
     loop {
@@ -267,8 +289,8 @@ fn follow(
                 if *part != Part::default() {
                     // Parts are read as a whole: what is added up while it grows is all of it.
                     let heap = open(path).map_err(NoAnswer::Unreadable)?;
-                    let mut kept = KeptNames::default();
-                    let mut names = Names::new(heap.stacks(), kept.of(heap.stacks(), naming), naming.folding);
+                    let namer = kept_for_parts.of(heap.stacks(), naming);
+                    let mut names = Names::new(heap.stacks(), namer, naming.folding);
                     return part_of(&heap, &read(&heap, Scope::default())?, &mut names, part);
                 }
                 let (read, slices) =
@@ -339,9 +361,7 @@ impl Answers {
 }
 
 fn page_options() -> PageOptions {
-    let mut options = PageOptions::default();
-    options.most_bytes = MOST_BYTES;
-    options
+    PageOptions { most_bytes: MOST_BYTES, ..PageOptions::default() }
 }
 
 fn read(heap: &HeapRecording, scope: Scope) -> Result<(HeapRead, Slices), NoAnswer> {

@@ -140,7 +140,8 @@ mod tests {
     fn what_is_let_in_has_our_host_no_other_origin_and_the_token() {
         let ours = ("host", "127.0.0.1:4711");
         let token = ("x-cairn-token", "t0ken");
-        let cases: &[(&str, &[(&str, &str)], Result<&str, Refusal>)] = &[
+        type Case<'a> = (&'a str, &'a [(&'a str, &'a str)], Result<&'a str, Refusal>);
+        let cases: &[Case<'_>] = &[
             ("/t0ken/", &[ours], Ok("/")),
             ("/t0ken", &[ours], Ok("/")),
             ("/t0ken/api/1/recordings", &[ours], Ok("/api/1/recordings")),

@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::io;
 use std::net::TcpListener;
+use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,15 +22,15 @@ use super::api::{Api, Call};
 use super::door::{Door, Refusal};
 use crate::html;
 
-/// A browser opens six.
-const MOST_CONNECTIONS: usize = 32;
-/// The header of a request, with a path of calls in it.
-const MOST_HEADER_BYTES: usize = 64 << 10;
+/// A browser opens six; the rest is so that others who connect, and may not say a word, do not keep it out.
+const MOST_CONNECTIONS: usize = 128;
+/// The header of a request, with a path of calls in it. What is read before it is known how long it is may be four times as much.
+const MOST_HEADER_BYTES: usize = 32 << 10;
 const MOST_HEADERS: usize = 64;
 /// The text of a mark is the largest that anybody sends.
 const MOST_BODY_BYTES: usize = 4096;
 /// From a connection's first byte, or the end of the request before, to the end of a header.
-const HEADER_TIME: Duration = Duration::from_secs(30);
+const HEADER_TIME: Duration = Duration::from_secs(15);
 const BODY_TIME: Duration = Duration::from_secs(10);
 /// Reading a recording of many gigabytes, and naming all its functions.
 const ANSWER_TIME: Duration = Duration::from_secs(600);
@@ -41,8 +42,8 @@ const LAST_ANSWERS: Duration = Duration::from_millis(500);
 /// What goes out.
 pub(super) type Answered = Response<Full<Bytes>>;
 
-/// Answers until the user has had enough.
-pub(super) fn run(listener: TcpListener, door: Door, api: Api) -> io::Result<()> {
+/// Answers until the user has had enough; tells the programs that would have been named faster with an index.
+pub(super) fn run(listener: TcpListener, door: Door, api: Api) -> io::Result<Vec<PathBuf>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let served = Arc::new((door, api));
     runtime.block_on(async {
@@ -53,7 +54,7 @@ pub(super) fn run(listener: TcpListener, door: Door, api: Api) -> io::Result<()>
         accepting.abort();
         let all = connections.acquire_many(MOST_CONNECTIONS as u32);
         let _ = tokio::time::timeout(LAST_ANSWERS, all).await;
-        Ok(())
+        Ok(served.1.without_index())
     })
 }
 
@@ -89,7 +90,7 @@ async fn accept(listener: tokio::net::TcpListener, served: Arc<(Door, Api)>, con
             server
                 .timer(TokioTimer::new())
                 .header_read_timeout(HEADER_TIME)
-                .max_buf_size(MOST_HEADER_BYTES)
+                .max_buf_size(4 * MOST_HEADER_BYTES)
                 .max_headers(MOST_HEADERS);
             let connection = pin!(server.serve_connection(TokioIo::new(stream), service));
             // Whatever went wrong, there is nobody to tell.
@@ -101,6 +102,14 @@ async fn accept(listener: tokio::net::TcpListener, served: Arc<(Door, Api)>, con
 
 async fn answer(door: &Door, api: &Api, request: Request<Incoming>) -> Answered {
     let (head, body) = request.into_parts();
+    let fields = head.headers.iter().map(|(name, value)| name.as_str().len() + value.len());
+    let uri = head.uri.path_and_query().map_or(0, |uri| uri.as_str().len());
+    if uri + fields.sum::<usize>() > MOST_HEADER_BYTES {
+        return finished(told(
+            StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+            "the header of the request is too large",
+        ));
+    }
     let path = match door.admit(&head) {
         Ok(path) => path,
         Err(why) => return finished(refused(why)),

@@ -1,0 +1,145 @@
+//! `cairn view` as a user starts it, with a program that runs: its requests see it grow, and tell it to stop.
+
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+
+#[path = "../../cairn-web/tests/support/client.rs"]
+mod client;
+#[allow(dead_code, reason = "this file needs a part of it")]
+mod support;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use client::Server;
+use support::{cairn, compile, scratch};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Ends its process with the test, however that ends.
+struct Running(Child);
+
+impl Running {
+    fn signal(&self, name: &str) {
+        let _ = Command::new("kill").args([name, &self.0.id().to_string()]).stderr(Stdio::null()).status();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn view(words: &[&str], directory: &Path) -> (Running, Server) {
+    let mut command = cairn();
+    command.args(["view", "--no-open", "--no-cache"]).args(words).current_dir(directory);
+    let mut child =
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let server = Server::at(&line);
+    assert!(server.address.ip().is_loopback());
+    (Running(child), server)
+}
+
+fn until(what: &str, mut check: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !check() {
+        assert!(began.elapsed() < PATIENCE, "{what} did not come");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn a_program_that_runs_is_followed_and_told_what_to_do() {
+    let directory = scratch("view-live");
+    let program = compile(&directory, "steady.c", "program", &[]);
+    let mut command = cairn();
+    // It ends by itself, should the test not come to that.
+    command
+        .args(["heap", "--quiet", "--output", "live.cairn", "--"])
+        .arg(&program)
+        .args(["20000", "4", "100"]);
+    let recorder = command.current_dir(&directory).stdin(Stdio::null()).stdout(Stdio::null());
+    let recorder = Running(recorder.spawn().unwrap());
+    until("the recording", || directory.join("live.cairn").exists());
+    let (mut viewer, server) = view(&["."], &directory);
+    let state = || server.get("recordings/live.cairn").json();
+    until("the state", || state()["state"] == "recording");
+    let process = state()["process"].as_u64().unwrap().to_string();
+    let mut known = String::new();
+    let mut allocations = || {
+        let answer = server.get(&format!("recordings/live.cairn/content?known={known}"));
+        if answer.status == 200 {
+            known = answer.header("cairn-version").unwrap().to_owned();
+            let object = answer.object();
+            return Some((object["totals"]["allocations"].as_u64().unwrap(), object["marks"].to_string()));
+        }
+        assert_eq!(answer.status, 204);
+        None
+    };
+    let first = allocations().unwrap().0;
+    until("news", || allocations().is_some_and(|(count, _)| count > first));
+    // The process is named as well as the file.
+    let (_other, by_process) = view(&[&process], &directory);
+    assert_eq!(by_process.get("recordings").json()["recordings"][0]["id"], "live.cairn");
+
+    assert_eq!(server.post("recordings/live.cairn/stop", b"").status, 200);
+    until("the stop", || state()["state"] == "paused");
+    assert_eq!(server.post("recordings/live.cairn/start", b"").status, 200);
+    until("the start", || state()["state"] == "recording");
+    assert_eq!(server.post("recordings/live.cairn/mark", b"<b>now</b>").status, 200);
+    until("the mark", || allocations().is_some_and(|(_, marks)| marks.contains("<b>now</b>")));
+
+    let _ = Command::new("kill").arg(&process).status();
+    until("its end", || state()["is_growing"] == false);
+    until("the end of the recorder", || fs::metadata(directory.join("live.cairn.new")).is_err());
+    until("the whole", || server.get("recordings/live.cairn/content").status == 200);
+    assert_eq!(server.post("recordings/live.cairn/stop", b"").status, 409);
+    drop(recorder);
+
+    viewer.signal("-INT");
+    until("the end of the view", || viewer.0.try_wait().unwrap().is_some());
+    assert!(viewer.0.wait().unwrap().success(), "Ctrl-C is how it ends");
+}
+
+#[test]
+fn what_cannot_be_shown_is_told_with_its_name() {
+    let directory = scratch("view-refused");
+    fs::write(directory.join("notes.txt"), "no recording").unwrap();
+    for (words, told) in [
+        (&["nowhere.cairn"][..], "nowhere.cairn: "),
+        (&["notes.txt"], "notes.txt: "),
+        (&["4294967295"], "no process 4294967295"),
+        (&[".", "."], "a directory is shown by itself"),
+        (&[".", "--source", "nowhere"], "nowhere: "),
+    ] {
+        let output =
+            cairn().args(["view", "--no-open"]).args(words).current_dir(&directory).output().unwrap();
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        assert!(complaint.contains(told), "{words:?}: {complaint}");
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0), "{words:?}");
+    }
+}
+
+#[test]
+fn a_port_that_is_taken_is_told_and_the_other_loopback_is_listened_at() {
+    let directory = scratch("view-port");
+    let (_first, server) = view(&["."], &directory);
+    let port = server.address.port().to_string();
+    let output =
+        cairn().args(["view", "--no-open", "--port", &port, "."]).current_dir(&directory).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains(&format!("127.0.0.1:{port} cannot be listened at"))
+    );
+    if std::net::TcpListener::bind("[::1]:0").is_ok() {
+        let (_second, six) = view(&[".", "--ipv6"], &directory);
+        assert!(six.address.is_ipv6());
+        assert_eq!(six.get("recordings").status, 200);
+    }
+}
