@@ -207,7 +207,7 @@ pub(super) fn fetch<T>(slice: &[T], index: usize) {
     #[cfg(target_arch = "aarch64")]
     // SAFETY: as above.
     unsafe {
-        core::arch::asm!("prfm pldl1keep, [{}]", in(reg) place, options(nostack, preserves_flags, readonly));
+        core::arch::asm!("prfm pldl1keep, [{}]", in(reg) place.cast::<u8>(), options(nostack, preserves_flags, readonly));
     }
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     let _ = place;
