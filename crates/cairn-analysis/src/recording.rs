@@ -46,7 +46,8 @@
 //! | `clock` | from the counter to the time of day |
 //! | `live` | a recording while it grows |
 //! | `drain` | from the spool of a running program to a packed recording |
-//! | `mapped_file` | the memory shared with the program |
+//! | `mapped_file` | the memory shared with the program, and large tables |
+//! | `ahead` | asks for memory before it is needed |
 //! | `outside` | marks from outside of the program |
 //! | `packer` | from events to a packed recording |
 //! | `progress` | where a spool goes on behind a packed recording that was not closed |
@@ -55,6 +56,7 @@
 //! | `chunk` | chunks of bytes and where they are |
 //! | `heap`, `marks`, `rows`, `columns` | what is in them |
 
+mod ahead;
 mod chunk;
 mod clock;
 pub(crate) mod columns;

@@ -13,7 +13,7 @@ use std::path::Path;
 use std::process::Command;
 
 use cairn_analysis::heap::{HeapRecording, Scope};
-use cairn_analysis::recording::{EndReason, MappingKind, Recording};
+use cairn_analysis::recording::{EndReason, MappingKind, Module, Recording};
 use serde_json::Value;
 use support::{
     Count, Shown, cairn, compile, recording, recordings, run, same_as_plain, same_as_plain_with, scratch,
@@ -85,10 +85,8 @@ fn a_program_with_holes_between_its_segments_is_known_in_each() {
         let program = compile(&directory, "entry_points.c", "program", &flags);
         same_as_plain(&directory, &program, &[]);
         let path = recording(&directory).path;
-        let recorded = cairn_analysis::recording::Recording::open(&path).unwrap();
-        let own = |module: &&cairn_analysis::recording::Module| {
-            Path::new(std::ffi::OsStr::from_bytes(&module.path)) == program
-        };
+        let recorded = Recording::open(&path).unwrap();
+        let own = |module: &&Module| Path::new(std::ffi::OsStr::from_bytes(&module.path)) == program;
         let modules: Vec<_> = recorded.modules().iter().filter(own).collect();
         assert!(!modules.is_empty(), "{:?}", recorded.modules());
         assert!(modules.iter().all(|module| !module.build_id.is_empty()), "{modules:?}");
@@ -189,7 +187,7 @@ fn a_child_says_that_it_ended_by_exit() {
         same_as_plain_with(&directory, "sh".as_ref(), &["-c", &script], &["--children"]);
         let all = recordings(&directory);
         let worker = all.iter().find(|one| one.count(14001).made > 0).unwrap();
-        let recording = cairn_analysis::recording::Recording::open(&worker.path).unwrap();
+        let recording = Recording::open(&worker.path).unwrap();
         assert_eq!(recording.end().map(|(reason, _)| reason), end, "{how}");
     }
 }

@@ -42,6 +42,16 @@ impl Segment {
         let more = (u128::from(ticks.saturating_sub(self.ticks)) * u128::from(self.scale) + (1 << 31)) >> 32;
         u64::try_from(u128::from(self.nanos) + more).unwrap_or(u64::MAX)
     }
+
+    /// Where the next one begins.
+    pub(super) fn end_ticks(&self) -> u64 {
+        self.end_ticks
+    }
+
+    /// How long some nanoseconds are, rounded down.
+    pub(super) fn ticks_of(&self, nanos: u64) -> u64 {
+        (nanos.min(u32::MAX.into()) << 32) / self.scale.max(1)
+    }
 }
 
 /// Two readings that lie closer together say too little about the counter's speed.

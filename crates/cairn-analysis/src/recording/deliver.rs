@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 
 use cairn_format::AbsoluteAddress;
-use cairn_format::recording::{FrequentKind, Record, ThreadEvent};
+use cairn_format::recording::{Record, Records, ThreadEvent};
 
 use super::clock::{Segment, TimeScale};
-use super::merge::{Merged, Origin, RawAlloc, RawEvent, RawFree};
+use super::merge::{Merged, Origin, RawAlloc, RawEvent, RawFree, RawKind};
 use super::model::{
     Alloc, At, Change, Events, Free, Mapping, Mark, ModuleId, ObjectId, StackId, ThreadId, Usage, Wanted,
 };
@@ -20,6 +20,8 @@ pub(super) struct Delivery<'a, E> {
     /// The latest time, and the stretch of the scale that it lies in.
     ticks: u64,
     segment: Segment,
+    /// Until then the time need not be looked at.
+    same_until_ticks: u64,
 }
 
 struct Out<'a, E> {
@@ -38,7 +40,7 @@ impl<'a, E: Events> Delivery<'a, E> {
         nanos: u64,
     ) -> Self {
         let out = Out { wanted, nanos, events };
-        Self { scale, pairing, out, ticks: 0, segment: scale.segment(0) }
+        Self { scale, pairing, out, ticks: 0, segment: scale.segment(0), same_until_ticks: 0 }
     }
 
     /// What another one needs to go on.
@@ -50,59 +52,113 @@ impl<'a, E: Events> Delivery<'a, E> {
         self.out.nanos >= self.out.wanted.until_nanos || self.out.events.is_enough()
     }
 
-    #[inline]
     fn advance(&mut self, ticks: u64) {
         // Time that goes back a little stands still.
-        if ticks > self.ticks {
-            if !self.segment.has(ticks) {
-                self.segment = self.scale.segment(ticks);
-            }
-            self.ticks = ticks;
-            self.out.nanos = self.out.nanos.max(self.segment.nanos(ticks));
+        if ticks <= self.ticks {
+            return;
+        }
+        if !self.segment.has(ticks) {
+            self.segment = self.scale.segment(ticks);
+        }
+        self.ticks = ticks;
+        let nanos = self.segment.nanos(ticks);
+        self.out.nanos = self.out.nanos.max(nanos);
+        let quantum = self.out.events.time_quantum_nanos();
+        self.same_until_ticks = if quantum > 1 {
+            let end_nanos = (self.out.nanos / quantum + 1).saturating_mul(quantum);
+            self.segment
+                .ticks_of(end_nanos.saturating_sub(nanos + 1))
+                .saturating_add(ticks)
+                .min(self.segment.end_ticks())
+        } else {
+            0
+        };
+    }
+
+    #[cold]
+    fn other(&mut self, ticks: u64, origin: Origin, position: u64, bytes: &[u8]) {
+        let position = usize::try_from(position).unwrap_or(usize::MAX);
+        let rest = bytes.get(position..).unwrap_or_default();
+        let Some(Ok(placed)) = Records::new(rest, position).next() else { return };
+        self.advance(ticks);
+        if self.out.wanted.others && self.out.wanted.has(self.out.nanos) {
+            let at = At { nanos: self.out.nanos, thread: ThreadId(origin.thread) };
+            deliver_other(at, &placed.record, self.out.events);
         }
     }
 }
 
 impl<E: Events> Merged for Delivery<'_, E> {
+    /// Asks for the memory that the events will need. One after the other they would wait for it one by one, and that is most of
+    /// their time when many blocks live.
     #[inline]
-    fn ahead(&mut self, events: &[RawEvent]) {
+    fn expect(&mut self, events: &mut [RawEvent]) {
         if !self.out.wanted.heap {
             return;
         }
-        let records = events.iter().filter_map(RawEvent::frequent);
-        self.pairing.expect(records.clone().map(|record| record.low));
-        for record in records.filter(|record| record.kind == FrequentKind::Alloc) {
-            self.out.events.expect(StackId(record.stack), record.size_bytes);
+        // No branch hangs on the kind: what an event does not have costs nothing to ask for.
+        for event in events {
+            event.hash = self.pairing.expect(event.address);
+            self.out.events.expect(StackId(event.stack), event.size_bytes);
         }
     }
 
     #[inline]
-    fn alloc(&mut self, ticks: u64, origin: Origin, block: RawAlloc) {
-        if self.out.wanted.heap {
-            self.advance(ticks);
-            self.pairing.alloc(origin, block, &mut self.out);
+    fn expect_next(&mut self, events: &[RawEvent]) {
+        if self.out.wanted.heap && self.pairing.is_large() {
+            for event in events {
+                self.pairing.expect_cell(event.address, event.hash);
+            }
         }
     }
 
     #[inline]
-    fn free(&mut self, ticks: u64, origin: Origin, block: RawFree) {
-        if self.out.wanted.heap {
-            self.advance(ticks);
-            self.pairing.free(origin, block, &mut self.out);
+    fn expect_last(&mut self, events: &[RawEvent]) {
+        if !self.out.wanted.heap {
+            return;
+        }
+        let is_large = self.pairing.is_large();
+        for event in events {
+            let slot = if is_large { self.pairing.expect_object(event.address, event.hash) } else { 0 };
+            self.out.events.expect_next(ObjectId(slot), StackId(event.stack), event.size_bytes);
         }
     }
 
-    fn other(&mut self, ticks: u64, origin: Origin, record: &Record<'_>) {
-        self.advance(ticks);
-        if self.out.wanted.others && self.out.wanted.has(self.out.nanos) {
-            let at = At { nanos: self.out.nanos, thread: ThreadId(origin.thread) };
-            deliver_other(at, record, self.out.events);
+    #[inline]
+    fn some(&mut self, origin: Origin, events: &[RawEvent], bytes: &[u8], is_moving: &mut bool) {
+        for event in events {
+            let &RawEvent { ticks, address, size_bytes, stack, number, hash, kind } = event;
+            if kind == RawKind::Other {
+                self.other(ticks, origin, address, bytes);
+                continue;
+            }
+            if !self.out.wanted.heap {
+                continue;
+            }
+            if ticks >= self.same_until_ticks {
+                self.advance(ticks);
+            }
+            let (ticket, is_move) = match kind {
+                RawKind::Alloc => {
+                    let is_move = std::mem::take(is_moving);
+                    let block = RawAlloc { address, hash, size_bytes, epoch: number, stack, is_move };
+                    self.pairing.alloc(origin, block, &mut self.out);
+                    continue;
+                }
+                RawKind::LocalFree => (None, false),
+                RawKind::Free => (Some(number), false),
+                RawKind::LocalMove => (None, true),
+                RawKind::Move => (Some(number), true),
+                RawKind::Other => continue,
+            };
+            *is_moving |= is_move;
+            self.pairing.free(origin, RawFree { address, hash, ticket, is_move }, &mut self.out);
         }
     }
 }
 
 impl<E: Events> Paired for Out<'_, E> {
-    #[inline]
+    #[inline(always)]
     fn alloc(&mut self, thread: u32, slot: u32, object: &Object, is_move: bool) {
         if self.wanted.has(self.nanos) {
             self.events.alloc(&Alloc {
@@ -115,7 +171,7 @@ impl<E: Events> Paired for Out<'_, E> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn free(&mut self, thread: u32, slot: u32, object: &Object, is_move: bool) {
         if self.wanted.has(self.nanos) {
             self.events.free(&Free {

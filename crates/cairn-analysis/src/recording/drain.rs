@@ -39,8 +39,9 @@ use super::tables::TableBuilder;
 
 /// What is kept ready for the program to write to.
 const AHEAD_BLOCKS: u64 = 256;
-/// So many blocks wait at most until chunks are cut short for them.
-const FLUSH_BLOCKS: usize = 256;
+/// So many blocks wait at most until chunks are cut short for them: three mebibytes, so that the program writes to pages again that are
+/// there and in a cache, and about as much as a chunk of allocations holds.
+const FLUSH_BLOCKS: usize = 48;
 /// And so long does anything wait.
 const FLUSH_AFTER: Duration = Duration::from_millis(500);
 /// The clocks are compared so often.

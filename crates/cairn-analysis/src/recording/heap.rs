@@ -27,6 +27,7 @@
 use std::collections::HashMap;
 
 use super::HEAP_TIME_QUANTUM_NANOS;
+use super::ahead::{fetch, use_large_pages};
 use super::columns::{Put, PutPlanes, Take, TakePlanes};
 use super::deliver::Slots;
 use super::model::{Alloc, At, Events, Free, ObjectId, StackId, ThreadId, Wanted};
@@ -43,12 +44,14 @@ const RANKS: usize = 8;
 
 /// More sites get no number, so that programs whose every size is another one need no memory for them.
 const MOST_SITES: usize = 1 << 20;
+/// A quarter of a mebibyte of sites: fewer stay in the nearer caches.
+const LARGE_SITES: usize = 1 << 12;
 /// So many of the latest allocations are remembered by reader and writer.
 const RECENT: usize = 128;
 const NONE: u32 = u32::MAX;
 
 /// So many events are in a chunk, unless its columns get long.
-const CHUNK_EVENTS: u32 = 1 << 18;
+const CHUNK_EVENTS: u64 = 1 << 18;
 /// And so long are these at most: the limit of a chunk, less what one more event can add.
 const LONG_COLUMNS: usize = (1 << 22) - (1 << 12);
 
@@ -198,18 +201,21 @@ pub(super) struct HeapEncoder {
 }
 
 /// The chunk that is being filled.
+///
+/// Runs and steps say where they began, so that an event has one number to count.
 #[derive(Default)]
 struct Columns {
-    events: u32,
+    /// The position of the first event.
+    begin: u64,
     first_quantum: u64,
     run_thread: u32,
-    run_events: u64,
+    run_begin: u64,
     runs: Vec<u8>,
     quantum: u64,
-    /// The first time that is not in the quantum.
+    /// The first time that is not in the quantum; 0 when there is no event yet.
     quantum_end_nanos: u64,
     step_quanta: u64,
-    step_events: u64,
+    step_begin: u64,
     times: Vec<u8>,
     operations: Vec<u8>,
     known: PutPlanes,
@@ -244,16 +250,16 @@ impl HeapEncoder {
         self.position
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn is_full(&self) -> bool {
         // So many events add less than the limit leaves free.
-        self.columns.events.is_multiple_of(64) && self.has_long_columns()
+        self.position.is_multiple_of(64) && self.has_long_columns()
     }
 
+    #[inline(never)]
     fn has_long_columns(&self) -> bool {
-        let Columns { events, runs, times, operations, known, slots, wide, stacks, sizes, .. } =
-            &self.columns;
-        *events >= CHUNK_EVENTS
+        let Columns { begin, runs, times, operations, known, slots, wide, stacks, sizes, .. } = &self.columns;
+        self.position - begin >= CHUNK_EVENTS
             || [runs, times, operations, wide, stacks, sizes].iter().map(|column| column.len()).sum::<usize>()
                 + known.len()
                 + slots.len()
@@ -261,42 +267,51 @@ impl HeapEncoder {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.columns.events == 0
+        self.position == self.columns.begin
     }
 
-    #[inline]
+    #[inline(always)]
     fn event(&mut self, at: At, is_move: bool) {
+        if at.nanos >= self.columns.quantum_end_nanos || at.thread.0 != self.columns.run_thread {
+            self.turn(at);
+        }
+        self.position += 1;
+        if is_move {
+            self.columns.operations.push(MOVE);
+        }
+    }
+
+    /// The first event of a chunk, of another quantum, or of another thread.
+    #[inline(never)]
+    fn turn(&mut self, at: At) {
         let columns = &mut self.columns;
-        if columns.events == 0 {
-            columns.begin(at);
-            self.last.switch(at.thread.0);
-        }
-        if at.nanos >= columns.quantum_end_nanos {
-            columns.step_to(at.nanos);
-        }
-        if at.thread.0 != columns.run_thread {
-            columns.end_run();
+        if self.position == columns.begin {
+            columns.set_quantum(at.nanos);
+            columns.first_quantum = columns.quantum;
             columns.run_thread = at.thread.0;
             self.last.switch(at.thread.0);
         }
-        columns.events += 1;
-        columns.step_events += 1;
-        columns.run_events += 1;
-        self.position += 1;
-        if is_move {
-            columns.operations.push(MOVE);
+        if at.nanos >= columns.quantum_end_nanos {
+            columns.end_step(self.position);
+            let before = columns.quantum;
+            columns.set_quantum(at.nanos);
+            columns.step_quanta = columns.quantum.saturating_sub(before);
+        }
+        if at.thread.0 != columns.run_thread {
+            columns.end_run(self.position);
+            columns.run_thread = at.thread.0;
+            self.last.switch(at.thread.0);
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn alloc(&mut self, event: &Alloc) {
         self.event(event.at, event.is_move);
         let slot = event.object.index();
-        if self.serials.len() <= slot {
-            self.serials.resize(slot + 1, 0);
-        }
         if let Some(place) = self.serials.get_mut(slot) {
             *place = self.serial;
+        } else {
+            self.meet_slot(slot);
         }
         self.serial = self.serial.wrapping_add(1);
 
@@ -319,32 +334,56 @@ impl HeapEncoder {
                 }
                 self.last.set(number);
             }
-            None if self.sites.len() < MOST_SITES => {
-                self.columns.operations.push(ALLOC_NEW);
-                self.columns.put_site(site);
-                let number = self.sites.add(site);
-                self.numbers.insert(&self.sites, number);
-                if let Some(successors) = self.sites.successors_mut(last) {
-                    push_front(successors, number);
-                }
-                self.last.set(number);
-            }
-            None => {
-                self.columns.operations.push(ALLOC_UNNUMBERED);
-                self.columns.put_site(site);
-            }
+            None => self.alloc_new(last, site),
         }
     }
 
-    /// Asks for the memory that an allocation will need which comes soon.
-    #[inline]
-    pub(super) fn expect(&self, stack: StackId, size_bytes: u64) {
-        let number = self.numbers.slots.get(self.numbers.home(Site { stack: stack.0, size_bytes }));
-        let known = number.and_then(|&number| self.sites.list.get(number as usize + 1));
-        std::hint::black_box(known.map_or(0, |known| known.site.stack));
+    #[cold]
+    fn meet_slot(&mut self, slot: usize) {
+        self.serials.resize((slot + 1).next_power_of_two().max(1 << 10), 0);
+        use_large_pages(&self.serials, self.serials.capacity());
+        if let Some(place) = self.serials.get_mut(slot) {
+            *place = self.serial;
+        }
     }
 
-    #[inline]
+    /// At a site that has no number yet.
+    #[inline(never)]
+    fn alloc_new(&mut self, last: usize, site: Site) {
+        self.columns.put_site(site);
+        if self.sites.len() >= MOST_SITES {
+            self.columns.operations.push(ALLOC_UNNUMBERED);
+            return;
+        }
+        self.columns.operations.push(ALLOC_NEW);
+        let number = self.sites.add(site);
+        self.numbers.insert(&self.sites, number);
+        if let Some(successors) = self.sites.successors_mut(last) {
+            push_front(successors, number);
+        }
+        self.last.set(number);
+    }
+
+    /// Asks for the memory that an allocation will need which comes soon.
+    #[inline(always)]
+    pub(super) fn expect(&self, stack: StackId, size_bytes: u64) {
+        if self.sites.len() >= LARGE_SITES {
+            fetch(&self.numbers.slots, self.numbers.home(Site { stack: stack.0, size_bytes }));
+        }
+    }
+
+    /// As above, what it needs next, or a free of the block of this slot.
+    #[inline(always)]
+    pub(super) fn expect_next(&self, slot: usize, stack: StackId, size_bytes: u64) {
+        if self.sites.len() >= LARGE_SITES {
+            let home = self.numbers.home(Site { stack: stack.0, size_bytes });
+            let number = self.numbers.slots.get(home).copied().unwrap_or_default();
+            fetch(&self.sites.list, (number as usize).wrapping_add(1));
+        }
+        fetch(&self.serials, slot);
+    }
+
+    #[inline(always)]
     pub(super) fn free(&mut self, event: &Free) {
         self.event(event.at, event.is_move);
         let slot = event.object.0;
@@ -364,11 +403,13 @@ impl HeapEncoder {
     /// Appends the chunk's bytes, and begins the next one.
     pub(super) fn flush(&mut self, into: &mut Vec<u8>) -> Filled {
         let columns = &mut self.columns;
-        columns.end_step();
-        columns.end_run();
-        let filled =
-            Filled { events: columns.events, first_nanos: columns.first_quantum * HEAP_TIME_QUANTUM_NANOS };
-        into.put_number(self.position - u64::from(columns.events));
+        columns.end_step(self.position);
+        columns.end_run(self.position);
+        let filled = Filled {
+            events: (self.position - columns.begin) as u32,
+            first_nanos: columns.first_quantum * HEAP_TIME_QUANTUM_NANOS,
+        };
+        into.put_number(columns.begin);
         into.put_number(columns.first_quantum);
         for column in [&mut columns.runs, &mut columns.times, &mut columns.operations] {
             into.put_bytes(column);
@@ -380,47 +421,34 @@ impl HeapEncoder {
             into.put_bytes(column);
             column.clear();
         }
-        columns.events = 0;
+        columns.begin = self.position;
+        columns.quantum_end_nanos = 0;
         columns.last_stack = 0;
         filled
     }
 }
 
 impl Columns {
-    fn begin(&mut self, at: At) {
-        self.set_quantum(at.nanos);
-        self.first_quantum = self.quantum;
-        self.run_thread = at.thread.0;
-    }
-
-    #[cold]
-    fn step_to(&mut self, nanos: u64) {
-        self.end_step();
-        let before = self.quantum;
-        self.set_quantum(nanos);
-        self.step_quanta = self.quantum.saturating_sub(before);
-    }
-
     fn set_quantum(&mut self, nanos: u64) {
         self.quantum = nanos / HEAP_TIME_QUANTUM_NANOS;
         self.quantum_end_nanos = (self.quantum + 1).saturating_mul(HEAP_TIME_QUANTUM_NANOS);
     }
 
-    fn end_run(&mut self) {
-        if self.run_events > 0 {
+    fn end_run(&mut self, position: u64) {
+        if position > self.run_begin {
             self.runs.put_number(self.run_thread.into());
-            self.runs.put_number(self.run_events);
-            self.run_events = 0;
+            self.runs.put_number(position - self.run_begin);
+            self.run_begin = position;
         }
     }
 
-    fn end_step(&mut self) {
-        if self.step_events > 0 {
+    fn end_step(&mut self, position: u64) {
+        if position > self.step_begin {
             self.times.put_number(self.step_quanta);
-            self.times.put_number(self.step_events);
-            self.step_events = 0;
-            self.step_quanta = 0;
+            self.times.put_number(position - self.step_begin);
+            self.step_begin = position;
         }
+        self.step_quanta = 0;
     }
 
     fn put_site(&mut self, site: Site) {
@@ -434,20 +462,22 @@ impl Columns {
 /// one. Only the writer needs it.
 struct SiteNumbers {
     slots: Vec<u32>,
+    /// From a hash to a place: how many of its bits are too many.
+    shift: u32,
     used: usize,
 }
 
 impl SiteNumbers {
     fn new() -> Self {
-        Self { slots: vec![NONE; 1 << 10], used: 0 }
+        Self { slots: vec![NONE; 1 << 10], shift: 64 - 10, used: 0 }
     }
 
-    #[inline]
+    #[inline(always)]
     fn home(&self, site: Site) -> usize {
         const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
+        // The upper bits of a product hang on all of the lower ones.
         let mixed = (u64::from(site.stack) ^ site.size_bytes.rotate_left(32)).wrapping_mul(MIX);
-        let mixed = (mixed ^ mixed >> 32).wrapping_mul(MIX);
-        (mixed >> 40) as usize & (self.slots.len() - 1)
+        (mixed >> self.shift) as usize
     }
 
     #[inline]
@@ -466,6 +496,7 @@ impl SiteNumbers {
         if self.used * 4 >= self.slots.len() {
             let doubled = vec![NONE; self.slots.len() * 2];
             let before = std::mem::replace(&mut self.slots, doubled);
+            self.shift -= 1;
             before.into_iter().filter(|&known| known != NONE).for_each(|known| self.place(sites, known));
         }
         self.place(sites, number);

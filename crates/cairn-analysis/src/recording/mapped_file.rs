@@ -1,6 +1,6 @@
-//! The memory that a recorded program shares with this process, and the clocks that both read.
+//! The memory that a recorded program shares with this process, the clocks that both read, and advice on memory of our own.
 //!
-//! The one file with unsafe code of the recordings. What it promises: every access lies in the window and in front of the
+//! The one file with unsafe code of the recordings. What it promises of shared memory: every access lies in the window and in front of the
 //! file's end as last seen, is of eight aligned bytes, and is atomic, because the program writes at the same time. What it
 //! cannot prevent: whoever makes the file shorter meanwhile ends this process with SIGBUS. The spool is private to the
 //! two, and neither does.
@@ -9,6 +9,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -125,12 +126,13 @@ impl SharedFile {
         let words =
             unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(first as usize), count as usize) };
         // What is copied was committed by a release store that a `load` has seen.
-        let begin = into.len();
-        into.resize(begin + words.len() * 8, 0);
-        let places = into.get_mut(begin..).unwrap_or_default().as_chunks_mut().0;
-        for (place, word) in places.iter_mut().zip(words) {
-            *place = word.load(Ordering::Relaxed).to_ne_bytes();
+        into.reserve(words.len() * 8);
+        let spare = into.spare_capacity_mut().as_chunks_mut::<8>().0;
+        for (place, word) in spare.iter_mut().zip(words) {
+            *place = word.load(Ordering::Relaxed).to_ne_bytes().map(MaybeUninit::new);
         }
+        // SAFETY: there is room for as many words, and all of them were written.
+        unsafe { into.set_len(into.len() + words.len() * 8) };
     }
 
     /// Gives the file storage up to `length`, so that writing to it cannot fail later.
@@ -191,4 +193,100 @@ fn counter() -> u64 {
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 fn counter() -> u64 {
     clock(libc::CLOCK_MONOTONIC)
+}
+
+/// Asks the processor for the line with the element of that index, if there is one; returns at once.
+#[inline(always)]
+pub(super) fn fetch<T>(slice: &[T], index: usize) {
+    let place = slice.as_ptr().wrapping_add(index);
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every x86-64 processor has the instruction. It is a hint for any address, and reads nothing into the program.
+    unsafe {
+        core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(place.cast());
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: as above.
+    unsafe {
+        core::arch::asm!("prfm pldl1keep, [{}]", in(reg) place.cast::<u8>(), options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    let _ = place;
+}
+
+/// Asks the kernel to give a table of `capacity` elements, if it is large, memory in large pages: where what is used next cannot be
+/// foreseen, most small ones are in no cache of addresses, and each has to be met for the first time.
+pub(super) fn use_large_pages<T>(slice: &[T], capacity: usize) {
+    const LARGE_PAGE: usize = 2 << 20;
+    let begin = (slice.as_ptr() as usize).next_multiple_of(LARGE_PAGE);
+    let end = (slice.as_ptr() as usize).saturating_add(capacity.saturating_mul(size_of::<T>()));
+    let count = end.saturating_sub(begin) / LARGE_PAGE * LARGE_PAGE;
+    if count > 0 {
+        // SAFETY: the advice changes nothing of what is in the memory, whoever it belongs to; an address that is nobody's is an error
+        // that nobody needs to know.
+        unsafe { libc::madvise(begin as *mut libc::c_void, count, libc::MADV_HUGEPAGE) };
+    }
+}
+
+/// Elements that begin as zeros, from the start of a page on: memory of their own, in large pages where there are many.
+pub(super) struct Table<T> {
+    start: NonNull<T>,
+    length: usize,
+}
+
+// SAFETY: the memory belongs to this value alone, as that of a vector does.
+unsafe impl<T: Send> Send for Table<T> {}
+
+impl<const N: usize> Table<[u32; N]> {
+    /// Ends the process when there is no memory, as vectors do.
+    pub(super) fn new(length: usize) -> Self {
+        let bytes = length.saturating_mul(size_of::<[u32; N]>()).max(1);
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0) };
+        match NonNull::new(start.cast::<[u32; N]>()).filter(|_| start != libc::MAP_FAILED) {
+            Some(start) => {
+                let table = Self { start, length };
+                use_large_pages(table.as_slice(), length);
+                table
+            }
+            None => std::alloc::handle_alloc_error(std::alloc::Layout::new::<[u32; N]>()),
+        }
+    }
+
+    /// Appends zeros, for a length that is not less than before. Where the memory is may change, what is in it is not copied.
+    pub(super) fn grow(&mut self, length: usize) {
+        let bytes = |length: usize| length.saturating_mul(size_of::<[u32; N]>()).max(1);
+        let (before, after) = (bytes(self.length), bytes(length.max(self.length)));
+        let start = self.start.as_ptr().cast();
+        // SAFETY: mapped by `new` or here, with the length of before; nobody has a reference while `self` is borrowed.
+        let moved = unsafe { libc::mremap(start, before, after, libc::MREMAP_MAYMOVE) };
+        match NonNull::new(moved.cast::<[u32; N]>()).filter(|_| moved != libc::MAP_FAILED) {
+            Some(start) => {
+                (self.start, self.length) = (start, length.max(self.length));
+                use_large_pages(self.as_slice(), self.length);
+            }
+            None => std::alloc::handle_alloc_error(std::alloc::Layout::new::<[u32; N]>()),
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn as_slice(&self) -> &[[u32; N]] {
+        // SAFETY: so many are mapped, aligned to a page, for as long as `self` lives; zeros are a value of the type.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.length) }
+    }
+
+    #[inline(always)]
+    pub(super) fn as_mut_slice(&mut self) -> &mut [[u32; N]] {
+        // SAFETY: as above, and the memory is of this value alone.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.length) }
+    }
+}
+
+impl<T> Drop for Table<T> {
+    fn drop(&mut self) {
+        let bytes = self.length.saturating_mul(size_of::<T>()).max(1);
+        // SAFETY: mapped by `new` with this length; nobody has a reference any more.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), bytes) };
+    }
 }

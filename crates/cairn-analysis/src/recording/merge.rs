@@ -15,11 +15,15 @@ use cairn_format::recording::{
 
 /// Receives the events of all threads in one order. Times are ticks since the recording's start, and may go back a little.
 pub(super) trait Merged {
-    /// These come soon, with others of other streams between them; may be told more than once.
-    fn ahead(&mut self, events: &[RawEvent]);
-    fn alloc(&mut self, ticks: u64, source: Origin, block: RawAlloc);
-    fn free(&mut self, ticks: u64, source: Origin, block: RawFree);
-    fn other(&mut self, ticks: u64, source: Origin, record: &Record<'_>);
+    /// These come soon, with others of other streams between them; told of each once.
+    fn expect(&mut self, events: &mut [RawEvent]);
+    /// These come sooner, and are told of the second time.
+    fn expect_next(&mut self, events: &[RawEvent]);
+    /// These come next, and are told of the third time.
+    fn expect_last(&mut self, events: &[RawEvent]);
+    /// Some events of one stream, in their order. `bytes` is what they were read from; `is_moving` is true between the two
+    /// halves of a reallocation.
+    fn some(&mut self, source: Origin, events: &[RawEvent], bytes: &[u8], is_moving: &mut bool);
 }
 
 /// Which stream an event is from.
@@ -32,6 +36,7 @@ pub(super) struct Origin {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RawAlloc {
     pub(super) address: u64,
+    pub(super) hash: u32,
     pub(super) size_bytes: u64,
     pub(super) epoch: u32,
     pub(super) stack: u32,
@@ -41,6 +46,7 @@ pub(super) struct RawAlloc {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RawFree {
     pub(super) address: u64,
+    pub(super) hash: u32,
     pub(super) ticket: Option<u32>,
     pub(super) is_move: bool,
 }
@@ -61,44 +67,51 @@ pub(super) struct NextBlock {
     pub(super) offset: usize,
 }
 
-/// An event as it is kept between reading and handing on.
+/// An event as it is kept between reading and handing on: what its kind does not have holds no meaning.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RawEvent {
-    ticks: u64,
-    record: RawRecord,
+    pub(super) ticks: u64,
+    /// Of [`RawKind::Other`], where the record begins.
+    pub(super) address: u64,
+    pub(super) size_bytes: u64,
+    pub(super) stack: u32,
+    /// The epoch of an allocation, or a ticket.
+    pub(super) number: u32,
+    /// A place for the sink to note what it found out when it was told of the event.
+    pub(super) hash: u32,
+    pub(super) kind: RawKind,
 }
 
 const _: () = assert!(size_of::<RawEvent>() == 40);
 
-#[derive(Clone, Copy, Debug)]
-enum RawRecord {
-    Frequent(Frequent),
-    /// Where the record begins.
-    Other(u32),
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum RawKind {
+    Alloc,
+    LocalFree,
+    Free,
+    LocalMove,
+    Move,
+    Other,
 }
 
 impl RawEvent {
-    fn other(ticks: u64, position: usize) -> Self {
-        Self { ticks, record: RawRecord::Other(position as u32) }
+    #[inline]
+    fn new(kind: RawKind, address: u64, size_bytes: u64, stack: u32, number: u32) -> Self {
+        Self { ticks: 0, address, size_bytes, stack, number, hash: 0, kind }
     }
 
-    /// Unless it is a rare one.
-    #[inline]
-    pub(super) fn frequent(&self) -> Option<&Frequent> {
-        match &self.record {
-            RawRecord::Frequent(record) => Some(record),
-            RawRecord::Other(_) => None,
-        }
+    fn other(ticks: u64, position: usize) -> Self {
+        Self { ticks, ..Self::new(RawKind::Other, position as u64, 0, 0, 0) }
     }
 }
 
 /// So many events are looked at without a stamp before they are handed on.
 const LONGEST_RUN: usize = 256;
-/// Runs are read until there are so many events: enough that what they need of memory is asked for at once, and few enough to
-/// stay in the nearest cache.
-const WINDOW_EVENTS: usize = 64;
-/// The sink is told of so many events ahead.
-const AHEAD_EVENTS: usize = 32;
+/// Runs are read until there are so many events: several times what the sink is told of ahead, and few enough to stay in the nearest
+/// cache.
+const WINDOW_EVENTS: usize = 512;
+/// The sink is told of so many events at a time, some such times ahead.
+const AHEAD_EVENTS: usize = 16;
 /// Events behind a stamp are spread over at most so many ticks, about a millisecond: a thread that then slept for a second
 /// did not take that long for them, and had it, it would have noticed the next tick.
 const LONGEST_SPREAD_TICKS: u64 = 1 << 22;
@@ -125,7 +138,7 @@ pub(super) fn ticks_of(record: &Record<'_>, start_counter: u64) -> Option<u64> {
 /// ```text
 ///   bytes    | read before | stamp  event event event  stamp ... | not read yet
 ///                           \___ `events`: some runs _________/^position
-///   events   | given before |^next          told ahead |^told
+///   events   | given before |^next   |^ready   |^expected_last   |^expected_next   |^expected
 /// ```
 struct Stream {
     origin: Origin,
@@ -137,7 +150,11 @@ struct Stream {
     /// What was read of `bytes`.
     events: Vec<RawEvent>,
     next: usize,
-    told: usize,
+    /// Up to where the sink was told of them: for the first, the second and the third time, and long enough ago to get them.
+    expected: usize,
+    expected_next: usize,
+    expected_last: usize,
+    ready: usize,
     /// Of the last stamp.
     ticks: u64,
     /// Where `bytes` begin in their block, for messages.
@@ -150,17 +167,26 @@ impl Stream {
     fn read_runs(&mut self, start_counter: u64, feed: &mut impl Feed) -> bool {
         let Self { events, bytes, ticks: now, .. } = self;
         events.clear();
-        (self.next, self.told, self.events_from) = (0, 0, self.position);
+        (self.next, self.ready, self.events_from) = (0, 0, self.position);
+        (self.expected, self.expected_next, self.expected_last) = (0, 0, 0);
         let mut records = Records::new(bytes.get(self.position..).unwrap_or_default(), self.position);
         let mut begin = 0;
         let mut damage = None;
         while begin < WINDOW_EVENTS && events.len() - begin < LONGEST_RUN {
             if let Some(record) = records.next_frequent() {
-                if record.kind == FrequentKind::Stamp {
-                    begin = end_run(events, begin, now, record.low << STAMP_SHIFT);
-                } else {
-                    events.push(RawEvent { ticks: 0, record: RawRecord::Frequent(record) });
-                }
+                let Frequent { kind, low, size_bytes, stack, number } = record;
+                let kind = match kind {
+                    FrequentKind::Alloc => RawKind::Alloc,
+                    FrequentKind::LocalFree => RawKind::LocalFree,
+                    FrequentKind::Free => RawKind::Free,
+                    FrequentKind::LocalMove => RawKind::LocalMove,
+                    FrequentKind::Move => RawKind::Move,
+                    FrequentKind::Stamp => {
+                        begin = end_run(events, begin, now, low << STAMP_SHIFT);
+                        continue;
+                    }
+                };
+                events.push(RawEvent::new(kind, low, size_bytes, stack, number));
                 continue;
             }
             let at = records.offset();
@@ -174,17 +200,17 @@ impl Stream {
             };
             match record {
                 Record::Alloc { address, size_bytes, epoch, stack } => {
-                    events.push(frequent(FrequentKind::Alloc, address, size_bytes, stack, epoch));
+                    events.push(RawEvent::new(RawKind::Alloc, address, size_bytes, stack, epoch));
                     continue;
                 }
                 Record::Free { address, ticket } => {
-                    let kind = if ticket.is_some() { FrequentKind::Free } else { FrequentKind::LocalFree };
-                    events.push(frequent(kind, address, 0, 0, ticket.unwrap_or(0)));
+                    let kind = if ticket.is_some() { RawKind::Free } else { RawKind::LocalFree };
+                    events.push(RawEvent::new(kind, address, 0, 0, ticket.unwrap_or(0)));
                     continue;
                 }
                 Record::Move { address, ticket } => {
-                    let kind = if ticket.is_some() { FrequentKind::Move } else { FrequentKind::LocalMove };
-                    events.push(frequent(kind, address, 0, 0, ticket.unwrap_or(0)));
+                    let kind = if ticket.is_some() { RawKind::Move } else { RawKind::LocalMove };
+                    events.push(RawEvent::new(kind, address, 0, 0, ticket.unwrap_or(0)));
                     continue;
                 }
                 Record::Loss { .. } => {
@@ -250,51 +276,47 @@ impl Stream {
     /// Hands on the events that were read, up to `limit`.
     #[inline]
     fn give(&mut self, limit: u64, sink: &mut impl Merged) {
-        let origin = self.origin;
-        while let Some(&event) = self.events.get(self.next).filter(|event| event.ticks <= limit) {
-            if self.next >= self.told {
-                let end = self.events.len().min(self.next + AHEAD_EVENTS);
-                sink.ahead(self.events.get(self.next..end).unwrap_or_default());
-                self.told = end;
+        while self.has_events() {
+            if self.next >= self.ready {
+                self.look_ahead(sink);
             }
-            self.next += 1;
-            let RawEvent { ticks, record } = event;
-            let Frequent { kind, low: address, size_bytes, stack, number } = match record {
-                RawRecord::Frequent(record) => record,
-                RawRecord::Other(position) => {
-                    self.give_other(ticks, position as usize, sink);
-                    continue;
-                }
+            let told = self.events.get(self.next..self.ready).unwrap_or_default();
+            // Times do not go back within a stream.
+            let is_due = |event: &RawEvent| event.ticks <= limit;
+            let due = if told.last().is_some_and(is_due) {
+                told.len()
+            } else {
+                told.iter().position(|event| !is_due(event)).unwrap_or(0)
             };
-            let (ticket, is_move) = match kind {
-                FrequentKind::Alloc => {
-                    let is_move = std::mem::take(&mut self.is_moving);
-                    let block = RawAlloc { address, size_bytes, epoch: number, stack, is_move };
-                    sink.alloc(ticks, origin, block);
-                    continue;
-                }
-                FrequentKind::LocalFree => (None, false),
-                FrequentKind::Free => (Some(number), false),
-                FrequentKind::LocalMove => (None, true),
-                FrequentKind::Move => (Some(number), true),
-                // Is not among the events.
-                FrequentKind::Stamp => continue,
-            };
-            self.is_moving |= is_move;
-            sink.free(ticks, origin, RawFree { address, ticket, is_move });
+            if due == 0 {
+                return;
+            }
+            sink.some(self.origin, told.get(..due).unwrap_or_default(), &self.bytes, &mut self.is_moving);
+            self.next += due;
         }
     }
 
-    fn give_other(&self, ticks: u64, position: usize, sink: &mut impl Merged) {
-        let rest = self.bytes.get(position..).unwrap_or_default();
-        if let Some(Ok(placed)) = Records::new(rest, position).next() {
-            sink.other(ticks, self.origin, &placed.record);
+    /// Tells the sink of what comes: of each event three times, each time some events later, and again some later it is handed on.
+    #[inline]
+    fn look_ahead(&mut self, sink: &mut impl Merged) {
+        let length = self.events.len();
+        self.ready = length.min(self.next + AHEAD_EVENTS);
+        let third = length.min(self.ready + AHEAD_EVENTS);
+        let second = length.min(third + AHEAD_EVENTS);
+        let first = length.min(second + AHEAD_EVENTS);
+        if let Some(events) = self.events.get_mut(self.expected..first) {
+            sink.expect(events);
+            self.expected = first;
+        }
+        if let Some(events) = self.events.get(self.expected_next..second) {
+            sink.expect_next(events);
+            self.expected_next = second;
+        }
+        if let Some(events) = self.events.get(self.expected_last..third) {
+            sink.expect_last(events);
+            self.expected_last = third;
         }
     }
-}
-
-fn frequent(kind: FrequentKind, low: u64, size_bytes: u64, stack: u32, number: u32) -> RawEvent {
-    RawEvent { ticks: 0, record: RawRecord::Frequent(Frequent { kind, low, size_bytes, stack, number }) }
 }
 
 /// Spreads the events from `begin` on between the stamp before them and this one; the answer is where the next ones begin.
@@ -340,7 +362,10 @@ impl Merger {
             events_from: 0,
             events: Vec::new(),
             next: 0,
-            told: 0,
+            expected: 0,
+            expected_next: 0,
+            expected_last: 0,
+            ready: 0,
             ticks: 0,
             offset: BLOCK_HEADER_BYTES,
             is_moving: false,

@@ -322,11 +322,25 @@ pub trait Events {
         let _ = (at, change);
     }
 
-    /// An allocation with this stack and of this size is likely to come soon. Nothing happened yet: this is for visitors that
-    /// ask for memory ahead, which costs less for many events at once.
+    /// An allocation with this stack and of this size is likely to come soon; or an event of another kind, and then they mean
+    /// nothing. Nothing happened yet: this is for visitors that ask for memory ahead, which costs less for many events at once.
     #[inline]
     fn expect(&mut self, stack: StackId, size_bytes: u64) {
         let _ = (stack, size_bytes);
+    }
+
+    /// As [`expect`](Self::expect), a little later, when what that has asked for may be there; with the object if a free is
+    /// likely, else a number that means nothing.
+    #[inline]
+    fn expect_next(&mut self, object: ObjectId, stack: StackId, size_bytes: u64) {
+        let _ = (object, stack, size_bytes);
+    }
+
+    /// How exact the times of allocations and frees need to be, in nanoseconds: several that lie between two multiples of this may
+    /// all be told the time of the first one.
+    #[inline]
+    fn time_quantum_nanos(&self) -> u64 {
+        1
     }
 
     /// True once nothing more is of interest; asked from time to time, not after each event.

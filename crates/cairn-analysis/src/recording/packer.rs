@@ -10,7 +10,8 @@ use super::error::{Finding, RecordingError};
 use super::heap::HeapEncoder;
 use super::marks::MarkEncoder;
 use super::model::{
-    Alloc, At, Change, Events, Fact, Free, Mapping, Mark, Module, ModuleId, StackId, Thread, Usage, Wanted,
+    Alloc, At, Change, Events, Fact, Free, Mapping, Mark, Module, ModuleId, ObjectId, StackId, Thread, Usage,
+    Wanted,
 };
 #[cfg(target_os = "linux")]
 use super::progress::Progress;
@@ -297,7 +298,7 @@ impl<W: Write> Packer<W> {
         self.chunks.offset()
     }
 
-    #[inline]
+    #[inline(always)]
     fn happened(&mut self, at: At) {
         self.summary.end_nanos = self.summary.end_nanos.max(at.nanos);
     }
@@ -316,7 +317,7 @@ impl<W: Write> Packer<W> {
 }
 
 impl<W: Write> Events for Packer<W> {
-    #[inline]
+    #[inline(always)]
     fn alloc(&mut self, event: &Alloc) {
         self.happened(event.at);
         let summary = &mut self.summary;
@@ -336,7 +337,7 @@ impl<W: Write> Events for Packer<W> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn free(&mut self, event: &Free) {
         self.happened(event.at);
         let summary = &mut self.summary;
@@ -349,9 +350,19 @@ impl<W: Write> Events for Packer<W> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn expect(&mut self, stack: StackId, size_bytes: u64) {
         self.heap.expect(stack, size_bytes);
+    }
+
+    #[inline(always)]
+    fn expect_next(&mut self, object: ObjectId, stack: StackId, size_bytes: u64) {
+        self.heap.expect_next(object.index(), stack, size_bytes);
+    }
+
+    #[inline(always)]
+    fn time_quantum_nanos(&self) -> u64 {
+        HEAP_TIME_QUANTUM_NANOS
     }
 
     fn mark(&mut self, event: &Mark<'_>) {
