@@ -99,8 +99,13 @@ fn directory(name: &str) -> PathBuf {
 
 /// A program that fills so many blocks.
 fn busy_program(threads: u32, events: u32) -> Program {
+    program_with_blocks(threads, events, BLOCK_BYTES)
+}
+
+fn program_with_blocks(threads: u32, events: u32, block_bytes: usize) -> Program {
     let mut random = Random(3);
     let mut program = Program::new(threads, 8);
+    program.spool.block_bytes = block_bytes;
     program.spool.begin_journal();
     let stacks = program.spool.stacks(50);
     for number in 0..events {
@@ -149,6 +154,92 @@ fn begin(spool_path: &Path, spool: &Spool) -> File {
     }
     fs::write(spool_path, first).unwrap();
     File::options().read(true).write(true).open(spool_path).unwrap()
+}
+
+#[test]
+fn blocks_are_taken_while_the_free_ring_is_full() {
+    const LAG: usize = control::FREE_RING_ENTRIES + 1000;
+    let directory = directory("full-ring");
+    let (spool_path, packed_path) = (directory.join("spool"), directory.join("packed"));
+    // The smallest blocks that hold the stacks, so that there are many.
+    let mut program = program_with_blocks(1, 120_000, 200);
+    program.spool.clock(program.counter);
+    let journal = program.spool.journal.take().unwrap();
+    let file = begin(&spool_path, &program.spool);
+    // Storage for all that is written before anybody drains.
+    let backed = LAG as u64 + 10;
+    file.set_len(backed * BLOCK_BYTES as u64).unwrap();
+    file.write_all_at(&backed.to_le_bytes(), control::BACKED_BLOCKS as u64).unwrap();
+
+    let mut drain = Drain::open(&spool_path, &packed_path).unwrap();
+    let spool = &program.spool;
+    let mut player =
+        Player { file: &file, spool, places: HashMap::new(), claimed: 1, taken: 0, claims: 0, reused: 0 };
+    let mut rest = journal.into_iter();
+    while player.places.len() < LAG {
+        let (block, slots) = rest.next().expect("there are more blocks");
+        player.write(block, slots);
+    }
+    // What it is given back fills the ring.
+    for _ in 0..3 {
+        drain.step().unwrap();
+    }
+    let ended = AtomicBool::new(false);
+    let reused = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            rest.for_each(|(block, slots)| player.write(block, slots));
+            ended.store(true, Ordering::Release);
+            player.reused
+        });
+        while !ended.load(Ordering::Acquire) {
+            drain.step().unwrap();
+        }
+        writer.join().unwrap()
+    });
+    let (summary, findings) = drain.finish().unwrap();
+    assert_eq!(findings, []);
+    assert!(reused > 1000, "{reused} blocks were used again");
+    assert_eq!(
+        (summary.allocations, summary.allocated_bytes, summary.unmatched_frees),
+        (program.allocations, program.allocated_bytes, 0)
+    );
+    fs::remove_dir_all(directory).unwrap();
+}
+
+#[test]
+fn what_lies_behind_a_block_that_never_came_is_read_and_the_gap_is_told() {
+    let directory = directory("gap");
+    let (spool_path, packed_path) = (directory.join("spool"), directory.join("packed"));
+    let mut program = program_with_blocks(1, 4_000, 1000);
+    program.spool.clock(program.counter);
+    let journal = program.spool.journal.take().unwrap();
+    let blocks = journal.iter().map(|(block, _)| block + 1).max().unwrap();
+    assert!(blocks > 40);
+    let file = begin(&spool_path, &program.spool);
+    file.set_len((blocks as u64 + 10) * BLOCK_BYTES as u64).unwrap();
+    file.write_all_at(&(blocks as u64 + 10).to_le_bytes(), control::BACKED_BLOCKS as u64).unwrap();
+
+    let mut drain = Drain::open(&spool_path, &packed_path).unwrap();
+    let spool = &program.spool;
+    let mut player =
+        Player { file: &file, spool, places: HashMap::new(), claimed: 1, taken: 0, claims: 0, reused: 0 };
+    let missing = blocks / 2;
+    for (block, slots) in journal {
+        if block != missing {
+            player.write(block, slots);
+        } else if !player.places.contains_key(&block) {
+            // Taken, and never begun.
+            let place = player.claim() * BLOCK_BYTES as u64;
+            player.places.insert(block, (place, 0));
+        }
+    }
+    drain.step().unwrap();
+    let (summary, findings) = drain.finish().unwrap();
+    assert_eq!(findings, [Finding::MissingBlocks { thread: 1, count: 1 }]);
+    let kept = summary.allocations as f64 / program.allocations as f64;
+    let expected = 1.0 - 1.0 / blocks as f64;
+    assert!(kept < 1.0 && kept > expected - 0.02, "{kept} of the allocations, {blocks} blocks");
+    fs::remove_dir_all(directory).unwrap();
 }
 
 #[test]

@@ -102,6 +102,14 @@ pub struct Drain {
 #[derive(Default)]
 struct StreamBlocks {
     blocks: BTreeMap<u32, OpenBlock>,
+    /// What follows the last block that was read to its end.
+    next_sequence: Option<u32>,
+}
+
+impl StreamBlocks {
+    fn first(&self) -> Option<u32> {
+        self.blocks.keys().next().copied()
+    }
 }
 
 struct OpenBlock {
@@ -482,6 +490,9 @@ impl Drain {
             let thread = block.thread;
             if is_final {
                 entry.remove();
+                if let Some(stream) = self.blocks.get_mut(stream) {
+                    stream.next_sequence = sequence.checked_add(1);
+                }
             }
             self.read_tables(thread, &piece);
             if let Some(queue) = self.queues.streams.get_mut(stream) {
@@ -494,11 +505,21 @@ impl Drain {
     /// At the end: blocks behind one that never got a header.
     fn read_out_of_sequence(&mut self) {
         for stream in 0..self.blocks.len() {
-            let mut is_busy = false;
-            while self.read_front(stream, &mut is_busy).is_some() {
-                if let Some(blocks) = self.blocks.get_mut(stream) {
-                    blocks.blocks.pop_first();
+            let (mut is_busy, mut missing) = (false, 0);
+            while let Some(sequence) = self.blocks.get(stream).and_then(StreamBlocks::first) {
+                let expected = self.blocks.get(stream).and_then(|blocks| blocks.next_sequence);
+                missing += u64::from(sequence - expected.unwrap_or(sequence).min(sequence));
+                let is_final = self.read_front(stream, &mut is_busy);
+                let Some(blocks) = self.blocks.get_mut(stream) else { break };
+                // Read to its end, it is gone already.
+                if is_final != Some(true) {
+                    blocks.blocks.remove(&sequence);
                 }
+                blocks.next_sequence = sequence.checked_add(1);
+            }
+            if missing > 0 {
+                let thread = self.queues.handed.get(stream).map_or(0, |handed| handed.thread);
+                self.findings.push(Finding::MissingBlocks { thread, count: missing });
             }
         }
     }
@@ -581,9 +602,9 @@ impl Drain {
         let progress = lanes.filter_map(|(handed, lane)| Some(handed.progress(merger.place(lane)?)));
         self.packer.flush_with_progress(progress)?;
         self.last_flush = Instant::now();
-        let taken = self.shared.load(control::FREE_TAKEN as u64).min(self.given);
-        let room =
-            control::FREE_RING_ENTRIES as u64 - (self.given - taken).min(control::FREE_RING_ENTRIES as u64);
+        // Not over entries that the program has taken since they were looked at: which blocks these are has still to be read.
+        let unseen = (self.given - self.seen_taken).min(control::FREE_RING_ENTRIES as u64);
+        let room = control::FREE_RING_ENTRIES as u64 - unseen;
         let count = self.drained.len().min(room as usize);
         for block in self.drained.drain(..count) {
             let offset = u64::from(block) * BLOCK_BYTES as u64;

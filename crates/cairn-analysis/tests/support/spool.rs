@@ -27,6 +27,8 @@ pub(crate) struct Spool {
     slots: Vec<u64>,
     /// Where modules, addresses and words go.
     table_thread: u32,
+    /// A block is full when it has so many bytes.
+    pub(crate) block_bytes: usize,
     /// The order of all writes: block and slots.
     pub(crate) journal: Option<Vec<(usize, usize)>>,
 }
@@ -52,6 +54,7 @@ impl Spool {
             open: Vec::new(),
             slots: Vec::new(),
             table_thread: 1,
+            block_bytes: BLOCK_BYTES,
             journal: None,
         };
         spool.facts(&[("command", "program --flag"), ("host", "somewhere"), ("cairn", "0.1.0")]);
@@ -85,7 +88,7 @@ impl Spool {
         record(&mut sink).expect("a record fits 16 KiB");
         let written = sink.written();
         let is_full = current.is_none_or(|block| {
-            (self.blocks[block].len() + written.len()) * 8 + BLOCK_HEADER_BYTES > BLOCK_BYTES
+            (self.blocks[block].len() + written.len()) * 8 + BLOCK_HEADER_BYTES > self.block_bytes
         });
         let block = if is_full {
             let sequence = current.map_or(0, |block| self.heads[block].sequence + 1);

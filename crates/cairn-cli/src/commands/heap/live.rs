@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use cairn_analysis::format::recording::control::{Command, State};
-use cairn_analysis::recording::{self, Drain, EndReason, Status};
+use cairn_analysis::recording::{self, Drain, EndReason, Finding, Status};
 use cairn_run::{Announcement, End, Program};
 
 use super::holder::{self, Holder};
@@ -133,7 +133,11 @@ impl Recording {
                 if let Some(reason) = reason {
                     drain.ended(reason);
                 }
-                drain.finish().map_err(io::Error::other)?;
+                let (_, findings) = drain.finish().map_err(io::Error::other)?;
+                // The recording itself tells the others.
+                for finding in findings.iter().filter(|finding| !matches!(finding, Finding::Lost { .. })) {
+                    complain(&format_args!("{}: {finding}", self.path.display()));
+                }
             }
             None if self.status.is_none() => self.pack()?,
             None => return Err(io::Error::other("it could not be drained to its end")),
