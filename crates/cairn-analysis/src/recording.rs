@@ -51,17 +51,19 @@
 //! | `packer` | from events to a packed recording |
 //! | `progress` | where a spool goes on behind a packed recording that was not closed |
 //! | `packed` | and back |
+//! | `kept` | sums of all events, kept behind them |
 //! | `chunk` | chunks of bytes and where they are |
 //! | `heap`, `marks`, `rows`, `columns` | what is in them |
 
 mod chunk;
 mod clock;
-mod columns;
+pub(crate) mod columns;
 mod deliver;
 #[cfg(target_os = "linux")]
 mod drain;
 mod error;
 mod heap;
+mod kept;
 mod live;
 #[cfg(target_os = "linux")]
 mod mapped_file;
@@ -101,6 +103,7 @@ pub use tables::StackTree;
 
 pub use cairn_format::recording::{EndReason, LossKind, MappingKind, MarkValue, PcKind, control};
 
+pub(crate) use kept::Kept;
 pub(crate) use live::{Live, is_running};
 use packed::Packed;
 use source::Source;

@@ -28,6 +28,11 @@ impl NewFile {
         Ok(Self { path: path.to_owned(), part, output, replace })
     }
 
+    /// Where it is until it is complete.
+    pub(crate) fn part(&self) -> &Path {
+        &self.part
+    }
+
     /// Gives the file its name, and returns that.
     pub(crate) fn commit(mut self) -> io::Result<PathBuf> {
         if let Some(output) = self.output.take() {

@@ -331,3 +331,123 @@ fn names_cannot_drive_a_terminal() {
         assert!(!output.stdout.contains(&0x1b), "{view:?}");
     }
 }
+
+/// What a command wrote and how it ended.
+fn answer(arguments: &[&str]) -> (Option<i32>, Vec<u8>, Vec<u8>) {
+    let output = cairn().args(arguments).output().expect("it runs");
+    (output.status.code(), output.stdout, output.stderr)
+}
+
+/// Whether sums that are kept in the recording, or its events, are the source of an answer is not to be told from it.
+#[test]
+fn every_answer_is_the_same_to_the_byte_with_sums_in_the_recording_and_without() {
+    let directory = Directory::new("kept");
+    let spool = directory.write("app.spool", &recorded(500));
+    let (path, other) = (directory.0.join("app.cairn"), directory.write("other.cairn", &recorded(40)));
+    cairn().args(["pack", text(&spool), "--sums", "never"]).assert().success();
+    let (path, other) = (text(&path), text(&other));
+    let page = directory.0.join("app.html");
+    let mut all: Vec<Vec<&str>> = Vec::new();
+    let views =
+        ["function", "line", "module", "stack", "tree", "callers", "thread", "size", "lifetime", "time"];
+    let parts: [&[&str]; 7] = [
+        &[],
+        &["--filter", "function=make_*"],
+        &["--filter", "module=app"],
+        &["--filter", "size=..1000"],
+        &["--filter", "thread=1002"],
+        &["--at", "peak"],
+        &["--between", "30ms", "80ms"],
+    ];
+    for part in parts {
+        all.push([&["report", path, "--json", "--full"], part].concat());
+        all.push([&["report", path], part].concat());
+        for view in views {
+            all.push([&["report", path, "--full", "--by", view], part].concat());
+        }
+    }
+    for cost in ["peak", "leaked", "allocated", "count", "temporary"] {
+        all.push(vec!["report", path, "--json", "--full", "--by", "stack", "--cost", cost]);
+        all.push(vec!["report", path, "--json", "--full", "--by", "tree", "--cost", cost]);
+        all.push(vec!["flame", path, "--cost", cost]);
+        all.push(vec!["flame", path, "--folded", "--cost", cost, "--filter", "function=make_*"]);
+        all.push(vec!["diff", path, other, "--json", "--full", "--cost", cost]);
+        all.push(vec!["diff", other, path, "--json", "--filter", "function=make_*", "--cost", cost]);
+    }
+    for target in ["pprof", "speedscope", "csv"] {
+        all.push(vec!["export", path, "--to", target, "-o", "-"]);
+    }
+    all.push(vec!["report", path, "--html", "-"]);
+    let from_events: Vec<_> = all.iter().map(|arguments| answer(arguments)).collect();
+    let failed: Vec<_> = all.iter().zip(&from_events).filter(|(_, answer)| answer.0 != Some(0)).collect();
+    assert!(failed.is_empty(), "{failed:?}");
+    let before = std::fs::metadata(path).expect("it is there").len();
+    cairn()
+        .args(["pack", "--in-place", path])
+        .assert()
+        .success()
+        .stderr_eq("[..]app.cairn: [..] bytes of sums added\n");
+    assert!(std::fs::metadata(path).expect("it is there").len() > before);
+    for (arguments, expected) in all.iter().zip(&from_events) {
+        assert!(answer(arguments) == *expected, "{arguments:?}");
+    }
+    cairn().args(["report", path, "--html", text(&page)]).assert().success();
+    cairn()
+        .args(["pack", "--in-place", path])
+        .assert()
+        .success()
+        .stderr_eq("[..]app.cairn: the sums are there already\n");
+    cairn().args(["pack", "--in-place", text(&spool)]).assert().code(1);
+
+    // Damaged, they are told of, and the events answer.
+    let mut bytes = std::fs::read(path).expect("it is there");
+    let sums = bytes.windows(4).position(|window| window == b"SUMS").expect("they are kept");
+    bytes[sums + 40] ^= 1;
+    std::fs::write(path, bytes).expect("it can be written");
+    let (code, output, complaints) = answer(&["report", path, "--json", "--full"]);
+    assert!(code == Some(0) && output == from_events[0].1);
+    let complaints = String::from_utf8(complaints).expect("text");
+    assert!(complaints.contains("the events were read instead"), "{complaints}");
+}
+
+/// Events that cannot be read are missing in every sum, so the answer says so.
+#[test]
+fn damaged_events_are_told_and_make_the_answer_incomplete() {
+    let directory = Directory::new("spoiled");
+    let spool = directory.write("app.spool", &recorded(500));
+    cairn().args(["pack", text(&spool)]).assert().success();
+    let path = directory.0.join("app.cairn");
+    let mut bytes = std::fs::read(&path).expect("it is there");
+    let events = bytes.windows(4).position(|window| window == b"HEAP").expect("it has events");
+    bytes[events + 100] ^= 1;
+    std::fs::write(&path, bytes).expect("it can be written");
+    for command in [vec!["report"], vec!["flame"], vec!["diff", text(&path)], vec!["report", "--html", "-"]] {
+        let (code, _, complaints) = answer(&[&command[..], &[text(&path)]].concat());
+        let complaints = String::from_utf8(complaints).expect("text");
+        assert!(code == Some(3) && complaints.contains("chunk HEAP"), "{command:?}: {code:?} {complaints}");
+    }
+}
+
+/// Sums are an addition: where there is no room for them, the recording is as it was.
+#[test]
+fn sums_that_do_not_fit_leave_the_recording_as_it_was() {
+    let directory = Directory::new("room");
+    let spool = directory.write("app.spool", &recorded(500));
+    let path = directory.0.join("app.cairn");
+    cairn().args(["pack", text(&spool), "--sums", "never"]).assert().success();
+    let before = std::fs::read(&path).expect("it is there");
+    // The limit is in blocks of 1,024 bytes, and what is added is longer than one.
+    let limit = before.len() / 1024 + 1;
+    let script = format!("trap '' XFSZ; ulimit -f {limit}; exec \"$0\" pack --in-place \"$1\"");
+    let cairn = cargo_bin!("cairn");
+    let output = std::process::Command::new("bash")
+        .args(["-c", &script])
+        .arg(cairn)
+        .arg(&path)
+        .output()
+        .expect("it runs");
+    let complaints = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(1) && complaints.contains("adding sums to"), "{complaints}");
+    assert!(std::fs::read(&path).expect("it is there") == before);
+    assert_eq!(answer(&["report", text(&path)]).0, Some(0));
+}

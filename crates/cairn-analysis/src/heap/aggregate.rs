@@ -205,6 +205,22 @@ impl HeapProfile {
         profile.live_bytes_of_all = totals.live_bytes;
         Self { totals, stacks, ..profile }
     }
+
+    /// Leaves only the sums of these stacks, and nothing by thread, size and lifetime.
+    pub(super) fn keep_stacks(&mut self, counted: &[bool]) {
+        self.totals = Sums::default();
+        self.lost_stack = Sums::default();
+        for (stack, sums) in self.stacks.iter_mut().enumerate() {
+            if counted.get(stack).copied().unwrap_or(false) {
+                self.totals.add(sums);
+            } else {
+                *sums = Sums::default();
+            }
+        }
+        self.threads.clear();
+        self.sizes.clear();
+        self.lifetimes.clear();
+    }
 }
 
 impl Aggregator {
@@ -314,7 +330,7 @@ impl Aggregator {
         self.held.grow(weight, self.now_nanos);
         if let Some(bin) = self.timeline.last() {
             bin.most_bytes = bin.most_bytes.max(self.held.bytes);
-            bin.allocations += weight.blocks;
+            bin.allocations = bin.allocations.wrapping_add(weight.blocks);
             bin.allocated_bytes = bin.allocated_bytes.wrapping_add(weight.bytes);
         }
     }
@@ -357,7 +373,8 @@ impl Aggregator {
             thread.row.freed(weight, temporary, peak);
             self.sizes[size_class(block.size_bytes)].freed(weight, temporary, peak);
             let lifetime = &mut self.lifetimes[lifetime_class(self.now_nanos - block.born_nanos)];
-            lifetime.blocks += weight.blocks;
+            // What is made up wraps, as sums do.
+            lifetime.blocks = lifetime.blocks.wrapping_add(weight.blocks);
             lifetime.bytes = lifetime.bytes.wrapping_add(weight.bytes);
             if let Some(slicer) = &mut self.slicer {
                 slicer.touch(block.stack as usize);
@@ -412,6 +429,12 @@ impl Aggregator {
     #[must_use]
     pub fn slices(&self, end_nanos: u64) -> Option<Slices> {
         Some(self.slices_of(self.slicer.as_deref()?.clone(), end_nanos))
+    }
+
+    /// The same at the end: nothing is copied, and no slices are cut from now on.
+    pub(super) fn take_slices(&mut self, end_nanos: u64) -> Option<Slices> {
+        let slicer = self.slicer.take()?;
+        Some(self.slices_of(*slicer, end_nanos))
     }
 
     fn slices_of(&self, slicer: Slicer, end_nanos: u64) -> Slices {
@@ -483,7 +506,7 @@ impl Aggregator {
     /// The sums, and the [slices](Self::slices) where they were asked for.
     #[must_use]
     pub fn finish_sliced(mut self, end_nanos: u64) -> (HeapProfile, Option<Slices>) {
-        let slices = self.slicer.take().map(|slicer| self.slices_of(*slicer, end_nanos));
+        let slices = self.take_slices(end_nanos);
         (self.finish(end_nanos), slices)
     }
 

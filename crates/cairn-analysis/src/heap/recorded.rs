@@ -2,13 +2,15 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use cairn_format::StatedAddress;
+use cairn_format::recording::ChunkKind;
 use cairn_symbols::{AddressKind, Lookup, ModuleReport, Place, SourceFrame, SymbolizerOptions};
 
 use super::aggregate::{HeapProfile, Scope};
 use super::fold::{Fold, MOST_NANOS};
+use super::kept;
 use super::names::Namer;
 use super::resident::{Resident, UsageSample};
 use super::sampling::Sampling;
@@ -47,7 +49,7 @@ impl std::fmt::Debug for HeapRecording {
 }
 
 /// What one pass over the events of a recording gives.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 #[non_exhaustive]
 pub struct HeapRead {
     /// The sums.
@@ -66,6 +68,18 @@ pub struct HeapRead {
     pub marks: Vec<MarkTold>,
     /// Marks beyond these.
     pub more_marks: u64,
+    /// What was wrong with the events, or with sums of them that the recording keeps; [`HeapRecording::findings`] tells of the rest.
+    pub findings: Vec<Finding>,
+}
+
+/// What [`HeapRecording::keep`] did.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Kept {
+    /// What was read.
+    pub read: HeapRead,
+    /// How many bytes longer the file is now; why it could not be written.
+    pub added: Result<u64, RecordingError>,
 }
 
 /// A mark of the program.
@@ -97,6 +111,7 @@ impl HeapRead {
             usage,
             marks: Vec::new(),
             more_marks: 0,
+            findings: Vec::new(),
         }
     }
 }
@@ -172,16 +187,36 @@ impl HeapRecording {
         about(&self.recording, self.findings())
     }
 
-    /// Reads the events and adds them up.
+    /// Reads the events and adds them up. Sums of everything need not be added up where the recording [keeps](Self::keep) them.
     ///
     /// # Errors
     ///
     /// When the file cannot be read any more.
     pub fn read(&self, scope: Scope) -> Result<HeapRead, RecordingError> {
-        self.read_events(scope, None).map(|(read, _)| read)
+        self.read_unless_kept(scope, None).map(|(read, _)| read)
     }
 
-    /// The same, and what happened in each [slice](super::slices) of the time, in one pass.
+    /// As [`read`](Self::read), for those who ask by stack alone: what the profile holds by thread, size and lifetime may be missing. So sums
+    /// that the recording keeps can answer where only some stacks are counted, too.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be read any more.
+    pub fn read_stacks(&self, scope: Scope) -> Result<HeapRead, RecordingError> {
+        let whole = Scope { stacks: None, ..scope.clone() };
+        // Estimates are rounded when all is added up: sums of a part are no sum of rounded parts.
+        if let Some(counted) = &scope.stacks
+            && whole == Scope::default()
+            && !self.sampling.is_estimate()
+            && let Some(mut read) = self.kept(&mut Vec::new())?
+        {
+            read.profile.keep_stacks(counted);
+            return Ok(read);
+        }
+        self.read(scope)
+    }
+
+    /// The same as [`read`](Self::read), and what happened in each [slice](super::slices) of the time, in one pass.
     ///
     /// # Errors
     ///
@@ -196,8 +231,161 @@ impl HeapRecording {
             end_nanos: self.end_nanos().map(|nanos| nanos.min(scope.to_nanos)),
             ..SliceOptions::default()
         };
-        let (read, slices) = self.read_events(scope, Some(&options))?;
+        let (read, slices) = self.read_unless_kept(scope, Some(&options))?;
         Ok((read, slices.unwrap_or_default()))
+    }
+
+    fn read_unless_kept(
+        &self,
+        scope: Scope,
+        slices: Option<&SliceOptions>,
+    ) -> Result<(HeapRead, Option<Slices>), RecordingError> {
+        let mut findings = Vec::new();
+        if scope == Scope::default()
+            && let Some(read) = self.kept(&mut findings)?
+        {
+            let Some(options) = slices else { return Ok((read, None)) };
+            if let Some(mut slices) = self.kept_slices(&read.profile, &mut findings)? {
+                while slices.count > options.most_slices.max(1) {
+                    slices.halve();
+                }
+                return Ok((read, Some(slices)));
+            }
+        }
+        let (mut read, slices) = self.read_events(scope, slices)?;
+        read.findings.append(&mut findings);
+        Ok((read, slices))
+    }
+
+    fn tables(&self) -> kept::Tables {
+        kept::Tables {
+            stacks: self.stacks.len(),
+            threads: self.recording.threads().len(),
+            sampling: self.sampling,
+        }
+    }
+
+    /// The sums that the recording keeps, if it does, and they are what they should be.
+    fn kept(&self, findings: &mut Vec<Finding>) -> Result<Option<HeapRead>, RecordingError> {
+        self.kept_stream(ChunkKind::SUMS, findings, |bytes| kept::take(bytes, self.tables()))
+    }
+
+    fn kept_slices(
+        &self,
+        profile: &HeapProfile,
+        findings: &mut Vec<Finding>,
+    ) -> Result<Option<Slices>, RecordingError> {
+        let take = |bytes: &[u8]| kept::take_slices(bytes, self.tables(), profile);
+        self.kept_stream(ChunkKind::SLICES, findings, take)
+    }
+
+    fn kept_stream<T>(
+        &self,
+        kind: ChunkKind,
+        findings: &mut Vec<Finding>,
+        take: impl FnOnce(&[u8]) -> Option<T>,
+    ) -> Result<Option<T>, RecordingError> {
+        match self.recording.kept_sums(kind)? {
+            None => {}
+            Some(Err(finding)) => findings.push(finding),
+            Some(Ok(recording::Kept { offset, bytes })) => {
+                let taken = take(&bytes);
+                if taken.is_some() {
+                    return Ok(taken);
+                }
+                let problem = "they do not add up";
+                findings.push(Finding::UnusableSums { offset, problem });
+            }
+        }
+        Ok(None)
+    }
+
+    /// Reads everything, as [`read_sliced`](Self::read_sliced), and keeps the answer in the recording itself, which is in the file at
+    /// `path`: whoever opens it again and asks for everything need not read the events. The file grows by no more than
+    /// `most_bytes`, for which slices become wider, and by none where that is not enough;
+    /// [`room_for_sums`](Self::room_for_sums) is a good choice.
+    ///
+    /// Only a packed recording that was closed is added to, and only when nothing is wrong with it; what is there already is left alone.
+    ///
+    /// ```no_run
+    /// use cairn_analysis::heap::HeapRecording;
+    /// use cairn_analysis::recording::Recording;
+    ///
+    /// let path = std::path::Path::new("program.4711.cairn");
+    /// let heap = HeapRecording::new(Recording::open(path)?);
+    /// let kept = heap.keep(path, heap.room_for_sums()?)?;
+    /// println!("{} allocations", kept.read.profile.totals.allocations);
+    /// # Ok::<(), cairn_analysis::recording::RecordingError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be read any more. That it cannot be written is told in the answer: it is as it was then.
+    pub fn keep(&self, path: &Path, most_bytes: u64) -> Result<Kept, RecordingError> {
+        let mut findings = Vec::new();
+        if let Some(read) = self.kept(&mut findings)? {
+            return Ok(Kept { read, added: Ok(0) });
+        }
+        let options = SliceOptions { end_nanos: self.end_nanos(), ..SliceOptions::default() };
+        let (read, slices) = self.read_events(Scope::default(), Some(&options))?;
+        let is_sound = read.findings.is_empty();
+        let added = match slices.filter(|_| is_sound) {
+            Some(slices) => self.add_sums(path, &read, slices, most_bytes),
+            None => Ok(0),
+        };
+        Ok(Kept { read, added })
+    }
+
+    /// Whether it keeps sums that can be used.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be read any more.
+    pub fn keeps_sums(&self) -> Result<bool, RecordingError> {
+        self.kept(&mut Vec::new()).map(|read| read.is_some())
+    }
+
+    /// So many bytes of sums are a small part of the file: a sixteenth. Of a recording of few events that is too little for any, and
+    /// these are read in no time.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be asked for its length.
+    pub fn room_for_sums(&self) -> Result<u64, RecordingError> {
+        Ok(self.recording.length()? / 16)
+    }
+
+    fn add_sums(
+        &self,
+        path: &Path,
+        read: &HeapRead,
+        mut slices: Slices,
+        most_bytes: u64,
+    ) -> Result<u64, RecordingError> {
+        /// Fewer are no picture of time.
+        const LEAST_SLICES: usize = 16;
+        let sums = kept::put(read);
+        if kept::take(&sums, self.tables()).as_ref() != Some(read) {
+            // Numbers so large that they wrap.
+            return Ok(0);
+        }
+        let add = |streams: &[(ChunkKind, &[u8])]| self.recording.keep_sums(path, streams, most_bytes);
+        loop {
+            let bytes = kept::put_slices(&slices);
+            // What is so much longer does not become so much shorter.
+            let is_near = slices.entries() <= kept::MOST_ENTRIES && bytes.len() as u64 / 8 <= most_bytes;
+            if is_near && kept::take_slices(&bytes, self.tables(), &read.profile).as_ref() == Some(&slices) {
+                let added = add(&[(ChunkKind::SUMS, &sums), (ChunkKind::SLICES, &bytes)])?;
+                if let Some(added) = added {
+                    return Ok(added);
+                }
+            }
+            if slices.count <= LEAST_SLICES {
+                break;
+            }
+            slices.halve();
+        }
+        Ok(add(&[(ChunkKind::SUMS, &sums)])?.unwrap_or(0))
     }
 
     fn read_events(
@@ -210,8 +398,9 @@ impl HeapRecording {
         let outcome = self.recording.read(&wanted, &mut fold)?;
         let end_nanos = self.recording.end().map(|(_, nanos)| nanos);
         let threads = self.recording.threads();
-        let read = fold.read(threads, end_nanos, outcome.unmatched_frees);
-        Ok((read, fold.slices(threads, end_nanos)))
+        let mut read = fold.read(threads, end_nanos, outcome.unmatched_frees);
+        read.findings = outcome.findings;
+        Ok((read, fold.into_slices(threads, end_nanos)))
     }
 
     /// How long the recording lasted, as far as it is known without reading events.

@@ -39,7 +39,7 @@ impl Resident {
 }
 
 /// So many samples are kept; of a longer recording every second, fourth and so on.
-const MOST_SAMPLES: usize = 4096;
+pub(super) const MOST_SAMPLES: usize = 4096;
 
 /// Collects samples and follows mappings.
 #[derive(Default, Debug)]

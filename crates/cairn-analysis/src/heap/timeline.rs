@@ -59,7 +59,7 @@ impl Timeline {
     }
 
     fn halve(&mut self) {
-        self.bin_nanos *= 2;
+        self.bin_nanos = self.bin_nanos.saturating_mul(2);
         self.bins = self.bins.chunks(2).map(merged).collect();
     }
 
@@ -75,7 +75,7 @@ fn merged(pair: &[Bin]) -> Bin {
         sum.most_bytes = sum.most_bytes.max(bin.most_bytes);
         sum.last_bytes = bin.last_bytes;
         sum.last_blocks = bin.last_blocks;
-        sum.allocations += bin.allocations;
+        sum.allocations = sum.allocations.wrapping_add(bin.allocations);
         sum.allocated_bytes = sum.allocated_bytes.wrapping_add(bin.allocated_bytes);
     }
     sum

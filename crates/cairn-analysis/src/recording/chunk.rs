@@ -51,6 +51,12 @@ impl<W: Write> ChunkWriter<W> {
         })
     }
 
+    /// Goes on behind what a file has, which is so long, and in which these chunks are.
+    pub(super) fn resume(out: W, offset: u64, places: Vec<Place>) -> Result<Self, RecordingError> {
+        let compressor = Compressor::new(LEVEL).map_err(RecordingError::io("starting zstd"))?;
+        Ok(Self { out, offset, places, compressor, buffer: Vec::new(), frame: Vec::new() })
+    }
+
     /// So many bytes were written, the header included.
     pub(super) fn offset(&self) -> u64 {
         self.offset
@@ -316,8 +322,13 @@ impl Scan {
                     continue;
                 }
             }
-            if bytes.starts_with(&TRAILER_MAGIC) && left == TRAILER_BYTES as u64 {
-                return Ok(());
+            if self.is_trailer(&bytes) {
+                if left == TRAILER_BYTES as u64 {
+                    return Ok(());
+                }
+                // The file was closed here, and chunks were added later.
+                self.next += TRAILER_BYTES as u64;
+                continue;
             }
             if !is_last {
                 return Ok(());
@@ -336,6 +347,13 @@ impl Scan {
             }
         }
         Ok(())
+    }
+
+    /// Whether this is the trailer that belongs to the chunk in front.
+    fn is_trailer(&self, bytes: &[u8]) -> bool {
+        let last = self.places.last().filter(|place| place.kind == ChunkKind::INDEX);
+        let offset = last.map_or(0, |place| place.offset);
+        bytes.strip_prefix(&TRAILER_MAGIC).and_then(|rest| rest.first_chunk()) == Some(&offset.to_le_bytes())
     }
 
     /// The next place where an intact header is: chunks begin at multiples of eight.

@@ -4,7 +4,7 @@
 //! zigzag-coded before. A column is its length as a number, then its bytes.
 
 /// Appends numbers.
-pub(super) trait Put {
+pub(crate) trait Put {
     fn put_number(&mut self, value: u64);
 
     fn put_signed(&mut self, value: i64) {
@@ -34,28 +34,28 @@ impl Put for Vec<u8> {
 
 /// Reads numbers and columns; `None` where the bytes end.
 #[derive(Clone, Copy, Default, Debug)]
-pub(super) struct Take<'a> {
-    pub(super) bytes: &'a [u8],
+pub(crate) struct Take<'a> {
+    pub(crate) bytes: &'a [u8],
 }
 
 impl<'a> Take<'a> {
-    pub(super) fn new(bytes: &'a [u8]) -> Self {
+    pub(crate) fn new(bytes: &'a [u8]) -> Self {
         Self { bytes }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
     #[inline]
-    pub(super) fn byte(&mut self) -> Option<u8> {
+    pub(crate) fn byte(&mut self) -> Option<u8> {
         let (first, rest) = self.bytes.split_first()?;
         self.bytes = rest;
         Some(*first)
     }
 
     #[inline]
-    pub(super) fn number(&mut self) -> Option<u64> {
+    pub(crate) fn number(&mut self) -> Option<u64> {
         let first = self.byte()?;
         if first < 0x80 {
             return Some(u64::from(first));
@@ -77,16 +77,16 @@ impl<'a> Take<'a> {
         }
     }
 
-    pub(super) fn number32(&mut self) -> Option<u32> {
+    pub(crate) fn number32(&mut self) -> Option<u32> {
         u32::try_from(self.number()?).ok()
     }
 
-    pub(super) fn signed(&mut self) -> Option<i64> {
+    pub(crate) fn signed(&mut self) -> Option<i64> {
         let value = self.number()?;
         Some((value >> 1) as i64 ^ -((value & 1) as i64))
     }
 
-    pub(super) fn column(&mut self) -> Option<&'a [u8]> {
+    pub(crate) fn column(&mut self) -> Option<&'a [u8]> {
         let length = usize::try_from(self.number()?).ok()?;
         let (column, rest) = self.bytes.split_at_checked(length)?;
         self.bytes = rest;
@@ -97,19 +97,19 @@ impl<'a> Take<'a> {
 /// Numbers below 2^24, byte by byte in three columns: the low bytes are nearly random, the high ones nearly constant, and
 /// apart each compresses as well as it can.
 #[derive(Default)]
-pub(super) struct PutPlanes {
+pub(crate) struct PutPlanes {
     numbers: Vec<u32>,
 }
 
 impl PutPlanes {
-    pub(super) const LIMIT: u32 = 1 << 24;
+    pub(crate) const LIMIT: u32 = 1 << 24;
 
     #[inline]
-    pub(super) fn put(&mut self, value: u32) {
+    pub(crate) fn put(&mut self, value: u32) {
         self.numbers.push(value);
     }
 
-    pub(super) fn flush(&mut self, into: &mut Vec<u8>) {
+    pub(crate) fn flush(&mut self, into: &mut Vec<u8>) {
         for shift in [0, 8, 16] {
             into.put_number(self.numbers.len() as u64);
             into.extend(self.numbers.iter().map(|number| (number >> shift) as u8));
@@ -118,24 +118,24 @@ impl PutPlanes {
     }
 
     /// How many bytes that is.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.numbers.len() * 3
     }
 }
 
 #[derive(Clone, Copy, Default, Debug)]
-pub(super) struct TakePlanes<'a> {
+pub(crate) struct TakePlanes<'a> {
     planes: [&'a [u8]; 3],
     next: usize,
 }
 
 impl<'a> TakePlanes<'a> {
-    pub(super) fn new(from: &mut Take<'a>) -> Option<Self> {
+    pub(crate) fn new(from: &mut Take<'a>) -> Option<Self> {
         Some(Self { planes: [from.column()?, from.column()?, from.column()?], next: 0 })
     }
 
     #[inline]
-    pub(super) fn take(&mut self) -> Option<u32> {
+    pub(crate) fn take(&mut self) -> Option<u32> {
         let [a, b, c] = self.planes;
         let (a, b, c) = (a.get(self.next)?, b.get(self.next)?, c.get(self.next)?);
         self.next += 1;

@@ -145,6 +145,13 @@ pub enum Finding {
         /// Its kind.
         kind: ChunkKind,
     },
+    /// Sums that a packed recording holds beside its events cannot be used; the events were read in their place.
+    UnusableSums {
+        /// Where they begin.
+        offset: u64,
+        /// What is wrong with them.
+        problem: &'static str,
+    },
     /// A packed recording was not closed, so it has no index; it was found again by one scan.
     NoIndex,
     /// Rows of the stack, address or module tables contradict the format and were left out.
@@ -205,6 +212,9 @@ impl fmt::Display for Finding {
             }
             Self::UnknownChunk { offset, kind } => {
                 write!(f, "chunk {kind} at byte {offset} is of a kind that this cairn does not know")
+            }
+            Self::UnusableSums { offset, problem } => {
+                write!(f, "the sums kept at byte {offset} are of no use: {problem}; the events were read instead")
             }
             Self::NoIndex => f.write_str("the recording was not closed; its index was made again"),
             Self::BadTableRows { count } => write!(f, "{count} rows of tables contradict the format"),

@@ -15,9 +15,9 @@ use super::source::Source;
 use super::spool::{note_loss, parse_facts};
 use super::tables::TableBuilder;
 
-/// Where the chunks of events are.
+/// Where the chunks are.
 pub(super) struct Packed {
-    places: Vec<Place>,
+    pub(super) places: Vec<Place>,
     pub(super) summary: Option<Summary>,
     /// Where the spool goes on when this recording was not closed.
     pub(super) progress: Option<LastProgress>,
@@ -56,7 +56,7 @@ const TABLES: [ChunkKind; 7] = [
     ChunkKind::STACKS,
     ChunkKind::SUMMARY,
 ];
-const OTHERS: [ChunkKind; 2] = [ChunkKind::INDEX, ChunkKind::PROGRESS];
+const OTHERS: [ChunkKind; 4] = [ChunkKind::INDEX, ChunkKind::PROGRESS, ChunkKind::SUMS, ChunkKind::SLICES];
 pub(super) const EVENTS: [ChunkKind; 3] = [ChunkKind::HEAP, ChunkKind::MARKS, ChunkKind::CHANGES];
 
 /// Reads the tables.

@@ -9,7 +9,8 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory};
 
 use super::heap_input::{
-    Heap, HeapInput, Moment, Symbols, complain_about, nanos_of, open, parse_moment, questions, read,
+    Heap, HeapInput, Moment, Symbols, complain_about, nanos_of, open, outcome_of, parse_moment, questions,
+    read_stacks,
 };
 use super::heap_text::{bytes, count, shortened, signed_bytes, signed_count, width};
 use super::report::CostName;
@@ -91,7 +92,7 @@ impl DiffCommand {
         let after = self.side(self.after.as_ref().unwrap_or(&self.before), self.to)?;
         let usual = if self.from.is_some() || self.to.is_some() { Cost::Leaked } else { Cost::Peak };
         let cost = self.cost.map_or(usual, CostName::cost);
-        let (diff, totals) = self.compare(&before, &after, cost)?;
+        let (diff, totals, of_events) = self.compare(&before, &after, cost)?;
         let by_function = self.by_function.then(|| diff.by_function());
         let entries = by_function.as_deref().unwrap_or(&diff.entries);
         let limit = if self.full { usize::MAX } else { self.limit };
@@ -112,6 +113,7 @@ impl DiffCommand {
         }
         Ok(match outcomes {
             _ if grew_too_much => Outcome::Exceeded,
+            [Outcome::Done, Outcome::Done] => of_events,
             [Outcome::Done, outcome] | [outcome, _] => outcome,
         })
     }
@@ -126,19 +128,20 @@ impl DiffCommand {
         Ok(Side { path: path.to_owned(), heap, symbols, to_nanos })
     }
 
-    fn compare(&self, before: &Side, after: &Side, cost: Cost) -> io::Result<(Diff, (Sums, Sums))> {
+    fn compare(&self, before: &Side, after: &Side, cost: Cost) -> io::Result<(Diff, (Sums, Sums), Outcome)> {
         let mut names =
             [self.input.names(&before.heap, &before.symbols), self.input.names(&after.heap, &after.symbols)];
         let [names_before, names_after] = &mut names;
         let scope_before = self.input.scope(&before.heap, names_before, 0, before.to_nanos)?;
         let scope_after = self.input.scope(&after.heap, names_after, 0, after.to_nanos)?;
-        let read_before = read(&before.path, &before.heap, scope_before)?;
-        let read_after = read(&after.path, &after.heap, scope_after)?;
+        let read_before = read_stacks(&before.path, &before.heap, scope_before)?;
+        let read_after = read_stacks(&after.path, &after.heap, scope_after)?;
         let [names_before, names_after] = names;
         let mut questions_before = questions(&read_before, names_before);
         let mut questions_after = questions(&read_after, names_after);
         let diff = Diff::of(&mut questions_before, &mut questions_after, cost);
-        Ok((diff, (read_before.profile.totals, read_after.profile.totals)))
+        let of_events = outcome_of(&read_before, outcome_of(&read_after, Outcome::Done));
+        Ok((diff, (read_before.profile.totals, read_after.profile.totals), of_events))
     }
 
     fn print(

@@ -8,7 +8,8 @@ use cairn_analysis::heap::{Cost, Direction, FlameOptions, TreeLimits};
 use clap::Args;
 
 use super::heap_input::{
-    HeapInput, Moment, complain_about, nanos_of, open, parse_moment, questions, read, title_of,
+    HeapInput, Moment, complain_about, nanos_of, open, outcome_of, parse_moment, questions, read_stacks,
+    title_of,
 };
 use super::heap_text::{bytes, count, counted, duration};
 use super::report::CostName;
@@ -68,13 +69,13 @@ impl FlameCommand {
             None => u64::MAX,
         };
         let symbols = self.input.symbols(&heap);
-        let text = {
+        let (text, of_events) = {
             let mut names = self.input.names(&heap, &symbols);
             let scope = self.input.scope(&heap, &mut names, 0, to_nanos)?;
-            let answer = read(&self.file, &heap, scope)?;
+            let answer = read_stacks(&self.file, &heap, scope)?;
             let mut questions = questions(&answer, names);
             let cost = self.cost.cost();
-            if self.folded {
+            let text = if self.folded {
                 questions.folded(cost)
             } else {
                 let limits =
@@ -97,10 +98,14 @@ impl FlameCommand {
                 let options =
                     FlameOptions { title: title_of(&self.file, &heap), subtitle: format!("{whole}, {what}") };
                 questions.flame_svg(&tree, &options)
-            }
+            };
+            (text, outcome_of(&answer, Outcome::Done))
         };
         self.write(&text)?;
-        let outcome = complain_about(&self.file, &heap);
+        let outcome = match complain_about(&self.file, &heap) {
+            Outcome::Done => of_events,
+            outcome => outcome,
+        };
         symbols.finish(&self.input);
         Ok(outcome)
     }

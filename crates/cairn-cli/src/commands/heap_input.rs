@@ -278,25 +278,61 @@ fn threads_called(heap: &Heap, wanted: &str) -> io::Result<Vec<u32>> {
     Err(io::Error::other(format!("no thread {wanted:?} in the recording; there are: {}", all.join(", "))))
 }
 
-/// Reads the part of the recording that the options name.
+/// Reads the part of the recording that the options name; says on standard error what was wrong with its events.
 pub(crate) fn read(path: &Path, heap: &Heap, scope: Scope) -> io::Result<HeapRead> {
-    match heap {
-        Heap::Recording(heap) => heap.read(scope).map_err(|error| at(path, &error)),
-        Heap::Imported(heap) => {
-            let read = heap.read(&scope).map_err(|error| at(path, &error))?;
-            Ok(HeapRead::of_sums(read.sums, read.unmatched_frees, read.usage))
-        }
-    }
+    let read = match heap {
+        Heap::Recording(heap) => heap.read(scope).map_err(|error| at(path, &error))?,
+        Heap::Imported(heap) => imported(path, heap, &scope)?,
+    };
+    complain_about_events(path, &read);
+    Ok(read)
 }
 
-/// The same, with what happened in each slice of its time.
+/// The same, for what is asked by stack alone.
+pub(crate) fn read_stacks(path: &Path, heap: &Heap, scope: Scope) -> io::Result<HeapRead> {
+    let read = match heap {
+        Heap::Recording(heap) => heap.read_stacks(scope).map_err(|error| at(path, &error))?,
+        Heap::Imported(heap) => imported(path, heap, &scope)?,
+    };
+    complain_about_events(path, &read);
+    Ok(read)
+}
+
+fn imported(path: &Path, heap: &Imported, scope: &Scope) -> io::Result<HeapRead> {
+    let read = heap.read(scope).map_err(|error| at(path, &error))?;
+    Ok(HeapRead::of_sums(read.sums, read.unmatched_frees, read.usage))
+}
+
+/// The same as [`read`], with what happened in each slice of its time.
 pub(crate) fn read_sliced(
     path: &Path,
     heap: &HeapRecording,
     scope: Scope,
     most_slices: usize,
 ) -> io::Result<(HeapRead, Slices)> {
-    heap.read_sliced(scope, most_slices).map_err(|error| at(path, &error))
+    let (read, slices) = heap.read_sliced(scope, most_slices).map_err(|error| at(path, &error))?;
+    complain_about_events(path, &read);
+    Ok((read, slices))
+}
+
+fn complain_about_events(path: &Path, read: &HeapRead) {
+    for finding in &read.findings {
+        complain(&format_args!("{}: {finding}", path.display()));
+    }
+}
+
+/// Whether an answer is of all events, or `otherwise`.
+pub(crate) fn outcome_of(read: &HeapRead, otherwise: Outcome) -> Outcome {
+    // In place of sums that cannot be used the events were read.
+    let is_missing = |finding: &Finding| !matches!(finding, Finding::UnusableSums { .. });
+    if read.findings.iter().any(is_missing) { Outcome::Incomplete } else { otherwise }
+}
+
+/// Whether reading all events takes long enough to be worth sums that are kept beside them: from some hundredths of a second on.
+pub(crate) fn has_many_events(heap: &HeapRecording) -> bool {
+    const MANY_EVENTS: u64 = 2_000_000;
+    let summary = heap.recording().summary();
+    summary.is_some_and(|summary| summary.allocations.saturating_add(summary.frees) >= MANY_EVENTS)
 }
 
 /// The time that a moment stands for. The peak is that of the whole recording.

@@ -4,9 +4,11 @@ use std::fs;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
+use cairn_analysis::heap::HeapRecording;
 use cairn_analysis::recording::{Recording, RecordingError, Summary, pack};
-use clap::Args;
+use clap::{Args, ValueEnum};
 
+use super::heap_input::has_many_events;
 use crate::new_file::NewFile;
 use crate::output::{Outcome, complain};
 
@@ -19,7 +21,8 @@ use crate::output::{Outcome, complain};
 Examples:
   cairn pack program.4711.spool            writes program.4711.cairn
   cairn pack -o small.cairn old.cairn      a name of your own
-  cairn pack -o - program.spool | ssh ...  to standard output")]
+  cairn pack -o - program.spool | ssh ...  to standard output, without sums
+  cairn pack --in-place old.cairn          reports of a large old recording at once")]
 pub(crate) struct Pack {
     /// The recording; `-` for standard input
     recording: PathBuf,
@@ -31,6 +34,25 @@ pub(crate) struct Pack {
     /// Replace a file that is there
     #[arg(long)]
     force: bool,
+
+    /// Keep the sums of all events beside them, so that reports need not read the events
+    #[arg(long, value_name = "WHEN", default_value = "auto")]
+    sums: Sums,
+
+    /// Write no other file: add the sums to the recording itself, which is packed already
+    #[arg(long, conflicts_with_all = ["output", "force", "sums"])]
+    in_place: bool,
+}
+
+/// When sums are kept.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Sums {
+    /// When there are two million events, and the sums are no more than a sixteenth of the file
+    Auto,
+    /// Always, whatever room they take
+    Always,
+    /// Never
+    Never,
 }
 
 impl Pack {
@@ -48,6 +70,9 @@ impl Pack {
         .map_err(in_file)?;
         recording.findings().iter().for_each(|finding| complain(&format_args!("{name}: note: {finding}")));
 
+        if self.in_place {
+            return add_sums(recording, &self.recording);
+        }
         let output = self.output.unwrap_or_else(|| self.recording.with_extension("cairn"));
         if output == Path::new("-") {
             let stdout = BufWriter::with_capacity(1 << 16, io::stdout().lock());
@@ -56,9 +81,51 @@ impl Pack {
         }
         let mut file = NewFile::create(&output, self.force)?;
         let summary = pack(&recording, &mut file).map_err(in_file)?;
+        if self.sums != Sums::Never {
+            file.flush()?;
+            keep(file.part(), self.sums == Sums::Always).map_err(in_file)?;
+        }
         tell(&summary, &file.commit()?)?;
         Ok(Outcome::Done)
     }
+}
+
+/// Keeps sums in what was just packed. Where they cannot be written, it is as good without.
+fn keep(path: &Path, always: bool) -> Result<(), RecordingError> {
+    let heap = HeapRecording::new(Recording::open(path)?);
+    if always || has_many_events(&heap) {
+        let room = if always { u64::MAX } else { heap.room_for_sums()? };
+        heap.keep(path, room)?;
+    }
+    Ok(())
+}
+
+fn add_sums(recording: Recording, path: &Path) -> io::Result<Outcome> {
+    let named = |error: RecordingError| io::Error::other(format!("{}: {error}", path.display()));
+    if recording.summary().is_none() {
+        let why = "sums are added to a packed recording that was closed; pack this one to another file";
+        return Err(io::Error::other(format!("{}: {why}", path.display())));
+    }
+    let heap = HeapRecording::new(recording);
+    let told = |what: &str| {
+        let name = path.display().to_string();
+        writeln!(anstream::stderr(), "{}: {what}", crate::output::printable(&name))
+    };
+    if heap.keeps_sums().map_err(named)? {
+        told("the sums are there already")?;
+        return Ok(Outcome::Done);
+    }
+    let kept = heap.keep(path, u64::MAX).map_err(named)?;
+    for finding in &kept.read.findings {
+        complain(&format_args!("{}: {finding}", path.display()));
+    }
+    let added = kept.added.map_err(|error| io::Error::other(error.to_string()))?;
+    if added == 0 {
+        let why = "no sums are added to what is damaged or was not closed; pack it to another file";
+        return Err(io::Error::other(format!("{}: {why}", path.display())));
+    }
+    told(&format!("{added} bytes of sums added"))?;
+    Ok(Outcome::Done)
 }
 
 fn tell(summary: &Summary, output: &Path) -> io::Result<()> {

@@ -11,8 +11,8 @@ use cairn_analysis::heap::{Cost, Direction, Group, HeapRead, Suppressions, Tree,
 use clap::{Args, ValueEnum};
 
 use super::heap_input::{
-    Heap, HeapInput, Moment, complain_about, nanos_of, open, parse_moment, questions, read, read_sliced,
-    scope_told,
+    Heap, HeapInput, Moment, complain_about, nanos_of, open, outcome_of, parse_moment, questions, read,
+    read_sliced, read_stacks, scope_told,
 };
 use super::unseen::why_nothing_was_seen;
 use crate::output::Outcome;
@@ -109,6 +109,13 @@ enum View {
     Time,
 }
 
+impl View {
+    /// Whether it needs the sums of stacks alone.
+    const fn is_by_stack(self) -> bool {
+        matches!(self, Self::Function | Self::Line | Self::Module | Self::Stack | Self::Tree | Self::Callers)
+    }
+}
+
 /// A cost by name.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum CostName {
@@ -143,7 +150,7 @@ impl ReportCommand {
         let heap = open(&self.file)?;
         let (from_nanos, to_nanos) = self.times(&heap)?;
         let symbols = self.input.symbols(&heap);
-        {
+        let of_events = {
             let mut names = self.input.names(&heap, &symbols);
             let scope = self.input.scope(&heap, &mut names, from_nanos, to_nanos)?;
             match (&self.html, &heap) {
@@ -152,6 +159,7 @@ impl ReportCommand {
                         read_sliced(&self.file, recording, scope.clone(), page::most_slices())?;
                     let filters = self.input.filters();
                     page::write(html, &self.file, recording, &answer, &slices, &mut names, scope, filters)?;
+                    outcome_of(&answer, Outcome::Done)
                 }
                 (Some(_), Heap::Imported(_)) => {
                     let file = self.file.display();
@@ -159,16 +167,22 @@ impl ReportCommand {
                     return Err(io::Error::other(format!("{file}: {why}")));
                 }
                 (None, _) => {
-                    let mut answer = read(&self.file, &heap, scope)?;
+                    let by_stack = !self.json && self.by.is_some_and(View::is_by_stack);
+                    let reading = if by_stack { read_stacks } else { read };
+                    let mut answer = reading(&self.file, &heap, scope)?;
                     let mut held_back = Vec::new();
                     if !suppressions.is_empty() {
                         (held_back, answer.profile) = suppressions.apply(&answer.profile, &mut names);
                     }
                     self.show(&heap, &answer, names, &held_back, from_nanos, to_nanos)?;
+                    outcome_of(&answer, Outcome::Done)
                 }
             }
-        }
-        let outcome = complain_about(&self.file, &heap);
+        };
+        let outcome = match complain_about(&self.file, &heap) {
+            Outcome::Done => of_events,
+            outcome => outcome,
+        };
         symbols.finish(&self.input);
         Ok(outcome)
     }

@@ -235,6 +235,10 @@ impl ChunkKind {
     pub const PROGRESS: Self = Self(*b"PROG");
     /// What the recording holds in sum, so that a report of totals reads one chunk.
     pub const SUMMARY: Self = Self(*b"SUMM");
+    /// Sums of all events, so that a report need not read the events.
+    pub const SUMS: Self = Self(*b"SUMS");
+    /// What happened in each slice of time, so that any stretch of it is told without reading the events.
+    pub const SLICES: Self = Self(*b"SLCS");
     /// Where the chunks are; the last chunk of a recording that was closed.
     pub const INDEX: Self = Self(*b"INDX");
 }

@@ -1,5 +1,5 @@
 //! What is said at the end: the totals of a recording, its five first places each, and what to try next. The numbers are those of
-//! `cairn report`, from the same pass over the same events.
+//! `cairn report`, from the same pass over the same events; a recording of many keeps them for whoever asks next.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -8,6 +8,7 @@ use cairn_analysis::heap::{Cost, Folding, Group, HeapRecording, Names, Questions
 use cairn_analysis::recording::{Finding, Recording};
 use cairn_analysis::symbols::SymbolizerOptions;
 
+use crate::commands::heap_input::has_many_events;
 use crate::commands::heap_text::{bytes, count, counted, duration, file_name, percent, shortened, width};
 use crate::commands::unseen::why_nothing_was_seen;
 use crate::output::printable;
@@ -22,7 +23,13 @@ const NUMBERS: usize = 28;
 /// Writes the summary of `recording`, which is in the file at `path`.
 pub(super) fn write(out: &mut impl Write, recording: Recording, path: &Path) -> io::Result<()> {
     let heap = HeapRecording::new(recording);
-    let read = heap.read(Scope::default()).map_err(io::Error::other)?;
+    let read = if has_many_events(&heap) {
+        let room = heap.room_for_sums().map_err(io::Error::other)?;
+        // Without what is kept, reports take longer and say the same: no reason to complain.
+        heap.keep(path, room).map_err(io::Error::other)?.read
+    } else {
+        heap.read(Scope::default()).map_err(io::Error::other)?
+    };
     let symbols = heap.symbols(SymbolizerOptions::new());
     let names = Names::new(heap.stacks(), &symbols, Folding::default());
     let mut questions = Questions::new(&read.profile, names);

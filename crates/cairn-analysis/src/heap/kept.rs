@@ -1,0 +1,560 @@
+//! The answer of a pass over all events, as bytes that a recording keeps beside them: who asks again need not read the events.
+//!
+//! What is kept is the whole [`HeapRead`] of everything, and the [`Slices`] of the time, coarse enough that all of it is a small part
+//! of the file. `docs/format.md` tells the bytes. Each list is a count and a column for each field, as numbers of one kind beside
+//! each other compress best; rows of which nothing is known are left out.
+//!
+//! The bytes may be a stranger's or damaged. Indices are compared with the tables of the recording, columns have to end where they
+//! should, and sums by stack, thread, class of size and slice have to add up to the same: what does not is no answer, and the
+//! events are read instead.
+
+use super::aggregate::{HeapProfile, LOST_STACK, Odd};
+use super::recorded::{HeapRead, MOST_MARKS, MarkTold};
+use super::resident::{MOST_SAMPLES, Resident, UsageSample};
+use super::sampling::{Errors, Sampling};
+use super::slices::{Entry, Slices};
+use super::timeline::{Bin, MAX_BINS, Timeline};
+use super::{LIFETIME_CLASSES, Lifetimes, SIZE_CLASSES, Sums};
+use crate::recording::columns::{Put, Take};
+
+/// Entries of slices that are kept, at most: what a stranger's file says must not fill memory.
+pub(super) const MOST_ENTRIES: usize = 4 << 20;
+/// Slices that are kept, at most.
+const MOST_SLICES: u64 = 1 << 16;
+
+/// What the tables of a recording say of its sums.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tables {
+    pub(super) stacks: usize,
+    pub(super) threads: usize,
+    pub(super) sampling: Sampling,
+}
+
+/// The bytes of the sums.
+pub(super) fn put(read: &HeapRead) -> Vec<u8> {
+    let mut into = Vec::new();
+    let profile = &read.profile;
+    into.put_number(mean_bytes(profile.sampling));
+    let Odd { unknown_frees, reused_objects, bad_numbers } = profile.odd;
+    let single = [
+        profile.end_nanos,
+        profile.peak_nanos,
+        profile.peak_bytes_of_all,
+        profile.live_bytes_of_all,
+        read.unmatched_frees,
+        unknown_frees,
+        reused_objects,
+        bad_numbers,
+    ];
+    single.into_iter().for_each(|number| into.put_number(number));
+    for rows in [&[profile.totals, profile.lost_stack][..], &profile.stacks, &profile.threads, &profile.sizes]
+    {
+        put_sums(&mut into, rows);
+    }
+    put_lifetimes(&mut into, &profile.lifetimes);
+    put_errors(&mut into, &profile.errors, &profile.stack_errors);
+    put_timeline(&mut into, &profile.timeline);
+    put_usage(&mut into, &read.usage);
+    put_resident(&mut into, read.resident.as_ref());
+    put_marks(&mut into, &read.marks, read.more_marks);
+    into
+}
+
+/// The bytes of the slices.
+pub(super) fn put_slices(slices: &Slices) -> Vec<u8> {
+    let mut into = Vec::new();
+    into.put_number(slices.count as u64);
+    into.put_number(slices.slice_nanos);
+    for entries in [&slices.stacks, &slices.sizes, &slices.threads, &slices.lifetimes] {
+        put_entries(&mut into, entries);
+    }
+    into
+}
+
+/// What the bytes say; `None` when they make no sense.
+pub(super) fn take(bytes: &[u8], tables: Tables) -> Option<HeapRead> {
+    let mut take = Take::new(bytes);
+    let take = &mut take;
+    if take.number()? != mean_bytes(tables.sampling) {
+        return None;
+    }
+    let [end_nanos, peak_nanos, peak_bytes_of_all, live_bytes_of_all, unmatched_frees, a, b, c] =
+        numbers(take)?;
+    let odd = Odd { unknown_frees: a, reused_objects: b, bad_numbers: c };
+    let first = take_sums(take, 2)?;
+    let profile = HeapProfile {
+        totals: *first.first()?,
+        lost_stack: *first.get(1)?,
+        stacks: take_sums(take, tables.stacks)?,
+        threads: take_sums(take, tables.threads)?,
+        sizes: take_sums(take, SIZE_CLASSES)?,
+        lifetimes: take_lifetimes(take)?,
+        errors: take_row_of_errors(take)?,
+        stack_errors: take_stack_errors(take, tables)?,
+        timeline: take_timeline(take)?,
+        peak_nanos,
+        peak_bytes_of_all,
+        live_bytes_of_all,
+        end_nanos,
+        sampling: tables.sampling,
+        odd,
+    };
+    let usage = take_usage(take)?;
+    let resident = take_resident(take)?;
+    let (marks, more_marks) = take_marks(take)?;
+    let read = HeapRead {
+        profile,
+        unmatched_frees,
+        most_resident_bytes: resident.as_ref().map(|most| most.sample.resident_bytes),
+        page_faults: usage.iter().map(|sample| sample.page_faults).max(),
+        resident,
+        usage,
+        marks,
+        more_marks,
+        findings: Vec::new(),
+    };
+    (take.is_empty() && adds_up(&read.profile)).then_some(read)
+}
+
+/// What the bytes of slices say, which are of this profile; `None` when they make no sense.
+pub(super) fn take_slices(bytes: &[u8], tables: Tables, profile: &HeapProfile) -> Option<Slices> {
+    let mut take = Take::new(bytes);
+    let take = &mut take;
+    let [count, slice_nanos] = numbers(take)?;
+    // They end with the recording.
+    let last = profile.end_nanos.checked_div(slice_nanos)?;
+    if count > MOST_SLICES || last.checked_add(1)? != count {
+        return None;
+    }
+    let mut room = MOST_ENTRIES;
+    let slices = Slices {
+        count: usize::try_from(count).ok()?,
+        slice_nanos,
+        stacks: take_entries(take, tables.stacks, true, count, &mut room)?,
+        sizes: take_entries(take, SIZE_CLASSES, false, count, &mut room)?,
+        threads: take_entries(take, tables.threads, false, count, &mut room)?,
+        lifetimes: take_entries(take, LIFETIME_CLASSES, false, count, &mut room)?,
+    };
+    (take.is_empty() && is_of(&slices, profile)).then_some(slices)
+}
+
+/// Whether all ways to sum up lead to the same. Estimates are rounded in each row, so that they need not.
+fn adds_up(profile: &HeapProfile) -> bool {
+    if profile.sampling.is_estimate() {
+        return true;
+    }
+    let sum = |rows: &[Sums], first: Sums| {
+        rows.iter().fold(first, |mut sum, row| {
+            sum.add(row);
+            sum
+        })
+    };
+    let sums = [
+        sum(&profile.stacks, profile.lost_stack),
+        sum(&profile.threads, Sums::default()),
+        sum(&profile.sizes, Sums::default()),
+    ];
+    sums.iter().all(|sum| *sum == profile.totals)
+}
+
+/// Whether slices add up to the sums.
+fn is_of(slices: &Slices, profile: &HeapProfile) -> bool {
+    let totals = &profile.totals;
+    [&slices.stacks, &slices.sizes, &slices.threads].into_iter().all(|entries| {
+        let mut sum = Entry::default();
+        entries.iter().for_each(|entry| sum.add(entry));
+        let blocks = profile.sampling.blocks(sum.allocations);
+        let same = (sum.allocated_bytes, blocks, sum.temporary)
+            == (totals.allocated_bytes, totals.allocations, totals.temporary);
+        same && u64::try_from(sum.grown_bytes) == Ok(totals.live_bytes)
+            && sum.leaked_bytes == totals.live_bytes
+    })
+}
+
+fn mean_bytes(sampling: Sampling) -> u64 {
+    match sampling {
+        Sampling::All => 0,
+        Sampling::Poisson { mean_bytes } => mean_bytes,
+    }
+}
+
+fn numbers<const N: usize>(take: &mut Take<'_>) -> Option<[u64; N]> {
+    let mut numbers = [0; N];
+    for number in &mut numbers {
+        *number = take.number()?;
+    }
+    Some(numbers)
+}
+
+/// A column of numbers.
+fn put_column(into: &mut Vec<u8>, values: impl Iterator<Item = u64>) {
+    let mut column = Vec::new();
+    values.for_each(|value| column.put_number(value));
+    into.put_bytes(&column);
+}
+
+/// What each number is more than the one before, modulo 2^64, as a signed number: for what wanders.
+fn put_steps(into: &mut Vec<u8>, values: impl Iterator<Item = u64>) {
+    let mut before = 0_u64;
+    let mut column = Vec::new();
+    for value in values {
+        column.put_signed(value.wrapping_sub(before).cast_signed());
+        before = value;
+    }
+    into.put_bytes(&column);
+}
+
+/// Columns of as many numbers each, which end together.
+struct Columns<'a, const N: usize>([Take<'a>; N]);
+
+impl<'a, const N: usize> Columns<'a, N> {
+    fn new(take: &mut Take<'a>) -> Option<Self> {
+        let mut columns = [Take::default(); N];
+        for column in &mut columns {
+            *column = Take::new(take.column()?);
+        }
+        Some(Self(columns))
+    }
+
+    fn row(&mut self) -> Option<[u64; N]> {
+        let mut row = [0; N];
+        for (number, column) in row.iter_mut().zip(&mut self.0) {
+            *number = column.number()?;
+        }
+        Some(row)
+    }
+
+    /// A row of steps, added to the row before.
+    fn step(&mut self, row: &mut [u64; N]) -> Option<()> {
+        for (number, column) in row.iter_mut().zip(&mut self.0) {
+            *number = number.wrapping_add_signed(column.signed()?);
+        }
+        Some(())
+    }
+
+    fn end(&self) -> Option<()> {
+        self.0.iter().all(Take::is_empty).then_some(())
+    }
+}
+
+/// | count of rows that are not empty | how many empty ones are in front of each | a column for each sum |
+fn put_sums(into: &mut Vec<u8>, rows: &[Sums]) {
+    let used = || rows.iter().enumerate().filter(|(_, sums)| !sums.is_empty());
+    into.put_number(used().count() as u64);
+    let mut next = 0;
+    put_column(
+        into,
+        used().map(|(row, _)| {
+            let left_out = row - next;
+            next = row + 1;
+            left_out as u64
+        }),
+    );
+    let fields: [fn(&Sums) -> u64; 7] = [
+        |sums| sums.allocations,
+        |sums| sums.allocated_bytes,
+        |sums| sums.live_blocks,
+        |sums| sums.live_bytes,
+        |sums| sums.peak_blocks,
+        |sums| sums.peak_bytes,
+        |sums| sums.temporary,
+    ];
+    for field in fields {
+        put_column(into, used().map(|(_, sums)| field(sums)));
+    }
+}
+
+fn take_sums(take: &mut Take<'_>, rows: usize) -> Option<Vec<Sums>> {
+    let count = take.number()?;
+    let mut columns = Columns::<8>::new(take)?;
+    let mut all = vec![Sums::default(); rows];
+    let mut next = 0_usize;
+    for _ in 0..count {
+        let [
+            left_out,
+            allocations,
+            allocated_bytes,
+            live_blocks,
+            live_bytes,
+            peak_blocks,
+            peak_bytes,
+            temporary,
+        ] = columns.row()?;
+        let row = next.checked_add(usize::try_from(left_out).ok()?)?;
+        *all.get_mut(row)? = Sums {
+            allocations,
+            allocated_bytes,
+            live_blocks,
+            live_bytes,
+            peak_blocks,
+            peak_bytes,
+            temporary,
+        };
+        next = row + 1;
+    }
+    columns.end()?;
+    Some(all)
+}
+
+fn put_lifetimes(into: &mut Vec<u8>, lifetimes: &[Lifetimes]) {
+    put_column(into, lifetimes.iter().map(|lifetime| lifetime.blocks));
+    put_column(into, lifetimes.iter().map(|lifetime| lifetime.bytes));
+}
+
+fn take_lifetimes(take: &mut Take<'_>) -> Option<Vec<Lifetimes>> {
+    let mut columns = Columns::<2>::new(take)?;
+    let mut all = Vec::with_capacity(LIFETIME_CLASSES);
+    for _ in 0..LIFETIME_CLASSES {
+        let [blocks, bytes] = columns.row()?;
+        all.push(Lifetimes { blocks, bytes });
+    }
+    columns.end()?;
+    Some(all)
+}
+
+fn of_errors(errors: &Errors) -> [f64; 6] {
+    let Errors { allocations, allocated_bytes, live_blocks, live_bytes, peak_blocks, peak_bytes } = *errors;
+    [allocations, allocated_bytes, live_blocks, live_bytes, peak_blocks, peak_bytes]
+}
+
+/// | those of all: six doubles | count of stacks that have some | how many others are in front of each | six doubles for each |
+fn put_errors(into: &mut Vec<u8>, all: &Errors, stacks: &[Errors]) {
+    let put_row = |into: &mut Vec<u8>, errors: &Errors| {
+        of_errors(errors).into_iter().for_each(|error| into.extend(error.to_bits().to_le_bytes()));
+    };
+    put_row(into, all);
+    let used = || stacks.iter().enumerate().filter(|(_, errors)| **errors != Errors::default());
+    into.put_number(used().count() as u64);
+    let mut next = 0;
+    put_column(
+        into,
+        used().map(|(row, _)| {
+            let left_out = row - next;
+            next = row + 1;
+            left_out as u64
+        }),
+    );
+    let mut rows = Vec::new();
+    used().for_each(|(_, errors)| put_row(&mut rows, errors));
+    into.put_bytes(&rows);
+}
+
+fn take_row_of_errors(take: &mut Take<'_>) -> Option<Errors> {
+    let mut row = [0.0; 6];
+    for error in &mut row {
+        let (bits, rest) = take.bytes.split_first_chunk()?;
+        take.bytes = rest;
+        *error = Some(f64::from_bits(u64::from_le_bytes(*bits))).filter(|it| it.is_finite() && *it >= 0.0)?;
+    }
+    let [allocations, allocated_bytes, live_blocks, live_bytes, peak_blocks, peak_bytes] = row;
+    Some(Errors { allocations, allocated_bytes, live_blocks, live_bytes, peak_blocks, peak_bytes })
+}
+
+fn take_stack_errors(take: &mut Take<'_>, tables: Tables) -> Option<Vec<Errors>> {
+    let count = take.number()?;
+    let mut steps = Columns::<1>::new(take)?;
+    let mut rows = Take::new(take.column()?);
+    let stacks = if tables.sampling.is_estimate() { tables.stacks } else { 0 };
+    let mut all = vec![Errors::default(); stacks];
+    let mut next = 0_usize;
+    for _ in 0..count {
+        let [left_out] = steps.row()?;
+        let row = next.checked_add(usize::try_from(left_out).ok()?)?;
+        *all.get_mut(row)? = take_row_of_errors(&mut rows)?;
+        next = row + 1;
+    }
+    steps.end()?;
+    rows.is_empty().then_some(all)
+}
+
+/// | width of a bin | count | columns |
+fn put_timeline(into: &mut Vec<u8>, timeline: &Timeline) {
+    let bins = &timeline.bins;
+    into.put_number(timeline.bin_nanos);
+    into.put_number(bins.len() as u64);
+    let fields: [fn(&Bin) -> u64; 5] = [
+        |bin| bin.most_bytes,
+        |bin| bin.last_bytes,
+        |bin| bin.last_blocks,
+        |bin| bin.allocations,
+        |bin| bin.allocated_bytes,
+    ];
+    for field in fields {
+        put_steps(into, bins.iter().map(field));
+    }
+}
+
+fn take_timeline(take: &mut Take<'_>) -> Option<Timeline> {
+    let [bin_nanos, count] = numbers(take)?;
+    let mut columns = Columns::<5>::new(take)?;
+    if bin_nanos == 0 || count > MAX_BINS as u64 {
+        return None;
+    }
+    let mut row = [0; 5];
+    let mut bins = Vec::new();
+    for _ in 0..count {
+        columns.step(&mut row)?;
+        let [most_bytes, last_bytes, last_blocks, allocations, allocated_bytes] = row;
+        bins.push(Bin { most_bytes, last_bytes, last_blocks, allocations, allocated_bytes });
+    }
+    columns.end()?;
+    Some(Timeline { bin_nanos, bins })
+}
+
+fn of_sample(sample: &UsageSample) -> [u64; 4] {
+    [sample.nanos, sample.resident_bytes, sample.page_faults, sample.threads.into()]
+}
+
+fn sample([nanos, resident_bytes, page_faults, threads]: [u64; 4]) -> Option<UsageSample> {
+    Some(UsageSample { nanos, resident_bytes, page_faults, threads: u32::try_from(threads).ok()? })
+}
+
+fn put_usage(into: &mut Vec<u8>, usage: &[UsageSample]) {
+    into.put_number(usage.len() as u64);
+    for field in 0..4 {
+        put_steps(into, usage.iter().map(|sample| of_sample(sample)[field]));
+    }
+}
+
+fn take_usage(take: &mut Take<'_>) -> Option<Vec<UsageSample>> {
+    let count = take.number()?;
+    let mut columns = Columns::<4>::new(take)?;
+    if count > MOST_SAMPLES as u64 {
+        return None;
+    }
+    let mut row = [0; 4];
+    let mut usage = Vec::new();
+    for _ in 0..count {
+        columns.step(&mut row)?;
+        usage.push(sample(row)?);
+    }
+    columns.end()?;
+    Some(usage)
+}
+
+/// | 1, or 0 when nothing was sampled | the sample | held | mapped | count | columns: stacks, bytes |
+fn put_resident(into: &mut Vec<u8>, resident: Option<&Resident>) {
+    into.put_number(resident.is_some().into());
+    let Some(resident) = resident else { return };
+    of_sample(&resident.sample).into_iter().for_each(|number| into.put_number(number));
+    into.put_number(resident.held_bytes);
+    into.put_number(resident.mapped_bytes);
+    into.put_number(resident.mapped_by_stack.len() as u64);
+    put_column(into, resident.mapped_by_stack.iter().map(|&(stack, _)| stack.into()));
+    put_column(into, resident.mapped_by_stack.iter().map(|&(_, bytes)| bytes));
+}
+
+fn take_resident(take: &mut Take<'_>) -> Option<Option<Resident>> {
+    match take.number()? {
+        0 => return Some(None),
+        1 => {}
+        _ => return None,
+    }
+    let sample = sample(numbers(take)?)?;
+    let [held_bytes, mapped_bytes, count] = numbers(take)?;
+    let mut columns = Columns::<2>::new(take)?;
+    let mut mapped_by_stack = Vec::new();
+    for _ in 0..count {
+        let [stack, bytes] = columns.row()?;
+        mapped_by_stack.push((u32::try_from(stack).ok()?, bytes));
+    }
+    columns.end()?;
+    Some(Some(Resident { sample, held_bytes, mapped_bytes, mapped_by_stack }))
+}
+
+/// | count | columns: times, threads (one more, 0 when not known) | texts | marks beyond these |
+fn put_marks(into: &mut Vec<u8>, marks: &[MarkTold], more: u64) {
+    into.put_number(marks.len() as u64);
+    put_steps(into, marks.iter().map(|mark| mark.nanos));
+    put_column(into, marks.iter().map(|mark| u64::from(mark.thread.wrapping_add(1))));
+    marks.iter().for_each(|mark| into.put_bytes(mark.text.as_bytes()));
+    into.put_number(more);
+}
+
+fn take_marks(take: &mut Take<'_>) -> Option<(Vec<MarkTold>, u64)> {
+    let count = take.number()?;
+    let mut times = Columns::<1>::new(take)?;
+    let mut threads = Columns::<1>::new(take)?;
+    if count > MOST_MARKS as u64 {
+        return None;
+    }
+    let mut marks = Vec::new();
+    let mut time = [0];
+    for _ in 0..count {
+        times.step(&mut time)?;
+        let [thread] = threads.row()?;
+        let thread = u32::try_from(thread).ok()?.wrapping_sub(1);
+        let text = std::str::from_utf8(take.column()?).ok()?.to_owned();
+        marks.push(MarkTold { nanos: time[0], thread, text });
+    }
+    times.end()?;
+    threads.end()?;
+    Some((marks, take.number()?))
+}
+
+/// | count | columns: rows less the one before, slices (less the one before of the same row), sums |
+fn put_entries(into: &mut Vec<u8>, entries: &[Entry]) {
+    into.put_number(entries.len() as u64);
+    let before = || std::iter::once(None).chain(entries.iter().map(Some));
+    put_column(
+        into,
+        entries
+            .iter()
+            .zip(before())
+            .map(|(entry, before)| u64::from(entry.row - before.map_or(0, |before| before.row))),
+    );
+    put_column(
+        into,
+        entries.iter().zip(before()).map(|(entry, before)| {
+            let of_row = before.filter(|before| before.row == entry.row);
+            u64::from(entry.slice - of_row.map_or(0, |before| before.slice))
+        }),
+    );
+    put_column(into, entries.iter().map(|entry| entry.allocated_bytes));
+    put_column(into, entries.iter().map(|entry| entry.allocations));
+    // What was freed: for the most part of blocks that were allocated here, so that the number occurs twice.
+    let freed = |entry: &Entry| entry.allocated_bytes.wrapping_sub(entry.grown_bytes.cast_unsigned());
+    put_column(into, entries.iter().map(freed));
+    put_column(into, entries.iter().map(|entry| entry.leaked_bytes));
+    put_column(into, entries.iter().map(|entry| entry.temporary));
+}
+
+/// `rows` is how many there are; beyond these only that of lost stacks may be.
+fn take_entries(
+    take: &mut Take<'_>,
+    rows: usize,
+    has_lost: bool,
+    slices: u64,
+    room: &mut usize,
+) -> Option<Vec<Entry>> {
+    let count = take.number()?;
+    let mut columns = Columns::<7>::new(take)?;
+    *room = room.checked_sub(usize::try_from(count).ok()?)?;
+    let mut entries: Vec<Entry> = Vec::new();
+    for _ in 0..count {
+        let [row, slice, allocated_bytes, allocations, freed_bytes, leaked_bytes, temporary] =
+            columns.row()?;
+        let before = entries.last().map(|before| (before.row, before.slice));
+        let is_same_row = row == 0 && before.is_some();
+        let row = u32::try_from(row).ok()?.checked_add(before.map_or(0, |(row, _)| row))?;
+        let from = before.filter(|_| is_same_row).map_or(0, |(_, slice)| slice);
+        let is_repeated = is_same_row && slice == 0;
+        let slice = u32::try_from(slice).ok()?.checked_add(from)?;
+        let is_row = (row as usize) < rows || has_lost && row == LOST_STACK;
+        if is_repeated || !is_row || u64::from(slice) >= slices {
+            return None;
+        }
+        let grown_bytes = allocated_bytes.wrapping_sub(freed_bytes).cast_signed();
+        entries.push(Entry {
+            row,
+            slice,
+            allocated_bytes,
+            allocations,
+            grown_bytes,
+            leaked_bytes,
+            temporary,
+        });
+    }
+    columns.end()?;
+    Some(entries)
+}
