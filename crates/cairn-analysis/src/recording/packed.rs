@@ -198,6 +198,7 @@ impl Reading<'_> {
         let mut clock = self.nanos;
         let heap = places.iter().filter(|place| wanted.heap && place.kind == ChunkKind::HEAP);
         for place in heap {
+            others.deliver_at(self.decoder.position(), &mut clock, events, findings)?;
             let read = reader.read(source, place)?;
             let begun = read.and_then(|payload| self.decoder.begin(payload, place.events));
             let mut cursor = match begun {
