@@ -198,6 +198,7 @@ impl Reading<'_> {
         let mut clock = self.nanos;
         let heap = places.iter().filter(|place| wanted.heap && place.kind == ChunkKind::HEAP);
         for place in heap {
+            others.deliver_at(self.decoder.position(), &mut clock, events, findings)?;
             let read = reader.read(source, place)?;
             let begun = read.and_then(|payload| self.decoder.begin(payload, place.events));
             let mut cursor = match begun {
@@ -214,10 +215,11 @@ impl Reading<'_> {
                 let until = others.next_place().map_or(u64::MAX, |place| place.position);
                 result = self.decoder.run(&mut cursor, until, clock, wanted, events);
                 clock = clock.max(cursor.nanos());
-                if cursor.is_done() || clock >= wanted.until_nanos {
+                if clock >= wanted.until_nanos {
                     break;
                 }
-                // An event that is not behind any of this chunk's is delivered with what precedes it.
+                // An event that is not behind any of this chunk's is delivered with what precedes it: before the next one's time begins,
+                // as when that is not there yet.
                 others.deliver_at(self.decoder.position(), &mut clock, events, findings)?;
             }
             if let Err(problem) = result {
