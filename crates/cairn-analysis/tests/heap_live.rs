@@ -68,6 +68,20 @@ impl<'a> Writer<'a> {
         self.claimed - 1
     }
 
+    /// Writes all of this, block by block: who looks afterwards sees no difference.
+    fn write_all(&mut self, journal: &[(usize, usize)]) {
+        let mut blocks: Vec<(usize, usize)> = Vec::new();
+        let mut places: HashMap<usize, usize> = HashMap::new();
+        for &(block, slots) in journal {
+            let place = *places.entry(block).or_insert_with(|| {
+                blocks.push((block, 0));
+                blocks.len() - 1
+            });
+            blocks[place].1 += slots;
+        }
+        blocks.into_iter().for_each(|(block, slots)| self.write(block, slots));
+    }
+
     fn write(&mut self, block: usize, slots: usize) {
         let (head, content) = self.spool.block(block);
         if !self.places.contains_key(&block) {
@@ -174,6 +188,16 @@ fn assert_slices_add_up(heap: &LiveHeap) {
     }
 }
 
+/// Reads all that is there.
+fn catch_up(heap: &mut LiveHeap) -> bool {
+    loop {
+        let update = heap.update().unwrap();
+        if !update.is_behind {
+            return update.has_ended;
+        }
+    }
+}
+
 /// What does not hang on the order across threads.
 fn counts(sums: &Sums) -> (u64, u64, u64, u64) {
     (sums.allocations, sums.allocated_bytes, sums.live_blocks, sums.live_bytes)
@@ -193,7 +217,7 @@ fn a_recording_that_is_drained_is_added_up_while_it_grows() {
     let mut random = Random(7);
     let mut compared = 0;
     for part in journal.chunks(2_003) {
-        part.iter().for_each(|&(block, slots)| writer.write(block, slots));
+        writer.write_all(part);
         drain.step().unwrap();
         drain.usage(1 << 20 | random.below(1 << 20), random.below(1000), 5);
         if random.below(3) == 0 {
@@ -242,14 +266,13 @@ fn a_spool_that_nobody_drains_is_added_up_while_it_grows() {
     let mut writer = Writer::new(&path, &program.spool);
     let mut heap = LiveHeap::open(&path).unwrap();
     for (turn, part) in journal.chunks(3_001).enumerate() {
-        part.iter().for_each(|&(block, slots)| writer.write(block, slots));
+        writer.write_all(part);
         if turn % 3 != 1 {
             let update = heap.update().unwrap();
             assert!(update.is_new && !update.has_ended);
         }
     }
-    // Of what is there, everything is in the sums when two looks have been.
-    heap.update().unwrap();
+    catch_up(&mut heap);
     assert!(!heap.update().unwrap().is_new);
     let (live, (whole, stacks)) = (heap.snapshot(), read(&path));
     assert_eq!(counts(&live.profile.totals), counts(&whole.profile.totals));
@@ -278,14 +301,14 @@ fn a_spool_that_begins_to_be_drained_is_followed_where_it_goes() {
     let (program, journal) = program(2, 20_000, std::process::id(), true);
     let mut writer = Writer::new(&spool_path, &program.spool);
     let (first, rest) = journal.split_at(journal.len() / 3);
-    first.iter().for_each(|&(block, slots)| writer.write(block, slots));
+    writer.write_all(first);
     let mut heap = LiveHeap::open(&spool_path).unwrap();
     heap.update().unwrap();
     assert!(heap.snapshot().profile.totals.allocations > 1000);
     let mut drain = Drain::open(&spool_path, &packed_path).unwrap();
     drain.set_flush_after(Duration::ZERO);
     for part in rest.chunks(1_000) {
-        part.iter().for_each(|&(block, slots)| writer.write(block, slots));
+        writer.write_all(part);
         drain.step().unwrap();
         heap.update().unwrap();
     }
@@ -311,7 +334,7 @@ fn what_a_killed_command_left_is_read_with_the_rest_in_the_spool() {
         drain.set_flush_after(Duration::ZERO);
         let (first, rest) = journal.split_at(journal.len() / 2);
         for part in first.chunks(1_000) {
-            part.iter().for_each(|&(block, slots)| writer.write(block, slots));
+            writer.write_all(part);
             drain.step().unwrap();
         }
         let mut heap = LiveHeap::open(&spool_path).unwrap();
@@ -320,7 +343,7 @@ fn what_a_killed_command_left_is_read_with_the_rest_in_the_spool() {
         assert!(half > 1000 && half < program.allocations, "{half}");
         // As a kill would.
         std::mem::forget(drain);
-        rest.iter().for_each(|&(block, slots)| writer.write(block, slots));
+        writer.write_all(rest);
         let began = Instant::now();
         while heap.snapshot().profile.totals.allocations < program.allocations {
             assert!(began.elapsed() < Duration::from_secs(60), "the rest is never read");
@@ -334,12 +357,68 @@ fn what_a_killed_command_left_is_read_with_the_rest_in_the_spool() {
 }
 
 #[test]
+fn large_recordings_are_read_in_parts() {
+    let directory = directory("parts");
+    let (spool_path, packed_path) = (directory.join("spool"), directory.join("packed"));
+    // More than is read ahead of each thread, and more than is added up at once.
+    let (program, journal) = program(2, 700_000, std::process::id(), false);
+    let parts_of = |heap: &mut LiveHeap| {
+        let mut parts = 1;
+        while heap.update().unwrap().is_behind {
+            parts += 1;
+        }
+        parts
+    };
+    let mut writer = Writer::new(&spool_path, &program.spool);
+    let mut heap = LiveHeap::open(&spool_path).unwrap();
+    writer.write_all(&journal);
+    assert!(parts_of(&mut heap) > 1);
+    assert_eq!(heap.snapshot().profile.totals.allocations, program.allocations);
+
+    let mut writer = Writer::new(&spool_path, &program.spool);
+    let mut drain = Drain::open(&spool_path, &packed_path).unwrap();
+    drain.set_flush_after(Duration::ZERO);
+    for part in journal.chunks(100_000) {
+        writer.write_all(part);
+        drain.step().unwrap();
+    }
+    drain.finish().unwrap();
+    let mut heap = LiveHeap::open(&packed_path).unwrap();
+    assert!(parts_of(&mut heap) > 1);
+    assert_ended_as(&heap, &packed_path);
+    assert_eq!(heap.snapshot().profile.totals.allocations, program.allocations);
+    fs::remove_dir_all(directory).unwrap();
+}
+
+#[test]
+fn what_was_left_long_ago_is_read_at_once() {
+    let directory = directory("left");
+    let (spool_path, packed_path) = (directory.join("it.cairn"), directory.join("it.cairn.new"));
+    let (program, journal) = program(3, 40_000, NOBODY, false);
+    let mut writer = Writer::new(&spool_path, &program.spool);
+    let mut drain = Drain::open(&spool_path, &packed_path).unwrap();
+    drain.set_flush_after(Duration::ZERO);
+    let (first, rest) = journal.split_at(journal.len() / 2);
+    writer.write_all(first);
+    (0..3).for_each(|_| assert!(drain.step().is_ok()));
+    std::mem::forget(drain);
+    writer.write_all(rest);
+    let hour = std::time::SystemTime::now() - Duration::from_secs(3600);
+    File::options().write(true).open(&packed_path).unwrap().set_modified(hour).unwrap();
+    let mut heap = LiveHeap::open(&spool_path).unwrap();
+    assert!(heap.update().unwrap().has_ended);
+    assert_eq!(heap.snapshot().profile.totals.allocations, program.allocations);
+    assert_equal(&heap.snapshot(), &read(&spool_path).0);
+    fs::remove_dir_all(directory).unwrap();
+}
+
+#[test]
 fn finished_recordings_are_read_at_once() {
     let directory = directory("finished");
     let path = directory.join("it.cairn");
     let (program, journal) = program(3, 20_000, NOBODY, true);
     let mut writer = Writer::new(&path, &program.spool);
-    journal.iter().for_each(|&(block, slots)| writer.write(block, slots));
+    writer.write_all(&journal);
     let mut heap = LiveHeap::open(&path).unwrap();
     assert_eq!(heap.snapshot().profile.totals.allocations, 0);
     assert!(heap.update().unwrap().has_ended);

@@ -238,6 +238,37 @@ proptest! {
     }
 
     #[test]
+    fn what_grows_has_at_any_moment_the_sums_of_an_end_there(
+        steps in prop::collection::vec(step(), 0..60),
+        mean_bytes in prop::option::of(100_u64..5000),
+    ) {
+        let sampling = mean_bytes.map_or(Sampling::All, |mean_bytes| Sampling::Poisson { mean_bytes });
+        let events = events(&steps);
+        let mut heap = Aggregator::new(0, 0, Scope::default(), sampling);
+        for (count, &event) in (1..).zip(&events) {
+            let end = match event {
+                Event::Allocated { object, stack, thread, size_bytes, nanos } => {
+                    let stacks = if stack == LOST_STACK { 0 } else { stack as usize + 1 };
+                    heap.grow(stacks, thread as usize + 1);
+                    heap.allocated(object, stack, thread, size_bytes, nanos);
+                    nanos
+                }
+                Event::Freed { object, nanos } => {
+                    heap.freed(object, nanos);
+                    nanos
+                }
+            };
+            let mut snapshot = heap.snapshot(end);
+            let whole = aggregate(&events[..count], Scope::default(), sampling);
+            // What has not been met yet has no row.
+            snapshot.stacks.resize(whole.stacks.len(), Sums::default());
+            snapshot.threads.resize(whole.threads.len(), Sums::default());
+            snapshot.stack_errors.resize(whole.stack_errors.len(), cairn_analysis::heap::Errors::default());
+            prop_assert_eq!(snapshot, whole);
+        }
+    }
+
+    #[test]
     fn nonsense_is_counted_and_breaks_nothing(
         steps in prop::collection::vec((any::<bool>(), 0_u32..70_000, 0_u32..8, 0_u32..5, any::<u64>(), any::<u64>()), 0..100)
     ) {

@@ -28,6 +28,7 @@ struct Cairn {
 const EXAMPLES: &str = "\
 Examples:
   cairn heap ./program arguments          record where a program's memory goes, and say it in short
+  cairn top 4711                          who holds the memory of process 4711 now
   cairn report program.4711.cairn         the whole answer
   cairn flame -o mem.svg program.4711.cairn
   cairn diff before.cairn after.cairn     what grew

@@ -11,8 +11,8 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-use cairn_analysis::recording::EndReason;
-use cairn_analysis::recording::MappingKind;
+use cairn_analysis::heap::{HeapRecording, Scope};
+use cairn_analysis::recording::{EndReason, MappingKind, Recording};
 use serde_json::Value;
 use support::{
     Count, Shown, cairn, compile, recording, recordings, run, same_as_plain, same_as_plain_with, scratch,
@@ -560,6 +560,26 @@ fn the_summary_and_the_report_count_as_one_does_by_hand() {
     assert!(of_temporary.contains("10 ×  at_once (temporary.c:"), "{of_temporary}");
 }
 
+/// The summary reads all events: of many it leaves the sums in the recording, for whoever asks next.
+#[test]
+fn a_recording_of_many_events_keeps_their_sums_once_it_was_summed_up() {
+    for (pairs, arguments, is_kept) in
+        [("1000100", &[][..], true), ("1000100", &["--quiet"], false), ("1000", &[], false)]
+    {
+        let directory = scratch(&format!("sums-{pairs}-{}", arguments.len()));
+        let program = compile(&directory, "churn.c", "program", &["-fno-builtin", "-O1", "-pthread"]);
+        let path = directory.join("churn.cairn");
+        let mut command = cairn();
+        command.arg("heap").args(arguments).arg("-o").arg(&path).arg(&program).args([pairs, "1"]);
+        assert!(command.output().unwrap().status.success());
+        let heap = HeapRecording::new(Recording::open(&path).unwrap());
+        assert_eq!(heap.keeps_sums().unwrap(), is_kept, "{pairs} {arguments:?}");
+        let read = heap.read(Scope::default()).unwrap();
+        assert!(read.profile.totals.allocations >= pairs.parse().unwrap());
+        fs::remove_file(path).unwrap();
+    }
+}
+
 #[test]
 fn a_chain_of_programs_has_one_line_for_all_but_the_last() {
     let directory = scratch("chain");
@@ -580,7 +600,7 @@ fn a_recording_knows_how_its_program_ended() {
         let program = compile(&directory, "ends.c", "program", &["-fno-builtin", "-O0"]);
         run(cairn().args(["heap", "--quiet"]).arg(&program).arg(how).current_dir(&directory));
         let end = |path: &std::path::PathBuf| {
-            let recording = cairn_analysis::recording::Recording::open(path).unwrap();
+            let recording = Recording::open(path).unwrap();
             recording.end().map(|(reason, _)| reason)
         };
         recordings(&directory).iter().map(|one| end(&one.path)).collect::<Vec<_>>()

@@ -2,6 +2,7 @@
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
+#[allow(dead_code, reason = "it serves other tests too")]
 mod support;
 
 use std::collections::hash_map::RandomState;
@@ -18,6 +19,7 @@ use support::{cairn, compile, scratch};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Starts a command that records into `directory`, and waits until there is a recording.
+#[allow(clippy::zombie_processes, reason = "whoever gets it waits for it; a test that fails ends all")]
 fn start(command: &mut Command, directory: &Path) -> (Child, PathBuf) {
     let child = command.current_dir(directory).stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
     let began = Instant::now();

@@ -431,6 +431,12 @@ impl Aggregator {
         Some(self.slices_of(self.slicer.as_deref()?.clone(), end_nanos))
     }
 
+    /// The same at the end: nothing is copied, and no slices are cut from now on.
+    pub(super) fn take_slices(&mut self, end_nanos: u64) -> Option<Slices> {
+        let slicer = self.slicer.take()?;
+        Some(self.slices_of(*slicer, end_nanos))
+    }
+
     fn slices_of(&self, slicer: Slicer, end_nanos: u64) -> Slices {
         let is_counted = |block: &&Block| block.stack != FREE && block.stack != UNCOUNTED;
         let live = self.blocks.iter().filter(is_counted).map(|block| LiveBlock {
@@ -500,7 +506,7 @@ impl Aggregator {
     /// The sums, and the [slices](Self::slices) where they were asked for.
     #[must_use]
     pub fn finish_sliced(mut self, end_nanos: u64) -> (HeapProfile, Option<Slices>) {
-        let slices = self.slicer.take().map(|slicer| self.slices_of(*slicer, end_nanos));
+        let slices = self.take_slices(end_nanos);
         (self.finish(end_nanos), slices)
     }
 

@@ -104,10 +104,21 @@ impl Fold {
     /// The slices of the time so far, where they were asked for, of a recording that knows these threads and ends there.
     pub(super) fn slices(&self, threads: &[Thread], end_nanos: Option<u64>) -> Option<Slices> {
         let mut slices = self.heap.slices(self.end_of(end_nanos))?;
+        self.put_in_order(&mut slices, threads);
+        Some(slices)
+    }
+
+    /// The same at the end, without a copy.
+    pub(super) fn into_slices(mut self, threads: &[Thread], end_nanos: Option<u64>) -> Option<Slices> {
+        let mut slices = self.heap.take_slices(self.end_of(end_nanos))?;
+        self.put_in_order(&mut slices, threads);
+        Some(slices)
+    }
+
+    fn put_in_order(&self, slices: &mut Slices, threads: &[Thread]) {
         let order = self.order_of(threads);
         slices.threads.iter_mut().for_each(|entry| entry.row = order(entry.row));
         put_together(&mut slices.threads);
-        Some(slices)
     }
 
     fn end_of(&self, end_nanos: Option<u64>) -> u64 {

@@ -39,13 +39,19 @@ use crate::recording::{
 /// use std::time::Duration;
 ///
 /// let mut heap = LiveHeap::open(Path::new("program.4711.cairn"))?;
-/// while !heap.update()?.has_ended {
+/// loop {
+///     let update = heap.update()?;
+///     if update.has_ended {
+///         break;
+///     }
 ///     let (read, stacks) = (heap.snapshot(), heap.stacks());
 ///     let questions = Questions::new(&read.profile, Names::new(&stacks, &NoNames, Folding::default()));
 ///     for entry in questions.top(Group::Function, Cost::Leaked).iter().take(10) {
 ///         println!("{} {}", entry.sums.live_bytes, questions.names().function_of(entry.line).name);
 ///     }
-///     std::thread::sleep(Duration::from_secs(1));
+///     if !update.is_behind {
+///         std::thread::sleep(Duration::from_secs(1));
+///     }
 /// }
 /// # Ok::<(), cairn_analysis::recording::RecordingError>(())
 /// ```
@@ -117,10 +123,14 @@ impl Whole {
 pub struct Update {
     /// Something is new since the update before.
     pub is_new: bool,
+    /// There is more to read than was read at once: another update is due at once, and brings it.
+    pub is_behind: bool,
     /// Nothing follows.
     pub has_ended: bool,
 }
 
+/// About so many events are added up at once: a fraction of a second.
+const EVENTS: u64 = 1 << 19;
 /// So much of each thread is read ahead of what is in order.
 const LANE_BYTES: usize = 4 << 20;
 /// Whoever drains writes twice in a second while anything happens, and may take a moment for the end.
@@ -162,14 +172,14 @@ impl LiveHeap {
         Ok(Self { asked, state: State::Growing(Box::new(growing)), stacks })
     }
 
-    /// Reads what is new.
+    /// Reads what is new, of a large recording a part of it: then it says that it [is behind](Update::is_behind).
     ///
     /// # Errors
     ///
     /// When the file cannot be read any more. What was read stays, and a later update may go on.
     pub fn update(&mut self) -> Result<Update, RecordingError> {
         let Step { is_new, next } = match &mut self.state {
-            State::Ended(_) => return Ok(Update { is_new: false, has_ended: true }),
+            State::Ended(_) => return Ok(Update { is_new: false, is_behind: false, has_ended: true }),
             State::Left(left) => left.update(&self.asked)?,
             State::Growing(growing) => growing.update(&self.asked)?,
         };
@@ -183,7 +193,8 @@ impl LiveHeap {
         {
             self.stacks = Arc::new(stacks(&growing.recording));
         }
-        Ok(Update { is_new, has_ended: self.has_ended() })
+        let is_behind = matches!(&self.state, State::Growing(growing) if growing.live.has_more());
+        Ok(Update { is_new, is_behind, has_ended: self.has_ended() })
     }
 
     /// The sums of what was read so far.
@@ -274,11 +285,17 @@ impl Growing {
         };
         let (mut recording, mut live) = Live::open(&path)?;
         live.set_lane_limit(LANE_BYTES);
+        live.set_event_limit(EVENTS);
         // Facts say how to add up.
         live.look(&mut recording, false)?;
         let fold = Fold::new(&recording, sampling(&recording), Scope::default(), asked.slices.as_ref());
         let (tables, is_fresh) = (live.tables_version(), live.had_news());
-        Ok(Self { recording, live, fold, path, spool, tables, news: Instant::now(), is_fresh, drained: None })
+        // What nobody has written to for a while may have been left long ago.
+        let age =
+            path.metadata().and_then(|facts| facts.modified()).ok().and_then(|time| time.elapsed().ok());
+        let news = Instant::now();
+        let news = age.and_then(|age| news.checked_sub(age)).unwrap_or(news);
+        Ok(Self { recording, live, fold, path, spool, tables, news, is_fresh, drained: None })
     }
 
     fn update(&mut self, asked: &Asked) -> Result<Step, RecordingError> {
@@ -305,11 +322,14 @@ impl Growing {
             // Its blocks are used again while they are read, and nobody says where what was in them went.
             return Ok(Step::to(State::Left(Box::new(Left::new(self.whole(asked)?, asked.path.clone())))));
         }
+        let was_there = self.is_fresh;
         let is_new = self.read_new()?;
-        if is_new {
+        if is_new && !was_there {
             self.news = Instant::now();
         }
-        let next = if self.recording.summary().is_some() {
+        let next = if self.live.has_more() {
+            None
+        } else if self.recording.summary().is_some() {
             Some(State::Ended(Box::new(self.closed(asked)?)))
         } else if !is_spool && self.news.elapsed() > PATIENCE {
             self.left(asked, is_running)?
@@ -323,18 +343,16 @@ impl Growing {
     fn read_new(&mut self) -> Result<bool, RecordingError> {
         let is_spool = self.recording.header().shape == Shape::Spool;
         let mut is_new = std::mem::take(&mut self.is_fresh);
-        let mut is_first = true;
-        loop {
+        // What a look at a spool brings is in order when the next one has been.
+        for _ in 0..if is_spool { 2 } else { 1 } {
             self.live.look(&mut self.recording, false)?;
             is_new |= self.live.had_news();
             self.fold.grow(&self.recording);
+            let was_behind = self.live.has_more();
             self.live.read_new(&self.recording, &Wanted::ALL, &mut self.fold)?;
-            // What a look at a spool brings is in order when the next one has been.
-            if !(self.live.has_more() || is_spool && is_first) {
-                return Ok(is_new);
-            }
-            is_first = false;
+            is_new |= was_behind;
         }
+        Ok(is_new)
     }
 
     fn has_new_tables(&mut self) -> bool {

@@ -400,7 +400,7 @@ impl HeapRecording {
         let threads = self.recording.threads();
         let mut read = fold.read(threads, end_nanos, outcome.unmatched_frees);
         read.findings = outcome.findings;
-        Ok((read, fold.slices(threads, end_nanos)))
+        Ok((read, fold.into_slices(threads, end_nanos)))
     }
 
     /// How long the recording lasted, as far as it is known without reading events.

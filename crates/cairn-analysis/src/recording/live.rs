@@ -64,9 +64,19 @@ impl Live {
         }
     }
 
-    /// Whether the last look left something unread because of a limit.
+    /// Hands on about so many events of a packed recording at once; [`has_more`](Self::has_more) tells when there are more.
+    pub(crate) fn set_event_limit(&mut self, events: u64) {
+        if let Shape::Packed(packed) = &mut self.shape {
+            packed.event_limit = events;
+        }
+    }
+
+    /// Whether something was left unread because of a limit.
     pub(crate) fn has_more(&self) -> bool {
-        matches!(&self.shape, Shape::Spool(spool) if spool.cut_ticks.is_some())
+        match &self.shape {
+            Shape::Spool(spool) => spool.cut_ticks.is_some(),
+            Shape::Packed(packed) => !packed.ready.is_empty(),
+        }
     }
 
     /// Whether the last look found anything new.
@@ -438,7 +448,9 @@ struct LivePacked {
     taken: usize,
     /// Chunks of events that wait for the word that nothing in front of it is missing.
     waiting: Vec<Place>,
-    ready: Vec<Place>,
+    /// Those for which it came, up to each such word.
+    ready: VecDeque<Vec<Place>>,
+    event_limit: u64,
     decoder: HeapDecoder,
     nanos: u64,
     is_heap_lost: bool,
@@ -454,7 +466,8 @@ impl LivePacked {
             starts: Starts::new(),
             taken: 0,
             waiting: Vec::new(),
-            ready: Vec::new(),
+            ready: VecDeque::new(),
+            event_limit: u64::MAX,
             decoder: HeapDecoder::new(),
             nanos: 0,
             is_heap_lost: false,
@@ -475,7 +488,7 @@ impl LivePacked {
         self.idle_looks = if new.is_empty() { self.idle_looks.saturating_add(1) } else { 0 };
         for place in new {
             if place.kind == ChunkKind::PROGRESS {
-                self.ready.append(&mut self.waiting);
+                self.ready.push_back(std::mem::take(&mut self.waiting));
             } else if packed::EVENTS.contains(&place.kind) {
                 self.waiting.push(*place);
             } else {
@@ -499,8 +512,9 @@ impl LivePacked {
         }
         let is_closed = matches!(&recording.layout, Layout::Packed(packed) if packed.summary.is_some());
         if is_last || is_closed {
-            self.ready.append(&mut self.waiting);
+            self.ready.push_back(std::mem::take(&mut self.waiting));
         }
+        self.ready.retain(|places| !places.is_empty());
         Ok(())
     }
 
@@ -513,8 +527,13 @@ impl LivePacked {
         let wanted = Wanted { heap: wanted.heap && !self.is_heap_lost, ..*wanted };
         let mut reading =
             Reading { decoder: &mut self.decoder, nanos: self.nanos, is_heap_lost: self.is_heap_lost };
-        let places = std::mem::take(&mut self.ready);
-        reading.read(&recording.source, &places, &wanted, events, &mut self.findings)?;
+        let mut read = 0_u64;
+        while read < self.event_limit
+            && let Some(places) = self.ready.pop_front()
+        {
+            reading.read(&recording.source, &places, &wanted, events, &mut self.findings)?;
+            read = places.iter().fold(read, |sum, place| sum.saturating_add(place.events.into()));
+        }
         (self.nanos, self.is_heap_lost) = (reading.nanos, reading.is_heap_lost);
         Ok(())
     }

@@ -96,7 +96,7 @@ pub(crate) fn recording_of(process: u32) -> io::Result<PathBuf> {
         io::ErrorKind::PermissionDenied => io::Error::new(
             error.kind(),
             format!(
-                "{}: {error}; only its own user, or root, may see and control its recording",
+                "{}: {error}; only its own user, or root, may control its recording",
                 maps.display()
             ),
         ),

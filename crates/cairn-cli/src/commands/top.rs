@@ -88,10 +88,12 @@ Examples:
   cairn top 4711 --plain --interval 10s >> log a table every ten seconds
   cairn top 4711 --once -n 5                   the five largest, once
 
-Keys: ? shows them all. q leaves, Enter shows the whole stack of a row, Tab changes what a row is, < and > what rows are ordered by,
-/ searches, 0 counts growth from now on, p holds the screen, m puts a mark into the recording, x and s stop and start it.
+Keys: ? shows them all. q leaves, Enter shows the whole stack of a row, Tab changes what a row is,
+< and > what rows are ordered by, / searches, 0 counts growth from now on, p holds the screen, m puts
+a mark into the recording, x and s stop and start it.
 
-Exit codes: 0 all went well; 1 there is no such process or recording, or it cannot be read; 2 the arguments make no sense.";
+Exit codes: 0 all went well; 1 there is no such process or recording, or it cannot be read;
+2 the arguments make no sense.";
 
 fn parse_interval(text: &str) -> Result<Duration, String> {
     /// More often there is nothing new.
@@ -185,6 +187,9 @@ impl Top {
                 Ok(News::Failed(why)) => return Ok((Outcome::Done, Some(why))),
                 Err(_) => return Ok((Outcome::Done, None)),
             }
+            if !app.is_complete() {
+                continue;
+            }
             looks += 1;
             // What grows is known at the second look.
             if self.once && looks < 2 && !app.is_over() {
@@ -236,7 +241,7 @@ impl Top {
                 Ok(News::Moments(slices)) => app.took_moments(*slices, naming),
                 Ok(News::Failed(why)) => app.failed(why),
                 Err(TryRecvError::Disconnected) if !app.is_over() => {
-                    app.failed("the thread that reads the recording has ended".to_owned());
+                    return Ok((Outcome::Done, Some("the thread that reads it has ended".to_owned())));
                 }
                 Err(_) => {}
             }
@@ -247,6 +252,9 @@ impl Top {
             }
             if self.exit && app.is_over() {
                 return Ok((Outcome::Done, app.failure().map(str::to_owned)));
+            }
+            if Terminal::is_lost() {
+                return Ok((Outcome::Done, Some("a part of the command has failed, see above".to_owned())));
             }
             let (columns, lines) = Terminal::size();
             app.resized(lines);

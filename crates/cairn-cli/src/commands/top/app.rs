@@ -146,7 +146,8 @@ impl App {
             self.allocations_rate = rate(now.total.1.saturating_sub(before.total.1), self.seconds);
             self.before = Some(before);
         }
-        if self.zero.is_none() {
+        // What is there already has not grown since.
+        if self.zero.is_none() || self.seen.as_ref().is_some_and(|old| old.is_behind) {
             self.zero = Some(Counts::of(&seen.read.profile, &seen.about));
         }
         if self.before.is_none() {
@@ -165,6 +166,11 @@ impl App {
         let last = slices.count.saturating_sub(1);
         self.wants_moments = false;
         self.go_to(Some((slices, last.saturating_sub(1))), naming);
+    }
+
+    /// True when what is shown is all that there is by now.
+    pub(super) fn is_complete(&self) -> bool {
+        self.seen.as_ref().is_some_and(|seen| !seen.is_behind)
     }
 
     /// True once nothing follows.
@@ -235,6 +241,8 @@ impl App {
                 Some(_) => "ended".to_owned(),
                 None => "ended without a word".to_owned(),
             },
+            None if seen.is_behind => "being read …".to_owned(),
+            None if seen.is_replaced => "became another program".to_owned(),
             None => match self.recorder_state() {
                 Some(State::Paused) => "recording stopped".to_owned(),
                 Some(State::Full) => "no room to record".to_owned(),

@@ -240,7 +240,7 @@ fn name(line: &mut Line, row: &Row, columns: usize, by: By, is_chosen: bool) {
 
 fn detail(app: &App, room: usize) -> Vec<Line> {
     let Some(row) = app.table.rows.get(app.chosen_row) else {
-        return vec![Line::of("The row is not there any more; Enter leads back.", Look::Dim)];
+        return vec![Line::of(format!("  {}", app.why_empty()), Look::Dim)];
     };
     let mut all = vec![
         Line::of(row.name.clone(), Look::Strong),

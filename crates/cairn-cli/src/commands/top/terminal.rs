@@ -1,9 +1,10 @@
 //! The terminal: its own screen while `cairn top` runs, and as it was when it ends, however that is.
 
-use std::io::{self, Stdout, Write};
+use std::io::{self, IsTerminal, Stdout, Write};
 use std::sync::Arc;
 use std::sync::Once;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
 use crossterm::{cursor, execute, queue, style, terminal};
@@ -25,10 +26,16 @@ impl Terminal {
         terminal::enable_raw_mode()?;
         let mut out = io::stdout();
         let has_colors = !matches!(anstream::AutoStream::choice(&out), anstream::ColorChoice::Never);
+        IS_ENTERED.store(true, Ordering::Relaxed);
         let entered = execute!(out, terminal::EnterAlternateScreen, cursor::Hide);
         let terminal = Self { out, shown: Vec::new(), columns: 0, has_colors };
         // Dropped when it failed.
         entered.map(|()| terminal)
+    }
+
+    /// True when a panic of some thread has given the terminal back.
+    pub(super) fn is_lost() -> bool {
+        !IS_ENTERED.load(Ordering::Relaxed)
     }
 
     /// Columns and lines.
@@ -89,8 +96,14 @@ impl Drop for Terminal {
     }
 }
 
-/// Leads back to the screen that was there. Doing it twice does no harm.
+/// Whether the screen is one of its own.
+static IS_ENTERED: AtomicBool = AtomicBool::new(false);
+
+/// Leads back to the screen that was there, once: doing it twice would put the cursor into what a panic has said.
 fn restore() {
+    if !IS_ENTERED.swap(false, Ordering::Relaxed) {
+        return;
+    }
     let mut out = io::stdout();
     let _ = execute!(out, style::ResetColor, cursor::Show, terminal::LeaveAlternateScreen);
     let _ = terminal::disable_raw_mode();
@@ -117,7 +130,25 @@ impl Signals {
         for signal in [SIGTERM, SIGINT, SIGHUP] {
             signal_hook::flag::register_usize(signal, Arc::clone(&last), signal as usize)?;
         }
-        Ok(Self(last))
+        let signals = Self(last);
+        let watched = Self(Arc::clone(&signals.0));
+        std::thread::spawn(move || watched.insist());
+        Ok(signals)
+    }
+
+    /// Ends the command when the loop does not: whoever waits for keys of a terminal that is gone may wait for ever.
+    fn insist(&self) {
+        const PATIENCE: Duration = Duration::from_secs(1);
+        loop {
+            std::thread::sleep(PATIENCE);
+            // A terminal that hangs up is none any more.
+            let is_gone = !io::stdin().is_terminal();
+            if is_gone || self.status().is_some() {
+                std::thread::sleep(PATIENCE);
+                restore();
+                std::process::exit(self.status().unwrap_or(128 + SIGHUP as u8).into());
+            }
+        }
     }
 
     /// The exit status for the signal that came, if one did.

@@ -1,12 +1,15 @@
 //! The recording, read by a thread of its own: a large one takes its time, and the screen answers meanwhile.
 
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::time::Duration;
 
 use cairn_analysis::heap::slices::Slices;
 use cairn_analysis::heap::{About, HeapRead, LiveHeap, Scope, Stacks};
+
+use crate::commands::target::recording_of;
 
 /// What was found.
 pub(super) enum News {
@@ -22,6 +25,10 @@ pub(super) struct Seen {
     pub(super) stacks: Arc<Stacks>,
     pub(super) about: About,
     pub(super) has_ended: bool,
+    /// More of it is being read.
+    pub(super) is_behind: bool,
+    /// The process runs another program by now.
+    pub(super) is_replaced: bool,
     /// What the program writes to, where it can be told something.
     pub(super) spool: Option<PathBuf>,
 }
@@ -57,8 +64,12 @@ impl Watch {
 
 fn watch(mut heap: LiveHeap, interval: Duration, news: &SyncSender<News>, asked: &Receiver<WantMoments>) {
     loop {
+        let mut is_behind = false;
         let said = match heap.update() {
-            Ok(_) => News::Seen(Box::new(seen(&heap))),
+            Ok(update) => {
+                is_behind = update.is_behind;
+                News::Seen(Box::new(Seen { is_behind, ..seen(&heap) }))
+            }
             Err(error) => News::Failed(error.to_string()),
         };
         let has_failed = matches!(said, News::Failed(_));
@@ -68,7 +79,8 @@ fn watch(mut heap: LiveHeap, interval: Duration, news: &SyncSender<News>, asked:
         if heap.has_ended() {
             break;
         }
-        if matches!(asked.recv_timeout(interval), Err(RecvTimeoutError::Disconnected)) {
+        let pause = if is_behind { Duration::ZERO } else { interval };
+        if matches!(asked.recv_timeout(pause), Err(RecvTimeoutError::Disconnected)) {
             return;
         }
     }
@@ -90,6 +102,15 @@ fn seen(heap: &LiveHeap) -> Seen {
         stacks: heap.stacks(),
         about: heap.about(),
         has_ended: heap.has_ended(),
+        is_behind: false,
+        is_replaced: heap.spool().is_some_and(|spool| {
+            recording_of(heap.recording().header().process).is_ok_and(|other| is_other(spool, &other))
+        }),
         spool: heap.spool().map(PathBuf::from),
     }
+}
+
+fn is_other(one: &Path, other: &Path) -> bool {
+    let place = |path: &Path| path.metadata().map(|facts| (facts.dev(), facts.ino())).ok();
+    place(one).is_some() && place(one) != place(other)
 }
