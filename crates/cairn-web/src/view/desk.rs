@@ -281,10 +281,9 @@ fn follow(
         let stacks = live.stacks();
         let mut names = Names::new(&stacks, kept.of(&stacks, naming), naming.folding);
         let (mut whole, mut answers) = (None, Answers::new(*version));
-        let due = began + LEAST_PACE;
         let mut worked = began.elapsed();
         loop {
-            let began = Instant::now();
+            let asked = Instant::now();
             answers.reply(waiting, |part| {
                 if *part != Part::default() {
                     // Parts are read as a whole: what is added up while it grows is all of it.
@@ -298,10 +297,10 @@ fn follow(
                 let subject = PageSubject::recorded(live.recording(), &live.about());
                 packed(&subject, read, slices, &mut names, &page_options())
             });
-            worked += began.elapsed();
+            worked += asked.elapsed();
             waiting = queue.recv_timeout(IDLE).ok()?;
             // Who watches shall not be busier than who is watched.
-            if Instant::now() >= due.max(began + worked * REST) {
+            if began.elapsed() >= LEAST_PACE.max(worked * REST) {
                 break;
             }
         }
