@@ -95,10 +95,7 @@ pub(crate) fn recording_of(process: u32) -> io::Result<PathBuf> {
         io::ErrorKind::NotFound => io::Error::new(error.kind(), format!("there is no process {process}")),
         io::ErrorKind::PermissionDenied => io::Error::new(
             error.kind(),
-            format!(
-                "{}: {error}; only its own user, or root, may control its recording",
-                maps.display()
-            ),
+            format!("{}: {error}; only its own user, or root, may control its recording", maps.display()),
         ),
         kind => io::Error::new(kind, format!("{}: {error}", maps.display())),
     })?;
