@@ -242,6 +242,53 @@ fn what_lies_behind_a_block_that_never_came_is_read_and_the_gap_is_told() {
     fs::remove_dir_all(directory).unwrap();
 }
 
+/// All that a program writes is there before anybody drains; `counter` says when its blocks were taken.
+fn drained_late(test: &str, counter: impl Fn(u64) -> u64) -> Vec<u64> {
+    let directory = directory(test);
+    let (spool_path, packed_path) = (directory.join("spool"), directory.join("packed"));
+    let mut program = busy_program(2, 800_000);
+    program.spool.clock(program.counter);
+    let mut bytes = program.spool.to_bytes();
+    let blocks = bytes.len() / BLOCK_BYTES;
+    for block in 1..blocks {
+        let head = block * BLOCK_BYTES;
+        let mut header = BlockHeader::read(&bytes[head..head + BLOCK_HEADER_BYTES]).unwrap();
+        header.counter = counter(header.counter);
+        bytes[head..head + BLOCK_HEADER_BYTES].copy_from_slice(&header.to_bytes());
+    }
+    for word in [control::CLAIMED_BLOCKS, control::BACKED_BLOCKS] {
+        bytes[word..word + 8].copy_from_slice(&(blocks as u64).to_le_bytes());
+    }
+    fs::write(&spool_path, bytes).unwrap();
+    let mut drain = Drain::open(&spool_path, &packed_path).unwrap();
+    let mut seen = Vec::new();
+    for _ in 0..12 {
+        seen.push(drain.step().unwrap().allocations);
+    }
+    let (summary, findings) = drain.finish().unwrap();
+    assert_eq!(findings, []);
+    assert_eq!(
+        (summary.allocations, summary.allocated_bytes, summary.unmatched_frees),
+        (program.allocations, program.allocated_bytes, 0)
+    );
+    fs::remove_dir_all(directory).unwrap();
+    seen.retain(|&allocations| 0 < allocations && allocations < program.allocations);
+    seen.dedup();
+    seen
+}
+
+#[test]
+fn who_has_fallen_behind_catches_up_in_parts() {
+    let parts = drained_late("late", |counter| counter);
+    assert!(!parts.is_empty(), "all was read at once");
+}
+
+#[test]
+fn times_of_blocks_that_cannot_be_hold_nothing_up() {
+    drained_late("impossible-times", |_| START);
+    drained_late("later-times", |counter| counter + (1 << 40));
+}
+
 #[test]
 fn a_running_program_is_drained_and_its_blocks_go_round() {
     let directory = directory("round");

@@ -44,6 +44,8 @@ const AHEAD_BLOCKS: u64 = 256;
 const FLUSH_BLOCKS: usize = 48;
 /// And so long does anything wait.
 const FLUSH_AFTER: Duration = Duration::from_millis(500);
+/// So much of a stream waits at most to be merged, about: when this process has fallen behind, it catches up in parts.
+const MOST_WAITING_BYTES: usize = 4 << 20;
 /// The clocks are compared so often.
 const CLOCK_NANOS: u64 = 50_000_000;
 /// And the comparison is kept in the recording so often.
@@ -91,6 +93,10 @@ pub struct Drain {
     last_kept_clock_nanos: u64,
     /// The counter when the step before began.
     horizon: u64,
+    /// When the first block was taken that is there and was left for later; `u64::MAX` for none. Nothing behind it can be put into order.
+    unread_from: u64,
+    /// What waited when everything up to there had been merged; nothing else counts.
+    waited_bytes: Option<usize>,
     merged_nanos: u64,
     end: Option<(EndReason, u64)>,
     /// How the program ended, as whoever started it says.
@@ -123,6 +129,8 @@ struct OpenBlock {
 #[derive(Default)]
 struct Queues {
     streams: Vec<VecDeque<Piece>>,
+    /// By stream: how many bytes these are.
+    waiting: Vec<usize>,
     /// Whose last piece was merged.
     merged: Vec<u32>,
     /// By stream: the block whose last piece is being merged.
@@ -166,6 +174,19 @@ struct Piece {
     last_of: Option<u32>,
 }
 
+impl Queues {
+    fn push(&mut self, stream: usize, piece: Piece) {
+        if let (Some(queue), Some(waiting)) = (self.streams.get_mut(stream), self.waiting.get_mut(stream)) {
+            *waiting += piece.bytes.len();
+            queue.push_back(piece);
+        }
+    }
+
+    fn waiting_bytes(&self) -> usize {
+        self.waiting.iter().sum()
+    }
+}
+
 impl Feed for Queues {
     fn more(&mut self, stream: u32, bytes: &mut Vec<u8>) -> Option<NextBlock> {
         let stream = stream as usize;
@@ -173,6 +194,9 @@ impl Feed for Queues {
             self.merged.push(block);
         }
         let piece = self.streams.get_mut(stream)?.pop_front()?;
+        if let Some(waiting) = self.waiting.get_mut(stream) {
+            *waiting = waiting.saturating_sub(piece.bytes.len());
+        }
         if let Some(handed) = self.handed.get_mut(stream) {
             (handed.sequence, handed.offset) = (piece.sequence, piece.offset);
             (handed.length, handed.is_last) = (piece.bytes.len(), piece.last_of.is_some());
@@ -256,6 +280,8 @@ impl Drain {
             last_clock_nanos: 0,
             last_kept_clock_nanos: 0,
             horizon: 0,
+            unread_from: u64::MAX,
+            waited_bytes: None,
             merged_nanos: 0,
             end: None,
             known_end: None,
@@ -292,7 +318,7 @@ impl Drain {
         // All that was stamped before the step before this one began is there now.
         let horizon = std::mem::replace(&mut self.horizon, clocks);
         if self.scale.is_known() {
-            self.merge(horizon);
+            self.merge_up_to(horizon);
         }
         let has_waited = self.last_flush.elapsed() >= self.flush_after;
         if self.drained.len() >= FLUSH_BLOCKS
@@ -344,6 +370,10 @@ impl Drain {
     pub fn finish(mut self) -> Result<(Summary, Vec<Finding>), RecordingError> {
         self.read_clocks();
         self.read_new();
+        while self.unread_from != u64::MAX {
+            self.merge_up_to(u64::MAX);
+            self.read_new();
+        }
         self.read_out_of_sequence();
         self.merge(u64::MAX);
         for thread in &self.tables.finish(&self.scale).threads {
@@ -394,19 +424,44 @@ impl Drain {
         clocks.counter.saturating_sub(self.header.start_counter)
     }
 
-    /// Copies what was committed since the last time; true when there was anything.
+    /// Copies what was committed since the last time, as far as there is not too much already; true when there was anything.
     fn read_new(&mut self) -> bool {
         self.shared.length();
         self.find_blocks();
+        // Blocks with times that cannot be keep what is before them from being merged for ever: then all is read.
+        let is_stuck = self.waited_bytes.take().is_some_and(|before| before <= self.queues.waiting_bytes());
+        self.unread_from = u64::MAX;
         let mut is_busy = false;
         for stream in 0..self.blocks.len() {
-            while let Some(is_final) = self.read_front(stream, &mut is_busy) {
-                if !is_final {
+            loop {
+                if let Some(ticks) = self.held_back(stream).filter(|_| !is_stuck) {
+                    self.unread_from = self.unread_from.min(ticks);
+                    is_busy = true;
+                    break;
+                }
+                if self.read_front(stream, &mut is_busy) != Some(true) {
                     break;
                 }
             }
         }
         is_busy
+    }
+
+    /// When the next block of a stream was taken, if it is to be left for later.
+    fn held_back(&self, stream: usize) -> Option<u64> {
+        let (_, block) = self.blocks.get(stream)?.blocks.first_key_value()?;
+        // Of a block that was begun something may wait that is older than what is left of it.
+        let is_begun = block.read_bytes > BLOCK_HEADER_BYTES as u64;
+        let waiting_bytes = self.queues.waiting.get(stream).copied().unwrap_or(0);
+        (!is_begun && waiting_bytes >= MOST_WAITING_BYTES).then_some(block.ticks)
+    }
+
+    /// Merges what is not younger than that, and not behind what is still to be read.
+    fn merge_up_to(&mut self, horizon: u64) {
+        let waited_bytes = self.queues.waiting_bytes();
+        self.merge(horizon.min(self.unread_from));
+        let is_limited = self.unread_from != u64::MAX && self.unread_from <= horizon;
+        self.waited_bytes = is_limited.then_some(waited_bytes);
     }
 
     /// Blocks that were taken since the last time: from the end of the file, or from the free ring.
@@ -443,6 +498,7 @@ impl Drain {
         let stream = *self.streams.entry(key).or_insert_with(|| {
             self.blocks.push(StreamBlocks::default());
             self.queues.streams.push(VecDeque::new());
+            self.queues.waiting.push(0);
             self.queues.current.push(None);
             self.queues.handed.push(Handed {
                 thread: header.thread,
@@ -495,9 +551,7 @@ impl Drain {
                 }
             }
             self.read_tables(thread, &piece);
-            if let Some(queue) = self.queues.streams.get_mut(stream) {
-                queue.push_back(piece);
-            }
+            self.queues.push(stream, piece);
         }
         Some(is_final)
     }
