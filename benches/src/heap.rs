@@ -378,14 +378,21 @@ fn tools(cairn: &Path, directory: &Path, probe: &str) -> Result<Vec<Tool>, Strin
             ..probed("bytehound, in all | bytes per allocation")
         });
     }
+    // By their whole path: a program may go elsewhere before it ends.
+    let records = directory.join("records");
     let profilers = [
         (
             "/usr/lib/x86_64-linux-gnu/libjemalloc.so.2",
             "jemalloc",
             "MALLOC_CONF",
-            "prof:true,prof_final:true,prof_prefix:jeprof",
+            format!("prof:true,prof_final:true,prof_prefix:{}", records.join("jeprof").display()),
         ),
-        ("/usr/lib/x86_64-linux-gnu/libtcmalloc.so.4", "gperftools", "HEAPPROFILE", "./gperf"),
+        (
+            "/usr/lib/x86_64-linux-gnu/libtcmalloc.so.4",
+            "gperftools",
+            "HEAPPROFILE",
+            records.join("gperf").display().to_string(),
+        ),
     ];
     for (allocator, name, variable, value) in profilers {
         if !Path::new(allocator).exists() {
@@ -398,7 +405,7 @@ fn tools(cairn: &Path, directory: &Path, probe: &str) -> Result<Vec<Tool>, Strin
             _ => ("tcmalloc alone", "gperftools' heap profiler (of tcmalloc alone)"),
         };
         tools.push(Tool { preload: preload.clone(), ..probed(without) });
-        let environment = vec![(variable.to_owned(), value.to_owned())];
+        let environment = vec![(variable.to_owned(), value)];
         tools.push(Tool { preload, environment, base, ..probed(with) });
     }
     Ok(tools)
