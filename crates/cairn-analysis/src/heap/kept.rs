@@ -237,19 +237,24 @@ impl<'a, const N: usize> Columns<'a, N> {
     }
 }
 
-/// | count of rows that are not empty | how many empty ones are in front of each | a column for each sum |
-fn put_sums(into: &mut Vec<u8>, rows: &[Sums]) {
-    let used = || rows.iter().enumerate().filter(|(_, sums)| !sums.is_empty());
-    into.put_number(used().count() as u64);
+/// | count of rows | how many others are in front of each |
+fn put_places(into: &mut Vec<u8>, rows: impl Iterator<Item = usize> + Clone) {
+    into.put_number(rows.clone().count() as u64);
     let mut next = 0;
     put_column(
         into,
-        used().map(|(row, _)| {
+        rows.map(|row| {
             let left_out = row - next;
             next = row + 1;
             left_out as u64
         }),
     );
+}
+
+/// | count of rows that are not empty | how many empty ones are in front of each | a column for each sum |
+fn put_sums(into: &mut Vec<u8>, rows: &[Sums]) {
+    let used = || rows.iter().enumerate().filter(|(_, sums)| !sums.is_empty());
+    put_places(into, used().map(|(row, _)| row));
     let fields: [fn(&Sums) -> u64; 7] = [
         |sums| sums.allocations,
         |sums| sums.allocated_bytes,
@@ -324,16 +329,7 @@ fn put_errors(into: &mut Vec<u8>, all: &Errors, stacks: &[Errors]) {
     };
     put_row(into, all);
     let used = || stacks.iter().enumerate().filter(|(_, errors)| **errors != Errors::default());
-    into.put_number(used().count() as u64);
-    let mut next = 0;
-    put_column(
-        into,
-        used().map(|(row, _)| {
-            let left_out = row - next;
-            next = row + 1;
-            left_out as u64
-        }),
-    );
+    put_places(into, used().map(|(row, _)| row));
     let mut rows = Vec::new();
     used().for_each(|(_, errors)| put_row(&mut rows, errors));
     into.put_bytes(&rows);
