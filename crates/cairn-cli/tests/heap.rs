@@ -865,6 +865,13 @@ fn a_recording_without_an_allocation_says_why() {
     let report = run(cairn().arg("report").arg(&unseen.path));
     let text = String::from_utf8_lossy(&report.stdout);
     assert!(text.contains("note: no allocation was seen: ") && text.contains("malloc of its own"), "{text}");
+    let report = run(cairn().args(["report", "--json"]).arg(&unseen.path));
+    let report: Value = serde_json::from_slice(&report.stdout).unwrap();
+    let findings = report["findings"].as_array().unwrap();
+    assert!(
+        findings.iter().any(|finding| finding.as_str().unwrap().contains("malloc of its own")),
+        "{findings:?}"
+    );
     // Where the file is another one by now, it is no reason.
     let program = directory.join("own");
     fs::remove_file(&program).unwrap();

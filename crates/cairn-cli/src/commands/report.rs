@@ -214,18 +214,19 @@ impl ReportCommand {
             tree: tree.as_ref(),
         };
         let mut output = BufWriter::new(io::stdout().lock());
+        let saw_all = from_nanos == 0 && to_nanos == u64::MAX && asked.scope.filters.is_empty();
+        let unseen = match heap {
+            Heap::Recording(heap) if saw_all && answer.profile.totals.allocations == 0 => {
+                Some(why_nothing_was_seen(heap, answer.profile.sampling))
+            }
+            _ => None,
+        };
         if self.json {
-            let report = Report::new(&mut questions, &asked);
+            let mut report = Report::new(&mut questions, &asked);
+            report.findings.extend(unseen);
             serde_json::to_writer(&mut output, &report)?;
             writeln!(output)?;
         } else {
-            let saw_all = from_nanos == 0 && to_nanos == u64::MAX && asked.scope.filters.is_empty();
-            let unseen = match heap {
-                Heap::Recording(heap) if saw_all && answer.profile.totals.allocations == 0 => {
-                    Some(why_nothing_was_seen(heap, answer.profile.sampling))
-                }
-                _ => None,
-            };
             let mut printer =
                 Printer::new(&mut output, &mut questions, &asked, self.full, &self.file, unseen);
             if heap.usual_cost() != Cost::Peak {
