@@ -184,7 +184,7 @@ impl Marker<'_> {
 
     fn mark_from(&mut self, start: u64, end: u64, as_state: State) {
         let word = self.image.machine().word_size.bytes() as u64;
-        let mut at = start.next_multiple_of(word);
+        let Some(mut at) = start.checked_next_multiple_of(word) else { return };
         let mut buffer = std::mem::take(&mut self.buffer);
         let image = self.image;
         while at < end {

@@ -609,6 +609,10 @@ impl Image {
             mut findings,
             lost_bytes,
         } = parts;
+        let mut pieces = pieces;
+        pieces.iter_mut().for_each(|piece| piece.range = below_the_end(piece.range));
+        let mut mappings = mappings;
+        mappings.iter_mut().for_each(|mapping| mapping.range = below_the_end(mapping.range));
         let pieces = without_overlaps(pieces, &mut findings);
         let mut image = Self {
             machine,
@@ -742,6 +746,13 @@ impl MemoryReader for NoMemory {
 /// Bytes from the start of a range to its end.
 pub(crate) fn length(range: AddressRange) -> u64 {
     range.end.value().saturating_sub(range.start.value())
+}
+
+/// A range without the last 64 KiB of 64 bits, where no system has anything: so what lies a header or a page behind any address of an
+/// image is an address too.
+fn below_the_end(range: AddressRange) -> AddressRange {
+    const END: AbsoluteAddress = AbsoluteAddress::new(u64::MAX << 16);
+    AddressRange::new(range.start.min(END), range.end.min(END))
 }
 
 /// Sorts pieces; of two at one address, the one that came first stays whole.
