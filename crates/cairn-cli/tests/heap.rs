@@ -72,6 +72,23 @@ fn operator_new_of_other_allocators_is_seen() {
 }
 
 #[test]
+fn a_program_without_symbols_is_named_with_what_to_do() {
+    let directory = scratch("no_symbols");
+    let program = compile(&directory, "temporary.c", "stripped", &["-fno-builtin", "-s"]);
+    let shown = run(cairn().args(["heap", "--"]).arg(&program).current_dir(&directory));
+    let note = "functions without names in stripped: install their debug symbols";
+    let errors = String::from_utf8_lossy(&shown.stderr);
+    assert!(errors.contains(note), "{errors}");
+    let recording = recording(&directory).path;
+    let report = |arguments: &[&str]| {
+        let output = run(cairn().arg("report").arg(&recording).args(arguments));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    assert!(report(&[]).contains(note));
+    assert!(!report(&["--no-symbols"]).contains("functions without names"));
+}
+
+#[test]
 fn programs_without_an_index_of_unwind_tables_are_recorded() {
     // As Go links its programs.
     check("no_index", "entry_points.c", &["-fno-builtin", "-Wl,--no-eh-frame-hdr"], &[]);

@@ -4,7 +4,8 @@
 //! rounds: the innermost addresses of all stacks first (a few thousand), then those of the callers where the innermost ones
 //! turned out to be the allocator's; whole stacks only where they are shown.
 
-use std::collections::HashMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use cairn_format::recording::PcKind;
@@ -283,6 +284,28 @@ impl<'a> Names<'a> {
         self.lines.push(line.clone());
         self.line_ids.insert(line, id);
         id
+    }
+
+    /// The modules of which most functions that were met so far have no name, those with the most of them first.
+    #[must_use]
+    pub fn mostly_unnamed(&self) -> Vec<&'a str> {
+        let mut met: BTreeMap<u32, (usize, usize)> = BTreeMap::new();
+        for function in &self.functions {
+            // Where a walk ended is no function.
+            let is_place = function.name.starts_with('[');
+            if let Some(module) = function.module.filter(|_| !is_place) {
+                let (named, unnamed) = met.entry(module).or_default();
+                *if function.is_named { named } else { unnamed } += 1;
+            }
+        }
+        let mut unnamed: Vec<(u32, usize)> = met
+            .into_iter()
+            .filter_map(|(module, (named, unnamed))| (unnamed > named).then_some((module, unnamed)))
+            .collect();
+        unnamed.sort_by_key(|&(_, functions)| Reverse(functions));
+        // What the kernel maps by itself, such as `[vdso]`, has no debug file.
+        let names = unnamed.into_iter().map(|(module, _)| self.module(Some(module)));
+        names.filter(|name| !name.starts_with('[')).collect()
     }
 
     /// The frames at an address, innermost first; empty when its names were not asked for.

@@ -232,6 +232,10 @@ impl ReportCommand {
             if heap.usual_cost() != Cost::Peak {
                 printer = printer.without_frees();
             }
+            // A file of another tool brings its names with it.
+            if !self.input.wants_names() || !matches!(heap, Heap::Recording(_)) {
+                printer = printer.without_names();
+            }
             match self.by {
                 None => {
                     // Of a file without bytes, most sections would be empty.

@@ -2,12 +2,13 @@
 
 use std::path::PathBuf;
 
+use cairn_analysis::heap;
 use cairn_analysis::names::{Names, file_name_of};
 use cairn_analysis::symbols::SymbolizerOptions;
 use clap::Args;
 
 use super::index_later::{CacheOptions, Search};
-use crate::output::complain;
+use crate::output::{complain, printable};
 
 /// Where the symbols are.
 #[derive(Args)]
@@ -128,4 +129,23 @@ pub(crate) fn complain_about_modules(names: &Names) {
             complain(&format_args!("{module}: no symbols: {why}"));
         }
     }
+}
+
+/// What to do for names that are missing: most functions of these modules have none, because their debug files are not here.
+pub(crate) fn what_names_need(names: &heap::Names<'_>) -> Option<String> {
+    /// So many modules are told.
+    const TOLD: usize = 3;
+    let modules = names.mostly_unnamed();
+    let told: Vec<_> = modules.iter().take(TOLD).map(|name| printable(name)).collect();
+    let more = match modules.len().saturating_sub(TOLD) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    (!told.is_empty()).then(|| {
+        format!(
+            "functions without names in {}{more}: install their debug symbols (packages that end in -dbgsym or -debuginfo), \
+             or say where their debug files are (--debug-dir); the recording need not be made again",
+            told.join(", ")
+        )
+    })
 }

@@ -10,6 +10,7 @@ use cairn_analysis::symbols::SymbolizerOptions;
 
 use crate::commands::heap_input::has_many_events;
 use crate::commands::heap_text::{bytes, count, counted, duration, file_name, percent, shortened, width};
+use crate::commands::symbol_options::what_names_need;
 use crate::commands::unseen::why_nothing_was_seen;
 use crate::output::printable;
 
@@ -57,6 +58,9 @@ pub(super) fn write(out: &mut impl Write, recording: Recording, path: &Path) -> 
         ("Most temporary blocks", Cost::Temporary),
     ] {
         write_places(out, &mut questions, title, cost)?;
+    }
+    if let Some(why) = what_names_need(questions.names()) {
+        writeln!(out, "\n  note: {why}")?;
     }
     let path = path.display().to_string();
     writeln!(out, "\nNext: cairn report {0}    cairn flame {0}", printable(&path))

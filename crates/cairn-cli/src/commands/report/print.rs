@@ -14,6 +14,7 @@ use cairn_analysis::recording::HEAP_TIME_QUANTUM_NANOS;
 use crate::commands::heap_text::{
     bar, bytes, count, counted, curve, duration, name_and_place, percent, shortened, stretched, width,
 };
+use crate::commands::symbol_options::what_names_need;
 use crate::output::{Palette, printable};
 
 /// Prints one report.
@@ -31,6 +32,8 @@ pub(super) struct Printer<'p, 'q, W> {
     unseen: Option<String>,
     /// It is known how long blocks lived.
     has_frees: bool,
+    /// Names were searched for.
+    has_names: bool,
 }
 
 /// Columns in front of the names: share, value, blocks.
@@ -60,7 +63,14 @@ impl<'p, 'q, W: Write> Printer<'p, 'q, W> {
             shown: HashSet::new(),
             unseen,
             has_frees: true,
+            has_names: true,
         }
+    }
+
+    /// For who wants to see no names.
+    pub(super) fn without_names(mut self) -> Self {
+        self.has_names = false;
+        self
     }
 
     /// For a file that does not tell how long blocks lived.
@@ -681,6 +691,9 @@ impl<'p, 'q, W: Write> Printer<'p, 'q, W> {
             notes.push(format!("{} made no sense and were left out", counted(sum, "event")));
         }
         notes.extend(self.asked.about.notes.iter().cloned());
+        if self.has_names {
+            notes.extend(what_names_need(self.questions.names()));
+        }
         for note in notes {
             writeln!(self.output, "note: {note}")?;
         }
