@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use cairn_analysis::format::recording::control::{self, Command};
+use cairn_analysis::format::recording::control::Command;
 use cairn_analysis::recording::{self, Drain, EndReason, Finding, Status};
 use cairn_run::{Announcement, End, Program};
 
@@ -243,8 +243,8 @@ impl Recordings {
     /// Whether all of them say that nothing more comes.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn has_ended(&self) -> bool {
-        let has_ended =
-            |one: &Recording| one.status.is_some_and(|status| status.state == control::State::Ended);
+        use cairn_analysis::format::recording::control::State;
+        let has_ended = |one: &Recording| one.status.is_some_and(|status| status.state == State::Ended);
         !self.all.is_empty() && self.all.iter().all(has_ended)
     }
 
