@@ -15,7 +15,7 @@ fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rustc-check-cfg=cfg(has_library)");
     let target = env::var("TARGET").unwrap_or_default();
-    if target != "x86_64-unknown-linux-gnu" {
+    if !matches!(&*target, "x86_64-unknown-linux-gnu" | "aarch64-unknown-linux-gnu") {
         println!("cargo::warning=no library for recording on {target}: cairn heap will say so");
         return;
     }

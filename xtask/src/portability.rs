@@ -11,7 +11,8 @@
 //! crates' `rust-version`. Only the cross linkers and the emulator are installed, and only where they are missing.
 //!
 //! The crates that capture stacks want the workspace's newer compiler, and run on Linux on two processors. Theirs is
-//! the newest that Debian has for these two, from its security updates.
+//! the newest that Debian has for these two, from its security updates. It also builds the library that `cairn heap` puts
+//! into programs; C programs are recorded in the emulator, and what this machine's cairn reads must be what they counted.
 //!
 //! ```text
 //! <cache>/apt/     package lists of all architectures, an apt that knows nothing of this machine's packages
@@ -37,6 +38,17 @@ const PORTABLE_CRATES: &[&str] = &["cairn-format"];
 
 /// The crates that run inside a watched program, or read one: also on each processor where programs are watched.
 const CAPTURE_CRATES: &[&str] = &["cairn-unwind", "cairn-capture"];
+
+/// The library that is put into programs, and the profile that it is shipped in.
+const LIBRARY_CRATE: &str = "cairn-preload";
+const LIBRARY_PROFILE: &str = "c-library";
+const LIBRARY_FILE: &str = "libcairn_preload.so";
+
+/// The test of `cairn-cli` that records with it.
+const RECORDING_TEST: &str = "heap_emulated";
+
+/// Where cargo builds for other processors.
+const BUILD_DIRECTORY: &str = "target/portability/build";
 
 /// A processor on which the tests are run.
 struct Target {
@@ -116,7 +128,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     for target in wanted.targets.iter().filter(|target| target.captures) {
         println!("\n-- {} (capture)", target.name);
         Compiler::in_cache(&cache, CAPTURE)
-            .and_then(|compiler| test_on(target, &compiler))
+            .and_then(|compiler| test_on(target, &compiler).and_then(|()| record_on(target, &compiler)))
             .map_err(|failure| Failure::new(format!("{} (capture): {failure}", target.name)))?;
     }
     if wanted.bare_metal {
@@ -227,12 +239,16 @@ impl Compiler {
 
     /// A cargo command on the crates that this compiler is for.
     fn cargo(&self, subcommand: &str, triple: &str) -> Command {
+        self.cargo_on(self.crates, subcommand, triple)
+    }
+
+    fn cargo_on(&self, crates: &[&str], subcommand: &str, triple: &str) -> Command {
         let mut command = cargo();
         command.env("RUSTC", &self.rustc).args([subcommand, "--locked"]);
-        for name in self.crates {
+        for name in crates {
             command.args(["--package", name]);
         }
-        command.args(["--target", triple, "--target-dir", "target/portability/build"]);
+        command.args(["--target", triple, "--target-dir", BUILD_DIRECTORY]);
         command
     }
 }
@@ -302,19 +318,43 @@ fn packages(
     Ok(packages)
 }
 
+impl Target {
+    /// Of cargo's variables for a target.
+    fn variable(&self, what: &str) -> String {
+        format!("CARGO_TARGET_{}_{what}", self.triple.to_uppercase().replace('-', "_"))
+    }
+
+    /// What runs its programs.
+    fn runner(&self) -> String {
+        format!("{} -L {}", self.emulator.program, self.libraries)
+    }
+}
+
 fn test_on(target: &Target, compiler: &Compiler) -> Outcome {
-    let variable = |what: &str| {
-        let triple = target.triple.to_uppercase().replace('-', "_");
-        format!("CARGO_TARGET_{triple}_{what}")
-    };
     let mut command = compiler.cargo("test", target.triple);
     command.args(["--lib", "--tests"]);
-    command.env(variable("LINKER"), target.linker.program);
-    command.env(variable("RUNNER"), format!("{} -L {}", target.emulator.program, target.libraries));
+    command.env(target.variable("LINKER"), target.linker.program);
+    command.env(target.variable("RUNNER"), target.runner());
     if std::env::var_os("PROPTEST_CASES").is_none() {
         command.env("PROPTEST_CASES", EMULATED_PROPTEST_CASES);
     }
     process::run(&mut command)
+}
+
+/// Builds the library that records, and records programs with it in the emulator.
+///
+/// The test belongs to this machine: of the whole workspace, because `cargo test --workspace` then finds everything built.
+fn record_on(target: &Target, compiler: &Compiler) -> Outcome {
+    let mut build = compiler.cargo_on(&[LIBRARY_CRATE], "build", target.triple);
+    build.args(["--profile", LIBRARY_PROFILE]).env(target.variable("LINKER"), target.linker.program);
+    process::run(&mut build)?;
+    let built = workspace_root().join(BUILD_DIRECTORY).join(target.triple).join(LIBRARY_PROFILE);
+    let mut test = cargo();
+    test.args(["test", "--locked", "--workspace", "--test", RECORDING_TEST]);
+    test.env("CAIRN_EMULATED_LIBRARY", built.join(LIBRARY_FILE));
+    test.env("CAIRN_EMULATED_COMPILER", target.linker.program);
+    test.env("CAIRN_EMULATED_RUNNER", target.runner());
+    process::run(&mut test)
 }
 
 /// Builds the crates, machine code included, in a world where `core` is the only library.

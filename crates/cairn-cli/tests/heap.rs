@@ -1,6 +1,6 @@
 //! `cairn heap` on small programs: each behaves as it does without, and what is recorded of it is exact.
 
-#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 #![allow(clippy::print_stdout, reason = "a test says what it could not check here")]
 
 mod support;

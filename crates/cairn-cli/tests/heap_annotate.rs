@@ -1,7 +1,7 @@
 //! `cairn heap --annotate`: programs behave as without it, and every block they have is found in their memory, with its size
 //! and with who made it.
 
-#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 #![allow(clippy::print_stdout, reason = "a test says what it could not check here")]
 
 #[allow(dead_code, reason = "the readers of recordings are for other tests")]

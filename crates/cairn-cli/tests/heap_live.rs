@@ -1,6 +1,6 @@
 //! Programs that run under `cairn heap` are looked at meanwhile; in the end their sums are those of the whole recording.
 
-#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 
 #[allow(dead_code, reason = "it serves other tests too")]
 mod support;

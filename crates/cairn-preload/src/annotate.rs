@@ -22,7 +22,6 @@
 //! | `inline` | cairn: stacks in front of the blocks, and no table |
 //! | `children` | also programs that this one starts |
 
-use core::arch::asm;
 use core::ffi::{c_char, c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use core::{mem, ptr};
@@ -32,7 +31,7 @@ use cairn_format::Frame;
 use cairn_format::heapblock::{BlockLayout, stack_table::FrameKind};
 use cairn_heap::{At, Backend, Heap, Options, StackTable};
 
-use crate::arch::entry;
+use crate::arch::{self, entry};
 use crate::environment::{self, OwnVariables, ProcessArguments};
 use crate::next::{NEXT, Next};
 use crate::{nesting, next, system};
@@ -175,12 +174,7 @@ unsafe impl Backend for NextAllocator {
     /// The address of this thread's control block.
     #[inline(always)]
     fn thread(&self) -> usize {
-        let address: usize;
-        // SAFETY: the first word of the block is its own address, by the ABI.
-        unsafe {
-            asm!("mov {}, fs:[0]", out(reg) address, options(nostack, readonly, preserves_flags));
-        }
-        address
+        arch::thread_pointer()
     }
 
     #[inline(always)]
@@ -326,9 +320,6 @@ unsafe extern "C" fn on_posix_memalign(
     0
 }
 
-/// Of the only processor there are entries for.
-const PAGE_BYTES: usize = 4096;
-
 entry! { 1 valloc => on_valloc }
 unsafe extern "C" fn on_valloc(size: usize, pc: u64, sp: u64, fp: u64) -> Block {
     if !is_ready() || is_from_below() {
@@ -336,7 +327,7 @@ unsafe extern "C" fn on_valloc(size: usize, pc: u64, sp: u64, fp: u64) -> Block 
         // SAFETY: by contract.
         return unsafe { real(size) };
     }
-    allocated(size, PAGE_BYTES, false, CallSite { pc, sp, fp })
+    allocated(size, system::page_bytes(), false, CallSite { pc, sp, fp })
 }
 
 entry! { 1 pvalloc => on_pvalloc }
@@ -346,8 +337,8 @@ unsafe extern "C" fn on_pvalloc(size: usize, pc: u64, sp: u64, fp: u64) -> Block
         // SAFETY: by contract.
         return unsafe { real(size) };
     }
-    let Some(size) = size.checked_next_multiple_of(PAGE_BYTES) else { return no_memory() };
-    allocated(size, PAGE_BYTES, false, CallSite { pc, sp, fp })
+    let Some(size) = size.checked_next_multiple_of(system::page_bytes()) else { return no_memory() };
+    allocated(size, system::page_bytes(), false, CallSite { pc, sp, fp })
 }
 
 /// # Safety

@@ -2,7 +2,7 @@
 //!
 //! Nothing of the program comes here then, because its calls are bound to the C library. So they are bound anew:
 //!
-//! - **The slots** that the loader filled with the addresses of functions (`R_X86_64_JUMP_SLOT`, `GLOB_DAT`, and pointers
+//! - **The slots** that the loader filled with the addresses of functions (`JUMP_SLOT` and `GLOB_DAT` relocations, and pointers
 //!   in data) of all loaded modules. A slot is changed only if it holds what the name means in this program, or is not
 //!   bound yet.
 //! - **The symbols** themselves, in the memory of the module that defines them: what is loaded later is bound by them,
@@ -265,9 +265,18 @@ struct Relocation {
     addend: i64,
 }
 
+#[cfg(target_arch = "x86_64")]
 const R_64: u32 = 1;
+#[cfg(target_arch = "x86_64")]
 const R_GLOB_DAT: u32 = 6;
+#[cfg(target_arch = "x86_64")]
 const R_JUMP_SLOT: u32 = 7;
+#[cfg(target_arch = "aarch64")]
+const R_64: u32 = 257;
+#[cfg(target_arch = "aarch64")]
+const R_GLOB_DAT: u32 = 1025;
+#[cfg(target_arch = "aarch64")]
+const R_JUMP_SLOT: u32 = 1026;
 const DT_NULL: i64 = 0;
 const DT_PLTRELSZ: i64 = 2;
 const DT_RELA: i64 = 7;
@@ -278,7 +287,6 @@ const PT_DYNAMIC: u32 = 2;
 const PT_GNU_RELRO: u32 = 0x6474_e552;
 const PF_EXECUTE: u32 = 1;
 const PF_WRITE: u32 = 2;
-const PAGE_BYTES: u64 = 4096;
 
 /// One module, as the loader tells of it.
 struct Loaded<'a> {
@@ -328,8 +336,9 @@ impl Loaded<'_> {
     fn is_read_only(&self, address: u64, segment: &libc::Elf64_Phdr) -> bool {
         let is_sealed = self.header(PT_GNU_RELRO).is_some_and(|header| {
             let start = self.bias.wrapping_add(header.p_vaddr);
-            let end = start.wrapping_add(header.p_memsz) & !(PAGE_BYTES - 1);
-            (start & !(PAGE_BYTES - 1)..end).contains(&address)
+            let page = !(system::page_bytes() as u64 - 1);
+            let end = start.wrapping_add(header.p_memsz) & page;
+            (start & page..end).contains(&address)
         });
         is_sealed || segment.p_flags & PF_WRITE == 0
     }
@@ -350,18 +359,18 @@ impl Loaded<'_> {
         if word.load(Ordering::Relaxed) != from {
             return false;
         }
-        let page = place & !(PAGE_BYTES - 1);
+        let page_bytes = system::page_bytes();
+        let page = place & !(page_bytes as u64 - 1);
         let is_read_only = self.is_read_only(place, segment);
         // SAFETY: the page can be read all the time, and is as it was at the end.
         unsafe {
-            if is_read_only && !system::protect(page, PAGE_BYTES as usize, libc::PROT_READ | libc::PROT_WRITE)
-            {
+            if is_read_only && !system::protect(page, page_bytes, libc::PROT_READ | libc::PROT_WRITE) {
                 REFUSED.fetch_add(1, Ordering::Relaxed);
                 return false;
             }
             word.store(to, Ordering::Release);
             if is_read_only {
-                system::protect(page, PAGE_BYTES as usize, libc::PROT_READ);
+                system::protect(page, page_bytes, libc::PROT_READ);
             }
         }
         true

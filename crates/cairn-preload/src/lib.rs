@@ -35,7 +35,7 @@
         reason = "the shared modules serve the recording library, too"
     )
 )]
-#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 
 #[cfg(feature = "annotate")]
 pub mod annotate;

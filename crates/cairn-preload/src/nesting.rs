@@ -7,7 +7,9 @@
 //! What is kept is where the stack was at the outermost call: what is called from there lies below. So a call that was left by an
 //! exception or a jump needs no cleaning up.
 
-use core::arch::{asm, global_asm};
+use core::arch::global_asm;
+
+use crate::arch::{load_nesting_word as mark, stack_pointer, store_nesting_word as set_inside};
 
 // As cairn-capture keeps its word: `#[thread_local]` is not stable, and `std::thread_local!` may allocate.
 global_asm!(
@@ -21,29 +23,6 @@ global_asm!(
     ".zero 8",
     ".popsection",
 );
-
-#[inline(always)]
-fn mark() -> u64 {
-    let word: u64;
-    // SAFETY: reads this thread's word.
-    unsafe {
-        asm!(
-            "mov {word}, qword ptr [rip + cairn_preload_is_inside@gottpoff]",
-            "mov {word}, qword ptr fs:[{word}]",
-            word = out(reg) word,
-            options(nostack, readonly, preserves_flags),
-        );
-    }
-    word
-}
-
-#[inline(always)]
-fn stack_pointer() -> u64 {
-    let sp: u64;
-    // SAFETY: reads a register.
-    unsafe { asm!("mov {sp}, rsp", sp = out(reg) sp, options(nomem, nostack, preserves_flags)) };
-    sp
-}
 
 /// Whether an allocator's function is among the callers.
 #[inline(always)]
@@ -67,20 +46,6 @@ pub(crate) fn leave(sp: u64) -> bool {
         set_inside(0);
     }
     was_outermost
-}
-
-#[inline(always)]
-fn set_inside(word: u64) {
-    // SAFETY: writes this thread's word.
-    unsafe {
-        asm!(
-            "mov {place}, qword ptr [rip + cairn_preload_is_inside@gottpoff]",
-            "mov qword ptr fs:[{place}], {word}",
-            place = out(reg) _,
-            word = in(reg) word,
-            options(nostack, preserves_flags),
-        );
-    }
 }
 
 /// Calls `call`, and then `note` with what it returns, unless this thread is inside an allocator already.

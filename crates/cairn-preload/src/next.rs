@@ -161,10 +161,12 @@ impl Module {
         };
         let (address, kind) = found.or(hidden)?;
         if kind == TYPE_INDIRECT {
-            // SAFETY: such a symbol's value is a function that answers with the address.
-            let resolve: unsafe extern "C" fn() -> *mut c_void = unsafe { core::mem::transmute(address) };
-            // SAFETY: as the loader does.
-            return Some(unsafe { resolve() });
+            // SAFETY: such a symbol's value is a function that answers with the address. On AArch64 it is told what the
+            // processor has.
+            let resolve: unsafe extern "C" fn(u64, *const c_void) -> *mut c_void =
+                unsafe { core::mem::transmute(address) };
+            // SAFETY: as the loader does. Of a processor that has nothing special it is the plain one, which always works.
+            return Some(unsafe { resolve(0, ptr::null()) });
         }
         Some(address)
     }

@@ -8,6 +8,8 @@ pub(crate) use cairn_recorder::{MappingKind, is_at_rest};
 pub(crate) use cairn_recorder::heap::{Moving, moving, passes, passes_free};
 pub(crate) use cairn_recorder::modules::{scan as note_modules, while_unloading};
 
+pub(crate) use cairn_recorder::{must_be_told_of_forks, wipe_in_child};
+
 pub(crate) use cairn_recorder::{exiting, recording_path, set_child_starter, start, start_in_child};
 
 use crate::options::Options;

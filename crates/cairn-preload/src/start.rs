@@ -306,7 +306,16 @@ pub(crate) struct Attached {
 extern "C" fn construct() {
     if !next::is_last() {
         begin();
+        if recorder::must_be_told_of_forks() {
+            // SAFETY: a function that stays; the library is never unloaded.
+            unsafe { libc::pthread_atfork(None, None, Some(after_fork_in_child)) };
+        }
     }
+}
+
+extern "C" fn after_fork_in_child() {
+    // SAFETY: the C library calls it in a child of `fork`, before that returns.
+    unsafe { recorder::wipe_in_child() };
 }
 
 #[used]

@@ -1,7 +1,10 @@
 //! The kernel, called directly: a program may define `open` or `write` itself, and the C library's are cancellation points.
 
-use core::arch::asm;
 use core::ffi::{CStr, c_int};
+
+use crate::arch;
+#[cfg_attr(not(panic = "abort"), allow(unused_imports, reason = "std has a panic handler of its own"))]
+pub(crate) use crate::arch::abort;
 
 /// The error number that a call failed with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,18 +33,8 @@ impl Error {
 ///
 /// As for the call of that number.
 unsafe fn call(number: libc::c_long, arguments: [usize; 6]) -> Result<usize, Error> {
-    let [a, b, c, d, e, f] = arguments;
-    let answer: isize;
-    // SAFETY: the convention of the kernel; the rest by contract.
-    unsafe {
-        asm!(
-            "syscall",
-            inlateout("rax") number as isize => answer,
-            in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d, in("r8") e, in("r9") f,
-            lateout("rcx") _, lateout("r11") _,
-            options(nostack),
-        );
-    }
+    // SAFETY: by contract.
+    let answer = unsafe { arch::system_call(number, arguments) };
     if (-4095..0).contains(&answer) { Err(Error(-answer as c_int)) } else { Ok(answer as usize) }
 }
 
@@ -146,10 +139,18 @@ pub(crate) unsafe fn unmap(address: *mut u8, bytes: usize) {
     let _ = unsafe { call(libc::SYS_munmap, [address as usize, bytes, 0, 0, 0, 0]) };
 }
 
-#[cfg_attr(not(panic = "abort"), allow(dead_code, reason = "std has a panic handler of its own"))]
-pub(crate) fn abort() -> ! {
-    // SAFETY: an instruction that ends the process, wherever it is.
-    unsafe { asm!("ud2", options(noreturn)) }
+/// How large a page is: on x86-64 a constant, elsewhere the kernel's choice. A power of two.
+#[inline]
+pub(crate) fn page_bytes() -> usize {
+    #[cfg(target_arch = "x86_64")]
+    {
+        4096
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        // SAFETY: only looks at what the kernel told the process when it began.
+        unsafe { libc::getauxval(libc::AT_PAGESZ) as usize }
+    }
 }
 
 pub(crate) fn errno() -> c_int {

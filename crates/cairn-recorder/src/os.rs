@@ -213,6 +213,14 @@ pub(crate) fn wipe_on_fork(at: usize, bytes: usize) -> Result<(), Errno> {
     answer(unsafe { libc::syscall(libc::SYS_madvise, at, bytes, libc::MADV_WIPEONFORK) }).map(drop)
 }
 
+/// Whether advice is heard and not followed, as by qemu 7 where it runs single programs. The kernel refuses to wipe memory
+/// that others share, as the page at `shared`.
+pub(crate) fn ignores_advice(shared: usize) -> bool {
+    const PAGE_BYTES: usize = 1 << 16;
+    // SAFETY: the caller's own mapping; of memory that others share nothing is ever wiped.
+    answer(unsafe { libc::syscall(libc::SYS_madvise, shared, PAGE_BYTES, libc::MADV_WIPEONFORK) }).is_ok()
+}
+
 /// Has the kernel prepare the range for writing: one call in place of a fault for each page. An old kernel does not know how.
 pub(crate) fn populate(at: usize, bytes: usize) {
     // SAFETY: the range is the caller's own mapping, and has storage.

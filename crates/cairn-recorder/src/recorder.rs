@@ -34,6 +34,8 @@ static RECORDINGS: AtomicU32 = AtomicU32::new(0);
 /// The window of the present file, for a child to give up.
 static WINDOW_BASE: AtomicUsize = AtomicUsize::new(0);
 static WINDOW_BLOCKS: AtomicU64 = AtomicU64::new(0);
+/// A forked child would find everything as it was: see [`must_be_told_of_forks`].
+static IS_NOT_WIPED: AtomicBool = AtomicBool::new(false);
 
 /// See the module documentation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -126,6 +128,9 @@ impl Recorder {
         let (base, blocks) = self.spool.window();
         WINDOW_BASE.store(base, Ordering::Relaxed);
         WINDOW_BLOCKS.store(blocks, Ordering::Relaxed);
+        // What is kept in memory alone may be wiped with all else.
+        let is_shared = self.spool.path().is_some();
+        IS_NOT_WIPED.store(is_shared && os::ignores_advice(base), Ordering::Relaxed);
         let at: *mut Self = self;
         RECORDER.store(at, Ordering::Release);
         // SAFETY: never unmapped from here on.
@@ -255,6 +260,32 @@ fn found_forked() {
     let (base, blocks) = (WINDOW_BASE.load(Ordering::Relaxed), WINDOW_BLOCKS.load(Ordering::Relaxed));
     // SAFETY: the wiped recorder says that this is a child, and the window is the parent's.
     unsafe { Spool::abandon(base, blocks) };
+}
+
+/// True where a forked child cannot find out by itself that it is one, because the system does not do what it was asked for and
+/// did not refuse: some emulators. Then [`wipe_in_child`] must be called in each child that `fork` makes.
+#[must_use]
+pub fn must_be_told_of_forks() -> bool {
+    IS_NOT_WIPED.load(Ordering::Relaxed)
+}
+
+/// Does what the kernel should have done: a child's first event then finds itself in a child.
+///
+/// # Safety
+///
+/// The process is a child that `fork` has just made of the one that records, and has one thread.
+pub unsafe fn wipe_in_child() {
+    let at = RECORDER.load(Ordering::Acquire);
+    // SAFETY: null, or published and never unmapped.
+    let Some(used) = (unsafe { at.as_ref() }).map(|recorder| recorder.logs_used.load(Ordering::Relaxed))
+    else {
+        return;
+    };
+    let bytes = LOGS_OFFSET + used as usize * size_of::<ThreadLog>();
+    // SAFETY: of that mapping, of which nothing is in use: by contract. What lies behind was never touched.
+    unsafe { at.cast::<u8>().write_bytes(0, bytes) };
+    // SAFETY: by contract.
+    unsafe { crate::sampling::wipe_in_child() };
 }
 
 /// Gives up the parent's recording in a forked child. It happens by itself at the child's first event; called early, it

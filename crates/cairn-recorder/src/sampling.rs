@@ -92,6 +92,19 @@ pub(crate) fn begin(mean_bytes: Option<u64>, seed: u64) -> Result<(), Errno> {
     Ok(())
 }
 
+/// As [`crate::recorder::wipe_in_child`].
+///
+/// # Safety
+///
+/// As for that.
+pub(crate) unsafe fn wipe_in_child() {
+    let table = TABLE.load(Ordering::Acquire);
+    if !table.is_null() {
+        // SAFETY: a mapping of that size, which nobody uses: by contract.
+        unsafe { table.write_bytes(0, 1) };
+    }
+}
+
 /// True when blocks are chosen and one of this size, which the calling thread is about to ask for, is none of those; it is then
 /// counted. False decides nothing. What is asked for in vain is counted too, which picks other bytes, as likely ones.
 #[inline(always)]

@@ -477,8 +477,9 @@ impl Spool {
         let clocks = clock::reading();
         let elapsed_nanos = clocks.monotonic_nanos.saturating_sub(self.start_monotonic_nanos).max(1);
         let elapsed = clocks.counter.saturating_sub(self.start_counter);
-        let counts = u128::from(elapsed) * u128::from(nanos) / u128::from(elapsed_nanos);
-        clocks.counter.saturating_sub(u64::try_from(counts).unwrap_or(u64::MAX))
+        // Not in 128 bits: on AArch64 their division is a function that refers to Rust's unwinding runtime, which is not there.
+        let counts = elapsed as f64 * nanos as f64 / elapsed_nanos as f64;
+        clocks.counter.saturating_sub(counts as u64)
     }
 
     /// Beyond how many nanoseconds events are not kept; `u64::MAX` for no such limit.

@@ -25,7 +25,8 @@
 //! | [`library`](Library) | the library, carried in this crate, as a file |
 //! | [`start`](Start) | the start, signals, the end |
 //! | [`detached`](start_detached) | work for later, in a process of its own |
-//! | `attach` | the library put into a process that runs already: `Target` |
+//! | `attach` | the library put into a process that runs already: `Target`; on x86-64 |
+//! | [`interrupts`](Interrupts) | the signals that ask a command to end |
 //! | [`announcements`](Announcements) | what the library says of the recordings that it began |
 
 #![cfg(target_os = "linux")]
@@ -37,6 +38,7 @@ mod detached;
 mod inherited;
 #[cfg(target_arch = "x86_64")]
 mod inject;
+mod interrupts;
 mod library;
 mod obstacle;
 mod program;
@@ -44,9 +46,17 @@ mod start;
 
 pub use announcements::{Announcement, Announcements};
 #[cfg(target_arch = "x86_64")]
-pub use attach::{AttachError, Interrupts, Target};
+pub use attach::{AttachError, Target};
 pub use detached::start_detached;
+pub use interrupts::Interrupts;
 pub use library::Library;
 pub use obstacle::Obstacle;
 pub use program::Program;
 pub use start::{End, Event, Running, Start, StartError};
+
+/// How large a page is, of which the kernel counts some things.
+#[must_use]
+pub fn page_bytes() -> u64 {
+    // SAFETY: only asks.
+    u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
+}

@@ -69,7 +69,7 @@ impl Library {
         if bytes.is_empty() {
             return Err(io::Error::new(
                 io::ErrorKind::Unsupported,
-                "this cairn has no library for recording: it has one on x86-64 Linux with glibc",
+                "this cairn has no library for recording: it has one on Linux with glibc, on x86-64 and AArch64",
             ));
         }
         let name = format!("{stem}-{:016x}.so", hash(bytes));

@@ -101,8 +101,9 @@ impl fmt::Display for Obstacle {
             ),
             Self::OtherMachine { path, machine } => write!(
                 f,
-                "{}: a program for {machine}; this cairn records programs for x86-64",
-                path.display()
+                "{}: a program for {machine}; this cairn records programs for {}",
+                path.display(),
+                crate::program::OWN_MACHINE.1
             ),
             Self::OtherLoader { path, loader } => write!(
                 f,

@@ -11,7 +11,9 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use object::elf::{EM_X86_64, ET_DYN, ET_EXEC, FileHeader64, PT_INTERP, SHT_DYNSYM, SHT_SYMTAB, STT_FUNC};
+use object::elf::{
+    EM_AARCH64, EM_X86_64, ET_DYN, ET_EXEC, FileHeader64, PT_INTERP, SHT_DYNSYM, SHT_SYMTAB, STT_FUNC,
+};
 use object::read::elf::{ElfFile64, FileHeader, ProgramHeader, Sym};
 use object::{Endianness, Object, ReadCache, ReadRef};
 
@@ -24,6 +26,10 @@ pub struct Program {
     /// As it was called: the first argument that it gets.
     name: OsString,
 }
+
+/// The processor that this is built for, as ELF files name it and as people do.
+pub(crate) const OWN_MACHINE: (u16, &str) =
+    if cfg!(target_arch = "aarch64") { (EM_AARCH64.0, "AArch64") } else { (EM_X86_64.0, "x86-64") };
 
 /// The kernel follows no more scripts that are interpreted by scripts.
 const MAX_SCRIPTS: usize = 5;
@@ -118,7 +124,11 @@ impl Program {
     /// own `--list`; nothing of the program runs.
     #[must_use]
     pub fn uses_other_allocator(&self) -> bool {
-        const LOADER: &str = "/lib64/ld-linux-x86-64.so.2";
+        const LOADER: &str = if cfg!(target_arch = "aarch64") {
+            "/lib/ld-linux-aarch64.so.1"
+        } else {
+            "/lib64/ld-linux-x86-64.so.2"
+        };
         const NAMES: [&str; 3] = ["libjemalloc", "libtcmalloc", "libmimalloc"];
         let listed = std::process::Command::new(LOADER)
             .arg("--list")
@@ -175,7 +185,7 @@ fn inspect_file(path: &Path, start: &[u8]) -> Result<(), Obstacle> {
         _ => return Err(refuse("its ELF header is cut")),
     };
     let machine = if order == 1 { u16::from_le_bytes(machine) } else { u16::from_be_bytes(machine) };
-    if class != 2 || machine != EM_X86_64.0 {
+    if class != 2 || machine != OWN_MACHINE.0 {
         return Err(Obstacle::OtherMachine { path: path.to_owned(), machine: machine_name(class, machine) });
     }
     gains_rights(path)?;
@@ -209,6 +219,7 @@ fn machine_name(class: u8, machine: u16) -> String {
         (_, 3) => "32-bit x86".to_owned(),
         (1, 62) => "x32 (x86-64 with 32-bit addresses)".to_owned(),
         (_, 40) => "32-bit Arm".to_owned(),
+        (_, 62) => "x86-64".to_owned(),
         (_, 183) => "AArch64".to_owned(),
         (_, 243) => "RISC-V".to_owned(),
         (1, number) => format!("a 32-bit processor (number {number})"),

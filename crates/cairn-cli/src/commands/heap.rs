@@ -3,6 +3,9 @@
 mod annotate;
 #[cfg(target_arch = "x86_64")]
 mod attach;
+#[cfg(not(target_arch = "x86_64"))]
+#[path = "heap/attach_elsewhere.rs"]
+mod attach;
 mod control;
 mod holder;
 mod live;
@@ -25,7 +28,7 @@ use live::Recordings;
 ///
 /// Runs the program as it would run without cairn, and records every allocation and every free with its call stack, to
 /// PROGRAM.PID.cairn in the current directory. The exit status is the program's own. No recompiling; the program must be
-/// linked dynamically, against glibc, for x86-64.
+/// linked dynamically, against glibc, for this machine's processor.
 #[derive(Args)]
 #[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct Heap {
@@ -123,7 +126,6 @@ impl Heap {
         if let Some(Action::Ctl(ctl)) = self.action {
             return ctl.run();
         }
-        #[cfg(target_arch = "x86_64")]
         if let Some(done) = match (self.attach, self.detach) {
             (Some(process), _) => Some(self.attach(process)),
             (_, Some(process)) => Some(attach::detach(process)),
@@ -282,14 +284,12 @@ impl Heap {
         for announced in announcements.read().unwrap_or_default() {
             recordings.add(announced);
         }
-        #[cfg(target_arch = "x86_64")]
         self.wait_for_children(&mut recordings, &mut announcements, tick);
         recordings.finish(end, self.quiet);
         Ok(end)
     }
 
     /// A recording ends with its process: one that is closed before would lack what follows.
-    #[cfg(target_arch = "x86_64")]
     fn wait_for_children(
         &self,
         recordings: &mut Recordings,

@@ -1,5 +1,11 @@
-//! What differs between processors: how a hook is entered.
+//! What differs between processors: how a hook is entered, how the kernel is called, where a thread's word is.
 
+#[cfg(target_arch = "aarch64")]
+mod aarch64;
+#[cfg(target_arch = "x86_64")]
 mod x86_64;
 
-pub(crate) use x86_64::{SiteOnStack, entry, list_entry, long_entry, pass_on};
+#[cfg(target_arch = "aarch64")]
+pub(crate) use aarch64::*;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use x86_64::*;

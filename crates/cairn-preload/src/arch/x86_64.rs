@@ -4,6 +4,89 @@
 //! registers, and what it would put on the stack would be a frame of ours. Arguments of the System V ABI stay where they
 //! are: rdi, rsi, rdx, rcx, r8, r9.
 
+use core::arch::asm;
+use core::ffi::c_long;
+
+/// The kernel's convention.
+///
+/// # Safety
+///
+/// As for the call of that number.
+#[inline(always)]
+pub(crate) unsafe fn system_call(number: c_long, arguments: [usize; 6]) -> isize {
+    let [a, b, c, d, e, f] = arguments;
+    let answer: isize;
+    // SAFETY: by contract.
+    unsafe {
+        asm!(
+            "syscall",
+            inlateout("rax") number as isize => answer,
+            in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d, in("r8") e, in("r9") f,
+            lateout("rcx") _, lateout("r11") _,
+            options(nostack),
+        );
+    }
+    answer
+}
+
+/// Ends the process, wherever it is.
+#[cfg_attr(not(panic = "abort"), allow(dead_code, reason = "std has a panic handler of its own"))]
+pub(crate) fn abort() -> ! {
+    // SAFETY: an instruction that is never defined.
+    unsafe { asm!("ud2", options(noreturn)) }
+}
+
+#[inline(always)]
+pub(crate) fn stack_pointer() -> u64 {
+    let sp: u64;
+    // SAFETY: reads a register.
+    unsafe { asm!("mov {sp}, rsp", sp = out(reg) sp, options(nomem, nostack, preserves_flags)) };
+    sp
+}
+
+/// The address of this thread's control block.
+#[cfg(feature = "annotate")]
+#[inline(always)]
+pub(crate) fn thread_pointer() -> usize {
+    let address: usize;
+    // SAFETY: the first word of the block is its own address, by the ABI.
+    unsafe {
+        asm!("mov {}, fs:[0]", out(reg) address, options(nostack, readonly, preserves_flags));
+    }
+    address
+}
+
+/// Reads the word of [`crate::nesting`].
+#[inline(always)]
+pub(crate) fn load_nesting_word() -> u64 {
+    let word: u64;
+    // SAFETY: reads this thread's word.
+    unsafe {
+        asm!(
+            "mov {word}, qword ptr [rip + cairn_preload_is_inside@gottpoff]",
+            "mov {word}, qword ptr fs:[{word}]",
+            word = out(reg) word,
+            options(nostack, readonly, preserves_flags),
+        );
+    }
+    word
+}
+
+/// Writes it.
+#[inline(always)]
+pub(crate) fn store_nesting_word(word: u64) {
+    // SAFETY: writes this thread's word.
+    unsafe {
+        asm!(
+            "mov {place}, qword ptr [rip + cairn_preload_is_inside@gottpoff]",
+            "mov qword ptr fs:[{place}], {word}",
+            place = out(reg) _,
+            word = in(reg) word,
+            options(nostack, preserves_flags),
+        );
+    }
+}
+
 /// Exports `$name`, a function of 1 to 3 arguments, as a jump to the Rust function `$hook`, which gets three more: the
 /// caller's return address, its stack pointer after the return, and its frame pointer.
 macro_rules! entry {
@@ -136,16 +219,16 @@ macro_rules! list_entry {
     };
 }
 
-/// A caller's registers as they are passed on the stack, where all registers for arguments are taken.
+/// A caller's registers as they are passed in memory, where all registers for arguments are taken.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub(crate) struct SiteOnStack {
+pub(crate) struct SiteInMemory {
     pub(crate) pc: u64,
     pub(crate) sp: u64,
     pub(crate) fp: u64,
 }
 
-/// As [`entry`] for a function of 4 to 6 arguments: `$hook` gets them, and behind them a [`SiteOnStack`].
+/// As [`entry`] for a function of 4 to 6 arguments: `$hook` takes six, and behind them a [`SiteInMemory`].
 macro_rules! long_entry {
     ($name:ident => $hook:path) => {
         /// Stands in for the function of this name.
@@ -176,4 +259,60 @@ macro_rules! long_entry {
     };
 }
 
+/// Exports `$name`, whose first argument is a size and which has up to three, and may throw: calls `$before` with the
+/// [`Next`](crate::next::Next) of `$text` and the stack pointer, what that answers with the arguments, and `$after` with what that returns, the size, and the caller's
+/// return address, the stack pointer from before, and the caller's frame pointer.
+#[cfg(feature = "allocators")]
+macro_rules! throwing_entry {
+    ($name:ident = $text:literal, $before:path, $after:path) => {
+        /// Stands in for the function of this name.
+        ///
+        /// # Safety
+        ///
+        /// As for that function.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        #[allow(non_snake_case, reason = "names of C++")]
+        pub unsafe extern "C" fn $name() {
+            static NEXT_ONE: crate::next::Next = crate::next::Next::new($text);
+            core::arch::naked_asm!(
+                ".cfi_startproc",
+                "push rdi",
+                ".cfi_adjust_cfa_offset 8",
+                "push rdx",
+                ".cfi_adjust_cfa_offset 8",
+                "push rsi",
+                ".cfi_adjust_cfa_offset 8",
+                "lea rdi, [rip + {next}]",
+                "mov rsi, rsp",
+                "call {before}",
+                "mov rsi, [rsp]",
+                "mov rdx, [rsp + 8]",
+                "mov rdi, [rsp + 16]",
+                "call rax",
+                "mov rdi, rax",
+                "mov rsi, [rsp + 16]",
+                "mov rdx, [rsp + 24]",
+                "mov rcx, rsp",
+                "mov r8, rbp",
+                "call {after}",
+                "add rsp, 24",
+                ".cfi_adjust_cfa_offset -24",
+                "ret",
+                ".cfi_endproc",
+                next = sym NEXT_ONE,
+                before = sym $before,
+                after = sym $after,
+            )
+        }
+    };
+}
+
+/// What a [`throwing_entry`] takes of the stack, the return address included: the caller's stack pointer is so far above
+/// its own.
+#[cfg(feature = "allocators")]
+pub(crate) const THROWING_FRAME_BYTES: u64 = 32;
+
+#[cfg(feature = "allocators")]
+pub(crate) use throwing_entry;
 pub(crate) use {entry, list_entry, long_entry, pass_on};

@@ -8,7 +8,7 @@ use core::mem;
 
 use cairn_capture::CallSite;
 
-use crate::arch::entry;
+use crate::arch::{THROWING_FRAME_BYTES, entry, throwing_entry};
 use crate::next::{NEXT, Next};
 use crate::{nesting, recorder, start, system};
 
@@ -27,46 +27,7 @@ fn real(next: &'static Next) -> Block {
 macro_rules! throwing {
     ($($name:ident = $text:literal,)*) => {
         $(
-            /// Stands in for the function of this name.
-            ///
-            /// # Safety
-            ///
-            /// As for that function.
-            #[unsafe(no_mangle)]
-            #[unsafe(naked)]
-            #[allow(non_snake_case, reason = "names of C++")]
-            pub unsafe extern "C" fn $name() {
-                static NEXT_ONE: Next = Next::new($text);
-                core::arch::naked_asm!(
-                    ".cfi_startproc",
-                    "push rdi",
-                    ".cfi_adjust_cfa_offset 8",
-                    "push rdx",
-                    ".cfi_adjust_cfa_offset 8",
-                    "push rsi",
-                    ".cfi_adjust_cfa_offset 8",
-                    "lea rdi, [rip + {next}]",
-                    "mov rsi, rsp",
-                    "call {before}",
-                    "mov rsi, [rsp]",
-                    "mov rdx, [rsp + 8]",
-                    "mov rdi, [rsp + 16]",
-                    "call rax",
-                    "mov rdi, rax",
-                    "mov rsi, [rsp + 16]",
-                    "mov rdx, [rsp + 24]",
-                    "mov rcx, rsp",
-                    "mov r8, rbp",
-                    "call {after}",
-                    "add rsp, 24",
-                    ".cfi_adjust_cfa_offset -24",
-                    "ret",
-                    ".cfi_endproc",
-                    next = sym NEXT_ONE,
-                    before = sym before_new,
-                    after = sym after_new,
-                )
-            }
+            throwing_entry!($name = $text, before_new, after_new);
         )*
     };
 }
@@ -83,8 +44,7 @@ extern "C" fn before_new(next: &'static Next, sp: u64) -> Block {
 
 extern "C" fn after_new(block: Block, size: usize, pc: u64, sp: u64, fp: u64) -> Block {
     if nesting::leave(sp) && !block.is_null() {
-        // The caller's stack pointer: above three words of ours and the return address.
-        recorder::allocated(block as u64, size as u64, CallSite { pc, sp: sp + 32, fp });
+        recorder::allocated(block as u64, size as u64, CallSite { pc, sp: sp + THROWING_FRAME_BYTES, fp });
     }
     block
 }

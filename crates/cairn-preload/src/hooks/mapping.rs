@@ -8,7 +8,7 @@ use core::mem;
 
 use cairn_capture::CallSite;
 
-use crate::arch::{SiteOnStack, entry, long_entry};
+use crate::arch::{SiteInMemory, entry, long_entry};
 use crate::next::{NEXT, Next, is_own_code};
 use crate::recorder::{self, MappingKind};
 use crate::{start, system};
@@ -16,7 +16,6 @@ use crate::{start, system};
 type Address = *mut c_void;
 
 const FAILED: Address = usize::MAX as Address;
-const PAGE_BYTES: usize = 4096;
 
 fn address_of(next: &'static Next) -> Address {
     if next.address().is_null() {
@@ -33,11 +32,12 @@ fn note(kind: MappingKind, address: Address, size: usize, site: CallSite) {
     }
 }
 
-const fn whole_pages(size: usize) -> usize {
-    size.saturating_add(PAGE_BYTES - 1) & !(PAGE_BYTES - 1)
+fn whole_pages(size: usize) -> usize {
+    let page_bytes = system::page_bytes();
+    size.saturating_add(page_bytes - 1) & !(page_bytes - 1)
 }
 
-fn site_of(site: SiteOnStack) -> CallSite {
+fn site_of(site: SiteInMemory) -> CallSite {
     CallSite { pc: site.pc, sp: site.sp, fp: site.fp }
 }
 
@@ -50,7 +50,7 @@ unsafe extern "C" fn on_mmap(
     flags: c_int,
     file: c_int,
     offset: libc::off_t,
-    site: SiteOnStack,
+    site: SiteInMemory,
 ) -> Address {
     type Real = unsafe extern "C" fn(Address, usize, c_int, c_int, c_int, libc::off_t) -> Address;
     let arguments =
@@ -86,7 +86,7 @@ unsafe extern "C" fn on_munmap(place: Address, size: usize, pc: u64, sp: u64, fp
     let real: unsafe extern "C" fn(Address, usize) -> c_int = unsafe { mem::transmute(address) };
     // Before the call: another thread may get the addresses at once. One that fails is noted too, and unmaps nothing that
     // anybody has noted.
-    if (place as usize).is_multiple_of(PAGE_BYTES) {
+    if (place as usize).is_multiple_of(system::page_bytes()) {
         note(MappingKind::Unmap, place, whole_pages(size), CallSite { pc, sp, fp });
     }
     // SAFETY: by contract of the real one.
@@ -101,7 +101,7 @@ unsafe extern "C" fn on_mremap(
     flags: c_int,
     wish: Address,
     _unused: usize,
-    site: SiteOnStack,
+    site: SiteInMemory,
 ) -> Address {
     type Real = unsafe extern "C" fn(Address, usize, usize, c_int, Address) -> Address;
     let address = address_of(&NEXT.mremap);

@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use cairn_analysis::format::recording::control::{Command, State};
+use cairn_analysis::format::recording::control::Command;
 use cairn_analysis::recording::{self, Drain, EndReason, Finding, Status};
 use cairn_run::{Announcement, End, Program};
 
@@ -115,7 +115,6 @@ impl Recording {
     }
 
     /// Whether somebody still writes to it.
-    #[cfg(target_arch = "x86_64")]
     fn is_open(&self) -> bool {
         self.packed.is_none() && !self.is_over && self.seen_as.is_some()
     }
@@ -168,8 +167,6 @@ struct Usage {
 impl Usage {
     /// Nothing when the process has ended.
     fn of(process: u32) -> Option<Self> {
-        /// Only x86-64 records, and its pages have this size.
-        const PAGE_BYTES: u64 = 4096;
         let text = fs::read(format!("/proc/{process}/stat")).ok()?;
         let text = String::from_utf8_lossy(&text);
         // The name in parentheses may hold anything; what follows is the state, the third word.
@@ -181,7 +178,7 @@ impl Usage {
             return None;
         }
         Some(Self {
-            resident_bytes: number(24)? * PAGE_BYTES,
+            resident_bytes: number(24)?.saturating_mul(cairn_run::page_bytes()),
             page_faults: number(10)? + number(12)?,
             threads,
         })
@@ -244,20 +241,20 @@ impl Recordings {
     }
 
     /// Whether all of them say that nothing more comes.
+    #[cfg(target_arch = "x86_64")]
     pub(super) fn has_ended(&self) -> bool {
+        use cairn_analysis::format::recording::control::State;
         let has_ended = |one: &Recording| one.status.is_some_and(|status| status.state == State::Ended);
         !self.all.is_empty() && self.all.iter().all(has_ended)
     }
 
     /// How many processes go on that the first one started and that are recorded.
-    #[cfg(target_arch = "x86_64")]
     pub(super) fn open_children(&self) -> usize {
         let first = self.all.first().map(|one| one.process);
         self.all.iter().filter(|one| Some(one.process) != first && one.is_open()).count()
     }
 
     /// Says a thing that has a line of its own.
-    #[cfg(target_arch = "x86_64")]
     pub(super) fn say(&mut self, what: &dyn std::fmt::Display) {
         self.clear_line();
         complain(&format_args!("{what}"));

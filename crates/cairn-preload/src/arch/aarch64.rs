@@ -1,0 +1,325 @@
+//! Entries of hooks on AArch64.
+//!
+//! An entry is a naked function: what the compiler would put before its first instruction would hide the caller's
+//! registers, and what it would put on the stack would be a frame of ours. Arguments of the AAPCS64 stay where they are:
+//! x0 to x7. The caller's return address is in the link register, its stack pointer is the present one.
+//!
+//! - **Landing pads.** Programs call through pointers, and a processor may insist that such a call lands on `bti c`
+//!   (`hint #34`; older processors pass it by). Ways out go through x16, the only register from which a *jump* may land
+//!   there.
+//! - **Signed addresses.** A return address is signed by the function that saves it, after the call, and checked by it
+//!   before it jumps on to another. So the link register holds a plain address here, in tail calls, too, and nothing has to
+//!   be stripped. The walk strips what it finds in frames.
+
+use core::arch::asm;
+use core::ffi::c_long;
+
+/// The kernel's convention.
+///
+/// # Safety
+///
+/// As for the call of that number.
+#[inline(always)]
+pub(crate) unsafe fn system_call(number: c_long, arguments: [usize; 6]) -> isize {
+    let [a, b, c, d, e, f] = arguments;
+    let answer: isize;
+    // SAFETY: by contract.
+    unsafe {
+        asm!(
+            "svc #0",
+            in("x8") number,
+            inlateout("x0") a as isize => answer,
+            in("x1") b, in("x2") c, in("x3") d, in("x4") e, in("x5") f,
+            options(nostack),
+        );
+    }
+    answer
+}
+
+/// Ends the process, wherever it is.
+#[cfg_attr(not(panic = "abort"), allow(dead_code, reason = "std has a panic handler of its own"))]
+pub(crate) fn abort() -> ! {
+    // SAFETY: an instruction that is never defined.
+    unsafe { asm!("udf #0", options(noreturn)) }
+}
+
+#[inline(always)]
+pub(crate) fn stack_pointer() -> u64 {
+    let sp: u64;
+    // SAFETY: reads a register.
+    unsafe { asm!("mov {}, sp", out(reg) sp, options(nomem, nostack, preserves_flags)) };
+    sp
+}
+
+/// The thread pointer: another one for each thread.
+#[cfg(feature = "annotate")]
+#[inline(always)]
+pub(crate) fn thread_pointer() -> usize {
+    let address: usize;
+    // SAFETY: reads a register.
+    unsafe { asm!("mrs {}, tpidr_el0", out(reg) address, options(nomem, nostack, preserves_flags)) };
+    address
+}
+
+/// Reads the word of [`crate::nesting`].
+#[inline(always)]
+pub(crate) fn load_nesting_word() -> u64 {
+    let word: u64;
+    // SAFETY: reads this thread's word.
+    unsafe {
+        asm!(
+            "mrs {thread}, tpidr_el0",
+            "adrp {word}, :gottprel:cairn_preload_is_inside",
+            "ldr {word}, [{word}, :gottprel_lo12:cairn_preload_is_inside]",
+            "ldr {word}, [{thread}, {word}]",
+            word = out(reg) word,
+            thread = out(reg) _,
+            options(nostack, readonly, preserves_flags),
+        );
+    }
+    word
+}
+
+/// Writes it.
+#[inline(always)]
+pub(crate) fn store_nesting_word(word: u64) {
+    // SAFETY: writes this thread's word.
+    unsafe {
+        asm!(
+            "mrs {thread}, tpidr_el0",
+            "adrp {place}, :gottprel:cairn_preload_is_inside",
+            "ldr {place}, [{place}, :gottprel_lo12:cairn_preload_is_inside]",
+            "str {word}, [{thread}, {place}]",
+            place = out(reg) _,
+            thread = out(reg) _,
+            word = in(reg) word,
+            options(nostack, preserves_flags),
+        );
+    }
+}
+
+/// Exports `$name`, a function of 1 to 3 arguments, as a jump to the Rust function `$hook`, which gets three more: the
+/// caller's return address, its stack pointer after the return, and its frame pointer.
+macro_rules! entry {
+    (1 $name:ident => $hook:path) => { crate::arch::entry! { @ $name, $hook, "x1", "x2", "x3" } };
+    (2 $name:ident => $hook:path) => { crate::arch::entry! { @ $name, $hook, "x2", "x3", "x4" } };
+    (3 $name:ident => $hook:path) => { crate::arch::entry! { @ $name, $hook, "x3", "x4", "x5" } };
+    (@ $name:ident, $hook:path, $pc:literal, $sp:literal, $fp:literal) => {
+        /// Stands in for the function of this name.
+        ///
+        /// # Safety
+        ///
+        /// As for that function.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(
+                ".cfi_startproc",
+                "hint #34",
+                concat!("mov ", $pc, ", x30"),
+                concat!("mov ", $sp, ", sp"),
+                concat!("mov ", $fp, ", x29"),
+                "b {hook}",
+                ".cfi_endproc",
+                hook = sym $hook,
+            )
+        }
+    };
+}
+
+/// Exports `$name` as a jump to what `$before` answers: an address. `$before` gets the first eight arguments; all of them,
+/// the ones on the stack and the return address are as the caller left them when the real function begins. So that one
+/// sees who called it, as `dlopen` must, and may take any number of arguments, as `syscall` does.
+///
+/// Kept are the registers of arguments, and x8, where a caller may want a large result. The vector registers are not: of
+/// the functions that this is for none takes a floating-point argument, also not behind its dots.
+macro_rules! pass_on {
+    ($name:ident, $before:path) => {
+        /// Passes on to the function of this name.
+        ///
+        /// # Safety
+        ///
+        /// As for that function.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(
+                ".cfi_startproc",
+                "hint #34",
+                "stp x29, x30, [sp, #-96]!",
+                ".cfi_def_cfa_offset 96",
+                ".cfi_offset x29, -96",
+                ".cfi_offset x30, -88",
+                "mov x29, sp",
+                "stp x0, x1, [sp, #16]",
+                "stp x2, x3, [sp, #32]",
+                "stp x4, x5, [sp, #48]",
+                "stp x6, x7, [sp, #64]",
+                "str x8, [sp, #80]",
+                "bl {before}",
+                "mov x16, x0",
+                "ldp x0, x1, [sp, #16]",
+                "ldp x2, x3, [sp, #32]",
+                "ldp x4, x5, [sp, #48]",
+                "ldp x6, x7, [sp, #64]",
+                "ldr x8, [sp, #80]",
+                "ldp x29, x30, [sp], #96",
+                ".cfi_def_cfa_offset 0",
+                ".cfi_restore x29",
+                ".cfi_restore x30",
+                "br x16",
+                ".cfi_endproc",
+                before = sym $before,
+            )
+        }
+    };
+}
+
+/// Exports `$name`, a function of one argument and a list of further ones that ends with a null pointer (`execl`), as a
+/// call of `$hook` with the first argument and the address of that list.
+macro_rules! list_entry {
+    ($name:ident => $hook:path) => {
+        /// Stands in for the function of this name.
+        ///
+        /// # Safety
+        ///
+        /// As for that function.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(
+                ".cfi_startproc",
+                "hint #34",
+                // The arguments in registers go right below those on the stack: one array.
+                "stp x29, x30, [sp, #-80]!",
+                ".cfi_def_cfa_offset 80",
+                ".cfi_offset x29, -80",
+                ".cfi_offset x30, -72",
+                "mov x29, sp",
+                "str x1, [sp, #24]",
+                "stp x2, x3, [sp, #32]",
+                "stp x4, x5, [sp, #48]",
+                "stp x6, x7, [sp, #64]",
+                "add x1, sp, #24",
+                "bl {hook}",
+                // It came back: there was an error.
+                "ldp x29, x30, [sp], #80",
+                ".cfi_def_cfa_offset 0",
+                ".cfi_restore x29",
+                ".cfi_restore x30",
+                "ret",
+                ".cfi_endproc",
+                hook = sym $hook,
+            )
+        }
+    };
+}
+
+/// A caller's registers as they are passed in memory, where most registers for arguments are taken.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct SiteInMemory {
+    pub(crate) pc: u64,
+    pub(crate) sp: u64,
+    pub(crate) fp: u64,
+}
+
+// What is larger than two registers is passed by its address, in the next register.
+const _: () = assert!(size_of::<SiteInMemory>() == 24);
+
+/// As [`entry`] for a function of 4 to 6 arguments: `$hook` takes six, and behind them a [`SiteInMemory`].
+macro_rules! long_entry {
+    ($name:ident => $hook:path) => {
+        /// Stands in for the function of this name.
+        ///
+        /// # Safety
+        ///
+        /// As for that function.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(
+                ".cfi_startproc",
+                "hint #34",
+                "stp x29, x30, [sp, #-48]!",
+                ".cfi_def_cfa_offset 48",
+                ".cfi_offset x29, -48",
+                ".cfi_offset x30, -40",
+                "add x16, sp, #48",
+                "stp x30, x16, [sp, #16]",
+                "str x29, [sp, #32]",
+                "mov x29, sp",
+                "add x6, sp, #16",
+                "bl {hook}",
+                "ldp x29, x30, [sp], #48",
+                ".cfi_def_cfa_offset 0",
+                ".cfi_restore x29",
+                ".cfi_restore x30",
+                "ret",
+                ".cfi_endproc",
+                hook = sym $hook,
+            )
+        }
+    };
+}
+
+/// Exports `$name`, whose first argument is a size and which has up to three, and may throw: calls `$before` with the
+/// [`Next`](crate::next::Next) of `$text` and the stack pointer, what that answers with the arguments, and `$after` with what that returns, the size, and the caller's
+/// return address, the stack pointer from before, and the caller's frame pointer.
+#[cfg(feature = "allocators")]
+macro_rules! throwing_entry {
+    ($name:ident = $text:literal, $before:path, $after:path) => {
+        /// Stands in for the function of this name.
+        ///
+        /// # Safety
+        ///
+        /// As for that function.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        #[allow(non_snake_case, reason = "names of C++")]
+        pub unsafe extern "C" fn $name() {
+            static NEXT_ONE: crate::next::Next = crate::next::Next::new($text);
+            core::arch::naked_asm!(
+                ".cfi_startproc",
+                "hint #34",
+                "stp x29, x30, [sp, #-48]!",
+                ".cfi_def_cfa_offset 48",
+                ".cfi_offset x29, -48",
+                ".cfi_offset x30, -40",
+                "mov x29, sp",
+                "stp x0, x1, [sp, #16]",
+                "str x2, [sp, #32]",
+                "adrp x0, {next}",
+                "add x0, x0, :lo12:{next}",
+                "mov x1, sp",
+                "bl {before}",
+                "mov x16, x0",
+                "ldp x0, x1, [sp, #16]",
+                "ldr x2, [sp, #32]",
+                "blr x16",
+                "ldr x1, [sp, #16]",
+                "ldr x2, [sp, #8]",
+                "mov x3, sp",
+                "ldr x4, [sp]",
+                "bl {after}",
+                "ldp x29, x30, [sp], #48",
+                ".cfi_def_cfa_offset 0",
+                ".cfi_restore x29",
+                ".cfi_restore x30",
+                "ret",
+                ".cfi_endproc",
+                next = sym NEXT_ONE,
+                before = sym $before,
+                after = sym $after,
+            )
+        }
+    };
+}
+
+/// What a [`throwing_entry`] takes of the stack: the caller's stack pointer is so far above its own.
+#[cfg(feature = "allocators")]
+pub(crate) const THROWING_FRAME_BYTES: u64 = 48;
+
+#[cfg(feature = "allocators")]
+pub(crate) use throwing_entry;
+pub(crate) use {entry, list_entry, long_entry, pass_on};
