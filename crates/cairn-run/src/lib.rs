@@ -49,4 +49,4 @@ pub use detached::start_detached;
 pub use library::Library;
 pub use obstacle::Obstacle;
 pub use program::Program;
-pub use start::{End, Event, Running, Start, StartError};
+pub use start::{End, Event, Running, Start, StartError, terminal_takes_lines};
