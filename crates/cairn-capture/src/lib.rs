@@ -130,6 +130,7 @@
 //! - [`capture_at`]: the stack of its caller, from the registers that it noted at its first instruction;
 //! - [`StackCursor`] and [`StackId::row`]: the stack table as rows of (stack, its caller's stack, frame, module), those that
 //!   are new since the last time, and [`LoadedModule`] for what to say of a module;
+//! - [`take_less_room`]: what to do before the program limits its address space, or has all of it locked in memory;
 //! - [`after_fork_in_child`]: what a forked child does about the threads that are not there any more.
 //!
 //! # Async Rust
@@ -241,7 +242,7 @@ mod walk;
 pub use arch::cairn_capture_here;
 pub use cairn_unwind::{FoldRecursion, StopReason};
 pub use entry::{CallSite, Statistics, capture, capture_at, capture_interrupted, statistics};
-pub use process::{after_fork_in_child, while_unloading};
+pub use process::{after_fork_in_child, take_less_room, while_unloading};
 pub use stack::{Frames, Stack};
 pub use stack_bounds::read_bytes as read_own_memory;
 pub use table::{

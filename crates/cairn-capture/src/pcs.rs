@@ -127,6 +127,14 @@ impl Pcs {
         self.entries.elements()
     }
 
+    /// See [`crate::take_less_room`].
+    pub(crate) fn shrink(&self, most_bytes: usize) {
+        // One identity for each entry; the smaller of the two regions decides.
+        let used = || self.entries.used();
+        self.entries.shrink(most_bytes, used);
+        self.identities.shrink(most_bytes, used);
+    }
+
     /// See [`Index::tables`].
     pub(crate) fn tables(&self) -> usize {
         self.index.tables()

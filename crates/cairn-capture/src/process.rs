@@ -30,6 +30,19 @@ pub(crate) static PROCESS: Process = Process {
 const ONE_UNDER_WAY: u64 = 1;
 const ONE_DONE: u64 = 1 << 32;
 
+/// Gives back address space that was reserved for stacks and is not in use, because the program is about to limit its address
+/// space to `limit_bytes`, or to have all of it locked in memory. There is then less room for stacks that are new.
+///
+/// Safe wherever a capture is.
+pub fn take_less_room(limit_bytes: u64) {
+    /// Parts of the address space that the two tables may take.
+    const TREE_SHARE: u64 = 16;
+    const PCS_SHARE: u64 = 32;
+    let share = |of: u64| usize::try_from(limit_bytes / of).unwrap_or(usize::MAX);
+    PROCESS.tree.shrink(share(TREE_SHARE));
+    PROCESS.pcs.shrink(share(PCS_SHARE));
+}
+
 /// True when a module is being unloaded at this moment.
 pub(crate) const fn is_unloading(module_state: u64) -> bool {
     module_state as u32 != 0

@@ -5,7 +5,7 @@
 
 use core::marker::PhantomData;
 use core::ptr::{self, NonNull};
-use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering, fence};
 
 use crate::mapping;
 
@@ -24,7 +24,7 @@ unsafe impl ZeroedAtomics for core::sync::atomic::AtomicU64 {}
 /// In front of the elements, so that a reader that sees the memory sees its size too.
 #[repr(C, align(64))]
 struct Header {
-    limit: usize,
+    limit: AtomicUsize,
     used: AtomicUsize,
 }
 
@@ -61,7 +61,8 @@ impl<T: ZeroedAtomics> Region<T> {
     /// Takes `count` neighbouring elements; returns the index of the first, or `None` when the region is full.
     pub(crate) fn take(&self, count: usize) -> Option<usize> {
         let header = self.existing().or_else(|| self.make())?;
-        let take = |used: usize| used.checked_add(count).filter(|&end| end <= header.limit);
+        let take =
+            |used: usize| used.checked_add(count).filter(|&end| end <= header.limit.load(Ordering::Relaxed));
         header.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).ok()
     }
 
@@ -86,13 +87,40 @@ impl<T: ZeroedAtomics> Region<T> {
             .or_else(|| Some((smallest, mapping::reserve(Self::bytes(smallest))?)))?;
         let header: NonNull<Header> = fresh.cast();
         // SAFETY: the mapping is ours alone, large enough, and page aligned.
-        unsafe { header.write(Header { limit, used: AtomicUsize::new(1) }) };
+        unsafe { header.write(Header { limit: AtomicUsize::new(limit), used: AtomicUsize::new(1) }) };
         let null = ptr::null_mut();
         if self.header.compare_exchange(null, header.as_ptr(), Ordering::AcqRel, Ordering::Acquire).is_err() {
             // SAFETY: the mapping was not published, so nobody else knows it.
             unsafe { mapping::release(fresh, Self::bytes(limit)) };
         }
         self.existing()
+    }
+
+    /// Gives back what was reserved beyond `most_bytes`, as far as it is behind the elements in use, `used` of them at this moment.
+    pub(crate) fn shrink(&self, most_bytes: usize, used: impl Fn() -> usize) {
+        /// Elements that threads may take meanwhile which still know the old limit.
+        const SLACK: usize = 1 << 14;
+        // Made now if need be: later it would be made of memory that is locked.
+        let Some(header) = self.existing().or_else(|| self.make()) else { return };
+        let limit = header.limit.load(Ordering::Relaxed);
+        let fits = |&&limit: &&usize| Self::bytes(limit) <= most_bytes;
+        let Some(&allowed) = self.limits.iter().find(fits).or(self.limits.last()) else { return };
+        let wanted = allowed.max(used() + SLACK);
+        let kept = wanted + SLACK;
+        if kept >= limit {
+            return;
+        }
+        header.limit.store(wanted, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        let kept = kept.max(used() + SLACK);
+        let from = Self::bytes(kept).next_multiple_of(PAGE_BYTES);
+        if let Some(bytes) = Self::bytes(limit).checked_sub(from)
+            && bytes > 0
+        {
+            let first = NonNull::from(header).cast::<u8>();
+            // SAFETY: whole pages of the region's own mapping, behind all that was handed out or can be from now on.
+            unsafe { mapping::release(first.add(from), bytes) };
+        }
     }
 
     const fn bytes(limit: usize) -> usize {
@@ -117,5 +145,5 @@ fn elements_behind<T: ZeroedAtomics>(header: &Header) -> &[T] {
     const { assert!(align_of::<T>() <= align_of::<Header>()) };
     let first = ptr::from_ref(header).wrapping_add(1).cast::<T>();
     // SAFETY: `make` reserved this many zeroed elements behind the header, and zeroed atomics are values (bound).
-    unsafe { core::slice::from_raw_parts(first, header.limit) }
+    unsafe { core::slice::from_raw_parts(first, header.limit.load(Ordering::Relaxed)) }
 }

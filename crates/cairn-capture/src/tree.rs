@@ -112,6 +112,11 @@ impl Tree {
         Words(self.words.elements())
     }
 
+    /// See [`crate::take_less_room`].
+    pub(crate) fn shrink(&self, most_bytes: usize) {
+        self.words.shrink(most_bytes, || self.words.used());
+    }
+
     /// Has every segment that is added from now on told to `tell`, which must be able to run wherever a capture can.
     pub(crate) fn observe(&self, tell: TellSegment) {
         self.observer.set(tell);

@@ -196,8 +196,8 @@ fn children_are_recorded_on_request_each_to_a_file_of_its_own() {
 }
 
 #[test]
-fn a_child_says_that_it_ended_by_exit() {
-    for (how, end) in [("exit", Some(EndReason::Exit)), ("kill", None)] {
+fn how_a_child_ended_is_told_as_far_as_it_is_known() {
+    for (how, end) in [("exit", EndReason::Exit), ("_exit", EndReason::Gone), ("kill", EndReason::Gone)] {
         let directory = scratch(&format!("child_end_{how}"));
         compile(&directory, "ends.c", "worker", &["-fno-builtin", "-O0"]);
         let script = format!("./worker {how}; :");
@@ -205,7 +205,7 @@ fn a_child_says_that_it_ended_by_exit() {
         let all = recordings(&directory);
         let worker = all.iter().find(|one| one.count(14001).made > 0).unwrap();
         let recording = Recording::open(&worker.path).unwrap();
-        assert_eq!(recording.end().map(|(reason, _)| reason), end, "{how}");
+        assert_eq!(recording.end().map(|(reason, _)| reason), Some(end), "{how}");
     }
 }
 
@@ -230,6 +230,119 @@ fn sandboxes_and_limits_end_the_recording_and_not_the_program() {
         assert_eq!(shown.signal, None, "{shown:?}");
         // What came before is there.
         assert_eq!(recording(&directory).count(17001), Count { made: 100, left: 50 });
+    }
+}
+
+/// Runs `room.c` both ways, and with its children recorded as well.
+fn check_room(what: &str) {
+    for options in [&[][..], &["--children"]] {
+        let directory = scratch(&format!("room_{what}{}", options.len()));
+        let program = compile(&directory, "room.c", "program", &["-fno-builtin"]);
+        let shown = same_as_plain_with(&directory, program.as_os_str(), &[what], options);
+        assert_eq!(shown.status, Some(0), "{what} {options:?}: {shown:?}");
+        let all = recordings(&directory);
+        let own = all.iter().find(|one| one.count(19001).made > 0).unwrap();
+        own.assert_as_expected(&shown);
+    }
+}
+
+#[test]
+fn a_program_that_limits_its_address_space_has_what_it_allows_itself() {
+    check_room("limit");
+    check_room("limit_in_child");
+}
+
+#[test]
+fn a_program_that_locks_its_memory_locks_little_of_ours() {
+    check_room("lock");
+    check_room("lock_in_child");
+}
+
+#[test]
+fn a_child_that_is_locked_in_is_not_killed_for_the_start_of_its_recording() {
+    check_room("sandboxed_child");
+    check_room("child_of_sandboxed");
+}
+
+#[test]
+fn all_memory_that_may_be_read_can_be_read() {
+    check_room("memory");
+}
+
+#[test]
+fn descriptor_2_of_a_child_is_its_own() {
+    check_room("data");
+}
+
+#[test]
+fn the_directory_for_temporary_files_may_have_any_name_or_be_missing() {
+    for name in ["a,b", "missing/directory"] {
+        let directory = scratch(&format!("temporary_{}", name.len()));
+        let temporary = directory.join(name);
+        if name == "a,b" {
+            fs::create_dir(&temporary).unwrap();
+        }
+        let program = compile(&directory, "room.c", "program", &["-fno-builtin"]);
+        let mut command = cairn();
+        command.args(["heap", "--quiet"]).arg(&program).arg("none");
+        let shown = Shown::from(run(command.env("TMPDIR", &temporary).current_dir(&directory)));
+        assert_eq!((shown.status, shown.errors.as_str()), (Some(0), ""), "{name}");
+        recording(&directory).assert_as_expected(&shown);
+    }
+}
+
+#[test]
+fn a_program_with_a_sanitizer_is_refused_or_runs_as_ever() {
+    for kind in ["address", "thread"] {
+        let directory = scratch(&format!("sanitizer_{kind}"));
+        let source = directory.join("program.c");
+        fs::write(&source, "int main(void) { return 6; }\n").unwrap();
+        let program = directory.join("program");
+        let flag = format!("-fsanitize={kind}");
+        let mut compiler = Command::new("gcc");
+        compiler.arg(&flag).arg(&source).arg("-o").arg(&program);
+        if !compiler.output().is_ok_and(|output| output.status.success()) {
+            println!("no {kind} sanitizer here");
+            continue;
+        }
+        let plain = Shown::from(run(&mut Command::new(&program)));
+        if plain.status != Some(6) {
+            println!("the {kind} sanitizer does not run here: {plain:?}");
+            continue;
+        }
+        let shown = Shown::from(run(cairn().arg("heap").arg(&program).current_dir(&directory)));
+        assert_eq!(shown.status, Some(2), "{shown:?}");
+        assert!(shown.errors.contains("built with a sanitizer"), "{shown:?}");
+        // Where it cannot be looked at before, it is run again without the library.
+        for options in [&["--quiet"][..], &["--quiet", "--children"]] {
+            for script in ["exec ./program", "./program"] {
+                let mut command = cairn();
+                command.arg("heap").args(options).args(["sh", "-c", script]);
+                let shown = Shown::from(run(command.current_dir(&directory)));
+                assert_eq!(
+                    (shown.status, shown.output.as_str()),
+                    (Some(6), ""),
+                    "{options:?} {script}: {shown:?}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_program_that_draws_on_the_terminal_has_it_for_itself() {
+    if Command::new("script").arg("--version").output().is_err() {
+        println!("no `script` here");
+        return;
+    }
+    let directory = scratch("terminal");
+    for (modes, is_shown) in [("icanon", true), ("-icanon", false)] {
+        let line = format!("{} heap sh -c 'stty {modes}; sleep 1'", env!("CARGO_BIN_EXE_cairn"));
+        let shown = Shown::from(run(Command::new("script")
+            .args(["-qec", &line, "/dev/null"])
+            .current_dir(&directory)));
+        assert_eq!(shown.status, Some(0), "{shown:?}");
+        assert_eq!(shown.output.contains("allocations/s"), is_shown, "{modes}: {shown:?}");
     }
 }
 

@@ -3,7 +3,7 @@
 use cairn_capture::CallSite;
 use cairn_recorder::{EndReason, StartError, heap};
 
-pub(crate) use cairn_recorder::{MappingKind, is_at_rest};
+pub(crate) use cairn_recorder::{MappingKind, forbids_system_calls, is_at_rest, take_less_room};
 
 pub(crate) use cairn_recorder::heap::{Moving, moving, passes, passes_free};
 pub(crate) use cairn_recorder::modules::{scan as note_modules, while_unloading};

@@ -56,8 +56,12 @@ fn begin_once() {
         let whole = unsafe { text.as_ptr().sub(b"CAIRN_HEAP=".len()) };
         OPTIONS.store(whole.cast_mut().cast(), Ordering::Relaxed);
     }
-    if !options.is_off {
-        match record(&options, name, recorder::start) {
+    if !options.is_off
+        && let Some(sanitizer) = next::sanitizer()
+    {
+        step_aside(found.as_ref(), &options, name, sanitizer);
+    } else if !options.is_off {
+        match record(&options, name, recorder::start, Voice::Any) {
             Ok(()) => {
                 if options.with_children {
                     follow_children(name);
@@ -73,6 +77,34 @@ fn begin_once() {
     if !WITH_CHILDREN.load(Ordering::Relaxed) {
         // SAFETY: the program has not begun.
         unsafe { environment::remove_own(environment, next::own_path()) };
+    }
+}
+
+/// A sanitizer that is not the first of all libraries ends the program, or crashes it: it is run again without this one.
+#[cold]
+fn step_aside(found: Option<&ProcessArguments>, options: &Options<'_>, name: &[u8], sanitizer: &[u8]) {
+    if let Some(memory) = system::map(size_of::<Workspace>()) {
+        // SAFETY: fresh, zeroed memory of that size, with the alignment of a page.
+        let room = unsafe { &mut *memory.cast::<Workspace>() };
+        let _ = output_path(&mut room.path, &mut room.directory, options.output, name);
+        let mut why = Text::<256>::new();
+        why.push(b"it is built with a sanitizer (");
+        why.push(sanitizer);
+        why.push(b"), which has to be the first of all libraries; build it without");
+        announce(room, options, b"failed", why.as_bytes(), Voice::OnlyToCommand);
+        // SAFETY: nothing refers to it any more.
+        unsafe { system::unmap(memory, size_of::<Workspace>()) };
+    }
+    let own = next::own_path();
+    // SAFETY: the program has not begun, and the arrays are the kernel's. Without this library in the list, it is not loaded
+    // again; where it is loaded by other means, nothing is gained by another try.
+    unsafe {
+        let Some(found) = found.filter(|found| environment::has_own(found.environment, own)) else { return };
+        let Some(path) = found.executed_path() else { return };
+        environment::remove_own(found.environment, own);
+        if !environment::has_own(found.environment, own) {
+            system::execute(path, found.arguments, found.environment);
+        }
     }
 }
 
@@ -104,7 +136,7 @@ extern "C" fn begin_in_child() {
     let (text, name) = unsafe { (CStr::from_ptr(text).to_bytes(), CStr::from_ptr(name).to_bytes()) };
     let text = text.strip_prefix(b"CAIRN_HEAP=").unwrap_or_default();
     if let Ok(options) = Options::parse(text)
-        && record(&options, name, recorder::start_in_child).is_ok()
+        && record(&options, name, recorder::start_in_child, Voice::OnlyToCommand).is_ok()
     {
         PROCESS.store(system::process_id(), Ordering::Relaxed);
     }
@@ -126,16 +158,22 @@ struct Workspace {
 type Begin = fn(&cairn_recorder::Options<'_>) -> Result<(), cairn_recorder::StartError>;
 
 /// Begins to record, and tells who wants to know.
-fn record(options: &Options<'_>, name: &[u8], begin: Begin) -> Result<(), ()> {
+fn record(options: &Options<'_>, name: &[u8], begin: Begin, voice: Voice) -> Result<(), ()> {
     let memory = system::map(size_of::<Workspace>()).ok_or(())?;
     // SAFETY: fresh, zeroed memory of that size, with the alignment of a page.
-    let result = record_in(unsafe { &mut *memory.cast::<Workspace>() }, options, name, begin);
+    let result = record_in(unsafe { &mut *memory.cast::<Workspace>() }, options, name, begin, voice);
     // SAFETY: nothing refers to it any more.
     unsafe { system::unmap(memory, size_of::<Workspace>()) };
     result
 }
 
-fn record_in(room: &mut Workspace, options: &Options<'_>, name: &[u8], begin: Begin) -> Result<(), ()> {
+fn record_in(
+    room: &mut Workspace,
+    options: &Options<'_>,
+    name: &[u8],
+    begin: Begin,
+    voice: Voice,
+) -> Result<(), ()> {
     let why = match output_path(&mut room.path, &mut room.directory, options.output, name) {
         Ok(()) => {
             escape(&mut room.escaped, room.path.as_bytes());
@@ -146,7 +184,7 @@ fn record_in(room: &mut Workspace, options: &Options<'_>, name: &[u8], begin: Be
                         room.path.clear();
                         room.path.push(path.to_bytes());
                     }
-                    announce(room, options, b"began", "");
+                    announce(room, options, b"began", b"", voice);
                     return Ok(());
                 }
                 Err(error) => recorder::meaning(error),
@@ -154,7 +192,7 @@ fn record_in(room: &mut Workspace, options: &Options<'_>, name: &[u8], begin: Be
         }
         Err(error) => error.meaning(),
     };
-    announce(room, options, b"failed", why);
+    announce(room, options, b"failed", why.as_bytes(), voice);
     Err(())
 }
 
@@ -225,9 +263,20 @@ fn escape(escaped: &mut Text<PATH_BYTES>, path: &[u8]) {
     }
 }
 
+/// Who may be told of a failure.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Voice {
+    /// Whoever reads standard error, where no command was asked to be told.
+    Any,
+    /// The command: descriptor 2 of a process that has begun may be anything, its data as well.
+    OnlyToCommand,
+}
+
 /// Appends a line to the file that `cairn heap` reads: what happened, the process, why, and the path, with a NUL at the
-/// end. Without such a file, only a failure is told, on standard error.
-fn announce(room: &mut Workspace, options: &Options<'_>, what: &[u8], why: &str) {
+/// end. Without such a file, only a failure is told, on standard error, before the program begins. A file that cannot be written is
+/// passed over in silence: the command notices by itself that its program does not record, and a program that has become somebody
+/// else, or is elsewhere, has the output that it would have.
+fn announce(room: &mut Workspace, options: &Options<'_>, what: &[u8], why: &[u8], voice: Voice) {
     let Workspace { path, announcements: place, line, .. } = room;
     let path = path.as_bytes();
     place.push(options.announce);
@@ -236,17 +285,14 @@ fn announce(room: &mut Workspace, options: &Options<'_>, what: &[u8], why: &str)
         line.push(part);
     }
     line.push_number(system::process_id().into());
-    for part in [b"\t", why.as_bytes(), b"\t", path, b"\0"] {
+    for part in [b"\t", why, b"\t", path, b"\0"] {
         line.push(part);
     }
-    let is_told = !options.announce.is_empty()
-        && CStr::from_bytes_with_nul(place.as_bytes())
-            .is_ok_and(|place| system::append(place, line.as_bytes()).is_ok());
-    if !is_told && what == b"failed" {
-        complain_in(
-            line,
-            &[path, b": ", why.as_bytes(), b"; nothing is recorded, the program runs as it is"],
-        );
+    if !options.announce.is_empty() {
+        let _ =
+            CStr::from_bytes_with_nul(place.as_bytes()).map(|place| system::append(place, line.as_bytes()));
+    } else if what == b"failed" && voice == Voice::Any {
+        complain_in(line, &[path, b": ", why, b"; nothing is recorded, the program runs as it is"]);
     }
 }
 
@@ -272,14 +318,17 @@ pub(crate) fn with_mappings() -> bool {
 /// What a program needs that takes the place of this process.
 pub(crate) fn variables_for_exec() -> Option<OwnVariables> {
     let recorded = PROCESS.load(Ordering::Relaxed);
-    let follows =
-        recorded != 0 && (system::process_id() == recorded || WITH_CHILDREN.load(Ordering::Relaxed));
+    // Beginning takes system calls, one of which may end a program that has locked itself in.
+    let follows = recorded != 0
+        && !recorder::forbids_system_calls()
+        && (system::process_id() == recorded || WITH_CHILDREN.load(Ordering::Relaxed));
     follows.then(own_variables)
 }
 
 /// What a program needs that is started beside this one.
 pub(crate) fn variables_for_children() -> Option<OwnVariables> {
-    WITH_CHILDREN.load(Ordering::Relaxed).then(own_variables)
+    let follows = WITH_CHILDREN.load(Ordering::Relaxed) && !recorder::forbids_system_calls();
+    follows.then(own_variables)
 }
 
 fn own_variables() -> OwnVariables {
@@ -292,7 +341,7 @@ pub(crate) fn begin_attached(text: &[u8]) -> Result<Attached, ()> {
     next::resolve();
     let mut options = Options::parse(text).map_err(|_| ())?;
     let begins_paused = core::mem::replace(&mut options.begins_paused, true);
-    record(&options, b"program", recorder::start)?;
+    record(&options, b"program", recorder::start, Voice::OnlyToCommand)?;
     WITH_MAPPINGS.store(options.with_mappings, Ordering::Relaxed);
     Ok(Attached { begins_paused })
 }

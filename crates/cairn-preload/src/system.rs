@@ -1,6 +1,6 @@
 //! The kernel, called directly: a program may define `open` or `write` itself, and the C library's are cancellation points.
 
-use core::ffi::{CStr, c_int};
+use core::ffi::{CStr, c_char, c_int};
 
 use crate::arch;
 #[cfg_attr(not(panic = "abort"), allow(unused_imports, reason = "std has a panic handler of its own"))]
@@ -41,6 +41,17 @@ unsafe fn call(number: libc::c_long, arguments: [usize; 6]) -> Result<usize, Err
 pub(crate) fn process_id() -> u32 {
     // SAFETY: takes nothing and cannot fail.
     unsafe { call(libc::SYS_getpid, [0; 6]) }.unwrap_or(0) as u32
+}
+
+/// Runs another program in place of this one; returns when that cannot be.
+///
+/// # Safety
+///
+/// Two arrays of texts that end with a null pointer.
+pub(crate) unsafe fn execute(path: &CStr, arguments: *const *mut c_char, environment: *const *mut c_char) {
+    let arguments = [path.as_ptr() as usize, arguments as usize, environment as usize, 0, 0, 0];
+    // SAFETY: a path with a NUL; the rest by contract.
+    let _ = unsafe { call(libc::SYS_execve, arguments) };
 }
 
 /// Appends `bytes` to the file at `path`, which must exist, in one write.
@@ -84,11 +95,16 @@ fn write(file: usize, bytes: &[u8]) -> Result<(), Error> {
 fn may_grow_files() -> bool {
     /// More than anything that is written here may make a file larger than.
     const ENOUGH_BYTES: u64 = 1 << 20;
+    soft_limit(libc::RLIMIT_FSIZE) >= ENOUGH_BYTES
+}
+
+/// How much of a resource this process may use; more than any when that cannot be told.
+pub(crate) fn soft_limit(resource: libc::__rlimit_resource_t) -> u64 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     let place = (&raw mut limit) as usize;
     // SAFETY: of this process, and a place for the answer.
-    let asked = unsafe { call(libc::SYS_prlimit64, [0, libc::RLIMIT_FSIZE as usize, 0, place, 0, 0]) };
-    asked.is_err() || limit.rlim_cur >= ENOUGH_BYTES
+    let asked = unsafe { call(libc::SYS_prlimit64, [0, resource as usize, 0, place, 0, 0]) };
+    if asked.is_ok() { limit.rlim_cur } else { u64::MAX }
 }
 
 /// The working directory's path, without its NUL.

@@ -147,16 +147,15 @@ impl File {
         Ok(())
     }
 
-    /// Maps the first `bytes` of the file, shared, writable; the file may be shorter.
+    /// Maps the first `bytes` of the file, shared; the file may be shorter. Nothing of it may be touched before [`make_writable`].
     pub(crate) fn map(&self, at: usize, bytes: usize) -> Result<usize, Errno> {
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: replaces a reservation of the caller's, which nobody uses yet.
         answer(unsafe {
             libc::syscall(
                 libc::SYS_mmap,
                 at,
                 bytes,
-                protection,
+                libc::PROT_NONE,
                 libc::MAP_SHARED | libc::MAP_FIXED,
                 self.0,
                 0_usize,
@@ -175,6 +174,13 @@ impl Drop for File {
 /// Address space without memory behind it.
 pub(crate) fn reserve(bytes: usize) -> Result<usize, Errno> {
     anonymous(0, bytes, libc::PROT_NONE, 0)
+}
+
+/// Lets a part of a mapping be read and written.
+pub(crate) fn make_writable(at: usize, bytes: usize) -> Result<(), Errno> {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: the range is the caller's own mapping.
+    answer(unsafe { libc::syscall(libc::SYS_mprotect, at, bytes, protection) }).map(drop)
 }
 
 /// Zeroed memory that costs nothing until it is touched.

@@ -36,6 +36,12 @@ static WINDOW_BASE: AtomicUsize = AtomicUsize::new(0);
 static WINDOW_BLOCKS: AtomicU64 = AtomicU64::new(0);
 /// A forked child would find everything as it was: see [`must_be_told_of_forks`].
 static IS_NOT_WIPED: AtomicBool = AtomicBool::new(false);
+static WINDOW_OPEN: AtomicU64 = AtomicU64::new(0);
+/// Behind the last log that a thread had, and behind the last one that there is room for. A child gives back what is between.
+static LOGS_USED_END: AtomicUsize = AtomicUsize::new(0);
+static LOGS_END: AtomicUsize = AtomicUsize::new(0);
+/// The program has forbidden itself system calls, or its parent has.
+static FORBIDS_CALLS: AtomicBool = AtomicBool::new(false);
 
 /// See the module documentation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -74,7 +80,7 @@ pub(crate) struct Recorder {
     pub(crate) is_paused: AtomicBool,
     threads: AtomicU32,
     logs_used: AtomicU32,
-    logs_limit: u32,
+    logs_limit: AtomicU32,
     next_look: AtomicU32,
     pub(crate) spool: Spool,
     pub(crate) modules: ModuleTable,
@@ -87,11 +93,15 @@ const LOG_LIMITS: [usize; 4] = [1 << 15, 1 << 12, 1 << 9, LEAST_LOGS];
 const LEAST_LOGS: usize = 1 << 6;
 /// This part of the address space may go to logs.
 const LOGS_SHARE: u64 = 32;
+/// This part of an address space that the program limits later may go to the window.
+const WINDOW_SHARE: u64 = 16;
+const PAGE_BYTES: usize = 4096;
 /// The logs lie behind the recorder, at the next page.
 const LOGS_OFFSET: usize = size_of::<Recorder>().next_multiple_of(4096);
 
 impl Recorder {
-    /// Memory for a recorder and its logs, zeroed.
+    /// Memory for a recorder and its logs, zeroed. The logs cannot be touched before [`fresh_log`](Self::fresh_log): whoever locks all
+    /// memory, or has what is mapped later locked, shall not get a gigabyte of them.
     pub(crate) fn make() -> Result<&'static mut Self, os::Errno> {
         let mut last = os::Errno(libc::ENOMEM);
         let most_bytes = os::soft_limit(libc::RLIMIT_AS as i32) / LOGS_SHARE;
@@ -100,12 +110,13 @@ impl Recorder {
             if bytes as u64 > most_bytes && limit != LEAST_LOGS {
                 continue;
             }
-            match os::zeroed(bytes) {
+            match os::reserve(bytes) {
                 Ok(at) => {
+                    os::make_writable(at, LOGS_OFFSET)?;
                     os::wipe_on_fork(at, bytes)?;
                     // SAFETY: zeroed, page aligned, large enough, and known to nobody else; zeros are a recorder.
                     let recorder = unsafe { &mut *(at as *mut Self) };
-                    recorder.logs_limit = limit as u32;
+                    *recorder.logs_limit.get_mut() = limit as u32;
                     return Ok(recorder);
                 }
                 Err(error) => last = error,
@@ -116,7 +127,7 @@ impl Recorder {
 
     /// Gives the memory back where nothing came of it.
     pub(crate) fn discard(&'static mut self) {
-        let bytes = LOGS_OFFSET + self.logs_limit as usize * size_of::<ThreadLog>();
+        let bytes = LOGS_OFFSET + *self.logs_limit.get_mut() as usize * size_of::<ThreadLog>();
         // SAFETY: it was never published.
         unsafe { os::unmap(&raw mut *self as usize, bytes) };
     }
@@ -125,12 +136,15 @@ impl Recorder {
     pub(crate) fn publish(&'static mut self) -> &'static Self {
         let generation = RECORDINGS.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
         self.generation.store(generation, Ordering::Relaxed);
-        let (base, blocks) = self.spool.window();
+        let (base, open, blocks) = self.spool.window();
         WINDOW_BASE.store(base, Ordering::Relaxed);
+        WINDOW_OPEN.store(open, Ordering::Relaxed);
         WINDOW_BLOCKS.store(blocks, Ordering::Relaxed);
         // What is kept in memory alone may be wiped with all else.
         let is_shared = self.spool.path().is_some();
         IS_NOT_WIPED.store(is_shared && os::ignores_advice(base), Ordering::Relaxed);
+        LOGS_USED_END.store(self.log(0) as usize, Ordering::Relaxed);
+        LOGS_END.store(self.log(self.logs_limit.load(Ordering::Relaxed)) as usize, Ordering::Relaxed);
         let at: *mut Self = self;
         RECORDER.store(at, Ordering::Release);
         // SAFETY: never unmapped from here on.
@@ -149,9 +163,24 @@ impl Recorder {
 
     /// A log that no thread has had.
     pub(crate) fn fresh_log(&self) -> Option<*mut ThreadLog> {
-        let take = |used: u32| (used < self.logs_limit).then_some(used + 1);
-        let index = self.logs_used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).ok()?;
-        Some(self.log(index))
+        let mut index = self.logs_used.load(Ordering::Relaxed);
+        loop {
+            if index >= self.logs_limit.load(Ordering::Relaxed) {
+                return None;
+            }
+            // Before others can meet it among those in use.
+            let from = self.log(index) as usize & !(PAGE_BYTES - 1);
+            let end = self.log(index + 1) as usize;
+            os::make_writable(from, (end - from).next_multiple_of(PAGE_BYTES)).ok()?;
+            let order = Ordering::AcqRel;
+            match self.logs_used.compare_exchange(index, index + 1, order, Ordering::Relaxed) {
+                Ok(_) => {
+                    LOGS_USED_END.fetch_max(end, Ordering::Relaxed);
+                    return Some(self.log(index));
+                }
+                Err(other) => index = other,
+            }
+        }
     }
 
     fn log(&self, index: u32) -> *mut ThreadLog {
@@ -159,10 +188,31 @@ impl Recorder {
         first.wrapping_add(index as usize)
     }
 
+    /// See [`take_less_room`].
+    fn shrink(&self, limit_bytes: u64) {
+        self.spool.shrink(limit_bytes / WINDOW_SHARE);
+        let limit = self.logs_limit.load(Ordering::Relaxed);
+        let used = self.logs_used.load(Ordering::Relaxed);
+        let most = limit_bytes / LOGS_SHARE / size_of::<ThreadLog>() as u64;
+        let wanted = u32::try_from(most).unwrap_or(u32::MAX).max(used.saturating_add(LEAST_LOGS as u32));
+        if wanted >= limit {
+            return;
+        }
+        self.logs_limit.store(wanted, Ordering::SeqCst);
+        // Some for threads that begin at this moment and have seen the old limit.
+        let kept = wanted.max(self.logs_used.load(Ordering::SeqCst)).saturating_add(LEAST_LOGS as u32);
+        if kept < limit {
+            let from = self.log(kept) as usize;
+            LOGS_END.store(from, Ordering::Relaxed);
+            // SAFETY: logs that no thread has or will have.
+            unsafe { unmap_pages(from, self.log(limit) as usize) };
+        }
+    }
+
     /// A few of the logs, other ones each time: a process of many threads must not look at all of them whenever one begins.
     pub(crate) fn some_logs(&self) -> impl Iterator<Item = *mut ThreadLog> {
         const LOOK_AT: u32 = 8;
-        let used = self.logs_used.load(Ordering::Relaxed);
+        let used = self.logs_used.load(Ordering::Acquire);
         let count = used.min(LOOK_AT);
         let first = self.next_look.fetch_add(count, Ordering::Relaxed);
         (0..count).map(move |index| self.log(first.wrapping_add(index) % used))
@@ -228,7 +278,11 @@ pub fn set_child_starter(starter: extern "C" fn()) {
 #[cold]
 fn child() -> Option<&'static Recorder> {
     let starter = CHILD_STARTER.load(Ordering::Acquire);
-    if mode() != Mode::Child || starter.is_null() || HAS_STARTED_CHILD.swap(true, Ordering::AcqRel) {
+    if mode() != Mode::Child
+        || starter.is_null()
+        || FORBIDS_CALLS.load(Ordering::Relaxed)
+        || HAS_STARTED_CHILD.swap(true, Ordering::AcqRel)
+    {
         return None;
     }
     let _errno = os::KeptErrno::new();
@@ -257,9 +311,58 @@ fn found_forked() {
     HAS_STARTED_CHILD.store(false, Ordering::Release);
     RECORDING.store(NOTHING, Ordering::Release);
     RECORDER.store(core::ptr::null_mut(), Ordering::Release);
+    if FORBIDS_CALLS.load(Ordering::Relaxed) {
+        // Nothing is recorded any more, in this process either.
+        return;
+    }
     let (base, blocks) = (WINDOW_BASE.load(Ordering::Relaxed), WINDOW_BLOCKS.load(Ordering::Relaxed));
-    // SAFETY: the wiped recorder says that this is a child, and the window is the parent's.
-    unsafe { Spool::abandon(base, blocks) };
+    // SAFETY: the wiped recorder says that this is a child, and the window is the parent's; the logs are those that no thread had.
+    unsafe {
+        Spool::abandon(base, WINDOW_OPEN.load(Ordering::Relaxed), blocks);
+        unmap_pages(LOGS_USED_END.load(Ordering::Relaxed), LOGS_END.load(Ordering::Relaxed));
+    }
+}
+
+/// Gives back the whole pages between two addresses.
+///
+/// # Safety
+///
+/// They are the caller's own mapping, and nobody will touch them.
+unsafe fn unmap_pages(from: usize, to: usize) {
+    let (from, to) = (from.next_multiple_of(PAGE_BYTES), to.next_multiple_of(PAGE_BYTES));
+    if from < to {
+        // SAFETY: by contract.
+        unsafe { os::unmap(from, to - from) };
+    }
+}
+
+/// The window of the present file is open up to there.
+pub(crate) fn note_open(base: usize, blocks: u64) {
+    if WINDOW_BASE.load(Ordering::Relaxed) == base {
+        WINDOW_OPEN.fetch_max(blocks, Ordering::Relaxed);
+    }
+}
+
+/// The window of the present file ends there.
+pub(crate) fn note_window(base: usize, blocks: u64) {
+    if WINDOW_BASE.load(Ordering::Relaxed) == base {
+        WINDOW_BLOCKS.store(blocks, Ordering::Relaxed);
+    }
+}
+
+/// Gives back address space that was taken in advance, because the program is about to limit its own to `limit_bytes`, or to have
+/// all of it locked in memory. What is recorded from then on may come to an end for want of room.
+pub fn take_less_room(limit_bytes: u64) {
+    if FORBIDS_CALLS.load(Ordering::Relaxed) {
+        return;
+    }
+    let _errno = os::KeptErrno::new();
+    match current() {
+        Some(recorder) => recorder.shrink(limit_bytes),
+        None if mode() == Mode::Child => {}
+        None => return,
+    }
+    cairn_capture::take_less_room(limit_bytes);
 }
 
 /// True where a forked child cannot find out by itself that it is one, because the system does not do what it was asked for and
@@ -401,10 +504,20 @@ pub fn exiting() {
 /// Makes no more system calls: to be called before the program forbids them to itself (seccomp). What is recorded from then
 /// on has to find room in what the file has already. The strict mode of seccomp forbids reading the processor's counter as well: there,
 /// [`stop`] the recording.
+///
+/// A child that is forked afterwards is not recorded, nor one that has recorded nothing yet when it calls this: a recording begins with
+/// system calls.
 pub fn forbid_system_calls() {
+    FORBIDS_CALLS.store(true, Ordering::Relaxed);
     if let Some(recorder) = current() {
         recorder.spool.be_frugal();
     }
+}
+
+/// True after [`forbid_system_calls`], in this process or in the one that it was forked from.
+#[must_use]
+pub fn forbids_system_calls() -> bool {
+    FORBIDS_CALLS.load(Ordering::Relaxed)
 }
 
 /// Counts events that could not be written.

@@ -6,7 +6,8 @@
 //! ```
 //!
 //! The whole window is mapped once, far beyond the end of the file, and only blocks below `BACKED_BLOCKS` are touched: these
-//! have storage, so a full disk is an error when the file is extended and never a SIGBUS. No descriptor is kept, because
+//! have storage, so a full disk is an error when the file is extended and never a SIGBUS. What lies behind them cannot be read
+//! either, so that whoever looks at all readable memory (leak checkers, `mlockall`) leaves it alone. No descriptor is kept, because
 //! programs close and reuse descriptors that they did not open; to extend the file it is opened, checked to be the
 //! same one, and closed.
 //!
@@ -22,6 +23,7 @@ use cairn_format::recording::{
 
 use crate::clock;
 use crate::os::{self, Errno, File};
+use crate::recorder;
 use crate::thread_log::most_events_between_stamps;
 
 /// What a block is for.
@@ -104,7 +106,9 @@ struct Place {
 #[repr(C)]
 pub(crate) struct Spool {
     base: usize,
-    window_blocks: u64,
+    window_blocks: AtomicU64,
+    /// How many blocks may be read and written.
+    open_blocks: AtomicU64,
     pub(crate) start_counter: u64,
     pub(crate) start_monotonic_nanos: u64,
     pub(crate) stamp_interval: u32,
@@ -169,6 +173,8 @@ impl Spool {
         }
         give_storage(file, 0, first_step * BLOCK).map_err(Unmade::Storage)?;
         self.map(file, limit.max(first_step)).map_err(Unmade::AddressSpace)?;
+        os::make_writable(self.base, (first_step * BLOCK) as usize).map_err(Unmade::AddressSpace)?;
+        *self.open_blocks.get_mut() = first_step;
         if let Some(path) = wanted.path {
             let bytes = path.to_bytes_with_nul();
             match self.path.get_mut(..bytes.len()) {
@@ -203,7 +209,8 @@ impl Spool {
             let reserved = os::reserve(bytes + BLOCK_BYTES)?;
             let base = reserved.next_multiple_of(BLOCK_BYTES);
             file.map(base, bytes)?;
-            (self.base, self.window_blocks) = (base, bytes as u64 / BLOCK);
+            self.base = base;
+            *self.window_blocks.get_mut() = bytes as u64 / BLOCK;
             return Ok(());
         }
         Err(last)
@@ -328,8 +335,40 @@ impl Spool {
         Some(claimed)
     }
 
+    /// How many blocks have storage and may be touched.
     fn backed(&self) -> u64 {
-        self.word(control::BACKED_BLOCKS).load(Ordering::Acquire).min(self.window_blocks)
+        let window = self.window_blocks.load(Ordering::Relaxed);
+        let backed = self.word(control::BACKED_BLOCKS).load(Ordering::Acquire).min(window);
+        let open = self.open_blocks.load(Ordering::Acquire);
+        if backed <= open { backed } else { self.open(open, backed) }
+    }
+
+    /// Makes blocks accessible that have storage, and returns how many are: what is beyond the storage stays out of reach.
+    #[cold]
+    fn open(&self, open: u64, backed: u64) -> u64 {
+        let (at, bytes) = (self.base + (open * BLOCK) as usize, ((backed - open) * BLOCK) as usize);
+        if self.is_frugal() || os::make_writable(at, bytes).is_err() {
+            return open;
+        }
+        self.open_blocks.fetch_max(backed, Ordering::AcqRel);
+        recorder::note_open(self.base, backed);
+        backed
+    }
+
+    /// Gives back the part of the window that is beyond `most_bytes`, as far as it is not in use.
+    pub(crate) fn shrink(&self, most_bytes: u64) {
+        let window = self.window_blocks.load(Ordering::Relaxed);
+        let wanted = (most_bytes / BLOCK).max(self.backed());
+        if wanted >= window {
+            return;
+        }
+        self.window_blocks.store(wanted, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        // Another thread, or the parent, may have extended the file just before.
+        let kept = wanted.max(self.word(control::BACKED_BLOCKS).load(Ordering::Acquire)).min(window);
+        recorder::note_window(self.base, kept);
+        // SAFETY: the rest of the window; nobody takes a block there any more.
+        unsafe { os::unmap(self.base + (kept * BLOCK) as usize, ((window - kept) * BLOCK) as usize) };
     }
 
     /// Waits while a parent lives that may give a block back or extend the file: an exact recording is worth a little
@@ -367,12 +406,13 @@ impl Spool {
     /// Extends the file so that it has at least so many blocks. Two threads may do it at once, to the same effect.
     fn grow(&self, blocks: u64) -> bool {
         let backed = self.backed();
-        if self.is_frugal() || !self.has_path || blocks > self.window_blocks {
+        let window = self.window_blocks.load(Ordering::Relaxed);
+        if self.is_frugal() || !self.has_path || blocks > window {
             return false;
         }
         let step = (backed / 8).clamp(LEAST_STEP, LARGEST_STEP);
         // Beyond the limit the kernel would send SIGXFSZ, which ends the program.
-        let most = self.window_blocks.min(os::soft_limit(libc::RLIMIT_FSIZE as i32) / BLOCK);
+        let most = window.min(os::soft_limit(libc::RLIMIT_FSIZE as i32) / BLOCK);
         let wanted = (backed + step).min(most);
         let Some(path) = self.path() else { return false };
         let is_same = |file: &File| file.identity() == Ok(self.file);
@@ -386,7 +426,7 @@ impl Spool {
                 && give_storage(&file, backed * BLOCK, (wanted - backed.min(wanted)) * BLOCK).is_ok()
             {
                 self.word(control::BACKED_BLOCKS).fetch_max(wanted, Ordering::AcqRel);
-                return true;
+                return self.backed() >= blocks;
             }
         }
         false
@@ -564,15 +604,20 @@ impl Spool {
     ///
     /// # Safety
     ///
-    /// `base` and `blocks` are those of the parent's spool, and this process is its child.
-    pub(crate) unsafe fn abandon(base: usize, blocks: u64) {
-        // SAFETY: by contract the memory behind the window is shared with the parent, and nothing here needs it.
-        unsafe { os::replace_by_zeros(base, blocks as usize * BLOCK_BYTES) };
+    /// The numbers are those of the parent's spool, and this process is its child.
+    pub(crate) unsafe fn abandon(base: usize, open_blocks: u64, blocks: u64) {
+        let open = open_blocks as usize * BLOCK_BYTES;
+        // SAFETY: by contract the memory behind the window is shared with the parent, and nothing here needs it; what nobody
+        // could touch goes.
+        unsafe {
+            os::replace_by_zeros(base, open);
+            os::unmap(base + open, blocks as usize * BLOCK_BYTES - open);
+        }
     }
 
-    /// The window: where it begins and how many blocks it has.
-    pub(crate) fn window(&self) -> (usize, u64) {
-        (self.base, self.window_blocks)
+    /// The window: where it begins, how many blocks of it are open, and how many it has.
+    pub(crate) fn window(&self) -> (usize, u64, u64) {
+        (self.base, self.open_blocks.load(Ordering::Relaxed), self.window_blocks.load(Ordering::Relaxed))
     }
 }
 

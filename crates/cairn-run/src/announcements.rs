@@ -32,13 +32,26 @@ pub struct Announcements {
 const MAX_LINE_BYTES: usize = 1 << 16;
 
 impl Announcements {
-    /// Makes the file in the directory for temporary files.
+    /// Makes the file in the directory for temporary files; where that cannot be, or its path has a comma in it, which ends an
+    /// option, in `/tmp` or `/var/tmp`.
     ///
     /// # Errors
     ///
     /// When nothing can be written there.
     pub fn new() -> io::Result<Self> {
-        let parent = env::temp_dir();
+        let wished = Some(env::temp_dir()).filter(|path| is_one_word(path) && path.is_absolute());
+        let usual = ["/tmp", "/var/tmp"].map(PathBuf::from);
+        let mut first_error = None;
+        for parent in wished.into_iter().chain(usual) {
+            match Self::new_in(&parent) {
+                Ok(made) => return Ok(made),
+                Err(error) => first_error = first_error.or(Some(error)),
+            }
+        }
+        Err(first_error.unwrap_or_else(|| io::ErrorKind::NotFound.into()))
+    }
+
+    fn new_in(parent: &Path) -> io::Result<Self> {
         for number in 0.. {
             let directory = parent.join(format!("cairn-{}-{number}", process::id()));
             match fs::DirBuilder::new().mode(0o700).create(&directory) {
@@ -87,6 +100,11 @@ impl Announcements {
             }
         }
     }
+}
+
+/// Whether a path can stand among options that have commas between them.
+fn is_one_word(path: &Path) -> bool {
+    !path.as_os_str().as_bytes().contains(&b',')
 }
 
 fn parse(line: &[u8]) -> Option<Announcement> {

@@ -52,7 +52,7 @@ pub use interrupts::Interrupts;
 pub use library::Library;
 pub use obstacle::Obstacle;
 pub use program::Program;
-pub use start::{End, Event, Running, Start, StartError};
+pub use start::{End, Event, Running, Start, StartError, terminal_takes_lines};
 
 /// How large a page is, of which the kernel counts some things.
 #[must_use]

@@ -53,6 +53,13 @@ pub enum Obstacle {
         /// The loader.
         loader: String,
     },
+    /// It is built with a sanitizer that has to be the first of all libraries, and ends the program where it is not.
+    Sanitizer {
+        /// The file.
+        path: PathBuf,
+        /// The sanitizer's library.
+        library: String,
+    },
     /// It has an allocator of its own, whose calls cannot be seen from outside.
     OwnAllocator {
         /// The file.
@@ -108,6 +115,12 @@ impl fmt::Display for Obstacle {
             Self::OtherLoader { path, loader } => write!(
                 f,
                 "{}: runs with the loader {loader}; this cairn records programs that run with glibc's; build it for glibc",
+                path.display()
+            ),
+            Self::Sanitizer { path, library } => write!(
+                f,
+                "{}: built with a sanitizer ({library}), which has to be the first of all libraries and brings its own malloc; \
+                 build it without -fsanitize to record it",
                 path.display()
             ),
             Self::OwnAllocator { path } => write!(

@@ -12,9 +12,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use object::elf::{
-    EM_AARCH64, EM_X86_64, ET_DYN, ET_EXEC, FileHeader64, PT_INTERP, SHT_DYNSYM, SHT_SYMTAB, STT_FUNC,
+    DT_NEEDED, EM_AARCH64, EM_X86_64, ET_DYN, ET_EXEC, FileHeader64, PT_INTERP, SHT_DYNSYM, SHT_SYMTAB,
+    STT_FUNC,
 };
-use object::read::elf::{ElfFile64, FileHeader, ProgramHeader, Sym};
+use object::read::elf::{Dyn, ElfFile64, FileHeader, ProgramHeader, Sym};
 use object::{Endianness, Object, ReadCache, ReadRef};
 
 use crate::Obstacle;
@@ -208,6 +209,9 @@ fn inspect_file(path: &Path, start: &[u8]) -> Result<(), Obstacle> {
         let loader = String::from_utf8_lossy(loader).into_owned();
         return Err(Obstacle::OtherLoader { path: path.to_owned(), loader });
     }
+    if let Some(library) = needed_sanitizer(header, endian, &file) {
+        return Err(Obstacle::Sanitizer { path: path.to_owned(), library });
+    }
     if has_own_malloc(header, endian, &file) {
         return Err(Obstacle::OwnAllocator { path: path.to_owned() });
     }
@@ -250,6 +254,29 @@ fn has_capabilities(path: &Path) -> bool {
     let Ok(text) = CString::new(path.to_owned().into_os_string().into_vec()) else { return false };
     // SAFETY: two texts with a NUL; without a buffer the call asks for the size.
     unsafe { libc::getxattr(text.as_ptr(), c"security.capability".as_ptr(), std::ptr::null_mut(), 0) > 0 }
+}
+
+/// The sanitizer's library that the program is linked with, if it is one that will not stand behind ours. Linked statically, it is an
+/// allocator of the program's own.
+fn needed_sanitizer<'data, R: ReadRef<'data>>(
+    header: &FileHeader64<Endianness>,
+    endian: Endianness,
+    file: R,
+) -> Option<String> {
+    let sections = header.sections(endian, file).ok()?;
+    let (entries, link) = sections.dynamic(endian, file).ok()??;
+    let strings = sections.strings(endian, file, link).ok()?;
+    let needed = entries.iter().filter(|entry| entry.tag(endian) == DT_NEEDED);
+    let names = needed.filter_map(|entry| Some(String::from_utf8_lossy(entry.string(endian, strings).ok()?)));
+    let is_clangs = |name: &str| {
+        name.starts_with("libclang_rt.")
+            && [".asan", ".tsan", ".hwasan"].iter().any(|kind| name.contains(kind))
+    };
+    let is_sanitizer = |name: &str| {
+        ["libasan.so", "libtsan.so", "libhwasan.so"].iter().any(|start| name.starts_with(start))
+            || is_clangs(name)
+    };
+    names.map(|name| name.into_owned()).find(|name| is_sanitizer(name))
 }
 
 /// Whether the program itself defines `malloc`: all callers then get that one, or its own calls are no calls of a library.

@@ -59,6 +59,21 @@ impl From<io::Error> for StartError {
     }
 }
 
+/// Whether a line on the terminal behind standard error disturbs nobody: this process is in the foreground, and the terminal takes
+/// whole lines. A program that draws on the terminal, or reads its keys, has it for itself; and a terminal may stop a process in
+/// the background that writes to it.
+#[must_use]
+pub fn terminal_takes_lines() -> bool {
+    // SAFETY: zeros are a value of it, and the call only writes to it.
+    let is_by_line = unsafe {
+        let mut modes: libc::termios = mem::zeroed();
+        libc::tcgetattr(libc::STDERR_FILENO, &raw mut modes) == 0 && modes.c_lflag & libc::ICANON != 0
+    };
+    // SAFETY: both only ask. The first one fails for a terminal that controls another session: nobody stops us there.
+    let (foreground, own) = unsafe { (libc::tcgetpgrp(libc::STDERR_FILENO), libc::getpgrp()) };
+    is_by_line && (foreground < 0 || foreground == own)
+}
+
 /// A program that was started.
 #[derive(Debug)]
 pub struct Running {

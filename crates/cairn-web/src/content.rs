@@ -391,6 +391,7 @@ fn recorded(subject: &PageSubject, read: &HeapRead, options: &PageOptions) -> Re
             EndReason::Stopped => "recording was stopped",
             EndReason::Exit => "the program exited",
             EndReason::Exec => "the program was replaced by another one (exec)",
+            EndReason::Gone => "the process ended by _exit or a signal",
             _ => "for a reason that this cairn does not know",
         }),
         sample_bytes: match read.profile.sampling {

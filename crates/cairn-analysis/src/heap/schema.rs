@@ -129,7 +129,7 @@ pub struct Recorded {
     pub process: u32,
     /// When it began, in nanoseconds since 1970.
     pub started_wall_nanos: u64,
-    /// How it ended: `exit`, `exec`, `stopped`, or nothing when the recording has no end.
+    /// How it ended: `exit`, `exec`, `stopped`, `gone` (by `_exit` or a signal, of a child), or nothing when the recording has no end.
     pub end: Option<&'static str>,
 }
 
@@ -448,6 +448,7 @@ fn end_word(reason: EndReason) -> &'static str {
         EndReason::Stopped => "stopped",
         EndReason::Exit => "exit",
         EndReason::Exec => "exec",
+        EndReason::Gone => "gone",
         _ => "other",
     }
 }

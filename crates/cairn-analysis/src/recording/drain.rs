@@ -394,7 +394,12 @@ impl Drain {
         let state = control::State::from_word(self.shared.load(control::STATE as u64));
         let reason = self.end.map(|(reason, _)| reason);
         let is_exit = state == control::State::Ended || self.shared.load(control::EXITING as u64) != 0;
-        self.packer.summary.end_reason = reason.or(self.known_end).or(is_exit.then_some(EndReason::Exit));
+        let exit = is_exit.then_some(EndReason::Exit);
+        self.packer.summary.end_reason = match self.known_end {
+            // Who only sees that a process is gone knows less than its own word tells.
+            Some(EndReason::Gone) => reason.or(exit).or(self.known_end),
+            known => reason.or(known).or(exit),
+        };
         for finding in &self.findings {
             if let Finding::Lost { kind, count } = finding {
                 self.packer.summary.lost.push((*kind, *count));

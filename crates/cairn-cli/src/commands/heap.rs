@@ -160,8 +160,12 @@ impl Heap {
                 Library::unpack()
             };
             let library = unpacked.map_err(|error| Refused::because("the library for recording", &error))?;
-            let announcements = Announcements::new()
-                .map_err(|error| Refused::because("the directory for temporary files", &error))?;
+            let announcements = Announcements::new().map_err(|error| Refused {
+                status: 2,
+                message: format!(
+                    "{error}; set TMPDIR to a directory for temporary files that can be written to"
+                ),
+            })?;
             Ok((output, library, announcements))
         });
         match is_ready {

@@ -140,6 +140,8 @@ numbered! {
         Exit = 1,
         /// The program replaced itself through `exec`.
         Exec = 2,
+        /// The process was gone: `_exit`, or a signal. Who saw that had not started it, and cannot know which.
+        Gone = 3,
     }
 }
 

@@ -8,7 +8,7 @@
 //! | [`mapping`] | `mmap`, `munmap`, `mremap`, `brk`, `sbrk` | on request: what the program maps itself |
 //! | [`pools`] | `cairn_heap_alloc`, `cairn_heap_free` | blocks of the program's own allocators |
 //! | [`exec`] | `exec` and its family, `posix_spawn` | recording goes on in the program that takes the place |
-//! | [`sandbox`] | `prctl`, `syscall` | the end of recording before system calls become deadly |
+//! | [`sandbox`] | `prctl`, `syscall`; `setrlimit`, `prlimit`, `mlockall` | the end of recording before system calls become deadly; less address space |
 
 #[cfg(feature = "allocators")]
 pub mod allocators;

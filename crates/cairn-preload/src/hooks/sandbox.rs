@@ -2,6 +2,9 @@
 //!
 //! In steady state there are none, but a new thread, a deeper stack or a full block need some. So recording ends, with
 //! the reason in the recording, right before the program locks itself in.
+//!
+//! And limits: the address space that is taken in advance for the recording counts against the program's own limit, and is
+//! filled with memory when a program has all of its own locked. So most of it is given back before.
 
 use core::ffi::{c_int, c_long, c_void};
 
@@ -50,4 +53,60 @@ extern "C" fn before_syscall(number: c_long, first: usize, second: usize, third:
         _ => {}
     }
     real(&NEXT.syscall)
+}
+
+/// Before the address space is limited to what stands at `place`.
+fn note_limit(resource: c_int, place: *const c_void) {
+    if resource as u32 != libc::RLIMIT_AS || place.is_null() || recorder::forbids_system_calls() {
+        return;
+    }
+    let errno = system::errno();
+    let mut limit = [0; size_of::<libc::rlimit>()];
+    // Read by the kernel: an address that leads nowhere is an error of the real function, and no crash.
+    let count = cairn_capture::read_own_memory(place as u64, &mut limit);
+    system::set_errno(errno);
+    if count == limit.len()
+        && let Some((soft, _)) = limit.split_first_chunk()
+        && *soft != u64::MAX.to_ne_bytes()
+    {
+        recorder::take_less_room(u64::from_ne_bytes(*soft));
+    }
+}
+
+pass_on!(setrlimit, before_setrlimit);
+extern "C" fn before_setrlimit(resource: c_int, limit: *const c_void) -> *mut c_void {
+    note_limit(resource, limit);
+    real(&NEXT.setrlimit)
+}
+
+pass_on!(setrlimit64, before_setrlimit64);
+extern "C" fn before_setrlimit64(resource: c_int, limit: *const c_void) -> *mut c_void {
+    note_limit(resource, limit);
+    real(&NEXT.setrlimit64)
+}
+
+fn note_prlimit(process: c_int, resource: c_int, limit: *const c_void) {
+    if process == 0 || process as u32 == system::process_id() {
+        note_limit(resource, limit);
+    }
+}
+
+pass_on!(prlimit, before_prlimit);
+extern "C" fn before_prlimit(process: c_int, resource: c_int, limit: *const c_void) -> *mut c_void {
+    note_prlimit(process, resource, limit);
+    real(&NEXT.prlimit)
+}
+
+pass_on!(prlimit64, before_prlimit64);
+extern "C" fn before_prlimit64(process: c_int, resource: c_int, limit: *const c_void) -> *mut c_void {
+    note_prlimit(process, resource, limit);
+    real(&NEXT.prlimit64)
+}
+
+pass_on!(mlockall, before_mlockall);
+extern "C" fn before_mlockall(_flags: c_int) -> *mut c_void {
+    /// Some ten megabytes of ours are locked then.
+    const ROOM_BYTES: u64 = 512 << 20;
+    recorder::take_less_room(ROOM_BYTES.min(system::soft_limit(libc::RLIMIT_MEMLOCK)));
+    real(&NEXT.mlockall)
 }

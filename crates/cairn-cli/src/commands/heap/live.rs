@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use cairn_analysis::format::recording::control::Command;
 use cairn_analysis::recording::{self, Drain, EndReason, Finding, Status};
-use cairn_run::{Announcement, End, Program};
+use cairn_run::{Announcement, End, Program, terminal_takes_lines};
 
 use super::holder::{self, Holder};
 use super::summary;
@@ -33,6 +33,8 @@ struct Recording {
     is_full: bool,
     /// The process has ended or become another program: what it wrote is all there.
     is_over: bool,
+    /// How it ended, as far as that can be told from outside.
+    end: Option<EndReason>,
     /// What came of packing it, once that is done.
     packed: Option<io::Result<()>>,
 }
@@ -53,6 +55,7 @@ impl Recording {
             status: None,
             is_full: false,
             is_over: false,
+            end: None,
             packed: None,
         }
     }
@@ -100,7 +103,10 @@ impl Recording {
             match holder::find(self.process, &self.path) {
                 Holder::Process(process) => self.seen_as = Some(process),
                 Holder::Unsure => return,
-                Holder::Nobody => self.is_over = true,
+                Holder::Nobody => {
+                    (self.is_over, self.end) = (true, Some(EndReason::Gone));
+                    return;
+                }
             }
         }
         let Some(process) = self.seen_as else { return };
@@ -111,6 +117,9 @@ impl Recording {
                 }
             }
             None => self.is_over = true,
+        }
+        if self.is_over {
+            self.end = Some(EndReason::Gone);
         }
     }
 
@@ -226,7 +235,9 @@ impl Recordings {
                     self.runs = None;
                 }
                 // By `exec` it has become another program.
-                self.all.iter_mut().filter(|one| one.process == process).for_each(|one| one.is_over = true);
+                for one in self.all.iter_mut().filter(|one| one.process == process && !one.is_over) {
+                    (one.is_over, one.end) = (true, Some(EndReason::Exec));
+                }
                 self.all.push(Recording::new(process, path));
                 if let Some(one) = self.all.last_mut() {
                     one.step(self.limit_bytes);
@@ -286,7 +297,7 @@ impl Recordings {
             }
             // Of many short processes only those that live are held open. How the first one ends is said by `finish`.
             if one.is_over && Some(one.process) != first {
-                one.packed = Some(one.pack_now(None));
+                one.packed = Some(one.pack_now(one.end));
             }
         }
         /// Faster than this nobody reads.
@@ -301,14 +312,18 @@ impl Recordings {
         let allocations: u64 = statuses().map(|status| status.allocations).sum();
         let recorded: u64 = statuses().map(|status| status.packed_bytes).sum();
         let rate = allocations.saturating_sub(line.allocations) as f64 / elapsed.as_secs_f64();
-        let _ = write!(
-            io::stderr(),
-            "\r\x1b[Kcairn: {:.1} s, {} live, {rate:.0} allocations/s, recording {}",
-            self.began.elapsed().as_secs_f64(),
-            bytes(live),
-            bytes(recorded)
-        );
-        *line = Line { shown: Instant::now(), allocations, has_text: true };
+        // What a program has drawn meanwhile is not ours to clear.
+        let has_text = terminal_takes_lines();
+        if has_text {
+            let _ = write!(
+                io::stderr(),
+                "\r\x1b[Kcairn: {:.1} s, {} live, {rate:.0} allocations/s, recording {}",
+                self.began.elapsed().as_secs_f64(),
+                bytes(live),
+                bytes(recorded)
+            );
+        }
+        *line = Line { shown: Instant::now(), allocations, has_text };
     }
 
     fn clear_line(&mut self) {
@@ -329,7 +344,7 @@ impl Recordings {
         let mut main = None;
         for (index, one) in self.all.iter_mut().enumerate() {
             let reason = match end {
-                _ if Some(one.process) != first => None,
+                _ if Some(one.process) != first => one.end,
                 _ if Some(index) != last => Some(EndReason::Exec),
                 End::Status(_) => Some(EndReason::Exit),
                 End::Signal(_) => None,

@@ -250,6 +250,7 @@ fn described<'a>(event: &'a Event, tables: &'a dyn Tables) -> (&'static str, Jso
                 EndReason::Stopped => "stopped",
                 EndReason::Exit => "exit",
                 EndReason::Exec => "exec",
+                EndReason::Gone => "gone",
                 _ => "other",
             };
             ("ended", JsonWhat::Ended { reason })

@@ -218,6 +218,7 @@ fn end(reason: EndReason) -> &'static str {
         EndReason::Stopped => "recording was stopped",
         EndReason::Exit => "the program ended",
         EndReason::Exec => "the program replaced itself by another one",
+        EndReason::Gone => "the process ended by `_exit` or a signal",
         _ => "recording ended",
     }
 }
