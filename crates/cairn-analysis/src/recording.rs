@@ -81,6 +81,7 @@ mod progress;
 mod rows;
 mod source;
 mod spool;
+mod stream;
 mod tables;
 
 use std::fs::File;

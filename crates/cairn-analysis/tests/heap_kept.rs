@@ -118,7 +118,8 @@ fn chunks(bytes: &[u8], kind: ChunkKind) -> Vec<(usize, ChunkHeader)> {
 
 /// Makes all events unreadable, and nothing that opening looks at.
 fn spoil_events(bytes: &mut [u8]) {
-    for (at, header) in chunks(bytes, ChunkKind::HEAP) {
+    let kinds = [ChunkKind::HEAP, ChunkKind::HEAP_STREAM];
+    for (at, header) in kinds.into_iter().flat_map(|kind| chunks(bytes, kind)).collect::<Vec<_>>() {
         bytes[at + CHUNK_HEADER_BYTES..][..header.stored_bytes as usize].fill(0xff);
     }
 }

@@ -444,13 +444,13 @@ fn damaged_events_are_told_and_make_the_answer_incomplete() {
     cairn().args(["pack", text(&spool)]).assert().success();
     let path = directory.0.join("app.cairn");
     let mut bytes = std::fs::read(&path).expect("it is there");
-    let events = bytes.windows(4).position(|window| window == b"HEAP").expect("it has events");
+    let events = bytes.windows(4).position(|window| window == b"HEP2").expect("it has events");
     bytes[events + 100] ^= 1;
     std::fs::write(&path, bytes).expect("it can be written");
     for command in [vec!["report"], vec!["flame"], vec!["diff", text(&path)], vec!["report", "--html", "-"]] {
         let (code, _, complaints) = answer(&[&command[..], &[text(&path)]].concat());
         let complaints = String::from_utf8(complaints).expect("text");
-        assert!(code == Some(3) && complaints.contains("chunk HEAP"), "{command:?}: {code:?} {complaints}");
+        assert!(code == Some(3) && complaints.contains("chunk HEP2"), "{command:?}: {code:?} {complaints}");
     }
 }
 

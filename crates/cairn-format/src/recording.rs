@@ -50,7 +50,8 @@ mod record;
 pub use block::{BLOCK_BYTES, BLOCK_HEADER_BYTES, BlockError, BlockHeader, Lane};
 pub use header::{
     CHUNK_HEADER_BYTES, ChunkHeader, ChunkKind, CounterKind, FILE_HEADER_BYTES, FileHeader, HeaderError,
-    MAGIC, MAX_CHUNK_BYTES, MAX_CHUNK_RATIO, Shape, TRAILER_BYTES, TRAILER_MAGIC, VERSION,
+    MAGIC, MAX_CHUNK_BYTES, MAX_CHUNK_RATIO, MAX_STREAM_RATIO, STREAM_WINDOW_BITS, Shape, TRAILER_BYTES,
+    TRAILER_MAGIC, VERSION,
 };
 pub use record::{
     ADDRESS_BITS, BadRecord, Clock, EndReason, Frequent, FrequentKind, LoadedModule, LossKind,

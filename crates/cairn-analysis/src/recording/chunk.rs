@@ -8,6 +8,8 @@ use cairn_format::recording::{
 };
 use zstd::bulk::{Compressor, Decompressor};
 
+use super::stream::{Inflow, Outflow};
+
 use super::columns::{Put, Take};
 use super::error::{Finding, RecordingError};
 use super::source::Source;
@@ -33,6 +35,7 @@ pub(super) struct ChunkWriter<W> {
     offset: u64,
     places: Vec<Place>,
     compressor: Compressor<'static>,
+    stream: Outflow,
     buffer: Vec<u8>,
     frame: Vec<u8>,
 }
@@ -46,6 +49,7 @@ impl<W: Write> ChunkWriter<W> {
             offset: FILE_HEADER_BYTES as u64,
             places: Vec::new(),
             compressor,
+            stream: Outflow::new(LEVEL),
             buffer: Vec::new(),
             frame: Vec::new(),
         })
@@ -54,7 +58,8 @@ impl<W: Write> ChunkWriter<W> {
     /// Goes on behind what a file has, which is so long, and in which these chunks are.
     pub(super) fn resume(out: W, offset: u64, places: Vec<Place>) -> Result<Self, RecordingError> {
         let compressor = Compressor::new(LEVEL).map_err(RecordingError::io("starting zstd"))?;
-        Ok(Self { out, offset, places, compressor, buffer: Vec::new(), frame: Vec::new() })
+        let stream = Outflow::new(LEVEL);
+        Ok(Self { out, offset, places, compressor, stream, buffer: Vec::new(), frame: Vec::new() })
     }
 
     /// So many bytes were written, the header included.
@@ -69,20 +74,14 @@ impl<W: Write> ChunkWriter<W> {
         first_nanos: u64,
         unpacked: &[u8],
     ) -> Result<(), RecordingError> {
-        if unpacked.len() > MAX_CHUNK_BYTES {
-            let problem = "one of its rows is longer than a chunk may be";
-            return Err(RecordingError::Chunk { offset: self.offset, kind, problem });
-        }
-        let action = || format!("writing chunk {kind} at byte {}", self.offset);
+        self.check_length(kind, unpacked)?;
         let bound = zstd::zstd_safe::compress_bound(unpacked.len());
-        let mut stored = std::mem::take(&mut self.buffer);
-        stored.clear();
-        stored.resize(CHUNK_HEADER_BYTES, 0);
+        let mut stored = self.begin_chunk();
         self.frame.clear();
         self.frame.reserve(bound);
         self.compressor
             .compress_to_buffer(unpacked, &mut self.frame)
-            .map_err(RecordingError::io(action()))?;
+            .map_err(RecordingError::io(writing(kind, self.offset)))?;
         if self.frame.len() < unpacked.len() {
             stored.extend_from_slice(&self.frame);
             pad(&mut stored, unpacked.len());
@@ -92,12 +91,55 @@ impl<W: Write> ChunkWriter<W> {
             stored.truncate(CHUNK_HEADER_BYTES);
             stored.extend_from_slice(unpacked);
         }
+        self.put(kind, events, first_nanos, unpacked.len(), stored)
+    }
+
+    /// As [`write`](Self::write), as the next piece of the stream that all chunks of this kind are. There may be one such kind in a file.
+    pub(super) fn write_streamed(
+        &mut self,
+        kind: ChunkKind,
+        events: u32,
+        first_nanos: u64,
+        unpacked: &[u8],
+    ) -> Result<(), RecordingError> {
+        self.check_length(kind, unpacked)?;
+        let mut stored = self.begin_chunk();
+        let added = self.stream.add(unpacked, &mut stored);
+        added.map_err(RecordingError::io(writing(kind, self.offset)))?;
+        self.put(kind, events, first_nanos, unpacked.len(), stored)
+    }
+
+    fn check_length(&self, kind: ChunkKind, unpacked: &[u8]) -> Result<(), RecordingError> {
+        if unpacked.len() > MAX_CHUNK_BYTES {
+            let problem = "one of its rows is longer than a chunk may be";
+            return Err(RecordingError::Chunk { offset: self.offset, kind, problem });
+        }
+        Ok(())
+    }
+
+    /// Room for the header.
+    fn begin_chunk(&mut self) -> Vec<u8> {
+        let mut stored = std::mem::take(&mut self.buffer);
+        stored.clear();
+        stored.resize(CHUNK_HEADER_BYTES, 0);
+        stored
+    }
+
+    /// What is behind the room for the header goes to the file.
+    fn put(
+        &mut self,
+        kind: ChunkKind,
+        events: u32,
+        first_nanos: u64,
+        unpacked_bytes: usize,
+        mut stored: Vec<u8>,
+    ) -> Result<(), RecordingError> {
         let body = stored.get(CHUNK_HEADER_BYTES..).unwrap_or_default();
         let stored_bytes = body.len() as u32;
         let header = ChunkHeader {
             kind,
             stored_bytes,
-            unpacked_bytes: unpacked.len() as u32,
+            unpacked_bytes: unpacked_bytes as u32,
             events,
             first_nanos,
             check: crc32fast::hash(body),
@@ -106,7 +148,7 @@ impl<W: Write> ChunkWriter<W> {
             *front = header.to_bytes();
         }
         stored.resize(stored.len().next_multiple_of(8), 0);
-        self.out.write_all(&stored).map_err(RecordingError::io(action()))?;
+        self.out.write_all(&stored).map_err(RecordingError::io(writing(kind, self.offset)))?;
         self.places.push(Place { kind, offset: self.offset, stored_bytes, events, first_nanos });
         self.offset += stored.len() as u64;
         self.buffer = stored;
@@ -135,6 +177,10 @@ impl<W: Write> ChunkWriter<W> {
         self.flush()?;
         Ok(self.out)
     }
+}
+
+fn writing(kind: ChunkKind, offset: u64) -> String {
+    format!("writing chunk {kind} at byte {offset}")
 }
 
 /// A skippable frame behind what compresses better than readers believe.
@@ -171,6 +217,7 @@ fn index_payload(places: &[Place], before: Option<u64>) -> Vec<u8> {
 /// Reads chunks.
 pub(super) struct ChunkReader {
     decompressor: Decompressor<'static>,
+    stream: Inflow,
     stored: Vec<u8>,
     unpacked: Vec<u8>,
 }
@@ -178,10 +225,11 @@ pub(super) struct ChunkReader {
 impl ChunkReader {
     pub(super) fn new() -> Result<Self, RecordingError> {
         let decompressor = Decompressor::new().map_err(RecordingError::io("starting zstd"))?;
-        Ok(Self { decompressor, stored: Vec::new(), unpacked: Vec::new() })
+        Ok(Self { decompressor, stream: Inflow::new(), stored: Vec::new(), unpacked: Vec::new() })
     }
 
-    /// The unpacked bytes of a chunk; the inner error says what is wrong with it.
+    /// The unpacked bytes of a chunk; the inner error says what is wrong with it. The pieces of a stream have to be read by one reader, in their
+    /// order, each once.
     pub(super) fn read(
         &mut self,
         source: &Source,
@@ -200,6 +248,10 @@ impl ChunkReader {
             return Err("its checksum does not match");
         }
         let unpacked_bytes = header.unpacked_bytes as usize;
+        if header.kind == ChunkKind::HEAP_STREAM {
+            self.stream.take(body, unpacked_bytes, &mut self.unpacked)?;
+            return Ok(&self.unpacked);
+        }
         if unpacked_bytes == body.len() {
             return self
                 .stored
@@ -207,7 +259,7 @@ impl ChunkReader {
                 .ok_or("it is cut");
         }
         if unpacked_bytes > MAX_CHUNK_BYTES || unpacked_bytes.div_ceil(MAX_CHUNK_RATIO) > body.len() {
-            return Err("it claims to unpack to more than a chunk may");
+            return Err(TOO_MUCH);
         }
         self.unpacked.clear();
         self.unpacked.reserve(unpacked_bytes);
@@ -215,10 +267,13 @@ impl ChunkReader {
         let count = self.decompressor.decompress_to_buffer(body, &mut self.unpacked);
         match count {
             Ok(count) if count == unpacked_bytes => Ok(&self.unpacked),
-            _ => Err("it does not unpack to the length it claims"),
+            _ => Err(OTHER_LENGTH),
         }
     }
 }
+
+pub(super) const TOO_MUCH: &str = "it claims to unpack to more than a chunk may";
+pub(super) const OTHER_LENGTH: &str = "it does not unpack to the length it claims";
 
 /// Where all chunks are: from the index where there is a sound one, else by a scan.
 pub(super) fn find_chunks(

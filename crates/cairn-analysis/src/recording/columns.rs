@@ -114,7 +114,29 @@ impl PutPlanes {
             into.put_number(self.numbers.len() as u64);
             into.extend(self.numbers.iter().map(|number| (number >> shift) as u8));
         }
+        self.clear();
+    }
+
+    pub(crate) fn clear(&mut self) {
         self.numbers.clear();
+    }
+
+    /// How many bits these columns take when each byte is as long as it is rare in its column; of some of the numbers, where there are many.
+    pub(crate) fn estimated_bits(&self) -> f64 {
+        const LOOKED_AT: usize = 1 << 12;
+        let step = self.numbers.len() / LOOKED_AT + 1;
+        let mut counts = [[0_u32; 256]; 3];
+        for number in self.numbers.iter().step_by(step) {
+            for (counts, byte) in counts.iter_mut().zip(number.to_le_bytes()) {
+                if let Some(count) = counts.get_mut(usize::from(byte)) {
+                    *count += 1;
+                }
+            }
+        }
+        let all = self.numbers.len().div_ceil(step) as f64;
+        let bits = |count: f64| count * (all / count).log2();
+        let present = counts.iter().flatten().filter(|&&count| count > 0);
+        present.map(|&count| bits(count.into())).sum::<f64>() * step as f64
     }
 
     /// How many bytes that is.

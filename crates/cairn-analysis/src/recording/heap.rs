@@ -6,7 +6,9 @@
 //!   that thread before: its rank among them is one small number.
 //! - A block has a *slot*: the number that was given back last, or else the next one that was never given. So an
 //!   allocation says nothing of where it goes, and reader and writer know it alike.
-//! - A free names its block by how many allocations ago it was made where these are few, else by its slot.
+//! - A free names its block by how many allocations ago it was made where these are few. Else by its *jump*: how many allocations
+//!   lie between the one that made it and the one that made what its thread freed before. Programs free what belongs together one after the
+//!   other, and take a structure down the same way each time, wherever in memory it is. Or else, by its slot.
 //! - All of that is one byte an event, the *operation*, in one column, in which loops of the program are repetitions that
 //!   zstd finds.
 //!
@@ -19,12 +21,18 @@
 //! | 99 | allocation at a new site, which gets the next number | stack, size |
 //! | 100 | allocation at a site that gets no number | stack, size |
 //! | 101 | no event: the next one is part of a reallocation | |
+//! | 102 | free by its jump | jump |
 //! | 104..=111 | allocation at the site of that rank, less 104 | |
+//! | 128..=255 | free by its jump, which is that number less 192 | |
 //!
 //! After an allocation at a numbered site, that site goes to the front of the list of (at most eight) successors of the
 //! thread's last numbered site, and becomes that.
+//!
+//! Chunks of the older kind, [`ChunkKind::HEAP`], know no jumps, and have both numbers of a time in one column.
 
 use std::collections::HashMap;
+
+use cairn_format::recording::ChunkKind;
 
 use super::HEAP_TIME_QUANTUM_NANOS;
 use super::ahead::{fetch, use_large_pages};
@@ -32,22 +40,30 @@ use super::columns::{Put, PutPlanes, Take, TakePlanes};
 use super::deliver::Slots;
 use super::model::{Alloc, At, Events, Free, ObjectId, StackId, ThreadId, Wanted};
 
-const NEAR: u32 = 96;
+/// The writer names blocks by how many allocations ago they were made when these are fewer; the reader knows as many again twice, which older
+/// writers used.
+const NEAR: u32 = 32;
 const FREE_SLOT: u8 = 96;
 const FREE_WIDE_SLOT: u8 = 97;
 const ALLOC_KNOWN: u8 = 98;
 const ALLOC_NEW: u8 = 99;
 const ALLOC_UNNUMBERED: u8 = 100;
 const MOVE: u8 = 101;
+const FREE_FAR: u8 = 102;
 const FIRST_RANK: u8 = 104;
+const LAST_RANK: u8 = FIRST_RANK + (RANKS - 1) as u8;
 const RANKS: usize = 8;
+/// The first operation that is a jump, and the one that would be a jump to the same block.
+const FIRST_JUMP: u8 = 128;
+const NO_JUMP: u8 = 192;
 
 /// More sites get no number, so that programs whose every size is another one need no memory for them.
 const MOST_SITES: usize = 1 << 20;
 /// A quarter of a mebibyte of sites: fewer stay in the nearer caches.
 const LARGE_SITES: usize = 1 << 12;
-/// So many of the latest allocations are remembered by reader and writer.
-const RECENT: usize = 128;
+/// So many of the latest allocations are remembered by the reader: 16 MiB, of a program that allocates at least as often. Few in
+/// tests, so that they get behind them.
+const RECENT: usize = if cfg!(test) { 1 << 9 } else { 1 << 22 };
 const NONE: u32 = u32::MAX;
 
 /// So many events are in a chunk, unless its columns get long.
@@ -144,6 +160,8 @@ impl Sites {
 #[derive(Default)]
 struct LastSites {
     last: Vec<u32>,
+    /// The number of the allocation that made what each thread freed last; 0 before its first free.
+    freed: Vec<u32>,
     threads: HashMap<u32, usize>,
     /// The places of the threads with small numbers, which are nearly all; [`usize::MAX`] for those not seen yet.
     small: Vec<usize>,
@@ -163,6 +181,7 @@ impl LastSites {
     fn switch_to_new(&mut self, thread: u32) {
         self.current = *self.threads.entry(thread).or_insert_with(|| {
             self.last.push(0);
+            self.freed.push(0);
             self.last.len() - 1
         });
         if thread < SMALL_THREADS {
@@ -177,6 +196,19 @@ impl LastSites {
     #[inline]
     fn last(&self) -> usize {
         self.last.get(self.current).map_or(0, |&last| last as usize)
+    }
+
+    /// Notes which block the thread frees, by the number of its allocation; answers with the jump from the one before.
+    #[inline]
+    fn jump_to(&mut self, serial: u32) -> i32 {
+        let Some(freed) = self.freed.get_mut(self.current) else { return 0 };
+        serial.wrapping_sub(std::mem::replace(freed, serial)) as i32
+    }
+
+    /// The number of the allocation that made the block which is so far from the thread's last one.
+    #[inline]
+    fn after_jump(&self, jump: i32) -> u32 {
+        self.freed.get(self.current).map_or(0, |freed| freed.wrapping_add_signed(jump))
     }
 
     #[inline]
@@ -216,10 +248,13 @@ struct Columns {
     quantum_end_nanos: u64,
     step_quanta: u64,
     step_begin: u64,
-    times: Vec<u8>,
+    steps: Vec<u8>,
+    counts: Vec<u8>,
     operations: Vec<u8>,
     known: PutPlanes,
+    /// Of the frees that can be named by either, until it is known which of the two takes fewer bytes.
     slots: PutPlanes,
+    jumps: PutPlanes,
     wide: Vec<u8>,
     stacks: Vec<u8>,
     last_stack: u32,
@@ -258,11 +293,14 @@ impl HeapEncoder {
 
     #[inline(never)]
     fn has_long_columns(&self) -> bool {
-        let Columns { begin, runs, times, operations, known, slots, wide, stacks, sizes, .. } = &self.columns;
+        let Columns {
+            begin, runs, steps, counts, operations, known, slots, jumps, wide, stacks, sizes, ..
+        } = &self.columns;
+        let plain = [runs, steps, counts, operations, wide, stacks, sizes];
+        let planes = [known, slots, jumps];
         self.position - begin >= CHUNK_EVENTS
-            || [runs, times, operations, wide, stacks, sizes].iter().map(|column| column.len()).sum::<usize>()
-                + known.len()
-                + slots.len()
+            || plain.iter().map(|column| column.len()).sum::<usize>()
+                + planes.iter().map(|column| column.len()).sum::<usize>()
                 >= LONG_COLUMNS
     }
 
@@ -389,14 +427,19 @@ impl HeapEncoder {
         let slot = event.object.0;
         let serial = self.serials.get(slot as usize).copied().unwrap_or(0);
         let distance = self.serial.wrapping_sub(serial).wrapping_sub(1);
+        let jump = self.last.jump_to(serial);
+        let columns = &mut self.columns;
         if distance < NEAR {
-            self.columns.operations.push(distance as u8);
-        } else if slot < PutPlanes::LIMIT {
-            self.columns.operations.push(FREE_SLOT);
-            self.columns.slots.put(slot);
+            columns.operations.push(distance as u8);
+        } else if let Some(operation) = small_jump(jump).filter(|_| distance < RECENT as u32) {
+            columns.operations.push(operation);
+        } else if distance < RECENT as u32 && slot < PutPlanes::LIMIT && folded(jump) < PutPlanes::LIMIT {
+            columns.operations.push(FREE_SLOT);
+            columns.slots.put(slot);
+            columns.jumps.put(folded(jump));
         } else {
-            self.columns.operations.push(FREE_WIDE_SLOT);
-            self.columns.wide.put_number(slot.into());
+            columns.operations.push(FREE_WIDE_SLOT);
+            columns.wide.put_number(slot.into());
         }
     }
 
@@ -411,12 +454,14 @@ impl HeapEncoder {
         };
         into.put_number(columns.begin);
         into.put_number(columns.first_quantum);
-        for column in [&mut columns.runs, &mut columns.times, &mut columns.operations] {
+        columns.choose_names();
+        for column in [&mut columns.runs, &mut columns.steps, &mut columns.counts, &mut columns.operations] {
             into.put_bytes(column);
             column.clear();
         }
         columns.known.flush(into);
         columns.slots.flush(into);
+        columns.jumps.flush(into);
         for column in [&mut columns.wide, &mut columns.stacks, &mut columns.sizes] {
             into.put_bytes(column);
             column.clear();
@@ -444,11 +489,25 @@ impl Columns {
 
     fn end_step(&mut self, position: u64) {
         if position > self.step_begin {
-            self.times.put_number(self.step_quanta);
-            self.times.put_number(position - self.step_begin);
+            self.steps.put_number(self.step_quanta);
+            self.counts.put_number(position - self.step_begin);
             self.step_begin = position;
         }
         self.step_quanta = 0;
+    }
+
+    /// Leaves of slots and jumps those that take fewer bytes. What a program does again and again shows in jumps alone, so they are left
+    /// unless slots are clearly better: a program that frees at random from a table of blocks has one slot for each, and no order in time.
+    fn choose_names(&mut self) {
+        const CLEARLY: f64 = 0.85;
+        if self.slots.estimated_bits() < CLEARLY * self.jumps.estimated_bits() {
+            self.jumps.clear();
+            return;
+        }
+        self.slots.clear();
+        for operation in &mut self.operations {
+            *operation = if *operation == FREE_SLOT { FREE_FAR } else { *operation };
+        }
     }
 
     fn put_site(&mut self, site: Site) {
@@ -456,6 +515,24 @@ impl Columns {
         self.last_stack = site.stack;
         self.sizes.put_number(site.size_bytes);
     }
+}
+
+/// The operation of a jump, if it is small.
+#[inline]
+fn small_jump(jump: i32) -> Option<u8> {
+    let operation = jump.checked_add(NO_JUMP.into())?;
+    u8::try_from(operation).ok().filter(|&operation| operation >= FIRST_JUMP)
+}
+
+/// A signed number as one in which small ones are small.
+#[inline]
+fn folded(jump: i32) -> u32 {
+    (jump << 1 ^ jump >> 31) as u32
+}
+
+#[inline]
+fn unfolded(number: u32) -> i32 {
+    (number >> 1) as i32 ^ -((number & 1) as i32)
 }
 
 /// From a site to its number: open addressing, at most a quarter full, so that the first place is nearly always the right
@@ -519,10 +596,12 @@ impl SiteNumbers {
 pub(super) struct HeapDecoder {
     sites: Sites,
     last: LastSites,
+    /// By slot; those that are free have what was there last.
     objects: Vec<Object>,
+    alive: Set,
     free_slots: Vec<u32>,
-    /// The slots of the latest allocations, by their number.
-    recent: [u32; RECENT],
+    /// The slots of the latest allocations, by their number modulo [`RECENT`].
+    recent: Vec<u32>,
     serial: u32,
     position: u64,
 }
@@ -531,7 +610,39 @@ pub(super) struct HeapDecoder {
 struct Object {
     size_bytes: u64,
     stack: u32,
-    lives: bool,
+    /// How many allocations were made before it, modulo 2^32.
+    serial: u32,
+}
+
+const _: () = assert!(size_of::<Object>() == 16);
+
+/// A set of small numbers.
+#[derive(Default)]
+struct Set {
+    words: Vec<u64>,
+}
+
+impl Set {
+    #[inline]
+    fn insert(&mut self, number: u32) {
+        let word = number as usize / 64;
+        if word >= self.words.len() {
+            self.words.resize(word + 1, 0);
+        }
+        if let Some(word) = self.words.get_mut(word) {
+            *word |= 1 << (number % 64);
+        }
+    }
+
+    /// False when it was not there.
+    #[inline]
+    fn remove(&mut self, number: u32) -> bool {
+        let Some(word) = self.words.get_mut(number as usize / 64) else { return false };
+        let bit = 1 << (number % 64);
+        let was_there = *word & bit != 0;
+        *word &= !bit;
+        was_there
+    }
 }
 
 /// A place in a chunk.
@@ -541,11 +652,14 @@ pub(super) struct HeapCursor<'a> {
     runs: Take<'a>,
     run_thread: u32,
     run_events: u64,
-    times: Take<'a>,
+    steps: Take<'a>,
+    /// `None` when the counts are between the steps.
+    counts: Option<Take<'a>>,
     step_events: u64,
     operations: Take<'a>,
     known: TakePlanes<'a>,
     slots: TakePlanes<'a>,
+    jumps: TakePlanes<'a>,
     wide: Take<'a>,
     stacks: Take<'a>,
     last_stack: u32,
@@ -554,7 +668,8 @@ pub(super) struct HeapCursor<'a> {
 
 impl<'a> HeapCursor<'a> {
     /// The start of a chunk, and how many events there were before it.
-    fn new(payload: &'a [u8], events: u32) -> Option<(u64, Self)> {
+    fn new(kind: ChunkKind, payload: &'a [u8], events: u32) -> Option<(u64, Self)> {
+        let is_older = kind == ChunkKind::HEAP;
         let mut take = Take::new(payload);
         let position = take.number()?;
         let cursor = Self {
@@ -563,11 +678,13 @@ impl<'a> HeapCursor<'a> {
             runs: Take::new(take.column()?),
             run_thread: 0,
             run_events: 0,
-            times: Take::new(take.column()?),
+            steps: Take::new(take.column()?),
+            counts: if is_older { None } else { Some(Take::new(take.column()?)) },
             step_events: 0,
             operations: Take::new(take.column()?),
             known: TakePlanes::new(&mut take)?,
             slots: TakePlanes::new(&mut take)?,
+            jumps: if is_older { TakePlanes::default() } else { TakePlanes::new(&mut take)? },
             wide: Take::new(take.column()?),
             stacks: Take::new(take.column()?),
             last_stack: 0,
@@ -583,6 +700,11 @@ impl<'a> HeapCursor<'a> {
     /// The time of the next event, or of the last one.
     pub(super) fn nanos(&self) -> u64 {
         self.quantum.saturating_mul(HEAP_TIME_QUANTUM_NANOS)
+    }
+
+    /// How long after the step before the next one is, and how many events are in it.
+    fn step(&mut self) -> Option<(u64, u64)> {
+        Some((self.steps.number()?, self.counts.as_mut().unwrap_or(&mut self.steps).number()?))
     }
 
     fn site(&mut self) -> Option<Site> {
@@ -601,8 +723,9 @@ impl HeapDecoder {
             sites: Sites::new(),
             last: LastSites::default(),
             objects: Vec::new(),
+            alive: Set::default(),
             free_slots: Vec::new(),
-            recent: [NONE; RECENT],
+            recent: Vec::new(),
             serial: 0,
             position: 0,
         }
@@ -618,9 +741,14 @@ impl HeapDecoder {
         Slots { free: self.free_slots, next: self.objects.len() as u32 }
     }
 
-    /// Begins a chunk, which has to be the next one.
-    pub(super) fn begin<'a>(&self, payload: &'a [u8], events: u32) -> Result<HeapCursor<'a>, &'static str> {
-        let (position, cursor) = HeapCursor::new(payload, events).ok_or(BAD)?;
+    /// Begins a chunk of one of the two kinds, which has to be the next one.
+    pub(super) fn begin<'a>(
+        &self,
+        kind: ChunkKind,
+        payload: &'a [u8],
+        events: u32,
+    ) -> Result<HeapCursor<'a>, &'static str> {
+        let (position, cursor) = HeapCursor::new(kind, payload, events).ok_or(BAD)?;
         if position != self.position {
             return Err("a chunk of allocations before it is missing");
         }
@@ -644,9 +772,9 @@ impl HeapDecoder {
                 self.last.switch(cursor.run_thread);
             }
             if cursor.step_events == 0 {
-                let quanta = cursor.times.number().ok_or(BAD)?;
+                let (quanta, count) = cursor.step().ok_or(BAD)?;
                 cursor.quantum = cursor.quantum.checked_add(quanta).ok_or(BAD)?;
-                cursor.step_events = cursor.times.number().ok_or(BAD)?;
+                cursor.step_events = count;
             }
             let nanos = cursor.quantum.saturating_mul(HEAP_TIME_QUANTUM_NANOS).max(not_before_nanos);
             if nanos >= wanted.until_nanos {
@@ -671,6 +799,12 @@ impl HeapDecoder {
         Ok(())
     }
 
+    /// The slot of an allocation that is not long ago, by its number.
+    #[inline]
+    fn made_at(&self, serial: u32) -> Option<u32> {
+        self.recent.get(serial as usize % RECENT).copied()
+    }
+
     #[inline]
     fn some(
         &mut self,
@@ -685,25 +819,29 @@ impl HeapDecoder {
             if is_move {
                 operation = cursor.operations.byte()?;
             }
-            if operation <= FREE_WIDE_SLOT {
+            if operation <= FREE_WIDE_SLOT || operation >= FIRST_JUMP || operation == FREE_FAR {
                 let slot = match operation {
                     FREE_SLOT => cursor.slots.take()?,
                     FREE_WIDE_SLOT => cursor.wide.number32()?,
-                    near => {
-                        let serial = self.serial.wrapping_sub(1).wrapping_sub(near.into());
-                        *self.recent.get(serial as usize % RECENT)?
+                    FREE_FAR => self.made_at(self.last.after_jump(unfolded(cursor.jumps.take()?)))?,
+                    FIRST_JUMP.. => {
+                        let jump = i32::from(operation) - i32::from(NO_JUMP);
+                        self.made_at(self.last.after_jump(jump))?
                     }
+                    near => self.made_at(self.serial.wrapping_sub(1).wrapping_sub(near.into()))?,
                 };
-                let object = self.objects.get_mut(slot as usize).filter(|object| object.lives)?;
-                object.lives = false;
-                let Object { size_bytes, stack, .. } = *object;
+                if !self.alive.remove(slot) {
+                    return None;
+                }
+                let Object { size_bytes, stack, serial } = *self.objects.get(slot as usize)?;
+                self.last.jump_to(serial);
                 self.free_slots.push(slot);
                 events.free(&Free { at, object: ObjectId(slot), stack: StackId(stack), size_bytes, is_move });
                 continue;
             }
             let last = self.last.last();
             let site = match operation {
-                FIRST_RANK..=111 => {
+                FIRST_RANK..=LAST_RANK => {
                     let rank = usize::from(operation - FIRST_RANK);
                     let successors = self.sites.successors_mut(last)?;
                     let number = *successors.get(rank)?;
@@ -732,7 +870,8 @@ impl HeapDecoder {
                 ALLOC_UNNUMBERED => cursor.site()?,
                 _ => return None,
             };
-            let object = Object { size_bytes: site.size_bytes, stack: site.stack, lives: true };
+            let serial = self.serial;
+            let object = Object { size_bytes: site.size_bytes, stack: site.stack, serial };
             let slot = match self.free_slots.pop() {
                 Some(slot) => slot,
                 None => {
@@ -741,8 +880,12 @@ impl HeapDecoder {
                 }
             };
             *self.objects.get_mut(slot as usize)? = object;
-            *self.recent.get_mut(self.serial as usize % RECENT)? = slot;
-            self.serial = self.serial.wrapping_add(1);
+            self.alive.insert(slot);
+            match self.recent.get_mut(serial as usize % RECENT) {
+                Some(place) => *place = slot,
+                None => self.recent.push(slot),
+            }
+            self.serial = serial.wrapping_add(1);
             events.alloc(&Alloc {
                 at,
                 object: ObjectId(slot),

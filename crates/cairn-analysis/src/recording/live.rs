@@ -525,8 +525,12 @@ impl LivePacked {
         events: &mut E,
     ) -> Result<(), RecordingError> {
         let wanted = Wanted { heap: wanted.heap && !self.is_heap_lost, ..*wanted };
-        let mut reading =
-            Reading { decoder: &mut self.decoder, nanos: self.nanos, is_heap_lost: self.is_heap_lost };
+        let mut reading = Reading {
+            decoder: &mut self.decoder,
+            reader: &mut self.reader,
+            nanos: self.nanos,
+            is_heap_lost: self.is_heap_lost,
+        };
         let mut read = 0_u64;
         while read < self.event_limit
             && let Some(places) = self.ready.pop_front()

@@ -57,7 +57,10 @@ const TABLES: [ChunkKind; 7] = [
     ChunkKind::SUMMARY,
 ];
 const OTHERS: [ChunkKind; 4] = [ChunkKind::INDEX, ChunkKind::PROGRESS, ChunkKind::SUMS, ChunkKind::SLICES];
-pub(super) const EVENTS: [ChunkKind; 3] = [ChunkKind::HEAP, ChunkKind::MARKS, ChunkKind::CHANGES];
+pub(super) const EVENTS: [ChunkKind; 4] =
+    [ChunkKind::HEAP, ChunkKind::HEAP_STREAM, ChunkKind::MARKS, ChunkKind::CHANGES];
+/// Those of allocations and frees.
+const HEAP: [ChunkKind; 2] = [ChunkKind::HEAP, ChunkKind::HEAP_STREAM];
 
 /// Reads the tables.
 pub(super) fn open(
@@ -166,7 +169,9 @@ impl Packed {
         findings: &mut Vec<Finding>,
     ) -> Result<End, RecordingError> {
         let mut decoder = HeapDecoder::new();
-        let mut reading = Reading { decoder: &mut decoder, nanos: 0, is_heap_lost: false };
+        let mut reader = ChunkReader::new()?;
+        let mut reading =
+            Reading { decoder: &mut decoder, reader: &mut reader, nanos: 0, is_heap_lost: false };
         reading.read(source, &self.places, wanted, events, findings)?;
         let nanos = reading.nanos;
         Ok(End { nanos, slots: decoder.into_slots() })
@@ -176,6 +181,8 @@ impl Packed {
 /// What goes from one stretch of chunks to the next.
 pub(super) struct Reading<'a> {
     pub(super) decoder: &'a mut HeapDecoder,
+    /// The one that read all chunks of allocations before.
+    pub(super) reader: &'a mut ChunkReader,
     /// Time of the last event.
     pub(super) nanos: u64,
     /// After a damaged chunk of allocations later ones cannot be read.
@@ -194,13 +201,12 @@ impl Reading<'_> {
     ) -> Result<(), RecordingError> {
         let mut others = Others::new(source, places, wanted)?;
         others.load(findings)?;
-        let mut reader = ChunkReader::new()?;
         let mut clock = self.nanos;
-        let heap = places.iter().filter(|place| wanted.heap && place.kind == ChunkKind::HEAP);
+        let heap = places.iter().filter(|place| wanted.heap && HEAP.contains(&place.kind));
         for place in heap {
             others.deliver_at(self.decoder.position(), &mut clock, events, findings)?;
-            let read = reader.read(source, place)?;
-            let begun = read.and_then(|payload| self.decoder.begin(payload, place.events));
+            let read = self.reader.read(source, place)?;
+            let begun = read.and_then(|payload| self.decoder.begin(place.kind, payload, place.events));
             let mut cursor = match begun {
                 Ok(cursor) => cursor,
                 Err(problem) => {

@@ -17,6 +17,11 @@ pub const CHUNK_HEADER_BYTES: usize = 32;
 pub const MAX_CHUNK_BYTES: usize = 1 << 22;
 /// A chunk has no more bytes than this when unpacked for each one that is stored.
 pub const MAX_CHUNK_RATIO: usize = 64;
+/// A chunk of [`ChunkKind::HEAP_STREAM`] has no more bytes than this when unpacked for each one that is stored: a program that does the
+/// same again and again has hardly more to tell than when it did.
+pub const MAX_STREAM_RATIO: usize = 256;
+/// What a chunk of [`ChunkKind::HEAP_STREAM`] refers back to lies at most so many unpacked bytes back, as a power of two.
+pub const STREAM_WINDOW_BITS: u32 = 22;
 /// The last sixteen bytes of a packed recording that was closed: these, then the offset of the index as a u64.
 pub const TRAILER_MAGIC: [u8; 8] = *b"CAIRNEND";
 /// Bytes of the trailer.
@@ -224,8 +229,10 @@ impl ChunkKind {
     pub const THREADS: Self = Self(*b"THRD");
     /// Marks.
     pub const MARKS: Self = Self(*b"MARK");
-    /// Allocations and frees.
+    /// Allocations and frees, each chunk compressed for itself: what was written before there was [`HEAP_STREAM`](Self::HEAP_STREAM).
     pub const HEAP: Self = Self(*b"HEAP");
+    /// Allocations and frees, compressed as one stream.
+    pub const HEAP_STREAM: Self = Self(*b"HEP2");
     /// Readings of the clocks.
     pub const CLOCKS: Self = Self(*b"CLCK");
     /// Everything rarer: modules and threads coming and going, mappings, the use of memory, losses.
@@ -262,6 +269,9 @@ impl fmt::Display for ChunkKind {
 /// included, unless as many are stored as there are unpacked: then they are stored as they are. At most
 /// [`MAX_CHUNK_BYTES`] when unpacked, and at most [`MAX_CHUNK_RATIO`] times as many as are stored, so that a small file cannot
 /// make its reader take much memory; a writer whose bytes compress better than that adds a skippable frame.
+///
+/// Those of the kind [`ChunkKind::HEAP_STREAM`] are the next piece of one zstd stream over all chunks of that kind, at most [`MAX_STREAM_RATIO`]
+/// times as many as are stored when unpacked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ChunkHeader {
     /// What it holds.
