@@ -278,6 +278,40 @@ fn drained_late(test: &str, counter: impl Fn(u64) -> u64) -> Vec<u64> {
 }
 
 #[test]
+fn what_lies_behind_a_gap_is_read_in_parts() {
+    let directory = directory("long-gap");
+    let (spool_path, packed_path) = (directory.join("spool"), directory.join("packed"));
+    let mut program = busy_program(1, 1_200_000);
+    program.spool.clock(program.counter);
+    let mut bytes = program.spool.to_bytes();
+    let blocks = bytes.len() / BLOCK_BYTES;
+    // Taken, and never begun.
+    bytes[3 * BLOCK_BYTES..4 * BLOCK_BYTES].fill(0);
+    for word in [control::CLAIMED_BLOCKS, control::BACKED_BLOCKS] {
+        bytes[word..word + 8].copy_from_slice(&(blocks as u64).to_le_bytes());
+    }
+    fs::write(&spool_path, bytes).unwrap();
+    let mut drain = Drain::open(&spool_path, &packed_path).unwrap();
+    let mut seen = vec![0];
+    while seen.len() < 1000 {
+        let status = drain.read_rest().unwrap();
+        seen.push(status.allocations);
+        if !status.is_busy {
+            break;
+        }
+    }
+    // Four mebibytes of allocations and frees hold no more than so many.
+    let parts: Vec<u64> = seen.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert!(parts.len() >= 3 && parts.iter().all(|&part| part < 300_000), "{parts:?}");
+    let (summary, findings) = drain.finish().unwrap();
+    assert_eq!(findings, [Finding::MissingBlocks { thread: 1, count: 1 }]);
+    assert_eq!(seen.last(), Some(&summary.allocations));
+    let kept = summary.allocations as f64 / program.allocations as f64;
+    assert!(kept < 1.0 && kept > 1.0 - 2.0 / blocks as f64, "{kept} of the allocations, {blocks} blocks");
+    fs::remove_dir_all(directory).unwrap();
+}
+
+#[test]
 fn who_has_fallen_behind_catches_up_in_parts() {
     let parts = drained_late("late", |counter| counter);
     assert!(!parts.is_empty(), "all was read at once");

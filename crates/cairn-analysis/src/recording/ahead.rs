@@ -3,7 +3,7 @@
 //! All of it only makes things faster: a program does the same without.
 
 #[cfg(target_os = "linux")]
-pub(super) use super::mapped_file::{Table, fetch, use_large_pages};
+pub(super) use super::mapped_file::{Table, fetch};
 
 /// Does nothing here.
 #[cfg(not(target_os = "linux"))]

@@ -6,7 +6,7 @@ use cairn_format::AbsoluteAddress;
 use cairn_format::recording::{Record, Records, ThreadEvent};
 
 use super::clock::{Segment, TimeScale};
-use super::merge::{Merged, Origin, RawAlloc, RawEvent, RawFree, RawKind};
+use super::merge::{Merged, NO_PLACE, Origin, RawAlloc, RawEvent, RawFree, RawKind};
 use super::model::{
     Alloc, At, Change, Events, Free, Mapping, Mark, ModuleId, ObjectId, StackId, ThreadId, Usage, Wanted,
 };
@@ -27,6 +27,8 @@ pub(super) struct Delivery<'a, E> {
 struct Out<'a, E> {
     wanted: Wanted,
     nanos: u64,
+    /// Whether what happens at that time is wanted.
+    is_wanted: bool,
     events: &'a mut E,
 }
 
@@ -39,7 +41,7 @@ impl<'a, E: Events> Delivery<'a, E> {
         pairing: Pairing,
         nanos: u64,
     ) -> Self {
-        let out = Out { wanted, nanos, events };
+        let out = Out { wanted, nanos, is_wanted: wanted.has(nanos), events };
         Self { scale, pairing, out, ticks: 0, segment: scale.segment(0), same_until_ticks: 0 }
     }
 
@@ -63,6 +65,7 @@ impl<'a, E: Events> Delivery<'a, E> {
         self.ticks = ticks;
         let nanos = self.segment.nanos(ticks);
         self.out.nanos = self.out.nanos.max(nanos);
+        self.out.is_wanted = self.out.wanted.has(self.out.nanos);
         let quantum = self.out.events.time_quantum_nanos();
         self.same_until_ticks = if quantum > 1 {
             let end_nanos = (self.out.nanos / quantum + 1).saturating_mul(quantum);
@@ -92,47 +95,55 @@ impl<E: Events> Merged for Delivery<'_, E> {
     /// Asks for the memory that the events will need. One after the other they would wait for it one by one, and that is most of
     /// their time when many blocks live.
     #[inline]
-    fn expect(&mut self, events: &mut [RawEvent]) {
+    fn expect(&mut self, events: &[RawEvent]) {
         if !self.out.wanted.heap {
             return;
         }
         // No branch hangs on the kind: what an event does not have costs nothing to ask for.
-        for event in events {
-            event.hash = self.pairing.expect(event.address);
-            self.out.events.expect(StackId(event.stack), event.size_bytes);
+        if self.pairing.is_large() {
+            events.iter().for_each(|event| self.pairing.expect(event.address));
+        }
+        events.iter().for_each(|event| self.out.events.expect(StackId(event.stack), event.size_bytes));
+    }
+
+    #[inline]
+    fn expect_next(&mut self, events: &mut [RawEvent]) {
+        if self.out.wanted.heap {
+            events.iter_mut().for_each(|event| event.place = self.pairing.resolve(event.address));
         }
     }
 
     #[inline]
-    fn expect_next(&mut self, events: &[RawEvent]) {
-        if self.out.wanted.heap && self.pairing.is_large() {
-            for event in events {
-                self.pairing.expect_cell(event.address, event.hash);
-            }
-        }
+    fn generation(&self) -> u32 {
+        self.pairing.generation()
     }
 
     #[inline]
     fn expect_last(&mut self, events: &[RawEvent]) {
-        if !self.out.wanted.heap {
+        if !self.out.wanted.heap || !self.pairing.is_large() {
             return;
         }
-        let is_large = self.pairing.is_large();
         for event in events {
-            let slot = if is_large { self.pairing.expect_object(event.address, event.hash) } else { 0 };
+            let slot = self.pairing.expect_object(event.place);
             self.out.events.expect_next(ObjectId(slot), StackId(event.stack), event.size_bytes);
         }
     }
 
     #[inline]
     fn some(&mut self, origin: Origin, events: &[RawEvent], bytes: &[u8], is_moving: &mut bool) {
+        self.pairing.count_events(events.len() as u64);
+        let generation = self.pairing.generation();
         for event in events {
-            let &RawEvent { ticks, address, size_bytes, stack, number, hash, kind } = event;
+            let &RawEvent { ticks, address, size_bytes, stack, number, kind, .. } = event;
+            // One of the events in front may have made the others' places wrong.
+            let place = if self.pairing.generation() == generation { event.place } else { NO_PLACE };
             if kind == RawKind::Other {
+                self.pairing.count_other();
                 self.other(ticks, origin, address, bytes);
                 continue;
             }
             if !self.out.wanted.heap {
+                self.pairing.count_other();
                 continue;
             }
             if ticks >= self.same_until_ticks {
@@ -141,7 +152,7 @@ impl<E: Events> Merged for Delivery<'_, E> {
             let (ticket, is_move) = match kind {
                 RawKind::Alloc => {
                     let is_move = std::mem::take(is_moving);
-                    let block = RawAlloc { address, hash, size_bytes, epoch: number, stack, is_move };
+                    let block = RawAlloc { address, place, size_bytes, epoch: number, stack, is_move };
                     self.pairing.alloc(origin, block, &mut self.out);
                     continue;
                 }
@@ -152,7 +163,7 @@ impl<E: Events> Merged for Delivery<'_, E> {
                 RawKind::Other => continue,
             };
             *is_moving |= is_move;
-            self.pairing.free(origin, RawFree { address, hash, ticket, is_move }, &mut self.out);
+            self.pairing.free(origin, RawFree { address, place, ticket, is_move }, &mut self.out);
         }
     }
 }
@@ -160,7 +171,7 @@ impl<E: Events> Merged for Delivery<'_, E> {
 impl<E: Events> Paired for Out<'_, E> {
     #[inline(always)]
     fn alloc(&mut self, thread: u32, slot: u32, object: &Object, is_move: bool) {
-        if self.wanted.has(self.nanos) {
+        if self.is_wanted {
             self.events.alloc(&Alloc {
                 at: At { nanos: self.nanos, thread: ThreadId(thread) },
                 object: ObjectId(slot),
@@ -173,7 +184,7 @@ impl<E: Events> Paired for Out<'_, E> {
 
     #[inline(always)]
     fn free(&mut self, thread: u32, slot: u32, object: &Object, is_move: bool) {
-        if self.wanted.has(self.nanos) {
+        if self.is_wanted {
             self.events.free(&Free {
                 at: At { nanos: self.nanos, thread: ThreadId(thread) },
                 object: ObjectId(slot),

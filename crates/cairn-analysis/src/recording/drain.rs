@@ -95,8 +95,10 @@ pub struct Drain {
     horizon: u64,
     /// When the first block was taken that is there and was left for later; `u64::MAX` for none. Nothing behind it can be put into order.
     unread_from: u64,
-    /// What waited when everything up to there had been merged; nothing else counts.
-    waited_bytes: Option<usize>,
+    /// Merging up to there took nothing from what waits.
+    is_stuck: bool,
+    /// The program has ended: what is not there does not come.
+    is_last: bool,
     merged_nanos: u64,
     end: Option<(EndReason, u64)>,
     /// How the program ended, as whoever started it says.
@@ -110,12 +112,8 @@ struct StreamBlocks {
     blocks: BTreeMap<u32, OpenBlock>,
     /// What follows the last block that was read to its end.
     next_sequence: Option<u32>,
-}
-
-impl StreamBlocks {
-    fn first(&self) -> Option<u32> {
-        self.blocks.keys().next().copied()
-    }
+    /// How many blocks never came.
+    missing: u64,
 }
 
 struct OpenBlock {
@@ -123,6 +121,7 @@ struct OpenBlock {
     thread: u32,
     ticks: u64,
     read_bytes: u64,
+    has_no_tables: bool,
 }
 
 /// What was read and not merged yet, for each stream.
@@ -139,6 +138,9 @@ struct Queues {
     handed: Vec<Handed>,
     findings: Vec<Finding>,
     spare: Vec<Vec<u8>>,
+    /// Rarer records that were met while merging, one behind the other, each with where it ends and whose it is.
+    rare: Vec<u8>,
+    rare_ends: Vec<(usize, u32)>,
 }
 
 /// Which part of a lane a piece was.
@@ -150,12 +152,13 @@ struct Handed {
     offset: usize,
     length: usize,
     is_last: bool,
+    is_looked_through: bool,
 }
 
 impl Handed {
     /// Where the lane goes on when so much of the piece is merged.
     fn progress(self, (position, ticks, is_moving): (usize, u64, bool)) -> Progress {
-        let Self { thread, is_nested, sequence, offset, length, is_last } = self;
+        let Self { thread, is_nested, sequence, offset, length, is_last, .. } = self;
         let (sequence, offset) = if position >= length && is_last {
             (sequence.saturating_add(1), BLOCK_HEADER_BYTES)
         } else {
@@ -172,6 +175,8 @@ struct Piece {
     offset: usize,
     /// The block, when nothing follows in it.
     last_of: Option<u32>,
+    /// Its rarer records were read.
+    is_looked_through: bool,
 }
 
 impl Queues {
@@ -200,12 +205,20 @@ impl Feed for Queues {
         if let Some(handed) = self.handed.get_mut(stream) {
             (handed.sequence, handed.offset) = (piece.sequence, piece.offset);
             (handed.length, handed.is_last) = (piece.bytes.len(), piece.last_of.is_some());
+            handed.is_looked_through = piece.is_looked_through;
         }
         self.spare.push(std::mem::replace(bytes, piece.bytes));
         if let Some(current) = self.current.get_mut(stream) {
             *current = piece.last_of;
         }
         Some(NextBlock { ticks: piece.ticks, offset: piece.offset })
+    }
+
+    fn met(&mut self, stream: u32, record: &[u8]) {
+        if let Some(handed) = self.handed.get(stream as usize).filter(|handed| !handed.is_looked_through) {
+            self.rare.extend_from_slice(record);
+            self.rare_ends.push((self.rare.len(), handed.thread));
+        }
     }
 
     fn damaged(&mut self, _: u32, error: BadRecord, lost_bytes: u64) {
@@ -281,7 +294,8 @@ impl Drain {
             last_kept_clock_nanos: 0,
             horizon: 0,
             unread_from: u64::MAX,
-            waited_bytes: None,
+            is_stuck: false,
+            is_last: false,
             merged_nanos: 0,
             end: None,
             known_end: None,
@@ -361,6 +375,23 @@ impl Drain {
         self.known_end = Some(reason);
     }
 
+    /// Reads a part of what the program left when it ended, as [`finish`](Self::finish) does until there is nothing left: for those
+    /// who want to tell how far that is. [`Status::is_busy`] says whether there is more.
+    ///
+    /// # Errors
+    ///
+    /// As [`step`](Self::step).
+    pub fn read_rest(&mut self) -> Result<Status, RecordingError> {
+        self.is_last = true;
+        self.read_clocks();
+        self.read_new();
+        self.merge_up_to(u64::MAX);
+        if self.drained.len() >= FLUSH_BLOCKS {
+            self.flush()?;
+        }
+        Ok(self.status(self.unread_from != u64::MAX))
+    }
+
     /// Reads what the program left when it ended, and closes the recording. The spool is not needed any more then. The
     /// findings are those of [`findings`](Self::findings), and what this last step found.
     ///
@@ -368,14 +399,14 @@ impl Drain {
     ///
     /// As [`step`](Self::step).
     pub fn finish(mut self) -> Result<(Summary, Vec<Finding>), RecordingError> {
-        self.read_clocks();
-        self.read_new();
-        while self.unread_from != u64::MAX {
-            self.merge_up_to(u64::MAX);
-            self.read_new();
-        }
-        self.read_out_of_sequence();
+        while self.read_rest()?.is_busy {}
         self.merge(u64::MAX);
+        for (blocks, handed) in self.blocks.iter().zip(&self.queues.handed) {
+            if blocks.missing > 0 {
+                let finding = Finding::MissingBlocks { thread: handed.thread, count: blocks.missing };
+                self.findings.push(finding);
+            }
+        }
         for thread in &self.tables.finish(&self.scale).threads {
             self.packer.thread(thread);
         }
@@ -433,13 +464,11 @@ impl Drain {
     fn read_new(&mut self) -> bool {
         self.shared.length();
         self.find_blocks();
-        // Blocks with times that cannot be keep what is before them from being merged for ever: then all is read.
-        let is_stuck = self.waited_bytes.take().is_some_and(|before| before <= self.queues.waiting_bytes());
         self.unread_from = u64::MAX;
         let mut is_busy = false;
         for stream in 0..self.blocks.len() {
             loop {
-                if let Some(ticks) = self.held_back(stream).filter(|_| !is_stuck) {
+                if let Some(ticks) = self.held_back(stream) {
                     self.unread_from = self.unread_from.min(ticks);
                     is_busy = true;
                     break;
@@ -463,10 +492,12 @@ impl Drain {
 
     /// Merges what is not younger than that, and not behind what is still to be read.
     fn merge_up_to(&mut self, horizon: u64) {
+        // Blocks with times that cannot be would keep what waits from being merged for ever; memory counts more than their order then.
+        let unread_from = if std::mem::take(&mut self.is_stuck) { u64::MAX } else { self.unread_from };
         let waited_bytes = self.queues.waiting_bytes();
-        self.merge(horizon.min(self.unread_from));
-        let is_limited = self.unread_from != u64::MAX && self.unread_from <= horizon;
-        self.waited_bytes = is_limited.then_some(waited_bytes);
+        self.merge(horizon.min(unread_from));
+        let is_limited = unread_from != u64::MAX && unread_from <= horizon;
+        self.is_stuck = is_limited && waited_bytes <= self.queues.waiting_bytes();
     }
 
     /// Blocks that were taken since the last time: from the end of the file, or from the free ring.
@@ -512,12 +543,19 @@ impl Drain {
                 offset: BLOCK_HEADER_BYTES,
                 length: 0,
                 is_last: false,
+                is_looked_through: true,
             });
             self.merger.add_stream(header.thread, header.lane)
         });
         self.tables.thread_seen(header.thread, header.kernel_thread, header.counter);
         let ticks = header.counter.saturating_sub(self.header.start_counter);
-        let block = OpenBlock { number, thread: header.thread, ticks, read_bytes: BLOCK_HEADER_BYTES as u64 };
+        let block = OpenBlock {
+            number,
+            thread: header.thread,
+            ticks,
+            read_bytes: BLOCK_HEADER_BYTES as u64,
+            has_no_tables: header.has_no_tables,
+        };
         if let Some(stream) = self.blocks.get_mut(stream as usize) {
             stream.blocks.insert(header.sequence, block);
         }
@@ -526,11 +564,13 @@ impl Drain {
 
     /// Reads on in the first block of a stream; `None` when the stream has no block, true when it is read to its end.
     fn read_front(&mut self, stream: usize, is_busy: &mut bool) -> Option<bool> {
-        let blocks = &mut self.blocks.get_mut(stream)?.blocks;
-        let (&sequence, _) = blocks.first_key_value()?;
-        // A thread takes its next block when it has committed all of this one: so ask for that before the length.
-        let is_final = sequence.checked_add(1).is_some_and(|next| blocks.contains_key(&next));
-        let mut entry = blocks.first_entry()?;
+        let blocks = self.blocks.get_mut(stream)?;
+        let (&sequence, _) = blocks.blocks.first_key_value()?;
+        // A thread takes its next block when it has committed all of this one: so ask for that before the length. Behind a block that
+        // never got a header, others are only read when it cannot come any more.
+        let is_followed = sequence.checked_add(1).is_some_and(|next| blocks.blocks.contains_key(&next));
+        let is_final = is_followed || self.is_last;
+        let mut entry = blocks.blocks.first_entry()?;
         let block = entry.get_mut();
         let offset = u64::from(block.number) * BLOCK_BYTES as u64;
         let committed = self.shared.load(offset + BlockHeader::COMMITTED_OFFSET as u64);
@@ -545,42 +585,24 @@ impl Drain {
                 ticks: block.ticks,
                 offset: block.read_bytes as usize,
                 last_of: is_final.then_some(block.number),
+                // Of what a block of events alone has, nothing is needed sooner than the events.
+                is_looked_through: !block.has_no_tables,
                 bytes,
             };
             block.read_bytes = committed;
             let thread = block.thread;
             if is_final {
                 entry.remove();
-                if let Some(stream) = self.blocks.get_mut(stream) {
-                    stream.next_sequence = sequence.checked_add(1);
-                }
+                let missing = sequence.saturating_sub(blocks.next_sequence.unwrap_or(sequence));
+                blocks.missing += u64::from(missing);
+                blocks.next_sequence = sequence.checked_add(1);
             }
-            self.read_tables(thread, &piece);
+            if piece.is_looked_through {
+                self.read_tables(thread, &piece);
+            }
             self.queues.push(stream, piece);
         }
         Some(is_final)
-    }
-
-    /// At the end: blocks behind one that never got a header.
-    fn read_out_of_sequence(&mut self) {
-        for stream in 0..self.blocks.len() {
-            let (mut is_busy, mut missing) = (false, 0);
-            while let Some(sequence) = self.blocks.get(stream).and_then(StreamBlocks::first) {
-                let expected = self.blocks.get(stream).and_then(|blocks| blocks.next_sequence);
-                missing += u64::from(sequence - expected.unwrap_or(sequence).min(sequence));
-                let is_final = self.read_front(stream, &mut is_busy);
-                let Some(blocks) = self.blocks.get_mut(stream) else { break };
-                // Read to its end, it is gone already.
-                if is_final != Some(true) {
-                    blocks.blocks.remove(&sequence);
-                }
-                blocks.next_sequence = sequence.checked_add(1);
-            }
-            if missing > 0 {
-                let thread = self.queues.handed.get(stream).map_or(0, |handed| handed.thread);
-                self.findings.push(Finding::MissingBlocks { thread, count: missing });
-            }
-        }
     }
 
     fn read_tables(&mut self, thread: u32, piece: &Piece) {
@@ -592,6 +614,22 @@ impl Drain {
                 // What cannot be read is told when it is merged.
                 Some(Err(_)) | None => return,
             }
+        }
+    }
+
+    /// What merging met of them.
+    fn read_rare_met(&mut self) {
+        if self.queues.rare_ends.is_empty() {
+            return;
+        }
+        let (bytes, ends) =
+            (std::mem::take(&mut self.queues.rare), std::mem::take(&mut self.queues.rare_ends));
+        let mut begin = 0;
+        for (end, thread) in ends {
+            for placed in Records::new(bytes.get(begin..end).unwrap_or_default(), 0).flatten() {
+                self.read_rare(thread, &placed.record);
+            }
+            begin = end;
         }
     }
 
@@ -648,6 +686,7 @@ impl Drain {
         let (pairing, nanos) = delivery.into_parts();
         self.pairing = Some(pairing);
         self.merged_nanos = nanos;
+        self.read_rare_met();
         self.drained.append(&mut self.queues.merged);
         self.findings.append(&mut self.queues.findings);
         // Memory for a burst is given back when it is over.

@@ -35,7 +35,7 @@ use std::collections::HashMap;
 use cairn_format::recording::ChunkKind;
 
 use super::HEAP_TIME_QUANTUM_NANOS;
-use super::ahead::{fetch, use_large_pages};
+use super::ahead::{Table, fetch};
 use super::columns::{Put, PutPlanes, Take, TakePlanes};
 use super::deliver::Slots;
 use super::model::{Alloc, At, Events, Free, ObjectId, StackId, ThreadId, Wanted};
@@ -59,6 +59,7 @@ const NO_JUMP: u8 = 192;
 
 /// More sites get no number, so that programs whose every size is another one need no memory for them.
 const MOST_SITES: usize = 1 << 20;
+const LEAST_SERIALS: usize = 1 << 12;
 /// A quarter of a mebibyte of sites: fewer stay in the nearer caches.
 const LARGE_SITES: usize = 1 << 12;
 /// So many of the latest allocations are remembered by the reader: 16 MiB, of a program that allocates at least as often. Few in
@@ -149,6 +150,13 @@ impl Sites {
         self.list.get(number as usize + 1).map(|known| known.site)
     }
 
+    /// The latest successor of the site before `last`, if it is this site.
+    #[inline]
+    fn first_successor(&self, last: usize, site: Site) -> Option<u32> {
+        let number = self.list.get(last)?.successors[0];
+        (self.site(number)? == site).then_some(number)
+    }
+
     /// Those of the site before `last`, of none for 0.
     #[inline]
     fn successors_mut(&mut self, last: usize) -> Option<&mut Successors> {
@@ -226,7 +234,7 @@ pub(super) struct HeapEncoder {
     numbers: SiteNumbers,
     last: LastSites,
     /// By slot: how many allocations there were before the one that has it.
-    serials: Vec<u32>,
+    serials: Table<[u32; 1]>,
     serial: u32,
     position: u64,
     columns: Columns,
@@ -273,7 +281,7 @@ impl HeapEncoder {
             sites: Sites::new(),
             numbers: SiteNumbers::new(),
             last: LastSites::default(),
-            serials: Vec::new(),
+            serials: Table::new(LEAST_SERIALS),
             serial: 0,
             position: 0,
             columns: Columns::default(),
@@ -346,8 +354,8 @@ impl HeapEncoder {
     pub(super) fn alloc(&mut self, event: &Alloc) {
         self.event(event.at, event.is_move);
         let slot = event.object.index();
-        if let Some(place) = self.serials.get_mut(slot) {
-            *place = self.serial;
+        if let Some(place) = self.serials.as_mut_slice().get_mut(slot) {
+            *place = [self.serial];
         } else {
             self.meet_slot(slot);
         }
@@ -355,11 +363,15 @@ impl HeapEncoder {
 
         let site = Site { stack: event.stack.0, size_bytes: event.size_bytes };
         let last = self.last.last();
+        // Mostly what followed the last time, and then nothing has to be looked up.
+        if let Some(number) = self.sites.first_successor(last, site) {
+            self.columns.operations.push(FIRST_RANK);
+            return self.last.set(number);
+        }
         match self.numbers.find(&self.sites, site) {
             Some(number) => {
                 let Some(successors) = self.sites.successors_mut(last) else { return };
                 match rank(successors, number) {
-                    Some(0) => self.columns.operations.push(FIRST_RANK),
                     Some(rank) => {
                         self.columns.operations.push(FIRST_RANK + rank as u8);
                         move_to_front(successors, rank, number);
@@ -378,10 +390,9 @@ impl HeapEncoder {
 
     #[cold]
     fn meet_slot(&mut self, slot: usize) {
-        self.serials.resize((slot + 1).next_power_of_two().max(1 << 10), 0);
-        use_large_pages(&self.serials, self.serials.capacity());
-        if let Some(place) = self.serials.get_mut(slot) {
-            *place = self.serial;
+        self.serials.grow((slot + 1).next_power_of_two());
+        if let Some(place) = self.serials.as_mut_slice().get_mut(slot) {
+            *place = [self.serial];
         }
     }
 
@@ -418,14 +429,14 @@ impl HeapEncoder {
             let number = self.numbers.slots.get(home).copied().unwrap_or_default();
             fetch(&self.sites.list, (number as usize).wrapping_add(1));
         }
-        fetch(&self.serials, slot);
+        fetch(self.serials.as_slice(), slot);
     }
 
     #[inline(always)]
     pub(super) fn free(&mut self, event: &Free) {
         self.event(event.at, event.is_move);
         let slot = event.object.0;
-        let serial = self.serials.get(slot as usize).copied().unwrap_or(0);
+        let serial = self.serials.as_slice().get(slot as usize).map_or(0, |serial| serial[0]);
         let distance = self.serial.wrapping_sub(serial).wrapping_sub(1);
         let jump = self.last.jump_to(serial);
         let columns = &mut self.columns;

@@ -245,11 +245,7 @@ impl<const N: usize> Table<[u32; N]> {
         // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
         let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0) };
         match NonNull::new(start.cast::<[u32; N]>()).filter(|_| start != libc::MAP_FAILED) {
-            Some(start) => {
-                let table = Self { start, length };
-                use_large_pages(table.as_slice(), length);
-                table
-            }
+            Some(start) => Self { start, length },
             None => std::alloc::handle_alloc_error(std::alloc::Layout::new::<[u32; N]>()),
         }
     }
@@ -262,10 +258,7 @@ impl<const N: usize> Table<[u32; N]> {
         // SAFETY: mapped by `new` or here, with the length of before; nobody has a reference while `self` is borrowed.
         let moved = unsafe { libc::mremap(start, before, after, libc::MREMAP_MAYMOVE) };
         match NonNull::new(moved.cast::<[u32; N]>()).filter(|_| moved != libc::MAP_FAILED) {
-            Some(start) => {
-                (self.start, self.length) = (start, length.max(self.length));
-                use_large_pages(self.as_slice(), self.length);
-            }
+            Some(start) => (self.start, self.length) = (start, length.max(self.length)),
             None => std::alloc::handle_alloc_error(std::alloc::Layout::new::<[u32; N]>()),
         }
     }

@@ -16,9 +16,11 @@ use cairn_format::recording::{
 /// Receives the events of all threads in one order. Times are ticks since the recording's start, and may go back a little.
 pub(super) trait Merged {
     /// These come soon, with others of other streams between them; told of each once.
-    fn expect(&mut self, events: &mut [RawEvent]);
-    /// These come sooner, and are told of the second time.
-    fn expect_next(&mut self, events: &[RawEvent]);
+    fn expect(&mut self, events: &[RawEvent]);
+    /// These come sooner, and are told of the second time; here they get their places.
+    fn expect_next(&mut self, events: &mut [RawEvent]);
+    /// Another one when places that events have got may be wrong.
+    fn generation(&self) -> u32;
     /// These come next, and are told of the third time.
     fn expect_last(&mut self, events: &[RawEvent]);
     /// Some events of one stream, in their order. `bytes` is what they were read from; `is_moving` is true between the two
@@ -36,7 +38,8 @@ pub(super) struct Origin {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RawAlloc {
     pub(super) address: u64,
-    pub(super) hash: u32,
+    /// As [`RawEvent::place`].
+    pub(super) place: u32,
     pub(super) size_bytes: u64,
     pub(super) epoch: u32,
     pub(super) stack: u32,
@@ -46,7 +49,8 @@ pub(super) struct RawAlloc {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RawFree {
     pub(super) address: u64,
-    pub(super) hash: u32,
+    /// As [`RawEvent::place`].
+    pub(super) place: u32,
     pub(super) ticket: Option<u32>,
     pub(super) is_move: bool,
 }
@@ -55,6 +59,11 @@ pub(super) struct RawFree {
 pub(super) trait Feed {
     /// Replaces `bytes` by the records of the stream's next block. `None` when there are none at present.
     fn more(&mut self, stream: u32, bytes: &mut Vec<u8>) -> Option<NextBlock>;
+
+    /// Told of each record that is neither an event of the heap nor a stamp, when it is read: some events before it is handed on.
+    fn met(&mut self, stream: u32, record: &[u8]) {
+        let _ = (stream, record);
+    }
 
     /// Told of a record that cannot be read; the rest of what was given last is left out.
     fn damaged(&mut self, stream: u32, error: BadRecord, lost_bytes: u64);
@@ -77,10 +86,12 @@ pub(super) struct RawEvent {
     pub(super) stack: u32,
     /// The epoch of an allocation, or a ticket.
     pub(super) number: u32,
-    /// A place for the sink to note what it found out when it was told of the event.
-    pub(super) hash: u32,
+    /// Where the sink knows of the address, [`NO_PLACE`] if it does not.
+    pub(super) place: u32,
     pub(super) kind: RawKind,
 }
+
+pub(super) const NO_PLACE: u32 = u32::MAX;
 
 const _: () = assert!(size_of::<RawEvent>() == 40);
 
@@ -97,7 +108,7 @@ pub(super) enum RawKind {
 impl RawEvent {
     #[inline]
     fn new(kind: RawKind, address: u64, size_bytes: u64, stack: u32, number: u32) -> Self {
-        Self { ticks: 0, address, size_bytes, stack, number, hash: 0, kind }
+        Self { ticks: 0, address, size_bytes, stack, number, place: NO_PLACE, kind }
     }
 
     fn other(ticks: u64, position: usize) -> Self {
@@ -155,6 +166,8 @@ struct Stream {
     expected_next: usize,
     expected_last: usize,
     ready: usize,
+    /// [`Merged::generation`] of the places of events.
+    generation: u32,
     /// Of the last stamp.
     ticks: u64,
     /// Where `bytes` begin in their block, for messages.
@@ -172,7 +185,8 @@ impl Stream {
         let mut records = Records::new(bytes.get(self.position..).unwrap_or_default(), self.position);
         let mut begin = 0;
         let mut damage = None;
-        while begin < WINDOW_EVENTS && events.len() - begin < LONGEST_RUN {
+        let mut limit = LONGEST_RUN;
+        while events.len() < limit {
             if let Some(record) = records.next_frequent() {
                 let Frequent { kind, low, size_bytes, stack, number } = record;
                 let kind = match kind {
@@ -183,6 +197,7 @@ impl Stream {
                     FrequentKind::Move => RawKind::Move,
                     FrequentKind::Stamp => {
                         begin = end_run(events, begin, now, low << STAMP_SHIFT);
+                        limit = limit_behind(begin);
                         continue;
                     }
                 };
@@ -198,6 +213,12 @@ impl Stream {
                     break;
                 }
             };
+            if !matches!(
+                record,
+                Record::Alloc { .. } | Record::Free { .. } | Record::Move { .. } | Record::Stamp { .. }
+            ) {
+                feed.met(self.origin.stream, bytes.get(at..records.offset()).unwrap_or_default());
+            }
             match record {
                 Record::Alloc { address, size_bytes, epoch, stack } => {
                     events.push(RawEvent::new(RawKind::Alloc, address, size_bytes, stack, epoch));
@@ -226,6 +247,7 @@ impl Stream {
                 begin += 1;
                 events.push(RawEvent::other(*now, at));
             }
+            limit = limit_behind(begin);
         }
         // Nothing tells how long these took.
         events.iter_mut().skip(begin).for_each(|event| event.ticks = *now);
@@ -291,9 +313,21 @@ impl Stream {
             if due == 0 {
                 return;
             }
+            if sink.generation() != self.generation {
+                self.renew_places(sink);
+                continue;
+            }
             sink.some(self.origin, told.get(..due).unwrap_or_default(), &self.bytes, &mut self.is_moving);
             self.next += due;
         }
+    }
+
+    #[cold]
+    fn renew_places(&mut self, sink: &mut impl Merged) {
+        if let Some(events) = self.events.get_mut(self.next..self.expected_next) {
+            sink.expect_next(events);
+        }
+        self.generation = sink.generation();
     }
 
     /// Tells the sink of what comes: of each event three times, each time some events later, and again some later it is handed on.
@@ -304,11 +338,11 @@ impl Stream {
         let third = length.min(self.ready + AHEAD_EVENTS);
         let second = length.min(third + AHEAD_EVENTS);
         let first = length.min(second + AHEAD_EVENTS);
-        if let Some(events) = self.events.get_mut(self.expected..first) {
+        if let Some(events) = self.events.get(self.expected..first) {
             sink.expect(events);
             self.expected = first;
         }
-        if let Some(events) = self.events.get(self.expected_next..second) {
+        if let Some(events) = self.events.get_mut(self.expected_next..second) {
             sink.expect_next(events);
             self.expected_next = second;
         }
@@ -317,6 +351,12 @@ impl Stream {
             self.expected_last = third;
         }
     }
+}
+
+/// How many events there are at most, when a run begins there.
+#[inline]
+fn limit_behind(begin: usize) -> usize {
+    if begin < WINDOW_EVENTS { begin + LONGEST_RUN } else { 0 }
 }
 
 /// Spreads the events from `begin` on between the stamp before them and this one; the answer is where the next ones begin.
@@ -366,6 +406,7 @@ impl Merger {
             expected_next: 0,
             expected_last: 0,
             ready: 0,
+            generation: 0,
             ticks: 0,
             offset: BLOCK_HEADER_BYTES,
             is_moving: false,

@@ -118,7 +118,10 @@ pub(super) struct Packer<W: Write> {
     clocks: (Vec<u8>, u32),
     pcs: PcRows,
     words: WordRows,
+    /// As [`settled`](Self::settle) last.
     pub(super) summary: Summary,
+    /// Of the last allocation or free.
+    heap_nanos: u64,
     payload: Vec<u8>,
     failure: Option<RecordingError>,
 }
@@ -146,6 +149,7 @@ impl<W: Write> Packer<W> {
             pcs: PcRows::default(),
             words: WordRows::new(),
             summary: Summary::default(),
+            heap_nanos: 0,
             payload: Vec::new(),
             failure: None,
         })
@@ -285,9 +289,18 @@ impl<W: Write> Packer<W> {
         self.chunks.flush()
     }
 
+    /// Makes the summary complete: what follows from other numbers is not counted with each event.
+    fn settle(&mut self) {
+        let summary = &mut self.summary;
+        summary.frees = self.heap.position() - summary.allocations;
+        summary.live_blocks = summary.allocations.saturating_sub(summary.frees);
+        summary.end_nanos = summary.end_nanos.max(self.heap_nanos);
+    }
+
     /// Writes what is left, the summary and the index.
     pub(super) fn close(mut self) -> Result<(W, Summary), RecordingError> {
         self.flush()?;
+        self.settle();
         let mut payload = Vec::new();
         self.summary.put(&mut payload);
         self.chunks.write(ChunkKind::SUMMARY, 1, 0, &payload)?;
@@ -319,13 +332,12 @@ impl<W: Write> Packer<W> {
 impl<W: Write> Events for Packer<W> {
     #[inline(always)]
     fn alloc(&mut self, event: &Alloc) {
-        self.happened(event.at);
+        self.heap_nanos = event.at.nanos;
         let summary = &mut self.summary;
         summary.allocations += 1;
         summary.moves += u64::from(event.is_move);
         // Sizes of a stranger's file may add up to more than there is.
         summary.allocated_bytes = summary.allocated_bytes.wrapping_add(event.size_bytes);
-        summary.live_blocks += 1;
         summary.live_bytes = summary.live_bytes.wrapping_add(event.size_bytes);
         if summary.live_bytes > summary.peak_bytes {
             summary.peak_bytes = summary.live_bytes;
@@ -339,11 +351,8 @@ impl<W: Write> Events for Packer<W> {
 
     #[inline(always)]
     fn free(&mut self, event: &Free) {
-        self.happened(event.at);
-        let summary = &mut self.summary;
-        summary.frees += 1;
-        summary.live_blocks -= 1;
-        summary.live_bytes = summary.live_bytes.wrapping_sub(event.size_bytes);
+        self.heap_nanos = event.at.nanos;
+        self.summary.live_bytes = self.summary.live_bytes.wrapping_sub(event.size_bytes);
         self.heap.free(event);
         if self.heap.is_full() {
             self.keep(Self::flush_heap);

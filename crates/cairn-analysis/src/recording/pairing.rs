@@ -32,8 +32,8 @@ use std::hash::{BuildHasher, Hasher};
 
 use cairn_format::recording::ADDRESS_BITS;
 
-use super::ahead::{Table, fetch, use_large_pages};
-use super::merge::{Origin, RawAlloc, RawFree};
+use super::ahead::{Table, fetch};
+use super::merge::{NO_PLACE, Origin, RawAlloc, RawFree};
 
 /// A block of memory that lives, or lived last, under a slot's number.
 #[derive(Clone, Copy, Default, Debug)]
@@ -43,15 +43,23 @@ pub(super) struct Object {
     epoch: u32,
 }
 
-const _: () = assert!(size_of::<Object>() == 16, "four in a cache line");
+/// As it is kept: four in a cache line.
+type Kept = [u32; 4];
 
-/// Who made the block of a slot: asked for only where there are several streams.
-#[derive(Clone, Copy, Default, Debug)]
-struct Maker {
-    stream: u32,
-    /// [`Pairing::era`] when it was made.
-    era: u32,
+impl Object {
+    #[inline(always)]
+    fn keep(self) -> Kept {
+        [self.size_bytes as u32, (self.size_bytes >> 32) as u32, self.stack, self.epoch]
+    }
+
+    #[inline(always)]
+    fn kept([low, high, stack, epoch]: Kept) -> Self {
+        Self { size_bytes: u64::from(low) | u64::from(high) << 32, stack, epoch }
+    }
 }
+
+/// Who made the block of a slot, and [`Pairing::era`] when it was made: asked for only where there are several streams.
+type Maker = [u32; 2];
 
 /// Receives allocations, and frees with the slot of what they free.
 pub(super) trait Paired {
@@ -73,26 +81,79 @@ const LARGE_OBJECTS: usize = 1 << 14;
 pub(super) struct Pairing {
     table: AddressTable,
     /// By slot.
-    objects: Vec<Object>,
-    makers: Vec<Maker>,
+    objects: Table<Kept>,
+    /// How many slots there ever were.
+    slots: usize,
+    /// By slot. Empty while only one stream has allocated.
+    makers: Table<Maker>,
     free_slots: Vec<u32>,
     /// Blocks that seem to live at an address beside the one in the table, oldest first: with the same epoch, made by other
     /// threads. All but one of them were freed locally, and that has not arrived yet.
     tied: HashMap<u64, Vec<u32>, Seed>,
-    /// The greatest ticket that a free of an address had, where its cell says that there is one.
-    tickets: HashMap<u64, Ticket, Seed>,
+    tickets: Tickets,
     /// The only stream that has allocated so far, unless there are several.
     only_stream: Only,
     events: u64,
-    frees: u64,
-    deaths: u64,
+    /// Of these, what was neither an allocation nor a free.
+    others: u64,
+    allocs: u64,
+    /// Frees with tickets.
+    ticketed: u64,
+}
+
+/// The greatest tickets that frees of addresses had, of the addresses whose cells name one of these.
+#[derive(Default)]
+struct Tickets {
+    list: Vec<Ticket>,
+    free: Vec<u32>,
 }
 
 #[derive(Clone, Copy)]
 struct Ticket {
+    address: u64,
     number: u32,
     /// [`Pairing::era`] of the free.
     era: u32,
+    /// What the cell of the address would be without a ticket; [`UNUSED`] when this is none.
+    rest: u32,
+}
+
+const UNUSED: u32 = u32::MAX;
+
+impl Tickets {
+    /// What is known of an address, beside its tickets.
+    #[inline]
+    fn rest(&self, cell: u32) -> u32 {
+        self.named(cell).map_or(cell, |ticket| ticket.rest)
+    }
+
+    #[inline]
+    fn named(&self, cell: u32) -> Option<&Ticket> {
+        if cell & HAS_TICKET == 0 { None } else { self.list.get((cell & !HAS_TICKET) as usize) }
+    }
+
+    #[inline]
+    fn named_mut(&mut self, cell: u32) -> Option<&mut Ticket> {
+        if cell & HAS_TICKET == 0 { None } else { self.list.get_mut((cell & !HAS_TICKET) as usize) }
+    }
+
+    #[inline]
+    fn set_rest(&mut self, cell: &mut u32, rest: u32) {
+        match self.named_mut(*cell) {
+            Some(ticket) => ticket.rest = rest,
+            None => *cell = rest,
+        }
+    }
+
+    /// The cell that names it.
+    fn add(&mut self, ticket: Ticket) -> u32 {
+        let index = self.free.pop().unwrap_or(self.list.len() as u32);
+        match self.list.get_mut(index as usize) {
+            Some(place) => *place = ticket,
+            None => self.list.push(ticket),
+        }
+        HAS_TICKET | index
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -107,21 +168,25 @@ impl Pairing {
         let seed = Seed::random();
         Self {
             table: AddressTable::new(seed),
-            objects: Vec::new(),
-            makers: Vec::new(),
+            objects: Table::new(LEAST_SLOTS),
+            slots: 0,
+            makers: Table::new(0),
             free_slots: Vec::new(),
             tied: HashMap::with_hasher(seed),
-            tickets: HashMap::with_hasher(seed),
+            tickets: Tickets::default(),
             only_stream: Only::Nobody,
             events: 0,
-            frees: 0,
-            deaths: 0,
+            others: 0,
+            allocs: 0,
+            ticketed: 0,
         }
     }
 
     /// Frees of blocks that are older than the recording, or whose allocation was lost. Right when all events are there.
     pub(super) fn unmatched_frees(&self) -> u64 {
-        self.frees.saturating_sub(self.deaths)
+        let living = (self.slots - self.free_slots.len()) as u64;
+        let frees = self.events.saturating_sub(self.others + self.allocs);
+        frees.saturating_sub(self.allocs.saturating_sub(living))
     }
 
     /// Which stretch of [`WINDOW`] events this is.
@@ -130,77 +195,78 @@ impl Pairing {
         (self.events / WINDOW) as u32
     }
 
-    /// Asks for what an event of this address will need first. The answer is the hash that the event is to come with.
+    /// Asks for what an event of this address will need first.
     #[inline(always)]
-    pub(super) fn expect(&self, address: u64) -> u32 {
-        let hash = self.table.hash(address);
-        fetch(self.table.regions.as_slice(), self.table.home(hash));
-        hash
+    pub(super) fn expect(&self, address: u64) {
+        self.table.fetch_region(address);
     }
 
     /// False while all that is asked for here fits into the nearer caches.
     #[inline]
     pub(super) fn is_large(&self) -> bool {
-        self.table.used_leaves >= LARGE_LEAVES || self.objects.len() >= LARGE_OBJECTS
+        self.table.used_leaves >= LARGE_LEAVES || self.slots >= LARGE_OBJECTS
     }
 
-    /// Asks for what it needs next, once that may be there.
+    /// The place that an event of this address is to come with, which is good for one [`generation`](Self::generation); and asks
+    /// for what is there.
     #[inline(always)]
-    pub(super) fn expect_cell(&self, address: u64, hash: u32) {
-        let (_, cell) = place_in_leaf(address);
-        let leaf = self.table.leaf_at_home(hash);
-        fetch(self.table.leaves.as_slice().as_flattened(), leaf * CELLS + cell);
+    pub(super) fn resolve(&self, address: u64) -> u32 {
+        let place = self.table.place(address);
+        fetch(self.table.cells(), place as usize);
+        place
     }
 
-    /// And what it needs last. The answer is the slot of the block that lives there, if there is one.
+    /// Another one when places that were told before may be wrong.
     #[inline(always)]
-    pub(super) fn expect_object(&self, address: u64, hash: u32) -> u32 {
-        let (_, cell) = place_in_leaf(address);
-        let leaf = self.table.leaves.as_slice().get(self.table.leaf_at_home(hash));
-        let slot = leaf.and_then(|leaf| leaf.get(cell)).map_or(NOBODY, |&cell| slot_of(cell));
-        fetch(&self.objects, slot as usize);
+    pub(super) fn generation(&self) -> u32 {
+        self.table.generation
+    }
+
+    /// Asks for what an event at a place needs last. The answer is the slot of the block that lives there, if there is one.
+    #[inline(always)]
+    pub(super) fn expect_object(&self, place: u32) -> u32 {
+        let slot = self.table.cells().get(place as usize).map_or(NOBODY, |&cell| slot_of(cell));
+        fetch(self.objects.as_slice(), slot as usize);
         slot
+    }
+
+    /// Notes that so many events come now.
+    #[inline]
+    pub(super) fn count_events(&mut self, count: u64) {
+        let before = self.era();
+        self.events += count;
+        if self.era() != before {
+            self.drop_old_tickets();
+        }
+    }
+
+    /// Notes that one of them was no allocation and no free.
+    pub(super) fn count_other(&mut self) {
+        self.others += 1;
     }
 
     #[inline(always)]
     pub(super) fn alloc(&mut self, origin: Origin, block: RawAlloc, sink: &mut impl Paired) {
-        let RawAlloc { address, hash, size_bytes, epoch, stack, is_move } = block;
-        self.count_event();
+        let RawAlloc { address, place, size_bytes, epoch, stack, is_move } = block;
         let object = Object { size_bytes, stack, epoch };
         let slot = match self.free_slots.pop() {
             Some(slot) => slot,
             None => match self.fresh_slot() {
                 Some(slot) => slot,
-                None => return,
+                None => return self.count_other(),
             },
         };
-        if let Some(place) = self.objects.get_mut(slot as usize) {
-            *place = object;
-        }
-        let era = self.era();
-        if let Some(maker) = self.makers.get_mut(slot as usize) {
-            *maker = Maker { stream: origin.stream, era };
+        self.allocs += 1;
+        if let Some(kept) = self.objects.as_mut_slice().get_mut(slot as usize) {
+            *kept = object.keep();
         }
         if self.only_stream != Only::Stream(origin.stream) {
-            self.meet_stream(origin.stream);
+            self.note_maker(origin.stream, slot);
         }
         sink.alloc(origin.thread, slot, &object, is_move);
-        match self.table.find(address, hash) {
+        match self.table.cells_mut().get_mut(place as usize) {
             Some(cell) if *cell == 0 => *cell = slot + 1,
-            Some(_) => self.meet(origin, address, slot, sink),
-            None => {
-                if let Some(cell) = self.table.make(address, hash) {
-                    *cell = slot + 1;
-                }
-            }
-        }
-    }
-
-    #[inline(always)]
-    fn count_event(&mut self) {
-        self.events += 1;
-        if self.events.is_multiple_of(WINDOW) {
-            self.drop_old_tickets();
+            _ => self.meet(origin, address, place, slot, sink),
         }
     }
 
@@ -208,80 +274,100 @@ impl Pairing {
     fn drop_old_tickets(&mut self) {
         let era = self.era();
         let Self { tickets, table, .. } = self;
-        tickets.retain(|&address, ticket| {
-            let counts = ticket.counts(era);
-            let hash = table.hash(address);
-            if !counts && let Some(cell) = table.find(address, hash) {
-                *cell &= !HAS_TICKET;
+        for (index, ticket) in (0..).zip(&mut tickets.list) {
+            if ticket.rest != UNUSED && !ticket.counts(era) {
+                if let Some(cell) = table.find(ticket.address) {
+                    *cell = ticket.rest;
+                }
+                ticket.rest = UNUSED;
+                tickets.free.push(index);
             }
-            counts
-        });
+        }
     }
 
     /// One more than there ever were; none when there are more than cells can name, which no memory suffices for.
     #[inline(never)]
     fn fresh_slot(&mut self) -> Option<u32> {
-        let slot = self.objects.len();
+        let slot = self.slots;
         if slot >= SLOTS as usize {
             return None;
         }
-        if slot == self.objects.capacity() {
-            let more = slot.max(1 << 12);
-            self.objects.reserve_exact(more);
-            use_large_pages(&self.objects, self.objects.capacity());
-            self.makers.reserve_exact(more);
-            use_large_pages(&self.makers, self.makers.capacity());
+        if slot >= self.objects.as_slice().len() {
+            self.objects.grow(slot * 2);
+            if self.only_stream == Only::Several {
+                self.makers.grow(self.objects.as_slice().len());
+            }
         }
-        self.objects.push(Object::default());
-        self.makers.push(Maker::default());
+        self.slots += 1;
         Some(slot as u32)
     }
 
-    #[cold]
-    fn meet_stream(&mut self, stream: u32) {
-        self.only_stream =
-            if self.only_stream == Only::Nobody { Only::Stream(stream) } else { Only::Several };
+    #[inline(never)]
+    fn note_maker(&mut self, stream: u32, slot: u32) {
+        match self.only_stream {
+            Only::Nobody => return self.only_stream = Only::Stream(stream),
+            Only::Stream(before) => self.meet_stream(before),
+            Only::Several => {}
+        }
+        let era = self.era();
+        if let Some(maker) = self.makers.as_mut_slice().get_mut(slot as usize) {
+            *maker = [stream, era];
+        }
     }
 
-    fn maker(&self, slot: u32) -> Maker {
-        self.makers.get(slot as usize).copied().unwrap_or_default()
+    /// From now on it has to be known who made what. All that there is was made by one stream. When that was is not known; but what
+    /// [`is_over`](Self::is_over) wants to know is how often the counter of tickets may have gone round, and that was counted.
+    #[cold]
+    fn meet_stream(&mut self, before: u32) {
+        self.only_stream = Only::Several;
+        self.makers.grow(self.objects.as_slice().len());
+        let rounds = u32::try_from(self.ticketed / WINDOW).unwrap_or(u32::MAX);
+        let era = self.era().wrapping_sub(rounds.saturating_add(1).min(self.era()));
+        self.makers.as_mut_slice().iter_mut().take(self.slots).for_each(|maker| *maker = [before, era]);
+    }
+
+    fn is_made_by(&self, slot: u32, stream: u32) -> bool {
+        self.only_stream == Only::Stream(stream)
+            || self.makers.as_slice().get(slot as usize).is_some_and(|maker| maker[0] == stream)
+    }
+
+    fn object(&self, slot: u32) -> Object {
+        self.objects.as_slice().get(slot as usize).copied().map_or_else(Object::default, Object::kept)
     }
 
     fn epoch(&self, slot: u32) -> u32 {
-        self.objects.get(slot as usize).map_or(0, |object| object.epoch)
+        self.object(slot).epoch
     }
 
     /// Whether a free with this ticket came behind the allocation.
     fn is_over(&self, slot: u32, ticket: u32) -> bool {
         // Of what is that old, nobody knows how often the counter went round; that its free is late is out of the question.
-        !is_before(ticket, self.epoch(slot)) || self.era().wrapping_sub(self.maker(slot).era) > OLDEST_ERA
+        let is_old = |maker: &Maker| self.era().wrapping_sub(maker[1]) > OLDEST_ERA;
+        !is_before(ticket, self.epoch(slot)) || self.makers.as_slice().get(slot as usize).is_some_and(is_old)
     }
 
-    /// Whether a free of the address came behind an allocation of that epoch.
-    fn ticket_is_not_before(&self, address: u64, epoch: u32) -> bool {
-        let ticket = self.tickets.get(&address).filter(|ticket| ticket.counts(self.era()));
-        ticket.is_some_and(|ticket| !is_before(ticket.number, epoch))
-    }
-
-    /// An allocation at an address where something lives, or of which a ticket is known.
+    /// An allocation at an address without a cell, or where something lives, or of which a ticket is known.
     #[inline(never)]
-    fn meet(&mut self, origin: Origin, address: u64, slot: u32, sink: &mut impl Paired) {
+    fn meet(&mut self, origin: Origin, address: u64, place: u32, slot: u32, sink: &mut impl Paired) {
+        let era = self.era();
         let epoch = self.epoch(slot);
-        let hash = self.table.hash(address);
-        let Some(cell) = self.table.find(address, hash).map(|cell| *cell) else { return };
-        if cell & HAS_TICKET != 0 && self.ticket_is_not_before(address, epoch) {
-            return self.die(origin.thread, slot, false, sink);
-        }
-        if cell & !HAS_TICKET == 0 {
-            if let Some(cell) = self.table.find(address, hash) {
-                *cell |= slot + 1;
+        let Some(cell) = self.table.find_or_make(address, place, self.events) else { return };
+        if let Some(ticket) = self.tickets.named_mut(*cell) {
+            if ticket.counts(era) && !is_before(ticket.number, epoch) {
+                return self.die(origin.thread, slot, false, sink);
             }
+            if ticket.rest == 0 {
+                ticket.rest = slot + 1;
+                return;
+            }
+        } else if *cell == 0 {
+            *cell = slot + 1;
             return;
         }
         let mut is_dead = false;
         let mut survivors = self.living(address);
         survivors.retain(|&known| {
-            let is_own = self.maker(known).stream == origin.stream;
+            let is_own = self.is_made_by(known, origin.stream);
             let is_over = is_own || is_before(self.epoch(known), epoch);
             is_dead |= !is_over && is_before(epoch, self.epoch(known));
             if is_over {
@@ -303,56 +389,81 @@ impl Pairing {
 
     #[inline(always)]
     pub(super) fn free(&mut self, origin: Origin, block: RawFree, sink: &mut impl Paired) {
-        let RawFree { address, hash, ticket: None, is_move } = block else {
-            return self.free_with_ticket(origin, block, sink);
+        let RawFree { address, place, ticket, is_move } = block;
+        if let Some(number) = ticket {
+            return self.free_with_ticket(origin, address, place, number, is_move, sink);
+        }
+        // What is no slot alone is too large for one: nobody, several blocks, a ticket.
+        let cell = self.table.cells_mut().get_mut(place as usize).filter(|cell| cell.wrapping_sub(1) < SLOTS);
+        let Some(cell) = cell else {
+            return self.free_elsewhere(origin, address, is_move, sink);
         };
-        self.count_event();
-        self.frees += 1;
-        let Some(cell) = self.table.find(address, hash) else { return };
-        let slot = slot_of(*cell);
-        if slot == NOBODY {
+        let slot = *cell - 1;
+        if self.only_stream != Only::Stream(origin.stream)
+            && self.makers.as_slice().get(slot as usize).is_none_or(|maker| maker[0] != origin.stream)
+        {
             return;
         }
-        if *cell & TIED != 0 {
+        *cell = 0;
+        self.free_slots.push(slot);
+        let object = self.object(slot);
+        sink.free(origin.thread, slot, &object, is_move);
+    }
+
+    /// A local free where more is known than one block.
+    #[inline(never)]
+    fn free_elsewhere(&mut self, origin: Origin, address: u64, is_move: bool, sink: &mut impl Paired) {
+        let Some(cell) = self.table.find(address) else { return };
+        let rest = self.tickets.rest(*cell);
+        let slot = slot_of(rest);
+        if rest & TIED != 0 {
             return self.free_tied(origin, address, is_move, sink);
         }
-        if self.only_stream == Only::Stream(origin.stream)
-            || self.makers.get(slot as usize).is_some_and(|maker| maker.stream == origin.stream)
-        {
-            *cell &= HAS_TICKET;
-            self.deaths += 1;
-            self.free_slots.push(slot);
-            if let Some(object) = self.objects.get(slot as usize) {
-                sink.free(origin.thread, slot, object, is_move);
-            }
+        let is_own = self.only_stream == Only::Stream(origin.stream)
+            || self.makers.as_slice().get(slot as usize).is_some_and(|maker| maker[0] == origin.stream);
+        if slot != NOBODY && is_own {
+            self.tickets.set_rest(cell, 0);
+            self.die(origin.thread, slot, is_move, sink);
         }
     }
 
     #[inline(never)]
-    fn free_with_ticket(&mut self, origin: Origin, block: RawFree, sink: &mut impl Paired) {
-        self.count_event();
-        self.frees += 1;
+    fn free_with_ticket(
+        &mut self,
+        origin: Origin,
+        address: u64,
+        place: u32,
+        number: u32,
+        is_move: bool,
+        sink: &mut impl Paired,
+    ) {
+        self.ticketed += 1;
         let era = self.era();
-        let RawFree { address, hash, ticket, is_move } = block;
-        let number = ticket.unwrap_or(0);
-        let Some(cell) = self.table.find_or_make(address, hash) else { return };
-        let before = *cell;
-        *cell |= HAS_TICKET;
-        let new = Ticket { number, era };
-        let kept = self.tickets.entry(address).or_insert(new);
-        if !(kept.counts(era) && is_before(number, kept.number)) {
-            *kept = new;
-        }
-        let slot = slot_of(before);
+        let Some(cell) = self.table.find_or_make(address, place, self.events) else { return };
+        let rest = match self.tickets.named_mut(*cell) {
+            Some(ticket) => {
+                if !(ticket.counts(era) && is_before(number, ticket.number)) {
+                    (ticket.number, ticket.era) = (number, era);
+                }
+                ticket.rest
+            }
+            None => {
+                let rest = *cell;
+                *cell = self.tickets.add(Ticket { address, number, era, rest });
+                rest
+            }
+        };
+        let cell = *cell;
+        let slot = slot_of(rest);
         if slot == NOBODY {
             return;
         }
-        if before & TIED != 0 {
+        if rest & TIED != 0 {
             return self.free_all(origin, address, number, is_move, sink);
         }
         if self.is_over(slot, number) {
-            if let Some(cell) = self.table.find(address, hash) {
-                *cell = HAS_TICKET;
+            if let Some(ticket) = self.tickets.named_mut(cell) {
+                ticket.rest = 0;
             }
             self.die(origin.thread, slot, is_move, sink);
         }
@@ -362,7 +473,7 @@ impl Pairing {
     #[cold]
     fn free_tied(&mut self, origin: Origin, address: u64, is_move: bool, sink: &mut impl Paired) {
         let mut living = self.living(address);
-        let own = living.iter().position(|&slot| self.maker(slot).stream == origin.stream);
+        let own = living.iter().position(|&slot| self.is_made_by(slot, origin.stream));
         if let Some(index) = own {
             let slot = living.remove(index);
             self.die(origin.thread, slot, is_move, sink);
@@ -386,20 +497,19 @@ impl Pairing {
 
     /// The blocks of an address, oldest first. They have to be given back by [`set_living`](Self::set_living).
     fn living(&mut self, address: u64) -> Vec<u32> {
-        let hash = self.table.hash(address);
-        let cell = self.table.find(address, hash).map_or(0, |cell| *cell);
+        let cell = self.table.find(address).map_or(0, |cell| *cell);
+        let rest = self.tickets.rest(cell);
         let mut living =
-            if cell & TIED != 0 { self.tied.remove(&address).unwrap_or_default() } else { Vec::new() };
-        living.extend((slot_of(cell) != NOBODY).then_some(slot_of(cell)));
+            if rest & TIED != 0 { self.tied.remove(&address).unwrap_or_default() } else { Vec::new() };
+        living.extend((slot_of(rest) != NOBODY).then_some(slot_of(rest)));
         living
     }
 
     fn set_living(&mut self, address: u64, mut living: Vec<u32>) {
-        let hash = self.table.hash(address);
-        let Some(cell) = self.table.find(address, hash) else { return };
+        let Some(cell) = self.table.find(address) else { return };
         let newest = living.pop().map_or(0, |slot| slot + 1);
         let tied = if living.is_empty() { 0 } else { TIED };
-        *cell = *cell & HAS_TICKET | tied | newest;
+        self.tickets.set_rest(cell, tied | newest);
         if !living.is_empty() {
             self.tied.insert(address, living);
         }
@@ -407,18 +517,16 @@ impl Pairing {
 
     #[inline(never)]
     fn die(&mut self, thread: u32, slot: u32, is_move: bool, sink: &mut impl Paired) {
-        self.deaths += 1;
         self.free_slots.push(slot);
-        if let Some(object) = self.objects.get(slot as usize) {
-            sink.free(thread, slot, object, is_move);
-        }
+        let object = self.object(slot);
+        sink.free(thread, slot, &object, is_move);
     }
 }
 
 impl Ticket {
     /// Whether it is not older than what counts.
     #[inline]
-    fn counts(self, era: u32) -> bool {
+    fn counts(&self, era: u32) -> bool {
         era.wrapping_sub(self.era) <= 1
     }
 }
@@ -478,48 +586,69 @@ impl Hasher for AddressHasher {
     }
 }
 
-/// The slots of the blocks by their addresses.
+/// The slots of the blocks by their addresses: a tree of three levels, as processors have them for pages.
 ///
 /// ```text
-/// region:  | number, plus 1: 8 bytes, 0 when unused | leaf: 4 bytes | 4 bytes |      open addressing, at most half full
-///                                                      |
-/// leaf:    | cell | cell | ... 64 of them, 4 bytes each |
-/// cell:    | 31: a ticket is known | 30: further blocks seem to live here | 0..30: one more than the slot, or 0 |
+/// address:  | area: 22 bits | region: 16 bits | cell: 6 bits | 4 bits |
+///
+/// areas:    | number | ... by area: 0 when nothing was ever there, SPARSE
+/// regions:  | leaf   | ... 65,536 of them for each area: 0 when nothing is there, SPARSE
+/// leaves:   | cell   | ... 64 of them for each leaf
+/// cell:     | 31: what follows is the number of a ticket | 30: further blocks seem to live here | 0..30: one more than the slot, or 0 |
 /// ```
 ///
 /// A region is 1,024 bytes of the program's memory, and has a cell for each 16 of them: allocators give no other addresses, but for
-/// small blocks of some, which are in a map of their own. So what a program uses together is found together, hardly anything
-/// has to be searched for, and leaves take a quarter of the memory that the blocks take, of which only what is used is ever touched.
+/// small blocks of some, which are in a map of their own. So what a program uses together is found together, nothing
+/// has to be searched for, and leaves take a quarter of the memory that the blocks take. Of all that only the pages that are used are
+/// ever there.
 ///
-/// Nothing is taken out when a block dies: its address is nearly always used again soon. Regions that have become useless are
-/// left out when there is no room for others.
+/// Nothing is taken out when a block dies: its address is nearly always used again soon. Leaves that have become useless are
+/// given to other regions when there are many.
 struct AddressTable {
-    seed: Seed,
-    regions: Table<Region>,
-    used_regions: usize,
+    areas: Table<[u32; 1]>,
+    regions: Table<[u32; REGIONS]>,
+    /// The first of them is none.
+    used_areas: usize,
     leaves: Table<Leaf>,
+    /// The first of them is none.
     used_leaves: usize,
-    /// Leaves of regions that were left out.
+    /// By leaf: whose it is, as an index into the regions; 0 when it is free.
+    owners: Vec<usize>,
+    /// Leaves of regions of which nothing need be known.
     free_leaves: Vec<u32>,
-    /// Cells of addresses between those that have one.
+    /// When so many are used, the others are looked for.
+    sweep_at: usize,
+    generation: u32,
+    /// Cells of addresses between those that have one, and of areas and regions that have none.
     between: HashMap<u64, u32, Seed>,
 }
 
-type Region = [u32; 4];
 type Leaf = [u32; CELLS];
-
-const _: () = assert!(size_of::<Region>() == 16, "four in a cache line");
 
 const NOBODY: u32 = u32::MAX;
 const HAS_TICKET: u32 = 1 << 31;
 const TIED: u32 = 1 << 30;
 /// One less than the cells can name.
 const SLOTS: u32 = TIED - 1;
-const ADDRESS: u64 = (1 << ADDRESS_BITS) - 1;
+const LEAST_SLOTS: usize = 1 << 12;
 const CELL_SHIFT: u32 = 4;
-const CELLS: usize = 64;
-const LEAST_REGIONS: usize = 1 << 8;
+const CELLS: usize = 1 << 6;
+const REGION_SHIFT: u32 = 10;
+const REGIONS: usize = 1 << 16;
+const AREA_SHIFT: u32 = 26;
+const AREAS: usize = 1 << (ADDRESS_BITS - AREA_SHIFT);
+const _: () =
+    assert!(1 << (REGION_SHIFT - CELL_SHIFT) == CELLS && 1 << (AREA_SHIFT - REGION_SHIFT) == REGIONS);
+/// Nothing of this area or region is in the tables. It stays so: nothing has to be found twice.
+const SPARSE: u32 = u32::MAX;
+/// A place fits into 32 bits.
+const MOST_LEAVES: u32 = NO_PLACE / CELLS as u32;
 const LEAST_LEAVES: usize = 1 << 6;
+const LEAST_SWEEP: usize = 1 << 10;
+/// So many areas may be used from the beginning, and one more for each so many events: where addresses are everywhere, as in a damaged
+/// file, tables would take a page for each.
+const FIRST_AREAS: u64 = 1 << 8;
+const EVENTS_OF_AN_AREA: u64 = 1 << 10;
 
 /// The slot in a cell, [`NOBODY`] when nothing lives there.
 #[inline(always)]
@@ -527,146 +656,152 @@ fn slot_of(cell: u32) -> u32 {
     (cell & SLOTS).wrapping_sub(1)
 }
 
-/// The region's number plus 1, and where in its leaf the cell of an address is.
 #[inline(always)]
-fn place_in_leaf(address: u64) -> (u64, usize) {
-    let cell = (address & ADDRESS) >> CELL_SHIFT;
-    (cell / CELLS as u64 + 1, cell as usize % CELLS)
-}
-
-#[inline(always)]
-fn number_of(region: &Region) -> u64 {
-    u64::from(region[0]) | u64::from(region[1]) << 32
+fn area_of(address: u64) -> usize {
+    (address >> AREA_SHIFT) as usize % AREAS
 }
 
 impl AddressTable {
     fn new(seed: Seed) -> Self {
         Self {
-            seed,
-            regions: Table::new(LEAST_REGIONS),
-            used_regions: 0,
+            areas: Table::new(AREAS),
+            regions: Table::new(2),
+            used_areas: 1,
             leaves: Table::new(LEAST_LEAVES),
-            used_leaves: 0,
+            used_leaves: 1,
+            owners: vec![0],
             free_leaves: Vec::new(),
+            sweep_at: LEAST_SWEEP,
+            generation: 0,
             between: HashMap::with_hasher(seed),
         }
     }
 
     #[inline(always)]
-    fn hash(&self, address: u64) -> u32 {
-        self.hash_of_region(place_in_leaf(address).0)
+    fn cells(&self) -> &[u32] {
+        self.leaves.as_slice().as_flattened()
     }
 
     #[inline(always)]
-    fn hash_of_region(&self, number: u64) -> u32 {
-        (self.seed.hash(number) >> 32) as u32
+    fn cells_mut(&mut self) -> &mut [u32] {
+        self.leaves.as_mut_slice().as_flattened_mut()
+    }
+
+    /// Where the leaf of an address is written, for areas that have regions.
+    #[inline(always)]
+    fn region(&self, address: u64) -> usize {
+        let area = self.areas.as_slice().get(area_of(address)).map_or(0, |area| area[0]);
+        area as usize * REGIONS + (address >> REGION_SHIFT) as usize % REGIONS
     }
 
     #[inline(always)]
-    fn home(&self, hash: u32) -> usize {
-        hash as usize & (self.regions.as_slice().len() - 1)
+    fn fetch_region(&self, address: u64) {
+        fetch(self.regions.as_slice().as_flattened(), self.region(address));
     }
 
-    /// The leaf of the region that is mostly the one: not searched for.
+    /// Which one of all cells an address has, [`NO_PLACE`] for none.
     #[inline(always)]
-    fn leaf_at_home(&self, hash: u32) -> usize {
-        self.regions.as_slice().get(self.home(hash)).map_or(0, |region| region[2] as usize)
-    }
-
-    /// Where a region is or belongs.
-    #[inline(always)]
-    fn place(&self, number: u64, hash: u32) -> usize {
-        let regions = self.regions.as_slice();
-        let mut place = self.home(hash);
-        while let Some(region) = regions.get(place) {
-            let known = number_of(region);
-            if known == number || known == 0 {
-                break;
-            }
-            place = (place + 1) & (regions.len() - 1);
+    fn place(&self, address: u64) -> u32 {
+        let leaf = self.regions.as_slice().as_flattened().get(self.region(address)).copied().unwrap_or(0);
+        let is_between = address % (1 << CELL_SHIFT) != 0;
+        if leaf.wrapping_sub(1) >= MOST_LEAVES - 1 || is_between {
+            return NO_PLACE;
         }
-        place
+        leaf * CELLS as u32 + (address >> CELL_SHIFT) as u32 % CELLS as u32
     }
 
     /// The cell of an address, if it has one.
-    #[inline(always)]
-    fn find(&mut self, address: u64, hash: u32) -> Option<&mut u32> {
-        if !address.is_multiple_of(1 << CELL_SHIFT) {
-            return self.find_between(address);
+    fn find(&mut self, address: u64) -> Option<&mut u32> {
+        match self.place(address) {
+            NO_PLACE => self.between.get_mut(&address),
+            place => self.cells_mut().get_mut(place as usize),
         }
-        let (number, cell) = place_in_leaf(address);
-        let region = self.regions.as_slice().get(self.place(number, hash))?;
-        if number_of(region) == 0 {
-            return None;
-        }
-        self.leaves.as_mut_slice().get_mut(region[2] as usize)?.get_mut(cell)
     }
 
-    #[cold]
-    fn find_between(&mut self, address: u64) -> Option<&mut u32> {
-        self.between.get_mut(&address)
-    }
-
-    /// The cell of an address, made if there was none. There always is one to be had.
-    fn find_or_make(&mut self, address: u64, hash: u32) -> Option<&mut u32> {
-        if self.find(address, hash).is_some() {
-            return self.find(address, hash);
+    /// The cell of an address, made if there was none. There always is one to be had. `place` may be [`NO_PLACE`]; `events` is how many
+    /// there were.
+    #[inline]
+    fn find_or_make(&mut self, address: u64, place: u32, events: u64) -> Option<&mut u32> {
+        if place != NO_PLACE {
+            return self.cells_mut().get_mut(place as usize);
         }
-        self.make(address, hash)
+        self.make(address, events)
     }
 
-    /// A cell for an address that has none.
     #[inline(never)]
-    fn make(&mut self, address: u64, hash: u32) -> Option<&mut u32> {
-        if !address.is_multiple_of(1 << CELL_SHIFT) {
-            return Some(self.between.entry(address).or_insert(0));
+    fn make(&mut self, address: u64, events: u64) -> Option<&mut u32> {
+        let mut place = self.place(address);
+        if place == NO_PLACE && address.is_multiple_of(1 << CELL_SHIFT) && self.make_leaf(address, events) {
+            place = self.place(address);
         }
-        if self.used_regions * 2 >= self.regions.as_slice().len() {
-            self.make_room();
+        match place {
+            NO_PLACE => Some(self.between.entry(address).or_insert(0)),
+            place => self.cells_mut().get_mut(place as usize),
         }
-        self.used_regions += 1;
-        let leaf = self.fresh_leaf();
-        let (number, cell) = place_in_leaf(address);
-        let place = self.place(number, hash);
-        *self.regions.as_mut_slice().get_mut(place)? = [number as u32, (number >> 32) as u32, leaf, 0];
-        self.leaves.as_mut_slice().get_mut(leaf as usize)?.get_mut(cell)
     }
 
-    /// All of its cells are 0.
-    fn fresh_leaf(&mut self) -> u32 {
-        self.free_leaves.pop().unwrap_or_else(|| {
-            if self.used_leaves >= self.leaves.as_slice().len() {
-                self.leaves.grow(self.used_leaves * 2);
+    /// A leaf for the region of an address, which has none; false when it is to have none.
+    fn make_leaf(&mut self, address: u64, events: u64) -> bool {
+        let most_areas = FIRST_AREAS.saturating_add(events / EVENTS_OF_AN_AREA);
+        let Some(area) = self.areas.as_mut_slice().get_mut(area_of(address)) else { return false };
+        if area[0] == 0 && self.used_areas as u64 > most_areas {
+            area[0] = SPARSE;
+        } else if area[0] == 0 {
+            area[0] = self.used_areas as u32;
+            self.used_areas += 1;
+            if self.used_areas > self.regions.as_slice().len() {
+                self.regions.grow(self.used_areas * 2);
             }
-            self.used_leaves += 1;
-            (self.used_leaves - 1) as u32
-        })
+        }
+        let region = self.region(address);
+        if self.regions.as_slice().as_flattened().get(region) != Some(&0) {
+            return false;
+        }
+        let leaf = self.fresh_leaf(region);
+        if let Some(place) = self.regions.as_mut_slice().as_flattened_mut().get_mut(region) {
+            *place = leaf;
+        }
+        leaf != SPARSE
     }
 
-    /// Leaves out the regions of which nothing need be known, and makes the table as large as the others take.
+    /// One of which all cells are 0, or [`SPARSE`] when there are too many.
+    fn fresh_leaf(&mut self, owner: usize) -> u32 {
+        if self.free_leaves.is_empty() && self.used_leaves >= self.sweep_at {
+            self.sweep();
+        }
+        if let Some(leaf) = self.free_leaves.pop() {
+            if let Some(place) = self.owners.get_mut(leaf as usize) {
+                *place = owner;
+            }
+            return leaf;
+        }
+        if self.used_leaves >= MOST_LEAVES as usize {
+            return SPARSE;
+        }
+        if self.used_leaves >= self.leaves.as_slice().len() {
+            self.leaves.grow(self.used_leaves * 2);
+        }
+        self.owners.push(owner);
+        self.used_leaves += 1;
+        (self.used_leaves - 1) as u32
+    }
+
+    /// Takes the leaves from regions of which nothing need be known.
     #[cold]
-    fn make_room(&mut self) {
-        let before = self.regions.as_slice();
-        let mut kept = Vec::with_capacity(self.used_regions);
-        for region in before.iter().filter(|region| number_of(region) != 0) {
-            let leaf = self.leaves.as_slice().get(region[2] as usize);
-            if leaf.is_some_and(|leaf| leaf.iter().any(|&cell| cell != 0)) {
-                kept.push(*region);
-            } else {
-                self.free_leaves.push(region[2]);
+    fn sweep(&mut self) {
+        let regions = self.regions.as_mut_slice().as_flattened_mut();
+        for (leaf, (owner, cells)) in (0..).zip(self.owners.iter_mut().zip(self.leaves.as_slice())) {
+            if *owner != 0 && cells.iter().all(|&cell| cell == 0) {
+                if let Some(region) = regions.get_mut(*owner) {
+                    *region = 0;
+                }
+                *owner = 0;
+                self.free_leaves.push(leaf);
             }
         }
-        // At most a quarter full, so that the next time is as far away as the table is long.
-        let length = (kept.len() * 4).next_power_of_two().max(before.len());
-        self.regions = Table::new(length);
-        self.used_regions = kept.len();
-        for region in kept {
-            let number = number_of(&region);
-            let place = self.place(number, self.hash_of_region(number));
-            if let Some(free) = self.regions.as_mut_slice().get_mut(place) {
-                *free = region;
-            }
-        }
+        self.generation = self.generation.wrapping_add(1);
+        // The next time is as far away as what is used is long.
+        self.sweep_at = LEAST_SWEEP.max((self.used_leaves - self.free_leaves.len()) * 2);
     }
 }
 
@@ -706,8 +841,14 @@ mod tests {
             if live.is_empty() || (wants_alloc && !free.is_empty()) {
                 let Some(address) = free.pop() else { continue };
                 live.push((address, thread, epoch, number));
-                let block =
-                    RawAlloc { address, hash: 0, size_bytes: 1, epoch, stack: number, is_move: false };
+                let block = RawAlloc {
+                    address,
+                    place: NO_PLACE,
+                    size_bytes: 1,
+                    epoch,
+                    stack: number,
+                    is_move: false,
+                };
                 events.push((thread, Event::Alloc(block)));
             } else {
                 let (address, owner, made, _) = live.swap_remove(usize::from(choice) % live.len());
@@ -718,7 +859,10 @@ mod tests {
                     Some(epoch.wrapping_sub(1))
                 };
                 free.push(address);
-                events.push((thread, Event::Free(RawFree { address, hash: 0, ticket, is_move: false })));
+                events.push((
+                    thread,
+                    Event::Free(RawFree { address, place: NO_PLACE, ticket, is_move: false }),
+                ));
             }
         }
         let mut left: Vec<u32> = live.iter().map(|block| block.3).collect();
@@ -728,14 +872,15 @@ mod tests {
 
     fn give(pairing: &mut Pairing, thread: u32, event: Event, live: &mut Live) {
         let origin = Origin { stream: thread, thread };
+        pairing.count_events(1);
         match event {
             Event::Alloc(block) => {
-                let hash = pairing.expect(block.address);
-                pairing.alloc(origin, RawAlloc { hash, ..block }, live);
+                let place = pairing.resolve(block.address);
+                pairing.alloc(origin, RawAlloc { place, ..block }, live);
             }
             Event::Free(block) => {
-                let hash = pairing.expect(block.address);
-                pairing.free(origin, RawFree { hash, ..block }, live);
+                let place = pairing.resolve(block.address);
+                pairing.free(origin, RawFree { place, ..block }, live);
             }
         }
     }
@@ -773,11 +918,11 @@ mod tests {
     }
 
     fn alloc(address: u64, epoch: u32, stack: u32) -> Event {
-        Event::Alloc(RawAlloc { address, hash: 0, size_bytes: 1, epoch, stack, is_move: false })
+        Event::Alloc(RawAlloc { address, place: NO_PLACE, size_bytes: 1, epoch, stack, is_move: false })
     }
 
     fn free(address: u64, ticket: Option<u32>) -> Event {
-        Event::Free(RawFree { address, hash: 0, ticket, is_move: false })
+        Event::Free(RawFree { address, place: NO_PLACE, ticket, is_move: false })
     }
 
     /// What lives after these events, each with its thread, and how many frees were of nothing.
@@ -840,9 +985,8 @@ mod tests {
         }
         assert_eq!(pairing.unmatched_frees(), 0);
         assert!(pairing.table.used_leaves < 5000, "{}", pairing.table.used_leaves);
-        assert!(pairing.table.regions.as_slice().len() <= 8192);
-        let cells = pairing.table.leaves.as_slice().as_flattened();
-        assert!(cells.iter().all(|&cell| cell == 0));
+        assert!(pairing.table.generation > 0);
+        assert!(pairing.table.cells().iter().all(|&cell| cell == 0));
     }
 
     #[test]
@@ -853,7 +997,7 @@ mod tests {
 
         let (mut pairing, mut live) = (Pairing::new(), Live::default());
         give(&mut pairing, 1, free(16, Some(7)), &mut live);
-        pairing.events += 2 * WINDOW;
+        pairing.count_events(2 * WINDOW);
         give(&mut pairing, 2, alloc(16, 7, 1), &mut live);
         assert_eq!(live.0.len(), 1);
     }
