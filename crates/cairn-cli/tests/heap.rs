@@ -59,7 +59,7 @@ fn an_allocator_that_calls_itself_by_its_public_names_is_counted_once() {
 #[test]
 fn operator_new_of_other_allocators_is_seen() {
     for library in ["libjemalloc.so.2", "libtcmalloc_minimal.so.4", "libmimalloc.so.2"] {
-        let is_here = fs::read_dir("/usr/lib/x86_64-linux-gnu")
+        let is_here = fs::read_dir(format!("/usr/lib/{}-linux-gnu", std::env::consts::ARCH))
             .is_ok_and(|entries| entries.filter_map(Result::ok).any(|entry| entry.file_name() == library));
         if !is_here {
             // Which of them a machine has is its own affair.

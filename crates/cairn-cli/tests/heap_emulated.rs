@@ -6,6 +6,7 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::print_stdout, reason = "a test says what it could not check here")]
 
+#[allow(dead_code, reason = "programs are compiled and run by other tools here")]
 mod support;
 
 use std::env;

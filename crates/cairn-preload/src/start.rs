@@ -355,6 +355,7 @@ pub(crate) struct Attached {
 extern "C" fn construct() {
     if !next::is_last() {
         begin();
+        // Not on Linux itself, where a child finds out by what it finds wiped, whoever forked it.
         if recorder::must_be_told_of_forks() {
             // SAFETY: a function that stays; the library is never unloaded.
             unsafe { libc::pthread_atfork(None, None, Some(after_fork_in_child)) };

@@ -9,7 +9,9 @@ use cairn_run::{Obstacle, Program};
 
 /// What to say of a recording without an allocation.
 pub(crate) fn why_nothing_was_seen(heap: &HeapRecording, sampling: Sampling) -> String {
-    if let Some(obstacle) = recorded_program(heap).and_then(|program| hidden_by(&program)) {
+    let obstacle = recorded_program(heap).and_then(|program| hidden_by(&program));
+    // That it is for another processor than this one is no reason: it was recorded there.
+    if let Some(obstacle) = obstacle.filter(|obstacle| !matches!(obstacle, Obstacle::OtherMachine { .. })) {
         return format!("no allocation was seen: {obstacle}");
     }
     match sampling {
