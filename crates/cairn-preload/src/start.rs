@@ -318,21 +318,20 @@ pub(crate) fn with_mappings() -> bool {
 /// What a program needs that takes the place of this process.
 pub(crate) fn variables_for_exec() -> Option<OwnVariables> {
     let recorded = PROCESS.load(Ordering::Relaxed);
-    // Beginning takes system calls, one of which may end a program that has locked itself in.
-    let follows = recorded != 0
-        && !recorder::forbids_system_calls()
-        && (system::process_id() == recorded || WITH_CHILDREN.load(Ordering::Relaxed));
+    let follows =
+        recorded != 0 && (system::process_id() == recorded || WITH_CHILDREN.load(Ordering::Relaxed));
     follows.then(own_variables)
 }
 
 /// What a program needs that is started beside this one.
 pub(crate) fn variables_for_children() -> Option<OwnVariables> {
-    let follows = WITH_CHILDREN.load(Ordering::Relaxed) && !recorder::forbids_system_calls();
-    follows.then(own_variables)
+    WITH_CHILDREN.load(Ordering::Relaxed).then(own_variables)
 }
 
 fn own_variables() -> OwnVariables {
-    OwnVariables { options: OPTIONS.load(Ordering::Relaxed), library: next::own_path() }
+    // Beginning takes system calls, one of which may end a program that has locked itself in.
+    let is_wanted = !recorder::forbids_system_calls();
+    OwnVariables { is_wanted, options: OPTIONS.load(Ordering::Relaxed), library: next::own_path() }
 }
 
 /// Begins to record to where `text` says, paused, in a program that runs already. What it starts is not followed.

@@ -74,6 +74,60 @@ pub(crate) fn append(path: &CStr, bytes: &[u8]) -> Result<(), Error> {
     written
 }
 
+/// A file that is open for the length of a function.
+pub(crate) struct ReadOnly {
+    descriptor: usize,
+    is_own: bool,
+}
+
+impl ReadOnly {
+    /// Opens the file at `path`, seen from an open directory or `AT_FDCWD`.
+    pub(crate) fn open(directory: c_int, path: &CStr) -> Option<Self> {
+        let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY;
+        let arguments = [directory as usize, path.as_ptr() as usize, flags as usize, 0, 0, 0];
+        // SAFETY: a path with a NUL.
+        let descriptor = unsafe { call(libc::SYS_openat, arguments) }.ok()?;
+        Some(Self { descriptor, is_own: true })
+    }
+
+    /// One that the program has open.
+    pub(crate) const fn of_program(descriptor: c_int) -> Self {
+        Self { descriptor: descriptor as usize, is_own: false }
+    }
+
+    /// Reads from a place in the file, and returns how many bytes there were.
+    pub(crate) fn read_at(&self, into: &mut [u8], offset: u64) -> usize {
+        let arguments = [self.descriptor, into.as_mut_ptr() as usize, into.len(), offset as usize, 0, 0];
+        // SAFETY: writes into the slice alone.
+        unsafe { call(libc::SYS_pread64, arguments) }.unwrap_or(0).min(into.len())
+    }
+}
+
+impl Drop for ReadOnly {
+    fn drop(&mut self) {
+        if self.is_own {
+            // SAFETY: opened by `open`; nobody else has it.
+            let _ = unsafe { call(libc::SYS_close, [self.descriptor, 0, 0, 0, 0, 0]) };
+        }
+    }
+}
+
+/// Whether this process may run the file, as `exec` asks it.
+pub(crate) fn may_execute(path: &CStr) -> bool {
+    let arguments = [libc::AT_FDCWD as usize, path.as_ptr() as usize, libc::X_OK as usize, 0, 0, 0];
+    // SAFETY: a path with a NUL.
+    unsafe { call(libc::SYS_faccessat, arguments) }.is_ok()
+}
+
+/// False when the file is not there, or not for this user. What the real user may is asked, without capabilities: they are gone after
+/// `exec`, as a rule.
+pub(crate) fn is_reachable(path: &CStr) -> bool {
+    let arguments = [libc::AT_FDCWD as usize, path.as_ptr() as usize, libc::R_OK as usize, 0, 0, 0];
+    // SAFETY: a path with a NUL.
+    let asked = unsafe { call(libc::SYS_faccessat, arguments) };
+    !matches!(asked, Err(Error(libc::ENOENT | libc::ENOTDIR | libc::EACCES | libc::EPERM)))
+}
+
 /// Whether there is something of that name.
 pub(crate) fn exists(path: &CStr) -> bool {
     let flags = libc::AT_SYMLINK_NOFOLLOW;
