@@ -7,6 +7,4 @@ fn main() {
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
     // No lazy binding: the first call of a function would go through the loader's lock.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,now");
-    // Before all others: a sanitizer that finds itself behind us ends the program when it is set up.
-    println!("cargo::rustc-cdylib-link-arg=-Wl,-z,initfirst");
 }

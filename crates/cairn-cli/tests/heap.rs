@@ -296,9 +296,9 @@ fn a_program_with_a_sanitizer_is_refused_or_runs_as_ever() {
         let shown = Shown::from(run(cairn().arg("heap").arg(&program).current_dir(&directory)));
         assert_eq!(shown.status, Some(2), "{shown:?}");
         assert!(shown.errors.contains("built with a sanitizer"), "{shown:?}");
-        // Where it cannot be looked at before, it is run again without the library.
+        // What another program becomes or starts is looked at then.
         for options in [&["--quiet"][..], &["--quiet", "--children"]] {
-            for script in ["exec ./program", "./program"] {
+            for script in ["exec ./program", "./program; exit $?"] {
                 let mut command = cairn();
                 command.arg("heap").args(options).args(["sh", "-c", script]);
                 let shown = Shown::from(run(command.current_dir(&directory)));

@@ -21,7 +21,7 @@ unsafe extern "C" {
 
 /// The arrays that the kernel made for the program.
 pub(crate) struct ProcessArguments {
-    pub(crate) arguments: *mut *mut c_char,
+    arguments: *mut *mut c_char,
     pub(crate) environment: *mut *mut c_char,
 }
 
@@ -43,31 +43,6 @@ impl ProcessArguments {
             }
             Some(Self { arguments, environment: arguments.add(count + 1) })
         }
-    }
-
-    /// The path that the kernel was asked to run.
-    ///
-    /// # Safety
-    ///
-    /// As for [`find`](Self::find).
-    pub(crate) unsafe fn executed_path(&self) -> Option<&'static CStr> {
-        /// Of `<linux/auxvec.h>`.
-        const AT_EXECFN: usize = 31;
-        // SAFETY: behind the environment and its null pointer stand pairs of words, and a pair that begins with zero.
-        unsafe {
-            let mut entry = self.environment;
-            while !(*entry).is_null() {
-                entry = entry.add(1);
-            }
-            let mut pair = entry.add(1).cast::<usize>();
-            while *pair != 0 {
-                if *pair == AT_EXECFN {
-                    return (*pair.add(1) as *const c_char).as_ref().map(|path| CStr::from_ptr(path));
-                }
-                pair = pair.add(2);
-            }
-        }
-        None
     }
 
     /// Name of the program as it was called, without directories.
@@ -158,17 +133,6 @@ pub(crate) unsafe fn remove_own(environment: *mut *mut c_char, own_path: &[u8]) 
             to = to.add(1);
         }
     }
-}
-
-/// Whether the loader was told by `environment` to load this library.
-///
-/// # Safety
-///
-/// As for [`texts`].
-pub(crate) unsafe fn has_own(environment: *const *mut c_char, own_path: &[u8]) -> bool {
-    // SAFETY: by contract.
-    let mut lists = unsafe { texts(environment) }.filter_map(|text| text.strip_prefix(PRELOAD));
-    lists.any(|list| list.split(|byte| matches!(byte, b':' | b' ')).any(|item| is_own(item, own_path)))
 }
 
 /// Takes `own_path` out of the list when `variable`, NUL included, is `LD_PRELOAD`; false when nothing is left of it.

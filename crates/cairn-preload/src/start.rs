@@ -56,11 +56,7 @@ fn begin_once() {
         let whole = unsafe { text.as_ptr().sub(b"CAIRN_HEAP=".len()) };
         OPTIONS.store(whole.cast_mut().cast(), Ordering::Relaxed);
     }
-    if !options.is_off
-        && let Some(sanitizer) = next::sanitizer()
-    {
-        step_aside(found.as_ref(), &options, name, sanitizer);
-    } else if !options.is_off {
+    if !options.is_off {
         match record(&options, name, recorder::start, Voice::Any) {
             Ok(()) => {
                 if options.with_children {
@@ -77,34 +73,6 @@ fn begin_once() {
     if !WITH_CHILDREN.load(Ordering::Relaxed) {
         // SAFETY: the program has not begun.
         unsafe { environment::remove_own(environment, next::own_path()) };
-    }
-}
-
-/// A sanitizer that is not the first of all libraries ends the program, or crashes it: it is run again without this one.
-#[cold]
-fn step_aside(found: Option<&ProcessArguments>, options: &Options<'_>, name: &[u8], sanitizer: &[u8]) {
-    if let Some(memory) = system::map(size_of::<Workspace>()) {
-        // SAFETY: fresh, zeroed memory of that size, with the alignment of a page.
-        let room = unsafe { &mut *memory.cast::<Workspace>() };
-        let _ = output_path(&mut room.path, &mut room.directory, options.output, name);
-        let mut why = Text::<256>::new();
-        why.push(b"it is built with a sanitizer (");
-        why.push(sanitizer);
-        why.push(b"), which has to be the first of all libraries; build it without");
-        announce(room, options, b"failed", why.as_bytes(), Voice::OnlyToCommand);
-        // SAFETY: nothing refers to it any more.
-        unsafe { system::unmap(memory, size_of::<Workspace>()) };
-    }
-    let own = next::own_path();
-    // SAFETY: the program has not begun, and the arrays are the kernel's. Without this library in the list, it is not loaded
-    // again; where it is loaded by other means, nothing is gained by another try.
-    unsafe {
-        let Some(found) = found.filter(|found| environment::has_own(found.environment, own)) else { return };
-        let Some(path) = found.executed_path() else { return };
-        environment::remove_own(found.environment, own);
-        if !environment::has_own(found.environment, own) {
-            system::execute(path, found.arguments, found.environment);
-        }
     }
 }
 

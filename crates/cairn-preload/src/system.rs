@@ -1,7 +1,7 @@
 //! The kernel, called directly: a program may define `open` or `write` itself, and the C library's are cancellation points.
 
 use core::arch::asm;
-use core::ffi::{CStr, c_char, c_int};
+use core::ffi::{CStr, c_int};
 
 /// The error number that a call failed with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,17 +48,6 @@ unsafe fn call(number: libc::c_long, arguments: [usize; 6]) -> Result<usize, Err
 pub(crate) fn process_id() -> u32 {
     // SAFETY: takes nothing and cannot fail.
     unsafe { call(libc::SYS_getpid, [0; 6]) }.unwrap_or(0) as u32
-}
-
-/// Runs another program in place of this one; returns when that cannot be.
-///
-/// # Safety
-///
-/// Two arrays of texts that end with a null pointer.
-pub(crate) unsafe fn execute(path: &CStr, arguments: *const *mut c_char, environment: *const *mut c_char) {
-    let arguments = [path.as_ptr() as usize, arguments as usize, environment as usize, 0, 0, 0];
-    // SAFETY: a path with a NUL; the rest by contract.
-    let _ = unsafe { call(libc::SYS_execve, arguments) };
 }
 
 /// Appends `bytes` to the file at `path`, which must exist, in one write.
