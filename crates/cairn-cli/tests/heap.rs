@@ -313,9 +313,9 @@ fn a_program_with_a_sanitizer_is_refused_or_runs_as_ever() {
         let shown = Shown::from(run(cairn().arg("heap").arg(&program).current_dir(&directory)));
         assert_eq!(shown.status, Some(2), "{shown:?}");
         assert!(shown.errors.contains("built with a sanitizer"), "{shown:?}");
-        // Where it cannot be looked at before, it is run again without the library.
+        // What another program becomes or starts is looked at then.
         for options in [&["--quiet"][..], &["--quiet", "--children"]] {
-            for script in ["exec ./program", "./program"] {
+            for script in ["exec ./program", "./program; exit $?"] {
                 let mut command = cairn();
                 command.arg("heap").args(options).args(["sh", "-c", script]);
                 let shown = Shown::from(run(command.current_dir(&directory)));
@@ -325,6 +325,62 @@ fn a_program_with_a_sanitizer_is_refused_or_runs_as_ever() {
                     "{options:?} {script}: {shown:?}"
                 );
             }
+        }
+    }
+}
+
+#[test]
+fn a_program_of_another_loader_gets_no_library_that_it_cannot_load() {
+    let directory = scratch("other_loader");
+    let loader = directory.join("ld-other.so.1");
+    std::os::unix::fs::symlink("/lib64/ld-linux-x86-64.so.2", &loader).unwrap();
+    let flag = format!("-Wl,--dynamic-linker={}", loader.display());
+    compile(&directory, "room.c", "other", &["-fno-builtin", &flag]);
+    fs::write(directory.join("script"), "#!./other none\n").unwrap();
+    fs::set_permissions(directory.join("script"), fs::Permissions::from_mode(0o755)).unwrap();
+    // All ways to start it, and what the programs that it starts find.
+    let python = "import os,sys; os.execv('./other', ['other', 'environment'])";
+    let spawn = "import os; os.waitpid(os.posix_spawnp('other', ['other', 'environment'], os.environ), 0)";
+    let scripts = [
+        "exec ./other environment".to_owned(),
+        "./other environment".to_owned(),
+        "PATH=$PWD:$PATH; export PATH; other environment; :".to_owned(),
+        "./script; :".to_owned(),
+        format!("python3 -c \"{python}\""),
+        format!("PATH=$PWD:$PATH python3 -c \"{spawn}\""),
+    ];
+    for script in scripts {
+        for options in [&[][..], &["--children"]] {
+            let shown = same_as_plain_with(&directory, "sh".as_ref(), &["-c", &script], options);
+            assert!(shown.output.contains("expect 19001"), "{script}: {shown:?}");
+            for one in recordings(&directory) {
+                assert_eq!(one.count(19001).made, 0, "{script}: {}", one.path.display());
+                fs::remove_file(&one.path).unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn a_program_that_becomes_another_user_hears_nothing_of_a_library_that_this_one_cannot_read() {
+    let is_root = run(Command::new("id").arg("-u")).stdout == b"0\n";
+    if !is_root || Command::new("setpriv").arg("--version").output().is_err() {
+        println!("only root can become another user");
+        return;
+    }
+    let directory = scratch("other_user");
+    let change = "setpriv --reuid 65534 --regid 65534 --clear-groups";
+    for script in [format!("exec {change} id -u"), format!("{change} sh -c 'id -u; :'; :")] {
+        for options in [&["--quiet"][..], &["--quiet", "--children"]] {
+            let mut command = cairn();
+            command.arg("heap").args(options).args(["sh", "-c", &script]);
+            // There only its owner finds it.
+            let cache = directory.join("cache");
+            let shown = Shown::from(run(command.env("XDG_CACHE_HOME", &cache).current_dir(&directory)));
+            assert_eq!(
+                (shown.status, shown.output.as_str(), shown.errors.as_str()),
+                (Some(0), "65534\n", "")
+            );
         }
     }
 }

@@ -474,7 +474,7 @@ pub(crate) fn variables_for_children() -> Option<OwnVariables> {
 }
 
 fn own_variables() -> OwnVariables {
-    OwnVariables { options: OPTIONS.load(Ordering::Relaxed), library: next::own_path() }
+    OwnVariables { is_wanted: true, options: OPTIONS.load(Ordering::Relaxed), library: next::own_path() }
 }
 
 /// What the words say; those that make no sense are told and left out.

@@ -21,7 +21,7 @@ unsafe extern "C" {
 
 /// The arrays that the kernel made for the program.
 pub(crate) struct ProcessArguments {
-    pub(crate) arguments: *mut *mut c_char,
+    arguments: *mut *mut c_char,
     pub(crate) environment: *mut *mut c_char,
 }
 
@@ -43,31 +43,6 @@ impl ProcessArguments {
             }
             Some(Self { arguments, environment: arguments.add(count + 1) })
         }
-    }
-
-    /// The path that the kernel was asked to run.
-    ///
-    /// # Safety
-    ///
-    /// As for [`find`](Self::find).
-    pub(crate) unsafe fn executed_path(&self) -> Option<&'static CStr> {
-        /// Of `<linux/auxvec.h>`.
-        const AT_EXECFN: usize = 31;
-        // SAFETY: behind the environment and its null pointer stand pairs of words, and a pair that begins with zero.
-        unsafe {
-            let mut entry = self.environment;
-            while !(*entry).is_null() {
-                entry = entry.add(1);
-            }
-            let mut pair = entry.add(1).cast::<usize>();
-            while *pair != 0 {
-                if *pair == AT_EXECFN {
-                    return (*pair.add(1) as *const c_char).as_ref().map(|path| CStr::from_ptr(path));
-                }
-                pair = pair.add(2);
-            }
-        }
-        None
     }
 
     /// Name of the program as it was called, without directories.
@@ -113,6 +88,16 @@ pub(crate) unsafe fn options<'a>(environment: *const *mut c_char) -> Option<&'a 
     unsafe { texts(environment) }.find_map(|text| text.strip_prefix(OPTIONS))
 }
 
+/// Where programs are searched.
+///
+/// # Safety
+///
+/// As for [`texts`].
+pub(crate) unsafe fn search_path<'a>(environment: *const *mut c_char) -> Option<&'a [u8]> {
+    // SAFETY: by contract.
+    unsafe { texts(environment) }.find_map(|text| text.strip_prefix(b"PATH="))
+}
+
 /// The value of another variable; `name` ends with an equals sign.
 ///
 /// # Safety
@@ -150,17 +135,6 @@ pub(crate) unsafe fn remove_own(environment: *mut *mut c_char, own_path: &[u8]) 
     }
 }
 
-/// Whether the loader was told by `environment` to load this library.
-///
-/// # Safety
-///
-/// As for [`texts`].
-pub(crate) unsafe fn has_own(environment: *const *mut c_char, own_path: &[u8]) -> bool {
-    // SAFETY: by contract.
-    let mut lists = unsafe { texts(environment) }.filter_map(|text| text.strip_prefix(PRELOAD));
-    lists.any(|list| list.split(|byte| matches!(byte, b':' | b' ')).any(|item| is_own(item, own_path)))
-}
-
 /// Takes `own_path` out of the list when `variable`, NUL included, is `LD_PRELOAD`; false when nothing is left of it.
 fn keeps(variable: &mut [u8], own_path: &[u8]) -> bool {
     if !variable.starts_with(PRELOAD) {
@@ -186,15 +160,22 @@ fn keeps(variable: &mut [u8], own_path: &[u8]) -> bool {
     true
 }
 
+/// What the loader separates libraries by.
+const fn is_separator(byte: &u8) -> bool {
+    matches!(*byte, b':' | b' ')
+}
+
 /// As the loader knows this library, or by its file's name, as in a relative path or a name that the loader searched for.
 fn is_own(item: &[u8], own_path: &[u8]) -> bool {
     let base = |path: &'_ [u8]| path.iter().rposition(|byte| *byte == b'/').map_or(0, |at| at + 1);
     !item.is_empty() && (item == own_path || item[base(item)..] == own_path[base(own_path)..])
 }
 
-/// What has to be put back.
+/// What has to be put back, or taken out.
 #[derive(Clone, Copy)]
 pub(crate) struct OwnVariables {
+    /// False to take them out, where a program must not get them.
+    pub(crate) is_wanted: bool,
     /// The whole text of `CAIRN_HEAP=...`; null when there was none.
     pub(crate) options: *const c_char,
     /// The path of this library.
@@ -207,7 +188,7 @@ const ENTRIES_ON_STACK: usize = 128;
 const PRELOAD_ON_STACK: usize = 512;
 
 impl OwnVariables {
-    /// Calls `f` with a copy of `environment` that has our variables in it.
+    /// Calls `f` with a copy of `environment` that has our variables in it, or has not.
     ///
     /// # Safety
     ///
@@ -222,7 +203,7 @@ impl OwnVariables {
         // SAFETY: by contract.
         let present =
             unsafe { texts(environment) }.find_map(|text| text.strip_prefix(PRELOAD)).unwrap_or(b"");
-        if self.is_in(present) {
+        if self.is_in(present) == self.is_wanted {
             return f(environment.cast());
         }
         let text_bytes = PRELOAD.len() + self.library.len() + 1 + present.len() + 1;
@@ -251,7 +232,7 @@ impl OwnVariables {
     }
 
     fn is_in(&self, list: &[u8]) -> bool {
-        list.split(|byte| matches!(byte, b':' | b' ')).any(|item| item == self.library)
+        list.split(is_separator).any(|item| item == self.library)
     }
 
     /// # Safety
@@ -272,17 +253,29 @@ impl OwnVariables {
             }
         };
         push(PRELOAD);
-        push(self.library);
-        if !present.is_empty() {
-            push(b":");
-            push(present);
+        let mut has_list = self.is_wanted;
+        if self.is_wanted {
+            push(self.library);
+            if !present.is_empty() {
+                push(b":");
+                push(present);
+            }
+        } else {
+            for item in present.split(is_separator).filter(|item| !item.is_empty() && *item != self.library) {
+                if has_list {
+                    push(b":");
+                }
+                push(item);
+                has_list = true;
+            }
         }
         push(b"\0");
         // SAFETY: by contract.
         let others = unsafe { texts(environment) }
             .filter(|text| !text.starts_with(PRELOAD) && !text.starts_with(OPTIONS))
             .map(|text| text.as_ptr().cast::<c_char>());
-        let own = [text.as_ptr().cast(), self.options];
+        let list = has_list.then_some(text.as_ptr().cast());
+        let own = list.into_iter().chain(self.is_wanted.then_some(self.options));
         let mut places = words.iter_mut();
         for entry in others.chain(own) {
             if let Some(place) = places.next() {

@@ -342,22 +342,6 @@ pub(crate) fn reached(name: &CStr) -> Option<(*mut c_void, Option<(*const Symbol
     Some((address, symbol.map(|symbol| (symbol, map.bias))))
 }
 
-/// The sanitizer that the program is built with and that has to be the first of all libraries, if there is one.
-pub(crate) fn sanitizer() -> Option<&'static [u8]> {
-    const NAMES: [&[u8]; 4] = [b"libasan.so", b"libtsan.so", b"libhwasan.so", b"libclang_rt."];
-    // SAFETY: the name of an entry is a text that stays.
-    let names = maps(None).map(|map| unsafe { CStr::from_ptr(map.name) }.to_bytes());
-    let bases = names.map(|path| path.rsplit(|byte| *byte == b'/').next().unwrap_or(path));
-    let mut found = bases.filter(|base| NAMES.iter().any(|name| base.starts_with(name)));
-    found.find(|base| {
-        // Of clang's libraries, these stand in front of malloc and insist on being first.
-        !base.starts_with(b"libclang_rt.")
-            || [&b".asan"[..], b".tsan", b".hwasan"]
-                .iter()
-                .any(|name| base.windows(name.len()).any(|part| part == *name))
-    })
-}
-
 /// The path that this library was loaded from.
 pub(crate) fn own_path() -> &'static [u8] {
     // SAFETY: the name of an entry is a text that stays.

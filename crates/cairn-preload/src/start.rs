@@ -56,11 +56,7 @@ fn begin_once() {
         let whole = unsafe { text.as_ptr().sub(b"CAIRN_HEAP=".len()) };
         OPTIONS.store(whole.cast_mut().cast(), Ordering::Relaxed);
     }
-    if !options.is_off
-        && let Some(sanitizer) = next::sanitizer()
-    {
-        step_aside(found.as_ref(), &options, name, sanitizer);
-    } else if !options.is_off {
+    if !options.is_off {
         match record(&options, name, recorder::start, Voice::Any) {
             Ok(()) => {
                 if options.with_children {
@@ -77,34 +73,6 @@ fn begin_once() {
     if !WITH_CHILDREN.load(Ordering::Relaxed) {
         // SAFETY: the program has not begun.
         unsafe { environment::remove_own(environment, next::own_path()) };
-    }
-}
-
-/// A sanitizer that is not the first of all libraries ends the program, or crashes it: it is run again without this one.
-#[cold]
-fn step_aside(found: Option<&ProcessArguments>, options: &Options<'_>, name: &[u8], sanitizer: &[u8]) {
-    if let Some(memory) = system::map(size_of::<Workspace>()) {
-        // SAFETY: fresh, zeroed memory of that size, with the alignment of a page.
-        let room = unsafe { &mut *memory.cast::<Workspace>() };
-        let _ = output_path(&mut room.path, &mut room.directory, options.output, name);
-        let mut why = Text::<256>::new();
-        why.push(b"it is built with a sanitizer (");
-        why.push(sanitizer);
-        why.push(b"), which has to be the first of all libraries; build it without");
-        announce(room, options, b"failed", why.as_bytes(), Voice::OnlyToCommand);
-        // SAFETY: nothing refers to it any more.
-        unsafe { system::unmap(memory, size_of::<Workspace>()) };
-    }
-    let own = next::own_path();
-    // SAFETY: the program has not begun, and the arrays are the kernel's. Without this library in the list, it is not loaded
-    // again; where it is loaded by other means, nothing is gained by another try.
-    unsafe {
-        let Some(found) = found.filter(|found| environment::has_own(found.environment, own)) else { return };
-        let Some(path) = found.executed_path() else { return };
-        environment::remove_own(found.environment, own);
-        if !environment::has_own(found.environment, own) {
-            system::execute(path, found.arguments, found.environment);
-        }
     }
 }
 
@@ -318,21 +286,20 @@ pub(crate) fn with_mappings() -> bool {
 /// What a program needs that takes the place of this process.
 pub(crate) fn variables_for_exec() -> Option<OwnVariables> {
     let recorded = PROCESS.load(Ordering::Relaxed);
-    // Beginning takes system calls, one of which may end a program that has locked itself in.
-    let follows = recorded != 0
-        && !recorder::forbids_system_calls()
-        && (system::process_id() == recorded || WITH_CHILDREN.load(Ordering::Relaxed));
+    let follows =
+        recorded != 0 && (system::process_id() == recorded || WITH_CHILDREN.load(Ordering::Relaxed));
     follows.then(own_variables)
 }
 
 /// What a program needs that is started beside this one.
 pub(crate) fn variables_for_children() -> Option<OwnVariables> {
-    let follows = WITH_CHILDREN.load(Ordering::Relaxed) && !recorder::forbids_system_calls();
-    follows.then(own_variables)
+    WITH_CHILDREN.load(Ordering::Relaxed).then(own_variables)
 }
 
 fn own_variables() -> OwnVariables {
-    OwnVariables { options: OPTIONS.load(Ordering::Relaxed), library: next::own_path() }
+    // Beginning takes system calls, one of which may end a program that has locked itself in.
+    let is_wanted = !recorder::forbids_system_calls();
+    OwnVariables { is_wanted, options: OPTIONS.load(Ordering::Relaxed), library: next::own_path() }
 }
 
 /// Begins to record to where `text` says, paused, in a program that runs already. What it starts is not followed.

@@ -1,6 +1,6 @@
 //! The kernel, called directly: a program may define `open` or `write` itself, and the C library's are cancellation points.
 
-use core::ffi::{CStr, c_char, c_int};
+use core::ffi::{CStr, c_int};
 
 use crate::arch;
 #[cfg_attr(not(panic = "abort"), allow(unused_imports, reason = "std has a panic handler of its own"))]
@@ -43,17 +43,6 @@ pub(crate) fn process_id() -> u32 {
     unsafe { call(libc::SYS_getpid, [0; 6]) }.unwrap_or(0) as u32
 }
 
-/// Runs another program in place of this one; returns when that cannot be.
-///
-/// # Safety
-///
-/// Two arrays of texts that end with a null pointer.
-pub(crate) unsafe fn execute(path: &CStr, arguments: *const *mut c_char, environment: *const *mut c_char) {
-    let arguments = [path.as_ptr() as usize, arguments as usize, environment as usize, 0, 0, 0];
-    // SAFETY: a path with a NUL; the rest by contract.
-    let _ = unsafe { call(libc::SYS_execve, arguments) };
-}
-
 /// Appends `bytes` to the file at `path`, which must exist, in one write.
 pub(crate) fn append(path: &CStr, bytes: &[u8]) -> Result<(), Error> {
     let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CLOEXEC | libc::O_NOFOLLOW;
@@ -65,6 +54,60 @@ pub(crate) fn append(path: &CStr, bytes: &[u8]) -> Result<(), Error> {
     // SAFETY: the descriptor from above; nobody else has it.
     let _ = unsafe { call(libc::SYS_close, [file, 0, 0, 0, 0, 0]) };
     written
+}
+
+/// A file that is open for the length of a function.
+pub(crate) struct ReadOnly {
+    descriptor: usize,
+    is_own: bool,
+}
+
+impl ReadOnly {
+    /// Opens the file at `path`, seen from an open directory or `AT_FDCWD`.
+    pub(crate) fn open(directory: c_int, path: &CStr) -> Option<Self> {
+        let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY;
+        let arguments = [directory as usize, path.as_ptr() as usize, flags as usize, 0, 0, 0];
+        // SAFETY: a path with a NUL.
+        let descriptor = unsafe { call(libc::SYS_openat, arguments) }.ok()?;
+        Some(Self { descriptor, is_own: true })
+    }
+
+    /// One that the program has open.
+    pub(crate) const fn of_program(descriptor: c_int) -> Self {
+        Self { descriptor: descriptor as usize, is_own: false }
+    }
+
+    /// Reads from a place in the file, and returns how many bytes there were.
+    pub(crate) fn read_at(&self, into: &mut [u8], offset: u64) -> usize {
+        let arguments = [self.descriptor, into.as_mut_ptr() as usize, into.len(), offset as usize, 0, 0];
+        // SAFETY: writes into the slice alone.
+        unsafe { call(libc::SYS_pread64, arguments) }.unwrap_or(0).min(into.len())
+    }
+}
+
+impl Drop for ReadOnly {
+    fn drop(&mut self) {
+        if self.is_own {
+            // SAFETY: opened by `open`; nobody else has it.
+            let _ = unsafe { call(libc::SYS_close, [self.descriptor, 0, 0, 0, 0, 0]) };
+        }
+    }
+}
+
+/// Whether this process may run the file, as `exec` asks it.
+pub(crate) fn may_execute(path: &CStr) -> bool {
+    let arguments = [libc::AT_FDCWD as usize, path.as_ptr() as usize, libc::X_OK as usize, 0, 0, 0];
+    // SAFETY: a path with a NUL.
+    unsafe { call(libc::SYS_faccessat, arguments) }.is_ok()
+}
+
+/// False when the file is not there, or not for this user. What the real user may is asked, without capabilities: they are gone after
+/// `exec`, as a rule.
+pub(crate) fn is_reachable(path: &CStr) -> bool {
+    let arguments = [libc::AT_FDCWD as usize, path.as_ptr() as usize, libc::R_OK as usize, 0, 0, 0];
+    // SAFETY: a path with a NUL.
+    let asked = unsafe { call(libc::SYS_faccessat, arguments) };
+    !matches!(asked, Err(Error(libc::ENOENT | libc::ENOTDIR | libc::EACCES | libc::EPERM)))
 }
 
 /// Whether there is something of that name.

@@ -5,13 +5,14 @@
 //!
 //! May run in a child of `vfork`, in the memory of its parent: nothing is written but this stack.
 
-use core::ffi::{c_char, c_int};
+use core::ffi::{CStr, c_char, c_int};
 use core::mem;
 
 use crate::arch::list_entry;
 use crate::environment::{self, OwnVariables};
 use crate::next::{NEXT, Next};
-use crate::{start, system};
+use crate::system::ReadOnly;
+use crate::{start, system, target};
 
 type Text = *const c_char;
 type Texts = *const *const c_char;
@@ -37,17 +38,24 @@ macro_rules! real {
     }};
 }
 
-/// Calls `f` with the environment that the new program gets.
+/// Calls `f` with the environment that the new program gets; `takes_library` says whether it can have this library.
 unsafe fn with_own(
     own: Option<OwnVariables>,
     environment: Texts,
+    takes_library: impl FnOnce() -> bool,
     mut f: impl FnMut(Texts) -> c_int,
 ) -> c_int {
-    match own {
-        // SAFETY: by contract of exec.
-        Some(own) => unsafe { own.with(environment.cast(), &mut f) },
-        None => f(environment),
-    }
+    let Some(mut own) = own else { return f(environment) };
+    own.is_wanted = own.is_wanted && is_reachable(own.library) && takes_library();
+    // SAFETY: by contract of exec.
+    unsafe { own.with(environment.cast(), &mut f) }
+}
+
+/// Whether the program that comes finds this library: not another user's, or one that sees other files.
+fn is_reachable(library: &'static [u8]) -> bool {
+    // The loader searches for a name without a directory.
+    // SAFETY: the loader's name of this library, which ends with a NUL.
+    !library.contains(&b'/') || system::is_reachable(unsafe { CStr::from_ptr(library.as_ptr().cast()) })
 }
 
 /// # Safety
@@ -57,7 +65,10 @@ unsafe fn with_own(
 pub unsafe extern "C" fn execve(path: Text, arguments: Texts, environment: Texts) -> c_int {
     let real = real!(execve: unsafe extern "C" fn(Text, Texts, Texts) -> c_int, or -1);
     // SAFETY: by contract.
-    unsafe { with_own(start::variables_for_exec(), environment, |new| real(path, arguments, new)) }
+    unsafe {
+        let takes_library = || target::takes_library(path);
+        with_own(start::variables_for_exec(), environment, takes_library, |new| real(path, arguments, new))
+    }
 }
 
 /// # Safety
@@ -76,7 +87,10 @@ pub unsafe extern "C" fn execv(path: Text, arguments: Texts) -> c_int {
 pub unsafe extern "C" fn execvpe(file: Text, arguments: Texts, environment: Texts) -> c_int {
     let real = real!(execvpe: unsafe extern "C" fn(Text, Texts, Texts) -> c_int, or -1);
     // SAFETY: by contract.
-    unsafe { with_own(start::variables_for_exec(), environment, |new| real(file, arguments, new)) }
+    unsafe {
+        let takes_library = || target::found_takes_library(file);
+        with_own(start::variables_for_exec(), environment, takes_library, |new| real(file, arguments, new))
+    }
 }
 
 /// # Safety
@@ -95,7 +109,10 @@ pub unsafe extern "C" fn execvp(file: Text, arguments: Texts) -> c_int {
 pub unsafe extern "C" fn fexecve(file: c_int, arguments: Texts, environment: Texts) -> c_int {
     let real = real!(fexecve: unsafe extern "C" fn(c_int, Texts, Texts) -> c_int, or -1);
     // SAFETY: by contract.
-    unsafe { with_own(start::variables_for_exec(), environment, |new| real(file, arguments, new)) }
+    unsafe {
+        let takes_library = || target::file_takes_library(&ReadOnly::of_program(file));
+        with_own(start::variables_for_exec(), environment, takes_library, |new| real(file, arguments, new))
+    }
 }
 
 /// # Safety
@@ -112,7 +129,16 @@ pub unsafe extern "C" fn execveat(
     let real = real!(execveat: unsafe extern "C" fn(c_int, Text, Texts, Texts, c_int) -> c_int, or -1);
     // SAFETY: by contract.
     unsafe {
-        with_own(start::variables_for_exec(), environment, |new| real(directory, path, arguments, new, flags))
+        let takes_library = || {
+            if flags & libc::AT_EMPTY_PATH != 0 && path.as_ref().is_none_or(|first| *first == 0) {
+                target::file_takes_library(&ReadOnly::of_program(directory))
+            } else {
+                target::at_takes_library(directory, path)
+            }
+        };
+        with_own(start::variables_for_exec(), environment, takes_library, |new| {
+            real(directory, path, arguments, new, flags)
+        })
     }
 }
 
@@ -156,7 +182,8 @@ pub unsafe extern "C" fn posix_spawn(
     let real = real!(posix_spawn: Spawn, or libc::ENOSYS);
     // SAFETY: by contract.
     unsafe {
-        with_own(start::variables_for_children(), environment, |new| {
+        let takes_library = || target::takes_library(path);
+        with_own(start::variables_for_children(), environment, takes_library, |new| {
             real(process, path, actions, attributes, arguments, new)
         })
     }
@@ -177,7 +204,8 @@ pub unsafe extern "C" fn posix_spawnp(
     let real = real!(posix_spawnp: Spawn, or libc::ENOSYS);
     // SAFETY: by contract.
     unsafe {
-        with_own(start::variables_for_children(), environment, |new| {
+        let takes_library = || target::found_takes_library(file);
+        with_own(start::variables_for_children(), environment, takes_library, |new| {
             real(process, file, actions, attributes, arguments, new)
         })
     }
