@@ -83,6 +83,7 @@ mod source;
 mod spool;
 mod stream;
 mod tables;
+mod times;
 
 use std::fs::File;
 use std::io::Read;

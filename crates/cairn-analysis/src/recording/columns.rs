@@ -121,6 +121,10 @@ impl PutPlanes {
         self.numbers.clear();
     }
 
+    pub(crate) fn numbers(&self) -> &[u32] {
+        &self.numbers
+    }
+
     /// How many bits these columns take when each byte is as long as it is rare in its column; of some of the numbers, where there are many.
     pub(crate) fn estimated_bits(&self) -> f64 {
         const LOOKED_AT: usize = 1 << 12;

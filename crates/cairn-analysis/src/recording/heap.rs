@@ -16,7 +16,7 @@
 //! |---|---|---|
 //! | 0..=95 | free of the block that was made so many allocations before the last one | |
 //! | 96 | free of a slot | slot |
-//! | 97 | free of a slot of 2^24 or more | wide |
+//! | 97 | free of a slot of 2^24 or more, or of a block that was made long ago | wide |
 //! | 98 | allocation at a site that is known | site |
 //! | 99 | allocation at a new site, which gets the next number | stack, size |
 //! | 100 | allocation at a site that gets no number | stack, size |
@@ -28,7 +28,7 @@
 //! After an allocation at a numbered site, that site goes to the front of the list of (at most eight) successors of the
 //! thread's last numbered site, and becomes that.
 //!
-//! Chunks of the older kind, [`ChunkKind::HEAP`], know no jumps, and have both numbers of a time in one column.
+//! Chunks of the older kind, [`ChunkKind::HEAP`], know no jumps, and have plain numbers in their column of times.
 
 use std::collections::HashMap;
 
@@ -39,6 +39,7 @@ use super::ahead::{Table, fetch};
 use super::columns::{Put, PutPlanes, Take, TakePlanes};
 use super::deliver::Slots;
 use super::model::{Alloc, At, Events, Free, ObjectId, StackId, ThreadId, Wanted};
+use super::times::{TimeReader, TimeWriter, Times};
 
 /// The writer names blocks by how many allocations ago they were made when these are fewer; the reader knows as many again twice, which older
 /// writers used.
@@ -62,9 +63,9 @@ const MOST_SITES: usize = 1 << 20;
 const LEAST_SERIALS: usize = 1 << 12;
 /// A quarter of a mebibyte of sites: fewer stay in the nearer caches.
 const LARGE_SITES: usize = 1 << 12;
-/// So many of the latest allocations are remembered by the reader: 16 MiB, of a program that allocates at least as often. Few in
-/// tests, so that they get behind them.
-const RECENT: usize = if cfg!(test) { 1 << 9 } else { 1 << 22 };
+/// So many of the latest allocations are remembered by the reader: 4 MiB, of a program that allocates at least as often, which a cache
+/// may hold. Few in tests, so that they get behind them.
+const RECENT: usize = if cfg!(test) { 1 << 9 } else { 1 << 20 };
 const NONE: u32 = u32::MAX;
 
 /// So many events are in a chunk, unless its columns get long.
@@ -168,8 +169,10 @@ impl Sites {
 #[derive(Default)]
 struct LastSites {
     last: Vec<u32>,
-    /// The number of the allocation that made what each thread freed last; 0 before its first free.
+    /// The number of the allocation that made what each thread freed last; 0 before its first free. Of the current thread it is in
+    /// `current_freed`.
     freed: Vec<u32>,
+    current_freed: u32,
     threads: HashMap<u32, usize>,
     /// The places of the threads with small numbers, which are nearly all; [`usize::MAX`] for those not seen yet.
     small: Vec<usize>,
@@ -180,10 +183,14 @@ const SMALL_THREADS: u32 = 1 << 12;
 
 impl LastSites {
     fn switch(&mut self, thread: u32) {
+        if let Some(freed) = self.freed.get_mut(self.current) {
+            *freed = self.current_freed;
+        }
         match self.small.get(thread as usize) {
             Some(&place) if place != usize::MAX => self.current = place,
             _ => self.switch_to_new(thread),
         }
+        self.current_freed = self.freed.get(self.current).copied().unwrap_or(0);
     }
 
     fn switch_to_new(&mut self, thread: u32) {
@@ -209,14 +216,13 @@ impl LastSites {
     /// Notes which block the thread frees, by the number of its allocation; answers with the jump from the one before.
     #[inline]
     fn jump_to(&mut self, serial: u32) -> i32 {
-        let Some(freed) = self.freed.get_mut(self.current) else { return 0 };
-        serial.wrapping_sub(std::mem::replace(freed, serial)) as i32
+        serial.wrapping_sub(std::mem::replace(&mut self.current_freed, serial)) as i32
     }
 
     /// The number of the allocation that made the block which is so far from the thread's last one.
     #[inline]
     fn after_jump(&self, jump: i32) -> u32 {
-        self.freed.get(self.current).map_or(0, |freed| freed.wrapping_add_signed(jump))
+        self.current_freed.wrapping_add_signed(jump)
     }
 
     #[inline]
@@ -243,7 +249,6 @@ pub(super) struct HeapEncoder {
 /// The chunk that is being filled.
 ///
 /// Runs and steps say where they began, so that an event has one number to count.
-#[derive(Default)]
 struct Columns {
     /// The position of the first event.
     begin: u64,
@@ -256,14 +261,15 @@ struct Columns {
     quantum_end_nanos: u64,
     step_quanta: u64,
     step_begin: u64,
-    steps: Vec<u8>,
-    counts: Vec<u8>,
+    times: TimeWriter,
     operations: Vec<u8>,
     known: PutPlanes,
     /// Of the frees that can be named by either, until it is known which of the two takes fewer bytes.
     slots: PutPlanes,
     jumps: PutPlanes,
+    repeats: Repeats,
     wide: Vec<u8>,
+    last_wide: u32,
     stacks: Vec<u8>,
     last_stack: u32,
     sizes: Vec<u8>,
@@ -284,7 +290,7 @@ impl HeapEncoder {
             serials: Table::new(LEAST_SERIALS),
             serial: 0,
             position: 0,
-            columns: Columns::default(),
+            columns: Columns::new(),
         }
     }
 
@@ -301,13 +307,13 @@ impl HeapEncoder {
 
     #[inline(never)]
     fn has_long_columns(&self) -> bool {
-        let Columns {
-            begin, runs, steps, counts, operations, known, slots, jumps, wide, stacks, sizes, ..
-        } = &self.columns;
-        let plain = [runs, steps, counts, operations, wide, stacks, sizes];
+        let Columns { begin, runs, times, operations, known, slots, jumps, wide, stacks, sizes, .. } =
+            &self.columns;
+        let plain = [runs, operations, wide, stacks, sizes];
         let planes = [known, slots, jumps];
         self.position - begin >= CHUNK_EVENTS
-            || plain.iter().map(|column| column.len()).sum::<usize>()
+            || times.len()
+                + plain.iter().map(|column| column.len()).sum::<usize>()
                 + planes.iter().map(|column| column.len()).sum::<usize>()
                 >= LONG_COLUMNS
     }
@@ -450,7 +456,8 @@ impl HeapEncoder {
             columns.jumps.put(folded(jump));
         } else {
             columns.operations.push(FREE_WIDE_SLOT);
-            columns.wide.put_number(slot.into());
+            columns.wide.put_signed(i64::from(slot) - i64::from(columns.last_wide));
+            columns.last_wide = slot;
         }
     }
 
@@ -466,7 +473,7 @@ impl HeapEncoder {
         into.put_number(columns.begin);
         into.put_number(columns.first_quantum);
         columns.choose_names();
-        for column in [&mut columns.runs, &mut columns.steps, &mut columns.counts, &mut columns.operations] {
+        for column in [&mut columns.runs, &mut columns.times.end(), &mut columns.operations] {
             into.put_bytes(column);
             column.clear();
         }
@@ -479,12 +486,37 @@ impl HeapEncoder {
         }
         columns.begin = self.position;
         columns.quantum_end_nanos = 0;
-        columns.last_stack = 0;
+        (columns.last_stack, columns.last_wide) = (0, 0);
         filled
     }
 }
 
 impl Columns {
+    fn new() -> Self {
+        Self {
+            begin: 0,
+            first_quantum: 0,
+            run_thread: 0,
+            run_begin: 0,
+            runs: Vec::new(),
+            quantum: 0,
+            quantum_end_nanos: 0,
+            step_quanta: 0,
+            step_begin: 0,
+            times: TimeWriter::new(),
+            operations: Vec::new(),
+            known: PutPlanes::default(),
+            slots: PutPlanes::default(),
+            jumps: PutPlanes::default(),
+            repeats: Repeats::new(),
+            wide: Vec::new(),
+            last_wide: 0,
+            stacks: Vec::new(),
+            last_stack: 0,
+            sizes: Vec::new(),
+        }
+    }
+
     fn set_quantum(&mut self, nanos: u64) {
         self.quantum = nanos / HEAP_TIME_QUANTUM_NANOS;
         self.quantum_end_nanos = (self.quantum + 1).saturating_mul(HEAP_TIME_QUANTUM_NANOS);
@@ -500,18 +532,17 @@ impl Columns {
 
     fn end_step(&mut self, position: u64) {
         if position > self.step_begin {
-            self.steps.put_number(self.step_quanta);
-            self.counts.put_number(position - self.step_begin);
+            self.times.put(self.step_quanta, position - self.step_begin);
             self.step_begin = position;
         }
         self.step_quanta = 0;
     }
 
-    /// Leaves of slots and jumps those that take fewer bytes. What a program does again and again shows in jumps alone, so they are left
-    /// unless slots are clearly better: a program that frees at random from a table of blocks has one slot for each, and no order in time.
+    /// Leaves of slots and jumps those that take fewer bytes: a program that frees at random from a table of blocks has one slot for
+    /// each, and no order in time. What it does again and again shows in jumps alone.
     fn choose_names(&mut self) {
-        const CLEARLY: f64 = 0.85;
-        if self.slots.estimated_bits() < CLEARLY * self.jumps.estimated_bits() {
+        let new = 1.0 - self.repeats.part(self.jumps.numbers());
+        if self.slots.estimated_bits() < self.jumps.estimated_bits() * new {
             self.jumps.clear();
             return;
         }
@@ -525,6 +556,37 @@ impl Columns {
         self.stacks.put_signed(i64::from(site.stack) - i64::from(self.last_stack));
         self.last_stack = site.stack;
         self.sizes.put_number(site.size_bytes);
+    }
+}
+
+/// Tells what part of some numbers is as it was before: of every eighth pair or so of neighbours, those that hash alike, some thousand of the
+/// latest are kept.
+struct Repeats {
+    pairs: Vec<u64>,
+}
+
+impl Repeats {
+    const BITS: u32 = 12;
+
+    fn new() -> Self {
+        Self { pairs: vec![0; 1 << Self::BITS] }
+    }
+
+    fn part(&mut self, numbers: &[u32]) -> f64 {
+        let (mut all, mut known) = (0_u32, 0_u32);
+        for pair in numbers.windows(2) {
+            let &[first, second] = pair else { continue };
+            let pair = u64::from(first) << 32 | u64::from(second) | 1 << 63;
+            let hash = pair.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            if hash >> (64 - 3) != 0 {
+                continue;
+            }
+            let place = (hash >> (64 - 3 - Self::BITS)) as usize;
+            let Some(before) = self.pairs.get_mut(place) else { continue };
+            all += 1;
+            known += u32::from(std::mem::replace(before, pair) == pair);
+        }
+        f64::from(known) / f64::from(all.max(1))
     }
 }
 
@@ -613,6 +675,7 @@ pub(super) struct HeapDecoder {
     free_slots: Vec<u32>,
     /// The slots of the latest allocations, by their number modulo [`RECENT`].
     recent: Vec<u32>,
+    times: Times,
     serial: u32,
     position: u64,
 }
@@ -656,6 +719,40 @@ impl Set {
     }
 }
 
+enum TimeColumn<'a> {
+    /// Pairs of numbers.
+    Plain(Take<'a>),
+    Coded(TimeReader<'a>),
+}
+
+impl<'a> TimeColumn<'a> {
+    fn new(is_older: bool, column: &'a [u8]) -> Self {
+        if is_older { Self::Plain(Take::new(column)) } else { Self::Coded(TimeReader::new(column)) }
+    }
+
+    /// How many quanta passed since the last time, and how many events there are.
+    fn take(&mut self, times: &mut Times) -> Option<(u64, u64)> {
+        match self {
+            Self::Plain(column) => Some((column.number()?, column.number()?)),
+            Self::Coded(reader) => times.take(reader),
+        }
+    }
+}
+
+struct WideColumn<'a> {
+    column: Take<'a>,
+    /// The number before; `None` when numbers are told as they are.
+    last: Option<u32>,
+}
+
+impl WideColumn<'_> {
+    fn take(&mut self) -> Option<u32> {
+        let Some(last) = &mut self.last else { return self.column.number32() };
+        *last = u32::try_from(i64::from(*last).checked_add(self.column.signed()?)?).ok()?;
+        Some(*last)
+    }
+}
+
 /// A place in a chunk.
 pub(super) struct HeapCursor<'a> {
     events: u64,
@@ -663,15 +760,13 @@ pub(super) struct HeapCursor<'a> {
     runs: Take<'a>,
     run_thread: u32,
     run_events: u64,
-    steps: Take<'a>,
-    /// `None` when the counts are between the steps.
-    counts: Option<Take<'a>>,
+    times: TimeColumn<'a>,
     step_events: u64,
     operations: Take<'a>,
     known: TakePlanes<'a>,
     slots: TakePlanes<'a>,
     jumps: TakePlanes<'a>,
-    wide: Take<'a>,
+    wide: WideColumn<'a>,
     stacks: Take<'a>,
     last_stack: u32,
     sizes: Take<'a>,
@@ -689,14 +784,16 @@ impl<'a> HeapCursor<'a> {
             runs: Take::new(take.column()?),
             run_thread: 0,
             run_events: 0,
-            steps: Take::new(take.column()?),
-            counts: if is_older { None } else { Some(Take::new(take.column()?)) },
+            times: TimeColumn::new(is_older, take.column()?),
             step_events: 0,
             operations: Take::new(take.column()?),
             known: TakePlanes::new(&mut take)?,
             slots: TakePlanes::new(&mut take)?,
             jumps: if is_older { TakePlanes::default() } else { TakePlanes::new(&mut take)? },
-            wide: Take::new(take.column()?),
+            wide: WideColumn {
+                column: Take::new(take.column()?),
+                last: if is_older { None } else { Some(0) },
+            },
             stacks: Take::new(take.column()?),
             last_stack: 0,
             sizes: Take::new(take.column()?),
@@ -711,11 +808,6 @@ impl<'a> HeapCursor<'a> {
     /// The time of the next event, or of the last one.
     pub(super) fn nanos(&self) -> u64 {
         self.quantum.saturating_mul(HEAP_TIME_QUANTUM_NANOS)
-    }
-
-    /// How long after the step before the next one is, and how many events are in it.
-    fn step(&mut self) -> Option<(u64, u64)> {
-        Some((self.steps.number()?, self.counts.as_mut().unwrap_or(&mut self.steps).number()?))
     }
 
     fn site(&mut self) -> Option<Site> {
@@ -737,6 +829,7 @@ impl HeapDecoder {
             alive: Set::default(),
             free_slots: Vec::new(),
             recent: Vec::new(),
+            times: Times::new(),
             serial: 0,
             position: 0,
         }
@@ -783,7 +876,7 @@ impl HeapDecoder {
                 self.last.switch(cursor.run_thread);
             }
             if cursor.step_events == 0 {
-                let (quanta, count) = cursor.step().ok_or(BAD)?;
+                let (quanta, count) = cursor.times.take(&mut self.times).ok_or(BAD)?;
                 cursor.quantum = cursor.quantum.checked_add(quanta).ok_or(BAD)?;
                 cursor.step_events = count;
             }
@@ -810,12 +903,6 @@ impl HeapDecoder {
         Ok(())
     }
 
-    /// The slot of an allocation that is not long ago, by its number.
-    #[inline]
-    fn made_at(&self, serial: u32) -> Option<u32> {
-        self.recent.get(serial as usize % RECENT).copied()
-    }
-
     #[inline]
     fn some(
         &mut self,
@@ -831,21 +918,25 @@ impl HeapDecoder {
                 operation = cursor.operations.byte()?;
             }
             if operation <= FREE_WIDE_SLOT || operation >= FIRST_JUMP || operation == FREE_FAR {
-                let slot = match operation {
-                    FREE_SLOT => cursor.slots.take()?,
-                    FREE_WIDE_SLOT => cursor.wide.number32()?,
-                    FREE_FAR => self.made_at(self.last.after_jump(unfolded(cursor.jumps.take()?)))?,
-                    FIRST_JUMP.. => {
-                        let jump = i32::from(operation) - i32::from(NO_JUMP);
-                        self.made_at(self.last.after_jump(jump))?
-                    }
-                    near => self.made_at(self.serial.wrapping_sub(1).wrapping_sub(near.into()))?,
+                // Which allocation it was is known without looking at the object where that can be: what is freed next hangs on it, and
+                // should not wait for memory.
+                let (slot, serial) = if operation == FREE_SLOT || operation == FREE_WIDE_SLOT {
+                    let slot =
+                        if operation == FREE_SLOT { cursor.slots.take()? } else { cursor.wide.take()? };
+                    (slot, self.objects.get(slot as usize)?.serial)
+                } else {
+                    let serial = match operation {
+                        FREE_FAR => self.last.after_jump(unfolded(cursor.jumps.take()?)),
+                        FIRST_JUMP.. => self.last.after_jump(i32::from(operation) - i32::from(NO_JUMP)),
+                        near => self.serial.wrapping_sub(1).wrapping_sub(near.into()),
+                    };
+                    (*self.recent.get(serial as usize % RECENT)?, serial)
                 };
+                self.last.jump_to(serial);
                 if !self.alive.remove(slot) {
                     return None;
                 }
-                let Object { size_bytes, stack, serial } = *self.objects.get(slot as usize)?;
-                self.last.jump_to(serial);
+                let Object { size_bytes, stack, .. } = *self.objects.get(slot as usize)?;
                 self.free_slots.push(slot);
                 events.free(&Free { at, object: ObjectId(slot), stack: StackId(stack), size_bytes, is_move });
                 continue;
@@ -917,6 +1008,17 @@ impl Events for Nobody {}
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_repeated_is_seen_in_part() {
+        let numbers: Vec<u32> = (0..4_000_u32).map(|number| number.wrapping_mul(number) >> 3).collect();
+        let mut repeats = Repeats::new();
+        assert_eq!(repeats.part(&[]), 0.0);
+        assert!(repeats.part(&numbers) < 0.05);
+        assert!(repeats.part(&numbers) > 0.8);
+        let others: Vec<u32> = numbers.iter().map(|number| number + 1).collect();
+        assert!(repeats.part(&others) < 0.05);
+    }
 
     #[test]
     fn the_largest_number_of_a_site_has_no_successors() {
