@@ -205,7 +205,7 @@ impl Pairing {
 
     /// Frees of blocks that are older than the recording, or whose allocation was lost. Right when all events are there.
     pub(super) fn unmatched_frees(&self) -> u64 {
-        let living = (self.slots - self.free_slots.count) as u64;
+        let living = self.slots.saturating_sub(self.free_slots.count) as u64;
         let frees = self.events.saturating_sub(self.others + self.allocs);
         frees.saturating_sub(self.allocs.saturating_sub(living))
     }
@@ -756,7 +756,7 @@ impl AddressTable {
     /// Where the leaf of an address is written, for areas that have regions.
     #[inline(always)]
     fn region(&self, address: u64) -> usize {
-        self.area(address) as usize * REGIONS + region_in_area(address)
+        (self.area(address) as usize).wrapping_mul(REGIONS).wrapping_add(region_in_area(address))
     }
 
     #[inline(always)]
@@ -769,7 +769,7 @@ impl AddressTable {
     fn place(&self, address: u64) -> u32 {
         let regions = self.regions.as_slice().get(self.area(address) as usize);
         let leaf = regions.map_or(0, |regions| regions[region_in_area(address)]);
-        let is_between = address % (1 << CELL_SHIFT) != 0;
+        let is_between = !address.is_multiple_of(1 << CELL_SHIFT);
         if leaf.wrapping_sub(1) >= MOST_LEAVES - 1 || is_between {
             return NO_PLACE;
         }
