@@ -56,7 +56,7 @@
 //! | `chunk` | chunks of bytes and where they are |
 //! | `heap`, `marks`, `rows`, `columns` | what is in them |
 
-mod ahead;
+pub(crate) mod ahead;
 mod chunk;
 mod clock;
 pub(crate) mod columns;

@@ -7,6 +7,7 @@ use super::sampling::{Errors, Sampling, Variance, Variances};
 use super::slices::{LiveBlock, Rows, SliceOptions, Slicer, Slices};
 use super::sums::{Row, Sums, Weight};
 use super::timeline::Timeline;
+use crate::recording::ahead::fetch;
 
 /// Which blocks are counted, and until when.
 ///
@@ -345,6 +346,12 @@ impl Aggregator {
         let free = Block { size_bytes: 0, born_nanos: 0, stack: FREE, thread: 0 };
         self.blocks.resize(object as usize + 1, free);
         self.hold(object, stack, thread, size_bytes);
+    }
+
+    /// Asks for the memory that this object will need when something happens to it soon.
+    #[inline]
+    pub(super) fn expect(&self, object: u32) {
+        fetch(&self.blocks, object as usize);
     }
 
     /// A block was freed.

@@ -6,7 +6,7 @@ use super::resident::{ResidentOverTime, UsageSample};
 use super::sampling::Sampling;
 use super::slices::{SliceOptions, Slices, put_together};
 use crate::recording::{
-    Alloc, Events, Free, Mapping, MappingKind, Mark, Recording, StackId, Thread, ThreadId, Usage,
+    Alloc, Events, Free, Mapping, MappingKind, Mark, ObjectId, Recording, StackId, Thread, ThreadId, Usage,
 };
 
 /// Thirty years: what is said to be longer is no time.
@@ -171,6 +171,11 @@ impl Events for Fold {
     fn free(&mut self, event: &Free) {
         self.last_nanos = event.at.nanos;
         self.heap.freed(event.object.number(), event.at.nanos);
+    }
+
+    #[inline]
+    fn expect_next(&mut self, object: ObjectId, _: StackId, _: u64) {
+        self.heap.expect(object.number());
     }
 
     fn mark(&mut self, event: &Mark<'_>) {

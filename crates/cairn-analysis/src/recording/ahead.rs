@@ -1,41 +1,42 @@
-//! Memory that will be needed: asked for early, and from the kernel in large pages.
+//! Memory that will be needed: asked for early.
 //!
 //! All of it only makes things faster: a program does the same without.
 
 #[cfg(target_os = "linux")]
-pub(super) use super::mapped_file::{Table, fetch};
+pub(super) use super::mapped_file::Table;
+#[cfg(target_os = "linux")]
+pub(crate) use super::mapped_file::fetch;
 
 /// Does nothing here.
 #[cfg(not(target_os = "linux"))]
 #[inline(always)]
-pub(super) fn fetch<T>(_: &[T], _: usize) {}
-
-/// Does nothing here.
-#[cfg(not(target_os = "linux"))]
-pub(super) fn use_large_pages<T>(_: &[T], _: usize) {}
+pub(crate) fn fetch<T>(_: &[T], _: usize) {}
 
 /// Elements that begin as zeros.
 #[cfg(not(target_os = "linux"))]
-pub(super) struct Table<T>(Vec<T>);
+pub(super) struct Table<T>(Vec<u32>, std::marker::PhantomData<T>);
 
 #[cfg(not(target_os = "linux"))]
 impl<const N: usize> Table<[u32; N]> {
     pub(super) fn new(length: usize) -> Self {
-        Self(vec![[0; N]; length])
+        Self(vec![0; length * N], std::marker::PhantomData)
     }
 
     /// Appends zeros.
     pub(super) fn grow(&mut self, length: usize) {
-        self.0.resize(length, [0; N]);
+        self.0.resize(length * N, 0);
     }
+
+    /// Does nothing here.
+    pub(super) fn prepare(&mut self, _: usize, _: usize) {}
 
     #[inline(always)]
     pub(super) fn as_slice(&self) -> &[[u32; N]] {
-        &self.0
+        self.0.as_chunks().0
     }
 
     #[inline(always)]
     pub(super) fn as_mut_slice(&mut self) -> &mut [[u32; N]] {
-        &mut self.0
+        self.0.as_chunks_mut().0
     }
 }

@@ -162,9 +162,17 @@ impl<'a> TakePlanes<'a> {
 
     #[inline]
     pub(crate) fn take(&mut self) -> Option<u32> {
-        let [a, b, c] = self.planes;
-        let (a, b, c) = (a.get(self.next)?, b.get(self.next)?, c.get(self.next)?);
+        let number = self.peek(0)?;
         self.next += 1;
+        Some(number)
+    }
+
+    /// The number that comes so many behind the next one.
+    #[inline]
+    pub(crate) fn peek(&self, ahead: usize) -> Option<u32> {
+        let [a, b, c] = self.planes;
+        let place = self.next + ahead;
+        let (a, b, c) = (a.get(place)?, b.get(place)?, c.get(place)?);
         Some(u32::from(*a) | u32::from(*b) << 8 | u32::from(*c) << 16)
     }
 }

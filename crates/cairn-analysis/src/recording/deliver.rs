@@ -132,39 +132,76 @@ impl<E: Events> Merged for Delivery<'_, E> {
     #[inline]
     fn some(&mut self, origin: Origin, events: &[RawEvent], bytes: &[u8], is_moving: &mut bool) {
         self.pairing.count_events(events.len() as u64);
-        let generation = self.pairing.generation();
+        if !self.out.wanted.heap {
+            return self.without_heap(origin, events, bytes);
+        }
+        let left = self.pass_on::<true>(origin, events, bytes, is_moving);
+        if !left.is_empty() {
+            self.without_places(origin, left, bytes, is_moving);
+        }
+    }
+}
+
+impl<E: Events> Delivery<'_, E> {
+    #[inline(never)]
+    fn without_heap(&mut self, origin: Origin, events: &[RawEvent], bytes: &[u8]) {
         for event in events {
-            let &RawEvent { ticks, address, size_bytes, stack, number, kind, .. } = event;
-            // One of the events in front may have made the others' places wrong.
-            let place = if self.pairing.generation() == generation { event.place } else { NO_PLACE };
-            if kind == RawKind::Other {
-                self.pairing.count_other();
-                self.other(ticks, origin, address, bytes);
-                continue;
+            self.pairing.count_other();
+            if event.kind == RawKind::Other {
+                self.other(event.ticks, origin, event.address, bytes);
             }
-            if !self.out.wanted.heap {
-                self.pairing.count_other();
-                continue;
-            }
-            if ticks >= self.same_until_ticks {
+        }
+    }
+
+    /// Of events whose places may be wrong.
+    #[cold]
+    fn without_places(&mut self, origin: Origin, events: &[RawEvent], bytes: &[u8], is_moving: &mut bool) {
+        self.pass_on::<false>(origin, events, bytes, is_moving);
+    }
+
+    /// Pairs events up to one that makes the places of the others wrong, which are the answer.
+    #[inline(always)]
+    fn pass_on<'b, const HAS_PLACES: bool>(
+        &mut self,
+        origin: Origin,
+        events: &'b [RawEvent],
+        bytes: &[u8],
+        is_moving: &mut bool,
+    ) -> &'b [RawEvent] {
+        let mut rest = events;
+        while let Some((event, behind)) = rest.split_first() {
+            rest = behind;
+            let &RawEvent { ticks, address, size_bytes, stack, number, place, kind } = event;
+            let place = if HAS_PLACES { place } else { NO_PLACE };
+            if ticks >= self.same_until_ticks && kind != RawKind::Other {
                 self.advance(ticks);
             }
             let (ticket, is_move) = match kind {
                 RawKind::Alloc => {
                     let is_move = std::mem::take(is_moving);
                     let block = RawAlloc { address, place, size_bytes, epoch: number, stack, is_move };
-                    self.pairing.alloc(origin, block, &mut self.out);
+                    if self.pairing.alloc(origin, block, &mut self.out) && HAS_PLACES {
+                        return rest;
+                    }
                     continue;
                 }
                 RawKind::LocalFree => (None, false),
                 RawKind::Free => (Some(number), false),
                 RawKind::LocalMove => (None, true),
                 RawKind::Move => (Some(number), true),
-                RawKind::Other => continue,
+                RawKind::Other => {
+                    self.pairing.count_other();
+                    self.other(ticks, origin, address, bytes);
+                    continue;
+                }
             };
             *is_moving |= is_move;
-            self.pairing.free(origin, RawFree { address, place, ticket, is_move }, &mut self.out);
+            let block = RawFree { address, place, ticket, is_move };
+            if self.pairing.free(origin, block, &mut self.out) && HAS_PLACES {
+                return rest;
+            }
         }
+        rest
     }
 }
 
@@ -291,5 +328,95 @@ impl<E: Events> Events for Renumbered<'_, E> {
 
     fn is_enough(&self) -> bool {
         self.events.is_enough()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use cairn_format::recording::{BadRecord, CounterKind, FileHeader, Lane, RecordSink, Shape};
+
+    use super::super::merge::{Feed, Merger, NextBlock};
+    use super::*;
+
+    /// One piece for one stream.
+    struct Piece(Option<Vec<u8>>);
+
+    impl Feed for Piece {
+        fn more(&mut self, _: u32, bytes: &mut Vec<u8>) -> Option<NextBlock> {
+            *bytes = self.0.take()?;
+            Some(NextBlock { ticks: 0, offset: 0 })
+        }
+
+        fn damaged(&mut self, _: u32, error: BadRecord, _: u64) {
+            panic!("{error:?}");
+        }
+    }
+
+    /// Sizes by object, of what lives.
+    #[derive(Default)]
+    struct Live {
+        sizes: HashMap<u32, u64>,
+        allocated: u64,
+    }
+
+    impl Events for Live {
+        fn alloc(&mut self, event: &Alloc) {
+            self.allocated += 1;
+            assert_eq!(self.sizes.insert(event.object.number(), event.size_bytes), None);
+        }
+
+        fn free(&mut self, event: &Free) {
+            assert_eq!(self.sizes.remove(&event.object.number()), Some(event.size_bytes));
+        }
+    }
+
+    #[test]
+    fn blocks_are_found_while_leaves_go_from_region_to_region() {
+        let header = FileHeader {
+            shape: Shape::Spool,
+            address_bits: 64,
+            machine: 62,
+            counter: CounterKind::MonotonicNanos,
+            process: 1,
+            start_wall_nanos: 0,
+            start_monotonic_nanos: 0,
+            start_counter: 0,
+            stamp_interval: 0,
+        };
+        let scale = TimeScale::new(&header, &[], None, &mut Vec::new());
+        let mut random = 1_u64;
+        let mut below = |limit: u64| {
+            random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+            (random >> 33) % limit
+        };
+        // More regions than are used at once, most of them without a block at any time.
+        let (mut bytes, mut live, mut allocations) = (Vec::new(), Vec::new(), 0_u64);
+        for _ in 0..100_000 {
+            let mut slots = [0; 8];
+            let mut sink = RecordSink::new(&mut slots);
+            let address = below(3000) << 10;
+            if live.len() < 40 && !live.contains(&address) {
+                allocations += 1;
+                sink.alloc(address, allocations % 1000, 1, 0).unwrap();
+                live.push(address);
+            } else {
+                let freed = live.swap_remove(below(live.len() as u64) as usize);
+                sink.free(freed, None).unwrap();
+            }
+            bytes.extend(sink.written().iter().flat_map(|slot| slot.to_le_bytes()));
+        }
+        let mut merger = Merger::new(0);
+        let mut feed = Piece(Some(bytes));
+        let mut seen = Live::default();
+        let mut delivery = Delivery::resume(&scale, Wanted::ALL, &mut seen, Pairing::new(), 0);
+        let stream = merger.add_stream(1, Lane::Outer);
+        merger.wake(stream, &mut feed);
+        merger.run(u64::MAX, &mut feed, &mut delivery, |_| false);
+        let (pairing, _) = delivery.into_parts();
+        assert!(pairing.generation() > 10, "{}", pairing.generation());
+        assert_eq!(pairing.unmatched_frees(), 0);
+        assert_eq!((seen.allocated, seen.sizes.len()), (allocations, live.len()));
     }
 }

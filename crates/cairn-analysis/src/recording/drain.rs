@@ -6,7 +6,7 @@
 //!      +──────────── free ring <──────── the block, once what it held is in the file <──────────+
 //! ```
 //!
-//! One thread calls [`Drain::step`] about once a millisecond. The steps are what the program sees as the tick: it stamps
+//! One thread calls [`Drain::step`] about once a millisecond, or a little less often while little comes. The steps are what the program sees as the tick: it stamps
 //! its next events, so that the order of events is known to about a step. Events of the last step wait for the next one, in
 //! which all that was stamped before is there.
 //!
@@ -99,6 +99,8 @@ pub struct Drain {
     is_stuck: bool,
     /// The program has ended: what is not there does not come.
     is_last: bool,
+    /// In the last step.
+    read_bytes: u64,
     merged_nanos: u64,
     end: Option<(EndReason, u64)>,
     /// How the program ended, as whoever started it says.
@@ -245,6 +247,8 @@ pub struct Status {
     pub state: control::State,
     /// Whether the last step found anything new.
     pub is_busy: bool,
+    /// How much that was: who waits longer between steps when it is little, is woken less.
+    pub read_bytes: u64,
 }
 
 impl Drain {
@@ -296,6 +300,7 @@ impl Drain {
             unread_from: u64::MAX,
             is_stuck: false,
             is_last: false,
+            read_bytes: 0,
             merged_nanos: 0,
             end: None,
             known_end: None,
@@ -366,6 +371,7 @@ impl Drain {
             lost_events: self.shared.load(control::LOST_EVENTS as u64),
             state: control::State::from_word(self.shared.load(control::STATE as u64)),
             is_busy,
+            read_bytes: self.read_bytes,
         }
     }
 
@@ -462,8 +468,8 @@ impl Drain {
 
     /// Copies what was committed since the last time, as far as there is not too much already; true when there was anything.
     fn read_new(&mut self) -> bool {
-        self.shared.length();
         self.find_blocks();
+        self.read_bytes = 0;
         self.unread_from = u64::MAX;
         let mut is_busy = false;
         for stream in 0..self.blocks.len() {
@@ -503,8 +509,10 @@ impl Drain {
     /// Blocks that were taken since the last time: from the end of the file, or from the free ring.
     fn find_blocks(&mut self) {
         let claimed = self.shared.load(control::CLAIMED_BLOCKS as u64);
-        let present = self.shared.length() / BLOCK_BYTES as u64;
-        let claimed = claimed.min(present);
+        if claimed > self.shared.known_length() / BLOCK_BYTES as u64 {
+            self.shared.length();
+        }
+        let claimed = claimed.min(self.shared.known_length() / BLOCK_BYTES as u64);
         self.opening.extend(self.seen_blocks as u32..claimed.max(self.seen_blocks) as u32);
         self.seen_blocks = self.seen_blocks.max(claimed);
         let taken = self.shared.load(control::FREE_TAKEN as u64).min(self.given);
@@ -577,6 +585,7 @@ impl Drain {
         let committed = (committed & !7).min(BLOCK_BYTES as u64).max(block.read_bytes);
         if committed > block.read_bytes || is_final {
             *is_busy |= committed > block.read_bytes;
+            self.read_bytes += committed - block.read_bytes;
             let mut bytes = self.queues.spare.pop().unwrap_or_default();
             bytes.clear();
             self.shared.copy(offset + block.read_bytes, offset + committed, &mut bytes);
@@ -634,8 +643,8 @@ impl Drain {
     }
 
     fn read_rare(&mut self, thread: u32, record: &Record<'_>) {
-        // The clocks are read here; keeping the program's as well would only make the list long.
-        if !matches!(record, Record::Clock(_)) {
+        // The clocks are read here; keeping the program's as well would only make the list long. And stacks are written and forgotten.
+        if !matches!(record, Record::Clock(_) | Record::Pc { .. } | Record::TreeWords { .. }) {
             self.tables.record(thread, record);
         }
         match *record {

@@ -60,12 +60,16 @@ const NO_JUMP: u8 = 192;
 
 /// More sites get no number, so that programs whose every size is another one need no memory for them.
 const MOST_SITES: usize = 1 << 20;
-const LEAST_SERIALS: usize = 1 << 12;
+/// 64 KiB of each: so much is asked for at once.
+const SERIALS_AT_ONCE: usize = 1 << 14;
+const SITES_AT_ONCE: usize = 1 << 10;
 /// A quarter of a mebibyte of sites: fewer stay in the nearer caches.
 const LARGE_SITES: usize = 1 << 12;
 /// So many of the latest allocations are remembered by the reader: 4 MiB, of a program that allocates at least as often, which a cache
 /// may hold. Few in tests, so that they get behind them.
 const RECENT: usize = if cfg!(test) { 1 << 9 } else { 1 << 20 };
+/// The reader asks so many blocks ahead for their memory.
+const AHEAD_OBJECTS: usize = 8;
 const NONE: u32 = u32::MAX;
 
 /// So many events are in a chunk, unless its columns get long.
@@ -116,52 +120,62 @@ struct Site {
 }
 
 /// A site with its successors, in a cache line of its own: who meets a site asks for its successors next.
-#[derive(Clone, Copy)]
-#[repr(align(64))]
-struct NumberedSite {
-    site: Site,
-    successors: Successors,
-}
+///
+/// | stack | size: low, high | five that are not used | successors |
+type NumberedSite = [u32; 8 + RANKS];
 
 const _: () = assert!(size_of::<NumberedSite>() == 64);
 
 /// The numbered sites. The first one is none: its successors are those of no site.
 struct Sites {
-    list: Vec<NumberedSite>,
+    list: Table<NumberedSite>,
+    /// How many of them are used.
+    used: usize,
 }
 
 impl Sites {
     fn new() -> Self {
-        let none = Site { stack: 0, size_bytes: 0 };
-        Self { list: vec![NumberedSite { site: none, successors: [NONE; RANKS] }] }
+        let mut sites = Self { list: Table::new(SITES_AT_ONCE), used: 0 };
+        sites.add(Site { stack: 0, size_bytes: 0 });
+        sites
     }
 
     /// How many there are.
     fn len(&self) -> usize {
-        self.list.len() - 1
+        self.used - 1
     }
 
     fn add(&mut self, site: Site) -> u32 {
-        self.list.push(NumberedSite { site, successors: [NONE; RANKS] });
-        (self.list.len() - 2) as u32
+        if self.used.is_multiple_of(SITES_AT_ONCE) {
+            self.list.grow(self.used + SITES_AT_ONCE);
+            self.list.prepare(self.used, SITES_AT_ONCE);
+        }
+        if let Some(place) = self.list.as_mut_slice().get_mut(self.used) {
+            let (low, high) = (site.size_bytes as u32, (site.size_bytes >> 32) as u32);
+            *place = [site.stack, low, high, 0, 0, 0, 0, 0, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE];
+        }
+        self.used += 1;
+        self.used.wrapping_sub(2) as u32
     }
 
     #[inline]
     fn site(&self, number: u32) -> Option<Site> {
-        self.list.get(number as usize + 1).map(|known| known.site)
+        let known = self.list.as_slice().get(..self.used)?.get(number as usize + 1)?;
+        let &[stack, low, high, ..] = known;
+        Some(Site { stack, size_bytes: u64::from(low) | u64::from(high) << 32 })
     }
 
     /// The latest successor of the site before `last`, if it is this site.
     #[inline]
     fn first_successor(&self, last: usize, site: Site) -> Option<u32> {
-        let number = self.list.get(last)?.successors[0];
+        let number = *self.list.as_slice().get(last)?.last_chunk::<RANKS>()?.first()?;
         (self.site(number)? == site).then_some(number)
     }
 
     /// Those of the site before `last`, of none for 0.
     #[inline]
     fn successors_mut(&mut self, last: usize) -> Option<&mut Successors> {
-        self.list.get_mut(last).map(|known| &mut known.successors)
+        self.list.as_mut_slice().get_mut(..self.used)?.get_mut(last)?.last_chunk_mut()
     }
 }
 
@@ -287,7 +301,7 @@ impl HeapEncoder {
             sites: Sites::new(),
             numbers: SiteNumbers::new(),
             last: LastSites::default(),
-            serials: Table::new(LEAST_SERIALS),
+            serials: Table::new(SERIALS_AT_ONCE),
             serial: 0,
             position: 0,
             columns: Columns::new(),
@@ -396,7 +410,9 @@ impl HeapEncoder {
 
     #[cold]
     fn meet_slot(&mut self, slot: usize) {
-        self.serials.grow((slot + 1).next_power_of_two());
+        let before = self.serials.as_slice().len();
+        self.serials.grow((slot + 1).next_multiple_of(SERIALS_AT_ONCE));
+        self.serials.prepare(before, SERIALS_AT_ONCE);
         if let Some(place) = self.serials.as_mut_slice().get_mut(slot) {
             *place = [self.serial];
         }
@@ -433,7 +449,7 @@ impl HeapEncoder {
         if self.sites.len() >= LARGE_SITES {
             let home = self.numbers.home(Site { stack: stack.0, size_bytes });
             let number = self.numbers.slots.get(home).copied().unwrap_or_default();
-            fetch(&self.sites.list, (number as usize).wrapping_add(1));
+            fetch(self.sites.list.as_slice(), (number as usize).wrapping_add(1));
         }
         fetch(self.serials.as_slice(), slot);
     }
@@ -975,7 +991,15 @@ impl HeapDecoder {
             let serial = self.serial;
             let object = Object { size_bytes: site.size_bytes, stack: site.stack, serial };
             let slot = match self.free_slots.pop() {
-                Some(slot) => slot,
+                Some(slot) => {
+                    // The blocks to come take what is below, if none is given back.
+                    let later = self.free_slots.len().wrapping_sub(AHEAD_OBJECTS);
+                    if let Some(&later) = self.free_slots.get(later) {
+                        fetch(&self.objects, later as usize);
+                        events.expect_next(ObjectId(later), StackId(0), 0);
+                    }
+                    slot
+                }
                 None => {
                     self.objects.push(object);
                     (self.objects.len() - 1) as u32

@@ -197,7 +197,7 @@ fn counter() -> u64 {
 
 /// Asks the processor for the line with the element of that index, if there is one; returns at once.
 #[inline(always)]
-pub(super) fn fetch<T>(slice: &[T], index: usize) {
+pub(crate) fn fetch<T>(slice: &[T], index: usize) {
     let place = slice.as_ptr().wrapping_add(index);
     #[cfg(target_arch = "x86_64")]
     // SAFETY: every x86-64 processor has the instruction. It is a hint for any address, and reads nothing into the program.
@@ -213,21 +213,7 @@ pub(super) fn fetch<T>(slice: &[T], index: usize) {
     let _ = place;
 }
 
-/// Asks the kernel to give a table of `capacity` elements, if it is large, memory in large pages: where what is used next cannot be
-/// foreseen, most small ones are in no cache of addresses, and each has to be met for the first time.
-pub(super) fn use_large_pages<T>(slice: &[T], capacity: usize) {
-    const LARGE_PAGE: usize = 2 << 20;
-    let begin = (slice.as_ptr() as usize).next_multiple_of(LARGE_PAGE);
-    let end = (slice.as_ptr() as usize).saturating_add(capacity.saturating_mul(size_of::<T>()));
-    let count = end.saturating_sub(begin) / LARGE_PAGE * LARGE_PAGE;
-    if count > 0 {
-        // SAFETY: the advice changes nothing of what is in the memory, whoever it belongs to; an address that is nobody's is an error
-        // that nobody needs to know.
-        unsafe { libc::madvise(begin as *mut libc::c_void, count, libc::MADV_HUGEPAGE) };
-    }
-}
-
-/// Elements that begin as zeros, from the start of a page on: memory of their own, in large pages where there are many.
+/// Elements that begin as zeros, from the start of a page on: memory of their own, of which there is as much as is used.
 pub(super) struct Table<T> {
     start: NonNull<T>,
     length: usize,
@@ -261,6 +247,18 @@ impl<const N: usize> Table<[u32; N]> {
             Some(start) => (self.start, self.length) = (start, length.max(self.length)),
             None => std::alloc::handle_alloc_error(std::alloc::Layout::new::<[u32; N]>()),
         }
+    }
+
+    /// Asks the kernel for the memory of so many elements from `first` on at once: that takes two thirds of what it takes to meet its
+    /// pages one by one.
+    pub(super) fn prepare(&mut self, first: usize, count: usize) {
+        const PAGE: usize = 4096;
+        let end = first.saturating_add(count).min(self.length) * size_of::<[u32; N]>();
+        let begin = (first * size_of::<[u32; N]>()).min(end) / PAGE * PAGE;
+        let start = self.start.as_ptr().wrapping_byte_add(begin).cast();
+        // SAFETY: mapped by `new` or `grow`, and of this value alone; what is in the memory stays, and kernels that do not know the advice
+        // do nothing.
+        unsafe { libc::madvise(start, end - begin, libc::MADV_POPULATE_WRITE) };
     }
 
     #[inline(always)]

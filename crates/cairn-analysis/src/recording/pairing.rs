@@ -86,19 +86,43 @@ pub(super) struct Pairing {
     slots: usize,
     /// By slot. Empty while only one stream has allocated.
     makers: Table<Maker>,
-    free_slots: Vec<u32>,
+    free_slots: FreeSlots,
     /// Blocks that seem to live at an address beside the one in the table, oldest first: with the same epoch, made by other
     /// threads. All but one of them were freed locally, and that has not arrived yet.
     tied: HashMap<u64, Vec<u32>, Seed>,
     tickets: Tickets,
-    /// The only stream that has allocated so far, unless there are several.
-    only_stream: Only,
+    /// The only stream that has allocated so far, or one of the constants.
+    only_stream: u64,
     events: u64,
     /// Of these, what was neither an allocation nor a free.
     others: u64,
     allocs: u64,
     /// Frees with tickets.
     ticketed: u64,
+}
+
+/// The slots in which nothing lives: there is room for all.
+struct FreeSlots {
+    list: Table<[u32; 1]>,
+    count: usize,
+}
+
+impl FreeSlots {
+    #[inline(always)]
+    fn pop(&mut self) -> Option<u32> {
+        let last = self.count.checked_sub(1)?;
+        let [slot] = *self.list.as_slice().get(last)?;
+        self.count = last;
+        Some(slot)
+    }
+
+    #[inline(always)]
+    fn push(&mut self, slot: u32) {
+        if let Some(place) = self.list.as_mut_slice().get_mut(self.count) {
+            *place = [slot];
+            self.count += 1;
+        }
+    }
 }
 
 /// The greatest tickets that frees of addresses had, of the addresses whose cells name one of these.
@@ -156,12 +180,9 @@ impl Tickets {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Only {
-    Nobody,
-    Stream(u32),
-    Several,
-}
+const NO_STREAM: u64 = u64::MAX;
+/// Several have.
+const STREAMS: u64 = NO_STREAM - 1;
 
 impl Pairing {
     pub(super) fn new() -> Self {
@@ -171,10 +192,10 @@ impl Pairing {
             objects: Table::new(LEAST_SLOTS),
             slots: 0,
             makers: Table::new(0),
-            free_slots: Vec::new(),
+            free_slots: FreeSlots { list: Table::new(LEAST_SLOTS), count: 0 },
             tied: HashMap::with_hasher(seed),
             tickets: Tickets::default(),
-            only_stream: Only::Nobody,
+            only_stream: NO_STREAM,
             events: 0,
             others: 0,
             allocs: 0,
@@ -184,7 +205,7 @@ impl Pairing {
 
     /// Frees of blocks that are older than the recording, or whose allocation was lost. Right when all events are there.
     pub(super) fn unmatched_frees(&self) -> u64 {
-        let living = (self.slots - self.free_slots.len()) as u64;
+        let living = self.slots.saturating_sub(self.free_slots.count) as u64;
         let frees = self.events.saturating_sub(self.others + self.allocs);
         frees.saturating_sub(self.allocs.saturating_sub(living))
     }
@@ -245,29 +266,50 @@ impl Pairing {
         self.others += 1;
     }
 
+    /// An allocation. True when places that were told before may be wrong now.
     #[inline(always)]
-    pub(super) fn alloc(&mut self, origin: Origin, block: RawAlloc, sink: &mut impl Paired) {
+    pub(super) fn alloc(&mut self, origin: Origin, block: RawAlloc, sink: &mut impl Paired) -> bool {
         let RawAlloc { address, place, size_bytes, epoch, stack, is_move } = block;
         let object = Object { size_bytes, stack, epoch };
         let slot = match self.free_slots.pop() {
             Some(slot) => slot,
             None => match self.fresh_slot() {
                 Some(slot) => slot,
-                None => return self.count_other(),
+                None => {
+                    self.count_other();
+                    return false;
+                }
             },
         };
         self.allocs += 1;
         if let Some(kept) = self.objects.as_mut_slice().get_mut(slot as usize) {
             *kept = object.keep();
         }
-        if self.only_stream != Only::Stream(origin.stream) {
+        if self.only_stream != u64::from(origin.stream) {
             self.note_maker(origin.stream, slot);
         }
         sink.alloc(origin.thread, slot, &object, is_move);
         match self.table.cells_mut().get_mut(place as usize) {
-            Some(cell) if *cell == 0 => *cell = slot + 1,
-            _ => self.meet(origin, address, place, slot, sink),
+            Some(cell) if *cell == 0 => {
+                *cell = slot + 1;
+                false
+            }
+            _ => self.meet_in(origin, address, place, slot, sink),
         }
+    }
+
+    #[inline(never)]
+    fn meet_in(
+        &mut self,
+        origin: Origin,
+        address: u64,
+        place: u32,
+        slot: u32,
+        sink: &mut impl Paired,
+    ) -> bool {
+        let generation = self.generation();
+        self.meet(origin, address, place, slot, sink);
+        self.generation() != generation
     }
 
     #[cold]
@@ -294,9 +336,13 @@ impl Pairing {
         }
         if slot >= self.objects.as_slice().len() {
             self.objects.grow(slot * 2);
-            if self.only_stream == Only::Several {
+            self.free_slots.list.grow(slot * 2);
+            if self.only_stream == STREAMS {
                 self.makers.grow(self.objects.as_slice().len());
             }
+        }
+        if slot.is_multiple_of(PREPARED_SLOTS) {
+            self.objects.prepare(slot, PREPARED_SLOTS);
         }
         self.slots += 1;
         Some(slot as u32)
@@ -305,9 +351,9 @@ impl Pairing {
     #[inline(never)]
     fn note_maker(&mut self, stream: u32, slot: u32) {
         match self.only_stream {
-            Only::Nobody => return self.only_stream = Only::Stream(stream),
-            Only::Stream(before) => self.meet_stream(before),
-            Only::Several => {}
+            NO_STREAM => return self.only_stream = stream.into(),
+            STREAMS => {}
+            before => self.meet_stream(before as u32),
         }
         let era = self.era();
         if let Some(maker) = self.makers.as_mut_slice().get_mut(slot as usize) {
@@ -319,7 +365,7 @@ impl Pairing {
     /// [`is_over`](Self::is_over) wants to know is how often the counter of tickets may have gone round, and that was counted.
     #[cold]
     fn meet_stream(&mut self, before: u32) {
-        self.only_stream = Only::Several;
+        self.only_stream = STREAMS;
         self.makers.grow(self.objects.as_slice().len());
         let rounds = u32::try_from(self.ticketed / WINDOW).unwrap_or(u32::MAX);
         let era = self.era().wrapping_sub(rounds.saturating_add(1).min(self.era()));
@@ -327,10 +373,11 @@ impl Pairing {
     }
 
     fn is_made_by(&self, slot: u32, stream: u32) -> bool {
-        self.only_stream == Only::Stream(stream)
+        self.only_stream == u64::from(stream)
             || self.makers.as_slice().get(slot as usize).is_some_and(|maker| maker[0] == stream)
     }
 
+    #[inline(always)]
     fn object(&self, slot: u32) -> Object {
         self.objects.as_slice().get(slot as usize).copied().map_or_else(Object::default, Object::kept)
     }
@@ -347,7 +394,7 @@ impl Pairing {
     }
 
     /// An allocation at an address without a cell, or where something lives, or of which a ticket is known.
-    #[inline(never)]
+    #[inline]
     fn meet(&mut self, origin: Origin, address: u64, place: u32, slot: u32, sink: &mut impl Paired) {
         let era = self.era();
         let epoch = self.epoch(slot);
@@ -387,27 +434,32 @@ impl Pairing {
         self.set_living(address, survivors);
     }
 
+    /// A free. True when places that were told before may be wrong now.
     #[inline(always)]
-    pub(super) fn free(&mut self, origin: Origin, block: RawFree, sink: &mut impl Paired) {
+    pub(super) fn free(&mut self, origin: Origin, block: RawFree, sink: &mut impl Paired) -> bool {
         let RawFree { address, place, ticket, is_move } = block;
         if let Some(number) = ticket {
-            return self.free_with_ticket(origin, address, place, number, is_move, sink);
+            let generation = self.generation();
+            self.free_with_ticket(origin, address, place, number, is_move, sink);
+            return self.generation() != generation;
         }
         // What is no slot alone is too large for one: nobody, several blocks, a ticket.
         let cell = self.table.cells_mut().get_mut(place as usize).filter(|cell| cell.wrapping_sub(1) < SLOTS);
         let Some(cell) = cell else {
-            return self.free_elsewhere(origin, address, is_move, sink);
+            self.free_elsewhere(origin, address, is_move, sink);
+            return false;
         };
         let slot = *cell - 1;
-        if self.only_stream != Only::Stream(origin.stream)
+        if self.only_stream != u64::from(origin.stream)
             && self.makers.as_slice().get(slot as usize).is_none_or(|maker| maker[0] != origin.stream)
         {
-            return;
+            return false;
         }
         *cell = 0;
         self.free_slots.push(slot);
         let object = self.object(slot);
         sink.free(origin.thread, slot, &object, is_move);
+        false
     }
 
     /// A local free where more is known than one block.
@@ -419,7 +471,7 @@ impl Pairing {
         if rest & TIED != 0 {
             return self.free_tied(origin, address, is_move, sink);
         }
-        let is_own = self.only_stream == Only::Stream(origin.stream)
+        let is_own = self.only_stream == u64::from(origin.stream)
             || self.makers.as_slice().get(slot as usize).is_some_and(|maker| maker[0] == origin.stream);
         if slot != NOBODY && is_own {
             self.tickets.set_rest(cell, 0);
@@ -605,7 +657,8 @@ impl Hasher for AddressHasher {
 /// Nothing is taken out when a block dies: its address is nearly always used again soon. Leaves that have become useless are
 /// given to other regions when there are many.
 struct AddressTable {
-    areas: Table<[u32; 1]>,
+    /// One array.
+    areas: Table<[u32; AREAS]>,
     regions: Table<[u32; REGIONS]>,
     /// The first of them is none.
     used_areas: usize,
@@ -631,6 +684,9 @@ const TIED: u32 = 1 << 30;
 /// One less than the cells can name.
 const SLOTS: u32 = TIED - 1;
 const LEAST_SLOTS: usize = 1 << 12;
+/// 64 KiB of each.
+const PREPARED_SLOTS: usize = 1 << 12;
+const PREPARED_LEAVES: usize = 1 << 8;
 const CELL_SHIFT: u32 = 4;
 const CELLS: usize = 1 << 6;
 const REGION_SHIFT: u32 = 10;
@@ -661,10 +717,15 @@ fn area_of(address: u64) -> usize {
     (address >> AREA_SHIFT) as usize % AREAS
 }
 
+#[inline(always)]
+fn region_in_area(address: u64) -> usize {
+    (address >> REGION_SHIFT) as usize % REGIONS
+}
+
 impl AddressTable {
     fn new(seed: Seed) -> Self {
         Self {
-            areas: Table::new(AREAS),
+            areas: Table::new(1),
             regions: Table::new(2),
             used_areas: 1,
             leaves: Table::new(LEAST_LEAVES),
@@ -687,11 +748,15 @@ impl AddressTable {
         self.leaves.as_mut_slice().as_flattened_mut()
     }
 
+    #[inline(always)]
+    fn area(&self, address: u64) -> u32 {
+        self.areas.as_slice().first().map_or(0, |areas| areas[area_of(address)])
+    }
+
     /// Where the leaf of an address is written, for areas that have regions.
     #[inline(always)]
     fn region(&self, address: u64) -> usize {
-        let area = self.areas.as_slice().get(area_of(address)).map_or(0, |area| area[0]);
-        area as usize * REGIONS + (address >> REGION_SHIFT) as usize % REGIONS
+        (self.area(address) as usize).wrapping_mul(REGIONS).wrapping_add(region_in_area(address))
     }
 
     #[inline(always)]
@@ -702,8 +767,9 @@ impl AddressTable {
     /// Which one of all cells an address has, [`NO_PLACE`] for none.
     #[inline(always)]
     fn place(&self, address: u64) -> u32 {
-        let leaf = self.regions.as_slice().as_flattened().get(self.region(address)).copied().unwrap_or(0);
-        let is_between = address % (1 << CELL_SHIFT) != 0;
+        let regions = self.regions.as_slice().get(self.area(address) as usize);
+        let leaf = regions.map_or(0, |regions| regions[region_in_area(address)]);
+        let is_between = !address.is_multiple_of(1 << CELL_SHIFT);
         if leaf.wrapping_sub(1) >= MOST_LEAVES - 1 || is_between {
             return NO_PLACE;
         }
@@ -743,11 +809,12 @@ impl AddressTable {
     /// A leaf for the region of an address, which has none; false when it is to have none.
     fn make_leaf(&mut self, address: u64, events: u64) -> bool {
         let most_areas = FIRST_AREAS.saturating_add(events / EVENTS_OF_AN_AREA);
-        let Some(area) = self.areas.as_mut_slice().get_mut(area_of(address)) else { return false };
-        if area[0] == 0 && self.used_areas as u64 > most_areas {
-            area[0] = SPARSE;
-        } else if area[0] == 0 {
-            area[0] = self.used_areas as u32;
+        let Some(areas) = self.areas.as_mut_slice().first_mut() else { return false };
+        let area = &mut areas[area_of(address)];
+        if *area == 0 && self.used_areas as u64 > most_areas {
+            *area = SPARSE;
+        } else if *area == 0 {
+            *area = self.used_areas as u32;
             self.used_areas += 1;
             if self.used_areas > self.regions.as_slice().len() {
                 self.regions.grow(self.used_areas * 2);
@@ -780,6 +847,9 @@ impl AddressTable {
         }
         if self.used_leaves >= self.leaves.as_slice().len() {
             self.leaves.grow(self.used_leaves * 2);
+        }
+        if self.used_leaves.is_multiple_of(PREPARED_LEAVES) {
+            self.leaves.prepare(self.used_leaves, PREPARED_LEAVES);
         }
         self.owners.push(owner);
         self.used_leaves += 1;
@@ -969,6 +1039,22 @@ mod tests {
         events.extend([(1, alloc(168, 5, 6)), (1, alloc(168, 6, 7))]);
         // Another one that was dead already: the ticket of its address is not smaller than its epoch.
         assert_eq!(left(&events), (vec![1, 4, 5, 7], 0));
+    }
+
+    #[test]
+    fn addresses_all_over_memory_take_no_table_each() {
+        let (mut pairing, mut live) = (Pairing::new(), Live::default());
+        let addresses = (1..4000).map(|number| number << AREA_SHIFT);
+        for (address, stack) in addresses.clone().zip(0..) {
+            give(&mut pairing, 1, alloc(address, 5, stack), &mut live);
+        }
+        assert_eq!(live.0.len(), 3999);
+        assert!(pairing.table.used_areas <= 262, "{}", pairing.table.used_areas);
+        assert_eq!(pairing.table.between.len(), 4000 - pairing.table.used_areas);
+        // In such an area, all blocks stay where the first one is.
+        give(&mut pairing, 1, alloc(16 + (3999 << AREA_SHIFT), 5, 1), &mut live);
+        addresses.for_each(|address| give(&mut pairing, 1, free(address, None), &mut live));
+        assert_eq!((live.0.len(), pairing.unmatched_frees()), (1, 0));
     }
 
     #[test]

@@ -253,14 +253,12 @@ impl Heap {
     }
 
     fn follow(&self, mut running: Running, mut announcements: Announcements) -> Result<End, Refused> {
-        /// How often what the program wrote is looked at.
-        const TICK: Duration = Duration::from_millis(1);
         /// A sample is small, and the program shall not notice who reads it.
         const SAMPLE_TICK: Duration = Duration::from_millis(20);
         /// A program that has not begun to record by then does not begin.
         const PATIENCE: Duration = Duration::from_secs(2);
         let began = Instant::now();
-        let tick = if self.sample.is_some() { SAMPLE_TICK } else { TICK };
+        let mut tick = if self.sample.is_some() { SAMPLE_TICK } else { SHORTEST_TICK };
         let shows_status = !self.quiet && io::stderr().is_terminal();
         let mut recordings =
             Recordings::new(Some(running.process()), shows_status, self.max_size.unwrap_or(u64::MAX));
@@ -271,6 +269,9 @@ impl Heap {
                 recordings.add(announced);
             }
             recordings.tick();
+            if self.sample.is_none() {
+                tick = next_tick(tick, recordings.read_bytes());
+            }
             if !is_late && recordings.is_empty() && began.elapsed() > PATIENCE {
                 is_late = true;
                 complain(
@@ -317,6 +318,23 @@ impl Heap {
             }
             recordings.tick();
         }
+    }
+}
+
+/// What the program wrote is looked at so often while it writes much,
+const SHORTEST_TICK: Duration = Duration::from_millis(1);
+/// and so often while it writes little: each look wakes a processor, and finds its caches cold.
+const LONGEST_TICK: Duration = Duration::from_millis(4);
+/// Some thousands of allocations are much, and some ten thousand too much: what waits is to stay in the caches.
+const LITTLE_BYTES: u64 = 64 << 10;
+const MUCH_BYTES: u64 = 256 << 10;
+
+/// How long to wait when so much came in the last time.
+fn next_tick(tick: Duration, read_bytes: u64) -> Duration {
+    match read_bytes {
+        ..LITTLE_BYTES => (tick * 2).min(LONGEST_TICK),
+        LITTLE_BYTES..MUCH_BYTES => tick,
+        _ => (tick / 2).max(SHORTEST_TICK),
     }
 }
 
@@ -388,6 +406,15 @@ fn parse_time(text: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ticks_are_longer_while_little_comes() {
+        let after = |looks: &[u64]| looks.iter().fold(SHORTEST_TICK, |tick, &bytes| next_tick(tick, bytes));
+        assert_eq!(after(&[0; 20]), LONGEST_TICK);
+        assert_eq!(after(&[0, 100 << 10]), SHORTEST_TICK * 2);
+        assert_eq!(after(&[0, 0, 0, 1 << 20]), LONGEST_TICK / 2);
+        assert_eq!(after(&[1 << 20; 20]), SHORTEST_TICK);
+    }
 
     #[test]
     fn sizes_and_times_have_units() {

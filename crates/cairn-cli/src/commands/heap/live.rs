@@ -271,6 +271,12 @@ impl Recordings {
         complain(&format_args!("{what}"));
     }
 
+    /// How much the last tick brought.
+    pub(super) fn read_bytes(&self) -> u64 {
+        let open = self.all.iter().filter(|one| one.packed.is_none());
+        open.filter_map(|one| one.status).map(|status| status.read_bytes).sum()
+    }
+
     pub(super) fn pause(&self) {
         self.all.iter().for_each(Recording::pause);
     }
