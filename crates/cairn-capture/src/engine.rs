@@ -18,8 +18,8 @@
 //! When no record holds, the frames are stepped one by one, each by the packed rule of its pc, until one of them is in a
 //! shadow. They get their nodes from the tree, a record is made, and when there were many of them, a shadow too.
 //!
-//! A record is found by (pc, sp) and one more stack word: the one in which two stacks of the same place were seen to differ
-//! ([`record_key`]). Without it a quarter of all captures in an interpreter find the wrong record, with it one in twenty.
+//! A record is found by (pc, sp) and two more stack words: those in which stacks of the same place were seen to differ
+//! ([`record_key`]). Without them a quarter of all captures in an interpreter find the wrong record, with them one in two hundred.
 //!
 //! Where no table covers the code, as in what a JIT compiler writes, a frame is stepped by its frame pointer or ends the
 //! stack, as in the whole walk. The mark that says so is the outermost frame to the tree, the records and the shadows.
@@ -103,7 +103,6 @@ unsafe fn as_recorded(thread: &ThreadState, key: u64, frame: Frame) -> Option<u3
     }
     // SAFETY: the end is at most the room without the padding.
     let join = unsafe { thread.shadow_unchecked(number, height as usize + SHADOW_PADDING) };
-    // A guess to be followed is elsewhere too, by its flag.
     let elsewhere = (record.pc_and_height >> 16 ^ frame.pc)
         | u64::from(record.leaf as u32 ^ slot(thread, frame.sp))
         | (record.join_place() ^ join.place());
@@ -543,11 +542,11 @@ impl Capture<'_> {
                 return Ok(leaf);
             }
         }
-        // A stack that no record can hold gets a shadow; and so one that hangs on too many frame pointers, from its second time on.
-        let is_outside = shadow_height > 0
+        // What is too much for a record gets a shadow, and a record that lies at the innermost frame of that.
+        let is_recorded = shadow_height > 0
             && self.pending_count <= FRAMES_OUTSIDE_SHADOW
             && self.record(leaf, shadow_height, self.pending_count);
-        if !is_outside {
+        if !is_recorded {
             self.make_shadow(leaf, shadow_height);
             self.record(leaf, leaf_height, 0);
         }
@@ -592,7 +591,7 @@ impl Capture<'_> {
     }
 
     /// Makes the record of this stack, whose innermost node is `leaf`: `count` pending frames inside of the shadow's frame
-    /// at `join_height`.
+    /// at `join_height`. False when these are too much for a record.
     fn record(&mut self, leaf: u32, join_height: usize, count: usize) -> bool {
         let thread = &mut *self.thread;
         if join_height >= thread.sizes[self.number].end as usize {

@@ -1,8 +1,8 @@
 //! What a thread keeps between its captures: caches that are only ever trusted after a check, and stacks that were there.
 //!
 //! The memory is one mapping of 128 KiB of address space, of which a thread whose stack is 120 frames deep touches 64 KiB;
-//! a stack of more than 500 frames brings another one. It is reached through one thread-local word, without a destructor: a thread that has ended is recognised by
-//! its number, and its memory is given to a later one.
+//! a stack of more than 500 frames brings another one, and thousands of stacks in use one of 384 KiB. It is reached through one
+//! thread-local word, without a destructor: a thread that has ended is recognised by its number, and its memory is given to a later one.
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering, compiler_fence};
@@ -14,6 +14,7 @@ use crate::{mapping, thread_pointer};
 
 /// Frames of one stack; deeper ones are cut, and the cut is marked.
 pub(crate) const MAX_DEPTH: usize = 1 << 20;
+
 /// What a thread finds stacks and addresses by: as many records as places and sets of addresses.
 #[repr(C)]
 pub(crate) struct Tables<const COUNT: usize> {
@@ -43,8 +44,7 @@ const _: () = assert!(NUMBER_BITS + PC_TAG_BITS == u64::BITS);
 #[repr(C, align(64))]
 #[derive(Clone, Copy)]
 pub(crate) struct Record {
-    /// Return address into the innermost frame, and in the lowest 16 bits the height of the shadow's frame, or of the
-    /// innermost frame itself in a guess.
+    /// Return address into the innermost frame, and in the lowest 16 bits the height of the shadow's frame.
     pub(crate) pc_and_height: u64,
     /// Where the innermost frame must lie, and the node that is the answer; see [`place`].
     pub(crate) leaf: u64,
@@ -98,9 +98,9 @@ impl Record {
 
 const _: () = assert!(size_of::<Record>() == 64);
 
-/// Where the return address lies that tells two stacks of one place apart: in the lowest 16 bits, in words above sp. Of stacks that differ further in, another
-/// frame may lie there, and the word be anything; so the upper half of the return address seen there is kept too, inverted in order
-/// that zeros are no address.
+/// Where the return address lies that tells two stacks of one place apart: in the lowest 16 bits, in words above sp. In stacks that
+/// differ further in, another frame may lie there and the word be anything, which would make a new key each time; so the upper half of
+/// the return address seen there is kept as well, inverted in order that zeros are no address.
 #[derive(Clone, Copy)]
 pub(crate) struct Telling(u32);
 
