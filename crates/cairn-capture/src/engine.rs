@@ -18,8 +18,8 @@
 //! When no record holds, the frames are stepped one by one, each by the packed rule of its pc, until one of them is in a
 //! shadow. They get their nodes from the tree, a record is made, and when there were many of them, a shadow too.
 //!
-//! A record is found by (pc, sp) and one more stack word: the one in which two stacks of the same place were seen to differ
-//! ([`record_key`]). Without it a quarter of all captures in an interpreter find the wrong record, with it one in twenty.
+//! A record is found by (pc, sp) and two more stack words: those in which stacks of the same place were seen to differ
+//! ([`record_key`]). Without them a quarter of all captures in an interpreter find the wrong record, with them one in two hundred.
 //!
 //! Where no table covers the code, as in what a JIT compiler writes, a frame is stepped by its frame pointer or ends the
 //! stack, as in the whole walk. The mark that says so is the outermost frame to the tree, the records and the shadows.
@@ -40,9 +40,9 @@ use crate::pcs::{NUMBER_BITS, PcEntry, PcKind};
 use crate::process::{PROCESS, is_unloading};
 use crate::stack_bounds;
 use crate::thread::{
-    EXTRA_WEAVE, ExtraCheck, FOLLOW, HANGS_ON_FP, NEEDS_FP, PC_SETS, PLACES, PendingFrame, RECORD_CHECKS,
-    RECORDS, Record, SHADOW_BLOCK, SHADOW_NUMBER, SHADOW_PADDING, SHADOWS, ShadowFrame, ShadowSize,
-    ThreadState, Turn, WEAVE, place,
+    EXTRA_WEAVE, ExtraCheck, FP_IN_REGISTER, HANGS_ON_FP, HANGS_ON_FPS, NEEDS_FP, PC_BITS, PC_TAG_BITS,
+    PendingFrame, RECORD_CHECKS, Record, SHADOW_BLOCK, SHADOW_NUMBER, SHADOW_PADDING, SHADOWS, ShadowFrame,
+    ShadowSize, Telling, ThreadState, Turn, WEAVE, place,
 };
 use crate::tree::Words;
 
@@ -70,6 +70,8 @@ const FRAMES_OUTSIDE_SHADOW: usize = RECORD_CHECKS + 1;
 /// `frame` is a live frame of this thread: memory from its sp up to the top of the stack is not written meanwhile.
 #[inline(always)]
 pub(crate) unsafe fn capture(thread: &mut ThreadState, frame: Frame) -> Result<u32, Unusual> {
+    // All else waits for it.
+    let place_key = place_key(frame.pc, frame.sp);
     let module_state = PROCESS.module_state.load(Ordering::Acquire);
     if thread.module_state != module_state {
         if is_unloading(module_state) {
@@ -77,23 +79,23 @@ pub(crate) unsafe fn capture(thread: &mut ThreadState, frame: Frame) -> Result<u
         }
         thread.forget_modules(module_state);
     }
-    if frame.sp < thread.low || frame.sp >= thread.high {
+    if frame.sp.wrapping_sub(thread.low) >= thread.high.wrapping_sub(thread.low) {
         stack_bounds::enter(thread, frame.sp).ok_or(Unusual)?;
     }
     // SAFETY: by contract, and the frame lies in the thread's readable range.
-    let key = unsafe { record_key(thread, frame.pc, frame.sp) };
+    let key = unsafe { record_key(thread, place_key, frame.sp) };
     // SAFETY: as above.
     if let Some(node) = unsafe { as_recorded(thread, key, frame) } {
         return Ok(node);
     }
     // SAFETY: as above.
-    unsafe { find_out(thread, key, frame) }
+    unsafe { find_out(thread, key, frame.pc, frame.sp, frame.fp) }
 }
 
 /// The usual way: nothing but a list of words to compare, and one branch at its end.
 #[inline(always)]
 unsafe fn as_recorded(thread: &ThreadState, key: u64, frame: Frame) -> Option<u32> {
-    let record = &thread.records[record_index(key)];
+    let record = thread.record(key);
     let height = u32::from(record.pc_and_height as u16);
     let number = record.shadow();
     if height >= thread.sizes[number].end {
@@ -101,19 +103,34 @@ unsafe fn as_recorded(thread: &ThreadState, key: u64, frame: Frame) -> Option<u3
     }
     // SAFETY: the end is at most the room without the padding.
     let join = unsafe { thread.shadow_unchecked(number, height as usize + SHADOW_PADDING) };
-    // A guess to be followed is elsewhere too, by its flag.
     let elsewhere = (record.pc_and_height >> 16 ^ frame.pc)
         | u64::from(record.leaf as u32 ^ slot(thread, frame.sp))
-        | (record.join & !SHADOW_NUMBER ^ join.place());
+        | (record.join_place() ^ join.place());
     if elsewhere != 0 {
         return None;
     }
     let return_address = frame.sp.wrapping_sub(8);
     // SAFETY: the record was made for a frame at this very place; its words and the shadow's lie above, on this stack.
     let mut difference = unsafe { shadow_difference(thread, number, height) };
-    for check in record.checks {
+    let word = |words_above: u64| {
         // SAFETY: as above.
-        difference |= unsafe { load(return_address.wrapping_add((check & 0xffff) * 8)) } ^ check >> 16;
+        unsafe { load(return_address.wrapping_add(words_above * 8)) }
+    };
+    let [checks @ .., last] = record.checks;
+    for check in checks {
+        difference |= word(check & 0xffff) ^ check >> 16;
+    }
+    if record.join & HANGS_ON_FPS != 0 {
+        let (place, in_register) = (last & 0xffff, last >> 16);
+        if join.node & NEEDS_FP != 0 {
+            let fp = if place == FP_IN_REGISTER { frame.fp } else { word(place) };
+            difference |= fp ^ thread.shadow_fp_at(number, height as usize);
+        }
+        if in_register != 0 {
+            difference |= frame.fp ^ in_register;
+        }
+    } else {
+        difference |= word(last & 0xffff) ^ last >> 16;
     }
     (difference == 0).then_some(record.node())
 }
@@ -121,13 +138,8 @@ unsafe fn as_recorded(thread: &ThreadState, key: u64, frame: Frame) -> Option<u3
 /// Zero when every word holds what it held that the steps read which lead to the shadow's frame at `height` and outwards.
 #[inline(always)]
 unsafe fn shadow_difference(thread: &ThreadState, number: usize, height: u32) -> u64 {
-    let base = thread.slot_base;
     let end = height as usize + SHADOW_BLOCK;
     let mut difference = 0;
-    let mut compare = |frame: &ShadowFrame| {
-        // SAFETY: the slot was read before on this stack, above the live frame it belongs to.
-        difference |= unsafe { load(base.wrapping_add(frame.slot.into())) } ^ frame.pc;
-    };
     if end <= WEAVE {
         // All in one turn of the weave, as the stacks of most programs are: whole blocks, to have few branches.
         let frames = thread.first_of_shadow(number);
@@ -135,12 +147,14 @@ unsafe fn shadow_difference(thread: &ThreadState, number: usize, height: u32) ->
         while start > SHADOW_BLOCK {
             start -= SHADOW_BLOCK;
             // SAFETY: the height is below the shadow's end; the padding makes the last block whole.
-            unsafe { frames.get_unchecked(start..start + SHADOW_BLOCK) }.iter().for_each(&mut compare);
+            for frame in unsafe { frames.get_unchecked(start..start + SHADOW_BLOCK) } {
+                // SAFETY: by this function's contract.
+                difference |= unsafe { frame_difference(thread, frame) };
+            }
         }
     } else {
-        for height in 1..=height {
-            compare(thread.shadow_at(number, height as usize));
-        }
+        // SAFETY: by this function's contract.
+        difference = unsafe { deep_difference(thread, number, height) };
     }
     if thread.sizes[number].extra_count > 0 {
         // SAFETY: as above.
@@ -149,8 +163,23 @@ unsafe fn shadow_difference(thread: &ThreadState, number: usize, height: u32) ->
     difference
 }
 
-/// Zero when the words beside the return addresses hold what they held.
 #[inline(always)]
+unsafe fn frame_difference(thread: &ThreadState, frame: &ShadowFrame) -> u64 {
+    // SAFETY: the slot was read before on this stack, above the live frame it belongs to.
+    unsafe { load(thread.slot_base.wrapping_add(frame.slot.into())) ^ frame.pc }
+}
+
+/// Of the return addresses of a stack that takes more than one turn of the weave.
+#[inline(never)]
+unsafe fn deep_difference(thread: &ThreadState, number: usize, height: u32) -> u64 {
+    (1..=height).fold(0, |difference, height| {
+        // SAFETY: as in `shadow_difference`.
+        difference | unsafe { frame_difference(thread, thread.shadow_at(number, height as usize)) }
+    })
+}
+
+/// Zero when the words beside the return addresses hold what they held.
+#[inline(never)]
 unsafe fn extra_difference(thread: &ThreadState, number: usize, height: u32) -> u64 {
     let base = thread.slot_base;
     let mut rest = thread.sizes[number].extra_count as usize;
@@ -196,21 +225,16 @@ unsafe fn innermost_difference(thread: &ThreadState, number: usize, height: u32)
 
 /// What [`capture`] does when no record holds: steps, meets a shadow, learns.
 #[inline(never)]
-unsafe fn find_out(thread: &mut ThreadState, key: u64, frame: Frame) -> Result<u32, Unusual> {
+unsafe fn find_out(thread: &mut ThreadState, key: u64, pc: u64, sp: u64, fp: u64) -> Result<u32, Unusual> {
+    let frame = Frame { pc, sp, fp };
     if !frame.sp.is_multiple_of(8) {
         return Err(Unusual);
     }
-    let record = thread.records[record_index(key)];
+    let record = *thread.record(key);
     let is_guess = record.is_of(frame.pc, slot(thread, frame.sp));
     let words = PROCESS.tree.words();
     let pcs = PROCESS.pcs.entries();
-    if is_guess && record.join & FOLLOW != 0 {
-        // SAFETY: by this function's contract.
-        if let Some(node) = unsafe { as_guessed(thread, words, pcs, &record, frame) } {
-            return Ok(node);
-        }
-    }
-    if is_guess && record.join & FOLLOW == 0 && move_record(thread, key, &record) {
+    if is_guess && move_record(thread, key, &record) {
         // SAFETY: by this function's contract.
         if let Some(node) = unsafe { as_recorded(thread, key, frame) } {
             return Ok(node);
@@ -240,63 +264,18 @@ unsafe fn find_out(thread: &mut ThreadState, key: u64, frame: Frame) -> Result<u
 /// record's own one has it.
 fn move_record(thread: &mut ThreadState, key: u64, record: &Record) -> bool {
     let height = record.pc_and_height as u16;
-    let wanted = record.join & !SHADOW_NUMBER;
+    let wanted = record.join_place();
     let has_it = |number: &usize| {
         u32::from(height) < thread.sizes[*number].end
             && thread.shadow_at(*number, height.into()).place() == wanted
     };
     match (0..SHADOWS).find(has_it) {
         Some(number) if !has_it(&record.shadow()) => {
-            thread.records[record_index(key)].join = wanted | number as u64;
+            thread.record_mut(key).join = record.join & !SHADOW_NUMBER | number as u64;
             true
         }
         _ => false,
     }
-}
-
-/// For stacks that hang on frame pointers: follows the guessed node frame by frame, without a store, to the shadow.
-unsafe fn as_guessed(
-    thread: &ThreadState,
-    words: Words<'_>,
-    pcs: &[PcEntry],
-    record: &Record,
-    frame: Frame,
-) -> Option<u32> {
-    let Frame { mut pc, mut sp, mut fp } = frame;
-    let number = record.shadow();
-    let (mut node, mut height) = (record.node(), u32::from(record.pc_and_height as u16));
-    for _ in 0..=FRAMES_OUTSIDE_SHADOW {
-        // SAFETY: a record's node and its callers are nodes of the tree, and their words are numbers of addresses.
-        let entry = unsafe { pcs.get_unchecked(words.pc_unchecked(node) as usize) };
-        if entry.pc() != pc {
-            return None;
-        }
-        if is_in_shadow(thread, number, height, place(slot(thread, sp), node), fp) {
-            // SAFETY: by this function's contract.
-            return (unsafe { shadow_difference(thread, number, height) } == 0).then(|| record.node());
-        }
-        // SAFETY: by this function's contract.
-        Frame { pc, sp, fp } = unsafe { plain_step(thread, entry.rule(), sp, fp)? };
-        // SAFETY: as above.
-        node = unsafe { words.parent_unchecked(node) };
-        height = height.wrapping_sub(1);
-        if node == 0 {
-            return None;
-        }
-    }
-    None
-}
-
-/// True when the shadow has at `height` what `place` says, with the frame pointer that matters there.
-#[inline(always)]
-fn is_in_shadow(thread: &ThreadState, number: usize, height: u32, place: u64, fp: u64) -> bool {
-    if height >= thread.sizes[number].end {
-        return false;
-    }
-    let shadow = thread.shadow_at(number, height as usize);
-    // One comparison for both, with the flag shifted out.
-    let difference = shadow.place() ^ place;
-    difference << 1 == 0 && (difference == 0 || thread.shadow_fp_at(number, height as usize) == fp)
 }
 
 /// Steps by a plain rule; `None` for other rules, and where the caller's frame would not lie above on this stack.
@@ -525,17 +504,22 @@ impl Capture<'_> {
     /// The number of the address that a call returns to, and its rule.
     #[inline(always)]
     fn pc_number(&mut self, pc: u64) -> Result<(u32, Rule), Unusual> {
-        let (set_index, tag) = cache_place(pc);
-        let set = &self.thread.pc_cache[set_index];
+        let hash = pc_hash(pc);
+        let tag = pc_tag(hash);
+        let set = self.thread.pc_set(hash);
         for (way, rule) in set.ways.iter().zip(set.rules) {
-            if way >> NUMBER_BITS == tag && *way != 0 {
+            if (way ^ tag) >> NUMBER_BITS == 0 && *way != 0 {
                 return Ok(((way & ((1 << NUMBER_BITS) - 1)) as u32, Rule::from_bits(rule)));
             }
         }
         let (number, rule) = number_of_new(&mut self.thread.modules, pc)?;
-        let set = &mut self.thread.pc_cache[set_index];
-        set.ways = [tag << NUMBER_BITS | u64::from(number), set.ways[0]];
+        let set = self.thread.pc_set(hash);
+        let is_full = set.ways[1] != 0;
+        set.ways = [tag | u64::from(number), set.ways[0]];
         set.rules = [rule.bits(), set.rules[0]];
+        if is_full {
+            self.thread.count_replaced();
+        }
         // A first address may have made the table.
         self.pcs = PROCESS.pcs.entries();
         Ok((number, rule))
@@ -558,11 +542,13 @@ impl Capture<'_> {
                 return Ok(leaf);
             }
         }
-        if self.pending_count > FRAMES_OUTSIDE_SHADOW || shadow_height == 0 {
+        // What is too much for a record gets a shadow, and a record that lies at the innermost frame of that.
+        let is_recorded = shadow_height > 0
+            && self.pending_count <= FRAMES_OUTSIDE_SHADOW
+            && self.record(leaf, shadow_height, self.pending_count);
+        if !is_recorded {
             self.make_shadow(leaf, shadow_height);
             self.record(leaf, leaf_height, 0);
-        } else {
-            self.record(leaf, shadow_height, self.pending_count);
         }
         self.thread.current = self.number as u32;
         Ok(leaf)
@@ -589,30 +575,39 @@ impl Capture<'_> {
             }
             other = self.words.parent(other);
         }
-        let Some(words_above) = differing.map(|slot| slot.wrapping_sub(innermost_slot) / 8) else { return };
-        if let Ok(words_above @ 1..) = u16::try_from(words_above) {
-            let key = place_key(self.innermost.pc, self.innermost.sp);
-            // Counted from sp, which is one word above the return address.
-            self.thread.telling[telling_index(key)] = words_above - 1;
+        let Some(slot) = differing else { return };
+        // SAFETY: the return address into a frame of the live stack.
+        let pc = unsafe { load(self.thread.slot_base.wrapping_add(slot.into())) };
+        let sp = self.innermost.sp;
+        // Counted from sp, which is one word above the innermost return address.
+        let Some(telling) = Telling::new(slot.wrapping_sub(innermost_slot).wrapping_sub(8), pc) else {
+            return;
+        };
+        let key = place_key(self.innermost.pc, sp);
+        let known = self.thread.telling(key);
+        if !known.iter().any(|known| known.bytes_above() == telling.bytes_above()) {
+            self.thread.set_telling(key, [telling, known[0]]);
         }
     }
 
     /// Makes the record of this stack, whose innermost node is `leaf`: `count` pending frames inside of the shadow's frame
-    /// at `join_height`.
-    fn record(&mut self, leaf: u32, join_height: usize, count: usize) {
+    /// at `join_height`. False when these are too much for a record.
+    fn record(&mut self, leaf: u32, join_height: usize, count: usize) -> bool {
         let thread = &mut *self.thread;
         if join_height >= thread.sizes[self.number].end as usize {
-            return;
+            return true;
         }
         let join = *thread.shadow_at(self.number, join_height);
         let Frame { pc, sp, .. } = self.innermost;
         let innermost_slot = slot(thread, sp);
-        let mut hangs_on_fp = join.node & NEEDS_FP != 0;
+        let mut hangs_on_fp = false;
         let mut checks = [pc << 16; RECORD_CHECKS];
         for index in 0..count {
             let frame = thread.pending(index);
             hangs_on_fp |= frame.hangs_on_fp();
-            let Ok(words_above) = u16::try_from(frame.slot.wrapping_sub(innermost_slot) / 8) else { return };
+            let Ok(words_above) = u16::try_from(frame.slot.wrapping_sub(innermost_slot) / 8) else {
+                return false;
+            };
             // The innermost return address was compared by itself.
             if let Some(check) = index.checked_sub(1).and_then(|index| checks.get_mut(index)) {
                 // SAFETY: the return address into a frame of the live stack.
@@ -621,20 +616,86 @@ impl Capture<'_> {
             }
         }
         if pc >> 48 != 0 || join_height + count > u16::MAX.into() {
-            return;
+            return true;
         }
-        let (height, join) = match hangs_on_fp {
-            false => (join_height, join.place()),
-            true => (join_height + count, FOLLOW),
-        };
+        let hangs_on_fp = hangs_on_fp || join.node & NEEDS_FP != 0;
+        if hangs_on_fp && self.check_fps(&mut checks, count.saturating_sub(1), &join, count).is_none() {
+            return false;
+        }
+        let thread = &mut *self.thread;
+        let flag = if hangs_on_fp { HANGS_ON_FPS } else { 0 };
         // SAFETY: the frame is the innermost of the live stack.
-        let key = unsafe { record_key(thread, pc, sp) };
-        thread.records[record_index(key)] = Record {
-            pc_and_height: pc << 16 | height as u64,
+        let key = unsafe { record_key(thread, place_key(pc, sp), sp) };
+        let old = thread.record(key);
+        if old.leaf != 0 && !old.is_of(pc, innermost_slot) {
+            thread.count_replaced();
+        }
+        *thread.record_mut(key) = Record {
+            pc_and_height: pc << 16 | join_height as u64,
             leaf: place(innermost_slot, leaf),
-            join: join | self.number as u64,
+            join: join.place() | flag | self.number as u64,
             checks,
         };
+        true
+    }
+
+    /// Adds to the `used` checks of a record the frame pointers that `count` pending frames and the frame of the shadow outside of them
+    /// hang on. `None` where that is too much for a record.
+    #[inline(never)]
+    fn check_fps(
+        &self,
+        checks: &mut [u64; RECORD_CHECKS],
+        mut used: usize,
+        join: &ShadowFrame,
+        count: usize,
+    ) -> Option<()> {
+        #[derive(PartialEq)]
+        enum Needed {
+            Nothing,
+            AtJoin,
+            Value(u64),
+        }
+        const LAST: usize = RECORD_CHECKS - 1;
+
+        let (mut place, mut outer_slot) = (FP_IN_REGISTER, join.slot);
+        let mut needed = if join.node & NEEDS_FP != 0 { Needed::AtJoin } else { Needed::Nothing };
+        for index in (0..count).rev() {
+            let frame = self.thread.pending(index);
+            let rule = self.pcs.get(frame.pc_number() as usize)?.rule();
+            if !rule.is_plain() {
+                return None;
+            }
+            if rule.slot_below_cfa() != 0 && needed != Needed::Nothing {
+                let address = frame_sp(self.thread, outer_slot).wrapping_sub(rule.slot_below_cfa());
+                let words_above = address.wrapping_sub(self.innermost.sp.wrapping_sub(8)) / 8;
+                if words_above >= FP_IN_REGISTER {
+                    return None;
+                }
+                match needed {
+                    Needed::AtJoin => place = words_above,
+                    Needed::Value(fp) if used < LAST && fp >> 48 == 0 => {
+                        *checks.get_mut(used)? = fp << 16 | words_above;
+                        used += 1;
+                    }
+                    _ => return None,
+                }
+                needed = Needed::Nothing;
+            }
+            if rule.is_from_fp() {
+                if needed != Needed::Nothing {
+                    return None;
+                }
+                needed = Needed::Value(frame.fp);
+            }
+            outer_slot = frame.slot;
+        }
+        let in_register = match needed {
+            Needed::Value(fp) if fp == 0 || fp >> 48 != 0 => return None,
+            Needed::Value(fp) => fp,
+            _ => 0,
+        };
+        checks[LAST] = in_register << 16 | place;
+        (used <= LAST).then_some(())
     }
 
     /// Makes a shadow of this stack: what the present one has up to `known_height`, and the pending frames, whose innermost
@@ -840,25 +901,28 @@ unsafe fn load(address: u64) -> u64 {
     unsafe { (address as *const u64).read_volatile() }
 }
 
-/// What a record is found by: the place, and the stack word that told the stacks of this place apart the last time.
+/// What a record is found by: the place, and the stack words that told the stacks of this place apart the last times.
 ///
 /// # Safety
 ///
 /// `sp` belongs to a live frame on the thread's own stack.
 #[inline(always)]
-unsafe fn record_key(thread: &ThreadState, pc: u64, sp: u64) -> u64 {
-    let key = place_key(pc, sp);
-    let words_above = u64::from(thread.telling[telling_index(key)]);
+unsafe fn record_key(thread: &ThreadState, place_key: u64, sp: u64) -> u64 {
     // A caller that breaks the ABI may have any stack pointer; the whole walk deals with it.
-    let address = sp.wrapping_add(words_above * 8) & !7;
-    if address >= thread.high {
-        return key;
+    let sp = sp & !7;
+    let telling = thread.telling(place_key);
+    if telling.iter().all(|word| word.is_none()) {
+        return place_key;
     }
-    // SAFETY: low <= address < high, and a whole word.
-    let word = unsafe { load(address) };
-    // Loaded and masked in any case, to spare the branch.
-    let mask = u64::from(words_above != 0).wrapping_neg();
-    (key ^ word & mask).wrapping_mul(MIX)
+    let [newer, older] = telling.map(|telling| {
+        let address = sp.wrapping_add(telling.bytes_above());
+        if address >= thread.high {
+            return 0;
+        }
+        // SAFETY: low <= address < high, and a whole word.
+        telling.part(unsafe { load(address) })
+    });
+    (place_key ^ newer ^ older.rotate_left(32)).wrapping_mul(MIX)
 }
 
 #[inline(always)]
@@ -866,24 +930,17 @@ fn place_key(pc: u64, sp: u64) -> u64 {
     (pc ^ sp.rotate_left(29)).wrapping_mul(MIX)
 }
 
+/// What an address is found by in the pc cache. The multiplication can be undone, so the highest bits, by which a set is found, and the
+/// others, which tell its addresses apart, together are the address.
 #[inline(always)]
-fn record_index(key: u64) -> usize {
-    (key >> (64 - RECORDS.ilog2())) as usize
+fn pc_hash(pc: u64) -> u64 {
+    pc.wrapping_mul(MIX << (u64::BITS - PC_BITS))
 }
 
+/// What tells an address apart from those in the same set, above the bits of a number.
 #[inline(always)]
-fn telling_index(key: u64) -> usize {
-    (key >> (64 - PLACES.ilog2())) as usize
+fn pc_tag(hash: u64) -> u64 {
+    hash << (PC_BITS - PC_TAG_BITS)
 }
 
-/// Set and tag of an address in the pc cache. The multiplication can be undone, so set and tag together are the address.
-#[inline(always)]
-fn cache_place(pc: u64) -> (usize, u64) {
-    let mixed = pc.wrapping_mul(MIX & MASK_47) & MASK_47;
-    ((mixed >> TAG_BITS) as usize & (PC_SETS - 1), mixed & ((1 << TAG_BITS) - 1))
-}
-
-const MASK_47: u64 = (1 << 47) - 1;
-const TAG_BITS: u32 = 47 - PC_SETS.ilog2();
-const _: () = assert!(NUMBER_BITS + TAG_BITS <= 64);
 const _: () = assert!(MIX & 1 == 1);

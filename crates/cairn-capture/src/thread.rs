@@ -1,8 +1,8 @@
 //! What a thread keeps between its captures: caches that are only ever trusted after a check, and stacks that were there.
 //!
 //! The memory is one mapping of 128 KiB of address space, of which a thread whose stack is 120 frames deep touches 64 KiB;
-//! a stack of more than 500 frames brings another one. It is reached through one thread-local word, without a destructor: a thread that has ended is recognised by
-//! its number, and its memory is given to a later one.
+//! a stack of more than 500 frames brings another one, and thousands of stacks in use one of 384 KiB. It is reached through one
+//! thread-local word, without a destructor: a thread that has ended is recognised by its number, and its memory is given to a later one.
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering, compiler_fence};
@@ -14,38 +14,59 @@ use crate::{mapping, thread_pointer};
 
 /// Frames of one stack; deeper ones are cut, and the cut is marked.
 pub(crate) const MAX_DEPTH: usize = 1 << 20;
-/// Places for which a telling word is kept.
-pub(crate) const PLACES: usize = 1 << 10;
-pub(crate) const RECORDS: usize = 1 << 9;
-pub(crate) const PC_SETS: usize = 1 << 9;
+
+/// What a thread finds stacks and addresses by: as many records as places and sets of addresses.
+#[repr(C)]
+pub(crate) struct Tables<const COUNT: usize> {
+    records: [Record; COUNT],
+    /// For each place the stack words that tell its stacks apart; see `engine::record_key`.
+    telling: [[Telling; 2]; COUNT],
+    pc_sets: [PcSet; COUNT],
+}
+
+/// A new thread has tables for so many.
+const FIRST_COUNT: usize = 1 << 9;
+/// When so many entries had to give way to others, the thread gets larger tables: a compiler has thousands of stacks in use at any
+/// time, and walking costs it twenty times as much as a record.
+const MANY_REPLACED: u32 = 8 * FIRST_COUNT as u32;
+const LARGE_COUNT: usize = 8 * FIRST_COUNT;
+
+/// Addresses of code have no more bits.
+pub(crate) const PC_BITS: u32 = 47;
+/// So many of the bits of their hashes tell the addresses of a set apart; the others name the set, or more than that.
+pub(crate) const PC_TAG_BITS: u32 = PC_BITS - FIRST_COUNT.ilog2();
+const _: () = assert!(NUMBER_BITS + PC_TAG_BITS == u64::BITS);
 
 /// A whole stack as a list of conditions, in one cache line: if they all hold, the answer is `leaf`'s node.
 ///
-/// It covers the frames that change often one by one, up to a frame of a shadow, which covers the rest. Only for frames
-/// that lie where the stack pointer says; where one hangs on a frame pointer, the record is only a guess at the node, to be
-/// followed frame by frame ([`FOLLOW`]).
+/// It covers the frames that change often one by one, up to a frame of a shadow, which covers the rest. Where frames hang on frame
+/// pointers ([`HANGS_ON_FPS`]), the words that these come from are among those that are compared.
 #[repr(C, align(64))]
 #[derive(Clone, Copy)]
 pub(crate) struct Record {
-    /// Return address into the innermost frame, and in the lowest 16 bits the height of the shadow's frame, or of the
-    /// innermost frame itself in a guess.
+    /// Return address into the innermost frame, and in the lowest 16 bits the height of the shadow's frame.
     pub(crate) pc_and_height: u64,
     /// Where the innermost frame must lie, and the node that is the answer; see [`place`].
     pub(crate) leaf: u64,
     /// What the shadow must have at that height; in the lowest bits, which are zero in a place, the number of the shadow,
-    /// and [`FOLLOW`].
+    /// and [`HANGS_ON_FPS`].
     pub(crate) join: u64,
     /// Words of the stack: in the lowest 16 bits how many words above the innermost return address, in the others the
     /// value. Unused ones repeat that return address, so that there are always as many.
+    ///
+    /// With [`HANGS_ON_FPS`] the last one has in its lowest 16 bits where the frame pointer comes from that the shadow's frame has, if
+    /// that matters, and in the others what the register must hold in the innermost frame, if not 0.
     pub(crate) checks: [u64; RECORD_CHECKS],
 }
 
 pub(crate) const RECORD_CHECKS: usize = 5;
+/// Stands for a place on the stack that is a register.
+pub(crate) const FP_IN_REGISTER: u64 = u16::MAX as u64;
 /// Set in [`Record::join`].
-pub(crate) const FOLLOW: u64 = 4;
+pub(crate) const HANGS_ON_FPS: u64 = 4;
 /// The bits of [`Record::join`] that number the shadow.
 pub(crate) const SHADOW_NUMBER: u64 = SHADOWS as u64 - 1;
-const _: () = assert!(SHADOWS.is_power_of_two() && SHADOW_NUMBER < FOLLOW && FOLLOW < 8);
+const _: () = assert!(SHADOWS.is_power_of_two() && SHADOW_NUMBER < HANGS_ON_FPS && HANGS_ON_FPS < 8);
 
 impl Record {
     const NONE: Self = Self { pc_and_height: 0, leaf: 0, join: 0, checks: [0; RECORD_CHECKS] };
@@ -54,6 +75,12 @@ impl Record {
     #[inline(always)]
     pub(crate) fn shadow(&self) -> usize {
         (self.join & SHADOW_NUMBER) as usize
+    }
+
+    /// What the shadow must have.
+    #[inline(always)]
+    pub(crate) fn join_place(&self) -> u64 {
+        self.join & !(SHADOW_NUMBER | HANGS_ON_FPS)
     }
 
     /// The node that the innermost frame has, if the record is right.
@@ -70,6 +97,37 @@ impl Record {
 }
 
 const _: () = assert!(size_of::<Record>() == 64);
+
+/// Where the return address lies that tells two stacks of one place apart: in the lowest 16 bits, in words above sp. In stacks that
+/// differ further in, another frame may lie there and the word be anything, which would make a new key each time; so the upper half of
+/// the return address seen there is kept as well, inverted in order that zeros are no address.
+#[derive(Clone, Copy)]
+pub(crate) struct Telling(u32);
+
+impl Telling {
+    /// The word `bytes_above` sp, where `return_address` was seen. `None` if that is too far away.
+    pub(crate) fn new(bytes_above: u32, return_address: u64) -> Option<Self> {
+        let words_above = u16::try_from(bytes_above / 8).ok()?;
+        Some(Self(u32::from(!((return_address >> 32) as u16)) << 16 | u32::from(words_above)))
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_none(self) -> bool {
+        self.0 == 0
+    }
+
+    #[inline(always)]
+    pub(crate) fn bytes_above(self) -> u64 {
+        u64::from(self.0 & 0xffff) * 8
+    }
+
+    /// The word that was found there, if it can be an address in that code; otherwise 0.
+    #[inline(always)]
+    pub(crate) fn part(self, word: u64) -> u64 {
+        // Masked in any case, to spare the branch.
+        word & u64::from(word >> 32 == u64::from(!self.0 >> 16)).wrapping_neg()
+    }
+}
 
 /// One frame of a shadow: of a stack that was there before, with what must hold for it to be there again.
 #[repr(C)]
@@ -140,6 +198,10 @@ impl PendingFrame {
 pub(crate) struct PcSet {
     pub(crate) ways: [u64; 2],
     pub(crate) rules: [u32; 2],
+}
+
+impl PcSet {
+    const NONE: Self = Self { ways: [0; 2], rules: [0; 2] };
 }
 
 /// For each two shadows up to which height they are certainly the same, so that one becomes like the other by few copies.
@@ -250,6 +312,83 @@ impl ThreadState {
         }
         self.turn_count = count;
         Some(())
+    }
+
+    /// # Safety
+    ///
+    /// The tables belong to this thread, and stay.
+    unsafe fn use_tables<const COUNT: usize>(&mut self, tables: *mut Tables<COUNT>) {
+        // SAFETY: by contract.
+        unsafe {
+            self.records = (&raw mut (*tables).records).cast();
+            self.telling = (&raw mut (*tables).telling).cast();
+            self.pc_sets = (&raw mut (*tables).pc_sets).cast();
+        }
+        self.mask = COUNT as u32 - 1;
+        self.pc_shift = u64::BITS - COUNT.ilog2();
+    }
+
+    #[inline(always)]
+    fn index(&self, hash: u64) -> usize {
+        (hash >> 48) as usize & self.mask as usize
+    }
+
+    /// Where the record is that this hash finds.
+    #[inline(always)]
+    fn record_place(&self, key: u64) -> *mut Record {
+        // SAFETY: so many bits of the hash are left as make an index (`use_tables`).
+        unsafe { self.records.add(self.index(key)) }
+    }
+
+    /// The record that this hash finds.
+    #[inline(always)]
+    pub(crate) fn record(&self, key: u64) -> &Record {
+        // SAFETY: zeros are a record too.
+        unsafe { &*self.record_place(key) }
+    }
+
+    /// The record that this hash finds, to be written.
+    #[inline(always)]
+    pub(crate) fn record_mut(&mut self, key: u64) -> &mut Record {
+        // SAFETY: as above, and nobody else has it.
+        unsafe { &mut *self.record_place(key) }
+    }
+
+    /// What tells the stacks of a place apart.
+    #[inline(always)]
+    pub(crate) fn telling(&self, place_key: u64) -> [Telling; 2] {
+        // SAFETY: as for records.
+        unsafe { *self.telling.add(self.index(place_key)) }
+    }
+
+    pub(crate) fn set_telling(&mut self, place_key: u64, telling: [Telling; 2]) {
+        // SAFETY: as for records.
+        unsafe { *self.telling.add(self.index(place_key)) = telling };
+    }
+
+    /// The set of the addresses that this hash finds.
+    #[inline(always)]
+    pub(crate) fn pc_set(&mut self, hash: u64) -> &mut PcSet {
+        // SAFETY: as for records.
+        unsafe { &mut *self.pc_sets.add((hash >> self.pc_shift) as usize) }
+    }
+
+    /// Notes that an entry of a table gives way to another.
+    pub(crate) fn count_replaced(&mut self) {
+        self.replaced = self.replaced.wrapping_add(1);
+        if self.replaced == MANY_REPLACED {
+            self.take_large_tables();
+        }
+    }
+
+    /// What was learned is learned again. Where the kernel gives no memory, the small tables must do.
+    #[cold]
+    #[inline(never)]
+    fn take_large_tables(&mut self) {
+        if let Some(fresh) = mapping::reserve(size_of::<Tables<LARGE_COUNT>>()) {
+            // SAFETY: the mapping is for this, zeroed and page aligned, and never given back.
+            unsafe { self.use_tables(fresh.cast::<Tables<LARGE_COUNT>>().as_ptr()) };
+        }
     }
 
     /// The entry of a shadow at this index, which is a height with [`SHADOW_PADDING`] added.
@@ -365,35 +504,44 @@ pub(crate) struct ShadowSize {
 /// Set in [`ShadowFrame::node`]; nodes have 31 bits.
 pub(crate) const NEEDS_FP: u32 = 1 << 31;
 
-/// See the module documentation. All-zero bytes are a thread that knows nothing yet.
-#[repr(C)]
+/// See the module documentation. All-zero bytes are a thread that knows nothing yet, but for the places of its tables.
+///
+/// What every capture needs comes first, in two cache lines.
+#[repr(C, align(64))]
 pub(crate) struct ThreadState {
     /// Not 0 while a capture is under way: the stack pointer of the frame it captures. A signal handler that captures now
     /// must leave everything here alone.
     busy: AtomicU64,
-    /// The same, for the capture in the handler.
-    nested_busy: AtomicU64,
-    pub(crate) sizes: [ShadowSize; SHADOWS],
-    pub(crate) common: CommonHeights,
-    /// The shadow that was met last.
-    pub(crate) current: u32,
     /// [`Process::module_state`](crate::process::Process::module_state) that the caches belong to.
     pub(crate) module_state: u64,
-    owner_process: AtomicI32,
-    owner_thread: AtomicI32,
     /// The readable part of this thread's own stack.
     pub(crate) low: u64,
     pub(crate) high: u64,
     /// 4 GiB below `high`: every slot is a 32-bit distance above it.
     pub(crate) slot_base: u64,
+    first_turn: *mut Turn,
+    records: *mut Record,
+    telling: *mut [Telling; 2],
+    pub(crate) sizes: [ShadowSize; SHADOWS],
+    pc_sets: *mut PcSet,
+    /// So many records and places are there, less 1.
+    mask: u32,
+    /// The shadow that was met last.
+    pub(crate) current: u32,
+    turn_count: usize,
+    /// The highest bits of a hash find a set of addresses; so many are left away.
+    pc_shift: u32,
+    /// Entries of the tables that gave way to others.
+    replaced: u32,
+    pub(crate) common: CommonHeights,
+    /// As `busy`, for the capture in the handler.
+    nested_busy: AtomicU64,
+    owner_process: AtomicI32,
+    owner_thread: AtomicI32,
     next: *mut ThreadState,
     pub(crate) modules: KnownModules,
-    /// For each place the stack word, in words above sp, that tells its stacks apart; see `engine::record_key`.
-    pub(crate) telling: [u16; PLACES],
-    pub(crate) records: [Record; RECORDS],
-    pub(crate) pc_cache: [PcSet; PC_SETS],
-    first_turn: *mut Turn,
-    turn_count: usize,
+    /// What the pointers to tables show at first.
+    own_tables: Tables<FIRST_COUNT>,
     /// For a whole walk.
     pub(crate) walked: WalkRoom,
     /// For a capture in a signal handler that interrupted a capture.
@@ -530,6 +678,8 @@ fn make(process: i32, thread: i32) -> Option<*mut ThreadState> {
     fresh.owner_process = AtomicI32::new(process);
     fresh.owner_thread = AtomicI32::new(thread);
     (fresh.first_turn, fresh.turn_count) = (fresh.own_turns.as_mut_ptr(), FIRST_TURNS);
+    // SAFETY: they stay as long as the state.
+    unsafe { fresh.use_tables(&raw mut (*state).own_tables) };
     let mut first = STATES.load(Ordering::Relaxed);
     loop {
         fresh.next = first;
@@ -578,8 +728,12 @@ impl ThreadState {
     pub(crate) fn forget_modules(&mut self, module_state: u64) {
         self.forget_stack();
         self.modules.forget();
-        self.records.fill(Record::NONE);
-        self.pc_cache.fill(PcSet { ways: [0; 2], rules: [0; 2] });
+        let count = self.mask as usize + 1;
+        // SAFETY: so many lie there (`use_tables`), and nobody else has them.
+        unsafe {
+            core::slice::from_raw_parts_mut(self.records, count).fill(Record::NONE);
+            core::slice::from_raw_parts_mut(self.pc_sets, count).fill(PcSet::NONE);
+        }
         self.module_state = module_state;
     }
 }

@@ -268,29 +268,6 @@ impl Words<'_> {
         if before & HEAD != 0 { before & !HEAD } else { node.wrapping_sub(1) }
     }
 
-    /// As [`pc`](Self::pc), for the hot path.
-    ///
-    /// # Safety
-    ///
-    /// `node` is a node of this tree.
-    #[inline(always)]
-    pub(crate) unsafe fn pc_unchecked(self, node: u32) -> u32 {
-        // SAFETY: nodes are indices of words.
-        unsafe { self.0.get_unchecked(node as usize) }.load(Ordering::Relaxed)
-    }
-
-    /// As [`parent`](Self::parent), for the hot path.
-    ///
-    /// # Safety
-    ///
-    /// `node` is a node of this tree.
-    #[inline(always)]
-    pub(crate) unsafe fn parent_unchecked(self, node: u32) -> u32 {
-        // SAFETY: a HEAD word stands before the first node of each segment, so there is a word before every node.
-        let before = unsafe { self.0.get_unchecked(node as usize - 1) }.load(Ordering::Relaxed);
-        if before & HEAD != 0 { before & !HEAD } else { node - 1 }
-    }
-
     fn is_segment(self, head: u32, parent: u32, first_pc: u32) -> bool {
         self.at(head) == HEAD | parent && self.at(head + 1) == first_pc
     }
