@@ -76,7 +76,7 @@ impl Emulated {
     /// Runs a program both ways, and compares its recording with what it says of itself.
     fn check(&self, test: &str, source: &str, arguments: &[&str]) -> Shown {
         let directory = scratch(test);
-        let program = self.compile(&directory, source, "program", &["-DROUNDS=2000"]);
+        let program = self.compile(&directory, source, "program", &["-DROUNDS=1200"]);
         let shown = self.same_as_plain(&program, arguments, "");
         recording(&directory).assert_as_expected(&shown);
         shown
