@@ -22,6 +22,8 @@ const TAKEN: &[&str] = &[
     "_r_debug",
     "environ",
     "getauxval",
+    // With a lock, once, in the constructor, and only in emulators that do not wipe memory in forked children.
+    "__register_atfork",
     // With the loader's lock: at the start, and in front of the program's own calls of the loader.
     "dl_iterate_phdr",
     // One system call each, and no cancellation point.
