@@ -104,7 +104,7 @@ impl<W: Write> ChunkWriter<W> {
     ) -> Result<(), RecordingError> {
         self.check_length(kind, unpacked)?;
         let mut stored = self.begin_chunk();
-        let added = self.stream.add(unpacked, &mut stored);
+        let added = self.stream.add(unpacked, events, &mut stored);
         added.map_err(RecordingError::io(writing(kind, self.offset)))?;
         self.put(kind, events, first_nanos, unpacked.len(), stored)
     }

@@ -34,6 +34,9 @@ const THOROUGH: [CParameter; 6] = [
 /// mostly what was never there before.
 const WORTHWHILE: u64 = 4;
 const ASKED_AT: u64 = 1 << 19;
+/// Where an event takes as many bytes, most are of numbers in which nothing repeats: that is known before trying, but for short recordings.
+const NOISE_BYTES: u64 = 2;
+const SHORT: u64 = 1 << 18;
 
 /// Compresses.
 pub(super) struct Outflow {
@@ -51,7 +54,9 @@ impl Outflow {
         Self { level, is_thorough: true, unpacked_bytes: 0, stored_bytes: 0, encoder: None }
     }
 
-    fn begin(&self) -> io::Result<Encoder<'static>> {
+    fn begin(&mut self, unpacked_bytes: usize, events: u32) -> io::Result<Encoder<'static>> {
+        let bytes = unpacked_bytes as u64;
+        self.is_thorough &= bytes < SHORT || bytes < u64::from(events) * NOISE_BYTES;
         let mut encoder = Encoder::new(self.level)?;
         encoder.set_parameter(CParameter::WindowLog(STREAM_WINDOW_BITS))?;
         if self.is_thorough {
@@ -60,11 +65,11 @@ impl Outflow {
         Ok(encoder)
     }
 
-    /// Appends the next piece.
-    pub(super) fn add(&mut self, unpacked: &[u8], into: &mut Vec<u8>) -> io::Result<()> {
+    /// Appends the next piece, in which there are so many events.
+    pub(super) fn add(&mut self, unpacked: &[u8], events: u32, into: &mut Vec<u8>) -> io::Result<()> {
         let mut encoder = match self.encoder.take() {
             Some(encoder) => encoder,
-            None => self.begin()?,
+            None => self.begin(unpacked.len(), events)?,
         };
         let begin = into.len();
         // With room for the ends of blocks that a flush cuts short.
@@ -125,18 +130,16 @@ impl Inflow {
             return Err(TOO_MUCH);
         }
         into.clear();
-        // A byte too many shows there; more than that is not written.
-        into.resize(unpacked_bytes + 1, 0);
-        let written = self.unpack(piece, into);
-        into.truncate(unpacked_bytes);
-        match written {
-            Ok(written) if written == unpacked_bytes => Ok(()),
+        // A byte too many shows there; more than there is room for is not written.
+        into.reserve(unpacked_bytes + 1);
+        match self.unpack(piece, into) {
+            Ok(()) if into.len() == unpacked_bytes => Ok(()),
             _ => Err(OTHER_LENGTH),
         }
     }
 
-    /// How many bytes came out, when the whole piece was used.
-    fn unpack(&mut self, piece: &[u8], into: &mut [u8]) -> io::Result<usize> {
+    /// Appends what comes out, when the whole piece can be used.
+    fn unpack(&mut self, piece: &[u8], into: &mut Vec<u8>) -> io::Result<()> {
         let decoder = match &mut self.decoder {
             Some(decoder) => decoder,
             none => {
@@ -154,7 +157,7 @@ impl Inflow {
                 return Err(io::ErrorKind::InvalidData.into());
             }
         }
-        Ok(output.pos())
+        Ok(())
     }
 }
 
@@ -164,7 +167,7 @@ mod tests {
 
     fn piece(outflow: &mut Outflow, bytes: &[u8]) -> Vec<u8> {
         let mut stored = vec![7];
-        outflow.add(bytes, &mut stored).unwrap();
+        outflow.add(bytes, bytes.len() as u32, &mut stored).unwrap();
         stored.split_off(1)
     }
 
@@ -212,6 +215,13 @@ mod tests {
         assert!(outflow.is_thorough);
         piece(&mut outflow, &noise[300_000..]);
         assert!(!outflow.is_thorough);
+        for (length, events, is_thorough) in
+            [(300_000, 150_000, false), (300_000, 150_001, true), (250_000, 1, true)]
+        {
+            let mut outflow = Outflow::new(1);
+            outflow.add(&vec![5; length], events, &mut Vec::new()).unwrap();
+            assert_eq!(outflow.is_thorough, is_thorough, "{length} {events}");
+        }
     }
 
     #[test]
