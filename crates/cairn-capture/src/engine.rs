@@ -910,19 +910,24 @@ unsafe fn load(address: u64) -> u64 {
 unsafe fn record_key(thread: &ThreadState, place_key: u64, sp: u64) -> u64 {
     // A caller that breaks the ABI may have any stack pointer; the whole walk deals with it.
     let sp = sp & !7;
-    let telling = thread.telling(place_key);
-    if telling.iter().all(|word| word.is_none()) {
-        return place_key;
-    }
-    let [newer, older] = telling.map(|telling| {
+    let part = |telling: Telling| {
         let address = sp.wrapping_add(telling.bytes_above());
         if address >= thread.high {
             return 0;
         }
         // SAFETY: low <= address < high, and a whole word.
         telling.part(unsafe { load(address) })
-    });
-    (place_key ^ newer ^ older.rotate_left(32)).wrapping_mul(MIX)
+    };
+    // Most places have as many as they will ever have, so that these branches cost less than the loads.
+    let [newer, older] = thread.telling(place_key);
+    if newer.is_none() {
+        return place_key;
+    }
+    let mut key = place_key ^ part(newer);
+    if !older.is_none() {
+        key ^= part(older).rotate_left(32);
+    }
+    key.wrapping_mul(MIX)
 }
 
 #[inline(always)]

@@ -18,9 +18,10 @@ pub(crate) const MAX_DEPTH: usize = 1 << 20;
 /// What a thread finds stacks and addresses by: as many records as places and sets of addresses.
 #[repr(C)]
 pub(crate) struct Tables<const COUNT: usize> {
-    records: [Record; COUNT],
-    /// For each place the stack words that tell its stacks apart; see `engine::record_key`.
+    /// For each place the stack words that tell its stacks apart; see `engine::record_key`. First, to lie in a page with the state's
+    /// own numbers.
     telling: [[Telling; 2]; COUNT],
+    records: [Record; COUNT],
     pc_sets: [PcSet; COUNT],
 }
 
