@@ -262,6 +262,9 @@ fn what_was_written_past_an_end_is_told_with_the_block_to_blame() {
     // One byte past 13, and four past 16, which is the check of the next header.
     memory.put(base + 0x110 + 13, &[0]);
     memory.put(base + 0x220, b"AAAA");
+    // What looks like a header is none where no block can begin.
+    memory.put_cairn(base + 0x254, 16, StackReference::Tag(0x77), false);
+    memory.put(base + 0x244, b"AAAA");
     let image = memory.image("damage");
     let found = Annotated::find(&image, &FindOptions::default());
     let damage = found.damage(&image);
