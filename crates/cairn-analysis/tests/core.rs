@@ -263,8 +263,8 @@ fn what_was_written_past_an_end_is_told_with_the_block_to_blame() {
     memory.put(base + 0x110 + 13, &[0]);
     memory.put(base + 0x220, b"AAAA");
     // What looks like a header is none where no block can begin.
-    memory.put_cairn(base + 0x254, 16, StackReference::Tag(0x77), false);
-    memory.put(base + 0x244, b"AAAA");
+    memory.put_cairn(base + 0x434, 16, StackReference::Tag(0x77), false);
+    memory.put(base + 0x424, b"AAAA");
     let image = memory.image("damage");
     let found = Annotated::find(&image, &FindOptions::default());
     let damage = found.damage(&image);
