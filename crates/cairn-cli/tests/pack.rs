@@ -54,3 +54,16 @@ cairn: -: no cairn recording: it begins with other bytes
 
 "#]]);
 }
+
+#[test]
+fn events_that_cannot_be_read_are_told_and_the_others_are_packed() {
+    let whole = fs::read(spool().with_file_name("packed-stream.cairn")).unwrap();
+    let chunk = whole.windows(4).position(|kind| kind == b"HEP2").unwrap();
+    let mut damaged = whole;
+    damaged[chunk + 40] ^= 1;
+    let output = cairn().args(["pack", "-o", "-", "-"]).stdin(damaged).output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(errors.contains("note: chunk HEP2 at byte "), "{errors}");
+    let packed = Recording::from_bytes(output.stdout).unwrap();
+    assert!(packed.summary().is_some_and(|summary| summary.marks > 0));
+}

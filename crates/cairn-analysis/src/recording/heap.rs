@@ -796,7 +796,7 @@ impl<'a> HeapCursor<'a> {
         let position = take.number()?;
         let cursor = Self {
             events: events.into(),
-            quantum: take.number()?,
+            quantum: take.number().filter(|&quantum| quantum <= LAST_QUANTUM)?,
             runs: Take::new(take.column()?),
             run_thread: 0,
             run_events: 0,
@@ -823,7 +823,7 @@ impl<'a> HeapCursor<'a> {
 
     /// The time of the next event, or of the last one.
     pub(super) fn nanos(&self) -> u64 {
-        self.quantum.saturating_mul(HEAP_TIME_QUANTUM_NANOS)
+        self.quantum * HEAP_TIME_QUANTUM_NANOS
     }
 
     fn site(&mut self) -> Option<Site> {
@@ -833,6 +833,8 @@ impl<'a> HeapCursor<'a> {
     }
 }
 
+/// Behind it, nanoseconds would not fit their number: no recording lasts that long.
+const LAST_QUANTUM: u64 = u64::MAX / HEAP_TIME_QUANTUM_NANOS;
 /// What is told of a chunk that contradicts itself.
 const BAD: &str = "its columns contradict each other";
 
@@ -893,10 +895,11 @@ impl HeapDecoder {
             }
             if cursor.step_events == 0 {
                 let (quanta, count) = cursor.times.take(&mut self.times).ok_or(BAD)?;
-                cursor.quantum = cursor.quantum.checked_add(quanta).ok_or(BAD)?;
+                let quantum = cursor.quantum.checked_add(quanta).filter(|&quantum| quantum <= LAST_QUANTUM);
+                cursor.quantum = quantum.ok_or(BAD)?;
                 cursor.step_events = count;
             }
-            let nanos = cursor.quantum.saturating_mul(HEAP_TIME_QUANTUM_NANOS).max(not_before_nanos);
+            let nanos = cursor.nanos().max(not_before_nanos);
             if nanos >= wanted.until_nanos {
                 return Ok(());
             }

@@ -22,7 +22,7 @@ use super::{HEAP_TIME_QUANTUM_NANOS, Recording};
 const LONG_ROWS: usize = 1 << 20;
 
 /// What a recording holds in sum.
-#[derive(Clone, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, PartialEq, Default, Debug)]
 #[non_exhaustive]
 pub struct Summary {
     /// When the last event was.
@@ -53,6 +53,8 @@ pub struct Summary {
     pub changes: u64,
     /// What was lost, and how much of it.
     pub lost: Vec<(LossKind, u64)>,
+    /// What of the events that were [packed](pack) could not be read. A file does not tell of it: what it holds is whole.
+    pub findings: Vec<Finding>,
 }
 
 impl Summary {
@@ -98,6 +100,7 @@ impl Summary {
             marks: take.number()?,
             changes: take.number()?,
             lost: Vec::new(),
+            findings: Vec::new(),
         };
         for _ in 0..take.number()? {
             let (kind, count) = (take.number32()?, take.number()?);
@@ -440,7 +443,7 @@ pub fn pack(recording: &Recording, out: impl Write) -> Result<Summary, Recording
         }
     }
     let (_, summary) = packer.close()?;
-    Ok(summary)
+    Ok(Summary { findings: outcome.findings, ..summary })
 }
 
 fn pack_stacks<W: Write>(recording: &Recording, packer: &mut Packer<W>) {

@@ -5,7 +5,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use cairn_analysis::heap::HeapRecording;
-use cairn_analysis::recording::{Recording, RecordingError, Summary, pack};
+use cairn_analysis::recording::{Finding, Recording, RecordingError, Summary, pack};
 use clap::{Args, ValueEnum};
 
 use super::heap_input::has_many_events;
@@ -68,7 +68,10 @@ impl Pack {
             Recording::open(&self.recording)
         }
         .map_err(in_file)?;
-        recording.findings().iter().for_each(|finding| complain(&format_args!("{name}: note: {finding}")));
+        let note = |findings: &[Finding]| {
+            findings.iter().for_each(|finding| complain(&format_args!("{name}: note: {finding}")));
+        };
+        note(recording.findings());
 
         if self.in_place {
             return add_sums(recording, &self.recording);
@@ -76,7 +79,7 @@ impl Pack {
         let output = self.output.unwrap_or_else(|| self.recording.with_extension("cairn"));
         if output == Path::new("-") {
             let stdout = BufWriter::with_capacity(1 << 16, io::stdout().lock());
-            pack(&recording, stdout).map_err(in_file)?;
+            note(&pack(&recording, stdout).map_err(in_file)?.findings);
             return Ok(Outcome::Done);
         }
         let mut file = NewFile::create(&output, self.force)?;
@@ -88,6 +91,7 @@ impl Pack {
             keep(file.part(), self.sums == Sums::Always).map_err(in_file)?;
         }
         drop(progress);
+        note(&summary.findings);
         tell(&summary, &file.commit()?)?;
         Ok(Outcome::Done)
     }
