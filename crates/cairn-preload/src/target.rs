@@ -21,7 +21,8 @@ const START_BYTES: usize = 256;
 
 const PROGRAM_HEADER_BYTES: usize = 56;
 const CLASS_64: u8 = 2;
-const X86_64: u16 = 62;
+/// The processor that this library is for, as ELF numbers it.
+const MACHINE: u16 = if cfg!(target_arch = "x86_64") { 62 } else { 183 };
 const LOAD: u32 = 1;
 const DYNAMIC: u32 = 2;
 const INTERPRETER: u32 = 3;
@@ -123,7 +124,7 @@ fn program_takes_library(file: &ReadOnly, start: &[u8; START_BYTES]) -> bool {
         // A script without a first line that says so: the shell's.
         return true;
     }
-    if start[4] != CLASS_64 || u16::from_le_bytes([start[18], start[19]]) != X86_64 {
+    if start[4] != CLASS_64 || u16::from_le_bytes([start[18], start[19]]) != MACHINE {
         return false;
     }
     let (Some(at), Some(count)) = (long(start, 32), start.get(56..58)) else { return true };

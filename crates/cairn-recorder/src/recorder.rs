@@ -95,7 +95,8 @@ const LEAST_LOGS: usize = 1 << 6;
 const LOGS_SHARE: u64 = 32;
 /// This part of an address space that the program limits later may go to the window.
 const WINDOW_SHARE: u64 = 16;
-const PAGE_BYTES: usize = 4096;
+/// The largest page of any system that this is built for. Logs become writable in such steps from the recorder on, which begins at a page.
+const PAGE_BYTES: usize = if cfg!(target_arch = "x86_64") { 4096 } else { 1 << 16 };
 /// The logs lie behind the recorder, at the next page.
 const LOGS_OFFSET: usize = size_of::<Recorder>().next_multiple_of(4096);
 
@@ -106,7 +107,7 @@ impl Recorder {
         let mut last = os::Errno(libc::ENOMEM);
         let most_bytes = os::soft_limit(libc::RLIMIT_AS as i32) / LOGS_SHARE;
         for limit in LOG_LIMITS {
-            let bytes = LOGS_OFFSET + limit * size_of::<ThreadLog>();
+            let bytes = Self::bytes(limit);
             if bytes as u64 > most_bytes && limit != LEAST_LOGS {
                 continue;
             }
@@ -125,9 +126,14 @@ impl Recorder {
         Err(last)
     }
 
+    /// A recorder with so many logs, in whole pages.
+    const fn bytes(logs: usize) -> usize {
+        (LOGS_OFFSET + logs * size_of::<ThreadLog>()).next_multiple_of(PAGE_BYTES)
+    }
+
     /// Gives the memory back where nothing came of it.
     pub(crate) fn discard(&'static mut self) {
-        let bytes = LOGS_OFFSET + *self.logs_limit.get_mut() as usize * size_of::<ThreadLog>();
+        let bytes = Self::bytes(*self.logs_limit.get_mut() as usize);
         // SAFETY: it was never published.
         unsafe { os::unmap(&raw mut *self as usize, bytes) };
     }
@@ -169,9 +175,10 @@ impl Recorder {
                 return None;
             }
             // Before others can meet it among those in use.
-            let from = self.log(index) as usize & !(PAGE_BYTES - 1);
+            let begin = core::ptr::from_ref(self) as usize;
             let end = self.log(index + 1) as usize;
-            os::make_writable(from, (end - from).next_multiple_of(PAGE_BYTES)).ok()?;
+            let from = (self.log(index) as usize - begin) & !(PAGE_BYTES - 1);
+            os::make_writable(begin + from, (end - begin).next_multiple_of(PAGE_BYTES) - from).ok()?;
             let order = Ordering::AcqRel;
             match self.logs_used.compare_exchange(index, index + 1, order, Ordering::Relaxed) {
                 Ok(_) => {
@@ -323,13 +330,13 @@ fn found_forked() {
     }
 }
 
-/// Gives back the whole pages between two addresses.
+/// Gives back the pages that begin between two addresses.
 ///
 /// # Safety
 ///
 /// They are the caller's own mapping, and nobody will touch them.
 unsafe fn unmap_pages(from: usize, to: usize) {
-    let (from, to) = (from.next_multiple_of(PAGE_BYTES), to.next_multiple_of(PAGE_BYTES));
+    let from = from.next_multiple_of(PAGE_BYTES);
     if from < to {
         // SAFETY: by contract.
         unsafe { os::unmap(from, to - from) };
