@@ -345,14 +345,17 @@ impl HeapRecording {
         self.kept(&mut Vec::new()).map(|read| read.is_some())
     }
 
-    /// So many bytes of sums are a small part of the file: a sixteenth. Of a recording of few events that is too little for any, and
-    /// these are read in no time.
+    /// So many bytes of sums are a small part of the file, a sixteenth, or of what reading the events would take: one for each 128
+    /// events above two million. Of a recording of few events that is too little for any, and these are read in no time.
     ///
     /// # Errors
     ///
     /// When the file cannot be asked for its length.
     pub fn room_for_sums(&self) -> Result<u64, RecordingError> {
-        Ok(self.recording.length()? / 16)
+        const READ_SOON: u64 = 2_000_000;
+        let summary = self.recording.summary();
+        let events = summary.map_or(0, |summary| summary.allocations.saturating_add(summary.frees));
+        Ok(self.recording.length()? / 16 + events.saturating_sub(READ_SOON) / 128)
     }
 
     fn add_sums(

@@ -47,7 +47,7 @@ pub(crate) struct Pack {
 /// When sums are kept.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Sums {
-    /// When there are two million events, and the sums are no more than a sixteenth of the file
+    /// When there are two million events, and the sums are small beside the file or the events
     Auto,
     /// Always, whatever room they take
     Always,
