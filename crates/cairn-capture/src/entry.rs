@@ -2,6 +2,7 @@
 
 use crate::arch::{cairn_capture_here, interrupted_sp};
 use crate::engine::{self, Frame};
+use crate::own_memory;
 use crate::process::PROCESS;
 use crate::stack::Stack;
 use crate::stack_bounds;
@@ -180,7 +181,7 @@ fn nested(state: *mut ThreadState, start: Start<'_>) -> StackId {
     // The handler's frames lie below what the interrupted capture asked for; one question answers for all of them.
     let sp = start.sp();
     let is_below = sp < low && low < high && low - sp < NESTED_BYTES;
-    let low = if is_below && stack_bounds::is_readable(sp, low) { sp } else { low };
+    let low = if is_below && own_memory::is_readable(sp, low) { sp } else { low };
     let memory = OwnMemory { low, high };
     let stack = intern_walk(start, memory, room);
     // SAFETY: acquired by our caller.

@@ -226,6 +226,7 @@ mod entry;
 mod index;
 mod mapping;
 mod modules;
+mod own_memory;
 mod pcs;
 mod process;
 mod region;
@@ -242,9 +243,9 @@ mod walk;
 pub use arch::cairn_capture_here;
 pub use cairn_unwind::{FoldRecursion, StopReason};
 pub use entry::{CallSite, Statistics, capture, capture_at, capture_interrupted, statistics};
+pub use own_memory::read_bytes as read_own_memory;
 pub use process::{after_fork_in_child, take_less_room, while_unloading};
 pub use stack::{Frames, Stack};
-pub use stack_bounds::read_bytes as read_own_memory;
 pub use table::{
     FrameId, LoadedModule, ModuleIdentity, NewStacks, StackCursor, StackRow, observe_new_stacks,
 };

@@ -13,9 +13,9 @@ use cairn_unwind::{AddressRange, Modules};
 
 use crate::arch::{self, Native, Rule};
 use crate::index::MIX;
+use crate::own_memory;
 use crate::pcs::PcKind;
 use crate::process::{PROCESS, is_unloading};
-use crate::stack_bounds;
 
 /// `struct dl_find_object` of glibc, as x86-64 and AArch64 have it.
 #[repr(C)]
@@ -197,9 +197,12 @@ pub(crate) struct LoadedAs {
 pub(crate) fn loaded_as(address: u64) -> Option<LoadedAs> {
     let link_map = LoadedModules::find(AbsoluteAddress::new(address))?.link_map as u64;
     // `struct link_map` of <link.h>: l_addr, l_name, ... The loader may free it when the module goes.
-    let bias = stack_bounds::read_word(link_map)?;
-    let name = stack_bounds::read_word(link_map.checked_add(8)?)?;
-    Some(LoadedAs { bias, name })
+    let mut words = [0; 16];
+    if own_memory::read_bytes(link_map, &mut words) != words.len() {
+        return None;
+    }
+    let (&bias, name) = words.split_first_chunk()?;
+    Some(LoadedAs { bias: u64::from_ne_bytes(bias), name: u64::from_ne_bytes(*name.first_chunk()?) })
 }
 
 /// The packed rule at a return address, from its module's tables.
@@ -290,7 +293,7 @@ impl Identities {
             *known = (
                 start,
                 identity(&object, |address, into| {
-                    (stack_bounds::read_bytes(address, into) == into.len()).then_some(())
+                    (own_memory::read_bytes(address, into) == into.len()).then_some(())
                 }),
             );
         }
@@ -300,14 +303,16 @@ impl Identities {
 
 /// Answers as [`identity_at`] for a module that another thread may unload at any moment.
 pub(crate) fn identity_of_loaded(address: AbsoluteAddress) -> u32 {
-    let read =
-        |address, into: &mut [u8]| (stack_bounds::read_bytes(address, into) == into.len()).then_some(());
+    let read = |address, into: &mut [u8]| (own_memory::read_bytes(address, into) == into.len()).then_some(());
     LoadedModules::find(address).map_or(0, |object| identity(&object, read))
 }
 
 /// Mixes where a module lies and what it begins with. Two modules of equal layout differ in their build id, which is among
 /// the notes at the start of the file, or in the size of something that the headers there state.
 fn identity(object: &FoundObject, read: impl Fn(u64, &mut [u8]) -> Option<()>) -> u32 {
+    /// Few system calls where another thread's module is read, and not much stack.
+    const PIECE_BYTES: usize = 256;
+
     let header = object.eh_frame_header as u64;
     let map_start = object.map_start as u64;
     // Four independent chains: this runs for every address that is seen for the first time.
@@ -315,14 +320,18 @@ fn identity(object: &FoundObject, read: impl Fn(u64, &mut [u8]) -> Option<()>) -
     let mut mix_bytes = |address: u64, limit: u64| {
         // Not beyond the page: nobody said that the next one can be read.
         let end = address + limit.min(PAGE_BYTES - address % PAGE_BYTES);
-        for place in (address..end).step_by(32) {
-            let mut bytes = [0_u8; 32];
-            let count = (end - place).min(32) as usize;
+        for place in (address..end).step_by(PIECE_BYTES) {
+            let mut bytes = [0_u8; PIECE_BYTES];
+            let count = (end - place).min(PIECE_BYTES as u64) as usize;
             read(place, bytes.get_mut(..count)?)?;
-            let (words, _) = bytes.as_chunks();
-            for (lane, word) in lanes.iter_mut().zip(words) {
-                *lane =
-                    (*lane ^ u64::from_le_bytes(*word)).wrapping_mul(0x2545_f491_4f6c_dd1d).rotate_left(23);
+            let (rows, _) = bytes.get(..count.next_multiple_of(32))?.as_chunks::<32>();
+            for row in rows {
+                let (words, _) = row.as_chunks();
+                for (lane, word) in lanes.iter_mut().zip(words) {
+                    *lane = (*lane ^ u64::from_le_bytes(*word))
+                        .wrapping_mul(0x2545_f491_4f6c_dd1d)
+                        .rotate_left(23);
+                }
             }
         }
         Some(())

@@ -12,8 +12,8 @@ use cairn_format::{AbsoluteAddress, Frame};
 use cairn_unwind::StopReason;
 
 use crate::modules::{self, LoadedModules};
+use crate::own_memory;
 use crate::process::PROCESS;
-use crate::stack_bounds;
 use crate::tree::{StackId, Word};
 
 /// Number of a frame: of a code address in one module, the same in every stack that has it.
@@ -266,7 +266,7 @@ impl LoadedModule {
     /// `/proc/self/exe`, and when the module has gone meanwhile.
     #[must_use]
     pub fn copy_name<'a>(&self, into: &'a mut [u8]) -> &'a [u8] {
-        let count = stack_bounds::read_bytes(self.name, into);
+        let count = own_memory::read_bytes(self.name, into);
         let copied = into.get(..count).unwrap_or_default();
         copied.split(|&byte| byte == 0).next().unwrap_or_default()
     }

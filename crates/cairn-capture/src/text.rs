@@ -10,8 +10,8 @@ use cairn_format::Frame;
 use cairn_unwind::{FoldRecursion, StopReason};
 
 use crate::modules::loaded_as;
+use crate::own_memory;
 use crate::stack::Stack;
-use crate::stack_bounds;
 
 /// A file descriptor took no more text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -140,7 +140,7 @@ impl Line {
     /// The C string at `name`; the path of the running program where it is empty.
     fn module_name(&mut self, name: u64) -> &mut Self {
         let mut bytes = [0; Self::NAME];
-        let mut length = stack_bounds::read_bytes(name, &mut bytes);
+        let mut length = own_memory::read_bytes(name, &mut bytes);
         let text = bytes.get(..length).unwrap_or_default();
         length = text.iter().position(|&byte| byte == 0).unwrap_or(length);
         if length == 0 {

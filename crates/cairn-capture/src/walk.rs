@@ -16,9 +16,9 @@ use crate::arch::{
 };
 use crate::mapping;
 use crate::modules::{LoadedModules, rule_at, rule_of};
+use crate::own_memory;
 use crate::pcs::PcKind;
 use crate::process::{PROCESS, is_unloading};
-use crate::stack_bounds;
 use crate::thread::{MAX_DEPTH, ThreadState};
 
 /// This process's own memory: directly where it is known to be readable, elsewhere through the kernel.
@@ -35,7 +35,7 @@ impl OwnMemory {
         if low <= sp && sp < high {
             return Self { low, high };
         }
-        Self { low: sp, high: stack_bounds::readable_end(sp) }
+        Self { low: sp, high: own_memory::readable_end(sp) }
     }
 }
 
@@ -56,7 +56,7 @@ impl MemoryReader for OwnMemory {
             // SAFETY: inside the readable part of this thread's stack, and aligned.
             return Some(unsafe { (address as *const u64).read_volatile() });
         }
-        stack_bounds::read_word(address)
+        own_memory::read_word(address)
     }
 }
 

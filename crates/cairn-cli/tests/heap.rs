@@ -9,7 +9,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use cairn_analysis::heap::{HeapRecording, Scope};
@@ -422,25 +422,45 @@ fn limits_of_the_shell_change_nothing() {
     }
 }
 
+/// The program whose threads load and unload two modules, and what is asked of it.
+fn loading_storm(directory: &Path) -> (PathBuf, [String; 3]) {
+    let program = compile(directory, "loader.c", "program", &["-fno-builtin"]);
+    let module = |name: &str, flags: &[&str]| {
+        let flags = [&["-shared", "-fPIC", "-fno-builtin"], flags].concat();
+        compile(directory, "module.c", name, &flags).to_str().unwrap().to_owned()
+    };
+    (program, ["storm".to_owned(), module("libfirst.so", &[]), module("libsecond.so", &["-DSIZE=18003"])])
+}
+
 #[test]
 fn modules_come_and_go_while_threads_allocate() {
     let directory = scratch("modules");
-    let program = compile(&directory, "loader.c", "program", &["-fno-builtin"]);
-    let first = compile(&directory, "module.c", "libfirst.so", &["-shared", "-fPIC", "-fno-builtin"]);
-    let second = compile(
-        &directory,
-        "module.c",
-        "libsecond.so",
-        &["-shared", "-fPIC", "-fno-builtin", "-DSIZE=18003"],
-    );
-    let modules = [first.to_str().unwrap(), second.to_str().unwrap()];
-    let shown = same_as_plain(&directory, &program, &["storm", modules[0], modules[1]]);
+    let (program, arguments) = loading_storm(&directory);
+    let shown = same_as_plain(&directory, &program, &arguments.each_ref().map(String::as_str));
     let recording = recording(&directory);
     recording.assert_as_expected(&shown);
     // The two threads may meet in one load, so there are fewer loads than calls.
     let loads = recording.modules_loaded.iter().filter(|path| path.contains("libfirst")).count();
     assert!(loads > 1, "{loads} loads of one module, {} unloads", recording.modules_unloaded);
     assert!(recording.modules_unloaded > 2);
+}
+
+/// Where the kernel does not copy the program's memory, modules that another thread unloads must not be read either.
+#[test]
+fn modules_come_and_go_where_reading_own_memory_is_forbidden() {
+    let directory = scratch("confined");
+    let confined = compile(&directory, "confined.c", "confined", &[]);
+    let (program, arguments) = loading_storm(&directory);
+    for _ in 0..3 {
+        let mut command = Command::new(&confined);
+        command.arg(env!("CARGO_BIN_EXE_cairn")).args(["heap", "--quiet"]);
+        let shown = Shown::from(run(command.arg(&program).args(&arguments).current_dir(&directory)));
+        assert_eq!((shown.status, shown.signal), (Some(0), None), "{shown:?}");
+        let recording = recording(&directory);
+        recording.assert_as_expected(&shown);
+        assert!(recording.modules_unloaded > 2);
+        fs::remove_file(recording.path).unwrap();
+    }
 }
 
 #[test]
@@ -521,7 +541,7 @@ fn without_the_command_the_library_records_by_itself() {
 }
 
 /// The library as the command unpacks it.
-fn library() -> std::path::PathBuf {
+fn library() -> PathBuf {
     let environment = run(cairn()
         .args(["heap", "--quiet", "--children", "-o", "/tmp/cairn-test-%p.cairn", "env"])
         .current_dir("/tmp"));
@@ -833,7 +853,7 @@ fn a_recording_knows_how_its_program_ended() {
         let directory = scratch(test);
         let program = compile(&directory, "ends.c", "program", &["-fno-builtin", "-O0"]);
         run(cairn().args(["heap", "--quiet"]).arg(&program).arg(how).current_dir(&directory));
-        let end = |path: &std::path::PathBuf| {
+        let end = |path: &PathBuf| {
             let recording = Recording::open(path).unwrap();
             recording.end().map(|(reason, _)| reason)
         };
