@@ -301,10 +301,10 @@ impl Identities {
     }
 }
 
-/// Answers as [`identity_at`] for a module that another thread may unload at any moment.
-pub(crate) fn identity_of_loaded(address: AbsoluteAddress) -> u32 {
+/// Answers as [`identity_at`] for a module that another thread may unload at any moment; `None` in the place of 0.
+pub(crate) fn identity_of_loaded(address: AbsoluteAddress) -> Option<u32> {
     let read = |address, into: &mut [u8]| (own_memory::read_bytes(address, into) == into.len()).then_some(());
-    LoadedModules::find(address).map_or(0, |object| identity(&object, read))
+    LoadedModules::find(address).map(|object| identity(&object, read)).filter(|&identity| identity != 0)
 }
 
 /// Mixes where a module lies and what it begins with. Two modules of equal layout differ in their build id, which is among

@@ -237,7 +237,8 @@ pub struct LoadedModule {
 }
 
 impl LoadedModule {
-    /// The module that covers `address`. Takes no lock, so another thread may unload it at any moment.
+    /// The module that covers `address`. Takes no lock, so another thread may unload it at any moment: one whose memory is gone
+    /// already, while the loader still tells of it, is `None`.
     ///
     /// ```
     /// use cairn_capture::{LoadedModule, capture};
@@ -252,7 +253,7 @@ impl LoadedModule {
     pub fn at(address: AbsoluteAddress) -> Option<Self> {
         let (start, end) = LoadedModules.bounds(address)?;
         let loaded = modules::loaded_as(address.value())?;
-        let identity = ModuleIdentity(modules::identity_of_loaded(address));
+        let identity = ModuleIdentity(modules::identity_of_loaded(address)?);
         Some(Self { identity, start, end, bias: loaded.bias, name: loaded.name })
     }
 
