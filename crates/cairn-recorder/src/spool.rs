@@ -112,7 +112,9 @@ pub(crate) struct Spool {
     pub(crate) start_counter: u64,
     pub(crate) start_monotonic_nanos: u64,
     pub(crate) stamp_interval: u32,
-    has_parent: AtomicBool,
+    has_parent: bool,
+    /// The parent's tick when it was given up; it is believed again when it ticks on.
+    silent_tick: AtomicU64,
     is_frugal: AtomicBool,
     has_path: bool,
     /// Device and inode.
@@ -142,7 +144,8 @@ impl Spool {
         let limit = wanted.limit_bytes.min(os::soft_limit(libc::RLIMIT_FSIZE as i32)) / BLOCK;
         self.stamp_interval = wanted.stamp_interval;
         self.ring_nanos = wanted.ring_nanos;
-        self.has_parent.store(wanted.has_parent, Ordering::Relaxed);
+        self.has_parent = wanted.has_parent;
+        self.silent_tick.store(u64::MAX, Ordering::Relaxed);
         let (file, is_named) = create(wanted.path)?;
         let made = self.make_in(&file, wanted, limit, is_named);
         if let (Err(_), true, Some(path)) = (made, is_named, wanted.path) {
@@ -376,14 +379,17 @@ impl Spool {
     fn wait_for_parent(&self) -> Option<u64> {
         const STEP_MICROS: u32 = 100;
         const STEPS: u32 = 100_000;
-        /// A parent that has not ticked for so many steps is gone, or stopped.
+        /// A parent that has not ticked for so many steps is gone, or stopped, or gets no processor.
         const PATIENCE_STEPS: u32 = 2_000;
 
-        if !self.has_parent.load(Ordering::Relaxed) || self.is_frugal() {
+        if !self.has_parent || self.is_frugal() {
             return None;
         }
         let (tick, backed) = (self.word(control::TICK), self.backed());
         let (mut last, mut idle) = (tick.load(Ordering::Relaxed), 0);
+        if last == self.silent_tick.load(Ordering::Relaxed) {
+            return None;
+        }
         for _ in 0..STEPS {
             if let Some(block) = self.take_given_back() {
                 return Some(block);
@@ -396,7 +402,7 @@ impl Spool {
             idle = if now == last { idle + 1 } else { 0 };
             last = now;
             if idle > PATIENCE_STEPS {
-                self.has_parent.store(false, Ordering::Relaxed);
+                self.silent_tick.store(now, Ordering::Relaxed);
                 break;
             }
         }

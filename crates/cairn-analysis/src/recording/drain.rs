@@ -324,16 +324,22 @@ impl Drain {
         self.shared.store(control::COMMAND as u64, command.to_word());
     }
 
+    /// Says that somebody is here: a program that has to wait for blocks waits only for one who is.
+    fn tick(&self) {
+        let tick = self.shared.load(control::TICK as u64);
+        self.shared.store(control::TICK as u64, tick.wrapping_add(1));
+    }
+
     /// Reads what is new, and hands on what can be put into order.
     ///
     /// # Errors
     ///
     /// When the packed file cannot be written. The spool still has what is not in it.
     pub fn step(&mut self) -> Result<Status, RecordingError> {
-        let tick = self.shared.load(control::TICK as u64);
-        self.shared.store(control::TICK as u64, tick.wrapping_add(1));
+        self.tick();
         let clocks = self.read_clocks();
         let is_busy = self.read_new();
+        self.tick();
         // All that was stamped before the step before this one began is there now.
         let horizon = std::mem::replace(&mut self.horizon, clocks);
         if self.scale.is_known() {
@@ -343,6 +349,7 @@ impl Drain {
         if self.drained.len() >= FLUSH_BLOCKS
             || (has_waited && (self.packer.has_unwritten() || !self.drained.is_empty()))
         {
+            self.tick();
             self.flush()?;
         }
         // An error here means that the disk is full: the program counts what it loses.

@@ -48,6 +48,7 @@ const CASES: &[Case] = &[
     Case { name: "pause", child: threads::pausing_child, check: threads::check_pausing },
     Case { name: "drained", child: parent::drained, check: parent::check_drained },
     Case { name: "orphan", child: parent::orphan, check: parent::check_orphan },
+    Case { name: "returning", child: parent::returning, check: parent::check_returning },
     Case { name: "forbidden", child: parent::forbidden, check: parent::check_forbidden },
     Case { name: "lazy", child: threads::lazy_child, check: threads::check_lazy },
 ];

@@ -41,9 +41,14 @@ impl Drain<'_> {
         self.file.write_all_at(&value.to_le_bytes(), offset as u64).unwrap();
     }
 
-    fn turn(&mut self) {
+    /// One who does not show up for a while is taken to be gone.
+    fn tick(&mut self) {
         self.ticks += 1;
         self.set(control::TICK, self.ticks);
+    }
+
+    fn turn(&mut self) {
+        self.tick();
         let (claimed, backed) = (self.word(control::CLAIMED_BLOCKS), self.word(control::BACKED_BLOCKS));
         // The program may not grow beyond what little there is: it waits for blocks that are given back.
         if claimed + 4 > backed && backed < 80 {
@@ -56,6 +61,7 @@ impl Drain<'_> {
         }
         let mut headers = Vec::new();
         for block in 1..claimed {
+            self.tick();
             let mut bytes = vec![0; BLOCK_BYTES];
             self.file.read_exact_at(&mut bytes, block << 16).unwrap();
             if let Ok(header) = BlockHeader::read(&bytes) {
@@ -72,6 +78,7 @@ impl Drain<'_> {
             if before.sequence >= last[&(before.thread, before.lane)] {
                 continue;
             }
+            self.tick();
             // Left: what is committed now is all there will be.
             let mut bytes = vec![0; BLOCK_BYTES];
             self.file.read_exact_at(&mut bytes, block << 16).unwrap();
@@ -169,6 +176,48 @@ pub(crate) fn check_orphan(runner: &Runner) {
     spool.check();
     assert_eq!((spool.marks.len() as i64, spool.lost_events), (MARKS, 0));
     assert!(begin.elapsed() > Duration::from_millis(150), "it has waited");
+}
+
+/// Whoever drains was stopped for so long that the program helped itself, and goes on: the program waits for it again.
+pub(crate) fn returning(path: &Path) {
+    let mut options = options(path);
+    options.has_parent = true;
+    start(&options).unwrap();
+    let mut seen = HashSet::new();
+    let file = File::options().read(true).write(true).open(path).unwrap();
+    let mut drain = Drain { file, seen: &mut seen, read: HashMap::new(), given: 0, ticks: 0, reused: 0 };
+    let backed = drain.word(control::BACKED_BLOCKS);
+    while drain.word(control::BACKED_BLOCKS) == backed {
+        mark("alone");
+    }
+    std::thread::scope(|scope| {
+        drain.tick();
+        let writer = scope.spawn(|| (0..MARKS).for_each(|_| mark("together")));
+        let mut tick_for = |turns: u32| {
+            for _ in 0..turns {
+                drain.tick();
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            (drain.word(control::CLAIMED_BLOCKS), drain.word(control::BACKED_BLOCKS))
+        };
+        while !writer.is_finished() {
+            let (claimed, backed) = tick_for(1);
+            if claimed == backed {
+                assert_eq!(tick_for(500), (backed, backed), "it waits");
+                break;
+            }
+        }
+        assert!(!writer.is_finished());
+        // And helps itself once more when nobody is there.
+    });
+}
+
+pub(crate) fn check_returning(runner: &Runner) {
+    runner.run();
+    let spool = Spool::open(&runner.path);
+    spool.check();
+    assert_eq!(spool.lost_events, 0);
+    assert_eq!(spool.marks.iter().filter(|mark| mark.text == "together").count() as i64, MARKS);
 }
 
 /// Any system call but `exit` ends the process from here on. (The strict mode, without a filter, forbids reading the counter too.)
