@@ -305,8 +305,16 @@ fn read<const N: usize>(address: u64) -> Option<[u8; N]> {
 /// Writes all modules that are loaded and were not known, and those that are not there any more. Call it after `dlopen` and
 /// `dlmopen`, outside of hooks: it takes the loader's lock, as these do. It costs next to nothing when nothing has changed.
 pub fn scan() {
+    scan_after(false);
+}
+
+fn scan_after(is_unloaded: bool) {
     let Some(recorder) = recorder::current() else { return };
     let _errno = KeptErrno::new();
+    // What the loader counts changes before its modules are gone, and a scan of another thread may have come between the two.
+    if is_unloaded && let Some(mut tables) = Tables::take(recorder) {
+        recorder.modules.close_unloaded(false, &mut tables);
+    }
     for _ in 0..SCANS {
         if scan_once(&recorder.modules, recorder) {
             return;
@@ -332,9 +340,10 @@ fn scan_once(modules: &ModuleTable, recorder: &Recorder) -> bool {
     if is_removed {
         modules.close_unloaded(is_added, &mut tables);
     }
+    let mut is_whole = true;
     loop {
         for &address in found.inside.iter().take(found.count) {
-            write_unless_known(modules, AbsoluteAddress::new(address), &mut tables);
+            is_whole &= is_written(modules, AbsoluteAddress::new(address), &mut tables);
         }
         if found.count < FOUND_AT_ONCE {
             break;
@@ -344,7 +353,7 @@ fn scan_once(modules: &ModuleTable, recorder: &Recorder) -> bool {
     }
     found.skip = usize::MAX;
     found.collect();
-    let is_stable = (found.added, found.removed) == (added, removed);
+    let is_stable = is_whole && (found.added, found.removed) == (added, removed);
     if is_stable {
         modules.added.store(added, Ordering::Release);
         modules.removed.store(removed, Ordering::Release);
@@ -352,11 +361,15 @@ fn scan_once(modules: &ModuleTable, recorder: &Recorder) -> bool {
     is_stable
 }
 
-fn write_unless_known(modules: &ModuleTable, address: AbsoluteAddress, tables: &mut Tables<'_>) {
-    let is_known = LoadedModule::start_at(address).is_none_or(|start| modules.has_start(start));
-    if !is_known && let Some(module) = LoadedModule::at(address) {
+/// Writes the module around an address of its unless it is known. False for one that is in the loader's lists and cannot be found
+/// yet, or not any more: another thread is loading or unloading it.
+fn is_written(modules: &ModuleTable, address: AbsoluteAddress, tables: &mut Tables<'_>) -> bool {
+    let Some(start) = LoadedModule::start_at(address) else { return false };
+    if !modules.has_start(start) {
+        let Some(module) = LoadedModule::at(address) else { return false };
         modules.add(&module, tables);
     }
+    true
 }
 
 const FOUND_AT_ONCE: usize = 64;
@@ -464,6 +477,6 @@ pub fn while_unloading<R>(unload: impl FnOnce() -> R) -> R {
     // What was never on a stack is seen for the first time, before it goes.
     scan();
     let result = cairn_capture::while_unloading(unload);
-    scan();
+    scan_after(true);
     result
 }
