@@ -19,7 +19,7 @@
 //! | [`attach`] | for a program that runs already: putting the hooks in, and taking them out |
 //! | [`options`] | the text of `CAIRN_HEAP` |
 //! | `annotate` | with the feature of that name, in place of all that: blocks that say who allocated them |
-//! | `target` | whether what a process becomes by `exec` can have this library |
+//! | `target`, `program_file` | whether what a process becomes by `exec` can have this library |
 //! | [`environment`] | taking our variables out of the environment, and back in for `exec` |
 //!
 //! The library that is shipped is built without unwinding (profile `c-library`): there it is `no_std`, and nothing of
@@ -56,6 +56,7 @@ mod nesting;
 mod next;
 #[cfg(not(feature = "annotate"))]
 mod options;
+mod program_file;
 #[cfg(not(feature = "annotate"))]
 mod recorder;
 #[cfg(not(feature = "annotate"))]
