@@ -576,6 +576,9 @@ fn library() -> PathBuf {
     list.split(':').next().unwrap().into()
 }
 
+const LOADER: &str =
+    if cfg!(target_arch = "aarch64") { "/lib/ld-linux-aarch64.so.1" } else { "/lib64/ld-linux-x86-64.so.2" };
+
 #[test]
 fn what_cannot_be_recorded_is_refused_with_a_reason_before_it_runs() {
     let directory = scratch("refused");
@@ -604,6 +607,7 @@ fn what_cannot_be_recorded_is_refused_with_a_reason_before_it_runs() {
     }
     for (name, status, reason) in [
         ("./static", 2, "linked statically"),
+        (LOADER, 2, "the loader itself"),
         ("./own", 2, "malloc of its own"),
         ("./elf32", 2, "32-bit x86"),
         ("./cut", 126, "header is cut"),
