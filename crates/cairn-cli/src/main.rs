@@ -42,6 +42,10 @@ Examples:
 Exit codes: 0 all went well; 1 something could not be read, the rest was done; 2 the arguments make no sense;
 3 some of it is missing: the input ends too early, or names are not known; the rest was shown.";
 
+#[cfg(target_os = "linux")]
+#[global_allocator]
+static ALLOCATOR: cairn_run::Outliving = cairn_run::Outliving;
+
 fn main() -> ExitCode {
     let cairn = Cairn::parse_from(commands::symbolize::by_name(std::env::args_os()));
     output::choose_color(cairn.color);

@@ -253,6 +253,12 @@ fn a_program_that_limits_its_address_space_has_what_it_allows_itself() {
 }
 
 #[test]
+fn a_program_that_limits_its_data_has_what_it_allows_itself() {
+    check_room("limit_data");
+    check_room("limit_data_in_child");
+}
+
+#[test]
 fn a_program_that_locks_its_memory_locks_little_of_ours() {
     check_room("lock");
     check_room("lock_in_child");
@@ -404,8 +410,21 @@ fn a_program_that_draws_on_the_terminal_has_it_for_itself() {
 
 #[test]
 fn limits_of_the_shell_change_nothing() {
-    // The limit of the stack holds for the command too, which takes some 256 KiB of it when it is not optimised.
-    for limit in ["-v 200000", "-v 60000", "-n 4", "-f 0", "-f 100", "-s 512"] {
+    // The limit of the stack holds for the command too, which takes some 256 KiB of it when it is not optimised. So do the others: with
+    // some of these it has no memory left while the program runs, with others when it sums up.
+    let limits = [
+        "-v 200000",
+        "-v 140000",
+        "-v 100000",
+        "-v 60000",
+        "-d 60000",
+        "-d 30000",
+        "-n 4",
+        "-f 0",
+        "-f 100",
+        "-s 512",
+    ];
+    for limit in limits {
         let directory = scratch(&format!("limit{}", limit.replace(' ', "_")));
         let program = compile(&directory, "entry_points.c", "program", &["-fno-builtin"]);
         let plain = format!("ulimit {limit}; exec {}", program.display());
@@ -557,6 +576,9 @@ fn library() -> PathBuf {
     list.split(':').next().unwrap().into()
 }
 
+const LOADER: &str =
+    if cfg!(target_arch = "aarch64") { "/lib/ld-linux-aarch64.so.1" } else { "/lib64/ld-linux-x86-64.so.2" };
+
 #[test]
 fn what_cannot_be_recorded_is_refused_with_a_reason_before_it_runs() {
     let directory = scratch("refused");
@@ -585,6 +607,7 @@ fn what_cannot_be_recorded_is_refused_with_a_reason_before_it_runs() {
     }
     for (name, status, reason) in [
         ("./static", 2, "linked statically"),
+        (LOADER, 2, "the loader itself"),
         ("./own", 2, "malloc of its own"),
         ("./elf32", 2, "32-bit x86"),
         ("./cut", 126, "header is cut"),

@@ -91,6 +91,8 @@ fn check(mode: &str) -> (PathBuf, support::Recording) {
     let shown = end(child);
     let expected = match mode {
         "read" => "read 3 0\ndone\n",
+        "epoll" => "epoll 1 0\ndone\n",
+        "socket" => "socket -1 1\ndone\n",
         "long" => "slept 0 right\ndone\n",
         _ => "done\n",
     };
@@ -111,6 +113,12 @@ fn a_program_that_sleeps_now_and_then_is_attached_to() {
 #[test]
 fn a_program_that_waits_for_input_gets_it_whole() {
     check("read");
+}
+
+#[test]
+fn a_wait_that_no_signal_interrupts_is_not_interrupted() {
+    check("epoll");
+    check("socket");
 }
 
 #[test]
@@ -159,7 +167,18 @@ fn after_a_detach_the_program_is_as_before_and_can_be_attached_to_again() {
     assert_eq!(detached.status.code(), Some(2));
     assert!(text(&detached.stderr).contains("not attached to"), "{}", text(&detached.stderr));
     // Without `go` nothing of the known is in the first one; all of it is in the second one.
-    assert_eq!(recording(&directory).count(77777), Count::default());
+    let first = recording(&directory);
+    assert_eq!((first.count(77777), first.lost), (Count::default(), 0));
+    let maps = fs::read_to_string(format!("/proc/{process}/maps")).unwrap();
+    let is_recording = |line: &&str| {
+        line.split_ascii_whitespace().nth(1).is_some_and(|rights| rights.ends_with('s'))
+            && line.contains(&*directory.to_string_lossy())
+    };
+    assert_eq!(maps.lines().find(is_recording), None, "the file is kept for nothing");
+    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+    let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
+    let size: u64 = size.trim().trim_end_matches(" kB").parse().unwrap();
+    assert!(size < 16 << 20, "{size} KiB of address space, most of it for a recording that has ended");
     let again = attach(&directory, process, &[]);
     go(&directory);
     assert_eq!(end(child).status.code(), Some(7));

@@ -104,6 +104,8 @@ pub unsafe extern "C" fn cairn_detach() -> c_int {
     // SAFETY: the work was taken.
     let hooks = unsafe { &*HOOKS.0.get() };
     change(hooks, Direction::Out);
+    // Last: threads that were in the midst of an event have had time to finish it.
+    recorder::leave_file();
     IS_WORKING.store(false, Ordering::Release);
     Answer::Done as c_int
 }
@@ -143,6 +145,7 @@ fn attach(text: &[u8]) -> Answer {
     if let Some(failure) = failure {
         change(hooks, Direction::Out);
         recorder::end();
+        recorder::leave_file();
         return failure;
     }
     IS_ATTACHED.store(true, Ordering::Release);

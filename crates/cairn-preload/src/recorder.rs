@@ -90,7 +90,9 @@ pub(crate) fn resume() {
     cairn_recorder::resume();
 }
 
-/// Ends the recording because it was asked for.
+/// Ends the recording because it was asked for. What it took stays until [`leave_file`].
 pub(crate) fn end() {
     cairn_recorder::stop(EndReason::Stopped);
 }
+
+pub(crate) use cairn_recorder::leave_file;

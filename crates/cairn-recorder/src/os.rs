@@ -211,6 +211,23 @@ pub(crate) unsafe fn unmap(at: usize, bytes: usize) {
     unsafe { libc::syscall(libc::SYS_munmap, at, bytes) };
 }
 
+/// Makes zeros of the whole pages of private memory within a range, and gives the memory back.
+///
+/// # Safety
+///
+/// Nobody needs what is there, and zeros are a value of it.
+pub(crate) unsafe fn forget(at: usize, bytes: usize) {
+    let from = at.next_multiple_of(PAGE_BYTES);
+    let to = (at + bytes) & !(PAGE_BYTES - 1);
+    if from < to {
+        // SAFETY: by contract.
+        unsafe { libc::syscall(libc::SYS_madvise, from, to - from, libc::MADV_DONTNEED) };
+    }
+}
+
+/// The largest page of any system that this is built for.
+pub(crate) const PAGE_BYTES: usize = if cfg!(target_arch = "x86_64") { 4096 } else { 1 << 16 };
+
 /// Has the range read as zeros in every forked child. In pages of the usual size, of which a little is touched here and there.
 pub(crate) fn wipe_on_fork(at: usize, bytes: usize) -> Result<(), Errno> {
     // SAFETY: the range is the caller's own mapping.

@@ -95,8 +95,8 @@ const LEAST_LOGS: usize = 1 << 6;
 const LOGS_SHARE: u64 = 32;
 /// This part of an address space that the program limits later may go to the window.
 const WINDOW_SHARE: u64 = 16;
-/// The largest page of any system that this is built for. Logs become writable in such steps from the recorder on, which begins at a page.
-const PAGE_BYTES: usize = if cfg!(target_arch = "x86_64") { 4096 } else { 1 << 16 };
+/// Logs become writable in such steps from the recorder on, which begins at a page.
+const PAGE_BYTES: usize = os::PAGE_BYTES;
 /// The logs lie behind the recorder, at the next page.
 const LOGS_OFFSET: usize = size_of::<Recorder>().next_multiple_of(4096);
 
@@ -155,6 +155,11 @@ impl Recorder {
         RECORDER.store(at, Ordering::Release);
         // SAFETY: never unmapped from here on.
         unsafe { &*at }
+    }
+
+    /// What is in [`RECORDING`] while events go to this recorder.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Relaxed).into()
     }
 
     /// A number for one more sequence of blocks.
@@ -231,6 +236,15 @@ impl Recorder {
         if why == NoBlock::Full && change_mode(Mode::Recording, Mode::Full) {
             RECORDING.store(NOTHING, Ordering::Release);
             self.spool.word(control::STATE).store(control::State::Full.to_word(), Ordering::Release);
+        }
+    }
+
+    /// Counts an event that was not written as lost; not when recording has just ended or paused, because it is none of its events
+    /// then.
+    #[cold]
+    pub(crate) fn miss_event(&self) {
+        if RECORDING.load(Ordering::Acquire) == self.generation() || mode() == Mode::Full {
+            self.count_lost_events(1);
         }
     }
 
@@ -494,6 +508,21 @@ pub fn stop(reason: EndReason) {
     if [Mode::Recording, Mode::Paused, Mode::Full].into_iter().any(|mode| change_mode(mode, Mode::Ended)) {
         RECORDING.store(NOTHING, Ordering::Release);
         recorder.spool.word(control::STATE).store(control::State::Ended.to_word(), Ordering::Release);
+    }
+}
+
+/// Gives back what a recording that has [ended](stop) holds of the process's memory, and the file: its storage is free as soon as nobody
+/// else has it. Some KiB for each thread stay, because a thread may be in the midst of an event. For a process that goes on for long.
+pub fn leave_file() {
+    let Some(recorder) = current() else { return };
+    if mode() == Mode::Ended && !FORBIDS_CALLS.load(Ordering::Relaxed) {
+        let _errno = os::KeptErrno::new();
+        recorder.shrink(0);
+        recorder.spool.leave_file();
+        for index in 0..recorder.logs_used.load(Ordering::Acquire) {
+            // SAFETY: a log of this recorder; none is ever unmapped.
+            unsafe { ThreadLog::forget_filter(recorder.log(index)) };
+        }
     }
 }
 

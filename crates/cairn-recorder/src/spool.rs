@@ -369,6 +369,7 @@ impl Spool {
         fence(Ordering::SeqCst);
         // Another thread, or the parent, may have extended the file just before.
         let kept = wanted.max(self.word(control::BACKED_BLOCKS).load(Ordering::Acquire)).min(window);
+        self.window_blocks.store(kept, Ordering::Relaxed);
         recorder::note_window(self.base, kept);
         // SAFETY: the rest of the window; nobody takes a block there any more.
         unsafe { os::unmap(self.base + (kept * BLOCK) as usize, ((window - kept) * BLOCK) as usize) };
@@ -619,6 +620,18 @@ impl Spool {
             os::replace_by_zeros(base, open);
             os::unmap(base + open, blocks as usize * BLOCK_BYTES - open);
         }
+    }
+
+    /// Gives up the file where the recording has ended, and with it the memory and the storage that only this mapping keeps. A thread
+    /// that was in the midst of an event finds zeros in place of the file, and no block after its last one.
+    pub(crate) fn leave_file(&self) {
+        self.be_frugal();
+        self.has_parent.store(false, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        self.shrink(0);
+        let bytes = self.window_blocks.load(Ordering::Relaxed) * BLOCK;
+        // SAFETY: what was recorded is in the file, and nothing of it is read here any more.
+        unsafe { os::replace_by_zeros(self.base, bytes as usize) };
     }
 
     /// The window: where it begins, how many blocks of it are open, and how many it has.

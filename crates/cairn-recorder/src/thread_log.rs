@@ -119,12 +119,12 @@ unsafe fn leave_nested(log: *mut ThreadLog) {
 #[inline(never)]
 pub(crate) fn enter_slowly() -> Entered {
     let Some(recorder) = recorder::recording() else { return Entered::No };
-    let generation = RECORDING.load(Ordering::Acquire);
+    let generation = recorder.generation();
     let mut log = thread_word::load().cast::<ThreadLog>();
     // SAFETY: null, or a log; logs are never unmapped.
     if unsafe { log.as_ref() }.is_none_or(|log| log.state.load(Ordering::Relaxed) & !BUSY != generation) {
         let Some(fresh) = acquire(recorder, generation) else {
-            recorder.count_lost_events(1);
+            recorder.miss_event();
             return Entered::No;
         };
         log = fresh;
@@ -136,9 +136,12 @@ pub(crate) fn enter_slowly() -> Entered {
     // SAFETY: the log of this thread.
     let nested_busy = unsafe { &(*log).nested_busy };
     // SAFETY: as above.
-    if unsafe { (*log).state.load(Ordering::Relaxed) } & BUSY == 0 || nested_busy.load(Ordering::Relaxed) != 0
-    {
-        // Recording has just ended, or this is the third level.
+    if unsafe { (*log).state.load(Ordering::Relaxed) } & BUSY == 0 {
+        recorder.miss_event();
+        return Entered::No;
+    }
+    if nested_busy.load(Ordering::Relaxed) != 0 {
+        // The third level.
         recorder.count_lost_events(1);
         return Entered::No;
     }
@@ -290,6 +293,18 @@ const FIRST_CLOCK_STEP: u64 = 1 << 19;
 const LAST_CLOCK_STEP: u64 = 1 << 31;
 
 impl ThreadLog {
+    /// Gives back the memory of the table of blocks, which is then empty: the thread, which may be reading it, has made none of them.
+    ///
+    /// # Safety
+    ///
+    /// `log` is one.
+    pub(crate) unsafe fn forget_filter(log: *mut Self) {
+        // SAFETY: a place in a log.
+        let from = unsafe { &raw mut (*log).filter } as usize;
+        // SAFETY: zeros are an empty table, and are as good as any at any moment.
+        unsafe { os::forget(from, size_of::<[u64; FILTER_ENTRIES]>()) };
+    }
+
     /// Puts a stamp in front of the next event, uncommitted, and sees to it that there is room up to the next stamp. False when
     /// there is none; the event is then lost, and counted.
     #[inline(never)]

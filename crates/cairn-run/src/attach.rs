@@ -151,7 +151,13 @@ impl Target {
         if field("Tgid") != process.to_string() {
             return Err(refused(format!("a thread of process {}; give that number", field("Tgid"))));
         }
-        if field("Kthread") == "1" || !status.contains("VmSize") {
+        // Threads of the kernel are children of the one that is process 2; what else has no memory is about to end.
+        let has_memory = status.contains("VmSize");
+        let is_of_kernel = field("Kthread") == "1" || !has_memory && (process == 2 || field("PPid") == "2");
+        if !has_memory && !is_of_kernel {
+            return Err(AttachError::NoSuchProcess { process });
+        }
+        if is_of_kernel {
             return Err(refused("a thread of the kernel; it has no memory of its own".to_owned()));
         }
         // SAFETY: takes nothing and cannot fail.
@@ -354,6 +360,9 @@ impl Target {
         if here.is_some() && here == identity(&self.outside(path)) {
             return Ok(());
         }
+        if !self.is_there() {
+            return Err(AttachError::NoSuchProcess { process: self.process });
+        }
         Err(AttachError::Refused {
             process: self.process,
             reason: format!(
@@ -362,6 +371,11 @@ impl Target {
                 path.display()
             ),
         })
+    }
+
+    /// Whether the process runs: one that ends has no root directory any more.
+    fn is_there(&self) -> bool {
+        fs::metadata(format!("/proc/{}/root/", self.process)).is_ok()
     }
 
     /// Whether the process runs and still has the library in it: not after its end, and not after `exec`.
@@ -470,6 +484,13 @@ impl Target {
             String::from_utf8_lossy(&text[..end]).into_owned()
         });
         io::Error::other(text.unwrap_or_else(|| "the loader does not say why".to_owned()))
+    }
+
+    /// Has a thread that this thread has stopped go on with a wait that only the stop has ended, when it is let go. For threads that no
+    /// signal was on its way to.
+    pub fn keep_waiting(thread: u32) {
+        // A thread that is gone waits no more.
+        let _ = inject::keep_waiting(thread as i32);
     }
 
     /// Lets a thread go that this thread has stopped, with a signal that was on its way to it.

@@ -24,6 +24,7 @@
 //! | [`program`](Program) | which file a command is, and whether it can be recorded |
 //! | [`library`](Library) | the library, carried in this crate, as a file |
 //! | [`start`](Start) | the start, signals, the end |
+//! | [`outliving`](Outliving) | the program's end, where the command has no memory left |
 //! | [`detached`](start_detached) | work for later, in a process of its own |
 //! | `attach` | the library put into a process that runs already: `Target`; on x86-64 |
 //! | [`interrupts`](Interrupts) | the signals that ask a command to end |
@@ -41,6 +42,7 @@ mod inject;
 mod interrupts;
 mod library;
 mod obstacle;
+mod outliving;
 mod program;
 mod start;
 
@@ -51,6 +53,7 @@ pub use detached::start_detached;
 pub use interrupts::Interrupts;
 pub use library::Library;
 pub use obstacle::Obstacle;
+pub use outliving::Outliving;
 pub use program::Program;
 pub use start::{End, Event, Running, Start, StartError, terminal_takes_lines};
 

@@ -32,6 +32,11 @@ pub enum Obstacle {
         /// The file.
         path: PathBuf,
     },
+    /// It is glibc's loader, which is told by its arguments what to run.
+    Loader {
+        /// The file.
+        path: PathBuf,
+    },
     /// It gains rights when it is run; the loader then loads no foreign libraries.
     GainsRights {
         /// The file.
@@ -98,6 +103,11 @@ impl fmt::Display for Obstacle {
                 f,
                 "{}: linked statically, so no library can be put into it; link it dynamically, or link cairn into it: the \
                  global allocator of cairn-heap in Rust, libcairn.a in C",
+                path.display()
+            ),
+            Self::Loader { path } => write!(
+                f,
+                "{}: the loader itself; record the program that it is to run, by its own name",
                 path.display()
             ),
             Self::GainsRights { path, by } => write!(

@@ -202,7 +202,7 @@ fn inspect_file(path: &Path, start: &[u8]) -> Result<(), Obstacle> {
     let loader = segments
         .iter()
         .find(|segment| segment.p_type(endian) == PT_INTERP)
-        .ok_or_else(|| Obstacle::Static { path: path.to_owned() })?;
+        .ok_or_else(|| without_loader(path))?;
     let loader = loader.data(endian, &file).map_err(|()| refuse("the name of its loader is damaged"))?;
     let loader = loader.strip_suffix(b"\0").unwrap_or(loader);
     if !loader.rsplit(|byte| *byte == b'/').next().is_some_and(|name| name.starts_with(b"ld-linux")) {
@@ -216,6 +216,14 @@ fn inspect_file(path: &Path, start: &[u8]) -> Result<(), Obstacle> {
         return Err(Obstacle::OwnAllocator { path: path.to_owned() });
     }
     Ok(())
+}
+
+/// What the matter is with a program that names no loader.
+fn without_loader(path: &Path) -> Obstacle {
+    let real = fs::canonicalize(path).unwrap_or_default();
+    let is_loader = real.file_name().is_some_and(|name| name.as_bytes().starts_with(b"ld-linux"));
+    let path = path.to_owned();
+    if is_loader { Obstacle::Loader { path } } else { Obstacle::Static { path } }
 }
 
 fn machine_name(class: u8, machine: u16) -> String {

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 use std::{env, fmt, mem, ptr};
 
-use crate::{Library, Program, inherited};
+use crate::{Library, Program, inherited, outliving};
 
 /// What to start.
 #[derive(Debug)]
@@ -195,7 +195,10 @@ impl Start<'_> {
                 // SAFETY: ends the child at once.
                 unsafe { libc::_exit(127) }
             }
-            process => Ok(Running { process, signals, failure }),
+            process => {
+                outliving::note_start(process);
+                Ok(Running { process, signals, failure })
+            }
         }
     }
 
@@ -292,20 +295,35 @@ impl Running {
         match unsafe { libc::waitpid(self.process, &raw mut status, libc::WNOHANG) } {
             0 => Ok(None),
             -1 => Err(io::Error::last_os_error()),
-            _ if self.failure.word().load(Ordering::Acquire) != 0 => {
-                Err(io::Error::from_raw_os_error(self.failure.word().load(Ordering::Acquire)))
+            _ => {
+                let failure = self.failure.word().load(Ordering::Acquire);
+                let end = (failure == 0).then(|| End::of(status));
+                outliving::note_end(end);
+                end.map(Some).ok_or_else(|| io::Error::from_raw_os_error(failure))
             }
-            _ if libc::WIFSIGNALED(status) => Ok(Some(End::Signal(libc::WTERMSIG(status)))),
-            _ => Ok(Some(End::Status(libc::WEXITSTATUS(status) as u8))),
         }
     }
 }
 
 impl End {
+    /// What `waitpid` says.
+    pub(crate) fn of(status: c_int) -> Self {
+        if libc::WIFSIGNALED(status) {
+            Self::Signal(libc::WTERMSIG(status))
+        } else {
+            Self::Status(libc::WEXITSTATUS(status) as u8)
+        }
+    }
+
     /// Ends this process in the same way, without a second core file.
     pub fn imitate(self) -> ! {
+        self.imitate_by(|status| std::process::exit(status))
+    }
+
+    /// As [`imitate`](Self::imitate), with another way to end with a status.
+    pub(crate) fn imitate_by(self, exit: fn(c_int) -> !) -> ! {
         let signal = match self {
-            Self::Status(status) => std::process::exit(status.into()),
+            Self::Status(status) => exit(status.into()),
             Self::Signal(signal) => signal,
         };
         let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
@@ -318,6 +336,6 @@ impl End {
             libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const set, ptr::null_mut());
         }
         // Not reached, but for signals that end nothing.
-        std::process::exit(128 + signal)
+        exit(128 + signal)
     }
 }

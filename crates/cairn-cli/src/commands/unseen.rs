@@ -27,6 +27,7 @@ pub(crate) fn hidden_by(program: &Program) -> Option<Obstacle> {
         matches!(
             obstacle,
             Obstacle::Static { .. }
+                | Obstacle::Loader { .. }
                 | Obstacle::OtherMachine { .. }
                 | Obstacle::OtherLoader { .. }
                 | Obstacle::OwnAllocator { .. }

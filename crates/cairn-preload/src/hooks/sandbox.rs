@@ -55,9 +55,10 @@ extern "C" fn before_syscall(number: c_long, first: usize, second: usize, third:
     real(&NEXT.syscall)
 }
 
-/// Before the address space is limited to what stands at `place`.
+/// Before the address space, or the part of it that holds data, is limited to what stands at `place`.
 fn note_limit(resource: c_int, place: *const c_void) {
-    if resource as u32 != libc::RLIMIT_AS || place.is_null() || recorder::forbids_system_calls() {
+    let is_of_room = matches!(resource as u32, libc::RLIMIT_AS | libc::RLIMIT_DATA);
+    if !is_of_room || place.is_null() || recorder::forbids_system_calls() {
         return;
     }
     let errno = system::errno();
