@@ -377,13 +377,6 @@ pub(crate) fn outcome_of(read: &HeapRead, otherwise: Outcome) -> Outcome {
     if read.findings.iter().any(is_missing) { Outcome::Incomplete } else { otherwise }
 }
 
-/// Whether reading all events takes long enough to be worth sums that are kept beside them: from some hundredths of a second on.
-pub(crate) fn has_many_events(heap: &HeapRecording) -> bool {
-    const MANY_EVENTS: u64 = 2_000_000;
-    let summary = heap.recording().summary();
-    summary.is_some_and(|summary| summary.allocations.saturating_add(summary.frees) >= MANY_EVENTS)
-}
-
 /// The time that a moment stands for. The peak is that of the whole recording.
 pub(crate) fn nanos_of(path: &Path, heap: &Heap, moment: Moment) -> io::Result<u64> {
     match moment {

@@ -8,7 +8,6 @@ use cairn_analysis::heap::HeapRecording;
 use cairn_analysis::recording::{Finding, Recording, RecordingError, Summary, pack};
 use clap::{Args, ValueEnum};
 
-use super::heap_input::has_many_events;
 use crate::new_file::NewFile;
 use crate::output::{Outcome, Progress, complain};
 
@@ -100,7 +99,7 @@ impl Pack {
 /// Keeps sums in what was just packed. Where they cannot be written, it is as good without.
 fn keep(path: &Path, always: bool) -> Result<(), RecordingError> {
     let heap = HeapRecording::new(Recording::open(path)?);
-    if always || has_many_events(&heap) {
+    if always || heap.has_many_events() {
         let room = if always { u64::MAX } else { heap.room_for_sums()? };
         heap.keep(path, room)?;
     }

@@ -8,7 +8,6 @@ use cairn_analysis::heap::{Cost, Folding, Group, HeapRecording, Names, Questions
 use cairn_analysis::recording::{Finding, Recording};
 use cairn_analysis::symbols::SymbolizerOptions;
 
-use crate::commands::heap_input::has_many_events;
 use crate::commands::heap_text::{bytes, count, counted, duration, file_name, percent, shortened, width};
 use crate::commands::symbol_options::what_names_need;
 use crate::commands::unseen::why_nothing_was_seen;
@@ -24,7 +23,7 @@ const NUMBERS: usize = 28;
 /// Writes the summary of `recording`, which is in the file at `path`.
 pub(super) fn write(out: &mut impl Write, recording: Recording, path: &Path) -> io::Result<()> {
     let heap = HeapRecording::new(recording);
-    let read = if has_many_events(&heap) {
+    let read = if heap.has_many_events() {
         let room = heap.room_for_sums().map_err(io::Error::other)?;
         // Without what is kept, reports take longer and say the same: no reason to complain.
         heap.keep(path, room).map_err(io::Error::other)?.read
@@ -115,7 +114,7 @@ fn write_places(
     if cost == Cost::Temporary && questions.profile().sampling.is_estimate() {
         return Ok(());
     }
-    let mut places = questions.top(Group::Function, cost);
+    let mut places = questions.top_of(Group::Function, cost, 1);
     places.truncate(PLACES);
     if places.is_empty() {
         return Ok(());
