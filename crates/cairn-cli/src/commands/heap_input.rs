@@ -329,6 +329,16 @@ pub(crate) fn read(path: &Path, heap: &Heap, scope: Scope) -> io::Result<HeapRea
     Ok(read)
 }
 
+/// The same, for a picture of the whole.
+pub(crate) fn read_brief(path: &Path, heap: &Heap, scope: Scope) -> io::Result<HeapRead> {
+    let read = match heap {
+        Heap::Recording(heap) => heap.read_brief(scope).map_err(|error| at(path, &error))?,
+        Heap::Imported(heap) => imported(path, heap, &scope)?,
+    };
+    complain_about_events(path, &read);
+    Ok(read)
+}
+
 /// The same, for what is asked by stack alone.
 pub(crate) fn read_stacks(path: &Path, heap: &Heap, scope: Scope) -> io::Result<HeapRead> {
     let read = match heap {

@@ -4,7 +4,7 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use cairn_analysis::heap::{Cost, Folding, Group, HeapRecording, Names, Questions, Sampling, Scope};
+use cairn_analysis::heap::{Cost, Folding, Group, HeapRecording, Names, Questions, Sampling};
 use cairn_analysis::recording::{Finding, Recording};
 use cairn_analysis::symbols::SymbolizerOptions;
 
@@ -23,13 +23,8 @@ const NUMBERS: usize = 28;
 /// Writes the summary of `recording`, which is in the file at `path`.
 pub(super) fn write(out: &mut impl Write, recording: Recording, path: &Path) -> io::Result<()> {
     let heap = HeapRecording::new(recording);
-    let read = if heap.has_many_events() {
-        let room = heap.room_for_sums().map_err(io::Error::other)?;
-        // Without what is kept, reports take longer and say the same: no reason to complain.
-        heap.keep(path, room).map_err(io::Error::other)?.read
-    } else {
-        heap.read(Scope::default()).map_err(io::Error::other)?
-    };
+    // Without what is kept, reports take longer and say the same: no reason to complain.
+    let read = heap.keep_what_is_small(path).map_err(io::Error::other)?.read;
     let symbols = heap.symbols(SymbolizerOptions::new());
     let names = Names::new(heap.stacks(), &symbols, Folding::default());
     let mut questions = Questions::new(&read.profile, names);
