@@ -464,3 +464,14 @@ fn the_recording_of_version_1_answers_from_the_sums_it_keeps() {
     assert!(heap.keeps_sums().unwrap());
     assert_eq!(read_all(&heap), expected);
 }
+
+#[test]
+fn the_recording_of_version_1_answers_from_the_brief_sums_it_keeps() {
+    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/recordings/v1");
+    let from_events = Recording::open(format!("{directory}/packed.cairn")).unwrap();
+    let expected = HeapRecording::new(from_events).read_brief(EVERYTHING).unwrap();
+    let mut bytes = std::fs::read(format!("{directory}/brief.cairn")).unwrap();
+    spoil_events(&mut bytes);
+    let heap = HeapRecording::new(Recording::from_bytes(bytes).unwrap());
+    assert_eq!(heap.read_brief(EVERYTHING).unwrap(), expected);
+}

@@ -386,7 +386,12 @@ impl Aggregator {
 
     #[cold]
     fn new_row(&mut self, stack: u32) -> u32 {
+        /// Rows are whole lines of the processor's, which are copied where a vector grows: room that is not used yet costs nothing.
+        const ROWS_AT_ONCE: usize = 1 << 16;
         let row = self.stacks.len() as u32;
+        if self.stacks.len() == self.stacks.capacity() {
+            self.stacks.reserve(self.places.len().min(ROWS_AT_ONCE).max(self.stacks.len()));
+        }
         self.stacks.push(Row::default());
         // The caller has seen that the place is there.
         if let Some(place) = self.places.get_mut(place_of(stack) as usize) {

@@ -592,6 +592,7 @@ pub(super) fn stacks(recording: &Recording) -> Stacks {
         module_indices.insert(module.id, index);
     }
     let tree = recording.stacks();
+    stacks.reserve(tree.len(), tree.pcs_len());
     // The numbers of addresses and stacks stay as they are; tables of a damaged file have gaps.
     let mut used: Vec<Option<recording::PcId>> = vec![None; tree.pcs_len()];
     for pc in tree.ids().filter_map(|id| tree.pc(id)) {
