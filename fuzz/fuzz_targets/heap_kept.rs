@@ -1,11 +1,11 @@
 //! Sums that a recording keeps beside its events, of which every byte is a stranger's: they are used when they make sense, and else
-//! the events answer as if there were none.
+//! the events answer as if there were none. The first byte says which they are: all sums, slices, or the brief ones.
 #![no_main]
 
 use std::sync::LazyLock;
 
 use cairn_analysis::heap::slices::Slices;
-use cairn_analysis::heap::{HeapRead, HeapRecording, Scope};
+use cairn_analysis::heap::{HeapRead, HeapRecording, Scope, Sums};
 use cairn_analysis::recording::{Finding, Recording};
 use cairn_format::recording::{CHUNK_HEADER_BYTES, ChunkHeader, ChunkKind};
 
@@ -30,10 +30,28 @@ static PARTS: LazyLock<[Vec<u8>; 3]> = LazyLock::new(|| {
 });
 
 static FROM_EVENTS: LazyLock<(HeapRead, Slices)> = LazyLock::new(|| read(PARTS[0].clone()));
+static BRIEF: LazyLock<HeapRead> = LazyLock::new(|| read_brief(PARTS[0].clone()));
 
 fn read(bytes: Vec<u8>) -> (HeapRead, Slices) {
     let heap = HeapRecording::new(Recording::from_bytes(bytes).unwrap());
     heap.read_sliced(Scope::default(), 256).unwrap()
+}
+
+fn read_brief(bytes: Vec<u8>) -> HeapRead {
+    HeapRecording::new(Recording::from_bytes(bytes).unwrap()).read_brief(Scope::default()).unwrap()
+}
+
+/// Brief sums alone: what they say, or what the events say.
+fn check_brief(payload: &[u8]) {
+    let mut read = read_brief([&PARTS[0][..], &chunk(ChunkKind::SUMS, payload)].concat());
+    let findings = std::mem::take(&mut read.findings);
+    if !findings.is_empty() {
+        assert!(findings.iter().all(|finding| matches!(finding, Finding::UnusableSums { .. })));
+        assert!(read == *BRIEF);
+    }
+    let allocations = |rows: &[Sums]| rows.iter().fold(0_u64, |sum, row| sum.saturating_add(row.allocations));
+    assert_eq!(allocations(&read.profile.sizes), read.profile.totals.allocations);
+    assert!(read.profile.timeline.bins.len() <= 256);
 }
 
 fn chunk(kind: ChunkKind, payload: &[u8]) -> Vec<u8> {
@@ -52,6 +70,9 @@ fn chunk(kind: ChunkKind, payload: &[u8]) -> Vec<u8> {
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let Some((&choice, payload)) = data.split_first() else { return };
+    if choice & 3 == 2 {
+        return check_brief(payload);
+    }
     let [recording, sums, slices] = &*PARTS;
     let (sums, slices) = match choice & 1 {
         0 => (chunk(ChunkKind::SUMS, payload), slices.clone()),

@@ -107,7 +107,7 @@ pub use tables::StackTree;
 
 pub use cairn_format::recording::{EndReason, LossKind, MappingKind, MarkValue, PcKind, control};
 
-pub(crate) use kept::Kept;
+pub(crate) use kept::{Detail, Kept};
 pub(crate) use live::{Live, is_running};
 use packed::Packed;
 use source::Source;
@@ -304,7 +304,7 @@ impl Recording {
         let header = FileHeader::read(&start)?;
         let mut findings = Vec::new();
         let mut window = None;
-        let (layout, facts, tables, end) = match header.shape {
+        let (layout, facts, mut tables, end) = match header.shape {
             Shape::Spool => {
                 let scanned;
                 (scanned, window) =
@@ -327,7 +327,7 @@ impl Recording {
             findings.push(Finding::NotClosed);
         }
         let window = choose.map_or(window, |choose| Some(choose(&scale)));
-        let tables = tables.finish(&scale);
+        let tables = tables.take_tables(&scale);
         Ok(Self { header, source, layout, facts, tables, scale, end, findings, window, rest: None })
     }
 

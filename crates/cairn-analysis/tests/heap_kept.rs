@@ -152,6 +152,108 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    #[test]
+    fn what_is_kept_in_brief_is_what_reading_gives(seed in any::<u64>(), steps in 0_u32..900) {
+        let file = TestFile::new("brief", &packed(seed, steps, false));
+        let whole = read_all(&file.heap());
+        let brief = file.heap().read_brief(EVERYTHING).unwrap();
+        let (all, picture) = (&whole.0.profile, &brief.profile);
+        prop_assert_eq!(&picture.stacks, &all.stacks);
+        prop_assert_eq!(&picture.threads, &all.threads);
+        prop_assert_eq!((picture.totals, picture.lost_stack), (all.totals, all.lost_stack));
+        prop_assert_eq!((picture.peak_nanos, picture.end_nanos), (all.peak_nanos, all.end_nanos));
+        prop_assert_eq!((&brief.resident, brief.unmatched_frees), (&whole.0.resident, whole.0.unmatched_frees));
+        let before = file.bytes();
+        let kept = file.heap().keep_brief(&file.0, u64::MAX).unwrap();
+        prop_assert_eq!(&kept.read, &whole.0);
+        let added = kept.added.unwrap() as usize;
+        let bytes = file.bytes();
+        prop_assert!(added > 0 && bytes.len() == before.len() + added && bytes.starts_with(&before));
+        prop_assert!(file.heap().findings().is_empty(), "{:?}", file.heap().findings());
+        prop_assert_eq!(&file.heap().read_brief(EVERYTHING).unwrap(), &brief);
+        // Once is enough, and who asks for more is answered from the events.
+        prop_assert_eq!(file.heap().keep_brief(&file.0, u64::MAX).unwrap().added.unwrap(), 0);
+        prop_assert!(!file.heap().keeps_sums().unwrap());
+        prop_assert_eq!(&read_all(&file.heap()), &whole);
+        let mut spoiled = bytes.clone();
+        spoil_events(&mut spoiled);
+        let heap = HeapRecording::new(Recording::from_bytes(spoiled).unwrap());
+        prop_assert_eq!(&heap.read_brief(EVERYTHING).unwrap(), &brief);
+        // All sums go in front of these.
+        prop_assert!(file.heap().keep(&file.0, u64::MAX).unwrap().added.unwrap() > 0);
+        let mut spoiled = file.bytes();
+        spoil_events(&mut spoiled);
+        let heap = HeapRecording::new(Recording::from_bytes(spoiled).unwrap());
+        prop_assert_eq!(&read_all(&heap), &whole);
+        prop_assert_eq!(&heap.read_brief(EVERYTHING).unwrap(), &brief);
+    }
+}
+
+#[test]
+fn the_curve_of_a_picture_is_that_of_the_events_in_fewer_steps() {
+    let file = TestFile::new("curve", &packed(77, 20_000, false));
+    let fine = file.heap().read(EVERYTHING).unwrap().profile.timeline;
+    let brief = file.heap().read_brief(EVERYTHING).unwrap();
+    let coarse = &brief.profile.timeline;
+    assert!(fine.bins.len() > 256 && (129..=256).contains(&coarse.bins.len()), "{}", coarse.bins.len());
+    let peak = brief.profile.peak_bytes_of_all;
+    assert_eq!(coarse.bins.iter().map(|bin| bin.most_bytes).max(), Some(peak));
+    let in_each = (coarse.bin_nanos / fine.bin_nanos) as usize;
+    for (step, bins) in coarse.bins.iter().zip(fine.bins.chunks(in_each)) {
+        let most = bins.iter().map(|bin| bin.most_bytes).max().unwrap();
+        assert!(step.most_bytes.abs_diff(most) <= peak / 255, "{} for {most}", step.most_bytes);
+    }
+}
+
+#[test]
+fn brief_sums_that_are_damaged_or_do_not_add_up_are_told_and_the_events_are_read() {
+    let file = TestFile::new("brief-damaged", &packed(3, 600, false));
+    let expected = file.heap().read_brief(EVERYTHING).unwrap();
+    assert!(file.heap().keep_brief(&file.0, u64::MAX).unwrap().added.unwrap() > 0);
+    let bytes = file.bytes();
+    let mut random = Random(9);
+    let (at, header) = chunks(&bytes, ChunkKind::SUMS)[0];
+    let body = at + CHUNK_HEADER_BYTES..at + CHUNK_HEADER_BYTES + header.stored_bytes as usize;
+    let mut refused = 0;
+    for place in body.clone() {
+        for repaired in [false, true] {
+            let mut changed = bytes.clone();
+            changed[place] ^= 1 << random.below(8);
+            if repaired {
+                let header = ChunkHeader { check: crc32fast::hash(&changed[body.clone()]), ..header };
+                changed[at..at + CHUNK_HEADER_BYTES].copy_from_slice(&header.to_bytes());
+            }
+            let heap = HeapRecording::new(Recording::from_bytes(changed).unwrap());
+            let mut read = heap.read_brief(EVERYTHING).unwrap();
+            let findings = std::mem::take(&mut read.findings);
+            if findings.is_empty() {
+                // Who repairs checksums can tell of another peak, or of another layout.
+                assert!(repaired, "byte {place}");
+            } else {
+                assert!(matches!(findings[..], [Finding::UnusableSums { .. }]), "{findings:?}");
+                assert!(read == expected, "byte {place}");
+                refused += 1;
+            }
+        }
+    }
+    assert!(refused > body.len(), "{refused} of {}", body.len());
+}
+
+#[test]
+fn brief_sums_are_kept_where_there_is_room_and_of_no_estimates() {
+    let file = TestFile::new("room", &packed(5, 600, false));
+    let before = file.bytes();
+    assert_eq!(file.heap().keep_brief(&file.0, 40).unwrap().added.unwrap(), 0);
+    // So few events are read at once.
+    assert_eq!(file.heap().keep_what_is_small(&file.0).unwrap().added.unwrap(), 0);
+    assert_eq!(file.bytes(), before);
+    let sampled = TestFile::new("estimates", &packed(5, 600, true));
+    assert_eq!(sampled.heap().keep_brief(&sampled.0, u64::MAX).unwrap().added.unwrap(), 0);
+}
+
 #[test]
 fn parts_of_a_recording_are_read_from_its_events() {
     let file = TestFile::new("parts", &packed(5, 3000, false));
@@ -361,4 +463,15 @@ fn the_recording_of_version_1_answers_from_the_sums_it_keeps() {
     let heap = HeapRecording::new(Recording::from_bytes(bytes).unwrap());
     assert!(heap.keeps_sums().unwrap());
     assert_eq!(read_all(&heap), expected);
+}
+
+#[test]
+fn the_recording_of_version_1_answers_from_the_brief_sums_it_keeps() {
+    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/recordings/v1");
+    let from_events = Recording::open(format!("{directory}/packed.cairn")).unwrap();
+    let expected = HeapRecording::new(from_events).read_brief(EVERYTHING).unwrap();
+    let mut bytes = std::fs::read(format!("{directory}/brief.cairn")).unwrap();
+    spoil_events(&mut bytes);
+    let heap = HeapRecording::new(Recording::from_bytes(bytes).unwrap());
+    assert_eq!(heap.read_brief(EVERYTHING).unwrap(), expected);
 }

@@ -110,7 +110,7 @@ impl ElfSource {
 
     /// True when a symbol or the unwind table knows of a function at the address.
     pub(crate) fn is_function(&self, address: u64) -> bool {
-        self.symbols().find(address).is_some() || self.starts().find(address).is_some()
+        self.symbols().find(address).is_some() || self.function_start(address).is_some()
     }
 
     fn objects(&self) -> impl Iterator<Item = &DebugObject> {
@@ -148,8 +148,7 @@ impl ElfSource {
         self.symbols.get_or_init(|| {
             let mut table = SymbolTable::default();
             self.objects().filter_map(|object| object.object().ok()).for_each(|object| table.add(&object));
-            let program = self.program.as_ref().unwrap_or(&self.debug.main);
-            if let Some(small) = program.object().ok().and_then(|object| mini_debug::unpack(&object))
+            if let Some(small) = self.mapped().object().ok().and_then(|object| mini_debug::unpack(&object))
                 && let Ok(object) = object::File::parse(&*small)
             {
                 table.add(&object);
@@ -168,11 +167,24 @@ impl ElfSource {
         })
     }
 
-    pub(crate) fn starts(&self) -> &UnwindStarts {
-        self.starts.get_or_init(|| {
-            let main = self.program.as_ref().unwrap_or(&self.debug.main);
-            main.object().map(|object| UnwindStarts::read(&object)).unwrap_or_default()
-        })
+    /// The first address of the function at an address, by the unwind table.
+    pub(crate) fn function_start(&self, address: u64) -> Option<u64> {
+        self.starts().find(self.mapped(), address)
+    }
+
+    /// Where functions begin and end by the unwind table, in no order.
+    pub(crate) fn function_boundaries(&self) -> impl Iterator<Item = u64> {
+        self.starts().boundaries(self.mapped())
+    }
+
+    fn starts(&self) -> &UnwindStarts {
+        let of_mapped = || self.mapped().object().map(|object| UnwindStarts::of(&object));
+        self.starts.get_or_init(|| of_mapped().unwrap_or_default())
+    }
+
+    /// The mapped file, or the one with the debug information where that is all there is.
+    fn mapped(&self) -> &DebugObject {
+        self.program.as_ref().unwrap_or(&self.debug.main)
     }
 
     /// Why an address in the code has no name.
@@ -221,7 +233,7 @@ impl SymbolSource for ElfSource {
                 false => out.name_outermost(symbol.name, Language::Unknown),
             }
             out.set_function_start(StatedAddress::new(symbol.start));
-        } else if let Some(start) = self.starts().find(address) {
+        } else if let Some(start) = self.function_start(address) {
             out.set_function_start(StatedAddress::new(start));
         }
         match (out.is_empty(), problem) {

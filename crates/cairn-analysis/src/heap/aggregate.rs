@@ -6,7 +6,7 @@ use super::classes::{LIFETIME_CLASSES, Lifetimes, SIZE_CLASSES, lifetime_class, 
 use super::sampling::{Errors, Sampling, Variance, Variances};
 use super::slices::{LiveBlock, Rows, SliceOptions, Slicer, Slices};
 use super::sums::{Row, Sums, Weight};
-use super::timeline::Timeline;
+use super::timeline::{Bin, Timeline};
 use crate::recording::ahead::fetch;
 
 /// Which blocks are counted, and until when.
@@ -73,13 +73,21 @@ pub const LOST_STACK: u32 = u32::MAX;
 #[derive(Debug)]
 pub struct Aggregator {
     blocks: Vec<Block>,
-    /// One more than there are stacks: the first one is for lost ones, see [`row_of`].
+    /// By stack, the first one for lost ones, see [`place_of`]: one more than the index of its row, 0 where it has none.
+    places: Vec<u32>,
+    /// Of most stacks of a program nothing was asked: they are only on the way to others. So rows are for those that did ask, in
+    /// the order in which they did; for all of them where time is [sliced](Self::sliced) or errors are added up.
     stacks: Vec<Row>,
     threads: Vec<Thread>,
+    /// The one thread that counted blocks are of, [`NOBODY`] or [`SEVERAL`]. The row of a thread that is alone is that of all blocks, and not
+    /// kept.
+    sole_thread: u32,
     sizes: [Row; SIZE_CLASSES],
     lifetimes: [Lifetimes; LIFETIME_CLASSES],
     held: Held,
     timeline: Timeline,
+    /// What happened in the last bin since it was looked at.
+    bin: Bin,
     /// Events from this time on need a look at the clock: the next bin, or the end of the scope.
     next_nanos: u64,
     now_nanos: u64,
@@ -108,9 +116,13 @@ const UNCOUNTED: u32 = u32::MAX - 1;
 /// There are no more stacks, so that none has the row of one of these.
 const MAX_STACKS: usize = UNCOUNTED as usize - 2;
 
-/// The row of a stack. Lost ones have the first, so that it stays where it is when there are more stacks.
+/// Not a thread: there was no counted block yet, or some of several threads.
+const NOBODY: u32 = u32::MAX;
+const SEVERAL: u32 = u32::MAX - 1;
+
+/// The place of a stack. Lost ones have the first, so that it stays where it is when there are more stacks.
 #[inline]
-const fn row_of(stack: u32) -> u32 {
+const fn place_of(stack: u32) -> u32 {
     const { assert!(LOST_STACK == u32::MAX) };
     stack.wrapping_add(1)
 }
@@ -240,14 +252,17 @@ impl Aggregator {
                 sizes: vec![Variances::default(); SIZE_CLASSES],
             }),
         };
-        Self {
+        let mut heap = Self {
             blocks: Vec::new(),
-            stacks: vec![Row::default(); stacks + 1],
+            places: vec![0; stacks + 1],
+            stacks: Vec::new(),
             threads: (0..threads).map(thread).collect(),
+            sole_thread: NOBODY,
             sizes: [Row::default(); SIZE_CLASSES],
             lifetimes: [Lifetimes::default(); LIFETIME_CLASSES],
             held: Held::default(),
             timeline: Timeline::default(),
+            bin: Bin::default(),
             next_nanos: 0,
             now_nanos: 0,
             counts_all: scope.from_nanos == 0 && scope.sizes == (0..=u64::MAX) && scope.stacks.is_none(),
@@ -257,7 +272,23 @@ impl Aggregator {
             slicer: None,
             odd: Odd::default(),
             past_end: false,
+        };
+        if heap.variances.is_some() {
+            heap.keep_all_rows();
         }
+        heap
+    }
+
+    /// Gives a row to every stack, in their order, and to every thread: for those who look at rows while events come in.
+    fn keep_all_rows(&mut self) {
+        let rows = self.places.len();
+        self.places = (1..=rows as u32).collect();
+        self.stacks.resize(rows, Row::default());
+        self.sole_thread = SEVERAL;
+    }
+
+    fn keeps_all_rows(&self) -> bool {
+        self.variances.is_some() || self.slicer.is_some()
     }
 
     /// The same, which also cuts the time into [slices]. Nothing may have been fed yet.
@@ -265,7 +296,8 @@ impl Aggregator {
     /// [slices]: super::slices
     #[must_use]
     pub fn sliced(mut self, options: &SliceOptions) -> Self {
-        self.slicer = Some(Box::new(Slicer::new(self.stacks.len(), self.threads.len(), options)));
+        self.slicer = Some(Box::new(Slicer::new(self.places.len(), self.threads.len(), options)));
+        self.keep_all_rows();
         self.next_nanos = 0;
         self
     }
@@ -300,9 +332,8 @@ impl Aggregator {
 
     #[inline]
     fn hold(&mut self, object: u32, stack: u32, thread: u32, size_bytes: u64) {
-        let row = row_of(stack);
-        let (Some(stack_row), Some(of_thread)) =
-            (self.stacks.get_mut(row as usize), self.threads.get_mut(thread as usize))
+        let (Some(&place), Some(of_thread)) =
+            (self.places.get(place_of(stack) as usize), self.threads.get_mut(thread as usize))
         else {
             self.odd.bad_numbers += 1;
             return;
@@ -311,29 +342,85 @@ impl Aggregator {
         let counted =
             of_thread.counts && (self.counts_all || self.scope.has(self.now_nanos, size_bytes, stack));
         of_thread.last_object = object;
-        if counted {
-            let peak = self.held.peak;
-            stack_row.allocated(weight, peak);
-            of_thread.row.allocated(weight, peak);
-            self.sizes[size_class(size_bytes)].allocated(weight, peak);
-            if let Some(slicer) = &mut self.slicer {
-                slicer.touch(row as usize);
-            }
-            if let Some(sampled) = &mut self.variances {
-                sampled.each(row as usize, thread, size_bytes, |row, variance| row.allocated(variance, peak));
-            }
-        }
-        let stack = if counted { row } else { UNCOUNTED };
+        let row = if counted { self.count(place, stack, thread, size_bytes, weight) } else { UNCOUNTED };
         // The caller has seen that the place is there.
         if let Some(block) = self.blocks.get_mut(object as usize) {
-            *block = Block { size_bytes, born_nanos: self.now_nanos, stack, thread };
+            *block = Block { size_bytes, born_nanos: self.now_nanos, stack: row, thread };
         }
         self.held.grow(weight, self.now_nanos);
-        if let Some(bin) = self.timeline.last() {
-            bin.most_bytes = bin.most_bytes.max(self.held.bytes);
-            bin.allocations = bin.allocations.wrapping_add(weight.blocks);
-            bin.allocated_bytes = bin.allocated_bytes.wrapping_add(weight.bytes);
+        self.bin.most_bytes = self.bin.most_bytes.max(self.held.bytes);
+        self.bin.allocations = self.bin.allocations.wrapping_add(weight.blocks);
+        self.bin.allocated_bytes = self.bin.allocated_bytes.wrapping_add(weight.bytes);
+    }
+
+    /// Adds an allocation to its rows; answers with the index of that of its stack.
+    #[inline]
+    fn count(&mut self, place: u32, stack: u32, thread: u32, size_bytes: u64, weight: Weight) -> u32 {
+        let row = match place.checked_sub(1) {
+            Some(row) => row,
+            None => self.new_row(stack),
+        };
+        let peak = self.held.peak;
+        if let Some(of_stack) = self.stacks.get_mut(row as usize) {
+            of_stack.allocated(weight, peak);
         }
+        if thread != self.sole_thread {
+            if self.sole_thread != SEVERAL {
+                self.other_thread(thread);
+            }
+            if self.sole_thread == SEVERAL
+                && let Some(of_thread) = self.threads.get_mut(thread as usize)
+            {
+                of_thread.row.allocated(weight, peak);
+            }
+        }
+        self.sizes[size_class(size_bytes)].allocated(weight, peak);
+        if let Some(slicer) = &mut self.slicer {
+            slicer.touch(row as usize);
+        }
+        if let Some(sampled) = &mut self.variances {
+            sampled.each(row as usize, thread, size_bytes, |row, variance| row.allocated(variance, peak));
+        }
+        row
+    }
+
+    #[cold]
+    fn new_row(&mut self, stack: u32) -> u32 {
+        /// Rows are whole lines of the processor's, which are copied where a vector grows: room that is not used yet costs nothing.
+        const ROWS_AT_ONCE: usize = 1 << 16;
+        let row = self.stacks.len() as u32;
+        if self.stacks.len() == self.stacks.capacity() {
+            self.stacks.reserve(self.places.len().min(ROWS_AT_ONCE).max(self.stacks.len()));
+        }
+        self.stacks.push(Row::default());
+        // The caller has seen that the place is there.
+        if let Some(place) = self.places.get_mut(place_of(stack) as usize) {
+            *place = row + 1;
+        }
+        row
+    }
+
+    /// Another thread than before has a counted block: from the second one on, each has a row of its own.
+    #[cold]
+    fn other_thread(&mut self, thread: u32) {
+        match self.sole_thread {
+            NOBODY => self.sole_thread = thread,
+            SEVERAL => {}
+            sole => {
+                let all = Row::of(self.all(), self.held.peak);
+                if let Some(of_thread) = self.threads.get_mut(sole as usize) {
+                    of_thread.row = all;
+                }
+                self.sole_thread = SEVERAL;
+            }
+        }
+    }
+
+    /// The sums of all counted blocks, as if nothing followed. Of the rows, the classes of sizes are the fewest.
+    fn all(&self) -> Sums {
+        let mut all = Sums::default();
+        self.sizes.iter().for_each(|row| all.add(&row.finish(self.held.peak)));
+        all
     }
 
     /// Makes room for one object more. Because freed ones are given again, no number can be above that of all live ones.
@@ -377,7 +464,9 @@ impl Aggregator {
         let temporary = thread.as_ref().is_some_and(|thread| thread.last_object == object);
         if let (Some(row), Some(thread)) = (self.stacks.get_mut(block.stack as usize), thread) {
             row.freed(weight, temporary, peak);
-            thread.row.freed(weight, temporary, peak);
+            if self.sole_thread == SEVERAL {
+                thread.row.freed(weight, temporary, peak);
+            }
             self.sizes[size_class(block.size_bytes)].freed(weight, temporary, peak);
             let lifetime = &mut self.lifetimes[lifetime_class(self.now_nanos - block.born_nanos)];
             // What is made up wraps, as sums do.
@@ -469,7 +558,9 @@ impl Aggregator {
 
     fn close_bin(&mut self) {
         let (bytes, blocks) = (self.held.bytes, self.held.blocks);
+        let latest = std::mem::take(&mut self.bin);
         if let Some(bin) = self.timeline.last() {
+            bin.add(&latest);
             bin.last_bytes = bytes;
             bin.last_blocks = blocks;
         }
@@ -489,8 +580,13 @@ impl Aggregator {
     /// assert_eq!(heap.finish(40).stacks[1].live_bytes, 0);
     /// ```
     pub fn grow(&mut self, stacks: usize, threads: usize) {
-        let rows = (stacks.min(MAX_STACKS) + 1).max(self.stacks.len());
-        self.stacks.resize(rows, Row::default());
+        let rows = (stacks.min(MAX_STACKS) + 1).max(self.places.len());
+        if self.keeps_all_rows() {
+            self.places.extend(self.places.len() as u32 + 1..=rows as u32);
+            self.stacks.resize(rows, Row::default());
+        } else {
+            self.places.resize(rows, 0);
+        }
         for index in self.threads.len()..threads {
             let counts = counts_thread(&self.scope, index);
             self.threads.push(Thread { row: Row::default(), last_object: FREE, counts });
@@ -534,6 +630,9 @@ impl Aggregator {
                 (bin.last_bytes, bin.last_blocks) = (self.held.bytes, self.held.blocks);
             }
         };
+        if let Some(bin) = timeline.last() {
+            bin.add(&self.bin);
+        }
         close(&mut timeline);
         if end_nanos >= self.next_nanos || timeline.bins.is_empty() {
             timeline.advance(end_nanos, self.held.bytes, self.held.blocks);
@@ -542,13 +641,16 @@ impl Aggregator {
         let sampling = self.sampling;
         let peak = self.held.peak;
         let finish = |row: &Row| in_blocks(row.finish(peak), sampling);
-        let lost_stack = self.stacks.first().map(finish).unwrap_or_default();
-        // Of the rows, the classes of sizes are the fewest.
-        let mut totals = Sums::default();
-        for row in &self.sizes {
-            totals.add(&row.finish(peak));
+        let of_place = |place: &u32| {
+            let row = place.checked_sub(1).and_then(|row| self.stacks.get(row as usize));
+            row.map(finish).unwrap_or_default()
+        };
+        let lost_stack = self.places.first().map(of_place).unwrap_or_default();
+        let totals = in_blocks(self.all(), sampling);
+        let mut threads: Vec<Sums> = self.threads.iter().map(|thread| finish(&thread.row)).collect();
+        if let Some(alone) = threads.get_mut(self.sole_thread as usize) {
+            *alone = totals;
         }
-        let totals = in_blocks(totals, sampling);
         let (errors, stack_errors) =
             self.variances.as_ref().map_or_else(Default::default, |sampled| sampled.finish(peak));
         let in_whole_blocks =
@@ -560,10 +662,10 @@ impl Aggregator {
         HeapProfile {
             totals,
             errors,
-            stacks: self.stacks.iter().skip(1).map(finish).collect(),
+            stacks: self.places.iter().skip(1).map(of_place).collect(),
             lost_stack,
             stack_errors,
-            threads: self.threads.iter().map(|thread| finish(&thread.row)).collect(),
+            threads,
             sizes: self.sizes.iter().map(finish).collect(),
             lifetimes: self.lifetimes.iter().map(in_whole_blocks).collect(),
             timeline,

@@ -139,7 +139,7 @@ pub(super) fn take_slices(bytes: &[u8], tables: Tables, profile: &HeapProfile) -
 }
 
 /// Whether all ways to sum up lead to the same. Estimates are rounded in each row, so that they need not.
-fn adds_up(profile: &HeapProfile) -> bool {
+pub(super) fn adds_up(profile: &HeapProfile) -> bool {
     if profile.sampling.is_estimate() {
         return true;
     }
@@ -149,12 +149,15 @@ fn adds_up(profile: &HeapProfile) -> bool {
             sum
         })
     };
-    let sums = [
-        sum(&profile.stacks, profile.lost_stack),
-        sum(&profile.threads, Sums::default()),
-        sum(&profile.sizes, Sums::default()),
-    ];
-    sums.iter().all(|sum| *sum == profile.totals)
+    let totals = profile.totals;
+    let sizes = sum(&profile.sizes, Sums::default());
+    let by_size = [(sizes.allocations, totals.allocations), (sizes.allocated_bytes, totals.allocated_bytes)];
+    // Where less is told of sizes, it is these two.
+    let is_brief = profile.lifetimes.is_empty();
+    sum(&profile.stacks, profile.lost_stack) == totals
+        && sum(&profile.threads, Sums::default()) == totals
+        && by_size.iter().all(|(size, total)| size == total)
+        && (is_brief || sizes == totals)
 }
 
 /// Whether slices add up to the sums.
@@ -178,7 +181,7 @@ fn mean_bytes(sampling: Sampling) -> u64 {
     }
 }
 
-fn numbers<const N: usize>(take: &mut Take<'_>) -> Option<[u64; N]> {
+pub(super) fn numbers<const N: usize>(take: &mut Take<'_>) -> Option<[u64; N]> {
     let mut numbers = [0; N];
     for number in &mut numbers {
         *number = take.number()?;
@@ -187,7 +190,7 @@ fn numbers<const N: usize>(take: &mut Take<'_>) -> Option<[u64; N]> {
 }
 
 /// A column of numbers.
-fn put_column(into: &mut Vec<u8>, values: impl Iterator<Item = u64>) {
+pub(super) fn put_column(into: &mut Vec<u8>, values: impl Iterator<Item = u64>) {
     let mut column = Vec::new();
     values.for_each(|value| column.put_number(value));
     into.put_bytes(&column);
@@ -205,10 +208,10 @@ fn put_steps(into: &mut Vec<u8>, values: impl Iterator<Item = u64>) {
 }
 
 /// Columns of as many numbers each, which end together.
-struct Columns<'a, const N: usize>([Take<'a>; N]);
+pub(super) struct Columns<'a, const N: usize>([Take<'a>; N]);
 
 impl<'a, const N: usize> Columns<'a, N> {
-    fn new(take: &mut Take<'a>) -> Option<Self> {
+    pub(super) fn new(take: &mut Take<'a>) -> Option<Self> {
         let mut columns = [Take::default(); N];
         for column in &mut columns {
             *column = Take::new(take.column()?);
@@ -216,7 +219,7 @@ impl<'a, const N: usize> Columns<'a, N> {
         Some(Self(columns))
     }
 
-    fn row(&mut self) -> Option<[u64; N]> {
+    pub(super) fn row(&mut self) -> Option<[u64; N]> {
         let mut row = [0; N];
         for (number, column) in row.iter_mut().zip(&mut self.0) {
             *number = column.number()?;
@@ -232,13 +235,13 @@ impl<'a, const N: usize> Columns<'a, N> {
         Some(())
     }
 
-    fn end(&self) -> Option<()> {
+    pub(super) fn end(&self) -> Option<()> {
         self.0.iter().all(Take::is_empty).then_some(())
     }
 }
 
 /// | count of rows | how many others are in front of each |
-fn put_places(into: &mut Vec<u8>, rows: impl Iterator<Item = usize> + Clone) {
+pub(super) fn put_places(into: &mut Vec<u8>, rows: impl Iterator<Item = usize> + Clone) {
     into.put_number(rows.clone().count() as u64);
     let mut next = 0;
     put_column(
@@ -252,7 +255,7 @@ fn put_places(into: &mut Vec<u8>, rows: impl Iterator<Item = usize> + Clone) {
 }
 
 /// | count of rows that are not empty | how many empty ones are in front of each | a column for each sum |
-fn put_sums(into: &mut Vec<u8>, rows: &[Sums]) {
+pub(super) fn put_sums(into: &mut Vec<u8>, rows: &[Sums]) {
     let used = || rows.iter().enumerate().filter(|(_, sums)| !sums.is_empty());
     put_places(into, used().map(|(row, _)| row));
     let fields: [fn(&Sums) -> u64; 7] = [
@@ -269,7 +272,7 @@ fn put_sums(into: &mut Vec<u8>, rows: &[Sums]) {
     }
 }
 
-fn take_sums(take: &mut Take<'_>, rows: usize) -> Option<Vec<Sums>> {
+pub(super) fn take_sums(take: &mut Take<'_>, rows: usize) -> Option<Vec<Sums>> {
     let count = take.number()?;
     let mut columns = Columns::<8>::new(take)?;
     let mut all = vec![Sums::default(); rows];
@@ -429,7 +432,7 @@ fn take_usage(take: &mut Take<'_>) -> Option<Vec<UsageSample>> {
 }
 
 /// | 1, or 0 when nothing was sampled | the sample | held | mapped | count | columns: stacks, bytes |
-fn put_resident(into: &mut Vec<u8>, resident: Option<&Resident>) {
+pub(super) fn put_resident(into: &mut Vec<u8>, resident: Option<&Resident>) {
     into.put_number(resident.is_some().into());
     let Some(resident) = resident else { return };
     of_sample(&resident.sample).into_iter().for_each(|number| into.put_number(number));
@@ -440,7 +443,7 @@ fn put_resident(into: &mut Vec<u8>, resident: Option<&Resident>) {
     put_column(into, resident.mapped_by_stack.iter().map(|&(_, bytes)| bytes));
 }
 
-fn take_resident(take: &mut Take<'_>) -> Option<Option<Resident>> {
+pub(super) fn take_resident(take: &mut Take<'_>) -> Option<Option<Resident>> {
     match take.number()? {
         0 => return Some(None),
         1 => {}

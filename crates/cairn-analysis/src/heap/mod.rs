@@ -3,6 +3,7 @@
 //! [`Aggregator`] adds up events in one pass; what it returns, a [`HeapProfile`], knows stacks as numbers.
 
 mod aggregate;
+mod brief;
 mod classes;
 mod cost;
 mod diff;

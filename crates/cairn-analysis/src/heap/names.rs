@@ -35,9 +35,21 @@ impl Namer for NoNames {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct FunctionId(u32);
 
+impl FunctionId {
+    pub(super) const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
 /// Number of a [`Line`] in its [`Names`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct LineId(u32);
+
+impl LineId {
+    pub(super) const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
 
 /// A function of a module.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -84,6 +96,9 @@ impl Default for Folding {
         Self { allocator: true, startup: true }
     }
 }
+
+/// What is known of an address whose name is being found.
+const NO_LINES: (u32, u32) = (0, 0);
 
 /// The names of a recording's frames.
 pub struct Names<'a> {
@@ -178,10 +193,15 @@ impl<'a> Names<'a> {
 
     /// Finds the names of these addresses, all at once.
     pub fn find(&mut self, addresses: impl IntoIterator<Item = u32>) {
-        let unknown = |index: &u32| matches!(self.known.get(*index as usize), Some(None));
-        let mut wanted: Vec<u32> = addresses.into_iter().filter(unknown).collect();
+        let mut wanted = Vec::new();
+        for index in addresses {
+            // The same addresses are asked for again and again: each is taken once, before there is something to sort.
+            if let Some(known @ None) = self.known.get_mut(index as usize) {
+                *known = Some(NO_LINES);
+                wanted.push(index);
+            }
+        }
         wanted.sort_unstable();
-        wanted.dedup();
         if wanted.is_empty() {
             return;
         }

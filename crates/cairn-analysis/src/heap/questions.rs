@@ -1,10 +1,10 @@
 //! Questions to a profile whose answers are lists: who asked for the memory, by function, line, module, or stack.
 
-use std::collections::HashMap;
+use std::cmp::Reverse;
 
-use super::names::{FunctionId, LineId, Names, Position};
+use super::names::{LineId, Names, Position};
 use super::sampling::Errors;
-use super::{Cost, HeapProfile, LOST_STACK, Sums};
+use super::{Amount, Cost, HeapProfile, LOST_STACK, Sums};
 
 /// A profile and the names to answer with.
 ///
@@ -38,6 +38,8 @@ pub struct Questions<'a> {
     pub(super) names: Names<'a>,
     pub(super) profile: &'a HeapProfile,
     pub(super) askers: Vec<Asker>,
+    /// Of each asker its line and sums: of all stacks, a few asked for memory, and lists go through these again and again.
+    rows: Vec<(LineId, Sums)>,
 }
 
 /// A stack that allocated something, and the frame that asked for it.
@@ -88,13 +90,23 @@ pub struct Entry {
     pub stacks: Vec<(u32, Position)>,
 }
 
-#[derive(PartialEq, Eq, Hash)]
-enum Key {
-    Function(FunctionId),
-    Line(LineId),
-    Module(Option<u32>),
-    Stack(u32),
+/// The entry of each function, line or module, by number.
+#[derive(Default)]
+struct Places(Vec<u32>);
+
+impl Places {
+    fn entry(&mut self, number: usize) -> &mut u32 {
+        if self.0.len() <= number {
+            self.0.resize(number + 1, NO_ENTRY);
+        }
+        &mut self.0[number]
+    }
 }
+
+const NO_ENTRY: u32 = u32::MAX;
+
+/// What orders the stacks of an entry: the most expensive first, equal ones by number. The asker's index is behind it.
+type Rank = (Reverse<Amount>, u32, u32);
 
 impl<'a> Questions<'a> {
     /// Finds out who asked for memory.
@@ -106,9 +118,11 @@ impl<'a> Questions<'a> {
             stacks.push(LOST_STACK);
         }
         let positions = names.askers(&stacks);
-        let askers =
+        let askers: Vec<Asker> =
             stacks.into_iter().zip(positions).map(|(stack, position)| Asker { stack, position }).collect();
-        Self { names, profile, askers }
+        let row = |asker: &Asker| (names.at_position(asker.position), *sums_of(profile, asker.stack));
+        let rows = askers.iter().map(row).collect();
+        Self { names, profile, askers, rows }
     }
 
     /// The names.
@@ -137,48 +151,55 @@ impl<'a> Questions<'a> {
     /// What is known of a stack.
     #[must_use]
     pub fn sums(&self, stack: u32) -> &'a Sums {
-        match stack {
-            LOST_STACK => &self.profile.lost_stack,
-            _ => self.profile.stacks.get(stack as usize).unwrap_or(&self.profile.lost_stack),
-        }
+        sums_of(self.profile, stack)
     }
 
     /// Who asked for memory, the most expensive first; what costs nothing is not listed. Equal ones are ordered by name, so
     /// that the same recording always gives the same answer.
     #[must_use]
     pub fn top(&self, group: Group, cost: Cost) -> Vec<Entry> {
+        self.top_of(group, cost, usize::MAX)
+    }
+
+    /// As [`top`](Self::top), for who shows no more than the first `most_stacks` of each entry: the others are there, in any order.
+    #[must_use]
+    pub fn top_of(&self, group: Group, cost: Cost, most_stacks: usize) -> Vec<Entry> {
         let mut entries: Vec<Entry> = Vec::new();
-        let mut places: HashMap<Key, usize> = HashMap::new();
-        for asker in &self.askers {
-            let sums = self.sums(asker.stack);
-            if cost.of(sums).is_zero() {
+        let mut ranks: Vec<Vec<Rank>> = Vec::new();
+        let mut places = Places::default();
+        for (index, (asker, &(line, ref sums))) in self.askers.iter().zip(&self.rows).enumerate() {
+            let amount = cost.of(sums);
+            if amount.is_zero() {
                 continue;
             }
-            let line = self.names.at_position(asker.position);
-            let key = match group {
-                Group::Function => Key::Function(self.names.source_line(line).function),
-                Group::Line => Key::Line(line),
-                Group::Module => Key::Module(self.names.function_of(line).module),
-                Group::Stack => Key::Stack(asker.stack),
+            let number = match group {
+                Group::Function => self.names.source_line(line).function.index(),
+                Group::Line => line.index(),
+                Group::Module => self.names.function_of(line).module.map_or(0, |module| module as usize + 1),
+                // No stack is there twice.
+                Group::Stack => entries.len(),
             };
-            let place = *places.entry(key).or_insert_with(|| {
+            let place = places.entry(number);
+            if *place == NO_ENTRY {
+                *place = entries.len() as u32;
                 entries.push(Entry {
                     line,
                     sums: Sums::default(),
                     errors: Errors::default(),
                     stacks: Vec::new(),
                 });
-                entries.len() - 1
-            });
+                ranks.push(Vec::new());
+            }
+            let place = *place as usize;
             let entry = &mut entries[place];
             entry.sums.add(sums);
             if let Some(errors) = self.profile.stack_errors.get(asker.stack as usize) {
                 entry.errors.add(errors);
             }
-            entry.stacks.push((asker.stack, asker.position));
+            ranks[place].push((Reverse(amount), asker.stack, index as u32));
         }
-        for entry in &mut entries {
-            self.sort_stacks(entry, cost);
+        for (entry, ranks) in entries.iter_mut().zip(ranks) {
+            self.put_stacks(entry, ranks, most_stacks);
         }
         let tie = |entry: &Entry| {
             let line = self.names.source_line(entry.line);
@@ -188,11 +209,19 @@ impl<'a> Questions<'a> {
         entries
     }
 
-    /// Orders the stacks of an entry, and makes the line of the first one the entry's.
-    fn sort_stacks(&self, entry: &mut Entry, cost: Cost) {
-        entry.stacks.sort_by_key(|&(stack, _)| (std::cmp::Reverse(cost.of(self.sums(stack))), stack));
-        if let Some(&(_, position)) = entry.stacks.first() {
-            entry.line = self.names.at_position(position);
+    /// Puts the first stacks of an entry in order, the others behind them, and makes the line of the first one the entry's.
+    fn put_stacks(&self, entry: &mut Entry, mut ranks: Vec<Rank>, most_stacks: usize) {
+        // The line hangs on the first one, whoever is shown.
+        let most_stacks = most_stacks.max(1);
+        if most_stacks < ranks.len() {
+            ranks.select_nth_unstable(most_stacks);
+        }
+        let first = most_stacks.min(ranks.len());
+        ranks[..first].sort_unstable();
+        let stack = |&(_, stack, index): &Rank| (stack, self.askers[index as usize].position);
+        entry.stacks = ranks.iter().map(stack).collect();
+        if let Some(&(_, _, index)) = ranks.first() {
+            entry.line = self.rows[index as usize].0;
         }
     }
 
@@ -201,5 +230,12 @@ impl<'a> Questions<'a> {
     pub fn frames(&mut self, stack: u32, asker: Position) -> Vec<LineId> {
         self.names.find_stacks([stack]);
         self.names.outwards(asker).map(|position| self.names.at_position(position)).collect()
+    }
+}
+
+fn sums_of(profile: &HeapProfile, stack: u32) -> &Sums {
+    match stack {
+        LOST_STACK => &profile.lost_stack,
+        _ => profile.stacks.get(stack as usize).unwrap_or(&profile.lost_stack),
     }
 }

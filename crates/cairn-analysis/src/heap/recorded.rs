@@ -9,6 +9,7 @@ use cairn_format::recording::ChunkKind;
 use cairn_symbols::{AddressKind, Lookup, ModuleReport, Place, SourceFrame, SymbolizerOptions};
 
 use super::aggregate::{HeapProfile, Scope};
+use super::brief;
 use super::fold::{Fold, MOST_NANOS};
 use super::kept;
 use super::names::Namer;
@@ -17,7 +18,9 @@ use super::sampling::Sampling;
 use super::slices::{SliceOptions, Slices};
 use super::stacks::{Address, Module, NO_FRAMES, Stacks};
 use crate::names::{ModuleKey, Names};
-use crate::recording::{self, EndReason, Finding, PcKind, Recording, RecordingError, StackId, Wanted};
+use crate::recording::{
+    self, Detail, EndReason, Finding, PcKind, Recording, RecordingError, StackId, Wanted,
+};
 
 /// A recording, ready for questions about the heap.
 ///
@@ -92,6 +95,10 @@ pub struct MarkTold {
     /// The text, as near as can be where it is none; the beginning of a very long one.
     pub text: String,
 }
+
+/// Allocations and frees that are read soon enough without all sums, and without any.
+const MANY_EVENTS: u64 = 2_000_000;
+const SOME_EVENTS: u64 = 500_000;
 
 /// Marks that a [`HeapRead`] holds.
 pub const MOST_MARKS: usize = 2000;
@@ -216,6 +223,28 @@ impl HeapRecording {
         self.read(scope)
     }
 
+    /// As [`read`](Self::read), for those who show a picture of the whole: of sizes only the allocations are told, of the time a curve of few steps,
+    /// the most that was held in each to a 255th of the peak, and lifetimes, samples and marks are left out. So much is [kept](Self::keep) also
+    /// of short recordings.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be read any more.
+    pub fn read_brief(&self, scope: Scope) -> Result<HeapRead, RecordingError> {
+        let mut findings = Vec::new();
+        if scope == Scope::default()
+            && let Some(read) = self.kept_brief(&mut findings)?
+        {
+            return Ok(read);
+        }
+        let mut read = self.read(scope)?;
+        brief::abridge(&mut read);
+        // What cannot be read at all was met twice.
+        findings.retain(|finding| !read.findings.contains(finding));
+        read.findings.append(&mut findings);
+        Ok(read)
+    }
+
     /// The same as [`read`](Self::read), and what happened in each [slice](super::slices) of the time, in one pass.
     ///
     /// # Errors
@@ -267,7 +296,14 @@ impl HeapRecording {
 
     /// The sums that the recording keeps, if it does, and they are what they should be.
     fn kept(&self, findings: &mut Vec<Finding>) -> Result<Option<HeapRead>, RecordingError> {
-        self.kept_stream(ChunkKind::SUMS, findings, |bytes| kept::take(bytes, self.tables()))
+        self.kept_stream((ChunkKind::SUMS, Detail::Whole), findings, |bytes| kept::take(bytes, self.tables()))
+    }
+
+    /// The brief sums that the recording keeps, likewise.
+    fn kept_brief(&self, findings: &mut Vec<Finding>) -> Result<Option<HeapRead>, RecordingError> {
+        self.kept_stream((ChunkKind::SUMS, Detail::Brief), findings, |bytes| {
+            brief::take(bytes, self.tables())
+        })
     }
 
     fn kept_slices(
@@ -276,16 +312,16 @@ impl HeapRecording {
         findings: &mut Vec<Finding>,
     ) -> Result<Option<Slices>, RecordingError> {
         let take = |bytes: &[u8]| kept::take_slices(bytes, self.tables(), profile);
-        self.kept_stream(ChunkKind::SLICES, findings, take)
+        self.kept_stream((ChunkKind::SLICES, Detail::Whole), findings, take)
     }
 
     fn kept_stream<T>(
         &self,
-        kind: ChunkKind,
+        (kind, detail): (ChunkKind, Detail),
         findings: &mut Vec<Finding>,
         take: impl FnOnce(&[u8]) -> Option<T>,
     ) -> Result<Option<T>, RecordingError> {
-        match self.recording.kept_sums(kind)? {
+        match self.recording.kept_sums(kind, detail)? {
             None => {}
             Some(Err(finding)) => findings.push(finding),
             Some(Ok(recording::Kept { offset, bytes })) => {
@@ -336,6 +372,53 @@ impl HeapRecording {
         Ok(Kept { read, added })
     }
 
+    /// Reads everything, as [`read`](Self::read), and [keeps](Self::keep) what [`read_brief`](Self::read_brief) tells, when the file grows by no more than
+    /// `most_bytes`: some hundred bytes, and some for each stack that allocated.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be read any more.
+    pub fn keep_brief(&self, path: &Path, most_bytes: u64) -> Result<Kept, RecordingError> {
+        let is_kept = self.kept_brief(&mut Vec::new())?.is_some();
+        let read = self.read(Scope::default())?;
+        let is_sound = read.findings.is_empty() && !self.sampling.is_estimate();
+        let added = if is_sound && !is_kept { self.add_brief(path, &read, most_bytes) } else { Ok(0) };
+        Ok(Kept { read, added })
+    }
+
+    /// Reads everything and keeps as much of it as is small beside the file or the events: all sums of
+    /// [many events](Self::has_many_events) where there is [room](Self::room_for_sums), else the [brief](Self::keep_brief) ones where they
+    /// are no more than a thirty-second part of the file. Fewer than half a million events are read in a hundredth of a second, and nothing is
+    /// kept of them.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be read any more.
+    pub fn keep_what_is_small(&self, path: &Path) -> Result<Kept, RecordingError> {
+        let room_for_brief = if self.events() >= SOME_EVENTS { self.recording.length()? / 32 } else { 0 };
+        if !self.has_many_events() {
+            return self.keep_brief(path, room_for_brief);
+        }
+        let mut kept = self.keep(path, self.room_for_sums()?)?;
+        let is_sound = kept.read.findings.is_empty() && !self.sampling.is_estimate();
+        if is_sound && matches!(kept.added, Ok(0)) && !self.keeps_sums()? {
+            kept.added = self.add_brief(path, &kept.read, room_for_brief);
+        }
+        Ok(kept)
+    }
+
+    fn add_brief(&self, path: &Path, read: &HeapRead, most_bytes: u64) -> Result<u64, RecordingError> {
+        let mut read = read.clone();
+        brief::abridge(&mut read);
+        let sums = brief::put(&read);
+        if brief::take(&sums, self.tables()).as_ref() != Some(&read) {
+            // Numbers so large that they wrap.
+            return Ok(0);
+        }
+        let added = self.recording.keep_sums(path, Detail::Brief, &[(ChunkKind::SUMS, &sums)], most_bytes)?;
+        Ok(added.unwrap_or(0))
+    }
+
     /// Whether it keeps sums that can be used.
     ///
     /// # Errors
@@ -345,17 +428,26 @@ impl HeapRecording {
         self.kept(&mut Vec::new()).map(|read| read.is_some())
     }
 
+    /// Whether reading all events takes some hundredths of a second or more, so that sums are worth their bytes beside them.
+    #[must_use]
+    pub fn has_many_events(&self) -> bool {
+        self.events() >= MANY_EVENTS
+    }
+
     /// So many bytes of sums are a small part of the file, a sixteenth, or of what reading the events would take: one for each 128
-    /// events above two million. Of a recording of few events that is too little for any, and these are read in no time.
+    /// events above those that are read soon. Of a recording of few events that is too little for any.
     ///
     /// # Errors
     ///
     /// When the file cannot be asked for its length.
     pub fn room_for_sums(&self) -> Result<u64, RecordingError> {
-        const READ_SOON: u64 = 2_000_000;
+        Ok(self.recording.length()? / 16 + self.events().saturating_sub(MANY_EVENTS) / 128)
+    }
+
+    /// Allocations and frees, where the recording says how many there are.
+    fn events(&self) -> u64 {
         let summary = self.recording.summary();
-        let events = summary.map_or(0, |summary| summary.allocations.saturating_add(summary.frees));
-        Ok(self.recording.length()? / 16 + events.saturating_sub(READ_SOON) / 128)
+        summary.map_or(0, |summary| summary.allocations.saturating_add(summary.frees))
     }
 
     fn add_sums(
@@ -372,7 +464,9 @@ impl HeapRecording {
             // Numbers so large that they wrap.
             return Ok(0);
         }
-        let add = |streams: &[(ChunkKind, &[u8])]| self.recording.keep_sums(path, streams, most_bytes);
+        let add = |streams: &[(ChunkKind, &[u8])]| {
+            self.recording.keep_sums(path, Detail::Whole, streams, most_bytes)
+        };
         loop {
             let bytes = kept::put_slices(&slices);
             // What is so much longer does not become so much shorter.
@@ -498,6 +592,7 @@ pub(super) fn stacks(recording: &Recording) -> Stacks {
         module_indices.insert(module.id, index);
     }
     let tree = recording.stacks();
+    stacks.reserve(tree.len(), tree.pcs_len());
     // The numbers of addresses and stacks stay as they are; tables of a damaged file have gaps.
     let mut used: Vec<Option<recording::PcId>> = vec![None; tree.pcs_len()];
     for pc in tree.ids().filter_map(|id| tree.pc(id)) {

@@ -390,7 +390,7 @@ impl Report {
     #[must_use]
     pub fn new(questions: &mut Questions<'_>, asked: &Asked<'_>) -> Self {
         let profile = questions.profile();
-        let entries = questions.top(asked.group, asked.cost);
+        let entries = questions.top_of(asked.group, asked.cost, asked.limits.stacks);
         let top = tell_entries(questions, &entries, asked.cost, asked.limits);
         let totals = &profile.totals;
         let about = asked.about;

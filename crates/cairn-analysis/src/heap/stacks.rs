@@ -59,6 +59,12 @@ impl Stacks {
         Self { nodes: vec![Node { parent: 0, address: u32::MAX }], ..Self::default() }
     }
 
+    /// Makes room for so many more.
+    pub(super) fn reserve(&mut self, stacks: usize, addresses: usize) {
+        self.nodes.reserve(stacks);
+        self.addresses.reserve(addresses);
+    }
+
     /// Adds a module and returns its index.
     pub fn add_module(&mut self, module: Module) -> u32 {
         self.modules.push(module);

@@ -71,6 +71,11 @@ pub(super) struct Row {
 const _: () = assert!(size_of::<Row>() == 64);
 
 impl Row {
+    /// A row that holds this by now, the latest peak being that of this number.
+    pub(super) const fn of(sums: Sums, peak: u64) -> Self {
+        Self { sums, peak }
+    }
+
     #[inline]
     fn settle(&mut self, peak: u64) {
         if self.peak != peak {

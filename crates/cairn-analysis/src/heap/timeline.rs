@@ -33,6 +33,15 @@ pub struct Bin {
     pub allocated_bytes: u64,
 }
 
+impl Bin {
+    /// Adds what happened later in the same stretch, but for what was held at the end.
+    pub(super) fn add(&mut self, later: &Self) {
+        self.most_bytes = self.most_bytes.max(later.most_bytes);
+        self.allocations = self.allocations.wrapping_add(later.allocations);
+        self.allocated_bytes = self.allocated_bytes.wrapping_add(later.allocated_bytes);
+    }
+}
+
 impl Default for Timeline {
     fn default() -> Self {
         Self { bin_nanos: FIRST_BIN_NANOS, bins: Vec::new() }
@@ -58,7 +67,7 @@ impl Timeline {
         (index as u64 + 1).saturating_mul(self.bin_nanos)
     }
 
-    fn halve(&mut self) {
+    pub(super) fn halve(&mut self) {
         self.bin_nanos = self.bin_nanos.saturating_mul(2);
         self.bins = self.bins.chunks(2).map(merged).collect();
     }
@@ -72,11 +81,9 @@ impl Timeline {
 fn merged(pair: &[Bin]) -> Bin {
     let mut sum = Bin::default();
     for bin in pair {
-        sum.most_bytes = sum.most_bytes.max(bin.most_bytes);
+        sum.add(bin);
         sum.last_bytes = bin.last_bytes;
         sum.last_blocks = bin.last_blocks;
-        sum.allocations = sum.allocations.wrapping_add(bin.allocations);
-        sum.allocated_bytes = sum.allocated_bytes.wrapping_add(bin.allocated_bytes);
     }
     sum
 }

@@ -16,6 +16,8 @@ use super::source::Source;
 
 /// zstd's level: higher ones save some percent and cost more than all the rest of the packing.
 const LEVEL: i32 = 1;
+/// For what is small.
+const HIGH_LEVEL: i32 = 19;
 /// Marks a part of zstd data that is skipped; the length follows.
 const SKIPPABLE_FRAME: u32 = 0x184d_2a50;
 
@@ -34,6 +36,8 @@ pub(super) struct ChunkWriter<W> {
     out: W,
     offset: u64,
     places: Vec<Place>,
+    /// Of the index that tells of the chunks that are not in `places`.
+    index_at: Option<u64>,
     compressor: Compressor<'static>,
     stream: Outflow,
     buffer: Vec<u8>,
@@ -48,6 +52,7 @@ impl<W: Write> ChunkWriter<W> {
             out,
             offset: FILE_HEADER_BYTES as u64,
             places: Vec::new(),
+            index_at: None,
             compressor,
             stream: Outflow::new(LEVEL),
             buffer: Vec::new(),
@@ -55,11 +60,19 @@ impl<W: Write> ChunkWriter<W> {
         })
     }
 
-    /// Goes on behind what a file has, which is so long, and in which these chunks are.
-    pub(super) fn resume(out: W, offset: u64, places: Vec<Place>) -> Result<Self, RecordingError> {
-        let compressor = Compressor::new(LEVEL).map_err(RecordingError::io("starting zstd"))?;
+    /// Goes on behind what a file has, which is so long, and in which these chunks are, and those of the index there. What is small may be
+    /// compressed for longer.
+    pub(super) fn resume(
+        out: W,
+        offset: u64,
+        places: Vec<Place>,
+        index_at: Option<u64>,
+        is_small: bool,
+    ) -> Result<Self, RecordingError> {
+        let level = if is_small { HIGH_LEVEL } else { LEVEL };
+        let compressor = Compressor::new(level).map_err(RecordingError::io("starting zstd"))?;
         let stream = Outflow::new(LEVEL);
-        Ok(Self { out, offset, places, compressor, stream, buffer: Vec::new(), frame: Vec::new() })
+        Ok(Self { out, offset, places, index_at, compressor, stream, buffer: Vec::new(), frame: Vec::new() })
     }
 
     /// So many bytes were written, the header included.
@@ -162,7 +175,7 @@ impl<W: Write> ChunkWriter<W> {
 
     /// Writes the index and the trailer.
     pub(super) fn close(mut self) -> Result<W, RecordingError> {
-        let mut index_at = None;
+        let mut index_at = self.index_at;
         // Each part of the index names the part before, for recordings of very many chunks.
         let places = std::mem::take(&mut self.places);
         for part in places.chunks(MAX_CHUNK_BYTES / MOST_BYTES_OF_AN_ENTRY) {
@@ -290,15 +303,20 @@ pub(super) fn find_chunks(
     Ok(scan.places)
 }
 
-fn indexed(source: &Source, reader: &mut ChunkReader) -> Result<Option<Vec<Place>>, RecordingError> {
-    let length = source.length()?;
-    let Some(trailer_at) = length.checked_sub(TRAILER_BYTES as u64) else { return Ok(None) };
+/// Where the last part of the index begins, as the trailer says.
+pub(super) fn last_index(source: &Source) -> Result<Option<u64>, RecordingError> {
+    let Some(trailer_at) = source.length()?.checked_sub(TRAILER_BYTES as u64) else { return Ok(None) };
     let mut trailer = Vec::new();
     source.read_at(trailer_at, TRAILER_BYTES, &mut trailer)?;
     let Some((magic, offset)) = trailer.split_first_chunk() else { return Ok(None) };
-    let Some(&offset) = offset.first_chunk().filter(|_| *magic == TRAILER_MAGIC) else { return Ok(None) };
+    let offset = offset.first_chunk().filter(|_| *magic == TRAILER_MAGIC);
+    Ok(offset.map(|&offset| u64::from_le_bytes(offset)))
+}
+
+fn indexed(source: &Source, reader: &mut ChunkReader) -> Result<Option<Vec<Place>>, RecordingError> {
+    let Some(mut offset) = last_index(source)? else { return Ok(None) };
+    let trailer_at = source.length()?.saturating_sub(TRAILER_BYTES as u64);
     let mut parts = Vec::new();
-    let mut offset = u64::from_le_bytes(offset);
     let mut header = Vec::new();
     let mut limit = trailer_at;
     while offset != 0 {

@@ -687,6 +687,8 @@ pub(super) struct HeapDecoder {
     last: LastSites,
     /// By slot; those that are free have what was there last.
     objects: Vec<Object>,
+    /// By slot, the sites of those that have no number.
+    unnumbered: HashMap<u32, Site>,
     alive: Set,
     free_slots: Vec<u32>,
     /// The slots of the latest allocations, by their number modulo [`RECENT`].
@@ -696,15 +698,17 @@ pub(super) struct HeapDecoder {
     position: u64,
 }
 
+/// As small as can be: there is one for each block that lives, and memory that is touched first costs more than all that is done with it.
 #[derive(Clone, Copy)]
 struct Object {
-    size_bytes: u64,
-    stack: u32,
+    /// Number of its site; [`NONE`] where that is in `unnumbered`.
+    site: u32,
     /// How many allocations were made before it, modulo 2^32.
     serial: u32,
 }
 
-const _: () = assert!(size_of::<Object>() == 16);
+const _: () = assert!(size_of::<Object>() == 8);
+const _: () = assert!(MOST_SITES < NONE as usize);
 
 /// A set of small numbers.
 #[derive(Default)]
@@ -844,6 +848,7 @@ impl HeapDecoder {
             sites: Sites::new(),
             last: LastSites::default(),
             objects: Vec::new(),
+            unnumbered: HashMap::new(),
             alive: Set::default(),
             free_slots: Vec::new(),
             recent: Vec::new(),
@@ -955,13 +960,13 @@ impl HeapDecoder {
                 if !self.alive.remove(slot) {
                     return None;
                 }
-                let Object { size_bytes, stack, .. } = *self.objects.get(slot as usize)?;
+                let Site { stack, size_bytes } = self.site_of(slot);
                 self.free_slots.push(slot);
                 events.free(&Free { at, object: ObjectId(slot), stack: StackId(stack), size_bytes, is_move });
                 continue;
             }
             let last = self.last.last();
-            let site = match operation {
+            let (number, site) = match operation {
                 FIRST_RANK..=LAST_RANK => {
                     let rank = usize::from(operation - FIRST_RANK);
                     let successors = self.sites.successors_mut(last)?;
@@ -971,7 +976,7 @@ impl HeapDecoder {
                     }
                     let site = self.sites.site(number)?;
                     self.last.set(number);
-                    site
+                    (number, site)
                 }
                 ALLOC_KNOWN | ALLOC_NEW => {
                     let number = if operation == ALLOC_NEW {
@@ -986,13 +991,13 @@ impl HeapDecoder {
                     let site = self.sites.site(number)?;
                     to_front(self.sites.successors_mut(last)?, number);
                     self.last.set(number);
-                    site
+                    (number, site)
                 }
-                ALLOC_UNNUMBERED => cursor.site()?,
+                ALLOC_UNNUMBERED => (NONE, cursor.site()?),
                 _ => return None,
             };
             let serial = self.serial;
-            let object = Object { size_bytes: site.size_bytes, stack: site.stack, serial };
+            let object = Object { site: number, serial };
             let slot = match self.free_slots.pop() {
                 Some(slot) => {
                     // The blocks to come take what is below, if none is given back.
@@ -1009,6 +1014,9 @@ impl HeapDecoder {
                 }
             };
             *self.objects.get_mut(slot as usize)? = object;
+            if number == NONE {
+                self.unnumbered.insert(slot, site);
+            }
             self.alive.insert(slot);
             match self.recent.get_mut(serial as usize % RECENT) {
                 Some(place) => *place = slot,
@@ -1024,6 +1032,23 @@ impl HeapDecoder {
             });
         }
         Some(())
+    }
+}
+
+impl HeapDecoder {
+    /// The site of the block in a slot. Who sees events and asks for neither stack nor size of what is freed does not wait for the memory.
+    #[inline(always)]
+    fn site_of(&self, slot: u32) -> Site {
+        let number = self.objects.get(slot as usize).map_or(NONE, |object| object.site);
+        if number == NONE {
+            return self.unnumbered_site(slot);
+        }
+        self.sites.site(number).unwrap_or(Site { stack: 0, size_bytes: 0 })
+    }
+
+    #[cold]
+    fn unnumbered_site(&self, slot: u32) -> Site {
+        self.unnumbered.get(&slot).copied().unwrap_or(Site { stack: 0, size_bytes: 0 })
     }
 }
 

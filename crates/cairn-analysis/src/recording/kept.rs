@@ -26,10 +26,18 @@ use super::{Layout, Recording};
 
 /// What is kept: the sums, and the slices.
 const KEPT: [ChunkKind; 2] = [ChunkKind::SUMS, ChunkKind::SLICES];
-/// The layout of what is in the chunks. Sums of another one are passed over.
-const LAYOUT: u64 = 1;
+/// How much a stream tells, which is also the number of the layout of its chunks. Those of another one are passed over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Detail {
+    /// All that there is.
+    Whole = 1,
+    /// What the whole picture of a report shows.
+    Brief = 2,
+}
 /// A part of the stream; with the numbers in front of it, it is within what a chunk may hold.
 const PART_BYTES: usize = MAX_CHUNK_BYTES / 4;
+/// Compressing so few as well as can be takes no time that anybody notices.
+const FEW_BYTES: usize = 64 << 10;
 /// The whole of it: what a stranger's file says must not fill memory.
 const MOST_BYTES: usize = 128 << 20;
 
@@ -77,7 +85,11 @@ impl Recording {
 
     /// The stream that is kept in chunks of this kind, when it is of this recording as it is; the inner error says why it is of
     /// no use.
-    pub(crate) fn kept_sums(&self, kind: ChunkKind) -> Result<Option<Result<Kept, Finding>>, RecordingError> {
+    pub(crate) fn kept_sums(
+        &self,
+        kind: ChunkKind,
+        detail: Detail,
+    ) -> Result<Option<Result<Kept, Finding>>, RecordingError> {
         let Some(places) = self.closed_places() else { return Ok(None) };
         let mut reader = ChunkReader::new()?;
         let (mut stream, mut parts, mut of_parts) = (Vec::new(), 0, 0);
@@ -90,8 +102,8 @@ impl Recording {
             };
             let mut take = Take::new(payload);
             match take.number() {
-                Some(LAYOUT) => {}
-                Some(_) => return Ok(None),
+                Some(layout) if layout == detail as u64 => {}
+                Some(_) => continue,
                 None => return unusable("a part of them is empty"),
             }
             let (Some(part), Some(count)) = (take.number(), take.number()) else {
@@ -129,11 +141,12 @@ impl Recording {
         Ok(Some(Ok(Kept { offset: first, bytes: stream })))
     }
 
-    /// Adds streams to this recording, which is in the file at `path`; answers with how many bytes longer that is. When it would be more
+    /// Adds streams of so much to this recording, which is in the file at `path`; answers with how many bytes longer that is. When it would be more
     /// than `most_bytes`, or this is no recording that sums are kept in, nothing is written.
     pub(crate) fn keep_sums(
         &self,
         path: &Path,
+        detail: Detail,
         streams: &[(ChunkKind, &[u8])],
         most_bytes: u64,
     ) -> Result<Option<u64>, RecordingError> {
@@ -143,8 +156,14 @@ impl Recording {
         if self.findings.contains(&Finding::NoIndex) || !length.is_multiple_of(8) {
             return Ok(None);
         }
-        let kept = places.iter().filter(|place| !KEPT.contains(&place.kind)).copied().collect();
-        let mut chunks = ChunkWriter::resume(Vec::new(), length, kept)?;
+        // Where none are kept yet, the index there is needs no copy.
+        let keeps_some = places.iter().any(|place| KEPT.contains(&place.kind));
+        let (index_at, known) = match chunk::last_index(&self.source)? {
+            Some(index_at) if !keeps_some => (Some(index_at), Vec::new()),
+            _ => (None, places.iter().filter(|place| !KEPT.contains(&place.kind)).copied().collect()),
+        };
+        let bytes: usize = streams.iter().map(|(_, sums)| sums.len()).sum();
+        let mut chunks = ChunkWriter::resume(Vec::new(), length, known, index_at, bytes <= FEW_BYTES)?;
         for &(kind, sums) in streams {
             let mut stream = Vec::new();
             basis.put(&mut stream);
@@ -152,7 +171,7 @@ impl Recording {
             if stream.len() > MOST_BYTES {
                 return Ok(None);
             }
-            write_parts(&mut chunks, kind, &stream)?;
+            write_parts(&mut chunks, kind, detail, &stream)?;
         }
         if chunks.offset() - length > most_bytes {
             return Ok(None);
@@ -242,13 +261,14 @@ impl Recording {
 fn write_parts(
     chunks: &mut ChunkWriter<Vec<u8>>,
     kind: ChunkKind,
+    detail: Detail,
     stream: &[u8],
 ) -> Result<(), RecordingError> {
     let parts = stream.chunks(PART_BYTES);
     let count = parts.len() as u64;
     for (number, part) in parts.enumerate() {
         let mut payload = Vec::with_capacity(part.len() + 32);
-        payload.put_number(LAYOUT);
+        payload.put_number(detail as u64);
         payload.put_number(number as u64);
         payload.put_number(count);
         payload.extend_from_slice(part);

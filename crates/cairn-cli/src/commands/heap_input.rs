@@ -329,6 +329,16 @@ pub(crate) fn read(path: &Path, heap: &Heap, scope: Scope) -> io::Result<HeapRea
     Ok(read)
 }
 
+/// The same, for a picture of the whole.
+pub(crate) fn read_brief(path: &Path, heap: &Heap, scope: Scope) -> io::Result<HeapRead> {
+    let read = match heap {
+        Heap::Recording(heap) => heap.read_brief(scope).map_err(|error| at(path, &error))?,
+        Heap::Imported(heap) => imported(path, heap, &scope)?,
+    };
+    complain_about_events(path, &read);
+    Ok(read)
+}
+
 /// The same, for what is asked by stack alone.
 pub(crate) fn read_stacks(path: &Path, heap: &Heap, scope: Scope) -> io::Result<HeapRead> {
     let read = match heap {
@@ -375,13 +385,6 @@ pub(crate) fn outcome_of(read: &HeapRead, otherwise: Outcome) -> Outcome {
     // In place of sums that cannot be used the events were read.
     let is_missing = |finding: &Finding| !matches!(finding, Finding::UnusableSums { .. });
     if read.findings.iter().any(is_missing) { Outcome::Incomplete } else { otherwise }
-}
-
-/// Whether reading all events takes long enough to be worth sums that are kept beside them: from some hundredths of a second on.
-pub(crate) fn has_many_events(heap: &HeapRecording) -> bool {
-    const MANY_EVENTS: u64 = 2_000_000;
-    let summary = heap.recording().summary();
-    summary.is_some_and(|summary| summary.allocations.saturating_add(summary.frees) >= MANY_EVENTS)
 }
 
 /// The time that a moment stands for. The peak is that of the whole recording.

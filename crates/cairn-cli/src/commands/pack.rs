@@ -8,7 +8,6 @@ use cairn_analysis::heap::HeapRecording;
 use cairn_analysis::recording::{Finding, Recording, RecordingError, Summary, pack};
 use clap::{Args, ValueEnum};
 
-use super::heap_input::has_many_events;
 use crate::new_file::NewFile;
 use crate::output::{Outcome, Progress, complain};
 
@@ -47,7 +46,8 @@ pub(crate) struct Pack {
 /// When sums are kept.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Sums {
-    /// When there are two million events, and the sums are small beside the file or the events
+    /// Of two million events and more all sums, when they are small beside the file or the events; else of half a million and more those
+    /// of the whole picture, when they are small beside the file
     Auto,
     /// Always, whatever room they take
     Always,
@@ -100,10 +100,11 @@ impl Pack {
 /// Keeps sums in what was just packed. Where they cannot be written, it is as good without.
 fn keep(path: &Path, always: bool) -> Result<(), RecordingError> {
     let heap = HeapRecording::new(Recording::open(path)?);
-    if always || has_many_events(&heap) {
-        let room = if always { u64::MAX } else { heap.room_for_sums()? };
-        heap.keep(path, room)?;
-    }
+    if always {
+        heap.keep(path, u64::MAX)?
+    } else {
+        heap.keep_what_is_small(path)?
+    };
     Ok(())
 }
 

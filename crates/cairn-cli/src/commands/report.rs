@@ -11,8 +11,8 @@ use cairn_analysis::heap::{Cost, Direction, Group, HeapRead, Suppressions, Tree,
 use clap::{Args, ValueEnum};
 
 use super::heap_input::{
-    Heap, HeapInput, Moment, complain_about, outcome_of, parse_moment, questions, read, read_sliced,
-    read_stacks, scope_told, times,
+    Heap, HeapInput, Moment, complain_about, outcome_of, parse_moment, questions, read, read_brief,
+    read_sliced, read_stacks, scope_told, times,
 };
 use super::unseen::why_nothing_was_seen;
 use crate::new_file::Output;
@@ -172,8 +172,12 @@ impl ReportCommand {
                 drop(progress);
                 outcome_of(&answer, Outcome::Done)
             } else {
-                let by_stack = !self.json && self.by.is_some_and(View::is_by_stack);
-                let reading = if by_stack { read_stacks } else { read };
+                let reading = match self.by {
+                    _ if self.json => read,
+                    None => read_brief,
+                    Some(view) if view.is_by_stack() => read_stacks,
+                    Some(_) => read,
+                };
                 let mut answer = reading(&self.file, &heap, scope)?;
                 let mut held_back = Vec::new();
                 if !suppressions.is_empty() {

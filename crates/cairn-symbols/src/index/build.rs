@@ -36,7 +36,7 @@ pub(crate) fn build(source: &ElfSource, identity: &[u8], cancelled: &AtomicBool)
     let (base, end) = (code.first()?.0, code.iter().map(|&(_, end)| end).max()?);
     u32::try_from(end.checked_sub(base)?).ok()?;
     // Where the symbol tables may change the answer.
-    let mut extra: Vec<u64> = source.symbols().boundaries().chain(source.starts().boundaries()).collect();
+    let mut extra: Vec<u64> = source.symbols().boundaries().chain(source.function_boundaries()).collect();
     extra.sort_unstable();
     extra.dedup();
     let mut builder = Builder::new(source, base);
@@ -212,7 +212,7 @@ impl<'a> Builder<'a> {
     fn unnamed_root(&mut self, address: u64) -> (ScopeId, Option<u32>) {
         let source = self.source;
         let symbol = source.symbols().find(address);
-        let start = symbol.map(|symbol| symbol.start).or_else(|| source.starts().find(address));
+        let start = symbol.map(|symbol| symbol.start).or_else(|| source.function_start(address));
         if let Some(&known) = self.unnamed.get(&start) {
             return known;
         }

@@ -4,11 +4,10 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use cairn_analysis::heap::{Cost, Folding, Group, HeapRecording, Names, Questions, Sampling, Scope};
+use cairn_analysis::heap::{Cost, Folding, Group, HeapRecording, Names, Questions, Sampling};
 use cairn_analysis::recording::{Finding, Recording};
 use cairn_analysis::symbols::SymbolizerOptions;
 
-use crate::commands::heap_input::has_many_events;
 use crate::commands::heap_text::{bytes, count, counted, duration, file_name, percent, shortened, width};
 use crate::commands::symbol_options::what_names_need;
 use crate::commands::unseen::why_nothing_was_seen;
@@ -24,13 +23,8 @@ const NUMBERS: usize = 28;
 /// Writes the summary of `recording`, which is in the file at `path`.
 pub(super) fn write(out: &mut impl Write, recording: Recording, path: &Path) -> io::Result<()> {
     let heap = HeapRecording::new(recording);
-    let read = if has_many_events(&heap) {
-        let room = heap.room_for_sums().map_err(io::Error::other)?;
-        // Without what is kept, reports take longer and say the same: no reason to complain.
-        heap.keep(path, room).map_err(io::Error::other)?.read
-    } else {
-        heap.read(Scope::default()).map_err(io::Error::other)?
-    };
+    // Without what is kept, reports take longer and say the same: no reason to complain.
+    let read = heap.keep_what_is_small(path).map_err(io::Error::other)?.read;
     let symbols = heap.symbols(SymbolizerOptions::new());
     let names = Names::new(heap.stacks(), &symbols, Folding::default());
     let mut questions = Questions::new(&read.profile, names);
@@ -115,7 +109,7 @@ fn write_places(
     if cost == Cost::Temporary && questions.profile().sampling.is_estimate() {
         return Ok(());
     }
-    let mut places = questions.top(Group::Function, cost);
+    let mut places = questions.top_of(Group::Function, cost, 1);
     places.truncate(PLACES);
     if places.is_empty() {
         return Ok(());

@@ -254,7 +254,7 @@ impl<'p, 'q, W: Write> Printer<'p, 'q, W> {
         if whole.is_zero() {
             return writeln!(self.output);
         }
-        let entries = self.questions.top(group, cost);
+        let entries = self.questions.top_of(group, cost, self.asked.limits.stacks);
         let limits = self.asked.limits;
         let shown = entries.len().min(limits.entries);
         let stacks = |entry: &Entry| {
