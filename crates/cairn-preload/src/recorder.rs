@@ -60,6 +60,12 @@ pub(crate) fn allocated(address: u64, size: u64, site: CallSite) {
     unsafe { heap::allocated(address, size, site) }
 }
 
+/// As [`allocated`], for the hooks that few programs need: a capture is a kilobyte of code, and one more will do for all of them.
+#[inline(never)]
+pub(crate) fn allocated_rarely(address: u64, size: u64, site: CallSite) {
+    allocated(address, size, site);
+}
+
 /// Notes that a block is about to be free; `usable_size` is asked how large it is, for few of them.
 #[inline(always)]
 pub(crate) fn freeing(address: u64, usable_size: impl FnOnce() -> u64) {

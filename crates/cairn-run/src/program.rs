@@ -15,8 +15,8 @@ use object::elf::{
     DT_NEEDED, EM_AARCH64, EM_X86_64, ET_DYN, ET_EXEC, FileHeader64, PT_INTERP, SHT_DYNSYM, SHT_SYMTAB,
     STT_FUNC,
 };
-use object::read::elf::{Dyn, ElfFile64, FileHeader, ProgramHeader, Sym};
-use object::{Endianness, Object, ReadCache, ReadRef};
+use object::read::elf::{Dyn, ElfFile64, FileHeader, ProgramHeader, SectionHeader, Sym};
+use object::{Endianness, Object, ReadCache, ReadRef, StringTable};
 
 use crate::Obstacle;
 
@@ -296,11 +296,15 @@ fn has_own_malloc<'data, R: ReadRef<'data>>(
     let Ok(sections) = header.sections(endian, file) else { return false };
     [SHT_DYNSYM, SHT_SYMTAB].into_iter().any(|kind| {
         let Ok(symbols) = sections.symbols(endian, file, kind) else { return false };
+        // All names at once: a compiler has thirty thousand, and each would be two calls of the kernel.
+        let names = sections.section(symbols.string_section()).and_then(|section| section.data(endian, file));
+        let Ok(names) = names else { return false };
+        let strings = StringTable::new(names, 0, names.len() as u64);
         symbols.iter().any(|symbol| {
             symbol.st_type() == STT_FUNC
                 && !symbol.is_undefined(endian)
                 && symbol.st_bind() != object::elf::STB_LOCAL
-                && symbol.name(endian, symbols.strings()).is_ok_and(|name| name == b"malloc")
+                && symbol.name(endian, strings).is_ok_and(|name| name == b"malloc")
         })
     })
 }

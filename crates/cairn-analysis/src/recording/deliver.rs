@@ -6,7 +6,7 @@ use cairn_format::AbsoluteAddress;
 use cairn_format::recording::{Record, Records, ThreadEvent};
 
 use super::clock::{Segment, TimeScale};
-use super::merge::{Merged, NO_PLACE, Origin, RawAlloc, RawEvent, RawFree, RawKind};
+use super::merge::{Merged, NO_PLACE, OTHER, Origin, RawAlloc, RawEvent, RawFree, RawKind};
 use super::model::{
     Alloc, At, Change, Events, Free, Mapping, Mark, ModuleId, ObjectId, StackId, ThreadId, Usage, Wanted,
 };
@@ -100,7 +100,7 @@ impl<E: Events> Merged for Delivery<'_, E> {
             return;
         }
         // No branch hangs on the kind: what an event does not have costs nothing to ask for.
-        if self.pairing.is_large() {
+        if self.pairing.has_many_regions() {
             events.iter().for_each(|event| self.pairing.expect(event.address));
         }
         events.iter().for_each(|event| self.out.events.expect(StackId(event.stack), event.size_bytes));
@@ -147,7 +147,7 @@ impl<E: Events> Delivery<'_, E> {
     fn without_heap(&mut self, origin: Origin, events: &[RawEvent], bytes: &[u8]) {
         for event in events {
             self.pairing.count_other();
-            if event.kind == RawKind::Other {
+            if event.kind == OTHER {
                 self.other(event.ticks, origin, event.address, bytes);
             }
         }
@@ -168,36 +168,43 @@ impl<E: Events> Delivery<'_, E> {
         bytes: &[u8],
         is_moving: &mut bool,
     ) -> &'b [RawEvent] {
+        // Mostly all of them are of one time that is known.
+        let is_same = events.last().is_some_and(|event| event.ticks < self.same_until_ticks);
         let mut rest = events;
         while let Some((event, behind)) = rest.split_first() {
             rest = behind;
-            let &RawEvent { ticks, address, size_bytes, stack, number, place, kind } = event;
-            let place = if HAS_PLACES { place } else { NO_PLACE };
-            if ticks >= self.same_until_ticks && kind != RawKind::Other {
-                self.advance(ticks);
+            let place = if HAS_PLACES { event.place } else { NO_PLACE };
+            if !is_same && event.ticks >= self.same_until_ticks && event.kind != OTHER {
+                self.advance(event.ticks);
             }
-            let (ticket, is_move) = match kind {
+            // What the kind does not have is not looked at.
+            let is_outdated = match event.kind {
                 RawKind::Alloc => {
+                    let &RawEvent { address, size_bytes, stack, number, .. } = event;
                     let is_move = std::mem::take(is_moving);
                     let block = RawAlloc { address, place, size_bytes, epoch: number, stack, is_move };
-                    if self.pairing.alloc(origin, block, &mut self.out) && HAS_PLACES {
-                        return rest;
-                    }
-                    continue;
+                    self.pairing.alloc(origin, block, &mut self.out)
                 }
-                RawKind::LocalFree => (None, false),
-                RawKind::Free => (Some(number), false),
-                RawKind::LocalMove => (None, true),
-                RawKind::Move => (Some(number), true),
-                RawKind::Other => {
+                RawKind::LocalFree | RawKind::LocalMove => {
+                    let is_move = event.kind == RawKind::LocalMove;
+                    *is_moving |= is_move;
+                    let block = RawFree { address: event.address, place, ticket: None, is_move };
+                    self.pairing.free(origin, block, &mut self.out)
+                }
+                RawKind::Free | RawKind::Move => {
+                    let is_move = event.kind == RawKind::Move;
+                    *is_moving |= is_move;
+                    let block =
+                        RawFree { address: event.address, place, ticket: Some(event.number), is_move };
+                    self.pairing.free(origin, block, &mut self.out)
+                }
+                OTHER => {
                     self.pairing.count_other();
-                    self.other(ticks, origin, address, bytes);
-                    continue;
+                    self.other(event.ticks, origin, event.address, bytes);
+                    false
                 }
             };
-            *is_moving |= is_move;
-            let block = RawFree { address, place, ticket, is_move };
-            if self.pairing.free(origin, block, &mut self.out) && HAS_PLACES {
+            if is_outdated && HAS_PLACES {
                 return rest;
             }
         }

@@ -80,7 +80,7 @@ pub(super) struct NextBlock {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RawEvent {
     pub(super) ticks: u64,
-    /// Of [`RawKind::Other`], where the record begins.
+    /// Of [`OTHER`], where the record begins.
     pub(super) address: u64,
     pub(super) size_bytes: u64,
     pub(super) stack: u32,
@@ -95,15 +95,9 @@ pub(super) const NO_PLACE: u32 = u32::MAX;
 
 const _: () = assert!(size_of::<RawEvent>() == 40);
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum RawKind {
-    Alloc,
-    LocalFree,
-    Free,
-    LocalMove,
-    Move,
-    Other,
-}
+/// A stamp is none of them: in its place stands what is neither an allocation nor a free.
+pub(super) type RawKind = FrequentKind;
+pub(super) const OTHER: RawKind = FrequentKind::Stamp;
 
 impl RawEvent {
     #[inline]
@@ -112,7 +106,7 @@ impl RawEvent {
     }
 
     fn other(ticks: u64, position: usize) -> Self {
-        Self { ticks, ..Self::new(RawKind::Other, position as u64, 0, 0, 0) }
+        Self { ticks, ..Self::new(OTHER, position as u64, 0, 0, 0) }
     }
 }
 
@@ -189,18 +183,11 @@ impl Stream {
         while events.len() < limit {
             if let Some(record) = records.next_frequent() {
                 let Frequent { kind, low, size_bytes, stack, number } = record;
-                let kind = match kind {
-                    FrequentKind::Alloc => RawKind::Alloc,
-                    FrequentKind::LocalFree => RawKind::LocalFree,
-                    FrequentKind::Free => RawKind::Free,
-                    FrequentKind::LocalMove => RawKind::LocalMove,
-                    FrequentKind::Move => RawKind::Move,
-                    FrequentKind::Stamp => {
-                        begin = end_run(events, begin, now, low << STAMP_SHIFT);
-                        limit = limit_behind(begin);
-                        continue;
-                    }
-                };
+                if kind == FrequentKind::Stamp {
+                    begin = end_run(events, begin, now, low << STAMP_SHIFT);
+                    limit = limit_behind(begin);
+                    continue;
+                }
                 events.push(RawEvent::new(kind, low, size_bytes, stack, number));
                 continue;
             }

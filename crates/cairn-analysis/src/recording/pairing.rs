@@ -73,6 +73,8 @@ const WINDOW: u64 = 1 << 23;
 /// So many blocks of as many threads seem to live at one address while local frees are late; only in a damaged file there are more.
 const MOST_TIED: usize = 1 << 10;
 
+/// Named by half a mebibyte.
+const MANY_LEAVES: usize = 1 << 17;
 /// A quarter of a mebibyte of each.
 const LARGE_LEAVES: usize = 1 << 10;
 const LARGE_OBJECTS: usize = 1 << 14;
@@ -222,6 +224,12 @@ impl Pairing {
         self.table.fetch_region(address);
     }
 
+    /// False while what leads to the cells fits into the nearer caches.
+    #[inline]
+    pub(super) fn has_many_regions(&self) -> bool {
+        self.table.used_leaves >= MANY_LEAVES
+    }
+
     /// False while all that is asked for here fits into the nearer caches.
     #[inline]
     pub(super) fn is_large(&self) -> bool {
@@ -246,7 +254,8 @@ impl Pairing {
     /// Asks for what an event at a place needs last. The answer is the slot of the block that lives there, if there is one.
     #[inline(always)]
     pub(super) fn expect_object(&self, place: u32) -> u32 {
-        let slot = self.table.cells().get(place as usize).map_or(NOBODY, |&cell| slot_of(cell));
+        // Where nothing lives, the first one: a line that is not there would cost the processor a walk of its page tables.
+        let slot = self.table.cells().get(place as usize).map_or(0, |&cell| (cell & SLOTS).saturating_sub(1));
         fetch(self.objects.as_slice(), slot as usize);
         slot
     }

@@ -153,7 +153,7 @@ macro_rules! allocating {
                 // SAFETY: by contract of the real one.
                 nesting::outermost(|| unsafe { real($($argument),*) }, |block| {
                     if !block.is_null() {
-                        recorder::allocated(block as u64, size as u64, CallSite { pc, sp, fp });
+                        recorder::allocated_rarely(block as u64, size as u64, CallSite { pc, sp, fp });
                     }
                 })
             }
@@ -213,7 +213,7 @@ unsafe fn reallocate_by(address: Block, old: Block, size: usize, flags: c_int, s
     match moving {
         _ if new.is_null() => {}
         Some(moving) => recorder::moved(moving, new as u64, size as u64, site),
-        None => recorder::allocated(new as u64, size as u64, site),
+        None => recorder::allocated_rarely(new as u64, size as u64, site),
     }
     new
 }

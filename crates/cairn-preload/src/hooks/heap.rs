@@ -58,6 +58,19 @@ fn noted(size: usize, site: CallSite, allocate: impl FnOnce() -> Block) -> Block
     block
 }
 
+/// As [`noted`], for what is rarely called.
+#[inline(always)]
+fn noted_rarely(size: usize, site: CallSite, allocate: impl FnOnce() -> Block) -> Block {
+    if is_foreign() {
+        return noted_in_foreign(size, site, allocate);
+    }
+    let block = allocate();
+    if !block.is_null() {
+        recorder::allocated_rarely(block as u64, size as u64, site);
+    }
+    block
+}
+
 /// True when nothing is to be done but the real call: a jump then, without a frame of its own.
 #[inline(always)]
 fn passes(size: usize) -> bool {
@@ -77,7 +90,7 @@ fn passes_free(block: Block) -> bool {
 fn noted_in_foreign(size: usize, site: CallSite, allocate: impl FnOnce() -> Block) -> Block {
     nesting::outermost(allocate, |block| {
         if !block.is_null() {
-            recorder::allocated(block as u64, size as u64, site);
+            recorder::allocated_rarely(block as u64, size as u64, site);
         }
     })
 }
@@ -128,31 +141,11 @@ unsafe extern "C" fn on_realloc(old: Block, size: usize, pc: u64, sp: u64, fp: u
 
 #[inline(never)]
 unsafe extern "C" fn noted_realloc(old: Block, size: usize, pc: u64, sp: u64, fp: u64) -> Block {
-    // SAFETY: by contract of the real one.
-    unsafe { reallocated(old, size, CallSite { pc, sp, fp }) }
-}
-
-entry! { 3 reallocarray => on_reallocarray }
-unsafe extern "C" fn on_reallocarray(
-    old: Block,
-    count: usize,
-    size: usize,
-    pc: u64,
-    sp: u64,
-    fp: u64,
-) -> Block {
-    // The C library's would come back to our realloc, and the allocation would be noted with a frame too many.
-    let Some(size) = count.checked_mul(size) else { return no_memory() };
-    // SAFETY: by contract of the real one.
-    unsafe { reallocated(old, size, CallSite { pc, sp, fp }) }
-}
-
-#[inline(always)]
-unsafe fn reallocated(old: Block, size: usize, site: CallSite) -> Block {
+    let site = CallSite { pc, sp, fp };
     let real = real!(realloc: Realloc, or no_memory());
     if old.is_null() {
         // SAFETY: by contract of the real one.
-        return noted(size, site, || unsafe { real(old, size) });
+        return noted_rarely(size, site, || unsafe { real(old, size) });
     }
     if is_foreign() && nesting::is_inside() {
         // SAFETY: by contract of the real one.
@@ -179,18 +172,33 @@ unsafe fn reallocated(old: Block, size: usize, site: CallSite) -> Block {
     new
 }
 
+entry! { 3 reallocarray => on_reallocarray }
+unsafe extern "C" fn on_reallocarray(
+    old: Block,
+    count: usize,
+    size: usize,
+    pc: u64,
+    sp: u64,
+    fp: u64,
+) -> Block {
+    // The C library's would come back to our realloc, and the allocation would be noted with a frame too many.
+    let Some(size) = count.checked_mul(size) else { return no_memory() };
+    // SAFETY: by contract of the real one.
+    unsafe { noted_realloc(old, size, pc, sp, fp) }
+}
+
 entry! { 2 memalign => on_memalign }
 unsafe extern "C" fn on_memalign(alignment: usize, size: usize, pc: u64, sp: u64, fp: u64) -> Block {
     let real = real!(memalign: OfTwo, or no_memory());
     // SAFETY: by contract of the real one.
-    noted(size, CallSite { pc, sp, fp }, || unsafe { real(alignment, size) })
+    noted_rarely(size, CallSite { pc, sp, fp }, || unsafe { real(alignment, size) })
 }
 
 entry! { 2 aligned_alloc => on_aligned_alloc }
 unsafe extern "C" fn on_aligned_alloc(alignment: usize, size: usize, pc: u64, sp: u64, fp: u64) -> Block {
     let real = real!(aligned_alloc: OfTwo, or no_memory());
     // SAFETY: by contract of the real one.
-    noted(size, CallSite { pc, sp, fp }, || unsafe { real(alignment, size) })
+    noted_rarely(size, CallSite { pc, sp, fp }, || unsafe { real(alignment, size) })
 }
 
 entry! { 3 posix_memalign => on_posix_memalign }
@@ -204,7 +212,7 @@ unsafe extern "C" fn on_posix_memalign(
 ) -> c_int {
     let real = real!(posix_memalign: PosixMemalign, or libc::ENOMEM);
     let mut status = 0;
-    noted(size, CallSite { pc, sp, fp }, || {
+    noted_rarely(size, CallSite { pc, sp, fp }, || {
         // SAFETY: by contract of the real one, which wrote the block when it answers zero.
         unsafe {
             status = real(place, alignment, size);
@@ -218,14 +226,14 @@ entry! { 1 valloc => on_valloc }
 unsafe extern "C" fn on_valloc(size: usize, pc: u64, sp: u64, fp: u64) -> Block {
     let real = real!(valloc: OfSize, or no_memory());
     // SAFETY: by contract of the real one.
-    noted(size, CallSite { pc, sp, fp }, || unsafe { real(size) })
+    noted_rarely(size, CallSite { pc, sp, fp }, || unsafe { real(size) })
 }
 
 entry! { 1 pvalloc => on_pvalloc }
 unsafe extern "C" fn on_pvalloc(size: usize, pc: u64, sp: u64, fp: u64) -> Block {
     let real = real!(pvalloc: OfSize, or no_memory());
     // SAFETY: by contract of the real one.
-    noted(size, CallSite { pc, sp, fp }, || unsafe { real(size) })
+    noted_rarely(size, CallSite { pc, sp, fp }, || unsafe { real(size) })
 }
 
 /// Notes that `block` is about to be free, and calls `free`.
