@@ -112,7 +112,7 @@ pub(crate) struct Spool {
     pub(crate) start_counter: u64,
     pub(crate) start_monotonic_nanos: u64,
     pub(crate) stamp_interval: u32,
-    has_parent: bool,
+    has_parent: AtomicBool,
     /// The parent's tick when it was given up; it is believed again when it ticks on.
     silent_tick: AtomicU64,
     is_frugal: AtomicBool,
@@ -144,7 +144,7 @@ impl Spool {
         let limit = wanted.limit_bytes.min(os::soft_limit(libc::RLIMIT_FSIZE as i32)) / BLOCK;
         self.stamp_interval = wanted.stamp_interval;
         self.ring_nanos = wanted.ring_nanos;
-        self.has_parent = wanted.has_parent;
+        self.has_parent.store(wanted.has_parent, Ordering::Relaxed);
         self.silent_tick.store(u64::MAX, Ordering::Relaxed);
         let (file, is_named) = create(wanted.path)?;
         let made = self.make_in(&file, wanted, limit, is_named);
@@ -383,7 +383,7 @@ impl Spool {
         /// A parent that has not ticked for so many steps is gone, or stopped, or gets no processor.
         const PATIENCE_STEPS: u32 = 2_000;
 
-        if !self.has_parent || self.is_frugal() {
+        if !self.has_parent.load(Ordering::Relaxed) || self.is_frugal() {
             return None;
         }
         let (tick, backed) = (self.word(control::TICK), self.backed());
