@@ -251,7 +251,7 @@ impl Pairing {
         self.table.generation
     }
 
-    /// Asks for what an event at a place needs last. The answer is the slot of the block that lives there, if there is one.
+    /// Asks for what an event at a place needs last. The answer is the slot of the block that lives there, any if there is none.
     #[inline(always)]
     pub(super) fn expect_object(&self, place: u32) -> u32 {
         // Where nothing lives, the first one: a line that is not there would cost the processor a walk of its page tables.
