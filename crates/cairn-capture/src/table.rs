@@ -263,6 +263,21 @@ impl LoadedModule {
         LoadedModules.bounds(address).map(|(start, _)| start)
     }
 
+    /// Whether its file still has this name, which [`copy_name`](Self::copy_name) once told: not when that was memory which the
+    /// loader had given back.
+    #[must_use]
+    pub fn has_name(&self, name: &[u8]) -> bool {
+        let mut place = self.name;
+        let mut is_next = |text: &[u8]| {
+            let mut bytes = [0; 64];
+            let there = bytes.get_mut(..text.len()).unwrap_or_default();
+            let is_there = own_memory::read_bytes(place, there) == text.len() && there == text;
+            place = place.wrapping_add(text.len() as u64);
+            is_there
+        };
+        name.chunks(64).all(&mut is_next) && is_next(b"\0")
+    }
+
     /// Copies the name of its file, as much of it as there is room for; empty for the program itself, whose name is
     /// `/proc/self/exe`, and when the module has gone meanwhile.
     #[must_use]

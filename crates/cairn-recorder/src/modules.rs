@@ -100,10 +100,17 @@ impl ModuleTable {
         load.end.store(module.end.value(), Ordering::Release);
         let seen = clock::counter();
         // The place of a module that is gone waits for the next time that it is loaded. Only one thread writes it: another one might
-        // come to it when the module is gone again.
-        let is_there = || LoadedModule::at(module.start).is_some_and(|now| key_of(&now) == key);
-        let begin = |tables: &mut Tables<'_>| {
-            let is_mine = is_there()
+        // come to it when the module is gone again. And what was read of it may be of a load before this one, and of memory that was
+        // free by then: it is read once more.
+        let is_there = || LoadedModule::at(module.start).filter(|now| key_of(now) == key);
+        let is_true = |name: &[u8], build_id: &[u8]| {
+            is_there().is_some_and(|now| {
+                (name.len() >= NAME_BYTES || now.has_name(name))
+                    && build_id_of(&now, name.is_empty(), &mut [0; BUILD_ID_BYTES]) == build_id
+            }) && is_there().is_some()
+        };
+        let begin = |tables: &mut Tables<'_>, name: &[u8], build_id: &[u8]| {
+            let is_mine = is_true(name, build_id)
                 && load.is_written.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Acquire).is_ok();
             if is_mine {
                 self.close_overlapped((number, seen), module, tables);
@@ -178,17 +185,22 @@ enum Outcome {
     NoRoom,
 }
 
+/// As much of a longer name is kept.
+const NAME_BYTES: usize = 4000;
+/// No build id is longer.
+const BUILD_ID_BYTES: usize = 64;
+
 /// Writes a module as it is in memory: what became of its file meanwhile does not matter. What is known of it is read before `begin`
-/// is asked whether it is to be written.
+/// is asked whether it is to be written, by its name and build id.
 fn write(
     (number, counter): (u32, u64),
     module: &LoadedModule,
     tables: &mut Tables<'_>,
-    begin: impl FnOnce(&mut Tables<'_>) -> bool,
+    begin: impl FnOnce(&mut Tables<'_>, &[u8], &[u8]) -> bool,
 ) -> Outcome {
-    let (build_id_place, rest) = tables.scratch().split_at_mut(64);
+    let (build_id_place, rest) = tables.scratch().split_at_mut(BUILD_ID_BYTES);
     let (path_place, name_place) = rest.split_at_mut(4096);
-    let name = module.copy_name(name_place.get_mut(..4000).unwrap_or_default());
+    let name = module.copy_name(name_place.get_mut(..NAME_BYTES).unwrap_or_default());
     let build_id = build_id_of(module, name.is_empty(), build_id_place);
     let path = path(name, module, path_place);
     let loaded = recording::LoadedModule {
@@ -201,7 +213,7 @@ fn write(
         path,
     };
     let slots = LONGEST_SLOTS.min(6 + (build_id.len() + path.len()).div_ceil(8));
-    if !begin(tables) {
+    if !begin(tables, name, build_id) {
         return Outcome::NotBegun;
     }
     if tables.append(slots, |sink| sink.module_loaded(&loaded)) { Outcome::Written } else { Outcome::NoRoom }
@@ -366,8 +378,7 @@ fn scan_once(modules: &ModuleTable, recorder: &Recorder) -> bool {
 fn is_written(modules: &ModuleTable, address: AbsoluteAddress, tables: &mut Tables<'_>) -> bool {
     let Some(start) = LoadedModule::start_at(address) else { return false };
     if !modules.has_start(start) {
-        let Some(module) = LoadedModule::at(address) else { return false };
-        modules.add(&module, tables);
+        return LoadedModule::at(address).is_some_and(|module| modules.add(&module, tables) != 0);
     }
     true
 }
