@@ -349,6 +349,10 @@ impl Recordings {
         let (mut before, mut children) = (Vec::new(), Vec::new());
         let mut main = None;
         for (index, one) in self.all.iter_mut().enumerate() {
+            if Some(one.process) != first {
+                // It may have ended since it was looked at; what its parent had not heard of then tells nothing.
+                one.sample();
+            }
             let reason = match end {
                 _ if Some(one.process) != first => one.end,
                 _ if Some(index) != last => Some(EndReason::Exec),
