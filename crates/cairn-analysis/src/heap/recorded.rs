@@ -388,14 +388,14 @@ impl HeapRecording {
 
     /// Reads everything and keeps as much of it as is small beside the file or the events: all sums of
     /// [many events](Self::has_many_events) where there is [room](Self::room_for_sums), else the [brief](Self::keep_brief) ones where they
-    /// are no more than a thirty-second part of the file. Fewer than half a million events are read in a hundredth of a second, and nothing is
+    /// are no more than a fourth of the file. Fewer than half a million events are read in a hundredth of a second, and nothing is
     /// kept of them.
     ///
     /// # Errors
     ///
     /// When the file cannot be read any more.
     pub fn keep_what_is_small(&self, path: &Path) -> Result<Kept, RecordingError> {
-        let room_for_brief = if self.events() >= SOME_EVENTS { self.recording.length()? / 32 } else { 0 };
+        let room_for_brief = if self.events() >= SOME_EVENTS { self.recording.length()? / 4 } else { 0 };
         if !self.has_many_events() {
             return self.keep_brief(path, room_for_brief);
         }
