@@ -73,7 +73,7 @@ impl DebugObject {
         let sections = |name: fn(SectionId) -> Option<&'static str>| {
             NEEDED
                 .iter()
-                .map(|&id| name(id).map_or(Ok(Section::Absent), |name| section(&object, name)))
+                .map(|&id| name(id).map_or(Ok(Section::Absent), |name| section(&object, bytes.len(), name)))
                 .collect::<Result<Vec<_>, Arc<str>>>()
         };
         let (plain, split) = (sections(|id| Some(id.name()))?, sections(|id| id.dwo_name())?);
@@ -177,7 +177,7 @@ impl Section {
     }
 }
 
-fn section(object: &object::File<'_>, name: &str) -> Result<Section, Arc<str>> {
+fn section(object: &object::File<'_>, file_bytes: usize, name: &str) -> Result<Section, Arc<str>> {
     let Some(section) = object.section_by_name(name) else { return Ok(Section::Absent) };
     let broken = |error: object::Error| Arc::from(format!("section {name}: {error}"));
     let place = section.compressed_file_range().map_err(broken)?;
@@ -185,6 +185,10 @@ fn section(object: &object::File<'_>, name: &str) -> Result<Section, Arc<str>> {
         .ok()
         .zip(place.offset.checked_add(place.compressed_size).and_then(|end| usize::try_from(end).ok()));
     let Some((start, end)) = range else { return Ok(Section::Absent) };
+    if end > file_bytes {
+        // The file is cut, or says anything: nothing of the section is there, whatever it claims.
+        return Ok(Section::Stored(0..0));
+    }
     if place.format == CompressionFormat::None {
         return Ok(if start == end { Section::Absent } else { Section::Stored(start..end) });
     }

@@ -221,10 +221,11 @@ impl<'a> Reading<'a> {
     fn new(owner: &'a Owner) -> Result<Self, Problem> {
         let files = &*owner.files;
         let mut dwarf = Dwarf::load(|id| Ok::<_, Problem>(files.main.needed(id)))?;
-        let mut bytes = files.main.bytes().len() as u64 + files.main.section_bytes(SectionId::DebugInfo);
+        let mut bytes =
+            (files.main.bytes().len() as u64).saturating_add(files.main.section_bytes(SectionId::DebugInfo));
         if let Some(supplement) = &files.supplement {
             dwarf.load_sup(|id| Ok::<_, Problem>(supplement.needed(id)))?;
-            bytes += supplement.bytes().len() as u64;
+            bytes = bytes.saturating_add(supplement.bytes().len() as u64);
         }
         dwarf.populate_abbreviations_cache(gimli::AbbreviationsCacheStrategy::Duplicates);
         let budget = Budget::new(bytes);
