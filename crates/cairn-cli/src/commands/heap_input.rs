@@ -12,7 +12,7 @@ use cairn_analysis::heap::{
     About, Cost, Folding, HeapRead, HeapRecording, ModuleNames, Namer, Names, NoNames, Pattern, Questions,
     Scope, Stacks, stacks_with,
 };
-use cairn_analysis::recording::{Finding, Recording};
+use cairn_analysis::recording::{Finding, Recording, RecordingError};
 use cairn_analysis::symbols::SymbolizerOptions;
 use cairn_exchange::import::{Imported, Kind, Times};
 use clap::Args;
@@ -321,28 +321,27 @@ fn threads_called(heap: &Heap, wanted: &str) -> io::Result<Vec<u32>> {
 
 /// Reads the part of the recording that the options name; says on standard error what was wrong with its events.
 pub(crate) fn read(path: &Path, heap: &Heap, scope: Scope) -> io::Result<HeapRead> {
-    let read = match heap {
-        Heap::Recording(heap) => heap.read(scope).map_err(|error| at(path, &error))?,
-        Heap::Imported(heap) => imported(path, heap, &scope)?,
-    };
-    complain_about_events(path, &read);
-    Ok(read)
+    read_by(path, heap, scope, HeapRecording::read)
 }
 
 /// The same, for a picture of the whole.
 pub(crate) fn read_brief(path: &Path, heap: &Heap, scope: Scope) -> io::Result<HeapRead> {
-    let read = match heap {
-        Heap::Recording(heap) => heap.read_brief(scope).map_err(|error| at(path, &error))?,
-        Heap::Imported(heap) => imported(path, heap, &scope)?,
-    };
-    complain_about_events(path, &read);
-    Ok(read)
+    read_by(path, heap, scope, HeapRecording::read_brief)
 }
 
 /// The same, for what is asked by stack alone.
 pub(crate) fn read_stacks(path: &Path, heap: &Heap, scope: Scope) -> io::Result<HeapRead> {
+    read_by(path, heap, scope, HeapRecording::read_stacks)
+}
+
+fn read_by(
+    path: &Path,
+    heap: &Heap,
+    scope: Scope,
+    read: impl FnOnce(&HeapRecording, Scope) -> Result<HeapRead, RecordingError>,
+) -> io::Result<HeapRead> {
     let read = match heap {
-        Heap::Recording(heap) => heap.read_stacks(scope).map_err(|error| at(path, &error))?,
+        Heap::Recording(heap) => read(heap, scope).map_err(|error| at(path, &error))?,
         Heap::Imported(heap) => imported(path, heap, &scope)?,
     };
     complain_about_events(path, &read);
