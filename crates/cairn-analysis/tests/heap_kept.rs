@@ -208,6 +208,24 @@ fn the_curve_of_a_picture_is_that_of_the_events_in_fewer_steps() {
     }
 }
 
+/// The file with one bit of a byte of that chunk changed; if it is repaired, with a checksum that fits.
+fn with_other_bit(
+    bytes: &[u8],
+    (at, header): (usize, ChunkHeader),
+    place: usize,
+    random: &mut Random,
+    repaired: bool,
+) -> Vec<u8> {
+    let mut changed = bytes.to_vec();
+    changed[place] ^= 1 << random.below(8);
+    if repaired {
+        let body = at + CHUNK_HEADER_BYTES..at + CHUNK_HEADER_BYTES + header.stored_bytes as usize;
+        let header = ChunkHeader { check: crc32fast::hash(&changed[body]), ..header };
+        changed[at..at + CHUNK_HEADER_BYTES].copy_from_slice(&header.to_bytes());
+    }
+    changed
+}
+
 #[test]
 fn brief_sums_that_are_damaged_or_do_not_add_up_are_told_and_the_events_are_read() {
     let file = TestFile::new("brief-damaged", &packed(3, 600, false));
@@ -220,12 +238,7 @@ fn brief_sums_that_are_damaged_or_do_not_add_up_are_told_and_the_events_are_read
     let mut refused = 0;
     for place in body.clone() {
         for repaired in [false, true] {
-            let mut changed = bytes.clone();
-            changed[place] ^= 1 << random.below(8);
-            if repaired {
-                let header = ChunkHeader { check: crc32fast::hash(&changed[body.clone()]), ..header };
-                changed[at..at + CHUNK_HEADER_BYTES].copy_from_slice(&header.to_bytes());
-            }
+            let changed = with_other_bit(&bytes, (at, header), place, &mut random, repaired);
             let heap = HeapRecording::new(Recording::from_bytes(changed).unwrap());
             let mut read = heap.read_brief(EVERYTHING).unwrap();
             let findings = std::mem::take(&mut read.findings);
@@ -315,12 +328,7 @@ fn check_changed(name: &str, kind: ChunkKind, repaired: bool) -> (u32, u32) {
         let body = at + CHUNK_HEADER_BYTES..at + CHUNK_HEADER_BYTES + header.stored_bytes as usize;
         // Every place would take minutes.
         for place in body.clone().step_by((body.len() / 200).max(1)) {
-            let mut changed = bytes.clone();
-            changed[place] ^= 1 << random.below(8);
-            if repaired {
-                let header = ChunkHeader { check: crc32fast::hash(&changed[body.clone()]), ..header };
-                changed[at..at + CHUNK_HEADER_BYTES].copy_from_slice(&header.to_bytes());
-            }
+            let changed = with_other_bit(&bytes, (at, header), place, &mut random, repaired);
             let heap = HeapRecording::new(Recording::from_bytes(changed).unwrap());
             let (mut read, slices) = read_all(&heap);
             let findings = std::mem::take(&mut read.findings);
