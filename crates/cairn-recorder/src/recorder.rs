@@ -475,22 +475,44 @@ fn command(command: control::Command) {
 /// Does what the word asks for that program and parent write.
 pub(crate) fn obey(base: usize) {
     let Some(recorder) = current() else { return };
-    match control::Command::from_word(control_word(base, control::COMMAND).load(Ordering::Acquire)) {
-        control::Command::Pause => {
-            if change_mode(Mode::Recording, Mode::Paused) {
-                RECORDING.store(NOTHING, Ordering::Release);
-                recorder.is_paused.store(true, Ordering::Relaxed);
-                recorder
-                    .spool
-                    .word(control::STATE)
-                    .store(control::State::Paused.to_word(), Ordering::Release);
+    let asked = || control_word(base, control::COMMAND).load(Ordering::Acquire);
+    loop {
+        let word = asked();
+        match control::Command::from_word(word) {
+            control::Command::Pause => {
+                if change_mode(Mode::Recording, Mode::Paused) {
+                    settle(recorder);
+                }
+            }
+            _ => {
+                if change_mode(Mode::Paused, Mode::Recording) {
+                    heap::forget_blocks();
+                    settle(recorder);
+                }
             }
         }
-        _ => {
-            if change_mode(Mode::Paused, Mode::Recording) {
-                heap::forget_blocks();
-                set_recording(recorder);
+        if asked() == word {
+            return;
+        }
+    }
+}
+
+/// Makes true what the mode says. Other threads may be changing it, each with its own look at it: the last one finds it as it stays.
+fn settle(recorder: &Recorder) {
+    loop {
+        let now = mode();
+        match now {
+            Mode::Recording => set_recording(recorder),
+            Mode::Paused => {
+                RECORDING.store(NOTHING, Ordering::SeqCst);
+                recorder.is_paused.store(true, Ordering::SeqCst);
+                recorder.spool.word(control::STATE).store(control::State::Paused.to_word(), Ordering::SeqCst);
             }
+            _ => RECORDING.store(NOTHING, Ordering::SeqCst),
+        }
+        core::sync::atomic::fence(Ordering::SeqCst);
+        if mode() == now {
+            return;
         }
     }
 }

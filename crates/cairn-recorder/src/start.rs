@@ -3,7 +3,7 @@
 use core::cell::UnsafeCell;
 use core::ffi::CStr;
 use core::fmt;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use cairn_format::recording::control;
 
@@ -164,7 +164,7 @@ fn start_by(options: &Options<'_>, caller: Caller) -> Result<(), StartError> {
     let before =
         [Mode::Off, Mode::Ended, Mode::Child].into_iter().find(|&mode| change_mode(mode, Mode::Starting));
     let Some(before) = before else { return Err(StartError::AlreadyStarted) };
-    STARTER.store(os::thread_id(), Ordering::Relaxed);
+    STARTER.store(starter_here(), Ordering::Relaxed);
     let result = make(options);
     match result {
         Ok(recorder) => {
@@ -174,15 +174,24 @@ fn start_by(options: &Options<'_>, caller: Caller) -> Result<(), StartError> {
             }
             begin(recorder, options.is_paused, caller);
         }
-        Err(_) => {
-            change_mode(Mode::Starting, before);
-        }
+        Err(_) => end_start(before),
     }
     result.map(drop)
 }
 
-/// The thread that is starting a recording.
-static STARTER: AtomicU32 = AtomicU32::new(0);
+/// The process and the thread that are starting a recording; 0 when none is, and before it is known.
+static STARTER: AtomicU64 = AtomicU64::new(0);
+
+/// From [`Mode::Starting`] on to what came of it.
+fn end_start(mode: Mode) {
+    change_mode(Mode::Starting, mode);
+    // Another thread may be starting one by now.
+    let _ = STARTER.compare_exchange(starter_here(), 0, Ordering::Relaxed, Ordering::Relaxed);
+}
+
+fn starter_here() -> u64 {
+    u64::from(os::process_id()) << 32 | u64::from(os::thread_id())
+}
 
 /// The options of the last recording, for a child.
 struct Saved {
@@ -235,11 +244,14 @@ pub(crate) fn start_lazily() {
 
     let _errno = KeptErrno::new();
     let _ = recorder::current();
-    if recorder::mode() == Mode::Starting {
-        return wait_for_start();
-    }
-    let is_child = recorder::mode() == Mode::Child;
-    if recorder::mode() != Mode::Off && !is_child || HAS_FAILED.load(Ordering::Relaxed) {
+    // Looked at once: another thread may be changing it.
+    let is_child = match recorder::mode() {
+        Mode::Starting => return wait_for_start(),
+        Mode::Off => false,
+        Mode::Child => true,
+        Mode::Recording | Mode::Paused | Mode::Full | Mode::Ended => return,
+    };
+    if HAS_FAILED.load(Ordering::Relaxed) {
         return;
     }
     let result = if is_child {
@@ -280,17 +292,40 @@ fn start_default_by(caller: Caller) -> Result<(), StartError> {
     start_by(&Options::new(if path.is_empty() { DEFAULT_PATH } else { path }), caller)
 }
 
-/// Waits a tenth of a second at most for another thread; a handler that interrupted the start itself cannot.
+/// Waits for the thread that is starting a recording, at most a second: it may want a lock that this thread holds below a signal
+/// handler, and a handler that interrupted the start itself waits for nothing. While that thread has not said which one it is, it may be
+/// this one. An event that gives up is counted.
 fn wait_for_start() {
-    if STARTER.load(Ordering::Relaxed) == os::thread_id() {
-        return;
-    }
-    for _ in 0..1000 {
+    const TRIES: u32 = 10_000;
+    const TRIES_FOR_UNKNOWN: u32 = 100;
+    const MICROS: u32 = 100;
+    let here = starter_here();
+    for tries in 0..TRIES {
         if recorder::mode() != Mode::Starting {
             return;
         }
-        os::sleep_micros(100);
+        let starter = STARTER.load(Ordering::Relaxed);
+        if starter == here || starter == 0 && tries == TRIES_FOR_UNKNOWN {
+            break;
+        }
+        if starter != 0 && starter >> 32 != here >> 32 {
+            // A child that was forked in the midst of it: that thread is not here.
+            return;
+        }
+        os::sleep_micros(MICROS);
     }
+    GIVEN_UP.fetch_add(1, Ordering::SeqCst);
+    if recorder::mode() != Mode::Starting {
+        count_given_up();
+    }
+}
+
+/// Events that came while a recording was started and did not wait for its end.
+static GIVEN_UP: AtomicU64 = AtomicU64::new(0);
+
+/// Tells of them in the recording that was started meanwhile, if there is one.
+fn count_given_up() {
+    recorder::count_lost_events(GIVEN_UP.swap(0, Ordering::SeqCst));
 }
 
 /// A variable of the environment that the program was started with, as far as it fits. The C library's functions are not made for
@@ -457,10 +492,14 @@ fn begin(recorder: &Recorder, is_paused: bool, caller: Caller) {
         let word = |at, value| recorder.spool.word(at).store(value, Ordering::Release);
         word(control::COMMAND, control::Command::Pause.to_word());
         word(control::STATE, control::State::Paused.to_word());
-        change_mode(Mode::Starting, Mode::Paused);
+        end_start(Mode::Paused);
         recorder.is_paused.store(true, Ordering::Relaxed);
     } else {
-        change_mode(Mode::Starting, Mode::Recording);
+        // In this order: a thread that waits for the start shall find that events are recorded.
         recorder::set_recording(recorder);
+        end_start(Mode::Recording);
+        // What was asked for before there was anything to pause.
+        recorder::obey(recorder.spool.base());
     }
+    count_given_up();
 }

@@ -46,6 +46,7 @@ const CASES: &[Case] = &[
     Case { name: "ring-memory", child: ring::child_in_memory, check: ring::check_in_memory },
     Case { name: "threads", child: threads::child, check: threads::check },
     Case { name: "pause", child: threads::pausing_child, check: threads::check_pausing },
+    Case { name: "switching", child: threads::switching_child, check: threads::check_switching },
     Case { name: "drained", child: parent::drained, check: parent::check_drained },
     Case { name: "orphan", child: parent::orphan, check: parent::check_orphan },
     Case { name: "returning", child: parent::returning, check: parent::check_returning },

@@ -108,11 +108,46 @@ pub(crate) fn check_pausing(runner: &Runner) {
     assert_eq!((pairing.local, pairing.remote), (0, 2));
 }
 
+/// Several threads pause and resume at once; whoever says it last is heard.
+pub(crate) fn switching_child(path: &Path) {
+    start(&options(path)).unwrap();
+    for round in 0..SWITCHING_ROUNDS {
+        std::thread::scope(|scope| {
+            for number in 0..4 {
+                scope.spawn(move || {
+                    for step in 0..500 {
+                        if (step + number) % 2 == 0 { pause() } else { resume() }
+                    }
+                });
+            }
+        });
+        let has_to_record = round % 2 == 0;
+        if has_to_record {
+            resume()
+        } else {
+            pause()
+        }
+        mark_value("switched", MarkValue::Integer(round));
+        assert_eq!(is_recording(), has_to_record, "round {round}");
+    }
+}
+
+const SWITCHING_ROUNDS: i64 = 200;
+
+pub(crate) fn check_switching(runner: &Runner) {
+    runner.run();
+    let spool = Spool::open(&runner.path);
+    spool.check();
+    let marks: Vec<_> = spool.marks.iter().map(|mark| mark.value).collect();
+    let expected: Vec<_> = (0..SWITCHING_ROUNDS).step_by(2).map(MarkValue::Integer).collect();
+    assert_eq!(marks, expected);
+}
+
 /// Several threads mark at once, and nobody has started anything.
 pub(crate) fn lazy_child(_: &Path) {
-    let barrier = std::sync::Barrier::new(4);
+    let barrier = std::sync::Barrier::new(LAZY_THREADS);
     std::thread::scope(|scope| {
-        for _ in 0..4 {
+        for _ in 0..LAZY_THREADS {
             scope.spawn(|| {
                 barrier.wait();
                 mark("lazy");
@@ -121,10 +156,19 @@ pub(crate) fn lazy_child(_: &Path) {
     });
 }
 
+const LAZY_THREADS: usize = 8;
+
+/// Many times, because who meets whom in the midst of the start is another one each time.
 pub(crate) fn check_lazy(runner: &Runner) {
-    let (status, _) = runner.run_to_any_end(runner.command().env("CAIRN_RECORDING", &runner.path));
-    assert!(status.success());
-    let spool = Spool::open(&runner.path);
-    spool.check();
-    assert_eq!(spool.marks.len(), 4);
+    for round in 0..LAZY_ROUNDS {
+        let (status, _) = runner.run_to_any_end(runner.command().env("CAIRN_RECORDING", &runner.path));
+        assert!(status.success());
+        let spool = Spool::open(&runner.path);
+        spool.check();
+        let lost = spool.lost_events;
+        assert_eq!((spool.marks.len(), lost), (LAZY_THREADS, 0), "round {round}");
+        std::fs::remove_file(&runner.path).unwrap();
+    }
 }
+
+const LAZY_ROUNDS: usize = 100;
