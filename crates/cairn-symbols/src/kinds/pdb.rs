@@ -1,6 +1,8 @@
 //! PDB: the symbols of Windows programs, as Microsoft's and LLVM's linkers write them.
 //!
-//! Read by `pdb-addr2line`. Addresses count from the module's base; a PDB does not know where that is.
+//! Read by `pdb-addr2line`, which is given what it comes back from alone ([`parts`]). Addresses count from the module's base; a PDB does not know where that is.
+
+mod parts;
 
 use std::fmt;
 use std::io;
@@ -10,8 +12,9 @@ use std::sync::{Mutex, PoisonError};
 
 use cairn_format::StatedAddress;
 use pdb_addr2line::pdb::{self, PDB, Source, SourceSlice, SourceView};
-use pdb_addr2line::{Context, ContextPdbData, FunctionFrames};
+use pdb_addr2line::{Context, FunctionFrames};
 
+use self::parts::PdbParts;
 use super::pe::{build_id, undecorated};
 use super::{Bytes, Problem};
 use crate::source::{FrameSink, Language, RawFrame, SymbolSource};
@@ -30,7 +33,7 @@ pub(crate) struct Pdb {
 self_cell::self_cell!(
     /// The parsed streams, and what looks addresses up in them.
     struct OpenPdb {
-        owner: ContextPdbData<'static, 'static, PdbBytes>,
+        owner: PdbParts,
 
         #[not_covariant]
         dependent: PdbContext,
@@ -50,8 +53,7 @@ impl Pdb {
             let mut pdb = PDB::open(PdbBytes(bytes))?;
             let build_id = id_of(&mut pdb)?;
             let is_x86 = matches!(pdb.debug_information()?.machine_type(), Ok(pdb::MachineType::X86));
-            let data = ContextPdbData::try_from_pdb(pdb)?;
-            let open = OpenPdb::try_new(data, |data| data.make_context())?;
+            let open = OpenPdb::try_new(PdbParts::read(pdb)?, PdbParts::context)?;
             Ok(Self { path: path.to_owned(), build_id, is_x86, open: Mutex::new(Some(open)) })
         };
         guarded(opening).unwrap_or_else(|| Err(PANICKED.into()))
