@@ -24,8 +24,8 @@
 //! Where no table covers the code, as in what a JIT compiler writes, a frame is stepped by its frame pointer or ends the
 //! stack, as in the whole walk. The mark that says so is the outermost frame to the tree, the records and the shadows.
 //!
-//! Everything unusual (signal frames, rows that do not fit a packed rule, a foreign stack) answers [`Unusual`], and the
-//! whole walk is done by [`crate::walk`].
+//! A stack that is not the thread's own is stepped, too, and nothing of it is kept ([`capture_elsewhere`]). Everything unusual (signal
+//! frames, rows that do not fit a packed rule) answers [`Unusual`], and the whole walk is done by [`crate::walk`].
 
 use core::ops::Range;
 use core::sync::atomic::Ordering;
@@ -36,6 +36,7 @@ use cairn_unwind::Modules;
 use crate::arch::{Rule, RuleKind};
 use crate::index::MIX;
 use crate::modules::{KnownModules, LoadedModules};
+use crate::own_memory;
 use crate::pcs::{NUMBER_BITS, PcEntry, PcKind};
 use crate::process::{PROCESS, is_unloading};
 use crate::stack_bounds;
@@ -45,6 +46,7 @@ use crate::thread::{
     ShadowSize, Telling, ThreadState, Turn, WEAVE, place,
 };
 use crate::tree::Words;
+use crate::walk::OwnMemory;
 
 /// The registers of a frame that has made a call: all that a packed rule needs.
 #[derive(Clone, Copy)]
@@ -79,8 +81,11 @@ pub(crate) unsafe fn capture(thread: &mut ThreadState, frame: Frame) -> Result<u
         }
         thread.forget_modules(module_state);
     }
-    if frame.sp.wrapping_sub(thread.low) >= thread.high.wrapping_sub(thread.low) {
-        stack_bounds::enter(thread, frame.sp).ok_or(Unusual)?;
+    if frame.sp.wrapping_sub(thread.low) >= thread.high.wrapping_sub(thread.low)
+        && stack_bounds::enter(thread, frame.sp).is_none()
+    {
+        // SAFETY: by contract.
+        return unsafe { capture_elsewhere(thread, frame) };
     }
     // SAFETY: by contract, and the frame lies in the thread's readable range.
     let key = unsafe { record_key(thread, place_key, frame.sp) };
@@ -243,6 +248,7 @@ unsafe fn find_out(thread: &mut ThreadState, key: u64, pc: u64, sp: u64, fp: u64
     let number = if is_guess { record.shadow() } else { thread.current as usize % SHADOWS };
     let size = thread.sizes[number];
     let mut capture = Capture {
+        memory: OwnMemory::own(thread),
         words,
         pcs,
         innermost: frame,
@@ -278,9 +284,52 @@ fn move_record(thread: &mut ThreadState, key: u64, record: &Record) -> bool {
     }
 }
 
+/// The node of a stack that is not the thread's own: a coroutine's, or one that a signal handler has. Stepped by packed rules, and nothing
+/// is learned: nobody says how long that memory stays, so the kernel is asked each time how far it reaches.
+///
+/// # Safety
+///
+/// As for [`capture`].
+#[cold]
+#[inline(never)]
+unsafe fn capture_elsewhere(thread: &mut ThreadState, frame: Frame) -> Result<u32, Unusual> {
+    /// Most coroutines have few frames, and asking for pages costs.
+    const FIRST_PAGES: usize = 4;
+    if !frame.sp.is_multiple_of(8) {
+        return Err(Unusual);
+    }
+    let mut capture = Capture {
+        memory: OwnMemory::own(thread),
+        words: PROCESS.tree.words(),
+        pcs: PROCESS.pcs.entries(),
+        innermost: frame,
+        frame,
+        pending_count: 0,
+        number: 0,
+        cursor: 0,
+        cursor_slot: 0,
+        guess: 0,
+        thread,
+    };
+    let mut pages = FIRST_PAGES;
+    loop {
+        capture.memory = OwnMemory::elsewhere(frame.sp, pages);
+        // SAFETY: by contract; the memory was readable a moment ago, and its lower end is in use.
+        if unsafe { capture.step_through()? } {
+            let thread = &*capture.thread;
+            let numbers = (0..capture.pending_count).rev().map(|index| thread.pending(index).pc_number());
+            return PROCESS.tree.descend(0, numbers).map_err(|_| Unusual);
+        }
+        if pages == own_memory::PROBE_PAGES {
+            return Err(Unusual);
+        }
+        pages = own_memory::PROBE_PAGES;
+    }
+}
+
 /// Steps by a plain rule; `None` for other rules, and where the caller's frame would not lie above on this stack.
 #[inline(always)]
-unsafe fn plain_step(thread: &ThreadState, rule: Rule, sp: u64, fp: u64) -> Option<Frame> {
+unsafe fn plain_step(stack: OwnMemory, rule: Rule, sp: u64, fp: u64) -> Option<Frame> {
     if !rule.is_plain() {
         return None;
     }
@@ -289,7 +338,7 @@ unsafe fn plain_step(thread: &ThreadState, rule: Rule, sp: u64, fp: u64) -> Opti
     // The return address lies between sp and the top, in whole words from it, as sp and the top do: one comparison for all,
     // because a distance in parts of words becomes huge when it is turned.
     let lowest = sp.wrapping_add(8);
-    if cfa.wrapping_sub(lowest).rotate_right(3) > thread.high.wrapping_sub(lowest) >> 3 {
+    if cfa.wrapping_sub(lowest).rotate_right(3) > stack.high.wrapping_sub(lowest) >> 3 {
         return None;
     }
     // SAFETY: sp <= cfa - 8 < high, a multiple of 8.
@@ -298,7 +347,7 @@ unsafe fn plain_step(thread: &ThreadState, rule: Rule, sp: u64, fp: u64) -> Opti
     if below == 0 {
         return Some(Frame { pc, sp: cfa, fp });
     }
-    if below > cfa - thread.low {
+    if below > cfa - stack.low {
         return None;
     }
     // SAFETY: low <= cfa - below < high, since `below` is at least a word.
@@ -324,6 +373,8 @@ fn frame_sp_above(slot_base: u64, slot: u32) -> u64 {
 /// A capture that steps.
 struct Capture<'a> {
     thread: &'a mut ThreadState,
+    /// What is known of the stack that is stepped through.
+    memory: OwnMemory,
     words: Words<'static>,
     pcs: &'static [PcEntry],
     innermost: Frame,
@@ -415,7 +466,7 @@ impl Capture<'_> {
     unsafe fn advance(&mut self, rule: Rule) -> Result<Option<()>, Unusual> {
         let Frame { sp, fp, .. } = self.frame;
         // SAFETY: by this function's contract.
-        if let Some(caller) = unsafe { plain_step(self.thread, rule, sp, fp) } {
+        if let Some(caller) = unsafe { plain_step(self.memory, rule, sp, fp) } {
             self.frame = caller;
             return Ok(Some(()));
         }
@@ -432,6 +483,23 @@ impl Capture<'_> {
         }
     }
 
+    /// Steps to the end of the stack; false where its memory ends before. A null return address, which may mean several things, is left to
+    /// the whole walk.
+    unsafe fn step_through(&mut self) -> Result<bool, Unusual> {
+        (self.frame, self.pending_count) = (self.innermost, 0);
+        loop {
+            let (pc_number, rule) = self.pc_number(self.frame.pc)?;
+            self.add_pending(pc_number, rule)?;
+            // SAFETY: by this function's contract.
+            match unsafe { self.advance(rule) } {
+                Ok(Some(())) if self.frame.pc != 0 => {}
+                Ok(None) => return Ok(true),
+                Err(Unusual) if rule.is_plain() => return Ok(false),
+                _ => return Err(Unusual),
+            }
+        }
+    }
+
     /// What the whole walk does where no table covers the code: steps by the frame pointer, if it leads to code of a module.
     /// If not, the stack ends here with a mark, which becomes the outermost of the pending frames; its place repeats that of
     /// the last frame, and what stands as its frame pointer is the return address that was no code.
@@ -439,14 +507,20 @@ impl Capture<'_> {
     #[inline(never)]
     unsafe fn step_without_tables(&mut self) -> Result<Option<()>, Unusual> {
         let Frame { pc, sp, fp } = self.frame;
-        if sp >= self.thread.high {
+        if sp >= self.memory.high {
             return Err(Unusual);
         }
         let mut return_address = 0;
         if may_be_frame_record(sp, fp) {
-            // One outside of this stack would be read through the kernel, and could not be compared the next time.
             // SAFETY: checked to lie in the readable part of the stack.
-            return_address = unsafe { self.load_checked(fp.wrapping_add(8))? };
+            let found = unsafe { self.load_checked(fp.wrapping_add(8)) };
+            return_address = match found {
+                Ok(word) => word,
+                // One outside of this stack is read through the kernel, and could not be compared the next time.
+                Err(Unusual) if self.memory.is_own => return Err(Unusual),
+                // A coroutine begins with whatever frame pointer its maker had.
+                Err(Unusual) => 0,
+            };
             if return_address != 0 && LoadedModules.is_executable(AbsoluteAddress::new(return_address)) {
                 // SAFETY: as above.
                 let caller_fp = unsafe { self.load_checked(fp)? };
@@ -477,8 +551,8 @@ impl Capture<'_> {
     }
 
     unsafe fn load_checked(&self, address: u64) -> Result<u64, Unusual> {
-        if address < self.thread.low
-            || address > self.thread.high.wrapping_sub(8)
+        if address < self.memory.low
+            || address > self.memory.high.wrapping_sub(8)
             || !address.is_multiple_of(8)
         {
             return Err(Unusual);

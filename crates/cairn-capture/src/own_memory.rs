@@ -13,29 +13,36 @@ pub(crate) const PAGE_BYTES: u64 = 4096;
 const MAX_NEW_BYTES: u64 = 1 << 26;
 
 /// So many pages are probed by one system call (its own limit is 1024).
-const PROBE_PAGES: usize = 32;
+pub(crate) const PROBE_PAGES: usize = 32;
 
 /// True when all pages from the one of `low` up to `high` are readable, and not too many. Costs one system call for each
 /// 128 KiB.
 pub(crate) fn is_readable(low: u64, high: u64) -> bool {
+    first_unreadable(low, high).is_none()
+}
+
+/// The first page from the one of `low` up to `high` that is not readable; `low` itself where these are too many.
+pub(crate) fn first_unreadable(low: u64, high: u64) -> Option<u64> {
     let mut page = low & !(PAGE_BYTES - 1);
     if high.saturating_sub(page) > MAX_NEW_BYTES {
-        return false;
+        return Some(low);
     }
     while page < high {
         let pages = ((high - page).div_ceil(PAGE_BYTES) as usize).min(PROBE_PAGES);
-        if readable_pages(page, pages) != pages {
-            return false;
+        let readable = readable_pages(page, pages);
+        page += readable as u64 * PAGE_BYTES;
+        if readable != pages {
+            return Some(page);
         }
-        page += pages as u64 * PAGE_BYTES;
     }
-    true
+    None
 }
 
-/// The end of the readable memory that begins at `address`, as far as one system call tells: at most 128 KiB on.
-pub(crate) fn readable_end(address: u64) -> u64 {
+/// The end of the readable memory that begins at `address`, as far as one system call tells: at most so many pages on, of which it can
+/// ask for [`PROBE_PAGES`].
+pub(crate) fn readable_end(address: u64, pages: usize) -> u64 {
     let first_page = address & !(PAGE_BYTES - 1);
-    match readable_pages(first_page, PROBE_PAGES) {
+    match readable_pages(first_page, pages.min(PROBE_PAGES)) {
         0 => address,
         pages => first_page + pages as u64 * PAGE_BYTES,
     }

@@ -9,16 +9,20 @@
 use core::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 
 use crate::arch;
-use crate::own_memory::{PAGE_BYTES, is_readable};
+use crate::own_memory::{PAGE_BYTES, first_unreadable};
 use crate::thread::ThreadState;
 
 /// Learns the bounds of the stack that `sp` lies on; `None` when that is not this thread's own.
 #[cold]
 pub(crate) fn enter(thread: &mut ThreadState, sp: u64) -> Option<()> {
     let top = top_of_own_stack(sp)?;
+    if thread.hole.is_above(sp, top) {
+        return None;
+    }
     let low = sp & !(PAGE_BYTES - 1);
     let known_from = if thread.high == top { thread.low } else { top };
-    if !is_readable(low, known_from) {
+    if let Some(page) = first_unreadable(low, known_from) {
+        thread.hole = Hole { page, top, asked: 0 };
         return None;
     }
     if thread.high != top {
@@ -32,6 +36,31 @@ pub(crate) fn enter(thread: &mut ThreadState, sp: u64) -> Option<()> {
     compiler_fence(Ordering::SeqCst);
     thread.high = top;
     Some(())
+}
+
+/// A page below the thread's own stack that could not be read, so that what lies below it is another stack. Coroutines' stacks may be many
+/// readable megabytes away from it.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Hole {
+    page: u64,
+    /// Of the thread's own stack.
+    top: u64,
+    asked: u32,
+}
+
+impl Hole {
+    pub(crate) const NONE: Self = Self { page: 0, top: 0, asked: 0 };
+
+    fn is_above(&mut self, sp: u64, top: u64) -> bool {
+        /// The kernel is asked anew now and then: the main thread's stack may have grown over it.
+        const ASK_EACH: u32 = 1024;
+        if sp >= self.page || top != self.top {
+            return false;
+        }
+        self.asked = self.asked.wrapping_add(1);
+        !self.asked.is_multiple_of(ASK_EACH)
+    }
 }
 
 /// The top of the stack that `sp` would lie on, if it is the calling thread's own: the first address above it.
@@ -93,6 +122,6 @@ mod tests {
         let sp = (&raw const local) as u64;
         let top = top_of_own_stack(sp).unwrap();
         assert!(top > sp);
-        assert!(is_readable(sp, top));
+        assert_eq!(first_unreadable(sp, top), None);
     }
 }

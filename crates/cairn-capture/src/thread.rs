@@ -9,6 +9,7 @@ use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering, compiler_fen
 
 use crate::modules::KnownModules;
 use crate::pcs::NUMBER_BITS;
+use crate::stack_bounds::Hole;
 use crate::walk::WalkRoom;
 use crate::{mapping, thread_pointer};
 
@@ -541,6 +542,7 @@ pub(crate) struct ThreadState {
     owner_thread: AtomicI32,
     next: *mut ThreadState,
     pub(crate) modules: KnownModules,
+    pub(crate) hole: Hole,
     /// What the pointers to tables show at first.
     own_tables: Tables<FIRST_COUNT>,
     /// For a whole walk.
@@ -715,6 +717,7 @@ impl ThreadState {
         self.busy.store(0, Ordering::Relaxed);
         self.nested_busy.store(0, Ordering::Relaxed);
         (self.low, self.high, self.slot_base) = (0, 0, 0);
+        self.hole = Hole::NONE;
         self.forget_modules(self.module_state);
     }
 

@@ -1,5 +1,5 @@
 //! The whole walk, step by step with full unwind rows: for every stack that the hot path does not handle. Signal frames,
-//! rows that do not fit a packed rule, stacks that are not the thread's own, and captures inside other captures.
+//! rows that do not fit a packed rule, coroutines whose memory ends far away, and captures inside other captures.
 //!
 //! Slower by a factor of a hundred, and safe at the same places: no allocation, no lock. Memory outside the thread's own
 //! stack is read by the kernel on our behalf, so that a wild pointer is an answer and not a crash.
@@ -9,14 +9,14 @@ use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
 
 use cairn_format::{AbsoluteAddress, Frame};
-use cairn_unwind::{MemoryReader, StopReason, Walk};
+use cairn_unwind::{AddressRange, MemoryReader, StopReason, Walk};
 
 use crate::arch::{
     Native, Rule, interrupted_sp, no_registers, take_interrupted_registers, take_own_registers,
 };
 use crate::mapping;
 use crate::modules::{LoadedModules, rule_at, rule_of};
-use crate::own_memory;
+use crate::own_memory::{self, PROBE_PAGES};
 use crate::pcs::PcKind;
 use crate::process::{PROCESS, is_unloading};
 use crate::thread::{MAX_DEPTH, ThreadState};
@@ -26,16 +26,45 @@ use crate::thread::{MAX_DEPTH, ThreadState};
 pub(crate) struct OwnMemory {
     pub(crate) low: u64,
     pub(crate) high: u64,
+    /// It is the thread's own stack.
+    pub(crate) is_own: bool,
 }
 
 impl OwnMemory {
+    /// What is known of the thread's own stack.
+    #[inline(always)]
+    pub(crate) fn own(thread: &ThreadState) -> Self {
+        Self { low: thread.low, high: thread.high, is_own: true }
+    }
+
+    /// As far down as `here`, the address of a local variable, if it lies a little below on the same stack. All between is in use.
+    fn down_to(self, here: u64) -> Self {
+        /// More than the frames of a capture take, and less than there is between two stacks.
+        const NEAR_BYTES: u64 = 1 << 14;
+        let is_near = here < self.low && self.low - here < NEAR_BYTES && self.low < self.high;
+        Self { low: if is_near { here } else { self.low }, ..self }
+    }
+
     /// Around the stack that `sp` lies on: the thread's own, or as much of another as is readable in one piece.
     pub(crate) fn around(thread: &ThreadState, sp: u64) -> Self {
-        let (low, high) = (thread.low, thread.high);
-        if low <= sp && sp < high {
-            return Self { low, high };
+        if thread.low <= sp && sp < thread.high {
+            Self::own(thread)
+        } else {
+            Self::elsewhere(sp, PROBE_PAGES)
         }
-        Self { low: sp, high: own_memory::readable_end(sp) }
+    }
+
+    /// From `sp` on a stack that is not the thread's own; see [`own_memory::readable_end`].
+    pub(crate) fn elsewhere(sp: u64, pages: usize) -> Self {
+        Self { low: sp, high: own_memory::readable_end(sp, pages), is_own: false }
+    }
+
+    /// Where frame records can lie. A coroutine begins with whatever frame pointer its maker had, which leads to another stack.
+    fn stack(self) -> AddressRange {
+        if self.is_own {
+            return AddressRange::ALL;
+        }
+        AddressRange::new(AbsoluteAddress::new(self.low), AbsoluteAddress::new(self.high))
     }
 }
 
@@ -145,7 +174,7 @@ fn begin(
 ) -> &mut Walk<Native, OwnMemory, LoadedModules> {
     /// Between this place and the caller that is asked about.
     const OWN_FRAMES: u32 = 64;
-    let walk = Walk::new(no_registers(), memory, LoadedModules);
+    let walk = Walk::new(no_registers(), memory, LoadedModules).with_stack(memory.stack());
     place.write(walk.with_limit(MAX_DEPTH as u32 + OWN_FRAMES))
 }
 
@@ -158,6 +187,12 @@ pub(crate) fn walk(start: Start<'_>, memory: OwnMemory, room: &mut WalkRoom) -> 
     let visible_from = match start {
         Start::Interrupted(_) => 0,
         Start::Caller { sp } => sp,
+    };
+    let local = 0_u64;
+    let memory = match start {
+        Start::Interrupted(_) => memory,
+        // The walk begins in this function.
+        Start::Caller { .. } => memory.down_to((&raw const local) as u64),
     };
     let WalkRoom { walk, numbers } = room;
     let walk = begin(walk, memory);
