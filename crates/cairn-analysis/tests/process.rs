@@ -427,6 +427,58 @@ int main(void) {
 
 #[cfg(target_arch = "x86_64")]
 #[test]
+#[cfg(target_arch = "x86_64")]
+fn waits_that_linux_ends_go_on() {
+    let program = compile(
+        "waits",
+        r#"
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <sys/epoll.h>
+#include <sys/sem.h>
+#include <unistd.h>
+static int semaphore;
+static void *wait_for_semaphore(void *unused) {
+    struct sembuf take = {0, -1, 0};
+    int found = semop(semaphore, &take, 1);
+    printf("semop %d %d\n", found, found ? errno : 0);
+    return unused;
+}
+int main(void) {
+    struct epoll_event event = {.events = EPOLLIN};
+    int waiting = epoll_create1(0);
+    epoll_ctl(waiting, EPOLL_CTL_ADD, 0, &event);
+    semaphore = semget(IPC_PRIVATE, 1, 0600);
+    pthread_t thread;
+    pthread_create(&thread, 0, wait_for_semaphore, 0);
+    puts("ready");
+    fflush(stdout);
+    int found = epoll_wait(waiting, &event, 1, -1);
+    printf("epoll %d %d\n", found, found < 0 ? errno : 0);
+    fflush(stdout);
+    struct sembuf give = {0, 1, 0};
+    semop(semaphore, &give, 1);
+    pthread_join(thread, 0);
+    semctl(semaphore, 0, IPC_RMID);
+    return 0;
+}
+"#,
+    );
+    let mut running = Running::start(&mut Command::new(&program));
+    assert_eq!(running.line(), "ready");
+    for _ in 0..20 {
+        running.wait_until_asleep();
+        while_stopped(running.id(), |process| assert_eq!(process.threads().len(), 2)).unwrap();
+    }
+    running.child.stdin.take().unwrap().write_all(b"x").unwrap();
+    assert_eq!(running.line(), "epoll 1 0");
+    assert_eq!(running.line(), "semop 0 0");
+    assert!(running.child.wait().unwrap().success());
+    fs::remove_file(program).unwrap();
+}
+
+#[test]
 fn code_made_at_run_time_is_crossed_by_its_frame_pointer() {
     let program = compile(
         "jit",

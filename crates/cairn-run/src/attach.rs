@@ -486,13 +486,6 @@ impl Target {
         io::Error::other(text.unwrap_or_else(|| "the loader does not say why".to_owned()))
     }
 
-    /// Has a thread that this thread has stopped go on with a wait that only the stop has ended, when it is let go. For threads that no
-    /// signal was on its way to.
-    pub fn keep_waiting(thread: u32) {
-        // A thread that is gone waits no more.
-        let _ = inject::keep_waiting(thread as i32);
-    }
-
     /// Lets a thread go that this thread has stopped, with a signal that was on its way to it.
     pub fn release(thread: u32, signal: i32) {
         inject::release(thread as i32, signal);

@@ -58,44 +58,6 @@ fn set_registers(thread: i32, registers: &libc::user_regs_struct) -> io::Result<
     request(libc::PTRACE_SETREGS, thread, 0, ptr::from_ref(registers).cast_mut().cast())
 }
 
-/// System calls that wait and that the kernel ends with `EINTR` when their thread was stopped, though no signal came, and that have done
-/// nothing then: called again, they wait again.
-const WAITS: [i64; 18] = [
-    libc::SYS_epoll_wait,
-    libc::SYS_epoll_pwait,
-    libc::SYS_epoll_pwait2,
-    libc::SYS_rt_sigtimedwait,
-    libc::SYS_semop,
-    libc::SYS_semtimedop,
-    libc::SYS_io_getevents,
-    libc::SYS_io_uring_enter,
-    libc::SYS_accept,
-    libc::SYS_accept4,
-    libc::SYS_recvfrom,
-    libc::SYS_recvmsg,
-    libc::SYS_recvmmsg,
-    libc::SYS_sendto,
-    libc::SYS_sendmsg,
-    libc::SYS_read,
-    libc::SYS_readv,
-    libc::SYS_write,
-];
-
-/// Has a stopped thread wait again where only the stop has ended its wait. The kernel is told what it tells itself of other calls that
-/// wait: call it again, or, if a handler of a signal runs first, answer with `EINTR`. Time that is left to such a wait begins anew.
-pub(crate) fn keep_waiting(thread: i32) -> io::Result<()> {
-    // Of the kernel's own numbers, which programs never see.
-    const ERESTARTNOHAND: i64 = 514;
-    let mut registers = registers(thread)?;
-    if registers.rax.cast_signed() == -i64::from(libc::EINTR)
-        && WAITS.contains(&registers.orig_rax.cast_signed())
-    {
-        registers.rax = (-ERESTARTNOHAND).cast_unsigned();
-        set_registers(thread, &registers)?;
-    }
-    Ok(())
-}
-
 fn gone() -> io::Error {
     io::Error::new(io::ErrorKind::NotFound, "the thread has ended")
 }

@@ -392,7 +392,7 @@ impl Attached {
             let name = fs::read(format!("/proc/{process}/task/{}/comm", thread.id)).unwrap_or_default();
             let name = String::from_utf8_lossy(name.trim_ascii_end()).into_owned();
             let registers = match thread.state {
-                AttachedState::Stopped(_) => self.registers(thread.id, modules.address_mask())?,
+                AttachedState::Stopped(stop) => self.registers(thread.id, stop, modules.address_mask())?,
                 AttachedState::Without(reason) => Err(reason),
                 AttachedState::Seized => Err(NoRegisters::DidNotStop),
             };
@@ -409,16 +409,22 @@ impl Attached {
     fn registers(
         &self,
         thread: u32,
+        stop: Stop,
         address_mask: u64,
     ) -> Result<Result<ThreadRegisters, NoRegisters>, Error> {
         let mut bytes = [0; MAX_REGISTER_BYTES];
         let filled = match ptrace::register_set(thread as i32, ptrace::GENERAL_REGISTERS, &mut bytes) {
-            Ok(length) => bytes.get(..length).unwrap_or_default(),
+            Ok(length) => bytes.get_mut(..length).unwrap_or_default(),
             // Killed while it stood still: the one thing that a stopped thread can do.
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(Err(NoRegisters::Ended)),
             Err(error) => return Ok(Err(NoRegisters::Refused(error.raw_os_error().unwrap_or(0)))),
         };
-        own_machine(thread, filled, address_mask).map(Ok).ok_or(Error::Is32Bit { process: self.process })
+        let registers = own_machine(thread, filled, address_mask);
+        if stop.signal == 0 && registers.is_some() {
+            // A thread that is gone waits no more.
+            let _ = ptrace::keep_waiting(thread as i32, filled);
+        }
+        registers.map(Ok).ok_or(Error::Is32Bit { process: self.process })
     }
 }
 

@@ -21,8 +21,8 @@
 //! [`ThreadSource`] is the border to what is not about Linux processes: a core file has threads, memory and modules too,
 //! and is walked by the same code.
 //!
-//! What it does to the process: system calls that wait are interrupted and go on by themselves afterwards, but for a few
-//! that Linux lets return `EINTR` then (`epoll_wait`, `semop`, reading from `inotify`; see `signal(7)`). Signals that
+//! What it does to the process: system calls that wait are interrupted and go on afterwards. Those that Linux lets return `EINTR` then
+//! (`epoll_wait`, `semop`, reading from `inotify`; see `signal(7)`) are begun anew on x86-64, with their whole time. Signals that
 //! arrive meanwhile are delivered afterwards. Nothing of it outlasts [`while_stopped`], however that ends, not even in a
 //! panic: the kernel itself lets go of everything when the thread ends that did the stopping.
 

@@ -44,6 +44,62 @@ pub(super) fn register_set(thread: i32, set: c_int, into: &mut [u8]) -> io::Resu
     Ok(vector.iov_len)
 }
 
+/// System calls that wait and that the kernel ends with `EINTR` when their thread was stopped, though no signal came, and that have done
+/// nothing then: called again, they wait again.
+#[cfg(target_arch = "x86_64")]
+const WAITS: [c_long; 18] = [
+    libc::SYS_epoll_wait,
+    libc::SYS_epoll_pwait,
+    libc::SYS_epoll_pwait2,
+    libc::SYS_rt_sigtimedwait,
+    libc::SYS_semop,
+    libc::SYS_semtimedop,
+    libc::SYS_io_getevents,
+    libc::SYS_io_uring_enter,
+    libc::SYS_accept,
+    libc::SYS_accept4,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmsg,
+    libc::SYS_recvmmsg,
+    libc::SYS_sendto,
+    libc::SYS_sendmsg,
+    libc::SYS_read,
+    libc::SYS_readv,
+    libc::SYS_write,
+];
+
+/// Has a stopped thread, that no signal is on its way to, wait again where only the stop has ended its wait. The kernel is told what it
+/// tells itself of other calls that wait: call it again, or, if a handler of a signal runs first, answer with `EINTR`. Time that is left to
+/// such a wait begins anew.
+///
+/// `registers` are the thread's, as [`register_set`] has filled them.
+#[cfg(target_arch = "x86_64")]
+pub(super) fn keep_waiting(thread: i32, registers: &mut [u8]) -> io::Result<()> {
+    /// Of the kernel's own numbers, which programs never see.
+    const ERESTARTNOHAND: c_long = 514;
+    /// `rax` and `orig_rax`, in words.
+    const RESULT: usize = 10;
+    const CALL: usize = 15;
+
+    let (words, _) = registers.as_chunks_mut::<8>();
+    let word = |words: &[[u8; 8]], index: usize| words.get(index).copied().map(c_long::from_le_bytes);
+    let waited = word(words, CALL).is_some_and(|call| WAITS.contains(&call));
+    if !waited || word(words, RESULT) != Some(-c_long::from(libc::EINTR)) {
+        return Ok(());
+    }
+    if let Some(result) = words.get_mut(RESULT) {
+        *result = (-ERESTARTNOHAND).to_le_bytes();
+    }
+    let mut vector = libc::iovec { iov_base: registers.as_mut_ptr().cast(), iov_len: registers.len() };
+    request(libc::PTRACE_SETREGSET, thread, GENERAL_REGISTERS as usize, (&raw mut vector).cast())
+}
+
+/// The kernel asks for the first argument again, which no tracer can see.
+#[cfg(not(target_arch = "x86_64"))]
+pub(super) fn keep_waiting(_thread: i32, _registers: &mut [u8]) -> io::Result<()> {
+    Ok(())
+}
+
 fn request(what: c_uint, thread: i32, address: usize, data: *mut c_void) -> io::Result<()> {
     let address: *mut c_void = ptr::without_provenance_mut(address);
     // SAFETY: the requests of this file write at most into the vector that `data` points to, which lives in the caller

@@ -172,11 +172,6 @@ fn with_thread(
     let mut why = "";
     for attempt in 0..ATTEMPTS {
         let look = |stopped: &StoppedProcess| {
-            for thread in stopped.threads().iter().filter(|thread| thread.registers.is_ok()) {
-                if stopped.pending_signal(thread.id) == 0 {
-                    Target::keep_waiting(thread.id);
-                }
-            }
             let thread = usable_thread(stopped, target)?;
             for other in stopped.threads().iter().filter(|other| other.id != thread) {
                 Target::release(other.id, stopped.pending_signal(other.id));
