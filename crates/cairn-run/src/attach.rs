@@ -143,6 +143,14 @@ impl Target {
         let refused = |reason: String| AttachError::Refused { process, reason };
         let field = |name| status_field(&status, name).unwrap_or_default();
         if field("State").starts_with(['Z', 'X']) {
+            let threads = fs::read_dir(format!("/proc/{process}/task")).map_or(0, Iterator::count);
+            if threads > 1 {
+                return Err(refused(
+                    "its first thread has ended and others go on, of which the kernel shows too little under that number; \
+                     start it under `cairn heap`"
+                        .to_owned(),
+                ));
+            }
             return Err(AttachError::NoSuchProcess { process });
         }
         if process == std::process::id() {
