@@ -225,6 +225,12 @@ pub(crate) unsafe fn forget(at: usize, bytes: usize) {
     }
 }
 
+/// Takes the pages of a shared file out of this process's memory; what is in them stays in the file, and comes back when it is touched.
+pub(crate) fn leave_to_file(at: usize, bytes: usize) {
+    // SAFETY: the range is the caller's own mapping, of memory that is shared: nothing is forgotten.
+    unsafe { libc::syscall(libc::SYS_madvise, at, bytes, libc::MADV_DONTNEED) };
+}
+
 /// The largest page of any system that this is built for.
 pub(crate) const PAGE_BYTES: usize = if cfg!(target_arch = "x86_64") { 4096 } else { 1 << 16 };
 

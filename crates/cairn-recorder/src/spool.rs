@@ -64,6 +64,9 @@ const RING_LIMIT_BLOCKS: usize = 1 << 14;
 /// As few: two for each of eight threads.
 const RING_LEAST_BLOCKS: u64 = 16;
 
+/// So many blocks stay in the program's memory when they are full: a parent that keeps up gives them back soon, and then they cost nothing.
+const RESIDENT_BLOCKS: u64 = 128;
+
 /// How far the file grows in one step, in blocks: 4 MiB, later an eighth of what is there, up to 64 MiB.
 const LEAST_STEP: u64 = 64;
 const LARGEST_STEP: u64 = 1024;
@@ -286,10 +289,25 @@ impl Spool {
             return if self.ring_nanos == u64::MAX { self.claim_from_ring() } else { self.claim_by_age() };
         }
         let block = match self.take_given_back() {
-            Some(block) => block,
+            Some(block) => {
+                // Its pages were left to the file when it was full.
+                if block >= RESIDENT_BLOCKS && !self.is_frugal() {
+                    os::populate(self.base + block as usize * BLOCK_BYTES, BLOCK_BYTES);
+                }
+                block
+            }
             None => self.take_from_end().ok_or(NoBlock::Full)?,
         };
         Ok(self.claimed(block, NO_PLACE, 0))
+    }
+
+    /// Ends the use of the block at `address`, which is full, by its thread. Where events wait for the parent, or there is none to read
+    /// them, the program's memory shall not grow with the recording.
+    pub(crate) fn leave_full(&self, address: usize) {
+        let block = (address - self.base) as u64 / BLOCK;
+        if block >= RESIDENT_BLOCKS && self.has_path && !self.is_ring() && !self.is_frugal() {
+            os::leave_to_file(address, BLOCK_BYTES);
+        }
     }
 
     fn claimed(&self, block: u64, place: u32, overwritten: u64) -> Claimed {

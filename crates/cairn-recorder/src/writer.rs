@@ -82,6 +82,7 @@ impl Writer {
         let claimed = recorder.spool.claim(use_of_it)?;
         if self.cursor != 0 {
             recorder.spool.leave(self.place);
+            recorder.spool.leave_full(self.cursor & !OFFSET_MASK);
         }
         begin_block(&claimed, use_of_it, self.thread, lane, self.sequence, self.kernel_thread);
         self.sequence += 1;

@@ -1,10 +1,12 @@
 //! Whatever runs out ends the recording, or keeps it from beginning; never the program.
 
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use cairn_format::recording::MarkValue;
 use cairn_format::recording::control::State;
-use cairn_recorder::{StartError, is_recording, mark, start};
+use cairn_recorder::{StartError, is_recording, mark, mark_value, start};
 
 use crate::support::Spool;
 use crate::{Runner, options};
@@ -193,4 +195,36 @@ pub(crate) fn unwritable(_: &Path) {
 
 pub(crate) fn check_unwritable(runner: &Runner) {
     runner.run();
+}
+
+/// Writes 64 MiB that nobody reads, and says how much of them is in its memory.
+pub(crate) fn resident(path: &Path) {
+    start(&options(path)).unwrap();
+    let text = "x".repeat(200);
+    for number in 0..(64 << 20) / 256 {
+        mark_value(&text, MarkValue::Integer(number));
+    }
+    let mappings = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    // It was opened before it had a name.
+    let inode = std::fs::metadata(path).unwrap().ino().to_string();
+    let mut is_spool = false;
+    let mut kib = 0;
+    for line in mappings.lines() {
+        let Some((word, rest)) = line.split_once(' ') else { continue };
+        match word {
+            "Rss:" if is_spool => kib += rest.trim().trim_end_matches(" kB").parse::<u64>().unwrap(),
+            field if field.ends_with(':') => {}
+            _ => is_spool = rest.split_ascii_whitespace().nth(3) == Some(&*inode),
+        }
+    }
+    println!("{kib}");
+}
+
+pub(crate) fn check_resident(runner: &Runner) {
+    let kib: u64 = runner.run().trim().parse().unwrap();
+    assert!((4 << 10..12 << 10).contains(&kib), "{kib} KiB");
+    let spool = Spool::open(&runner.path);
+    spool.check();
+    assert_eq!(spool.marks.len(), (64 << 20) / 256);
+    assert!(spool.blocks_used > 900, "{} blocks", spool.blocks_used);
 }

@@ -40,6 +40,7 @@ const CASES: &[Case] = &[
     Case { name: "full-disk", child: limits::full_disk, check: limits::check_full_disk },
     Case { name: "closed", child: limits::closed, check: limits::check_closed },
     Case { name: "unwritable", child: limits::unwritable, check: limits::check_unwritable },
+    Case { name: "resident", child: limits::resident, check: limits::check_resident },
     Case { name: "signals", child: signals::child, check: signals::check },
     Case { name: "ring", child: ring::child, check: ring::check },
     Case { name: "ring-age", child: ring::child_by_age, check: ring::check_by_age },
