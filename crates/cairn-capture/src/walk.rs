@@ -203,8 +203,14 @@ pub(crate) fn walk(start: Start<'_>, memory: OwnMemory, room: &mut WalkRoom) -> 
     let mut count = 0;
     let mut is_full = false;
     let mut outermost = None;
+    let mut is_bounded = !memory.is_own;
     while let Some(frame) = walk.next_frame() {
         let sp = walk.registers().sp();
+        if is_bounded && !(memory.low..=memory.high).contains(&sp) {
+            // A handler's stack ends where it interrupted another one.
+            walk.set_stack(AddressRange::ALL);
+            is_bounded = false;
+        }
         if sp < visible_from && count == 0 {
             continue;
         }

@@ -150,6 +150,11 @@ impl<M: Machine, Mem: MemoryReader, Mods: Modules> Walk<M, Mem, Mods> {
         self
     }
 
+    /// Changes the bounds of [`with_stack`](Self::with_stack) for the frames that are still to come, when the walk has come to another stack.
+    pub fn set_stack(&mut self, stack: AddressRange) {
+        self.stack = stack;
+    }
+
     /// The same walk, yielding at most `limit` frames.
     #[must_use]
     pub fn with_limit(mut self, limit: u32) -> Self {

@@ -1,0 +1,129 @@
+//! Stacks that are not the thread's own: a coroutine's is found without a whole walk, a handler's leads to what it interrupted.
+
+#![cfg(target_arch = "x86_64")]
+
+use std::cell::Cell;
+use std::hint::black_box;
+use std::ptr;
+use std::sync::Mutex;
+
+use cairn_capture::{Stack, StopReason, capture, statistics};
+use cairn_format::Frame;
+
+const ROUNDS: u64 = 1000;
+
+/// The statistics are those of the process.
+static ALONE: Mutex<()> = Mutex::new(());
+
+thread_local! {
+    static CALLER: Cell<*mut libc::ucontext_t> = const { Cell::new(ptr::null_mut()) };
+    static CALLEE: Cell<*mut libc::ucontext_t> = const { Cell::new(ptr::null_mut()) };
+    static SEEN: Cell<Option<Stack>> = const { Cell::new(None) };
+}
+
+#[inline(never)]
+fn recurse(depth: u32) -> u32 {
+    if depth == 0 {
+        SEEN.set(Some(capture()));
+        return 0;
+    }
+    black_box(recurse(black_box(depth) - 1) + 1)
+}
+
+extern "C" fn coroutine() {
+    for _ in 0..ROUNDS {
+        recurse(20);
+        // SAFETY: both contexts outlive the coroutine.
+        unsafe { libc::swapcontext(CALLEE.get(), CALLER.get()) };
+    }
+}
+
+#[test]
+fn a_coroutine_is_stepped_through() {
+    const STACK_BYTES: usize = 1 << 18;
+    let _alone = ALONE.lock();
+    let mut stack = vec![0_u8; STACK_BYTES];
+    // SAFETY: zeros are contexts, of which nothing is used before it is made.
+    let mut contexts: [libc::ucontext_t; 2] = unsafe { std::mem::zeroed() };
+    let [caller, callee] = &mut contexts;
+    CALLER.set(caller);
+    CALLEE.set(callee);
+    // SAFETY: the stack and both contexts outlive the coroutine, which is left for good at its last switch.
+    unsafe {
+        assert_eq!(libc::getcontext(callee), 0);
+        callee.uc_stack.ss_sp = stack.as_mut_ptr().cast();
+        callee.uc_stack.ss_size = STACK_BYTES;
+        callee.uc_link = caller;
+        libc::makecontext(callee, coroutine, 0);
+    }
+    let mut first = None;
+    let before = statistics().whole_walks;
+    for _ in 0..ROUNDS {
+        // SAFETY: as above.
+        assert_eq!(unsafe { libc::swapcontext(CALLER.get(), CALLEE.get()) }, 0);
+        let seen = SEEN.take().expect("a stack");
+        // Twenty-one of the recursion, the coroutine, and where the C library begins it: nothing of who made it.
+        assert_eq!(seen.frames().count(), 23);
+        assert!(matches!(seen.stop_reason(), StopReason::NoUnwindInfo { .. }));
+        assert_eq!(first.get_or_insert(seen).id(), seen.id());
+    }
+    assert_eq!(statistics().whole_walks, before);
+}
+
+/// Calls rdi from a frame with a frame pointer, which no table covers.
+const WITH_FRAME_POINTER: &[u8] = &[
+    0x55, // push rbp
+    0x48, 0x89, 0xe5, // mov rbp, rsp
+    0xff, 0xd7, // call rdi
+    0x5d, // pop rbp
+    0xc3, // ret
+];
+
+extern "C" fn handle(_: i32) {
+    SEEN.set(Some(capture()));
+}
+
+extern "C" fn interrupted() {
+    // SAFETY: a signal that has a handler.
+    unsafe { libc::raise(libc::SIGUSR1) };
+}
+
+#[inline(never)]
+fn outside(stub: unsafe extern "C" fn(extern "C" fn())) {
+    // SAFETY: the stub calls the function, and returns.
+    unsafe { stub(interrupted) };
+    black_box(stub);
+}
+
+#[test]
+fn a_handler_with_its_own_stack_sees_beyond_code_without_tables() {
+    const STACK_BYTES: usize = 1 << 16;
+    let _alone = ALONE.lock();
+    let mut stack = vec![0_u8; STACK_BYTES];
+    // SAFETY: the stack stays until it is given up below, the handler takes one argument, and the code keeps the calling convention.
+    unsafe {
+        let mut alternate =
+            libc::stack_t { ss_sp: stack.as_mut_ptr().cast(), ss_flags: 0, ss_size: STACK_BYTES };
+        assert_eq!(libc::sigaltstack(&raw const alternate, ptr::null_mut()), 0);
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = handle as extern "C" fn(i32) as usize;
+        action.sa_flags = libc::SA_ONSTACK;
+        assert_eq!(libc::sigaction(libc::SIGUSR1, &raw const action, ptr::null_mut()), 0);
+        let protection = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let page = libc::mmap(ptr::null_mut(), 4096, protection, flags, -1, 0);
+        assert_ne!(page, libc::MAP_FAILED);
+        ptr::copy_nonoverlapping(WITH_FRAME_POINTER.as_ptr(), page.cast(), WITH_FRAME_POINTER.len());
+        outside(std::mem::transmute::<*mut libc::c_void, unsafe extern "C" fn(extern "C" fn())>(page));
+        alternate.ss_flags = libc::SS_DISABLE;
+        assert_eq!(libc::sigaltstack(&raw const alternate, ptr::null_mut()), 0);
+    }
+    let seen = SEEN.take().expect("a stack");
+    let begins = outside as *const () as u64;
+    let mut addresses = seen.frames().filter_map(Frame::address);
+    assert!(
+        addresses.any(|address| (begins..begins + 200).contains(&address.value())),
+        "{:x?}",
+        seen.frames()
+    );
+}
