@@ -11,7 +11,7 @@
 //! here say where it is. Nothing is ever unmapped: another thread may be in the midst of an event.
 
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
 use cairn_format::recording::{Clock, EndReason, control};
 
@@ -19,7 +19,7 @@ use crate::clock;
 use crate::heap;
 use crate::modules::ModuleTable;
 use crate::os;
-use crate::spool::{NoBlock, Spool, control_word};
+use crate::spool::{NoBlock, Spool};
 use crate::tables::{PublishedPcs, TableLogs};
 use crate::thread_log::{self, ThreadLog};
 
@@ -28,7 +28,9 @@ pub(crate) static RECORDING: AtomicU64 = AtomicU64::new(NOTHING);
 /// In [`RECORDING`]; not 0, because that is what a forked child finds in a log.
 const NOTHING: u64 = u64::MAX;
 
-static MODE: AtomicU32 = AtomicU32::new(Mode::Off as u32);
+/// A [`Mode`], and while that is [`Mode::Starting`] who is starting: the process in the highest bits, then the thread. In one word,
+/// because nobody can wait for a thread that has not said yet which one it is.
+static MODE: AtomicU64 = AtomicU64::new(Mode::Off as u64);
 static RECORDER: AtomicPtr<Recorder> = AtomicPtr::new(core::ptr::null_mut());
 static RECORDINGS: AtomicU32 = AtomicU32::new(0);
 /// The window of the present file, for a child to give up.
@@ -45,7 +47,7 @@ static FORBIDS_CALLS: AtomicBool = AtomicBool::new(false);
 
 /// See the module documentation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u32)]
+#[repr(u64)]
 pub(crate) enum Mode {
     Off,
     Starting,
@@ -61,14 +63,62 @@ impl Mode {
         [Self::Off, Self::Starting, Self::Recording, Self::Paused, Self::Full, Self::Ended, Self::Child];
 }
 
-/// The mode at this moment.
-pub(crate) fn mode() -> Mode {
-    Mode::ALL.into_iter().find(|&mode| mode as u32 == MODE.load(Ordering::Acquire)).unwrap_or(Mode::Off)
+/// So many bits of [`MODE`] are the mode, and as many of the rest each half of who is starting: the kernel's numbers have fewer.
+const MODE_BITS: u32 = 8;
+const NUMBER_BITS: u32 = 28;
+const _: () = assert!(MODE_BITS + 2 * NUMBER_BITS == u64::BITS);
+
+/// Which thread of which process starts a recording.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Starter(u64);
+
+impl Starter {
+    /// The calling thread.
+    pub(crate) fn here() -> Self {
+        Self(u64::from(os::process_id()) << NUMBER_BITS | u64::from(os::thread_id()))
+    }
+
+    pub(crate) fn is_of_process_of(self, other: Self) -> bool {
+        self.0 >> NUMBER_BITS == other.0 >> NUMBER_BITS
+    }
+
+    const fn starting(self) -> u64 {
+        self.0 << MODE_BITS | Mode::Starting as u64
+    }
 }
 
-/// Changes the mode if it is `from`.
-pub(crate) fn change_mode(from: Mode, to: Mode) -> bool {
-    MODE.compare_exchange(from as u32, to as u32, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+/// The mode at this moment. Every call is another look: threads change it.
+pub(crate) fn mode() -> Mode {
+    mode_of(MODE.load(Ordering::Acquire))
+}
+
+fn mode_of(word: u64) -> Mode {
+    let number = word & ((1 << MODE_BITS) - 1);
+    Mode::ALL.into_iter().find(|&mode| mode as u64 == number).unwrap_or(Mode::Off)
+}
+
+/// Who is starting a recording at this moment.
+pub(crate) fn starter() -> Option<Starter> {
+    let word = MODE.load(Ordering::Acquire);
+    (mode_of(word) == Mode::Starting).then_some(Starter(word >> MODE_BITS))
+}
+
+/// Changes the mode if it is `from`, which is not [`Mode::Starting`].
+fn change_mode(from: Mode, to: Mode) -> bool {
+    MODE.compare_exchange(from as u64, to as u64, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+}
+
+/// Goes into [`Mode::Starting`] from a mode that a recording can be started in, which is returned.
+pub(crate) fn begin_start(here: Starter) -> Option<Mode> {
+    let may_start = |word: u64| {
+        matches!(mode_of(word), Mode::Off | Mode::Ended | Mode::Child).then_some(here.starting())
+    };
+    MODE.fetch_update(Ordering::SeqCst, Ordering::Acquire, may_start).ok().map(mode_of)
+}
+
+/// From [`Mode::Starting`] on to what came of it.
+pub(crate) fn end_start(here: Starter, mode: Mode) {
+    let _ = MODE.compare_exchange(here.starting(), mode as u64, Ordering::SeqCst, Ordering::Relaxed);
 }
 
 /// See the module documentation. All-zero bytes are a recorder that has not begun, or that of another process.
@@ -82,6 +132,8 @@ pub(crate) struct Recorder {
     logs_used: AtomicU32,
     logs_limit: AtomicU32,
     next_look: AtomicU32,
+    /// In a forked child: the thread that gives up the parent's recording.
+    leaver: AtomicU32,
     pub(crate) spool: Spool,
     pub(crate) modules: ModuleTable,
     pub(crate) tables: TableLogs,
@@ -143,14 +195,19 @@ impl Recorder {
         let generation = RECORDINGS.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
         self.generation.store(generation, Ordering::Relaxed);
         let (base, open, blocks) = self.spool.window();
-        WINDOW_BASE.store(base, Ordering::Relaxed);
-        WINDOW_OPEN.store(open, Ordering::Relaxed);
-        WINDOW_BLOCKS.store(blocks, Ordering::Relaxed);
+        // Another thread may fork between any two of these: sizes that belong to another place are never seen with it.
+        for size in [&WINDOW_OPEN, &WINDOW_BLOCKS] {
+            size.store(0, Ordering::SeqCst);
+        }
+        LOGS_END.store(0, Ordering::SeqCst);
+        WINDOW_BASE.store(base, Ordering::SeqCst);
+        WINDOW_BLOCKS.store(blocks, Ordering::SeqCst);
+        WINDOW_OPEN.store(open, Ordering::SeqCst);
         // What is kept in memory alone may be wiped with all else.
         let is_shared = self.spool.path().is_some();
         IS_NOT_WIPED.store(is_shared && os::ignores_advice(base), Ordering::Relaxed);
-        LOGS_USED_END.store(self.log(0) as usize, Ordering::Relaxed);
-        LOGS_END.store(self.log(self.logs_limit.load(Ordering::Relaxed)) as usize, Ordering::Relaxed);
+        LOGS_USED_END.store(self.log(0) as usize, Ordering::SeqCst);
+        LOGS_END.store(self.log(self.logs_limit.load(Ordering::Relaxed)) as usize, Ordering::SeqCst);
         let at: *mut Self = self;
         RECORDER.store(at, Ordering::Release);
         // SAFETY: never unmapped from here on.
@@ -234,8 +291,7 @@ impl Recorder {
     #[cold]
     pub(crate) fn no_block(&self, why: NoBlock) {
         if why == NoBlock::Full && change_mode(Mode::Recording, Mode::Full) {
-            RECORDING.store(NOTHING, Ordering::Release);
-            self.spool.word(control::STATE).store(control::State::Full.to_word(), Ordering::Release);
+            settle();
         }
     }
 
@@ -258,7 +314,7 @@ pub(crate) fn current() -> Option<&'static Recorder> {
     // SAFETY: null, or published and never unmapped.
     let recorder = unsafe { RECORDER.load(Ordering::Acquire).as_ref() }?;
     if recorder.generation.load(Ordering::Relaxed) == 0 {
-        found_forked();
+        found_forked(recorder);
         return None;
     }
     Some(recorder)
@@ -321,26 +377,45 @@ pub fn recording_path() -> Option<&'static CStr> {
 }
 
 /// This process is a child of the one that recorded: it records nothing, and what it might still write to the parent's file
-/// goes nowhere.
+/// goes nowhere. One thread sees to that, others that come meanwhile wait for it, but for a handler that has interrupted it.
 #[cold]
-fn found_forked() {
-    let before = MODE.swap(Mode::Child as u32, Ordering::AcqRel);
-    if before == Mode::Child as u32 {
-        return;
-    }
+fn found_forked(wiped: &Recorder) {
     let _errno = os::KeptErrno::new();
-    HAS_STARTED_CHILD.store(false, Ordering::Release);
-    RECORDING.store(NOTHING, Ordering::Release);
-    RECORDER.store(core::ptr::null_mut(), Ordering::Release);
-    if FORBIDS_CALLS.load(Ordering::Relaxed) {
-        // Nothing is recorded any more, in this process either.
-        return;
+    let forbids_calls = FORBIDS_CALLS.load(Ordering::Relaxed);
+    // In the wiped memory, so that a child that is forked in the midst of this begins anew.
+    let thread = if forbids_calls { u32::MAX } else { os::thread_id() };
+    let order = Ordering::AcqRel;
+    if let Err(leaver) = wiped.leaver.compare_exchange(0, thread, order, Ordering::Acquire) {
+        return if leaver != thread { wait_until_left(wiped) };
     }
-    let (base, blocks) = (WINDOW_BASE.load(Ordering::Relaxed), WINDOW_BLOCKS.load(Ordering::Relaxed));
-    // SAFETY: the wiped recorder says that this is a child, and the window is the parent's; the logs are those that no thread had.
-    unsafe {
-        Spool::abandon(base, WINDOW_OPEN.load(Ordering::Relaxed), blocks);
-        unmap_pages(LOGS_USED_END.load(Ordering::Relaxed), LOGS_END.load(Ordering::Relaxed));
+    HAS_STARTED_CHILD.store(false, Ordering::Release);
+    RECORDING.store(NOTHING, Ordering::SeqCst);
+    // Otherwise nothing is recorded any more, in this process either.
+    if !forbids_calls {
+        let (base, blocks) = (WINDOW_BASE.load(Ordering::Relaxed), WINDOW_BLOCKS.load(Ordering::Relaxed));
+        let open = WINDOW_OPEN.load(Ordering::Relaxed);
+        // SAFETY: the wiped recorder says that this is a child, and the window is the parent's; the logs are those that no thread had.
+        unsafe {
+            Spool::abandon(base, open, blocks);
+            unmap_pages(LOGS_USED_END.load(Ordering::Relaxed), LOGS_END.load(Ordering::Relaxed));
+        }
+    }
+    // A start that the parent was in the midst of is none of this process's.
+    MODE.store(Mode::Child as u64, Ordering::SeqCst);
+    // Last: from here on any thread may start another recording.
+    let at = core::ptr::from_ref(wiped).cast_mut();
+    let _ = RECORDER.compare_exchange(at, core::ptr::null_mut(), Ordering::SeqCst, Ordering::Relaxed);
+}
+
+/// Waits, at most a second, for the thread that gives the parent's recording up.
+fn wait_until_left(wiped: &Recorder) {
+    const TRIES: u32 = 10_000;
+    const MICROS: u32 = 100;
+    for _ in 0..TRIES {
+        if !core::ptr::eq(RECORDER.load(Ordering::Acquire), wiped) {
+            return;
+        }
+        os::sleep_micros(MICROS);
     }
 }
 
@@ -452,7 +527,7 @@ pub fn is_at_rest() -> bool {
 pub(crate) fn set_recording(recorder: &Recorder) {
     recorder.is_paused.store(false, Ordering::Relaxed);
     recorder.spool.word(control::STATE).store(control::State::Recording.to_word(), Ordering::Release);
-    RECORDING.store(recorder.generation.load(Ordering::Relaxed).into(), Ordering::Release);
+    RECORDING.store(recorder.generation(), Ordering::SeqCst);
 }
 
 /// Records no events until [`resume`], or until the parent process says so. Modules and stacks are still followed.
@@ -472,54 +547,68 @@ fn command(command: control::Command) {
     obey(recorder.spool.base());
 }
 
-/// Does what the word asks for that program and parent write.
+/// Does what the word at `base` asks for, which program and parent write. That of an earlier recording, to which a thread still writes an
+/// event, asks for nothing.
 pub(crate) fn obey(base: usize) {
-    let Some(recorder) = current() else { return };
-    let asked = || control_word(base, control::COMMAND).load(Ordering::Acquire);
+    let Some(recorder) = current().filter(|recorder| recorder.spool.base() == base) else { return };
     loop {
-        let word = asked();
-        match control::Command::from_word(word) {
-            control::Command::Pause => {
-                if change_mode(Mode::Recording, Mode::Paused) {
-                    settle(recorder);
-                }
-            }
-            _ => {
-                if change_mode(Mode::Paused, Mode::Recording) {
-                    heap::forget_blocks();
-                    settle(recorder);
-                }
-            }
+        let word = recorder.spool.word(control::COMMAND).load(Ordering::SeqCst);
+        let is_changed = match control::Command::from_word(word) {
+            control::Command::Pause => change_mode(Mode::Recording, Mode::Paused),
+            _ => change_mode(Mode::Paused, Mode::Recording),
+        };
+        if is_changed {
+            settle();
         }
-        if asked() == word {
+        if recorder.spool.word(control::COMMAND).load(Ordering::SeqCst) == word {
             return;
         }
     }
 }
 
-/// Makes true what the mode says. Other threads may be changing it, each with its own look at it: the last one finds it as it stays.
-fn settle(recorder: &Recorder) {
+/// Makes true what the mode says. Whoever changes the mode calls it afterwards. Several threads may be at it, each with its own look at
+/// the mode and the recorder: who has stored what holds no longer finds out by a second look, and stores again.
+pub(crate) fn settle() {
     loop {
-        let now = mode();
-        match now {
-            Mode::Recording => set_recording(recorder),
-            Mode::Paused => {
-                RECORDING.store(NOTHING, Ordering::SeqCst);
-                recorder.is_paused.store(true, Ordering::SeqCst);
-                recorder.spool.word(control::STATE).store(control::State::Paused.to_word(), Ordering::SeqCst);
-            }
-            _ => RECORDING.store(NOTHING, Ordering::SeqCst),
+        fence(Ordering::SeqCst);
+        let (now, recorder) = (MODE.load(Ordering::SeqCst), RECORDER.load(Ordering::SeqCst));
+        // SAFETY: null, or published and never unmapped.
+        if let Some(recorder) = unsafe { recorder.as_ref() } {
+            settle_as(mode_of(now), recorder);
         }
-        core::sync::atomic::fence(Ordering::SeqCst);
-        if mode() == now {
+        fence(Ordering::SeqCst);
+        if (MODE.load(Ordering::SeqCst), RECORDER.load(Ordering::SeqCst)) == (now, recorder) {
             return;
         }
+    }
+}
+
+fn settle_as(mode: Mode, recorder: &Recorder) {
+    let stop = |state: control::State| {
+        RECORDING.store(NOTHING, Ordering::SeqCst);
+        recorder.is_paused.store(mode == Mode::Paused, Ordering::SeqCst);
+        recorder.spool.word(control::STATE).store(state.to_word(), Ordering::SeqCst);
+    };
+    match mode {
+        Mode::Recording => {
+            if RECORDING.load(Ordering::SeqCst) != recorder.generation() {
+                heap::forget_blocks();
+            }
+            set_recording(recorder);
+        }
+        Mode::Paused => stop(control::State::Paused),
+        Mode::Full => stop(control::State::Full),
+        Mode::Ended => stop(control::State::Ended),
+        // Whoever starts a recording settles in the end.
+        Mode::Off | Mode::Starting | Mode::Child => {}
     }
 }
 
 /// Ends the recording. Events that other threads are just writing may still come.
 pub fn stop(reason: EndReason) {
-    let Some(recorder) = current() else { return };
+    if current().is_none() {
+        return;
+    }
     let _errno = os::KeptErrno::new();
     if mode() == Mode::Recording {
         let clocks = clock::reading();
@@ -527,9 +616,12 @@ pub fn stop(reason: EndReason) {
         let Clock { counter, .. } = clocks;
         thread_log::append(2, |sink| sink.end(reason, counter));
     }
-    if [Mode::Recording, Mode::Paused, Mode::Full].into_iter().any(|mode| change_mode(mode, Mode::Ended)) {
-        RECORDING.store(NOTHING, Ordering::Release);
-        recorder.spool.word(control::STATE).store(control::State::Ended.to_word(), Ordering::Release);
+    // In one go: other threads may pause and resume meanwhile.
+    let end = |word: u64| {
+        matches!(mode_of(word), Mode::Recording | Mode::Paused | Mode::Full).then_some(Mode::Ended as u64)
+    };
+    if MODE.fetch_update(Ordering::SeqCst, Ordering::Relaxed, end).is_ok() {
+        settle();
     }
 }
 

@@ -613,7 +613,8 @@ impl Spool {
     ///
     /// The numbers are those of the parent's spool, and this process is its child.
     pub(crate) unsafe fn abandon(base: usize, open_blocks: u64, blocks: u64) {
-        let open = open_blocks as usize * BLOCK_BYTES;
+        // The two may be of different moments.
+        let open = open_blocks.min(blocks) as usize * BLOCK_BYTES;
         // SAFETY: by contract the memory behind the window is shared with the parent, and nothing here needs it; what nobody
         // could touch goes.
         unsafe {
