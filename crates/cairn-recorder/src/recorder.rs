@@ -23,14 +23,21 @@ use crate::spool::{NoBlock, Spool};
 use crate::tables::{PublishedPcs, TableLogs};
 use crate::thread_log::{self, ThreadLog};
 
-/// What is recorded, if not [`NOTHING`]: another number for each recording, of 32 bits. The one word that every hook looks at.
-pub(crate) static RECORDING: AtomicU64 = AtomicU64::new(NOTHING);
-/// In [`RECORDING`]; not 0, because that is what a forked child finds in a log.
-const NOTHING: u64 = u64::MAX;
-
-/// A [`Mode`], and while that is [`Mode::Starting`] who is starting: the process in the highest bits, then the thread. In one word,
-/// because nobody can wait for a thread that has not said yet which one it is.
-static MODE: AtomicU64 = AtomicU64::new(Mode::Off as u64);
+/// What is recorded: a [`Mode`] in the highest bits, and for most of them the number of the recording in the lowest 32, another one
+/// for each. While events are recorded it is that number alone. The one word that every hook looks at, and the one truth: all else
+/// that says whether something is recorded is told after it.
+///
+/// ```text
+///   Recording:           | 0    | 0               | recording: 32 |
+///   Paused, Full, Ended: | mode | pauses: 24 bits | recording: 32 |
+///   Starting:            | mode | process: 28 | thread: 28        |
+/// ```
+///
+/// Who starts stands in it, because nobody can wait for a thread that has not said yet which one it is. With the pauses counted, who
+/// ends one knows that nothing was recorded since it has looked.
+pub(crate) static RECORDING: AtomicU64 = AtomicU64::new(word_of(Mode::Off, 0));
+/// From 1 on: a recording that begins paused has none.
+static PAUSES: AtomicU32 = AtomicU32::new(1);
 static RECORDER: AtomicPtr<Recorder> = AtomicPtr::new(core::ptr::null_mut());
 static RECORDINGS: AtomicU32 = AtomicU32::new(0);
 /// The window of the present file, for a child to give up.
@@ -49,9 +56,9 @@ static FORBIDS_CALLS: AtomicBool = AtomicBool::new(false);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u64)]
 pub(crate) enum Mode {
+    Recording,
     Off,
     Starting,
-    Recording,
     Paused,
     Full,
     Ended,
@@ -60,13 +67,31 @@ pub(crate) enum Mode {
 
 impl Mode {
     const ALL: [Self; 7] =
-        [Self::Off, Self::Starting, Self::Recording, Self::Paused, Self::Full, Self::Ended, Self::Child];
+        [Self::Recording, Self::Off, Self::Starting, Self::Paused, Self::Full, Self::Ended, Self::Child];
 }
 
-/// So many bits of [`MODE`] are the mode, and as many of the rest each half of who is starting: the kernel's numbers have fewer.
-const MODE_BITS: u32 = 8;
-const NUMBER_BITS: u32 = 28;
-const _: () = assert!(MODE_BITS + 2 * NUMBER_BITS == u64::BITS);
+/// Where the mode is in [`RECORDING`], and how many bits below it each half of who is starting has: the kernel's numbers have fewer.
+const MODE_SHIFT: u32 = 56;
+const STARTER_BITS: u32 = 28;
+const _: () = assert!(Mode::Recording as u64 == 0 && 2 * STARTER_BITS == MODE_SHIFT);
+
+const fn word_of(mode: Mode, rest: u64) -> u64 {
+    (mode as u64) << MODE_SHIFT | rest & ((1 << MODE_SHIFT) - 1)
+}
+
+fn mode_of(word: u64) -> Mode {
+    let number = word >> MODE_SHIFT;
+    Mode::ALL.into_iter().find(|&mode| mode as u64 == number).unwrap_or(Mode::Off)
+}
+
+/// The mode at this moment. Every call is another look: threads change it.
+pub(crate) fn mode() -> Mode {
+    mode_of(RECORDING.load(Ordering::Acquire))
+}
+
+fn change(from: u64, to: u64) -> bool {
+    RECORDING.compare_exchange(from, to, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+}
 
 /// Which thread of which process starts a recording.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -75,59 +100,56 @@ pub(crate) struct Starter(u64);
 impl Starter {
     /// The calling thread.
     pub(crate) fn here() -> Self {
-        Self(u64::from(os::process_id()) << NUMBER_BITS | u64::from(os::thread_id()))
+        Self(u64::from(os::process_id()) << STARTER_BITS | u64::from(os::thread_id()))
+    }
+
+    /// Who is starting a recording at this moment.
+    pub(crate) fn present() -> Option<Self> {
+        let word = RECORDING.load(Ordering::Acquire);
+        (mode_of(word) == Mode::Starting).then_some(Self(word & ((1 << MODE_SHIFT) - 1)))
     }
 
     pub(crate) fn is_of_process_of(self, other: Self) -> bool {
-        self.0 >> NUMBER_BITS == other.0 >> NUMBER_BITS
+        self.0 >> STARTER_BITS == other.0 >> STARTER_BITS
     }
 
-    const fn starting(self) -> u64 {
-        self.0 << MODE_BITS | Mode::Starting as u64
+    /// Begins a start, where one can be begun; what was before it.
+    pub(crate) fn begin(self) -> Option<Before> {
+        let may_start =
+            |word: u64| matches!(mode_of(word), Mode::Off | Mode::Ended | Mode::Child).then_some(self.word());
+        RECORDING.fetch_update(Ordering::SeqCst, Ordering::Acquire, may_start).ok().map(Before)
+    }
+
+    /// Ends one of which nothing came.
+    pub(crate) fn give_up(self, before: Before) {
+        change(self.word(), before.0);
+    }
+
+    /// Lets events come.
+    pub(crate) fn finish(self, recorder: &Recorder, is_paused: bool) {
+        let paused = word_of(Mode::Paused, recorder.generation());
+        change(self.word(), if is_paused { paused } else { recorder.generation() });
+        tell_state(recorder);
+        // What was asked for before there was anything to pause or to go on.
+        obey(recorder.spool.base());
+    }
+
+    const fn word(self) -> u64 {
+        word_of(Mode::Starting, self.0)
     }
 }
 
-/// The mode at this moment. Every call is another look: threads change it.
-pub(crate) fn mode() -> Mode {
-    mode_of(MODE.load(Ordering::Acquire))
-}
-
-fn mode_of(word: u64) -> Mode {
-    let number = word & ((1 << MODE_BITS) - 1);
-    Mode::ALL.into_iter().find(|&mode| mode as u64 == number).unwrap_or(Mode::Off)
-}
-
-/// Who is starting a recording at this moment.
-pub(crate) fn starter() -> Option<Starter> {
-    let word = MODE.load(Ordering::Acquire);
-    (mode_of(word) == Mode::Starting).then_some(Starter(word >> MODE_BITS))
-}
-
-/// Changes the mode if it is `from`, which is not [`Mode::Starting`].
-fn change_mode(from: Mode, to: Mode) -> bool {
-    MODE.compare_exchange(from as u64, to as u64, Ordering::SeqCst, Ordering::Relaxed).is_ok()
-}
-
-/// Goes into [`Mode::Starting`] from a mode that a recording can be started in, which is returned.
-pub(crate) fn begin_start(here: Starter) -> Option<Mode> {
-    let may_start = |word: u64| {
-        matches!(mode_of(word), Mode::Off | Mode::Ended | Mode::Child).then_some(here.starting())
-    };
-    MODE.fetch_update(Ordering::SeqCst, Ordering::Acquire, may_start).ok().map(mode_of)
-}
-
-/// From [`Mode::Starting`] on to what came of it.
-pub(crate) fn end_start(here: Starter, mode: Mode) {
-    let _ = MODE.compare_exchange(here.starting(), mode as u64, Ordering::SeqCst, Ordering::Relaxed);
-}
+/// What [`RECORDING`] said before a start.
+#[derive(Clone, Copy)]
+pub(crate) struct Before(u64);
 
 /// See the module documentation. All-zero bytes are a recorder that has not begun, or that of another process.
 #[repr(C)]
 pub(crate) struct Recorder {
     /// The number in [`RECORDING`].
     generation: AtomicU32,
-    /// What [`is_at_rest`] looks at: set while the mode is [`Mode::Paused`].
-    pub(crate) is_paused: AtomicBool,
+    /// The process that records.
+    pub(crate) process: u32,
     threads: AtomicU32,
     logs_used: AtomicU32,
     logs_limit: AtomicU32,
@@ -170,6 +192,7 @@ impl Recorder {
                     // SAFETY: zeroed, page aligned, large enough, and known to nobody else; zeros are a recorder.
                     let recorder = unsafe { &mut *(at as *mut Self) };
                     *recorder.logs_limit.get_mut() = limit as u32;
+                    recorder.process = os::process_id();
                     return Ok(recorder);
                 }
                 Err(error) => last = error,
@@ -190,7 +213,7 @@ impl Recorder {
         unsafe { os::unmap(&raw mut *self as usize, bytes) };
     }
 
-    /// Makes it the present one. Hooks record from [`set_recording`] on.
+    /// Makes it the present one. Hooks record from [`Starter::finish`] on.
     pub(crate) fn publish(&'static mut self) -> &'static Self {
         let generation = RECORDINGS.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
         self.generation.store(generation, Ordering::Relaxed);
@@ -290,8 +313,8 @@ impl Recorder {
     /// Notes that there was no block for an event.
     #[cold]
     pub(crate) fn no_block(&self, why: NoBlock) {
-        if why == NoBlock::Full && change_mode(Mode::Recording, Mode::Full) {
-            settle();
+        if why == NoBlock::Full && change(self.generation(), word_of(Mode::Full, self.generation())) {
+            tell_state(self);
         }
     }
 
@@ -324,13 +347,11 @@ pub(crate) fn current() -> Option<&'static Recorder> {
 #[cold]
 pub(crate) fn recording() -> Option<&'static Recorder> {
     let Some(recorder) = current() else { return child() };
-    if RECORDING.load(Ordering::Acquire) != NOTHING {
-        return Some(recorder);
-    }
     match mode() {
+        Mode::Recording => Some(recorder),
         Mode::Paused => {
             obey(recorder.spool.base());
-            (RECORDING.load(Ordering::Acquire) != NOTHING).then_some(recorder)
+            is_on().then_some(recorder)
         }
         Mode::Full => {
             recorder.count_lost_events(1);
@@ -367,7 +388,7 @@ fn child() -> Option<&'static Recorder> {
     let starter = unsafe { core::mem::transmute::<*mut (), extern "C" fn()>(starter) };
     starter();
     let recorder = current()?;
-    (RECORDING.load(Ordering::Acquire) != NOTHING).then_some(recorder)
+    is_on().then_some(recorder)
 }
 
 /// The file that is recorded to.
@@ -386,10 +407,11 @@ fn found_forked(wiped: &Recorder) {
     let thread = if forbids_calls { u32::MAX } else { os::thread_id() };
     let order = Ordering::AcqRel;
     if let Err(leaver) = wiped.leaver.compare_exchange(0, thread, order, Ordering::Acquire) {
-        return if leaver != thread { wait_until_left(wiped) };
+        return if leaver != thread {
+            wait_until_left(wiped)
+        };
     }
     HAS_STARTED_CHILD.store(false, Ordering::Release);
-    RECORDING.store(NOTHING, Ordering::SeqCst);
     // Otherwise nothing is recorded any more, in this process either.
     if !forbids_calls {
         let (base, blocks) = (WINDOW_BASE.load(Ordering::Relaxed), WINDOW_BLOCKS.load(Ordering::Relaxed));
@@ -401,7 +423,7 @@ fn found_forked(wiped: &Recorder) {
         }
     }
     // A start that the parent was in the midst of is none of this process's.
-    MODE.store(Mode::Child as u64, Ordering::SeqCst);
+    RECORDING.store(word_of(Mode::Child, 0), Ordering::SeqCst);
     // Last: from here on any thread may start another recording.
     let at = core::ptr::from_ref(wiped).cast_mut();
     let _ = RECORDER.compare_exchange(at, core::ptr::null_mut(), Ordering::SeqCst, Ordering::Relaxed);
@@ -499,13 +521,13 @@ pub fn forked_child() {
 #[inline]
 #[must_use]
 pub fn is_recording() -> bool {
-    RECORDING.load(Ordering::Relaxed) != NOTHING && current().is_some()
+    is_on() && current().is_some()
 }
 
 /// True while this process or its parent before the fork records: what a hook asks first.
 #[inline(always)]
 pub(crate) fn is_on() -> bool {
-    RECORDING.load(Ordering::Relaxed) != NOTHING
+    RECORDING.load(Ordering::Relaxed) >> MODE_SHIFT == Mode::Recording as u64
 }
 
 /// True while recording is paused and nobody has asked for it to go on. A hook that asks this first has nothing else to do then,
@@ -513,21 +535,15 @@ pub(crate) fn is_on() -> bool {
 #[inline(always)]
 #[must_use]
 pub fn is_at_rest() -> bool {
-    if is_on() {
+    let word = RECORDING.load(Ordering::Relaxed);
+    if word >> MODE_SHIFT != Mode::Paused as u64 {
         return false;
     }
     // SAFETY: null, or published and never unmapped.
     let Some(recorder) = (unsafe { RECORDER.load(Ordering::Acquire).as_ref() }) else { return false };
     // Wiped in a child, which is not to touch the file.
-    recorder.is_paused.load(Ordering::Relaxed)
+    recorder.generation.load(Ordering::Relaxed) == word as u32
         && recorder.spool.word(control::COMMAND).load(Ordering::Relaxed) == control::Command::Pause.to_word()
-}
-
-/// Lets events be recorded from now on.
-pub(crate) fn set_recording(recorder: &Recorder) {
-    recorder.is_paused.store(false, Ordering::Relaxed);
-    recorder.spool.word(control::STATE).store(control::State::Recording.to_word(), Ordering::Release);
-    RECORDING.store(recorder.generation(), Ordering::SeqCst);
 }
 
 /// Records no events until [`resume`], or until the parent process says so. Modules and stacks are still followed.
@@ -551,64 +567,56 @@ fn command(command: control::Command) {
 /// event, asks for nothing.
 pub(crate) fn obey(base: usize) {
     let Some(recorder) = current().filter(|recorder| recorder.spool.base() == base) else { return };
+    let asked = || recorder.spool.word(control::COMMAND).load(Ordering::SeqCst);
+    let own = recorder.generation();
     loop {
-        let word = recorder.spool.word(control::COMMAND).load(Ordering::SeqCst);
-        let is_changed = match control::Command::from_word(word) {
-            control::Command::Pause => change_mode(Mode::Recording, Mode::Paused),
-            _ => change_mode(Mode::Paused, Mode::Recording),
-        };
-        if is_changed {
-            settle();
-        }
-        if recorder.spool.word(control::COMMAND).load(Ordering::SeqCst) == word {
-            return;
-        }
-    }
-}
-
-/// Makes true what the mode says. Whoever changes the mode calls it afterwards. Several threads may be at it, each with its own look at
-/// the mode and the recorder: who has stored what holds no longer finds out by a second look, and stores again.
-pub(crate) fn settle() {
-    loop {
-        fence(Ordering::SeqCst);
-        let (now, recorder) = (MODE.load(Ordering::SeqCst), RECORDER.load(Ordering::SeqCst));
-        // SAFETY: null, or published and never unmapped.
-        if let Some(recorder) = unsafe { recorder.as_ref() } {
-            settle_as(mode_of(now), recorder);
-        }
-        fence(Ordering::SeqCst);
-        if (MODE.load(Ordering::SeqCst), RECORDER.load(Ordering::SeqCst)) == (now, recorder) {
-            return;
-        }
-    }
-}
-
-fn settle_as(mode: Mode, recorder: &Recorder) {
-    let stop = |state: control::State| {
-        RECORDING.store(NOTHING, Ordering::SeqCst);
-        recorder.is_paused.store(mode == Mode::Paused, Ordering::SeqCst);
-        recorder.spool.word(control::STATE).store(state.to_word(), Ordering::SeqCst);
-    };
-    match mode {
-        Mode::Recording => {
-            if RECORDING.load(Ordering::SeqCst) != recorder.generation() {
-                heap::forget_blocks();
+        let (word, now) = (asked(), RECORDING.load(Ordering::SeqCst));
+        let is_paused = mode_of(now) == Mode::Paused && u64::from(now as u32) == own;
+        let wants_pause = matches!(control::Command::from_word(word), control::Command::Pause);
+        let is_done = match (wants_pause, is_paused) {
+            (true, false) if now == own => {
+                let number = u64::from(PAUSES.fetch_add(1, Ordering::Relaxed));
+                change(now, word_of(Mode::Paused, number << 32 | own))
             }
-            set_recording(recorder);
+            (false, true) => {
+                heap::forget_blocks();
+                change(now, own)
+            }
+            _ => true,
+        };
+        tell_state(recorder);
+        if is_done && asked() == word {
+            return;
         }
-        Mode::Paused => stop(control::State::Paused),
-        Mode::Full => stop(control::State::Full),
-        Mode::Ended => stop(control::State::Ended),
-        // Whoever starts a recording settles in the end.
-        Mode::Off | Mode::Starting | Mode::Child => {}
+    }
+}
+
+/// Tells the parent process what the recorder does. Several threads may be at it, each with its own look: who has told what holds no
+/// longer finds out by a second look, and tells it again.
+fn tell_state(recorder: &Recorder) {
+    loop {
+        let now = RECORDING.load(Ordering::SeqCst);
+        let state = match mode_of(now) {
+            Mode::Recording => control::State::Recording,
+            Mode::Paused => control::State::Paused,
+            Mode::Full => control::State::Full,
+            Mode::Ended => control::State::Ended,
+            Mode::Off | Mode::Starting | Mode::Child => return,
+        };
+        if u64::from(now as u32) != recorder.generation() {
+            return;
+        }
+        recorder.spool.word(control::STATE).store(state.to_word(), Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        if RECORDING.load(Ordering::SeqCst) == now {
+            return;
+        }
     }
 }
 
 /// Ends the recording. Events that other threads are just writing may still come.
 pub fn stop(reason: EndReason) {
-    if current().is_none() {
-        return;
-    }
+    let Some(recorder) = current() else { return };
     let _errno = os::KeptErrno::new();
     if mode() == Mode::Recording {
         let clocks = clock::reading();
@@ -617,11 +625,14 @@ pub fn stop(reason: EndReason) {
         thread_log::append(2, |sink| sink.end(reason, counter));
     }
     // In one go: other threads may pause and resume meanwhile.
+    let own = recorder.generation();
     let end = |word: u64| {
-        matches!(mode_of(word), Mode::Recording | Mode::Paused | Mode::Full).then_some(Mode::Ended as u64)
+        let is_own = u64::from(word as u32) == own;
+        let is_under_way = matches!(mode_of(word), Mode::Recording | Mode::Paused | Mode::Full);
+        (is_own && is_under_way).then_some(word_of(Mode::Ended, own))
     };
-    if MODE.fetch_update(Ordering::SeqCst, Ordering::Relaxed, end).is_ok() {
-        settle();
+    if RECORDING.fetch_update(Ordering::SeqCst, Ordering::Relaxed, end).is_ok() {
+        tell_state(recorder);
     }
 }
 

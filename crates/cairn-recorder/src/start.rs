@@ -162,7 +162,7 @@ fn start_by(options: &Options<'_>, caller: Caller) -> Result<(), StartError> {
     // In a child this notices the fork.
     let _ = recorder::current();
     let here = Starter::here();
-    let Some(before) = recorder::begin_start(here) else { return Err(StartError::AlreadyStarted) };
+    let before = here.begin().ok_or(StartError::AlreadyStarted)?;
     let result = make(options);
     match result {
         Ok(recorder) => {
@@ -172,7 +172,7 @@ fn start_by(options: &Options<'_>, caller: Caller) -> Result<(), StartError> {
             }
             begin(recorder, here, options.is_paused, caller);
         }
-        Err(_) => recorder::end_start(here, before),
+        Err(_) => here.give_up(before),
     }
     result.map(drop)
 }
@@ -283,7 +283,7 @@ fn wait_for_start() {
     const MICROS: u32 = 100;
     let here = Starter::here();
     for _ in 0..TRIES {
-        let Some(starter) = recorder::starter() else { return };
+        let Some(starter) = Starter::present() else { return };
         if starter == here {
             break;
         }
@@ -472,15 +472,6 @@ fn begin(recorder: &Recorder, here: Starter, is_paused: bool, caller: Caller) {
     if caller == Caller::Program {
         modules::scan();
     }
-    if is_paused {
-        recorder::end_start(here, Mode::Paused);
-    } else {
-        // In this order: a thread that waits for the start shall find that events are recorded.
-        recorder::set_recording(recorder);
-        recorder::end_start(here, Mode::Recording);
-    }
-    recorder::settle();
-    // What was asked for before there was anything to pause or to go on.
-    recorder::obey(recorder.spool.base());
+    here.finish(recorder, is_paused);
     count_given_up();
 }

@@ -12,6 +12,7 @@ mod fork;
 mod kill;
 mod limits;
 mod parent;
+mod races;
 mod ring;
 mod signals;
 mod threads;
@@ -47,6 +48,16 @@ const CASES: &[Case] = &[
     Case { name: "threads", child: threads::child, check: threads::check },
     Case { name: "pause", child: threads::pausing_child, check: threads::check_pausing },
     Case { name: "switching", child: threads::switching_child, check: threads::check_switching },
+    Case { name: "stopping", child: races::stopping_child, check: races::check_stopping },
+    Case {
+        name: "thread-of-child",
+        child: races::children_of_threads,
+        check: races::check_children_of_threads,
+    },
+    Case { name: "dumping", child: races::dumping_child, check: races::check_dumping },
+    Case { name: "sharing", child: races::sharing_child, check: races::check_sharing },
+    Case { name: "crowded", child: races::crowded_child, check: races::check_crowded },
+    Case { name: "zeroed", child: races::zeroed_child, check: races::check_zeroed },
     Case { name: "drained", child: parent::drained, check: parent::check_drained },
     Case { name: "orphan", child: parent::orphan, check: parent::check_orphan },
     Case { name: "returning", child: parent::returning, check: parent::check_returning },
