@@ -335,7 +335,10 @@ impl Recorder {
 /// The recorder of this process, whether or not it records at this moment.
 pub(crate) fn current() -> Option<&'static Recorder> {
     // SAFETY: null, or published and never unmapped.
-    let recorder = unsafe { RECORDER.load(Ordering::Acquire).as_ref() }?;
+    let Some(recorder) = (unsafe { RECORDER.load(Ordering::Acquire).as_ref() }) else {
+        leave_start();
+        return None;
+    };
     if recorder.generation.load(Ordering::Relaxed) == 0 {
         found_forked(recorder);
         return None;
@@ -427,6 +430,46 @@ fn found_forked(wiped: &Recorder) {
     // Last: from here on any thread may start another recording.
     let at = core::ptr::from_ref(wiped).cast_mut();
     let _ = RECORDER.compare_exchange(at, core::ptr::null_mut(), Ordering::SeqCst, Ordering::Relaxed);
+}
+
+/// A word that a forked child finds wiped, from before the first start on: until that has made a recorder, nothing else tells a child
+/// from a process whose other thread is starting.
+static WITNESS: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Makes the witness. Without memory for it there is no recording either.
+pub(crate) fn make_witness() -> Result<(), os::Errno> {
+    // SAFETY: null, or a word that is never unmapped.
+    if let Some(word) = unsafe { WITNESS.load(Ordering::Acquire).as_ref() } {
+        word.store(1, Ordering::Relaxed);
+        return Ok(());
+    }
+    let at = os::zeroed(PAGE_BYTES)?;
+    let is_wiped = os::wipe_on_fork(at, PAGE_BYTES);
+    let word = at as *mut AtomicU32;
+    // SAFETY: fresh memory, which nobody else knows.
+    unsafe { (*word).store(1, Ordering::Relaxed) };
+    let null = core::ptr::null_mut();
+    if is_wiped.is_err() || WITNESS.compare_exchange(null, word, Ordering::AcqRel, Ordering::Relaxed).is_err()
+    {
+        // SAFETY: as above.
+        unsafe { os::unmap(at, PAGE_BYTES) };
+    }
+    is_wiped
+}
+
+/// In a child that was forked in the midst of the first start: the thread that starts is not here.
+#[cold]
+fn leave_start() {
+    let word = RECORDING.load(Ordering::Acquire);
+    if mode_of(word) != Mode::Starting {
+        return;
+    }
+    // SAFETY: null, or a word that is never unmapped.
+    let is_child = unsafe { WITNESS.load(Ordering::Acquire).as_ref() }
+        .is_some_and(|word| word.load(Ordering::Relaxed) == 0);
+    if is_child {
+        change(word, word_of(Mode::Child, 0));
+    }
 }
 
 /// Waits, at most a second, for the thread that gives the parent's recording up.

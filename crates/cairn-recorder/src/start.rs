@@ -161,6 +161,7 @@ fn start_by(options: &Options<'_>, caller: Caller) -> Result<(), StartError> {
     let _errno = KeptErrno::new();
     // In a child this notices the fork.
     let _ = recorder::current();
+    recorder::make_witness().map_err(|Errno(error)| StartError::AddressSpace(error))?;
     let here = Starter::here();
     let before = here.begin().ok_or(StartError::AlreadyStarted)?;
     let result = make(options);

@@ -58,6 +58,12 @@ const CASES: &[Case] = &[
     Case { name: "sharing", child: races::sharing_child, check: races::check_sharing },
     Case { name: "crowded", child: races::crowded_child, check: races::check_crowded },
     Case { name: "zeroed", child: races::zeroed_child, check: races::check_zeroed },
+    Case { name: "restarting", child: races::restarting_child, check: races::check_restarting },
+    Case {
+        name: "forked-amid-start",
+        child: races::forked_amid_start,
+        check: races::check_forked_amid_start,
+    },
     Case { name: "drained", child: parent::drained, check: parent::check_drained },
     Case { name: "orphan", child: parent::orphan, check: parent::check_orphan },
     Case { name: "returning", child: parent::returning, check: parent::check_returning },

@@ -325,3 +325,113 @@ pub(crate) fn check_zeroed(runner: &Runner) {
     spool.check();
     assert_eq!((spool.marks.len() as i64, spool.lost_events), (6 * ZEROED_MARKS, 0));
 }
+
+const RESTARTS: u32 = 150;
+
+/// So many marks of each thread, some of which come after the end of one recording and before the begin of the next.
+const MARKS_OF_ROUND: i64 = 300;
+
+/// One recording after another, while threads go on writing events.
+pub(crate) fn restarting_child(path: &Path) {
+    let rounds = AtomicU64::new(0);
+    start(&options(&beside(path, 0))).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..WRITERS {
+            let rounds = &rounds;
+            scope.spawn(move || {
+                // Large, so that many of them need a block.
+                let text = "x".repeat(2000);
+                for number in 0.. {
+                    while rounds.load(Ordering::Relaxed) as i64 <= number / MARKS_OF_ROUND {
+                        std::thread::yield_now();
+                    }
+                    if rounds.load(Ordering::Relaxed) > u64::from(RESTARTS) {
+                        break;
+                    }
+                    mark_value(&text, MarkValue::Integer(thread << 40 | number));
+                }
+            });
+        }
+        for number in 1..=RESTARTS {
+            rounds.fetch_add(1, Ordering::Relaxed);
+            for _ in 0..number % 8 * 1000 {
+                std::hint::spin_loop();
+            }
+            stop(EndReason::Stopped);
+            start(&options(&beside(path, number))).unwrap();
+        }
+        rounds.fetch_add(1, Ordering::Relaxed);
+    });
+    for number in 0..=RESTARTS {
+        check_numbers(&beside(path, number));
+    }
+}
+
+/// What a thread marked is there in its order.
+fn check_numbers(path: &Path) {
+    let spool = Spool::open(path);
+    spool.check();
+    let mut last = std::collections::HashMap::new();
+    for mark in &spool.marks {
+        let MarkValue::Integer(value) = mark.value else { panic!("{mark:?}") };
+        let before = last.insert(value >> 40, value);
+        assert!(before.is_none_or(|before| before < value), "{before:x?} before {value:x}");
+    }
+    assert_eq!(spool.lost_events, 0);
+    std::fs::remove_file(path).unwrap();
+}
+
+pub(crate) fn check_restarting(runner: &Runner) {
+    runner.run();
+}
+
+const STARTS: u32 = 60;
+
+/// Forks while another thread begins to record for the first time: the child can begin to record as well.
+pub(crate) fn forked_amid_start(path: &Path) {
+    for number in 0..STARTS {
+        // Each time a process that has recorded nothing.
+        // SAFETY: this process has one thread.
+        let process = unsafe { libc::fork() };
+        if process == 0 {
+            fork_amid_start(path, number);
+        }
+        wait(process);
+    }
+}
+
+fn fork_amid_start(path: &Path, number: u32) -> ! {
+    let (own, childs) = (beside(path, "parent"), beside(path, "child"));
+    let barrier = Barrier::new(2);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            barrier.wait();
+            start(&options(&own)).unwrap();
+        });
+        barrier.wait();
+        let end = std::time::Instant::now() + std::time::Duration::from_micros(u64::from(number) * 10);
+        while std::time::Instant::now() < end {
+            std::hint::spin_loop();
+        }
+        // SAFETY: the child does only what recorder and kernel allow, and ends by _exit.
+        let process = unsafe { libc::fork() };
+        if process == 0 {
+            let result = start(&options(&childs));
+            mark("in the child's own recording");
+            // SAFETY: ends the process at once.
+            unsafe { libc::_exit(i32::from(result.is_err())) };
+        }
+        wait(process);
+    });
+    let spool = Spool::open(&childs);
+    spool.check();
+    assert_eq!(spool.marks.iter().filter(|mark| mark.text == "in the child's own recording").count(), 1);
+    std::fs::remove_file(&childs).unwrap();
+    std::fs::remove_file(&own).unwrap();
+    // SAFETY: ends the process at once.
+    unsafe { libc::_exit(0) };
+}
+
+pub(crate) fn check_forked_amid_start(runner: &Runner) {
+    runner.run();
+}
