@@ -55,6 +55,7 @@ const CASES: &[Case] = &[
         check: races::check_children_of_threads,
     },
     Case { name: "dumping", child: races::dumping_child, check: races::check_dumping },
+    Case { name: "new-stacks", child: races::new_stacks_at_once, check: races::check_new_stacks },
     Case { name: "sharing", child: races::sharing_child, check: races::check_sharing },
     Case { name: "crowded", child: races::crowded_child, check: races::check_crowded },
     Case { name: "zeroed", child: races::zeroed_child, check: races::check_zeroed },

@@ -180,6 +180,34 @@ pub(crate) fn check_dumping(runner: &Runner) {
     }
 }
 
+const CROWD: i64 = 48;
+const CROWD_ROUNDS: i64 = 20;
+
+/// More threads than there are places to write tables from have new stacks at once, and no others come later.
+pub(crate) fn new_stacks_at_once(path: &Path) {
+    start(&options(path)).unwrap();
+    let barrier = Barrier::new(CROWD as usize);
+    std::thread::scope(|scope| {
+        for thread in 0..CROWD {
+            let barrier = &barrier;
+            let work = move || {
+                for round in 0..CROWD_ROUNDS {
+                    barrier.wait();
+                    mark_by(round * CROWD + thread, 12);
+                }
+            };
+            std::thread::Builder::new().stack_size(1 << 18).spawn_scoped(scope, work).unwrap();
+        }
+    });
+}
+
+pub(crate) fn check_new_stacks(runner: &Runner) {
+    runner.run();
+    let spool = Spool::open(&runner.path);
+    spool.check();
+    assert_eq!((spool.marks.len() as i64, spool.lost_events), (CROWD * CROWD_ROUNDS, 0));
+}
+
 /// How far a thread and a child that shares its memory have come.
 static MARKED: AtomicU64 = AtomicU64::new(0);
 
