@@ -242,11 +242,11 @@ pub(crate) fn sharing_child(path: &Path) {
                 MARKED.fetch_add(1, Ordering::Relaxed);
             }
             while !shall_end.load(Ordering::Relaxed) {
-                std::thread::yield_now();
+                std::thread::sleep(std::time::Duration::from_micros(20));
             }
         });
         while MARKED.load(Ordering::Relaxed) == 0 {
-            std::thread::yield_now();
+            std::thread::sleep(std::time::Duration::from_micros(20));
         }
         run_in_sharing_child();
         for _ in 0..SHARING_MARKS {
@@ -371,7 +371,7 @@ pub(crate) fn restarting_child(path: &Path) {
                 let text = "x".repeat(2000);
                 for number in 0.. {
                     while rounds.load(Ordering::Relaxed) as i64 <= number / MARKS_OF_ROUND {
-                        std::thread::yield_now();
+                        std::thread::sleep(std::time::Duration::from_micros(20));
                     }
                     if rounds.load(Ordering::Relaxed) > u64::from(RESTARTS) {
                         break;
