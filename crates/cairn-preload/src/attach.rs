@@ -49,6 +49,8 @@ unsafe impl Sync for HooksCell {}
 
 static HOOKS: HooksCell = HooksCell(UnsafeCell::new(Hooks { all: [None; MOST_HOOKS], count: 0 }));
 static IS_WORKING: AtomicBool = AtomicBool::new(false);
+/// Modules were loaded that nobody has looked at.
+static HAS_LOADED: AtomicBool = AtomicBool::new(false);
 static IS_ATTACHED: AtomicBool = AtomicBool::new(false);
 /// Not every symbol could be changed, so modules that are loaded later have to be changed themselves.
 static MUST_FOLLOW: AtomicBool = AtomicBool::new(false);
@@ -110,17 +112,26 @@ pub unsafe extern "C" fn cairn_detach() -> c_int {
     Answer::Done as c_int
 }
 
-/// Binds what was loaded since, where the symbols could not do that.
+/// Binds what was loaded since, where the symbols could not do that. Threads that load at once leave it to one of them, which looks
+/// again when others have come meanwhile.
 pub(crate) fn after_load() {
-    if IS_ATTACHED.load(Ordering::Acquire) && MUST_FOLLOW.load(Ordering::Relaxed) && take_work() {
-        // SAFETY: the work was taken.
-        change_slots(unsafe { &*HOOKS.0.get() }, Direction::In);
-        IS_WORKING.store(false, Ordering::Release);
+    if !(IS_ATTACHED.load(Ordering::Acquire) && MUST_FOLLOW.load(Ordering::Relaxed)) {
+        return;
+    }
+    HAS_LOADED.store(true, Ordering::SeqCst);
+    while HAS_LOADED.load(Ordering::SeqCst) && take_work() {
+        HAS_LOADED.store(false, Ordering::SeqCst);
+        // It may have ended before the work was taken.
+        if IS_ATTACHED.load(Ordering::Acquire) {
+            // SAFETY: the work was taken.
+            change_slots(unsafe { &*HOOKS.0.get() }, Direction::In);
+        }
+        IS_WORKING.store(false, Ordering::SeqCst);
     }
 }
 
 fn take_work() -> bool {
-    IS_WORKING.compare_exchange(false, true, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    IS_WORKING.compare_exchange(false, true, Ordering::SeqCst, Ordering::SeqCst).is_ok()
 }
 
 fn attach(text: &[u8]) -> Answer {

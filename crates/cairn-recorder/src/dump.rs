@@ -2,12 +2,13 @@
 
 use core::ffi::CStr;
 use core::fmt;
+use core::sync::atomic::{Ordering, fence};
 
 use cairn_format::recording::{BLOCK_BYTES, BLOCK_HEADER_BYTES, BlockHeader};
 
 use crate::os::{Errno, File, KeptErrno, PathText};
 use crate::recorder::{self, Recorder};
-use crate::spool::{PATH_BYTES, Spool};
+use crate::spool::{PATH_BYTES, Spool, Use};
 use crate::tables::Tables;
 
 /// Why there is no copy.
@@ -71,12 +72,16 @@ fn copy(recorder: &Recorder, path: &CStr, last_nanos: Option<u64>) -> Result<(),
     let file = File::open(path, libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL, 0o600)?;
     let last_nanos = last_nanos.unwrap_or(u64::MAX).min(spool.ring_nanos());
     let oldest = if last_nanos == u64::MAX { 0 } else { spool.counter_before(last_nanos) };
-    // First, because blocks that are claimed from here on are not copied.
+    // Blocks that are claimed from here on are not copied, but for those of tables: what an event needs of them was written before the
+    // event, and is copied after it.
+    for block in 1..spool.claimed_blocks() {
+        if !spool.was_left_before(block, oldest) {
+            copy_block(spool, &file, block, Use::Events)?;
+        }
+    }
     let blocks = spool.claimed_blocks();
     for block in 1..blocks {
-        if !spool.was_left_before(block, oldest) {
-            copy_block(spool, &file, block)?;
-        }
+        copy_block(spool, &file, block, Use::Tables)?;
     }
     file.set_length(blocks * BLOCK_BYTES as u64)?;
     // The header comes last: without it the file is none.
@@ -84,10 +89,17 @@ fn copy(recorder: &Recorder, path: &CStr, last_nanos: Option<u64>) -> Result<(),
     Ok(file.write_all(spool.first_block())?)
 }
 
-/// Copies what is committed of a block, with a header that says just that.
-fn copy_block(spool: &Spool, file: &File, block: u64) -> Result<(), Errno> {
-    let Some(records) = spool.committed(block) else { return Ok(()) };
+/// Copies what is committed of a block, if it is of that use, with a header that says just that.
+fn copy_block(spool: &Spool, file: &File, block: u64, use_of_it: Use) -> Result<(), Errno> {
+    // In this order: a block that is taken for something else after the first look has another header at the last one, or says that less
+    // is committed.
     let Some(mut header) = spool.header(block) else { return Ok(()) };
+    fence(Ordering::Acquire);
+    let Some(records) = spool.committed(block) else { return Ok(()) };
+    let is_wanted = |read: &BlockHeader| read.has_no_tables == (use_of_it == Use::Events);
+    if !BlockHeader::read(&header).is_ok_and(|read| is_wanted(&read)) {
+        return Ok(());
+    }
     let length = (BLOCK_HEADER_BYTES + records.len()) as u64;
     if let Some(place) = header.get_mut(BlockHeader::COMMITTED_OFFSET..BlockHeader::COMMITTED_OFFSET + 8) {
         place.copy_from_slice(&length.to_le_bytes());
@@ -95,7 +107,9 @@ fn copy_block(spool: &Spool, file: &File, block: u64) -> Result<(), Errno> {
     file.seek(block * BLOCK_BYTES as u64)?;
     file.write_all(&header)?;
     file.write_all(records)?;
-    if spool.header(block).map(|now| now != header_without_length(&now, &header)) == Some(true) {
+    fence(Ordering::SeqCst);
+    let is_less = spool.committed(block).is_none_or(|now| now.len() < records.len());
+    if is_less || spool.header(block).is_none_or(|now| now != header_without_length(&now, &header)) {
         // A ring has taken the block for other events meanwhile: what was copied is of neither.
         file.seek(block * BLOCK_BYTES as u64)?;
         file.write_all(&[0; BLOCK_HEADER_BYTES])?;

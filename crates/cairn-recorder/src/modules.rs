@@ -117,8 +117,13 @@ impl ModuleTable {
             }
             is_mine
         };
-        if write((number, seen), module, tables, begin) == Outcome::NoRoom {
-            load.is_written.store(0, Ordering::Release);
+        match write((number, seen), module, tables, begin) {
+            Outcome::NoRoom => load.is_written.store(0, Ordering::Release),
+            // Who unloads it may have looked for what to close before this was written.
+            Outcome::Written if is_there().is_none() => {
+                load.close((number, clock::counter()), key, tables);
+            }
+            Outcome::Written | Outcome::NotBegun => {}
         }
         if load.is_written() { number } else { 0 }
     }

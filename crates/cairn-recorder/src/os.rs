@@ -283,8 +283,13 @@ pub(crate) fn thread_id() -> u32 {
 
 /// True when this process has no thread of that number.
 pub(crate) fn has_ended(thread: u32) -> bool {
+    has_ended_in(process_id(), thread)
+}
+
+/// True when that process has no thread of that number.
+pub(crate) fn has_ended_in(process: u32, thread: u32) -> bool {
     // SAFETY: signal 0 only asks whether the thread is there.
-    answer(unsafe { libc::syscall(libc::SYS_tgkill, process_id(), thread, 0) }) == Err(Errno(libc::ESRCH))
+    answer(unsafe { libc::syscall(libc::SYS_tgkill, process, thread, 0) }) == Err(Errno(libc::ESRCH))
 }
 
 /// Waits, or returns early for a signal.

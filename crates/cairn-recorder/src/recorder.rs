@@ -11,7 +11,7 @@
 //! here say where it is. Nothing is ever unmapped: another thread may be in the midst of an event.
 
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
 use cairn_format::recording::{Clock, EndReason, control};
 
@@ -19,16 +19,25 @@ use crate::clock;
 use crate::heap;
 use crate::modules::ModuleTable;
 use crate::os;
-use crate::spool::{NoBlock, Spool, control_word};
+use crate::spool::{NoBlock, Spool};
 use crate::tables::{PublishedPcs, TableLogs};
 use crate::thread_log::{self, ThreadLog};
 
-/// What is recorded, if not [`NOTHING`]: another number for each recording, of 32 bits. The one word that every hook looks at.
-pub(crate) static RECORDING: AtomicU64 = AtomicU64::new(NOTHING);
-/// In [`RECORDING`]; not 0, because that is what a forked child finds in a log.
-const NOTHING: u64 = u64::MAX;
-
-static MODE: AtomicU32 = AtomicU32::new(Mode::Off as u32);
+/// What is recorded: a [`Mode`] in the highest bits, and for most of them the number of the recording in the lowest 32, another one
+/// for each. While events are recorded it is that number alone. The one word that every hook looks at, and the one truth: all else
+/// that says whether something is recorded is told after it.
+///
+/// ```text
+///   Recording:           | 0    | 0               | recording: 32 |
+///   Paused, Full, Ended: | mode | pauses: 24 bits | recording: 32 |
+///   Starting:            | mode | process: 28 | thread: 28        |
+/// ```
+///
+/// Who starts stands in it, because nobody can wait for a thread that has not said yet which one it is. With the pauses counted, who
+/// ends one knows that nothing was recorded since it has looked.
+pub(crate) static RECORDING: AtomicU64 = AtomicU64::new(word_of(Mode::Off, 0));
+/// From 1 on: a recording that begins paused has none.
+static PAUSES: AtomicU32 = AtomicU32::new(1);
 static RECORDER: AtomicPtr<Recorder> = AtomicPtr::new(core::ptr::null_mut());
 static RECORDINGS: AtomicU32 = AtomicU32::new(0);
 /// The window of the present file, for a child to give up.
@@ -45,11 +54,11 @@ static FORBIDS_CALLS: AtomicBool = AtomicBool::new(false);
 
 /// See the module documentation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u32)]
+#[repr(u64)]
 pub(crate) enum Mode {
+    Recording,
     Off,
     Starting,
-    Recording,
     Paused,
     Full,
     Ended,
@@ -58,30 +67,95 @@ pub(crate) enum Mode {
 
 impl Mode {
     const ALL: [Self; 7] =
-        [Self::Off, Self::Starting, Self::Recording, Self::Paused, Self::Full, Self::Ended, Self::Child];
+        [Self::Recording, Self::Off, Self::Starting, Self::Paused, Self::Full, Self::Ended, Self::Child];
 }
 
-/// The mode at this moment.
+/// Where the mode is in [`RECORDING`], and how many bits below it each half of who is starting has: the kernel's numbers have fewer.
+const MODE_SHIFT: u32 = 56;
+const STARTER_BITS: u32 = 28;
+const _: () = assert!(Mode::Recording as u64 == 0 && 2 * STARTER_BITS == MODE_SHIFT);
+
+const fn word_of(mode: Mode, rest: u64) -> u64 {
+    (mode as u64) << MODE_SHIFT | rest & ((1 << MODE_SHIFT) - 1)
+}
+
+fn mode_of(word: u64) -> Mode {
+    let number = word >> MODE_SHIFT;
+    Mode::ALL.into_iter().find(|&mode| mode as u64 == number).unwrap_or(Mode::Off)
+}
+
+/// The mode at this moment. Every call is another look: threads change it.
 pub(crate) fn mode() -> Mode {
-    Mode::ALL.into_iter().find(|&mode| mode as u32 == MODE.load(Ordering::Acquire)).unwrap_or(Mode::Off)
+    mode_of(RECORDING.load(Ordering::Acquire))
 }
 
-/// Changes the mode if it is `from`.
-pub(crate) fn change_mode(from: Mode, to: Mode) -> bool {
-    MODE.compare_exchange(from as u32, to as u32, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+fn change(from: u64, to: u64) -> bool {
+    RECORDING.compare_exchange(from, to, Ordering::SeqCst, Ordering::Relaxed).is_ok()
 }
+
+/// Which thread of which process starts a recording.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Starter(u64);
+
+impl Starter {
+    /// The calling thread.
+    pub(crate) fn here() -> Self {
+        Self(u64::from(os::process_id()) << STARTER_BITS | u64::from(os::thread_id()))
+    }
+
+    /// Who is starting a recording at this moment.
+    pub(crate) fn present() -> Option<Self> {
+        let word = RECORDING.load(Ordering::Acquire);
+        (mode_of(word) == Mode::Starting).then_some(Self(word & ((1 << MODE_SHIFT) - 1)))
+    }
+
+    pub(crate) fn is_of_process_of(self, other: Self) -> bool {
+        self.0 >> STARTER_BITS == other.0 >> STARTER_BITS
+    }
+
+    /// Begins a start, where one can be begun; what was before it.
+    pub(crate) fn begin(self) -> Option<Before> {
+        let may_start =
+            |word: u64| matches!(mode_of(word), Mode::Off | Mode::Ended | Mode::Child).then_some(self.word());
+        RECORDING.fetch_update(Ordering::SeqCst, Ordering::Acquire, may_start).ok().map(Before)
+    }
+
+    /// Ends one of which nothing came.
+    pub(crate) fn give_up(self, before: Before) {
+        change(self.word(), before.0);
+    }
+
+    /// Lets events come.
+    pub(crate) fn finish(self, recorder: &Recorder, is_paused: bool) {
+        let paused = word_of(Mode::Paused, recorder.generation());
+        change(self.word(), if is_paused { paused } else { recorder.generation() });
+        tell_state(recorder);
+        // What was asked for before there was anything to pause or to go on.
+        obey(recorder.spool.base());
+    }
+
+    const fn word(self) -> u64 {
+        word_of(Mode::Starting, self.0)
+    }
+}
+
+/// What [`RECORDING`] said before a start.
+#[derive(Clone, Copy)]
+pub(crate) struct Before(u64);
 
 /// See the module documentation. All-zero bytes are a recorder that has not begun, or that of another process.
 #[repr(C)]
 pub(crate) struct Recorder {
     /// The number in [`RECORDING`].
     generation: AtomicU32,
-    /// What [`is_at_rest`] looks at: set while the mode is [`Mode::Paused`].
-    pub(crate) is_paused: AtomicBool,
+    /// The process that records.
+    pub(crate) process: u32,
     threads: AtomicU32,
     logs_used: AtomicU32,
     logs_limit: AtomicU32,
     next_look: AtomicU32,
+    /// In a forked child: the thread that gives up the parent's recording.
+    leaver: AtomicU32,
     pub(crate) spool: Spool,
     pub(crate) modules: ModuleTable,
     pub(crate) tables: TableLogs,
@@ -118,6 +192,7 @@ impl Recorder {
                     // SAFETY: zeroed, page aligned, large enough, and known to nobody else; zeros are a recorder.
                     let recorder = unsafe { &mut *(at as *mut Self) };
                     *recorder.logs_limit.get_mut() = limit as u32;
+                    recorder.process = os::process_id();
                     return Ok(recorder);
                 }
                 Err(error) => last = error,
@@ -138,19 +213,24 @@ impl Recorder {
         unsafe { os::unmap(&raw mut *self as usize, bytes) };
     }
 
-    /// Makes it the present one. Hooks record from [`set_recording`] on.
+    /// Makes it the present one. Hooks record from [`Starter::finish`] on.
     pub(crate) fn publish(&'static mut self) -> &'static Self {
         let generation = RECORDINGS.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
         self.generation.store(generation, Ordering::Relaxed);
         let (base, open, blocks) = self.spool.window();
-        WINDOW_BASE.store(base, Ordering::Relaxed);
-        WINDOW_OPEN.store(open, Ordering::Relaxed);
-        WINDOW_BLOCKS.store(blocks, Ordering::Relaxed);
+        // Another thread may fork between any two of these: sizes that belong to another place are never seen with it.
+        for size in [&WINDOW_OPEN, &WINDOW_BLOCKS] {
+            size.store(0, Ordering::SeqCst);
+        }
+        LOGS_END.store(0, Ordering::SeqCst);
+        WINDOW_BASE.store(base, Ordering::SeqCst);
+        WINDOW_BLOCKS.store(blocks, Ordering::SeqCst);
+        WINDOW_OPEN.store(open, Ordering::SeqCst);
         // What is kept in memory alone may be wiped with all else.
         let is_shared = self.spool.path().is_some();
         IS_NOT_WIPED.store(is_shared && os::ignores_advice(base), Ordering::Relaxed);
-        LOGS_USED_END.store(self.log(0) as usize, Ordering::Relaxed);
-        LOGS_END.store(self.log(self.logs_limit.load(Ordering::Relaxed)) as usize, Ordering::Relaxed);
+        LOGS_USED_END.store(self.log(0) as usize, Ordering::SeqCst);
+        LOGS_END.store(self.log(self.logs_limit.load(Ordering::Relaxed)) as usize, Ordering::SeqCst);
         let at: *mut Self = self;
         RECORDER.store(at, Ordering::Release);
         // SAFETY: never unmapped from here on.
@@ -233,9 +313,8 @@ impl Recorder {
     /// Notes that there was no block for an event.
     #[cold]
     pub(crate) fn no_block(&self, why: NoBlock) {
-        if why == NoBlock::Full && change_mode(Mode::Recording, Mode::Full) {
-            RECORDING.store(NOTHING, Ordering::Release);
-            self.spool.word(control::STATE).store(control::State::Full.to_word(), Ordering::Release);
+        if why == NoBlock::Full && change(self.generation(), word_of(Mode::Full, self.generation())) {
+            tell_state(self);
         }
     }
 
@@ -256,9 +335,12 @@ impl Recorder {
 /// The recorder of this process, whether or not it records at this moment.
 pub(crate) fn current() -> Option<&'static Recorder> {
     // SAFETY: null, or published and never unmapped.
-    let recorder = unsafe { RECORDER.load(Ordering::Acquire).as_ref() }?;
+    let Some(recorder) = (unsafe { RECORDER.load(Ordering::Acquire).as_ref() }) else {
+        leave_start();
+        return None;
+    };
     if recorder.generation.load(Ordering::Relaxed) == 0 {
-        found_forked();
+        found_forked(recorder);
         return None;
     }
     Some(recorder)
@@ -268,13 +350,11 @@ pub(crate) fn current() -> Option<&'static Recorder> {
 #[cold]
 pub(crate) fn recording() -> Option<&'static Recorder> {
     let Some(recorder) = current() else { return child() };
-    if RECORDING.load(Ordering::Acquire) != NOTHING {
-        return Some(recorder);
-    }
     match mode() {
+        Mode::Recording => Some(recorder),
         Mode::Paused => {
             obey(recorder.spool.base());
-            (RECORDING.load(Ordering::Acquire) != NOTHING).then_some(recorder)
+            is_on().then_some(recorder)
         }
         Mode::Full => {
             recorder.count_lost_events(1);
@@ -311,7 +391,7 @@ fn child() -> Option<&'static Recorder> {
     let starter = unsafe { core::mem::transmute::<*mut (), extern "C" fn()>(starter) };
     starter();
     let recorder = current()?;
-    (RECORDING.load(Ordering::Acquire) != NOTHING).then_some(recorder)
+    is_on().then_some(recorder)
 }
 
 /// The file that is recorded to.
@@ -321,26 +401,86 @@ pub fn recording_path() -> Option<&'static CStr> {
 }
 
 /// This process is a child of the one that recorded: it records nothing, and what it might still write to the parent's file
-/// goes nowhere.
+/// goes nowhere. One thread sees to that, others that come meanwhile wait for it, but for a handler that has interrupted it.
 #[cold]
-fn found_forked() {
-    let before = MODE.swap(Mode::Child as u32, Ordering::AcqRel);
-    if before == Mode::Child as u32 {
-        return;
-    }
+fn found_forked(wiped: &Recorder) {
     let _errno = os::KeptErrno::new();
+    let forbids_calls = FORBIDS_CALLS.load(Ordering::Relaxed);
+    // In the wiped memory, so that a child that is forked in the midst of this begins anew.
+    let thread = if forbids_calls { u32::MAX } else { os::thread_id() };
+    let order = Ordering::AcqRel;
+    if let Err(leaver) = wiped.leaver.compare_exchange(0, thread, order, Ordering::Acquire) {
+        return if leaver != thread {
+            wait_until_left(wiped)
+        };
+    }
     HAS_STARTED_CHILD.store(false, Ordering::Release);
-    RECORDING.store(NOTHING, Ordering::Release);
-    RECORDER.store(core::ptr::null_mut(), Ordering::Release);
-    if FORBIDS_CALLS.load(Ordering::Relaxed) {
-        // Nothing is recorded any more, in this process either.
+    // Otherwise nothing is recorded any more, in this process either.
+    if !forbids_calls {
+        let (base, blocks) = (WINDOW_BASE.load(Ordering::Relaxed), WINDOW_BLOCKS.load(Ordering::Relaxed));
+        let open = WINDOW_OPEN.load(Ordering::Relaxed);
+        // SAFETY: the wiped recorder says that this is a child, and the window is the parent's; the logs are those that no thread had.
+        unsafe {
+            Spool::abandon(base, open, blocks);
+            unmap_pages(LOGS_USED_END.load(Ordering::Relaxed), LOGS_END.load(Ordering::Relaxed));
+        }
+    }
+    // A start that the parent was in the midst of is none of this process's.
+    RECORDING.store(word_of(Mode::Child, 0), Ordering::SeqCst);
+    // Last: from here on any thread may start another recording.
+    let at = core::ptr::from_ref(wiped).cast_mut();
+    let _ = RECORDER.compare_exchange(at, core::ptr::null_mut(), Ordering::SeqCst, Ordering::Relaxed);
+}
+
+/// A word that a forked child finds wiped, from before the first start on: until that has made a recorder, nothing else tells a child
+/// from a process whose other thread is starting.
+static WITNESS: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Makes the witness. Without memory for it there is no recording either.
+pub(crate) fn make_witness() -> Result<(), os::Errno> {
+    // SAFETY: null, or a word that is never unmapped.
+    if let Some(word) = unsafe { WITNESS.load(Ordering::Acquire).as_ref() } {
+        word.store(1, Ordering::Relaxed);
+        return Ok(());
+    }
+    let at = os::zeroed(PAGE_BYTES)?;
+    let is_wiped = os::wipe_on_fork(at, PAGE_BYTES);
+    let word = at as *mut AtomicU32;
+    // SAFETY: fresh memory, which nobody else knows.
+    unsafe { (*word).store(1, Ordering::Relaxed) };
+    let null = core::ptr::null_mut();
+    if is_wiped.is_err() || WITNESS.compare_exchange(null, word, Ordering::AcqRel, Ordering::Relaxed).is_err()
+    {
+        // SAFETY: as above.
+        unsafe { os::unmap(at, PAGE_BYTES) };
+    }
+    is_wiped
+}
+
+/// In a child that was forked in the midst of the first start: the thread that starts is not here.
+#[cold]
+fn leave_start() {
+    let word = RECORDING.load(Ordering::Acquire);
+    if mode_of(word) != Mode::Starting {
         return;
     }
-    let (base, blocks) = (WINDOW_BASE.load(Ordering::Relaxed), WINDOW_BLOCKS.load(Ordering::Relaxed));
-    // SAFETY: the wiped recorder says that this is a child, and the window is the parent's; the logs are those that no thread had.
-    unsafe {
-        Spool::abandon(base, WINDOW_OPEN.load(Ordering::Relaxed), blocks);
-        unmap_pages(LOGS_USED_END.load(Ordering::Relaxed), LOGS_END.load(Ordering::Relaxed));
+    // SAFETY: null, or a word that is never unmapped.
+    let is_child = unsafe { WITNESS.load(Ordering::Acquire).as_ref() }
+        .is_some_and(|word| word.load(Ordering::Relaxed) == 0);
+    if is_child {
+        change(word, word_of(Mode::Child, 0));
+    }
+}
+
+/// Waits, at most a second, for the thread that gives the parent's recording up.
+fn wait_until_left(wiped: &Recorder) {
+    const TRIES: u32 = 10_000;
+    const MICROS: u32 = 100;
+    for _ in 0..TRIES {
+        if !core::ptr::eq(RECORDER.load(Ordering::Acquire), wiped) {
+            return;
+        }
+        os::sleep_micros(MICROS);
     }
 }
 
@@ -424,13 +564,13 @@ pub fn forked_child() {
 #[inline]
 #[must_use]
 pub fn is_recording() -> bool {
-    RECORDING.load(Ordering::Relaxed) != NOTHING && current().is_some()
+    is_on() && current().is_some()
 }
 
 /// True while this process or its parent before the fork records: what a hook asks first.
 #[inline(always)]
 pub(crate) fn is_on() -> bool {
-    RECORDING.load(Ordering::Relaxed) != NOTHING
+    RECORDING.load(Ordering::Relaxed) >> MODE_SHIFT == Mode::Recording as u64
 }
 
 /// True while recording is paused and nobody has asked for it to go on. A hook that asks this first has nothing else to do then,
@@ -438,21 +578,15 @@ pub(crate) fn is_on() -> bool {
 #[inline(always)]
 #[must_use]
 pub fn is_at_rest() -> bool {
-    if is_on() {
+    let word = RECORDING.load(Ordering::Relaxed);
+    if word >> MODE_SHIFT != Mode::Paused as u64 {
         return false;
     }
     // SAFETY: null, or published and never unmapped.
     let Some(recorder) = (unsafe { RECORDER.load(Ordering::Acquire).as_ref() }) else { return false };
     // Wiped in a child, which is not to touch the file.
-    recorder.is_paused.load(Ordering::Relaxed)
+    recorder.generation.load(Ordering::Relaxed) == word as u32
         && recorder.spool.word(control::COMMAND).load(Ordering::Relaxed) == control::Command::Pause.to_word()
-}
-
-/// Lets events be recorded from now on.
-pub(crate) fn set_recording(recorder: &Recorder) {
-    recorder.is_paused.store(false, Ordering::Relaxed);
-    recorder.spool.word(control::STATE).store(control::State::Recording.to_word(), Ordering::Release);
-    RECORDING.store(recorder.generation.load(Ordering::Relaxed).into(), Ordering::Release);
 }
 
 /// Records no events until [`resume`], or until the parent process says so. Modules and stacks are still followed.
@@ -472,46 +606,52 @@ fn command(command: control::Command) {
     obey(recorder.spool.base());
 }
 
-/// Does what the word asks for that program and parent write.
+/// Does what the word at `base` asks for, which program and parent write. That of an earlier recording, to which a thread still writes an
+/// event, asks for nothing.
 pub(crate) fn obey(base: usize) {
-    let Some(recorder) = current() else { return };
-    let asked = || control_word(base, control::COMMAND).load(Ordering::Acquire);
+    let Some(recorder) = current().filter(|recorder| recorder.spool.base() == base) else { return };
+    let asked = || recorder.spool.word(control::COMMAND).load(Ordering::SeqCst);
+    let own = recorder.generation();
     loop {
-        let word = asked();
-        match control::Command::from_word(word) {
-            control::Command::Pause => {
-                if change_mode(Mode::Recording, Mode::Paused) {
-                    settle(recorder);
-                }
+        let (word, now) = (asked(), RECORDING.load(Ordering::SeqCst));
+        let is_paused = mode_of(now) == Mode::Paused && u64::from(now as u32) == own;
+        let wants_pause = matches!(control::Command::from_word(word), control::Command::Pause);
+        let is_done = match (wants_pause, is_paused) {
+            (true, false) if now == own => {
+                let number = u64::from(PAUSES.fetch_add(1, Ordering::Relaxed));
+                change(now, word_of(Mode::Paused, number << 32 | own))
             }
-            _ => {
-                if change_mode(Mode::Paused, Mode::Recording) {
-                    heap::forget_blocks();
-                    settle(recorder);
-                }
+            (false, true) => {
+                heap::forget_blocks();
+                change(now, own)
             }
-        }
-        if asked() == word {
+            _ => true,
+        };
+        tell_state(recorder);
+        if is_done && asked() == word {
             return;
         }
     }
 }
 
-/// Makes true what the mode says. Other threads may be changing it, each with its own look at it: the last one finds it as it stays.
-fn settle(recorder: &Recorder) {
+/// Tells the parent process what the recorder does. Several threads may be at it, each with its own look: who has told what holds no
+/// longer finds out by a second look, and tells it again.
+fn tell_state(recorder: &Recorder) {
     loop {
-        let now = mode();
-        match now {
-            Mode::Recording => set_recording(recorder),
-            Mode::Paused => {
-                RECORDING.store(NOTHING, Ordering::SeqCst);
-                recorder.is_paused.store(true, Ordering::SeqCst);
-                recorder.spool.word(control::STATE).store(control::State::Paused.to_word(), Ordering::SeqCst);
-            }
-            _ => RECORDING.store(NOTHING, Ordering::SeqCst),
+        let now = RECORDING.load(Ordering::SeqCst);
+        let state = match mode_of(now) {
+            Mode::Recording => control::State::Recording,
+            Mode::Paused => control::State::Paused,
+            Mode::Full => control::State::Full,
+            Mode::Ended => control::State::Ended,
+            Mode::Off | Mode::Starting | Mode::Child => return,
+        };
+        if u64::from(now as u32) != recorder.generation() {
+            return;
         }
-        core::sync::atomic::fence(Ordering::SeqCst);
-        if mode() == now {
+        recorder.spool.word(control::STATE).store(state.to_word(), Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        if RECORDING.load(Ordering::SeqCst) == now {
             return;
         }
     }
@@ -527,9 +667,15 @@ pub fn stop(reason: EndReason) {
         let Clock { counter, .. } = clocks;
         thread_log::append(2, |sink| sink.end(reason, counter));
     }
-    if [Mode::Recording, Mode::Paused, Mode::Full].into_iter().any(|mode| change_mode(mode, Mode::Ended)) {
-        RECORDING.store(NOTHING, Ordering::Release);
-        recorder.spool.word(control::STATE).store(control::State::Ended.to_word(), Ordering::Release);
+    // In one go: other threads may pause and resume meanwhile.
+    let own = recorder.generation();
+    let end = |word: u64| {
+        let is_own = u64::from(word as u32) == own;
+        let is_under_way = matches!(mode_of(word), Mode::Recording | Mode::Paused | Mode::Full);
+        (is_own && is_under_way).then_some(word_of(Mode::Ended, own))
+    };
+    if RECORDING.fetch_update(Ordering::SeqCst, Ordering::Relaxed, end).is_ok() {
+        tell_state(recorder);
     }
 }
 

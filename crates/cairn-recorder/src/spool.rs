@@ -128,6 +128,8 @@ pub(crate) struct Spool {
     /// How many places of the ring have a block, where it is limited by time as well.
     filled_places: AtomicU64,
     next_place: AtomicU64,
+    /// Process and thread of who writes zeros to the end of the file; 0 for nobody.
+    zero_writer: AtomicU64,
     path: [u8; PATH_BYTES],
     ring: [Place; RING_LIMIT_BLOCKS],
 }
@@ -296,7 +298,7 @@ impl Spool {
                 }
                 block
             }
-            None => self.take_from_end().ok_or(NoBlock::Full)?,
+            None => self.take_from_end()?,
         };
         Ok(self.claimed(block, NO_PLACE, 0))
     }
@@ -333,16 +335,16 @@ impl Spool {
         None
     }
 
-    fn take_from_end(&self) -> Option<u64> {
+    fn take_from_end(&self) -> Result<u64, NoBlock> {
         let claimed_word = self.word(control::CLAIMED_BLOCKS);
         let mut claimed = claimed_word.load(Ordering::Relaxed);
         loop {
             if claimed >= self.backed() {
                 if let Some(block) = self.wait_for_parent() {
-                    return Some(block);
+                    return Ok(block);
                 }
-                if claimed >= self.backed() && !self.grow(claimed + 1) {
-                    return None;
+                if claimed >= self.backed() {
+                    self.grow(claimed + 1)?;
                 }
             }
             match claimed_word.compare_exchange(claimed, claimed + 1, Ordering::AcqRel, Ordering::Relaxed) {
@@ -353,7 +355,7 @@ impl Spool {
         if !self.is_frugal() {
             os::populate(self.base + claimed as usize * BLOCK_BYTES, BLOCK_BYTES);
         }
-        Some(claimed)
+        Ok(claimed)
     }
 
     /// How many blocks have storage and may be touched.
@@ -429,32 +431,76 @@ impl Spool {
     }
 
     /// Extends the file so that it has at least so many blocks. Two threads may do it at once, to the same effect.
-    fn grow(&self, blocks: u64) -> bool {
+    fn grow(&self, blocks: u64) -> Result<(), NoBlock> {
+        match self.try_to_grow(blocks) {
+            // Another thread may have had more luck.
+            Err(NoBlock::Full) if self.backed() >= blocks => Ok(()),
+            result => result,
+        }
+    }
+
+    fn try_to_grow(&self, blocks: u64) -> Result<(), NoBlock> {
         let backed = self.backed();
         let window = self.window_blocks.load(Ordering::Relaxed);
         if self.is_frugal() || !self.has_path || blocks > window {
-            return false;
+            return Err(NoBlock::Full);
         }
         let step = (backed / 8).clamp(LEAST_STEP, LARGEST_STEP);
         // Beyond the limit the kernel would send SIGXFSZ, which ends the program.
         let most = window.min(os::soft_limit(libc::RLIMIT_FSIZE as i32) / BLOCK);
         let wanted = (backed + step).min(most);
-        let Some(path) = self.path() else { return false };
+        let path = self.path().ok_or(NoBlock::Full)?;
         let is_same = |file: &File| file.identity() == Ok(self.file);
-        let Some(file) = File::open(path, libc::O_RDWR | libc::O_NOFOLLOW, 0).ok().filter(is_same) else {
-            return false;
-        };
+        let file = File::open(path, libc::O_RDWR | libc::O_NOFOLLOW, 0).ok().filter(is_same);
+        let file = file.ok_or(NoBlock::Full)?;
         // The last space of a disk comes in small steps.
         for wanted in [wanted, blocks + 3, blocks] {
-            if wanted >= blocks
-                && wanted <= most
-                && give_storage(&file, backed * BLOCK, (wanted - backed.min(wanted)) * BLOCK).is_ok()
-            {
+            if wanted < blocks || wanted > most {
+                continue;
+            }
+            let from = backed.min(wanted);
+            let is_given = match file.allocate(from * BLOCK, (wanted - from) * BLOCK) {
+                Err(error) if cannot_allocate(error) => self.write_zeros(&file, blocks, wanted)?,
+                result => result.is_ok(),
+            };
+            if is_given {
                 self.word(control::BACKED_BLOCKS).fetch_max(wanted, Ordering::AcqRel);
-                return self.backed() >= blocks;
+                return if self.backed() >= blocks { Ok(()) } else { Err(NoBlock::Full) };
             }
         }
-        false
+        Err(NoBlock::Full)
+    }
+
+    /// Writes zeros up to the end that is wanted, where a file system knows no other way to give storage; false when there is no room.
+    /// One thread at a time: what it writes must not be the block of an event already, by another thread that was faster.
+    fn write_zeros(&self, file: &File, blocks: u64, wanted: u64) -> Result<bool, NoBlock> {
+        const TRIES: u32 = 10_000;
+        const MICROS: u32 = 100;
+        let here = u64::from(os::process_id()) << 32 | u64::from(os::thread_id());
+        let order = Ordering::AcqRel;
+        for _ in 0..TRIES {
+            match self.zero_writer.compare_exchange(0, here, order, Ordering::Acquire) {
+                Ok(_) => {
+                    let from = self.word(control::BACKED_BLOCKS).load(Ordering::Acquire).min(wanted);
+                    let is_written = file.write_zeros(from * BLOCK, (wanted - from) * BLOCK).is_ok();
+                    if is_written {
+                        self.word(control::BACKED_BLOCKS).fetch_max(wanted, Ordering::AcqRel);
+                    }
+                    self.zero_writer.store(0, Ordering::Release);
+                    return Ok(is_written);
+                }
+                // A handler that has interrupted it.
+                Err(writer) if writer == here => break,
+                Err(writer) if os::has_ended_in((writer >> 32) as u32, writer as u32) => {
+                    let _ = self.zero_writer.compare_exchange(writer, 0, order, Ordering::Relaxed);
+                }
+                Err(_) => os::sleep_micros(MICROS),
+            }
+            if self.backed() >= blocks {
+                return Ok(true);
+            }
+        }
+        Err(NoBlock::AllInUse)
     }
 
     /// Where the file is.
@@ -470,26 +516,22 @@ impl Spool {
             if place.owned.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
                 continue;
             }
-            return self.claim_place(place, index as u32).ok_or(NoBlock::Full);
+            return self.claim_place(place, index as u32);
         }
         Err(NoBlock::AllInUse)
     }
 
     /// The block of a place that this thread owns, or a fresh one for it. Gives the place back when there is none.
-    fn claim_place(&self, place: &Place, index: u32) -> Option<Claimed> {
+    fn claim_place(&self, place: &Place, index: u32) -> Result<Claimed, NoBlock> {
         let mut block = u64::from(place.block.load(Ordering::Relaxed));
         let mut overwritten = 0;
         if block == 0 {
-            let Some(fresh) = self.take_from_end() else {
-                place.owned.store(0, Ordering::Release);
-                return None;
-            };
-            block = fresh;
+            block = self.take_from_end().inspect_err(|_| place.owned.store(0, Ordering::Release))?;
             place.block.store(block as u32, Ordering::Relaxed);
         } else {
             overwritten = place.events.load(Ordering::Relaxed);
         }
-        Some(self.claimed(block, index, overwritten))
+        Ok(self.claimed(block, index, overwritten))
     }
 
     /// In a ring that is limited by time too: the block that was left first, if all in it is too old, and else a fresh one as long as
@@ -511,16 +553,15 @@ impl Spool {
                 let Some(place) = self.ring.get(fresh as usize) else { break };
                 place.owned.store(1, Ordering::Relaxed);
                 match self.claim_place(place, fresh as u32) {
-                    Some(claimed) => return Ok(claimed),
                     // No storage: from now on the ring is as large as it is.
-                    None if oldest.is_none() => return Err(NoBlock::Full),
-                    None => {}
+                    Err(_) if oldest.is_some() => {}
+                    result => return result,
                 }
             }
             let Some((index, _)) = oldest else { continue };
             let Some(place) = self.ring.get(index) else { break };
             if place.owned.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-                return self.claim_place(place, index as u32).ok_or(NoBlock::Full);
+                return self.claim_place(place, index as u32);
             }
         }
         Err(NoBlock::AllInUse)
@@ -631,7 +672,8 @@ impl Spool {
     ///
     /// The numbers are those of the parent's spool, and this process is its child.
     pub(crate) unsafe fn abandon(base: usize, open_blocks: u64, blocks: u64) {
-        let open = open_blocks as usize * BLOCK_BYTES;
+        // The two may be of different moments.
+        let open = open_blocks.min(blocks) as usize * BLOCK_BYTES;
         // SAFETY: by contract the memory behind the window is shared with the parent, and nothing here needs it; what nobody
         // could touch goes.
         unsafe {
@@ -748,10 +790,15 @@ fn directory_of<'a>(path: &CStr, buffer: &'a mut [u8]) -> Option<&'a CStr> {
     CStr::from_bytes_with_nul(place).ok()
 }
 
-/// Storage for a range of the file.
+/// Storage for a range of a file that nobody else knows.
 fn give_storage(file: &File, from: u64, bytes: u64) -> Result<(), Errno> {
     match file.allocate(from, bytes) {
-        Err(Errno(libc::EOPNOTSUPP | libc::ENOSYS | libc::EPERM)) => file.write_zeros(from, bytes),
+        Err(error) if cannot_allocate(error) => file.write_zeros(from, bytes),
         result => result,
     }
+}
+
+/// Whether a file system has answered that it does not know how.
+fn cannot_allocate(Errno(error): Errno) -> bool {
+    matches!(error, libc::EOPNOTSUPP | libc::ENOSYS | libc::EPERM)
 }

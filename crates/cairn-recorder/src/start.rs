@@ -9,7 +9,7 @@ use cairn_format::recording::control;
 
 use crate::facts::Facts;
 use crate::os::{self, Errno, KeptErrno, PathText};
-use crate::recorder::{self, Mode, Recorder, change_mode};
+use crate::recorder::{self, Mode, Recorder, Starter};
 use crate::spool::{PATH_BYTES, Unmade, Wanted};
 use crate::{heap, modules, sampling, tables};
 
@@ -161,10 +161,9 @@ fn start_by(options: &Options<'_>, caller: Caller) -> Result<(), StartError> {
     let _errno = KeptErrno::new();
     // In a child this notices the fork.
     let _ = recorder::current();
-    let before =
-        [Mode::Off, Mode::Ended, Mode::Child].into_iter().find(|&mode| change_mode(mode, Mode::Starting));
-    let Some(before) = before else { return Err(StartError::AlreadyStarted) };
-    STARTER.store(starter_here(), Ordering::Relaxed);
+    recorder::make_witness().map_err(|Errno(error)| StartError::AddressSpace(error))?;
+    let here = Starter::here();
+    let before = here.begin().ok_or(StartError::AlreadyStarted)?;
     let result = make(options);
     match result {
         Ok(recorder) => {
@@ -172,25 +171,11 @@ fn start_by(options: &Options<'_>, caller: Caller) -> Result<(), StartError> {
                 // SAFETY: of all threads only the one that has changed the mode to `Starting` comes here.
                 unsafe { (*SAVED.0.get()).save(options) };
             }
-            begin(recorder, options.is_paused, caller);
+            begin(recorder, here, options.is_paused, caller);
         }
-        Err(_) => end_start(before),
+        Err(_) => here.give_up(before),
     }
     result.map(drop)
-}
-
-/// The process and the thread that are starting a recording; 0 when none is, and before it is known.
-static STARTER: AtomicU64 = AtomicU64::new(0);
-
-/// From [`Mode::Starting`] on to what came of it.
-fn end_start(mode: Mode) {
-    change_mode(Mode::Starting, mode);
-    // Another thread may be starting one by now.
-    let _ = STARTER.compare_exchange(starter_here(), 0, Ordering::Relaxed, Ordering::Relaxed);
-}
-
-fn starter_here() -> u64 {
-    u64::from(os::process_id()) << 32 | u64::from(os::thread_id())
 }
 
 /// The options of the last recording, for a child.
@@ -293,22 +278,17 @@ fn start_default_by(caller: Caller) -> Result<(), StartError> {
 }
 
 /// Waits for the thread that is starting a recording, at most a second: it may want a lock that this thread holds below a signal
-/// handler, and a handler that interrupted the start itself waits for nothing. While that thread has not said which one it is, it may be
-/// this one. An event that gives up is counted.
+/// handler, and a handler that interrupted the start itself waits for nothing. An event that gives up is counted.
 fn wait_for_start() {
     const TRIES: u32 = 10_000;
-    const TRIES_FOR_UNKNOWN: u32 = 100;
     const MICROS: u32 = 100;
-    let here = starter_here();
-    for tries in 0..TRIES {
-        if recorder::mode() != Mode::Starting {
-            return;
-        }
-        let starter = STARTER.load(Ordering::Relaxed);
-        if starter == here || starter == 0 && tries == TRIES_FOR_UNKNOWN {
+    let here = Starter::here();
+    for _ in 0..TRIES {
+        let Some(starter) = Starter::present() else { return };
+        if starter == here {
             break;
         }
-        if starter != 0 && starter >> 32 != here >> 32 {
+        if !starter.is_of_process_of(here) {
             // A child that was forked in the midst of it: that thread is not here.
             return;
         }
@@ -387,6 +367,11 @@ fn make_spool(recorder: &mut Recorder, options: &Options<'_>) -> Result<(), Star
     let bytes = unsafe { core::slice::from_raw_parts_mut(scratch as *mut u8, SCRATCH_BYTES) };
     let result = make_named_spool(recorder, options, bytes);
     if result.is_ok() {
+        if options.is_paused {
+            // Before anybody can say anything else.
+            let word = recorder.spool.word(control::COMMAND);
+            word.store(control::Command::Pause.to_word(), Ordering::Release);
+        }
         // SAFETY: nobody else knows the spool yet.
         let mut facts = Facts::new(unsafe { recorder.spool.facts() });
         let mode: &[u8] = if recorder.spool.is_ring() { b"ring" } else { b"stream" };
@@ -483,23 +468,11 @@ fn expand(path: &[u8], attempt: u32, text: &mut PathText<'_>, scratch: &mut [u8]
 }
 
 /// The file is there: follow stacks and modules, then let events come.
-fn begin(recorder: &Recorder, is_paused: bool, caller: Caller) {
+fn begin(recorder: &Recorder, here: Starter, is_paused: bool, caller: Caller) {
     tables::begin(recorder);
     if caller == Caller::Program {
         modules::scan();
     }
-    if is_paused {
-        let word = |at, value| recorder.spool.word(at).store(value, Ordering::Release);
-        word(control::COMMAND, control::Command::Pause.to_word());
-        word(control::STATE, control::State::Paused.to_word());
-        end_start(Mode::Paused);
-        recorder.is_paused.store(true, Ordering::Relaxed);
-    } else {
-        // In this order: a thread that waits for the start shall find that events are recorded.
-        recorder::set_recording(recorder);
-        end_start(Mode::Recording);
-        // What was asked for before there was anything to pause.
-        recorder::obey(recorder.spool.base());
-    }
+    here.finish(recorder, is_paused);
     count_given_up();
 }

@@ -3,11 +3,11 @@
 //! Tables go to blocks of their own, so that a recording which keeps its last part only can keep them all. A thread that
 //! has something to write takes any of a few [`TableLog`]s that is free; so a signal handler in the midst of it, and one
 //! inside that one, find a place too, and no thread waits for another. Should all be taken, what was to be written is
-//! remembered as a lower bound, and written by whoever comes next.
+//! remembered as a lower bound, and written by whoever gives a place back next, or comes next.
 //!
 //! Written twice is no harm: each record says all there is to say of its number.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use cairn_capture::{FrameId, NewStacks, StackCursor, StackId, StackRow, StopReason};
 use cairn_format::Frame;
@@ -48,12 +48,12 @@ pub(crate) struct PublishedPcs([AtomicU64; PCS / 64]);
 impl PublishedPcs {
     fn has(&self, pc: FrameId) -> bool {
         let word = self.0.get(pc.number() as usize / 64);
-        word.is_some_and(|word| word.load(Ordering::Relaxed) >> (pc.number() % 64) & 1 != 0)
+        word.is_some_and(|word| word.load(Ordering::Acquire) >> (pc.number() % 64) & 1 != 0)
     }
 
     fn add(&self, pc: FrameId) {
         if let Some(word) = self.0.get(pc.number() as usize / 64) {
-            word.fetch_or(1 << (pc.number() % 64), Ordering::Relaxed);
+            word.fetch_or(1 << (pc.number() % 64), Ordering::Release);
         }
     }
 }
@@ -190,28 +190,52 @@ impl<W: Iterator<Item = u32>> ExactSizeIterator for Part<'_, W> {}
 
 /// Called inside captures; see [`cairn_capture::observe_new_stacks`].
 fn on_new_stacks(stacks: NewStacks) {
+    // The stacks are in the table: either this finds a recorder that is just published, or that one's begin finds them.
+    fence(Ordering::SeqCst);
     let Some(recorder) = recorder::current() else { return };
     let _errno = KeptErrno::new();
-    let left_out_from = &recorder.tables.left_out_from;
-    let Some(mut tables) = Tables::take(recorder) else {
-        let first = stacks.first_word().max(1);
-        let lower = |known: u32| (known == 0 || first < known).then_some(first);
-        let _ = left_out_from.fetch_update(Ordering::AcqRel, Ordering::Relaxed, lower);
-        return;
-    };
-    if left_out_from.load(Ordering::Relaxed) != 0 {
-        tables.publish_known(left_out_from.swap(0, Ordering::AcqRel));
+    match Tables::take(recorder) {
+        Some(mut tables) => tables.publish_new(stacks),
+        None => recorder.tables.leave_out(stacks.first_word()),
     }
-    tables.publish_new(stacks);
+    publish_left_out(recorder);
+}
+
+impl TableLogs {
+    /// Notes that stacks from this word on are to be written by somebody else.
+    fn leave_out(&self, first: u32) {
+        let first = first.max(1);
+        let lower = |known: u32| (known == 0 || first < known).then_some(first);
+        let _ = self.left_out_from.fetch_update(Ordering::SeqCst, Ordering::Relaxed, lower);
+    }
+}
+
+/// Writes what others had no place for. Who could not take one has noted it before it looks here, and who gives one back looks here
+/// afterwards: one of them finds the other's.
+fn publish_left_out(recorder: &Recorder) {
+    loop {
+        fence(Ordering::SeqCst);
+        if recorder.tables.left_out_from.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        let Some(mut tables) = Tables::take(recorder) else { return };
+        let first = recorder.tables.left_out_from.swap(0, Ordering::SeqCst);
+        if first != 0 {
+            tables.publish_known(first);
+        }
+    }
 }
 
 /// Writes what is known of stacks, and has everything that comes written.
 pub(crate) fn begin(recorder: &Recorder) {
     // First, so that nothing is missed between.
     cairn_capture::observe_new_stacks(on_new_stacks);
-    if let Some(mut tables) = Tables::take(recorder) {
-        tables.publish_known(0);
+    fence(Ordering::SeqCst);
+    match Tables::take(recorder) {
+        Some(mut tables) => tables.publish_known(0),
+        None => recorder.tables.leave_out(0),
     }
+    publish_left_out(recorder);
 }
 
 /// How the format says what a row says.

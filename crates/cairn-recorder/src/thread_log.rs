@@ -22,7 +22,7 @@ use crate::heap::{self, EVENT_SLOTS};
 use crate::os::{self, KeptErrno};
 use crate::recorder::{self, RECORDING, Recorder};
 use crate::sampling::Chooser;
-use crate::spool::{Use, control_word};
+use crate::spool::{NoBlock, Use, control_word};
 use crate::thread_word;
 use crate::writer::Writer;
 
@@ -52,7 +52,7 @@ pub(crate) struct ThreadLog {
     pub(crate) chooser: Chooser,
     nested_busy: AtomicU32,
     nested: Writer,
-    /// The kernel's number of the thread; 0 when it said that it ends.
+    /// The kernel's number of the thread; [`NOBODY`] when it said that it ends.
     owner: AtomicU32,
     name: [u8; 16],
     /// The blocks that this thread made last; see [`crate::heap`].
@@ -196,7 +196,8 @@ pub(crate) fn append_to(
     };
     // SAFETY: entered, so the lane is ours; the two lanes are fields apart.
     let writer = unsafe { if lane == Lane::Outer { &mut (*log).own } else { &mut (*log).nested } };
-    let has_room = writer.has_room(slots) || make_room(writer, lane);
+    // SAFETY: as above.
+    let has_room = writer.has_room(slots) || make_room(writer, lane, unsafe { &(*log).state });
     if has_room {
         writer.write(slots, write);
         if lane == Lane::Outer {
@@ -215,12 +216,18 @@ pub(crate) fn append_to(
     has_room
 }
 
-/// A fresh block for a lane; false when there is none, and the event is lost and counted.
+/// The recorder that a log of this state belongs to, if that is the present one still: another recording may have begun since the
+/// thread entered, in whose file the log has no place.
+fn recorder_of(state: &AtomicU64) -> Option<&'static Recorder> {
+    recorder::current().filter(|recorder| state.load(Ordering::Relaxed) & !BUSY == recorder.generation())
+}
+
+/// A fresh block for a lane; false when there is none, and the event is lost and counted, or is one of a recording that has ended.
 #[cold]
 #[inline(never)]
-fn make_room(writer: &mut Writer, lane: Lane) -> bool {
+fn make_room(writer: &mut Writer, lane: Lane, state: &AtomicU64) -> bool {
     let _errno = KeptErrno::new();
-    let Some(recorder) = recorder::current() else { return false };
+    let Some(recorder) = recorder_of(state) else { return false };
     let result = writer.next_block(recorder, Use::Events, lane);
     if let Err(why) = result {
         recorder.no_block(why);
@@ -229,16 +236,48 @@ fn make_room(writer: &mut Writer, lane: Lane) -> bool {
     result.is_ok()
 }
 
+/// In place of the number of the thread that has a log.
+const NOBODY: u32 = 0;
+/// A thread whose number is not known: nobody can tell when it has ended.
+const SOMEBODY: u32 = u32::MAX;
+
 /// A log for the calling thread, with its first block.
 fn acquire(recorder: &'static Recorder, generation: u64) -> Option<*mut ThreadLog> {
     if recorder.spool.is_frugal() {
         return None;
     }
     let thread = os::thread_id();
-    let (log, is_fresh) = match reuse(recorder, thread) {
-        Some(log) => (log, false),
-        None => (recorder.fresh_log()?, true),
-    };
+    // A child of `vfork` goes on with the memory, and the log, of the thread that waits for it, of which it does not know the number.
+    let is_guest = os::process_id() != recorder.process;
+    // When no place of a ring is free, one that a thread has left behind may be found with another log.
+    for attempt in 0..TRIES {
+        let reused = if is_guest { None } else { reuse(recorder, thread) };
+        let (log, is_fresh) = match reused {
+            Some(log) => (log, false),
+            None if attempt == 0 => (recorder.fresh_log()?, true),
+            None => continue,
+        };
+        match begin(recorder, generation, log, is_fresh, if is_guest { SOMEBODY } else { thread }) {
+            Ok(()) => return Some(log),
+            Err(NoBlock::AllInUse) if !is_fresh => {}
+            Err(why) => {
+                recorder.no_block(why);
+                return None;
+            }
+        }
+    }
+    None
+}
+
+/// Begins to write to a log that is the calling thread's alone, or gives it back.
+fn begin(
+    recorder: &'static Recorder,
+    generation: u64,
+    log: *mut ThreadLog,
+    is_fresh: bool,
+    owner: u32,
+) -> Result<(), NoBlock> {
+    let thread = os::thread_id();
     if !(is_fresh && recorder.is_first_log(log)) {
         heap::end_alone();
     }
@@ -252,7 +291,7 @@ fn acquire(recorder: &'static Recorder, generation: u64) -> Option<*mut ThreadLo
         own.nested.thread = own.own.thread;
         own.chooser.set_number(own.own.thread);
         own.clock_step = FIRST_CLOCK_STEP;
-        own.owner.store(thread, Ordering::Release);
+        own.owner.store(owner, Ordering::Release);
     }
     own.stamp_at = 0;
     own.own.kernel_thread = thread;
@@ -263,15 +302,19 @@ fn acquire(recorder: &'static Recorder, generation: u64) -> Option<*mut ThreadLo
     let began = own.own.append(recorder, Use::Events, Lane::Outer, 3, |sink| {
         sink.thread(counter, ThreadEvent::Began { kernel_thread: thread })
     });
-    if let Err(why) = began {
-        recorder.no_block(why);
-        own.owner.store(0, Ordering::Release);
-        return None;
+    if began.is_ok() {
+        own.write_name(recorder);
     }
-    own.write_name(recorder);
     own.state.store(generation, Ordering::Release);
-    Some(log)
+    if began.is_err() {
+        // For the next thread that needs one, which may be this one: each try would take another log otherwise, until none is left.
+        own.owner.store(NOBODY, Ordering::Release);
+    }
+    began
 }
+
+/// So many logs that others have left are tried.
+const TRIES: u32 = 8;
 
 /// The log of a thread of this recording that has ended.
 fn reuse(recorder: &'static Recorder, thread: u32) -> Option<*mut ThreadLog> {
@@ -283,7 +326,8 @@ fn reuse(recorder: &'static Recorder, thread: u32) -> Option<*mut ThreadLog> {
         let is_begun = unsafe { (*log).state.load(Ordering::Acquire) } != 0;
         is_begun
             && number != thread
-            && (number == 0 || os::has_ended(number))
+            && number != SOMEBODY
+            && (number == NOBODY || os::has_ended(number))
             && owner.compare_exchange(number, thread, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     })
 }
@@ -343,7 +387,7 @@ impl ThreadLog {
     #[inline(never)]
     fn next_block(&mut self) -> bool {
         let _errno = KeptErrno::new();
-        let Some(recorder) = recorder::current() else { return false };
+        let Some(recorder) = recorder_of(&self.state) else { return false };
         let result = self.own.next_block(recorder, Use::Events, Lane::Outer);
         match result {
             Ok(()) => self.write_name(recorder),
@@ -408,5 +452,5 @@ pub fn thread_ended() {
     thread_word::store(core::ptr::null_mut());
     // SAFETY: as above.
     unsafe { leave(log) };
-    own.owner.store(0, Ordering::Release);
+    own.owner.store(NOBODY, Ordering::Release);
 }

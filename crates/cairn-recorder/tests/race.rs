@@ -24,6 +24,11 @@ struct Made {
     index: u64,
 }
 
+/// Not a yield: on a machine that has other things to do, that gives all of them their turn first, and some ten thousand turns are minutes.
+fn let_others_run() {
+    std::thread::sleep(std::time::Duration::from_micros(1));
+}
+
 struct Worker {
     kernel_thread: u64,
     /// Heap events of this thread so far.
@@ -90,7 +95,7 @@ impl Worker {
             }
             // Few processors for many threads: without it each would have its blocks to itself for milliseconds.
             if self.random(8) == 0 {
-                std::thread::yield_now();
+                let_others_run();
             }
             let slot = &slots[self.random(SLOTS)];
             let fresh = if self.random(3) > 0 { self.allocate() } else { std::ptr::null_mut() };
@@ -153,7 +158,7 @@ fn race(threads: u32, turns: usize, begins: impl Fn(u32) -> u64) -> Pairing {
                         Worker { kernel_thread, events: 0, random, truth: Vec::with_capacity(turns * 2) };
                     barrier.wait();
                     while of_first.load(Ordering::Relaxed) < begins {
-                        std::thread::yield_now();
+                        let_others_run();
                     }
                     let worker = worker.run(slots, turns, (number == 0).then_some(of_first));
                     end.wait();

@@ -64,9 +64,9 @@ pub(crate) fn check(runner: &Runner) {
     let (mut events, mut without_file) = (0, 0);
     for run in 0..runs {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        // Every fourth time in the midst of the start.
-        let most_micros = if run % 4 == 0 { 4_000 } else { 60_000 };
-        match run_once(runner, (random >> 33) % most_micros) {
+        // Every fourth time in the midst of the start, else after the first events: how long a start takes is another question.
+        let (is_at_start, most_micros) = if run % 4 == 0 { (true, 4_000) } else { (false, 60_000) };
+        match run_once(runner, is_at_start, (random >> 33) % most_micros) {
             Some(count) => events += count,
             None => without_file += 1,
         }
@@ -76,19 +76,25 @@ pub(crate) fn check(runner: &Runner) {
 }
 
 /// The number of events that were found; `None` when the process had no file yet.
-fn run_once(runner: &Runner, micros: u64) -> Option<u64> {
+fn run_once(runner: &Runner, is_at_start: bool, micros: u64) -> Option<u64> {
     let _ = std::fs::remove_file(&runner.path);
     let mut child = runner.command().stdout(Stdio::piped()).spawn().unwrap();
     let mut output = child.stdout.take().unwrap();
+    let (begins, has_begun) = std::sync::mpsc::channel();
     let reader = std::thread::spawn(move || {
         let mut reported: HashMap<u64, u64> = HashMap::new();
         let mut bytes = [0; 8];
         while output.read_exact(&mut bytes).is_ok() {
             let word = u64::from_le_bytes(bytes);
             reported.insert(word >> 48, word & 0xffff_ffff_ffff);
+            let _ = begins.send(());
         }
         reported
     });
+    if !is_at_start {
+        // An error says that it has ended, which the check will tell.
+        let _ = has_begun.recv();
+    }
     std::thread::sleep(Duration::from_micros(micros));
     child.kill().unwrap();
     child.wait().unwrap();

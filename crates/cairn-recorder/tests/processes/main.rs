@@ -12,6 +12,7 @@ mod fork;
 mod kill;
 mod limits;
 mod parent;
+mod races;
 mod ring;
 mod signals;
 mod threads;
@@ -48,6 +49,23 @@ const CASES: &[Case] = &[
     Case { name: "threads", child: threads::child, check: threads::check },
     Case { name: "pause", child: threads::pausing_child, check: threads::check_pausing },
     Case { name: "switching", child: threads::switching_child, check: threads::check_switching },
+    Case { name: "stopping", child: races::stopping_child, check: races::check_stopping },
+    Case {
+        name: "thread-of-child",
+        child: races::children_of_threads,
+        check: races::check_children_of_threads,
+    },
+    Case { name: "dumping", child: races::dumping_child, check: races::check_dumping },
+    Case { name: "new-stacks", child: races::new_stacks_at_once, check: races::check_new_stacks },
+    Case { name: "sharing", child: races::sharing_child, check: races::check_sharing },
+    Case { name: "crowded", child: races::crowded_child, check: races::check_crowded },
+    Case { name: "zeroed", child: races::zeroed_child, check: races::check_zeroed },
+    Case { name: "restarting", child: races::restarting_child, check: races::check_restarting },
+    Case {
+        name: "forked-amid-start",
+        child: races::forked_amid_start,
+        check: races::check_forked_amid_start,
+    },
     Case { name: "drained", child: parent::drained, check: parent::check_drained },
     Case { name: "orphan", child: parent::orphan, check: parent::check_orphan },
     Case { name: "returning", child: parent::returning, check: parent::check_returning },
@@ -68,7 +86,7 @@ impl Runner {
         command
     }
 
-    /// Runs the child to its end, at most 60 seconds, which must be a good one; what it printed.
+    /// Runs the child to its end, at most five minutes, which must be a good one; what it printed.
     pub(crate) fn run(&self) -> String {
         let (status, printed) = self.run_to_any_end(&mut self.command());
         assert!(status.success(), "{}: {status}, printed: {printed}", self.name);
@@ -79,7 +97,7 @@ impl Runner {
         let start = Instant::now();
         let mut child = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
         while child.try_wait().unwrap().is_none() {
-            if start.elapsed() > Duration::from_secs(60) {
+            if start.elapsed() > Duration::from_secs(300) {
                 let _ = child.kill();
                 panic!("{}: the child hangs", self.name);
             }

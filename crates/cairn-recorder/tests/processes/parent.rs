@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cairn_format::recording::{
     BLOCK_BYTES, BLOCK_HEADER_BYTES, BlockHeader, Lane, MarkValue, Record, Records, control,
@@ -28,9 +28,20 @@ struct Drain<'a> {
     given: u64,
     ticks: u64,
     reused: u64,
+    last_tick: Instant,
+    longest_silence: Duration,
 }
 
-impl Drain<'_> {
+/// The program waits for longer before it helps itself. Whoever drains may be kept from it for so long, by a machine that has much else
+/// to do: then nothing can be said of how much the program has helped itself.
+const SILENCE: Duration = Duration::from_millis(150);
+
+impl<'a> Drain<'a> {
+    fn new(file: File, seen: &'a mut HashSet<i64>) -> Self {
+        let (last_tick, longest_silence) = (Instant::now(), Duration::ZERO);
+        Self { file, seen, read: HashMap::new(), given: 0, ticks: 0, reused: 0, last_tick, longest_silence }
+    }
+
     fn word(&self, offset: usize) -> u64 {
         let mut bytes = [0; 8];
         self.file.read_exact_at(&mut bytes, offset as u64).unwrap();
@@ -43,8 +54,10 @@ impl Drain<'_> {
 
     /// One who does not show up for a while is taken to be gone.
     fn tick(&mut self) {
+        self.longest_silence = self.longest_silence.max(self.last_tick.elapsed());
         self.ticks += 1;
         self.set(control::TICK, self.ticks);
+        self.last_tick = Instant::now();
     }
 
     fn turn(&mut self) {
@@ -126,7 +139,7 @@ pub(crate) fn drained(path: &Path) {
     let shall_end = AtomicBool::new(false);
     let mut seen = HashSet::new();
     let file = File::options().read(true).write(true).open(path).unwrap();
-    let mut drain = Drain { file, seen: &mut seen, read: HashMap::new(), given: 0, ticks: 0, reused: 0 };
+    let mut drain = Drain::new(file, &mut seen);
     std::thread::scope(|scope| {
         let told = &shall_end;
         let drainer = scope.spawn(move || {
@@ -135,7 +148,7 @@ pub(crate) fn drained(path: &Path) {
                 std::thread::sleep(Duration::from_millis(1));
             }
             drain.turn();
-            drain.reused
+            (drain.reused, drain.longest_silence > SILENCE)
         });
         let writers: Vec<_> = (0..THREADS)
             .map(|thread| {
@@ -148,17 +161,19 @@ pub(crate) fn drained(path: &Path) {
             .collect();
         writers.into_iter().for_each(|writer| writer.join().unwrap());
         told.store(true, Ordering::Release);
-        let reused = drainer.join().unwrap();
-        assert!(reused > 100, "{reused} blocks were used again");
+        let (reused, was_silent) = drainer.join().unwrap();
+        assert!(reused > 100 || was_silent, "{reused} blocks were used again");
+        println!("{}", if was_silent { "silent" } else { "ticking" });
     });
     assert_eq!(seen.len() as i64, THREADS * MARKS);
 }
 
 pub(crate) fn check_drained(runner: &Runner) {
-    runner.run();
+    let printed = runner.run();
     let spool = Spool::open(&runner.path);
     assert_eq!(spool.lost_events, 0);
-    assert!(std::fs::metadata(&runner.path).unwrap().len() < 90 << 16, "the file stays small");
+    let bytes = std::fs::metadata(&runner.path).unwrap().len();
+    assert!(bytes < 90 << 16 || printed.contains("silent"), "the file stays small: {bytes} bytes");
 }
 
 /// Whoever was to drain never comes: after some waiting the program helps itself.
@@ -170,7 +185,7 @@ pub(crate) fn orphan(path: &Path) {
 }
 
 pub(crate) fn check_orphan(runner: &Runner) {
-    let begin = std::time::Instant::now();
+    let begin = Instant::now();
     runner.run();
     let spool = Spool::open(&runner.path);
     spool.check();
@@ -185,29 +200,34 @@ pub(crate) fn returning(path: &Path) {
     start(&options).unwrap();
     let mut seen = HashSet::new();
     let file = File::options().read(true).write(true).open(path).unwrap();
-    let mut drain = Drain { file, seen: &mut seen, read: HashMap::new(), given: 0, ticks: 0, reused: 0 };
+    let mut drain = Drain::new(file, &mut seen);
     let backed = drain.word(control::BACKED_BLOCKS);
     while drain.word(control::BACKED_BLOCKS) == backed {
         mark("alone");
     }
     std::thread::scope(|scope| {
         drain.tick();
+        drain.longest_silence = Duration::ZERO;
         let writer = scope.spawn(|| (0..MARKS).for_each(|_| mark("together")));
         let mut tick_for = |turns: u32| {
             for _ in 0..turns {
                 drain.tick();
                 std::thread::sleep(Duration::from_millis(1));
             }
-            (drain.word(control::CLAIMED_BLOCKS), drain.word(control::BACKED_BLOCKS))
+            let words = (drain.word(control::CLAIMED_BLOCKS), drain.word(control::BACKED_BLOCKS));
+            (words, drain.longest_silence > SILENCE)
         };
+        let mut was_silent = false;
         while !writer.is_finished() {
-            let (claimed, backed) = tick_for(1);
+            let ((claimed, backed), _) = tick_for(1);
             if claimed == backed {
-                assert_eq!(tick_for(500), (backed, backed), "it waits");
+                let words;
+                (words, was_silent) = tick_for(500);
+                assert!(words == (backed, backed) || was_silent, "it waits: {words:?}");
                 break;
             }
         }
-        assert!(!writer.is_finished());
+        assert!(!writer.is_finished() || was_silent);
         // And helps itself once more when nobody is there.
     });
 }

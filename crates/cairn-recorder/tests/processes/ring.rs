@@ -13,15 +13,20 @@ const RING_BYTES: u64 = 2 << 20;
 
 fn record(options: &cairn_recorder::Options<'_>) {
     start(options).unwrap();
+    let barrier = std::sync::Barrier::new(2);
     std::thread::scope(|scope| {
-        scope.spawn(|| write(0));
-        scope.spawn(|| write(1));
+        scope.spawn(|| write(0, &barrier));
+        scope.spawn(|| write(1, &barrier));
     });
 }
 
-fn write(thread: i64) {
+fn write(thread: i64, barrier: &std::sync::Barrier) {
     for number in 0..MARKS {
         mark_value("ring", MarkValue::Integer(thread << 32 | number));
+        // A thread that began when the other one has ended would go on in its block, and overwrite all of it in the end.
+        if number == 0 {
+            barrier.wait();
+        }
     }
 }
 
