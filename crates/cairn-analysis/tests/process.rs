@@ -600,7 +600,9 @@ fn without_permission_it_says_so() {
     }
     // A copy, in a place that everybody can reach.
     let copy = std::env::temp_dir().join(format!("cairn-process-test-{}", std::process::id()));
-    fs::copy(std::env::current_exe().unwrap(), &copy).unwrap();
+    // By another process: a file that this one has open to write to, a child of another test has open as well for a moment, and then the
+    // kernel does not run it.
+    assert!(Command::new("cp").arg(std::env::current_exe().unwrap()).arg(&copy).status().unwrap().success());
     let output = Command::new(&copy)
         .args(["--exact", "try_without_permission", "--nocapture"])
         .env("CAIRN_TEST_NO_PERMISSION", running.id().to_string())

@@ -23,8 +23,9 @@ use crate::output::complain;
 struct Recording {
     process: u32,
     path: PathBuf,
-    /// The process as it is seen from here, once that is known: one in another name space has another number there.
-    seen_as: Option<u32>,
+    /// The process as it is seen from here, once that is known, and when it was started: one in another name space has another number
+    /// there, and a number is another process's soon after its end.
+    seen_as: Option<(u32, u64)>,
     /// What is drained into; it takes the place of the file at the end.
     fresh: PathBuf,
     drain: Option<Drain>,
@@ -101,7 +102,10 @@ impl Recording {
         }
         if self.seen_as.is_none() {
             match holder::find(self.process, &self.path) {
-                Holder::Process(process) => self.seen_as = Some(process),
+                Holder::Process(process) => {
+                    let started = Usage::of(process).map_or(0, |usage| usage.started);
+                    self.seen_as = Some((process, started));
+                }
                 Holder::Unsure => return,
                 Holder::Nobody => {
                     (self.is_over, self.end) = (true, Some(EndReason::Gone));
@@ -109,8 +113,8 @@ impl Recording {
                 }
             }
         }
-        let Some(process) = self.seen_as else { return };
-        match Usage::of(process) {
+        let Some((process, started)) = self.seen_as else { return };
+        match Usage::of(process).filter(|usage| usage.started == started) {
             Some(usage) => {
                 if let Some(drain) = &mut self.drain {
                     drain.usage(usage.resident_bytes, usage.page_faults, usage.threads);
@@ -171,6 +175,8 @@ struct Usage {
     resident_bytes: u64,
     page_faults: u64,
     threads: u32,
+    /// When it was started, in the kernel's ticks.
+    started: u64,
 }
 
 impl Usage {
@@ -190,6 +196,7 @@ impl Usage {
             resident_bytes: number(24)?.saturating_mul(cairn_run::page_bytes()),
             page_faults: number(10)? + number(12)?,
             threads,
+            started: number(22)?,
         })
     }
 }
@@ -205,6 +212,8 @@ pub(super) struct Recordings {
     started: Option<u32>,
     /// The file that it ran when it was last looked at, since its last recording began.
     runs: Option<PathBuf>,
+    /// What comes now is not recorded any more.
+    is_paused: bool,
 }
 
 /// The line on the terminal.
@@ -219,7 +228,16 @@ impl Recordings {
     pub(super) fn new(started: Option<u32>, shows_status: bool, limit_bytes: u64) -> Self {
         let began = Instant::now();
         let line = shows_status.then_some(Line { shown: began, allocations: 0, has_text: false });
-        Self { all: Vec::new(), began, line, limit_bytes, sampled: began, started, runs: None }
+        Self {
+            all: Vec::new(),
+            began,
+            line,
+            limit_bytes,
+            sampled: began,
+            started,
+            runs: None,
+            is_paused: false,
+        }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -240,6 +258,9 @@ impl Recordings {
                 }
                 self.all.push(Recording::new(process, path));
                 if let Some(one) = self.all.last_mut() {
+                    if self.is_paused {
+                        one.pause();
+                    }
                     one.step(self.limit_bytes);
                     one.sample();
                 }
@@ -277,8 +298,10 @@ impl Recordings {
         open.filter_map(|one| one.status).map(|status| status.read_bytes).sum()
     }
 
-    pub(super) fn pause(&self) {
-        self.all.iter().for_each(Recording::pause);
+    /// Has all of them record nothing more, and those that are still to come.
+    pub(super) fn pause(&mut self) {
+        self.is_paused = true;
+        self.all.iter().filter(|one| !one.is_over && one.packed.is_none()).for_each(Recording::pause);
     }
 
     pub(super) fn tick(&mut self) {
