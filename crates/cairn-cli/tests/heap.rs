@@ -789,6 +789,21 @@ fn recordings_of_children_stay_open_until_they_end() {
 }
 
 #[test]
+fn what_a_program_starts_last_is_followed_though_it_has_not_begun_when_that_ends() {
+    let directory = scratch("started_last");
+    compile(&directory, "ends.c", "worker", &["-fno-builtin", "-O0"]);
+    for _ in 0..5 {
+        let mut command = cairn();
+        command.args(["heap", "--quiet", "--children", "sh", "-c", "./worker exit & exit 5"]);
+        assert_eq!(run(command.current_dir(&directory)).status.code(), Some(5));
+        let all = recordings(&directory);
+        let worker = all.iter().find(|one| one.count(14001) == Count { made: 5000, left: 1000 }).unwrap();
+        assert!(Recording::open(&worker.path).unwrap().summary().is_some(), "left as the program wrote it");
+        all.iter().for_each(|one| fs::remove_file(&one.path).unwrap());
+    }
+}
+
+#[test]
 fn memory_over_time_shows_what_was_resident() {
     let directory = scratch("over_time");
     let mut command = cairn();

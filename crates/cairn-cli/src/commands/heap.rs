@@ -305,22 +305,38 @@ impl Heap {
         announcements: &mut Announcements,
         tick: Duration,
     ) {
-        recordings.tick();
-        if recordings.open_children() == 0 {
-            return;
-        }
-        let interrupts = cairn_run::Interrupts::hold();
-        if !self.quiet {
-            recordings.say(&format_args!(
-                "the program has ended; still open: {}; Ctrl-C closes what is open",
-                heap_text::counted(recordings.open_children() as u64, "child recording")
-            ));
-        }
-        while recordings.open_children() > 0 && !interrupts.wait(tick) {
-            for announced in announcements.read().unwrap_or_default() {
-                recordings.add(announced);
-            }
+        /// What the program started last may still be on its way to its recording; what has none by then will have none.
+        const PATIENCE: Duration = Duration::from_secs(5);
+        let mut interrupts = None;
+        let (mut is_told, mut quiet_since) = (false, Instant::now());
+        loop {
             recordings.tick();
+            let is_open = recordings.open_children() > 0;
+            // After the look at who lives: what has ended by then has announced whatever it did.
+            let late = announcements.read().unwrap_or_default();
+            let is_late = !late.is_empty();
+            late.into_iter().for_each(|announced| recordings.add(announced));
+            if is_open || is_late {
+                quiet_since = Instant::now();
+            }
+            let is_awaited = || {
+                self.children
+                    && quiet_since.elapsed() < PATIENCE
+                    && recordings.awaits_any_of(holder::started_with(announcements.path()))
+            };
+            if !is_open && !is_late && !is_awaited() {
+                return;
+            }
+            if is_open && !is_told && !self.quiet {
+                is_told = true;
+                recordings.say(&format_args!(
+                    "the program has ended; still open: {}; Ctrl-C closes what is open",
+                    heap_text::counted(recordings.open_children() as u64, "child recording")
+                ));
+            }
+            if interrupts.get_or_insert_with(cairn_run::Interrupts::hold).wait(tick) {
+                return;
+            }
         }
     }
 }

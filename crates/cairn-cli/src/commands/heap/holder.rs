@@ -43,6 +43,19 @@ pub(super) fn find(told: u32, path: &Path) -> Holder {
     holders.next().map_or(otherwise, Holder::Process)
 }
 
+/// The processes that live and were started with what a recorded program hands on to those that it starts: the name of the file with
+/// announcements is in their environment.
+pub(super) fn started_with(announcements: &Path) -> impl Iterator<Item = u32> {
+    let name = announcements.as_os_str().as_bytes().to_owned();
+    let entries = fs::read_dir("/proc").into_iter().flatten().filter_map(Result::ok);
+    let processes = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    processes.filter(move |process| {
+        // That of one that has ended, or is another user's, is empty or cannot be read.
+        fs::read(format!("/proc/{process}/environ"))
+            .is_ok_and(|text| text.windows(name.len()).any(|part| part == name))
+    })
+}
+
 /// Whether a process has the file mapped as a recording is.
 fn maps(process: u32, path: &Path, inode: u64) -> io::Result<bool> {
     let text = fs::read(format!("/proc/{process}/maps"))?;

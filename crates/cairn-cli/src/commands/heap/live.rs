@@ -116,7 +116,9 @@ impl Recording {
         let Some((process, started)) = self.seen_as else { return };
         match Usage::of(process).filter(|usage| usage.started == started) {
             Some(usage) => {
-                if let Some(drain) = &mut self.drain {
+                if let Some(drain) = &mut self.drain
+                    && usage.has_memory
+                {
                     drain.usage(usage.resident_bytes, usage.page_faults, usage.threads);
                 }
             }
@@ -177,13 +179,18 @@ struct Usage {
     threads: u32,
     /// When it was started, in the kernel's ticks.
     started: u64,
+    /// Not that of a process, or of its first thread, that has given its memory back already and is about to end.
+    has_memory: bool,
 }
 
 impl Usage {
     /// Nothing when the process has ended.
     fn of(process: u32) -> Option<Self> {
         let text = fs::read(format!("/proc/{process}/stat")).ok()?;
-        let text = String::from_utf8_lossy(&text);
+        Self::parse(&String::from_utf8_lossy(&text))
+    }
+
+    fn parse(text: &str) -> Option<Self> {
         // The name in parentheses may hold anything; what follows is the state, the third word.
         let words: Vec<&str> = text.get(text.rfind(')')? + 1..)?.split_ascii_whitespace().collect();
         let number = |place: usize| words.get(place - 3)?.parse::<u64>().ok();
@@ -197,6 +204,7 @@ impl Usage {
             page_faults: number(10)? + number(12)?,
             threads,
             started: number(22)?,
+            has_memory: number(23)? > 0,
         })
     }
 }
@@ -214,6 +222,8 @@ pub(super) struct Recordings {
     runs: Option<PathBuf>,
     /// What comes now is not recorded any more.
     is_paused: bool,
+    /// Processes that have said that they cannot be recorded.
+    unrecorded: Vec<u32>,
 }
 
 /// The line on the terminal.
@@ -237,6 +247,7 @@ impl Recordings {
             started,
             runs: None,
             is_paused: false,
+            unrecorded: Vec::new(),
         }
     }
 
@@ -266,6 +277,7 @@ impl Recordings {
                 }
             }
             Some(reason) => {
+                self.unrecorded.push(process);
                 self.clear_line();
                 complain(&format_args!("process {process} is not recorded: {}: {reason}", path.display()));
             }
@@ -284,6 +296,13 @@ impl Recordings {
     pub(super) fn open_children(&self) -> usize {
         let first = self.all.first().map(|one| one.process);
         self.all.iter().filter(|one| Some(one.process) != first && one.is_open()).count()
+    }
+
+    /// Whether one of these processes has said nothing of a recording of what it runs now.
+    pub(super) fn awaits_any_of(&self, mut processes: impl Iterator<Item = u32>) -> bool {
+        let is_open = |one: &Recording| one.packed.is_none() && !one.is_over && one.seen_as.is_some();
+        let open = |process| self.all.iter().any(|one| one.process == process && is_open(one));
+        processes.any(|process| !open(process) && !self.unrecorded.contains(&process))
     }
 
     /// Says a thing that has a line of its own.
@@ -449,4 +468,26 @@ fn few(paths: &[PathBuf]) -> String {
         text.push_str(&format!(" and {} more", paths.len() - SHOWN));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stat(state: &str, threads: u32, memory: &str) -> Option<Usage> {
+        Usage::parse(&format!(
+            "12 (a) b) (c) {state} 1 1 1 0 -1 0 100 0 7 0 0 0 0 0 20 0 {threads} 0 4711 {memory} 18 1 1"
+        ))
+    }
+
+    #[test]
+    fn what_a_process_uses_is_known_until_it_begins_to_end() {
+        let usage = stat("S", 3, "8192000 20").unwrap();
+        assert_eq!((usage.threads, usage.started, usage.page_faults), (3, 4711, 107));
+        assert_eq!((usage.resident_bytes, usage.has_memory), (20 * cairn_run::page_bytes(), true));
+        // On its way out it is there for a moment without memory; and its first thread, when that has ended before the others.
+        assert!(stat("R", 1, "0 0").is_some_and(|usage| !usage.has_memory));
+        assert!(stat("Z", 2, "0 0").is_some_and(|usage| !usage.has_memory));
+        assert!(stat("Z", 1, "0 0").is_none());
+    }
 }
