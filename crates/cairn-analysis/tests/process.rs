@@ -42,21 +42,32 @@ impl Running {
         line.trim_end().to_owned()
     }
 
-    /// Waits until every thread sleeps, as they do once they are where the test wants them.
+    /// Waits until every thread sleeps, as they do once they are where the test wants them: at the same moment, of which two looks with
+    /// nothing between them tell. One after the other, each of several that hand something around may be seen asleep.
     fn wait_until_asleep(&self) {
-        let deadline = Instant::now() + Duration::from_secs(20);
-        let is_asleep = |thread: fs::DirEntry| {
-            let stat = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
-            stat.rsplit_once(") ").is_some_and(|(_, fields)| fields.starts_with('S'))
-        };
-        let all_asleep = || {
-            let threads = fs::read_dir(format!("/proc/{}/task", self.id())).unwrap();
-            threads.filter_map(Result::ok).all(is_asleep)
-        };
-        while !all_asleep() {
+        let deadline = Instant::now() + Duration::from_secs(300);
+        let mut before = None;
+        loop {
+            let now = self.sleep_of_threads();
+            if now.is_some() && now == before {
+                return;
+            }
+            before = now;
             assert!(Instant::now() < deadline, "the program does not come to rest");
             std::thread::sleep(Duration::from_millis(2));
         }
+    }
+
+    /// For each thread, how often it has given its processor away; nothing when one of them runs.
+    fn sleep_of_threads(&self) -> Option<Vec<String>> {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.id())).unwrap().filter_map(Result::ok);
+        let sleep_of = |thread: fs::DirEntry| {
+            let status = fs::read_to_string(thread.path().join("status")).ok()?;
+            let is_asleep = status.lines().any(|line| line.starts_with("State:\tS"));
+            let switches = status.lines().filter(|line| line.contains("_ctxt_switches:"));
+            is_asleep.then(|| switches.collect::<Vec<_>>().join(" "))
+        };
+        tasks.map(sleep_of).collect()
     }
 }
 

@@ -113,6 +113,14 @@ fn status_field(status: &str, name: &str) -> Option<String> {
     Some(line.strip_prefix(':')?.trim().to_owned())
 }
 
+/// Whether a process is gone, or about to be.
+fn has_ended(process: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{process}/status"));
+    status.map_or(true, |status| {
+        status_field(&status, "State").is_none_or(|state| state.starts_with(['Z', 'X']))
+    })
+}
+
 /// The names that the C library's allocator consists of. What lies between the first and the last of them is the allocator.
 const ALLOCATOR: [&str; 14] = [
     "malloc",
@@ -138,6 +146,14 @@ impl Target {
     ///
     /// Why it cannot.
     pub fn inspect(process: u32) -> Result<Self, AttachError> {
+        // One that ends meanwhile is refused in many ways, none of which is the reason.
+        Self::look_at(process).map_err(|error| match has_ended(process) {
+            true => AttachError::NoSuchProcess { process },
+            false => error,
+        })
+    }
+
+    fn look_at(process: u32) -> Result<Self, AttachError> {
         let status = fs::read_to_string(format!("/proc/{process}/status"))
             .map_err(|_| AttachError::NoSuchProcess { process })?;
         let refused = |reason: String| AttachError::Refused { process, reason };
