@@ -4,13 +4,16 @@
 #![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 #![allow(clippy::print_stdout, reason = "shown by `cargo test -- --nocapture`: what is not installed here")]
 
+#[path = "support/asleep.rs"]
+mod asleep;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cairn_analysis::format::{AbsoluteAddress, Frame};
 use cairn_analysis::process::{
@@ -42,32 +45,8 @@ impl Running {
         line.trim_end().to_owned()
     }
 
-    /// Waits until every thread sleeps, as they do once they are where the test wants them: at the same moment, of which two looks with
-    /// nothing between them tell. One after the other, each of several that hand something around may be seen asleep.
     fn wait_until_asleep(&self) {
-        let deadline = Instant::now() + Duration::from_secs(300);
-        let mut before = None;
-        loop {
-            let now = self.sleep_of_threads();
-            if now.is_some() && now == before {
-                return;
-            }
-            before = now;
-            assert!(Instant::now() < deadline, "the program does not come to rest");
-            std::thread::sleep(Duration::from_millis(2));
-        }
-    }
-
-    /// For each thread, how often it has given its processor away; nothing when one of them runs.
-    fn sleep_of_threads(&self) -> Option<Vec<String>> {
-        let tasks = fs::read_dir(format!("/proc/{}/task", self.id())).unwrap().filter_map(Result::ok);
-        let sleep_of = |thread: fs::DirEntry| {
-            let status = fs::read_to_string(thread.path().join("status")).ok()?;
-            let is_asleep = status.lines().any(|line| line.starts_with("State:\tS"));
-            let switches = status.lines().filter(|line| line.contains("_ctxt_switches:"));
-            is_asleep.then(|| switches.collect::<Vec<_>>().join(" "))
-        };
-        tasks.map(sleep_of).collect()
+        asleep::wait_until_asleep(self.id());
     }
 }
 
