@@ -271,7 +271,11 @@ impl Heap {
             if self.sample.is_none() {
                 tick = next_tick(tick, recordings.read_bytes());
             }
-            if !is_late && recordings.is_empty() && began.elapsed() > PATIENCE {
+            if !is_late
+                && recordings.is_empty()
+                && began.elapsed() > PATIENCE
+                && live::has_run(running.process())
+            {
                 is_late = true;
                 complain(
                     &"the program runs, but does not record: the loader ignored LD_PRELOAD, or nothing was written",

@@ -172,6 +172,14 @@ impl Recording {
     }
 }
 
+/// Nearly all programs are loaded in less time of a processor: a second, in the kernel's ticks.
+const TICKS_OF_A_START: u64 = 100;
+
+/// Whether a process has got as far as to its recording, if it has one; on a busy machine that may take seconds.
+pub(super) fn has_run(process: u32) -> bool {
+    Usage::of(process).is_some_and(|usage| usage.has_run)
+}
+
 /// What the kernel says of a process.
 struct Usage {
     resident_bytes: u64,
@@ -181,6 +189,8 @@ struct Usage {
     started: u64,
     /// Not that of a process, or of its first thread, that has given its memory back already and is about to end.
     has_memory: bool,
+    /// It waits for something, or has had a processor for a while: what it does first is done.
+    has_run: bool,
 }
 
 impl Usage {
@@ -205,6 +215,7 @@ impl Usage {
             threads,
             started: number(22)?,
             has_memory: number(23)? > 0,
+            has_run: matches!(*words.first()?, "S" | "T") || number(14)? + number(15)? >= TICKS_OF_A_START,
         })
     }
 }
@@ -476,7 +487,7 @@ mod tests {
 
     fn stat(state: &str, threads: u32, memory: &str) -> Option<Usage> {
         Usage::parse(&format!(
-            "12 (a) b) (c) {state} 1 1 1 0 -1 0 100 0 7 0 0 0 0 0 20 0 {threads} 0 4711 {memory} 18 1 1"
+            "12 (a) b) (c) {state} 1 1 1 0 -1 0 100 0 7 0 60 39 0 0 20 0 {threads} 0 4711 {memory} 18 1 1"
         ))
     }
 
@@ -485,6 +496,8 @@ mod tests {
         let usage = stat("S", 3, "8192000 20").unwrap();
         assert_eq!((usage.threads, usage.started, usage.page_faults), (3, 4711, 107));
         assert_eq!((usage.resident_bytes, usage.has_memory), (20 * cairn_run::page_bytes(), true));
+        // Whoever only waits for a processor may still be loaded.
+        assert!(usage.has_run && stat("R", 1, "8192000 20").is_some_and(|usage| !usage.has_run));
         // On its way out it is there for a moment without memory; and its first thread, when that has ended before the others.
         assert!(stat("R", 1, "0 0").is_some_and(|usage| !usage.has_memory));
         assert!(stat("Z", 2, "0 0").is_some_and(|usage| !usage.has_memory));
