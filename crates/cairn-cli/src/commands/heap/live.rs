@@ -181,21 +181,21 @@ pub(super) fn has_run(process: u32) -> bool {
 }
 
 /// What the kernel says of a process.
-struct Usage {
+pub(super) struct Usage {
     resident_bytes: u64,
     page_faults: u64,
     threads: u32,
     /// When it was started, in the kernel's ticks.
-    started: u64,
+    pub(super) started: u64,
     /// Not that of a process, or of its first thread, that has given its memory back already and is about to end.
-    has_memory: bool,
+    pub(super) has_memory: bool,
     /// It waits for something, or has had a processor for a while: what it does first is done.
     has_run: bool,
 }
 
 impl Usage {
     /// Nothing when the process has ended.
-    fn of(process: u32) -> Option<Self> {
+    pub(super) fn of(process: u32) -> Option<Self> {
         let text = fs::read(format!("/proc/{process}/stat")).ok()?;
         Self::parse(&String::from_utf8_lossy(&text))
     }
@@ -313,7 +313,12 @@ impl Recordings {
     pub(super) fn awaits_any_of(&self, mut processes: impl Iterator<Item = u32>) -> bool {
         let is_open = |one: &Recording| one.packed.is_none() && !one.is_over && one.seen_as.is_some();
         let open = |process| self.all.iter().any(|one| one.process == process && is_open(one));
+        // Of one that has become another program before it was looked at, the next recording is still to come.
+        let is_in_exec = |one: &Recording| {
+            one.packed.is_none() && !one.is_over && one.seen_as.is_none() && Usage::of(one.process).is_some()
+        };
         processes.any(|process| !open(process) && !self.unrecorded.contains(&process))
+            || self.all.iter().any(is_in_exec)
     }
 
     /// Says a thing that has a line of its own.
