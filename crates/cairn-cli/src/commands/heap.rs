@@ -316,19 +316,18 @@ impl Heap {
         loop {
             recordings.tick();
             let is_open = recordings.open_children() > 0;
-            // After the look at who lives: what has ended by then has announced whatever it did.
+            let is_awaited = self.children
+                && !is_open
+                && quiet_since.elapsed() < PATIENCE
+                && recordings.awaits_any_of(holder::started_with(announcements.path()));
+            // After the looks at who lives: what has ended by then has announced whatever it did.
             let late = announcements.read().unwrap_or_default();
             let is_late = !late.is_empty();
             late.into_iter().for_each(|announced| recordings.add(announced));
             if is_open || is_late {
                 quiet_since = Instant::now();
             }
-            let is_awaited = || {
-                self.children
-                    && quiet_since.elapsed() < PATIENCE
-                    && recordings.awaits_any_of(holder::started_with(announcements.path()))
-            };
-            if !is_open && !is_late && !is_awaited() {
+            if !is_open && !is_late && !is_awaited {
                 return;
             }
             if is_open && !is_told && !self.quiet {
