@@ -37,8 +37,9 @@ fn the_second_look_finds_an_index_that_nobody_waited_for() {
     let first = ask(&[], &home);
     assert!(first.status.success(), "{first:?}");
     let start = Instant::now();
+    // It is built with the lowest priority there is: on a machine that is busy it waits for all others.
     while indexes(&directory).is_empty() {
-        assert!(start.elapsed() < Duration::from_secs(120), "no index in {}", directory.display());
+        assert!(start.elapsed() < Duration::from_secs(900), "no index in {}", directory.display());
         std::thread::sleep(Duration::from_millis(20));
     }
     // Its bytes are there when its name is.
