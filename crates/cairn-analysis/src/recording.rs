@@ -186,13 +186,19 @@ impl Recording {
             let mut name = path.as_os_str().to_owned();
             name.push(NEW);
             let packed = open_source(Path::new(&name)).and_then(|source| Self::from_source(source, None));
-            // Where there is none, or it is another one's, what is left in the spool is what there is.
-            if let Ok(mut packed) = packed
-                && packed.continue_in(path)?
+            if let Ok(mut packed) = packed {
+                if packed.continue_in(path)? {
+                    packed.window = recording.window;
+                    return Ok(packed);
+                }
+            } else if recording.is_at(path)
+                && header_of(path).is_some_and(|header| header.shape == Shape::Packed)
             {
-                packed.window = recording.window;
-                return Ok(packed);
+                // Closed meanwhile, it has taken the place of the spool.
+                let window = recording.window;
+                return Ok(Self { window, ..Self::from_source(open_source(path)?, None)? });
             }
+            // Where there is none, or it is another one's, what is left in the spool is what there is.
         }
         Ok(recording)
     }
@@ -212,6 +218,18 @@ impl Recording {
         }
         let is_given_back = spool::word(&first, control::FREE_GIVEN) > 0;
         if packed.progress.is_none() && is_given_back || is_drained_now(&source, &first)? {
+            return Ok(false);
+        }
+        // Who drained it may have gone on, and closed it, since it was read here; from now on nobody does.
+        let window = self.window;
+        *self = Self { window, ..Self::from_source(self.source.again()?, None)? };
+        source.read_at(0, BLOCK_BYTES, &mut first)?;
+        let Layout::Packed(packed) = &mut self.layout else { return Ok(false) };
+        if packed.summary.is_some() {
+            return Ok(true);
+        }
+        let is_given_back = spool::word(&first, control::FREE_GIVEN) > 0;
+        if packed.progress.is_none() && is_given_back {
             return Ok(false);
         }
         let cut = packed.end_at_progress();
@@ -545,10 +563,14 @@ fn beside(path: &Path, is_left: bool) -> Option<PathBuf> {
     spool.is_file().then_some(spool)
 }
 
-/// Whether somebody drains this spool at present, as its tick tells, which changes about once in a millisecond: then what is read here
-/// may be in the other file a moment later.
+/// Whether somebody drains this spool at present: then what is read here may be in the other file a moment later. The kernel knows who
+/// holds the file, even one who gets no processor or is about to close the recording. Where it has no locks, the tick tells, which
+/// changes about once in a millisecond.
 fn is_drained_now(source: &Source, first: &[u8]) -> Result<bool, RecordingError> {
     const LOOKS: u32 = 4;
+    if source.is_held() {
+        return Ok(true);
+    }
     let before = spool::word(first, control::TICK);
     let mut bytes = Vec::new();
     for _ in 0..LOOKS {

@@ -2,6 +2,9 @@
 //! them.
 #![cfg(target_os = "linux")]
 
+#[path = "support/asleep.rs"]
+mod asleep;
+
 use std::alloc::System;
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
@@ -93,6 +96,8 @@ fn check(name: &str, layout: BlockLayout) {
         told.insert((numbers.next().unwrap(), numbers.next().unwrap(), numbers.collect()));
     }
     assert!(told.len() > BLOCKS / 2, "{}", told.len());
+    // Not in the midst of an allocation for what it waits for.
+    asleep::wait_until_asleep(child.id());
 
     let looked = Image::of_process(child.id(), |image| {
         let found = Annotated::find(image, &FindOptions::default());

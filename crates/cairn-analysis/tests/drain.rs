@@ -427,7 +427,7 @@ fn a_packed_file_of_a_killed_drain_opens() {
         drain.step().unwrap();
     }
     // As a kill would: neither summary nor index.
-    std::mem::forget(drain);
+    drop(drain);
     let packed = Recording::open(&packed_path).unwrap();
     let mut sums = Sums::default();
     packed.read(&Wanted::ALL, &mut sums).unwrap();

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use cairn_analysis::heap::slices::SliceOptions;
 use cairn_analysis::heap::{HeapRead, HeapRecording, LiveHeap, Scope, Stacks, Sums};
-use cairn_analysis::recording::{Drain, EndReason, Recording};
+use cairn_analysis::recording::{Drain, EndReason, Finding, Recording};
 use cairn_format::recording::{BLOCK_BYTES, BLOCK_HEADER_BYTES, BlockHeader, control};
 use spool::{Program, Random, Spool};
 
@@ -342,7 +342,7 @@ fn what_a_killed_command_left_is_read_with_the_rest_in_the_spool() {
         let half = heap.snapshot().profile.totals.allocations;
         assert!(half > 1000 && half < program.allocations, "{half}");
         // As a kill would.
-        std::mem::forget(drain);
+        drop(drain);
         writer.write_all(rest);
         let began = Instant::now();
         while heap.snapshot().profile.totals.allocations < program.allocations {
@@ -401,7 +401,7 @@ fn what_was_left_long_ago_is_read_at_once() {
     let (first, rest) = journal.split_at(journal.len() / 2);
     writer.write_all(first);
     (0..3).for_each(|_| assert!(drain.step().is_ok()));
-    std::mem::forget(drain);
+    drop(drain);
     writer.write_all(rest);
     let hour = std::time::SystemTime::now() - Duration::from_secs(3600);
     File::options().write(true).open(&packed_path).unwrap().set_modified(hour).unwrap();
@@ -409,6 +409,61 @@ fn what_was_left_long_ago_is_read_at_once() {
     assert!(heap.update().unwrap().has_ended);
     assert_eq!(heap.snapshot().profile.totals.allocations, program.allocations);
     assert_equal(&heap.snapshot(), &read(&spool_path).0);
+    fs::remove_dir_all(directory).unwrap();
+}
+
+#[test]
+fn who_drains_and_gets_no_processor_is_waited_for() {
+    let directory = directory("slow");
+    let (spool_path, packed_path) = (directory.join("it.cairn"), directory.join("it.cairn.new"));
+    let (program, journal) = program(3, 40_000, NOBODY, false);
+    let mut writer = Writer::new(&spool_path, &program.spool);
+    let mut drain = Drain::open(&spool_path, &packed_path).unwrap();
+    drain.set_flush_after(Duration::ZERO);
+    let (first, rest) = journal.split_at(journal.len() / 2);
+    writer.write_all(first);
+    (0..3).for_each(|_| assert!(drain.step().is_ok()));
+    writer.write_all(rest);
+    // Nothing was written for an hour, the program is gone, and nothing ticks.
+    let hour = std::time::SystemTime::now() - Duration::from_secs(3600);
+    File::options().write(true).open(&packed_path).unwrap().set_modified(hour).unwrap();
+    let mut heap = LiveHeap::open(&spool_path).unwrap();
+    assert!(!catch_up(&mut heap));
+    assert!(!heap.update().unwrap().has_ended);
+    assert!(heap.snapshot().profile.totals.allocations < program.allocations);
+    let whole = Recording::open(&packed_path).unwrap();
+    assert!(!whole.findings().iter().any(|finding| matches!(finding, Finding::Continued { .. })));
+    drain.finish().unwrap();
+    while !heap.update().unwrap().has_ended {}
+    assert_ended_as(&heap, &packed_path);
+    assert_eq!(heap.snapshot().profile.totals.allocations, program.allocations);
+    fs::remove_dir_all(directory).unwrap();
+}
+
+#[test]
+fn what_was_seen_stays_until_who_begins_to_drain_has_it_too() {
+    let directory = directory("begins-slowly");
+    let (spool_path, packed_path) = (directory.join("it.cairn"), directory.join("it.cairn.new"));
+    let (program, journal) = program(2, 20_000, std::process::id(), false);
+    let mut writer = Writer::new(&spool_path, &program.spool);
+    writer.write_all(&journal);
+    let mut heap = LiveHeap::open(&spool_path).unwrap();
+    catch_up(&mut heap);
+    let seen = heap.snapshot().profile.totals.allocations;
+    assert!(seen > 1000, "{seen}");
+    let mut drain = Drain::open(&spool_path, &packed_path).unwrap();
+    heap.update().unwrap();
+    // However long that takes.
+    std::thread::sleep(Duration::from_millis(1500));
+    for _ in 0..3 {
+        heap.update().unwrap();
+        assert_eq!(heap.snapshot().profile.totals.allocations, seen);
+    }
+    drain.set_flush_after(Duration::ZERO);
+    (0..3).for_each(|_| assert!(drain.step().is_ok()));
+    drain.finish().unwrap();
+    while !heap.update().unwrap().has_ended {}
+    assert_eq!(heap.snapshot().profile.totals.allocations, program.allocations);
     fs::remove_dir_all(directory).unwrap();
 }
 

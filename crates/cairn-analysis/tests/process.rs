@@ -4,13 +4,16 @@
 #![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 #![allow(clippy::print_stdout, reason = "shown by `cargo test -- --nocapture`: what is not installed here")]
 
+#[path = "support/asleep.rs"]
+mod asleep;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cairn_analysis::format::{AbsoluteAddress, Frame};
 use cairn_analysis::process::{
@@ -42,21 +45,8 @@ impl Running {
         line.trim_end().to_owned()
     }
 
-    /// Waits until every thread sleeps, as they do once they are where the test wants them.
     fn wait_until_asleep(&self) {
-        let deadline = Instant::now() + Duration::from_secs(20);
-        let is_asleep = |thread: fs::DirEntry| {
-            let stat = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
-            stat.rsplit_once(") ").is_some_and(|(_, fields)| fields.starts_with('S'))
-        };
-        let all_asleep = || {
-            let threads = fs::read_dir(format!("/proc/{}/task", self.id())).unwrap();
-            threads.filter_map(Result::ok).all(is_asleep)
-        };
-        while !all_asleep() {
-            assert!(Instant::now() < deadline, "the program does not come to rest");
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        asleep::wait_until_asleep(self.id());
     }
 }
 
@@ -652,7 +642,9 @@ fn without_permission_it_says_so() {
     }
     // A copy, in a place that everybody can reach.
     let copy = std::env::temp_dir().join(format!("cairn-process-test-{}", std::process::id()));
-    fs::copy(std::env::current_exe().unwrap(), &copy).unwrap();
+    // By another process: a file that this one has open to write to, a child of another test has open as well for a moment, and then the
+    // kernel does not run it.
+    assert!(Command::new("cp").arg(std::env::current_exe().unwrap()).arg(&copy).status().unwrap().success());
     let output = Command::new(&copy)
         .args(["--exact", "try_without_permission", "--nocapture"])
         .env("CAIRN_TEST_NO_PERMISSION", running.id().to_string())

@@ -5,6 +5,8 @@
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #![allow(clippy::print_stdout, reason = "a test says what it could not check here")]
 
+#[path = "../../cairn-analysis/tests/support/asleep.rs"]
+mod asleep;
 #[allow(dead_code, reason = "the readers of recordings are for other tests")]
 mod support;
 
@@ -115,6 +117,8 @@ fn start(program: &Program, layout: &str, environment: &[(&str, &str)]) -> Runni
     assert!(lines.any(|line| line.unwrap().contains(program.ready)), "{} ended", program.path);
     let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", command.id())).unwrap();
     let process = children.split_whitespace().next().unwrap().parse().unwrap();
+    // Not in the midst of an allocation for what it waits for.
+    asleep::wait_until_asleep(process);
     Running { command, process }
 }
 

@@ -4,6 +4,8 @@
 #![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 #![allow(clippy::print_stdout, reason = "a test says what it could not check here")]
 
+#[path = "../../cairn-analysis/tests/support/asleep.rs"]
+mod asleep;
 #[allow(dead_code, reason = "the readers of recordings are for other tests")]
 mod support;
 
@@ -242,6 +244,8 @@ fn start(program: &Path, layout: &str) -> Waiting {
     let children = format!("/proc/{0}/task/{0}/children", command.id());
     let children = fs::read_to_string(children).unwrap();
     let process = children.split_whitespace().next().unwrap().parse().unwrap();
+    // Its memory is read while it may run: not in the midst of an allocation for what it waits for.
+    asleep::wait_until_asleep(process);
     Waiting { command, process, lines }
 }
 

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use support::{Count, cairn, compile, recording, recordings, run, scratch};
+use support::{Count, cairn, compile, recording, recordings, run, scratch, wait_for};
 
 /// What the program allocates after it was told to go on.
 const KNOWN: [(u64, Count); 2] =
@@ -29,9 +29,22 @@ fn prepared(test: &str) -> (PathBuf, PathBuf) {
 fn begin(directory: &Path, program: &Path, arguments: &[&str]) -> Child {
     let mut command = Command::new(program);
     command.args(arguments).current_dir(directory);
-    let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    std::thread::sleep(Duration::from_millis(100));
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// As [`begin`], and waits until the program runs: while it is being loaded there is nothing to attach to.
+fn begin_and_wait(directory: &Path, program: &Path, arguments: &[&str]) -> Child {
+    let begun = directory.join("begun");
+    let _ = fs::remove_file(&begun);
+    let child = begin(directory, program, arguments);
+    wait_for("the program", || begun.exists().then_some(()));
     child
+}
+
+/// What the kernel says of the first thread of a process.
+fn state_of(process: u32) -> char {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
+    stat.rsplit_once(") ").unwrap().1.chars().next().unwrap()
 }
 
 /// Attaches, and waits until events are recorded.
@@ -60,7 +73,7 @@ fn go(directory: &Path) {
 fn end(mut child: Child) -> Output {
     let began = Instant::now();
     while child.try_wait().unwrap().is_none() {
-        if began.elapsed() > Duration::from_secs(60) {
+        if began.elapsed() > Duration::from_secs(300) {
             let _ = child.kill();
             panic!("it has not ended");
         }
@@ -84,7 +97,11 @@ fn check_known(recording: &support::Recording) {
 /// Attaches while the program is in `mode`, lets it go on, and compares.
 fn check(mode: &str) -> (PathBuf, support::Recording) {
     let (directory, program) = prepared(mode);
-    let mut child = begin(&directory, &program, &[mode]);
+    let mut child = begin_and_wait(&directory, &program, &[mode]);
+    if mode == "long" {
+        // Past the half of it: begun anew, it would take much longer than it should, even on a machine that is busy.
+        std::thread::sleep(Duration::from_millis(2500));
+    }
     let cairn = attach(&directory, child.id(), &[]);
     go(&directory);
     child.stdin.take().unwrap().write_all(b"abc").unwrap();
@@ -154,7 +171,7 @@ fn modules_that_are_loaded_later_are_seen_from_their_constructors_on() {
 #[test]
 fn after_a_detach_the_program_is_as_before_and_can_be_attached_to_again() {
     let (directory, program) = prepared("again");
-    let child = begin(&directory, &program, &["threads"]);
+    let child = begin_and_wait(&directory, &program, &["threads"]);
     let process = child.id();
     let first = attach(&directory, process, &[]);
     let second = run(cairn().args(["heap", "--attach", &process.to_string()]).current_dir(&directory));
@@ -192,7 +209,7 @@ fn after_a_detach_the_program_is_as_before_and_can_be_attached_to_again() {
 #[test]
 fn an_interrupt_ends_the_recording_and_not_the_program() {
     let (directory, program) = prepared("interrupt");
-    let child = begin(&directory, &program, &["sleep"]);
+    let child = begin_and_wait(&directory, &program, &["sleep"]);
     let cairn = attach(&directory, child.id(), &[]);
     assert!(Command::new("kill").args(["-INT", &cairn.id().to_string()]).status().unwrap().success());
     let cairn = end(cairn);
@@ -210,7 +227,7 @@ fn an_interrupt_ends_the_recording_and_not_the_program() {
 #[test]
 fn a_time_limit_detaches() {
     let (directory, program) = prepared("limit");
-    let child = begin(&directory, &program, &["busy"]);
+    let child = begin_and_wait(&directory, &program, &["busy"]);
     let cairn = attach(&directory, child.id(), &["--for", "200ms"]);
     assert!(end(cairn).status.success());
     go(&directory);
@@ -223,12 +240,11 @@ fn a_time_limit_detaches() {
 #[test]
 fn python_is_attached_to() {
     let directory = scratch("attach_python");
-    let source = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)\n\
+    let source = "import os, time\nopen('begun', 'w').close()\nwhile not os.path.exists('go'): time.sleep(0.01)\n\
                   kept = [bytes(100000 + i) for i in range(100)]\nprint(len(kept))\n";
     // What the name leads to may be a script that finds the interpreter.
     let found = run(Command::new("python3").args(["-c", "import sys; print(sys.executable, end='')"]));
-    let child = begin(&directory, Path::new(&text(&found.stdout)), &["-c", source]);
-    std::thread::sleep(Duration::from_millis(500));
+    let child = begin_and_wait(&directory, Path::new(&text(&found.stdout)), &["-c", source]);
     let cairn = attach(&directory, child.id(), &[]);
     go(&directory);
     let shown = end(child);
@@ -250,22 +266,21 @@ fn refused(process: u32, directory: &Path, reason: &str) {
 #[test]
 fn what_cannot_be_attached_to_is_refused_with_a_reason() {
     let (directory, program) = prepared("refused");
-    refused(4_000_000, &directory, "there is no process");
+    refused(1 << 30, &directory, "there is no process");
 
     let linked = compile(&directory, "attached.c", "static", &["-static"]);
-    let child = begin(&directory, &linked, &["sleep"]);
+    let child = begin_and_wait(&directory, &linked, &["sleep"]);
     refused(child.id(), &directory, "linked statically");
-    let stopped = begin(&directory, &program, &["sleep"]);
+    let stopped = begin_and_wait(&directory, &program, &["sleep"]);
     let process = stopped.id().to_string();
     assert!(Command::new("kill").args(["-STOP", &process]).status().unwrap().success());
-    std::thread::sleep(Duration::from_millis(50));
+    wait_for("the stop", || (state_of(stopped.id()) == 'T').then_some(()));
     refused(stopped.id(), &directory, "kill -CONT");
     assert!(Command::new("kill").args(["-CONT", &process]).status().unwrap().success());
 
-    let recorded = begin(&directory, Path::new(env!("CARGO_BIN_EXE_cairn")), &["heap", "./program", "sleep"]);
-    std::thread::sleep(Duration::from_millis(500));
-    let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", recorded.id())).unwrap();
-    refused(children.trim().parse().unwrap(), &directory, "recorded already");
+    let command = Path::new(env!("CARGO_BIN_EXE_cairn"));
+    let recorded = begin_and_wait(&directory, command, &["heap", "--quiet", "./program", "sleep"]);
+    refused(recording(&directory).process, &directory, "recorded already");
 
     go(&directory);
     for child in [child, stopped, recorded] {

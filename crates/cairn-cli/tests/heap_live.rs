@@ -16,7 +16,10 @@ use cairn_analysis::heap::{HeapRecording, LiveHeap, Scope};
 use cairn_analysis::recording::Recording;
 use support::{cairn, compile, scratch};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Only what never comes takes so long, however busy the machine is.
+const PATIENCE: Duration = Duration::from_secs(300);
+/// The programs run until they are told that it is enough.
+const LONG: &str = "600000";
 
 /// Starts a command that records into `directory`, and waits until there is a recording.
 #[allow(clippy::zombie_processes, reason = "whoever gets it waits for it; a test that fails ends all")]
@@ -34,8 +37,14 @@ fn start(command: &mut Command, directory: &Path) -> (Child, PathBuf) {
     }
 }
 
-/// Follows the recording of what `child` runs, at moments that nobody knows beforehand, and compares at the end.
-fn follow(mut child: Child, path: &Path, kill: impl Fn()) {
+/// Lets the programs in a directory come to their end.
+fn stop(directory: &Path) {
+    fs::write(directory.join("stop"), "").unwrap();
+}
+
+/// Follows the recording of what `child` runs, at moments that nobody knows beforehand, has the program `end` when enough was seen of it,
+/// and compares.
+fn follow(mut child: Child, path: &Path, end: impl Fn()) {
     let mut heap = LiveHeap::open(path).unwrap();
     let (mut looks, mut grown, mut last) = (0, 0, 0);
     let began = Instant::now();
@@ -45,7 +54,7 @@ fn follow(mut child: Child, path: &Path, kill: impl Fn()) {
         grown += u32::from(allocations > last);
         (last, looks) = (allocations, looks + 1);
         if allocations > 3_000 && grown > 3 {
-            kill();
+            end();
         }
         assert!(began.elapsed() < PATIENCE, "its end is not seen");
         let pause = RandomState::new().hash_one(looks) % 200;
@@ -76,9 +85,9 @@ fn programs_are_followed_to_their_end() {
         let directory = scratch(test);
         let program = compile(&directory, "live.c", "program", &[]);
         let mut command = cairn();
-        command.args(["heap", "--quiet", "--mmap", "--"]).arg(&program).args([threads, "2500"]);
+        command.args(["heap", "--quiet", "--mmap", "--"]).arg(&program).args([threads, LONG, "stop"]);
         let (child, path) = start(&mut command, &directory);
-        follow(child, &path, || {});
+        follow(child, &path, || stop(&directory));
     }
 }
 
@@ -87,9 +96,9 @@ fn sampled_programs_are_followed_to_their_end() {
     let directory = scratch("live-sampled");
     let program = compile(&directory, "live.c", "program", &[]);
     let mut command = cairn();
-    command.args(["heap", "--quiet", "--sample", "1KiB", "--"]).arg(&program).args(["3", "2500"]);
+    command.args(["heap", "--quiet", "--sample", "1KiB", "--"]).arg(&program).args(["3", LONG, "stop"]);
     let (child, path) = start(&mut command, &directory);
-    follow(child, &path, || {});
+    follow(child, &path, || stop(&directory));
 }
 
 /// The process that a recording is of.
@@ -102,7 +111,7 @@ fn killed_programs_are_followed_to_their_end() {
     let directory = scratch("live-killed");
     let program = compile(&directory, "live.c", "program", &[]);
     let mut command = cairn();
-    command.args(["heap", "--quiet", "--"]).arg(&program).args(["4", "50000"]);
+    command.args(["heap", "--quiet", "--"]).arg(&program).args(["4", LONG]);
     let (child, path) = start(&mut command, &directory);
     let process = process_of(&path);
     follow(child, &path, || {
@@ -112,22 +121,23 @@ fn killed_programs_are_followed_to_their_end() {
 
 #[test]
 fn programs_that_nobody_drains_are_followed_to_their_end() {
-    for (test, milliseconds) in [("live-alone", "1500"), ("live-alone-killed", "50000")] {
+    for (test, is_killed) in [("live-alone", false), ("live-alone-killed", true)] {
         let directory = scratch(test);
         let program = compile(&directory, "live.c", "program", &[]);
         let library = cairn_run::Library::unpack().unwrap();
         let mut command = Command::new(&program);
         command
-            .args(["4", milliseconds])
+            .args(["4", LONG, "stop"])
             .env("LD_PRELOAD", library.path())
             .env("CAIRN_HEAP", "output=%n.%p.cairn");
         let (child, path) = start(&mut command, &directory);
         let process = child.id().to_string();
-        let is_endless = milliseconds == "50000";
         // A killed child is there until it is waited for, and its recording ends all the same.
         follow(child, &path, || {
-            if is_endless {
+            if is_killed {
                 let _ = Command::new("kill").args(["-9", &process]).stderr(Stdio::null()).status();
+            } else {
+                stop(&directory);
             }
         });
     }

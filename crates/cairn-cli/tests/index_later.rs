@@ -37,8 +37,9 @@ fn the_second_look_finds_an_index_that_nobody_waited_for() {
     let first = ask(&[], &home);
     assert!(first.status.success(), "{first:?}");
     let start = Instant::now();
+    // It is built with the lowest priority there is: on a machine that is busy it waits for all others.
     while indexes(&directory).is_empty() {
-        assert!(start.elapsed() < Duration::from_secs(120), "no index in {}", directory.display());
+        assert!(start.elapsed() < Duration::from_secs(900), "no index in {}", directory.display());
         std::thread::sleep(Duration::from_millis(20));
     }
     // Its bytes are there when its name is.
@@ -74,7 +75,8 @@ fn one_process_at_a_time_builds_indexes() {
     let words = String::from_utf8(busy.stderr).unwrap();
     assert_eq!((busy.status.code(), words.contains("another process")), (Some(1), true), "{words}");
     assert!(indexes(&cache).is_empty());
-    drop(lock);
+    // Closing it would not do at once: a child that another test starts at this moment has it open, too, until it is another program.
+    lock.unlock().unwrap();
     let free = build();
     assert!(free.status.success(), "{free:?}");
     assert_eq!(indexes(&cache).len(), 1);

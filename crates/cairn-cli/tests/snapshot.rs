@@ -2,6 +2,9 @@
 
 #![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 
+#[path = "../../cairn-analysis/tests/support/asleep.rs"]
+mod asleep;
+
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -40,16 +43,7 @@ impl Waiting {
     }
 
     fn wait_until_asleep(&self) {
-        let deadline = Instant::now() + Duration::from_secs(20);
-        let is_asleep = |thread: fs::DirEntry| {
-            let stat = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
-            stat.rsplit_once(") ").is_some_and(|(_, fields)| fields.starts_with('S'))
-        };
-        let tasks = || fs::read_dir(format!("/proc/{}/task", self.id())).unwrap().filter_map(Result::ok);
-        while !tasks().all(is_asleep) {
-            assert!(Instant::now() < deadline, "the program does not come to rest");
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        asleep::wait_until_asleep(self.child.id());
     }
 }
 
@@ -192,7 +186,9 @@ fn without_permission_the_way_is_told() {
         return;
     }
     let cairn = std::env::temp_dir().join(format!("cairn-for-nobody-{}", waiting.id()));
-    fs::copy(CAIRN, &cairn).unwrap();
+    // By another process: a file that this one has open to write to, a child of another test has open as well for a moment, and then the
+    // kernel does not run it.
+    assert!(Command::new("cp").args([CAIRN.as_ref(), cairn.as_os_str()]).status().unwrap().success());
     let output = Command::new(&cairn).args(["snapshot", &waiting.id()]).uid(65534).gid(65534).output();
     fs::remove_file(&cairn).unwrap();
     let output = output.unwrap();

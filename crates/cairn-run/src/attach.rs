@@ -113,6 +113,26 @@ fn status_field(status: &str, name: &str) -> Option<String> {
     Some(line.strip_prefix(':')?.trim().to_owned())
 }
 
+/// Whether a process is gone, or about to be.
+fn has_ended(process: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{process}/status"));
+    !is_left_by_first_thread(process)
+        && status.map_or(true, |status| {
+            status_field(&status, "State").is_none_or(|state| state.starts_with(['Z', 'X']))
+        })
+}
+
+/// Whether other threads go on in a process whose first one has ended, which makes it look as if it were gone.
+fn is_left_by_first_thread(process: u32) -> bool {
+    let mut others =
+        fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().filter_map(Result::ok);
+    let goes_on = |thread: fs::DirEntry| {
+        let status = fs::read_to_string(thread.path().join("status")).unwrap_or_default();
+        status_field(&status, "State").is_some_and(|state| !state.starts_with(['Z', 'X']))
+    };
+    others.any(goes_on)
+}
+
 /// The names that the C library's allocator consists of. What lies between the first and the last of them is the allocator.
 const ALLOCATOR: [&str; 14] = [
     "malloc",
@@ -138,13 +158,20 @@ impl Target {
     ///
     /// Why it cannot.
     pub fn inspect(process: u32) -> Result<Self, AttachError> {
+        // One that ends meanwhile is refused in many ways, none of which is the reason.
+        Self::look_at(process).map_err(|error| match has_ended(process) {
+            true => AttachError::NoSuchProcess { process },
+            false => error,
+        })
+    }
+
+    fn look_at(process: u32) -> Result<Self, AttachError> {
         let status = fs::read_to_string(format!("/proc/{process}/status"))
             .map_err(|_| AttachError::NoSuchProcess { process })?;
         let refused = |reason: String| AttachError::Refused { process, reason };
         let field = |name| status_field(&status, name).unwrap_or_default();
         if field("State").starts_with(['Z', 'X']) {
-            let threads = fs::read_dir(format!("/proc/{process}/task")).map_or(0, Iterator::count);
-            if threads > 1 {
+            if is_left_by_first_thread(process) {
                 return Err(refused(
                     "its first thread has ended and others go on, of which the kernel shows too little under that number; \
                      start it under `cairn heap`"

@@ -39,6 +39,9 @@ const STACK_BYTES: u64 = 1 << 20;
 const TEXT_BYTES: u64 = 3 << 14;
 /// Loading a library takes milliseconds, where nobody holds the loader's lock.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// So often it is waited for a thread that does not wait for a lock: to give up in the midst of its work would leave that half done, and
+/// whatever locks it holds taken for ever.
+const TIMES: u32 = 15;
 
 fn request(what: u32, thread: i32, address: usize, data: *mut c_void) -> io::Result<()> {
     let address: *mut c_void = ptr::without_provenance_mut(address);
@@ -56,6 +59,11 @@ fn registers(thread: i32) -> io::Result<libc::user_regs_struct> {
 
 fn set_registers(thread: i32, registers: &libc::user_regs_struct) -> io::Result<()> {
     request(libc::PTRACE_SETREGS, thread, 0, ptr::from_ref(registers).cast_mut().cast())
+}
+
+/// Whether a stopped thread stands in the system call that locks wait in.
+fn waits_for_lock(registers: &libc::user_regs_struct) -> bool {
+    registers.orig_rax.cast_signed() == libc::SYS_futex
 }
 
 fn gone() -> io::Error {
@@ -131,8 +139,8 @@ impl Borrowed {
 
     /// Lets the thread run until it stops at `end`; returns what is in `rax`.
     fn go(&mut self, how: u32, end: u64) -> io::Result<u64> {
-        let deadline = Instant::now() + PATIENCE;
-        let mut is_late = false;
+        let mut deadline = Instant::now() + PATIENCE;
+        let (mut is_late, mut times) = (false, 1);
         request(how, self.thread, 0, ptr::null_mut())?;
         loop {
             let mut status = 0;
@@ -154,7 +162,9 @@ impl Borrowed {
             }
             let signal = libc::WSTOPSIG(status);
             let is_event = status >> 16 != 0;
-            if is_late && is_event {
+            if is_late && is_event && times < TIMES && !waits_for_lock(&registers(self.thread)?) {
+                (is_late, times, deadline) = (false, times + 1, Instant::now() + PATIENCE);
+            } else if is_late && is_event {
                 return Err(io::Error::new(
                     io::ErrorKind::TimedOut,
                     "it did not come back: another thread may hold the loader's lock",

@@ -121,14 +121,28 @@ fn unpack_into(directory: &Path, name: &str, content: &[u8]) -> io::Result<PathB
         return Ok(path);
     }
     // Beside the place and then renamed: whoever finds it finds it whole.
-    let mut fresh: OsString = path.clone().into();
-    fresh.push(format!(".{}", process::id()));
-    let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o755).open(&fresh)?;
+    let (fresh, mut file) = fresh_file(&path)?;
     let written = file.write_all(content).and_then(|()| fs::rename(&fresh, &path));
     if written.is_err() {
         let _ = fs::remove_file(&fresh);
     }
     written.map(|()| path)
+}
+
+/// A file beside `path` that nobody else writes to: neither another thread, nor a process that has the same number in another
+/// container and the same cache directory.
+fn fresh_file(path: &Path) -> io::Result<(PathBuf, fs::File)> {
+    let mut number = 0_u32;
+    loop {
+        let mut name: OsString = path.to_owned().into();
+        name.push(format!(".{}.{number}", process::id()));
+        match fs::OpenOptions::new().write(true).create_new(true).mode(0o755).open(&name) {
+            Ok(file) => return Ok((name.into(), file)),
+            // Another one's, or left by one that was killed.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && number < 1000 => number += 1,
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 /// Whether a file has this content.
@@ -155,4 +169,25 @@ fn hash(bytes: &[u8]) -> u64 {
         let mixed = (hash ^ word).wrapping_mul(0x0000_0100_0000_01b3);
         mixed ^ mixed >> 32
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_that_unpack_at_once_all_find_it_whole() {
+        let directory = env::temp_dir().join(format!("cairn-unpacked-{}", process::id()));
+        let content: Vec<u8> = (0..100_000_u32).flat_map(u32::to_le_bytes).collect();
+        for round in 0..20 {
+            let name = format!("library-{round}.so");
+            let unpack = || {
+                let path = unpack_into(&directory, &name, &content).unwrap();
+                assert!(holds(&path, &content).unwrap(), "it is there in parts");
+            };
+            std::thread::scope(|scope| (0..8).for_each(|_| drop(scope.spawn(unpack))));
+        }
+        assert_eq!(fs::read_dir(&directory).unwrap().count(), 20, "something is left behind");
+        fs::remove_dir_all(directory).unwrap();
+    }
 }

@@ -600,6 +600,12 @@ impl Aggregator {
         }
     }
 
+    /// How many allocations were counted, and how many of their blocks are live; of a sample, as they are.
+    pub(super) fn counted(&self) -> (u64, u64) {
+        let all = self.all();
+        (all.allocations, all.live_blocks)
+    }
+
     /// Events so far that make no sense.
     #[must_use]
     pub fn odd(&self) -> Odd {

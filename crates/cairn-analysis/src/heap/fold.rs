@@ -75,6 +75,13 @@ impl Fold {
         self.last_nanos.max(self.usage_nanos)
     }
 
+    /// Whether all is here that the other one has counted.
+    pub(super) fn has_all_of(&self, other: &Self) -> bool {
+        let ((allocations, live), (others, others_live)) = (self.heap.counted(), other.heap.counted());
+        self.seen_nanos() >= other.seen_nanos()
+            || allocations >= others && allocations.saturating_sub(live) >= others.saturating_sub(others_live)
+    }
+
     /// True when some event was left out, because what it names was not known.
     pub(super) fn left_out_some(&self) -> bool {
         self.heap.odd().bad_numbers > 0

@@ -135,7 +135,7 @@ const EVENTS: u64 = 1 << 19;
 const LANE_BYTES: usize = 4 << 20;
 /// Whoever drains writes twice in a second while anything happens, and may take a moment for the end.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// And has written within this time what was there when it began.
+/// Who drains no more has not written what was there when it began, and never will: looked at from this time on.
 const CATCHES_UP: Duration = Duration::from_secs(1);
 /// What has to be read as a whole each time takes so much of the time at most.
 const SHARE_OF_READING: u32 = 10;
@@ -306,7 +306,9 @@ impl Growing {
         if let Some((fresh, since)) = &mut self.drained {
             fresh.read_new()?;
             // What was seen stays to be seen until it is in the other file as well.
-            let is_there = fresh.fold.seen_nanos() >= self.fold.seen_nanos() || since.elapsed() > CATCHES_UP;
+            let is_there = fresh.fold.has_all_of(&self.fold)
+                || fresh.recording.summary().is_some()
+                || since.elapsed() > CATCHES_UP && !is_drained_at_present(&asked.path);
             let next = is_there.then(|| self.drained.take()).flatten();
             return Ok(Step { is_new: false, next: next.map(|(fresh, _)| State::Growing(fresh)) });
         }
@@ -322,11 +324,7 @@ impl Growing {
             // Its blocks are used again while they are read, and nobody says where what was in them went.
             return Ok(Step::to(State::Left(Box::new(Left::new(self.whole(asked)?, asked.path.clone())))));
         }
-        let was_there = self.is_fresh;
         let is_new = self.read_new()?;
-        if is_new && !was_there {
-            self.news = Instant::now();
-        }
         let next = if self.live.has_more() {
             None
         } else if self.recording.summary().is_some() {
@@ -346,7 +344,9 @@ impl Growing {
         // What a look at a spool brings is in order when the next one has been.
         for _ in 0..if is_spool { 2 } else { 1 } {
             self.live.look(&mut self.recording, false)?;
-            is_new |= self.live.had_news();
+            if self.live.had_news() {
+                (is_new, self.news) = (true, Instant::now());
+            }
             self.fold.grow(&self.recording);
             let was_behind = self.live.has_more();
             self.live.read_new(&self.recording, &Wanted::ALL, &mut self.fold)?;

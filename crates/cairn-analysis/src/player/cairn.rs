@@ -85,6 +85,11 @@ impl CairnRecording {
         self.recording.header().process
     }
 
+    /// Whether what a program that is gone has left behind is all there.
+    pub(super) fn is_settled(&self, live: &Live) -> bool {
+        live.is_settled(&self.recording)
+    }
+
     pub(super) fn has_ended(&self) -> bool {
         self.recording.end().is_some()
     }

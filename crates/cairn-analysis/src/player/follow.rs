@@ -40,7 +40,8 @@ impl Player {
                 let problem = "cairn drains it, so its blocks are used again; follow the recording that cairn makes of it";
                 return Err(PlayError::CannotFollow { problem });
             }
-            let is_over = recording.has_ended() || !is_running(recording.process()) && live.is_settled();
+            let is_over =
+                recording.has_ended() || !is_running(recording.process()) && recording.is_settled(&live);
             if is_over {
                 // For what was written between the look and the program's end.
                 recording.look(&mut live, true)?;

@@ -24,6 +24,8 @@ use super::{ModuleMap, NoRegisters, ProcessMemory, Thread, ThreadRegisters, Thre
 /// Threads that run stop within microseconds, those that have no processor when they get one. What takes longer sits in
 /// the kernel, perhaps for ever.
 const TIME_TO_STOP: Duration = Duration::from_secs(2);
+/// So much longer it takes at most to get a processor.
+const TIME_FOR_PROCESSOR: Duration = Duration::from_secs(20);
 
 /// Registers of any machine fit.
 const MAX_REGISTER_BYTES: usize = 1024;
@@ -336,6 +338,13 @@ impl Attached {
         Stat::read(&format!("/proc/{}/task/{thread}/stat", self.process)).is_none_or(|stat| stat.has_ended())
     }
 
+    /// Whether it is worth while to wait: in time, and longer for a thread that would run if it had a processor.
+    fn may_still_stop(&self, thread: u32, deadline: Instant) -> bool {
+        let late = Instant::now().saturating_duration_since(deadline);
+        let stat = || Stat::read(&format!("/proc/{}/task/{thread}/stat", self.process));
+        late.is_zero() || late < TIME_FOR_PROCESSOR && stat().is_some_and(|stat| stat.state == 'R')
+    }
+
     /// Waits until every seized thread stands still, has ended, or the time is over.
     fn wait(&mut self, deadline: Instant) {
         let mut pause = Duration::from_micros(20);
@@ -369,7 +378,9 @@ impl Attached {
         match ptrace::stop_of(thread.id as i32) {
             Ok(Some(stop)) => Some(AttachedState::Stopped(stop)),
             _ if self.has_ended(thread.id) => Some(AttachedState::Without(NoRegisters::Ended)),
-            _ if Instant::now() > deadline => Some(AttachedState::Without(NoRegisters::DidNotStop)),
+            _ if !self.may_still_stop(thread.id, deadline) => {
+                Some(AttachedState::Without(NoRegisters::DidNotStop))
+            }
             _ => None,
         }
     }

@@ -28,7 +28,7 @@ use cairn_format::recording::{
 use super::clock::TimeScale;
 use super::deliver::Delivery;
 use super::error::{Finding, RecordingError};
-use super::mapped_file::{SharedFile, read_clocks};
+use super::mapped_file::{SharedFile, hold, read_clocks};
 use super::merge::{Feed, Merger, NextBlock};
 use super::model::{At, Events, Module, ModuleId, ThreadId, Usage, Wanted};
 use super::packer::{Packer, Summary};
@@ -271,6 +271,9 @@ impl Drain {
         let facts = spool::facts(&control_block);
         let file = File::create_new(packed)
             .map_err(RecordingError::io(format!("creating the recording {}", packed.display())))?;
+        // Before the packed file has a header: who finds one finds both held.
+        shared.hold();
+        hold(&file);
         let mut packer = Packer::new(BufWriter::with_capacity(1 << 18, file), &header, &facts)?;
         // So that it is a recording from now on, which goes on in the spool.
         packer.flush_with_progress(std::iter::empty())?;

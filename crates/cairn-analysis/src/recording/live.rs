@@ -139,10 +139,10 @@ impl Live {
     }
 
     /// Whether what a program that is gone has left behind is all there: whoever drains it needs a moment more.
-    pub(crate) fn is_settled(&self) -> bool {
+    pub(crate) fn is_settled(&self, recording: &Recording) -> bool {
         match &self.shape {
             Shape::Spool(_) => true,
-            Shape::Packed(packed) => packed.idle_looks >= SETTLED_LOOKS,
+            Shape::Packed(packed) => packed.idle_looks >= SETTLED_LOOKS && !recording.source.is_held(),
         }
     }
 
@@ -155,7 +155,7 @@ impl Live {
     }
 }
 
-/// So many looks without anything new mean that nobody writes any more.
+/// So many looks without anything new mean that nobody writes any more, where the kernel does not say who holds the file.
 const SETTLED_LOOKS: u32 = 10;
 
 /// Whether the recorded process is there. Where that cannot be known it is taken to be.

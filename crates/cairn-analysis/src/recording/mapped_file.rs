@@ -37,6 +37,12 @@ impl SharedFile {
         Self::map(OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOFOLLOW).open(path)?)
     }
 
+    /// Says that this process drains the file, for as long as this value lives and however the process ends. File systems without locks
+    /// are told by the tick alone.
+    pub(super) fn hold(&self) {
+        hold(&self.file);
+    }
+
     /// As [`open`](Self::open), of a path that may be a link, as the kernel's own to what a process has mapped.
     pub(super) fn open_linked(path: &Path) -> io::Result<Self> {
         Self::map(OpenOptions::new().read(true).write(true).open(path)?)
@@ -157,6 +163,26 @@ impl Drop for SharedFile {
         // SAFETY: mapped by `open` with this length; nobody has a reference any more.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.window_bytes) };
     }
+}
+
+/// As [`SharedFile::hold`], of what is made of it.
+pub(super) fn hold(file: &File) {
+    let _ = ask_for_lock(file, libc::F_OFD_SETLK, libc::F_WRLCK);
+}
+
+/// Whether somebody [holds](SharedFile::hold) the file. Only asks: who reads must not be in the way of who drains.
+pub(super) fn is_held(file: &File) -> bool {
+    ask_for_lock(file, libc::F_OFD_GETLK, libc::F_RDLCK).is_ok_and(|found| found != libc::F_UNLCK)
+}
+
+/// A lock of the open file, not of the process: another descriptor of the same file that is closed here does not end it.
+fn ask_for_lock(file: &File, what: libc::c_int, kind: libc::c_int) -> io::Result<libc::c_int> {
+    // SAFETY: zeros are a value of it: from the first byte to the last, whatever the length.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = kind as libc::c_short;
+    // SAFETY: the descriptor is open, and the call reads and writes the struct alone.
+    let status = unsafe { libc::fcntl(file.as_raw_fd(), what, &raw mut lock) };
+    if status < 0 { Err(io::Error::last_os_error()) } else { Ok(lock.l_type.into()) }
 }
 
 /// One reading of the clocks that the program reads as well.

@@ -33,6 +33,15 @@ impl Source {
         }
     }
 
+    /// Whether somebody makes it at present, or writes what it is drained of elsewhere. False where the system cannot tell.
+    pub(super) fn is_held(&self) -> bool {
+        match self {
+            #[cfg(target_os = "linux")]
+            Self::File(file) => super::mapped_file::is_held(file),
+            _ => false,
+        }
+    }
+
     pub(super) fn length(&self) -> Result<u64, RecordingError> {
         match self {
             Self::Bytes(bytes) => Ok(bytes.len() as u64),

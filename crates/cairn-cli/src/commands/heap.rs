@@ -213,10 +213,7 @@ impl Heap {
         };
         let directory = fs::canonicalize(directory).map_err(|error| unusable(directory, &error))?;
         // Whether files can be made there, before the program runs and not after.
-        let trial = directory.join(format!(".cairn-{}", std::process::id()));
-        fs::File::create_new(&trial)
-            .and_then(|_| fs::remove_file(&trial))
-            .map_err(|error| unusable(&directory, &error))?;
+        try_to_write(&directory).map_err(|error| unusable(&directory, &error))?;
         // The percent signs of directories are no fields.
         let mut path = OsString::from(directory.into_os_string().to_string_lossy().replace('%', "%%"));
         path.push("/");
@@ -263,6 +260,8 @@ impl Heap {
         let mut recordings =
             Recordings::new(Some(running.process()), shows_status, self.max_size.unwrap_or(u64::MAX));
         let (mut is_late, mut is_over) = (false, false);
+        // The time that recording may take begins with it, however long the program takes to be loaded.
+        let mut recorded_since = None;
         let end = loop {
             let event = running.wait(tick).map_err(|error| not_run(&error))?;
             for announced in announcements.read().unwrap_or_default() {
@@ -272,13 +271,22 @@ impl Heap {
             if self.sample.is_none() {
                 tick = next_tick(tick, recordings.read_bytes());
             }
-            if !is_late && recordings.is_empty() && began.elapsed() > PATIENCE {
+            if !is_late
+                && recordings.is_empty()
+                && began.elapsed() > PATIENCE
+                && live::has_run(running.process())
+            {
                 is_late = true;
                 complain(
                     &"the program runs, but does not record: the loader ignored LD_PRELOAD, or nothing was written",
                 );
             }
-            if !is_over && self.duration.is_some_and(|duration| began.elapsed() >= duration) {
+            if recorded_since.is_none() && !recordings.is_empty() {
+                recorded_since = Some(Instant::now());
+            }
+            let recorded = recorded_since.map(|since| since.elapsed());
+            if !is_over && self.duration.is_some_and(|duration| recorded.is_some_and(|time| time >= duration))
+            {
                 is_over = true;
                 recordings.pause();
             }
@@ -301,22 +309,37 @@ impl Heap {
         announcements: &mut Announcements,
         tick: Duration,
     ) {
-        recordings.tick();
-        if recordings.open_children() == 0 {
-            return;
-        }
-        let interrupts = cairn_run::Interrupts::hold();
-        if !self.quiet {
-            recordings.say(&format_args!(
-                "the program has ended; still open: {}; Ctrl-C closes what is open",
-                heap_text::counted(recordings.open_children() as u64, "child recording")
-            ));
-        }
-        while recordings.open_children() > 0 && !interrupts.wait(tick) {
-            for announced in announcements.read().unwrap_or_default() {
-                recordings.add(announced);
-            }
+        /// What the program started last may still be on its way to its recording; what has none by then will have none.
+        const PATIENCE: Duration = Duration::from_secs(5);
+        let mut interrupts = None;
+        let (mut is_told, mut quiet_since) = (false, Instant::now());
+        loop {
             recordings.tick();
+            let is_open = recordings.open_children() > 0;
+            let is_awaited = self.children
+                && !is_open
+                && quiet_since.elapsed() < PATIENCE
+                && recordings.awaits_any_of(holder::started_with(announcements.path()));
+            // After the looks at who lives: what has ended by then has announced whatever it did.
+            let late = announcements.read().unwrap_or_default();
+            let is_late = !late.is_empty();
+            late.into_iter().for_each(|announced| recordings.add(announced));
+            if is_open || is_late {
+                quiet_since = Instant::now();
+            }
+            if !is_open && !is_late && !is_awaited {
+                return;
+            }
+            if is_open && !is_told && !self.quiet {
+                is_told = true;
+                recordings.say(&format_args!(
+                    "the program has ended; still open: {}; Ctrl-C closes what is open",
+                    heap_text::counted(recordings.open_children() as u64, "child recording")
+                ));
+            }
+            if interrupts.get_or_insert_with(cairn_run::Interrupts::hold).wait(tick) {
+                return;
+            }
         }
     }
 }
@@ -335,6 +358,20 @@ fn next_tick(tick: Duration, read_bytes: u64) -> Duration {
         ..LITTLE_BYTES => (tick * 2).min(LONGEST_TICK),
         LITTLE_BYTES..MUCH_BYTES => tick,
         _ => (tick / 2).max(SHORTEST_TICK),
+    }
+}
+
+/// Makes a file in a directory and removes it again.
+fn try_to_write(directory: &Path) -> io::Result<()> {
+    let mut number = 0_u32;
+    loop {
+        let trial = directory.join(format!(".cairn-{}-{number}", std::process::id()));
+        match fs::File::create_new(&trial) {
+            Ok(_) => return fs::remove_file(&trial),
+            // Of a process with the same number in another container, or left by one that was killed.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && number < 1000 => number += 1,
+            Err(error) => return Err(error),
+        }
     }
 }
 
@@ -414,6 +451,19 @@ mod tests {
         assert_eq!(after(&[0, 100 << 10]), SHORTEST_TICK * 2);
         assert_eq!(after(&[0, 0, 0, 1 << 20]), LONGEST_TICK / 2);
         assert_eq!(after(&[1 << 20; 20]), SHORTEST_TICK);
+    }
+
+    #[test]
+    fn what_another_one_left_in_a_directory_does_not_say_that_nothing_can_be_written() {
+        let directory = std::env::temp_dir().join(format!("cairn-trial-{}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        for number in 0..3 {
+            fs::write(directory.join(format!(".cairn-{}-{number}", std::process::id())), "").unwrap();
+        }
+        try_to_write(&directory).unwrap();
+        assert_eq!(fs::read_dir(&directory).unwrap().count(), 3);
+        fs::remove_dir_all(&directory).unwrap();
+        assert_eq!(try_to_write(&directory).unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 
     #[test]

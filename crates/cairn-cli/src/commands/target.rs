@@ -78,12 +78,21 @@ fn header_of(path: &Path) -> Option<FileHeader> {
 }
 
 /// Writes `command` into the spool at `path`.
+///
+/// # Errors
+///
+/// When it cannot be written, and when the recording has been closed: then what has the name is a packed one, which has no such word.
 pub(crate) fn give(path: &Path, command: Command) -> io::Result<()> {
-    fs::OpenOptions::new()
-        .write(true)
-        .open(path)
-        .and_then(|file| file.write_all_at(&command.to_word().to_le_bytes(), COMMAND as u64))
-        .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
+    let write = || {
+        let file = fs::OpenOptions::new().read(true).write(true).open(path)?;
+        let mut header = [0; FILE_HEADER_BYTES];
+        file.read_exact_at(&mut header, 0)?;
+        if !FileHeader::read(&header).is_ok_and(|header| header.shape == Shape::Spool) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the recording is closed"));
+        }
+        file.write_all_at(&command.to_word().to_le_bytes(), COMMAND as u64)
+    };
+    write().map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
 }
 
 /// The spool that `process` has mapped.
@@ -187,6 +196,21 @@ mod tests {
         let places = SharedMapping { range: b"1000-2000", inode, path: &nameless }.places(std::process::id());
         fs::remove_dir_all(&directory).unwrap();
         assert!(places.contains(&file), "{places:?}");
+    }
+
+    #[test]
+    fn a_recording_that_was_closed_meanwhile_is_left_as_it_is() {
+        let path = std::env::temp_dir().join(format!("cairn-closed-{}", std::process::id()));
+        let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/recordings/v1");
+        let packed = fs::read(fixture.join("packed.cairn")).unwrap();
+        assert!(packed.len() > COMMAND + 8);
+        fs::write(&path, &packed).unwrap();
+        let told = give(&path, Command::Pause).unwrap_err().to_string();
+        assert!(told.ends_with("the recording is closed"), "{told}");
+        assert!(fs::read(&path).unwrap() == packed, "it was written to");
+        fs::copy(fixture.join("spool.cairn"), &path).unwrap();
+        give(&path, Command::Pause).unwrap();
+        fs::remove_file(&path).unwrap();
     }
 
     #[test]

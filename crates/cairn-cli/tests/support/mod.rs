@@ -48,13 +48,50 @@ pub(crate) fn compile(directory: &Path, source: &str, name: &str, flags: &[&str]
     program
 }
 
+/// Writes a script, or copies a program, that is to be run. Another process does that: while this one has a file open to write to it, each
+/// child that another test starts has it as well for a moment, and the kernel runs no file that somebody may write to.
+#[allow(dead_code, reason = "not all that use this module need it")]
+pub(crate) fn executable(path: &Path, from: &Executable<'_>) {
+    let mut command = Command::new("sh");
+    match from {
+        Executable::Script(text) => {
+            command.args(["-c", "printf %s \"$1\" > \"$0\" && chmod 755 \"$0\""]).arg(path).arg(text)
+        }
+        Executable::Copy(file) => {
+            command.args(["-c", "cp \"$1\" \"$0\" && chmod 755 \"$0\""]).arg(path).arg(file)
+        }
+    };
+    assert!(command.status().unwrap().success());
+}
+
+/// What is in it.
+#[allow(dead_code, reason = "not all that use this module need it")]
+pub(crate) enum Executable<'a> {
+    Script(&'a str),
+    Copy(&'a Path),
+}
+
+/// Waits for what has to come; only what never comes takes so long, however busy the machine is.
+#[allow(dead_code, reason = "not all that use this module need it")]
+pub(crate) fn wait_for<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
+    const PATIENCE: Duration = Duration::from_secs(300);
+    let began = Instant::now();
+    loop {
+        if let Some(found) = found() {
+            return found;
+        }
+        assert!(began.elapsed() < PATIENCE, "{what} did not come");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 pub(crate) fn cairn() -> Command {
     Command::new(env!("CARGO_BIN_EXE_cairn"))
 }
 
 /// Runs `command`, which must end in time.
 pub(crate) fn run(command: &mut Command) -> Output {
-    const PATIENCE: Duration = Duration::from_secs(120);
+    const PATIENCE: Duration = Duration::from_secs(300);
     let description = format!("{command:?}");
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let process = child.id();

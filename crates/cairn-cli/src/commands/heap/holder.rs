@@ -9,6 +9,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use super::live::Usage;
+
 /// Who has a recording mapped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Holder {
@@ -41,6 +43,23 @@ pub(super) fn find(told: u32, path: &Path) -> Holder {
         .filter(|process| fs::read_link(format!("/proc/{process}/ns/pid")).is_ok_and(|space| space != own));
     let mut holders = elsewhere.filter(|&process| maps(process, path, inode).unwrap_or(false));
     holders.next().map_or(otherwise, Holder::Process)
+}
+
+/// The processes that live and were started with what a recorded program hands on to those that it starts: the name of the file with
+/// announcements is in their environment.
+pub(super) fn started_with(announcements: &Path) -> impl Iterator<Item = u32> {
+    let name = announcements.as_os_str().as_bytes().to_owned();
+    let since = Usage::of(std::process::id()).map_or(0, |usage| usage.started);
+    let entries = fs::read_dir("/proc").into_iter().flatten().filter_map(Result::ok);
+    let processes = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    processes.filter(move |process| {
+        // That of another user's cannot be read; that of one that has ended is empty, and so it is for a moment in the midst of exec.
+        fs::read(format!("/proc/{process}/environ")).is_ok_and(|text| {
+            let is_in_exec =
+                || Usage::of(*process).is_some_and(|usage| usage.has_memory && usage.started >= since);
+            text.windows(name.len()).any(|part| part == name) || text.is_empty() && is_in_exec()
+        })
+    })
 }
 
 /// Whether a process has the file mapped as a recording is.

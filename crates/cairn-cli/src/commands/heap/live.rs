@@ -23,8 +23,9 @@ use crate::output::complain;
 struct Recording {
     process: u32,
     path: PathBuf,
-    /// The process as it is seen from here, once that is known: one in another name space has another number there.
-    seen_as: Option<u32>,
+    /// The process as it is seen from here, once that is known, and when it was started: one in another name space has another number
+    /// there, and a number is another process's soon after its end.
+    seen_as: Option<(u32, u64)>,
     /// What is drained into; it takes the place of the file at the end.
     fresh: PathBuf,
     drain: Option<Drain>,
@@ -101,7 +102,10 @@ impl Recording {
         }
         if self.seen_as.is_none() {
             match holder::find(self.process, &self.path) {
-                Holder::Process(process) => self.seen_as = Some(process),
+                Holder::Process(process) => {
+                    let started = Usage::of(process).map_or(0, |usage| usage.started);
+                    self.seen_as = Some((process, started));
+                }
                 Holder::Unsure => return,
                 Holder::Nobody => {
                     (self.is_over, self.end) = (true, Some(EndReason::Gone));
@@ -109,10 +113,12 @@ impl Recording {
                 }
             }
         }
-        let Some(process) = self.seen_as else { return };
-        match Usage::of(process) {
+        let Some((process, started)) = self.seen_as else { return };
+        match Usage::of(process).filter(|usage| usage.started == started) {
             Some(usage) => {
-                if let Some(drain) = &mut self.drain {
+                if let Some(drain) = &mut self.drain
+                    && usage.has_memory
+                {
                     drain.usage(usage.resident_bytes, usage.page_faults, usage.threads);
                 }
             }
@@ -166,18 +172,35 @@ impl Recording {
     }
 }
 
+/// Nearly all programs are loaded in less time of a processor: a second, in the kernel's ticks.
+const TICKS_OF_A_START: u64 = 100;
+
+/// Whether a process has got as far as to its recording, if it has one; on a busy machine that may take seconds.
+pub(super) fn has_run(process: u32) -> bool {
+    Usage::of(process).is_some_and(|usage| usage.has_run)
+}
+
 /// What the kernel says of a process.
-struct Usage {
+pub(super) struct Usage {
     resident_bytes: u64,
     page_faults: u64,
     threads: u32,
+    /// When it was started, in the kernel's ticks.
+    pub(super) started: u64,
+    /// Not that of a process, or of its first thread, that has given its memory back already and is about to end.
+    pub(super) has_memory: bool,
+    /// It waits for something, or has had a processor for a while: what it does first is done.
+    has_run: bool,
 }
 
 impl Usage {
     /// Nothing when the process has ended.
-    fn of(process: u32) -> Option<Self> {
+    pub(super) fn of(process: u32) -> Option<Self> {
         let text = fs::read(format!("/proc/{process}/stat")).ok()?;
-        let text = String::from_utf8_lossy(&text);
+        Self::parse(&String::from_utf8_lossy(&text))
+    }
+
+    fn parse(text: &str) -> Option<Self> {
         // The name in parentheses may hold anything; what follows is the state, the third word.
         let words: Vec<&str> = text.get(text.rfind(')')? + 1..)?.split_ascii_whitespace().collect();
         let number = |place: usize| words.get(place - 3)?.parse::<u64>().ok();
@@ -190,6 +213,9 @@ impl Usage {
             resident_bytes: number(24)?.saturating_mul(cairn_run::page_bytes()),
             page_faults: number(10)? + number(12)?,
             threads,
+            started: number(22)?,
+            has_memory: number(23)? > 0,
+            has_run: matches!(*words.first()?, "S" | "T") || number(14)? + number(15)? >= TICKS_OF_A_START,
         })
     }
 }
@@ -205,6 +231,10 @@ pub(super) struct Recordings {
     started: Option<u32>,
     /// The file that it ran when it was last looked at, since its last recording began.
     runs: Option<PathBuf>,
+    /// What comes now is not recorded any more.
+    is_paused: bool,
+    /// Processes that have said that they cannot be recorded.
+    unrecorded: Vec<u32>,
 }
 
 /// The line on the terminal.
@@ -219,7 +249,17 @@ impl Recordings {
     pub(super) fn new(started: Option<u32>, shows_status: bool, limit_bytes: u64) -> Self {
         let began = Instant::now();
         let line = shows_status.then_some(Line { shown: began, allocations: 0, has_text: false });
-        Self { all: Vec::new(), began, line, limit_bytes, sampled: began, started, runs: None }
+        Self {
+            all: Vec::new(),
+            began,
+            line,
+            limit_bytes,
+            sampled: began,
+            started,
+            runs: None,
+            is_paused: false,
+            unrecorded: Vec::new(),
+        }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -240,11 +280,15 @@ impl Recordings {
                 }
                 self.all.push(Recording::new(process, path));
                 if let Some(one) = self.all.last_mut() {
+                    if self.is_paused {
+                        one.pause();
+                    }
                     one.step(self.limit_bytes);
                     one.sample();
                 }
             }
             Some(reason) => {
+                self.unrecorded.push(process);
                 self.clear_line();
                 complain(&format_args!("process {process} is not recorded: {}: {reason}", path.display()));
             }
@@ -265,6 +309,18 @@ impl Recordings {
         self.all.iter().filter(|one| Some(one.process) != first && one.is_open()).count()
     }
 
+    /// Whether one of these processes has said nothing of a recording of what it runs now.
+    pub(super) fn awaits_any_of(&self, mut processes: impl Iterator<Item = u32>) -> bool {
+        let is_open = |one: &Recording| one.packed.is_none() && !one.is_over && one.seen_as.is_some();
+        let open = |process| self.all.iter().any(|one| one.process == process && is_open(one));
+        // Of one that has become another program before it was looked at, the next recording is still to come.
+        let is_in_exec = |one: &Recording| {
+            one.packed.is_none() && !one.is_over && one.seen_as.is_none() && Usage::of(one.process).is_some()
+        };
+        processes.any(|process| !open(process) && !self.unrecorded.contains(&process))
+            || self.all.iter().any(is_in_exec)
+    }
+
     /// Says a thing that has a line of its own.
     pub(super) fn say(&mut self, what: &dyn std::fmt::Display) {
         self.clear_line();
@@ -277,8 +333,10 @@ impl Recordings {
         open.filter_map(|one| one.status).map(|status| status.read_bytes).sum()
     }
 
-    pub(super) fn pause(&self) {
-        self.all.iter().for_each(Recording::pause);
+    /// Has all of them record nothing more, and those that are still to come.
+    pub(super) fn pause(&mut self) {
+        self.is_paused = true;
+        self.all.iter().filter(|one| !one.is_over && one.packed.is_none()).for_each(Recording::pause);
     }
 
     pub(super) fn tick(&mut self) {
@@ -426,4 +484,28 @@ fn few(paths: &[PathBuf]) -> String {
         text.push_str(&format!(" and {} more", paths.len() - SHOWN));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stat(state: &str, threads: u32, memory: &str) -> Option<Usage> {
+        Usage::parse(&format!(
+            "12 (a) b) (c) {state} 1 1 1 0 -1 0 100 0 7 0 60 39 0 0 20 0 {threads} 0 4711 {memory} 18 1 1"
+        ))
+    }
+
+    #[test]
+    fn what_a_process_uses_is_known_until_it_begins_to_end() {
+        let usage = stat("S", 3, "8192000 20").unwrap();
+        assert_eq!((usage.threads, usage.started, usage.page_faults), (3, 4711, 107));
+        assert_eq!((usage.resident_bytes, usage.has_memory), (20 * cairn_run::page_bytes(), true));
+        // Whoever only waits for a processor may still be loaded.
+        assert!(usage.has_run && stat("R", 1, "8192000 20").is_some_and(|usage| !usage.has_run));
+        // On its way out it is there for a moment without memory; and its first thread, when that has ended before the others.
+        assert!(stat("R", 1, "0 0").is_some_and(|usage| !usage.has_memory));
+        assert!(stat("Z", 2, "0 0").is_some_and(|usage| !usage.has_memory));
+        assert!(stat("Z", 1, "0 0").is_none());
+    }
 }
