@@ -276,6 +276,9 @@ fn what_cannot_be_attached_to_is_refused_with_a_reason() {
     assert!(Command::new("kill").args(["-STOP", &process]).status().unwrap().success());
     wait_for("the stop", || (state_of(stopped.id()) == 'T').then_some(()));
     refused(stopped.id(), &directory, "kill -CONT");
+    let left = begin_and_wait(&directory, &program, &["leaves"]);
+    wait_for("the end of its first thread", || (state_of(left.id()) == 'Z').then_some(()));
+    refused(left.id(), &directory, "its first thread has ended");
     assert!(Command::new("kill").args(["-CONT", &process]).status().unwrap().success());
 
     let command = Path::new(env!("CARGO_BIN_EXE_cairn"));
@@ -283,7 +286,7 @@ fn what_cannot_be_attached_to_is_refused_with_a_reason() {
     refused(recording(&directory).process, &directory, "recorded already");
 
     go(&directory);
-    for child in [child, stopped, recorded] {
+    for child in [child, stopped, left, recorded] {
         assert_eq!(end(child).status.code(), Some(7));
     }
 }
