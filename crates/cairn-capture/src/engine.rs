@@ -45,7 +45,6 @@ use crate::thread::{
     PendingFrame, RECORD_CHECKS, Record, SHADOW_BLOCK, SHADOW_NUMBER, SHADOW_PADDING, SHADOWS, ShadowFrame,
     ShadowSize, Telling, ThreadState, Turn, WEAVE, place,
 };
-use crate::tree::Words;
 use crate::walk::OwnMemory;
 
 /// The registers of a frame that has made a call: all that a packed rule needs.
@@ -237,8 +236,6 @@ unsafe fn find_out(thread: &mut ThreadState, key: u64, pc: u64, sp: u64, fp: u64
     }
     let record = *thread.record(key);
     let is_guess = record.is_of(frame.pc, slot(thread, frame.sp));
-    let words = PROCESS.tree.words();
-    let pcs = PROCESS.pcs.entries();
     if is_guess && move_record(thread, key, &record) {
         // SAFETY: by this function's contract.
         if let Some(node) = unsafe { as_recorded(thread, key, frame) } {
@@ -249,8 +246,6 @@ unsafe fn find_out(thread: &mut ThreadState, key: u64, pc: u64, sp: u64, fp: u64
     let size = thread.sizes[number];
     let mut capture = Capture {
         memory: OwnMemory::own(thread),
-        words,
-        pcs,
         innermost: frame,
         frame,
         pending_count: 0,
@@ -300,8 +295,6 @@ unsafe fn capture_elsewhere(thread: &mut ThreadState, frame: Frame) -> Result<u3
     }
     let mut capture = Capture {
         memory: OwnMemory::own(thread),
-        words: PROCESS.tree.words(),
-        pcs: PROCESS.pcs.entries(),
         innermost: frame,
         frame,
         pending_count: 0,
@@ -375,8 +368,6 @@ struct Capture<'a> {
     thread: &'a mut ThreadState,
     /// What is known of the stack that is stepped through.
     memory: OwnMemory,
-    words: Words<'static>,
-    pcs: &'static [PcEntry],
     innermost: Frame,
     /// The outermost frame found, whose caller is wanted.
     frame: Frame,
@@ -517,7 +508,7 @@ impl Capture<'_> {
             return_address = match found {
                 Ok(word) => word,
                 // One outside of this stack is read through the kernel, and could not be compared the next time.
-                Err(Unusual) if self.memory.is_own => return Err(Unusual),
+                Err(Unusual) if self.memory.is_own() => return Err(Unusual),
                 // A coroutine begins with whatever frame pointer its maker had.
                 Err(Unusual) => 0,
             };
@@ -594,8 +585,6 @@ impl Capture<'_> {
         if is_full {
             self.thread.count_replaced();
         }
-        // A first address may have made the table.
-        self.pcs = PROCESS.pcs.entries();
         Ok((number, rule))
     }
 
@@ -604,8 +593,6 @@ impl Capture<'_> {
         let thread = &*self.thread;
         let numbers = (0..self.pending_count).rev().map(|index| thread.pending(index).pc_number());
         let leaf = PROCESS.tree.descend(known.node, numbers).map_err(|_| Unusual)?;
-        // The tree may have got its memory only now.
-        self.words = PROCESS.tree.words();
         if self.guess != 0 && self.guess != leaf {
             self.tell_apart(known);
         }
@@ -635,19 +622,20 @@ impl Capture<'_> {
         /// Stacks of one place that differ only further out are rare, and looking for the place costs.
         const LOOK_AT: usize = 64;
         let (thread, number) = (&*self.thread, self.number);
+        let words = PROCESS.tree.words();
         let outside = (1..=known.height as usize).rev().map(|height| thread.shadow_at(number, height));
-        let outside = outside.map(|frame| (self.words.pc(frame.node & !NEEDS_FP), frame.slot));
+        let outside = outside.map(|frame| (words.pc(frame.node & !NEEDS_FP), frame.slot));
         let pending = (0..self.pending_count).map(|index| thread.pending(index));
         let now = pending.map(|frame| (frame.pc_number(), frame.slot)).chain(outside);
         let mut other = self.guess;
         let innermost_slot = slot(self.thread, self.innermost.sp);
         let mut differing = None;
         for (pc_number, slot) in now.take(LOOK_AT) {
-            if other == 0 || self.words.pc(other) != pc_number {
+            if other == 0 || words.pc(other) != pc_number {
                 differing = Some(slot);
                 break;
             }
-            other = self.words.parent(other);
+            other = words.parent(other);
         }
         let Some(slot) = differing else { return };
         // SAFETY: the return address into a frame of the live stack.
@@ -731,11 +719,12 @@ impl Capture<'_> {
         }
         const LAST: usize = RECORD_CHECKS - 1;
 
+        let pcs = PROCESS.pcs.entries();
         let (mut place, mut outer_slot) = (FP_IN_REGISTER, join.slot);
         let mut needed = if join.node & NEEDS_FP != 0 { Needed::AtJoin } else { Needed::Nothing };
         for index in (0..count).rev() {
             let frame = self.thread.pending(index);
-            let rule = self.pcs.get(frame.pc_number() as usize)?.rule();
+            let rule = pcs.get(frame.pc_number() as usize)?.rule();
             if !rule.is_plain() {
                 return None;
             }
@@ -776,6 +765,7 @@ impl Capture<'_> {
     /// node is `leaf`.
     fn make_shadow(&mut self, leaf: u32, known_height: usize) {
         let thread = &mut *self.thread;
+        let words = PROCESS.tree.words();
         let count = self.pending_count;
         if thread.sizes[self.number].end as usize != known_height + 1 {
             // Frames inside of here would be lost; some other stack may still be like them.
@@ -797,7 +787,7 @@ impl Capture<'_> {
             // SAFETY: `settle` has made room for the innermost frame, and the others lie outside of it.
             *unsafe { thread.shadow_unchecked_mut(number, place) } =
                 ShadowFrame { pc, slot: frame.slot, node };
-            node = self.words.parent(node);
+            node = words.parent(node);
         }
         // What the caller says of the innermost frame counts, whatever the stack holds there.
         thread.shadow_at_mut(number, known_height + count).pc = self.innermost.pc;
@@ -816,6 +806,7 @@ impl Capture<'_> {
     #[inline(never)]
     fn note_fps(&mut self, known_height: usize, mut needs_fp: bool) {
         let (thread, number, count) = (&mut *self.thread, self.number, self.pending_count);
+        let pcs = PROCESS.pcs.entries();
         for index in (0..count).rev() {
             let height = known_height + count - index;
             let frame = thread.pending(index);
@@ -825,7 +816,7 @@ impl Capture<'_> {
                 false if needs_fp => thread.shadow_fp_at(number, known_height),
                 false => 0,
             };
-            let rule = self.pcs.get(frame.pc_number() as usize).map_or(Rule::END_OF_STACK, PcEntry::rule);
+            let rule = pcs.get(frame.pc_number() as usize).map_or(Rule::END_OF_STACK, PcEntry::rule);
             let outer = OuterFrame { needs_fp, fp: outer_fp };
             let Ok(needs) = note_extra_checks(thread, number, rule, height, frame, outer) else {
                 // No room for the checks: this shadow must not be believed further in than here.

@@ -188,7 +188,7 @@ fn nested(state: *mut ThreadState, start: Start<'_>) -> StackId {
     let sp = start.sp();
     let is_below = sp < low && low < high && low - sp < NESTED_BYTES;
     let low = if is_below && own_memory::is_readable(sp, low) { sp } else { low };
-    let memory = OwnMemory { low, high, is_own: true };
+    let memory = OwnMemory { low, high };
     let stack = intern_walk(start, memory, room);
     // SAFETY: acquired by our caller.
     unsafe { thread::release_nested(state) };

@@ -65,9 +65,18 @@ impl Hole {
 
 /// The top of the stack that `sp` would lie on, if it is the calling thread's own: the first address above it.
 fn top_of_own_stack(sp: u64) -> Option<u64> {
-    let main = main_stack_top();
-    let own = if is_main_thread() && main != 0 { main } else { arch::thread_control_block() };
+    let own = own_top();
     (sp < own).then_some(own & !7)
+}
+
+/// Whether the thread's own stack ends there.
+pub(crate) fn is_top_of_own_stack(address: u64) -> bool {
+    address == own_top() & !7
+}
+
+fn own_top() -> u64 {
+    let main = main_stack_top();
+    if is_main_thread() && main != 0 { main } else { arch::thread_control_block() }
 }
 
 /// The main thread's control block, noted while the program is loaded; 0 when another thread loaded this library.

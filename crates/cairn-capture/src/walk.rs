@@ -19,6 +19,7 @@ use crate::modules::{LoadedModules, rule_at, rule_of};
 use crate::own_memory::{self, PROBE_PAGES};
 use crate::pcs::PcKind;
 use crate::process::{PROCESS, is_unloading};
+use crate::stack_bounds;
 use crate::thread::{MAX_DEPTH, ThreadState};
 
 /// This process's own memory: directly where it is known to be readable, elsewhere through the kernel.
@@ -26,15 +27,13 @@ use crate::thread::{MAX_DEPTH, ThreadState};
 pub(crate) struct OwnMemory {
     pub(crate) low: u64,
     pub(crate) high: u64,
-    /// It is the thread's own stack.
-    pub(crate) is_own: bool,
 }
 
 impl OwnMemory {
     /// What is known of the thread's own stack.
     #[inline(always)]
     pub(crate) fn own(thread: &ThreadState) -> Self {
-        Self { low: thread.low, high: thread.high, is_own: true }
+        Self { low: thread.low, high: thread.high }
     }
 
     /// As far down as `here`, the address of a local variable, if it lies a little below on the same stack. All between is in use.
@@ -56,12 +55,17 @@ impl OwnMemory {
 
     /// From `sp` on a stack that is not the thread's own; see [`own_memory::readable_end`].
     pub(crate) fn elsewhere(sp: u64, pages: usize) -> Self {
-        Self { low: sp, high: own_memory::readable_end(sp, pages), is_own: false }
+        Self { low: sp, high: own_memory::readable_end(sp, pages) }
+    }
+
+    /// Whether it is the thread's own stack. Asked anew each time: a walk has little room on the stack.
+    pub(crate) fn is_own(self) -> bool {
+        stack_bounds::is_top_of_own_stack(self.high)
     }
 
     /// Where frame records can lie. A coroutine begins with whatever frame pointer its maker had, which leads to another stack.
     fn stack(self) -> AddressRange {
-        if self.is_own {
+        if self.is_own() {
             return AddressRange::ALL;
         }
         AddressRange::new(AbsoluteAddress::new(self.low), AbsoluteAddress::new(self.high))
@@ -203,13 +207,11 @@ pub(crate) fn walk(start: Start<'_>, memory: OwnMemory, room: &mut WalkRoom) -> 
     let mut count = 0;
     let mut is_full = false;
     let mut outermost = None;
-    let mut is_bounded = !memory.is_own;
     while let Some(frame) = walk.next_frame() {
         let sp = walk.registers().sp();
-        if is_bounded && !(memory.low..=memory.high).contains(&sp) {
+        if !(memory.low..=memory.high).contains(&sp) {
             // A handler's stack ends where it interrupted another one.
             walk.set_stack(AddressRange::ALL);
-            is_bounded = false;
         }
         if sp < visible_from && count == 0 {
             continue;

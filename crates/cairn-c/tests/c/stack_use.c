@@ -62,10 +62,27 @@ static int compare(const void *a, const void *b) {
     return *(const char *)a - *(const char *)b;
 }
 
+static ucontext_t maker, coroutine;
+static void in_coroutine(void) {
+    check("first of a coroutine", capture_caller);
+    for (int round = 0; round < 2; round++) check("again", capture_caller);
+}
+
+static void run_coroutine(void) {
+    static char stack[1 << 16];
+    assert(getcontext(&coroutine) == 0);
+    coroutine.uc_stack.ss_sp = stack;
+    coroutine.uc_stack.ss_size = sizeof stack;
+    coroutine.uc_link = &maker;
+    makecontext(&coroutine, in_coroutine, 0);
+    assert(swapcontext(&maker, &coroutine) == 0);
+}
+
 int main(void) {
     check("first of the process", capture_caller);
     char letters[] = "edcba";
     qsort(letters, 5, 1, compare);
+    run_coroutine();
     pthread_t thread;
     assert(pthread_create(&thread, NULL, in_thread, NULL) == 0 && pthread_join(thread, NULL) == 0);
     return 0;
