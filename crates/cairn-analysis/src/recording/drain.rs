@@ -760,9 +760,8 @@ impl Drain {
         let failed = RecordingError::io("reserving storage for the spool");
         self.shared.reserve(wanted * BLOCK_BYTES as u64).map_err(failed)?;
         let present = self.shared.length() / BLOCK_BYTES as u64;
-        if present > self.shared.load(control::BACKED_BLOCKS as u64) {
-            self.shared.store(control::BACKED_BLOCKS as u64, present);
-        }
+        // The program extends the file, too.
+        self.shared.raise(control::BACKED_BLOCKS as u64, present);
         Ok(())
     }
 }

@@ -111,6 +111,14 @@ impl SharedFile {
         })
     }
 
+    /// Makes the word there at least `least`.
+    pub(super) fn raise(&self, offset: u64, least: u64) {
+        let mut before = self.load(offset);
+        while before < least && self.word(offset).is_some() && !self.exchange(offset, before, least) {
+            before = self.load(offset);
+        }
+    }
+
     /// Adds to the word there, and tells what it was; 0 past the end.
     pub(super) fn add(&self, offset: u64, more: u64) -> u64 {
         loop {
