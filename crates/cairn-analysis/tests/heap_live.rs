@@ -390,21 +390,27 @@ fn large_recordings_are_read_in_parts() {
     fs::remove_dir_all(directory).unwrap();
 }
 
-#[test]
-fn what_was_left_long_ago_is_read_at_once() {
-    let directory = directory("left");
-    let (spool_path, packed_path) = (directory.join("it.cairn"), directory.join("it.cairn.new"));
+/// A program that is gone has written all, and half of it is drained. Nothing was written for an hour.
+fn half_drained(spool_path: &Path, packed_path: &Path) -> (Program, Drain) {
     let (program, journal) = program(3, 40_000, NOBODY, false);
-    let mut writer = Writer::new(&spool_path, &program.spool);
-    let mut drain = Drain::open(&spool_path, &packed_path).unwrap();
+    let mut writer = Writer::new(spool_path, &program.spool);
+    let mut drain = Drain::open(spool_path, packed_path).unwrap();
     drain.set_flush_after(Duration::ZERO);
     let (first, rest) = journal.split_at(journal.len() / 2);
     writer.write_all(first);
     (0..3).for_each(|_| assert!(drain.step().is_ok()));
-    drop(drain);
     writer.write_all(rest);
     let hour = std::time::SystemTime::now() - Duration::from_secs(3600);
-    File::options().write(true).open(&packed_path).unwrap().set_modified(hour).unwrap();
+    File::options().write(true).open(packed_path).unwrap().set_modified(hour).unwrap();
+    (program, drain)
+}
+
+#[test]
+fn what_was_left_long_ago_is_read_at_once() {
+    let directory = directory("left");
+    let (spool_path, packed_path) = (directory.join("it.cairn"), directory.join("it.cairn.new"));
+    let (program, drain) = half_drained(&spool_path, &packed_path);
+    drop(drain);
     let mut heap = LiveHeap::open(&spool_path).unwrap();
     assert!(heap.update().unwrap().has_ended);
     assert_eq!(heap.snapshot().profile.totals.allocations, program.allocations);
@@ -416,17 +422,8 @@ fn what_was_left_long_ago_is_read_at_once() {
 fn who_drains_and_gets_no_processor_is_waited_for() {
     let directory = directory("slow");
     let (spool_path, packed_path) = (directory.join("it.cairn"), directory.join("it.cairn.new"));
-    let (program, journal) = program(3, 40_000, NOBODY, false);
-    let mut writer = Writer::new(&spool_path, &program.spool);
-    let mut drain = Drain::open(&spool_path, &packed_path).unwrap();
-    drain.set_flush_after(Duration::ZERO);
-    let (first, rest) = journal.split_at(journal.len() / 2);
-    writer.write_all(first);
-    (0..3).for_each(|_| assert!(drain.step().is_ok()));
-    writer.write_all(rest);
-    // Nothing was written for an hour, the program is gone, and nothing ticks.
-    let hour = std::time::SystemTime::now() - Duration::from_secs(3600);
-    File::options().write(true).open(&packed_path).unwrap().set_modified(hour).unwrap();
+    let (program, drain) = half_drained(&spool_path, &packed_path);
+    // Nothing ticks.
     let mut heap = LiveHeap::open(&spool_path).unwrap();
     assert!(!catch_up(&mut heap));
     assert!(!heap.update().unwrap().has_ended);

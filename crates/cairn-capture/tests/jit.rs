@@ -1,27 +1,21 @@
 //! Stacks with code that no table covers, as JIT compilers write it: the hot path ends them as the whole walk does.
 #![cfg(target_arch = "x86_64")]
 
+mod support;
+
 use std::hint::black_box;
 use std::sync::Barrier;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use std::{ptr, thread};
+use std::thread;
 
 use cairn_capture::{Stack, StopReason, capture, statistics, while_unloading};
+use support::{Stub, WITH_FRAME_POINTER, compile};
 
 /// Calls rdi with what rsi says in rbp, without a frame pointer of its own.
 const WITHOUT_FRAME_POINTER: &[u8] = &[
     0x55, // push rbp
     0x48, 0x89, 0xf5, // mov rbp, rsi
-    0xff, 0xd7, // call rdi
-    0x5d, // pop rbp
-    0xc3, // ret
-];
-
-/// Calls rdi from a frame with a frame pointer.
-const WITH_FRAME_POINTER: &[u8] = &[
-    0x55, // push rbp
-    0x48, 0x89, 0xe5, // mov rbp, rsp
     0xff, 0xd7, // call rdi
     0x5d, // pop rbp
     0xc3, // ret
@@ -40,20 +34,6 @@ const TWO_FRAMES: &[u8] = &[
     0x5d, // pop rbp
     0xc3, // ret
 ];
-
-type Stub = unsafe extern "C" fn(extern "C" fn(), u64);
-
-fn compile(code: &[u8]) -> Stub {
-    // SAFETY: a new mapping, filled before it is called; the code keeps the calling convention.
-    unsafe {
-        let protection = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
-        let page =
-            libc::mmap(ptr::null_mut(), 4096, protection, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0);
-        assert_ne!(page, libc::MAP_FAILED);
-        ptr::copy_nonoverlapping(code.as_ptr(), page.cast(), code.len());
-        std::mem::transmute::<*mut libc::c_void, Stub>(page)
-    }
-}
 
 std::thread_local! {
     static TAKEN: std::cell::RefCell<Vec<Stack>> = const { std::cell::RefCell::new(Vec::new()) };

@@ -2,6 +2,8 @@
 
 #![cfg(target_arch = "x86_64")]
 
+mod support;
+
 use std::cell::Cell;
 use std::hint::black_box;
 use std::ptr;
@@ -9,6 +11,7 @@ use std::sync::Mutex;
 
 use cairn_capture::{Stack, StopReason, capture, statistics};
 use cairn_format::Frame;
+use support::{Stub, WITH_FRAME_POINTER, compile};
 
 const ROUNDS: u64 = 1000;
 
@@ -70,15 +73,6 @@ fn a_coroutine_is_stepped_through() {
     assert_eq!(statistics().whole_walks, before);
 }
 
-/// Calls rdi from a frame with a frame pointer, which no table covers.
-const WITH_FRAME_POINTER: &[u8] = &[
-    0x55, // push rbp
-    0x48, 0x89, 0xe5, // mov rbp, rsp
-    0xff, 0xd7, // call rdi
-    0x5d, // pop rbp
-    0xc3, // ret
-];
-
 extern "C" fn handle(_: i32) {
     SEEN.set(Some(capture()));
 }
@@ -89,9 +83,9 @@ extern "C" fn interrupted() {
 }
 
 #[inline(never)]
-fn outside(stub: unsafe extern "C" fn(extern "C" fn())) {
+fn outside(stub: Stub) {
     // SAFETY: the stub calls the function, and returns.
-    unsafe { stub(interrupted) };
+    unsafe { stub(interrupted, 0) };
     black_box(stub);
 }
 
@@ -100,7 +94,7 @@ fn a_handler_with_its_own_stack_sees_beyond_code_without_tables() {
     const STACK_BYTES: usize = 1 << 16;
     let _alone = ALONE.lock();
     let mut stack = vec![0_u8; STACK_BYTES];
-    // SAFETY: the stack stays until it is given up below, the handler takes one argument, and the code keeps the calling convention.
+    // SAFETY: the stack stays until it is given up below, and the handler takes one argument.
     unsafe {
         let mut alternate =
             libc::stack_t { ss_sp: stack.as_mut_ptr().cast(), ss_flags: 0, ss_size: STACK_BYTES };
@@ -109,12 +103,7 @@ fn a_handler_with_its_own_stack_sees_beyond_code_without_tables() {
         action.sa_sigaction = handle as extern "C" fn(i32) as usize;
         action.sa_flags = libc::SA_ONSTACK;
         assert_eq!(libc::sigaction(libc::SIGUSR1, &raw const action, ptr::null_mut()), 0);
-        let protection = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        let page = libc::mmap(ptr::null_mut(), 4096, protection, flags, -1, 0);
-        assert_ne!(page, libc::MAP_FAILED);
-        ptr::copy_nonoverlapping(WITH_FRAME_POINTER.as_ptr(), page.cast(), WITH_FRAME_POINTER.len());
-        outside(std::mem::transmute::<*mut libc::c_void, unsafe extern "C" fn(extern "C" fn())>(page));
+        outside(compile(WITH_FRAME_POINTER));
         alternate.ss_flags = libc::SS_DISABLE;
         assert_eq!(libc::sigaltstack(&raw const alternate, ptr::null_mut()), 0);
     }

@@ -15,21 +15,10 @@ use std::time::{Duration, Instant};
 
 use cairn_analysis::heap::{HeapRecording, Scope};
 use cairn_analysis::recording::Recording;
-use support::{cairn, compile, run, scratch};
+use support::{cairn, compile, run, scratch, wait_for};
 
 /// Only what never comes takes so long, however busy the machine is.
 const PATIENCE: Duration = Duration::from_secs(300);
-
-fn wait_for<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
-    let began = Instant::now();
-    loop {
-        if let Some(found) = found() {
-            return found;
-        }
-        assert!(began.elapsed() < PATIENCE, "no {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
 
 /// A program under `cairn heap`. Both are ended with it.
 struct Recorded {

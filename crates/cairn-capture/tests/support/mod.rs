@@ -1,0 +1,26 @@
+//! Code that no table covers, as JIT compilers write it.
+
+use std::ptr;
+
+/// Calls rdi from a frame with a frame pointer.
+pub(crate) const WITH_FRAME_POINTER: &[u8] = &[
+    0x55, // push rbp
+    0x48, 0x89, 0xe5, // mov rbp, rsp
+    0xff, 0xd7, // call rdi
+    0x5d, // pop rbp
+    0xc3, // ret
+];
+
+pub(crate) type Stub = unsafe extern "C" fn(extern "C" fn(), u64);
+
+pub(crate) fn compile(code: &[u8]) -> Stub {
+    // SAFETY: a new mapping, filled before it is called; the code keeps the calling convention.
+    unsafe {
+        let protection = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
+        let page =
+            libc::mmap(ptr::null_mut(), 4096, protection, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0);
+        assert_ne!(page, libc::MAP_FAILED);
+        ptr::copy_nonoverlapping(code.as_ptr(), page.cast(), code.len());
+        std::mem::transmute::<*mut libc::c_void, Stub>(page)
+    }
+}
