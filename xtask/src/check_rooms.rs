@@ -4,7 +4,7 @@
 //! `cargo metadata` and their sources; [`rules`] compares the two and does nothing else, so that its tests can give it
 //! crates that do not exist.
 
-mod facts;
+pub(crate) mod facts;
 mod rules;
 mod source;
 mod table;

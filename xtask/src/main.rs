@@ -20,8 +20,10 @@ mod header;
 mod page;
 mod portability;
 mod process;
+mod supply_chain;
 mod symbols_agreement;
 mod truth;
+mod unsafe_inventory;
 
 use std::process::ExitCode;
 
@@ -49,6 +51,21 @@ const CHORES: &[Chore] = &[
         name: "header",
         run: header::run,
         help: "write the C header from the sources of cairn-c; --check only reports",
+    },
+    Chore {
+        name: "unsafe-inventory",
+        run: unsafe_inventory::run,
+        help: "count the unsafe code of every crate into docs/unsafe.md; --check only compares",
+    },
+    Chore {
+        name: "deny",
+        run: supply_chain::deny,
+        help: "check dependencies by deny.toml: licences, sources, duplicate versions, advisories (cargo-deny)",
+    },
+    Chore {
+        name: "sbom",
+        run: supply_chain::sbom,
+        help: "[DIRECTORY]: list the dependencies of what is shipped, as CycloneDX JSON (cargo-cyclonedx)",
     },
     Chore {
         name: "c-library",
