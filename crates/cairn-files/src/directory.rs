@@ -137,19 +137,10 @@ impl Directory {
         }
     }
 
-    /// Returns the path by which it was opened.
+    /// Returns the path on which it was found, with links replaced by what they lead to.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
-    }
-
-    /// Returns the path of the directory without links, for programs that are handed a path.
-    ///
-    /// # Errors
-    ///
-    /// When `/proc` is missing.
-    pub fn path_without_links(&self) -> io::Result<PathBuf> {
-        std::fs::read_link(format!("/proc/self/fd/{}", self.fd.as_raw_fd()))
     }
 
     /// Makes a directory that was not there, for this user alone, and opens it.
@@ -432,6 +423,5 @@ pub(crate) fn is_of_proc(file: impl AsFd) -> bool {
 }
 
 pub(crate) fn foreign_link(path: &Path) -> io::Error {
-    let text = format!("{}: this link may be another user's and is not followed", path.display());
-    io::Error::new(io::ErrorKind::PermissionDenied, text)
+    Doubt::new(path, Reason::ForeignLink).into_error()
 }

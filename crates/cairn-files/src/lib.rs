@@ -25,6 +25,7 @@ mod unnamed;
 pub use directory::{Directory, Facts};
 pub use new_file::{Existing, NewFile};
 pub use output::{Output, open_existing, open_output};
+pub use trust::is_distrust;
 pub use unnamed::unnamed_file;
 
 /// Returns the effective user of this process.

@@ -22,6 +22,8 @@ pub(crate) enum Reason {
     OthersMayWrite,
     /// It was reached through a link of `/proc`, so that nothing is known of the directories above.
     ReachedThroughProc,
+    /// It is a link that another user may have made.
+    ForeignLink,
 }
 
 impl Doubt {
@@ -30,7 +32,7 @@ impl Doubt {
     }
 
     pub(crate) fn into_error(self) -> io::Error {
-        io::Error::new(io::ErrorKind::PermissionDenied, self.to_string())
+        io::Error::new(io::ErrorKind::PermissionDenied, self)
     }
 }
 
@@ -41,8 +43,20 @@ impl fmt::Display for Doubt {
             Reason::OwnedBy(user) => write!(f, "{path} belongs to another user ({user})"),
             Reason::OthersMayWrite => write!(f, "other users may write to {path}"),
             Reason::ReachedThroughProc => write!(f, "{path} is reached through a link of /proc"),
+            Reason::ForeignLink => {
+                write!(f, "{path}: this link may be another user's and is not followed")
+            }
         }
     }
+}
+
+impl std::error::Error for Doubt {}
+
+/// Returns true for an error of this crate that says that another user could interfere, and false for
+/// one of the kernel's.
+#[must_use]
+pub fn is_distrust(error: &io::Error) -> bool {
+    error.get_ref().is_some_and(|inner| inner.is::<Doubt>())
 }
 
 /// Returns why another user can replace the entries of a directory; a sticky one protects them.

@@ -199,7 +199,10 @@ fn private_directory_is_made_for_its_user_alone() {
     assert!(Directory::private_if_there(&path).is_err());
     let directory = Directory::private(&path).unwrap();
     assert_eq!((mode(&scratch.at("a")), mode(&path)), (0o700, 0o700));
-    assert_eq!(directory.path_without_links().unwrap(), fs::canonicalize(&path).unwrap());
+    assert_eq!(directory.path(), fs::canonicalize(&path).unwrap());
+    symlink("a", scratch.at("link")).unwrap();
+    let linked = Directory::private(&scratch.at("link/b/c")).unwrap();
+    assert_eq!(linked.path(), directory.path(), "without links");
     directory.create_new("file".as_ref()).unwrap();
     assert_eq!(directory.names().unwrap(), ["file"]);
     assert!(directory.read_own("file".as_ref()).is_ok());
@@ -224,6 +227,9 @@ fn private_directory_is_refused_below_another_users() {
     let error = Directory::private(&home.join(".cache/cairn")).unwrap_err();
     assert!(error.to_string().contains("belongs to another user (65534)"), "{error}");
     assert_eq!(fs::read_dir(&home).unwrap().count(), 0);
+    assert!(cairn_files::is_distrust(&error));
+    let missing = Directory::open(&scratch.at("missing")).unwrap_err();
+    assert!(!cairn_files::is_distrust(&missing));
     // Our own directory in theirs can be swapped for another one.
     fs::create_dir_all(home.join("own")).unwrap();
     assert!(Directory::private_if_there(&home.join("own")).is_err());

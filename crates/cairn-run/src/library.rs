@@ -113,7 +113,7 @@ fn unpack_into(directory: &Path, name: &str, content: &[u8]) -> io::Result<PathB
     // No other user can replace the directory, what is in it, or any directory above it. So the file that is compared here, through its
     // descriptor, is the one that the loader finds by the path.
     let directory = Directory::private(directory)?;
-    let path = directory.path_without_links()?.join(name);
+    let path = directory.path().join(name);
     if !is_one_word(&path) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "the loader does not take such a path"));
     }

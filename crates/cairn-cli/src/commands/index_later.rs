@@ -40,7 +40,7 @@ impl CacheOptions {
         let user = || absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
         let directory = self.cache_dir.clone().or_else(|| Some(user()?.join("cairn/symbols")))?;
         match Directory::check_private(&directory) {
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            Err(error) if cairn_files::is_distrust(&error) => {
                 static SAID: Once = Once::new();
                 SAID.call_once(|| {
                     complain(&format_args!(
