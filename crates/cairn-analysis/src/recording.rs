@@ -101,7 +101,7 @@ pub use model::{
     StackFrame, StackId, Thread, ThreadId, Usage, Wanted,
 };
 #[cfg(target_os = "linux")]
-pub use outside::mark_from_outside;
+pub use outside::{command_from_outside, command_in, mark_from_outside, mark_in};
 pub use packer::{Summary, pack};
 pub use tables::StackTree;
 

@@ -1,128 +1,114 @@
-//! Files that appear whole, or not at all.
+//! Where commands write what was asked for: files that appear whole or not at all, devices, standard output.
 
-use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-/// A file that is written under another name until it is complete.
-pub(crate) struct NewFile {
+use cairn_files::{Existing, NewFile};
+
+const BUFFER_BYTES: usize = 1 << 18;
+
+/// What a command writes to.
+pub(crate) struct Output {
     path: PathBuf,
-    part: PathBuf,
-    output: Option<BufWriter<File>>,
-    replace: bool,
+    sink: Sink,
+    existing: Existing,
 }
 
-impl NewFile {
-    /// Begins a file. One that is there already is an error, unless it may be replaced.
-    pub(crate) fn create(path: &Path, replace: bool) -> io::Result<Self> {
-        if !replace && path.symlink_metadata().is_ok() {
-            return Err(exists(path));
-        }
-        let mut name = path.file_name().unwrap_or(OsStr::new("cairn")).to_owned();
-        name.push(format!(".{}.part", std::process::id()));
-        let part = path.with_file_name(name);
-        let file =
-            File::options().write(true).create_new(true).open(&part).map_err(|error| named(&part, &error))?;
-        let output = Some(BufWriter::with_capacity(1 << 18, file));
-        Ok(Self { path: path.to_owned(), part, output, replace })
-    }
-
-    /// Where it is until it is complete.
-    pub(crate) fn part(&self) -> &Path {
-        &self.part
-    }
-
-    /// Gives the file its name, and returns that.
-    pub(crate) fn commit(mut self) -> io::Result<PathBuf> {
-        if let Some(output) = self.output.take() {
-            output.into_inner().map_err(|error| named(&self.path, error.error()))?;
-        }
-        // A rename would replace what somebody else has put there meanwhile; a link does not.
-        let linked = if self.replace {
-            Err(io::ErrorKind::Unsupported.into())
-        } else {
-            fs::hard_link(&self.part, &self.path)
-        };
-        match linked {
-            Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Err(exists(&self.path)),
-            // Not every file system has links.
-            Err(_) => fs::rename(&self.part, &self.path).map_err(|error| named(&self.path, &error))?,
-        }
-        Ok(self.path.clone())
-    }
-}
-
-impl Drop for NewFile {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.part);
-    }
-}
-
-impl Write for NewFile {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.output.as_mut().map_or(Ok(0), |output| output.write(bytes))
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.output.as_mut().map_or(Ok(()), Write::flush)
-    }
-}
-
-/// Where a command writes what was asked for: a new file, or standard output.
-pub(crate) enum Output {
-    File(NewFile),
+enum Sink {
+    /// A file that has no name until it is complete.
+    New(NewFile, BufWriter<File>),
+    /// A device, a FIFO, or what another program has opened.
+    Stream(BufWriter<File>),
     Stdout(Box<dyn Write>),
 }
 
 impl Output {
-    /// Begins it; `-` is standard output. A file that is there is an error unless it may be replaced, and `input`, which is read from, always is.
+    /// Begins it; `-` is standard output. A regular file that is there is an error unless it may be replaced, and `input`, which is read from,
+    /// always is. Devices and FIFOs are written into.
     pub(crate) fn create(path: &Path, replace: bool, input: &Path) -> io::Result<Self> {
-        if path == Path::new("-") {
-            return Ok(Self::Stdout(Box::new(BufWriter::with_capacity(1 << 18, io::stdout().lock()))));
-        }
-        let same =
-            fs::canonicalize(path).is_ok_and(|path| fs::canonicalize(input).is_ok_and(|input| input == path));
-        if same {
+        let is_regular = |path: &Path| fs::metadata(path).is_ok_and(|facts| facts.is_file());
+        let same = is_regular(path)
+            && fs::canonicalize(path)
+                .is_ok_and(|path| fs::canonicalize(input).is_ok_and(|input| input == path));
+        if same && path != Path::new("-") {
             let text = format!("{}: this is the file that is read; write to another one", path.display());
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
         }
-        NewFile::create(path, replace).map(Self::File)
+        Self::begin(path, replace)
     }
 
-    /// Gives a file its name, and returns that.
+    /// As [`create`](Self::create), of a command that reads no file.
+    pub(crate) fn begin(path: &Path, replace: bool) -> io::Result<Self> {
+        let existing = if replace { Existing::Replace } else { Existing::Refuse };
+        let buffered = |file| BufWriter::with_capacity(BUFFER_BYTES, file);
+        let stdout = || -> Sink {
+            Sink::Stdout(Box::new(BufWriter::with_capacity(BUFFER_BYTES, io::stdout().lock())))
+        };
+        let sink = if path == Path::new("-") {
+            stdout()
+        } else {
+            match cairn_files::open_output(path, replace).map_err(|error| named(path, error))? {
+                cairn_files::Output::New(file) => {
+                    let writer = buffered(file.file().try_clone().map_err(|error| named(path, error))?);
+                    Sink::New(file, writer)
+                }
+                cairn_files::Output::Stream(file) => Sink::Stream(buffered(file)),
+                cairn_files::Output::Stdout => stdout(),
+            }
+        };
+        Ok(Self { path: path.to_owned(), sink, existing })
+    }
+
+    /// The file that it will be, when that is a new one; what was written is in it.
+    pub(crate) fn new_file(&mut self) -> io::Result<Option<&File>> {
+        let Sink::New(file, writer) = &mut self.sink else { return Ok(None) };
+        writer.flush()?;
+        Ok(Some(file.file()))
+    }
+
+    /// Gives a file its name, and returns that; nothing for standard output.
     pub(crate) fn finish(self) -> io::Result<Option<PathBuf>> {
-        match self {
-            Self::File(file) => file.commit().map(Some),
-            Self::Stdout(mut output) => output.flush().map(|()| None),
-        }
+        let Self { path, sink, existing } = self;
+        let finished = match sink {
+            Sink::Stdout(mut output) => return output.flush().map(|()| None),
+            Sink::New(file, mut writer) => writer.flush().and_then(|()| file.commit(existing)),
+            Sink::Stream(mut writer) => writer.flush(),
+        };
+        finished.map_err(|error| named(&path, error))?;
+        Ok(Some(path))
     }
 }
 
 impl Write for Output {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Self::File(file) => file.write(bytes),
-            Self::Stdout(output) => output.write(bytes),
+        match &mut self.sink {
+            Sink::New(_, writer) | Sink::Stream(writer) => writer.write(bytes),
+            Sink::Stdout(output) => output.write(bytes),
         }
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        match self {
-            Self::File(file) => file.flush(),
-            Self::Stdout(output) => output.flush(),
+        match &mut self.sink {
+            Sink::New(_, writer) | Sink::Stream(writer) => writer.flush(),
+            Sink::Stdout(output) => output.flush(),
         }
     }
 }
 
-fn exists(path: &Path) -> io::Error {
-    let text = format!("{}: the file exists; name another one, or replace it with --force", path.display());
-    io::Error::new(io::ErrorKind::AlreadyExists, text)
-}
-
-fn named(path: &Path, error: &io::Error) -> io::Error {
-    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+fn named(path: &Path, error: io::Error) -> io::Error {
+    // The reader of a FIFO went away: that is no failure, and known by its kind alone.
+    if error.kind() == io::ErrorKind::BrokenPipe {
+        return error;
+    }
+    let path = path.display();
+    let text = match error.kind() {
+        io::ErrorKind::AlreadyExists => {
+            format!("{path}: the file exists; name another one, or replace it with --force")
+        }
+        _ => format!("{path}: {error}"),
+    };
+    io::Error::new(error.kind(), text)
 }
 
 #[cfg(test)]
@@ -134,13 +120,13 @@ mod tests {
         let directory = std::env::temp_dir().join(format!("cairn-new-file-{}", std::process::id()));
         fs::create_dir_all(&directory).unwrap();
         let path = directory.join("out");
-        let mut file = NewFile::create(&path, false).unwrap();
+        let mut file = Output::begin(&path, false).unwrap();
         file.write_all(b"first").unwrap();
         assert!(!path.exists());
-        file.commit().unwrap();
+        file.finish().unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"first");
 
-        let refused = NewFile::create(&path, false).map(|_| ()).unwrap_err();
+        let refused = Output::begin(&path, false).map(|_| ()).unwrap_err();
         assert!(refused.to_string().contains("--force"), "{refused}");
 
         let input = directory.join("input");
@@ -149,16 +135,16 @@ mod tests {
         assert!(refused.to_string().contains("that is read"), "{refused}");
         fs::remove_file(&input).unwrap();
 
-        let mut replaced = NewFile::create(&path, true).unwrap();
+        let mut replaced = Output::begin(&path, true).unwrap();
         replaced.write_all(b"second").unwrap();
-        drop(NewFile::create(&directory.join("dropped"), false).unwrap());
-        replaced.commit().unwrap();
+        drop(Output::begin(&directory.join("dropped"), false).unwrap());
+        replaced.finish().unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"second");
 
-        let mut late = NewFile::create(&directory.join("late"), false).unwrap();
+        let mut late = Output::begin(&directory.join("late"), false).unwrap();
         late.write_all(b"x").unwrap();
         fs::write(directory.join("late"), b"another's").unwrap();
-        assert!(late.commit().is_err());
+        assert!(late.finish().is_err());
         assert_eq!(fs::read(directory.join("late")).unwrap(), b"another's");
 
         let mut names: Vec<_> =

@@ -1,16 +1,36 @@
 //! What one look leaves for the next: indexes that another process builds when the answer is out.
 
 use std::fs;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 const CAIRN: &str = env!("CARGO_BIN_EXE_cairn");
 
-fn scratch(name: &str) -> PathBuf {
-    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("index-later-{name}"));
+fn scratch(name: &str) -> Scratch {
+    // Not below the checkout, which may be another user's: the cache would not count.
+    let directory = std::env::temp_dir().join(format!("cairn-index-later-{name}-{}", std::process::id()));
     let _ = fs::remove_dir_all(&directory);
-    directory
+    fs::DirBuilder::new().mode(0o700).create(&directory).unwrap();
+    Scratch(directory)
+}
+
+/// Removed at the end of the test.
+struct Scratch(PathBuf);
+
+impl std::ops::Deref for Scratch {
+    type Target = Path;
+
+    fn deref(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
 }
 
 /// Asks for an address of the command itself, which has megabytes of debug information.
@@ -54,16 +74,14 @@ fn the_second_look_finds_an_index_that_nobody_waited_for() {
 #[test]
 fn without_a_cache_nothing_is_left_behind() {
     let home = scratch("none");
-    fs::create_dir_all(&home).unwrap();
     let answer = ask(&["--no-cache"], &home);
     assert!(answer.status.success(), "{answer:?}");
-    assert_eq!(fs::read_dir(&home).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(&*home).unwrap().count(), 0);
 }
 
 #[test]
 fn one_process_at_a_time_builds_indexes() {
     let cache = scratch("busy");
-    fs::create_dir_all(&cache).unwrap();
     let text = cache.display().to_string();
     let lock = fs::File::create(cache.join(".builder.lock")).unwrap();
     lock.lock().unwrap();

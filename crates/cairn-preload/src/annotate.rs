@@ -434,6 +434,9 @@ pub(crate) extern "C" fn begin() {
         let (text, frames) = unsafe {
             (environment::options(environment), environment::value(environment, b"HEAPPROF_FRAMES="))
         };
+        // A program with more rights than its caller is not directed by the caller.
+        let is_ours = !system::has_raised_rights();
+        let (text, frames) = (text.filter(|_| is_ours), frames.filter(|_| is_ours));
         let (options, with_children) = options(text.unwrap_or_default(), frames);
         HEAP.configure(options);
         let has_table = options.layout == BlockLayout::Cairn && !options.is_inline;

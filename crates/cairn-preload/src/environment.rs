@@ -203,7 +203,9 @@ impl OwnVariables {
         // SAFETY: by contract.
         let present =
             unsafe { texts(environment) }.find_map(|text| text.strip_prefix(PRELOAD)).unwrap_or(b"");
-        if self.is_in(present) == self.is_wanted {
+        // SAFETY: by contract.
+        let has_options = unsafe { options(environment) }.is_some();
+        if self.is_in(present) == self.is_wanted && (self.is_wanted || !has_options) {
             return f(environment.cast());
         }
         let text_bytes = PRELOAD.len() + self.library.len() + 1 + present.len() + 1;

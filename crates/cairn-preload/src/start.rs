@@ -43,7 +43,7 @@ fn begin_once() {
     let environment = found.as_ref().map_or_else(environment::current, |found| found.environment);
     let name = found.as_ref().map_or(&b"program"[..], ProcessArguments::program_name);
     // SAFETY: the environment is an array of texts; what the kernel wrote stays.
-    let text = unsafe { environment::options(environment) };
+    let text = unsafe { environment::options(environment) }.filter(|_| !system::has_raised_rights());
     let options = match Options::parse(text.unwrap_or_default()) {
         Ok(options) => options,
         Err(word) => {
@@ -56,7 +56,8 @@ fn begin_once() {
         let whole = unsafe { text.as_ptr().sub(b"CAIRN_HEAP=".len()) };
         OPTIONS.store(whole.cast_mut().cast(), Ordering::Relaxed);
     }
-    if !options.is_off {
+    // A program with more rights than its caller writes nothing where the caller says, or stands.
+    if !options.is_off && !system::has_raised_rights() {
         match record(&options, name, recorder::start, Voice::Any) {
             Ok(()) => {
                 if options.with_children {

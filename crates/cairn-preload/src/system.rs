@@ -1,6 +1,7 @@
 //! The kernel, called directly: a program may define `open` or `write` itself, and the C library's are cancellation points.
 
 use core::ffi::{CStr, c_int};
+use core::mem::MaybeUninit;
 
 use crate::arch;
 #[cfg_attr(not(panic = "abort"), allow(unused_imports, reason = "std has a panic handler of its own"))]
@@ -77,6 +78,15 @@ impl ReadOnly {
         Self { descriptor: descriptor as usize, is_own: false }
     }
 
+    /// True for a program that runs with more rights than its caller: set-user-ID, set-group-ID, or with capabilities.
+    pub(crate) fn raises_rights(&self) -> bool {
+        let name = c"security.capability";
+        let arguments = [self.descriptor, name.as_ptr() as usize, 0, 0, 0, 0];
+        // SAFETY: a name with a NUL; nothing is written, as there is no room.
+        let has_capabilities = unsafe { call(libc::SYS_fgetxattr, arguments) }.is_ok();
+        has_capabilities || raises_rights_at(self.descriptor as c_int, c"", libc::AT_EMPTY_PATH)
+    }
+
     /// Reads from a place in the file, and returns how many bytes there were.
     pub(crate) fn read_at(&self, into: &mut [u8], offset: u64) -> usize {
         let arguments = [self.descriptor, into.as_mut_ptr() as usize, into.len(), offset as usize, 0, 0];
@@ -92,6 +102,24 @@ impl Drop for ReadOnly {
             let _ = unsafe { call(libc::SYS_close, [self.descriptor, 0, 0, 0, 0, 0]) };
         }
     }
+}
+
+/// True for a file with the set-user-ID or the set-group-ID bit, which need not be readable.
+pub(crate) fn raises_rights_at(directory: c_int, path: &CStr, flags: c_int) -> bool {
+    let mut facts = MaybeUninit::<libc::stat>::zeroed();
+    let arguments =
+        [directory as usize, path.as_ptr() as usize, facts.as_mut_ptr() as usize, flags as usize, 0, 0];
+    // SAFETY: a path with a NUL, and room for what is told of the file.
+    let is_known = unsafe { call(libc::SYS_newfstatat, arguments) }.is_ok();
+    // SAFETY: zeros are a value of the type, and the kernel has written the others.
+    let mode = unsafe { facts.assume_init() }.st_mode;
+    is_known && mode & libc::S_IFMT == libc::S_IFREG && mode & (libc::S_ISUID | libc::S_ISGID) != 0
+}
+
+/// True when this process runs with more rights than its caller, whose environment must not direct it.
+pub(crate) fn has_raised_rights() -> bool {
+    // SAFETY: only looks at what the kernel told the process when it began.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
 /// Whether this process may run the file, as `exec` asks it.

@@ -4,6 +4,9 @@
 //! sanitizers end the program when they are not the first of all libraries. So the file is looked at, as the kernel will: through
 //! scripts, to the loader and the libraries that it asks for. What cannot be looked at is taken for one that does.
 //!
+//! A program that runs with more rights than its caller takes nothing: its loader ignores a library with a path, and what our variable
+//! says must not direct it.
+//!
 //! May run in a child of `vfork`: nothing is written but this stack.
 
 use core::ffi::{CStr, c_char, c_int};
@@ -38,8 +41,12 @@ pub(crate) unsafe fn at_takes_library(directory: c_int, path: *const c_char) -> 
         return true;
     }
     // SAFETY: by contract.
-    let file = ReadOnly::open(directory, unsafe { CStr::from_ptr(path) });
-    file.is_none_or(|file| file_takes_library(&file))
+    let path = unsafe { CStr::from_ptr(path) };
+    match ReadOnly::open(directory, path) {
+        Some(file) => file_takes_library(&file),
+        // Programs with more rights are often not readable.
+        None => !system::raises_rights_at(directory, path, 0),
+    }
 }
 
 /// The program that a shell would find by this name.
@@ -87,18 +94,20 @@ pub(crate) fn file_takes_library(file: &ReadOnly) -> bool {
     let mut start = [0; START_BYTES];
     let mut count = file.read_at(&mut start, 0);
     if !start.starts_with(b"#!") {
-        return program_takes_library(file, &start);
+        return !file.raises_rights() && program_takes_library(file, &start);
     }
     for _ in 0..MAX_SCRIPTS {
         let mut path = Text::<{ START_BYTES + 1 }>::new();
         path.push(interpreter(start.get(..count).unwrap_or_default()));
         path.push(b"\0");
         let Ok(path) = CStr::from_bytes_with_nul(path.as_bytes()) else { return true };
-        let Some(file) = ReadOnly::open(libc::AT_FDCWD, path) else { return true };
+        let Some(file) = ReadOnly::open(libc::AT_FDCWD, path) else {
+            return !system::raises_rights_at(libc::AT_FDCWD, path, 0);
+        };
         start = [0; START_BYTES];
         count = file.read_at(&mut start, 0);
         if !start.starts_with(b"#!") {
-            return program_takes_library(&file, &start);
+            return !file.raises_rights() && program_takes_library(&file, &start);
         }
     }
     true

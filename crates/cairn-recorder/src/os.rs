@@ -37,6 +37,13 @@ fn answer(result: c_long) -> Result<usize, Errno> {
     Ok(result as usize)
 }
 
+/// True when this process runs with more rights than its caller, as a set-user-ID program does: the caller's environment and working
+/// directory must not direct it.
+pub(crate) fn has_raised_rights() -> bool {
+    // SAFETY: only looks at what the kernel told the process when it began.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
+}
+
 /// A file descriptor for the length of one function.
 pub(crate) struct File(c_int);
 

@@ -104,6 +104,9 @@ pub enum StartError {
     Storage(i32),
     /// The process may not have the address space; the number is the kernel's.
     AddressSpace(i32),
+    /// The process runs with more rights than its caller (set-user-ID, capabilities), so neither the environment nor the working
+    /// directory says where a recording goes; [`start`] with a path does.
+    RaisedRights,
 }
 
 impl fmt::Display for StartError {
@@ -122,6 +125,9 @@ impl fmt::Display for StartError {
             Self::AddressSpace(error) => {
                 write!(f, "no address space for the recorder (errno {error}); raise the limit of the address space")
             }
+            Self::RaisedRights => f.write_str(
+                "the program runs with more rights than its caller, so its environment does not say where to record; give a path",
+            ),
         }
     }
 }
@@ -266,12 +272,15 @@ pub(crate) fn start_lazily() {
 ///
 /// # Errors
 ///
-/// As [`start`].
+/// As [`start`], and [`StartError::RaisedRights`] in a process that runs with more rights than its caller.
 pub fn start_default() -> Result<(), StartError> {
     start_default_by(Caller::Program)
 }
 
 fn start_default_by(caller: Caller) -> Result<(), StartError> {
+    if os::has_raised_rights() {
+        return Err(StartError::RaisedRights);
+    }
     let mut place = [0; 256];
     let path = environment_variable(b"CAIRN_RECORDING", &mut place);
     start_by(&Options::new(if path.is_empty() { DEFAULT_PATH } else { path }), caller)

@@ -4,9 +4,10 @@
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::{env, process};
+
+use cairn_files::Directory;
 
 /// One of them.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -52,13 +53,16 @@ impl Announcements {
     }
 
     fn new_in(parent: &Path) -> io::Result<Self> {
+        let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", parent.display()));
+        let beside = Directory::open(parent).map_err(named)?;
         for number in 0.. {
-            let directory = parent.join(format!("cairn-{}-{number}", process::id()));
-            match fs::DirBuilder::new().mode(0o700).create(&directory) {
-                Ok(()) => {
+            let name = format!("cairn-{}-{number}", process::id());
+            let directory = parent.join(&name);
+            match beside.make(name.as_ref()) {
+                Ok(made) => {
                     let path = directory.join("announcements");
-                    File::create_new(&path)?;
-                    let file = File::open(&path)?;
+                    // The library opens it for itself, and only appends.
+                    let file = made.create_new("announcements".as_ref())?;
                     return Ok(Self { directory, path, file, rest: Vec::new() });
                 }
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists && number < 1000 => {}

@@ -1,11 +1,12 @@
 //! The library that is put into programs: carried inside this crate, unpacked where the loader finds it.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::{env, fs, process};
+
+use cairn_files::Directory;
 
 #[cfg(has_library)]
 const BYTES: &[u8] = include_bytes!(env!("CAIRN_PRELOAD_LIBRARY"));
@@ -35,7 +36,7 @@ impl Library {
     /// Makes sure that the library is in the user's cache directory, under a name with a hash of its content, so that
     /// several versions live side by side and a program that runs keeps the one it has.
     ///
-    /// Where there is no cache directory that only the user can write to, or its path has a character that the loader
+    /// Where there is no cache directory that no other user can write to or replace, or its path has a character that the loader
     /// takes for a separator, the directory is one below `/tmp`.
     ///
     /// # Errors
@@ -99,45 +100,45 @@ fn directories() -> impl Iterator<Item = PathBuf> {
         .map(PathBuf::from)
         .or_else(|| env::var_os("HOME").map(|home| Path::new(&home).join(".cache")))
         .map(|cache| cache.join("cairn"));
-    // SAFETY: takes nothing and cannot fail.
-    let user = unsafe { libc::geteuid() };
-    let shared = PathBuf::from(format!("/tmp/cairn-{user}"));
-    cache.into_iter().chain([shared]).filter(|path| {
-        path.is_absolute()
-            && !path.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b':' | b' ' | b'$'))
-    })
+    let shared = PathBuf::from(format!("/tmp/cairn-{}", cairn_files::effective_user()));
+    cache.into_iter().chain([shared]).filter(|path| path.is_absolute() && is_one_word(path))
+}
+
+/// Whether the loader takes a path for one of a library, and not for several.
+fn is_one_word(path: &Path) -> bool {
+    !path.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b':' | b' ' | b'$'))
 }
 
 fn unpack_into(directory: &Path, name: &str, content: &[u8]) -> io::Result<PathBuf> {
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
-    let owner = fs::symlink_metadata(directory)?;
-    // SAFETY: takes nothing and cannot fail.
-    let user = unsafe { libc::geteuid() };
-    if !owner.is_dir() || owner.uid() != user || owner.mode() & 0o022 != 0 {
-        return Err(io::Error::new(io::ErrorKind::PermissionDenied, "others may write there"));
+    // No other user can replace the directory, what is in it, or any directory above it. So the file that is compared here, through its
+    // descriptor, is the one that the loader finds by the path.
+    let directory = Directory::private(directory)?;
+    let path = directory.path().join(name);
+    if !is_one_word(&path) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "the loader does not take such a path"));
     }
-    let path = directory.join(name);
-    if holds(&path, content).unwrap_or(false) {
+    let name = OsStr::new(name);
+    if directory.read_own(name).and_then(|file| holds(file, content)).unwrap_or(false) {
         return Ok(path);
     }
     // Beside the place and then renamed: whoever finds it finds it whole.
-    let (fresh, mut file) = fresh_file(&path)?;
-    let written = file.write_all(content).and_then(|()| fs::rename(&fresh, &path));
+    let (fresh, mut file) = fresh_file(&directory, name)?;
+    let written = file.write_all(content).and_then(|()| directory.rename(&fresh, name));
     if written.is_err() {
-        let _ = fs::remove_file(&fresh);
+        let _ = directory.remove(&fresh);
     }
     written.map(|()| path)
 }
 
-/// A file beside `path` that nobody else writes to: neither another thread, nor a process that has the same number in another
+/// A file beside `name` that nobody else writes to: neither another thread, nor a process that has the same number in another
 /// container and the same cache directory.
-fn fresh_file(path: &Path) -> io::Result<(PathBuf, fs::File)> {
+fn fresh_file(directory: &Directory, name: &OsStr) -> io::Result<(OsString, fs::File)> {
     let mut number = 0_u32;
     loop {
-        let mut name: OsString = path.to_owned().into();
-        name.push(format!(".{}.{number}", process::id()));
-        match fs::OpenOptions::new().write(true).create_new(true).mode(0o755).open(&name) {
-            Ok(file) => return Ok((name.into(), file)),
+        let mut fresh = name.to_owned();
+        fresh.push(format!(".{}.{number}", process::id()));
+        match directory.create_new_with_mode(&fresh, 0o755) {
+            Ok(file) => return Ok((fresh, file)),
             // Another one's, or left by one that was killed.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && number < 1000 => number += 1,
             Err(error) => return Err(error),
@@ -146,8 +147,7 @@ fn fresh_file(path: &Path) -> io::Result<(PathBuf, fs::File)> {
 }
 
 /// Whether a file has this content.
-fn holds(path: &Path, content: &[u8]) -> io::Result<bool> {
-    let mut file = fs::File::open(path)?;
+fn holds(mut file: fs::File, content: &[u8]) -> io::Result<bool> {
     let mut piece = [0; 1 << 14];
     let mut rest = content;
     loop {
@@ -183,11 +183,48 @@ mod tests {
             let name = format!("library-{round}.so");
             let unpack = || {
                 let path = unpack_into(&directory, &name, &content).unwrap();
-                assert!(holds(&path, &content).unwrap(), "it is there in parts");
+                assert!(fs::read(path).unwrap() == content, "it is there in parts");
             };
             std::thread::scope(|scope| (0..8).for_each(|_| drop(scope.spawn(unpack))));
         }
         assert_eq!(fs::read_dir(&directory).unwrap().count(), 20, "something is left behind");
+        fs::remove_dir_all(directory).unwrap();
+    }
+
+    /// The library was taken from a directory whose parents another user could replace, and from a file that was not ours.
+    #[test]
+    fn library_is_not_taken_from_another_users_reach() {
+        use std::os::unix::fs::{PermissionsExt, chown, symlink};
+
+        let directory = env::temp_dir().join(format!("cairn-library-{}", process::id()));
+        let _ = fs::remove_dir_all(&directory);
+        let own = directory.join("own");
+        let path = unpack_into(&own, "library.so", b"content").unwrap();
+        assert_eq!(path, fs::canonicalize(&own).unwrap().join("library.so"));
+        let inode = || std::os::unix::fs::MetadataExt::ino(&fs::metadata(&path).unwrap());
+        let first = inode();
+        unpack_into(&own, "library.so", b"content").unwrap();
+        assert_eq!(inode(), first, "it was there, and sound");
+        // The content is right, but others can change it after it was compared.
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).unwrap();
+        unpack_into(&own, "library.so", b"content").unwrap();
+        assert_ne!(inode(), first);
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o022, 0);
+        fs::remove_file(&path).unwrap();
+        fs::write(directory.join("elsewhere.so"), b"content").unwrap();
+        symlink(directory.join("elsewhere.so"), &path).unwrap();
+        unpack_into(&own, "library.so", b"content").unwrap();
+        assert!(fs::symlink_metadata(&path).unwrap().is_file());
+
+        let theirs = directory.join("theirs");
+        fs::create_dir(&theirs).unwrap();
+        if chown(&theirs, Some(65534), None).is_ok() {
+            let refused = unpack_into(&theirs.join("own"), "library.so", b"content").unwrap_err();
+            assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
+            assert_eq!(fs::read_dir(&theirs).unwrap().count(), 0);
+        } else {
+            println!("skipped: only root can give a directory to another user");
+        }
         fs::remove_dir_all(directory).unwrap();
     }
 }

@@ -8,11 +8,13 @@
 
 use std::collections::HashSet;
 use std::env;
-use std::fs::{self, File};
+use std::ffi::OsString;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Duration;
+
+use cairn_files::Directory;
 
 use crate::BuildId;
 
@@ -38,8 +40,12 @@ static NOT_THERE: LazyLock<Mutex<HashSet<(BuildId, Kind)>>> = LazyLock::new(Mute
 /// The file of a build, from the cache or from a server. The caller checks that it is of that build.
 pub(crate) fn fetch(build_id: &BuildId, kind: Kind) -> Option<PathBuf> {
     let urls = env::var("DEBUGINFOD_URLS").ok().filter(|urls| !urls.trim().is_empty())?;
-    let place = cache_directory()?.join(build_id.to_string()).join(kind.name());
-    if fs::metadata(&place).is_ok_and(|metadata| metadata.len() > 0) {
+    let directory = cache_directory()?.join(build_id.to_string());
+    let place = directory.join(kind.name());
+    // What another user can write to is none of this user's cache.
+    let kept = Directory::private_if_there(&directory)
+        .and_then(|directory| directory.read_own(kind.name().as_ref()));
+    if kept.and_then(|file| file.metadata()).is_ok_and(|metadata| metadata.len() > 0) {
         return Some(place);
     }
     let wanted = (build_id.clone(), kind);
@@ -75,19 +81,19 @@ fn download(url: &str, place: &Path) -> io::Result<()> {
         .build()
         .into();
     let mut response = agent.get(url).call().map_err(io::Error::other)?;
-    let directory = place.parent().ok_or(io::ErrorKind::NotFound)?;
-    fs::create_dir_all(directory)?;
+    let (parent, name) = place.parent().zip(place.file_name()).ok_or(io::ErrorKind::NotFound)?;
+    let directory = Directory::private(parent)?;
     // Under another name until it is whole; others may fetch the same file.
-    let temporary = directory.join(format!(".{}.{}", std::process::id(), unique()));
-    let written = File::create_new(&temporary).and_then(|mut file| {
+    let temporary = OsString::from(format!(".{}.{}", std::process::id(), unique()));
+    let written = directory.create_new(&temporary).and_then(|mut file| {
         let mut body = response.body_mut().as_reader().take(MAX_BYTES + 1);
         if io::copy(&mut body, &mut file)? > MAX_BYTES {
             return Err(io::Error::other("the file is too large"));
         }
-        fs::rename(&temporary, place)
+        directory.rename(&temporary, name)
     });
     written.inspect_err(|_| {
-        let _ = fs::remove_file(&temporary);
+        let _ = directory.remove(&temporary);
     })
 }
 

@@ -78,7 +78,7 @@ impl ElfSource {
             return false;
         }
         let bytes = main.section_bytes(SectionId::DebugInfo) + main.section_bytes(SectionId::DebugLine);
-        self.index.is_none() && bytes >= WORTH_INDEXING_BYTES
+        !self.has_index() && bytes >= WORTH_INDEXING_BYTES
     }
 
     /// What tells an index of these files from another.
@@ -294,7 +294,8 @@ impl SymbolSource for ElfSource {
     }
 
     fn has_index(&self) -> bool {
-        self.index.is_some()
+        // One that is broken is made anew.
+        self.index.as_ref().is_some_and(|index| !index.is_broken())
     }
 
     fn build_index(&self, cache: &Cache, cancelled: &AtomicBool) -> bool {

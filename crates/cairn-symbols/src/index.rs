@@ -5,7 +5,11 @@
 
 mod build;
 mod cache;
+#[cfg(target_os = "linux")]
+mod cache_files;
 mod format;
+#[cfg(not(target_os = "linux"))]
+mod no_cache_files;
 
 pub(crate) use build::build;
 pub(crate) use cache::{Cache, Identity};

@@ -18,7 +18,7 @@
 
 mod data_symbols;
 mod debug_object;
-#[cfg(feature = "debuginfod")]
+#[cfg(all(feature = "debuginfod", target_os = "linux"))]
 mod debuginfod;
 pub mod demangle;
 mod dwarf;

@@ -55,7 +55,7 @@ impl Locator<'_> {
                     return Ok((path, bytes));
                 }
             }
-            #[cfg(feature = "debuginfod")]
+            #[cfg(all(feature = "debuginfod", target_os = "linux"))]
             if self.options.debuginfod
                 && let Some(path) = crate::debuginfod::fetch(build_id, crate::debuginfod::Kind::Program)
                 && let Some(bytes) = self.accept(&path, Expected::Build(build_id))
@@ -85,7 +85,7 @@ impl Locator<'_> {
                 }
             }
         }
-        #[cfg(feature = "debuginfod")]
+        #[cfg(all(feature = "debuginfod", target_os = "linux"))]
         if let (Some(build_id), true) = (&build_id, self.options.debuginfod)
             && let Some(path) = crate::debuginfod::fetch(build_id, crate::debuginfod::Kind::DebugInfo)
         {

@@ -51,7 +51,8 @@ fn run_child_with(urls: Option<&str>, cache: &Path, how: &str) -> String {
 }
 
 fn scratch(name: &str) -> PathBuf {
-    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("symbols-debuginfod-{name}"));
+    let directory =
+        std::env::temp_dir().join(format!("cairn-symbols-debuginfod-{name}-{}", std::process::id()));
     let _ = fs::remove_dir_all(&directory);
     directory
 }

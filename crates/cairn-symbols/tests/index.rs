@@ -1,15 +1,42 @@
 //! The index on disk answers as the files do, for this test's own program, and survives what happens to files.
 
 use std::fs;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
 use cairn_format::StatedAddress;
 use cairn_symbols::{Lookup, ModuleId, Resolution, Symbolizer, SymbolizerOptions};
 
-fn scratch(name: &str) -> PathBuf {
-    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("symbols-index-{name}"));
+fn scratch(name: &str) -> Scratch {
+    // Not below the checkout, which may be another user's: the cache would not count.
+    let process = std::process::id();
+    let directory = std::env::temp_dir().join(format!("cairn-symbols-index-{name}-{process}"));
     let _ = fs::remove_dir_all(&directory);
-    directory
+    fs::DirBuilder::new().mode(0o700).create(&directory).unwrap();
+    Scratch(directory)
+}
+
+/// Removed at the end of the test.
+struct Scratch(PathBuf);
+
+impl std::ops::Deref for Scratch {
+    type Target = Path;
+
+    fn deref(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl AsRef<Path> for Scratch {
+    fn as_ref(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
 }
 
 fn open(options: SymbolizerOptions) -> (Symbolizer, ModuleId) {
@@ -17,6 +44,9 @@ fn open(options: SymbolizerOptions) -> (Symbolizer, ModuleId) {
     let module = symbolizer.add_file(std::env::current_exe().unwrap()).unwrap();
     (symbolizer, module)
 }
+
+/// Of an index.
+const HEADER_BYTES: usize = 96;
 
 /// The indexes in the directory; not the notes of programs that cannot have one.
 fn indexes(directory: &Path) -> Vec<PathBuf> {
@@ -42,7 +72,7 @@ fn an_index_answers_as_the_files() {
     let expected = answers(&plain, module, 241);
     assert!(expected.iter().filter(|answer| answer.frames().len() > 1).count() > 100);
 
-    let cached = || SymbolizerOptions::new().cache_dir(&directory);
+    let cached = || SymbolizerOptions::new().cache_dir(&*directory);
     let (building, module) = open(cached());
     assert!(!building.module_report(module).from_index);
     // In the background, after the first answer.
@@ -64,35 +94,34 @@ fn writers_at_the_same_time_leave_one_whole_index() {
     std::thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| {
-                let (symbolizer, module) = open(SymbolizerOptions::new().cache_dir(&directory));
+                let (symbolizer, module) = open(SymbolizerOptions::new().cache_dir(&*directory));
                 assert!(symbolizer.build_index(module));
             });
         }
     });
     assert_eq!(indexes(&directory).len(), 1, "{:?}", indexes(&directory));
-    let (symbolizer, module) = open(SymbolizerOptions::new().cache_dir(&directory));
+    let (symbolizer, module) = open(SymbolizerOptions::new().cache_dir(&*directory));
     assert!(symbolizer.module_report(module).from_index);
 }
 
 #[test]
 fn the_directory_stays_below_its_limit() {
     let directory = scratch("limit");
-    fs::create_dir_all(&directory).unwrap();
     let old = directory.join("0123-00000000.cairnsym");
     fs::write(&old, vec![0; 1 << 20]).unwrap();
-    let (symbolizer, module) = open(SymbolizerOptions::new().cache_dir(&directory));
+    let (symbolizer, module) = open(SymbolizerOptions::new().cache_dir(&*directory));
     assert!(symbolizer.build_index(module));
     let own = indexes(&directory).into_iter().find(|path| *path != old).unwrap();
     let bytes = fs::metadata(&own).unwrap().len();
     fs::remove_file(&own).unwrap();
 
-    let (symbolizer, module) = open(SymbolizerOptions::new().cache_dir(&directory).cache_limit_bytes(bytes));
+    let (symbolizer, module) = open(SymbolizerOptions::new().cache_dir(&*directory).cache_limit_bytes(bytes));
     assert!(symbolizer.build_index(module));
     assert_eq!(indexes(&directory), std::slice::from_ref(&own), "the older one had to go");
     fs::remove_file(&own).unwrap();
 
     let (symbolizer, module) =
-        open(SymbolizerOptions::new().cache_dir(&directory).cache_limit_bytes(bytes - 1));
+        open(SymbolizerOptions::new().cache_dir(&*directory).cache_limit_bytes(bytes - 1));
     let _ = symbolizer.build_index(module);
     assert_eq!(indexes(&directory), Vec::<PathBuf>::new(), "larger than the limit by itself");
 }
@@ -100,27 +129,29 @@ fn the_directory_stays_below_its_limit() {
 #[test]
 fn damaged_indexes_are_refused_or_answer_something() {
     let directory = scratch("damaged");
-    let options = || SymbolizerOptions::new().cache_dir(&directory);
+    let options = || SymbolizerOptions::new().cache_dir(&*directory);
     let (symbolizer, module) = open(options());
     assert!(symbolizer.build_index(module));
     let path = indexes(&directory).remove(0);
     let sound = fs::read(&path).unwrap();
 
-    for cut in [0, 7, 50, 87, 100, sound.len() / 2, sound.len() - 1] {
+    for cut in [0, 7, 50, 95, 100, sound.len() / 2, sound.len() - 1] {
         fs::write(&path, &sound[..cut]).unwrap();
         let (symbolizer, module) = open(options());
         assert!(!symbolizer.module_report(module).from_index, "cut at {cut}");
     }
-    for at in (0..88).step_by(6) {
+    for at in (0..HEADER_BYTES).step_by(6) {
         let mut damaged = sound.clone();
         damaged[at] ^= 0x40;
         fs::write(&path, &damaged).unwrap();
         let (symbolizer, module) = open(options());
         assert!(!symbolizer.module_report(module).from_index, "byte {at} of the header");
     }
-    // Behind the header only answers can be wrong; none may take the process along.
+    // Behind the header there are the answers. All of what was changed here was believed before pages had checksums.
+    let (plain, module) = open(SymbolizerOptions::new());
+    let expected = answers(&plain, module, 4001);
     let mut random = 0x9e37_79b9_7f4a_7c15_u64;
-    for _ in 0..6 {
+    for round in 0..3 {
         let mut damaged = sound.clone();
         for _ in 0..damaged.len() / 64 {
             random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
@@ -129,6 +160,69 @@ fn damaged_indexes_are_refused_or_answer_something() {
         }
         fs::write(&path, &damaged).unwrap();
         let (symbolizer, module) = open(options());
-        let _ = answers(&symbolizer, module, 4001);
+        assert!(answers(&symbolizer, module, 4001) == expected, "round {round}");
     }
+}
+
+/// The changed names were shown: only the header had a checksum.
+#[test]
+fn index_with_changed_text_is_not_believed_and_made_anew() {
+    let directory = scratch("text");
+    let options = || SymbolizerOptions::new().cache_dir(&*directory).indexes_in_background(false);
+    let (symbolizer, module) = open(options());
+    assert!(symbolizer.build_index(module));
+    let (plain, own) = open(SymbolizerOptions::new());
+    let expected = answers(&plain, own, 9001);
+    let path = indexes(&directory).remove(0);
+    let sound = fs::read(&path).unwrap();
+    let mut bytes = sound.clone();
+    let mut at = 0;
+    while let Some(next) = bytes[at..].windows(4).position(|part| part == b"core") {
+        bytes[at + next..][..4].copy_from_slice(b"eroc");
+        at += next + 4;
+    }
+    assert!(at > 0);
+    fs::write(&path, &bytes).unwrap();
+
+    let (symbolizer, module) = open(options());
+    assert!(symbolizer.module_report(module).from_index);
+    assert!(answers(&symbolizer, module, 9001) == expected);
+    assert!(symbolizer.build_index(module));
+    assert!(fs::read(&path).unwrap() == sound, "it was not made anew");
+}
+
+/// The index of another user was used, and so was a directory that others could write to.
+#[test]
+fn index_of_another_user_is_not_used() {
+    let directory = scratch("foreign");
+    let options = || SymbolizerOptions::new().cache_dir(&*directory).indexes_in_background(false);
+    let (symbolizer, module) = open(options());
+    assert!(symbolizer.build_index(module));
+    let path = indexes(&directory).remove(0);
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    let is_used = || {
+        let (symbolizer, module) = open(options());
+        symbolizer.module_report(module).from_index
+    };
+    assert!(is_used());
+    let set_mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    set_mode(&path, 0o666);
+    assert!(!is_used());
+    set_mode(&path, 0o600);
+    set_mode(&directory, 0o777);
+    assert!(!is_used());
+    set_mode(&directory, 0o700);
+    assert!(is_used());
+    if chown(&path, Some(65534), None).is_err() {
+        println!("skipped: only root can give files to another user");
+        return;
+    }
+    assert!(!is_used());
+    chown(&path, Some(0), None).unwrap();
+    chown(&directory, Some(65534), None).unwrap();
+    assert!(!is_used());
+    let count = fs::read_dir(&*directory).unwrap().count();
+    let (symbolizer, module) = open(options());
+    assert!(!symbolizer.build_index(module));
+    assert_eq!(fs::read_dir(&*directory).unwrap().count(), count, "something was made in it");
 }

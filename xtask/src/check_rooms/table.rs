@@ -113,16 +113,19 @@ pub(crate) const ROOMS: &[Room] = &[
         unsafe_code: UnsafeCode::Free,
         ..CLOSED
     },
+    // System calls relative to an open directory, by rustix, so that no unsafe code is needed for them.
+    Room { name: "cairn-files", outside: Allowed::Only(&["rustix"]), ..CLOSED },
     // Starts programs, and waits for them: what std does for that changes what the program inherits.
     Room {
         name: "cairn-run",
+        uses: Allowed::Only(&["cairn-files"]),
         outside: Allowed::Only(&["libc", "object"]),
         unsafe_code: UnsafeCode::Free,
         ..CLOSED
     },
     Room {
         name: "cairn-symbols",
-        uses: Allowed::Only(&["cairn-format"]),
+        uses: Allowed::Only(&["cairn-files", "cairn-format"]),
         outside: Allowed::Any,
         // Debug files come over the network, but only with the feature `debuginfod`.
         never: COMMAND_AND_SERVERS,
@@ -131,7 +134,7 @@ pub(crate) const ROOMS: &[Room] = &[
     },
     Room {
         name: "cairn-analysis",
-        uses: Allowed::Only(&["cairn-format", "cairn-unwind", "cairn-symbols"]),
+        uses: Allowed::Only(&["cairn-files", "cairn-format", "cairn-unwind", "cairn-symbols"]),
         outside: Allowed::Any,
         never: COMMAND_AND_NETWORK,
         // Tracing a process: docs/design/0001-system-calls-of-tracing.md.
@@ -154,7 +157,7 @@ pub(crate) const ROOMS: &[Room] = &[
     },
     Room {
         name: "cairn-cli",
-        uses: Allowed::Only(&["cairn-analysis", "cairn-exchange", "cairn-run", "cairn-web"]),
+        uses: Allowed::Only(&["cairn-analysis", "cairn-exchange", "cairn-files", "cairn-run", "cairn-web"]),
         outside: Allowed::Any,
         ..CLOSED
     },

@@ -3,9 +3,8 @@
 //! Not into memory: an image is often larger than what is free. Stretches of zeros become holes, of which most heaps have
 //! many.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::path::Path;
 
 /// A way to compress.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,7 +30,8 @@ impl Packed {
 
     /// The file as it was before. The second value says why there is no more of it, when it ends too early.
     pub(super) fn unpack(self, packed: &[u8], limit_bytes: u64) -> io::Result<(File, Option<io::Error>)> {
-        let mut output = unnamed_file()?;
+        // Private from its creation on, and in no directory: memory images hold secrets.
+        let mut output = cairn_files::unnamed_file()?;
         let problem = match self {
             Self::Zstd => copy(zstd::stream::read::Decoder::new(packed)?, &mut output, limit_bytes),
             Self::Lz4 => copy(lz4_flex::frame::FrameDecoder::new(packed), &mut output, limit_bytes),
@@ -76,28 +76,6 @@ fn copy(mut from: impl Read, to: &mut File, limit_bytes: u64) -> io::Result<Opti
     Ok(problem)
 }
 
-/// A file in the directory for temporary ones that goes away with its descriptor.
-fn unnamed_file() -> io::Result<File> {
-    let directory = std::env::temp_dir();
-    unnamed_file_in(&directory)
-        .map_err(|error| io::Error::new(error.kind(), format!("a file in {}: {error}", directory.display())))
-}
-
-fn unnamed_file_in(directory: &Path) -> io::Result<File> {
-    for attempt in 0..100 {
-        let path = directory.join(format!("cairn-unpacked-{}-{attempt}", std::process::id()));
-        match OpenOptions::new().read(true).write(true).create_new(true).open(&path) {
-            Ok(file) => {
-                std::fs::remove_file(&path)?;
-                return Ok(file);
-            }
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Err(io::Error::from(io::ErrorKind::AlreadyExists))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -139,5 +117,16 @@ mod tests {
         let (file, problem) = Packed::Zstd.unpack(&packed, 3 * PIECE as u64).unwrap();
         assert!(problem.unwrap().to_string().contains("limit"));
         assert!(file.metadata().unwrap().len() <= 3 * PIECE as u64);
+    }
+
+    /// It had mode 0644, and a name in the directory for temporary files, for a moment.
+    #[test]
+    fn unpacked_image_is_private_and_in_no_directory() {
+        use std::os::unix::fs::MetadataExt;
+
+        let packed = zstd::encode_all(&b"secret"[..], 1).unwrap();
+        let (file, _) = Packed::of(&packed).unwrap().unpack(&packed, u64::MAX).unwrap();
+        let facts = file.metadata().unwrap();
+        assert_eq!((facts.mode() & 0o777, facts.nlink()), (0o600, 0));
     }
 }

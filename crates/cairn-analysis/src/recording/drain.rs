@@ -14,11 +14,13 @@
 //! spool together still have everything; when the program is, nothing is lost at all.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::BufWriter;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use cairn_files::Directory;
 use cairn_format::AbsoluteAddress;
 use cairn_format::recording::{
     BLOCK_BYTES, BLOCK_HEADER_BYTES, BadRecord, BlockHeader, EndReason, FileHeader, Lane, LossKind, Record,
@@ -72,6 +74,8 @@ const KEPT_CLOCK_NANOS: u64 = 10_000_000_000;
 /// ```
 pub struct Drain {
     shared: SharedFile,
+    /// Another descriptor of what the packer writes to.
+    packed_file: File,
     header: FileHeader,
     scale: TimeScale,
     tables: TableBuilder,
@@ -259,8 +263,29 @@ impl Drain {
     /// When the spool is not there yet or has no header yet (try again), or cannot be mapped, or the packed file cannot be
     /// made.
     pub fn open(spool: &Path, packed: &Path) -> Result<Self, RecordingError> {
-        let action = || format!("opening the spool {}", spool.display());
-        let mut shared = SharedFile::open(spool).map_err(RecordingError::io(action()))?;
+        let split = |path: &Path, action| Directory::of(path).map_err(RecordingError::io(action));
+        let (directory, name) = split(spool, format!("opening the spool {}", spool.display()))?;
+        let (beside, packed_name) = split(packed, format!("creating the recording {}", packed.display()))?;
+        Self::open_between((&directory, &name), (&beside, &packed_name))
+    }
+
+    /// As [`open`](Self::open), where both files lie in an open directory: neither is sought by a path, which may lead elsewhere by
+    /// now. The packed file can be read by this user alone.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open).
+    pub fn open_in(directory: &Directory, spool: &OsStr, packed: &OsStr) -> Result<Self, RecordingError> {
+        Self::open_between((directory, spool), (directory, packed))
+    }
+
+    fn open_between(
+        (directory, spool): (&Directory, &OsStr),
+        (beside, packed): (&Directory, &OsStr),
+    ) -> Result<Self, RecordingError> {
+        let action = || format!("opening the spool {}", directory.path().join(spool).display());
+        let file = directory.modify(spool).map_err(RecordingError::io(action()))?;
+        let mut shared = SharedFile::map(file).map_err(RecordingError::io(action()))?;
         shared.length();
         let mut control_block = Vec::new();
         shared.copy(0, BLOCK_BYTES as u64, &mut control_block);
@@ -269,8 +294,9 @@ impl Drain {
             return Err(RecordingError::io(action())(std::io::ErrorKind::InvalidInput.into()));
         }
         let facts = spool::facts(&control_block);
-        let file = File::create_new(packed)
-            .map_err(RecordingError::io(format!("creating the recording {}", packed.display())))?;
+        let creating = || format!("creating the recording {}", beside.path().join(packed).display());
+        let file = beside.create_new(packed).map_err(RecordingError::io(creating()))?;
+        let packed_file = file.try_clone().map_err(RecordingError::io(creating()))?;
         // Before the packed file has a header: who finds one finds both held.
         shared.hold();
         hold(&file);
@@ -281,6 +307,7 @@ impl Drain {
         let scale = TimeScale::new(&header, &clocks, super::counter_hz(&facts), &mut Vec::new());
         let mut drain = Self {
             shared,
+            packed_file,
             header,
             scale,
             tables: TableBuilder::default(),
@@ -383,6 +410,15 @@ impl Drain {
             is_busy,
             read_bytes: self.read_bytes,
         }
+    }
+
+    /// Opens the packed file again: whatever its name leads to by now.
+    ///
+    /// # Errors
+    ///
+    /// When there are no more descriptors.
+    pub fn packed_file(&self) -> std::io::Result<File> {
+        self.packed_file.try_clone()
     }
 
     /// Says how the program ended, where whoever started it knows: the program itself leaves no word of a plain exit. What

@@ -7,12 +7,10 @@
 
 #![allow(unsafe_code, reason = "see above")]
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -33,22 +31,14 @@ pub(super) struct SharedFile {
 unsafe impl Send for SharedFile {}
 
 impl SharedFile {
-    pub(super) fn open(path: &Path) -> io::Result<Self> {
-        Self::map(OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOFOLLOW).open(path)?)
-    }
-
     /// Says that this process drains the file, for as long as this value lives and however the process ends. File systems without locks
     /// are told by the tick alone.
     pub(super) fn hold(&self) {
         hold(&self.file);
     }
 
-    /// As [`open`](Self::open), of a path that may be a link, as the kernel's own to what a process has mapped.
-    pub(super) fn open_linked(path: &Path) -> io::Result<Self> {
-        Self::map(OpenOptions::new().read(true).write(true).open(path)?)
-    }
-
-    fn map(file: File) -> io::Result<Self> {
+    /// Maps a file that was opened for reading and writing.
+    pub(super) fn map(file: File) -> io::Result<Self> {
         let mut failure = io::Error::from(io::ErrorKind::OutOfMemory);
         for window_bytes in WINDOWS {
             let protection = libc::PROT_READ | libc::PROT_WRITE;

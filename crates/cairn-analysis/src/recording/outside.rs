@@ -1,14 +1,16 @@
-//! Marks that somebody else than the program puts into its recording.
+//! Marks and commands that others than the program put into its recording.
 //!
 //! A block is taken from the end of the spool as a thread of the program takes one, and filled before anybody can see
 //! that it has a header. So every reader meets the mark as one of a further thread, which did nothing else.
 
+use std::fs::File;
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use cairn_format::recording::{
-    BLOCK_BYTES, BLOCK_HEADER_BYTES, BlockHeader, FileHeader, Lane, MarkValue, RecordSink, Shape,
-    ThreadEvent, control,
+    BLOCK_BYTES, BLOCK_HEADER_BYTES, BlockHeader, FILE_HEADER_BYTES, FileHeader, Lane, MarkValue, RecordSink,
+    Shape, ThreadEvent, control,
 };
 
 use super::error::RecordingError;
@@ -35,18 +37,28 @@ const SLOTS: usize = 1024;
 /// # Ok::<(), cairn_analysis::recording::RecordingError>(())
 /// ```
 pub fn mark_from_outside(spool: &Path, text: &[u8]) -> Result<(), RecordingError> {
-    let failed = |source: io::Error| RecordingError::Io {
-        action: format!("marking a moment in {}", spool.display()),
-        source,
-    };
-    let file = SharedFile::open_linked(spool).map_err(failed)?;
+    let failed = |source: io::Error| RecordingError::Io { action: marking(spool), source };
+    mark_in(cairn_files::open_existing(spool).map_err(failed)?, spool, text)
+}
+
+fn marking(spool: &Path) -> String {
+    format!("marking a moment in {}", spool.display())
+}
+
+/// As [`mark_from_outside`], in an open file; `path` is for messages.
+///
+/// # Errors
+///
+/// As [`mark_from_outside`].
+pub fn mark_in(spool: File, path: &Path, text: &[u8]) -> Result<(), RecordingError> {
+    let failed = |source: io::Error| RecordingError::Io { action: marking(path), source };
+    if !is_spool(&spool).map_err(failed)? {
+        return Err(failed(closed()));
+    }
+    let file = SharedFile::map(spool).map_err(failed)?;
     let mut start = Vec::new();
     file.copy(0, BLOCK_BYTES as u64, &mut start);
     let header = FileHeader::read(&start)?;
-    if header.shape != Shape::Spool {
-        let closed = io::Error::new(io::ErrorKind::InvalidInput, "the recording is closed");
-        return Err(failed(closed));
-    }
     let block = take_block(&file).ok_or_else(|| {
         let full = "it has no free storage at this moment; try again, or give it more with --max-size";
         failed(io::Error::new(io::ErrorKind::StorageFull, full))
@@ -84,6 +96,38 @@ pub fn mark_from_outside(spool: &Path, text: &[u8]) -> Result<(), RecordingError
     }
     file.store(offset + BlockHeader::COMMITTED_OFFSET as u64, committed_bytes);
     Ok(())
+}
+
+/// Tells the program that writes the spool at `path` what to do next.
+///
+/// # Errors
+///
+/// When the file cannot be written, and when it is no spool: the recording was closed meanwhile.
+pub fn command_from_outside(path: &Path, command: control::Command) -> io::Result<()> {
+    let given = cairn_files::open_existing(path).and_then(|file| command_in(&file, command));
+    given.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
+}
+
+/// As [`command_from_outside`], in an open file.
+///
+/// # Errors
+///
+/// As [`command_from_outside`].
+pub fn command_in(spool: &File, command: control::Command) -> io::Result<()> {
+    if !is_spool(spool)? {
+        return Err(closed());
+    }
+    spool.write_all_at(&command.to_word().to_le_bytes(), control::COMMAND as u64)
+}
+
+fn is_spool(file: &File) -> io::Result<bool> {
+    let mut header = [0; FILE_HEADER_BYTES];
+    file.read_exact_at(&mut header, 0)?;
+    Ok(FileHeader::read(&header).is_ok_and(|header| header.shape == Shape::Spool))
+}
+
+fn closed() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, "the recording is closed")
 }
 
 /// The next block that has storage and that nobody took.

@@ -5,6 +5,7 @@
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::path::Path;
 
 use super::error::RecordingError;
 
@@ -39,6 +40,20 @@ impl Source {
             #[cfg(target_os = "linux")]
             Self::File(file) => super::mapped_file::is_held(file),
             _ => false,
+        }
+    }
+
+    /// Opens the file for writing as well. By its descriptor: the path, which other systems take, may lead to another file by now.
+    pub(super) fn reopen_for_writing(&self, path: &Path) -> io::Result<File> {
+        let mut options = File::options();
+        options.read(true).write(true);
+        match self {
+            #[cfg(target_os = "linux")]
+            Self::File(file) => {
+                use std::os::fd::AsRawFd;
+                options.open(format!("/proc/self/fd/{}", file.as_raw_fd()))
+            }
+            _ => options.open(path),
         }
     }
 

@@ -17,6 +17,7 @@ use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use cairn_files::Directory;
 use cairn_run::{Announcements, End, Event, Library, Obstacle, Program, Running, Start};
 use clap::Args;
 
@@ -196,7 +197,7 @@ impl Heap {
         let asked = self.output.as_deref().unwrap_or(Path::new("."));
         let unusable = |path: &Path, error: &io::Error| Refused::because(&path.display().to_string(), error);
         if asked.as_os_str().as_encoded_bytes().ends_with(b"/") {
-            fs::create_dir_all(asked).map_err(|error| unusable(asked, &error))?;
+            Directory::open_or_make(asked).map_err(|error| unusable(asked, &error))?;
         }
         let (directory, file) = if asked.is_dir() {
             (asked, OsStr::new("%n.%p.cairn"))
@@ -363,11 +364,12 @@ fn next_tick(tick: Duration, read_bytes: u64) -> Duration {
 
 /// Makes a file in a directory and removes it again.
 fn try_to_write(directory: &Path) -> io::Result<()> {
+    let directory = Directory::open(directory)?;
     let mut number = 0_u32;
     loop {
-        let trial = directory.join(format!(".cairn-{}-{number}", std::process::id()));
-        match fs::File::create_new(&trial) {
-            Ok(_) => return fs::remove_file(&trial),
+        let trial = OsString::from(format!(".cairn-{}-{number}", std::process::id()));
+        match directory.create_new(&trial) {
+            Ok(_) => return directory.remove(&trial),
             // Of a process with the same number in another container, or left by one that was killed.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && number < 1000 => number += 1,
             Err(error) => return Err(error),

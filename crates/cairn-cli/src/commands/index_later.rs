@@ -5,13 +5,17 @@
 //! cache directory, and for at most ten minutes. The next look at the same files finds their indexes.
 
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Once;
 use std::time::Duration;
 
 use cairn_analysis::symbols::{Symbolizer, SymbolizerOptions};
+use cairn_files::Directory;
 use clap::Args;
+
+use crate::output::complain;
 
 /// Whether and where indexes are kept.
 #[derive(Args)]
@@ -34,7 +38,19 @@ impl CacheOptions {
         let absolute =
             |variable| std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
         let user = || absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
-        self.cache_dir.clone().or_else(|| Some(user()?.join("cairn/symbols")))
+        let directory = self.cache_dir.clone().or_else(|| Some(user()?.join("cairn/symbols")))?;
+        match Directory::check_private(&directory) {
+            Err(error) if cairn_files::is_distrust(&error) => {
+                static SAID: Once = Once::new();
+                SAID.call_once(|| {
+                    complain(&format_args!(
+                        "note: no index of symbols is used: {error}; name a directory of your own with --cache-dir"
+                    ));
+                });
+                None
+            }
+            _ => Some(directory),
+        }
     }
 
     /// Adds the directory to the options of a symbolizer that builds no index by itself.
@@ -52,7 +68,6 @@ impl CacheOptions {
         let Some(directory) = self.directory().filter(|_| !programs.is_empty()) else { return Ok(()) };
         // Such files take the place of many; and arguments have their limit.
         let programs = programs.into_iter().take(MAX_PROGRAMS);
-        fs::create_dir_all(&directory)?;
         // Who is busy now starts no other; asked here, it saves a process.
         let lock = lock(&directory)?;
         drop(lock);
@@ -69,9 +84,10 @@ impl CacheOptions {
     /// Builds the indexes of these files now; true when all are there.
     pub(crate) fn build_now(&self, files: &[PathBuf], options: SymbolizerOptions) -> io::Result<bool> {
         let directory = self.directory().ok_or_else(|| {
-            io::Error::other("there is no directory for indexes: give --cache-dir DIR, or set HOME")
+            io::Error::other(
+                "there is no directory for indexes: give --cache-dir DIR, or set HOME to your own",
+            )
         })?;
-        fs::create_dir_all(&directory)?;
         let _lock = lock(&directory)?;
         std::thread::spawn(|| {
             std::thread::sleep(LONGEST);
@@ -121,7 +137,7 @@ impl Search {
 
 /// The kernel gives the lock back when its holder ends, however that is.
 fn lock(directory: &Path) -> io::Result<File> {
-    let file = File::options().create(true).append(true).open(directory.join(".builder.lock"))?;
+    let file = Directory::private(directory)?.modify_or_create(".builder.lock".as_ref())?;
     file.try_lock().map_err(|_| io::Error::other("another process builds indexes in the same directory"))?;
     Ok(file)
 }

@@ -1,14 +1,14 @@
 //! `cairn pack`: a spool as a small recording.
 
-use std::fs;
 use std::io::{self, BufWriter, Write};
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
 use cairn_analysis::heap::HeapRecording;
 use cairn_analysis::recording::{Finding, Recording, RecordingError, Summary, pack};
 use clap::{Args, ValueEnum};
 
-use crate::new_file::NewFile;
+use crate::new_file::Output;
 use crate::output::{Outcome, Progress, complain};
 
 /// Pack a recording: the same events in a tenth of the bytes
@@ -82,17 +82,23 @@ impl Pack {
             note(&pack(&recording, stdout).map_err(in_file)?.findings);
             return Ok(Outcome::Done);
         }
-        let mut file = NewFile::create(&output, self.force)?;
+        let mut file = Output::begin(&output, self.force)?;
         let progress = Progress::begin("packing");
         let summary = pack(&recording, &mut file).map_err(in_file)?;
-        progress.now("adding up");
-        if self.sums != Sums::Never {
-            file.flush()?;
-            keep(file.part(), self.sums == Sums::Always).map_err(in_file)?;
+        let mut bytes = None;
+        if let Some(packed) = file.new_file()? {
+            progress.now("adding up");
+            // Through the descriptor: the file has no name yet.
+            let path = PathBuf::from(format!("/proc/self/fd/{}", packed.as_raw_fd()));
+            if self.sums != Sums::Never && path.exists() {
+                keep(&path, self.sums == Sums::Always).map_err(in_file)?;
+            }
+            bytes = Some(packed.metadata()?.len());
         }
         drop(progress);
         note(&summary.findings);
-        tell(&summary, &file.commit()?)?;
+        file.finish()?;
+        bytes.map_or(Ok(()), |bytes| tell(&summary, &output, bytes))?;
         Ok(Outcome::Done)
     }
 }
@@ -138,8 +144,7 @@ fn add_sums(recording: Recording, path: &Path) -> io::Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-fn tell(summary: &Summary, output: &Path) -> io::Result<()> {
-    let bytes = fs::metadata(output)?.len();
+fn tell(summary: &Summary, output: &Path, bytes: u64) -> io::Result<()> {
     let Summary { allocations, marks, changes, .. } = summary;
     writeln!(
         anstream::stderr(),

@@ -1,6 +1,5 @@
 //! `cairn snapshot`: the stacks of all threads of a running process.
 
-use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 
@@ -8,6 +7,7 @@ use cairn_analysis::names::{Names, file_name_of, named_frames};
 use cairn_analysis::process::FoundBy;
 use cairn_analysis::snapshot::{self, SnapshotFrame, SnapshotThread};
 use cairn_analysis::symbols::SourceFrame;
+use cairn_files::{Existing, NewFile};
 use clap::Args;
 use serde::Serialize;
 
@@ -68,8 +68,9 @@ impl Snapshot {
         let snapshot = snapshot::Snapshot::take(self.process, self.max_frames).map_err(io::Error::other)?;
         if let Some(path) = &self.record {
             let problem = |error| io::Error::other(format!("{}: {error}", path.display()));
-            let mut file = File::create_new(path).map_err(problem)?;
-            file.write_all(&snapshot.to_recording()).map_err(problem)?;
+            let mut file = NewFile::create(path).map_err(problem)?;
+            file.file_mut().write_all(&snapshot.to_recording()).map_err(problem)?;
+            file.commit(Existing::Refuse).map_err(problem)?;
         }
         let wanted = |thread: &&SnapshotThread| {
             let is_it = |wanted: &String| *wanted == thread.name || *wanted == thread.id.to_string();

@@ -4,11 +4,10 @@ use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirEntryExt, FileExt};
+use std::os::unix::fs::{DirEntryExt, FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use cairn_analysis::format::recording::control::{COMMAND, Command};
 use cairn_analysis::format::recording::{FILE_HEADER_BYTES, FileHeader, Shape};
 
 /// A recording, or where to choose one.
@@ -70,35 +69,44 @@ fn list(directory: &Path) -> io::Result<Target> {
 }
 
 fn header_of(path: &Path) -> Option<FileHeader> {
-    let mut bytes = [0; FILE_HEADER_BYTES];
     // A pipe would wait for somebody who writes.
     let is_file = fs::metadata(path).is_ok_and(|facts| facts.is_file());
-    let read = is_file.then(|| File::open(path).and_then(|file| file.read_exact_at(&mut bytes, 0)));
-    read.filter(Result::is_ok).and_then(|_| FileHeader::read(&bytes).ok())
+    is_file.then(|| File::open(path).ok()).flatten().and_then(|file| header_in(&file))
 }
 
-/// Writes `command` into the spool at `path`.
-///
-/// # Errors
-///
-/// When it cannot be written, and when the recording has been closed: then what has the name is a packed one, which has no such word.
-pub(crate) fn give(path: &Path, command: Command) -> io::Result<()> {
-    let write = || {
-        let file = fs::OpenOptions::new().read(true).write(true).open(path)?;
-        let mut header = [0; FILE_HEADER_BYTES];
-        file.read_exact_at(&mut header, 0)?;
-        if !FileHeader::read(&header).is_ok_and(|header| header.shape == Shape::Spool) {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the recording is closed"));
-        }
-        file.write_all_at(&command.to_word().to_le_bytes(), COMMAND as u64)
-    };
-    write().map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
+fn header_in(file: &File) -> Option<FileHeader> {
+    let mut bytes = [0; FILE_HEADER_BYTES];
+    file.read_exact_at(&mut bytes, 0).ok()?;
+    FileHeader::read(&bytes).ok()
 }
 
 /// The spool that `process` has mapped.
 ///
 /// The process is not asked: it has its recording mapped, so the kernel says where that is.
 pub(crate) fn recording_of(process: u32) -> io::Result<PathBuf> {
+    find_recording(process, |mapping| {
+        mapping.places(process).into_iter().find(|path| is_recording_of(path, process))
+    })
+}
+
+/// The spool that `process` has mapped, open for reading and writing, and its path for messages.
+///
+/// The file that was checked is the one that is open: it is the mapped one, and belongs to the process's user or root.
+pub(crate) fn open_recording_of(process: u32) -> io::Result<(File, PathBuf)> {
+    let owner = fs::metadata(format!("/proc/{process}")).map_or(u32::MAX, |facts| facts.uid());
+    find_recording(process, |mapping| {
+        let places = mapping.places(process).into_iter().rev();
+        let mut open = places.filter_map(|path| Some((cairn_files::open_existing(&path).ok()?, path)));
+        open.find(|(file, _)| {
+            file.metadata().is_ok_and(|facts| {
+                let is_of_user = [0, owner, cairn_files::effective_user()].contains(&facts.uid());
+                is_of_user && mapping.is_of(process, &facts)
+            }) && header_in(file).is_some_and(|header| is_spool_of(&header, process))
+        })
+    })
+}
+
+fn find_recording<T>(process: u32, look: impl FnMut(SharedMapping<'_>) -> Option<T>) -> io::Result<T> {
     let maps = PathBuf::from(format!("/proc/{process}/maps"));
     let text = fs::read(&maps).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => io::Error::new(error.kind(), format!("there is no process {process}")),
@@ -109,9 +117,7 @@ pub(crate) fn recording_of(process: u32) -> io::Result<PathBuf> {
         kind => io::Error::new(kind, format!("{}: {error}", maps.display())),
     })?;
     let shared = text.split(|byte| *byte == b'\n').filter_map(SharedMapping::parse);
-    let found =
-        shared.flat_map(|mapping| mapping.places(process)).find(|path| is_recording_of(path, process));
-    found.ok_or_else(|| {
+    shared.filter_map(look).next().ok_or_else(|| {
         io::Error::new(
             io::ErrorKind::NotFound,
             format!(
@@ -139,9 +145,25 @@ impl<'a> SharedMapping<'a> {
         (permissions == b"rw-s").then_some(Self { range, inode, path })
     }
 
+    /// True for the facts of the file that is mapped here.
+    fn is_of(&self, process: u32, facts: &fs::Metadata) -> bool {
+        // The numbers in the list are those of a layer below on some file systems; the kernel's link, which only root may
+        // follow, has those of the file itself.
+        let linked = self.link(process);
+        match fs::metadata(linked) {
+            Ok(mapped) => (mapped.dev(), mapped.ino()) == (facts.dev(), facts.ino()),
+            Err(_) => facts.ino() == self.inode,
+        }
+    }
+
+    /// The kernel's own link to the file.
+    fn link(&self, process: u32) -> PathBuf {
+        PathBuf::from(format!("/proc/{process}/map_files")).join(OsStr::from_bytes(self.range))
+    }
+
     /// Where the file can be found: first by names that it has, beside which there may be what is made of it.
     fn places(&self, process: u32) -> Vec<PathBuf> {
-        let linked = PathBuf::from(format!("/proc/{process}/map_files")).join(OsStr::from_bytes(self.range));
+        let linked = self.link(process);
         let mut places = vec![self.path.to_owned()];
         // A recording is made without a name and gets one later, which this list never learns. The kernel's own link
         // leads to it, but for root only; all others find the file in its directory. That of a process in another name
@@ -159,12 +181,18 @@ impl<'a> SharedMapping<'a> {
 }
 
 fn is_recording_of(path: &Path, process: u32) -> bool {
-    header_of(path).is_some_and(|header| header.shape == Shape::Spool && header.process == process)
+    header_of(path).is_some_and(|header| is_spool_of(&header, process))
+}
+
+fn is_spool_of(header: &FileHeader, process: u32) -> bool {
+    header.shape == Shape::Spool && header.process == process
 }
 
 #[cfg(test)]
 mod tests {
     use cairn_analysis::format::recording::CounterKind;
+    use cairn_analysis::format::recording::control::{COMMAND, Command};
+    use cairn_analysis::recording::command_from_outside;
 
     use super::*;
 
@@ -191,7 +219,7 @@ mod tests {
         fs::create_dir_all(&directory).unwrap();
         let file = directory.join("named later");
         fs::write(&file, "").unwrap();
-        let inode = std::os::unix::fs::MetadataExt::ino(&fs::metadata(&file).unwrap());
+        let inode = fs::metadata(&file).unwrap().ino();
         let nameless = directory.join(format!("#{inode} (deleted)"));
         let places = SharedMapping { range: b"1000-2000", inode, path: &nameless }.places(std::process::id());
         fs::remove_dir_all(&directory).unwrap();
@@ -205,11 +233,11 @@ mod tests {
         let packed = fs::read(fixture.join("packed.cairn")).unwrap();
         assert!(packed.len() > COMMAND + 8);
         fs::write(&path, &packed).unwrap();
-        let told = give(&path, Command::Pause).unwrap_err().to_string();
+        let told = command_from_outside(&path, Command::Pause).unwrap_err().to_string();
         assert!(told.ends_with("the recording is closed"), "{told}");
         assert!(fs::read(&path).unwrap() == packed, "it was written to");
         fs::copy(fixture.join("spool.cairn"), &path).unwrap();
-        give(&path, Command::Pause).unwrap();
+        command_from_outside(&path, Command::Pause).unwrap();
         fs::remove_file(&path).unwrap();
     }
 

@@ -13,6 +13,7 @@ mod kill;
 mod limits;
 mod parent;
 mod races;
+mod rights;
 mod ring;
 mod signals;
 mod threads;
@@ -70,6 +71,7 @@ const CASES: &[Case] = &[
     Case { name: "orphan", child: parent::orphan, check: parent::check_orphan },
     Case { name: "returning", child: parent::returning, check: parent::check_returning },
     Case { name: "forbidden", child: parent::forbidden, check: parent::check_forbidden },
+    Case { name: "raised-rights", child: rights::child, check: rights::check },
     Case { name: "lazy", child: threads::lazy_child, check: threads::check_lazy },
 ];
 

@@ -5,8 +5,8 @@ use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::format::{
-    BLOCK_SEGMENTS, HEADER_BYTES, MAGIC, PARTS, Segment, VERSION, language_number, scope, segment,
-    write_number,
+    BLOCK_SEGMENTS, HEADER_BYTES, MAGIC, PAGE_BYTES, PARTS, Segment, VERSION, language_number, scope,
+    segment, write_number,
 };
 use crate::dwarf::{ScopeId, Told, ToldPlace};
 use crate::elf_source::ElfSource;
@@ -22,6 +22,26 @@ impl Built {
     /// The bytes of the index, piece by piece.
     pub(crate) fn pieces(&self) -> impl Iterator<Item = &[u8]> {
         std::iter::once(&self.header).chain(&self.parts).map(Vec::as_slice)
+    }
+
+    /// The checksum of each page of the first `bytes`.
+    fn page_checks(&self, bytes: usize) -> Vec<u8> {
+        let mut checks = Vec::new();
+        let mut checksum = flate2::Crc::new();
+        let mut done = 0;
+        for mut piece in self.pieces() {
+            while done < bytes && !piece.is_empty() {
+                let end = (done / PAGE_BYTES + 1) * PAGE_BYTES;
+                let (now, rest) = piece.split_at(piece.len().min(end.min(bytes) - done));
+                checksum.update(now);
+                (piece, done) = (rest, done + now.len());
+                if done == end || done == bytes {
+                    checks.extend(checksum.sum().to_le_bytes());
+                    checksum.reset();
+                }
+            }
+        }
+        checks
     }
 
     pub(crate) fn len_bytes(&self) -> u64 {
@@ -266,7 +286,7 @@ impl<'a> Builder<'a> {
             return None;
         }
         let code = code.iter().flat_map(|(begin, end)| [begin.to_le_bytes(), end.to_le_bytes()]).flatten();
-        let parts: [Vec<u8>; PARTS] = [
+        let mut parts: [Vec<u8>; PARTS] = [
             identity.to_vec(),
             code.collect(),
             self.blocks,
@@ -275,7 +295,12 @@ impl<'a> Builder<'a> {
             self.names.table,
             self.files.table,
             self.text,
+            Vec::new(),
         ];
+        let front_bytes = HEADER_BYTES + parts.iter().map(Vec::len).sum::<usize>();
+        if let Some(checks) = parts.last_mut() {
+            checks.resize(front_bytes.div_ceil(PAGE_BYTES) * 4, 0);
+        }
         let mut checked = self.base.to_le_bytes().to_vec();
         let mut end = HEADER_BYTES as u64;
         for part in &parts {
@@ -289,7 +314,12 @@ impl<'a> Builder<'a> {
         header.extend(VERSION.to_le_bytes());
         header.extend(checksum.sum().to_le_bytes());
         header.extend(checked);
-        Some(Built { header, parts })
+        let mut built = Built { header, parts };
+        let checks = built.page_checks(front_bytes);
+        if let Some(place) = built.parts.last_mut() {
+            *place = checks;
+        }
+        Some(built)
     }
 }
 

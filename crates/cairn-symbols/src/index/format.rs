@@ -1,6 +1,8 @@
-//! The bytes of an index, and how they are read. Every number in them is checked before it is used.
+//! The bytes of an index, and how they are read. Every page is compared with its checksum before it is used, and every
+//! number is checked besides: a checksum tells damage, not malice.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::mapped_file::FileBytes;
 use crate::source::{FrameSink, Language, RawFrame};
@@ -10,7 +12,7 @@ use cairn_format::StatedAddress;
 pub(super) const MAGIC: [u8; 8] = *b"cairnsym";
 
 /// Goes up with every change of the layout, or of what is answered: an index of another version is made anew.
-pub(super) const VERSION: u32 = 2;
+pub(super) const VERSION: u32 = 3;
 
 /// Segments in a block: as many are decoded for one answer, half of them on average.
 pub(super) const BLOCK_SEGMENTS: usize = 32;
@@ -32,9 +34,14 @@ pub(super) enum Part {
     Files,
     /// The text of all names and paths, in order of first use.
     Text,
+    /// A CRC-32 (u32) of each page of the file in front of this part.
+    Checks,
 }
 
-pub(super) const PARTS: usize = 8;
+pub(super) const PARTS: usize = 9;
+
+/// What one checksum covers: as much as the system reads at a time.
+pub(super) const PAGE_BYTES: usize = 4096;
 
 /// Magic, version, checksum; base; then an end for each part, from the start of the file.
 pub(super) const HEADER_BYTES: usize = 8 + 4 + 4 + 8 + 8 * PARTS;
@@ -73,6 +80,9 @@ pub(crate) struct Index {
     base: u64,
     ends: [usize; PARTS],
     code: Vec<(u64, u64)>,
+    /// A bit for each page that was compared with its checksum: each is, before its first use.
+    checked_pages: Box<[AtomicU64]>,
+    is_broken: AtomicBool,
 }
 
 /// What an index answers.
@@ -110,11 +120,23 @@ impl Index {
         if last != bytes.len() {
             return None;
         }
-        let mut index = Self { bytes: Arc::new(bytes), base, ends, code: Vec::new() };
-        let code = index.part(Part::Code);
-        if code.len() > MAX_CODE_RANGES * 16 {
+        let pages = ends[Part::Text as usize].div_ceil(PAGE_BYTES);
+        if ends[Part::Checks as usize] - ends[Part::Text as usize] != pages * 4 {
             return None;
         }
+        let mut index = Self {
+            bytes: Arc::new(bytes),
+            base,
+            ends,
+            code: Vec::new(),
+            checked_pages: (0..pages.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
+            is_broken: AtomicBool::new(false),
+        };
+        let code = index.part(Part::Code);
+        if code.len() > MAX_CODE_RANGES * 16 || index.read(Part::Identity, 0, usize::MAX).is_none() {
+            return None;
+        }
+        let code = index.read(Part::Code, 0, usize::MAX)?;
         let pairs = code.chunks_exact(16).filter_map(|pair| Some((u64_at(pair, 0)?, u64_at(pair, 8)?)));
         index.code = pairs.collect();
         Some(index)
@@ -130,8 +152,21 @@ impl Index {
         &self.code
     }
 
+    /// True when an answer has met bytes that are damaged or contradict themselves.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.is_broken.load(Ordering::Relaxed)
+    }
+
     /// Pushes the frames of an address, innermost first.
     pub(crate) fn frames_at(&self, address: u64, out: &mut FrameSink) -> Answer {
+        let answer = self.find_frames(address, out);
+        if answer == Answer::Broken {
+            self.is_broken.store(true, Ordering::Relaxed);
+        }
+        answer
+    }
+
+    fn find_frames(&self, address: u64, out: &mut FrameSink) -> Answer {
         let Some(offset) = address.checked_sub(self.base).and_then(|offset| u32::try_from(offset).ok())
         else {
             return Answer::Nothing;
@@ -148,22 +183,25 @@ impl Index {
 
     /// The segment that covers an offset; `Some(None)` where nothing is known, `None` for a broken index.
     fn segment(&self, offset: u32) -> Option<Option<Segment>> {
-        let blocks = self.part(Part::Blocks);
-        let (mut low, mut high) = (0, blocks.len() / 8);
+        let (mut low, mut high) = (0, self.part(Part::Blocks).len() / 8);
         while low < high {
             let middle = low + (high - low) / 2;
-            if u32_at(blocks, middle * 8)? <= offset {
+            if self.number(Part::Blocks, middle * 8)? <= offset {
                 low = middle + 1;
             } else {
                 high = middle;
             }
         }
         let Some(block) = low.checked_sub(1) else { return Some(None) };
-        let mut start = u32_at(blocks, block * 8)?;
-        let first = u32_at(blocks, block * 8 + 4)? as usize;
-        let all = self.part(Part::Segments);
-        let after = u32_at(blocks, block * 8 + 12).map_or(all.len(), |after| after as usize);
-        let mut input = Input { bytes: all.get(first..after)? };
+        let mut start = self.number(Part::Blocks, block * 8)?;
+        let first = self.number(Part::Blocks, block * 8 + 4)? as usize;
+        let after = match self.part(Part::Blocks).len() {
+            end if block * 8 + 16 <= end => self.number(Part::Blocks, block * 8 + 12)? as usize,
+            _ => self.part(Part::Segments).len(),
+        };
+        let length = after.checked_sub(first)?;
+        let mut input =
+            Input { bytes: self.read(Part::Segments, first, length).filter(|bytes| bytes.len() == length)? };
         let mut present = None;
         let mut state = Segment::default();
         for index in 0..BLOCK_SEGMENTS {
@@ -184,7 +222,6 @@ impl Index {
     }
 
     fn push(&self, segment: Segment, out: &mut FrameSink) -> Option<()> {
-        let scopes = self.part(Part::Scopes);
         let mut place = (
             segment.has(segment::HAS_FILE).then_some(segment.file),
             segment.has(segment::HAS_LINE).then_some(segment.line),
@@ -193,7 +230,7 @@ impl Index {
         let mut discriminator = Some(segment.discriminator).filter(|&number| number != 0);
         let mut at = segment.scope as usize;
         for _ in 0..=crate::MAX_INLINE_DEPTH {
-            let mut input = Input { bytes: scopes.get(at..)? };
+            let mut input = Input { bytes: self.read(Part::Scopes, at, MAX_SCOPE_BYTES)? };
             let flags = input.byte()?;
             let mut field = |flag| if flags & flag != 0 { input.number().map(Some) } else { Some(None) };
             let parent = field(scope::PARENT)?;
@@ -228,9 +265,8 @@ impl Index {
     }
 
     fn name(&self, index: u32) -> Option<(&str, Language)> {
-        let names = self.part(Part::Names);
         let at = index as usize * 8;
-        let (first, length) = (u32_at(names, at)?, u32_at(names, at + 4)?);
+        let (first, length) = (self.number(Part::Names, at)?, self.number(Part::Names, at + 4)?);
         let language = match length >> 24 {
             0 => Language::Unknown,
             1 => Language::Rust,
@@ -243,23 +279,69 @@ impl Index {
     }
 
     fn file(&self, index: u32) -> Option<&str> {
-        let files = self.part(Part::Files);
         let at = index as usize * 8;
-        self.text(u32_at(files, at)?, u32_at(files, at + 4)?)
+        self.text(self.number(Part::Files, at)?, self.number(Part::Files, at + 4)?)
     }
 
     fn text(&self, first: u32, length: u32) -> Option<&str> {
-        let text = self.part(Part::Text).get(first as usize..)?.get(..length as usize)?;
-        std::str::from_utf8(text).ok()
+        let text = self.read(Part::Text, first as usize, length as usize)?;
+        std::str::from_utf8(text).ok().filter(|text| text.len() == length as usize)
+    }
+
+    fn number(&self, part: Part, at: usize) -> Option<u32> {
+        u32_at(self.read(part, at, 4)?, 0)
+    }
+
+    /// The bytes of a part from `at` on, `most` or as many as there are; nothing when they begin behind its end, or when one of their pages is
+    /// not what it was when it was written.
+    fn read(&self, part: Part, at: usize, most: usize) -> Option<&[u8]> {
+        let rest = self.part(part).get(at..)?;
+        let bytes = rest.get(..most).unwrap_or(rest);
+        let (begin, _) = self.range(part);
+        let first = begin + at;
+        let pages = first / PAGE_BYTES..(first + bytes.len()).div_ceil(PAGE_BYTES);
+        pages.into_iter().all(|page| self.is_sound(page)).then_some(bytes)
+    }
+
+    /// Compares a page with its checksum, the first time.
+    #[inline]
+    fn is_sound(&self, page: usize) -> bool {
+        let Some(word) = self.checked_pages.get(page / 64) else { return false };
+        let bit = 1 << (page % 64);
+        // No order is needed: the bytes of the mapping were there before the bit.
+        word.load(Ordering::Relaxed) & bit != 0 || {
+            let is_sound = self.compare(page) == Some(true);
+            if is_sound {
+                word.fetch_or(bit, Ordering::Relaxed);
+            }
+            is_sound
+        }
+    }
+
+    #[cold]
+    fn compare(&self, page: usize) -> Option<bool> {
+        let begin = page * PAGE_BYTES;
+        let end = (begin + PAGE_BYTES).min(self.ends[Part::Text as usize]);
+        let mut checksum = flate2::Crc::new();
+        checksum.update(self.bytes.get(begin..end)?);
+        Some(u32_at(self.part(Part::Checks), page * 4)? == checksum.sum())
+    }
+
+    /// Where a part begins and ends in the file.
+    fn range(&self, part: Part) -> (usize, usize) {
+        let index = part as usize;
+        (if index == 0 { HEADER_BYTES } else { self.ends[index - 1] }, self.ends[index])
     }
 
     fn part(&self, part: Part) -> &[u8] {
-        let index = part as usize;
-        let begin = if index == 0 { HEADER_BYTES } else { self.ends[index - 1] };
+        let (begin, end) = self.range(part);
         // The header check makes sure of the order, so this is never cut.
-        self.bytes.get(begin..self.ends[index]).unwrap_or_default()
+        self.bytes.get(begin..end).unwrap_or_default()
     }
 }
+
+/// Flags, and six numbers.
+const MAX_SCOPE_BYTES: usize = 1 + 6 * 5;
 
 /// More segments of a program are executable in no file.
 const MAX_CODE_RANGES: usize = 1 << 12;

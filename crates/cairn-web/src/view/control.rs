@@ -2,13 +2,11 @@
 //!
 //! The program looks at a word of its spool; so a file is written to, and only one whose header says that it is a spool.
 
-use std::fs::OpenOptions;
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use cairn_analysis::format::recording::control::{COMMAND, Command};
-use cairn_analysis::recording::mark_from_outside;
+use cairn_analysis::format::recording::control::Command;
+use cairn_analysis::recording::{command_from_outside, mark_from_outside};
 
 /// Longer texts are refused.
 pub(crate) const MOST_MARK_BYTES: usize = 1000;
@@ -28,6 +26,5 @@ pub(crate) fn tell(spool: &Path, wish: &Wish) -> io::Result<()> {
         Wish::Stop => Command::Pause,
         Wish::Mark(text) => return mark_from_outside(spool, text).map_err(io::Error::other),
     };
-    let file = OpenOptions::new().write(true).open(spool)?;
-    file.write_all_at(&command.to_word().to_le_bytes(), COMMAND as u64)
+    command_from_outside(spool, command)
 }

@@ -1,7 +1,7 @@
 //! `cairn heap ctl`: tells a process that records what to do.
 //!
 //! The process is not asked and no signal is sent: it has its recording mapped, so the kernel says where that is, and the
-//! word that it looks at is written there. A mark is written into a block of the recording that no thread of the process
+//! word that it looks at is written there, through the descriptor of the file that was found to be the mapped one. A mark is written into a block of the recording that no thread of the process
 //! uses.
 
 use std::ffi::OsString;
@@ -9,10 +9,10 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 
 use cairn_analysis::format::recording::control::Command;
-use cairn_analysis::recording::mark_from_outside;
+use cairn_analysis::recording::{command_in, mark_in};
 use clap::{Args, Subcommand};
 
-use crate::commands::target::{give, recording_of};
+use crate::commands::target::open_recording_of;
 use crate::output::Outcome;
 
 /// Start or stop the recording of a process, or put a mark into it
@@ -41,11 +41,12 @@ enum What {
 
 impl Ctl {
     pub(super) fn run(self) -> io::Result<Outcome> {
-        let path = recording_of(self.process)?;
+        let (spool, path) = open_recording_of(self.process)?;
+        let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
         match self.what {
-            What::Start => give(&path, Command::Record)?,
-            What::Stop => give(&path, Command::Pause)?,
-            What::Mark { text } => mark_from_outside(&path, text.as_bytes()).map_err(io::Error::other)?,
+            What::Start => command_in(&spool, Command::Record).map_err(named)?,
+            What::Stop => command_in(&spool, Command::Pause).map_err(named)?,
+            What::Mark { text } => mark_in(spool, &path, text.as_bytes()).map_err(io::Error::other)?,
         }
         Ok(Outcome::Done)
     }

@@ -1,21 +1,21 @@
 //! The recordings of a program that runs: drained while it runs, told of on one line of a terminal, summed up at its end.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use cairn_analysis::format::recording::control::Command;
-use cairn_analysis::recording::{self, Drain, EndReason, Finding, Status};
+use cairn_analysis::recording::{self, Drain, EndReason, Finding, Status, command_from_outside};
+use cairn_files::Directory;
 use cairn_run::{Announcement, End, Program, terminal_takes_lines};
 
 use super::holder::{self, Holder};
 use super::summary;
 use crate::commands::heap_text::{bytes, counted};
-use crate::commands::target::give;
 use crate::commands::unseen::hidden_by;
 use crate::output::complain;
 
@@ -28,6 +28,8 @@ struct Recording {
     seen_as: Option<(u32, u64)>,
     /// What is drained into; it takes the place of the file at the end.
     fresh: PathBuf,
+    /// Where both lie. Opened once: the directories above may be another user's, who could put others in their place.
+    directory: io::Result<Directory>,
     drain: Option<Drain>,
     status: Option<Status>,
     /// It has grown to its limit.
@@ -38,6 +40,8 @@ struct Recording {
     end: Option<EndReason>,
     /// What came of packing it, once that is done.
     packed: Option<io::Result<()>>,
+    /// The packed recording, once that is done.
+    packed_file: Option<File>,
 }
 
 impl Recording {
@@ -46,18 +50,26 @@ impl Recording {
         fresh.push(".new");
         let fresh = PathBuf::from(fresh);
         // Where it cannot be drained, it grows, and is packed at the end.
-        let drain = Drain::open(&path, &fresh).ok();
+        let directory = Directory::of(&path).map(|(directory, _)| directory);
+        let names = path.file_name().zip(fresh.file_name());
+        let drain = directory
+            .as_ref()
+            .ok()
+            .zip(names)
+            .and_then(|(directory, (spool, packed))| Drain::open_in(directory, spool, packed).ok());
         Self {
             process,
             path,
             seen_as: None,
             fresh,
+            directory,
             drain,
             status: None,
             is_full: false,
             is_over: false,
             end: None,
             packed: None,
+            packed_file: None,
         }
     }
 
@@ -91,7 +103,7 @@ impl Recording {
         match &self.drain {
             Some(drain) => drain.command(Command::Pause),
             // A process that has ended needs no telling.
-            None => drop(give(&self.path, Command::Pause)),
+            None => drop(command_from_outside(&self.path, Command::Pause)),
         }
     }
 
@@ -142,8 +154,9 @@ impl Recording {
     }
 
     fn pack_now(&mut self, reason: Option<EndReason>) -> io::Result<()> {
-        match self.drain.take() {
+        let file = match self.drain.take() {
             Some(mut drain) => {
+                let file = drain.packed_file()?;
                 if let Some(reason) = reason {
                     drain.ended(reason);
                 }
@@ -152,23 +165,41 @@ impl Recording {
                 for finding in findings.iter().filter(|finding| !matches!(finding, Finding::Lost { .. })) {
                     complain(&format_args!("{}: {finding}", self.path.display()));
                 }
+                file
             }
             None if self.status.is_none() => self.pack()?,
             None => return Err(io::Error::other("it could not be drained to its end")),
+        };
+        let (directory, fresh, name) = self.place()?;
+        if !directory.is(fresh, &file) {
+            let text = format!("{} was replaced by another file meanwhile", self.fresh.display());
+            return Err(io::Error::other(text));
         }
-        // As the recorder makes its file: what a program does is its user's affair.
-        fs::set_permissions(&self.fresh, fs::Permissions::from_mode(0o600))?;
-        fs::rename(&self.fresh, &self.path)
+        directory.rename(fresh, name)?;
+        self.packed_file = Some(file);
+        Ok(())
     }
 
-    fn pack(&self) -> io::Result<()> {
+    fn pack(&self) -> io::Result<File> {
         let spool = recording::Recording::open(&self.path).map_err(io::Error::other)?;
-        let mut out = BufWriter::new(File::create_new(&self.fresh)?);
+        let (directory, fresh, _) = self.place()?;
+        let file = directory.create_new(fresh)?;
+        let mut out = BufWriter::new(&file);
         let packed = recording::pack(&spool, &mut out).map_err(io::Error::other).and_then(|_| out.flush());
+        drop(out);
         if packed.is_err() {
-            let _ = fs::remove_file(&self.fresh);
+            let _ = directory.remove(fresh);
         }
-        packed
+        packed.map(|()| file)
+    }
+
+    /// The directory, and the names of the packed file and of the spool in it.
+    fn place(&self) -> io::Result<(&Directory, &OsStr, &OsStr)> {
+        let directory =
+            self.directory.as_ref().map_err(|error| io::Error::new(error.kind(), error.to_string()))?;
+        let names = self.fresh.file_name().zip(self.path.file_name());
+        let (fresh, name) = names.ok_or(io::ErrorKind::InvalidInput)?;
+        Ok((directory, fresh, name))
     }
 }
 
@@ -362,6 +393,7 @@ impl Recordings {
             // Of many short processes only those that live are held open. How the first one ends is said by `finish`.
             if one.is_over && Some(one.process) != first {
                 one.packed = Some(one.pack_now(one.end));
+                one.packed_file = None;
             }
         }
         /// Faster than this nobody reads.
@@ -418,7 +450,9 @@ impl Recordings {
                 End::Signal(_) => None,
             };
             match one.finish(reason) {
-                Ok(()) if Some(index) == last => main = Some((one.process, one.path.clone())),
+                Ok(()) if Some(index) == last => {
+                    main = Some((one.process, one.path.clone(), one.packed_file.take()));
+                }
                 Ok(()) if Some(one.process) == first => before.push(one.path.clone()),
                 Ok(()) => children.push(one.path.clone()),
                 Err(error) => {
@@ -440,10 +474,12 @@ impl Recordings {
             let programs = counted(before.len() as u64, "other program");
             complain(&format_args!("before, it was {programs}: {}", few(&before)));
         }
-        let Some((process, path)) = main else { return };
-        let length = fs::metadata(&path).map_or(0, |data| data.len());
+        let Some((process, path, Some(file))) = main else { return };
+        let length = file.metadata().map_or(0, |data| data.len());
         complain(&format_args!("process {process} is recorded in {} ({})", path.display(), bytes(length)));
-        let outcome = recording::Recording::open(&path).map_err(io::Error::other).and_then(|recording| {
+        // By its descriptor: the name may lead to another file by now, and sums are added to this one.
+        let opened = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        let outcome = recording::Recording::open(&opened).map_err(io::Error::other).and_then(|recording| {
             let runs = self.runs.as_deref().filter(|_| self.started == Some(process));
             if let Some(path) = runs.and_then(|path| replacement(&recording, path)) {
                 let why = Program::find(path.as_os_str()).ok().as_ref().and_then(hidden_by);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use cairn_analysis::format::recording::control::{Command, STATE, State};
 use cairn_analysis::heap::slices::Slices;
 use cairn_analysis::heap::{Folding, HeapProfile};
-use cairn_analysis::recording::{EndReason, mark_from_outside};
+use cairn_analysis::recording::{EndReason, command_from_outside, mark_from_outside};
 use cairn_web::shown;
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
@@ -17,7 +17,6 @@ use super::screen::{rate as rate_text, time};
 use super::table::{By, Column, Counts, Source, Table, Wish, profile_at, rate};
 use super::watch::Seen;
 use crate::commands::heap_text::{bytes, count};
-use crate::commands::target::give;
 
 /// All of it.
 pub(super) struct App {
@@ -499,7 +498,7 @@ impl App {
 
     fn command(&mut self, command: Command, said: &str) {
         let Some(spool) = self.spool() else { return self.say(self.why_deaf()) };
-        match give(&spool, command) {
+        match command_from_outside(&spool, command) {
             Ok(()) => self.say(said),
             Err(error) => self.say(error.to_string()),
         }

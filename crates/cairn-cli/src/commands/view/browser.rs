@@ -3,11 +3,12 @@
 //! The arguments of a command are seen by every user of a machine, and the address holds a token. So the browser is given a file that
 //! only its user reads, and that leads to the address.
 
-use std::fs::{self, DirBuilder, OpenOptions};
+use std::fs;
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+
+use cairn_files::Directory;
 
 /// The file; gone with this.
 pub(super) struct Opened {
@@ -47,13 +48,11 @@ pub(super) fn open(url: &str) -> io::Result<Opened> {
 fn lead_to(url: &str) -> io::Result<Opened> {
     let base = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_dir());
     let base = base.unwrap_or_else(std::env::temp_dir);
-    let directory = base.join(format!("cairn-view-{}", std::process::id()));
+    let name = format!("cairn-view-{}", std::process::id());
     // Fails when it is there: then it is somebody else's.
-    DirBuilder::new().mode(0o700).create(&directory)?;
-    let opened = Opened { directory };
-    let mut options = OpenOptions::new();
-    let mut file =
-        options.write(true).create_new(true).mode(0o600).open(opened.directory.join("view.html"))?;
+    let made = Directory::open(&base)?.make(name.as_ref())?;
+    let opened = Opened { directory: base.join(name) };
+    let mut file = made.create_new("view.html".as_ref())?;
     write!(
         file,
         "<!doctype html>\n<meta charset=\"utf-8\">\n<meta name=\"referrer\" content=\"no-referrer\">\n\
