@@ -23,6 +23,11 @@ struct Cairn {
     /// When to colour the output; NO_COLOR and CLICOLOR_FORCE are honoured
     #[arg(long, global = true, value_name = "WHEN", default_value = "auto", display_order = 900)]
     color: ColorChoice,
+
+    /// Let compressed input (cores, profiles, debug information) unpack to this much, as 4GiB; what is usual for its size
+    /// when it is not given
+    #[arg(long, global = true, value_name = "SIZE", value_parser = commands::parse_size, display_order = 901)]
+    max_unpacked: Option<u64>,
 }
 
 const EXAMPLES: &str = "\
@@ -49,6 +54,7 @@ static ALLOCATOR: cairn_run::Outliving = cairn_run::Outliving;
 fn main() -> ExitCode {
     let cairn = Cairn::parse_from(commands::symbolize::by_name(std::env::args_os()));
     output::choose_color(cairn.color);
+    output::choose_max_unpacked(cairn.max_unpacked);
     match cairn.command.run() {
         Ok(outcome) => outcome.into(),
         Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,

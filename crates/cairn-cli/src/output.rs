@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 use std::process::ExitCode;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
@@ -91,6 +92,20 @@ pub(crate) fn choose_color(choice: ColorChoice) {
         ColorChoice::Never => anstream::ColorChoice::Never,
     }
     .write_global();
+}
+
+static MAX_UNPACKED_BYTES: OnceLock<u64> = OnceLock::new();
+
+/// Applies `--max-unpacked`.
+pub(crate) fn choose_max_unpacked(bytes: Option<u64>) {
+    if let Some(bytes) = bytes {
+        let _ = MAX_UNPACKED_BYTES.set(bytes);
+    }
+}
+
+/// What compressed input may unpack to, where the user says it.
+pub(crate) fn max_unpacked_bytes() -> Option<u64> {
+    MAX_UNPACKED_BYTES.get().copied()
 }
 
 /// True when the reader of our output went away, as `head` does: that is success.

@@ -86,6 +86,7 @@ pub mod recording;
 mod sink;
 pub mod swift_json;
 pub mod tracker;
+pub mod unpack;
 mod word_size;
 pub mod xnu;
 

@@ -8,7 +8,7 @@ use cairn_analysis::symbols::SymbolizerOptions;
 use clap::Args;
 
 use super::index_later::{CacheOptions, Search};
-use crate::output::{complain, printable};
+use crate::output::{complain, max_unpacked_bytes, printable};
 
 /// Where the symbols are.
 #[derive(Args)]
@@ -80,6 +80,9 @@ impl SymbolOptions {
         }
         for (from, to) in &self.map_path {
             options = options.map_path(from, to);
+        }
+        if let Some(limit) = max_unpacked_bytes() {
+            options = options.max_unpacked_bytes(limit);
         }
         self.cache.apply(options)
     }
