@@ -80,7 +80,7 @@ impl Output {
     /// Begins it; `-` is standard output. A file that is there is an error unless it may be replaced, and `input`, which is read from, always is.
     pub(crate) fn create(path: &Path, replace: bool, input: &Path) -> io::Result<Self> {
         if path == Path::new("-") {
-            return Ok(Self::Stdout(Box::new(BufWriter::with_capacity(1 << 18, io::stdout().lock()))));
+            return Ok(Self::Stdout(Box::new(BufWriter::with_capacity(1 << 18, crate::output::stdout()))));
         }
         let same =
             fs::canonicalize(path).is_ok_and(|path| fs::canonicalize(input).is_ok_and(|input| input == path));

@@ -22,7 +22,7 @@ use clap::{Args, ValueEnum};
 use super::heap_text::{bytes, counted};
 use super::symbol_options::{SymbolOptions, complain_about_modules};
 use crate::new_file::Output;
-use crate::output::{Outcome, Progress, complain, max_unpacked_bytes};
+use crate::output::{Outcome, Progress, complain, max_unpacked_bytes, colored_stdout};
 use answers::{Answers, Wanted};
 use print::Printer;
 
@@ -258,7 +258,7 @@ impl Core {
         for (target, path) in &self.export {
             self.export(&mut questions, answers, *target, path)?;
         }
-        let mut output = BufWriter::new(io::stdout().lock());
+        let mut output = BufWriter::new(colored_stdout());
         if self.json {
             let mut names =
                 Names::new(&answers.stacks.stacks, namer, Folding { allocator: false, startup: false });
