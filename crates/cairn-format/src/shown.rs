@@ -9,7 +9,7 @@
 /// use cairn_format::changes_its_surroundings;
 ///
 /// assert!(['\u{1b}', '\n', '\u{202e}', '\u{feff}', '\u{e0041}'].into_iter().all(changes_its_surroundings));
-/// assert!(!['a', 'é', '名', '🦀', ' ', '\u{ad}'].into_iter().any(changes_its_surroundings));
+/// assert!(!['a', 'é', '名', '🦀', ' ', '\u{301}'].into_iter().any(changes_its_surroundings));
 /// ```
 #[must_use]
 pub const fn changes_its_surroundings(character: char) -> bool {
@@ -17,7 +17,9 @@ pub const fn changes_its_surroundings(character: char) -> bool {
         character,
         '\0'..='\x1f'
             | '\x7f'..='\u{9f}'
+            | '\u{ad}'
             | '\u{61c}'
+            | '\u{180e}'
             | '\u{200b}'..='\u{200f}'
             | '\u{2028}'..='\u{202e}'
             | '\u{2060}'..='\u{206f}'

@@ -36,7 +36,7 @@ impl UnpackBound {
     /// The text of a profile of another tool, read as a stream: bounds the time.
     pub const PROFILE_TEXT: Self = Self::new(512 * MIB, 64);
     /// The memory that such a profile takes when it is read.
-    pub const PROFILE_MEMORY: Self = Self::new(256 * MIB, 32);
+    pub const PROFILE_MEMORY: Self = Self::new(256 * MIB, 64);
     /// A core or minidump with its zeros, which become holes of a temporary file: bounds the time.
     pub const IMAGE: Self = Self::new(8 * GIB, 4096);
     /// A core or minidump without its zeros: bounds the space on the disk.

@@ -130,7 +130,7 @@ const LINE_BYTES: usize = 40;
 /// What a byte of an entry can become while it is read: a line of two bytes takes 24.
 const BYTES_PER_BYTE: usize = 16;
 /// What a stack takes: in the list, in the map, and in the tables that are asked questions.
-const STACK_BYTES: usize = 88;
+const STACK_BYTES: usize = 72;
 
 impl Tables {
     fn take(&mut self, field: Field<'_>, at: u64, budget: &mut Budget) -> Result<(), ExchangeError> {
