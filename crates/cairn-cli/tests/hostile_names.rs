@@ -20,7 +20,8 @@ struct Directory(PathBuf);
 
 impl Directory {
     fn new(name: &str) -> Self {
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("hostile-{name}-{}", std::process::id()));
+        let path =
+            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("hostile-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&path);
         fs::create_dir_all(&path).unwrap();
         Self(path)
@@ -51,7 +52,8 @@ impl Drop for Running {
 
 /// What `cairn` writes to a terminal.
 fn on_terminal(directory: &Path, arguments: &[&str]) -> Vec<u8> {
-    let quoted: Vec<String> = arguments.iter().map(|word| format!("'{}'", word.replace('\'', "'\\''"))).collect();
+    let quoted: Vec<String> =
+        arguments.iter().map(|word| format!("'{}'", word.replace('\'', "'\\''"))).collect();
     let line = format!("stty rows 50 cols 200; exec '{}' {}", env!("CARGO_BIN_EXE_cairn"), quoted.join(" "));
     let output = Command::new("script")
         .args(["-qfec", &line, "/dev/null"])
@@ -85,7 +87,11 @@ fn own_sequences_gone(bytes: &[u8]) -> String {
 fn harmless(directory: &Path, arguments: &[&str]) -> String {
     let shown = own_sequences_gone(&on_terminal(directory, arguments));
     if let Some(found) = shown.chars().find(|&character| changes_its_surroundings(character)) {
-        panic!("{} reached the terminal: cairn {arguments:?}:\n{}", found.escape_unicode(), shown.escape_debug());
+        panic!(
+            "{} reached the terminal: cairn {arguments:?}:\n{}",
+            found.escape_unicode(),
+            shown.escape_debug()
+        );
     }
     shown
 }
@@ -120,11 +126,11 @@ fn recording() -> Vec<u8> {
     }
     let stack = spool.segment(1, 1, 0, &[1, 2]);
     for thread in [1, 2] {
-        spool.write(thread, Lane::Outer, START, |sink| sink.thread(START, ThreadEvent::Named(EVIL.as_bytes())));
+        spool.write(thread, Lane::Outer, START, |sink| {
+            sink.thread(START, ThreadEvent::Named(EVIL.as_bytes()))
+        });
     }
-    spool.write(1, Lane::Outer, START, |sink| {
-        sink.mark(START, stack, 0, MarkValue::None, EVIL.as_bytes())
-    });
+    spool.write(1, Lane::Outer, START, |sink| sink.mark(START, stack, 0, MarkValue::None, EVIL.as_bytes()));
     for size in 1..50 {
         program.counter = START + size * 3_000_000;
         program.alloc(1 + (size % 2) as u32, size, stack);
@@ -149,35 +155,52 @@ fn recordings_reach_no_terminal_unescaped() {
     directory.write("app.cairn", &recording());
     directory.write("it.heaptrack", heaptrack().as_bytes());
     directory.write("more.heaptrack", format!("{}+ 0\n+ 0\n", heaptrack()).as_bytes());
-    check(&directory.0, &[
-        &["report", "app.cairn"],
-        &["report", "app.cairn", "--by", "thread"],
-        &["report", "app.cairn", "--by", "module"],
-        &["report", "app.cairn", "--by", "callers"],
-        &["report", "app.cairn", "--by", "tree"],
-        &["report", "app.cairn", "--by", "stack"],
-        &["report", "app.cairn", "--json"],
-        &["report", "it.heaptrack"],
-        &["report", "it.heaptrack", "--json"],
-        &["diff", "it.heaptrack", "more.heaptrack"],
-        &["diff", "it.heaptrack", "more.heaptrack", "--json"],
-        &["flame", "it.heaptrack", "-o", "-"],
-        &["flame", "it.heaptrack", "--folded", "-o", "-"],
-        &["play", "app.cairn"],
-        &["play", "app.cairn", "--heap"],
-        &["play", "app.cairn", "--collapse"],
-        &["play", "app.cairn", "--modules"],
-        &["play", "app.cairn", "--json"],
-        &["top", "app.cairn", "--once"],
-    ]);
-    for format in ["pprof", "firefox", "speedscope", "heapprofile", "folded", "heaptrack", "dhat", "otlp", "csv", "jsonl"] {
+    check(
+        &directory.0,
+        &[
+            &["report", "app.cairn"],
+            &["report", "app.cairn", "--by", "thread"],
+            &["report", "app.cairn", "--by", "module"],
+            &["report", "app.cairn", "--by", "callers"],
+            &["report", "app.cairn", "--by", "tree"],
+            &["report", "app.cairn", "--by", "stack"],
+            &["report", "app.cairn", "--json"],
+            &["report", "it.heaptrack"],
+            &["report", "it.heaptrack", "--json"],
+            &["diff", "it.heaptrack", "more.heaptrack"],
+            &["diff", "it.heaptrack", "more.heaptrack", "--json"],
+            &["flame", "it.heaptrack", "-o", "-"],
+            &["flame", "it.heaptrack", "--folded", "-o", "-"],
+            &["play", "app.cairn"],
+            &["play", "app.cairn", "--heap"],
+            &["play", "app.cairn", "--collapse"],
+            &["play", "app.cairn", "--modules"],
+            &["play", "app.cairn", "--json"],
+            &["top", "app.cairn", "--once"],
+        ],
+    );
+    for format in [
+        "pprof",
+        "firefox",
+        "speedscope",
+        "heapprofile",
+        "folded",
+        "heaptrack",
+        "dhat",
+        "otlp",
+        "csv",
+        "jsonl",
+    ] {
         harmless(&directory.0, &["export", "it.heaptrack", "--to", format, "-o", "-"]);
     }
     harmless(&directory.0, &["pack", "app.cairn", "-o", "-"]);
-    check(&directory.0, &[
-        &["export", "it.heaptrack", "--to", "csv", "-o", "-"],
-        &["export", "it.heaptrack", "--to", "jsonl", "-o", "-"],
-    ]);
+    check(
+        &directory.0,
+        &[
+            &["export", "it.heaptrack", "--to", "csv", "-o", "-"],
+            &["export", "it.heaptrack", "--to", "jsonl", "-o", "-"],
+        ],
+    );
 }
 
 // Failed with: the bytes of the file in all styles but cairn's own.
@@ -187,7 +210,8 @@ fn symbols_reach_no_terminal_unescaped() {
     let text = format!("MODULE Linux x86_64 0 {EVIL}\nFILE 0 /src/{EVIL}.c\nFUNC 0 10 0 {EVIL}\n0 10 7 0\n");
     directory.write("it.sym", text.as_bytes());
     for style in ["cairn", "addr2line", "LLVM", "GNU", "JSON", "jsonl"] {
-        let shown = harmless(&directory.0, &["symbolize", "-e", "it.sym", "--output-style", style, "-f", "0x4"]);
+        let shown =
+            harmless(&directory.0, &["symbolize", "-e", "it.sym", "--output-style", style, "-f", "0x4"]);
         assert!(shown.contains("202e") || shown.contains("invalid value"), "{style}: {shown}");
     }
     check(&directory.0, &[&["symbolize", "--addr2line", "-e", "it.sym", "-f", "-s", "0x4"]]);
@@ -203,11 +227,18 @@ fn logs_reach_no_terminal_unescaped() {
     let image = workspace().join("fixtures/device/app.elf");
     let map = format!(r#"{{"platform":"{0}","images":[]}}"#, EVIL);
     directory.write("map.json", map.as_bytes());
-    check(&directory.0, &[
-        &["decode", "--keep", "device.log"],
-        &["decode", "--keep", "-e", image.to_str().unwrap(), "device.log"],
-    ]);
-    for arguments in [&["decode", "map.json"][..], &["decode", "--json", "device.log"], &["decode", "--totals", "device.log"]] {
+    check(
+        &directory.0,
+        &[
+            &["decode", "--keep", "device.log"],
+            &["decode", "--keep", "-e", image.to_str().unwrap(), "device.log"],
+        ],
+    );
+    for arguments in [
+        &["decode", "map.json"][..],
+        &["decode", "--json", "device.log"],
+        &["decode", "--totals", "device.log"],
+    ] {
         harmless(&directory.0, arguments);
     }
     let shown = harmless(&directory.0, &["decode", "--keep", "device.log"]);
@@ -222,7 +253,21 @@ fn workspace() -> PathBuf {
 #[test]
 fn arguments_reach_no_terminal_unescaped() {
     let directory = Directory::new("arguments");
-    let commands = ["report", "diff", "flame", "play", "pack", "export", "top", "view", "core", "symbolize", "decode", "heap", "snapshot"];
+    let commands = [
+        "report",
+        "diff",
+        "flame",
+        "play",
+        "pack",
+        "export",
+        "top",
+        "view",
+        "core",
+        "symbolize",
+        "decode",
+        "heap",
+        "snapshot",
+    ];
     for command in commands {
         let missing: &[&str] = match command {
             "diff" => &["diff", EVIL, EVIL],
@@ -235,7 +280,10 @@ fn arguments_reach_no_terminal_unescaped() {
         let option = format!("--{EVIL}");
         check(&directory.0, &[&[command, &option]]);
     }
-    check(&directory.0, &[&[EVIL], &["report", "x.cairn", "--limit", EVIL], &["report", "x.cairn", "--filter", EVIL]]);
+    check(
+        &directory.0,
+        &[&[EVIL], &["report", "x.cairn", "--limit", EVIL], &["report", "x.cairn", "--filter", EVIL]],
+    );
     harmless(&directory.0, &["completions", "bash"]);
     harmless(&directory.0, &["--help"]);
 }
@@ -248,13 +296,16 @@ fn file_names_reach_no_terminal_unescaped() {
     directory.write(&name, &recording());
     directory.write(&format!("2{name}"), &recording());
     directory.write("damaged.cairn", &recording()[..9000]);
-    check(&directory.0, &[
-        &["report", &name],
-        &["play", &name],
-        &["pack", &name, "-o", EVIL],
-        &["export", &name, "--to", "csv", "-o", &format!("{EVIL}.csv")],
-        &["top", "."],
-    ]);
+    check(
+        &directory.0,
+        &[
+            &["report", &name],
+            &["play", &name],
+            &["pack", &name, "-o", EVIL],
+            &["export", &name, "--to", "csv", "-o", &format!("{EVIL}.csv")],
+            &["top", "."],
+        ],
+    );
     let program = format!("{EVIL}-program");
     fs::copy("/bin/true", directory.0.join(&program)).unwrap();
     check(&directory.0, &[&["heap", "-o", &format!("{EVIL}-%p.cairn"), "--", &format!("./{program}")]]);
@@ -285,8 +336,11 @@ fn pipes_get_the_names_of_machine_formats_as_they_are() {
         &["export", "it.heaptrack", "--to", "csv", "-o", "-"],
         &["symbolize", "--addr2line", "-e", "it.sym", "-f", "0x4"],
     ] {
-        let output =
-            Command::new(env!("CARGO_BIN_EXE_cairn")).args(arguments).current_dir(&directory.0).output().unwrap();
+        let output = Command::new(env!("CARGO_BIN_EXE_cairn"))
+            .args(arguments)
+            .current_dir(&directory.0)
+            .output()
+            .unwrap();
         assert!(String::from_utf8(output.stdout).unwrap().contains('\u{202e}'), "{arguments:?}");
     }
 }

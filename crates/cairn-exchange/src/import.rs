@@ -200,7 +200,11 @@ impl Imported {
         names: Option<&mut names::Names>,
     ) -> Result<Self, ExchangeError> {
         let is_file = path.metadata().map_err(ExchangeError::reading)?.is_file();
-        if is_file { Self::new(Source::File(path.to_owned()), options, names) } else { Err(ExchangeError::NoFile) }
+        if is_file {
+            Self::new(Source::File(path.to_owned()), options, names)
+        } else {
+            Err(ExchangeError::NoFile)
+        }
     }
 
     fn new(
@@ -322,7 +326,9 @@ impl Imported {
     /// Gives each block that came or went to `take`, and the samples of what the process used.
     pub(crate) fn replay(&self, take: impl FnMut(Moved)) -> Result<(), ExchangeError> {
         match &self.events {
-            Events::Heaptrack(source) => heaptrack::replay(source.open()?, self.limits, &self.profile, take).map(drop),
+            Events::Heaptrack(source) => {
+                heaptrack::replay(source.open()?, self.limits, &self.profile, take).map(drop)
+            }
             Events::Kept(changes) if changes.has_frees => {
                 changes.replay(take);
                 Ok(())

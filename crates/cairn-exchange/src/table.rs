@@ -29,7 +29,9 @@ struct Table<'a> {
 /// Text that a spreadsheet shows, and does not compute: behind a quotation mark where it would begin a formula, also behind blanks and quotation
 /// marks, which some programs take away, as in OWASP's "CSV Injection". A text may have a line break in it, but none of its lines is a cell.
 fn no_formula(text: &str) -> Cow<'_, str> {
-    let start = text.trim_start_matches(|c: char| c.is_whitespace() || matches!(c, '"' | '\'') || changes_its_surroundings(c));
+    let start = text.trim_start_matches(|c: char| {
+        c.is_whitespace() || matches!(c, '"' | '\'') || changes_its_surroundings(c)
+    });
     let begins_one = start.starts_with(['=', '+', '-', '@', '＝', '＋', '－', '＠']);
     if begins_one || text.starts_with(['\t', '\r', '\n']) { format!("'{text}").into() } else { text.into() }
 }
@@ -216,13 +218,38 @@ mod tests {
     #[test]
     fn csv_text_is_no_formula() {
         let formulas = [
-            "=1+2", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "\ttab", " =1", "\"=1", "'=1", " \" =1", "\u{a0}=1",
-            "\u{200b}=1", "\u{feff}@x", "＝1", "=cmd|' /C calc'!A0",
+            "=1+2",
+            "+1",
+            "-1",
+            "@SUM(A1)",
+            "\t=1",
+            "\r=1",
+            "\n=1",
+            "\ttab",
+            " =1",
+            "\"=1",
+            "'=1",
+            " \" =1",
+            "\u{a0}=1",
+            "\u{200b}=1",
+            "\u{feff}@x",
+            "＝1",
+            "=cmd|' /C calc'!A0",
         ];
         for text in formulas {
             assert_eq!(no_formula(text), format!("'{text}"), "{text:?}");
         }
-        for text in ["", "main", "operator-", "a=b", "std::vec<int>", "'quoted", "\"quoted\"", "123", "[in libc, names not known]"] {
+        for text in [
+            "",
+            "main",
+            "operator-",
+            "a=b",
+            "std::vec<int>",
+            "'quoted",
+            "\"quoted\"",
+            "123",
+            "[in libc, names not known]",
+        ] {
             assert_eq!(no_formula(text), text);
         }
     }

@@ -157,7 +157,8 @@ impl ElfSource {
             let mut table = SymbolTable::default();
             self.objects().filter_map(|object| object.object().ok()).for_each(|object| table.add(&object));
             let limit = self.max_unpacked_bytes;
-            if let Some(small) = self.mapped().object().ok().and_then(|object| mini_debug::unpack(&object, limit))
+            if let Some(small) =
+                self.mapped().object().ok().and_then(|object| mini_debug::unpack(&object, limit))
                 && let Ok(object) = object::File::parse(&*small)
             {
                 table.add(&object);

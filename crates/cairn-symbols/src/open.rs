@@ -95,10 +95,14 @@ fn open_elf(
     let mut locator = Locator { options, report };
     let separate = if program.has_debug_info() { None } else { locator.debug_file(&program) };
     let main = separate.as_ref().unwrap_or(&program);
-    let small = program.object().ok().and_then(|object| mini_debug::refused(&object, options.max_unpacked_bytes));
+    let small =
+        program.object().ok().and_then(|object| mini_debug::refused(&object, options.max_unpacked_bytes));
     if let Some(limit) = small {
         let problem = format!("its section .gnu_debugdata {limit}").into();
-        locator.report.refused.push((path.to_owned(), Unknown::Unreadable { path: path.to_owned(), problem }));
+        locator
+            .report
+            .refused
+            .push((path.to_owned(), Unknown::Unreadable { path: path.to_owned(), problem }));
     }
     let supplement = locator.supplement(main);
     let package = locator.package(&[program.path(), main.path()]);

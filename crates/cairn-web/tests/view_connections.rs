@@ -112,7 +112,10 @@ fn user_connection_stays_beside_300_refused_ones() {
     let mut own = TcpStream::connect(server.address).unwrap();
     own.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let request = |token: &str| {
-        format!("GET /api/1/recordings HTTP/1.1\r\nHost: {}\r\nX-Cairn-Token: {token}\r\n\r\n", server.address)
+        format!(
+            "GET /api/1/recordings HTTP/1.1\r\nHost: {}\r\nX-Cairn-Token: {token}\r\n\r\n",
+            server.address
+        )
     };
     let ask = |own: &mut TcpStream| {
         own.write_all(request(&server.token).as_bytes()).unwrap();

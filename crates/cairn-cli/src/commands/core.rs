@@ -22,7 +22,7 @@ use clap::{Args, ValueEnum};
 use super::heap_text::{bytes, counted};
 use super::symbol_options::{SymbolOptions, complain_about_modules};
 use crate::new_file::Output;
-use crate::output::{Outcome, Progress, complain, max_unpacked_bytes, colored_stdout};
+use crate::output::{Outcome, Progress, colored_stdout, complain, max_unpacked_bytes};
 use answers::{Answers, Wanted};
 use print::Printer;
 

@@ -14,7 +14,7 @@ use super::heap_input::{
 };
 use super::heap_text::{bytes, count, shortened, signed_bytes, signed_count, width};
 use super::report::CostName;
-use crate::output::{Outcome, Palette, Progress, printable, colored_stdout};
+use crate::output::{Outcome, Palette, Progress, colored_stdout, printable};
 
 /// Show what grew between two recordings, or two moments of one
 ///

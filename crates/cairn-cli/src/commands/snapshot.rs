@@ -12,7 +12,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::symbol_options::{SymbolOptions, complain_about_modules};
-use crate::output::{Outcome, Palette, printable, colored_stdout};
+use crate::output::{Outcome, Palette, colored_stdout, printable};
 
 /// Print the stacks of all threads of a running process
 ///

@@ -418,7 +418,10 @@ mod tests {
         let error = read(&packed, Some(4 << 20)).unwrap_err();
         assert!(matches!(error, ExchangeError::UnpacksTooFar { .. }), "{error}");
         let text = error.to_string();
-        assert!(text.contains("would unpack to more than 4 MiB (") && text.contains("--max-unpacked"), "{text}");
+        assert!(
+            text.contains("would unpack to more than 4 MiB (") && text.contains("--max-unpacked"),
+            "{text}"
+        );
         assert!(read(&packed, Some(5 << 20)).is_ok());
     }
 }

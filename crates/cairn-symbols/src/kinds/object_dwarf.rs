@@ -33,7 +33,8 @@ impl ObjectDwarf {
         let start = (content.as_ptr() as usize).checked_sub(bytes.as_ptr() as usize);
         let start = start.ok_or("a program outside of its file")?;
         let part = FileBytes::Part(Arc::clone(bytes), start..start + content.len());
-        let main = DebugObject::parse(path, part, max_unpacked_bytes).map_err(|problem| problem.to_string())?;
+        let main =
+            DebugObject::parse(path, part, max_unpacked_bytes).map_err(|problem| problem.to_string())?;
         if !main.has_debug_info() {
             return Ok(None);
         }

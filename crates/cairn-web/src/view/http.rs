@@ -56,7 +56,8 @@ pub(super) fn run(
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::from_std(listener)?;
         let connections = Arc::new(Semaphore::new(MOST_CONNECTIONS));
-        let accepting = tokio::spawn(accept(listener, Arc::clone(&served), Arc::clone(&connections), header_time));
+        let accepting =
+            tokio::spawn(accept(listener, Arc::clone(&served), Arc::clone(&connections), header_time));
         end_wanted().await?;
         accepting.abort();
         let all = connections.acquire_many(MOST_CONNECTIONS as u32);

@@ -63,7 +63,8 @@ impl Seats {
     pub(super) fn close_one(&self) -> bool {
         let mut table = self.table();
         let closable = table.taken.iter().filter(|(_, (state, ..))| *state != State::Answering);
-        let Some(number) = closable.min_by_key(|(_, (state, since, _))| (*state, *since)).map(|(number, _)| *number)
+        let Some(number) =
+            closable.min_by_key(|(_, (state, since, _))| (*state, *since)).map(|(number, _)| *number)
         else {
             return false;
         };
@@ -93,7 +94,8 @@ impl Seat {
 
     /// An answer is made. Who has not shown the token stays a stranger.
     pub(super) fn answered(&self) {
-        let was_answering = self.seats.table().taken.get(&self.number).is_some_and(|(state, ..)| *state == State::Answering);
+        let was_answering =
+            self.seats.table().taken.get(&self.number).is_some_and(|(state, ..)| *state == State::Answering);
         if was_answering {
             self.set(State::Waiting);
         }

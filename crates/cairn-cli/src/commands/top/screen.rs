@@ -4,8 +4,8 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use super::app::{App, Input};
 use super::table::{By, Column, Row};
-use crate::output::printable;
 use crate::commands::heap_text::{bytes, count, curve, duration, shortened, signed_bytes, stretched};
+use crate::output::printable;
 
 /// Narrower and lower terminals are told so.
 pub(super) const LEAST_COLUMNS: usize = 40;
