@@ -24,8 +24,8 @@ struct Cairn {
     #[arg(long, global = true, value_name = "WHEN", default_value = "auto", display_order = 900)]
     color: ColorChoice,
 
-    /// Let compressed input (cores, profiles, debug information) unpack to this much, as 4GiB; what is usual for its size
-    /// when it is not given
+    /// Let compressed input (cores, profiles, debug information) unpack to this much, as 4GiB; what
+    /// is usual for its size when it is not given
     #[arg(long, global = true, value_name = "SIZE", value_parser = commands::parse_size, display_order = 901)]
     max_unpacked: Option<u64>,
 }
@@ -51,8 +51,9 @@ Exit codes: 0 all went well; 1 something could not be read, the rest was done; 2
 #[global_allocator]
 static ALLOCATOR: cairn_run::Outliving = cairn_run::Outliving;
 
-/// Says why the arguments are not understood. They may hold names of files from strangers, which a terminal must not have as they are, and the
-/// complaint mixes them with colours: so the same is complained of again, about arguments without such characters.
+/// Says why the arguments are not understood. They may hold names of files from strangers, which a
+/// terminal must not have as they are, and the complaint mixes them with colours: so the same is
+/// complained of again, about arguments without such characters.
 fn refuse(error: clap::Error) -> ! {
     let given = commands::symbolize::by_name(std::env::args_os());
     let printable: Vec<_> = given.iter().map(|argument| output::printable_argument(argument)).collect();

@@ -122,7 +122,8 @@ pub(crate) fn complain(message: &impl std::fmt::Display) {
     let _ = writeln!(anstream::stderr(), "{ERROR}cairn:{ERROR:#} {}", printable(&text));
 }
 
-/// Text from strangers with its control and direction characters escaped, so that it cannot drive a terminal.
+/// Text from strangers with its control and direction characters escaped, so that it cannot drive a
+/// terminal.
 pub(crate) fn printable(text: &str) -> Cow<'_, str> {
     if !text.chars().any(changes_its_surroundings) {
         return text.into();
@@ -151,7 +152,8 @@ pub(crate) fn stdout() -> Guarded<io::Stdout> {
     Guarded::new(io::stdout(), io::stdout().is_terminal(), Colors::None)
 }
 
-/// Standard output, for what is coloured by a [`Palette`]. Text from strangers goes through [`printable`] before.
+/// Standard output, for what is coloured by a [`Palette`]. Text from strangers goes through
+/// [`printable`] before.
 pub(crate) fn colored_stdout() -> Guarded<io::Stdout> {
     Guarded::new(io::stdout(), io::stdout().is_terminal(), Colors::Palette)
 }
@@ -168,9 +170,9 @@ enum Colors {
     Palette,
 }
 
-/// A writer in front of a terminal, which gets no control or direction character but newlines, tabs, and the colours of a
-/// [`Palette`]: what would be one is escaped. In front of anything else, all bytes pass as they are, because the reader there
-/// may be a program that knows the format.
+/// A writer in front of a terminal, which gets no control or direction character but newlines,
+/// tabs, and the colours of a [`Palette`]: what would be one is escaped. In front of anything else,
+/// all bytes pass as they are, because the reader there may be a program that knows the format.
 pub(crate) struct Guarded<W: Write> {
     inner: W,
     is_terminal: bool,
@@ -232,8 +234,8 @@ pub(crate) fn escaped_line(line: &[u8]) -> Vec<u8> {
     escaped
 }
 
-/// Appends `bytes` with the characters escaped that a terminal shall not have. How many of them were used: what may be continued is not,
-/// unless it is the end.
+/// Appends `bytes` with the characters escaped that a terminal shall not have. How many of them
+/// were used: what may be continued is not, unless it is the end.
 fn escape(bytes: &[u8], colors: Colors, is_end: bool, escaped: &mut Vec<u8>) -> usize {
     let mut rest = bytes;
     while let Some(&first) = rest.first() {
@@ -302,8 +304,8 @@ enum Color {
     None,
 }
 
-/// One of the sequences that a [`Palette`]'s styles are made of: `ESC [`, one number, `m`. Others move the cursor, hide text, or ask the
-/// terminal for an answer.
+/// One of the sequences that a [`Palette`]'s styles are made of: `ESC [`, one number, `m`. Others
+/// move the cursor, hide text, or ask the terminal for an answer.
 fn color(bytes: &[u8]) -> Color {
     let Some(number) = bytes.strip_prefix(b"\x1b[") else {
         return if bytes == b"\x1b" { Color::Cut } else { Color::None };

@@ -1,5 +1,5 @@
-//! Compressed input that unpacks to far more than it is: each reader refuses it with the numbers and the option that raises the limit, and reads it
-//! when the option is given.
+//! Compressed input that unpacks to far more than it is: each reader refuses it with the numbers
+//! and the option that raises the limit, and reads it when the option is given.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
@@ -88,7 +88,8 @@ fn profiles_that_unpack_too_far_are_refused() {
                 );
                 assert_eq!(output.status.code(), Some(1), "{arguments:?}");
             }
-            // What is wrong with it otherwise, if anything, is another thing; the default limit is not reached.
+            // What is wrong with it otherwise, if anything, is another thing; the default limit is
+            // not reached.
             for limit in [&[][..], &["--max-unpacked", "1GiB"]] {
                 let (_, errors) = directory.cairn(&[&["report", &file], limit].concat());
                 assert!(!errors.contains("--max-unpacked"), "{file}: {errors}");
@@ -127,7 +128,8 @@ fn cores_that_unpack_too_far_are_refused() {
     assert_eq!(fs::read_dir(&directory.0).unwrap().count(), 3);
 }
 
-// Failed with: 16 MiB of each of 24 sections, and more than half a gigabyte together, of a file of some kilobytes.
+// Failed with: 16 MiB of each of 24 sections, and more than half a gigabyte together, of a file of
+// some kilobytes.
 #[test]
 fn debug_sections_that_unpack_too_far_are_refused() {
     let directory = Directory::new("sections");
@@ -205,7 +207,7 @@ fn mini_debug_file_that_unpacks_too_far_is_refused() {
                   && objcopy --add-section .gnu_debugdata=plain.xz it";
     let built = Command::new("sh").args(["-c", script]).current_dir(&directory.0).output().unwrap();
     if built.status.code() == Some(77) {
-        println!("skipped: there is no xz here");
+        let _ = writeln!(std::io::stderr(), "skipped: there is no xz here");
         return;
     }
     assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));

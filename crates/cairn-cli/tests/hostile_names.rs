@@ -1,4 +1,5 @@
-//! Names from strangers on a terminal: no control or direction character of them gets there, whatever the command and its style.
+//! Names from strangers on a terminal: no control or direction character of them gets there,
+//! whatever the command and its style.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
@@ -13,7 +14,8 @@ use cairn_format::changes_its_surroundings;
 use cairn_format::recording::{Lane, LoadedModule, MarkValue, PcKind, ThreadEvent};
 use spool::{Program, START};
 
-/// A title, a colour that cairn does not use, a beep, a backspace, C1, right to left, an isolate, a tag, and what has no width.
+/// A title, a colour that cairn does not use, a beep, a backspace, C1, right to left, an isolate, a
+/// tag, and what has no width.
 const EVIL: &str = "evil\u{1b}]0;owned\u{7}\u{1b}[35mx\u{8}\u{9b}2J\u{7f}\u{202e}lmth\u{2066}\u{61c}\u{200b}\u{feff}\u{e0041}end";
 
 struct Directory(PathBuf);
@@ -69,7 +71,8 @@ fn on_terminal(directory: &Path, arguments: &[&str]) -> Vec<u8> {
     output.stdout
 }
 
-/// Takes away what cairn itself sends: colours, and what a line that is drawn anew needs. Anything else is an answer.
+/// Takes away what cairn itself sends: colours, and what a line that is drawn anew needs. Anything
+/// else is an answer.
 fn own_sequences_gone(bytes: &[u8]) -> String {
     let text = String::from_utf8(bytes.to_vec())
         .unwrap_or_else(|error| panic!("raw bytes reached the terminal: {error}: {}", bytes.escape_ascii()));
@@ -249,7 +252,8 @@ fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
-// Failed with: the arguments as they are, in what the parser of arguments complains of, and direction characters in all others.
+// Failed with: the arguments as they are, in what the parser of arguments complains of, and
+// direction characters in all others.
 #[test]
 fn arguments_reach_no_terminal_unescaped() {
     let directory = Directory::new("arguments");

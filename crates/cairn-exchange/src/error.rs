@@ -34,7 +34,8 @@ pub enum ExchangeError {
         /// How much is kept at most of a file of this size.
         limit: UnpackLimit,
     },
-    /// The input unpacks to more bytes than a sound one of its size, as an archive does that is made to keep a reader busy.
+    /// The input unpacks to more bytes than a sound one of its size, as an archive does that is
+    /// made to keep a reader busy.
     UnpacksTooFar {
         /// The format, as people call it.
         format: &'static str,

@@ -98,7 +98,8 @@ pub struct Imported {
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct ImportOptions {
-    /// A compressed file may unpack to so many bytes; what is usual for its size where this is not set
+    /// A compressed file may unpack to so many bytes; what is usual for its size where this is not
+    /// set
     /// ([`UnpackBound::PROFILE_TEXT`](cairn_analysis::format::unpack::UnpackBound::PROFILE_TEXT)).
     pub max_unpacked_bytes: Option<u64>,
 }

@@ -1,7 +1,8 @@
 //! Compressed input, in bounded time and memory.
 //!
-//! A few compressed bytes can unpack into more than any machine has. So the bytes that come out are counted, which bounds the time, and what a reader
-//! keeps of them is counted too: a [`Budget`]. How much is allowed stands in [`cairn_analysis::format::unpack`].
+//! A few compressed bytes can unpack into more than any machine has. So the bytes that come out are
+//! counted, which bounds the time, and what a reader keeps of them is counted too: a [`Budget`].
+//! How much is allowed stands in [`cairn_analysis::format::unpack`].
 
 use std::cell::Cell;
 use std::io::{self, BufRead, BufReader, Read};
@@ -25,7 +26,8 @@ impl Limits {
         UnpackBound::PROFILE_TEXT.limit(self.packed_bytes, self.chosen_bytes)
     }
 
-    /// Text becomes more bytes than it has when it is read: the default holds where the user's limit is lower.
+    /// Text becomes more bytes than it has when it is read: the default holds where the user's
+    /// limit is lower.
     fn memory(self) -> UnpackLimit {
         let default = UnpackBound::PROFILE_MEMORY.limit(self.packed_bytes, None);
         // In the tests of this crate it is less, so that they need not fill it.

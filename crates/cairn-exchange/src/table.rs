@@ -26,8 +26,9 @@ struct Table<'a> {
     rows: Box<dyn Iterator<Item = Vec<Cell>> + 'a>,
 }
 
-/// Text that a spreadsheet shows, and does not compute: behind a quotation mark where it would begin a formula, also behind blanks and quotation
-/// marks, which some programs take away, as in OWASP's "CSV Injection". A text may have a line break in it, but none of its lines is a cell.
+/// Text that a spreadsheet shows, and does not compute: behind a quotation mark where it would
+/// begin a formula, also behind blanks and quotation marks, which some programs take away, as in
+/// OWASP's "CSV Injection". A text may have a line break in it, but none of its lines is a cell.
 fn no_formula(text: &str) -> Cow<'_, str> {
     let start = text.trim_start_matches(|c: char| {
         c.is_whitespace() || matches!(c, '"' | '\'') || changes_its_surroundings(c)
@@ -36,7 +37,8 @@ fn no_formula(text: &str) -> Cow<'_, str> {
     if begins_one || text.starts_with(['\t', '\r', '\n']) { format!("'{text}").into() } else { text.into() }
 }
 
-/// Writes the table as CSV, a header first. Text that would be a formula to a spreadsheet begins with `'`.
+/// Writes the table as CSV, a header first. Text that would be a formula to a spreadsheet begins
+/// with `'`.
 pub(crate) fn write_csv(
     subject: &Subject<'_>,
     rows: Rows,

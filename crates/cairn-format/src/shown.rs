@@ -1,15 +1,19 @@
 //! Characters that change what surrounds them when they are shown.
 
-/// True for characters that do something to a terminal or a page instead of being seen: control characters, and those
-/// that turn the direction of the text around them, hide it, or break its line.
+/// True for characters that do something to a terminal or a page instead of being seen: control
+/// characters, and those that turn the direction of the text around them, hide it, or break its
+/// line.
 ///
-/// Names of functions, files and threads come from the programs that are looked at, and may hold any of them.
+/// Names of functions, files and threads come from the programs that are looked at, and may hold
+/// any of them.
 ///
 /// ```
 /// use cairn_format::changes_its_surroundings;
 ///
-/// assert!(['\u{1b}', '\n', '\u{202e}', '\u{feff}', '\u{e0041}'].into_iter().all(changes_its_surroundings));
-/// assert!(!['a', 'é', '名', '🦀', ' ', '\u{301}'].into_iter().any(changes_its_surroundings));
+/// let changing = ['\u{1b}', '\n', '\u{202e}', '\u{feff}', '\u{e0041}'];
+/// assert!(changing.into_iter().all(changes_its_surroundings));
+/// let plain = ['a', 'é', '名', '🦀', ' ', '\u{301}'];
+/// assert!(!plain.into_iter().any(changes_its_surroundings));
 /// ```
 #[must_use]
 pub const fn changes_its_surroundings(character: char) -> bool {

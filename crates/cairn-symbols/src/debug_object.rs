@@ -61,8 +61,9 @@ enum Section {
 }
 
 impl DebugObject {
-    /// Reads the section headers. A file whose sections unpack to more than their limit, or than `chosen_limit_bytes` in its place, is
-    /// refused: all of them together count, as all of them may be unpacked.
+    /// Reads the section headers. A file whose sections unpack to more than their limit, or than
+    /// `chosen_limit_bytes` in its place, is refused: all of them together count, as all of them
+    /// may be unpacked.
     pub(crate) fn parse(
         path: &Path,
         bytes: FileBytes,

@@ -8,8 +8,8 @@ use cairn_format::unpack::{UnpackBound, UnpackLimit};
 use object::{Object, ObjectSection};
 use xz4rust::{DICT_SIZE_MIN, DICT_SIZE_PROFILE_9, XzDecoder, XzReader};
 
-/// Unpacks the small file. `None` when there is none, when it is broken, or when it unpacks to more than its limit, or than
-/// `chosen_limit_bytes` in its place.
+/// Unpacks the small file. `None` when there is none, when it is broken, or when it unpacks to more
+/// than its limit, or than `chosen_limit_bytes` in its place.
 pub(crate) fn unpack(object: &object::File<'_>, chosen_limit_bytes: Option<u64>) -> Option<Vec<u8>> {
     let packed = section(object)?;
     let limit = UnpackBound::MINI_DEBUG.limit(packed.len() as u64, chosen_limit_bytes);
@@ -22,7 +22,8 @@ pub(crate) fn unpack(object: &object::File<'_>, chosen_limit_bytes: Option<u64>)
     (unpacked.len() as u64 <= limit.limit_bytes).then_some(unpacked)
 }
 
-/// The limit that the small file goes beyond, as the stream itself says; [`unpack`] does not depend on its being right.
+/// The limit that the small file goes beyond, as the stream itself says; [`unpack`] does not depend
+/// on its being right.
 pub(crate) fn refused(object: &object::File<'_>, chosen_limit_bytes: Option<u64>) -> Option<UnpackLimit> {
     let packed = section(object)?;
     let limit = UnpackBound::MINI_DEBUG.limit(packed.len() as u64, chosen_limit_bytes);
@@ -33,7 +34,8 @@ fn section<'data>(object: &object::File<'data>) -> Option<&'data [u8]> {
     object.section_by_name(".gnu_debugdata")?.data().ok()
 }
 
-/// What the index at the end of a stream of xz says: `packed` ends with the index and a footer, which holds the length of the index.
+/// What the index at the end of a stream of xz says: `packed` ends with the index and a footer,
+/// which holds the length of the index.
 fn claimed_bytes(packed: &[u8]) -> Option<u64> {
     const FOOTER_BYTES: usize = 12;
     // Padding of four bytes each may follow.

@@ -129,8 +129,9 @@ impl SymbolizerOptions {
         self
     }
 
-    /// How many bytes the compressed debug information of one file may unpack to, whatever its size; what is usual for its size
-    /// if this is not set ([`UnpackBound::DEBUG_SECTIONS`](cairn_format::unpack::UnpackBound::DEBUG_SECTIONS)).
+    /// How many bytes the compressed debug information of one file may unpack to, whatever its
+    /// size; what is usual for its size if this is not set
+    /// ([`UnpackBound::DEBUG_SECTIONS`](cairn_format::unpack::UnpackBound::DEBUG_SECTIONS)).
     #[must_use]
     pub fn max_unpacked_bytes(mut self, limit: u64) -> Self {
         self.max_unpacked_bytes = Some(limit);

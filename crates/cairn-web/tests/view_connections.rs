@@ -1,7 +1,8 @@
-//! Connections that send nothing, too little or take nothing: a request beside them is answered all the same.
+//! Connections that send nothing, too little or take nothing: a request beside them is answered all
+//! the same.
 //!
-//! The server waits an hour for a header in these tests, and an hour for a connection as a whole, so that a timeout answers none of them: a request that
-//! is answered has not waited for one.
+//! The server waits an hour for a header in these tests, and an hour for a connection as a whole,
+//! so that a timeout answers none of them: a request that is answered has not waited for one.
 
 #[path = "support/client.rs"]
 mod client;
@@ -41,7 +42,7 @@ fn connections(server: &Server, count: usize, sends: &[u8]) -> Vec<TcpStream> {
                 all.push(stream);
             }
             Err(error) => {
-                eprintln!("only {} connections: {error}", all.len());
+                let _ = writeln!(std::io::stderr(), "only {} connections: {error}", all.len());
                 break;
             }
         }
@@ -74,7 +75,8 @@ fn check(name: &str, count: usize, sends: impl Fn(&Server) -> Vec<u8>) {
     std::fs::remove_dir_all(directory).unwrap();
 }
 
-// Failed with: no answer within the minute that the client waits, and after 15 seconds for each 128 connections by default.
+// Failed with: no answer within the minute that the client waits, and after 15 seconds for each 128
+// connections by default.
 #[test]
 fn request_is_answered_beside_300_silent_connections() {
     check("silent", 300, |_| Vec::new());

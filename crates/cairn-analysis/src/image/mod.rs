@@ -57,8 +57,8 @@ pub struct OpenOptions {
     pub program: Option<PathBuf>,
     /// The directory below which the paths of modules are looked up.
     pub root: PathBuf,
-    /// A compressed image may unpack to so many bytes; what is usual for its size where this is not set
-    /// ([`UnpackBound::IMAGE`](cairn_format::unpack::UnpackBound::IMAGE)).
+    /// A compressed image may unpack to so many bytes; what is usual for its size where this is not
+    /// set ([`UnpackBound::IMAGE`](cairn_format::unpack::UnpackBound::IMAGE)).
     pub unpack_limit_bytes: Option<u64>,
 }
 

@@ -19,7 +19,8 @@ pub(super) enum Packed {
 
 /// Read at a time.
 const PIECE: usize = 1 << 16;
-/// Stretches of this many zeros are left out: a page of most machines, and a block of most file systems.
+/// Stretches of this many zeros are left out: a page of most machines, and a block of most file
+/// systems.
 const HOLE: usize = 1 << 12;
 static ZEROS: [u8; HOLE] = [0; HOLE];
 
@@ -34,8 +35,9 @@ impl Packed {
         }
     }
 
-    /// The file as it was before. The second value says why there is no more of it, when it ends too early. One that unpacks to
-    /// more than its limit, or than `chosen_limit_bytes` in its place, is refused.
+    /// The file as it was before. The second value says why there is no more of it, when it ends
+    /// too early. One that unpacks to more than its limit, or than `chosen_limit_bytes` in its
+    /// place, is refused.
     pub(super) fn unpack(
         self,
         packed: &[u8],

@@ -121,7 +121,8 @@ struct Tables {
     default_kind: i64,
 }
 
-/// What an entry of a table takes here, in all its forms: a little more than was measured, so that a budget holds, and real files fit into it.
+/// What an entry of a table takes here, in all its forms: a little more than was measured, so that
+/// a budget holds, and real files fit into it.
 const PLACE_BYTES: usize = 256;
 const ENTRY_BYTES: usize = 192;
 const TEXT_BYTES: usize = 64;

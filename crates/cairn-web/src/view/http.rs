@@ -23,15 +23,16 @@ use super::door::{Door, Refusal};
 use super::seats::{Seat, Seats};
 use crate::html;
 
-/// A browser opens six. Those who connect and may not say a word do not keep it out, however many they are: see `seats`.
+/// A browser opens six. Those who connect and may not say a word do not keep it out, however many
+/// they are: see `seats`.
 const MOST_CONNECTIONS: usize = 128;
 /// The header of a request, with a path of calls in it. What is read before it is known how long it is may be four times as much.
 const MOST_HEADER_BYTES: usize = 32 << 10;
 const MOST_HEADERS: usize = 64;
 /// The text of a mark is the largest that anybody sends.
 const MOST_BODY_BYTES: usize = 4096;
-/// From the beginning of a connection, or the end of the request before, to the end of a header. A browser whose connection is closed
-/// meanwhile opens another one.
+/// From the beginning of a connection, or the end of the request before, to the end of a header. A
+/// browser whose connection is closed meanwhile opens another one.
 pub(super) const HEADER_TIME: Duration = Duration::from_secs(5);
 const BODY_TIME: Duration = Duration::from_secs(10);
 /// Reading a recording of many gigabytes, and naming all its functions.

@@ -1,8 +1,10 @@
 //! Who gives way when there are too many connections.
 //!
-//! All clients have the address of this machine, so what tells them apart is the token: a connection that has shown it is one of the user's.
-//! One that has not, whether it is silent, sends its header byte by byte, or asks without the token, is closed first, the oldest of them. Then those
-//! of the user's that wait for a next request, or do not take their answer. A request that is being answered is never ended.
+//! All clients have the address of this machine, so what tells them apart is the token: a
+//! connection that has shown it is one of the user's. One that has not, whether it is silent, sends
+//! its header byte by byte, or asks without the token, is closed first, the oldest of them. Then
+//! those of the user's that wait for a next request, or do not take their answer. A request that is
+//! being answered is never ended.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
