@@ -23,6 +23,11 @@ struct Cairn {
     /// When to colour the output; NO_COLOR and CLICOLOR_FORCE are honoured
     #[arg(long, global = true, value_name = "WHEN", default_value = "auto", display_order = 900)]
     color: ColorChoice,
+
+    /// Let compressed input (cores, profiles, debug information) unpack to this much, as 4GiB; what
+    /// is usual for its size when it is not given
+    #[arg(long, global = true, value_name = "SIZE", value_parser = commands::parse_size, display_order = 901)]
+    max_unpacked: Option<u64>,
 }
 
 const EXAMPLES: &str = "\
@@ -46,9 +51,32 @@ Exit codes: 0 all went well; 1 something could not be read, the rest was done; 2
 #[global_allocator]
 static ALLOCATOR: cairn_run::Outliving = cairn_run::Outliving;
 
+/// Says why the arguments are not understood. They may hold names of files from strangers, which a
+/// terminal must not have as they are, and the complaint mixes them with colours: so the same is
+/// complained of again, about arguments without such characters.
+fn refuse(error: clap::Error) -> ! {
+    let given = commands::symbolize::by_name(std::env::args_os());
+    let printable: Vec<_> = given.iter().map(|argument| output::printable_argument(argument)).collect();
+    if printable != given {
+        if let Err(again) = Cairn::try_parse_from(&printable)
+            && again.kind() == error.kind()
+        {
+            again.exit();
+        }
+        let text = error.render().to_string();
+        text.lines().for_each(|line| output::complain(&line));
+        std::process::exit(error.exit_code());
+    }
+    error.exit()
+}
+
 fn main() -> ExitCode {
-    let cairn = Cairn::parse_from(commands::symbolize::by_name(std::env::args_os()));
+    let cairn = match Cairn::try_parse_from(commands::symbolize::by_name(std::env::args_os())) {
+        Ok(cairn) => cairn,
+        Err(error) => refuse(error),
+    };
     output::choose_color(cairn.color);
+    output::choose_max_unpacked(cairn.max_unpacked);
     match cairn.command.run() {
         Ok(outcome) => outcome.into(),
         Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,

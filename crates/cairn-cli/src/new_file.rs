@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use cairn_files::{Existing, NewFile};
 
+use crate::output::{self, Guarded};
+
 const BUFFER_BYTES: usize = 1 << 18;
 
 /// What a command writes to.
@@ -19,7 +21,7 @@ enum Sink {
     /// A file that has no name until it is complete.
     New(NewFile, BufWriter<File>),
     /// A device, a FIFO, or what another program has opened.
-    Stream(BufWriter<File>),
+    Stream(BufWriter<Guarded<File>>),
     Stdout(Box<dyn Write>),
 }
 
@@ -41,19 +43,19 @@ impl Output {
     /// As [`create`](Self::create), of a command that reads no file.
     pub(crate) fn begin(path: &Path, replace: bool) -> io::Result<Self> {
         let existing = if replace { Existing::Replace } else { Existing::Refuse };
-        let buffered = |file| BufWriter::with_capacity(BUFFER_BYTES, file);
-        let stdout = || -> Sink {
-            Sink::Stdout(Box::new(BufWriter::with_capacity(BUFFER_BYTES, io::stdout().lock())))
-        };
+        let stdout =
+            || -> Sink { Sink::Stdout(Box::new(BufWriter::with_capacity(BUFFER_BYTES, output::stdout()))) };
         let sink = if path == Path::new("-") {
             stdout()
         } else {
             match cairn_files::open_output(path, replace).map_err(|error| named(path, error))? {
                 cairn_files::Output::New(file) => {
-                    let writer = buffered(file.file().try_clone().map_err(|error| named(path, error))?);
-                    Sink::New(file, writer)
+                    let writer = file.file().try_clone().map_err(|error| named(path, error))?;
+                    Sink::New(file, BufWriter::with_capacity(BUFFER_BYTES, writer))
                 }
-                cairn_files::Output::Stream(file) => Sink::Stream(buffered(file)),
+                cairn_files::Output::Stream(file) => {
+                    Sink::Stream(BufWriter::with_capacity(BUFFER_BYTES, output::device(file)))
+                }
                 cairn_files::Output::Stdout => stdout(),
             }
         };
@@ -83,14 +85,16 @@ impl Output {
 impl Write for Output {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match &mut self.sink {
-            Sink::New(_, writer) | Sink::Stream(writer) => writer.write(bytes),
+            Sink::New(_, writer) => writer.write(bytes),
+            Sink::Stream(writer) => writer.write(bytes),
             Sink::Stdout(output) => output.write(bytes),
         }
     }
 
     fn flush(&mut self) -> io::Result<()> {
         match &mut self.sink {
-            Sink::New(_, writer) | Sink::Stream(writer) => writer.flush(),
+            Sink::New(_, writer) => writer.flush(),
+            Sink::Stream(writer) => writer.flush(),
             Sink::Stdout(output) => output.flush(),
         }
     }

@@ -1,10 +1,15 @@
 //! What the command shows: colours, complaints on standard error, and how a closed pipe ends.
 
-use std::io::{self, Write};
+use std::borrow::Cow;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
+use cairn_analysis::format::changes_its_surroundings;
 use clap::ColorChoice;
 use indicatif::ProgressBar;
 
@@ -93,6 +98,20 @@ pub(crate) fn choose_color(choice: ColorChoice) {
     .write_global();
 }
 
+static MAX_UNPACKED_BYTES: OnceLock<u64> = OnceLock::new();
+
+/// Applies `--max-unpacked`.
+pub(crate) fn choose_max_unpacked(bytes: Option<u64>) {
+    if let Some(bytes) = bytes {
+        let _ = MAX_UNPACKED_BYTES.set(bytes);
+    }
+}
+
+/// What compressed input may unpack to, where the user says it.
+pub(crate) fn max_unpacked_bytes() -> Option<u64> {
+    MAX_UNPACKED_BYTES.get().copied()
+}
+
 /// True when the reader of our output went away, as `head` does: that is success.
 pub(crate) fn is_broken_pipe(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::BrokenPipe
@@ -104,11 +123,268 @@ pub(crate) fn complain(message: &impl std::fmt::Display) {
     let _ = writeln!(anstream::stderr(), "{ERROR}cairn:{ERROR:#} {}", printable(&text));
 }
 
-/// Text from strangers with its control characters escaped, so that it cannot drive a terminal.
-pub(crate) fn printable(text: &str) -> std::borrow::Cow<'_, str> {
-    if !text.chars().any(char::is_control) {
+/// Text from strangers with its control and direction characters escaped, so that it cannot drive a
+/// terminal.
+pub(crate) fn printable(text: &str) -> Cow<'_, str> {
+    if !text.chars().any(changes_its_surroundings) {
         return text.into();
     }
-    let escape = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
-    text.chars().map(escape).collect::<String>().into()
+    let mut escaped = String::with_capacity(text.len() + 16);
+    for character in text.chars() {
+        if changes_its_surroundings(character) {
+            escaped.extend(character.escape_default());
+        } else {
+            escaped.push(character);
+        }
+    }
+    escaped.into()
+}
+
+/// The same for the arguments of a command line, of which a complaint may show any.
+pub(crate) fn printable_argument(argument: &OsStr) -> OsString {
+    match argument.to_str() {
+        Some(text) => printable(text).into_owned().into(),
+        None => String::from_utf8_lossy(&escaped_line(argument.as_encoded_bytes())).into_owned().into(),
+    }
+}
+
+/// Standard output, for what has no colours of its own.
+pub(crate) fn stdout() -> Guarded<io::Stdout> {
+    Guarded::new(io::stdout(), io::stdout().is_terminal(), Colors::None)
+}
+
+/// Standard output, for what is coloured by a [`Palette`]. Text from strangers goes through
+/// [`printable`] before.
+pub(crate) fn colored_stdout() -> Guarded<io::Stdout> {
+    Guarded::new(io::stdout(), io::stdout().is_terminal(), Colors::Palette)
+}
+
+/// Standard error, as [`stdout`].
+pub(crate) fn stderr() -> Guarded<io::Stderr> {
+    Guarded::new(io::stderr(), io::stderr().is_terminal(), Colors::None)
+}
+
+/// A device that the user has named for output, as [`stdout`]: it may be a terminal, too.
+pub(crate) fn device(file: File) -> Guarded<File> {
+    let is_terminal = file.is_terminal();
+    Guarded::new(file, is_terminal, Colors::None)
+}
+
+/// Whether colours pass.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Colors {
+    None,
+    Palette,
+}
+
+/// A writer in front of a terminal, which gets no control or direction character but newlines,
+/// tabs, and the colours of a [`Palette`]: what would be one is escaped. In front of anything else,
+/// all bytes pass as they are, because the reader there may be a program that knows the format.
+pub(crate) struct Guarded<W: Write> {
+    inner: W,
+    is_terminal: bool,
+    colors: Colors,
+    /// The beginning of a character or of a colour whose end is not there yet.
+    held: Vec<u8>,
+    escaped: Vec<u8>,
+}
+
+impl<W: Write> Guarded<W> {
+    fn new(inner: W, is_terminal: bool, colors: Colors) -> Self {
+        Self { inner, is_terminal, colors, held: Vec::new(), escaped: Vec::new() }
+    }
+
+    /// True in front of a terminal.
+    pub(crate) fn is_terminal(&self) -> bool {
+        self.is_terminal
+    }
+
+    fn pass(&mut self, is_end: bool) -> io::Result<()> {
+        self.escaped.clear();
+        let used = escape(&self.held, self.colors, is_end, &mut self.escaped);
+        self.held.drain(..used);
+        self.inner.write_all(&self.escaped)
+    }
+}
+
+impl<W: Write> Write for Guarded<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if !self.is_terminal {
+            return self.inner.write(bytes);
+        }
+        self.held.extend_from_slice(bytes);
+        self.pass(false)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        if !self.held.is_empty() {
+            self.pass(true)?;
+        }
+        self.inner.flush()
+    }
+}
+
+impl<W: Write> Drop for Guarded<W> {
+    fn drop(&mut self) {
+        if !self.held.is_empty() {
+            let _ = self.pass(true);
+        }
+    }
+}
+
+/// Any bytes as a terminal may have them, for those that pass a [`Palette`]'s colours otherwise.
+pub(crate) fn escaped_line(line: &[u8]) -> Vec<u8> {
+    let mut escaped = Vec::with_capacity(line.len());
+    // A carriage return in front of the newline that follows is part of it.
+    escape(line.strip_suffix(b"\r").unwrap_or(line), Colors::None, true, &mut escaped);
+    escaped
+}
+
+/// Appends `bytes` with the characters escaped that a terminal shall not have. How many of them
+/// were used: what may be continued is not, unless it is the end.
+fn escape(bytes: &[u8], colors: Colors, is_end: bool, escaped: &mut Vec<u8>) -> usize {
+    let mut rest = bytes;
+    while let Some(&first) = rest.first() {
+        let length = match first {
+            b'\n' | b'\t' | b' '..=b'~' => 1,
+            b'\r' if rest.starts_with(b"\r\n") => 2,
+            b'\r' if rest.len() == 1 && !is_end => break,
+            0x1b if colors == Colors::Palette => match color(rest) {
+                Color::Whole(length) => length,
+                Color::Cut if !is_end => break,
+                Color::Cut | Color::None => 0,
+            },
+            0x80.. => match character(rest) {
+                Character::Valid(character) if !changes_its_surroundings(character) => character.len_utf8(),
+                Character::Cut if !is_end => break,
+                _ => 0,
+            },
+            _ => 0,
+        };
+        let (whole, behind) = rest.split_at(length);
+        escaped.extend_from_slice(whole);
+        rest = behind;
+        if length > 0 {
+            continue;
+        }
+        match character(rest) {
+            Character::Valid(character) => {
+                escaped.extend(character.escape_default().map(|c| c as u8));
+                rest = rest.split_at(character.len_utf8()).1;
+            }
+            Character::Cut | Character::Invalid => {
+                escaped.extend(std::ascii::escape_default(first));
+                rest = rest.split_at(1).1;
+            }
+        }
+    }
+    bytes.len() - rest.len()
+}
+
+enum Character {
+    Valid(char),
+    Cut,
+    Invalid,
+}
+
+/// The first character of some bytes, of which there is one at least.
+fn character(bytes: &[u8]) -> Character {
+    let start = bytes.get(..4).unwrap_or(bytes);
+    let (valid, error) = match std::str::from_utf8(start) {
+        Ok(text) => (text, None),
+        Err(error) => {
+            let valid = start.get(..error.valid_up_to()).unwrap_or_default();
+            (std::str::from_utf8(valid).unwrap_or_default(), error.error_len())
+        }
+    };
+    match valid.chars().next() {
+        Some(character) => Character::Valid(character),
+        None if error.is_none() => Character::Cut,
+        None => Character::Invalid,
+    }
+}
+
+enum Color {
+    Whole(usize),
+    Cut,
+    None,
+}
+
+/// One of the sequences that a [`Palette`]'s styles are made of: `ESC [`, one number, `m`. Others
+/// move the cursor, hide text, or ask the terminal for an answer.
+fn color(bytes: &[u8]) -> Color {
+    let Some(number) = bytes.strip_prefix(b"\x1b[") else {
+        return if bytes == b"\x1b" { Color::Cut } else { Color::None };
+    };
+    let digits = number.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let (text, behind) = number.split_at(digits);
+    match (text, behind.first()) {
+        (b"0" | b"1" | b"2" | b"31" | b"32" | b"33", Some(b'm')) => Color::Whole(digits + 3),
+        (_, None) if digits <= 2 => Color::Cut,
+        _ => Color::None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(bytes: &[u8], colors: Colors, step: usize) -> String {
+        let mut output = Vec::new();
+        let mut guarded = Guarded::new(&mut output, true, colors);
+        bytes.chunks(step).for_each(|piece| guarded.write_all(piece).unwrap());
+        guarded.flush().unwrap();
+        drop(guarded);
+        String::from_utf8(output).unwrap()
+    }
+
+    // Failed with: the bytes of the input on the terminal.
+    #[test]
+    fn terminal_gets_no_control_characters_in_any_pieces() {
+        let cases: [(&[u8], &str); 14] = [
+            (b"plain\ttext\nline\r\n", "plain\ttext\nline\r\n"),
+            ("é名🦀".as_bytes(), "é名🦀"),
+            (b"a\x1b[31mb", "a\\u{1b}[31mb"),
+            (b"a\x1b]0;title\x07b", "a\\u{1b}]0;title\\u{7}b"),
+            (b"over\rwrite", "over\\rwrite"),
+            (b"\x7f\x00\x08", "\\u{7f}\\u{0}\\u{8}"),
+            ("c1\u{9b}2J".as_bytes(), "c1\\u{9b}2J"),
+            (b"raw c1 \x9b2J", "raw c1 \\x9b2J"),
+            ("rtl\u{202e}lmth".as_bytes(), "rtl\\u{202e}lmth"),
+            ("\u{61c}\u{200b}\u{2066}\u{feff}".as_bytes(), "\\u{61c}\\u{200b}\\u{2066}\\u{feff}"),
+            ("tag\u{e0041}".as_bytes(), "tag\\u{e0041}"),
+            (b"cut \xe2\x80", "cut \\xe2\\x80"),
+            (b"end \x1b", "end \\u{1b}"),
+            (b"end \r", "end \\r"),
+        ];
+        for (bytes, expected) in cases {
+            for step in 1..=bytes.len() {
+                assert_eq!(shown(bytes, Colors::None, step), expected, "pieces of {step}");
+            }
+        }
+    }
+
+    #[test]
+    fn terminal_gets_the_colors_of_the_palette() {
+        let style = AnsiColor::Green.on_default().bold();
+        let text = format!("{style}name{style:#} {}", Style::new().dimmed());
+        for step in 1..=text.len() {
+            assert_eq!(shown(text.as_bytes(), Colors::Palette, step), text);
+        }
+        for other in ["\x1b[2J", "\x1b[8m", "\x1b[1;31m", "\x1bc", "\x1b[6n", "\x1b[?25l", "\x1b[123m"] {
+            let expected = other.replace('\x1b', "\\u{1b}");
+            for step in 1..=other.len() {
+                assert_eq!(shown(other.as_bytes(), Colors::Palette, step), expected);
+            }
+        }
+    }
+
+    #[test]
+    fn pipe_gets_every_byte() {
+        let bytes: Vec<u8> = (0..=255).collect();
+        let mut output = Vec::new();
+        Guarded::new(&mut output, false, Colors::None).write_all(&bytes).unwrap();
+        assert_eq!(output, bytes);
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::{error, fmt, io};
 
+use cairn_analysis::format::unpack::{Size, UnpackLimit};
 use cairn_analysis::recording::RecordingError;
 
 /// Why a file cannot be written or read.
@@ -31,7 +32,15 @@ pub enum ExchangeError {
         /// The format, as people call it.
         format: &'static str,
         /// How much is kept at most of a file of this size.
-        limit_bytes: u64,
+        limit: UnpackLimit,
+    },
+    /// The input unpacks to more bytes than a sound one of its size, as an archive does that is
+    /// made to keep a reader busy.
+    UnpacksTooFar {
+        /// The format, as people call it.
+        format: &'static str,
+        /// How much may come out of a file of this size.
+        limit: UnpackLimit,
     },
     /// The bytes are of no format that is known here.
     Unknown,
@@ -79,10 +88,14 @@ impl fmt::Display for ExchangeError {
             Self::Malformed { format, place, problem } => {
                 write!(f, "no sound {format} file: {place}: {problem}")
             }
-            Self::TooLarge { format, limit_bytes } => write!(
+            Self::TooLarge { format, limit } => write!(
                 f,
-                "the {format} file unpacks into more than {limit_bytes} bytes of memory, which no sound one of its size does"
+                "the {format} file would take more than {} of memory, which no sound one of its size ({}) does; \
+                 raise the limit with --max-unpacked SIZE",
+                Size(limit.limit_bytes),
+                Size(limit.packed_bytes)
             ),
+            Self::UnpacksTooFar { format, limit } => write!(f, "the {format} file {limit}"),
             Self::Unknown => write!(
                 f,
                 "of no format that is known here: there are cairn's recordings, heaptrack's files (version 3), pprof's profiles, processed \

@@ -30,7 +30,7 @@ use cairn_analysis::symbols::SourceFrame;
 
 use crate::changes::{Added, Changes, Moved};
 use crate::error::ExchangeError;
-use crate::inflate::Unpacked;
+use crate::inflate::{Limits, Unpacked};
 use crate::profile::{Line, Profile};
 use crate::{firefox, heaptrack, pprof, tracker};
 
@@ -65,7 +65,7 @@ impl Kind {
     ///
     /// When the file cannot be read, or its compression is broken where it begins.
     pub fn of(input: impl Read) -> Result<Option<Self>, ExchangeError> {
-        let mut input = Unpacked::new("compressed", input)?;
+        let mut input = Unpacked::new("compressed", input, Limits::default())?;
         let start = input.chunk()?;
         Ok(match start {
             start if start.starts_with(MAGIC.as_ref()) => Some(Self::Cairn),
@@ -91,6 +91,17 @@ pub struct Imported {
     notes: Vec<String>,
     findings: Vec<String>,
     events: Events,
+    limits: Limits,
+}
+
+/// How a file is opened.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct ImportOptions {
+    /// A compressed file may unpack to so many bytes; what is usual for its size where this is not
+    /// set
+    /// ([`UnpackBound::PROFILE_TEXT`](cairn_analysis::format::unpack::UnpackBound::PROFILE_TEXT)).
+    pub max_unpacked_bytes: Option<u64>,
 }
 
 /// Where the events are.
@@ -116,6 +127,13 @@ impl Source {
             Self::File(path) => Box::new(File::open(path).map_err(ExchangeError::reading)?),
             Self::Bytes(bytes) => Box::new(bytes.as_slice()),
         })
+    }
+
+    fn bytes(&self) -> Result<u64, ExchangeError> {
+        match self {
+            Self::File(path) => path.metadata().map(|facts| facts.len()).map_err(ExchangeError::reading),
+            Self::Bytes(bytes) => Ok(bytes.len() as u64),
+        }
     }
 }
 
@@ -151,8 +169,7 @@ impl Imported {
     ///
     /// [`ExchangeError::Unknown`] for what is of no format that is read here; else what is wrong with the file, and where.
     pub fn open(path: &Path) -> Result<Self, ExchangeError> {
-        let is_file = path.metadata().map_err(ExchangeError::reading)?.is_file();
-        if is_file { Self::new(Source::File(path.to_owned()), None) } else { Err(ExchangeError::NoFile) }
+        Self::open_with(path, &ImportOptions::default(), None)
     }
 
     /// As [`open`](Self::open), of a file's bytes.
@@ -161,7 +178,7 @@ impl Imported {
     ///
     /// As [`open`](Self::open).
     pub fn from_bytes(bytes: Vec<u8>) -> Result<Self, ExchangeError> {
-        Self::new(Source::Bytes(bytes), None)
+        Self::new(Source::Bytes(bytes), &ImportOptions::default(), None)
     }
 
     /// As [`open`](Self::open), and looks up the names of a file that has none of its own: a recording of call-stack-tracker.
@@ -170,25 +187,43 @@ impl Imported {
     ///
     /// As [`open`](Self::open).
     pub fn open_with_names(path: &Path, names: &mut names::Names) -> Result<Self, ExchangeError> {
+        Self::open_with(path, &ImportOptions::default(), Some(names))
+    }
+
+    /// As [`open`](Self::open), with options, and with names where they are wanted.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open).
+    pub fn open_with(
+        path: &Path,
+        options: &ImportOptions,
+        names: Option<&mut names::Names>,
+    ) -> Result<Self, ExchangeError> {
         let is_file = path.metadata().map_err(ExchangeError::reading)?.is_file();
         if is_file {
-            Self::new(Source::File(path.to_owned()), Some(names))
+            Self::new(Source::File(path.to_owned()), options, names)
         } else {
             Err(ExchangeError::NoFile)
         }
     }
 
-    fn new(source: Source, names: Option<&mut names::Names>) -> Result<Self, ExchangeError> {
+    fn new(
+        source: Source,
+        options: &ImportOptions,
+        names: Option<&mut names::Names>,
+    ) -> Result<Self, ExchangeError> {
+        let limits = Limits { packed_bytes: source.bytes()?, chosen_bytes: options.max_unpacked_bytes };
         let kind = Kind::of(source.open()?)?.ok_or(ExchangeError::Unknown)?;
         let (mut threads, mut notes, mut findings) = (Vec::new(), Vec::new(), Vec::new());
         let (profile, events) = match kind {
             Kind::Heaptrack => {
-                let profile = heaptrack::read_tables(source.open()?)?;
+                let profile = heaptrack::read_tables(source.open()?, limits)?;
                 (profile, Events::Heaptrack(source))
             }
-            Kind::Pprof => (pprof::read(source.open()?)?, Events::None),
+            Kind::Pprof => (pprof::read(source.open()?, limits)?, Events::None),
             Kind::Firefox => {
-                let recorded = firefox::read(source.open()?)?;
+                let recorded = firefox::read(source.open()?, limits)?;
                 (threads, notes) = (recorded.threads, recorded.notes);
                 (recorded.profile, Events::Kept(recorded.changes))
             }
@@ -201,7 +236,7 @@ impl Imported {
             Kind::Cairn => return Err(ExchangeError::Unknown),
         };
         let stacks = stacks_of(&profile);
-        Ok(Self { kind, profile, stacks, threads, notes, findings, events })
+        Ok(Self { kind, profile, stacks, threads, notes, findings, events, limits })
     }
 
     /// What its events tell of time.
@@ -247,7 +282,7 @@ impl Imported {
     ) -> Result<(ImportedSums, Option<Slices>), ExchangeError> {
         match &self.events {
             Events::Heaptrack(source) => {
-                let heap = heaptrack::read_events(source.open()?, &self.profile, scope, slices)?;
+                let heap = heaptrack::read_events(source.open()?, self.limits, &self.profile, scope, slices)?;
                 let heaptrack::Sums { sums, slices, usage, unmatched_frees } = heap;
                 Ok((ImportedSums { sums, unmatched_frees, usage }, slices))
             }
@@ -292,7 +327,9 @@ impl Imported {
     /// Gives each block that came or went to `take`, and the samples of what the process used.
     pub(crate) fn replay(&self, take: impl FnMut(Moved)) -> Result<(), ExchangeError> {
         match &self.events {
-            Events::Heaptrack(source) => heaptrack::replay(source.open()?, &self.profile, take).map(drop),
+            Events::Heaptrack(source) => {
+                heaptrack::replay(source.open()?, self.limits, &self.profile, take).map(drop)
+            }
             Events::Kept(changes) if changes.has_frees => {
                 changes.replay(take);
                 Ok(())

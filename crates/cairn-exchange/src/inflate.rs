@@ -1,57 +1,94 @@
-//! Compressed input, in bounded memory.
+//! Compressed input, in bounded time and memory.
 //!
-//! A few compressed bytes can unpack into more than any machine has. So what a reader keeps is held against what it has read of the file as it
-//! lies there: a [`Budget`].
+//! A few compressed bytes can unpack into more than any machine has. So the bytes that come out are
+//! counted, which bounds the time, and what a reader keeps of them is counted too: a [`Budget`].
+//! How much is allowed stands in [`cairn_analysis::format::unpack`].
 
 use std::cell::Cell;
 use std::io::{self, BufRead, BufReader, Read};
 use std::rc::Rc;
 
+use cairn_analysis::format::unpack::{UnpackBound, UnpackLimit};
+
 use crate::error::ExchangeError;
 
-/// What any file may keep. A program that leaks the same block over and over compresses to almost nothing, and is no attack. In the tests of this crate
-/// it is less, so that they need not fill it.
-const FREE_BYTES: u64 = if cfg!(test) { 1 << 20 } else { 1 << 30 };
-/// What a file may keep for each byte of it. Tables of real ones, which do not repeat themselves, unpack to ten times their size.
-const BYTES_PER_BYTE: u64 = 64;
-/// More than that is not kept of any file. It also keeps every count of things below 2^32: none of them takes less than 16 bytes.
-const MOST_BYTES: u64 = 32 << 30;
+/// How large a file is, and how much the user lets it unpack to.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Limits {
+    /// Size of the file as it is stored.
+    pub(crate) packed_bytes: u64,
+    /// The user's limit, in place of the default.
+    pub(crate) chosen_bytes: Option<u64>,
+}
+
+impl Limits {
+    fn text(self) -> UnpackLimit {
+        UnpackBound::PROFILE_TEXT.limit(self.packed_bytes, self.chosen_bytes)
+    }
+
+    /// Text becomes more bytes than it has when it is read: the default holds where the user's
+    /// limit is lower.
+    fn memory(self) -> UnpackLimit {
+        let default = UnpackBound::PROFILE_MEMORY.limit(self.packed_bytes, None);
+        // In the tests of this crate it is less, so that they need not fill it.
+        let least = if cfg!(test) { 1 << 20 } else { default.limit_bytes };
+        UnpackLimit { limit_bytes: self.chosen_bytes.unwrap_or(0).max(least), ..default }
+    }
+}
 
 /// A file without its compression: gzip, zstd, or none, by its first bytes.
 pub(crate) struct Unpacked<'r> {
     format: &'static str,
+    limits: Limits,
     reader: Box<dyn BufRead + 'r>,
-    packed_bytes: Rc<Cell<u64>>,
+    is_packed: bool,
+    unpacked_bytes: u64,
+    read_bytes: Rc<Cell<u64>>,
 }
 
 impl<'r> Unpacked<'r> {
-    pub(crate) fn new(format: &'static str, input: impl Read + 'r) -> Result<Self, ExchangeError> {
-        let packed_bytes = Rc::new(Cell::new(0));
-        let input = Counted { input, bytes: Rc::clone(&packed_bytes) };
-        let reader = unpacked(input).map_err(ExchangeError::reading)?;
-        Ok(Self { format, reader, packed_bytes })
+    pub(crate) fn new(
+        format: &'static str,
+        input: impl Read + 'r,
+        limits: Limits,
+    ) -> Result<Self, ExchangeError> {
+        let read_bytes = Rc::new(Cell::new(0));
+        let input = Counted { input, bytes: Rc::clone(&read_bytes) };
+        let (reader, is_packed) = unpacked(input).map_err(ExchangeError::reading)?;
+        Ok(Self { format, limits, reader, is_packed, unpacked_bytes: 0, read_bytes })
     }
 
-    /// What the file may make a reader keep, as far as it has been read at any time.
+    /// What the file may make a reader keep.
     pub(crate) fn budget(&self) -> Budget {
-        Budget { format: self.format, packed_bytes: Rc::clone(&self.packed_bytes), kept_bytes: 0 }
+        Budget { format: self.format, limit: self.limits.memory(), kept_bytes: 0 }
     }
 
     /// The next bytes; none at the end.
     pub(crate) fn chunk(&mut self) -> Result<&[u8], ExchangeError> {
-        let place = self.packed_bytes.get();
+        let place = self.read_bytes.get();
         self.reader.fill_buf().map_err(|error| broken(self.format, place, error))
     }
 
     /// Goes past bytes of the [`chunk`](Self::chunk).
-    pub(crate) fn consume(&mut self, bytes: usize) {
+    pub(crate) fn consume(&mut self, bytes: usize) -> Result<(), ExchangeError> {
         self.reader.consume(bytes);
+        self.count(bytes)
     }
 
     /// Appends the next line, up to a number of bytes, with its end; nothing at the end of the file.
     pub(crate) fn line(&mut self, most_bytes: u64, line: &mut Vec<u8>) -> Result<(), ExchangeError> {
         let read = self.reader.by_ref().take(most_bytes).read_until(b'\n', line);
-        read.map(drop).map_err(|error| broken(self.format, self.packed_bytes.get(), error))
+        let read = read.map_err(|error| broken(self.format, self.read_bytes.get(), error))?;
+        self.count(read)
+    }
+
+    fn count(&mut self, bytes: usize) -> Result<(), ExchangeError> {
+        self.unpacked_bytes = self.unpacked_bytes.saturating_add(bytes as u64);
+        let limit = self.limits.text();
+        if self.is_packed && self.unpacked_bytes > limit.limit_bytes {
+            return Err(ExchangeError::UnpacksTooFar { format: self.format, limit });
+        }
+        Ok(())
     }
 }
 
@@ -64,20 +101,21 @@ fn broken(format: &'static str, place: u64, error: io::Error) -> ExchangeError {
     ExchangeError::Malformed { format, place, problem: format!("its compression is broken: {error}") }
 }
 
-fn unpacked<'r>(input: impl Read + 'r) -> io::Result<Box<dyn BufRead + 'r>> {
+/// The bytes, and whether they are unpacked on the way.
+fn unpacked<'r>(input: impl Read + 'r) -> io::Result<(Box<dyn BufRead + 'r>, bool)> {
     let mut input = BufReader::with_capacity(1 << 16, input);
     let start = input.fill_buf()?;
     Ok(match start {
         [0x1f, 0x8b, ..] => {
-            Box::new(BufReader::with_capacity(1 << 16, flate2::bufread::MultiGzDecoder::new(input)))
+            (Box::new(BufReader::with_capacity(1 << 16, flate2::bufread::MultiGzDecoder::new(input))), true)
         }
         [0x28, 0xb5, 0x2f, 0xfd, ..] => {
             let mut decoder = zstd::stream::read::Decoder::with_buffer(input)?;
             // The largest window that a reader has to have by the format's document; one more is 4 GiB.
             decoder.window_log_max(27)?;
-            Box::new(BufReader::with_capacity(1 << 16, decoder))
+            (Box::new(BufReader::with_capacity(1 << 16, decoder)), true)
         }
-        _ => Box::new(input),
+        _ => (Box::new(input), false),
     })
 }
 
@@ -97,7 +135,7 @@ impl<R: Read> Read for Counted<R> {
 /// What may still be kept of a file.
 pub(crate) struct Budget {
     format: &'static str,
-    packed_bytes: Rc<Cell<u64>>,
+    limit: UnpackLimit,
     kept_bytes: u64,
 }
 
@@ -105,10 +143,8 @@ impl Budget {
     /// Notes memory that is about to be taken.
     pub(crate) fn keep(&mut self, bytes: usize) -> Result<(), ExchangeError> {
         self.kept_bytes = self.kept_bytes.saturating_add(bytes as u64);
-        let by_size = self.packed_bytes.get().saturating_mul(BYTES_PER_BYTE);
-        let limit_bytes = by_size.saturating_add(FREE_BYTES).min(MOST_BYTES);
-        if self.kept_bytes > limit_bytes {
-            return Err(ExchangeError::TooLarge { format: self.format, limit_bytes });
+        if self.kept_bytes > self.limit.limit_bytes {
+            return Err(ExchangeError::TooLarge { format: self.format, limit: self.limit });
         }
         Ok(())
     }
@@ -131,7 +167,7 @@ mod tests {
         io::copy(&mut repeat(b'a').take(1 << 20), &mut packed).unwrap();
         packed.write_all(b"\n").unwrap();
         let packed = packed.finish().unwrap();
-        let mut input = Unpacked::new("test", &packed[..]).unwrap();
+        let mut input = Unpacked::new("test", &packed[..], Limits::default()).unwrap();
         let mut budget = input.budget();
         let mut unpacked_bytes = 0;
         // As if every byte were kept a hundred times.
@@ -139,7 +175,7 @@ mod tests {
             let bytes = input.chunk().unwrap().len();
             assert!(bytes > 0, "nobody has said stop");
             unpacked_bytes += bytes;
-            input.consume(bytes);
+            input.consume(bytes).unwrap();
             if let Err(error) = budget.keep(100 * bytes) {
                 break error;
             }
@@ -153,10 +189,10 @@ mod tests {
     #[test]
     fn broken_compression_has_a_place() {
         let packed = zstd::encode_all(&[b'x'; 1000][..], 1).unwrap();
-        let mut input = Unpacked::new("test", &packed[..packed.len() - 3]).unwrap();
+        let mut input = Unpacked::new("test", &packed[..packed.len() - 3], Limits::default()).unwrap();
         let error = loop {
             match input.chunk().map(<[u8]>::len) {
-                Ok(bytes) => input.consume(bytes),
+                Ok(bytes) => input.consume(bytes).unwrap(),
                 Err(error) => break error.to_string(),
             }
         };

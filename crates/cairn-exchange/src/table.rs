@@ -1,8 +1,10 @@
 //! Tables as CSV and as lines of JSON, for databases and spreadsheets.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io::Write;
 
+use cairn_analysis::format::changes_its_surroundings;
 use cairn_analysis::heap::{HeapProfile, Sums, ThreadName, lifetime_class_range, size_class_range};
 use serde_json::{Map, Value};
 
@@ -24,7 +26,19 @@ struct Table<'a> {
     rows: Box<dyn Iterator<Item = Vec<Cell>> + 'a>,
 }
 
-/// Writes the table as CSV, a header first.
+/// Text that a spreadsheet shows, and does not compute: behind a quotation mark where it would
+/// begin a formula, also behind blanks and quotation marks, which some programs take away, as in
+/// OWASP's "CSV Injection". A text may have a line break in it, but none of its lines is a cell.
+fn no_formula(text: &str) -> Cow<'_, str> {
+    let start = text.trim_start_matches(|c: char| {
+        c.is_whitespace() || matches!(c, '"' | '\'') || changes_its_surroundings(c)
+    });
+    let begins_one = start.starts_with(['=', '+', '-', '@', '＝', '＋', '－', '＠']);
+    if begins_one || text.starts_with(['\t', '\r', '\n']) { format!("'{text}").into() } else { text.into() }
+}
+
+/// Writes the table as CSV, a header first. Text that would be a formula to a spreadsheet begins
+/// with `'`.
 pub(crate) fn write_csv(
     subject: &Subject<'_>,
     rows: Rows,
@@ -33,10 +47,10 @@ pub(crate) fn write_csv(
     let table = table(subject, rows)?;
     let failed = |error: csv::Error| ExchangeError::writing(error.into());
     let mut writer = csv::Writer::from_writer(output);
-    writer.write_record(&table.header).map_err(failed)?;
+    writer.write_record(table.header.iter().map(|name| no_formula(name).into_owned())).map_err(failed)?;
     for row in table.rows {
         let cells = row.into_iter().map(|cell| match cell {
-            Cell::Text(text) => text,
+            Cell::Text(text) => no_formula(&text).into_owned(),
             Cell::Number(number) => number.to_string(),
         });
         writer.write_record(cells).map_err(failed)?;
@@ -196,4 +210,49 @@ fn timeline(sums: &HeapProfile) -> Table<'_> {
     });
     let header = ["from_nanos", "most_bytes", "last_bytes", "last_blocks", "allocations", "allocated_bytes"];
     Table { header: header.map(str::to_owned).to_vec(), rows: Box::new(rows) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Failed with: each of them as it is.
+    #[test]
+    fn csv_text_is_no_formula() {
+        let formulas = [
+            "=1+2",
+            "+1",
+            "-1",
+            "@SUM(A1)",
+            "\t=1",
+            "\r=1",
+            "\n=1",
+            "\ttab",
+            " =1",
+            "\"=1",
+            "'=1",
+            " \" =1",
+            "\u{a0}=1",
+            "\u{200b}=1",
+            "\u{feff}@x",
+            "＝1",
+            "=cmd|' /C calc'!A0",
+        ];
+        for text in formulas {
+            assert_eq!(no_formula(text), format!("'{text}"), "{text:?}");
+        }
+        for text in [
+            "",
+            "main",
+            "operator-",
+            "a=b",
+            "std::vec<int>",
+            "'quoted",
+            "\"quoted\"",
+            "123",
+            "[in libc, names not known]",
+        ] {
+            assert_eq!(no_formula(text), text);
+        }
+    }
 }

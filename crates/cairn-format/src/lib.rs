@@ -83,15 +83,18 @@ pub mod heapprof;
 pub mod lws;
 mod module;
 pub mod recording;
+mod shown;
 mod sink;
 pub mod swift_json;
 pub mod tracker;
+pub mod unpack;
 mod word_size;
 pub mod xnu;
 
 pub use address::{AbsoluteAddress, FileOffset, ModuleOffset, StatedAddress};
 pub use frame::Frame;
 pub use module::Module;
+pub use shown::changes_its_surroundings;
 pub use sink::{CountingSink, Sink, SinkFull, SliceSink};
 pub use word_size::WordSize;
 

@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
+use cairn_format::unpack::UnpackBound;
 use gimli::{RunTimeEndian, SectionId};
 use object::{CompressionFormat, Object, ObjectSection};
 
@@ -35,12 +36,6 @@ const NEEDED: [SectionId; 17] = [
 /// How many of these are read.
 const READ: usize = 12;
 
-/// Debug information shrinks to a third or a fifth; what claims to have shrunk to less than this part is a bomb.
-const MAX_INFLATION: u64 = 64;
-
-/// Below this size nobody counts.
-const HARMLESS_BYTES: u64 = 16 << 20;
-
 /// One file with debug information.
 #[derive(Debug)]
 pub(crate) struct DebugObject {
@@ -66,8 +61,14 @@ enum Section {
 }
 
 impl DebugObject {
-    /// Reads the section headers.
-    pub(crate) fn parse(path: &Path, bytes: FileBytes) -> Result<Self, Arc<str>> {
+    /// Reads the section headers. A file whose sections unpack to more than their limit, or than
+    /// `chosen_limit_bytes` in its place, is refused: all of them together count, as all of them
+    /// may be unpacked.
+    pub(crate) fn parse(
+        path: &Path,
+        bytes: FileBytes,
+        chosen_limit_bytes: Option<u64>,
+    ) -> Result<Self, Arc<str>> {
         let object = object::File::parse(&*bytes).map_err(|error| Arc::from(error.to_string()))?;
         let endian = if object.is_little_endian() { RunTimeEndian::Little } else { RunTimeEndian::Big };
         let sections = |name: fn(SectionId) -> Option<&'static str>| {
@@ -77,6 +78,17 @@ impl DebugObject {
                 .collect::<Result<Vec<_>, Arc<str>>>()
         };
         let (plain, split) = (sections(|id| Some(id.name()))?, sections(|id| id.dwo_name())?);
+        let (mut packed_bytes, mut unpacked_bytes) = (0_u64, 0_u64);
+        for section in plain.iter().chain(&split) {
+            if let Section::Compressed { range, size_bytes, .. } = section {
+                packed_bytes = packed_bytes.saturating_add(range.len() as u64);
+                unpacked_bytes = unpacked_bytes.saturating_add(*size_bytes);
+            }
+        }
+        let limit = UnpackBound::DEBUG_SECTIONS.limit(packed_bytes, chosen_limit_bytes);
+        if unpacked_bytes > limit.limit_bytes {
+            return Err(Arc::from(format!("its debug information {limit}")));
+        }
         Ok(Self { path: path.to_owned(), endian, plain, split, bytes })
     }
 
@@ -191,13 +203,6 @@ fn section(object: &object::File<'_>, file_bytes: usize, name: &str) -> Result<S
     }
     if place.format == CompressionFormat::None {
         return Ok(if start == end { Section::Absent } else { Section::Stored(start..end) });
-    }
-    let allowed = HARMLESS_BYTES.max(place.compressed_size.saturating_mul(MAX_INFLATION));
-    if place.uncompressed_size > allowed {
-        return Err(Arc::from(format!(
-            "section {name} claims to inflate from {} to {} bytes, more than {MAX_INFLATION} times",
-            place.compressed_size, place.uncompressed_size
-        )));
     }
     Ok(Section::Compressed {
         range: start..end,

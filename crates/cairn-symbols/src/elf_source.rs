@@ -29,6 +29,8 @@ pub(crate) struct ElfSource {
     index: Option<Index>,
     /// True when an index was tried for in vain lately.
     cannot_index: bool,
+    /// The user's limit of what may be unpacked.
+    max_unpacked_bytes: Option<u64>,
     /// Why there is no engine.
     broken: OnceLock<Problem>,
     symbols: OnceLock<SymbolTable>,
@@ -59,6 +61,7 @@ impl ElfSource {
             broken: OnceLock::new(),
             index: None,
             cannot_index: false,
+            max_unpacked_bytes: None,
             symbols: OnceLock::new(),
             data_symbols: OnceLock::new(),
             starts: OnceLock::new(),
@@ -92,6 +95,11 @@ impl ElfSource {
     /// Answers from an index from now on.
     pub(crate) fn use_index(&mut self, index: Index) {
         self.index = (index.code() == self.layout.code).then_some(index);
+    }
+
+    /// Takes the user's limit in place of the default one.
+    pub(crate) fn limit_unpacking(&mut self, max_unpacked_bytes: Option<u64>) {
+        self.max_unpacked_bytes = max_unpacked_bytes;
     }
 
     /// Asks for no index from now on.
@@ -148,7 +156,9 @@ impl ElfSource {
         self.symbols.get_or_init(|| {
             let mut table = SymbolTable::default();
             self.objects().filter_map(|object| object.object().ok()).for_each(|object| table.add(&object));
-            if let Some(small) = self.mapped().object().ok().and_then(|object| mini_debug::unpack(&object))
+            let limit = self.max_unpacked_bytes;
+            if let Some(small) =
+                self.mapped().object().ok().and_then(|object| mini_debug::unpack(&object, limit))
                 && let Ok(object) = object::File::parse(&*small)
             {
                 table.add(&object);

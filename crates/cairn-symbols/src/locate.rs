@@ -139,7 +139,7 @@ impl Locator<'_> {
 
     fn debug_object(&mut self, path: &Path, expected: Expected<'_>) -> Option<DebugObject> {
         let bytes = self.accept(path, expected)?;
-        match DebugObject::parse(path, bytes) {
+        match DebugObject::parse(path, bytes, self.options.max_unpacked_bytes) {
             Ok(object) => Some(object),
             Err(problem) => {
                 self.refuse(path, Unknown::Unreadable { path: path.to_owned(), problem });

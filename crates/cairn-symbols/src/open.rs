@@ -10,7 +10,7 @@ use crate::index::Cache;
 use crate::locate::Locator;
 use crate::mapped_file::FileBytes;
 use crate::source::SymbolSource;
-use crate::{BuildId, Error, ModuleInfo, ModuleReport, SymbolizerOptions, Unknown, kinds};
+use crate::{BuildId, Error, ModuleInfo, ModuleReport, SymbolizerOptions, Unknown, kinds, mini_debug};
 
 /// A source, and what is to be told of it.
 pub(crate) struct Opened {
@@ -90,11 +90,20 @@ fn open_elf(
     options: &SymbolizerOptions,
     report: &mut ModuleReport,
 ) -> Result<ElfSource, Unknown> {
-    let parsed = DebugObject::parse(path, bytes);
+    let parsed = DebugObject::parse(path, bytes, options.max_unpacked_bytes);
     let program = parsed.map_err(|problem| Unknown::Unreadable { path: path.to_owned(), problem })?;
     let mut locator = Locator { options, report };
     let separate = if program.has_debug_info() { None } else { locator.debug_file(&program) };
     let main = separate.as_ref().unwrap_or(&program);
+    let small =
+        program.object().ok().and_then(|object| mini_debug::refused(&object, options.max_unpacked_bytes));
+    if let Some(limit) = small {
+        let problem = format!("its section .gnu_debugdata {limit}").into();
+        locator
+            .report
+            .refused
+            .push((path.to_owned(), Unknown::Unreadable { path: path.to_owned(), problem }));
+    }
     let supplement = locator.supplement(main);
     let package = locator.package(&[program.path(), main.path()]);
     let find_split: Arc<FindSplit> = {
@@ -110,6 +119,7 @@ fn open_elf(
         None => (None, program),
     };
     let mut source = ElfSource::new(program, DebugFiles { main, supplement, package, find_split })?;
+    source.limit_unpacking(options.max_unpacked_bytes);
     if let Some(cache) = cache(options) {
         let identity = source.identity();
         match cache.open(&identity) {

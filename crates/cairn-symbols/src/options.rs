@@ -24,6 +24,7 @@ pub struct SymbolizerOptions {
     pub(crate) allow_mismatch: bool,
     pub(crate) debuginfod: bool,
     pub(crate) threads: usize,
+    pub(crate) max_unpacked_bytes: Option<u64>,
 }
 
 impl Default for SymbolizerOptions {
@@ -48,6 +49,7 @@ impl SymbolizerOptions {
             allow_mismatch: false,
             debuginfod: true,
             threads: std::thread::available_parallelism().map_or(1, usize::from),
+            max_unpacked_bytes: None,
         }
     }
 
@@ -124,6 +126,15 @@ impl SymbolizerOptions {
     #[must_use]
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = threads.max(1);
+        self
+    }
+
+    /// How many bytes the compressed debug information of one file may unpack to, whatever its
+    /// size; what is usual for its size if this is not set
+    /// ([`UnpackBound::DEBUG_SECTIONS`](cairn_format::unpack::UnpackBound::DEBUG_SECTIONS)).
+    #[must_use]
+    pub fn max_unpacked_bytes(mut self, limit: u64) -> Self {
+        self.max_unpacked_bytes = Some(limit);
         self
     }
 }

@@ -132,7 +132,7 @@ mod tests {
     #[test]
     fn the_table_is_searched_to_the_answers_of_all_entries() {
         let path = std::env::current_exe().unwrap();
-        let file = DebugObject::parse(&path, FileBytes::map(&path).unwrap()).unwrap();
+        let file = DebugObject::parse(&path, FileBytes::map(&path).unwrap(), None).unwrap();
         let searched = UnwindStarts::of(&file.object().unwrap());
         let read = UnwindStarts::of(&file.object().unwrap());
         let all = read.all(&file).to_vec();

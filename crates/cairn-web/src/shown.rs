@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use cairn_analysis::format::changes_its_surroundings;
+
 /// Longer texts are cut: the longest C++ names have some ten thousand characters, of which nobody reads the last ones.
 const MOST_CHARACTERS: usize = 2000;
 
@@ -16,12 +18,12 @@ const MOST_CHARACTERS: usize = 2000;
 #[must_use]
 pub fn shown(text: &str) -> Cow<'_, str> {
     let is_long = text.len() > MOST_CHARACTERS && text.chars().nth(MOST_CHARACTERS).is_some();
-    if !is_long && !text.chars().any(is_disturbing) {
+    if !is_long && !text.chars().any(changes_its_surroundings) {
         return Cow::Borrowed(text);
     }
     let mut shown = String::with_capacity(text.len().min(MOST_CHARACTERS) + 16);
     for character in text.chars().take(MOST_CHARACTERS) {
-        if is_disturbing(character) {
+        if changes_its_surroundings(character) {
             shown.extend(character.escape_default());
         } else {
             shown.push(character);
@@ -31,15 +33,6 @@ pub fn shown(text: &str) -> Cow<'_, str> {
         shown.push('…');
     }
     Cow::Owned(shown)
-}
-
-/// Control characters, line and paragraph separators, and the marks, embeddings and isolates of both directions; joiners and
-/// spaces without width, and the tags that nothing shows.
-fn is_disturbing(character: char) -> bool {
-    character.is_control()
-        || matches!(character,
-            '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
-            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
 #[cfg(test)]

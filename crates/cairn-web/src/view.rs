@@ -24,6 +24,7 @@
 //! |---|---|
 //! | `door` | who is let in |
 //! | `http` | connections, and their limits |
+//! | `seats` | who gives way when there are too many connections |
 //! | `api` | from a request to an answer |
 //! | `words` | what a request asks for |
 //! | `catalogue` | which recordings there are |
@@ -39,12 +40,14 @@ mod control;
 mod desk;
 mod door;
 mod http;
+mod seats;
 mod source_text;
 mod words;
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use cairn_analysis::heap::Folding;
 use cairn_analysis::symbols::SymbolizerOptions;
@@ -70,6 +73,8 @@ pub struct ViewOptions {
     pub folding: Folding,
     /// Where source files may be read; nowhere when it is empty.
     pub sources: Vec<SourceRoot>,
+    /// How long a connection may take to send the header of a request, and may be open between two.
+    pub header_time: Duration,
 }
 
 impl ViewOptions {
@@ -84,6 +89,7 @@ impl ViewOptions {
             symbols: Some(SymbolizerOptions::new()),
             folding: Folding::default(),
             sources: Vec::new(),
+            header_time: http::HEADER_TIME,
         }
     }
 }
@@ -93,6 +99,7 @@ pub struct View {
     listener: TcpListener,
     door: door::Door,
     api: api::Api,
+    header_time: Duration,
 }
 
 impl std::fmt::Debug for View {
@@ -118,7 +125,7 @@ impl View {
         let listener = TcpListener::bind(wanted).map_err(named)?;
         listener.set_nonblocking(true)?;
         let door = door::Door::new(listener.local_addr()?)?;
-        Ok(Self { listener, door, api: api::Api::new(options) })
+        Ok(Self { listener, door, header_time: options.header_time, api: api::Api::new(options) })
     }
 
     /// The address to open, with the token: whoever has it sees the recordings.
@@ -134,7 +141,7 @@ impl View {
     ///
     /// When the system gives no means to wait for requests.
     pub fn run(self) -> io::Result<Vec<PathBuf>> {
-        http::run(self.listener, self.door, self.api)
+        http::run(self.listener, self.door, self.api, self.header_time)
     }
 }
 

@@ -57,14 +57,15 @@ pub struct OpenOptions {
     pub program: Option<PathBuf>,
     /// The directory below which the paths of modules are looked up.
     pub root: PathBuf,
-    /// A compressed image is unpacked up to so many bytes.
-    pub unpack_limit_bytes: u64,
+    /// A compressed image may unpack to so many bytes; what is usual for its size where this is not
+    /// set ([`UnpackBound::IMAGE`](cairn_format::unpack::UnpackBound::IMAGE)).
+    pub unpack_limit_bytes: Option<u64>,
 }
 
 impl Default for OpenOptions {
-    /// Files where the image says they are; a terabyte.
+    /// Files where the image says they are; what is usual.
     fn default() -> Self {
-        Self { program: None, root: "/".into(), unpack_limit_bytes: 1 << 40 }
+        Self { program: None, root: "/".into(), unpack_limit_bytes: None }
     }
 }
 

@@ -6,6 +6,8 @@
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 
+use cairn_format::unpack::{UnpackBound, UnpackLimit};
+
 /// A way to compress.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Packed {
@@ -14,8 +16,12 @@ pub(super) enum Packed {
     Gzip,
 }
 
-/// Stretches of this many zeros are left out.
+/// Read at a time.
 const PIECE: usize = 1 << 16;
+/// Stretches of this many zeros are left out: a page of most machines, and a block of most file
+/// systems.
+const HOLE: usize = 1 << 12;
+static ZEROS: [u8; HOLE] = [0; HOLE];
 
 impl Packed {
     /// What the first bytes of a file say.
@@ -28,23 +34,40 @@ impl Packed {
         }
     }
 
-    /// The file as it was before. The second value says why there is no more of it, when it ends too early.
-    pub(super) fn unpack(self, packed: &[u8], limit_bytes: u64) -> io::Result<(File, Option<io::Error>)> {
+    /// The file as it was before. The second value says why there is no more of it, when it ends
+    /// too early. One that unpacks to more than its limit, or than `chosen_limit_bytes` in its
+    /// place, is refused.
+    pub(super) fn unpack(
+        self,
+        packed: &[u8],
+        chosen_limit_bytes: Option<u64>,
+    ) -> io::Result<(File, Option<io::Error>)> {
         // Private from its creation on, and in no directory: memory images hold secrets.
         let mut output = cairn_files::unnamed_file()?;
+        let limits = Limits {
+            whole: UnpackBound::IMAGE.limit(packed.len() as u64, chosen_limit_bytes),
+            data: UnpackBound::IMAGE_DATA.limit(packed.len() as u64, chosen_limit_bytes),
+        };
         let problem = match self {
-            Self::Zstd => copy(zstd::stream::read::Decoder::new(packed)?, &mut output, limit_bytes),
-            Self::Lz4 => copy(lz4_flex::frame::FrameDecoder::new(packed), &mut output, limit_bytes),
-            Self::Gzip => copy(flate2::read::MultiGzDecoder::new(packed), &mut output, limit_bytes),
+            Self::Zstd => copy(zstd::stream::read::Decoder::new(packed)?, &mut output, limits),
+            Self::Lz4 => copy(lz4_flex::frame::FrameDecoder::new(packed), &mut output, limits),
+            Self::Gzip => copy(flate2::read::MultiGzDecoder::new(packed), &mut output, limits),
         }?;
         Ok((output, problem))
     }
 }
 
-/// Errors of writing end it; an error of reading is an answer.
-fn copy(mut from: impl Read, to: &mut File, limit_bytes: u64) -> io::Result<Option<io::Error>> {
+/// How long the output may become, and how much of it may be other than zeros.
+#[derive(Clone, Copy)]
+struct Limits {
+    whole: UnpackLimit,
+    data: UnpackLimit,
+}
+
+/// Errors of writing end it, and so do limits; an error of reading is an answer.
+fn copy(mut from: impl Read, to: &mut File, limits: Limits) -> io::Result<Option<io::Error>> {
     let mut buffer = vec![0; PIECE];
-    let mut written = 0_u64;
+    let (mut whole_bytes, mut data_bytes) = (0_u64, 0_u64);
     let problem = loop {
         let mut filled = 0;
         let problem = loop {
@@ -57,23 +80,30 @@ fn copy(mut from: impl Read, to: &mut File, limit_bytes: u64) -> io::Result<Opti
             }
         };
         let piece = buffer.get(..filled).unwrap_or_default();
-        written = written.saturating_add(filled as u64);
-        if written > limit_bytes {
-            break Some(io::Error::other(format!(
-                "it unpacks to more than the limit of {limit_bytes} bytes"
-            )));
-        }
-        if piece.iter().all(|&byte| byte == 0) {
-            to.seek(SeekFrom::Current(filled as i64))?;
-        } else {
-            to.write_all(piece)?;
+        whole_bytes = whole_bytes.saturating_add(filled as u64);
+        refuse_beyond(limits.whole, whole_bytes)?;
+        let is_hole = |block: &[u8]| ZEROS.get(..block.len()) == Some(block);
+        let blocks: Vec<&[u8]> = piece.chunks(HOLE).collect();
+        for run in blocks.chunk_by(|one, next| is_hole(one) == is_hole(next)) {
+            let run_bytes: usize = run.iter().map(|block| block.len()).sum();
+            if run.first().is_some_and(|block| is_hole(block)) {
+                to.seek(SeekFrom::Current(run_bytes as i64))?;
+                continue;
+            }
+            data_bytes = data_bytes.saturating_add(run_bytes as u64);
+            refuse_beyond(limits.data, data_bytes)?;
+            run.iter().try_for_each(|block| to.write_all(block))?;
         }
         if problem.is_some() || filled < PIECE {
             break problem;
         }
     };
-    to.set_len(written.min(limit_bytes))?;
+    to.set_len(whole_bytes)?;
     Ok(problem)
+}
+
+fn refuse_beyond(limit: UnpackLimit, bytes: u64) -> io::Result<()> {
+    if bytes <= limit.limit_bytes { Ok(()) } else { Err(io::Error::other(limit.to_string())) }
 }
 
 #[cfg(test)]
@@ -89,7 +119,7 @@ mod tests {
     }
 
     fn unpacked(packed: &[u8]) -> (Vec<u8>, bool) {
-        let (mut file, problem) = Packed::of(packed).unwrap().unpack(packed, u64::MAX).unwrap();
+        let (mut file, problem) = Packed::of(packed).unwrap().unpack(packed, None).unwrap();
         file.rewind().unwrap();
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).unwrap();
@@ -111,12 +141,58 @@ mod tests {
         }
     }
 
+    fn packed_three_ways(plain: impl Fn() -> io::Take<io::Repeat>) -> [(Packed, Vec<u8>); 3] {
+        let mut zstd = zstd::stream::write::Encoder::new(Vec::new(), 1).unwrap();
+        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        let mut lz4 = lz4_flex::frame::FrameEncoder::new(Vec::new());
+        io::copy(&mut plain(), &mut zstd).unwrap();
+        io::copy(&mut plain(), &mut gzip).unwrap();
+        io::copy(&mut plain(), &mut lz4).unwrap();
+        let (zstd, gzip, lz4) = (zstd.finish().unwrap(), gzip.finish().unwrap(), lz4.finish().unwrap());
+        [(Packed::Zstd, zstd), (Packed::Gzip, gzip), (Packed::Lz4, lz4)]
+    }
+
+    // Failed with: an image that was cut at a terabyte, and a full disk before that.
     #[test]
-    fn what_unpacks_to_too_much_is_cut() {
-        let packed = zstd::encode_all(&*vec![7; 10 * PIECE], 1).unwrap();
-        let (file, problem) = Packed::Zstd.unpack(&packed, 3 * PIECE as u64).unwrap();
-        assert!(problem.unwrap().to_string().contains("limit"));
-        assert!(file.metadata().unwrap().len() <= 3 * PIECE as u64);
+    fn image_that_unpacks_too_far_is_refused() {
+        // What an attacker sends, and the same of zeros, which take no space.
+        for byte in [b'A', 0] {
+            for (format, packed) in packed_three_ways(|| io::repeat(byte).take(64 << 20)) {
+                let error = format.unpack(&packed, Some(32 << 20)).unwrap_err().to_string();
+                assert!(error.starts_with("would unpack to more than 32 MiB ("), "{format:?}: {error}");
+                assert!(error.ends_with("--max-unpacked SIZE"), "{format:?}: {error}");
+            }
+        }
+    }
+
+    // Failed with: 20 GiB of zeros of 727 KB, and as much on the disk where they were no zeros.
+    #[test]
+    fn image_limits_fit_cores_and_no_bombs() {
+        let limits = |packed: u64| {
+            [UnpackBound::IMAGE, UnpackBound::IMAGE_DATA].map(|bound| bound.limit(packed, None).limit_bytes)
+        };
+        let [whole, data] = limits(727 << 10);
+        assert!(whole < 20 << 30 && data <= 1 << 30);
+        // A core of 64 GiB of which a fortieth is no zero, which shrinks to a sixth.
+        let [whole, data] = limits((64 << 30) / 40 / 6);
+        assert!(whole > 64 << 30 && data > (64 << 30) / 40);
+    }
+
+    // Failed with: the sparse image took all of its space, because each 64 KiB has a byte.
+    #[test]
+    fn image_of_zero_pages_takes_no_space() {
+        use std::os::unix::fs::MetadataExt;
+
+        let pages = 1 << 12;
+        let mut plain = vec![0; pages * HOLE];
+        plain.iter_mut().step_by(16 * HOLE).for_each(|byte| *byte = 1);
+        let packed = zstd::encode_all(&*plain, 1).unwrap();
+        let (file, problem) = Packed::Zstd.unpack(&packed, None).unwrap();
+        assert!(problem.is_none());
+        let facts = file.metadata().unwrap();
+        assert_eq!(facts.len(), plain.len() as u64);
+        assert!(facts.blocks() * 512 <= plain.len() as u64 / 8, "{} blocks", facts.blocks());
+        assert!(unpacked(&packed) == (plain, false));
     }
 
     /// It had mode 0644, and a name in the directory for temporary files, for a moment.
@@ -125,7 +201,7 @@ mod tests {
         use std::os::unix::fs::MetadataExt;
 
         let packed = zstd::encode_all(&b"secret"[..], 1).unwrap();
-        let (file, _) = Packed::of(&packed).unwrap().unpack(&packed, u64::MAX).unwrap();
+        let (file, _) = Packed::of(&packed).unwrap().unpack(&packed, None).unwrap();
         let facts = file.metadata().unwrap();
         assert_eq!((facts.mode() & 0o777, facts.nlink()), (0o600, 0));
     }

@@ -24,7 +24,9 @@ impl Completions {
         // Into memory first: the generator panics when its writer fails, and a closed pipe is no reason to.
         let mut script = Vec::new();
         clap_complete::generate(self.shell, &mut crate::Cairn::command(), "cairn", &mut script);
-        io::stdout().lock().write_all(&script)?;
+        let mut output = crate::output::stdout();
+        output.write_all(&script)?;
+        output.flush()?;
         Ok(Outcome::Done)
     }
 }

@@ -22,7 +22,7 @@ use clap::{Args, ValueEnum};
 use super::heap_text::{bytes, counted};
 use super::symbol_options::{SymbolOptions, complain_about_modules};
 use crate::new_file::Output;
-use crate::output::{Outcome, Progress, complain};
+use crate::output::{Outcome, Progress, colored_stdout, complain, max_unpacked_bytes};
 use answers::{Answers, Wanted};
 use print::Printer;
 
@@ -258,7 +258,7 @@ impl Core {
         for (target, path) in &self.export {
             self.export(&mut questions, answers, *target, path)?;
         }
-        let mut output = BufWriter::new(io::stdout().lock());
+        let mut output = BufWriter::new(colored_stdout());
         if self.json {
             let mut names =
                 Names::new(&answers.stacks.stacks, namer, Folding { allocator: false, startup: false });
@@ -347,6 +347,7 @@ impl Core {
 
     fn open(&self) -> io::Result<Image> {
         let mut options = OpenOptions::default();
+        options.unpack_limit_bytes = max_unpacked_bytes();
         if let Some(sysroot) = self.symbols.root() {
             options.root = sysroot.to_owned();
         }

@@ -13,6 +13,7 @@ use cairn_analysis::symbols::{Symbolizer, SymbolizerOptions};
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, ValueEnum};
 
+use super::symbol_options::limited;
 use crate::output::{Outcome, complain};
 use print::Printer;
 
@@ -213,7 +214,7 @@ impl Decode {
         self.check_combinations();
         let symbols = match &self.exe {
             Some(path) => {
-                let mut symbolizer = Symbolizer::new(SymbolizerOptions::new());
+                let mut symbolizer = Symbolizer::new(limited(SymbolizerOptions::new()));
                 let module = symbolizer.add_file(path).map_err(io::Error::other)?;
                 Some((symbolizer, module))
             }

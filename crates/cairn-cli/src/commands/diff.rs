@@ -14,7 +14,7 @@ use super::heap_input::{
 };
 use super::heap_text::{bytes, count, shortened, signed_bytes, signed_count, width};
 use super::report::CostName;
-use crate::output::{Outcome, Palette, Progress, printable};
+use crate::output::{Outcome, Palette, Progress, colored_stdout, printable};
 
 /// Show what grew between two recordings, or two moments of one
 ///
@@ -99,7 +99,7 @@ impl DiffCommand {
         let by_function = self.by_function.then(|| diff.by_function());
         let entries = by_function.as_deref().unwrap_or(&diff.entries);
         let limit = if self.full { usize::MAX } else { self.limit };
-        let mut output = BufWriter::new(io::stdout().lock());
+        let mut output = BufWriter::new(colored_stdout());
         if self.json {
             let report = DiffReport::new(&diff, entries, &totals.0, &totals.1, limit);
             serde_json::to_writer(&mut output, &report)?;

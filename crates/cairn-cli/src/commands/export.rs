@@ -1,5 +1,6 @@
 //! `cairn export`: a recording in the format of another tool.
 
+use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -141,6 +142,8 @@ impl Export {
         } else {
             match self.input.open(&self.file) {
                 Ok(heap) if is_heap(&heap) => self.write_heap(&heap, &mut sink, &progress)?,
+                // The player does not know it, and would say that it is no recording.
+                Err(error) if is_of_another_tool(&self.file) => return Err(error),
                 // A recording of marks, or of call-stack-tracker: the player knows, and says what is wrong.
                 _ => self.write_marks(&mut sink, &progress)?,
             }
@@ -241,6 +244,13 @@ fn beside(file: &Path, extension: &str) -> PathBuf {
     name.push(".");
     name.push(extension);
     file.with_file_name(name)
+}
+
+/// True for the files of other tools that hold heaps.
+fn is_of_another_tool(path: &Path) -> bool {
+    let file = path.is_file().then(|| File::open(path).ok()).flatten();
+    let kind = file.and_then(|file| Kind::of(file).ok().flatten());
+    matches!(kind, Some(Kind::Heaptrack | Kind::Pprof | Kind::Firefox))
 }
 
 fn is_heap(heap: &Heap) -> bool {

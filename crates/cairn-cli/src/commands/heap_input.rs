@@ -14,11 +14,11 @@ use cairn_analysis::heap::{
 };
 use cairn_analysis::recording::{Finding, Recording, RecordingError};
 use cairn_analysis::symbols::SymbolizerOptions;
-use cairn_exchange::import::{Imported, Kind, Times};
+use cairn_exchange::import::{ImportOptions, Imported, Kind, Times};
 use clap::Args;
 
 use super::symbol_options::{SymbolOptions, complain_about_modules};
-use crate::output::{Outcome, complain};
+use crate::output::{Outcome, complain, max_unpacked_bytes};
 
 /// Which part of a recording, and how its frames are shown.
 #[derive(Args)]
@@ -218,6 +218,8 @@ impl HeapInput {
         let is_file = path.metadata().is_ok_and(|metadata| metadata.is_file());
         let kind =
             if is_file { File::open(path).ok().and_then(|file| Kind::of(file).ok().flatten()) } else { None };
+        let mut options = ImportOptions::default();
+        options.max_unpacked_bytes = max_unpacked_bytes();
         // What is of no known format is a damaged recording more often than anything else: its reader says what is wrong.
         let heap = match kind {
             None | Some(Kind::Cairn) => {
@@ -226,12 +228,12 @@ impl HeapInput {
             }
             Some(Kind::Tracker) if self.symbols.wanted() => {
                 let mut names = cairn_analysis::names::Names::new(self.symbolizer());
-                let heap = Imported::open_with_names(path, &mut names);
+                let heap = Imported::open_with(path, &options, Some(&mut names));
                 complain_about_modules(&names);
                 self.symbols.index_later(&names);
                 heap
             }
-            Some(_) => Imported::open(path),
+            Some(_) => Imported::open_with(path, &options, None),
         };
         Ok(Heap::Imported(Box::new(heap.map_err(|error| at(path, &error))?)))
     }

@@ -27,6 +27,8 @@ use std::io;
 
 use crate::output::Outcome;
 
+pub(crate) use heap_input::parse_size;
+
 /// The subcommands.
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {

@@ -78,7 +78,7 @@ impl Pack {
         }
         let output = self.output.unwrap_or_else(|| self.recording.with_extension("cairn"));
         if output == Path::new("-") {
-            let stdout = BufWriter::with_capacity(1 << 16, io::stdout().lock());
+            let stdout = BufWriter::with_capacity(1 << 16, crate::output::stdout());
             note(&pack(&recording, stdout).map_err(in_file)?.findings);
             return Ok(Outcome::Done);
         }

@@ -132,7 +132,7 @@ impl Play {
     pub(crate) fn run(self) -> io::Result<Outcome> {
         let problem = |problem: PlayError| io::Error::other(format!("{}: {problem}", self.file.display()));
         let mut names = self.symbols.wanted().then(|| Names::new(self.symbols.symbolizer()));
-        let output = RefCell::new(BufWriter::with_capacity(1 << 16, io::stdout().lock()));
+        let output = RefCell::new(BufWriter::with_capacity(1 << 16, crate::output::colored_stdout()));
         let mut player = if self.follow { None } else { Some(self.open().map_err(problem)?) };
         let played = match &mut player {
             None => self.follow(names.as_mut(), &output).map(|followed| player = Some(followed)),

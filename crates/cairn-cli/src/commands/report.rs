@@ -16,7 +16,7 @@ use super::heap_input::{
 };
 use super::unseen::why_nothing_was_seen;
 use crate::new_file::Output;
-use crate::output::{Outcome, Progress};
+use crate::output::{Outcome, Progress, colored_stdout};
 use print::Printer;
 
 /// Show where the memory goes: peak, leaks, allocations
@@ -217,7 +217,7 @@ impl ReportCommand {
             suppressed: held_back,
             tree: tree.as_ref(),
         };
-        let mut output = BufWriter::new(io::stdout().lock());
+        let mut output = BufWriter::new(colored_stdout());
         let saw_all = from_nanos == 0 && to_nanos == u64::MAX && asked.scope.filters.is_empty();
         let unseen = match heap {
             Heap::Recording(heap) if saw_all && answer.profile.totals.allocations == 0 => {

@@ -12,7 +12,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::symbol_options::{SymbolOptions, complain_about_modules};
-use crate::output::{Outcome, Palette, printable};
+use crate::output::{Outcome, Palette, colored_stdout, printable};
 
 /// Print the stacks of all threads of a running process
 ///
@@ -87,7 +87,7 @@ impl Snapshot {
             snapshot.prepare(&mut names);
             names
         });
-        let mut output = BufWriter::new(io::stdout().lock());
+        let mut output = BufWriter::new(colored_stdout());
         if self.json {
             let json = JsonSnapshot::new(&snapshot, &threads, names.as_mut());
             serde_json::to_writer(&mut output, &json)?;

@@ -8,7 +8,7 @@ use cairn_analysis::symbols::SymbolizerOptions;
 use clap::Args;
 
 use super::index_later::{CacheOptions, Search};
-use crate::output::{complain, printable};
+use crate::output::{complain, max_unpacked_bytes, printable};
 
 /// Where the symbols are.
 #[derive(Args)]
@@ -42,6 +42,14 @@ pub(crate) struct SymbolOptions {
     cache: CacheOptions,
 }
 
+/// With what the user says of compressed debug information.
+pub(crate) fn limited(options: SymbolizerOptions) -> SymbolizerOptions {
+    match max_unpacked_bytes() {
+        Some(limit) => options.max_unpacked_bytes(limit),
+        None => options,
+    }
+}
+
 fn parse_map(text: &str) -> Result<(PathBuf, PathBuf), &'static str> {
     let (from, to) = text.split_once('=').ok_or("write it as FROM=TO, as in /build/app=/home/me/app")?;
     if from.is_empty() || to.is_empty() {
@@ -68,7 +76,7 @@ impl SymbolOptions {
     }
 
     pub(crate) fn symbolizer(&self) -> SymbolizerOptions {
-        let mut options = SymbolizerOptions::new().allow_mismatch(self.allow_mismatch);
+        let mut options = limited(SymbolizerOptions::new()).allow_mismatch(self.allow_mismatch);
         for directory in &self.symbols {
             options = options.symbol_dir(directory);
         }

@@ -14,6 +14,7 @@ use clap::error::ErrorKind;
 use clap::{ArgAction, Args, CommandFactory, ValueEnum};
 
 use super::index_later::{CacheOptions, Search};
+use super::symbol_options::limited;
 use crate::output::{Outcome, complain};
 use input::{Files, Question};
 use print::Printer;
@@ -321,7 +322,7 @@ impl Symbolize {
 
     fn options(&self) -> SymbolizerOptions {
         let places = &self.places;
-        let mut options = SymbolizerOptions::new().allow_mismatch(places.allow_mismatch);
+        let mut options = limited(SymbolizerOptions::new()).allow_mismatch(places.allow_mismatch);
         options = options.debuginfod(!places.no_debuginfod);
         options = places.debug_dir.iter().fold(options, SymbolizerOptions::debug_dir);
         options = places.symbol_dir.iter().fold(options, SymbolizerOptions::symbol_dir);

@@ -178,7 +178,7 @@ impl Top {
         /// Names that take longer are there in the next table; a single table has them all.
         const PATIENCE: Duration = Duration::from_secs(2);
         let patience = if self.once { Duration::from_secs(3600) } else { PATIENCE };
-        let mut out = io::stdout().lock();
+        let mut out = crate::output::stdout();
         let (mut looks, mut tables) = (0, 0);
         loop {
             match watch.news.recv() {

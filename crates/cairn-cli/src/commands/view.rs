@@ -77,7 +77,7 @@ impl ViewCommand {
         let view = View::bind(options)?;
         let url = view.url();
         {
-            let mut output = io::stdout().lock();
+            let mut output = crate::output::stdout();
             writeln!(output, "{url}")?;
             output.flush()?;
         }

@@ -22,7 +22,7 @@ use serde::{Deserialize, Deserializer};
 use super::FORMAT;
 use crate::changes::{BLOCK_BYTES, Change, Changes};
 use crate::error::ExchangeError;
-use crate::inflate::{Budget, Unpacked};
+use crate::inflate::{Budget, Limits, Unpacked};
 use crate::profile::{Function, Line, Location, Module, Profile, Stack};
 
 /// Later ones may have their tables elsewhere, as some versions before had: read as these are, they would be wrong.
@@ -60,8 +60,8 @@ pub(crate) struct Recorded {
 }
 
 /// Reads a profile.
-pub(crate) fn read(input: impl Read) -> Result<Recorded, ExchangeError> {
-    let unpacked = Unpacked::new(FORMAT, input)?;
+pub(crate) fn read(input: impl Read, limits: Limits) -> Result<Recorded, ExchangeError> {
+    let unpacked = Unpacked::new(FORMAT, input, limits)?;
     let budget = unpacked.budget();
     let mut source = Charged { unpacked, budget, failed: None };
     let file = parse(&mut source);
@@ -114,7 +114,7 @@ impl Read for &mut Charged<'_> {
             length
         });
         let outcome = outcome.and_then(|length| {
-            self.unpacked.consume(length);
+            self.unpacked.consume(length)?;
             self.budget.keep(length.saturating_mul(BYTES_PER_BYTE)).map(|()| length)
         });
         outcome.map_err(|error| {
@@ -768,7 +768,7 @@ mod tests {
                 middle.repeat(1 << 20)
             );
             let packed = zstd::encode_all(text.as_bytes(), 1).unwrap();
-            let error = read(&packed[..]).unwrap_err();
+            let error = read(&packed[..], Limits::default()).unwrap_err();
             let is_bounded = match &error {
                 ExchangeError::TooLarge { format, .. } => *format == FORMAT,
                 ExchangeError::Malformed { problem, .. } => problem.contains("threads"),

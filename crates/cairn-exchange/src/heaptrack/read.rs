@@ -13,7 +13,7 @@ use cairn_analysis::heap::{Aggregator, HeapProfile, Sampling, Scope, UsageSample
 use super::FORMAT;
 use crate::changes::Moved;
 use crate::error::ExchangeError;
-use crate::inflate::{Budget, Unpacked};
+use crate::inflate::{Budget, Limits, Unpacked};
 use crate::profile::{Function, Line, Location, Module, Profile, Stack};
 
 /// A text is at most so long; C++ has names of some hundred thousand bytes.
@@ -41,15 +41,16 @@ pub(crate) struct Sums {
 }
 
 /// Reads names and stacks.
-pub(crate) fn read_tables(input: impl Read) -> Result<Profile, ExchangeError> {
+pub(crate) fn read_tables(input: impl Read, limits: Limits) -> Result<Profile, ExchangeError> {
     let mut tables = Tables::default();
-    lines(input, |record, budget| tables.take(record, budget))?;
+    lines(input, limits, |record, budget| tables.take(record, budget))?;
     Ok(tables.profile)
 }
 
 /// Adds up the events of the scope. The tables were read before, so that sums have their places.
 pub(crate) fn read_events(
     input: impl Read,
+    limits: Limits,
     profile: &Profile,
     scope: &Scope,
     slices: Option<&SliceOptions>,
@@ -58,7 +59,7 @@ pub(crate) fn read_events(
     if let Some(options) = slices {
         heap = heap.sliced(options);
     }
-    let replayed = replay(input, profile, |moved| moved.add_to(&mut heap))?;
+    let replayed = replay(input, limits, profile, |moved| moved.add_to(&mut heap))?;
     let (sums, slices) = heap.finish_sliced(replayed.nanos);
     Ok(Sums { sums, slices, usage: replayed.usage, unmatched_frees: replayed.unmatched_frees })
 }
@@ -73,6 +74,7 @@ pub(crate) struct Replayed {
 /// Gives each block that came or went to `take`.
 pub(crate) fn replay(
     input: impl Read,
+    limits: Limits,
     profile: &Profile,
     take: impl FnMut(Moved),
 ) -> Result<Replayed, ExchangeError> {
@@ -87,7 +89,7 @@ pub(crate) fn replay(
         usage: Vec::new(),
         unmatched_frees: 0,
     };
-    lines(input, |record, budget| events.take(record, budget))?;
+    lines(input, limits, |record, budget| events.take(record, budget))?;
     let Events { nanos, usage, unmatched_frees, .. } = events;
     Ok(Replayed { nanos, usage, unmatched_frees })
 }
@@ -149,9 +151,10 @@ impl<'a> Record<'a> {
 /// Calls `take` with every line.
 fn lines(
     input: impl Read,
+    limits: Limits,
     mut take: impl FnMut(Record<'_>, &mut Budget) -> Result<(), ExchangeError>,
 ) -> Result<(), ExchangeError> {
-    let mut input = Unpacked::new(FORMAT, input)?;
+    let mut input = Unpacked::new(FORMAT, input, limits)?;
     let mut budget = input.budget();
     let mut line = Vec::new();
     for number in 1.. {
@@ -380,6 +383,12 @@ fn class<'c>(classes: &'c mut [Class], record: &mut Record<'_>) -> Result<&'c mu
 mod tests {
     use super::*;
 
+    fn read(packed: &[u8], chosen_bytes: Option<u64>) -> Result<(), ExchangeError> {
+        let limits = Limits { packed_bytes: packed.len() as u64, chosen_bytes };
+        let profile = read_tables(packed, limits)?;
+        read_events(packed, limits, &profile, &Scope::default(), None).map(drop)
+    }
+
     #[test]
     fn a_file_that_unpacks_without_end_stops_soon() {
         let lines = [
@@ -392,12 +401,27 @@ mod tests {
         for (line, what) in lines {
             let text = format!("v 1 3\na 1 0\n{}", line.repeat(1 << 18));
             let packed = zstd::encode_all(text.as_bytes(), 1).unwrap();
-            let outcome = read_tables(&packed[..])
-                .and_then(|profile| read_events(&packed[..], &profile, &Scope::default(), None).map(drop));
+            let outcome = read(&packed, None);
             assert!(
                 matches!(outcome, Err(ExchangeError::TooLarge { format: FORMAT, .. })),
                 "{what}: {outcome:?}"
             );
         }
+    }
+
+    // Failed with: 20 GiB of times, of which nothing stays, were read for minutes.
+    #[test]
+    fn file_of_which_nothing_stays_unpacks_to_its_limit() {
+        let text = format!("v 1 3\n{}", "c 0\n".repeat(1 << 20));
+        let packed = zstd::encode_all(text.as_bytes(), 1).unwrap();
+        assert!(read(&packed, None).is_ok());
+        let error = read(&packed, Some(4 << 20)).unwrap_err();
+        assert!(matches!(error, ExchangeError::UnpacksTooFar { .. }), "{error}");
+        let text = error.to_string();
+        assert!(
+            text.contains("would unpack to more than 4 MiB (") && text.contains("--max-unpacked"),
+            "{text}"
+        );
+        assert!(read(&packed, Some(5 << 20)).is_ok());
     }
 }

@@ -13,7 +13,7 @@ use prost::encoding::{WireType, decode_key, decode_varint};
 
 use super::{FORMAT, proto};
 use crate::error::ExchangeError;
-use crate::inflate::{Budget, Unpacked};
+use crate::inflate::{Budget, Limits, Unpacked};
 use crate::profile::{Column, Function, Line, Location, Module, Profile, Sample, Stack, Unit};
 
 /// True for bytes that a profile can begin with: a whole field of it, and no nonsense behind it. Writers begin with any of the fields: Go's heap profiles
@@ -40,8 +40,8 @@ pub(crate) fn begins(bytes: &[u8]) -> bool {
 }
 
 /// Reads a profile; sums of the same stack are added up.
-pub(crate) fn read(input: impl Read) -> Result<Profile, ExchangeError> {
-    let mut input = Unpacked::new(FORMAT, input)?;
+pub(crate) fn read(input: impl Read, limits: Limits) -> Result<Profile, ExchangeError> {
+    let mut input = Unpacked::new(FORMAT, input, limits)?;
     let mut budget = input.budget();
     let mut bytes = Vec::new();
     loop {
@@ -52,7 +52,7 @@ pub(crate) fn read(input: impl Read) -> Result<Profile, ExchangeError> {
         budget.keep(chunk.len())?;
         bytes.extend_from_slice(chunk);
         let read = chunk.len();
-        input.consume(read);
+        input.consume(read)?;
     }
     let mut tables = Tables::default();
     fields(&bytes, |field, at| tables.take(field, at, &mut budget))?;
@@ -121,17 +121,24 @@ struct Tables {
     default_kind: i64,
 }
 
-/// What an entry of a table takes here, in all its forms: more than it can take, so that a budget holds.
-const ENTRY_BYTES: usize = 256;
-/// What a byte of an entry can become: a line of two bytes takes 24.
+/// What an entry of a table takes here, in all its forms: a little more than was measured, so that
+/// a budget holds, and real files fit into it.
+const PLACE_BYTES: usize = 256;
+const ENTRY_BYTES: usize = 192;
+const TEXT_BYTES: usize = 64;
+/// What a line of a place takes, in the file's form and in the profile's.
+const LINE_BYTES: usize = 40;
+/// What a byte of an entry can become while it is read: a line of two bytes takes 24.
 const BYTES_PER_BYTE: usize = 16;
-/// What a stack takes, in the list and in the map.
-const STACK_BYTES: usize = 48;
+/// What a stack takes: in the list, in the map, and in the tables that are asked questions.
+const STACK_BYTES: usize = 72;
 
 impl Tables {
     fn take(&mut self, field: Field<'_>, at: u64, budget: &mut Budget) -> Result<(), ExchangeError> {
-        if let Field::Bytes(1 | 3..=6, bytes) = field {
-            budget.keep(bytes.len().saturating_mul(BYTES_PER_BYTE).saturating_add(ENTRY_BYTES))?;
+        match field {
+            Field::Bytes(1 | 3 | 5, _) => budget.keep(ENTRY_BYTES)?,
+            Field::Bytes(6, bytes) => budget.keep(bytes.len().saturating_add(TEXT_BYTES))?,
+            _ => {}
         }
         match field {
             Field::Bytes(1, bytes) => self.kinds.push(message(bytes, at, "sample_type")?),
@@ -141,7 +148,11 @@ impl Tables {
                 self.mappings.push(mapping);
             }
             Field::Bytes(4, bytes) => {
+                let for_now = bytes.len().saturating_mul(BYTES_PER_BYTE);
+                budget.keep(for_now)?;
                 let location: proto::Location = message(bytes, at, "location")?;
+                budget.keep(location.line.len().saturating_mul(LINE_BYTES).saturating_add(PLACE_BYTES))?;
+                budget.release(for_now);
                 number(&mut self.location_ids, location.id, at, "location")?;
                 self.locations.push(location);
             }
@@ -320,7 +331,7 @@ mod tests {
         packed.write_all(&[0x0a, 4, 8, 1, 16, 2]).unwrap();
         // Texts of no bytes.
         packed.write_all(&[0x32, 0].repeat(1 << 20)).unwrap();
-        let error = read(&packed.finish().unwrap()[..]).unwrap_err();
+        let error = read(&packed.finish().unwrap()[..], Limits::default()).unwrap_err();
         assert!(matches!(error, ExchangeError::TooLarge { format: FORMAT, .. }), "{error}");
     }
 }

@@ -200,6 +200,9 @@ fn every_table_is_as_csv_what_it_is_as_json() {
                 let object = json(line.as_bytes());
                 for (name, cell) in header.iter().zip(record) {
                     let told = object[name].as_str().map_or_else(|| object[name].to_string(), str::to_owned);
+                    // Failed with: a formula as a spreadsheet would compute it.
+                    let is_formula = object[name].is_string() && told.starts_with(['=', '+', '-', '@']);
+                    let told = if is_formula { format!("'{told}") } else { told };
                     assert_eq!(told, cell, "{rows:?} {name}");
                 }
             }

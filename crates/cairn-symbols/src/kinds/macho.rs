@@ -57,7 +57,8 @@ impl MachO {
         let chosen = programs.iter().find(is_wanted).or(programs.first());
         let chosen = chosen.ok_or("a universal file without a program in it")?;
         let (program, build_id) = (&chosen.object, chosen.uuid());
-        let debug = match ObjectDwarf::new(path, &bytes, chosen.content)? {
+        let debug = match ObjectDwarf::new(path, &bytes, chosen.content, locator.options.max_unpacked_bytes)?
+        {
             Some(dwarf) => Debug::Dwarf { dwarf, bundle: None },
             None => find_bundle(path, build_id.as_ref(), locator),
         };
@@ -129,7 +130,9 @@ fn find_bundle(program: &Path, id: Option<&BuildId>, locator: &mut Locator<'_>) 
             same.is_none().then(|| Difference::BuildId { expected: id.clone(), found: found.uuid() });
         if let Err(reason) = locator.judge(&path, difference) {
             different = Debug::Different(reason);
-        } else if let Ok(Some(dwarf)) = ObjectDwarf::new(&path, &content, found.content) {
+        } else if let Ok(Some(dwarf)) =
+            ObjectDwarf::new(&path, &content, found.content, locator.options.max_unpacked_bytes)
+        {
             return Debug::Dwarf { dwarf, bundle: Some(path) };
         }
     }

@@ -24,11 +24,17 @@ impl ObjectDwarf {
     /// # Errors
     ///
     /// When a section is broken from the start. What is broken later shows when it is asked for.
-    pub(crate) fn new(path: &Path, bytes: &Bytes, content: &[u8]) -> Result<Option<Self>, Problem> {
+    pub(crate) fn new(
+        path: &Path,
+        bytes: &Bytes,
+        content: &[u8],
+        max_unpacked_bytes: Option<u64>,
+    ) -> Result<Option<Self>, Problem> {
         let start = (content.as_ptr() as usize).checked_sub(bytes.as_ptr() as usize);
         let start = start.ok_or("a program outside of its file")?;
         let part = FileBytes::Part(Arc::clone(bytes), start..start + content.len());
-        let main = DebugObject::parse(path, part).map_err(|problem| problem.to_string())?;
+        let main =
+            DebugObject::parse(path, part, max_unpacked_bytes).map_err(|problem| problem.to_string())?;
         if !main.has_debug_info() {
             return Ok(None);
         }

@@ -69,7 +69,11 @@ impl Pe {
         // A directory that is broken is taken for none: the rest of the file may be fine.
         let stated = file.pdb_info().ok().flatten();
         let build_id = stated.as_ref().map(|stated| build_id(&stated.guid(), stated.age()));
-        let debug = match (&stated, &build_id, ObjectDwarf::new(path, bytes, content)?) {
+        let debug = match (
+            &stated,
+            &build_id,
+            ObjectDwarf::new(path, bytes, content, locator.options.max_unpacked_bytes)?,
+        ) {
             (_, _, Some(dwarf)) => Debug::Dwarf(dwarf),
             (Some(stated), Some(id), None) => find_pdb(path, stated.path(), id, locator),
             _ => Debug::None,

@@ -16,21 +16,24 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError};
 
 use super::api::{Api, Call};
 use super::door::{Door, Refusal};
+use super::seats::{Seat, Seats};
 use crate::html;
 
-/// A browser opens six; the rest is so that others who connect, and may not say a word, do not keep it out.
+/// A browser opens six. Those who connect and may not say a word do not keep it out, however many
+/// they are: see `seats`.
 const MOST_CONNECTIONS: usize = 128;
 /// The header of a request, with a path of calls in it. What is read before it is known how long it is may be four times as much.
 const MOST_HEADER_BYTES: usize = 32 << 10;
 const MOST_HEADERS: usize = 64;
 /// The text of a mark is the largest that anybody sends.
 const MOST_BODY_BYTES: usize = 4096;
-/// From a connection's first byte, or the end of the request before, to the end of a header.
-const HEADER_TIME: Duration = Duration::from_secs(15);
+/// From the beginning of a connection, or the end of the request before, to the end of a header. A
+/// browser whose connection is closed meanwhile opens another one.
+pub(super) const HEADER_TIME: Duration = Duration::from_secs(5);
 const BODY_TIME: Duration = Duration::from_secs(10);
 /// Reading a recording of many gigabytes, and naming all its functions.
 const ANSWER_TIME: Duration = Duration::from_secs(600);
@@ -43,13 +46,19 @@ const LAST_ANSWERS: Duration = Duration::from_millis(500);
 pub(super) type Answered = Response<Full<Bytes>>;
 
 /// Answers until the user has had enough; tells the programs that would have been named faster with an index.
-pub(super) fn run(listener: TcpListener, door: Door, api: Api) -> io::Result<Vec<PathBuf>> {
+pub(super) fn run(
+    listener: TcpListener,
+    door: Door,
+    api: Api,
+    header_time: Duration,
+) -> io::Result<Vec<PathBuf>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let served = Arc::new((door, api));
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::from_std(listener)?;
         let connections = Arc::new(Semaphore::new(MOST_CONNECTIONS));
-        let accepting = tokio::spawn(accept(listener, Arc::clone(&served), Arc::clone(&connections)));
+        let accepting =
+            tokio::spawn(accept(listener, Arc::clone(&served), Arc::clone(&connections), header_time));
         end_wanted().await?;
         accepting.abort();
         let all = connections.acquire_many(MOST_CONNECTIONS as u32);
@@ -71,36 +80,66 @@ async fn end_wanted() -> io::Result<()> {
     Ok(())
 }
 
-async fn accept(listener: tokio::net::TcpListener, served: Arc<(Door, Api)>, connections: Arc<Semaphore>) {
+async fn accept(
+    listener: tokio::net::TcpListener,
+    served: Arc<(Door, Api)>,
+    connections: Arc<Semaphore>,
+    header_time: Duration,
+) {
+    let seats = Arc::new(Seats::default());
     loop {
-        // Who comes when there are too many waits in the system's queue.
-        let Ok(place) = Arc::clone(&connections).acquire_owned().await else { return };
         let Ok((stream, _)) = listener.accept().await else {
             // Too many open files, most likely.
-            tokio::time::sleep(Duration::from_millis(100)).await;
+            seats.close_one();
+            tokio::time::sleep(Duration::from_millis(20)).await;
             continue;
         };
+        let Some(permit) = place(&seats, &connections).await else { return };
+        let seat = Arc::new(seats.take(permit));
+        let number = seat.number();
         let served = Arc::clone(&served);
-        tokio::spawn(async move {
+        let task = tokio::spawn(async move {
             let service = service_fn(|request| {
-                let served = Arc::clone(&served);
-                async move { Ok::<_, Infallible>(answer(&served.0, &served.1, request).await) }
+                let (served, seat) = (Arc::clone(&served), Arc::clone(&seat));
+                async move {
+                    let answered = answer(&served.0, &served.1, &seat, request).await;
+                    seat.answered();
+                    Ok::<_, Infallible>(answered)
+                }
             });
             let mut server = http1::Builder::new();
             server
                 .timer(TokioTimer::new())
-                .header_read_timeout(HEADER_TIME)
+                .header_read_timeout(header_time)
                 .max_buf_size(4 * MOST_HEADER_BYTES)
                 .max_headers(MOST_HEADERS);
             let connection = pin!(server.serve_connection(TokioIo::new(stream), service));
             // Whatever went wrong, there is nobody to tell.
             let _ = tokio::time::timeout(CONNECTION_TIME, connection).await;
-            drop(place);
         });
+        seats.is_served_by(number, task.abort_handle());
     }
 }
 
-async fn answer(door: &Door, api: &Api, request: Request<Incoming>) -> Answered {
+/// Room for one more connection; another one may be closed for it. None at the end.
+async fn place(seats: &Seats, connections: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
+    /// When all are being answered, one of them may be waiting by then.
+    const AGAIN: Duration = Duration::from_millis(50);
+    loop {
+        match Arc::clone(connections).try_acquire_owned() {
+            Ok(permit) => return Some(permit),
+            Err(TryAcquireError::Closed) => return None,
+            Err(TryAcquireError::NoPermits) => {}
+        }
+        seats.close_one();
+        // What is closed gives its place back when its task is dropped.
+        if let Ok(permit) = tokio::time::timeout(AGAIN, Arc::clone(connections).acquire_owned()).await {
+            return permit.ok();
+        }
+    }
+}
+
+async fn answer(door: &Door, api: &Api, seat: &Seat, request: Request<Incoming>) -> Answered {
     let (head, body) = request.into_parts();
     let fields = head.headers.iter().map(|(name, value)| name.as_str().len() + value.len());
     let uri = head.uri.path_and_query().map_or(0, |uri| uri.as_str().len());
@@ -114,6 +153,7 @@ async fn answer(door: &Door, api: &Api, request: Request<Incoming>) -> Answered 
         Ok(path) => path,
         Err(why) => return finished(refused(why)),
     };
+    seat.answers();
     let body = match tokio::time::timeout(BODY_TIME, Limited::new(body, MOST_BODY_BYTES).collect()).await {
         Ok(Ok(body)) => body.to_bytes(),
         Ok(Err(_)) => return finished(told(StatusCode::PAYLOAD_TOO_LARGE, "the request is too large")),

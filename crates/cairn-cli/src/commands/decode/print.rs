@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use super::input::Source;
 use super::{Decode, FormatName, OutputEncoding};
-use crate::output::{Outcome, Palette, complain, printable};
+use crate::output::{Guarded, Outcome, Palette, colored_stdout, complain, escaped_line, printable};
 
 /// More frames of one stack than this are counted, not printed: a few bytes may claim 2^63.
 const MAX_FRAMES: usize = 1 << 16;
@@ -47,7 +47,7 @@ impl Place<'_> {
 
 /// Prints records in the way that the arguments ask for.
 pub(super) struct Printer {
-    output: BufWriter<io::Stdout>,
+    output: BufWriter<Guarded<io::Stdout>>,
     /// Someone waits for each line: a terminal, or a pipe that is followed live.
     flush_lines: bool,
     mode: Mode,
@@ -79,7 +79,7 @@ impl Printer {
             None if arguments.json => Mode::Json,
             None => Mode::Lines,
         };
-        let stdout = io::stdout();
+        let stdout = colored_stdout();
         Self {
             flush_lines: stdout.is_terminal() || !io::stdin().is_terminal() && arguments.inputs.is_empty(),
             output: BufWriter::with_capacity(1 << 16, stdout),
@@ -101,9 +101,13 @@ impl Printer {
         }
     }
 
-    /// Prints a line of the input as it stands.
+    /// Prints a line of the input as it stands; without its control characters on a terminal.
     pub(super) fn keep(&mut self, line: &[u8], ends: bool) -> io::Result<()> {
-        self.output.write_all(line)?;
+        if self.output.get_ref().is_terminal() {
+            self.output.write_all(&escaped_line(line))?;
+        } else {
+            self.output.write_all(line)?;
+        }
         if ends { self.output.write_all(b"\n") } else { Ok(()) }
     }
 

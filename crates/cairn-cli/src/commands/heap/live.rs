@@ -488,7 +488,7 @@ impl Recordings {
                     "it then became another program, of which nothing is recorded: {why}"
                 ));
             }
-            summary::write(&mut io::stderr().lock(), recording, &path)
+            summary::write(&mut crate::output::stderr(), recording, &path)
         });
         if let Err(error) = outcome
             && error.kind() != io::ErrorKind::BrokenPipe

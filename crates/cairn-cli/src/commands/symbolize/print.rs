@@ -10,14 +10,14 @@ use serde::Serialize;
 
 use super::input::{Files, Question};
 use super::{Shape, Style};
-use crate::output::{Palette, printable};
+use crate::output::{Guarded, Palette, colored_stdout, printable, stdout};
 
 /// Texts of answers that are kept for the next time they are asked for.
 const MAX_KEPT_BYTES: usize = 64 << 20;
 
 /// Writes answers.
 pub(super) struct Printer {
-    output: BufWriter<io::Stdout>,
+    output: BufWriter<Guarded<io::Stdout>>,
     style: Style,
     shape: Shape,
     palette: Palette,
@@ -33,8 +33,9 @@ pub(super) struct Printer {
 
 impl Printer {
     pub(super) fn new(style: Style, shape: Shape) -> Self {
+        let output = if style == Style::Cairn { colored_stdout() } else { stdout() };
         Self {
-            output: BufWriter::with_capacity(1 << 16, io::stdout()),
+            output: BufWriter::with_capacity(1 << 16, output),
             style,
             shape,
             palette: Palette::of_stdout(),

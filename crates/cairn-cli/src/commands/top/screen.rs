@@ -5,6 +5,7 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 use super::app::{App, Input};
 use super::table::{By, Column, Row};
 use crate::commands::heap_text::{bytes, count, curve, duration, shortened, signed_bytes, stretched};
+use crate::output::printable;
 
 /// Narrower and lower terminals are told so.
 pub(super) const LEAST_COLUMNS: usize = 40;
@@ -28,11 +29,13 @@ pub(super) struct Line(pub(super) Vec<(String, Look)>);
 
 impl Line {
     fn of(text: impl Into<String>, look: Look) -> Self {
-        Self(vec![(text.into(), look)])
+        let mut line = Self::default();
+        line.add(text, look);
+        line
     }
 
     fn add(&mut self, text: impl Into<String>, look: Look) {
-        self.0.push((text.into(), look));
+        self.0.push((printable(&text.into()).into_owned(), look));
     }
 
     fn width(&self) -> usize {
