@@ -46,6 +46,7 @@
 //! | `clock` | from the counter to the time of day |
 //! | `live` | a recording while it grows |
 //! | `drain` | from the spool of a running program to a packed recording |
+//! | `growth` | opens a recording that a program still writes, and says up to when it was read |
 //! | `mapped_file` | the memory shared with the program, and large tables |
 //! | `ahead` | asks for memory before it is needed |
 //! | `outside` | marks from outside of the program |
@@ -64,6 +65,7 @@ mod deliver;
 #[cfg(target_os = "linux")]
 mod drain;
 mod error;
+mod growth;
 mod heap;
 mod kept;
 mod live;
@@ -96,6 +98,7 @@ pub use clock::TimeScale;
 #[cfg(target_os = "linux")]
 pub use drain::{Drain, Status};
 pub use error::{Finding, RecordingError};
+pub use growth::{Growth, is_written};
 pub use model::{
     Alloc, At, Change, Events, Fact, Free, Mapping, Mark, Module, ModuleId, ObjectId, PcId, Place,
     StackFrame, StackId, Thread, ThreadId, Usage, Wanted,
@@ -175,34 +178,6 @@ impl Recording {
         Ok(recording)
     }
 
-    fn open_path(path: &Path, choose: Option<Box<spool::ChooseWindow<'_>>>) -> Result<Self, RecordingError> {
-        let mut recording = Self::from_source(open_source(path)?, choose)?;
-        let is_left = recording.findings.contains(&Finding::NotClosed);
-        if let Some(spool) = beside(path, is_left) {
-            recording.continue_in(&spool)?;
-        }
-        let is_drained = |finding: &Finding| matches!(finding, Finding::Drained { .. });
-        if recording.findings.iter().any(is_drained) {
-            let mut name = path.as_os_str().to_owned();
-            name.push(NEW);
-            let packed = open_source(Path::new(&name)).and_then(|source| Self::from_source(source, None));
-            if let Ok(mut packed) = packed {
-                if packed.continue_in(path)? {
-                    packed.window = recording.window;
-                    return Ok(packed);
-                }
-            } else if recording.is_at(path)
-                && header_of(path).is_some_and(|header| header.shape == Shape::Packed)
-            {
-                // Closed meanwhile, it has taken the place of the spool.
-                let window = recording.window;
-                return Ok(Self { window, ..Self::from_source(open_source(path)?, None)? });
-            }
-            // Where there is none, or it is another one's, what is left in the spool is what there is.
-        }
-        Ok(recording)
-    }
-
     /// Adds what the spool has that is not here; false when nothing is to be had from it.
     fn continue_in(&mut self, path: &Path) -> Result<bool, RecordingError> {
         let Layout::Packed(packed) = &mut self.layout else { return Ok(false) };
@@ -233,6 +208,7 @@ impl Recording {
             return Ok(false);
         }
         let cut = packed.end_at_progress();
+        packed.unmatched_frees = spool::word(&first, control::UNMATCHED_FREES);
         let mut findings = Vec::new();
         let part = spool::Part::Rest(packed.lanes());
         let (scanned, _) = spool::scan(&source, &header, part, &mut findings)?;
@@ -494,9 +470,19 @@ impl Recording {
                 match &self.rest {
                     Some(rest) if !events.is_enough() => {
                         let mut events = deliver::Renumbered::new(events, end.slots);
-                        rest.spool.read_from(&rest.source, &rest.scale, wanted, &mut events, end.nanos)?
+                        let unmatched = rest.spool.read_from(
+                            &rest.source,
+                            &rest.scale,
+                            wanted,
+                            &mut events,
+                            end.nanos,
+                        )?;
+                        unmatched.saturating_add(packed.unmatched_frees)
                     }
-                    _ => packed.summary.as_ref().map_or(0, |summary| summary.unmatched_frees),
+                    _ => match &packed.summary {
+                        Some(summary) => summary.unmatched_frees,
+                        None => packed.unmatched_frees,
+                    },
                 }
             }
         };

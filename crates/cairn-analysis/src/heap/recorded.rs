@@ -19,7 +19,7 @@ use super::slices::{SliceOptions, Slices};
 use super::stacks::{Address, Module, NO_FRAMES, Stacks};
 use crate::names::{ModuleKey, Names};
 use crate::recording::{
-    self, Detail, EndReason, Finding, PcKind, Recording, RecordingError, StackId, Wanted,
+    self, Detail, EndReason, Finding, Growth, PcKind, Recording, RecordingError, StackId, Wanted,
 };
 
 /// A recording, ready for questions about the heap.
@@ -136,6 +136,10 @@ pub struct About {
     pub lasted_nanos: Option<u64>,
     /// How it ended, where the recording says so.
     pub end: Option<EndReason>,
+    /// Up to when it was read, where the program still writes it.
+    pub growth: Option<Growth>,
+    /// A part of it is from the program's spool, because `cairn` was killed: of blocks from before that, frees after it find no block.
+    pub is_continued: bool,
     /// The threads, in the order of a profile's [`threads`](HeapProfile::threads).
     pub threads: Vec<ThreadName>,
     /// What a reader should know of the file.
@@ -553,7 +557,11 @@ pub(super) fn about(recording: &Recording, findings: &[Finding]) -> About {
     let is_note = |finding: &&Finding| {
         matches!(
             finding,
-            Finding::NoEnd | Finding::UnknownClock | Finding::Lost { .. } | Finding::ClockJump { .. }
+            Finding::NoEnd
+                | Finding::Growing(_)
+                | Finding::UnknownClock
+                | Finding::Lost { .. }
+                | Finding::ClockJump { .. }
         )
     };
     About {
@@ -562,6 +570,8 @@ pub(super) fn about(recording: &Recording, findings: &[Finding]) -> About {
         started_wall_nanos: header.start_wall_nanos,
         lasted_nanos: end_nanos(recording),
         end: recording.end().map(|(reason, _)| reason),
+        growth: recording.growth(),
+        is_continued: findings.iter().any(|finding| matches!(finding, Finding::Continued { .. })),
         threads: threads(recording),
         findings: findings.iter().map(ToString::to_string).collect(),
         notes: findings.iter().filter(is_note).map(ToString::to_string).collect(),

@@ -102,6 +102,8 @@ pub struct Drain {
     /// In the last step.
     read_bytes: u64,
     merged_nanos: u64,
+    /// Everything that was stamped until then is merged.
+    merged_ticks: u64,
     end: Option<(EndReason, u64)>,
     /// How the program ended, as whoever started it says.
     known_end: Option<EndReason>,
@@ -276,7 +278,7 @@ impl Drain {
         hold(&file);
         let mut packer = Packer::new(BufWriter::with_capacity(1 << 18, file), &header, &facts)?;
         // So that it is a recording from now on, which goes on in the spool.
-        packer.flush_with_progress(std::iter::empty())?;
+        packer.flush_with_progress(std::iter::empty(), 0)?;
         let clocks = [read_clocks(header.counter)];
         let scale = TimeScale::new(&header, &clocks, super::counter_hz(&facts), &mut Vec::new());
         let mut drain = Self {
@@ -305,6 +307,7 @@ impl Drain {
             is_last: false,
             read_bytes: 0,
             merged_nanos: 0,
+            merged_ticks: 0,
             end: None,
             known_end: None,
             findings: Vec::new(),
@@ -512,6 +515,9 @@ impl Drain {
         let unread_from = if std::mem::take(&mut self.is_stuck) { u64::MAX } else { self.unread_from };
         let waited_bytes = self.queues.waiting_bytes();
         self.merge(horizon.min(unread_from));
+        if horizon != u64::MAX {
+            self.merged_ticks = self.merged_ticks.max(horizon.min(unread_from));
+        }
         let is_limited = unread_from != u64::MAX && unread_from <= horizon;
         self.is_stuck = is_limited && waited_bytes <= self.queues.waiting_bytes();
     }
@@ -717,8 +723,11 @@ impl Drain {
         let (merger, queues) = (&self.merger, &self.queues);
         let lanes = queues.handed.iter().zip(0..);
         let progress = lanes.filter_map(|(handed, lane)| Some(handed.progress(merger.place(lane)?)));
-        self.packer.flush_with_progress(progress)?;
+        let until_nanos = self.scale.nanos_of_ticks(self.merged_ticks).max(self.merged_nanos);
+        self.packer.flush_with_progress(progress, until_nanos)?;
         self.last_flush = Instant::now();
+        let unmatched_frees = self.pairing.as_ref().map_or(0, Pairing::unmatched_frees);
+        self.shared.store(control::UNMATCHED_FREES as u64, unmatched_frees);
         // Not over entries that the program has taken since they were looked at: which blocks these are has still to be read.
         let unseen = (self.given - self.seen_taken).min(control::FREE_RING_ENTRIES as u64);
         let room = control::FREE_RING_ENTRIES as u64 - unseen;

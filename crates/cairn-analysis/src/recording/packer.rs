@@ -275,11 +275,12 @@ impl<W: Write> Packer<W> {
         }
     }
 
-    /// As [`flush`](Self::flush), and says behind it how far the spool is read.
+    /// As [`flush`](Self::flush), and says behind it how far the spool is read, and until when that is everything.
     #[cfg(target_os = "linux")]
     pub(super) fn flush_with_progress(
         &mut self,
         streams: impl Iterator<Item = Progress>,
+        until_nanos: u64,
     ) -> Result<(), RecordingError> {
         self.flush()?;
         self.payload.clear();
@@ -288,7 +289,7 @@ impl<W: Write> Packer<W> {
             progress.put(&mut self.payload);
             count += 1;
         }
-        self.chunks.write(ChunkKind::PROGRESS, count, 0, &self.payload)?;
+        self.chunks.write(ChunkKind::PROGRESS, count, until_nanos, &self.payload)?;
         self.chunks.flush()
     }
 

@@ -27,7 +27,7 @@ use cairn_analysis::recording::Recording;
 use cairn_analysis::symbols::{SourceFrame, SymbolizerOptions};
 use tokio::sync::oneshot;
 
-use super::catalogue::{is_growing, with_new};
+use super::catalogue::is_growing;
 use crate::content::Packed;
 use crate::frames::{Askers, Callee, Frames};
 use crate::{PageOptions, PageSubject, contents, shown};
@@ -131,14 +131,7 @@ impl Desk {
 
 /// A recording as it is at this moment, that of a program that still runs included.
 pub(crate) fn open(path: &Path) -> Result<HeapRecording, String> {
-    // What a command has packed of a program that runs is beside its spool; what is in the spool alone follows in a moment.
-    let new = with_new(path);
-    let opened = Recording::open(new.as_deref().unwrap_or(path));
-    let recording = match (opened, new) {
-        // It may have taken its place just now.
-        (Err(_), Some(_)) => Recording::open(path),
-        (opened, _) => opened,
-    };
+    let recording = Recording::open(path);
     recording.map(HeapRecording::new).map_err(|error| named(path, &error))
 }
 
