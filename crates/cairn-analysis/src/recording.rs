@@ -430,6 +430,26 @@ impl Recording {
         self.end.map(|(reason, counter)| (reason, self.scale.nanos(counter)))
     }
 
+    /// Whether the recording ended, or was read, before its program did: then a block that was not freed is alive, and no leak.
+    ///
+    /// So it is of every reason but two: an exit, and a process that is gone by `_exit` or a signal. After an `exec` the process goes on
+    /// as another program, and its blocks are gone with the one that was recorded. A recording without an end counts when the program
+    /// still writes it; else the program was killed.
+    #[must_use]
+    pub fn ended_before_program(&self) -> bool {
+        match self.end {
+            Some((reason, _)) => !matches!(reason, EndReason::Exit | EndReason::Gone),
+            None => self.growth().is_some(),
+        }
+    }
+
+    /// When recording was stopped and then started again, in nanoseconds from the start: what was freed in between seems to live.
+    #[must_use]
+    pub fn pauses(&self) -> Vec<(u64, u64)> {
+        let facts = self.facts.iter().filter(|fact| fact.name == PAUSE_FACT);
+        facts.filter_map(|fact| parse_pause(std::str::from_utf8(&fact.value).ok()?)).collect()
+    }
+
     /// What the recording holds in sum; `None` for a spool, and for a packed recording that was not closed.
     #[must_use]
     pub fn summary(&self) -> Option<&Summary> {
@@ -574,6 +594,14 @@ fn open_source(path: &Path) -> Result<Source, RecordingError> {
     let is_file = file.metadata().is_ok_and(|metadata| metadata.is_file());
     // A pipe or a device has no places to read at.
     if is_file { Ok(Source::File(file)) } else { Source::from_reader(file) }
+}
+
+/// A fact of whoever drains the spool: `FROM..TO`, the nanoseconds between which nothing was recorded.
+const PAUSE_FACT: &str = "paused_nanos";
+
+fn parse_pause(text: &str) -> Option<(u64, u64)> {
+    let (from, to) = text.split_once("..")?;
+    Some((from.parse().ok()?, to.parse().ok()?))
 }
 
 /// How fast the counter runs, where the recorder found out.

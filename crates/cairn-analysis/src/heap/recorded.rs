@@ -17,6 +17,7 @@ use super::resident::{Resident, UsageSample};
 use super::sampling::Sampling;
 use super::slices::{SliceOptions, Slices};
 use super::stacks::{Address, Module, NO_FRAMES, Stacks};
+use super::unfreed::Unfreed;
 use crate::names::{ModuleKey, Names};
 use crate::recording::{
     self, Detail, EndReason, Finding, Growth, PcKind, Recording, RecordingError, StackId, Wanted,
@@ -140,6 +141,10 @@ pub struct About {
     pub growth: Option<Growth>,
     /// A part of it is from the program's spool, because `cairn` was killed: of blocks from before that, frees after it find no block.
     pub is_continued: bool,
+    /// Whether the recording ended, or was read, before the program ended.
+    pub ended_before_program: bool,
+    /// What the blocks are that were not freed.
+    pub unfreed: Unfreed,
     /// The threads, in the order of a profile's [`threads`](HeapProfile::threads).
     pub threads: Vec<ThreadName>,
     /// What a reader should know of the file.
@@ -564,7 +569,7 @@ pub(super) fn about(recording: &Recording, findings: &[Finding]) -> About {
                 | Finding::ClockJump { .. }
         )
     };
-    About {
+    let mut about = About {
         command: command(recording),
         process: header.process,
         started_wall_nanos: header.start_wall_nanos,
@@ -572,10 +577,21 @@ pub(super) fn about(recording: &Recording, findings: &[Finding]) -> About {
         end: recording.end().map(|(reason, _)| reason),
         growth: recording.growth(),
         is_continued: findings.iter().any(|finding| matches!(finding, Finding::Continued { .. })),
+        ended_before_program: recording.ended_before_program(),
+        unfreed: Unfreed::of(recording),
         threads: threads(recording),
         findings: findings.iter().map(ToString::to_string).collect(),
         notes: findings.iter().filter(is_note).map(ToString::to_string).collect(),
+    };
+    for (from, to) in recording.pauses() {
+        let (from, to) = (from as f64 / 1e9, to as f64 / 1e9);
+        let note = format!(
+            "the recording was stopped from {from:.3} s to {to:.3} s: blocks that were freed in this time seem to live"
+        );
+        about.notes.push(note.clone());
+        about.findings.push(note);
     }
+    about
 }
 
 /// How the allocations of a recording were chosen.

@@ -104,6 +104,8 @@ pub struct Drain {
     merged_nanos: u64,
     /// Everything that was stamped until then is merged.
     merged_ticks: u64,
+    /// Since when nothing is recorded, because somebody stopped it.
+    paused_since: Option<u64>,
     end: Option<(EndReason, u64)>,
     /// How the program ended, as whoever started it says.
     known_end: Option<EndReason>,
@@ -308,6 +310,7 @@ impl Drain {
             read_bytes: 0,
             merged_nanos: 0,
             merged_ticks: 0,
+            paused_since: None,
             end: None,
             known_end: None,
             findings: Vec::new(),
@@ -351,6 +354,7 @@ impl Drain {
         if self.scale.is_known() {
             self.merge_up_to(horizon);
         }
+        self.note_pause();
         let has_waited = self.last_flush.elapsed() >= self.flush_after;
         if self.drained.len() >= FLUSH_BLOCKS
             || (has_waited && (self.packer.has_unwritten() || !self.drained.is_empty()))
@@ -362,6 +366,25 @@ impl Drain {
         let _ = self.reserve_ahead();
         self.shared.store(control::LIVE_BYTES as u64, self.packer.summary.live_bytes);
         Ok(self.status(is_busy))
+    }
+
+    /// Keeps in the recording that it was stopped for a while: blocks that were freed meanwhile seem to live.
+    fn note_pause(&mut self) {
+        let nanos = || self.scale.nanos_of_ticks(self.horizon);
+        match control::State::from_word(self.shared.load(control::STATE as u64)) {
+            // What began paused has missed nothing that it knows of.
+            control::State::Paused if self.paused_since.is_none() && self.packer.summary.allocations > 0 => {
+                self.paused_since = Some(nanos());
+            }
+            control::State::Recording => {
+                if let Some(from) = self.paused_since {
+                    let to = nanos();
+                    self.paused_since = None;
+                    self.packer.fact(super::PAUSE_FACT, &format!("{from}..{to}"));
+                }
+            }
+            _ => {}
+        }
     }
 
     /// Adds what the process uses at this moment to the recording. Call it after a [`step`](Self::step).
@@ -443,12 +466,16 @@ impl Drain {
         }
         let state = control::State::from_word(self.shared.load(control::STATE as u64));
         let reason = self.end.map(|(reason, _)| reason);
-        let is_exit = state == control::State::Ended || self.shared.load(control::EXITING as u64) != 0;
-        let exit = is_exit.then_some(EndReason::Exit);
+        let is_exiting = self.shared.load(control::EXITING as u64) != 0;
+        let unsaid = spool::unsaid_end(state, is_exiting);
         self.packer.summary.end_reason = match self.known_end {
+            // What followed was not recorded, however the process ended then.
+            _ if matches!(state, control::State::Paused | control::State::Full) => {
+                reason.or(Some(EndReason::Stopped))
+            }
             // Who only sees that a process is gone knows less than its own word tells.
-            Some(EndReason::Gone) => reason.or(exit).or(self.known_end),
-            known => reason.or(known).or(exit),
+            Some(EndReason::Gone) => reason.or(unsaid).or(self.known_end),
+            known => reason.or(known).or(unsaid),
         };
         for finding in &self.findings {
             if let Finding::Lost { kind, count } = finding {

@@ -28,7 +28,7 @@ use super::packed::{self, Reading};
 use super::pairing::Pairing;
 use super::rows::Starts;
 use super::source::Source;
-use super::spool::{note_loss, word};
+use super::spool::{note_loss, unsaid_end, word};
 use super::tables::TableBuilder;
 use super::{Layout, Recording, counter_hz, open_source};
 
@@ -281,8 +281,11 @@ impl LiveSpool {
         let mut bytes = Vec::new();
         source.read_at(0, control::FREE_GIVEN + 8, &mut bytes)?;
         self.is_drained = word(&bytes, control::FREE_GIVEN) > 0;
-        if control::State::from_word(word(&bytes, control::STATE)) == control::State::Ended {
-            recording.end.get_or_insert((EndReason::Exit, u64::MAX));
+        let state = control::State::from_word(word(&bytes, control::STATE));
+        if state == control::State::Ended
+            && let Some(reason) = unsaid_end(state, word(&bytes, control::EXITING) != 0)
+        {
+            recording.end.get_or_insert((reason, u64::MAX));
         }
         // Blocks before lengths: a thread that has taken its next block has committed all of the one before.
         let claimed =

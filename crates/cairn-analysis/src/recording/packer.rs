@@ -158,6 +158,13 @@ impl<W: Write> Packer<W> {
         })
     }
 
+    /// Adds a fact to those that were there at the start.
+    #[cfg(target_os = "linux")]
+    pub(super) fn fact(&mut self, name: &str, value: &str) {
+        let fact = Fact { name: name.to_owned(), value: value.as_bytes().to_vec() };
+        self.keep(|packer| packer.chunks.write(ChunkKind::FACTS, 1, 0, &rows::put_facts(&[fact])));
+    }
+
     pub(super) fn module(&mut self, module: &Module) {
         rows::put_module(&mut self.modules.0, module);
         self.modules.1 += 1;

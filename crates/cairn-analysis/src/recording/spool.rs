@@ -110,7 +110,7 @@ pub(super) fn scan(
     let facts = facts(&bytes);
     control_findings(&bytes, length, findings);
     let state = control::State::from_word(word(&bytes, control::STATE));
-    let is_exit = state == control::State::Ended || word(&bytes, control::EXITING) != 0;
+    let is_exiting = word(&bytes, control::EXITING) != 0;
 
     let mut sums = Sums { tables: TableBuilder::default(), end: None, findings };
     let mut found = Vec::new();
@@ -147,11 +147,21 @@ pub(super) fn scan(
         order_blocks(stream, findings);
         stream.blocks.retain(|block| block.is_wanted);
     }
-    if end.is_none() && is_exit {
-        end = Some((EndReason::Exit, u64::MAX));
+    if end.is_none() {
+        end = unsaid_end(state, is_exiting).map(|reason| (reason, u64::MAX));
     }
     let spool = Spool { streams, start_counter: header.start_counter, horizon: u64::MAX };
     Ok((Scanned { spool, facts, tables, end }, chosen))
+}
+
+/// How a recording ended that has no record of it. A program that exits says so by a word; what was stopped or had no room then
+/// ended before the program did.
+pub(super) fn unsaid_end(state: control::State, is_exiting: bool) -> Option<EndReason> {
+    match state {
+        control::State::Ended => Some(if is_exiting { EndReason::Exit } else { EndReason::Stopped }),
+        control::State::Paused | control::State::Full => is_exiting.then_some(EndReason::Stopped),
+        _ => is_exiting.then_some(EndReason::Exit),
+    }
 }
 
 fn block_offsets(length: u64) -> impl Iterator<Item = u64> {

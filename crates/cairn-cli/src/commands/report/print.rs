@@ -226,10 +226,10 @@ impl<'p, 'q, W: Write> Printer<'p, 'q, W> {
             Cost::Leaked if self.asked.scope.to_nanos.is_some() => {
                 ("alive", format!("Alive after {}", duration(profile.end_nanos)))
             }
-            Cost::Leaked if self.asked.about.end.is_none() => {
-                ("alive", "Alive when the recording stops".to_owned())
+            Cost::Leaked => {
+                let unfreed = self.asked.about.unfreed;
+                (unfreed.word(), unfreed.heading().to_owned())
             }
-            Cost::Leaked => ("leaked", "Leaked (never freed)".to_owned()),
             Cost::Allocated => ("allocated", "Allocated most bytes".to_owned()),
             Cost::Count => ("calls", "Allocated most often".to_owned()),
             Cost::Temporary => {
@@ -612,7 +612,8 @@ impl<'p, 'q, W: Write> Printer<'p, 'q, W> {
 
     fn table(&mut self, what: &str, rows: &[(String, Sums)], most: usize) -> io::Result<()> {
         let dim = self.palette.dim;
-        let columns = ["peak", "leaked", "allocated", "calls", "temporary"];
+        let (unfreed, _) = self.words(Cost::Leaked);
+        let columns = ["peak", unfreed, "allocated", "calls", "temporary"];
         let [peak, leaked, allocated, calls, temporary] = columns;
         writeln!(
             self.output,
@@ -665,7 +666,8 @@ impl<'p, 'q, W: Write> Printer<'p, 'q, W> {
         if self.asked.suppressed.is_empty() {
             return Ok(());
         }
-        self.heading("Known leaks, held back")?;
+        let what = if self.words(Cost::Leaked).0 == "leaked" { "leaks" } else { "leaks, alive here" };
+        self.heading(&format!("Known {what}, held back"))?;
         for held_back in self.asked.suppressed {
             let value = bytes(held_back.bytes);
             let pattern = held_back.pattern.to_string();
