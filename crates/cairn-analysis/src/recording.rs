@@ -431,11 +431,13 @@ impl Recording {
         self.end.map(|(reason, counter)| (reason, self.scale.nanos(counter)))
     }
 
-    /// Whether the recording ended, or was read, before its program did: then a block that was not freed is alive, and no leak.
+    /// Whether the recording ended, or was read, before its program did: then a block that was not
+    /// freed is alive, and no leak.
     ///
-    /// So it is of every reason but two: an exit, and a process that is gone by `_exit` or a signal. After an `exec` the process goes on
-    /// as another program, and its blocks are gone with the one that was recorded. A recording without an end counts when the program
-    /// still writes it; else the program was killed.
+    /// So it is of every reason but two: an exit, and a process that is gone by `_exit` or a
+    /// signal. After an `exec` the process goes on as another program, and its blocks are gone with
+    /// the one that was recorded. A recording without an end counts when the program still writes
+    /// it; else the program was killed.
     #[must_use]
     pub fn ended_before_program(&self) -> bool {
         match self.end {
@@ -444,7 +446,8 @@ impl Recording {
         }
     }
 
-    /// When recording was stopped and then started again, in nanoseconds from the start: what was freed in between seems to live.
+    /// When recording was stopped and then started again, in nanoseconds from the start: what was
+    /// freed in between seems to live.
     #[must_use]
     pub fn pauses(&self) -> Vec<(u64, u64)> {
         let facts = self.facts.iter().filter(|fact| fact.name == PAUSE_FACT);
@@ -484,7 +487,8 @@ impl Recording {
                 ..*wanted
             },
         };
-        // What the process used is noted at once; its events are packed a while later, when whoever packs has fallen behind.
+        // What the process used is noted at once; its events are packed a while later, when whoever
+        // packs has fallen behind.
         let packed_until =
             self.growth().filter(|growth| growth.is_drained).and_then(|growth| growth.until_nanos);
         let wanted = &match packed_until {
@@ -606,7 +610,8 @@ fn open_source(path: &Path) -> Result<Source, RecordingError> {
     if is_file { Ok(Source::File(file)) } else { Source::from_reader(file) }
 }
 
-/// A fact of whoever drains the spool: `FROM..TO`, the nanoseconds between which nothing was recorded.
+/// A fact of whoever drains the spool: `FROM..TO`, the nanoseconds between which nothing was
+/// recorded.
 const PAUSE_FACT: &str = "paused_nanos";
 
 fn parse_pause(text: &str) -> Option<(u64, u64)> {

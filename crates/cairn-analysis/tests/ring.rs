@@ -1,4 +1,5 @@
-//! A ring whose blocks the program overwrites while it is read: each reading is of whole blocks, and says what is missing.
+//! A ring whose blocks the program overwrites while it is read: each reading is of whole blocks,
+//! and says what is missing.
 #![cfg(target_os = "linux")]
 
 use std::os::unix::ffi::OsStrExt;
@@ -77,11 +78,11 @@ fn check(path: &std::path::Path) {
                 Finding::DamagedBlock { .. } | Finding::DamagedRecords { .. } | Finding::TornTail { .. }
             )
         };
-        assert!(!findings.iter().any(|finding| is_bad(finding)), "{findings:?}");
+        assert!(!findings.iter().any(is_bad), "{findings:?}");
         let says_gap = |finding: &&Finding| {
             matches!(finding, Finding::MissingBlocks { .. } | Finding::Overwritten { .. })
         };
-        let is_whole = !findings.iter().any(|finding| says_gap(finding));
+        let is_whole = !findings.iter().any(says_gap);
         whole += u32::from(is_whole);
         for (numbers, last) in numbers.0.iter().zip(&mut last) {
             assert!(numbers.is_sorted() && numbers.windows(2).all(|pair| pair[0] < pair[1]));

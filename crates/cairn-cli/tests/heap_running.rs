@@ -1,4 +1,5 @@
-//! Recordings of programs that still run: each reader gives all that was recorded up to one moment, and says which moment that is.
+//! Recordings of programs that still run: each reader gives all that was recorded up to one moment,
+//! and says which moment that is.
 
 #![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 
@@ -115,7 +116,8 @@ fn says(report: &Value, part: &str) -> bool {
     findings.iter().any(|finding| finding.as_str().unwrap().contains(part))
 }
 
-/// Some reports, one after the other: no number is too low, none goes back, and each free finds its block.
+/// Some reports, one after the other: no number is too low, none goes back, and each free finds its
+/// block.
 fn check_reports(running: &Running) -> u64 {
     let mut last = 0;
     for _ in 0..4 {
@@ -126,7 +128,8 @@ fn check_reports(running: &Running) -> u64 {
         assert!(total >= before && total >= last, "{last}, then {before} and {total}: {report}");
         assert_eq!(number(&report, "unmatched_frees"), 0, "{:?}", report["findings"]);
         assert!(says(&report, STILL_RUNS), "{:?}", report["findings"]);
-        // What lives is a block in each of 512 places at most, the threads' own, and what grows: one of 61 allocations.
+        // What lives is a block in each of 512 places at most, the threads' own, and what grows:
+        // one of 61 allocations.
         let live = number(&report, "leaked_allocations");
         assert!(live <= total / 61 + 600, "{live} of {total} live");
         last = total;
@@ -227,7 +230,8 @@ fn report_goes_on_where_a_killed_cairn_stopped() {
     assert!(last > first);
 }
 
-// Failed with: no word that the program still runs; a few frees without a block, of what was read a moment too late.
+// Failed with: no word that the program still runs; a few frees without a block, of what was read a
+// moment too late.
 #[test]
 fn report_shows_a_program_that_nobody_drains() {
     let directory = scratch("running-alone");

@@ -59,7 +59,8 @@ pub struct PageSubject {
     pub end: Option<EndReason>,
     /// What the blocks are that were not freed.
     pub unfreed: Unfreed,
-    /// How long the program has run beyond what was read of its recording, while the rest of that is read.
+    /// How long the program has run beyond what was read of its recording, while the rest of that
+    /// is read.
     pub behind_nanos: Option<u64>,
     /// What there is of time.
     pub times: Times,

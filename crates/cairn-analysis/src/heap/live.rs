@@ -128,8 +128,9 @@ pub struct Update {
     pub is_behind: bool,
     /// Nothing follows.
     pub has_ended: bool,
-    /// By how much what was read is older than what there is to read, or than now while the program runs: when it is
-    /// [behind](Self::is_behind), and when whoever packs the recording has packed nothing for a while. `None` for a state of now.
+    /// By how much what was read is older than what there is to read, or than now while the program
+    /// runs: when it is [behind](Self::is_behind), and when whoever packs the recording has packed
+    /// nothing for a while. `None` for a state of now.
     pub behind_nanos: Option<u64>,
 }
 
@@ -208,8 +209,8 @@ impl LiveHeap {
         Ok(Update { is_new, is_behind, has_ended: self.has_ended(), behind_nanos })
     }
 
-    /// [Updates](Self::update) until it is not behind any more, or until this time has passed: for who shows what was read so far
-    /// meanwhile. Nothing waits in between.
+    /// [Updates](Self::update) until it is not behind any more, or until this time has passed: for
+    /// who shows what was read so far meanwhile. Nothing waits in between.
     ///
     /// # Errors
     ///

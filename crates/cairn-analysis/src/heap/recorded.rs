@@ -139,7 +139,8 @@ pub struct About {
     pub end: Option<EndReason>,
     /// Up to when it was read, where the program still writes it.
     pub growth: Option<Growth>,
-    /// A part of it is from the program's spool, because `cairn` was killed: of blocks from before that, frees after it find no block.
+    /// A part of it is from the program's spool, because `cairn` was killed: of blocks from before
+    /// that, frees after it find no block.
     pub is_continued: bool,
     /// Whether the recording ended, or was read, before the program ended.
     pub ended_before_program: bool,

@@ -47,8 +47,8 @@ pub struct Report {
     pub total_bytes: u64,
     /// Frees of them.
     pub total_frees: u64,
-    /// What blocks are that were not freed, here and in all fields whose names begin with `leaked`: `leaked` when the program exited,
-    /// else `alive`.
+    /// What blocks are that were not freed, here and in all fields whose names begin with `leaked`:
+    /// `leaked` when the program exited, else `alive`.
     pub unfreed: &'static str,
     /// Bytes that were not freed.
     pub leaked_bytes: u64,
@@ -135,7 +135,8 @@ pub struct Recorded {
     pub started_wall_nanos: u64,
     /// How it ended: `exit`, `exec`, `stopped`, `gone` (by `_exit` or a signal, of a child), or nothing when the recording has no end.
     pub end: Option<&'static str>,
-    /// Whether the recording ended, or was read, before the program ended: what was not freed is no leak then.
+    /// Whether the recording ended, or was read, before the program ended: what was not freed is no
+    /// leak then.
     pub ended_before_program: bool,
     /// Until when a recording was read that the program still writes; nothing else.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -18,7 +18,8 @@ pub enum Unfreed {
     AliveAtExec,
     /// The process ended by `_exit` or by a signal; nobody knows by which.
     AliveAtEnd,
-    /// The program exited; but the recording was stopped for a while, and what was freed meanwhile is here as well.
+    /// The program exited; but the recording was stopped for a while, and what was freed meanwhile
+    /// is here as well.
     AliveAfterPause,
     /// The recording has no end: the program was killed, or the file does not say.
     #[default]

@@ -368,7 +368,8 @@ impl Drain {
         Ok(self.status(is_busy))
     }
 
-    /// Keeps in the recording that it was stopped for a while: blocks that were freed meanwhile seem to live.
+    /// Keeps in the recording that it was stopped for a while: blocks that were freed meanwhile
+    /// seem to live.
     fn note_pause(&mut self) {
         let nanos = || self.scale.nanos_of_ticks(self.horizon);
         match control::State::from_word(self.shared.load(control::STATE as u64)) {

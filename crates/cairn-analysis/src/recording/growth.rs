@@ -1,13 +1,14 @@
 //! Whether a program still writes a recording, and up to which moment such a recording was read.
 //!
 //! ```text
-//!   spool that `cairn` drains:  packed file up to its last PROG chunk; the spool is not read, its blocks are used again meanwhile
+//!   spool that `cairn` drains:  packed file up to its last PROG chunk; the spool is not read,
+//!                               its blocks are used again meanwhile
 //!   spool that nobody drains:   all blocks, events up to the moment at which the reading began
 //!   packed file + spool:        as above; `cairn` was killed, and the program goes on
 //! ```
 //!
-//! So every event before that moment is counted once, each free finds its block, and nothing behind that moment is counted. The
-//! reading says which moment it is.
+//! So every event before that moment is counted once, each free finds its block, and nothing behind
+//! that moment is counted. The reading says which moment it is.
 
 use std::fmt;
 use std::path::Path;
@@ -34,7 +35,8 @@ pub struct Growth {
     pub is_drained: bool,
 }
 
-/// A packed recording is written twice in a second; one that is older than this is written by a process that gets no processor.
+/// A packed recording is written twice in a second; one that is older than this is written by a
+/// process that gets no processor.
 const STALLED_NANOS: u64 = 3_000_000_000;
 
 impl fmt::Display for Growth {
@@ -92,13 +94,14 @@ impl Moment {
     }
 }
 
-/// Nanoseconds from the start of the recording with this header to now, on the machine that it was made on.
+/// Nanoseconds from the start of the recording with this header to now, on the machine that it was
+/// made on.
 pub(crate) fn nanos_since_start(header: &FileHeader) -> Option<u64> {
     Moment::now(header).map(|moment| moment.nanos)
 }
 
-/// Whether `process` has the recording at `path` mapped, as the program that writes it has. A process that may not be looked at counts
-/// for as long as it lives.
+/// Whether `process` has the recording at `path` mapped, as the program that writes it has. A
+/// process that may not be looked at counts for as long as it lives.
 #[must_use]
 pub fn is_written(path: &Path, process: u32) -> bool {
     let text = match std::fs::read(format!("/proc/{process}/maps")) {
@@ -108,7 +111,8 @@ pub fn is_written(path: &Path, process: u32) -> bool {
     let inode = inode_of(path).map(|inode| inode.to_string().into_bytes());
     let name = path.as_os_str().as_encoded_bytes();
     text.split(|&byte| byte == b'\n').any(|line| {
-        // | range | permissions | offset | device | inode | path |, the device being that of a layer below in containers.
+        // | range | permissions | offset | device | inode | path |
+        // In containers the device is that of a layer below.
         let mut words = line.split(|&byte| byte == b' ').filter(|word| !word.is_empty());
         words.nth(1) == Some(b"rw-s")
             && (inode.is_some() && inode.as_deref() == words.nth(2) || line.ends_with(name))
@@ -128,7 +132,8 @@ fn inode_of(_: &Path) -> Option<u64> {
 /// One try to open a recording.
 enum Opened {
     Settled(Recording),
-    /// Somebody changed the files meanwhile: it is to be opened again. What was read is the answer if that does not help.
+    /// Somebody changed the files meanwhile: it is to be opened again. What was read is the answer
+    /// if that does not help.
     Changed(Result<Recording, RecordingError>),
 }
 
@@ -142,7 +147,8 @@ impl Recording {
         })
     }
 
-    /// Opens what is at `path` at one moment, also while a program writes it and another process packs it.
+    /// Opens what is at `path` at one moment, also while a program writes it and another process
+    /// packs it.
     pub(super) fn open_path(
         path: &Path,
         mut choose: Option<Box<ChooseWindow<'_>>>,
@@ -203,7 +209,8 @@ impl Recording {
         Ok(recording.settled_since(path, moment))
     }
 
-    /// What is packed of a spool that is drained at present. All of it up to its last `PROG` chunk is complete.
+    /// What is packed of a spool that is drained at present. All of it up to its last `PROG` chunk
+    /// is complete.
     fn open_drained(
         source: Source,
         spool: &Path,
@@ -217,7 +224,8 @@ impl Recording {
         if packed.summary.is_some() {
             return Ok(Opened::Settled(recording));
         }
-        // Written behind each PROG chunk: the same before and after means that it is of the one that was read.
+        // Written behind each PROG chunk: the same before and after means that it is of the one
+        // that was read.
         packed.unmatched_frees = unmatched_frees(spool);
         let is_settled = packed.progress.is_some() && packed.unmatched_frees == unmatched_before;
         let until_nanos = packed.progress.as_ref().and_then(|progress| progress.nanos);
@@ -248,7 +256,8 @@ impl Recording {
             let mut name = path.as_os_str().to_owned();
             name.push(NEW);
             let packed = open_source(Path::new(&name)).and_then(|source| Self::from_source(source, None));
-            // Where there is none, or it is another one's, what is left in the spool is what there is.
+            // Where there is none, or it is another one's, what is left in the spool is what there
+            // is.
             if let Ok(mut packed) = packed
                 && packed.continue_in(path)?
             {
@@ -259,7 +268,8 @@ impl Recording {
         Ok(recording)
     }
 
-    /// Whether the files are what they were when the reading of them began, at `moment` while the program ran.
+    /// Whether the files are what they were when the reading of them began, at `moment` while the
+    /// program ran.
     fn settled_since(mut self, path: &Path, moment: Option<Moment>) -> Opened {
         let spool = match &self.rest {
             Some(_) => beside(path, true).unwrap_or_else(|| path.to_owned()),
@@ -288,7 +298,8 @@ impl Recording {
         self.findings.retain(|finding| *finding != Finding::NoEnd);
         let growth = Growth { until_nanos: Some(nanos), age_nanos: Some(0), is_drained: false };
         self.findings.push(Finding::Growing(growth));
-        // A block that was taken behind the place that was read last, and the one after it in front of that place.
+        // A block that was taken behind the place that was read last, and the one after it in front
+        // of that place.
         let is_torn = self.findings.iter().any(|finding| matches!(finding, Finding::MissingBlocks { .. }));
         if is_torn { Opened::Changed(Ok(self)) } else { Opened::Settled(self) }
     }

@@ -79,7 +79,8 @@ impl Live {
         }
     }
 
-    /// Until when all that happened was handed on, in nanoseconds from the start; `None` where the file does not say it.
+    /// Until when all that happened was handed on, in nanoseconds from the start; `None` where the
+    /// file does not say it.
     pub(crate) fn read_until_nanos(&self, recording: &Recording) -> Option<u64> {
         match &self.shape {
             Shape::Spool(spool) => spool.cut_ticks.map(|ticks| recording.scale.nanos_of_ticks(ticks)),

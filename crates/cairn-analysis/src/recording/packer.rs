@@ -282,7 +282,8 @@ impl<W: Write> Packer<W> {
         }
     }
 
-    /// As [`flush`](Self::flush), and says behind it how far the spool is read, and until when that is everything.
+    /// As [`flush`](Self::flush), and says behind it how far the spool is read, and until when that
+    /// is everything.
     #[cfg(target_os = "linux")]
     pub(super) fn flush_with_progress(
         &mut self,

@@ -154,8 +154,8 @@ pub(super) fn scan(
     Ok((Scanned { spool, facts, tables, end }, chosen))
 }
 
-/// How a recording ended that has no record of it. A program that exits says so by a word; what was stopped or had no room then
-/// ended before the program did.
+/// How a recording ended that has no record of it. A program that exits says so by a word; what was
+/// stopped or had no room then ended before the program did.
 pub(super) fn unsaid_end(state: control::State, is_exiting: bool) -> Option<EndReason> {
     match state {
         control::State::Ended => Some(if is_exiting { EndReason::Exit } else { EndReason::Stopped }),
@@ -326,8 +326,8 @@ pub(super) fn note_loss(kind: LossKind, count: u64, findings: &mut Vec<Finding>)
     findings.push(Finding::Lost { kind, count });
 }
 
-/// A copy of a ring, whose blocks the program overwrites meanwhile: each block is as it was at one moment. Those that were overwritten
-/// during each of some tries are left out and counted.
+/// A copy of a ring, whose blocks the program overwrites meanwhile: each block is as it was at one
+/// moment. Those that were overwritten during each of some tries are left out and counted.
 pub(super) fn copy_of_ring(source: &Source) -> Result<(Vec<u8>, u64), RecordingError> {
     const TRIES: u32 = 4;
     let length = source.length()?;
@@ -339,7 +339,8 @@ pub(super) fn copy_of_ring(source: &Source) -> Result<(Vec<u8>, u64), RecordingE
         for _ in 0..TRIES {
             source.read_at(offset, BLOCK_BYTES, &mut block)?;
             source.read_at(offset, BLOCK_HEADER_BYTES, &mut head)?;
-            // Its length becomes 0 before anything else of it is overwritten, and its claim is another one afterwards.
+            // Its length becomes 0 before anything else of it is overwritten, and its claim is
+            // another one afterwards.
             let claim = |bytes: &[u8]| BlockHeader::read(bytes).map(|header| header.claim);
             is_whole = claim(&block) == claim(&head);
             if is_whole {

@@ -78,7 +78,8 @@ fn watch(mut heap: LiveHeap, interval: Duration, news: &SyncSender<News>, asked:
             Err(error) => News::Failed(error.to_string()),
         };
         let has_failed = matches!(said, News::Failed(_));
-        // What is not up to date waits for nobody: who is slow to take it gets what is read a moment later.
+        // What is not up to date waits for nobody: who is slow to take it gets what is read a
+        // moment later.
         let is_gone = if is_behind {
             matches!(news.try_send(said), Err(TrySendError::Disconnected(_)))
         } else {
