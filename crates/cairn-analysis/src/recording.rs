@@ -46,6 +46,7 @@
 //! | `clock` | from the counter to the time of day |
 //! | `live` | a recording while it grows |
 //! | `drain` | from the spool of a running program to a packed recording |
+//! | `growth` | opens a recording that a program still writes, and says up to when it was read |
 //! | `mapped_file` | the memory shared with the program, and large tables |
 //! | `ahead` | asks for memory before it is needed |
 //! | `outside` | marks from outside of the program |
@@ -64,6 +65,7 @@ mod deliver;
 #[cfg(target_os = "linux")]
 mod drain;
 mod error;
+mod growth;
 mod heap;
 mod kept;
 mod live;
@@ -96,6 +98,7 @@ pub use clock::TimeScale;
 #[cfg(target_os = "linux")]
 pub use drain::{Drain, Status};
 pub use error::{Finding, RecordingError};
+pub use growth::{Growth, is_written};
 pub use model::{
     Alloc, At, Change, Events, Fact, Free, Mapping, Mark, Module, ModuleId, ObjectId, PcId, Place,
     StackFrame, StackId, Thread, ThreadId, Usage, Wanted,
@@ -107,6 +110,7 @@ pub use tables::StackTree;
 
 pub use cairn_format::recording::{EndReason, LossKind, MappingKind, MarkValue, PcKind, control};
 
+pub(crate) use growth::nanos_since_start;
 pub(crate) use kept::{Detail, Kept};
 pub(crate) use live::{Live, is_running};
 use packed::Packed;
@@ -175,34 +179,6 @@ impl Recording {
         Ok(recording)
     }
 
-    fn open_path(path: &Path, choose: Option<Box<spool::ChooseWindow<'_>>>) -> Result<Self, RecordingError> {
-        let mut recording = Self::from_source(open_source(path)?, choose)?;
-        let is_left = recording.findings.contains(&Finding::NotClosed);
-        if let Some(spool) = beside(path, is_left) {
-            recording.continue_in(&spool)?;
-        }
-        let is_drained = |finding: &Finding| matches!(finding, Finding::Drained { .. });
-        if recording.findings.iter().any(is_drained) {
-            let mut name = path.as_os_str().to_owned();
-            name.push(NEW);
-            let packed = open_source(Path::new(&name)).and_then(|source| Self::from_source(source, None));
-            if let Ok(mut packed) = packed {
-                if packed.continue_in(path)? {
-                    packed.window = recording.window;
-                    return Ok(packed);
-                }
-            } else if recording.is_at(path)
-                && header_of(path).is_some_and(|header| header.shape == Shape::Packed)
-            {
-                // Closed meanwhile, it has taken the place of the spool.
-                let window = recording.window;
-                return Ok(Self { window, ..Self::from_source(open_source(path)?, None)? });
-            }
-            // Where there is none, or it is another one's, what is left in the spool is what there is.
-        }
-        Ok(recording)
-    }
-
     /// Adds what the spool has that is not here; false when nothing is to be had from it.
     fn continue_in(&mut self, path: &Path) -> Result<bool, RecordingError> {
         let Layout::Packed(packed) = &mut self.layout else { return Ok(false) };
@@ -233,6 +209,7 @@ impl Recording {
             return Ok(false);
         }
         let cut = packed.end_at_progress();
+        packed.unmatched_frees = spool::word(&first, control::UNMATCHED_FREES);
         let mut findings = Vec::new();
         let part = spool::Part::Rest(packed.lanes());
         let (scanned, _) = spool::scan(&source, &header, part, &mut findings)?;
@@ -454,6 +431,29 @@ impl Recording {
         self.end.map(|(reason, counter)| (reason, self.scale.nanos(counter)))
     }
 
+    /// Whether the recording ended, or was read, before its program did: then a block that was not
+    /// freed is alive, and no leak.
+    ///
+    /// So it is of every reason but two: an exit, and a process that is gone by `_exit` or a
+    /// signal. After an `exec` the process goes on as another program, and its blocks are gone with
+    /// the one that was recorded. A recording without an end counts when the program still writes
+    /// it; else the program was killed.
+    #[must_use]
+    pub fn ended_before_program(&self) -> bool {
+        match self.end {
+            Some((reason, _)) => !matches!(reason, EndReason::Exit | EndReason::Gone),
+            None => self.growth().is_some(),
+        }
+    }
+
+    /// When recording was stopped and then started again, in nanoseconds from the start: what was
+    /// freed in between seems to live.
+    #[must_use]
+    pub fn pauses(&self) -> Vec<(u64, u64)> {
+        let facts = self.facts.iter().filter(|fact| fact.name == PAUSE_FACT);
+        facts.filter_map(|fact| parse_pause(std::str::from_utf8(&fact.value).ok()?)).collect()
+    }
+
     /// What the recording holds in sum; `None` for a spool, and for a packed recording that was not closed.
     #[must_use]
     pub fn summary(&self) -> Option<&Summary> {
@@ -487,6 +487,16 @@ impl Recording {
                 ..*wanted
             },
         };
+        // What the process used is noted at once; its events are packed a while later, when whoever
+        // packs has fallen behind.
+        let packed_until =
+            self.growth().filter(|growth| growth.is_drained).and_then(|growth| growth.until_nanos);
+        let wanted = &match packed_until {
+            Some(until) => {
+                wanted.between(wanted.since_nanos, wanted.until_nanos.min(until.saturating_add(1)))
+            }
+            None => *wanted,
+        };
         let unmatched_frees = match &self.layout {
             Layout::Spool(spool) => spool.read(&self.source, &self.scale, wanted, events)?,
             Layout::Packed(packed) => {
@@ -494,9 +504,19 @@ impl Recording {
                 match &self.rest {
                     Some(rest) if !events.is_enough() => {
                         let mut events = deliver::Renumbered::new(events, end.slots);
-                        rest.spool.read_from(&rest.source, &rest.scale, wanted, &mut events, end.nanos)?
+                        let unmatched = rest.spool.read_from(
+                            &rest.source,
+                            &rest.scale,
+                            wanted,
+                            &mut events,
+                            end.nanos,
+                        )?;
+                        unmatched.saturating_add(packed.unmatched_frees)
                     }
-                    _ => packed.summary.as_ref().map_or(0, |summary| summary.unmatched_frees),
+                    _ => match &packed.summary {
+                        Some(summary) => summary.unmatched_frees,
+                        None => packed.unmatched_frees,
+                    },
                 }
             }
         };
@@ -588,6 +608,15 @@ fn open_source(path: &Path) -> Result<Source, RecordingError> {
     let is_file = file.metadata().is_ok_and(|metadata| metadata.is_file());
     // A pipe or a device has no places to read at.
     if is_file { Ok(Source::File(file)) } else { Source::from_reader(file) }
+}
+
+/// A fact of whoever drains the spool: `FROM..TO`, the nanoseconds between which nothing was
+/// recorded.
+const PAUSE_FACT: &str = "paused_nanos";
+
+fn parse_pause(text: &str) -> Option<(u64, u64)> {
+    let (from, to) = text.split_once("..")?;
+    Some((from.parse().ok()?, to.parse().ok()?))
 }
 
 /// How fast the counter runs, where the recorder found out.

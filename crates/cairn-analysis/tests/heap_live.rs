@@ -356,6 +356,48 @@ fn what_a_killed_command_left_is_read_with_the_rest_in_the_spool() {
     }
 }
 
+// Failed with: no way to read what is there at once, and no word of how far behind a part of it is.
+#[test]
+fn live_heap_catches_up_at_once_and_says_how_far_it_is() {
+    let directory = directory("catches-up");
+    let (spool_path, packed_path) = (directory.join("it.cairn"), directory.join("it.cairn.new"));
+    let (program, journal) = program(2, 700_000, std::process::id(), false);
+    let mut writer = Writer::new(&spool_path, &program.spool);
+    let mut of_spool = LiveHeap::open(&spool_path).unwrap();
+    writer.write_all(&journal);
+    assert_catches_up(&mut of_spool);
+    assert_eq!(of_spool.snapshot().profile.totals.allocations, program.allocations);
+
+    let mut writer = Writer::new(&spool_path, &program.spool);
+    let mut drain = Drain::open(&spool_path, &packed_path).unwrap();
+    drain.set_flush_after(Duration::ZERO);
+    for part in journal.chunks(20_000) {
+        writer.write_all(part);
+        drain.step().unwrap();
+    }
+    (0..3).for_each(|_| assert!(drain.step().is_ok()));
+    let mut of_packed = LiveHeap::open(&spool_path).unwrap();
+    assert_catches_up(&mut of_packed);
+    // What is packed is counted, up to the moment that the file names.
+    let copied = of_packed.snapshot().profile.totals.allocations;
+    let recording = Recording::open(&spool_path).unwrap();
+    assert!(recording.growth().unwrap().is_drained);
+    let read = HeapRecording::new(recording).read(Scope::default()).unwrap();
+    assert_eq!(read.profile.totals.allocations, copied);
+    drop(drain);
+    fs::remove_dir_all(directory).unwrap();
+}
+
+/// The first part is behind, what is read at once is not.
+fn assert_catches_up(heap: &mut LiveHeap) {
+    let first = heap.update().unwrap();
+    let least = heap.snapshot().profile.totals.allocations;
+    assert!(first.is_behind && first.behind_nanos.is_some(), "{first:?}, {least} allocations");
+    let all = heap.catch_up(Duration::from_secs(3600)).unwrap();
+    assert!(!all.is_behind && all.is_new, "{all:?}");
+    assert!(heap.snapshot().profile.totals.allocations > least);
+}
+
 #[test]
 fn large_recordings_are_read_in_parts() {
     let directory = directory("parts");

@@ -109,6 +109,8 @@ pub struct Sample {
 /// Stacks of named frames, with numbers for each.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Profile {
+    /// What a reader should know of the numbers, for formats that have a place for it.
+    pub notes: Vec<String>,
     /// What was run.
     pub title: String,
     /// The process, where it is known.

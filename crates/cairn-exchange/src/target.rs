@@ -281,6 +281,9 @@ pub fn write(
             losses.push(
                 "heaptrack has no threads; it calls temporary what is freed with no other allocation or free between".to_owned(),
             );
+            losses.extend(
+                profile.notes.iter().map(|note| format!("heaptrack calls leaked what was not freed: {note}")),
+            );
         }
         Target::Dhat => {
             dhat::write(whole(target, events_of("DHAT's file", subject)?)?, profile, output)?;

@@ -2,7 +2,7 @@
 
 import { parse } from './content.js';
 import { bytesText, countText, element, nameElement } from './text.js';
-import { METRICS, metricOf } from './model.js';
+import { METRICS, metricOf, nameUnfreed } from './model.js';
 import { Timeline } from './timeline.js';
 import { DiffModel, DiffFlame, growthText } from './diff.js';
 import { byId } from './main.js';
@@ -78,6 +78,8 @@ export class Comparison {
     this.ids = `${before}\n${after}`;
     const content = parse(compared, () => Promise.resolve(), 'cairn.comparison/1');
     this.content = content;
+    nameUnfreed(SIDES.every((side) => content[side].unfreed === 'leaked'));
+    for (const option of byId('compare-metric').options) option.textContent = metricOf(option.value).name.toLowerCase();
     this.model = new DiffModel(content);
     byId('comparison').hidden = false;
     if (isOther) this.makeTimelines({ before: contents[0], after: contents[1] });

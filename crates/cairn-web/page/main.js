@@ -1,7 +1,7 @@
 // Puts the views together: each change of what is chosen goes through `update`, and every view follows.
 
 import { bytesText, countText, timeText, shareText, element, nameElement } from './text.js';
-import { METRICS, metricOf, Model } from './model.js';
+import { METRICS, metricOf, Model, nameUnfreed } from './model.js';
 import { Flame } from './flame.js';
 import { ABSENT, Timeline } from './timeline.js';
 import { FunctionTable, copyButton, sourceElement } from './tables.js';
@@ -223,12 +223,16 @@ export class Page {
 
   meaning(id, range, end) {
     const { model } = this;
+    const { unfreed, unfreed_note: note } = this.content.recording;
+    const isLeaked = unfreed !== 'alive';
+    const never = isLeaked ? 'never freed' : 'not freed';
+    const unfreedMeans = isLeaked ? '' : ` ${note}.`;
     const [from, to] = range ? range.map((slice) => timeText(Math.min(end, slice * this.content.slices.nanos))) : ['0', timeText(end)];
     const between = range ? `between ${from} and ${to}` : 'in all';
     const peak = model.peakOf(range);
     if (this.content.recording.times === 'none') {
       return {
-        peak: 'What was held at the peak.', held: 'What was held at the end.', leaked: 'What was never freed.',
+        peak: 'What was held at the peak.', held: 'What was held at the end.', leaked: `What was ${never}.${unfreedMeans}`,
         allocated: 'What was allocated, freed or not.', count: 'How many blocks were allocated.',
         temporary: 'How many blocks were freed before their thread allocated again.',
       }[id];
@@ -238,7 +242,7 @@ export class Page {
         ? `What was held at the peak, after ${timeText(peak.nanos)}.`
         : `What was held after ${timeText(peak.nanos)}: of the ends of the slices in the range, the one at which most was held.`,
       held: `What was held after ${to}.`,
-      leaked: range ? `What was allocated ${between} and never freed.` : 'What was never freed.',
+      leaked: `What was ${range ? `allocated ${between} and ` : ''}${never}.${unfreedMeans}`,
       allocated: `What was allocated ${between}, freed or not.`,
       count: `How many blocks were allocated ${between}.`,
       temporary: `How many blocks were freed ${between} before their thread allocated again.`,
@@ -312,13 +316,17 @@ export class Page {
     byId('process').textContent = process + when + lasted;
     const hasTimes = recording.times !== 'none';
     const hasFrees = recording.times !== 'allocations';
+    const isLeaked = recording.unfreed !== 'alive';
+    nameUnfreed(isLeaked);
+    const unfreedOption = [...byId('metric').options].find((option) => option.value === 'leaked');
+    unfreedOption.textContent = metricOf('leaked').name.toLowerCase();
     const after = hasTimes ? `, after ${timeText(totals.peak_nanos)}` : '';
     const rate = hasTimes && recording.duration_nanos > 0 ? totals.allocations / (recording.duration_nanos / 1e9) : 0;
     const card = (name, value, note) => element('div', { class: 'card' }, element('dt', {}, name), element('dd', {}, value), element('dd', { class: 'note' }, note));
     byId('summary').replaceChildren(
       ...(hasFrees ? [
         card('Peak', bytesText(totals.peak_bytes), `${countText(totals.peak_blocks)} blocks${after}`),
-        card('Leaked', bytesText(totals.leaked_bytes), `${countText(totals.leaked_blocks)} blocks were not freed`),
+        card(isLeaked ? 'Leaked' : 'Alive', bytesText(totals.leaked_bytes), `${countText(totals.leaked_blocks)} blocks${isLeaked ? ' were not freed' : `. ${recording.unfreed_note}`}`),
       ] : [card('Held', 'not known', 'this file does not tell what was freed')]),
       card('Allocations', countText(totals.allocations), `${bytesText(totals.allocated_bytes)} in all${hasTimes ? `, ${countText(Math.round(rate))} a second` : ''}`),
       ...(hasFrees ? [card('Temporary', countText(totals.temporary), recording.sample_bytes ? 'not known of a sampled recording' : `${shareText(totals.temporary, totals.allocations) || '0 %'} of all allocations`)] : []),

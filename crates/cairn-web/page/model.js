@@ -10,6 +10,11 @@ export const METRICS = [
   { id: 'temporary', name: 'Temporary', isBytes: false, column: 'temporary', slice: 'slice_temporary' },
 ];
 
+/** Only what a program that exited did not free is leaked; else it is alive. */
+export function nameUnfreed(isLeaked) {
+  METRICS.find((metric) => metric.id === 'leaked').name = isLeaked ? 'Leaked' : 'Alive, not freed';
+}
+
 export function metricOf(id) {
   return METRICS.find((metric) => metric.id === id) || METRICS[0];
 }

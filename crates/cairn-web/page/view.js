@@ -1,7 +1,7 @@
 // The served page: which recording is shown, or which two are compared; follows a program that runs, and tells it what to do.
 
 import { parse } from './content.js';
-import { element, copyText } from './text.js';
+import { element, copyText, timeText } from './text.js';
 import { readState, writeState } from './state.js';
 import { Page, byId, applyTheme, isDark } from './main.js';
 import { Api } from './api.js';
@@ -98,6 +98,7 @@ class View {
     document.querySelector('main').hidden = false;
     byId('comparison').hidden = true;
     this.version = answer.version;
+    this.showBehind(content);
     if (this.page) {
       this.page.replace(content);
       this.page.sizeViews(true);
@@ -190,10 +191,17 @@ class View {
     // Not under the hand that brushes, and not what is not wanted any more.
     if (this.asked !== asked || id !== this.id || this.page?.timeline.pressed) return;
     this.version = answer.version;
+    this.showBehind(content);
     const began = performance.now();
     this.page.replace(content);
     document.documentElement.dataset.updates = String(Number(document.documentElement.dataset.updates || 0) + 1);
     document.documentElement.dataset.updateMillis = (performance.now() - began).toFixed(1);
+  }
+
+  /** What is shown is older than now by so much, while the rest is read. */
+  showBehind(content) {
+    this.behind = content.recording.behind_nanos;
+    this.showLive();
   }
 
   async relist() {
@@ -246,7 +254,9 @@ class View {
     byId('live').setAttribute('aria-pressed', String(isFollowed));
     byId('live').textContent = isFollowed ? 'Live' : 'Paused';
     const told = shown.is_growing ? { recording: 'it records', paused: 'recording is stopped', full: 'its file is full', starting: 'it begins' }[shown.state] || shown.state : 'the program has ended';
-    const text = `process ${shown.process}: ${told}`;
+    const { behind } = this;
+    const text = `process ${shown.process}: ${shown.is_growing && behind ? `catching up: ${timeText(behind)} behind` : told}`;
+    document.body.classList.toggle('catching-up', Boolean(shown.is_growing && behind));
     if (byId('live-state').textContent !== text) byId('live-state').textContent = text;
     for (const id of ['record-start', 'record-stop', 'record-mark', 'mark-text']) byId(id).disabled = !shown.is_growing;
     byId('record-start').setAttribute('aria-pressed', String(shown.is_growing && shown.state === 'recording'));

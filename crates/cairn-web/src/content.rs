@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use cairn_analysis::heap::slices::Entry;
 use cairn_analysis::heap::{
-    HeapRead, LIFETIME_CLASSES, MarkTold, Names, SIZE_CLASSES, Sampling, Sums, lifetime_class_range,
+    HeapRead, LIFETIME_CLASSES, MarkTold, Names, SIZE_CLASSES, Sampling, Sums, Unfreed, lifetime_class_range,
     size_class_range,
 };
 use cairn_analysis::recording::EndReason;
@@ -64,6 +64,11 @@ struct Recorded {
     duration_nanos: u64,
     times: &'static str,
     end: Option<&'static str>,
+    /// `leaked` or `alive`.
+    unfreed: &'static str,
+    /// The same in words.
+    unfreed_note: &'static str,
+    behind_nanos: Option<u64>,
     sample_bytes: Option<u64>,
     filters: Vec<String>,
     from_nanos: u64,
@@ -376,7 +381,11 @@ fn add_time(columns: &mut Columns, read: &HeapRead) {
 }
 
 fn recorded(subject: &PageSubject, read: &HeapRead, options: &PageOptions) -> Recorded {
+    let unfreed = if options.scope.to_nanos == u64::MAX { subject.unfreed } else { Unfreed::Alive };
     Recorded {
+        unfreed: unfreed.word(),
+        unfreed_note: unfreed.heading(),
+        behind_nanos: subject.behind_nanos.map(|nanos| nanos.min(MOST)),
         command: subject.command.iter().take(MOST_WORDS).map(|word| shown(word).into_owned()).collect(),
         process: subject.process,
         // As text: it is larger than what a browser counts exactly.

@@ -1,6 +1,6 @@
 //! What a page tells of a recording beside its sums; of files of other tools, as much of it as they have.
 
-use cairn_analysis::heap::{About, HeapRecording, Stacks};
+use cairn_analysis::heap::{About, HeapRecording, Stacks, Unfreed};
 use cairn_analysis::recording::{self, EndReason, Recording};
 
 /// What the events of a file tell of time.
@@ -57,6 +57,11 @@ pub struct PageSubject {
     pub started_wall_nanos: u64,
     /// How it ended, where that is known.
     pub end: Option<EndReason>,
+    /// What the blocks are that were not freed.
+    pub unfreed: Unfreed,
+    /// How long the program has run beyond what was read of its recording, while the rest of that
+    /// is read.
+    pub behind_nanos: Option<u64>,
     /// What there is of time.
     pub times: Times,
     /// Its modules.
@@ -89,6 +94,8 @@ impl PageSubject {
             process: about.process,
             started_wall_nanos: about.started_wall_nanos,
             end: about.end,
+            unfreed: about.unfreed,
+            behind_nanos: None,
             times: Times::All,
             modules: recording.modules().iter().map(module).collect(),
             threads: recording.threads().iter().map(thread).collect(),
@@ -114,6 +121,8 @@ impl PageSubject {
             process: about.process,
             started_wall_nanos: about.started_wall_nanos,
             end: about.end,
+            unfreed: about.unfreed,
+            behind_nanos: None,
             times,
             modules: stacks.modules().iter().map(module).collect(),
             threads: about.threads.iter().map(thread).collect(),

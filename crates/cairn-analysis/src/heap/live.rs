@@ -22,6 +22,7 @@ use super::slices::{SliceOptions, Slices};
 use super::stacks::Stacks;
 use crate::recording::{
     Live, Recording, RecordingError, Wanted, drained_from, drained_into, is_drained_at_present, is_running,
+    nanos_since_start,
 };
 
 /// A recording that may still grow, and what it says of the heap so far.
@@ -127,6 +128,10 @@ pub struct Update {
     pub is_behind: bool,
     /// Nothing follows.
     pub has_ended: bool,
+    /// By how much what was read is older than what there is to read, or than now while the program
+    /// runs: when it is [behind](Self::is_behind), and when whoever packs the recording has packed
+    /// nothing for a while. `None` for a state of now.
+    pub behind_nanos: Option<u64>,
 }
 
 /// About so many events are added up at once: a fraction of a second.
@@ -135,6 +140,8 @@ const EVENTS: u64 = 1 << 19;
 const LANE_BYTES: usize = 4 << 20;
 /// Whoever drains writes twice in a second while anything happens, and may take a moment for the end.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// And is stopped, or has no processor, when nothing came for so long.
+const STALLED: Duration = Duration::from_secs(3);
 /// Who drains no more has not written what was there when it began, and never will: looked at from this time on.
 const CATCHES_UP: Duration = Duration::from_secs(1);
 /// What has to be read as a whole each time takes so much of the time at most.
@@ -179,7 +186,9 @@ impl LiveHeap {
     /// When the file cannot be read any more. What was read stays, and a later update may go on.
     pub fn update(&mut self) -> Result<Update, RecordingError> {
         let Step { is_new, next } = match &mut self.state {
-            State::Ended(_) => return Ok(Update { is_new: false, is_behind: false, has_ended: true }),
+            State::Ended(_) => {
+                return Ok(Update { is_new: false, is_behind: false, has_ended: true, behind_nanos: None });
+            }
             State::Left(left) => left.update(&self.asked)?,
             State::Growing(growing) => growing.update(&self.asked)?,
         };
@@ -193,8 +202,29 @@ impl LiveHeap {
         {
             self.stacks = Arc::new(stacks(&growing.recording));
         }
-        let is_behind = matches!(&self.state, State::Growing(growing) if growing.live.has_more());
-        Ok(Update { is_new, is_behind, has_ended: self.has_ended() })
+        let (is_behind, behind_nanos) = match &self.state {
+            State::Growing(growing) => (growing.is_behind(), growing.behind_nanos()),
+            _ => (false, None),
+        };
+        Ok(Update { is_new, is_behind, has_ended: self.has_ended(), behind_nanos })
+    }
+
+    /// [Updates](Self::update) until it is not behind any more, or until this time has passed: for
+    /// who shows what was read so far meanwhile. Nothing waits in between.
+    ///
+    /// # Errors
+    ///
+    /// As [`update`](Self::update).
+    pub fn catch_up(&mut self, most: Duration) -> Result<Update, RecordingError> {
+        let began = Instant::now();
+        let mut is_new = false;
+        loop {
+            let update = self.update()?;
+            is_new |= update.is_new;
+            if !update.is_behind || began.elapsed() >= most {
+                return Ok(Update { is_new, ..update });
+            }
+        }
     }
 
     /// The sums of what was read so far.
@@ -355,6 +385,27 @@ impl Growing {
         Ok(is_new)
     }
 
+    fn is_behind(&self) -> bool {
+        self.live.has_more() || self.drained.as_ref().is_some_and(|(fresh, _)| fresh.live.has_more())
+    }
+
+    /// How much older what was read is than what there is, or than now.
+    fn behind_nanos(&self) -> Option<u64> {
+        let header = self.recording.header();
+        let now = || nanos_since_start(header).filter(|_| is_running(header.process));
+        let read = self.live.read_until_nanos(&self.recording);
+        if self.is_behind() {
+            let read = read.unwrap_or_else(|| self.fold.seen_nanos());
+            let there = self.live.known_until_nanos(&self.recording).max(now().unwrap_or(0));
+            return Some(there.saturating_sub(read));
+        }
+        // Of a spool, all that is there was read just now.
+        let is_packed = header.shape == Shape::Packed;
+        let age =
+            read.filter(|_| is_packed && self.spool.is_some()).and_then(|read| now()?.checked_sub(read));
+        age.filter(|&age| age > STALLED.as_nanos() as u64)
+    }
+
     fn has_new_tables(&mut self) -> bool {
         let tables = self.live.tables_version();
         std::mem::replace(&mut self.tables, tables) != tables
@@ -363,7 +414,9 @@ impl Growing {
     fn end_nanos(&self) -> Option<u64> {
         match self.recording.summary() {
             Some(_) => self.recording.end().map(|(_, nanos)| nanos),
-            None => Some(self.fold.seen_nanos()),
+            None => {
+                Some(self.live.read_until_nanos(&self.recording).unwrap_or_else(|| self.fold.seen_nanos()))
+            }
         }
     }
 

@@ -25,6 +25,7 @@ mod stacks;
 mod sums;
 mod timeline;
 mod tree;
+mod unfreed;
 
 pub use aggregate::{Aggregator, HeapProfile, LOST_STACK, Odd, Scope};
 pub use classes::{
@@ -47,3 +48,4 @@ pub use stacks::{Address, Module, NO_FRAMES, Stacks};
 pub use sums::Sums;
 pub use timeline::{Bin, MAX_BINS, Timeline};
 pub use tree::{Direction, Tree, TreeLimits, TreeNode};
+pub use unfreed::Unfreed;

@@ -17,9 +17,10 @@ use super::resident::{Resident, UsageSample};
 use super::sampling::Sampling;
 use super::slices::{SliceOptions, Slices};
 use super::stacks::{Address, Module, NO_FRAMES, Stacks};
+use super::unfreed::Unfreed;
 use crate::names::{ModuleKey, Names};
 use crate::recording::{
-    self, Detail, EndReason, Finding, PcKind, Recording, RecordingError, StackId, Wanted,
+    self, Detail, EndReason, Finding, Growth, PcKind, Recording, RecordingError, StackId, Wanted,
 };
 
 /// A recording, ready for questions about the heap.
@@ -136,6 +137,15 @@ pub struct About {
     pub lasted_nanos: Option<u64>,
     /// How it ended, where the recording says so.
     pub end: Option<EndReason>,
+    /// Up to when it was read, where the program still writes it.
+    pub growth: Option<Growth>,
+    /// A part of it is from the program's spool, because `cairn` was killed: of blocks from before
+    /// that, frees after it find no block.
+    pub is_continued: bool,
+    /// Whether the recording ended, or was read, before the program ended.
+    pub ended_before_program: bool,
+    /// What the blocks are that were not freed.
+    pub unfreed: Unfreed,
     /// The threads, in the order of a profile's [`threads`](HeapProfile::threads).
     pub threads: Vec<ThreadName>,
     /// What a reader should know of the file.
@@ -553,19 +563,36 @@ pub(super) fn about(recording: &Recording, findings: &[Finding]) -> About {
     let is_note = |finding: &&Finding| {
         matches!(
             finding,
-            Finding::NoEnd | Finding::UnknownClock | Finding::Lost { .. } | Finding::ClockJump { .. }
+            Finding::NoEnd
+                | Finding::Growing(_)
+                | Finding::UnknownClock
+                | Finding::Lost { .. }
+                | Finding::ClockJump { .. }
         )
     };
-    About {
+    let mut about = About {
         command: command(recording),
         process: header.process,
         started_wall_nanos: header.start_wall_nanos,
         lasted_nanos: end_nanos(recording),
         end: recording.end().map(|(reason, _)| reason),
+        growth: recording.growth(),
+        is_continued: findings.iter().any(|finding| matches!(finding, Finding::Continued { .. })),
+        ended_before_program: recording.ended_before_program(),
+        unfreed: Unfreed::of(recording),
         threads: threads(recording),
         findings: findings.iter().map(ToString::to_string).collect(),
         notes: findings.iter().filter(is_note).map(ToString::to_string).collect(),
+    };
+    for (from, to) in recording.pauses() {
+        let (from, to) = (from as f64 / 1e9, to as f64 / 1e9);
+        let note = format!(
+            "the recording was stopped from {from:.3} s to {to:.3} s: blocks that were freed in this time seem to live"
+        );
+        about.notes.push(note.clone());
+        about.findings.push(note);
     }
+    about
 }
 
 /// How the allocations of a recording were chosen.

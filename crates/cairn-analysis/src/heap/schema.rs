@@ -11,6 +11,7 @@ use super::questions::{Entry, Group, Questions};
 use super::recorded::{About, HeapRead, ThreadName};
 use super::resident::{Resident, UsageSample};
 use super::tree::Tree;
+use super::unfreed::Unfreed;
 use super::{Cost, Errors, Position, Sampling, Sums, lifetime_class_range, size_class_range};
 use cairn_format::recording::EndReason;
 
@@ -46,6 +47,9 @@ pub struct Report {
     pub total_bytes: u64,
     /// Frees of them.
     pub total_frees: u64,
+    /// What blocks are that were not freed, here and in all fields whose names begin with `leaked`:
+    /// `leaked` when the program exited, else `alive`.
+    pub unfreed: &'static str,
     /// Bytes that were not freed.
     pub leaked_bytes: u64,
     /// Blocks that were not freed.
@@ -131,6 +135,12 @@ pub struct Recorded {
     pub started_wall_nanos: u64,
     /// How it ended: `exit`, `exec`, `stopped`, `gone` (by `_exit` or a signal, of a child), or nothing when the recording has no end.
     pub end: Option<&'static str>,
+    /// Whether the recording ended, or was read, before the program ended: what was not freed is no
+    /// leak then.
+    pub ended_before_program: bool,
+    /// Until when a recording was read that the program still writes; nothing else.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub read_until_nanos: Option<u64>,
 }
 
 /// What of a recording is looked at.
@@ -401,6 +411,8 @@ impl Report {
                 process: about.process,
                 started_wall_nanos: about.started_wall_nanos,
                 end: about.end.map(end_word),
+                ended_before_program: about.ended_before_program,
+                read_until_nanos: about.growth.map(|growth| growth.until_nanos.unwrap_or(profile.end_nanos)),
             },
             scope: asked.scope.clone(),
             sample_bytes: match profile.sampling {
@@ -410,6 +422,7 @@ impl Report {
             total_allocations: totals.allocations,
             total_bytes: totals.allocated_bytes,
             total_frees: totals.frees(),
+            unfreed: if asked.scope.to_nanos.is_some() { Unfreed::Alive } else { about.unfreed }.word(),
             leaked_bytes: totals.live_bytes,
             leaked_allocations: totals.live_blocks,
             peak_bytes: totals.peak_bytes,
@@ -568,6 +581,10 @@ pub struct DiffReport {
     pub schema: &'static str,
     /// What is measured.
     pub cost: &'static str,
+    /// What blocks are that were not freed before: `leaked` when that program exited, else `alive`.
+    pub unfreed_before: &'static str,
+    /// The same of those now.
+    pub unfreed_after: &'static str,
     /// The totals before.
     pub before: SumsTold,
     /// The totals now.
@@ -613,13 +630,21 @@ pub struct ChangeFrameTold {
 }
 
 impl DiffReport {
-    /// Builds the report of the first `limit` changes.
+    /// Builds the report of the first `limit` changes; `unfreed` is of the two recordings.
     #[must_use]
-    pub fn new(diff: &Diff, entries: &[DiffEntry], before: &Sums, after: &Sums, limit: usize) -> Self {
+    pub fn new(
+        diff: &Diff,
+        entries: &[DiffEntry],
+        (before, after): (&Sums, &Sums),
+        unfreed: [Unfreed; 2],
+        limit: usize,
+    ) -> Self {
         let changes: Vec<ChangeTold> = entries.iter().take(limit).map(tell_change).collect();
         Self {
             schema: DIFF_SCHEMA,
             cost: diff.cost.name(),
+            unfreed_before: unfreed[0].word(),
+            unfreed_after: unfreed[1].word(),
             before: before.into(),
             after: after.into(),
             more_changes: entries.len() - changes.len(),

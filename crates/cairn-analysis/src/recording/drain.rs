@@ -106,6 +106,10 @@ pub struct Drain {
     /// In the last step.
     read_bytes: u64,
     merged_nanos: u64,
+    /// Everything that was stamped until then is merged.
+    merged_ticks: u64,
+    /// Since when nothing is recorded, because somebody stopped it.
+    paused_since: Option<u64>,
     end: Option<(EndReason, u64)>,
     /// How the program ended, as whoever started it says.
     known_end: Option<EndReason>,
@@ -302,7 +306,7 @@ impl Drain {
         hold(&file);
         let mut packer = Packer::new(BufWriter::with_capacity(1 << 18, file), &header, &facts)?;
         // So that it is a recording from now on, which goes on in the spool.
-        packer.flush_with_progress(std::iter::empty())?;
+        packer.flush_with_progress(std::iter::empty(), 0)?;
         let clocks = [read_clocks(header.counter)];
         let scale = TimeScale::new(&header, &clocks, super::counter_hz(&facts), &mut Vec::new());
         let mut drain = Self {
@@ -332,6 +336,8 @@ impl Drain {
             is_last: false,
             read_bytes: 0,
             merged_nanos: 0,
+            merged_ticks: 0,
+            paused_since: None,
             end: None,
             known_end: None,
             findings: Vec::new(),
@@ -375,6 +381,7 @@ impl Drain {
         if self.scale.is_known() {
             self.merge_up_to(horizon);
         }
+        self.note_pause();
         let has_waited = self.last_flush.elapsed() >= self.flush_after;
         if self.drained.len() >= FLUSH_BLOCKS
             || (has_waited && (self.packer.has_unwritten() || !self.drained.is_empty()))
@@ -386,6 +393,26 @@ impl Drain {
         let _ = self.reserve_ahead();
         self.shared.store(control::LIVE_BYTES as u64, self.packer.summary.live_bytes);
         Ok(self.status(is_busy))
+    }
+
+    /// Keeps in the recording that it was stopped for a while: blocks that were freed meanwhile
+    /// seem to live.
+    fn note_pause(&mut self) {
+        let nanos = || self.scale.nanos_of_ticks(self.horizon);
+        match control::State::from_word(self.shared.load(control::STATE as u64)) {
+            // What began paused has missed nothing that it knows of.
+            control::State::Paused if self.paused_since.is_none() && self.packer.summary.allocations > 0 => {
+                self.paused_since = Some(nanos());
+            }
+            control::State::Recording => {
+                if let Some(from) = self.paused_since {
+                    let to = nanos();
+                    self.paused_since = None;
+                    self.packer.fact(super::PAUSE_FACT, &format!("{from}..{to}"));
+                }
+            }
+            _ => {}
+        }
     }
 
     /// Adds what the process uses at this moment to the recording. Call it after a [`step`](Self::step).
@@ -476,12 +503,16 @@ impl Drain {
         }
         let state = control::State::from_word(self.shared.load(control::STATE as u64));
         let reason = self.end.map(|(reason, _)| reason);
-        let is_exit = state == control::State::Ended || self.shared.load(control::EXITING as u64) != 0;
-        let exit = is_exit.then_some(EndReason::Exit);
+        let is_exiting = self.shared.load(control::EXITING as u64) != 0;
+        let unsaid = spool::unsaid_end(state, is_exiting);
         self.packer.summary.end_reason = match self.known_end {
+            // What followed was not recorded, however the process ended then.
+            _ if matches!(state, control::State::Paused | control::State::Full) => {
+                reason.or(Some(EndReason::Stopped))
+            }
             // Who only sees that a process is gone knows less than its own word tells.
-            Some(EndReason::Gone) => reason.or(exit).or(self.known_end),
-            known => reason.or(known).or(exit),
+            Some(EndReason::Gone) => reason.or(unsaid).or(self.known_end),
+            known => reason.or(known).or(unsaid),
         };
         for finding in &self.findings {
             if let Finding::Lost { kind, count } = finding {
@@ -548,6 +579,9 @@ impl Drain {
         let unread_from = if std::mem::take(&mut self.is_stuck) { u64::MAX } else { self.unread_from };
         let waited_bytes = self.queues.waiting_bytes();
         self.merge(horizon.min(unread_from));
+        if horizon != u64::MAX {
+            self.merged_ticks = self.merged_ticks.max(horizon.min(unread_from));
+        }
         let is_limited = unread_from != u64::MAX && unread_from <= horizon;
         self.is_stuck = is_limited && waited_bytes <= self.queues.waiting_bytes();
     }
@@ -753,8 +787,11 @@ impl Drain {
         let (merger, queues) = (&self.merger, &self.queues);
         let lanes = queues.handed.iter().zip(0..);
         let progress = lanes.filter_map(|(handed, lane)| Some(handed.progress(merger.place(lane)?)));
-        self.packer.flush_with_progress(progress)?;
+        let until_nanos = self.scale.nanos_of_ticks(self.merged_ticks).max(self.merged_nanos);
+        self.packer.flush_with_progress(progress, until_nanos)?;
         self.last_flush = Instant::now();
+        let unmatched_frees = self.pairing.as_ref().map_or(0, Pairing::unmatched_frees);
+        self.shared.store(control::UNMATCHED_FREES as u64, unmatched_frees);
         // Not over entries that the program has taken since they were looked at: which blocks these are has still to be read.
         let unseen = (self.given - self.seen_taken).min(control::FREE_RING_ENTRIES as u64);
         let room = control::FREE_RING_ENTRIES as u64 - unseen;

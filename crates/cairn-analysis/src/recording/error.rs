@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::{error, fmt, io};
 
+use super::growth::Growth;
 use cairn_format::recording::{BadRecord, BlockError, ChunkKind, HeaderError, LossKind};
 
 /// Why a recording cannot be opened, read on, or written.
@@ -177,6 +178,13 @@ pub enum Finding {
     },
     /// The recording has no end: the program still runs, or it was killed.
     NoEnd,
+    /// The program still runs and is recorded: what it did until a moment was read.
+    Growing(Growth),
+    /// The program wrote to these blocks again while they were read: what they held is missing.
+    Overwritten {
+        /// How many.
+        blocks: u64,
+    },
     /// In a packed recording: it was not closed, because what drained the program was stopped. What followed is in the spool.
     NotClosed,
     /// The recording was not closed, because cairn itself was killed; what it had not written was read from the program's spool.
@@ -238,6 +246,11 @@ impl fmt::Display for Finding {
                 _ => write!(f, "{count} events were lost"),
             },
             Self::NoEnd => f.write_str("the recording has no end: the program still runs, was killed, or ended without `exit`"),
+            Self::Growing(growth) => growth.fmt(f),
+            Self::Overwritten { blocks } => write!(
+                f,
+                "{blocks} blocks of the recording were overwritten while they were read; their events are missing"
+            ),
             Self::NotClosed => f.write_str(
                 "the recording was not closed: cairn still writes it, or was stopped; what followed is in the program's spool, \
                  which is of the same name without .new, and is read like any recording",

@@ -28,7 +28,7 @@ use super::packed::{self, Reading};
 use super::pairing::Pairing;
 use super::rows::Starts;
 use super::source::Source;
-use super::spool::{note_loss, word};
+use super::spool::{note_loss, unsaid_end, word};
 use super::tables::TableBuilder;
 use super::{Layout, Recording, counter_hz, open_source};
 
@@ -76,6 +76,23 @@ impl Live {
         match &self.shape {
             Shape::Spool(spool) => spool.cut_ticks.is_some(),
             Shape::Packed(packed) => !packed.ready.is_empty(),
+        }
+    }
+
+    /// Until when all that happened was handed on, in nanoseconds from the start; `None` where the
+    /// file does not say it.
+    pub(crate) fn read_until_nanos(&self, recording: &Recording) -> Option<u64> {
+        match &self.shape {
+            Shape::Spool(spool) => spool.cut_ticks.map(|ticks| recording.scale.nanos_of_ticks(ticks)),
+            Shape::Packed(packed) => Some(packed.read_until).filter(|&nanos| nanos > 0),
+        }
+    }
+
+    /// Until when at least there is something to read.
+    pub(crate) fn known_until_nanos(&self, recording: &Recording) -> u64 {
+        match &self.shape {
+            Shape::Spool(spool) => recording.scale.nanos_of_ticks(spool.latest_block),
+            Shape::Packed(packed) => packed.known_until,
         }
     }
 
@@ -210,6 +227,8 @@ struct LiveSpool {
     /// Up to there everything was read, when the last look left something unread.
     cut_ticks: Option<u64>,
     had_news: bool,
+    /// When the youngest block was taken.
+    latest_block: u64,
 }
 
 struct OpenBlock {
@@ -267,6 +286,7 @@ impl LiveSpool {
             lane_limit: usize::MAX,
             cut_ticks: None,
             had_news: false,
+            latest_block: 0,
         }
     }
 
@@ -281,8 +301,11 @@ impl LiveSpool {
         let mut bytes = Vec::new();
         source.read_at(0, control::FREE_GIVEN + 8, &mut bytes)?;
         self.is_drained = word(&bytes, control::FREE_GIVEN) > 0;
-        if control::State::from_word(word(&bytes, control::STATE)) == control::State::Ended {
-            recording.end.get_or_insert((EndReason::Exit, u64::MAX));
+        let state = control::State::from_word(word(&bytes, control::STATE));
+        if state == control::State::Ended
+            && let Some(reason) = unsaid_end(state, word(&bytes, control::EXITING) != 0)
+        {
+            recording.end.get_or_insert((reason, u64::MAX));
         }
         // Blocks before lengths: a thread that has taken its next block has committed all of the one before.
         let claimed =
@@ -323,6 +346,7 @@ impl LiveSpool {
         });
         tables.thread_seen(header.thread, header.kernel_thread, header.counter);
         let ticks = header.counter.saturating_sub(self.start_counter);
+        self.latest_block = self.latest_block.max(ticks);
         let read_bytes = BLOCK_HEADER_BYTES;
         let open = OpenBlock { offset, thread: header.thread, ticks, read_bytes, committed: read_bytes };
         if let Some(blocks) = self.open.get_mut(lane as usize) {
@@ -448,8 +472,12 @@ struct LivePacked {
     taken: usize,
     /// Chunks of events that wait for the word that nothing in front of it is missing.
     waiting: Vec<Place>,
-    /// Those for which it came, up to each such word.
-    ready: VecDeque<Vec<Place>>,
+    /// Those for which it came, up to each such word, and until when that is everything.
+    ready: VecDeque<(Vec<Place>, u64)>,
+    /// The time of the last such word behind which everything was handed on; 0 where it names none.
+    read_until: u64,
+    /// The latest time that a chunk names.
+    known_until: u64,
     event_limit: u64,
     decoder: HeapDecoder,
     nanos: u64,
@@ -467,6 +495,8 @@ impl LivePacked {
             taken: 0,
             waiting: Vec::new(),
             ready: VecDeque::new(),
+            read_until: 0,
+            known_until: 0,
             event_limit: u64::MAX,
             decoder: HeapDecoder::new(),
             nanos: 0,
@@ -487,8 +517,11 @@ impl LivePacked {
         self.taken = self.scan.places.len();
         self.idle_looks = if new.is_empty() { self.idle_looks.saturating_add(1) } else { 0 };
         for place in new {
+            if place.kind == ChunkKind::PROGRESS || packed::EVENTS.contains(&place.kind) {
+                self.known_until = self.known_until.max(place.first_nanos);
+            }
             if place.kind == ChunkKind::PROGRESS {
-                self.ready.push_back(std::mem::take(&mut self.waiting));
+                self.ready.push_back((std::mem::take(&mut self.waiting), place.first_nanos));
             } else if packed::EVENTS.contains(&place.kind) {
                 self.waiting.push(*place);
             } else {
@@ -512,9 +545,12 @@ impl LivePacked {
         }
         let is_closed = matches!(&recording.layout, Layout::Packed(packed) if packed.summary.is_some());
         if is_last || is_closed {
-            self.ready.push_back(std::mem::take(&mut self.waiting));
+            self.ready.push_back((std::mem::take(&mut self.waiting), 0));
         }
-        self.ready.retain(|places| !places.is_empty());
+        // What has no events has been read when all in front of it has.
+        while let Some((_, until)) = self.ready.pop_front_if(|(places, _)| places.is_empty()) {
+            self.read_until = self.read_until.max(until);
+        }
         Ok(())
     }
 
@@ -533,8 +569,9 @@ impl LivePacked {
         };
         let mut read = 0_u64;
         while read < self.event_limit
-            && let Some(places) = self.ready.pop_front()
+            && let Some((places, until)) = self.ready.pop_front()
         {
+            self.read_until = self.read_until.max(until);
             reading.read(&recording.source, &places, &wanted, events, &mut self.findings)?;
             read = places.iter().fold(read, |sum, place| sum.saturating_add(place.events.into()));
         }

@@ -21,6 +21,8 @@ pub(super) struct Packed {
     pub(super) summary: Option<Summary>,
     /// Where the spool goes on when this recording was not closed.
     pub(super) progress: Option<LastProgress>,
+    /// Frees without a block, while it has no summary that tells how many there are.
+    pub(super) unmatched_frees: u64,
 }
 
 /// What the events of a packed recording leave behind them.
@@ -36,6 +38,8 @@ pub(super) struct LastProgress {
     lanes: Vec<Progress>,
     /// Everything in front of it is in front of these places of the spool, everything behind it behind them.
     offset: u64,
+    /// Until when everything is in front of it; older writers do not say.
+    pub(super) nanos: Option<u64>,
 }
 
 /// What opening gives.
@@ -99,7 +103,7 @@ pub(super) fn open(
         Some(_) => None,
         None => last_progress(source, &mut reader, &places)?,
     };
-    Ok(Opened { packed: Packed { places, summary, progress }, facts, tables, end })
+    Ok(Opened { packed: Packed { places, summary, progress, unmatched_frees: 0 }, facts, tables, end })
 }
 
 /// Takes what a chunk of tables holds; answers with the summary where that is what it holds.
@@ -136,7 +140,8 @@ fn last_progress(
 ) -> Result<Option<LastProgress>, RecordingError> {
     for place in places.iter().rev().filter(|place| place.kind == ChunkKind::PROGRESS) {
         if let Ok(lanes) = reader.read(source, place)?.and_then(take_progress) {
-            return Ok(Some(LastProgress { lanes, offset: place.offset }));
+            let nanos = Some(place.first_nanos).filter(|&nanos| nanos > 0);
+            return Ok(Some(LastProgress { lanes, offset: place.offset, nanos }));
         }
     }
     Ok(None)
@@ -145,7 +150,7 @@ fn last_progress(
 impl Packed {
     /// One without chunks.
     pub(super) fn empty() -> Self {
-        Self { places: Vec::new(), summary: None, progress: None }
+        Self { places: Vec::new(), summary: None, progress: None, unmatched_frees: 0 }
     }
 
     /// Leaves out what the spool has as well, and answers from where on.

@@ -158,6 +158,13 @@ impl<W: Write> Packer<W> {
         })
     }
 
+    /// Adds a fact to those that were there at the start.
+    #[cfg(target_os = "linux")]
+    pub(super) fn fact(&mut self, name: &str, value: &str) {
+        let fact = Fact { name: name.to_owned(), value: value.as_bytes().to_vec() };
+        self.keep(|packer| packer.chunks.write(ChunkKind::FACTS, 1, 0, &rows::put_facts(&[fact])));
+    }
+
     pub(super) fn module(&mut self, module: &Module) {
         rows::put_module(&mut self.modules.0, module);
         self.modules.1 += 1;
@@ -275,11 +282,13 @@ impl<W: Write> Packer<W> {
         }
     }
 
-    /// As [`flush`](Self::flush), and says behind it how far the spool is read.
+    /// As [`flush`](Self::flush), and says behind it how far the spool is read, and until when that
+    /// is everything.
     #[cfg(target_os = "linux")]
     pub(super) fn flush_with_progress(
         &mut self,
         streams: impl Iterator<Item = Progress>,
+        until_nanos: u64,
     ) -> Result<(), RecordingError> {
         self.flush()?;
         self.payload.clear();
@@ -288,7 +297,7 @@ impl<W: Write> Packer<W> {
             progress.put(&mut self.payload);
             count += 1;
         }
-        self.chunks.write(ChunkKind::PROGRESS, count, 0, &self.payload)?;
+        self.chunks.write(ChunkKind::PROGRESS, count, until_nanos, &self.payload)?;
         self.chunks.flush()
     }
 

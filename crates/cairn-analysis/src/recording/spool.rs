@@ -21,6 +21,8 @@ use super::tables::TableBuilder;
 pub(super) struct Spool {
     streams: Vec<Stream>,
     start_counter: u64,
+    /// Nothing behind it is handed on.
+    horizon: u64,
 }
 
 /// The blocks of one thread's lane.
@@ -108,7 +110,7 @@ pub(super) fn scan(
     let facts = facts(&bytes);
     control_findings(&bytes, length, findings);
     let state = control::State::from_word(word(&bytes, control::STATE));
-    let is_exit = state == control::State::Ended || word(&bytes, control::EXITING) != 0;
+    let is_exiting = word(&bytes, control::EXITING) != 0;
 
     let mut sums = Sums { tables: TableBuilder::default(), end: None, findings };
     let mut found = Vec::new();
@@ -145,11 +147,21 @@ pub(super) fn scan(
         order_blocks(stream, findings);
         stream.blocks.retain(|block| block.is_wanted);
     }
-    if end.is_none() && is_exit {
-        end = Some((EndReason::Exit, u64::MAX));
+    if end.is_none() {
+        end = unsaid_end(state, is_exiting).map(|reason| (reason, u64::MAX));
     }
-    let spool = Spool { streams, start_counter: header.start_counter };
+    let spool = Spool { streams, start_counter: header.start_counter, horizon: u64::MAX };
     Ok((Scanned { spool, facts, tables, end }, chosen))
+}
+
+/// How a recording ended that has no record of it. A program that exits says so by a word; what was
+/// stopped or had no room then ended before the program did.
+pub(super) fn unsaid_end(state: control::State, is_exiting: bool) -> Option<EndReason> {
+    match state {
+        control::State::Ended => Some(if is_exiting { EndReason::Exit } else { EndReason::Stopped }),
+        control::State::Paused | control::State::Full => is_exiting.then_some(EndReason::Stopped),
+        _ => is_exiting.then_some(EndReason::Exit),
+    }
 }
 
 fn block_offsets(length: u64) -> impl Iterator<Item = u64> {
@@ -314,6 +326,41 @@ pub(super) fn note_loss(kind: LossKind, count: u64, findings: &mut Vec<Finding>)
     findings.push(Finding::Lost { kind, count });
 }
 
+/// A copy of a ring, whose blocks the program overwrites meanwhile: each block is as it was at one
+/// moment. Those that were overwritten during each of some tries are left out and counted.
+pub(super) fn copy_of_ring(source: &Source) -> Result<(Vec<u8>, u64), RecordingError> {
+    const TRIES: u32 = 4;
+    let length = source.length()?;
+    let (mut copy, mut lost) = (Vec::new(), 0);
+    source.read_at(0, BLOCK_BYTES, &mut copy)?;
+    let (mut block, mut head) = (Vec::new(), Vec::new());
+    for offset in block_offsets(length) {
+        let mut is_whole = false;
+        for _ in 0..TRIES {
+            source.read_at(offset, BLOCK_BYTES, &mut block)?;
+            source.read_at(offset, BLOCK_HEADER_BYTES, &mut head)?;
+            // Its length becomes 0 before anything else of it is overwritten, and its claim is
+            // another one afterwards.
+            let claim = |bytes: &[u8]| BlockHeader::read(bytes).map(|header| header.claim);
+            is_whole = claim(&block) == claim(&head);
+            if is_whole {
+                break;
+            }
+        }
+        if !is_whole {
+            block.fill(0);
+            lost += 1;
+        }
+        copy.extend_from_slice(&block);
+    }
+    Ok((copy, lost))
+}
+
+/// Whether the program keeps its last events only.
+pub(super) fn is_ring(facts: &[Fact]) -> bool {
+    facts.iter().any(|fact| fact.name == "mode" && fact.value == b"ring")
+}
+
 /// Blocks are taken from anywhere in the file, so their order is that of their numbers.
 fn order_blocks(stream: &mut Stream, findings: &mut Vec<Finding>) {
     let start = stream.start.map_or(0, |start| start.sequence);
@@ -418,7 +465,12 @@ impl Feed for FileFeed<'_> {
 impl Spool {
     /// One without blocks.
     pub(super) fn empty() -> Self {
-        Self { streams: Vec::new(), start_counter: 0 }
+        Self { streams: Vec::new(), start_counter: 0, horizon: u64::MAX }
+    }
+
+    /// Says that the program still writes it, and that what is behind these ticks is not all there.
+    pub(super) fn grows_since(&mut self, ticks: u64) {
+        self.horizon = ticks;
     }
 
     /// Hands the events on, and tells how many frees had no allocation.
@@ -449,7 +501,7 @@ impl Spool {
             let number = merger.resume_stream(stream.thread, stream.lane, ticks, is_moving);
             merger.wake(number, &mut feed);
         }
-        merger.run(u64::MAX, &mut feed, &mut delivery, Delivery::is_enough);
+        merger.run(self.horizon, &mut feed, &mut delivery, Delivery::is_enough);
         match feed.failure {
             Some(error) => Err(error),
             None => Ok(delivery.pairing.unmatched_frees()),

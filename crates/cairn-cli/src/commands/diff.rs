@@ -4,7 +4,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use cairn_analysis::heap::schema::DiffReport;
-use cairn_analysis::heap::{Cost, Diff, DiffEntry, DiffFrame, Sums};
+use cairn_analysis::heap::{Cost, Diff, DiffEntry, DiffFrame, Sums, Unfreed};
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory};
 
@@ -81,6 +81,13 @@ struct Side {
     to_nanos: u64,
 }
 
+impl Side {
+    /// What its blocks are that were not freed.
+    fn unfreed(&self) -> Unfreed {
+        if self.to_nanos == u64::MAX { self.heap.about().unfreed } else { Unfreed::Alive }
+    }
+}
+
 impl DiffCommand {
     pub(crate) fn run(self) -> io::Result<Outcome> {
         if self.after.is_none() && self.from.is_none() {
@@ -98,14 +105,15 @@ impl DiffCommand {
         drop(progress);
         let by_function = self.by_function.then(|| diff.by_function());
         let entries = by_function.as_deref().unwrap_or(&diff.entries);
-        let limit = if self.full { usize::MAX } else { self.limit };
+        let limit = self.most_entries();
+        let unfreed = [before.unfreed(), after.unfreed()];
         let mut output = BufWriter::new(colored_stdout());
         if self.json {
-            let report = DiffReport::new(&diff, entries, &totals.0, &totals.1, limit);
+            let report = DiffReport::new(&diff, entries, (&totals.0, &totals.1), unfreed, limit);
             serde_json::to_writer(&mut output, &report)?;
             writeln!(output)?;
         } else {
-            self.print(&mut output, &diff, entries, &totals, limit)?;
+            self.print(&mut output, &diff, entries, &totals, unfreed)?;
         }
         output.flush()?;
         let grew_too_much = self.fail_above.is_some_and(|most| diff.growth() > i128::from(most));
@@ -119,6 +127,10 @@ impl DiffCommand {
             [Outcome::Done, Outcome::Done] => of_events,
             [Outcome::Done, outcome] | [outcome, _] => outcome,
         })
+    }
+
+    const fn most_entries(&self) -> usize {
+        if self.full { usize::MAX } else { self.limit }
     }
 
     fn side(&self, path: &Path, moment: Option<Moment>) -> io::Result<Side> {
@@ -153,8 +165,13 @@ impl DiffCommand {
         diff: &Diff,
         entries: &[DiffEntry],
         totals: &(Sums, Sums),
-        limit: usize,
+        unfreed: [Unfreed; 2],
     ) -> io::Result<()> {
+        let limit = self.most_entries();
+        let name = |cost: Cost| match cost {
+            Cost::Leaked => unfreed[0].of_both(unfreed[1]).word(),
+            cost => cost.name(),
+        };
         let palette = Palette::of_stdout();
         let (Palette { dim, function }, strong) = (palette, palette.strong());
         writeln!(output, "{dim}  {:<10} {:>12} {:>12} {:>12}{dim:#}", "", "before", "after", "growth")?;
@@ -167,13 +184,13 @@ impl DiffCommand {
                 (count(before), count(after), signed_count(growth))
             };
             let style = if cost == diff.cost { strong } else { anstyle::Style::new() };
-            writeln!(output, "  {style}{:<10} {before:>12} {after:>12} {growth:>12}{style:#}", cost.name())?;
+            writeln!(output, "  {style}{:<10} {before:>12} {after:>12} {growth:>12}{style:#}", name(cost))?;
         }
         writeln!(output)?;
         if entries.is_empty() {
-            return writeln!(output, "No stack costs more or less than before ({}).", diff.cost.name());
+            return writeln!(output, "No stack costs more or less than before ({}).", name(diff.cost));
         }
-        writeln!(output, "{strong}What changed ({}){strong:#}", diff.cost.name())?;
+        writeln!(output, "{strong}What changed ({}){strong:#}", name(diff.cost))?;
         let width = width();
         for entry in entries.iter().take(limit) {
             let growth = if diff.cost.is_bytes() {

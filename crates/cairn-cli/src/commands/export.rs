@@ -183,6 +183,16 @@ impl Export {
             profile.title = title_of(&self.file, heap);
             profile.process = about.process;
             profile.started_wall_nanos = about.started_wall_nanos;
+            // The first text of some formats is the title.
+            if let Heap::Recording(_) = heap
+                && !about.unfreed.is_leaked()
+                && !profile.title.is_empty()
+            {
+                profile.notes.push(format!(
+                    "blocks that were not freed are no leaks here: {}",
+                    about.unfreed.heading()
+                ));
+            }
             let column = profile.column(column_of(self.cost)).unwrap_or(profile.main_column);
             let source = match heap {
                 Heap::Recording(recording) => Some(EventSource::Recording(recording)),

@@ -441,6 +441,7 @@ pub(crate) fn complain_about(path: &Path, heap: &Heap) -> Outcome {
             | Finding::UnknownChunk { .. }
             | Finding::UnknownClock
             | Finding::ClockJump { .. } => {}
+            Finding::Growing(_) => complain(&format_args!("{}: note: {finding}", path.display())),
             finding => {
                 complain(&format_args!("{}: {finding}", path.display()));
                 outcome = Outcome::Incomplete;

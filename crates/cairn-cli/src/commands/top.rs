@@ -177,9 +177,12 @@ impl Top {
     fn print(&self, mut app: App, naming: &Naming, watch: &Watch) -> io::Result<(Outcome, Option<String>)> {
         /// Names that take longer are there in the next table; a single table has them all.
         const PATIENCE: Duration = Duration::from_secs(2);
+        /// What takes longer to be read says how far it is.
+        const PROGRESS: Duration = Duration::from_secs(2);
         let patience = if self.once { Duration::from_secs(3600) } else { PATIENCE };
         let mut out = crate::output::stdout();
         let (mut looks, mut tables) = (0, 0);
+        let mut told = Instant::now();
         loop {
             match watch.news.recv() {
                 Ok(News::Seen(seen)) => drop(app.saw(seen)),
@@ -188,6 +191,12 @@ impl Top {
                 Err(_) => return Ok((Outcome::Done, None)),
             }
             if !app.is_complete() {
+                if let Some(nanos) = app.behind_nanos()
+                    && told.elapsed() >= PROGRESS
+                {
+                    told = Instant::now();
+                    complain(&format_args!("catching up: {} behind", screen::time(nanos)));
+                }
                 continue;
             }
             looks += 1;

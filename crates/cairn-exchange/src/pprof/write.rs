@@ -96,7 +96,12 @@ pub(crate) fn write(profile: &Profile, output: &mut dyn Write) -> Result<(), Exc
             Unit::Count => proto::ValueType { r#type: texts.index(&column.name), unit: texts.index("count") },
         }),
         period: 1,
-        comment: if profile.title.is_empty() { Vec::new() } else { vec![texts.index(&profile.title)] },
+        comment: Some(&profile.title)
+            .filter(|title| !title.is_empty())
+            .into_iter()
+            .chain(&profile.notes)
+            .map(|text| texts.index(text))
+            .collect(),
         default_sample_type: main.map_or(0, |column| texts.index(&column.name)),
         string_table: texts.list,
     };

@@ -16,6 +16,7 @@
 //! | 0x00c0 | [`FREE_GIVEN`] | command: how many entries of the free ring were given |
 //! | 0x0100 | [`CLAIMS`] | program: how many blocks were ever taken, those from the free ring included |
 //! | 0x0140 | [`LIVE_BYTES`] | command: bytes that the program holds at present, for those who watch |
+//! | 0x0148 | [`UNMATCHED_FREES`] | command: frees that found no block, in what it has packed |
 //! | 0x1000 | [`FREE_RING`] | command: numbers of blocks (u32) that were drained and may be taken again |
 //! | 0x8000 | [`FACTS`] | program: `name=value` pairs, each ended by a NUL, see `docs/format.md` |
 
@@ -45,6 +46,8 @@ pub const FREE_GIVEN: usize = 0xc0;
 pub const CLAIMS: usize = 0x100;
 /// See the [table](self).
 pub const LIVE_BYTES: usize = 0x140;
+/// See the module documentation.
+pub const UNMATCHED_FREES: usize = 0x148;
 /// See the [table](self).
 pub const FREE_RING: usize = 0x1000;
 /// Entries of the [`FREE_RING`]; entry `n % FREE_RING_ENTRIES` is the `n`-th that is given.

@@ -5,13 +5,14 @@
 use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::UNIX_EPOCH;
 
 use cairn_analysis::format::recording::control::{self, State};
 use cairn_analysis::format::recording::{BLOCK_BYTES, FILE_HEADER_BYTES, FileHeader, Shape};
+use cairn_analysis::recording::is_written;
 use serde::Serialize;
 
 /// Recordings that are listed; in a directory with more, the latest.
@@ -166,7 +167,7 @@ fn listed(id: String, path: PathBuf) -> Option<Listed> {
 }
 
 /// Where `cairn heap` packs a spool while the program runs, when it does.
-pub(crate) fn with_new(path: &Path) -> Option<PathBuf> {
+fn with_new(path: &Path) -> Option<PathBuf> {
     let mut new = path.as_os_str().to_owned();
     new.push(".new");
     let new = PathBuf::from(new);
@@ -188,22 +189,7 @@ fn state_of(path: &Path, header: &FileHeader) -> Option<State> {
     file.read_exact_at(&mut start, 0).ok()?;
     let word = start.get(control::STATE..control::STATE + 8)?.try_into().ok()?;
     let state = State::from_word(u64::from_le_bytes(word));
-    let is_over = state == State::Ended || !is_mapped(header.process, path, &file);
+    let is_over = state == State::Ended || !is_written(path, header.process);
     // A command that still packs it will take its place in a moment.
     (!is_over).then_some(state)
-}
-
-/// Whether the process still has it. One that nobody may look at counts as long as it lives.
-fn is_mapped(process: u32, path: &Path, file: &File) -> bool {
-    let inode = file.metadata().map_or(0, |facts| facts.ino()).to_string();
-    let text = match fs::read(format!("/proc/{process}/maps")) {
-        Ok(text) => text,
-        Err(error) => return error.kind() == io::ErrorKind::PermissionDenied,
-    };
-    let name = path.as_os_str().as_encoded_bytes();
-    text.split(|&byte| byte == b'\n').any(|line| {
-        // | range | permissions | offset | device | inode | path |
-        let mut words = line.split(|&byte| byte == b' ').filter(|word| !word.is_empty());
-        words.nth(1) == Some(b"rw-s") && (words.nth(2) == Some(inode.as_bytes()) || line.ends_with(name))
-    })
 }

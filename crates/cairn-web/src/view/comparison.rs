@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use cairn_analysis::heap::{DiffTree, HeapRead, Names, Questions, Scope, Sums};
+use cairn_analysis::heap::{DiffTree, HeapRead, HeapRecording, Names, Questions, Scope, Sums, Unfreed};
 use serde::Serialize;
 
 use super::desk::{KeptNames, Naming, NoAnswer, Part, open, scope};
@@ -40,6 +40,8 @@ struct SideTold {
     from_nanos: u64,
     to_nanos: Option<u64>,
     peak_nanos: u64,
+    /// `leaked` or `alive`.
+    unfreed: &'static str,
     is_estimate: bool,
 }
 
@@ -57,7 +59,7 @@ pub(crate) fn compare(before: &Side, after: &Side, naming: &Naming) -> Result<Ve
     let (mut first_names, mut second_names) = (KeptNames::default(), KeptNames::default());
     let first_namer = first_names.of(first.stacks(), naming);
     let second_namer = second_names.of(second.stacks(), naming);
-    let read = |heap: &cairn_analysis::heap::HeapRecording, names: &mut Names<'_>, part: &Part| {
+    let read = |heap: &HeapRecording, names: &mut Names<'_>, part: &Part| {
         let whole = |scope: Scope| heap.read(scope).map_err(|error| unreadable(&error));
         if *part == Part::default() {
             return Ok((whole(Scope::default())?, Vec::new()));
@@ -73,8 +75,9 @@ pub(crate) fn compare(before: &Side, after: &Side, naming: &Naming) -> Result<Ve
     let (second_read, second_words) = read(&second, &mut names, &after.part)?;
     let mut second_questions = Questions::new(&second_read.profile, names);
     let tree = DiffTree::of(&mut first_questions, &mut second_questions, MOST_CALLS);
-    let told = |read: &HeapRead, part: &Part, words: Vec<String>, command: Vec<String>| SideTold {
-        command: command.iter().take(100).map(|word| shown(word).into_owned()).collect(),
+    let told = |read: &HeapRead, part: &Part, words: Vec<String>, heap: &HeapRecording| SideTold {
+        unfreed: if part.to_nanos.is_some() { Unfreed::Alive } else { Unfreed::of(heap.recording()) }.word(),
+        command: heap.command().iter().take(100).map(|word| shown(word).into_owned()).collect(),
         filters: words.iter().map(|word| shown(word).into_owned()).collect(),
         duration_nanos: read.profile.end_nanos.min(MOST),
         from_nanos: part.from_nanos.min(MOST),
@@ -82,8 +85,8 @@ pub(crate) fn compare(before: &Side, after: &Side, naming: &Naming) -> Result<Ve
         peak_nanos: read.profile.peak_nanos.min(MOST),
         is_estimate: read.profile.sampling.is_estimate(),
     };
-    let first_told = told(&first_read, &before.part, first_words, first.command());
-    let second_told = told(&second_read, &after.part, second_words, second.command());
+    let first_told = told(&first_read, &before.part, first_words, &first);
+    let second_told = told(&second_read, &after.part, second_words, &second);
     pack(&tree, first_told, second_told).map_err(|error| unreadable(&error))
 }
 

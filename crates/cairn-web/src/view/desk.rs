@@ -13,7 +13,7 @@
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -27,7 +27,7 @@ use cairn_analysis::recording::Recording;
 use cairn_analysis::symbols::{SourceFrame, SymbolizerOptions};
 use tokio::sync::oneshot;
 
-use super::catalogue::{is_growing, with_new};
+use super::catalogue::is_growing;
 use crate::content::Packed;
 use crate::frames::{Askers, Callee, Frames};
 use crate::{PageOptions, PageSubject, contents, shown};
@@ -38,6 +38,8 @@ const MOST_WAITING: usize = 8;
 const MOST_KEPT: usize = 4;
 /// A recording that nobody asks for is closed.
 const IDLE: Duration = Duration::from_secs(600);
+/// What was read so far of a large recording can be shown so often, while it is read on.
+const SHOWN_EVERY: Duration = Duration::from_millis(300);
 /// A recording that grows is looked at again so often at most, ...
 const LEAST_PACE: Duration = Duration::from_millis(900);
 /// ... and so many times the time apart that a look takes.
@@ -131,14 +133,7 @@ impl Desk {
 
 /// A recording as it is at this moment, that of a program that still runs included.
 pub(crate) fn open(path: &Path) -> Result<HeapRecording, String> {
-    // What a command has packed of a program that runs is beside its spool; what is in the spool alone follows in a moment.
-    let new = with_new(path);
-    let opened = Recording::open(new.as_deref().unwrap_or(path));
-    let recording = match (opened, new) {
-        // It may have taken its place just now.
-        (Err(_), Some(_)) => Recording::open(path),
-        (opened, _) => opened,
-    };
+    let recording = Recording::open(path);
     recording.map(HeapRecording::new).map_err(|error| named(path, &error))
 }
 
@@ -264,20 +259,34 @@ fn follow(
         Ok(live) => live,
         Err(error) => return refuse(queue, first, &named(path, &error)),
     };
-    let mut waiting = first;
+    let mut request = Some(first);
     let mut kept_for_parts = KeptNames::default();
     // The first look is news, whatever it finds.
     let mut is_known = false;
     loop {
         let began = Instant::now();
-        let updated = match live.update() {
+        let updated = match live.catch_up(SHOWN_EVERY) {
             Ok(updated) => updated,
-            Err(error) => return refuse(queue, waiting, &named(path, &error)),
+            Err(error) => {
+                let waiting = request.or_else(|| queue.recv_timeout(IDLE).ok())?;
+                return refuse(queue, waiting, &named(path, &error));
+            }
         };
         if updated.is_new && is_known {
             *version += 1;
         }
         is_known = true;
+        // It is read on at once, whether somebody asks or not, until it is up to date.
+        let asked = match request.take() {
+            None if updated.is_behind => match queue.try_recv() {
+                Ok(asked) => Some(asked),
+                Err(TryRecvError::Empty) => continue,
+                Err(TryRecvError::Disconnected) => return None,
+            },
+            None => queue.recv_timeout(IDLE).ok(),
+            asked => asked,
+        };
+        let mut waiting = asked?;
         let stacks = live.stacks();
         let mut names = Names::new(&stacks, kept.of(&stacks, naming), naming.folding);
         let (mut whole, mut answers) = (None, Answers::new(*version));
@@ -294,19 +303,24 @@ fn follow(
                 }
                 let (read, slices) =
                     whole.get_or_insert_with(|| (live.snapshot(), live.slices().unwrap_or_default()));
-                let subject = PageSubject::recorded(live.recording(), &live.about());
+                let mut subject = PageSubject::recorded(live.recording(), &live.about());
+                subject.behind_nanos = updated.behind_nanos;
                 packed(&subject, read, slices, &mut names, &page_options())
             });
+            if updated.is_behind {
+                break;
+            }
             worked += asked.elapsed();
             waiting = queue.recv_timeout(IDLE).ok()?;
             // Who watches shall not be busier than who is watched.
             if began.elapsed() >= LEAST_PACE.max(worked * REST) {
+                request = Some(waiting);
                 break;
             }
         }
         if updated.has_ended {
             *version += 1;
-            return Some(waiting);
+            return request.or_else(|| queue.recv_timeout(IDLE).ok());
         }
     }
 }

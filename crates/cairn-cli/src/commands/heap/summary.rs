@@ -4,7 +4,7 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use cairn_analysis::heap::{Cost, Folding, Group, HeapRecording, Names, Questions, Sampling};
+use cairn_analysis::heap::{Cost, Folding, Group, HeapRecording, Names, Questions, Sampling, Unfreed};
 use cairn_analysis::recording::{Finding, Recording};
 use cairn_analysis::symbols::SymbolizerOptions;
 
@@ -28,7 +28,8 @@ pub(super) fn write(out: &mut impl Write, recording: Recording, path: &Path) -> 
     let symbols = heap.symbols(SymbolizerOptions::new());
     let names = Names::new(heap.stacks(), &symbols, Folding::default());
     let mut questions = Questions::new(&read.profile, names);
-    write_totals(out, &questions)?;
+    let unfreed = Unfreed::of(heap.recording());
+    write_totals(out, &questions, unfreed)?;
     if read.profile.totals.allocations == 0 {
         let why = why_nothing_was_seen(&heap, read.profile.sampling);
         writeln!(out, "  note: {}", printable(&why))?;
@@ -45,9 +46,14 @@ pub(super) fn write(out: &mut impl Write, recording: Recording, path: &Path) -> 
             writeln!(out, "  note: {}", printable(&finding.to_string()))?;
         }
     }
+    if !unfreed.is_leaked() && unfreed != Unfreed::Alive {
+        writeln!(out, "  note: not freed: {}", unfreed.heading())?;
+    }
+    let most_unfreed =
+        if unfreed.is_leaked() { "Most memory leaked" } else { "Most memory alive at the end" };
     for (title, cost) in [
         ("Most memory at the peak", Cost::Peak),
-        ("Most memory leaked", Cost::Leaked),
+        (most_unfreed, Cost::Leaked),
         ("Most memory allocated", Cost::Allocated),
         ("Most temporary blocks", Cost::Temporary),
     ] {
@@ -60,7 +66,7 @@ pub(super) fn write(out: &mut impl Write, recording: Recording, path: &Path) -> 
     writeln!(out, "\nNext: cairn report {0}    cairn flame {0}", printable(&path))
 }
 
-fn write_totals(out: &mut impl Write, questions: &Questions<'_>) -> io::Result<()> {
+fn write_totals(out: &mut impl Write, questions: &Questions<'_>, unfreed: Unfreed) -> io::Result<()> {
     let profile = questions.profile();
     let totals = &profile.totals;
     let error = |cost: Cost| match profile.sampling {
@@ -87,7 +93,7 @@ fn write_totals(out: &mut impl Write, questions: &Questions<'_>) -> io::Result<(
         duration(profile.end_nanos)
     )?;
     let live = counted(totals.live_blocks, "block");
-    writeln!(out, "  leaked     {}{leaked} in {live}", bytes(totals.live_bytes))?;
+    writeln!(out, "  {:<10} {}{leaked} in {live}", unfreed.word(), bytes(totals.live_bytes))?;
     if profile.sampling.is_estimate() {
         return Ok(());
     }

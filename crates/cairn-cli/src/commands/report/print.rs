@@ -120,6 +120,7 @@ impl<'p, 'q, W: Write> Printer<'p, 'q, W> {
             facts.push(format!("process {}", about.process));
         }
         match about.lasted_nanos {
+            _ if about.growth.is_some() => facts.push(self.growth()),
             Some(nanos) => facts.push(format!("ran {}", duration(nanos))),
             None => facts.push(format!("recorded until {}", duration(self.questions.profile().end_nanos))),
         }
@@ -136,6 +137,17 @@ impl<'p, 'q, W: Write> Printer<'p, 'q, W> {
         facts.extend(scope.filters.iter().map(|filter| format!("only {}", printable(filter))));
         let dim = self.palette.dim;
         writeln!(self.output, "{dim}{}{dim:#}\n", facts.join(" · "))
+    }
+
+    /// Until when a recording was read that the program still writes.
+    fn growth(&self) -> String {
+        let growth = self.asked.about.growth;
+        let end_nanos = self.questions.profile().end_nanos;
+        let until =
+            growth.and_then(|growth| growth.until_nanos).map_or(end_nanos, |until| until.max(end_nanos));
+        let age = growth.filter(|growth| growth.is_drained).and_then(|growth| growth.age_nanos);
+        let age = age.map_or(String::new(), |age| format!(", {:.1} s ago", age as f64 / 1e9));
+        format!("still runs, as of {}{age}", duration(until))
     }
 
     fn totals(&mut self) -> io::Result<()> {
@@ -214,10 +226,10 @@ impl<'p, 'q, W: Write> Printer<'p, 'q, W> {
             Cost::Leaked if self.asked.scope.to_nanos.is_some() => {
                 ("alive", format!("Alive after {}", duration(profile.end_nanos)))
             }
-            Cost::Leaked if self.asked.about.end.is_none() => {
-                ("alive", "Alive when the recording stops".to_owned())
+            Cost::Leaked => {
+                let unfreed = self.asked.about.unfreed;
+                (unfreed.word(), unfreed.heading().to_owned())
             }
-            Cost::Leaked => ("leaked", "Leaked (never freed)".to_owned()),
             Cost::Allocated => ("allocated", "Allocated most bytes".to_owned()),
             Cost::Count => ("calls", "Allocated most often".to_owned()),
             Cost::Temporary => {
@@ -600,7 +612,8 @@ impl<'p, 'q, W: Write> Printer<'p, 'q, W> {
 
     fn table(&mut self, what: &str, rows: &[(String, Sums)], most: usize) -> io::Result<()> {
         let dim = self.palette.dim;
-        let columns = ["peak", "leaked", "allocated", "calls", "temporary"];
+        let (unfreed, _) = self.words(Cost::Leaked);
+        let columns = ["peak", unfreed, "allocated", "calls", "temporary"];
         let [peak, leaked, allocated, calls, temporary] = columns;
         writeln!(
             self.output,
@@ -653,7 +666,8 @@ impl<'p, 'q, W: Write> Printer<'p, 'q, W> {
         if self.asked.suppressed.is_empty() {
             return Ok(());
         }
-        self.heading("Known leaks, held back")?;
+        let what = if self.words(Cost::Leaked).0 == "leaked" { "leaks" } else { "leaks, alive here" };
+        self.heading(&format!("Known {what}, held back"))?;
         for held_back in self.asked.suppressed {
             let value = bytes(held_back.bytes);
             let pattern = held_back.pattern.to_string();
@@ -672,7 +686,13 @@ impl<'p, 'q, W: Write> Printer<'p, 'q, W> {
         let mut notes: Vec<String> = Vec::new();
         if self.asked.read.unmatched_frees > 0 {
             let frees = counted(self.asked.read.unmatched_frees, "free");
-            notes.push(format!("{frees} of blocks that are older than the recording"));
+            notes.push(if self.asked.about.is_continued {
+                format!(
+                    "{frees} of blocks that are older than the recording, or than the moment at which cairn was stopped: those seem to live"
+                )
+            } else {
+                format!("{frees} of blocks that are older than the recording")
+            });
         }
         let scope = &self.asked.scope;
         let profile = self.questions.profile();

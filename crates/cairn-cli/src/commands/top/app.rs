@@ -172,6 +172,11 @@ impl App {
         self.seen.as_ref().is_some_and(|seen| !seen.is_behind)
     }
 
+    /// By how much what was read so far is older than now, while it is read on.
+    pub(super) fn behind_nanos(&self) -> Option<u64> {
+        self.seen.as_ref().filter(|seen| seen.is_behind)?.behind_nanos
+    }
+
     /// True once nothing follows.
     pub(super) fn is_over(&self) -> bool {
         self.failure.is_some() || self.seen.as_ref().is_some_and(|seen| seen.has_ended)
@@ -240,11 +245,17 @@ impl App {
                 Some(_) => "ended".to_owned(),
                 None => "ended without a word".to_owned(),
             },
-            None if seen.is_behind => "being read …".to_owned(),
+            None if seen.is_behind => match seen.behind_nanos {
+                Some(nanos) => format!("catching up: {} behind", time(nanos)),
+                None => "being read …".to_owned(),
+            },
             None if seen.is_replaced => "became another program".to_owned(),
             None => match self.recorder_state() {
                 Some(State::Paused) => "recording stopped".to_owned(),
                 Some(State::Full) => "no room to record".to_owned(),
+                _ if let Some(nanos) = seen.behind_nanos => {
+                    format!("as of {} ago, the cairn that packs it is stopped", time(nanos))
+                }
                 _ => "recording".to_owned(),
             },
         };

@@ -3,7 +3,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, TrySendError, channel, sync_channel};
 use std::time::Duration;
 
 use cairn_analysis::heap::slices::Slices;
@@ -27,6 +27,8 @@ pub(super) struct Seen {
     pub(super) has_ended: bool,
     /// More of it is being read.
     pub(super) is_behind: bool,
+    /// By how much it is older than now, where it is.
+    pub(super) behind_nanos: Option<u64>,
     /// The process runs another program by now.
     pub(super) is_replaced: bool,
     /// What the program writes to, where it can be told something.
@@ -36,6 +38,8 @@ pub(super) struct Seen {
 /// What a recording that has ended is asked for.
 struct WantMoments;
 
+/// What was read so far of a large recording is shown so often, while it is read on.
+const SHOWN_EVERY: Duration = Duration::from_millis(250);
 /// How many moments there are.
 const MOMENTS: usize = 256;
 
@@ -65,15 +69,23 @@ impl Watch {
 fn watch(mut heap: LiveHeap, interval: Duration, news: &SyncSender<News>, asked: &Receiver<WantMoments>) {
     loop {
         let mut is_behind = false;
-        let said = match heap.update() {
+        let said = match heap.catch_up(SHOWN_EVERY) {
             Ok(update) => {
                 is_behind = update.is_behind;
-                News::Seen(Box::new(Seen { is_behind, ..seen(&heap) }))
+                let behind_nanos = update.behind_nanos;
+                News::Seen(Box::new(Seen { is_behind, behind_nanos, ..seen(&heap) }))
             }
             Err(error) => News::Failed(error.to_string()),
         };
         let has_failed = matches!(said, News::Failed(_));
-        if news.send(said).is_err() || has_failed {
+        // What is not up to date waits for nobody: who is slow to take it gets what is read a
+        // moment later.
+        let is_gone = if is_behind {
+            matches!(news.try_send(said), Err(TrySendError::Disconnected(_)))
+        } else {
+            news.send(said).is_err()
+        };
+        if is_gone || has_failed {
             return;
         }
         if heap.has_ended() {
@@ -103,6 +115,7 @@ fn seen(heap: &LiveHeap) -> Seen {
         about: heap.about(),
         has_ended: heap.has_ended(),
         is_behind: false,
+        behind_nanos: None,
         is_replaced: heap.spool().is_some_and(|spool| {
             recording_of(heap.recording().header().process).is_ok_and(|other| is_other(spool, &other))
         }),
