@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::{error, fmt, io};
 
+use cairn_format::recording::control::EarlyEnd;
 use cairn_format::recording::{BadRecord, BlockError, ChunkKind, HeaderError, LossKind};
 
 /// Why a recording cannot be opened, read on, or written.
@@ -175,6 +176,15 @@ pub enum Finding {
         /// How many.
         count: u64,
     },
+    /// The recording ended before the program did.
+    EndedEarly {
+        /// Why.
+        cause: EarlyEnd,
+        /// When, from the start.
+        nanos: u64,
+        /// How many later events the recorder counted; 0 where it counted none.
+        missed: u64,
+    },
     /// The recording has no end: the program still runs, or it was killed.
     NoEnd,
     /// In a packed recording: it was not closed, because what drained the program was stopped. What followed is in the spool.
@@ -237,6 +247,19 @@ impl fmt::Display for Finding {
                 LossKind::Overwritten => write!(f, "{count} older events were overwritten, as asked for"),
                 _ => write!(f, "{count} events were lost"),
             },
+            Self::EndedEarly { cause, nanos, missed } => {
+                let seconds = *nanos as f64 / 1e9;
+                let digits = if seconds < 0.1 { 3 } else { 1 };
+                write!(
+                    f,
+                    "recording ended early: {cause} after {seconds:.digits$} s; what the program did later is not in the numbers"
+                )?;
+                match missed {
+                    0 => Ok(()),
+                    1 => f.write_str(" (1 event)"),
+                    count => write!(f, " ({count} events)"),
+                }
+            }
             Self::NoEnd => f.write_str("the recording has no end: the program still runs, was killed, or ended without `exit`"),
             Self::NotClosed => f.write_str(
                 "the recording was not closed: cairn still writes it, or was stopped; what followed is in the program's spool, \
