@@ -133,7 +133,7 @@ impl File {
         if result.is_err() || status.f_blocks == 0 {
             return u64::MAX;
         }
-        (status.f_bavail as u64).saturating_mul(status.f_bsize as u64)
+        status.f_bavail.saturating_mul(status.f_bsize as u64)
     }
 
     /// Storage for a range of the file, which grows as far as needed. The bytes that are there stay.

@@ -136,6 +136,8 @@ pub struct About {
     pub lasted_nanos: Option<u64>,
     /// How it ended, where the recording says so.
     pub end: Option<EndReason>,
+    /// Why and when the recording ended before the program did, if it did; it is the first of the findings, too.
+    pub ended_early: Option<String>,
     /// The threads, in the order of a profile's [`threads`](HeapProfile::threads).
     pub threads: Vec<ThreadName>,
     /// What a reader should know of the file.
@@ -556,6 +558,9 @@ pub(super) fn about(recording: &Recording, findings: &[Finding]) -> About {
             Finding::NoEnd | Finding::UnknownClock | Finding::Lost { .. } | Finding::ClockJump { .. }
         )
     };
+    let early = recording.ended_early();
+    let is_told = |finding: &&Finding| !matches!(finding, Finding::EndedEarly(_));
+    let told = early.map(|early| early.to_string());
     About {
         command: command(recording),
         process: header.process,
@@ -563,7 +568,12 @@ pub(super) fn about(recording: &Recording, findings: &[Finding]) -> About {
         lasted_nanos: end_nanos(recording),
         end: recording.end().map(|(reason, _)| reason),
         threads: threads(recording),
-        findings: findings.iter().map(ToString::to_string).collect(),
+        findings: told
+            .iter()
+            .cloned()
+            .chain(findings.iter().filter(is_told).map(ToString::to_string))
+            .collect(),
+        ended_early: told,
         notes: findings.iter().filter(is_note).map(ToString::to_string).collect(),
     }
 }

@@ -20,6 +20,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use cairn_format::AbsoluteAddress;
+use cairn_format::recording::control::EarlyEnd;
 use cairn_format::recording::{
     BLOCK_BYTES, BLOCK_HEADER_BYTES, BadRecord, BlockHeader, EndReason, FileHeader, Lane, LossKind, Record,
     Records, Shape, control,
@@ -27,14 +28,14 @@ use cairn_format::recording::{
 
 use super::clock::TimeScale;
 use super::deliver::Delivery;
-use super::error::{Finding, RecordingError};
+use super::error::{EndedEarly, Finding, RecordingError};
 use super::mapped_file::{SharedFile, hold, read_clocks};
 use super::merge::{Feed, Merger, NextBlock};
 use super::model::{At, Events, Module, ModuleId, ThreadId, Usage, Wanted};
 use super::packer::{Packer, Summary};
 use super::pairing::Pairing;
 use super::progress::Progress;
-use super::spool;
+use super::spool::{self, RawEarlyEnd};
 use super::tables::TableBuilder;
 
 /// What is kept ready for the program to write to.
@@ -245,6 +246,8 @@ pub struct Status {
     pub lost_events: u64,
     /// What the program says of itself.
     pub state: control::State,
+    /// Why the recording ended before the program, if it did.
+    pub early_end: Option<EarlyEnd>,
     /// Whether the last step found anything new.
     pub is_busy: bool,
     /// How much that was: who waits longer between steps when it is little, is woken less.
@@ -274,9 +277,13 @@ impl Drain {
         // Before the packed file has a header: who finds one finds both held.
         shared.hold();
         hold(&file);
-        let mut packer = Packer::new(BufWriter::with_capacity(1 << 18, file), &header, &facts)?;
-        // So that it is a recording from now on, which goes on in the spool.
-        packer.flush_with_progress(std::iter::empty())?;
+        let begun =
+            Packer::new(BufWriter::with_capacity(1 << 18, file), &header, &facts).and_then(|mut packer| {
+                // So that it is a recording from now on, which goes on in the spool.
+                packer.flush_with_progress(std::iter::empty()).map(|()| packer)
+            });
+        // One without a header is of no use, and in the way of the next try.
+        let packer = begun.inspect_err(|_| drop(std::fs::remove_file(packed)))?;
         let clocks = [read_clocks(header.counter)];
         let scale = TimeScale::new(&header, &clocks, super::counter_hz(&facts), &mut Vec::new());
         let mut drain = Self {
@@ -380,6 +387,7 @@ impl Drain {
             nanos: self.merged_nanos,
             lost_events: self.shared.load(control::LOST_EVENTS as u64),
             state: control::State::from_word(self.shared.load(control::STATE as u64)),
+            early_end: EarlyEnd::from_word(self.shared.load(control::EARLY_END as u64)),
             is_busy,
             read_bytes: self.read_bytes,
         }
@@ -389,6 +397,28 @@ impl Drain {
     /// the recording says of its own end counts more.
     pub fn ended(&mut self, reason: EndReason) {
         self.known_end = Some(reason);
+    }
+
+    /// Ends the recording before the program ends: it records nothing more, and the recording says why. A reason that the program
+    /// has given itself counts more.
+    pub fn end_early(&self, cause: EarlyEnd) {
+        self.command(control::Command::Pause);
+        if self.shared.load(control::EARLY_END as u64) == 0 {
+            let counter = read_clocks(self.header.counter).counter;
+            self.shared.exchange(control::EARLY_END_COUNTER as u64, 0, counter);
+            self.shared.exchange(control::EARLY_END as u64, 0, cause.to_word());
+        }
+    }
+
+    /// Why the recording ended before the program did, as the two have noted it.
+    fn early_end(&self) -> Option<EndedEarly> {
+        let word = |at: usize| self.shared.load(at as u64);
+        // Whether the program has ended is known here; a recording that is left paused goes on if anybody wants it to.
+        let is_paused = self.known_end.is_some()
+            && control::State::from_word(word(control::STATE)) == control::State::Paused;
+        let paused = RawEarlyEnd { cause: EarlyEnd::Paused, counter: 0, missed: 0 };
+        let early = RawEarlyEnd::of_words(word).or(is_paused.then_some(paused))?;
+        Some(early.ended(&self.scale))
     }
 
     /// Reads a part of what the program left when it ended, as [`finish`](Self::finish) does until there is nothing left: for those
@@ -430,11 +460,12 @@ impl Drain {
         self.packer.summary.unmatched_frees = pairing.map_or(0, |pairing| pairing.unmatched_frees());
         let clocks = read_clocks(self.header.counter);
         self.packer.clock(self.scale.nanos(clocks.counter), clocks.wall_nanos);
+        let early = self.early_end();
         let lost =
             [(control::LOST_EVENTS, LossKind::NoStorage), (control::LOST_STACKS, LossKind::NoStackMemory)];
         for (word, kind) in lost {
             let count = self.shared.load(word as u64);
-            if count > 0 {
+            if count > 0 && !(early.is_some() && kind == LossKind::NoStorage) {
                 spool::note_loss(kind, count, &mut self.findings);
             }
         }
@@ -451,6 +482,9 @@ impl Drain {
             if let Finding::Lost { kind, count } = finding {
                 self.packer.summary.lost.push((*kind, *count));
             }
+        }
+        if let Some(early) = early {
+            self.packer.summary.end_early(early);
         }
         let (_, summary) = self.packer.close()?;
         Ok((summary, self.findings))

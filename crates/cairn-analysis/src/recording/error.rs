@@ -89,6 +89,36 @@ impl From<HeaderError> for RecordingError {
     }
 }
 
+/// Why and when a recording ended before its program did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct EndedEarly {
+    /// Why.
+    pub cause: EarlyEnd,
+    /// When, from the start; 0 where that is not known.
+    pub nanos: u64,
+    /// How many later events the recorder counted; 0 where it counted none.
+    pub missed: u64,
+}
+
+impl fmt::Display for EndedEarly {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "recording ended early: {}", self.cause)?;
+        let seconds = self.nanos as f64 / 1e9;
+        match self.nanos {
+            0 => {}
+            ..100_000_000 => write!(f, " after {seconds:.3} s")?,
+            _ => write!(f, " after {seconds:.1} s")?,
+        }
+        f.write_str("; what the program did later is not in the numbers")?;
+        match self.missed {
+            0 => Ok(()),
+            1 => f.write_str(" (1 event)"),
+            count => write!(f, " ({count} events)"),
+        }
+    }
+}
+
 /// Something about a recording that its reader should know, and that did not hinder reading on.
 #[derive(Clone, PartialEq, Debug)]
 #[non_exhaustive]
@@ -177,14 +207,7 @@ pub enum Finding {
         count: u64,
     },
     /// The recording ended before the program did.
-    EndedEarly {
-        /// Why.
-        cause: EarlyEnd,
-        /// When, from the start.
-        nanos: u64,
-        /// How many later events the recorder counted; 0 where it counted none.
-        missed: u64,
-    },
+    EndedEarly(EndedEarly),
     /// The recording has no end: the program still runs, or it was killed.
     NoEnd,
     /// In a packed recording: it was not closed, because what drained the program was stopped. What followed is in the spool.
@@ -247,19 +270,7 @@ impl fmt::Display for Finding {
                 LossKind::Overwritten => write!(f, "{count} older events were overwritten, as asked for"),
                 _ => write!(f, "{count} events were lost"),
             },
-            Self::EndedEarly { cause, nanos, missed } => {
-                let seconds = *nanos as f64 / 1e9;
-                let digits = if seconds < 0.1 { 3 } else { 1 };
-                write!(
-                    f,
-                    "recording ended early: {cause} after {seconds:.digits$} s; what the program did later is not in the numbers"
-                )?;
-                match missed {
-                    0 => Ok(()),
-                    1 => f.write_str(" (1 event)"),
-                    count => write!(f, " ({count} events)"),
-                }
-            }
+            Self::EndedEarly(ended) => ended.fmt(f),
             Self::NoEnd => f.write_str("the recording has no end: the program still runs, was killed, or ended without `exit`"),
             Self::NotClosed => f.write_str(
                 "the recording was not closed: cairn still writes it, or was stopped; what followed is in the program's spool, \

@@ -28,7 +28,7 @@ use super::packed::{self, Reading};
 use super::pairing::Pairing;
 use super::rows::Starts;
 use super::source::Source;
-use super::spool::{note_loss, word};
+use super::spool::{RawEarlyEnd, note_loss, word};
 use super::tables::TableBuilder;
 use super::{Layout, Recording, counter_hz, open_source};
 
@@ -281,8 +281,10 @@ impl LiveSpool {
         let mut bytes = Vec::new();
         source.read_at(0, control::FREE_GIVEN + 8, &mut bytes)?;
         self.is_drained = word(&bytes, control::FREE_GIVEN) > 0;
+        recording.early = RawEarlyEnd::of_words(|at| word(&bytes, at));
         if control::State::from_word(word(&bytes, control::STATE)) == control::State::Ended {
-            recording.end.get_or_insert((EndReason::Exit, u64::MAX));
+            let early = recording.early.map(RawEarlyEnd::end);
+            recording.end.get_or_insert(early.unwrap_or((EndReason::Exit, u64::MAX)));
         }
         // Blocks before lengths: a thread that has taken its next block has committed all of the one before.
         let claimed =
@@ -502,6 +504,7 @@ impl LivePacked {
                     Ok(None) => {}
                     Ok(Some(summary)) => {
                         recording.end = packed::end_of(&summary, header);
+                        recording.early = packed::early_end_of(&summary, header);
                         if let Layout::Packed(packed) = &mut recording.layout {
                             packed.summary = Some(summary);
                         }

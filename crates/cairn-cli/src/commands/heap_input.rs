@@ -439,6 +439,7 @@ pub(crate) fn complain_about(path: &Path, heap: &Heap) -> Outcome {
             | Finding::UnknownChunk { .. }
             | Finding::UnknownClock
             | Finding::ClockJump { .. } => {}
+            Finding::EndedEarly(ended) if ended.cause.is_intended() => {}
             finding => {
                 complain(&format_args!("{}: {finding}", path.display()));
                 outcome = Outcome::Incomplete;

@@ -163,6 +163,8 @@ pub enum EarlyEnd {
     Paused,
     /// Memory that is kept without a file was full.
     MemoryFull,
+    /// No room was left; a recorder of an earlier version said no more.
+    NoRoom,
     /// For a reason that this version does not know.
     Other,
 }
@@ -184,6 +186,7 @@ impl EarlyEnd {
             Self::TimeOver => (10, 0),
             Self::Paused => (11, 0),
             Self::MemoryFull => (12, 0),
+            Self::NoRoom => (13, 0),
             Self::Other => (0xffff, 0),
         };
         kind | (error as u64) << 16
@@ -207,6 +210,7 @@ impl EarlyEnd {
             10 => Self::TimeOver,
             11 => Self::Paused,
             12 => Self::MemoryFull,
+            13 => Self::NoRoom,
             _ => Self::Other,
         })
     }
@@ -229,7 +233,9 @@ impl fmt::Display for EarlyEnd {
             }
             Self::MaxSize => f.write_str("the recording reached the size that --max-size allows"),
             Self::AddressSpace => f.write_str("no address space was left for the recorder (ulimit -v)"),
-            Self::FileLost => f.write_str("the recording's file was deleted, moved or replaced"),
+            Self::FileLost => f.write_str(
+                "the recording's file was no longer at its path (deleted, moved, replaced, or chroot)",
+            ),
             Self::Unreachable(error) => {
                 write!(f, "the recording's file could not be opened again (errno {error})")
             }
@@ -240,6 +246,7 @@ impl fmt::Display for EarlyEnd {
             Self::TimeOver => f.write_str("the time that --for allows was over"),
             Self::Paused => f.write_str("the recording was paused and did not go on"),
             Self::MemoryFull => f.write_str("the recorder's memory was full"),
+            Self::NoRoom => f.write_str("no storage was left"),
             Self::Other => f.write_str("for a reason that this version of cairn does not know"),
         }
     }

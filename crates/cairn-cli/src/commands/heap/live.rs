@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use cairn_analysis::format::recording::control::Command;
+use cairn_analysis::format::recording::control::{Command, EarlyEnd};
 use cairn_analysis::recording::{self, Drain, EndReason, Finding, Status};
 use cairn_run::{Announcement, End, Program, terminal_takes_lines};
 
@@ -69,7 +69,7 @@ impl Recording {
                 self.status = Some(status);
                 if status.packed_bytes >= limit_bytes && !self.is_full {
                     self.is_full = true;
-                    drain.command(Command::Pause);
+                    drain.end_early(EarlyEnd::MaxSize);
                     complain(&format_args!(
                         "{}: as large as it may be; recording ends here",
                         self.path.display()
@@ -87,9 +87,10 @@ impl Recording {
         }
     }
 
+    /// Ends it because its time is over.
     fn pause(&self) {
         match &self.drain {
-            Some(drain) => drain.command(Command::Pause),
+            Some(drain) => drain.end_early(EarlyEnd::TimeOver),
             // A process that has ended needs no telling.
             None => drop(give(&self.path, Command::Pause)),
         }
@@ -422,7 +423,24 @@ impl Recordings {
                 Ok(()) if Some(one.process) == first => before.push(one.path.clone()),
                 Ok(()) => children.push(one.path.clone()),
                 Err(error) => {
-                    complain(&format_args!("{}: {error}; the recording is left as it is", one.path.display()))
+                    let name = one.path.display();
+                    if one.path.exists() {
+                        complain(&format_args!(
+                            "{name}: {error}; the recording is left as the program wrote it"
+                        ));
+                        if Some(index) == last {
+                            main = Some((one.process, one.path.clone()));
+                        }
+                    } else if one.fresh.exists() {
+                        complain(&format_args!(
+                            "{name}: {error}; what was recorded until then is in {}",
+                            one.fresh.display()
+                        ));
+                    } else {
+                        complain(&format_args!(
+                            "{name}: the recording was deleted or moved while the program ran; nothing of it is left here"
+                        ));
+                    }
                 }
             }
         }

@@ -28,6 +28,9 @@ pub(super) fn write(out: &mut impl Write, recording: Recording, path: &Path) -> 
     let symbols = heap.symbols(SymbolizerOptions::new());
     let names = Names::new(heap.stacks(), &symbols, Folding::default());
     let mut questions = Questions::new(&read.profile, names);
+    if let Some(early) = heap.recording().ended_early() {
+        writeln!(out, "cairn: {early}")?;
+    }
     write_totals(out, &questions)?;
     if read.profile.totals.allocations == 0 {
         let why = why_nothing_was_seen(&heap, read.profile.sampling);
@@ -41,7 +44,7 @@ pub(super) fn write(out: &mut impl Write, recording: Recording, path: &Path) -> 
     }
     for finding in heap.findings() {
         // That a program was killed is no news to who ran it.
-        if !matches!(finding, Finding::NoEnd) {
+        if !matches!(finding, Finding::NoEnd | Finding::EndedEarly(_)) {
             writeln!(out, "  note: {}", printable(&finding.to_string()))?;
         }
     }
