@@ -10,9 +10,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use cairn_analysis::recording::{EndReason, Recording};
+use cairn_analysis::recording::{EndReason, Events, Recording, Wanted};
 use serde_json::Value;
-use support::{Shown, cairn, compile, run, scratch};
+use support::{Shown, cairn, compile, run, scratch, wait_for};
 
 /// How much of a limit of its own memory the library and the first tables of the recorder take.
 const OWN_MEBIBYTES: i64 = 12;
@@ -254,4 +254,43 @@ fn a_deleted_recording_is_called_deleted() {
     assert_eq!(shown.status, Some(0), "{shown:?}");
     assert!(shown.errors.contains("was deleted or moved while the program ran"), "{shown:?}");
     assert!(!shown.errors.contains("left as"), "{shown:?}");
+}
+
+/// Before, the program was ended by SIGBUS at its next event, and `cairn heap` with it.
+#[test]
+fn a_program_that_rests_survives_a_truncated_recording() {
+    for length in [0, 100_000] {
+        let directory = scratch(&format!("truncated_{length}"));
+        let program = compile(&directory, "early.c", "early", &["-fno-builtin"]);
+        let (own, packed) = (directory.join("own.cairn"), directory.join("own.cairn.new"));
+        let mut command = cairn();
+        command.args(["heap", "-o", "own.cairn"]).arg(&program).args(["wait", "5000", "go"]);
+        command.current_dir(&directory).stderr(std::process::Stdio::piped());
+        let child = command.spawn().unwrap();
+        // What the program did before it waits is in the packed file.
+        wait_for("the first events", || {
+            let live = Recording::open(&packed).ok()?;
+            let mut count = Allocations(0);
+            live.read(&Wanted::HEAP, &mut count).ok()?;
+            (count.0 >= 100).then_some(())
+        });
+        let before = fs::metadata(&own).unwrap().len();
+        fs::File::options().write(true).open(&own).unwrap().set_len(length).unwrap();
+        wait_for("the length", || (fs::metadata(&own).unwrap().len() >= before).then_some(()));
+        fs::write(directory.join("go"), "").unwrap();
+        let shown = Shown::from(child.wait_with_output().unwrap());
+        assert_eq!((shown.status, shown.signal), (Some(0), None), "{shown:?}");
+        let what = "recording ended early: the recording's file was truncated";
+        assert!(shown.errors.contains(what), "{shown:?}");
+        let report = assert_all_readers_say(&directory, "own.cairn", "file was truncated", false);
+        assert_eq!(report["total_allocations"], 100);
+    }
+}
+
+struct Allocations(u64);
+
+impl Events for Allocations {
+    fn alloc(&mut self, _: &cairn_analysis::recording::Alloc) {
+        self.0 += 1;
+    }
 }

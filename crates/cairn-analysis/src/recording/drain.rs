@@ -100,6 +100,8 @@ pub struct Drain {
     is_stuck: bool,
     /// The program has ended: what is not there does not come.
     is_last: bool,
+    /// The spool became shorter: what is in it now says nothing.
+    is_cut: bool,
     /// In the last step.
     read_bytes: u64,
     merged_nanos: u64,
@@ -310,6 +312,7 @@ impl Drain {
             unread_from: u64::MAX,
             is_stuck: false,
             is_last: false,
+            is_cut: false,
             read_bytes: 0,
             merged_nanos: 0,
             end: None,
@@ -346,6 +349,9 @@ impl Drain {
     ///
     /// When the packed file cannot be written. The spool still has what is not in it.
     pub fn step(&mut self) -> Result<Status, RecordingError> {
+        if self.notice_cut() {
+            return Ok(self.status(false));
+        }
         self.tick();
         let clocks = self.read_clocks();
         let is_busy = self.read_new();
@@ -410,8 +416,28 @@ impl Drain {
         }
     }
 
+    /// Whether the spool was truncated. The program is ended by SIGBUS when it writes to what is not there: so the file gets its length
+    /// back at once, and the recording ends. What was read until then stays.
+    fn notice_cut(&mut self) -> bool {
+        let known = self.shared.known_length();
+        if !self.is_cut && self.shared.length() < known {
+            self.is_cut = true;
+            if self.shared.reserve(known).is_ok() {
+                // The words are gone, or older: there is no further block.
+                for word in [control::CLAIMED_BLOCKS, control::BACKED_BLOCKS] {
+                    self.shared.raise(word as u64, known / BLOCK_BYTES as u64);
+                }
+                self.end_early(EarlyEnd::FileCut);
+            }
+        }
+        self.is_cut
+    }
+
     /// Why the recording ended before the program did, as the two have noted it.
     fn early_end(&self) -> Option<EndedEarly> {
+        if self.is_cut {
+            return Some(EndedEarly { cause: EarlyEnd::FileCut, nanos: self.merged_nanos, missed: 0 });
+        }
         let word = |at: usize| self.shared.load(at as u64);
         // Whether the program has ended is known here; a recording that is left paused goes on if anybody wants it to.
         let is_paused = self.known_end.is_some()
@@ -429,6 +455,9 @@ impl Drain {
     /// As [`step`](Self::step).
     pub fn read_rest(&mut self) -> Result<Status, RecordingError> {
         self.is_last = true;
+        if self.notice_cut() {
+            return Ok(self.status(false));
+        }
         self.read_clocks();
         self.read_new();
         self.merge_up_to(u64::MAX);

@@ -7,7 +7,7 @@
 //! | 0x0048 | [`BACKED_BLOCKS`] | whoever extends the file: that many blocks, this one included, have storage |
 //! | 0x0050 | [`CLAIMED_BLOCKS`] | program: that many blocks, this one included, were ever taken from the end |
 //! | 0x0058 | [`STATE`] | program: [`State`] |
-//! | 0x0060 | [`LOST_EVENTS`] | program: heap events and marks that could not be written |
+//! | 0x0060 | [`LOST_EVENTS`] | program: heap events and marks that could not be written; behind an early end, all that followed |
 //! | 0x0068 | [`LOST_STACKS`] | program: events that were written with no stack, because there was no room for it |
 //! | 0x0070 | [`COMMAND`] | both, the last one counts: what the program shall do next, see [`Command`] |
 //! | 0x0078 | [`FACTS_BYTES`] | program: length of the facts |
