@@ -825,7 +825,11 @@ fn give_first_storage(file: &File, wanted: &Wanted<'_>, ring_places: u64, limit:
         tried = step;
         match give_storage(file, 0, step * BLOCK) {
             Ok(()) => return Ok(step),
-            Err(error) => last = error,
+            Err(error) => {
+                last = error;
+                // What was given of it stays in the way of the next try.
+                let _ = file.set_length(0);
+            }
         }
     }
     Err(Unmade::Storage(last))
