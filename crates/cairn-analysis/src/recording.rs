@@ -97,7 +97,7 @@ use cairn_format::recording::{BLOCK_BYTES, FILE_HEADER_BYTES, FileHeader, Shape}
 pub use clock::TimeScale;
 #[cfg(target_os = "linux")]
 pub use drain::{Drain, Status};
-pub use error::{Finding, RecordingError};
+pub use error::{EndedEarly, Finding, RecordingError};
 pub use growth::{Growth, is_written};
 pub use model::{
     Alloc, At, Change, Events, Fact, Free, Mapping, Mark, Module, ModuleId, ObjectId, PcId, Place,
@@ -115,7 +115,7 @@ pub(crate) use kept::{Detail, Kept};
 pub(crate) use live::{Live, is_running};
 use packed::Packed;
 use source::Source;
-use spool::Spool;
+use spool::{RawEarlyEnd, Spool};
 use tables::{TableBuilder, Tables};
 
 /// Times of allocations and frees in packed recordings are multiples of this. Their order is exact.
@@ -130,6 +130,7 @@ pub struct Recording {
     tables: Tables,
     scale: TimeScale,
     end: Option<(EndReason, u64)>,
+    early: Option<RawEarlyEnd>,
     findings: Vec<Finding>,
     /// The times beyond which nothing is told.
     window: Option<(u64, u64)>,
@@ -223,6 +224,13 @@ impl Recording {
         if let Some((reason, counter)) = scanned.end {
             self.end = Some((reason, self.header.start_counter.saturating_add(scale.nanos(counter))));
         }
+        if let Some(early) = scanned.early {
+            let ended = early.ended(&scale);
+            let nanos =
+                if ended.nanos == 0 { 0 } else { self.header.start_counter.saturating_add(ended.nanos) };
+            self.early = Some(RawEarlyEnd { counter: nanos, ..early });
+            self.findings.insert(0, Finding::EndedEarly(ended));
+        }
         let has_end = self.end.is_some();
         self.findings.retain(|finding| match finding {
             Finding::NotClosed | Finding::NoIndex => false,
@@ -299,19 +307,24 @@ impl Recording {
         let header = FileHeader::read(&start)?;
         let mut findings = Vec::new();
         let mut window = None;
-        let (layout, facts, mut tables, end) = match header.shape {
+        let (layout, facts, mut tables, end, early) = match header.shape {
             Shape::Spool => {
                 let scanned;
                 (scanned, window) =
                     spool::scan(&source, &header, spool::Part::window(&mut choose), &mut findings)?;
-                (Layout::Spool(scanned.spool), scanned.facts, scanned.tables, scanned.end)
+                let early = scanned.early;
+                (Layout::Spool(scanned.spool), scanned.facts, scanned.tables, scanned.end, early)
             }
             Shape::Packed => {
                 let opened = packed::open(&source, &header, &mut findings)?;
-                (Layout::Packed(opened.packed), opened.facts, opened.tables, opened.end)
+                let early = opened.early;
+                (Layout::Packed(opened.packed), opened.facts, opened.tables, opened.end, early)
             }
         };
         let scale = TimeScale::new(&header, &tables.clocks, counter_hz(&facts), &mut findings);
+        if let Some(early) = early {
+            findings.insert(0, Finding::EndedEarly(early.ended(&scale)));
+        }
         if tables.bad_rows > 0 {
             findings.push(Finding::BadTableRows { count: tables.bad_rows });
         }
@@ -323,7 +336,7 @@ impl Recording {
         }
         let window = choose.map_or(window, |choose| Some(choose(&scale)));
         let tables = tables.take_tables(&scale);
-        Ok(Self { header, source, layout, facts, tables, scale, end, findings, window, rest: None })
+        Ok(Self { header, source, layout, facts, tables, scale, end, early, findings, window, rest: None })
     }
 
     /// A recording without events and tables, which [`Live`] fills.
@@ -338,8 +351,8 @@ impl Recording {
         let (mut findings, tables) = (Vec::new(), TableBuilder::default());
         let scale = TimeScale::new(&header, &[], counter_hz(&facts), &mut findings);
         let tables = tables.finish(&scale);
-        let (end, window, rest, findings) = (None, None, None, Vec::new());
-        Ok(Self { header, source, layout, facts, tables, scale, end, findings, window, rest })
+        let (end, early, window, rest, findings) = (None, None, None, None, Vec::new());
+        Ok(Self { header, source, layout, facts, tables, scale, end, early, findings, window, rest })
     }
 
     /// The same file, opened anew, whatever it is called by now: with what an opening finds, for one that was read by [`Live`].
@@ -452,6 +465,13 @@ impl Recording {
     pub fn pauses(&self) -> Vec<(u64, u64)> {
         let facts = self.facts.iter().filter(|fact| fact.name == PAUSE_FACT);
         facts.filter_map(|fact| parse_pause(std::str::from_utf8(&fact.value).ok()?)).collect()
+    }
+
+    /// Why and when the recording ended before its program did; `None` when it did not, or nothing says so. [`end`](Self::end) is then
+    /// [`EndReason::Stopped`], and the same is the first of the [`findings`](Self::findings).
+    #[must_use]
+    pub fn ended_early(&self) -> Option<EndedEarly> {
+        self.early.map(|early| early.ended(&self.scale))
     }
 
     /// What the recording holds in sum; `None` for a spool, and for a packed recording that was not closed.

@@ -36,6 +36,68 @@ pub(crate) fn reserve(bytes: usize) -> Option<NonNull<u8>> {
     NonNull::new(address.cast())
 }
 
+/// As [`reserve`], at a place where the memory can grow ([`lengthen`]): `distance` below the one that the kernel chooses by itself, or
+/// half, a quarter and so on of that, down to `least_distance`; at the kernel's own place where nothing else can be had.
+pub(crate) fn reserve_apart(bytes: usize, distance: usize, least_distance: usize) -> Option<NonNull<u8>> {
+    let saved_errno = errno();
+    let map_at = |hint: usize| {
+        // SAFETY: an anonymous private mapping; at an address that is not free the kernel passes the wish over.
+        let address = unsafe {
+            libc::mmap(
+                ptr::without_provenance_mut(hint),
+                bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        Some(address).filter(|&address| address != libc::MAP_FAILED)
+    };
+    let found = map_at(0).map(|near| {
+        let mut distance = distance;
+        while distance >= least_distance.max(1) {
+            let wanted = (near as usize).checked_sub(distance).filter(|&at| at >= distance);
+            if let Some(wanted) = wanted.map(|at| at & !(ALIGNMENT - 1)) {
+                // Where both together are more than a limit allows, the one that is there serves.
+                let Some(got) = map_at(wanted) else { break };
+                let is_there = got as usize == wanted;
+                // SAFETY: a mapping of a moment ago, which nobody knows.
+                unsafe { libc::munmap(if is_there { near } else { got }, bytes) };
+                if is_there {
+                    return got;
+                }
+            }
+            distance /= 2;
+        }
+        near
+    });
+    if let Some(address) = found {
+        // SAFETY: the mapping from above. What is added to it later is left out of dumps as well.
+        unsafe { libc::madvise(address, bytes, libc::MADV_DONTDUMP) };
+    }
+    // The watched program must not see an error that it did not cause.
+    set_errno(saved_errno);
+    NonNull::new(found?.cast())
+}
+
+/// Places that are chosen here begin at a multiple of this.
+const ALIGNMENT: usize = 1 << 21;
+
+/// Makes the mapping that ends at `end` longer where it lies, by whole pages of any system; false where another mapping is behind it, or
+/// another thread has done it meanwhile.
+pub(crate) fn lengthen(end: usize, more: usize) -> bool {
+    let saved_errno = errno();
+    let from = end - PAGE_BYTES;
+    // SAFETY: the last page of a mapping of this crate's; without the flag that allows it, nothing is moved, and nothing is replaced.
+    let result = unsafe { libc::syscall(libc::SYS_mremap, from, PAGE_BYTES, PAGE_BYTES + more, 0) };
+    set_errno(saved_errno);
+    result != -1
+}
+
+/// The largest page of any system we know.
+pub(crate) const PAGE_BYTES: usize = 1 << 16;
+
 /// Gives back a mapping that nobody has seen yet, or that its thread has replaced and nobody else knows, or a part of one.
 ///
 /// # Safety

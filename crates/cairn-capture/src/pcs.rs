@@ -12,7 +12,7 @@ use cairn_unwind::StopReason;
 use crate::arch::Rule;
 use crate::index::{Index, MIX};
 use crate::modules::{self, Identities};
-use crate::region::{Region, ZeroedAtomics};
+use crate::region::{Elements, Region, ZeroedAtomics};
 
 /// Pc numbers fit 26 bits, so that a cache entry of 8 bytes has 38 left for its tag.
 pub(crate) const NUMBER_BITS: u32 = 26;
@@ -106,6 +106,10 @@ impl PcEntry {
     }
 }
 
+/// Where the two lie, below other mappings: apart from each other, from the tree and from what a recorder has.
+const ENTRIES_DISTANCE: usize = 80 << 30;
+const IDENTITIES_DISTANCE: usize = 72 << 30;
+
 /// See the module documentation.
 pub(crate) struct Pcs {
     entries: Region<PcEntry>,
@@ -118,21 +122,24 @@ impl Pcs {
     pub(crate) const fn new() -> Self {
         // A gigabyte of code has some ten million call sites.
         let limits = &[1 << 24, 1 << 20, 1 << 16];
-        Self { entries: Region::new(limits), identities: Region::new(limits), index: Index::new() }
+        Self {
+            entries: Region::new(limits, ENTRIES_DISTANCE),
+            identities: Region::new(limits, IDENTITIES_DISTANCE),
+            index: Index::new(),
+        }
     }
 
     /// All entries, for many look-ups in a row.
     #[inline]
-    pub(crate) fn entries(&self) -> &[PcEntry] {
+    pub(crate) fn entries(&self) -> Elements<'_, PcEntry> {
         self.entries.elements()
     }
 
     /// See [`crate::take_less_room`].
     pub(crate) fn shrink(&self, most_bytes: usize) {
         // One identity for each entry; the smaller of the two regions decides.
-        let used = || self.entries.used();
-        self.entries.shrink(most_bytes, used);
-        self.identities.shrink(most_bytes, used);
+        self.entries.shrink(most_bytes);
+        self.identities.shrink(most_bytes);
     }
 
     /// See [`Index::tables`].
@@ -171,10 +178,7 @@ impl Pcs {
     fn add_passing(&self, pc: u64, kind: PcKind, rule: Rule, identity: u32) -> Option<u32> {
         let number = u32::try_from(self.entries.take(1)?).ok().filter(|number| number >> NUMBER_BITS == 0)?;
         // One identity for each entry; under a limit of the address space there may be fewer, and 0 is never trusted.
-        if self.identities.used() == 0 {
-            self.identities.take(1)?;
-        }
-        if let Some(place) = self.identities.elements().get(number as usize) {
+        if let Some(place) = self.identities.reach(number as usize) {
             place.store(identity, Ordering::Relaxed);
         }
         let entry = self.entries().get(number as usize)?;
@@ -225,7 +229,7 @@ impl Pcs {
     }
 }
 
-fn is_entry(entries: &[PcEntry], number: u32, pc: u64, kind: PcKind) -> bool {
+fn is_entry(entries: Elements<'_, PcEntry>, number: u32, pc: u64, kind: PcKind) -> bool {
     let entry = entries.get(number as usize);
     entry.is_some_and(|entry| entry.pc() == pc && entry.kind.load(Ordering::Relaxed) == kind as u32)
 }

@@ -30,7 +30,7 @@ pub(crate) static PROCESS: Process = Process {
 const ONE_UNDER_WAY: u64 = 1;
 const ONE_DONE: u64 = 1 << 32;
 
-/// Gives back address space that was reserved for stacks and is not in use, because the program is about to limit its address
+/// Takes no more than a part of the address space for stacks from now on, because the program is about to limit its address
 /// space to `limit_bytes`, or to have all of it locked in memory. There is then less room for stacks that are new.
 ///
 /// Safe wherever a capture is.

@@ -1,11 +1,12 @@
-//! A growing array that never moves: address space reserved once, memory taken as it is filled.
+//! A growing array that never moves: a mapping that the kernel makes longer where it lies.
 //!
 //! Readers hold plain references into it for as long as the process lives, in signal handlers too, which no array that
-//! is copied when it grows could offer.
+//! is copied when it grows could offer. Address space is not reserved: programs read how much they have mapped, and limit
+//! themselves by it. So the mapping lies far below the addresses at which the kernel places new ones, where nothing else grows to.
 
 use core::marker::PhantomData;
 use core::ptr::{self, NonNull};
-use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering, fence};
+use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use crate::mapping;
 
@@ -24,20 +25,23 @@ unsafe impl ZeroedAtomics for core::sync::atomic::AtomicU64 {}
 /// In front of the elements, so that a reader that sees the memory sees its size too.
 #[repr(C, align(64))]
 struct Header {
+    /// How many elements there is memory for.
+    mapped: AtomicUsize,
+    /// How many there may be.
     limit: AtomicUsize,
     used: AtomicUsize,
 }
 
-/// A region takes at most one part in so many of the address space that is left, so that the other regions and the program
-/// itself get theirs.
-const SHARE: usize = 4;
+/// So many bytes a region has at first, and so many it grows by at least.
+const FIRST_BYTES: usize = 1 << 18;
 
 /// See the module documentation. Element 0 is never handed out, so that 0 can mean "none".
 pub(crate) struct Region<T> {
     header: AtomicPtr<Header>,
-    /// Sizes to ask the kernel for, in elements; the first is taken that leaves enough to others ([`SHARE`]), or else the
-    /// last. A process that limits its address space gets a smaller region.
+    /// How many elements there may be: the first of these, or a later one where the process limits its address space.
     limits: &'static [usize],
+    /// How far below other mappings it lies.
+    distance_bytes: usize,
     elements: PhantomData<T>,
 }
 
@@ -45,25 +49,46 @@ pub(crate) struct Region<T> {
 unsafe impl<T: ZeroedAtomics> Sync for Region<T> {}
 
 impl<T: ZeroedAtomics> Region<T> {
-    pub(crate) const fn new(limits: &'static [usize]) -> Self {
-        Self { header: AtomicPtr::new(ptr::null_mut()), limits, elements: PhantomData }
+    pub(crate) const fn new(limits: &'static [usize], distance_bytes: usize) -> Self {
+        Self { header: AtomicPtr::new(ptr::null_mut()), limits, distance_bytes, elements: PhantomData }
     }
 
-    /// All elements, also those that were not handed out yet, which read as zero. Empty when there is no memory.
+    /// All elements that there is memory for, also those that were not handed out yet, which read as zero. Empty when there is no memory.
     #[inline]
-    pub(crate) fn elements(&self) -> &[T] {
-        match self.existing() {
-            Some(header) => elements_behind(header),
-            None => &[],
-        }
+    pub(crate) fn elements(&self) -> Elements<'_, T> {
+        Elements { header: self.existing().unwrap_or(&NOTHING), elements: PhantomData }
     }
 
     /// Takes `count` neighbouring elements; returns the index of the first, or `None` when the region is full.
     pub(crate) fn take(&self, count: usize) -> Option<usize> {
         let header = self.existing().or_else(|| self.make())?;
-        let take =
-            |used: usize| used.checked_add(count).filter(|&end| end <= header.limit.load(Ordering::Relaxed));
-        header.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).ok()
+        let mut used = header.used.load(Ordering::Relaxed);
+        loop {
+            let end = used.checked_add(count).filter(|&end| end <= header.limit.load(Ordering::Relaxed))?;
+            let mapped = header.mapped.load(Ordering::Acquire);
+            // Early: the thread that makes it longer may be stopped in the midst of that, and none waits for it.
+            if end > mapped - mapped / 4 {
+                lengthen::<T>(header, end);
+                if end > header.mapped.load(Ordering::Acquire) {
+                    return None;
+                }
+            }
+            match header.used.compare_exchange_weak(used, end, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(first) => return Some(first),
+                Err(other) => used = other,
+            }
+        }
+    }
+
+    /// The element at `index`, for a region that goes as far as another one does; `None` when there is no memory for it.
+    pub(crate) fn reach(&self, index: usize) -> Option<&T> {
+        let header = self.existing().or_else(|| self.make())?;
+        let end = index.checked_add(1).filter(|&end| end <= header.limit.load(Ordering::Relaxed))?;
+        let mapped = header.mapped.load(Ordering::Acquire);
+        if end > mapped - mapped / 4 {
+            lengthen::<T>(header, end);
+        }
+        self.elements().get(index)
     }
 
     /// How many elements were handed out, the unused first one included.
@@ -80,47 +105,33 @@ impl<T: ZeroedAtomics> Region<T> {
 
     #[cold]
     fn make(&self) -> Option<&Header> {
-        let (&smallest, larger) = self.limits.split_last()?;
-        let (limit, fresh) = larger
-            .iter()
-            .find_map(|&limit| Some((limit, reserve_share(Self::bytes(limit))?)))
-            .or_else(|| Some((smallest, mapping::reserve(Self::bytes(smallest))?)))?;
+        let &limit = self.limits.first()?;
+        let mapped = elements_in::<T>(FIRST_BYTES).min(limit);
+        let least_distance = Self::bytes(limit).saturating_mul(2);
+        let fresh = mapping::reserve_apart(FIRST_BYTES, self.distance_bytes, least_distance)?;
         let header: NonNull<Header> = fresh.cast();
+        let first = Header {
+            mapped: AtomicUsize::new(mapped),
+            limit: AtomicUsize::new(limit),
+            used: AtomicUsize::new(1),
+        };
         // SAFETY: the mapping is ours alone, large enough, and page aligned.
-        unsafe { header.write(Header { limit: AtomicUsize::new(limit), used: AtomicUsize::new(1) }) };
+        unsafe { header.write(first) };
         let null = ptr::null_mut();
         if self.header.compare_exchange(null, header.as_ptr(), Ordering::AcqRel, Ordering::Acquire).is_err() {
             // SAFETY: the mapping was not published, so nobody else knows it.
-            unsafe { mapping::release(fresh, Self::bytes(limit)) };
+            unsafe { mapping::release(fresh, FIRST_BYTES) };
         }
         self.existing()
     }
 
-    /// Gives back what was reserved beyond `most_bytes`, as far as it is behind the elements in use, `used` of them at this moment.
-    pub(crate) fn shrink(&self, most_bytes: usize, used: impl Fn() -> usize) {
-        /// Elements that threads may take meanwhile which still know the old limit.
-        const SLACK: usize = 1 << 14;
+    /// Lets it have no more than `most_bytes`, or what is there already.
+    pub(crate) fn shrink(&self, most_bytes: usize) {
         // Made now if need be: later it would be made of memory that is locked.
         let Some(header) = self.existing().or_else(|| self.make()) else { return };
-        let limit = header.limit.load(Ordering::Relaxed);
         let fits = |&&limit: &&usize| Self::bytes(limit) <= most_bytes;
         let Some(&allowed) = self.limits.iter().find(fits).or(self.limits.last()) else { return };
-        let wanted = allowed.max(used() + SLACK);
-        let kept = wanted + SLACK;
-        if kept >= limit {
-            return;
-        }
-        header.limit.store(wanted, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
-        let kept = kept.max(used() + SLACK);
-        let from = Self::bytes(kept).next_multiple_of(PAGE_BYTES);
-        if let Some(bytes) = Self::bytes(limit).checked_sub(from)
-            && bytes > 0
-        {
-            let first = NonNull::from(header).cast::<u8>();
-            // SAFETY: whole pages of the region's own mapping, behind all that was handed out or can be from now on.
-            unsafe { mapping::release(first.add(from), bytes) };
-        }
+        header.limit.fetch_min(allowed.max(header.mapped.load(Ordering::Relaxed)), Ordering::Relaxed);
     }
 
     const fn bytes(limit: usize) -> usize {
@@ -128,22 +139,59 @@ impl<T: ZeroedAtomics> Region<T> {
     }
 }
 
-/// Reserves memory if that is at most one [`SHARE`] of what could be had.
-fn reserve_share(bytes: usize) -> Option<NonNull<u8>> {
-    let bytes = bytes.next_multiple_of(PAGE_BYTES);
-    let all = mapping::reserve(bytes * SHARE)?;
-    // SAFETY: the rest of the new mapping, in whole pages, which nobody knows.
-    unsafe { mapping::release(all.add(bytes), bytes * (SHARE - 1)) };
-    Some(all)
+/// How many elements fit into so many bytes, behind the header.
+const fn elements_in<T>(bytes: usize) -> usize {
+    (bytes - size_of::<Header>()) / size_of::<T>()
 }
 
-/// The largest page of any system we know: what is given back begins at a page.
-const PAGE_BYTES: usize = 1 << 16;
+/// Sees to it that there is memory for elements up to `end`, and some more, where the kernel gives it and no other thread is at it.
+#[cold]
+fn lengthen<T>(header: &Header, end: usize) {
+    let mapped = header.mapped.load(Ordering::Acquire);
+    let begin = ptr::from_ref(header) as usize;
+    // What is mapped is whole pages; the elements in them may be fewer by one than would fit.
+    let old_bytes = (size_of::<Header>() + mapped * size_of::<T>()).next_multiple_of(mapping::PAGE_BYTES);
+    let needed = (size_of::<Header>() + end * size_of::<T>()).saturating_sub(old_bytes);
+    let limit = header.limit.load(Ordering::Relaxed);
+    let all = (size_of::<Header>() + limit * size_of::<T>()).next_multiple_of(mapping::PAGE_BYTES);
+    // A quarter more of a large one, twice as much of a small one.
+    let step = (old_bytes / 4).max(old_bytes.min(8 * FIRST_BYTES)).max(needed);
+    let more = step.next_multiple_of(mapping::PAGE_BYTES).min(all.saturating_sub(old_bytes));
+    if more > 0 && mapping::lengthen(begin + old_bytes, more) {
+        let elements = elements_in::<T>(old_bytes + more).min(limit);
+        header.mapped.fetch_max(elements, Ordering::AcqRel);
+    }
+}
 
-#[inline]
-fn elements_behind<T: ZeroedAtomics>(header: &Header) -> &[T] {
-    const { assert!(align_of::<T>() <= align_of::<Header>()) };
-    let first = ptr::from_ref(header).wrapping_add(1).cast::<T>();
-    // SAFETY: `make` reserved this many zeroed elements behind the header, and zeroed atomics are values (bound).
-    unsafe { core::slice::from_raw_parts(first, header.limit.load(Ordering::Relaxed)) }
+/// Of a region that was not made.
+static NOTHING: Header =
+    Header { mapped: AtomicUsize::new(0), limit: AtomicUsize::new(0), used: AtomicUsize::new(0) };
+
+/// The elements of a region, those that are added later too.
+pub(crate) struct Elements<'a, T> {
+    header: &'a Header,
+    elements: PhantomData<&'a T>,
+}
+
+impl<T> Clone for Elements<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Elements<'_, T> {}
+
+impl<'a, T: ZeroedAtomics> Elements<'a, T> {
+    /// The element at `index`, if there is memory for it. A thread that has the number of an element from the one that took it finds
+    /// it: the memory was there before.
+    #[inline(always)]
+    pub(crate) fn get(self, index: usize) -> Option<&'a T> {
+        const { assert!(align_of::<T>() <= align_of::<Header>()) };
+        if index >= self.header.mapped.load(Ordering::Relaxed) {
+            return None;
+        }
+        let first = ptr::from_ref(self.header).wrapping_add(1).cast::<T>();
+        // SAFETY: behind the header are `mapped` zeroed elements, for good, and zeroed atomics are values (bound); the index is below.
+        Some(unsafe { &*first.wrapping_add(index) })
+    }
 }

@@ -22,7 +22,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use crate::index::{Index, MIX};
 use crate::process::PROCESS;
-use crate::region::Region;
+use crate::region::{Elements, Region};
 
 /// Number of a call stack: a node of the calling-context tree.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -64,6 +64,9 @@ impl StackId {
 /// Marks a word that begins a segment and names its parent.
 const HEAD: u32 = 1 << 31;
 
+/// How far below other mappings the words lie.
+const DISTANCE: usize = 96 << 30;
+
 /// See the module documentation.
 pub(crate) struct Tree {
     words: Region<AtomicU32>,
@@ -100,7 +103,7 @@ impl Tree {
     pub(crate) const fn new() -> Self {
         // 1 GiB of address space holds a quarter of a billion frames.
         Self {
-            words: Region::new(&[1 << 28, 1 << 25, 1 << 22, 1 << 18]),
+            words: Region::new(&[1 << 28, 1 << 25, 1 << 22, 1 << 18], DISTANCE),
             segments: Index::new(),
             observer: Observer(AtomicPtr::new(core::ptr::null_mut())),
         }
@@ -114,7 +117,7 @@ impl Tree {
 
     /// See [`crate::take_less_room`].
     pub(crate) fn shrink(&self, most_bytes: usize) {
-        self.words.shrink(most_bytes, || self.words.used());
+        self.words.shrink(most_bytes);
     }
 
     /// Has every segment that is added from now on told to `tell`, which must be able to run wherever a capture can.
@@ -234,7 +237,7 @@ enum Added {
 
 /// The words of a tree, for walks.
 #[derive(Clone, Copy)]
-pub(crate) struct Words<'a>(&'a [AtomicU32]);
+pub(crate) struct Words<'a>(Elements<'a, AtomicU32>);
 
 impl Words<'_> {
     /// The word at `index`. Reads past the end give 0, which is no node.

@@ -3,7 +3,9 @@
 use cairn_capture::CallSite;
 use cairn_recorder::{EndReason, StartError, heap};
 
-pub(crate) use cairn_recorder::{MappingKind, forbids_system_calls, is_at_rest, take_less_room};
+pub(crate) use cairn_recorder::{
+    MappingKind, end_before_sandbox, forbids_system_calls, is_at_rest, take_less_room,
+};
 
 pub(crate) use cairn_recorder::heap::{Moving, moving, passes, passes_free};
 pub(crate) use cairn_recorder::modules::{scan as note_modules, while_unloading};
@@ -83,12 +85,6 @@ pub(crate) fn moved(moving: Moving, address: u64, size: u64, site: CallSite) {
 pub(crate) fn mapping(kind: MappingKind, address: u64, size: u64, site: CallSite) {
     // SAFETY: as for `allocated`.
     unsafe { heap::mapping(kind, address, size, site) }
-}
-
-/// Ends the recording, for system calls are about to become deadly.
-pub(crate) fn end_before_sandbox() {
-    cairn_recorder::forbid_system_calls();
-    cairn_recorder::stop(EndReason::Stopped);
 }
 
 /// Lets the events of a recording come that began paused.

@@ -258,10 +258,34 @@ fn announce(room: &mut Workspace, options: &Options<'_>, what: &[u8], why: &[u8]
         line.push(part);
     }
     if !options.announce.is_empty() {
-        let _ =
+        let told =
             CStr::from_bytes_with_nul(place.as_bytes()).map(|place| system::append(place, line.as_bytes()));
+        if let Ok(Err(system::Error(libc::EFBIG))) = told {
+            announce_by_link(place, line.as_bytes());
+        }
     } else if what == b"failed" && voice == Voice::Any {
         complain_in(line, &[path, b": ", why, b"; nothing is recorded, the program runs as it is"]);
+    }
+}
+
+/// Where no file may be made larger (`ulimit -f`), a link beside it says the same: its text is no content.
+fn announce_by_link(place: &mut Text<PATH_BYTES>, line: &[u8]) {
+    // A process that becomes another program has a link for each.
+    const MOST: u64 = 100;
+    place.pop();
+    let length = place.as_bytes().len();
+    let Ok(text) = CStr::from_bytes_with_nul(line) else { return };
+    for number in 0..MOST {
+        place.truncate(length);
+        place.push(b"-");
+        place.push_number(system::process_id().into());
+        place.push(b"-");
+        place.push_number(number);
+        place.push(b"\0");
+        let made = CStr::from_bytes_with_nul(place.as_bytes()).map(|place| system::link_text(text, place));
+        if !matches!(made, Ok(Err(system::Error(libc::EEXIST)))) {
+            return;
+        }
     }
 }
 

@@ -155,18 +155,45 @@ pub(crate) fn complain(bytes: &[u8]) {
 }
 
 fn write(file: usize, bytes: &[u8]) -> Result<(), Error> {
-    if !may_grow_files() {
+    if !may_write(file, bytes.len()) {
         return Err(Error(libc::EFBIG));
     }
     // SAFETY: bytes that may be read.
     unsafe { call(libc::SYS_write, [file, bytes.as_ptr() as usize, bytes.len(), 0, 0, 0]) }.map(|_| ())
 }
 
-/// False under a limit of the size of files so tight that a write may raise SIGXFSZ, which ends a program.
-fn may_grow_files() -> bool {
-    /// More than anything that is written here may make a file larger than.
-    const ENOUGH_BYTES: u64 = 1 << 20;
-    soft_limit(libc::RLIMIT_FSIZE) >= ENOUGH_BYTES
+/// False under a limit of the size of files so tight that the write may raise SIGXFSZ, which ends a program.
+fn may_write(file: usize, bytes: usize) -> bool {
+    /// Others may write to the file meanwhile.
+    const SLACK_BYTES: u64 = 4096;
+    let limit = soft_limit(libc::RLIMIT_FSIZE);
+    if limit == u64::MAX {
+        return true;
+    }
+    let mut facts = core::mem::MaybeUninit::<libc::stat>::zeroed();
+    // SAFETY: writes to the variable.
+    let asked = unsafe { call(libc::SYS_fstat, [file, facts.as_mut_ptr() as usize, 0, 0, 0, 0]) };
+    // SAFETY: filled, or zeros, which are a value.
+    let facts = unsafe { facts.assume_init() };
+    if asked.is_err() {
+        return false;
+    }
+    // Terminals and pipes have no size.
+    if facts.st_mode & libc::S_IFMT != libc::S_IFREG {
+        return true;
+    }
+    // SAFETY: only asks where the descriptor is.
+    let at =
+        unsafe { call(libc::SYS_lseek, [file, 0, libc::SEEK_CUR as usize, 0, 0, 0]) }.unwrap_or(usize::MAX);
+    let end = (facts.st_size as u64).max(at as u64).saturating_add(bytes as u64);
+    end.saturating_add(SLACK_BYTES) <= limit
+}
+
+/// Makes a symbolic link that says `text`, which ends with a NUL.
+pub(crate) fn link_text(text: &CStr, path: &CStr) -> Result<(), Error> {
+    let arguments = [text.as_ptr() as usize, libc::AT_FDCWD as usize, path.as_ptr() as usize, 0, 0, 0];
+    // SAFETY: two texts with a NUL.
+    unsafe { call(libc::SYS_symlinkat, arguments) }.map(|_| ())
 }
 
 /// How much of a resource this process may use; more than any when that cannot be told.

@@ -47,6 +47,11 @@ impl<const N: usize> Text<N> {
         self.length = self.length.saturating_sub(1);
     }
 
+    /// Keeps the first `length` bytes.
+    pub(crate) fn truncate(&mut self, length: usize) {
+        self.length = self.length.min(length);
+    }
+
     pub(crate) const fn is_cut(&self) -> bool {
         self.is_cut
     }

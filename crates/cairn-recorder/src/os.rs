@@ -6,6 +6,7 @@
 
 use core::ffi::{CStr, c_int, c_long};
 use core::ptr;
+use core::sync::atomic::{AtomicU32, Ordering};
 
 /// What the kernel answers in place of a result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -115,12 +116,31 @@ impl File {
 
     /// Which file it is: device and inode.
     pub(crate) fn identity(&self) -> Result<(u64, u64), Errno> {
+        self.identity_and_length().map(|(identity, _)| identity)
+    }
+
+    /// Which file it is, and how long.
+    pub(crate) fn identity_and_length(&self) -> Result<((u64, u64), u64), Errno> {
         let mut status = core::mem::MaybeUninit::<libc::stat>::zeroed();
         // SAFETY: writes to the variable.
         answer(unsafe { libc::syscall(libc::SYS_fstat, self.0, status.as_mut_ptr()) })?;
         // SAFETY: filled, and zeros are a value.
         let status = unsafe { status.assume_init() };
-        Ok((status.st_dev, status.st_ino))
+        Ok(((status.st_dev, status.st_ino), status.st_size as u64))
+    }
+
+    /// How much room its file system has; `u64::MAX` where that is not known.
+    pub(crate) fn free_bytes(&self) -> u64 {
+        let mut status = core::mem::MaybeUninit::<libc::statfs>::zeroed();
+        // SAFETY: writes to the variable.
+        let result = answer(unsafe { libc::syscall(libc::SYS_fstatfs, self.0, status.as_mut_ptr()) });
+        // SAFETY: filled, or zeros, which are a value.
+        let status = unsafe { status.assume_init() };
+        // Some file systems know no blocks.
+        if result.is_err() || status.f_blocks == 0 {
+            return u64::MAX;
+        }
+        status.f_bavail.saturating_mul(status.f_bsize as u64)
     }
 
     /// Storage for a range of the file, which grows as far as needed. The bytes that are there stay.
@@ -154,19 +174,35 @@ impl File {
         Ok(())
     }
 
-    /// Maps the first `bytes` of the file, shared; the file may be shorter. Nothing of it may be touched before [`make_writable`].
-    pub(crate) fn map(&self, at: usize, bytes: usize) -> Result<usize, Errno> {
-        // SAFETY: replaces a reservation of the caller's, which nobody uses yet.
-        answer(unsafe {
-            libc::syscall(
-                libc::SYS_mmap,
-                at,
-                bytes,
-                libc::PROT_NONE,
-                libc::MAP_SHARED | libc::MAP_FIXED,
-                self.0,
-                0_usize,
-            )
+    /// Maps the first `bytes` of the file, shared, to be read and written, at a multiple of `alignment`, in a zone. The
+    /// address.
+    pub(crate) fn map(&self, bytes: usize, alignment: usize, zone: &Zone) -> Result<usize, Errno> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let map_at = |at: usize, flags: c_int| {
+            let flags = libc::MAP_SHARED | flags;
+            // SAFETY: at an address that is free, or that the next lines have reserved.
+            answer(unsafe { libc::syscall(libc::SYS_mmap, at, bytes, protection, flags, self.0, 0_usize) })
+        };
+        place(bytes, zone, |hint| {
+            if hint != 0 {
+                return map_at(hint, 0);
+            }
+            let reserved = anonymous(0, bytes + alignment, libc::PROT_NONE, 0)?;
+            let at = reserved.next_multiple_of(alignment);
+            let mapped = map_at(at, libc::MAP_FIXED);
+            // SAFETY: what is left of the reservation of a moment ago, which nobody knows; all of it where nothing was mapped.
+            unsafe {
+                if mapped.is_ok() {
+                    for (from, to) in [(reserved, at), (at + bytes, reserved + bytes + alignment)] {
+                        if from < to {
+                            unmap(from, to - from);
+                        }
+                    }
+                } else {
+                    unmap(reserved, bytes + alignment);
+                }
+            }
+            mapped
         })
     }
 }
@@ -178,19 +214,65 @@ impl Drop for File {
     }
 }
 
-/// Address space without memory behind it.
-pub(crate) fn reserve(bytes: usize) -> Result<usize, Errno> {
-    anonymous(0, bytes, libc::PROT_NONE, 0)
+/// As [`zeroed`], in a zone, where it can grow.
+pub(crate) fn zeroed_apart(bytes: usize, zone: &Zone) -> Result<usize, Errno> {
+    place(bytes, zone, |hint| anonymous(hint, bytes, libc::PROT_READ | libc::PROT_WRITE, 0))
 }
 
-/// Lets a part of a mapping be read and written.
-pub(crate) fn make_writable(at: usize, bytes: usize) -> Result<(), Errno> {
-    let protection = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: the range is the caller's own mapping.
-    answer(unsafe { libc::syscall(libc::SYS_mprotect, at, bytes, protection) }).map(drop)
+/// A part of the address space that new mappings reach late: so far below the place that the kernel chooses by itself.
+pub(crate) struct Zone {
+    /// The distance.
+    pub(crate) from: usize,
+    /// How far down from there it goes.
+    pub(crate) bytes: usize,
+    /// How many mappings were placed in it.
+    pub(crate) count: AtomicU32,
 }
 
-/// Zeroed memory that costs nothing until it is touched.
+impl Zone {
+    /// Where the next mapping may be, in 2^32nds of the zone: as far from all others as can be, however many there will be.
+    fn next(&self) -> u32 {
+        self.count.fetch_add(1, Ordering::Relaxed).reverse_bits()
+    }
+}
+
+/// Maps `bytes` by `map`, which takes an address that the kernel passes over when something is there: in the zone, or in a smaller one of
+/// a smaller address space, or at the place that the kernel chooses by itself.
+fn place(bytes: usize, zone: &Zone, map: impl Fn(usize) -> Result<usize, Errno>) -> Result<usize, Errno> {
+    const TRIES: u32 = 8;
+    let near = map(0)?;
+    for shift in [0, 3, 6, 9] {
+        let (from, all) = (zone.from >> shift, zone.bytes >> shift);
+        if near / 2 < from + all {
+            continue;
+        }
+        for _ in 0..TRIES {
+            let within = (all >> 20) * (zone.next() >> 12) as usize;
+            let wanted = (near - from - within) & !(EXTENT_ALIGNMENT - 1);
+            // Where both together are more than a limit allows, the one that is there serves.
+            let Ok(got) = map(wanted) else { return Ok(near) };
+            let other = if got == wanted { near } else { got };
+            // SAFETY: a mapping of a moment ago, which nobody knows.
+            unsafe { unmap(other, bytes) };
+            if got == wanted {
+                return Ok(got);
+            }
+        }
+    }
+    Ok(near)
+}
+
+/// Places that are chosen here begin at a multiple of this.
+const EXTENT_ALIGNMENT: usize = 1 << 21;
+
+/// Makes the mapping that ends at `end` longer where it lies. Fails where another mapping is behind it.
+pub(crate) fn lengthen(end: usize, more: usize) -> Result<(), Errno> {
+    let from = end - PAGE_BYTES;
+    // SAFETY: the last page of the caller's own mapping; without the flag that allows it, nothing is moved, and nothing is replaced.
+    answer(unsafe { libc::syscall(libc::SYS_mremap, from, PAGE_BYTES, PAGE_BYTES + more, 0) }).map(drop)
+}
+
+/// Zeroed memory that costs nothing until it is touched, at an address of the kernel's choice.
 pub(crate) fn zeroed(bytes: usize) -> Result<usize, Errno> {
     anonymous(0, bytes, libc::PROT_READ | libc::PROT_WRITE, 0)
 }
@@ -206,7 +288,7 @@ pub(crate) unsafe fn replace_by_zeros(at: usize, bytes: usize) {
 
 fn anonymous(at: usize, bytes: usize, protection: c_int, flags: c_int) -> Result<usize, Errno> {
     let flags = flags | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: at an address of the kernel's choice it touches no existing memory; a fixed one is the caller's.
+    // SAFETY: without `MAP_FIXED` it touches no existing memory; a fixed address is the caller's.
     answer(unsafe { libc::syscall(libc::SYS_mmap, at, bytes, protection, flags, -1, 0_usize) })
 }
 

@@ -4,6 +4,7 @@
 //!   Off --start--> Recording <--pause, resume--> Paused
 //!                   |  |   '--storage ran out--> Full
 //!                   |  '--stop--> Ended --start--> Recording (another file)
+//!                   |  '--the program locks itself in--> LockedIn
 //!                   '--fork--> Child, in the child --start--> Recording (another file)
 //! ```
 //!
@@ -13,9 +14,11 @@
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
+use cairn_format::recording::control::EarlyEnd;
 use cairn_format::recording::{Clock, EndReason, control};
 
 use crate::clock;
+use crate::extent::Extent;
 use crate::heap;
 use crate::modules::ModuleTable;
 use crate::os;
@@ -42,13 +45,9 @@ static RECORDER: AtomicPtr<Recorder> = AtomicPtr::new(core::ptr::null_mut());
 static RECORDINGS: AtomicU32 = AtomicU32::new(0);
 /// The window of the present file, for a child to give up.
 static WINDOW_BASE: AtomicUsize = AtomicUsize::new(0);
-static WINDOW_BLOCKS: AtomicU64 = AtomicU64::new(0);
+static WINDOW_END: AtomicUsize = AtomicUsize::new(0);
 /// A forked child would find everything as it was: see [`must_be_told_of_forks`].
 static IS_NOT_WIPED: AtomicBool = AtomicBool::new(false);
-static WINDOW_OPEN: AtomicU64 = AtomicU64::new(0);
-/// Behind the last log that a thread had, and behind the last one that there is room for. A child gives back what is between.
-static LOGS_USED_END: AtomicUsize = AtomicUsize::new(0);
-static LOGS_END: AtomicUsize = AtomicUsize::new(0);
 /// The program has forbidden itself system calls, or its parent has.
 static FORBIDS_CALLS: AtomicBool = AtomicBool::new(false);
 
@@ -63,11 +62,21 @@ pub(crate) enum Mode {
     Full,
     Ended,
     Child,
+    /// As `Ended`; later events are counted, without a system call.
+    LockedIn,
 }
 
 impl Mode {
-    const ALL: [Self; 7] =
-        [Self::Recording, Self::Off, Self::Starting, Self::Paused, Self::Full, Self::Ended, Self::Child];
+    const ALL: [Self; 8] = [
+        Self::Recording,
+        Self::Off,
+        Self::Starting,
+        Self::Paused,
+        Self::Full,
+        Self::Ended,
+        Self::Child,
+        Self::LockedIn,
+    ];
 }
 
 /// Where the mode is in [`RECORDING`], and how many bits below it each half of who is starting has: the kernel's numbers have fewer.
@@ -154,6 +163,8 @@ pub(crate) struct Recorder {
     logs_used: AtomicU32,
     logs_limit: AtomicU32,
     next_look: AtomicU32,
+    /// The memory of the recorder and its logs.
+    extent: Extent,
     /// In a forked child: the thread that gives up the parent's recording.
     leaver: AtomicU32,
     pub(crate) spool: Spool,
@@ -169,36 +180,33 @@ const LEAST_LOGS: usize = 1 << 6;
 const LOGS_SHARE: u64 = 32;
 /// This part of an address space that the program limits later may go to the window.
 const WINDOW_SHARE: u64 = 16;
-/// Logs become writable in such steps from the recorder on, which begins at a page.
+/// The memory of logs is taken in whole pages.
 const PAGE_BYTES: usize = os::PAGE_BYTES;
+/// Where recorders and their logs lie.
+static ZONE: os::Zone = os::Zone { from: 1 << 37, bytes: 1 << 36, count: AtomicU32::new(0) };
 /// The logs lie behind the recorder, at the next page.
 const LOGS_OFFSET: usize = size_of::<Recorder>().next_multiple_of(4096);
 
 impl Recorder {
-    /// Memory for a recorder and its logs, zeroed. The logs cannot be touched before [`fresh_log`](Self::fresh_log): whoever locks all
-    /// memory, or has what is mapped later locked, shall not get a gigabyte of them.
+    /// Memory for a recorder, zeroed. That of its logs is taken in [`fresh_log`](Self::fresh_log): programs limit their address space by
+    /// what they have mapped, and lock all of it.
     pub(crate) fn make() -> Result<&'static mut Self, os::Errno> {
-        let mut last = os::Errno(libc::ENOMEM);
         let most_bytes = os::soft_limit(libc::RLIMIT_AS as i32) / LOGS_SHARE;
-        for limit in LOG_LIMITS {
-            let bytes = Self::bytes(limit);
-            if bytes as u64 > most_bytes && limit != LEAST_LOGS {
-                continue;
-            }
-            match os::reserve(bytes) {
-                Ok(at) => {
-                    os::make_writable(at, LOGS_OFFSET)?;
-                    os::wipe_on_fork(at, bytes)?;
-                    // SAFETY: zeroed, page aligned, large enough, and known to nobody else; zeros are a recorder.
-                    let recorder = unsafe { &mut *(at as *mut Self) };
-                    *recorder.logs_limit.get_mut() = limit as u32;
-                    recorder.process = os::process_id();
-                    return Ok(recorder);
-                }
-                Err(error) => last = error,
-            }
+        let fits = |limit: &usize| Self::bytes(*limit) as u64 <= most_bytes;
+        let limit = LOG_LIMITS.into_iter().find(fits).unwrap_or(LEAST_LOGS);
+        let bytes = Self::bytes(0);
+        let at = os::zeroed_apart(bytes, &ZONE)?;
+        if let Err(error) = os::wipe_on_fork(at, bytes) {
+            // SAFETY: the mapping of a moment ago, which nobody knows.
+            unsafe { os::unmap(at, bytes) };
+            return Err(error);
         }
-        Err(last)
+        // SAFETY: zeroed, page aligned, large enough, and known to nobody else; zeros are a recorder.
+        let recorder = unsafe { &mut *(at as *mut Self) };
+        *recorder.logs_limit.get_mut() = limit as u32;
+        recorder.extent.begin(at + bytes);
+        recorder.process = os::process_id();
+        Ok(recorder)
     }
 
     /// A recorder with so many logs, in whole pages.
@@ -208,7 +216,7 @@ impl Recorder {
 
     /// Gives the memory back where nothing came of it.
     pub(crate) fn discard(&'static mut self) {
-        let bytes = Self::bytes(*self.logs_limit.get_mut() as usize);
+        let bytes = self.extent.end() - &raw mut *self as usize;
         // SAFETY: it was never published.
         unsafe { os::unmap(&raw mut *self as usize, bytes) };
     }
@@ -217,20 +225,14 @@ impl Recorder {
     pub(crate) fn publish(&'static mut self) -> &'static Self {
         let generation = RECORDINGS.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
         self.generation.store(generation, Ordering::Relaxed);
-        let (base, open, blocks) = self.spool.window();
-        // Another thread may fork between any two of these: sizes that belong to another place are never seen with it.
-        for size in [&WINDOW_OPEN, &WINDOW_BLOCKS] {
-            size.store(0, Ordering::SeqCst);
-        }
-        LOGS_END.store(0, Ordering::SeqCst);
+        let (base, end) = self.spool.window();
+        // Another thread may fork between any two of these: an end that belongs to another place is never seen with it.
+        WINDOW_END.store(0, Ordering::SeqCst);
         WINDOW_BASE.store(base, Ordering::SeqCst);
-        WINDOW_BLOCKS.store(blocks, Ordering::SeqCst);
-        WINDOW_OPEN.store(open, Ordering::SeqCst);
+        WINDOW_END.store(end, Ordering::SeqCst);
         // What is kept in memory alone may be wiped with all else.
         let is_shared = self.spool.path().is_some();
         IS_NOT_WIPED.store(is_shared && os::ignores_advice(base), Ordering::Relaxed);
-        LOGS_USED_END.store(self.log(0) as usize, Ordering::SeqCst);
-        LOGS_END.store(self.log(self.logs_limit.load(Ordering::Relaxed)) as usize, Ordering::SeqCst);
         let at: *mut Self = self;
         RECORDER.store(at, Ordering::Release);
         // SAFETY: never unmapped from here on.
@@ -260,16 +262,11 @@ impl Recorder {
                 return None;
             }
             // Before others can meet it among those in use.
-            let begin = core::ptr::from_ref(self) as usize;
-            let end = self.log(index + 1) as usize;
-            let from = (self.log(index) as usize - begin) & !(PAGE_BYTES - 1);
-            os::make_writable(begin + from, (end - begin).next_multiple_of(PAGE_BYTES) - from).ok()?;
+            let end = core::ptr::from_ref(self) as usize + Self::bytes(index as usize + 1);
+            self.extent.reach(end, |_| {}).ok()?;
             let order = Ordering::AcqRel;
             match self.logs_used.compare_exchange(index, index + 1, order, Ordering::Relaxed) {
-                Ok(_) => {
-                    LOGS_USED_END.fetch_max(end, Ordering::Relaxed);
-                    return Some(self.log(index));
-                }
+                Ok(_) => return Some(self.log(index)),
                 Err(other) => index = other,
             }
         }
@@ -283,22 +280,10 @@ impl Recorder {
     /// See [`take_less_room`].
     fn shrink(&self, limit_bytes: u64) {
         self.spool.shrink(limit_bytes / WINDOW_SHARE);
-        let limit = self.logs_limit.load(Ordering::Relaxed);
         let used = self.logs_used.load(Ordering::Relaxed);
         let most = limit_bytes / LOGS_SHARE / size_of::<ThreadLog>() as u64;
         let wanted = u32::try_from(most).unwrap_or(u32::MAX).max(used.saturating_add(LEAST_LOGS as u32));
-        if wanted >= limit {
-            return;
-        }
-        self.logs_limit.store(wanted, Ordering::SeqCst);
-        // Some for threads that begin at this moment and have seen the old limit.
-        let kept = wanted.max(self.logs_used.load(Ordering::SeqCst)).saturating_add(LEAST_LOGS as u32);
-        if kept < limit {
-            let from = self.log(kept) as usize;
-            LOGS_END.store(from, Ordering::Relaxed);
-            // SAFETY: logs that no thread has or will have.
-            unsafe { unmap_pages(from, self.log(limit) as usize) };
-        }
+        self.logs_limit.fetch_min(wanted, Ordering::Relaxed);
     }
 
     /// A few of the logs, other ones each time: a process of many threads must not look at all of them whenever one begins.
@@ -313,16 +298,32 @@ impl Recorder {
     /// Notes that there was no block for an event.
     #[cold]
     pub(crate) fn no_block(&self, why: NoBlock) {
-        if why == NoBlock::Full && change(self.generation(), word_of(Mode::Full, self.generation())) {
+        if let NoBlock::Full(cause) = why
+            && change(self.generation(), word_of(Mode::Full, self.generation()))
+        {
+            self.note_early_end(cause);
             tell_state(self);
         }
+    }
+
+    /// Says in the file why the recording ends before the program. The first reason counts.
+    #[cold]
+    fn note_early_end(&self, cause: EarlyEnd) {
+        let order = Ordering::Release;
+        // The moment comes first: a reader that finds the reason finds the moment as well.
+        let moment = self.spool.word(control::EARLY_END_COUNTER);
+        let _ = moment.compare_exchange(0, clock::counter(), order, Ordering::Relaxed);
+        let word = self.spool.word(control::EARLY_END);
+        let _ = word.compare_exchange(0, cause.to_word(), order, Ordering::Relaxed);
     }
 
     /// Counts an event that was not written as lost; not when recording has just ended or paused, because it is none of its events
     /// then.
     #[cold]
     pub(crate) fn miss_event(&self) {
-        if RECORDING.load(Ordering::Acquire) == self.generation() || mode() == Mode::Full {
+        if RECORDING.load(Ordering::Acquire) == self.generation()
+            || matches!(mode(), Mode::Full | Mode::LockedIn)
+        {
             self.count_lost_events(1);
         }
     }
@@ -356,7 +357,7 @@ pub(crate) fn recording() -> Option<&'static Recorder> {
             obey(recorder.spool.base());
             is_on().then_some(recorder)
         }
-        Mode::Full => {
+        Mode::Full | Mode::LockedIn => {
             recorder.count_lost_events(1);
             None
         }
@@ -417,13 +418,9 @@ fn found_forked(wiped: &Recorder) {
     HAS_STARTED_CHILD.store(false, Ordering::Release);
     // Otherwise nothing is recorded any more, in this process either.
     if !forbids_calls {
-        let (base, blocks) = (WINDOW_BASE.load(Ordering::Relaxed), WINDOW_BLOCKS.load(Ordering::Relaxed));
-        let open = WINDOW_OPEN.load(Ordering::Relaxed);
-        // SAFETY: the wiped recorder says that this is a child, and the window is the parent's; the logs are those that no thread had.
-        unsafe {
-            Spool::abandon(base, open, blocks);
-            unmap_pages(LOGS_USED_END.load(Ordering::Relaxed), LOGS_END.load(Ordering::Relaxed));
-        }
+        let (base, end) = (WINDOW_BASE.load(Ordering::Relaxed), WINDOW_END.load(Ordering::Relaxed));
+        // SAFETY: the wiped recorder says that this is a child, and the window is the parent's.
+        unsafe { Spool::abandon(base, end) };
     }
     // A start that the parent was in the midst of is none of this process's.
     RECORDING.store(word_of(Mode::Child, 0), Ordering::SeqCst);
@@ -484,35 +481,15 @@ fn wait_until_left(wiped: &Recorder) {
     }
 }
 
-/// Gives back the pages that begin between two addresses.
-///
-/// # Safety
-///
-/// They are the caller's own mapping, and nobody will touch them.
-unsafe fn unmap_pages(from: usize, to: usize) {
-    let from = from.next_multiple_of(PAGE_BYTES);
-    if from < to {
-        // SAFETY: by contract.
-        unsafe { os::unmap(from, to - from) };
-    }
-}
-
-/// The window of the present file is open up to there.
-pub(crate) fn note_open(base: usize, blocks: u64) {
+/// The window of the present file is mapped up to there.
+pub(crate) fn note_open(base: usize, end: usize) {
     if WINDOW_BASE.load(Ordering::Relaxed) == base {
-        WINDOW_OPEN.fetch_max(blocks, Ordering::Relaxed);
+        WINDOW_END.fetch_max(end, Ordering::Relaxed);
     }
 }
 
-/// The window of the present file ends there.
-pub(crate) fn note_window(base: usize, blocks: u64) {
-    if WINDOW_BASE.load(Ordering::Relaxed) == base {
-        WINDOW_BLOCKS.store(blocks, Ordering::Relaxed);
-    }
-}
-
-/// Gives back address space that was taken in advance, because the program is about to limit its own to `limit_bytes`, or to have
-/// all of it locked in memory. What is recorded from then on may come to an end for want of room.
+/// Takes no more than a part of the address space from now on, because the program is about to limit its own to `limit_bytes`, or to
+/// have all of it locked in memory. What is recorded from then on may come to an end for want of room.
 pub fn take_less_room(limit_bytes: u64) {
     if FORBIDS_CALLS.load(Ordering::Relaxed) {
         return;
@@ -643,7 +620,7 @@ fn tell_state(recorder: &Recorder) {
             Mode::Recording => control::State::Recording,
             Mode::Paused => control::State::Paused,
             Mode::Full => control::State::Full,
-            Mode::Ended => control::State::Ended,
+            Mode::Ended | Mode::LockedIn => control::State::Ended,
             Mode::Off | Mode::Starting | Mode::Child => return,
         };
         if u64::from(now as u32) != recorder.generation() {
@@ -659,7 +636,28 @@ fn tell_state(recorder: &Recorder) {
 
 /// Ends the recording. Events that other threads are just writing may still come.
 pub fn stop(reason: EndReason) {
+    if let Some(recorder) = current() {
+        end_in(recorder, reason, Mode::Ended);
+    }
+}
+
+/// Ends the recording right before the program forbids itself system calls (seccomp), and makes none from then on. The recording says
+/// why it ended, and goes on to count the events that are not in it.
+///
+/// A child that is forked afterwards is not recorded, as after [`forbid_system_calls`].
+pub fn end_before_sandbox() {
+    FORBIDS_CALLS.store(true, Ordering::Relaxed);
     let Some(recorder) = current() else { return };
+    recorder.spool.be_frugal();
+    // One that is full already has said why.
+    if matches!(mode(), Mode::Recording | Mode::Paused) {
+        recorder.note_early_end(EarlyEnd::Sandbox);
+    }
+    end_in(recorder, EndReason::Stopped, Mode::LockedIn);
+}
+
+/// Ends the recording of `recorder` in that mode.
+fn end_in(recorder: &Recorder, reason: EndReason, ended: Mode) {
     let _errno = os::KeptErrno::new();
     if mode() == Mode::Recording {
         let clocks = clock::reading();
@@ -672,7 +670,7 @@ pub fn stop(reason: EndReason) {
     let end = |word: u64| {
         let is_own = u64::from(word as u32) == own;
         let is_under_way = matches!(mode_of(word), Mode::Recording | Mode::Paused | Mode::Full);
-        (is_own && is_under_way).then_some(word_of(Mode::Ended, own))
+        (is_own && is_under_way).then_some(word_of(ended, own))
     };
     if RECORDING.fetch_update(Ordering::SeqCst, Ordering::Relaxed, end).is_ok() {
         tell_state(recorder);

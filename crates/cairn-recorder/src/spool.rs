@@ -1,15 +1,15 @@
 //! The file: its mapping in this process, and who gets which block of it.
 //!
 //! ```text
-//!   window:  | header, control words, facts | block | block | block | reserved addresses, no file behind them ...
-//!                                                           ^ CLAIMED        ^ BACKED, end of the file
+//!   window:  | header, control words, facts | block | block | block | block | nothing yet, room to grow ...
+//!                                                           ^ CLAIMED       ^ open      ^ BACKED, end of the file
 //! ```
 //!
-//! The whole window is mapped once, far beyond the end of the file, and only blocks below `BACKED_BLOCKS` are touched: these
-//! have storage, so a full disk is an error when the file is extended and never a SIGBUS. What lies behind them cannot be read
-//! either, so that whoever looks at all readable memory (leak checkers, `mlockall`) leaves it alone. No descriptor is kept, because
-//! programs close and reuse descriptors that they did not open; to extend the file it is opened, checked to be the
-//! same one, and closed.
+//! The window grows where it lies ([`Extent`]), and only as far as the file has storage (`BACKED_BLOCKS`): a full disk is an
+//! error when the file is extended and never a SIGBUS. It takes no more of the address space than is recorded, because programs
+//! read how much they have mapped and set limits by it; and nothing of it is an error for code that reads all readable memory
+//! (leak checkers, `mlockall`). No descriptor is kept, because programs close and reuse descriptors that they did not open;
+//! to extend the file it is opened, checked to be the same one, and closed. To extend the window, no descriptor is needed.
 //!
 //! Claiming a block takes no lock: from the ring of those that `cairn` has drained, else from the end. In a recording that keeps
 //! its last part only, event blocks come from a fixed set instead, oldest first.
@@ -17,11 +17,13 @@
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
+use cairn_format::recording::control::EarlyEnd;
 use cairn_format::recording::{
     BLOCK_BYTES, BLOCK_HEADER_BYTES, BlockHeader, FileHeader, Lane, LossKind, Record, Records, Shape, control,
 };
 
 use crate::clock;
+use crate::extent::{Alone, Extent, Ungrown, alone};
 use crate::os::{self, Errno, File};
 use crate::recorder;
 use crate::thread_log::most_events_between_stamps;
@@ -53,8 +55,8 @@ pub(crate) const NO_PLACE: u32 = u32::MAX;
 /// Why there is no block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum NoBlock {
-    /// There will be none any more.
-    Full,
+    /// There will be none any more, for this reason.
+    Full(EarlyEnd),
     /// All blocks of the ring are in use by other threads.
     AllInUse,
 }
@@ -70,9 +72,18 @@ const RESIDENT_BLOCKS: u64 = 128;
 /// How far the file grows in one step, in blocks: 4 MiB, later an eighth of what is there, up to 64 MiB.
 const LEAST_STEP: u64 = 64;
 const LARGEST_STEP: u64 = 1024;
+/// Where there is no room for the first step, a smaller one: the last one has the head alone, which says why nothing else is there.
+const FIRST_STEPS: [u64; 6] = [LEAST_STEP, 32, 16, 8, 4, 1];
 
-/// Sizes of the window to try, in bytes; one is taken that leaves three parts in four of the address space to others.
-const WINDOWS: [u64; 9] = [1 << 36, 1 << 34, 1 << 32, 1 << 30, 1 << 28, 1 << 26, 1 << 25, 1 << 24, 1 << 22];
+/// The parent gives a block back when its thread has taken the next one: of fewer blocks than this, none may ever be given back.
+const FEW_BLOCKS: u64 = 16;
+
+/// The window has no more bytes,
+const WINDOW_BYTES: u64 = 1 << 36;
+/// and no more than such a part of what a limit of the address space allows.
+const WINDOW_SHARE: u64 = 4;
+/// Where windows lie.
+static ZONE: os::Zone = os::Zone { from: 1 << 38, bytes: 1 << 42, count: AtomicU32::new(0) };
 
 /// Room for the path, with its NUL.
 pub(crate) const PATH_BYTES: usize = 4096;
@@ -109,9 +120,12 @@ struct Place {
 #[repr(C)]
 pub(crate) struct Spool {
     base: usize,
+    /// How many blocks the window may have.
     window_blocks: AtomicU64,
-    /// How many blocks may be read and written.
-    open_blocks: AtomicU64,
+    /// How many the options allow.
+    allowed_blocks: u64,
+    /// What is mapped of it: blocks that may be read and written.
+    extent: Extent,
     pub(crate) start_counter: u64,
     pub(crate) start_monotonic_nanos: u64,
     pub(crate) stamp_interval: u32,
@@ -146,7 +160,8 @@ pub(crate) enum Unmade {
 impl Spool {
     /// Makes the file and maps it. It gets its name when its header is there, so that whoever finds it can read it.
     pub(crate) fn make(&mut self, wanted: &Wanted<'_>) -> Result<(), Unmade> {
-        let limit = wanted.limit_bytes.min(os::soft_limit(libc::RLIMIT_FSIZE as i32)) / BLOCK;
+        self.allowed_blocks = wanted.limit_bytes / BLOCK;
+        let limit = self.allowed_blocks.min(os::soft_limit(libc::RLIMIT_FSIZE as i32) / BLOCK);
         self.stamp_interval = wanted.stamp_interval;
         self.ring_nanos = wanted.ring_nanos;
         self.has_parent.store(wanted.has_parent, Ordering::Relaxed);
@@ -170,19 +185,13 @@ impl Spool {
         let least = RING_LEAST_BLOCKS.min(RING_LIMIT_BLOCKS as u64);
         self.ring_places =
             wanted.ring_bytes.map_or(0, |bytes| (bytes / BLOCK).clamp(least, RING_LIMIT_BLOCKS as u64));
-        // Without a path there is no way back to the file: everything is taken at once, a quarter of it for tables.
-        let first_step = match (wanted.path, self.ring_places) {
-            (None, places) => (places + (places / 4).max(64) + 1).max(LEAST_STEP),
-            _ => LEAST_STEP,
-        };
-        let first_step = first_step.min(limit);
-        if first_step < 4 {
-            return Err(Unmade::Storage(Errno(libc::EFBIG)));
-        }
-        give_storage(file, 0, first_step * BLOCK).map_err(Unmade::Storage)?;
-        self.map(file, limit.max(first_step)).map_err(Unmade::AddressSpace)?;
-        os::make_writable(self.base, (first_step * BLOCK) as usize).map_err(Unmade::AddressSpace)?;
-        *self.open_blocks.get_mut() = first_step;
+        let first_step = give_first_storage(file, wanted, self.ring_places, limit)?;
+        let most = os::soft_limit(libc::RLIMIT_AS as i32) / WINDOW_SHARE;
+        let window = WINDOW_BYTES.min(most) / BLOCK;
+        *self.window_blocks.get_mut() = window.min(limit).max(first_step);
+        let bytes = (first_step * BLOCK) as usize;
+        self.base = file.map(bytes, BLOCK_BYTES, &ZONE).map_err(Unmade::AddressSpace)?;
+        self.extent.begin(self.base + bytes);
         if let Some(path) = wanted.path {
             let bytes = path.to_bytes_with_nul();
             match self.path.get_mut(..bytes.len()) {
@@ -198,30 +207,6 @@ impl Spool {
             }),
             _ => Ok(()),
         }
-    }
-
-    fn map(&mut self, file: &File, limit_blocks: u64) -> Result<(), Errno> {
-        let mut last = Errno(libc::ENOMEM);
-        for bytes in WINDOWS {
-            let bytes = bytes.min(limit_blocks.saturating_mul(BLOCK)) as usize;
-            // Four times as much must be there to be had.
-            let probe = match os::reserve(bytes * 4) {
-                Ok(probe) => probe,
-                Err(error) => {
-                    last = error;
-                    continue;
-                }
-            };
-            // SAFETY: the reservation of a moment ago, which nobody knows.
-            unsafe { os::unmap(probe, bytes * 4) };
-            let reserved = os::reserve(bytes + BLOCK_BYTES)?;
-            let base = reserved.next_multiple_of(BLOCK_BYTES);
-            file.map(base, bytes)?;
-            self.base = base;
-            *self.window_blocks.get_mut() = bytes as u64 / BLOCK;
-            return Ok(());
-        }
-        Err(last)
     }
 
     fn write_header(&mut self, backed: u64) {
@@ -340,6 +325,14 @@ impl Spool {
         let mut claimed = claimed_word.load(Ordering::Relaxed);
         loop {
             if claimed >= self.backed() {
+                if self.stored() < LEAST_STEP {
+                    // The disk had no room for the first step. Of so few blocks, all may be such that the parent cannot give back.
+                    match self.grow(claimed + 1) {
+                        Ok(()) => continue,
+                        Err(why) if claimed < FEW_BLOCKS => return Err(why),
+                        Err(_) => {}
+                    }
+                }
                 if let Some(block) = self.wait_for_parent() {
                     return Ok(block);
                 }
@@ -360,39 +353,49 @@ impl Spool {
 
     /// How many blocks have storage and may be touched.
     fn backed(&self) -> u64 {
-        let window = self.window_blocks.load(Ordering::Relaxed);
-        let backed = self.word(control::BACKED_BLOCKS).load(Ordering::Acquire).min(window);
-        let open = self.open_blocks.load(Ordering::Acquire);
-        if backed <= open { backed } else { self.open(open, backed) }
+        self.stored().min(self.open_blocks())
     }
 
-    /// Makes blocks accessible that have storage, and returns how many are: what is beyond the storage stays out of reach.
+    /// How many blocks have storage, of those that the window may have.
+    fn stored(&self) -> u64 {
+        let window = self.window_blocks.load(Ordering::Relaxed);
+        self.word(control::BACKED_BLOCKS).load(Ordering::Acquire).min(window)
+    }
+
+    /// How many blocks are mapped.
+    fn open_blocks(&self) -> u64 {
+        (self.extent.end() - self.base) as u64 / BLOCK
+    }
+
+    /// Maps at least so many blocks, which have storage, and some of those behind them that have it too.
     #[cold]
-    fn open(&self, open: u64, backed: u64) -> u64 {
-        let (at, bytes) = (self.base + (open * BLOCK) as usize, ((backed - open) * BLOCK) as usize);
-        if self.is_frugal() || os::make_writable(at, bytes).is_err() {
-            return open;
+    fn open(&self, blocks: u64) -> Result<(), NoBlock> {
+        if self.is_frugal() {
+            return Err(NoBlock::Full(EarlyEnd::Sandbox));
         }
-        self.open_blocks.fetch_max(backed, Ordering::AcqRel);
-        recorder::note_open(self.base, backed);
-        backed
+        let ahead = (self.open_blocks() + self.step()).min(self.stored());
+        let end = |blocks: u64| self.base + (blocks * BLOCK) as usize;
+        let note = |end: usize| recorder::note_open(self.base, end);
+        // Where there is room for a part only, the part.
+        for blocks in [ahead.max(blocks), blocks] {
+            match self.extent.reach(end(blocks), note) {
+                Ok(()) => return Ok(()),
+                Err(Ungrown::Busy) => return Err(NoBlock::AllInUse),
+                Err(Ungrown::Refused(_)) => {}
+            }
+        }
+        Err(NoBlock::Full(EarlyEnd::AddressSpace))
     }
 
-    /// Gives back the part of the window that is beyond `most_bytes`, as far as it is not in use.
+    /// How far file and window grow at once, in blocks.
+    fn step(&self) -> u64 {
+        (self.backed() / 8).clamp(LEAST_STEP, LARGEST_STEP)
+    }
+
+    /// Lets the window have no more than `most_bytes`, or what it has already.
     pub(crate) fn shrink(&self, most_bytes: u64) {
-        let window = self.window_blocks.load(Ordering::Relaxed);
-        let wanted = (most_bytes / BLOCK).max(self.backed());
-        if wanted >= window {
-            return;
-        }
-        self.window_blocks.store(wanted, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
-        // Another thread, or the parent, may have extended the file just before.
-        let kept = wanted.max(self.word(control::BACKED_BLOCKS).load(Ordering::Acquire)).min(window);
-        self.window_blocks.store(kept, Ordering::Relaxed);
-        recorder::note_window(self.base, kept);
-        // SAFETY: the rest of the window; nobody takes a block there any more.
-        unsafe { os::unmap(self.base + (kept * BLOCK) as usize, ((window - kept) * BLOCK) as usize) };
+        let wanted = (most_bytes / BLOCK).max(self.open_blocks());
+        self.window_blocks.fetch_min(wanted, Ordering::Relaxed);
     }
 
     /// Waits while a parent lives that may give a block back or extend the file: an exact recording is worth a little
@@ -406,7 +409,7 @@ impl Spool {
         if !self.has_parent.load(Ordering::Relaxed) || self.is_frugal() {
             return None;
         }
-        let (tick, backed) = (self.word(control::TICK), self.backed());
+        let (tick, stored) = (self.word(control::TICK), self.stored());
         let (mut last, mut idle) = (tick.load(Ordering::Relaxed), 0);
         if last == self.silent_tick.load(Ordering::Relaxed) {
             return None;
@@ -415,7 +418,7 @@ impl Spool {
             if let Some(block) = self.take_given_back() {
                 return Some(block);
             }
-            if self.backed() > backed {
+            if self.stored() > stored {
                 return None;
             }
             os::sleep_micros(STEP_MICROS);
@@ -430,77 +433,98 @@ impl Spool {
         None
     }
 
-    /// Extends the file so that it has at least so many blocks. Two threads may do it at once, to the same effect.
+    /// Extends the file and the window so that they have at least so many blocks. Two threads may do it at once, to the same effect.
     fn grow(&self, blocks: u64) -> Result<(), NoBlock> {
-        match self.try_to_grow(blocks) {
-            // Another thread may have had more luck.
-            Err(NoBlock::Full) if self.backed() >= blocks => Ok(()),
-            result => result,
+        if self.stored() < blocks {
+            match self.extend(blocks) {
+                // Another thread may have had more luck.
+                Err(NoBlock::Full(_)) if self.stored() >= blocks => {}
+                result => result?,
+            }
         }
+        self.open(blocks)
     }
 
-    fn try_to_grow(&self, blocks: u64) -> Result<(), NoBlock> {
-        let backed = self.backed();
+    /// Extends the file.
+    fn extend(&self, blocks: u64) -> Result<(), NoBlock> {
+        let stored = self.stored();
         let window = self.window_blocks.load(Ordering::Relaxed);
-        if self.is_frugal() || !self.has_path || blocks > window {
-            return Err(NoBlock::Full);
+        if self.is_frugal() {
+            return Err(NoBlock::Full(EarlyEnd::Sandbox));
         }
-        let step = (backed / 8).clamp(LEAST_STEP, LARGEST_STEP);
         // Beyond the limit the kernel would send SIGXFSZ, which ends the program.
-        let most = window.min(os::soft_limit(libc::RLIMIT_FSIZE as i32) / BLOCK);
-        let wanted = (backed + step).min(most);
-        let path = self.path().ok_or(NoBlock::Full)?;
-        let is_same = |file: &File| file.identity() == Ok(self.file);
-        let file = File::open(path, libc::O_RDWR | libc::O_NOFOLLOW, 0).ok().filter(is_same);
-        let file = file.ok_or(NoBlock::Full)?;
+        let most_in_file = os::soft_limit(libc::RLIMIT_FSIZE as i32) / BLOCK;
+        let limits = [
+            (self.allowed_blocks, EarlyEnd::MaxSize),
+            (most_in_file, EarlyEnd::FileSizeLimit),
+            (window, EarlyEnd::AddressSpace),
+        ];
+        if !self.has_path {
+            return Err(NoBlock::Full(EarlyEnd::MemoryFull));
+        }
+        if let Some((_, cause)) = limits.into_iter().find(|(most, _)| blocks > *most) {
+            return Err(NoBlock::Full(cause));
+        }
+        let most = window.min(most_in_file);
+        let wanted = (stored + self.step()).min(most);
+        let file = self.reopen().map_err(NoBlock::Full)?;
         // The last space of a disk comes in small steps.
+        let mut cause = EarlyEnd::Other;
         for wanted in [wanted, blocks + 3, blocks] {
             if wanted < blocks || wanted > most {
                 continue;
             }
-            let from = backed.min(wanted);
-            let is_given = match file.allocate(from * BLOCK, (wanted - from) * BLOCK) {
+            let from = stored.min(wanted);
+            let given = match file.allocate(from * BLOCK, (wanted - from) * BLOCK) {
                 Err(error) if cannot_allocate(error) => self.write_zeros(&file, blocks, wanted)?,
-                result => result.is_ok(),
+                result => result,
             };
-            if is_given {
-                self.word(control::BACKED_BLOCKS).fetch_max(wanted, Ordering::AcqRel);
-                return if self.backed() >= blocks { Ok(()) } else { Err(NoBlock::Full) };
+            match given {
+                Ok(()) => {
+                    self.word(control::BACKED_BLOCKS).fetch_max(wanted, Ordering::AcqRel);
+                    return Ok(());
+                }
+                Err(error) => cause = cause_of(error),
             }
         }
-        Err(NoBlock::Full)
+        Err(NoBlock::Full(cause))
     }
 
-    /// Writes zeros up to the end that is wanted, where a file system knows no other way to give storage; false when there is no room.
-    /// One thread at a time: what it writes must not be the block of an event already, by another thread that was faster.
-    fn write_zeros(&self, file: &File, blocks: u64, wanted: u64) -> Result<bool, NoBlock> {
-        const TRIES: u32 = 10_000;
-        const MICROS: u32 = 100;
-        let here = u64::from(os::process_id()) << 32 | u64::from(os::thread_id());
-        let order = Ordering::AcqRel;
-        for _ in 0..TRIES {
-            match self.zero_writer.compare_exchange(0, here, order, Ordering::Acquire) {
-                Ok(_) => {
-                    let from = self.word(control::BACKED_BLOCKS).load(Ordering::Acquire).min(wanted);
-                    let is_written = file.write_zeros(from * BLOCK, (wanted - from) * BLOCK).is_ok();
-                    if is_written {
-                        self.word(control::BACKED_BLOCKS).fetch_max(wanted, Ordering::AcqRel);
-                    }
-                    self.zero_writer.store(0, Ordering::Release);
-                    return Ok(is_written);
-                }
-                // A handler that has interrupted it.
-                Err(writer) if writer == here => break,
-                Err(writer) if os::has_ended_in((writer >> 32) as u32, writer as u32) => {
-                    let _ = self.zero_writer.compare_exchange(writer, 0, order, Ordering::Relaxed);
-                }
-                Err(_) => os::sleep_micros(MICROS),
-            }
-            if self.backed() >= blocks {
-                return Ok(true);
-            }
+    /// Opens the file, or says why the recording cannot go on in it.
+    fn reopen(&self) -> Result<File, EarlyEnd> {
+        let path = self.path().ok_or(EarlyEnd::FileLost)?;
+        let file =
+            File::open(path, libc::O_RDWR | libc::O_NOFOLLOW, 0).map_err(|Errno(error)| match error {
+                libc::ENOENT | libc::ENOTDIR | libc::ELOOP | libc::EISDIR => EarlyEnd::FileLost,
+                error => EarlyEnd::Unreachable(error as u16),
+            })?;
+        let (identity, bytes) = file.identity_and_length().map_err(|_| EarlyEnd::FileLost)?;
+        if identity != self.file {
+            return Err(EarlyEnd::FileLost);
         }
-        Err(NoBlock::AllInUse)
+        // What is not there any more must not be written to: that ends the program.
+        if bytes < self.word(control::BACKED_BLOCKS).load(Ordering::Acquire) * BLOCK {
+            return Err(EarlyEnd::FileCut);
+        }
+        Ok(file)
+    }
+
+    /// Writes zeros up to the end that is wanted, where a file system knows no other way to give storage.
+    /// One thread at a time: what it writes must not be the block of an event already, by another thread that was faster.
+    fn write_zeros(&self, file: &File, blocks: u64, wanted: u64) -> Result<Result<(), Errno>, NoBlock> {
+        let write = || {
+            let from = self.word(control::BACKED_BLOCKS).load(Ordering::Acquire).min(wanted);
+            let written = file.write_zeros(from * BLOCK, (wanted - from) * BLOCK);
+            if written.is_ok() {
+                self.word(control::BACKED_BLOCKS).fetch_max(wanted, Ordering::AcqRel);
+            }
+            written
+        };
+        match alone(&self.zero_writer, || self.stored() >= blocks, write) {
+            Alone::Done(written) => Ok(written),
+            Alone::Unneeded => Ok(Ok(())),
+            Alone::Busy => Err(NoBlock::AllInUse),
+        }
     }
 
     /// Where the file is.
@@ -671,14 +695,10 @@ impl Spool {
     /// # Safety
     ///
     /// The numbers are those of the parent's spool, and this process is its child.
-    pub(crate) unsafe fn abandon(base: usize, open_blocks: u64, blocks: u64) {
-        // The two may be of different moments.
-        let open = open_blocks.min(blocks) as usize * BLOCK_BYTES;
-        // SAFETY: by contract the memory behind the window is shared with the parent, and nothing here needs it; what nobody
-        // could touch goes.
-        unsafe {
-            os::replace_by_zeros(base, open);
-            os::unmap(base + open, blocks as usize * BLOCK_BYTES - open);
+    pub(crate) unsafe fn abandon(base: usize, end: usize) {
+        if base < end {
+            // SAFETY: by contract the memory is shared with the parent, and nothing here needs it.
+            unsafe { os::replace_by_zeros(base, end - base) };
         }
     }
 
@@ -689,14 +709,13 @@ impl Spool {
         self.has_parent.store(false, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         self.shrink(0);
-        let bytes = self.window_blocks.load(Ordering::Relaxed) * BLOCK;
         // SAFETY: what was recorded is in the file, and nothing of it is read here any more.
-        unsafe { os::replace_by_zeros(self.base, bytes as usize) };
+        unsafe { os::replace_by_zeros(self.base, self.extent.end() - self.base) };
     }
 
-    /// The window: where it begins, how many blocks of it are open, and how many it has.
-    pub(crate) fn window(&self) -> (usize, u64, u64) {
-        (self.base, self.open_blocks.load(Ordering::Relaxed), self.window_blocks.load(Ordering::Relaxed))
+    /// The window: where it begins and ends.
+    pub(crate) fn window(&self) -> (usize, usize) {
+        (self.base, self.extent.end())
     }
 }
 
@@ -788,6 +807,41 @@ fn directory_of<'a>(path: &CStr, buffer: &'a mut [u8]) -> Option<&'a CStr> {
     place[..directory.len()].copy_from_slice(directory);
     place[directory.len()] = 0;
     CStr::from_bytes_with_nul(place).ok()
+}
+
+/// Storage for the first blocks of a new file: how many these are.
+fn give_first_storage(file: &File, wanted: &Wanted<'_>, ring_places: u64, limit: u64) -> Result<u64, Unmade> {
+    // Without a path there is no way back to the file: everything is taken at once, a quarter of it for tables.
+    let whole = (ring_places + (ring_places / 4).max(64) + 1).max(LEAST_STEP);
+    let steps = if wanted.path.is_none() { [whole; FIRST_STEPS.len()] } else { FIRST_STEPS };
+    // On a small disk, the packed recording that the parent makes needs some of the room.
+    let half = if wanted.has_parent { (file.free_bytes() / 2 / BLOCK).max(1) } else { u64::MAX };
+    let mut last = Errno(libc::EFBIG);
+    let mut tried = u64::MAX;
+    for step in steps.map(|step| step.min(limit).min(half)) {
+        if step == 0 || step == tried {
+            continue;
+        }
+        tried = step;
+        match give_storage(file, 0, step * BLOCK) {
+            Ok(()) => return Ok(step),
+            Err(error) => {
+                last = error;
+                // What was given of it stays in the way of the next try.
+                let _ = file.set_length(0);
+            }
+        }
+    }
+    Err(Unmade::Storage(last))
+}
+
+/// Why a file cannot be made larger, by the error of the kernel.
+fn cause_of(Errno(error): Errno) -> EarlyEnd {
+    match error {
+        libc::ENOSPC | libc::EDQUOT => EarlyEnd::DiskFull(error as u16),
+        libc::EFBIG => EarlyEnd::FileSizeLimit,
+        error => EarlyEnd::Storage(error as u16),
+    }
 }
 
 /// Storage for a range of a file that nobody else knows.

@@ -240,7 +240,7 @@ pub(crate) fn start_lazily() {
         Mode::Starting => return wait_for_start(),
         Mode::Off => false,
         Mode::Child => true,
-        Mode::Recording | Mode::Paused | Mode::Full | Mode::Ended => return,
+        Mode::Recording | Mode::Paused | Mode::Full | Mode::Ended | Mode::LockedIn => return,
     };
     if HAS_FAILED.load(Ordering::Relaxed) {
         return;

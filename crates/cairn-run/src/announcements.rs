@@ -1,10 +1,13 @@
 //! What the library says of the recordings that it began: lines in a file that the command makes and the library appends
-//! to. No descriptor and no socket stays in the program for that.
+//! to, or links beside it where no file may become larger. No descriptor and no socket stays in the program for that.
 
+use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 use std::{env, process};
 
 use cairn_files::Directory;
@@ -27,6 +30,10 @@ pub struct Announcements {
     path: PathBuf,
     file: File,
     rest: Vec<u8>,
+    /// Which links beside the file were read.
+    links: BTreeSet<OsString>,
+    /// When the directory was changed last, as of the last look at its links.
+    changed: Option<SystemTime>,
 }
 
 /// A line is a path and few words.
@@ -63,7 +70,8 @@ impl Announcements {
                     let path = directory.join("announcements");
                     // The library opens it for itself, and only appends.
                     let file = made.create_new("announcements".as_ref())?;
-                    return Ok(Self { directory, path, file, rest: Vec::new() });
+                    let (rest, links, changed) = (Vec::new(), BTreeSet::new(), None);
+                    return Ok(Self { directory, path, file, rest, links, changed });
                 }
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists && number < 1000 => {}
                 Err(error) => {
@@ -91,6 +99,7 @@ impl Announcements {
         loop {
             let count = self.file.read(&mut buffer)?;
             if count == 0 {
+                self.read_links(&mut found);
                 return Ok(found);
             }
             self.rest.extend_from_slice(&buffer[..count]);
@@ -101,6 +110,26 @@ impl Announcements {
             // The program may write there too, and it may write nonsense.
             if self.rest.len() > MAX_LINE_BYTES {
                 self.rest.clear();
+            }
+        }
+    }
+}
+
+impl Announcements {
+    /// What was said by links, where the program may not make a file larger.
+    fn read_links(&mut self, found: &mut Vec<Announcement>) {
+        /// Directories say when they were changed to some milliseconds only.
+        const RECENT: Duration = Duration::from_secs(1);
+        let Ok(changed) = fs::metadata(&self.directory).and_then(|facts| facts.modified()) else { return };
+        let is_recent = changed.elapsed().is_ok_and(|age| age < RECENT);
+        if self.changed == Some(changed) && !is_recent {
+            return;
+        }
+        self.changed = Some(changed);
+        for entry in fs::read_dir(&self.directory).into_iter().flatten().filter_map(Result::ok) {
+            let Ok(text) = fs::read_link(entry.path()) else { continue };
+            if self.links.insert(entry.file_name()) {
+                found.extend(parse(text.as_os_str().as_bytes()));
             }
         }
     }
@@ -129,6 +158,9 @@ impl Drop for Announcements {
     fn drop(&mut self) {
         // Left behind, they do no harm.
         let _ = fs::remove_file(&self.path);
+        for link in &self.links {
+            let _ = fs::remove_file(self.directory.join(link));
+        }
         let _ = fs::remove_dir(&self.directory);
     }
 }

@@ -1,4 +1,4 @@
-//! What this process got from the one that started it, noted before Rust's runtime changes it: it ignores SIGPIPE, and
+//! What this process got from the one that started it, noted before Rust's runtime changes it: it ignores SIGPIPE (and this library SIGXFSZ), and
 //! opens /dev/null for standard streams that are closed. A program that we start gets what we got.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -17,6 +17,9 @@ extern "C" fn note() {
     IGNORES_PIPE.store(is_ignored(libc::SIGPIPE), Ordering::Relaxed);
     IGNORES_CHILD.store(is_ignored(libc::SIGCHLD), Ordering::Relaxed);
     IGNORES_LIMIT.store(is_ignored(libc::SIGXFSZ), Ordering::Relaxed);
+    // A file that may not grow is an error like others, for this process.
+    // SAFETY: no handler.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     for stream in 0..3 {
         // SAFETY: asks for the flags of a descriptor.
         if unsafe { libc::fcntl(stream, libc::F_GETFD) } < 0 {

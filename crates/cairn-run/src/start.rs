@@ -163,12 +163,9 @@ impl Start<'_> {
         let (signals, mut inherited_mask) = (set_of(&TAKEN), set_of(&[]));
         // SAFETY: sets that live here.
         unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const signals, &raw mut inherited_mask) };
-        // Ended children must be waited for, and a file that may not grow is an error like others, whatever we inherited.
-        // SAFETY: no handlers.
-        unsafe {
-            libc::signal(libc::SIGCHLD, libc::SIG_DFL);
-            libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
-        }
+        // Ended children must be waited for, whatever we inherited.
+        // SAFETY: no handler.
+        unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
         // SAFETY: the child calls only what may be called there.
         let process = unsafe { libc::fork() };
         match process {

@@ -313,7 +313,9 @@ export class Page {
     const when = Number.isNaN(started.getTime()) || recording.started_wall_nanos === '0' ? '' : ` · ${started.toISOString().replace('T', ' ').slice(0, 19)} UTC`;
     const process = recording.process ? `process ${recording.process}` : 'process not known';
     const lasted = recording.times === 'none' ? '' : ` · ${timeText(recording.duration_nanos)}`;
-    byId('process').textContent = process + when + lasted;
+    // Sums of a part of the run: not to be read without knowing it.
+    const early = content.findings.find((finding) => finding.startsWith('recording ended early:'));
+    byId('process').textContent = process + when + lasted + (early ? ` · ${early}` : '');
     const hasTimes = recording.times !== 'none';
     const hasFrees = recording.times !== 'allocations';
     const isLeaked = recording.unfreed !== 'alive';

@@ -146,6 +146,8 @@ pub struct About {
     pub ended_before_program: bool,
     /// What the blocks are that were not freed.
     pub unfreed: Unfreed,
+    /// Why and when the recording ended before the program did, if it did; it is the first of the findings, too.
+    pub ended_early: Option<String>,
     /// The threads, in the order of a profile's [`threads`](HeapProfile::threads).
     pub threads: Vec<ThreadName>,
     /// What a reader should know of the file.
@@ -570,6 +572,9 @@ pub(super) fn about(recording: &Recording, findings: &[Finding]) -> About {
                 | Finding::ClockJump { .. }
         )
     };
+    let early = recording.ended_early();
+    let is_listed = |finding: &&Finding| !matches!(finding, Finding::EndedEarly(_));
+    let early_text = early.map(|early| early.to_string());
     let mut about = About {
         command: command(recording),
         process: header.process,
@@ -581,7 +586,12 @@ pub(super) fn about(recording: &Recording, findings: &[Finding]) -> About {
         ended_before_program: recording.ended_before_program(),
         unfreed: Unfreed::of(recording),
         threads: threads(recording),
-        findings: findings.iter().map(ToString::to_string).collect(),
+        findings: early_text
+            .iter()
+            .cloned()
+            .chain(findings.iter().filter(is_listed).map(ToString::to_string))
+            .collect(),
+        ended_early: early_text,
         notes: findings.iter().filter(is_note).map(ToString::to_string).collect(),
     };
     for (from, to) in recording.pauses() {

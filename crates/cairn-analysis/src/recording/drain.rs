@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 
 use cairn_files::Directory;
 use cairn_format::AbsoluteAddress;
+use cairn_format::recording::control::EarlyEnd;
 use cairn_format::recording::{
     BLOCK_BYTES, BLOCK_HEADER_BYTES, BadRecord, BlockHeader, EndReason, FileHeader, Lane, LossKind, Record,
     Records, Shape, control,
@@ -29,14 +30,14 @@ use cairn_format::recording::{
 
 use super::clock::TimeScale;
 use super::deliver::Delivery;
-use super::error::{Finding, RecordingError};
+use super::error::{EndedEarly, Finding, RecordingError};
 use super::mapped_file::{SharedFile, hold, read_clocks};
 use super::merge::{Feed, Merger, NextBlock};
 use super::model::{At, Events, Module, ModuleId, ThreadId, Usage, Wanted};
 use super::packer::{Packer, Summary};
 use super::pairing::Pairing;
 use super::progress::Progress;
-use super::spool;
+use super::spool::{self, RawEarlyEnd};
 use super::tables::TableBuilder;
 
 /// What is kept ready for the program to write to.
@@ -103,6 +104,8 @@ pub struct Drain {
     is_stuck: bool,
     /// The program has ended: what is not there does not come.
     is_last: bool,
+    /// The spool became shorter: what is in it now says nothing.
+    is_cut: bool,
     /// In the last step.
     read_bytes: u64,
     merged_nanos: u64,
@@ -253,6 +256,8 @@ pub struct Status {
     pub lost_events: u64,
     /// What the program says of itself.
     pub state: control::State,
+    /// Why the recording ended before the program, if it did.
+    pub early_end: Option<EarlyEnd>,
     /// Whether the last step found anything new.
     pub is_busy: bool,
     /// How much that was: who waits longer between steps when it is little, is woken less.
@@ -304,9 +309,13 @@ impl Drain {
         // Before the packed file has a header: who finds one finds both held.
         shared.hold();
         hold(&file);
-        let mut packer = Packer::new(BufWriter::with_capacity(1 << 18, file), &header, &facts)?;
-        // So that it is a recording from now on, which goes on in the spool.
-        packer.flush_with_progress(std::iter::empty(), 0)?;
+        let begun =
+            Packer::new(BufWriter::with_capacity(1 << 18, file), &header, &facts).and_then(|mut packer| {
+                // So that it is a recording from now on, which goes on in the spool.
+                packer.flush_with_progress(std::iter::empty(), 0).map(|()| packer)
+            });
+        // One without a header is of no use, and in the way of the next try.
+        let packer = begun.inspect_err(|_| drop(beside.remove(packed)))?;
         let clocks = [read_clocks(header.counter)];
         let scale = TimeScale::new(&header, &clocks, super::counter_hz(&facts), &mut Vec::new());
         let mut drain = Self {
@@ -334,6 +343,7 @@ impl Drain {
             unread_from: u64::MAX,
             is_stuck: false,
             is_last: false,
+            is_cut: false,
             read_bytes: 0,
             merged_nanos: 0,
             merged_ticks: 0,
@@ -372,6 +382,9 @@ impl Drain {
     ///
     /// When the packed file cannot be written. The spool still has what is not in it.
     pub fn step(&mut self) -> Result<Status, RecordingError> {
+        if self.notice_cut() {
+            return Ok(self.status(false));
+        }
         self.tick();
         let clocks = self.read_clocks();
         let is_busy = self.read_new();
@@ -434,6 +447,7 @@ impl Drain {
             nanos: self.merged_nanos,
             lost_events: self.shared.load(control::LOST_EVENTS as u64),
             state: control::State::from_word(self.shared.load(control::STATE as u64)),
+            early_end: EarlyEnd::from_word(self.shared.load(control::EARLY_END as u64)),
             is_busy,
             read_bytes: self.read_bytes,
         }
@@ -454,6 +468,48 @@ impl Drain {
         self.known_end = Some(reason);
     }
 
+    /// Ends the recording before the program ends: it records nothing more, and the recording says why. A reason that the program
+    /// has given itself counts more.
+    pub fn end_early(&self, cause: EarlyEnd) {
+        self.command(control::Command::Pause);
+        if self.shared.load(control::EARLY_END as u64) == 0 {
+            let counter = read_clocks(self.header.counter).counter;
+            self.shared.exchange(control::EARLY_END_COUNTER as u64, 0, counter);
+            self.shared.exchange(control::EARLY_END as u64, 0, cause.to_word());
+        }
+    }
+
+    /// Whether the spool was truncated. The program is ended by SIGBUS when it writes to what is not there: so the file gets its length
+    /// back at once, and the recording ends. What was read until then stays.
+    fn notice_cut(&mut self) -> bool {
+        let known = self.shared.known_length();
+        if !self.is_cut && self.shared.length() < known {
+            self.is_cut = true;
+            if self.shared.reserve(known).is_ok() {
+                // The words are gone, or older: there is no further block.
+                for word in [control::CLAIMED_BLOCKS, control::BACKED_BLOCKS] {
+                    self.shared.raise(word as u64, known / BLOCK_BYTES as u64);
+                }
+                self.end_early(EarlyEnd::FileCut);
+            }
+        }
+        self.is_cut
+    }
+
+    /// Why the recording ended before the program did, as the two have noted it.
+    fn early_end(&self) -> Option<EndedEarly> {
+        if self.is_cut {
+            return Some(EndedEarly { cause: EarlyEnd::FileCut, nanos: self.merged_nanos, missed: 0 });
+        }
+        let word = |at: usize| self.shared.load(at as u64);
+        // Whether the program has ended is known here; a recording that is left paused goes on if anybody wants it to.
+        let is_paused = self.known_end.is_some()
+            && control::State::from_word(word(control::STATE)) == control::State::Paused;
+        let paused = RawEarlyEnd { cause: EarlyEnd::Paused, counter: 0, missed: 0 };
+        let early = RawEarlyEnd::of_words(word).or(is_paused.then_some(paused))?;
+        Some(early.ended(&self.scale))
+    }
+
     /// Reads a part of what the program left when it ended, as [`finish`](Self::finish) does until there is nothing left: for those
     /// who want to tell how far that is. [`Status::is_busy`] says whether there is more.
     ///
@@ -462,6 +518,9 @@ impl Drain {
     /// As [`step`](Self::step).
     pub fn read_rest(&mut self) -> Result<Status, RecordingError> {
         self.is_last = true;
+        if self.notice_cut() {
+            return Ok(self.status(false));
+        }
         self.read_clocks();
         self.read_new();
         self.merge_up_to(u64::MAX);
@@ -493,11 +552,12 @@ impl Drain {
         self.packer.summary.unmatched_frees = pairing.map_or(0, |pairing| pairing.unmatched_frees());
         let clocks = read_clocks(self.header.counter);
         self.packer.clock(self.scale.nanos(clocks.counter), clocks.wall_nanos);
+        let early = self.early_end();
         let lost =
             [(control::LOST_EVENTS, LossKind::NoStorage), (control::LOST_STACKS, LossKind::NoStackMemory)];
         for (word, kind) in lost {
             let count = self.shared.load(word as u64);
-            if count > 0 {
+            if count > 0 && !(early.is_some() && kind == LossKind::NoStorage) {
                 spool::note_loss(kind, count, &mut self.findings);
             }
         }
@@ -518,6 +578,9 @@ impl Drain {
             if let Finding::Lost { kind, count } = finding {
                 self.packer.summary.lost.push((*kind, *count));
             }
+        }
+        if let Some(early) = early {
+            self.packer.summary.end_early(early);
         }
         let (_, summary) = self.packer.close()?;
         Ok((summary, self.findings))

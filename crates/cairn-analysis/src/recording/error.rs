@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::{error, fmt, io};
 
 use super::growth::Growth;
+use cairn_format::recording::control::EarlyEnd;
 use cairn_format::recording::{BadRecord, BlockError, ChunkKind, HeaderError, LossKind};
 
 /// Why a recording cannot be opened, read on, or written.
@@ -86,6 +87,36 @@ impl error::Error for RecordingError {
 impl From<HeaderError> for RecordingError {
     fn from(error: HeaderError) -> Self {
         Self::Header(error)
+    }
+}
+
+/// Why and when a recording ended before its program did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct EndedEarly {
+    /// Why.
+    pub cause: EarlyEnd,
+    /// When, from the start; 0 where that is not known.
+    pub nanos: u64,
+    /// How many later events the recorder counted; 0 where it counted none.
+    pub missed: u64,
+}
+
+impl fmt::Display for EndedEarly {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "recording ended early: {}", self.cause)?;
+        let seconds = self.nanos as f64 / 1e9;
+        match self.nanos {
+            0 => {}
+            ..100_000_000 => write!(f, " after {seconds:.3} s")?,
+            _ => write!(f, " after {seconds:.1} s")?,
+        }
+        f.write_str("; what the program did later is not in the numbers")?;
+        match self.missed {
+            0 => Ok(()),
+            1 => f.write_str(" (1 event)"),
+            count => write!(f, " ({count} events)"),
+        }
     }
 }
 
@@ -176,6 +207,8 @@ pub enum Finding {
         /// How many.
         count: u64,
     },
+    /// The recording ended before the program did.
+    EndedEarly(EndedEarly),
     /// The recording has no end: the program still runs, or it was killed.
     NoEnd,
     /// The program still runs and is recorded: what it did until a moment was read.
@@ -245,6 +278,7 @@ impl fmt::Display for Finding {
                 LossKind::Overwritten => write!(f, "{count} older events were overwritten, as asked for"),
                 _ => write!(f, "{count} events were lost"),
             },
+            Self::EndedEarly(ended) => ended.fmt(f),
             Self::NoEnd => f.write_str("the recording has no end: the program still runs, was killed, or ended without `exit`"),
             Self::Growing(growth) => growth.fmt(f),
             Self::Overwritten { blocks } => write!(

@@ -28,7 +28,7 @@ use super::packed::{self, Reading};
 use super::pairing::Pairing;
 use super::rows::Starts;
 use super::source::Source;
-use super::spool::{note_loss, unsaid_end, word};
+use super::spool::{RawEarlyEnd, note_loss, unsaid_end, word};
 use super::tables::TableBuilder;
 use super::{Layout, Recording, counter_hz, open_source};
 
@@ -301,11 +301,14 @@ impl LiveSpool {
         let mut bytes = Vec::new();
         source.read_at(0, control::FREE_GIVEN + 8, &mut bytes)?;
         self.is_drained = word(&bytes, control::FREE_GIVEN) > 0;
+        recording.early = RawEarlyEnd::of_words(|at| word(&bytes, at));
         let state = control::State::from_word(word(&bytes, control::STATE));
-        if state == control::State::Ended
-            && let Some(reason) = unsaid_end(state, word(&bytes, control::EXITING) != 0)
-        {
-            recording.end.get_or_insert((reason, u64::MAX));
+        if state == control::State::Ended {
+            let unsaid = unsaid_end(state, word(&bytes, control::EXITING) != 0);
+            let early = recording.early.map(RawEarlyEnd::end);
+            if let Some(end) = early.or(unsaid.map(|reason| (reason, u64::MAX))) {
+                recording.end.get_or_insert(end);
+            }
         }
         // Blocks before lengths: a thread that has taken its next block has committed all of the one before.
         let claimed =
@@ -535,6 +538,7 @@ impl LivePacked {
                     Ok(None) => {}
                     Ok(Some(summary)) => {
                         recording.end = packed::end_of(&summary, header);
+                        recording.early = packed::early_end_of(&summary, header);
                         if let Layout::Packed(packed) = &mut recording.layout {
                             packed.summary = Some(summary);
                         }

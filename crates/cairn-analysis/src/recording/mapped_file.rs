@@ -2,8 +2,8 @@
 //!
 //! The one file with unsafe code of the recordings. What it promises of shared memory: every access lies in the window and in front of the
 //! file's end as last seen, is of eight aligned bytes, and is atomic, because the program writes at the same time. What it
-//! cannot prevent: whoever makes the file shorter meanwhile ends this process with SIGBUS. The spool is private to the
-//! two, and neither does.
+//! cannot prevent: whoever makes the file shorter between two looks at its length ends this process with SIGBUS. The spool is
+//! private to the two, and neither does.
 
 #![allow(unsafe_code, reason = "see above")]
 

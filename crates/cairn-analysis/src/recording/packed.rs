@@ -4,7 +4,7 @@ use cairn_format::recording::{ChunkKind, EndReason, FileHeader};
 
 use super::chunk::{self, ChunkReader, Place};
 use super::deliver::Slots;
-use super::error::{Finding, RecordingError};
+use super::error::{EndedEarly, Finding, RecordingError};
 use super::heap::HeapDecoder;
 use super::marks::ReadMarks;
 use super::model::{At, Events, Fact, Mark, Wanted};
@@ -12,7 +12,7 @@ use super::packer::Summary;
 use super::progress::{Progress, take_progress};
 use super::rows::{self, ChangeCursor, Rare};
 use super::source::Source;
-use super::spool::{note_loss, parse_facts};
+use super::spool::{RawEarlyEnd, note_loss, parse_facts};
 use super::tables::TableBuilder;
 
 /// Where the chunks are.
@@ -48,6 +48,7 @@ pub(super) struct Opened {
     pub(super) facts: Vec<Fact>,
     pub(super) tables: TableBuilder,
     pub(super) end: Option<(EndReason, u64)>,
+    pub(super) early: Option<RawEarlyEnd>,
 }
 
 /// Chunks of tables, in the order in which they are read: an address needs the module that it lies in.
@@ -96,14 +97,16 @@ pub(super) fn open(
             findings.push(Finding::UnknownChunk { offset: place.offset, kind: place.kind });
         }
     }
-    let lost = summary.iter().flat_map(|summary| &summary.lost);
-    lost.for_each(|&(kind, count)| note_loss(kind, count, findings));
+    let lost = summary.iter().flat_map(Summary::losses);
+    lost.for_each(|(kind, count)| note_loss(kind, count, findings));
     let end = summary.as_ref().and_then(|summary| end_of(summary, header));
+    let early = summary.as_ref().and_then(|summary| early_end_of(summary, header));
     let progress = match summary {
         Some(_) => None,
         None => last_progress(source, &mut reader, &places)?,
     };
-    Ok(Opened { packed: Packed { places, summary, progress, unmatched_frees: 0 }, facts, tables, end })
+    let packed = Packed { places, summary, progress, unmatched_frees: 0 };
+    Ok(Opened { packed, facts, tables, end, early })
 }
 
 /// Takes what a chunk of tables holds; answers with the summary where that is what it holds.
@@ -130,6 +133,12 @@ pub(super) fn take_table(
 
 pub(super) fn end_of(summary: &Summary, header: &FileHeader) -> Option<(EndReason, u64)> {
     Some((summary.end_reason?, header.start_counter.saturating_add(summary.end_nanos)))
+}
+
+pub(super) fn early_end_of(summary: &Summary, header: &FileHeader) -> Option<RawEarlyEnd> {
+    let EndedEarly { cause, nanos, missed } = summary.ended_early?;
+    let counter = if nanos == 0 { 0 } else { header.start_counter.saturating_add(nanos) };
+    Some(RawEarlyEnd { cause, counter, missed })
 }
 
 /// A damaged one is passed over: those before it are as good, as long as the spool has the blocks.

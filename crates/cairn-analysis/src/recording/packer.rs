@@ -2,11 +2,12 @@
 
 use std::io::Write;
 
+use cairn_format::recording::control::EarlyEnd;
 use cairn_format::recording::{ChunkKind, CounterKind, EndReason, FileHeader, LossKind, PcKind, Shape};
 
 use super::chunk::ChunkWriter;
 use super::columns::{Put, Take};
-use super::error::{Finding, RecordingError};
+use super::error::{EndedEarly, Finding, RecordingError};
 use super::heap::HeapEncoder;
 use super::marks::MarkEncoder;
 use super::model::{
@@ -53,11 +54,33 @@ pub struct Summary {
     pub changes: u64,
     /// What was lost, and how much of it.
     pub lost: Vec<(LossKind, u64)>,
+    /// Why the recording ended before its program did, if it did.
+    pub ended_early: Option<EndedEarly>,
     /// What of the events that were [packed](pack) could not be read. A file does not tell of it: what it holds is whole.
     pub findings: Vec<Finding>,
 }
 
 impl Summary {
+    /// Notes that the recording ended before its program did.
+    pub(super) fn end_early(&mut self, early: EndedEarly) {
+        self.end_reason = Some(EndReason::Stopped);
+        self.ended_early = Some(early);
+        // For readers that do not know of early ends.
+        if early.missed > 0 {
+            self.lost.push((LossKind::NoStorage, early.missed));
+        }
+    }
+
+    /// What was lost, but for what is counted with an early end.
+    pub(super) fn losses(&self) -> impl Iterator<Item = (LossKind, u64)> {
+        let mut missed = self.ended_early.map_or(0, |early| early.missed);
+        self.lost.iter().filter_map(move |&(kind, count)| {
+            let told = if kind == LossKind::NoStorage { count.min(missed) } else { 0 };
+            missed -= told;
+            (count > told).then_some((kind, count - told))
+        })
+    }
+
     fn put(&self, payload: &mut Vec<u8>) {
         let numbers = [
             self.end_nanos,
@@ -80,6 +103,11 @@ impl Summary {
             payload.put_number(kind.number().into());
             payload.put_number(*count);
         }
+        if let Some(early) = &self.ended_early {
+            payload.put_number(early.cause.to_word());
+            payload.put_number(early.nanos);
+            payload.put_number(early.missed);
+        }
     }
 
     /// Further numbers behind those that are known here are left alone.
@@ -100,11 +128,18 @@ impl Summary {
             marks: take.number()?,
             changes: take.number()?,
             lost: Vec::new(),
+            ended_early: None,
             findings: Vec::new(),
         };
         for _ in 0..take.number()? {
             let (kind, count) = (take.number32()?, take.number()?);
             summary.lost.extend(LossKind::from_number(kind).map(|kind| (kind, count)));
+        }
+        // Earlier versions wrote nothing here.
+        if !take.is_empty() {
+            let (cause, nanos, missed) =
+                (EarlyEnd::from_word(take.number()?), take.number()?, take.number()?);
+            summary.ended_early = cause.map(|cause| EndedEarly { cause, nanos, missed });
         }
         Some(summary)
     }
@@ -450,6 +485,9 @@ pub fn pack(recording: &Recording, out: impl Write) -> Result<Summary, Recording
         if let Finding::Lost { kind, count } = finding {
             packer.summary.lost.push((*kind, *count));
         }
+    }
+    if let Some(early) = recording.ended_early() {
+        packer.summary.end_early(early);
     }
     let (_, summary) = packer.close()?;
     Ok(Summary { findings: outcome.findings, ..summary })

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use cairn_format::recording::control::EarlyEnd;
 use cairn_format::recording::{
     BLOCK_BYTES, BLOCK_HEADER_BYTES, BadRecord, BlockError, BlockHeader, EndReason, FileHeader, Lane,
     LossKind, Record, Records, control,
@@ -9,7 +10,7 @@ use cairn_format::recording::{
 
 use super::clock::TimeScale;
 use super::deliver::Delivery;
-use super::error::{Finding, RecordingError};
+use super::error::{EndedEarly, Finding, RecordingError};
 use super::merge::{Feed, Merger, NextBlock};
 use super::model::{Events, Fact, Wanted};
 use super::pairing::Pairing;
@@ -50,6 +51,47 @@ pub(super) struct Scanned {
     pub(super) facts: Vec<Fact>,
     pub(super) tables: TableBuilder,
     pub(super) end: Option<(EndReason, u64)>,
+    pub(super) early: Option<RawEarlyEnd>,
+}
+
+/// Why a recording ended before its program did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct RawEarlyEnd {
+    pub(super) cause: EarlyEnd,
+    /// The counter then; 0 where that is not known.
+    pub(super) counter: u64,
+    pub(super) missed: u64,
+}
+
+impl RawEarlyEnd {
+    /// What the control words say.
+    pub(super) fn of_words(word: impl Fn(usize) -> u64) -> Option<Self> {
+        let state = control::State::from_word(word(control::STATE));
+        // What was asked to end can be asked to go on.
+        let goes_on = state == control::State::Recording
+            && control::Command::from_word(word(control::COMMAND)) == control::Command::Record;
+        let noted = EarlyEnd::from_word(word(control::EARLY_END));
+        let noted = noted.filter(|cause| !(goes_on && cause.is_intended()));
+        let cause = noted.or(match state {
+            // By a recorder that gave no reason.
+            control::State::Full => Some(EarlyEnd::NoRoom),
+            // The program has ended, and nobody has let it go on.
+            control::State::Paused if word(control::EXITING) != 0 => Some(EarlyEnd::Paused),
+            _ => None,
+        })?;
+        let counter = word(control::EARLY_END_COUNTER);
+        Some(Self { cause, counter, missed: word(control::LOST_EVENTS) })
+    }
+
+    /// As the end of the recording.
+    pub(super) fn end(self) -> (EndReason, u64) {
+        (EndReason::Stopped, if self.counter == 0 { u64::MAX } else { self.counter })
+    }
+
+    pub(super) fn ended(self, scale: &TimeScale) -> EndedEarly {
+        let nanos = if self.counter == 0 { 0 } else { scale.nanos(self.counter).max(1) };
+        EndedEarly { cause: self.cause, nanos, missed: self.missed }
+    }
 }
 
 /// Which part of the time is wanted, in nanoseconds: from the first on, before the second.
@@ -108,7 +150,8 @@ pub(super) fn scan(
     let mut bytes = Vec::new();
     source.read_at(0, BLOCK_BYTES, &mut bytes)?;
     let facts = facts(&bytes);
-    control_findings(&bytes, length, findings);
+    let early = RawEarlyEnd::of_words(|at| word(&bytes, at));
+    control_findings(&bytes, length, early.is_some(), findings);
     let state = control::State::from_word(word(&bytes, control::STATE));
     let is_exiting = word(&bytes, control::EXITING) != 0;
 
@@ -150,8 +193,11 @@ pub(super) fn scan(
     if end.is_none() {
         end = unsaid_end(state, is_exiting).map(|reason| (reason, u64::MAX));
     }
+    if let Some(early) = early {
+        end = Some(early.end());
+    }
     let spool = Spool { streams, start_counter: header.start_counter, horizon: u64::MAX };
-    Ok((Scanned { spool, facts, tables, end }, chosen))
+    Ok((Scanned { spool, facts, tables, end, early }, chosen))
 }
 
 /// How a recording ended that has no record of it. A program that exits says so by a word; what was
@@ -383,7 +429,7 @@ pub(super) fn word(bytes: &[u8], at: usize) -> u64 {
     word.map_or(0, |word| u64::from_le_bytes(*word))
 }
 
-fn control_findings(control: &[u8], length: u64, findings: &mut Vec<Finding>) {
+fn control_findings(control: &[u8], length: u64, ended_early: bool, findings: &mut Vec<Finding>) {
     if control.len() < BLOCK_BYTES {
         findings.push(Finding::TornTail { offset: length, lost_bytes: BLOCK_BYTES as u64 - length });
         return;
@@ -400,7 +446,8 @@ fn control_findings(control: &[u8], length: u64, findings: &mut Vec<Finding>) {
         [(control::LOST_EVENTS, LossKind::NoStorage), (control::LOST_STACKS, LossKind::NoStackMemory)]
     {
         let count = word(control, at);
-        if count > 0 {
+        // Events after an early end are counted with it.
+        if count > 0 && !(ended_early && kind == LossKind::NoStorage) {
             note_loss(kind, count, findings);
         }
     }

@@ -442,6 +442,7 @@ pub(crate) fn complain_about(path: &Path, heap: &Heap) -> Outcome {
             | Finding::UnknownClock
             | Finding::ClockJump { .. } => {}
             Finding::Growing(_) => complain(&format_args!("{}: note: {finding}", path.display())),
+            Finding::EndedEarly(ended) if ended.cause.is_intended() => {}
             finding => {
                 complain(&format_args!("{}: {finding}", path.display()));
                 outcome = Outcome::Incomplete;

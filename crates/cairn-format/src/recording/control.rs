@@ -7,18 +7,22 @@
 //! | 0x0048 | [`BACKED_BLOCKS`] | whoever extends the file: that many blocks, this one included, have storage |
 //! | 0x0050 | [`CLAIMED_BLOCKS`] | program: that many blocks, this one included, were ever taken from the end |
 //! | 0x0058 | [`STATE`] | program: [`State`] |
-//! | 0x0060 | [`LOST_EVENTS`] | program: heap events and marks that could not be written |
+//! | 0x0060 | [`LOST_EVENTS`] | program: heap events and marks that could not be written; behind an early end, all that followed |
 //! | 0x0068 | [`LOST_STACKS`] | program: events that were written with no stack, because there was no room for it |
 //! | 0x0070 | [`COMMAND`] | both, the last one counts: what the program shall do next, see [`Command`] |
 //! | 0x0078 | [`FACTS_BYTES`] | program: length of the facts |
 //! | 0x0080 | [`FREE_TAKEN`] | program: how many entries of the free ring were taken |
 //! | 0x0088 | [`EXITING`] | program: 1 once it ends through `exit`; it may still go on for a while, and record |
+//! | 0x0090 | [`EARLY_END`] | both, the first one counts: why the recording ended before the program did, see [`EarlyEnd`]; 0 when it did not |
+//! | 0x0098 | [`EARLY_END_COUNTER`] | as the word before: the counter at that moment; 0 when it is not known |
 //! | 0x00c0 | [`FREE_GIVEN`] | command: how many entries of the free ring were given |
 //! | 0x0100 | [`CLAIMS`] | program: how many blocks were ever taken, those from the free ring included |
 //! | 0x0140 | [`LIVE_BYTES`] | command: bytes that the program holds at present, for those who watch |
 //! | 0x0148 | [`UNMATCHED_FREES`] | command: frees that found no block, in what it has packed |
 //! | 0x1000 | [`FREE_RING`] | command: numbers of blocks (u32) that were drained and may be taken again |
 //! | 0x8000 | [`FACTS`] | program: `name=value` pairs, each ended by a NUL, see `docs/format.md` |
+
+use core::fmt;
 
 /// See the [table](self).
 pub const TICK: usize = 0x40;
@@ -40,6 +44,10 @@ pub const FACTS_BYTES: usize = 0x78;
 pub const FREE_TAKEN: usize = 0x80;
 /// See the [table](self).
 pub const EXITING: usize = 0x88;
+/// See the [table](self).
+pub const EARLY_END: usize = 0x90;
+/// See the [table](self).
+pub const EARLY_END_COUNTER: usize = 0x98;
 /// See the [table](self).
 pub const FREE_GIVEN: usize = 0xc0;
 /// See the [table](self).
@@ -127,5 +135,124 @@ impl Command {
     #[must_use]
     pub const fn from_word(word: u64) -> Self {
         if word == 1 { Self::Pause } else { Self::Record }
+    }
+}
+
+/// Why a recording ended before its program did, in [`EARLY_END`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum EarlyEnd {
+    /// The program forbade itself system calls (seccomp).
+    Sandbox,
+    /// The disk or the quota was full; the number is the kernel's.
+    DiskFull(u16),
+    /// The process may write no larger files (`ulimit -f`).
+    FileSizeLimit,
+    /// The file was as large as the options allow.
+    MaxSize,
+    /// The address space was full, or limited (`ulimit -v`).
+    AddressSpace,
+    /// No file was at the path of the recording, or another one was: it was deleted, moved or replaced.
+    FileLost,
+    /// The file could not be opened again to make it larger; the number is the kernel's.
+    Unreachable(u16),
+    /// The file became shorter than what had been reserved.
+    FileCut,
+    /// The file could not be made larger for another reason; the number is the kernel's.
+    Storage(u16),
+    /// The time that was given for the recording was over.
+    TimeOver,
+    /// The recording was paused and did not go on before the program ended.
+    Paused,
+    /// Memory that is kept without a file was full.
+    MemoryFull,
+    /// No room was left; a recorder of an earlier version said no more.
+    NoRoom,
+    /// For a reason that this version does not know.
+    Other,
+}
+
+impl EarlyEnd {
+    /// The number in the file; never 0.
+    #[must_use]
+    pub const fn to_word(self) -> u64 {
+        let (kind, error) = match self {
+            Self::Sandbox => (1, 0),
+            Self::DiskFull(error) => (2, error),
+            Self::FileSizeLimit => (3, 0),
+            Self::MaxSize => (4, 0),
+            Self::AddressSpace => (5, 0),
+            Self::FileLost => (6, 0),
+            Self::Unreachable(error) => (7, error),
+            Self::FileCut => (8, 0),
+            Self::Storage(error) => (9, error),
+            Self::TimeOver => (10, 0),
+            Self::Paused => (11, 0),
+            Self::MemoryFull => (12, 0),
+            Self::NoRoom => (13, 0),
+            Self::Other => (0xffff, 0),
+        };
+        kind | (error as u64) << 16
+    }
+
+    /// The reason of that number; `None` for 0, and [`Other`](Self::Other) for unknown ones.
+    #[must_use]
+    pub const fn from_word(word: u64) -> Option<Self> {
+        let error = (word >> 16) as u16;
+        Some(match word as u16 {
+            0 if word == 0 => return None,
+            1 => Self::Sandbox,
+            2 => Self::DiskFull(error),
+            3 => Self::FileSizeLimit,
+            4 => Self::MaxSize,
+            5 => Self::AddressSpace,
+            6 => Self::FileLost,
+            7 => Self::Unreachable(error),
+            8 => Self::FileCut,
+            9 => Self::Storage(error),
+            10 => Self::TimeOver,
+            11 => Self::Paused,
+            12 => Self::MemoryFull,
+            13 => Self::NoRoom,
+            _ => Self::Other,
+        })
+    }
+
+    /// True when whoever recorded had asked for this end.
+    #[must_use]
+    pub const fn is_intended(self) -> bool {
+        matches!(self, Self::MaxSize | Self::TimeOver | Self::Paused)
+    }
+}
+
+impl fmt::Display for EarlyEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sandbox => f.write_str("the program locked itself in with seccomp"),
+            Self::DiskFull(122) => f.write_str("the disk quota was used up"),
+            Self::DiskFull(_) => f.write_str("the disk was full"),
+            Self::FileSizeLimit => {
+                f.write_str("the recording reached the limit of the file size (ulimit -f)")
+            }
+            Self::MaxSize => f.write_str("the recording reached the size that --max-size allows"),
+            Self::AddressSpace => {
+                f.write_str("no address space was left for the recorder (ulimit -v, ulimit -l)")
+            }
+            Self::FileLost => f.write_str(
+                "the recording's file was no longer at its path (deleted, moved, replaced, or chroot)",
+            ),
+            Self::Unreachable(error) => {
+                write!(f, "the recording's file could not be opened again (errno {error})")
+            }
+            Self::FileCut => f.write_str("the recording's file was truncated"),
+            Self::Storage(error) => {
+                write!(f, "the recording's file could not be made larger (errno {error})")
+            }
+            Self::TimeOver => f.write_str("the time that --for allows was over"),
+            Self::Paused => f.write_str("the recording was paused and did not go on"),
+            Self::MemoryFull => f.write_str("the recorder's memory was full"),
+            Self::NoRoom => f.write_str("no storage was left"),
+            Self::Other => f.write_str("for a reason that this version of cairn does not know"),
+        }
     }
 }

@@ -3,8 +3,8 @@
 //! In steady state there are none, but a new thread, a deeper stack or a full block need some. So recording ends, with
 //! the reason in the recording, right before the program locks itself in.
 //!
-//! And limits: the address space that is taken in advance for the recording counts against the program's own limit, and is
-//! filled with memory when a program has all of its own locked. So most of it is given back before.
+//! And limits: what the recording takes counts against the program's own limit, and is filled with memory when a program has
+//! all of its own locked. So the recorder hears of both before.
 
 use core::ffi::{c_int, c_long, c_void};
 

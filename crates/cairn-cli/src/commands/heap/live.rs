@@ -8,7 +8,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use cairn_analysis::format::recording::control::Command;
+use cairn_analysis::format::recording::control::{Command, EarlyEnd};
 use cairn_analysis::recording::{self, Drain, EndReason, Finding, Status, command_from_outside};
 use cairn_files::Directory;
 use cairn_run::{Announcement, End, Program, terminal_takes_lines};
@@ -81,7 +81,7 @@ impl Recording {
                 self.status = Some(status);
                 if status.packed_bytes >= limit_bytes && !self.is_full {
                     self.is_full = true;
-                    drain.command(Command::Pause);
+                    drain.end_early(EarlyEnd::MaxSize);
                     complain(&format_args!(
                         "{}: as large as it may be; recording ends here",
                         self.path.display()
@@ -99,9 +99,10 @@ impl Recording {
         }
     }
 
+    /// Ends it because its time is over.
     fn pause(&self) {
         match &self.drain {
-            Some(drain) => drain.command(Command::Pause),
+            Some(drain) => drain.end_early(EarlyEnd::TimeOver),
             // A process that has ended needs no telling.
             None => drop(command_from_outside(&self.path, Command::Pause)),
         }
@@ -456,7 +457,26 @@ impl Recordings {
                 Ok(()) if Some(one.process) == first => before.push(one.path.clone()),
                 Ok(()) => children.push(one.path.clone()),
                 Err(error) => {
-                    complain(&format_args!("{}: {error}; the recording is left as it is", one.path.display()))
+                    let name = one.path.display();
+                    if one.path.exists() {
+                        complain(&format_args!(
+                            "{name}: {error}; the recording is left as the program wrote it"
+                        ));
+                        if Some(index) == last {
+                            let spool = one.directory.as_ref().ok().zip(one.path.file_name());
+                            let spool = spool.and_then(|(directory, name)| directory.read(name).ok());
+                            main = Some((one.process, one.path.clone(), spool));
+                        }
+                    } else if one.fresh.exists() {
+                        complain(&format_args!(
+                            "{name}: {error}; what was recorded until then is in {}",
+                            one.fresh.display()
+                        ));
+                    } else {
+                        complain(&format_args!(
+                            "{name}: the recording was deleted or moved while the program ran; nothing of it is left here"
+                        ));
+                    }
                 }
             }
         }

@@ -28,6 +28,9 @@ pub(super) fn write(out: &mut impl Write, recording: Recording, path: &Path) -> 
     let symbols = heap.symbols(SymbolizerOptions::new());
     let names = Names::new(heap.stacks(), &symbols, Folding::default());
     let mut questions = Questions::new(&read.profile, names);
+    if let Some(early) = heap.recording().ended_early() {
+        writeln!(out, "cairn: {early}")?;
+    }
     let unfreed = Unfreed::of(heap.recording());
     write_totals(out, &questions, unfreed)?;
     if read.profile.totals.allocations == 0 {
@@ -42,7 +45,7 @@ pub(super) fn write(out: &mut impl Write, recording: Recording, path: &Path) -> 
     }
     for finding in heap.findings() {
         // That a program was killed is no news to who ran it.
-        if !matches!(finding, Finding::NoEnd) {
+        if !matches!(finding, Finding::NoEnd | Finding::EndedEarly(_)) {
             writeln!(out, "  note: {}", printable(&finding.to_string()))?;
         }
     }

@@ -136,7 +136,12 @@ impl<'p, 'q, W: Write> Printer<'p, 'q, W> {
         }
         facts.extend(scope.filters.iter().map(|filter| format!("only {}", printable(filter))));
         let dim = self.palette.dim;
-        writeln!(self.output, "{dim}{}{dim:#}\n", facts.join(" · "))
+        writeln!(self.output, "{dim}{}{dim:#}", facts.join(" · "))?;
+        if let Some(early) = &about.ended_early {
+            let text = printable(early);
+            writeln!(self.output, "\n{strong}{text}{strong:#}")?;
+        }
+        writeln!(self.output)
     }
 
     /// Until when a recording was read that the program still writes.
