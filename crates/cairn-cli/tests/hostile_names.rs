@@ -151,7 +151,7 @@ fn heaptrack() -> String {
     )
 }
 
-// Failed with: C1 and direction characters, in every command.
+// Failed with: direction characters in every command, and all bytes of exports.
 #[test]
 fn recordings_reach_no_terminal_unescaped() {
     let directory = Directory::new("recordings");

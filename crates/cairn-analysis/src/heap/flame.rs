@@ -271,6 +271,8 @@ mod tests {
     #[test]
     fn nothing_in_a_name_ends_an_element() {
         let name = "std::vector<int>::operator&&('\"')\u{1b}[31m</text>";
+        // Failed with: the character itself, which turns the text of the page around.
+        assert_eq!(Escaped("a\u{202e}b\u{1b}").to_string(), r"a\u{202e}b\u{1b}");
         let escaped = Escaped(name).to_string();
         assert!(!escaped.contains(['<', '>', '"', '\'', '\u{1b}']), "{escaped}");
         assert!(!SCRIPT.contains("]]>"), "it would end the script's section");
