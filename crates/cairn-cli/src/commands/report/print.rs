@@ -121,6 +121,9 @@ impl<'p, 'q, W: Write> Printer<'p, 'q, W> {
         }
         match about.lasted_nanos {
             _ if about.growth.is_some() => facts.push(self.growth()),
+            Some(nanos) if about.ended_before_program => {
+                facts.push(format!("recorded for {}", duration(nanos)));
+            }
             Some(nanos) => facts.push(format!("ran {}", duration(nanos))),
             None => facts.push(format!("recorded until {}", duration(self.questions.profile().end_nanos))),
         }
