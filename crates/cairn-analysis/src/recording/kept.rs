@@ -184,7 +184,7 @@ impl Recording {
     /// Writes behind the end of the file, when it still is what is open here.
     fn append(&self, path: &Path, length: u64, bytes: &[u8]) -> Result<bool, RecordingError> {
         let action = || RecordingError::io(format!("adding sums to {}", path.display()));
-        let mut file = self.source.reopen_for_writing(path).map_err(action())?;
+        let Some(mut file) = self.source.open_for_writing(path).map_err(action())? else { return Ok(false) };
         let is_same =
             file.metadata().map_err(action())?.len() == length && self.is_at_end_of(&file, length)?;
         if !is_same {

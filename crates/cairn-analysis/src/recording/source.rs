@@ -43,18 +43,20 @@ impl Source {
         }
     }
 
-    /// Opens the file for writing as well. By its descriptor: the path, which other systems take, may lead to another file by now.
-    pub(super) fn reopen_for_writing(&self, path: &Path) -> io::Result<File> {
-        let mut options = File::options();
-        options.read(true).write(true);
-        match self {
-            #[cfg(target_os = "linux")]
-            Self::File(file) => {
-                use std::os::fd::AsRawFd;
-                options.open(format!("/proc/self/fd/{}", file.as_raw_fd()))
+    /// Opens the file at `path` for writing as well; nothing when it is another file than this one. No link of another user's is followed.
+    pub(super) fn open_for_writing(&self, path: &Path) -> io::Result<Option<File>> {
+        #[cfg(target_os = "linux")]
+        {
+            use std::os::unix::fs::MetadataExt;
+            let file = cairn_files::open_existing(path)?;
+            if let Self::File(own) = self {
+                let (own, there) = (own.metadata()?, file.metadata()?);
+                return Ok(((own.dev(), own.ino()) == (there.dev(), there.ino())).then_some(file));
             }
-            _ => options.open(path),
+            Ok(Some(file))
         }
+        #[cfg(not(target_os = "linux"))]
+        File::options().read(true).write(true).open(path).map(Some)
     }
 
     pub(super) fn length(&self) -> Result<u64, RecordingError> {
