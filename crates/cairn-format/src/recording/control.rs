@@ -232,7 +232,9 @@ impl fmt::Display for EarlyEnd {
                 f.write_str("the recording reached the limit of the file size (ulimit -f)")
             }
             Self::MaxSize => f.write_str("the recording reached the size that --max-size allows"),
-            Self::AddressSpace => f.write_str("no address space was left for the recorder (ulimit -v, ulimit -l)"),
+            Self::AddressSpace => {
+                f.write_str("no address space was left for the recorder (ulimit -v, ulimit -l)")
+            }
             Self::FileLost => f.write_str(
                 "the recording's file was no longer at its path (deleted, moved, replaced, or chroot)",
             ),
