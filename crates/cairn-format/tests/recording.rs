@@ -273,3 +273,34 @@ proptest! {
         let _ = (FileHeader::read(&bytes), BlockHeader::read(&bytes), ChunkHeader::read(&bytes));
     }
 }
+
+/// Without these words nothing in a file said why a recording had ended.
+#[test]
+fn early_ends_come_back_from_their_words() {
+    use cairn_format::recording::control::EarlyEnd;
+    let all = [
+        EarlyEnd::Sandbox,
+        EarlyEnd::DiskFull(28),
+        EarlyEnd::FileSizeLimit,
+        EarlyEnd::MaxSize,
+        EarlyEnd::AddressSpace,
+        EarlyEnd::FileLost,
+        EarlyEnd::Unreachable(13),
+        EarlyEnd::FileCut,
+        EarlyEnd::Storage(5),
+        EarlyEnd::TimeOver,
+        EarlyEnd::Paused,
+        EarlyEnd::MemoryFull,
+        EarlyEnd::NoRoom,
+        EarlyEnd::Other,
+    ];
+    for (index, early) in all.into_iter().enumerate() {
+        assert_eq!(EarlyEnd::from_word(early.to_word()), Some(early));
+        assert!(all[..index].iter().all(|other| other.to_word() != early.to_word()), "{early:?}");
+    }
+    assert_eq!(EarlyEnd::from_word(0), None);
+    // Of a later version, and of a damaged file.
+    for word in [14, 1 << 16, u64::MAX] {
+        assert_eq!(EarlyEnd::from_word(word), Some(EarlyEnd::Other));
+    }
+}

@@ -108,7 +108,7 @@ impl fmt::Display for EndedEarly {
         let seconds = self.nanos as f64 / 1e9;
         match self.nanos {
             0 => {}
-            ..100_000_000 => write!(f, " after {seconds:.3} s")?,
+            1..100_000_000 => write!(f, " after {seconds:.3} s")?,
             _ => write!(f, " after {seconds:.1} s")?,
         }
         f.write_str("; what the program did later is not in the numbers")?;

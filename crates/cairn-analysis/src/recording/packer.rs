@@ -539,6 +539,28 @@ mod tests {
         }
     }
 
+    /// The numbers behind the losses were not there before; a reader of before leaves them alone.
+    #[test]
+    fn summaries_say_early_ends_behind_all_else() {
+        let lost = vec![(LossKind::NoStorage, 5), (LossKind::NestedTooDeep, 2)];
+        let mut summary = Summary { allocations: 7, lost, ..Summary::default() };
+        let mut plain = Vec::new();
+        summary.put(&mut plain);
+        let ended = EndedEarly { cause: EarlyEnd::DiskFull(28), nanos: 300_000_000, missed: 40 };
+        summary.end_early(ended);
+        let mut payload = Vec::new();
+        summary.put(&mut payload);
+        let read = Summary::take(&payload).unwrap();
+        assert_eq!((read.ended_early, read.end_reason), (Some(ended), Some(EndReason::Stopped)));
+        assert_eq!(read, summary);
+        // The events behind the end are told with it, and others as losses.
+        let losses: Vec<_> = read.losses().collect();
+        assert_eq!(losses, [(LossKind::NestedTooDeep, 2), (LossKind::NoStorage, 5)]);
+        assert_eq!(Summary::take(&plain).unwrap().ended_early, None);
+        let text = "recording ended early: the disk was full after 0.3 s; what the program did later is not in the numbers";
+        assert_eq!(ended.to_string(), format!("{text} (40 events)"));
+    }
+
     /// What was told, or is to be: by lines, because events have no equality.
     #[derive(Default)]
     struct Lines(Vec<String>);
