@@ -151,8 +151,20 @@ pub struct ThreadName {
     pub number: u32,
     /// What the kernel called it.
     pub kernel_thread: u32,
-    /// Its name; empty when it has none.
+    /// Its last name; empty when it has none.
     pub name: String,
+    /// The names that it had before.
+    pub earlier_names: Vec<String>,
+}
+
+impl ThreadName {
+    /// Whether somebody who writes `wanted` means this thread: one of its names, or the kernel's number.
+    #[must_use]
+    pub fn is_called(&self, wanted: &str) -> bool {
+        self.name == wanted
+            || self.earlier_names.iter().any(|name| name == wanted)
+            || self.kernel_thread.to_string() == wanted
+    }
 }
 
 impl HeapRecording {
@@ -539,8 +551,13 @@ fn threads(recording: &Recording) -> Vec<ThreadName> {
         number: thread.id.number(),
         kernel_thread: thread.kernel_thread,
         name: String::from_utf8_lossy(&thread.name).into_owned(),
+        earlier_names: texts(&thread.earlier_names),
     };
     recording.threads().iter().map(name).collect()
+}
+
+fn texts(names: &[Vec<u8>]) -> Vec<String> {
+    names.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect()
 }
 
 fn end_nanos(recording: &Recording) -> Option<u64> {

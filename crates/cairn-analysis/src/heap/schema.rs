@@ -303,8 +303,10 @@ pub struct ThreadTold {
     pub thread: u32,
     /// What the kernel called it.
     pub kernel_thread: u32,
-    /// Its name.
+    /// Its last name.
     pub name: String,
+    /// The names that it had before, oldest first.
+    pub earlier_names: Vec<String>,
     /// All sums.
     #[serde(flatten)]
     pub sums: SumsTold,
@@ -464,6 +466,7 @@ fn tell_threads(threads: &[ThreadName], sums: &[Sums]) -> Vec<ThreadTold> {
         thread: thread.number,
         kernel_thread: thread.kernel_thread,
         name: thread.name.clone(),
+        earlier_names: thread.earlier_names.clone(),
         sums: sums.into(),
     };
     threads.iter().zip(sums).filter(|(_, sums)| !sums.is_empty()).map(told).collect()

@@ -39,6 +39,11 @@ impl CairnRecording {
         let threads = self.recording.threads().iter().map(|thread| PlayedThread {
             kernel_thread: thread.kernel_thread,
             name: String::from_utf8_lossy(&thread.name).into_owned(),
+            earlier_names: thread
+                .earlier_names
+                .iter()
+                .map(|name| String::from_utf8_lossy(name).into_owned())
+                .collect(),
         });
         self.threads = threads.collect();
     }
