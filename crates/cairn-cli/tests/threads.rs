@@ -2,6 +2,7 @@
 
 #![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 
+#[allow(dead_code, reason = "each test needs a part of it")]
 mod support;
 
 use std::path::{Path, PathBuf};

@@ -396,6 +396,9 @@ impl Report {
         let top = tell_entries(questions, &entries, asked.cost, asked.limits);
         let totals = &profile.totals;
         let about = asked.about;
+        // Instead of sums that cannot be used, the events answered.
+        let of_events = asked.read.findings.iter().filter(|finding| finding.is_damage());
+        let of_events = of_events.map(ToString::to_string);
         Self {
             schema: REPORT_SCHEMA,
             recording: Recorded {
@@ -440,7 +443,7 @@ impl Report {
             },
             usage: asked.read.usage.iter().map(UsageTold::from).collect(),
             tree: asked.tree.map(|tree| tell_tree(questions, tree)),
-            findings: about.findings.clone(),
+            findings: about.findings.iter().cloned().chain(of_events).collect(),
         }
     }
 }

@@ -134,8 +134,15 @@ impl<'p, 'q, W: Write> Printer<'p, 'q, W> {
             (from, Some(to)) => facts.push(format!("allocated from {} to {}", duration(from), duration(to))),
         }
         facts.extend(scope.filters.iter().map(|filter| format!("only {}", printable(filter))));
+        let of_events = self.asked.read.findings.iter().filter(|finding| finding.is_damage());
+        let damage: Vec<String> =
+            about.damage.iter().cloned().chain(of_events.map(ToString::to_string)).collect();
         let dim = self.palette.dim;
-        writeln!(self.output, "{dim}{}{dim:#}\n", facts.join(" · "))
+        writeln!(self.output, "{dim}{}{dim:#}", facts.join(" · "))?;
+        for what in &damage {
+            writeln!(self.output, "{strong}damaged: {}{strong:#}", printable(what))?;
+        }
+        writeln!(self.output)
     }
 
     fn totals(&mut self) -> io::Result<()> {
