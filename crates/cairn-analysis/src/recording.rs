@@ -42,6 +42,7 @@
 //! | `merge` | one order for the streams |
 //! | `pairing` | which allocation a free belongs to |
 //! | `deliver` | from records to events |
+//! | `lives` | threads that had a lane one after the other |
 //! | `tables` | modules, stacks, threads while they are read |
 //! | `clock` | from the counter to the time of day |
 //! | `live` | a recording while it grows |
@@ -69,6 +70,7 @@ mod growth;
 mod heap;
 mod kept;
 mod live;
+mod lives;
 #[cfg(target_os = "linux")]
 mod mapped_file;
 mod marks;
@@ -213,10 +215,16 @@ impl Recording {
         packed.unmatched_frees = spool::word(&first, control::UNMATCHED_FREES);
         let mut findings = Vec::new();
         let part = spool::Part::Rest(packed.lanes());
-        let (scanned, _) = spool::scan(&source, &header, part, &mut findings)?;
+        let (mut scanned, _) = spool::scan(&source, &header, part, &mut findings)?;
         let facts = &scanned.facts;
         let scale = TimeScale::new(&header, &scanned.tables.clocks, counter_hz(facts), &mut findings);
-        self.tables.absorb(scanned.tables.finish(&scale));
+        let mut rest = scanned.tables.finish(&scale);
+        let has_began_record = |number| scanned.tables.threads.has_began_record(number);
+        let numbers = lives::numbers_behind(&self.tables.threads, &rest.threads, has_began_record);
+        let number = |id: u32| numbers.get(&id).copied().unwrap_or(id);
+        scanned.spool.renumber_threads(number);
+        rest.threads.iter_mut().for_each(|thread| thread.id = ThreadId(number(thread.id.0)));
+        self.tables.absorb(rest);
         let bad_rows = scanned.tables.bad_rows;
         if bad_rows > 0 {
             findings.push(Finding::BadTableRows { count: bad_rows });

@@ -607,7 +607,14 @@ fn recordings_of_every_version_tell_what_they_told() {
 fn story(recording: &Recording) -> String {
     let mut lines: Vec<String> = recording.facts().iter().map(|fact| format!("{fact:?}")).collect();
     lines.extend(recording.modules().iter().map(|module| format!("{module:?}")));
-    lines.extend(recording.threads().iter().map(|thread| format!("{thread:?}")));
+    // Packed recordings of the first release have the last name alone.
+    lines.extend(recording.threads().iter().map(|thread| {
+        let cairn_analysis::recording::Thread { id, kernel_thread, name, began_nanos, ended_nanos, .. } = thread;
+        format!(
+            "Thread {{ id: {id:?}, kernel_thread: {kernel_thread}, name: {name:?}, began_nanos: {began_nanos}, \
+             ended_nanos: {ended_nanos:?} }}"
+        )
+    }));
     for stack in recording.stacks().ids() {
         lines.push(format!(
             "{stack:?} {:?}",

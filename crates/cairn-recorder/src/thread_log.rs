@@ -44,9 +44,14 @@ pub(crate) struct ThreadLog {
     /// Where the cursor is when the next stamp is due, at the latest; there is room in the block for an event up to there.
     pub(crate) stamp_at: usize,
 
+    /// The counter at which the first one is due of what follows.
+    due: u64,
     /// The counter at which the clocks are to be read again, and how much later next time.
     clock_due: u64,
     clock_step: u64,
+    /// The same of the thread's name.
+    name_due: u64,
+    name_step: u64,
     /// From a stamp to the next, in bytes.
     stamp_step: usize,
     pub(crate) chooser: Chooser,
@@ -55,12 +60,14 @@ pub(crate) struct ThreadLog {
     /// The kernel's number of the thread; [`NOBODY`] when it said that it ends.
     owner: AtomicU32,
     name: [u8; 16],
+    /// The counter when the thread began to record.
+    began: u64,
     /// The blocks that this thread made last; see [`crate::heap`].
     pub(crate) filter: [u64; FILTER_ENTRIES],
 }
 
 const _: () =
-    assert!(core::mem::offset_of!(ThreadLog, clock_due) == 64, "one cache line is all that an event needs");
+    assert!(core::mem::offset_of!(ThreadLog, due) == 64, "one cache line is all that an event needs");
 
 /// Added to [`ThreadLog::state`] while its thread is at it.
 const BUSY: u64 = 1 << 32;
@@ -197,7 +204,8 @@ pub(crate) fn append_to(
     // SAFETY: entered, so the lane is ours; the two lanes are fields apart.
     let writer = unsafe { if lane == Lane::Outer { &mut (*log).own } else { &mut (*log).nested } };
     // SAFETY: as above.
-    let has_room = writer.has_room(slots) || make_room(writer, lane, unsafe { &(*log).state });
+    let (state, began) = unsafe { (&(*log).state, (*log).began) };
+    let has_room = writer.has_room(slots) || make_room(writer, lane, state, began);
     if has_room {
         writer.write(slots, write);
         if lane == Lane::Outer {
@@ -225,16 +233,30 @@ fn recorder_of(state: &AtomicU64) -> Option<&'static Recorder> {
 /// A fresh block for a lane; false when there is none, and the event is lost and counted, or is one of a recording that has ended.
 #[cold]
 #[inline(never)]
-fn make_room(writer: &mut Writer, lane: Lane, state: &AtomicU64) -> bool {
+fn make_room(writer: &mut Writer, lane: Lane, state: &AtomicU64, began: u64) -> bool {
     let _errno = KeptErrno::new();
     let Some(recorder) = recorder_of(state) else { return false };
     let result = writer.next_block(recorder, Use::Events, lane);
-    if let Err(why) = result {
-        recorder.no_block(why);
-        recorder.count_lost_events(1);
+    match result {
+        Ok(()) if lane == Lane::Nested => say_began(writer, began),
+        Ok(()) => {}
+        Err(why) => {
+            recorder.no_block(why);
+            recorder.count_lost_events(1);
+        }
     }
     result.is_ok()
 }
+
+/// Says in a lane whose records follow. The nested lane has no other word on it, and a ring overwrites the one in the own lane.
+fn say_began(writer: &mut Writer, began: u64) {
+    let kernel_thread = writer.kernel_thread;
+    if writer.has_room(BEGAN_SLOTS) {
+        writer.write(BEGAN_SLOTS, |sink| sink.thread(began, ThreadEvent::Began { kernel_thread }));
+    }
+}
+
+const BEGAN_SLOTS: usize = 3;
 
 /// In place of the number of the thread that has a log.
 const NOBODY: u32 = 0;
@@ -299,11 +321,18 @@ fn begin(
     own.name = [0; 16];
     own.nested_busy.store(0, Ordering::Relaxed);
     let counter = clock::counter();
-    let began = own.own.append(recorder, Use::Events, Lane::Outer, 3, |sink| {
+    own.began = counter;
+    (own.name_due, own.name_step) = (counter.wrapping_add(FIRST_NAME_STEP), FIRST_NAME_STEP);
+    own.due = counter;
+    let began = own.own.append(recorder, Use::Events, Lane::Outer, BEGAN_SLOTS, |sink| {
         sink.thread(counter, ThreadEvent::Began { kernel_thread: thread })
     });
     if began.is_ok() {
         own.write_name(recorder);
+        if own.nested.cursor != 0 {
+            // Without room the next block says it.
+            say_began(&mut own.nested, counter);
+        }
     }
     own.state.store(generation, Ordering::Release);
     if began.is_err() {
@@ -335,6 +364,9 @@ fn reuse(recorder: &'static Recorder, thread: u32) -> Option<*mut ThreadLog> {
 /// The clocks are read again after so long at first: about a fifth of a millisecond. Then twice as long each time.
 const FIRST_CLOCK_STEP: u64 = 1 << 19;
 const LAST_CLOCK_STEP: u64 = 1 << 31;
+/// A thread is named soon after it began, mostly, and by then it has recorded something: so its name is read again after about a
+/// microsecond, and then each time after twice as long, up to about a second: about ten system calls in its first millisecond.
+const FIRST_NAME_STEP: u64 = 1 << 11;
 
 impl ThreadLog {
     /// Gives back the memory of the table of blocks, which is then empty: the thread, which may be reading it, has made none of them.
@@ -363,19 +395,52 @@ impl ThreadLog {
             recorder::obey(self.base);
         }
         let ticks = now.wrapping_sub(self.start_counter) >> STAMP_SHIFT;
-        self.put(|sink| sink.stamp(ticks));
-        if now.wrapping_sub(self.clock_due) < 1 << 63 {
-            self.clock_due = now + self.clock_step;
-            self.clock_step = (self.clock_step * 2).min(LAST_CLOCK_STEP);
-            self.put(|sink| sink.clock(&clock::reading()));
+        self.put(1, |sink| sink.stamp(ticks));
+        if is_due(self.due, now) {
+            self.put_what_is_due(now);
         }
         self.stamp_at = self.own.cursor + self.stamp_step;
         true
     }
 
-    fn put(&mut self, write: impl FnOnce(&mut RecordSink<'_>) -> Result<(), SinkTooSmall>) {
-        // SAFETY: the caller has made room in the block, which is this thread's.
-        let place = unsafe { core::slice::from_raw_parts_mut(self.own.cursor as *mut u64, STAMP_SLOTS - 1) };
+    /// The clocks and the thread's name, uncommitted.
+    #[cold]
+    #[inline(never)]
+    fn put_what_is_due(&mut self, now: u64) {
+        if is_due(self.clock_due, now) {
+            self.clock_due = now.wrapping_add(self.clock_step);
+            self.clock_step = (self.clock_step * 2).min(LAST_CLOCK_STEP);
+            self.put(CLOCK_SLOTS, |sink| sink.clock(&clock::reading()));
+        }
+        if is_due(self.name_due, now) {
+            self.name_due = now.wrapping_add(self.name_step);
+            self.name_step = (self.name_step * 2).min(LAST_CLOCK_STEP);
+            if let Some(recorder) = recorder_of(&self.state) {
+                self.put_other_name(recorder, now);
+            }
+        }
+        let is_name_first = is_due(self.name_due, self.clock_due);
+        self.due = if is_name_first { self.name_due } else { self.clock_due };
+    }
+
+    /// The thread's name if it is another one than before.
+    fn put_other_name(&mut self, recorder: &Recorder, now: u64) {
+        if recorder.spool.is_frugal() {
+            return;
+        }
+        let _errno = KeptErrno::new();
+        let mut buffer = [0; 16];
+        let length = os::thread_name(&mut buffer).len();
+        if buffer != self.name {
+            self.name = buffer;
+            let name = buffer.get(..length).unwrap_or_default();
+            self.put(NAME_SLOTS, |sink| sink.thread(now, ThreadEvent::Named(name)));
+        }
+    }
+
+    fn put(&mut self, slots: usize, write: impl FnOnce(&mut RecordSink<'_>) -> Result<(), SinkTooSmall>) {
+        // SAFETY: `stamp` has made room in the block, which is this thread's, for all that is put before an event.
+        let place = unsafe { core::slice::from_raw_parts_mut(self.own.cursor as *mut u64, slots) };
         let mut sink = RecordSink::new(place);
         if write(&mut sink).is_ok() {
             self.own.cursor += sink.written().len() * 8;
@@ -390,7 +455,12 @@ impl ThreadLog {
         let Some(recorder) = recorder_of(&self.state) else { return false };
         let result = self.own.next_block(recorder, Use::Events, Lane::Outer);
         match result {
-            Ok(()) => self.write_name(recorder),
+            Ok(()) => {
+                if recorder.spool.is_ring() {
+                    say_began(&mut self.own, self.began);
+                }
+                self.write_name(recorder);
+            }
             Err(why) => {
                 recorder.no_block(why);
                 recorder.count_lost_events(1);
@@ -410,18 +480,26 @@ impl ThreadLog {
             self.name = buffer;
             let name = buffer.get(..length).unwrap_or_default();
             let counter = clock::counter();
-            let _ = self.own.append(recorder, Use::Events, Lane::Outer, 5, |sink| {
+            let _ = self.own.append(recorder, Use::Events, Lane::Outer, NAME_SLOTS, |sink| {
                 sink.thread(counter, ThreadEvent::Named(name))
             });
         }
     }
 }
 
-/// What [`ThreadLog::stamp`] writes: a stamp and a reading of the clocks.
-const STAMP_SLOTS: usize = 5;
+/// A name has at most 16 bytes.
+const NAME_SLOTS: usize = 5;
+/// What [`ThreadLog::stamp`] writes: a stamp, a reading of the clocks and the thread's name.
+const STAMP_SLOTS: usize = 1 + CLOCK_SLOTS + NAME_SLOTS;
+const CLOCK_SLOTS: usize = 4;
 const STAMP_BYTES: usize = STAMP_SLOTS * 8;
 /// One event, and the slot that stays empty.
 const EVENT_BYTES: usize = (EVENT_SLOTS + 1) * 8;
+
+/// Whether the counter has come to this value.
+fn is_due(due: u64, now: u64) -> bool {
+    now.wrapping_sub(due) < 1 << 63
+}
 
 /// How far the cursor may go from one stamp to the next: counting bytes costs less than counting events.
 fn stamp_step(interval: u32) -> usize {
@@ -446,6 +524,7 @@ pub fn thread_ended() {
     let counter = clock::counter();
     // SAFETY: entered.
     let own = unsafe { &mut *log };
+    own.write_name(recorder);
     let _ = own
         .own
         .append(recorder, Use::Events, Lane::Outer, 2, |sink| sink.thread(counter, ThreadEvent::Ended));

@@ -223,6 +223,9 @@ pub(crate) fn pack(
     columns.part = 1;
     add_slices(&mut columns, slices, read.profile.sampling);
 
+    // Instead of sums that cannot be used, the events answered.
+    let of_events = read.findings.iter().filter(|finding| finding.is_damage()).map(ToString::to_string);
+    let findings: Vec<String> = subject.findings.iter().cloned().chain(of_events).collect();
     let content = Content {
         schema: PAGE_SCHEMA,
         recording: recorded(subject, read, options),
@@ -235,7 +238,7 @@ pub(crate) fn pack(
             marks: read.more_marks,
             modules: subject.modules.len().saturating_sub(MOST_MODULES),
             threads: subject.threads.len().saturating_sub(MOST_THREADS),
-            findings: subject.findings.len().saturating_sub(MOST_FINDINGS),
+            findings: findings.len().saturating_sub(MOST_FINDINGS),
         },
         slices: SlicesTold { count: slices.count, nanos: slices.slice_nanos, rows: slices.calls },
         bin_nanos: read.profile.timeline.bin_nanos,
@@ -244,12 +247,7 @@ pub(crate) fn pack(
         sizes: (0..SIZE_CLASSES).map(|class| exact(size_class_range(class))).collect(),
         lifetimes: (0..LIFETIME_CLASSES).map(|class| exact(lifetime_class_range(class))).collect(),
         marks: read.marks.iter().map(mark).collect(),
-        findings: subject
-            .findings
-            .iter()
-            .take(MOST_FINDINGS)
-            .map(|finding| shown(finding).into_owned())
-            .collect(),
+        findings: findings.iter().take(MOST_FINDINGS).map(|finding| shown(finding).into_owned()).collect(),
         strings: strings.texts,
         columns: columns.places,
     };

@@ -44,6 +44,8 @@ pub struct HeapRecording {
     recording: Recording,
     stacks: Stacks,
     sampling: Sampling,
+    /// So much of the events is checked when sums answer.
+    checked_bytes: u64,
 }
 
 impl std::fmt::Debug for HeapRecording {
@@ -100,6 +102,8 @@ pub struct MarkTold {
 /// Allocations and frees that are read soon enough without all sums, and without any.
 const MANY_EVENTS: u64 = 2_000_000;
 const SOME_EVENTS: u64 = 500_000;
+/// Reading and checking so much takes some hundredths of a second.
+const CHECKED_BYTES: u64 = 64 << 20;
 
 /// Marks that a [`HeapRead`] holds.
 pub const MOST_MARKS: usize = 2000;
@@ -154,6 +158,8 @@ pub struct About {
     pub findings: Vec<String>,
     /// Those of the findings that belong to the answer, as that something was lost.
     pub notes: Vec<String>,
+    /// Those of the findings that tell of damage.
+    pub damage: Vec<String>,
 }
 
 /// A thread of the program.
@@ -163,8 +169,20 @@ pub struct ThreadName {
     pub number: u32,
     /// What the kernel called it.
     pub kernel_thread: u32,
-    /// Its name; empty when it has none.
+    /// Its last name; empty when it has none.
     pub name: String,
+    /// The names that it had before.
+    pub earlier_names: Vec<String>,
+}
+
+impl ThreadName {
+    /// Whether somebody who writes `wanted` means this thread: one of its names, or the kernel's number.
+    #[must_use]
+    pub fn is_called(&self, wanted: &str) -> bool {
+        self.name == wanted
+            || self.earlier_names.iter().any(|name| name == wanted)
+            || self.kernel_thread.to_string() == wanted
+    }
 }
 
 impl HeapRecording {
@@ -173,7 +191,26 @@ impl HeapRecording {
     pub fn new(recording: Recording) -> Self {
         let stacks = stacks(&recording);
         let sampling = sampling(&recording);
-        Self { recording, stacks, sampling }
+        Self { recording, stacks, sampling, checked_bytes: CHECKED_BYTES }
+    }
+
+    /// Has the checksums of all events checked where sums that are [kept](Self::keep) answer; else it is done for at most 64 MiB of them.
+    pub fn check_all_events(&mut self) {
+        self.checked_bytes = u64::MAX;
+    }
+
+    /// What is wrong with the events behind sums that answer.
+    fn damage_behind_sums(&self) -> Result<Vec<Finding>, RecordingError> {
+        let found = self.recording.check_events(self.checked_bytes)?;
+        Ok(found
+            .into_iter()
+            .map(|finding| match finding {
+                Finding::DamagedChunk { offset, kind, problem } => {
+                    Finding::DamagedBehindSums { offset, kind, problem }
+                }
+                other => other,
+            })
+            .collect())
     }
 
     /// The recording.
@@ -230,6 +267,7 @@ impl HeapRecording {
             && let Some(mut read) = self.kept(&mut Vec::new())?
         {
             read.profile.keep_stacks(counted);
+            read.findings = self.damage_behind_sums()?;
             return Ok(read);
         }
         self.read(scope)
@@ -245,8 +283,9 @@ impl HeapRecording {
     pub fn read_brief(&self, scope: Scope) -> Result<HeapRead, RecordingError> {
         let mut findings = Vec::new();
         if scope == Scope::default()
-            && let Some(read) = self.kept_brief(&mut findings)?
+            && let Some(mut read) = self.kept_brief(&mut findings)?
         {
+            read.findings = self.damage_behind_sums()?;
             return Ok(read);
         }
         let mut read = self.read(scope)?;
@@ -283,13 +322,17 @@ impl HeapRecording {
     ) -> Result<(HeapRead, Option<Slices>), RecordingError> {
         let mut findings = Vec::new();
         if scope == Scope::default()
-            && let Some(read) = self.kept(&mut findings)?
+            && let Some(mut read) = self.kept(&mut findings)?
         {
-            let Some(options) = slices else { return Ok((read, None)) };
+            let Some(options) = slices else {
+                read.findings = self.damage_behind_sums()?;
+                return Ok((read, None));
+            };
             if let Some(mut slices) = self.kept_slices(&read.profile, &mut findings)? {
                 while slices.count > options.most_slices.max(1) {
                     slices.halve();
                 }
+                read.findings = self.damage_behind_sums()?;
                 return Ok((read, Some(slices)));
             }
         }
@@ -440,6 +483,22 @@ impl HeapRecording {
         self.kept(&mut Vec::new()).map(|read| read.is_some())
     }
 
+    /// What is wrong with the sums that it keeps, if it keeps any.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be read any more.
+    pub fn check_sums(&self) -> Result<Vec<Finding>, RecordingError> {
+        let mut findings = Vec::new();
+        if let Some(read) = self.kept(&mut findings)? {
+            self.kept_slices(&read.profile, &mut findings)?;
+        } else {
+            self.kept_brief(&mut findings)?;
+        }
+        findings.dedup();
+        Ok(findings)
+    }
+
     /// Whether reading all events takes some hundredths of a second or more, so that sums are worth their bytes beside them.
     #[must_use]
     pub fn has_many_events(&self) -> bool {
@@ -551,8 +610,13 @@ fn threads(recording: &Recording) -> Vec<ThreadName> {
         number: thread.id.number(),
         kernel_thread: thread.kernel_thread,
         name: String::from_utf8_lossy(&thread.name).into_owned(),
+        earlier_names: texts(&thread.earlier_names),
     };
     recording.threads().iter().map(name).collect()
+}
+
+fn texts(names: &[Vec<u8>]) -> Vec<String> {
+    names.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect()
 }
 
 fn end_nanos(recording: &Recording) -> Option<u64> {
@@ -593,6 +657,7 @@ pub(super) fn about(recording: &Recording, findings: &[Finding]) -> About {
             .collect(),
         ended_early: early_text,
         notes: findings.iter().filter(is_note).map(ToString::to_string).collect(),
+        damage: findings.iter().filter(|finding| finding.is_damage()).map(ToString::to_string).collect(),
     };
     for (from, to) in recording.pauses() {
         let (from, to) = (from as f64 / 1e9, to as f64 / 1e9);

@@ -313,8 +313,10 @@ pub struct ThreadTold {
     pub thread: u32,
     /// What the kernel called it.
     pub kernel_thread: u32,
-    /// Its name.
+    /// Its last name.
     pub name: String,
+    /// The names that it had before, oldest first.
+    pub earlier_names: Vec<String>,
     /// All sums.
     #[serde(flatten)]
     pub sums: SumsTold,
@@ -404,6 +406,9 @@ impl Report {
         let top = tell_entries(questions, &entries, asked.cost, asked.limits);
         let totals = &profile.totals;
         let about = asked.about;
+        // Instead of sums that cannot be used, the events answered.
+        let of_events = asked.read.findings.iter().filter(|finding| finding.is_damage());
+        let of_events = of_events.map(ToString::to_string);
         Self {
             schema: REPORT_SCHEMA,
             recording: Recorded {
@@ -451,7 +456,7 @@ impl Report {
             },
             usage: asked.read.usage.iter().map(UsageTold::from).collect(),
             tree: asked.tree.map(|tree| tell_tree(questions, tree)),
-            findings: about.findings.clone(),
+            findings: about.findings.iter().cloned().chain(of_events).collect(),
         }
     }
 }
@@ -477,6 +482,7 @@ fn tell_threads(threads: &[ThreadName], sums: &[Sums]) -> Vec<ThreadTold> {
         thread: thread.number,
         kernel_thread: thread.kernel_thread,
         name: thread.name.clone(),
+        earlier_names: thread.earlier_names.clone(),
         sums: sums.into(),
     };
     threads.iter().zip(sums).filter(|(_, sums)| !sums.is_empty()).map(told).collect()

@@ -1,6 +1,7 @@
 //! cairn's own recordings in the words of the player.
 
 use std::borrow::Cow;
+use std::cell::RefCell;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
@@ -19,6 +20,8 @@ pub(super) struct CairnRecording {
     /// In the order of the recording's own, so that they are found by number as these are.
     modules: Vec<PlayedModule>,
     threads: Vec<PlayedThread>,
+    /// What reading the events found.
+    of_events: RefCell<Vec<Finding>>,
 }
 
 impl std::fmt::Debug for CairnRecording {
@@ -29,7 +32,8 @@ impl std::fmt::Debug for CairnRecording {
 
 impl CairnRecording {
     pub(super) fn new(recording: Recording) -> Self {
-        let mut played = Self { modules: Vec::new(), threads: Vec::new(), recording };
+        let mut played =
+            Self { modules: Vec::new(), threads: Vec::new(), of_events: RefCell::default(), recording };
         played.take_tables();
         played
     }
@@ -39,6 +43,11 @@ impl CairnRecording {
         let threads = self.recording.threads().iter().map(|thread| PlayedThread {
             kernel_thread: thread.kernel_thread,
             name: String::from_utf8_lossy(&thread.name).into_owned(),
+            earlier_names: thread
+                .earlier_names
+                .iter()
+                .map(|name| String::from_utf8_lossy(name).into_owned())
+                .collect(),
         });
         self.threads = threads.collect();
     }
@@ -77,7 +86,13 @@ impl CairnRecording {
         let wanted = if filter.heap { Wanted::ALL } else { Wanted::OTHERS };
         let wanted = wanted.between(since, until);
         let mut adapter = Adapter { recording: self, sink, is_enough: false };
-        self.recording.read(&wanted, &mut adapter).map_err(PlayError::Recording)?;
+        let outcome = self.recording.read(&wanted, &mut adapter).map_err(PlayError::Recording)?;
+        let known = &mut *self.of_events.borrow_mut();
+        for finding in outcome.findings {
+            if !known.contains(&finding) {
+                known.push(finding);
+            }
+        }
         Ok(())
     }
 
@@ -100,21 +115,17 @@ impl CairnRecording {
     }
 
     pub(super) fn findings(&self) -> Vec<String> {
-        self.recording.findings().iter().map(Finding::to_string).collect()
+        self.all_findings().map(|finding| finding.to_string()).collect()
     }
 
     pub(super) fn is_whole(&self) -> bool {
-        self.recording.findings().iter().all(|finding| match finding {
-            Finding::TornTail { .. }
-            | Finding::DamagedBlock { .. }
-            | Finding::DamagedRecords { .. }
-            | Finding::MissingBlocks { .. }
-            | Finding::DamagedChunk { .. }
-            | Finding::SkippedBytes { .. }
-            | Finding::BadTableRows { .. } => false,
-            // The program was killed, or lost something itself: the file is as it was written.
-            _ => true,
-        })
+        self.all_findings().all(|finding| !finding.is_damage())
+    }
+
+    /// What opening the recording found, and reading its events.
+    fn all_findings(&self) -> impl Iterator<Item = Finding> {
+        let of_events = self.of_events.borrow().clone();
+        self.recording.findings().to_vec().into_iter().chain(of_events)
     }
 
     fn module_index(&self, id: ModuleId) -> Option<usize> {

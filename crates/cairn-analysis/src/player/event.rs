@@ -54,8 +54,10 @@ impl PlayedModule {
 pub struct PlayedThread {
     /// What the kernel calls it.
     pub kernel_thread: u32,
-    /// What it calls itself.
+    /// What it calls itself; the last one of its names.
     pub name: String,
+    /// What it called itself before.
+    pub earlier_names: Vec<String>,
 }
 
 /// One frame of a stack.

@@ -138,7 +138,11 @@ impl<'a> Sieve<'a> {
             return true;
         }
         let Some(thread) = event.thread.and_then(|thread| tables.threads().get(thread)) else { return false };
-        let is_it = |wanted: &String| *wanted == thread.name || *wanted == thread.kernel_thread.to_string();
+        let is_it = |wanted: &String| {
+            *wanted == thread.name
+                || thread.earlier_names.contains(wanted)
+                || *wanted == thread.kernel_thread.to_string()
+        };
         self.filter.threads.iter().any(is_it)
     }
 

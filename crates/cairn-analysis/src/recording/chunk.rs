@@ -297,7 +297,8 @@ pub(super) fn find_chunks(
     if let Some(places) = indexed(source, reader)? {
         return Ok(places);
     }
-    findings.push(Finding::NoIndex);
+    let is_closed = last_index(source)?.is_some();
+    findings.push(if is_closed { Finding::DamagedIndex } else { Finding::NoIndex });
     let mut scan = Scan::new();
     scan.go_on(source, findings, true)?;
     Ok(scan.places)
@@ -337,6 +338,24 @@ fn indexed(source: &Source, reader: &mut ChunkReader) -> Result<Option<Vec<Place
     }
     parts.reverse();
     Ok(Some(parts.concat()))
+}
+
+/// What is wrong with a chunk of which these are the first bytes, all of them when `is_whole`.
+pub(super) fn problem_of(bytes: &[u8], place: &Place, is_whole: bool) -> Option<&'static str> {
+    let Some(header) = ChunkHeader::read(bytes) else { return Some("its header is damaged") };
+    let found = place_of(&header, place.offset);
+    let is_it = (found.kind, found.stored_bytes, found.events, found.first_nanos)
+        == (place.kind, place.stored_bytes, place.events, place.first_nanos);
+    if !is_it {
+        return Some("its header is not the one that the index names");
+    }
+    if !is_whole {
+        return None;
+    }
+    let Some(body) = bytes.get(CHUNK_HEADER_BYTES..CHUNK_HEADER_BYTES + header.stored_bytes as usize) else {
+        return Some("the file ends inside of it");
+    };
+    (crc32fast::hash(body) != header.check).then_some("its checksum does not match")
 }
 
 fn place_of(header: &ChunkHeader, offset: u64) -> Place {

@@ -342,7 +342,7 @@ impl<E: Events> Events for Renumbered<'_, E> {
 mod tests {
     use std::collections::HashMap;
 
-    use cairn_format::recording::{BadRecord, CounterKind, FileHeader, Lane, RecordSink, Shape};
+    use cairn_format::recording::{BadRecord, CounterKind, FileHeader, RecordSink, Shape};
 
     use super::super::merge::{Feed, Merger, NextBlock};
     use super::*;
@@ -353,7 +353,11 @@ mod tests {
     impl Feed for Piece {
         fn more(&mut self, _: u32, bytes: &mut Vec<u8>) -> Option<NextBlock> {
             *bytes = self.0.take()?;
-            Some(NextBlock { ticks: 0, offset: 0 })
+            Some(NextBlock { ticks: 0, offset: 0, thread: 1 })
+        }
+
+        fn thread(&mut self, _: u32, _: u64, _: ThreadEvent<'_>) -> Option<u32> {
+            None
         }
 
         fn damaged(&mut self, _: u32, error: BadRecord, _: u64) {
@@ -418,7 +422,7 @@ mod tests {
         let mut feed = Piece(Some(bytes));
         let mut seen = Live::default();
         let mut delivery = Delivery::resume(&scale, Wanted::ALL, &mut seen, Pairing::new(), 0);
-        let stream = merger.add_stream(1, Lane::Outer);
+        let stream = merger.add_stream();
         merger.wake(stream, &mut feed);
         merger.run(u64::MAX, &mut feed, &mut delivery, |_| false);
         let (pairing, _) = delivery.into_parts();

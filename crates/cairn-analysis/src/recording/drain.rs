@@ -25,15 +25,16 @@ use cairn_format::AbsoluteAddress;
 use cairn_format::recording::control::EarlyEnd;
 use cairn_format::recording::{
     BLOCK_BYTES, BLOCK_HEADER_BYTES, BadRecord, BlockHeader, EndReason, FileHeader, Lane, LossKind, Record,
-    Records, Shape, control,
+    Records, Shape, ThreadEvent, control,
 };
 
 use super::clock::TimeScale;
 use super::deliver::Delivery;
 use super::error::{EndedEarly, Finding, RecordingError};
+use super::lives::Lives;
 use super::mapped_file::{SharedFile, hold, read_clocks};
 use super::merge::{Feed, Merger, NextBlock};
-use super::model::{At, Events, Module, ModuleId, ThreadId, Usage, Wanted};
+use super::model::{At, Events, Module, ModuleId, Thread, ThreadId, Usage, Wanted};
 use super::packer::{Packer, Summary};
 use super::pairing::Pairing;
 use super::progress::Progress;
@@ -131,7 +132,8 @@ struct StreamBlocks {
 
 struct OpenBlock {
     number: u32,
-    thread: u32,
+    kernel_thread: u32,
+    counter: u64,
     ticks: u64,
     read_bytes: u64,
     has_no_tables: bool,
@@ -151,16 +153,23 @@ struct Queues {
     handed: Vec<Handed>,
     findings: Vec<Finding>,
     spare: Vec<Vec<u8>>,
-    /// Rarer records that were met while merging, one behind the other, each with where it ends and whose it is.
+    /// Rarer records that were met while merging, one behind the other, each with where it ends.
     rare: Vec<u8>,
-    rare_ends: Vec<(usize, u32)>,
+    rare_ends: Vec<usize>,
+    /// The threads of what was merged.
+    lives: Lives,
+    /// What was said of threads since the packed recording was told: numbers, and names where it was a name.
+    told: Vec<(u32, Option<Vec<u8>>)>,
 }
 
 /// Which part of a lane a piece was.
 #[derive(Clone, Copy)]
 struct Handed {
+    /// The recorder's number.
     thread: u32,
     is_nested: bool,
+    /// The number of the thread in the recording, behind what was read last.
+    life: u32,
     sequence: u32,
     offset: usize,
     length: usize,
@@ -186,6 +195,8 @@ struct Piece {
     bytes: Vec<u8>,
     ticks: u64,
     offset: usize,
+    /// The kernel's number of the thread and the counter, when the block begins here.
+    begins: Option<(u32, u64)>,
     /// The block, when nothing follows in it.
     last_of: Option<u32>,
     /// Its rarer records were read.
@@ -215,22 +226,34 @@ impl Feed for Queues {
         if let Some(waiting) = self.waiting.get_mut(stream) {
             *waiting = waiting.saturating_sub(piece.bytes.len());
         }
-        if let Some(handed) = self.handed.get_mut(stream) {
-            (handed.sequence, handed.offset) = (piece.sequence, piece.offset);
-            (handed.length, handed.is_last) = (piece.bytes.len(), piece.last_of.is_some());
-            handed.is_looked_through = piece.is_looked_through;
+        let handed = self.handed.get_mut(stream)?;
+        if let Some((kernel_thread, counter)) = piece.begins {
+            let lane = (handed.thread, handed.is_nested);
+            handed.life = self.lives.block(lane, kernel_thread, counter);
         }
+        (handed.sequence, handed.offset) = (piece.sequence, piece.offset);
+        (handed.length, handed.is_last) = (piece.bytes.len(), piece.last_of.is_some());
+        handed.is_looked_through = piece.is_looked_through;
+        let thread = handed.life;
         self.spare.push(std::mem::replace(bytes, piece.bytes));
         if let Some(current) = self.current.get_mut(stream) {
             *current = piece.last_of;
         }
-        Some(NextBlock { ticks: piece.ticks, offset: piece.offset })
+        Some(NextBlock { ticks: piece.ticks, offset: piece.offset, thread })
+    }
+
+    fn thread(&mut self, stream: u32, counter: u64, event: ThreadEvent<'_>) -> Option<u32> {
+        let handed = self.handed.get_mut(stream as usize)?;
+        handed.life = self.lives.record((handed.thread, handed.is_nested), counter, event)?;
+        let name = if let ThreadEvent::Named(name) = event { Some(name.to_vec()) } else { None };
+        self.told.push((handed.life, name));
+        Some(handed.life)
     }
 
     fn met(&mut self, stream: u32, record: &[u8]) {
-        if let Some(handed) = self.handed.get(stream as usize).filter(|handed| !handed.is_looked_through) {
+        if self.handed.get(stream as usize).is_some_and(|handed| !handed.is_looked_through) {
             self.rare.extend_from_slice(record);
-            self.rare_ends.push((self.rare.len(), handed.thread));
+            self.rare_ends.push(self.rare.len());
         }
     }
 
@@ -545,7 +568,7 @@ impl Drain {
                 self.findings.push(finding);
             }
         }
-        for thread in &self.tables.finish(&self.scale).threads {
+        for thread in &self.queues.lives.threads(&self.scale) {
             self.packer.thread(thread);
         }
         let pairing = self.pairing.take();
@@ -690,19 +713,20 @@ impl Drain {
             self.queues.handed.push(Handed {
                 thread: header.thread,
                 is_nested: header.lane == Lane::Nested,
+                life: 0,
                 sequence: 0,
                 offset: BLOCK_HEADER_BYTES,
                 length: 0,
                 is_last: false,
                 is_looked_through: true,
             });
-            self.merger.add_stream(header.thread, header.lane)
+            self.merger.add_stream()
         });
-        self.tables.thread_seen(header.thread, header.kernel_thread, header.counter);
         let ticks = header.counter.saturating_sub(self.header.start_counter);
         let block = OpenBlock {
             number,
-            thread: header.thread,
+            kernel_thread: header.kernel_thread,
+            counter: header.counter,
             ticks,
             read_bytes: BLOCK_HEADER_BYTES as u64,
             has_no_tables: header.has_no_tables,
@@ -736,13 +760,14 @@ impl Drain {
                 sequence,
                 ticks: block.ticks,
                 offset: block.read_bytes as usize,
+                begins: (block.read_bytes == BLOCK_HEADER_BYTES as u64)
+                    .then_some((block.kernel_thread, block.counter)),
                 last_of: is_final.then_some(block.number),
                 // Of what a block of events alone has, nothing is needed sooner than the events.
                 is_looked_through: !block.has_no_tables,
                 bytes,
             };
             block.read_bytes = committed;
-            let thread = block.thread;
             if is_final {
                 entry.remove();
                 let missing = sequence.saturating_sub(blocks.next_sequence.unwrap_or(sequence));
@@ -750,19 +775,19 @@ impl Drain {
                 blocks.next_sequence = sequence.checked_add(1);
             }
             if piece.is_looked_through {
-                self.read_tables(thread, &piece);
+                self.read_tables(&piece);
             }
             self.queues.push(stream, piece);
         }
         Some(is_final)
     }
 
-    fn read_tables(&mut self, thread: u32, piece: &Piece) {
+    fn read_tables(&mut self, piece: &Piece) {
         let mut records = Records::new(&piece.bytes, piece.offset);
         loop {
             records.skip_frequent();
             match records.next() {
-                Some(Ok(placed)) => self.read_rare(thread, &placed.record),
+                Some(Ok(placed)) => self.read_rare(&placed.record),
                 // What cannot be read is told when it is merged.
                 Some(Err(_)) | None => return,
             }
@@ -777,18 +802,18 @@ impl Drain {
         let (bytes, ends) =
             (std::mem::take(&mut self.queues.rare), std::mem::take(&mut self.queues.rare_ends));
         let mut begin = 0;
-        for (end, thread) in ends {
+        for end in ends {
             for placed in Records::new(bytes.get(begin..end).unwrap_or_default(), 0).flatten() {
-                self.read_rare(thread, &placed.record);
+                self.read_rare(&placed.record);
             }
             begin = end;
         }
     }
 
-    fn read_rare(&mut self, thread: u32, record: &Record<'_>) {
+    fn read_rare(&mut self, record: &Record<'_>) {
         // The clocks are read here; keeping the program's as well would only make the list long. And stacks are written and forgotten.
         if !matches!(record, Record::Clock(_) | Record::Pc { .. } | Record::TreeWords { .. }) {
-            self.tables.record(thread, record);
+            self.tables.record(record);
         }
         match *record {
             Record::Pc { number, kind, address, module } => {
@@ -798,15 +823,19 @@ impl Drain {
             Record::TreeWords { first, words } => self.packer.words(first, words),
             Record::ModuleLoaded(module) => self.pack_module(module.number),
             Record::ModuleUnloaded { number, .. } => self.pack_module(number),
-            Record::Thread { .. } => {
-                // For a recording that is not closed; the last word on threads is written at the end.
-                if let Some(thread) = self.tables.thread_row(thread, &self.scale) {
-                    self.packer.thread(&thread);
-                }
-            }
             Record::Loss { kind, count } => spool::note_loss(kind, count, &mut self.findings),
             Record::End { reason, counter } => self.end = Some((reason, counter)),
             _ => {}
+        }
+    }
+
+    /// For a recording that is not closed; the last word on threads is written at the end.
+    fn pack_threads(&mut self) {
+        for (number, name) in std::mem::take(&mut self.queues.told) {
+            if let Some(thread) = self.queues.lives.thread(number, &self.scale) {
+                let name = name.unwrap_or_default();
+                self.packer.thread(&Thread { name, earlier_names: Vec::new(), ..thread });
+            }
         }
     }
 
@@ -839,6 +868,7 @@ impl Drain {
         self.pairing = Some(pairing);
         self.merged_nanos = nanos;
         self.read_rare_met();
+        self.pack_threads();
         self.drained.append(&mut self.queues.merged);
         self.findings.append(&mut self.queues.findings);
         // Memory for a burst is given back when it is over.

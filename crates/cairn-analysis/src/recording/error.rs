@@ -186,6 +186,17 @@ pub enum Finding {
     },
     /// A packed recording was not closed, so it has no index; it was found again by one scan.
     NoIndex,
+    /// A packed recording was closed, and its index is damaged; it was found again by one scan.
+    DamagedIndex,
+    /// Events of a packed recording are damaged. The answer is from the sums that were kept when they were not.
+    DamagedBehindSums {
+        /// Where the chunk begins.
+        offset: u64,
+        /// What it should hold.
+        kind: ChunkKind,
+        /// What is wrong.
+        problem: &'static str,
+    },
     /// Rows of the stack, address or module tables contradict the format and were left out.
     BadTableRows {
         /// How many.
@@ -232,6 +243,38 @@ pub enum Finding {
     },
 }
 
+impl Finding {
+    /// Whether a part of the file is damaged or missing, so that commands end with exit code 3. What the program lost itself, or did
+    /// not get to write, is no damage.
+    #[must_use]
+    pub fn is_damage(&self) -> bool {
+        match self {
+            Self::TornTail { .. }
+            | Self::DamagedBlock { .. }
+            | Self::DamagedRecords { .. }
+            | Self::MissingBlocks { .. }
+            | Self::DamagedChunk { .. }
+            | Self::DamagedIndex
+            | Self::DamagedBehindSums { .. }
+            | Self::SkippedBytes { .. }
+            | Self::BadTableRows { .. }
+            | Self::Overwritten { .. } => true,
+            Self::UnknownChunk { .. }
+            | Self::UnusableSums { .. }
+            | Self::NoIndex
+            | Self::UnknownClock
+            | Self::ClockJump { .. }
+            | Self::Lost { .. }
+            | Self::NoEnd
+            | Self::NotClosed
+            | Self::Continued { .. }
+            | Self::EndedEarly(_)
+            | Self::Growing(_)
+            | Self::Drained { .. } => false,
+        }
+    }
+}
+
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -257,6 +300,14 @@ impl fmt::Display for Finding {
             Self::UnusableSums { offset, problem } => {
                 write!(f, "the sums kept at byte {offset} are of no use: {problem}; the events were read instead")
             }
+            Self::DamagedIndex => f.write_str(
+                "the index is damaged; it was made again from the chunks that were found, and others may be missing",
+            ),
+            Self::DamagedBehindSums { offset, kind, problem } => write!(
+                f,
+                "chunk {kind} at byte {offset}: {problem}; these numbers are the sums that were kept before the damage, and its events \
+                 cannot be read any more"
+            ),
             Self::NoIndex => f.write_str("the recording was not closed; its index was made again"),
             Self::BadTableRows { count } => write!(f, "{count} rows of tables contradict the format"),
             Self::UnknownClock => {

@@ -38,6 +38,8 @@ pub(crate) enum Detail {
 const PART_BYTES: usize = MAX_CHUNK_BYTES / 4;
 /// Compressing so few as well as can be takes no time that anybody notices.
 const FEW_BYTES: usize = 64 << 10;
+/// No chunk stores more than it holds unpacked.
+const MAX_STORED_BYTES: usize = MAX_CHUNK_BYTES;
 /// The whole of it: what a stranger's file says must not fill memory.
 const MOST_BYTES: usize = 128 << 20;
 
@@ -153,7 +155,10 @@ impl Recording {
         let Some(places) = self.closed_places() else { return Ok(None) };
         let Some(basis) = self.basis(places)? else { return Ok(None) };
         let length = self.source.length()?;
-        if self.findings.contains(&Finding::NoIndex) || !length.is_multiple_of(8) {
+        if self.findings.contains(&Finding::NoIndex)
+            || self.findings.contains(&Finding::DamagedIndex)
+            || !length.is_multiple_of(8)
+        {
             return Ok(None);
         }
         // Where none are kept yet, the index there is needs no copy.
@@ -214,6 +219,35 @@ impl Recording {
         Ok(true)
     }
 
+    /// Checks chunks of events of a packed recording that was closed, without unpacking them: the header of each, which has to be as the
+    /// index says, and the checksums of at most `most_bytes` of what they hold. When they hold more, these are of chunks from all parts of
+    /// the file. The answer is what is wrong.
+    ///
+    /// Of a spool, and of a recording that was not closed, nothing is checked: opening and reading them finds what there is to find.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be read any more.
+    pub fn check_events(&self, most_bytes: u64) -> Result<Vec<Finding>, RecordingError> {
+        let mut findings = Vec::new();
+        let Some(places) = self.closed_places() else { return Ok(findings) };
+        let places: Vec<&chunk::Place> = places.iter().filter(|place| EVENTS.contains(&place.kind)).collect();
+        let held: u64 = places.iter().map(|place| u64::from(place.stored_bytes)).sum();
+        let step = usize::try_from(held.div_ceil(most_bytes.max(1)).max(1)).unwrap_or(usize::MAX);
+        let mut bytes = Vec::new();
+        for (index, place) in places.iter().enumerate() {
+            let is_last = index + 1 == places.len();
+            let is_read = index % step == 0 || is_last;
+            let body = if is_read { place.stored_bytes as usize } else { 0 };
+            // An index may say more than a chunk can hold.
+            let length = CHUNK_HEADER_BYTES + body.min(MAX_STORED_BYTES);
+            self.source.read_at(place.offset, length, &mut bytes)?;
+            let problem = chunk::problem_of(&bytes, place, is_read);
+            findings.extend(problem.map(|problem| super::packed::damaged(place, problem)));
+        }
+        Ok(findings)
+    }
+
     /// The chunks of a packed recording that was closed and is whole, as far as opening it shows.
     fn closed_places(&self) -> Option<&[chunk::Place]> {
         let Layout::Packed(packed) = &self.layout else { return None };
@@ -223,6 +257,7 @@ impl Recording {
                 Finding::TornTail { .. }
                     | Finding::DamagedChunk { .. }
                     | Finding::SkippedBytes { .. }
+                    | Finding::DamagedIndex
                     | Finding::NotClosed
                     | Finding::Continued { .. }
             )

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use cairn_format::recording::{
     BLOCK_BYTES, BLOCK_HEADER_BYTES, BadRecord, BlockHeader, ChunkKind, EndReason, Lane, Record, Records,
-    control,
+    ThreadEvent, control,
 };
 
 use super::chunk::{ChunkReader, Place, Scan};
@@ -22,6 +22,7 @@ use super::clock::TimeScale;
 use super::deliver::Delivery;
 use super::error::{Finding, RecordingError};
 use super::heap::HeapDecoder;
+use super::lives::LaneKey;
 use super::merge::{Feed, Merger, NextBlock, ticks_of};
 use super::model::{Events, Wanted};
 use super::packed::{self, Reading};
@@ -209,7 +210,10 @@ struct LiveSpool {
     merger: Merger,
     pairing: Option<Pairing>,
     nanos: u64,
-    lanes: HashMap<(u32, bool), u32>,
+    lanes: HashMap<LaneKey, u32>,
+    /// By lane: its key, and the number of the thread whose records follow what was read last.
+    keys: Vec<LaneKey>,
+    threads: Vec<u32>,
     /// By lane: the blocks that are not read to their end, by sequence.
     open: Vec<BTreeMap<u32, OpenBlock>>,
     /// By lane: the sequence of the block that is read next.
@@ -233,7 +237,8 @@ struct LiveSpool {
 
 struct OpenBlock {
     offset: u64,
-    thread: u32,
+    kernel_thread: u32,
+    counter: u64,
     ticks: u64,
     read_bytes: usize,
     committed: usize,
@@ -243,6 +248,8 @@ struct OpenBlock {
 #[derive(Default)]
 struct Queues {
     pieces: Vec<VecDeque<Piece>>,
+    /// By lane: the threads that are to begin in the piece that was handed on last.
+    begins: Vec<VecDeque<u32>>,
     findings: Vec<Finding>,
 }
 
@@ -252,6 +259,9 @@ struct Piece {
     ticks: u64,
     /// The latest time in it.
     latest: u64,
+    /// The number of the thread whose records the first ones are, and of those that begin in it.
+    thread: u32,
+    begins: VecDeque<u32>,
     bytes: Vec<u8>,
 }
 
@@ -259,7 +269,13 @@ impl Feed for Queues {
     fn more(&mut self, lane: u32, bytes: &mut Vec<u8>) -> Option<NextBlock> {
         let piece = self.pieces.get_mut(lane as usize)?.pop_front()?;
         *bytes = piece.bytes;
-        Some(NextBlock { ticks: piece.ticks, offset: piece.offset })
+        *self.begins.get_mut(lane as usize)? = piece.begins;
+        Some(NextBlock { ticks: piece.ticks, offset: piece.offset, thread: piece.thread })
+    }
+
+    fn thread(&mut self, lane: u32, _: u64, event: ThreadEvent<'_>) -> Option<u32> {
+        let ThreadEvent::Began { .. } = event else { return None };
+        self.begins.get_mut(lane as usize)?.pop_front()
     }
 
     fn damaged(&mut self, _: u32, _: BadRecord, _: u64) {
@@ -275,6 +291,8 @@ impl LiveSpool {
             pairing: Some(Pairing::new()),
             nanos: 0,
             lanes: HashMap::new(),
+            keys: Vec::new(),
+            threads: Vec::new(),
             open: Vec::new(),
             next_sequence: Vec::new(),
             queues: Queues::default(),
@@ -316,7 +334,7 @@ impl LiveSpool {
         self.waiting.extend(self.next_block..claimed.max(self.next_block));
         self.next_block = self.next_block.max(claimed);
         for block in std::mem::take(&mut self.waiting) {
-            self.open_block(source, block, tables, &mut bytes)?;
+            self.open_block(source, block, &mut bytes)?;
         }
         (self.cut_ticks, self.had_news) = (None, false);
         for lane in 0..self.open.len() {
@@ -326,13 +344,7 @@ impl LiveSpool {
         Ok(())
     }
 
-    fn open_block(
-        &mut self,
-        source: &Source,
-        block: u64,
-        tables: &mut TableBuilder,
-        bytes: &mut Vec<u8>,
-    ) -> Result<(), RecordingError> {
+    fn open_block(&mut self, source: &Source, block: u64, bytes: &mut Vec<u8>) -> Result<(), RecordingError> {
         let offset = block * BLOCK_BYTES as u64;
         source.read_at(offset, BLOCK_HEADER_BYTES, bytes)?;
         // Just being taken, or damaged: the last look tells.
@@ -345,13 +357,16 @@ impl LiveSpool {
             self.open.push(BTreeMap::new());
             self.next_sequence.push(0);
             self.queues.pieces.push(VecDeque::new());
-            self.merger.resume_stream(header.thread, header.lane, 0, false)
+            self.queues.begins.push(VecDeque::new());
+            self.keys.push(key);
+            self.threads.push(0);
+            self.merger.resume_stream(0, false)
         });
-        tables.thread_seen(header.thread, header.kernel_thread, header.counter);
         let ticks = header.counter.saturating_sub(self.start_counter);
         self.latest_block = self.latest_block.max(ticks);
         let read_bytes = BLOCK_HEADER_BYTES;
-        let open = OpenBlock { offset, thread: header.thread, ticks, read_bytes, committed: read_bytes };
+        let (kernel_thread, counter) = (header.kernel_thread, header.counter);
+        let open = OpenBlock { offset, kernel_thread, counter, ticks, read_bytes, committed: read_bytes };
         if let Some(blocks) = self.open.get_mut(lane as usize) {
             blocks.insert(header.sequence, open);
         }
@@ -370,6 +385,9 @@ impl LiveSpool {
         let (Some(blocks), Some(next)) = (self.open.get_mut(lane), self.next_sequence.get_mut(lane)) else {
             return Ok(());
         };
+        let (Some(&key), Some(thread)) = (self.keys.get(lane), self.threads.get_mut(lane)) else {
+            return Ok(());
+        };
         let Some(queue) = self.queues.pieces.get_mut(lane) else { return Ok(()) };
         let mut queued: usize = queue.iter().map(|piece| piece.bytes.len()).sum();
         while let Some((&sequence, _)) = blocks.first_key_value() {
@@ -384,13 +402,17 @@ impl LiveSpool {
                 self.cut_ticks = Some(self.cut_ticks.unwrap_or(u64::MAX).min(read));
                 break;
             }
+            if block.read_bytes == BLOCK_HEADER_BYTES {
+                *thread = tables.threads.block(key, block.kernel_thread, block.counter);
+            }
             let mut piece = block.read_on(source)?;
             if !piece.bytes.is_empty() {
                 let findings = &mut self.queues.findings;
-                let latest = take_tables(&piece, block.thread, self.start_counter, tables, end, findings);
-                self.latest = self.latest.max(latest);
+                piece.thread = *thread;
+                take_tables(&mut piece, key, self.start_counter, tables, end, findings);
+                *thread = piece.begins.back().copied().unwrap_or(*thread);
+                self.latest = self.latest.max(piece.latest);
                 self.had_news = true;
-                piece.latest = latest;
                 queued += piece.bytes.len();
                 queue.push_back(piece);
             }
@@ -428,6 +450,8 @@ impl OpenBlock {
             offset: self.read_bytes,
             ticks: self.ticks,
             latest: self.ticks,
+            thread: 0,
+            begins: VecDeque::new(),
             bytes,
         };
         self.read_bytes += piece.bytes.len();
@@ -435,31 +459,36 @@ impl OpenBlock {
     }
 }
 
-/// Takes what is for the tables, and answers with the latest time.
+/// Takes what is for the tables, and notes in the piece its latest time and which threads begin in it.
 fn take_tables(
-    piece: &Piece,
-    thread: u32,
+    piece: &mut Piece,
+    lane: LaneKey,
     start_counter: u64,
     tables: &mut TableBuilder,
     end: &mut Option<(EndReason, u64)>,
     findings: &mut Vec<Finding>,
-) -> u64 {
-    let mut latest = piece.ticks;
+) {
     let mut records = Records::new(&piece.bytes, piece.offset);
     loop {
         records.skip_frequent();
         let record = match records.next() {
-            None => return latest,
+            None => return,
             Some(Ok(placed)) => placed.record,
             Some(Err(error)) => {
                 let lost_bytes = (piece.offset + piece.bytes.len()).saturating_sub(error.offset) as u64;
                 findings.push(Finding::DamagedRecords { offset: piece.block, error, lost_bytes });
-                return latest;
+                return;
             }
         };
-        latest = latest.max(ticks_of(&record, start_counter).unwrap_or(0));
-        tables.record(thread, &record);
+        piece.latest = piece.latest.max(ticks_of(&record, start_counter).unwrap_or(0));
+        tables.record(&record);
         match record {
+            Record::Thread { counter, event } => {
+                let thread = tables.threads.record(lane, counter, event);
+                if let (ThreadEvent::Began { .. }, Some(thread)) = (event, thread) {
+                    piece.begins.push_back(thread);
+                }
+            }
             Record::End { reason, counter } => *end = Some((reason, counter)),
             Record::Loss { kind, count } => note_loss(kind, count, findings),
             _ => {}

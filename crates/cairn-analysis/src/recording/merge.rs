@@ -10,7 +10,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use cairn_format::recording::{
-    BLOCK_HEADER_BYTES, BadRecord, Frequent, FrequentKind, Lane, Record, Records, STAMP_SHIFT,
+    BLOCK_HEADER_BYTES, BadRecord, Frequent, FrequentKind, Record, Records, STAMP_SHIFT, ThreadEvent,
 };
 
 /// Receives the events of all threads in one order. Times are ticks since the recording's start, and may go back a little.
@@ -28,7 +28,7 @@ pub(super) trait Merged {
     fn some(&mut self, source: Origin, events: &[RawEvent], bytes: &[u8], is_moving: &mut bool);
 }
 
-/// Which stream an event is from.
+/// Which stream an event is from, and which of the threads that had its lane one after the other.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Origin {
     pub(super) stream: u32,
@@ -65,6 +65,10 @@ pub(super) trait Feed {
         let _ = (stream, record);
     }
 
+    /// Told of each record of a thread in the stream's order, just before what follows in the stream; answers with the number of the
+    /// thread whose events follow.
+    fn thread(&mut self, stream: u32, counter: u64, event: ThreadEvent<'_>) -> Option<u32>;
+
     /// Told of a record that cannot be read; the rest of what was given last is left out.
     fn damaged(&mut self, stream: u32, error: BadRecord, lost_bytes: u64);
 }
@@ -74,6 +78,8 @@ pub(super) struct NextBlock {
     pub(super) ticks: u64,
     /// Where in its block the first byte was.
     pub(super) offset: usize,
+    /// The number of the thread whose events these are, up to the next record of kind *began*.
+    pub(super) thread: u32,
 }
 
 /// An event as it is kept between reading and handing on: what its kind does not have holds no meaning.
@@ -179,6 +185,8 @@ impl Stream {
         let mut records = Records::new(bytes.get(self.position..).unwrap_or_default(), self.position);
         let mut begin = 0;
         let mut damage = None;
+        // Where the next thread's events begin.
+        let mut end = None;
         let mut limit = LONGEST_RUN;
         while events.len() < limit {
             if let Some(record) = records.next_frequent() {
@@ -200,6 +208,18 @@ impl Stream {
                     break;
                 }
             };
+            if let Record::Thread { counter, event } = record {
+                let is_other = matches!(event, ThreadEvent::Began { .. });
+                if is_other && !events.is_empty() {
+                    // Events are handed on with one thread for all of them: this record begins the next ones.
+                    begin = end_run(events, begin, now, counter.saturating_sub(start_counter));
+                    end = Some(at);
+                    break;
+                }
+                if let Some(thread) = feed.thread(self.origin.stream, counter, event) {
+                    self.origin.thread = thread;
+                }
+            }
             if !matches!(
                 record,
                 Record::Alloc { .. } | Record::Free { .. } | Record::Move { .. } | Record::Stamp { .. }
@@ -238,7 +258,7 @@ impl Stream {
         }
         // Nothing tells how long these took.
         events.iter_mut().skip(begin).for_each(|event| event.ticks = *now);
-        self.position = records.offset();
+        self.position = end.unwrap_or(records.offset());
         if let Some((at, mut error)) = damage {
             error.offset = self.offset + at;
             feed.damaged(self.origin.stream, error, (self.bytes.len() - at) as u64);
@@ -380,10 +400,10 @@ impl Merger {
     }
 
     /// A further stream; the answer is its number.
-    pub(super) fn add_stream(&mut self, thread: u32, _lane: Lane) -> u32 {
+    pub(super) fn add_stream(&mut self) -> u32 {
         let stream = self.streams.len() as u32;
         self.streams.push(Stream {
-            origin: Origin { stream, thread },
+            origin: Origin { stream, thread: 0 },
             bytes: Vec::new(),
             position: 0,
             events_from: 0,
@@ -402,8 +422,8 @@ impl Merger {
     }
 
     /// A stream that goes on where another merger was: its next event is not before this time, and perhaps the second half of a move.
-    pub(super) fn resume_stream(&mut self, thread: u32, lane: Lane, ticks: u64, is_moving: bool) -> u32 {
-        let number = self.add_stream(thread, lane);
+    pub(super) fn resume_stream(&mut self, ticks: u64, is_moving: bool) -> u32 {
+        let number = self.add_stream();
         if let Some(stream) = self.streams.get_mut(number as usize) {
             (stream.ticks, stream.is_moving) = (ticks, is_moving);
         }
@@ -483,6 +503,7 @@ fn refill(stream: &mut Stream, start_counter: u64, feed: &mut impl Feed) -> bool
         };
         stream.position = 0;
         stream.offset = block.offset;
+        stream.origin.thread = block.thread;
         stream.ticks = stream.ticks.max(block.ticks);
     }
 }

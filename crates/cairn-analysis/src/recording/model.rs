@@ -151,7 +151,7 @@ number! {
     PcId
 }
 
-/// A thread.
+/// A thread: one life of one thread of the kernel.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Thread {
     /// Its number in the recording.
@@ -160,10 +160,35 @@ pub struct Thread {
     pub kernel_thread: u32,
     /// Its last name; empty when none was recorded.
     pub name: Vec<u8>,
+    /// The names that it had before, each once, oldest first; at most 1,000 of them.
+    pub earlier_names: Vec<Vec<u8>>,
     /// When it was first seen.
     pub began_nanos: u64,
-    /// When it ended.
+    /// When it ended: when it said so, or else when the recorder found that it had ended and gave its part of the recording to the next
+    /// thread. `None` when neither is known.
     pub ended_nanos: Option<u64>,
+}
+
+impl Thread {
+    /// Whether this is or was its name.
+    #[must_use]
+    pub fn is_called(&self, name: &[u8]) -> bool {
+        self.name == name || self.earlier_names.iter().any(|known| known == name)
+    }
+
+    /// Adds the names of the same thread in a later part of the recording.
+    pub(super) fn add_names(&mut self, later: Self) {
+        for name in later.earlier_names.into_iter().chain([later.name]) {
+            if name.is_empty() || name == self.name {
+                continue;
+            }
+            self.earlier_names.retain(|known| *known != name);
+            let before = std::mem::replace(&mut self.name, name);
+            if !before.is_empty() {
+                self.earlier_names.push(before);
+            }
+        }
+    }
 }
 
 /// A fact about the process: the command line, the host, a variable of the environment.

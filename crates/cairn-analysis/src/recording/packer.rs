@@ -207,8 +207,7 @@ impl<W: Write> Packer<W> {
     }
 
     pub(super) fn thread(&mut self, thread: &Thread) {
-        rows::put_thread(&mut self.threads.0, thread);
-        self.threads.1 += 1;
+        self.threads.1 += rows::put_thread(&mut self.threads.0, thread);
         self.flush_long_rows();
     }
 

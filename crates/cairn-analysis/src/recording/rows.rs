@@ -60,13 +60,18 @@ fn take_module(
     Some(())
 }
 
-/// A thread: number, the kernel's, began, one more than ended or 0, name.
-pub(super) fn put_thread(row: &mut Vec<u8>, thread: &Thread) {
-    row.put_number(thread.id.0.into());
-    row.put_number(thread.kernel_thread.into());
-    row.put_number(thread.began_nanos);
-    row.put_number(thread.ended_nanos.map_or(0, |nanos| nanos.saturating_add(1)));
-    row.put_bytes(&thread.name);
+/// A thread: number, the kernel's, began, one more than ended or 0, name. A row for each name that it had; the answer is how many.
+pub(super) fn put_thread(row: &mut Vec<u8>, thread: &Thread) -> u32 {
+    let mut rows = 0;
+    for name in thread.earlier_names.iter().chain([&thread.name]) {
+        row.put_number(thread.id.0.into());
+        row.put_number(thread.kernel_thread.into());
+        row.put_number(thread.began_nanos);
+        row.put_number(thread.ended_nanos.map_or(0, |nanos| nanos.saturating_add(1)));
+        row.put_bytes(name);
+        rows += 1;
+    }
+    rows
 }
 
 pub(super) fn take_threads(
@@ -85,12 +90,13 @@ fn take_thread(take: &mut Take<'_>, start_counter: u64, tables: &mut TableBuilde
     let (number, kernel_thread) = (take.number32()?, take.number32()?);
     let (began, ended, name) = (take.number()?, take.number()?, take.column()?);
     let at = |nanos: u64| start_counter.saturating_add(nanos);
-    tables.thread(number, at(began), ThreadEvent::Began { kernel_thread });
+    let threads = &mut tables.threads;
+    threads.row(number, at(began), ThreadEvent::Began { kernel_thread });
     if !name.is_empty() {
-        tables.thread(number, at(began), ThreadEvent::Named(name));
+        threads.row(number, at(began), ThreadEvent::Named(name));
     }
     if ended > 0 {
-        tables.thread(number, at(ended - 1), ThreadEvent::Ended);
+        threads.row(number, at(ended - 1), ThreadEvent::Ended);
     }
     Some(())
 }

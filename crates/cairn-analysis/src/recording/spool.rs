@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use cairn_format::recording::control::EarlyEnd;
 use cairn_format::recording::{
     BLOCK_BYTES, BLOCK_HEADER_BYTES, BadRecord, BlockError, BlockHeader, EndReason, FileHeader, Lane,
-    LossKind, Record, Records, control,
+    LossKind, Record, Records, ThreadEvent, control,
 };
 
 use super::clock::TimeScale;
 use super::deliver::Delivery;
 use super::error::{EndedEarly, Finding, RecordingError};
+use super::lives::{LaneKey, Lives};
 use super::merge::{Feed, Merger, NextBlock};
 use super::model::{Events, Fact, Wanted};
 use super::pairing::Pairing;
@@ -28,11 +29,21 @@ pub(super) struct Spool {
 
 /// The blocks of one thread's lane.
 struct Stream {
-    thread: u32,
-    lane: Lane,
     blocks: Vec<Block>,
     /// Where it begins, when what is in front of that is in a packed recording.
     start: Option<Progress>,
+    /// Where later threads begin in these blocks.
+    begins: Vec<Begin>,
+}
+
+/// A record of kind *began*.
+#[derive(Clone, Copy)]
+struct Begin {
+    sequence: u32,
+    /// Where in its block it is.
+    offset: usize,
+    /// The number of the thread.
+    thread: u32,
 }
 
 #[derive(Clone, Copy)]
@@ -42,7 +53,8 @@ struct Block {
     sound_bytes: usize,
     sequence: u32,
     counter: u64,
-    is_wanted: bool,
+    /// The number of the thread whose records the first ones are.
+    thread: u32,
 }
 
 /// What the first pass over a spool gives.
@@ -136,6 +148,43 @@ struct Found {
     header: BlockHeader,
     block: Block,
     is_read: bool,
+    /// What it says of threads.
+    threads: Vec<ThreadNote>,
+}
+
+/// A record of a thread, as far as it was read.
+struct ThreadNote {
+    /// Where in its block it is.
+    offset: usize,
+    counter: u64,
+    what: Noted,
+}
+
+enum Noted {
+    Began { kernel_thread: u32 },
+    Named(Vec<u8>),
+    Ended,
+}
+
+impl ThreadNote {
+    fn of(record: &Record<'_>, offset: usize) -> Option<Self> {
+        let Record::Thread { counter, event } = *record else { return None };
+        let what = match event {
+            ThreadEvent::Began { kernel_thread } => Noted::Began { kernel_thread },
+            ThreadEvent::Named(name) => Noted::Named(name.to_vec()),
+            ThreadEvent::Ended => Noted::Ended,
+            _ => return None,
+        };
+        Some(Self { offset, counter, what })
+    }
+
+    fn event(&self) -> ThreadEvent<'_> {
+        match &self.what {
+            &Noted::Began { kernel_thread } => ThreadEvent::Began { kernel_thread },
+            Noted::Named(name) => ThreadEvent::Named(name),
+            Noted::Ended => ThreadEvent::Ended,
+        }
+    }
 }
 
 /// Reads all blocks once: the tables, and where whose records are. With a window, only the blocks that may have something of that
@@ -170,26 +219,25 @@ pub(super) fn scan(
         }
         Some(choose) => Some(scan_window(source, header, length, (&facts, choose), &mut sums, &mut found)?),
     };
-    let Sums { tables, mut end, findings } = sums;
-    let mut streams: BTreeMap<(u32, bool), Stream> = BTreeMap::new();
-    for Found { header, block, is_read } in found {
-        let stream = streams.entry(stream_of(&header)).or_insert_with(|| Stream {
-            thread: header.thread,
-            lane: header.lane,
-            blocks: Vec::new(),
-            start: None,
-        });
-        stream.blocks.push(Block { is_wanted: is_read, ..block });
+    let Sums { mut tables, mut end, findings } = sums;
+    let mut lanes: BTreeMap<LaneKey, Vec<Found>> = BTreeMap::new();
+    for block in found {
+        lanes.entry(lane_of(&block.header)).or_default().push(block);
     }
-    let mut streams: Vec<Stream> = streams.into_values().collect();
-    for stream in &mut streams {
-        let is_it = |lane: &&Progress| {
-            lane.thread == stream.thread && lane.is_nested == (stream.lane == Lane::Nested)
-        };
-        stream.start = part.drained().iter().find(is_it).copied();
-        order_blocks(stream, findings);
-        stream.blocks.retain(|block| block.is_wanted);
+    for (&(thread, is_nested), blocks) in &mut lanes {
+        let is_it = |lane: &&Progress| lane.thread == thread && lane.is_nested == is_nested;
+        let start = part.drained().iter().find(is_it);
+        order_blocks(thread, start.map_or(0, |start| start.sequence), blocks, findings);
     }
+    let begins = number_threads(&mut lanes, &mut tables.threads);
+    let streams = lanes.into_iter().zip(begins).map(|((lane, blocks), begins)| {
+        let (thread, is_nested) = lane;
+        let is_it = |lane: &&Progress| lane.thread == thread && lane.is_nested == is_nested;
+        let wanted = blocks.into_iter().filter(|found| found.is_read);
+        let blocks = wanted.map(|found| found.block).collect();
+        Stream { blocks, start: part.drained().iter().find(is_it).copied(), begins }
+    });
+    let streams = streams.collect();
     if end.is_none() {
         end = unsaid_end(state, is_exiting).map(|reason| (reason, u64::MAX));
     }
@@ -214,8 +262,48 @@ fn block_offsets(length: u64) -> impl Iterator<Item = u64> {
     (1..length.div_ceil(BLOCK_BYTES as u64)).map(|number| number * BLOCK_BYTES as u64)
 }
 
-fn stream_of(header: &BlockHeader) -> (u32, bool) {
+fn lane_of(header: &BlockHeader) -> LaneKey {
     (header.thread, header.lane == Lane::Nested)
+}
+
+/// Gives each thread that had a lane a number of its own, in the order in which they began; the answer is, by lane, where threads
+/// begin.
+fn number_threads(lanes: &mut BTreeMap<LaneKey, Vec<Found>>, lives: &mut Lives) -> Vec<Vec<Begin>> {
+    lives.reserve(lanes.iter().filter(|(_, blocks)| !blocks.is_empty()).map(|(&(thread, _), _)| thread));
+    // Each lane in its own order, and all of them as far as possible in the order of time: with a note, or a block where there is none.
+    let mut steps: Vec<(u64, usize, usize, Option<usize>)> = Vec::new();
+    for (lane, blocks) in lanes.values().enumerate() {
+        let mut now = 0;
+        for (index, found) in blocks.iter().enumerate() {
+            // A block is taken for a record that says what time it was a moment before.
+            let first = found.threads.first().map_or(u64::MAX, |note| note.counter);
+            now = found.block.counter.min(first).max(now);
+            steps.push((now, lane, index, None));
+            for (note, at) in found.threads.iter().zip(0..) {
+                now = note.counter.max(now);
+                steps.push((now, lane, index, Some(at)));
+            }
+        }
+    }
+    steps.sort_by_key(|&(now, ..)| now);
+    let mut begins: Vec<Vec<Begin>> = lanes.iter().map(|_| Vec::new()).collect();
+    let mut lanes: Vec<(&LaneKey, &mut Vec<Found>)> = lanes.iter_mut().collect();
+    for (_, lane, index, note) in steps {
+        let Some((key, blocks)) = lanes.get_mut(lane) else { continue };
+        let key = **key;
+        let Some(found) = blocks.get_mut(index) else { continue };
+        let Some(note) = note.and_then(|at| found.threads.get(at)) else {
+            let BlockHeader { kernel_thread, counter, .. } = found.header;
+            found.block.thread = lives.block(key, kernel_thread, counter);
+            continue;
+        };
+        let thread = lives.record(key, note.counter, note.event());
+        if let (Noted::Began { .. }, Some(thread), Some(begins)) = (&note.what, thread, begins.get_mut(lane))
+        {
+            begins.push(Begin { sequence: found.block.sequence, offset: note.offset, thread });
+        }
+    }
+    begins
 }
 
 /// Reads what has to do with a part of the time.
@@ -234,7 +322,7 @@ fn scan_window(
     for offset in block_offsets(length) {
         source.read_at(offset, PREFIX_BYTES, &mut bytes)?;
         let Some(block) = read_header(&bytes, offset, sums.findings) else { continue };
-        for record in first_records(&bytes, &block.header) {
+        for (record, _) in first_records(&bytes, &block.header) {
             if let Record::Clock(clock) = record {
                 clocks.push(clock);
             }
@@ -252,10 +340,8 @@ fn scan_window(
             sums.take_block(&bytes, found);
             continue;
         }
-        let header = &found.header;
-        sums.tables.thread_seen(header.thread, header.kernel_thread, header.counter);
-        for record in first_records(prefix, header) {
-            sums.take_record(header.thread, &record);
+        for (record, offset) in first_records(prefix, &found.header) {
+            sums.take_record(&record, offset, &mut found.threads);
         }
     }
     Ok(chosen)
@@ -265,13 +351,13 @@ fn scan_window(
 /// another one or has come to its end.
 fn want_blocks(found: &mut [Found], scale: &TimeScale, (since, until): (u64, u64)) {
     let mut order: Vec<usize> = (0..found.len()).collect();
-    let key = |found: &Found| (stream_of(&found.header), found.header.sequence);
+    let key = |found: &Found| (lane_of(&found.header), found.header.sequence);
     order.sort_by_key(|&index| found.get(index).map(key));
     let mut after = order.iter().skip(1).map(|&index| found.get(index).map(|next| next.header));
     let nexts: Vec<Option<BlockHeader>> = order.iter().map(|_| after.next().flatten()).collect();
     for (&index, next) in order.iter().zip(nexts) {
         let Some(Found { header, is_read, .. }) = found.get_mut(index) else { continue };
-        let next = next.filter(|next| stream_of(next) == stream_of(header));
+        let next = next.filter(|next| lane_of(next) == lane_of(header));
         *is_read = !header.has_no_tables
             || next.is_none_or(|next| {
                 // A thread takes a block when it has nothing more for the one before.
@@ -282,21 +368,20 @@ fn want_blocks(found: &mut [Found], scale: &TimeScale, (since, until): (u64, u64
 }
 
 /// The records at the start of a block that are not its events.
-fn first_records<'a>(prefix: &'a [u8], header: &BlockHeader) -> impl Iterator<Item = Record<'a>> {
+fn first_records<'a>(prefix: &'a [u8], header: &BlockHeader) -> impl Iterator<Item = (Record<'a>, usize)> {
     let committed = prefix.get(..header.committed_bytes as usize).unwrap_or(prefix);
     let records = Records::new(committed.get(BLOCK_HEADER_BYTES..).unwrap_or_default(), BLOCK_HEADER_BYTES);
-    records
-        .map_while(Result::ok)
-        .map(|placed| placed.record)
-        .take_while(|record| matches!(record, Record::Clock(_) | Record::Thread { .. } | Record::Loss { .. }))
+    records.map_while(Result::ok).map(|placed| (placed.record, placed.offset)).take_while(|(record, _)| {
+        matches!(record, Record::Clock(_) | Record::Thread { .. } | Record::Loss { .. })
+    })
 }
 
 fn read_header(bytes: &[u8], offset: u64, findings: &mut Vec<Finding>) -> Option<Found> {
     match BlockHeader::read(bytes) {
         Ok(header) => {
             let BlockHeader { sequence, counter, .. } = header;
-            let block = Block { offset, sound_bytes: 0, sequence, counter, is_wanted: true };
-            return Some(Found { header, block, is_read: true });
+            let block = Block { offset, sound_bytes: 0, sequence, counter, thread: 0 };
+            return Some(Found { header, block, is_read: true, threads: Vec::new() });
         }
         Err(BlockError::Unused) => {}
         Err(BlockError::Short) => {
@@ -318,7 +403,7 @@ struct Sums<'a> {
 
 impl Sums<'_> {
     fn take_block(&mut self, bytes: &[u8], found: &mut Found) {
-        let Found { header, block, .. } = found;
+        let Found { header, block, threads, .. } = found;
         let committed = header.committed_bytes as usize;
         if bytes.len() < committed {
             self.findings.push(Finding::TornTail {
@@ -326,15 +411,15 @@ impl Sums<'_> {
                 lost_bytes: (committed - bytes.len()) as u64,
             });
         }
-        self.tables.thread_seen(header.thread, header.kernel_thread, header.counter);
         let present = bytes.get(..committed).unwrap_or(bytes);
         let records = present.get(BLOCK_HEADER_BYTES..).unwrap_or_default();
         let mut records = Records::new(records, BLOCK_HEADER_BYTES);
         loop {
             records.skip_frequent();
-            block.sound_bytes = records.offset();
+            let offset = records.offset();
+            block.sound_bytes = offset;
             match records.next() {
-                Some(Ok(placed)) => self.take_record(header.thread, &placed.record),
+                Some(Ok(placed)) => self.take_record(&placed.record, offset, threads),
                 None => return,
                 // The cut of the file was told already.
                 Some(Err(_)) if present.len() < committed => return,
@@ -348,8 +433,9 @@ impl Sums<'_> {
         }
     }
 
-    fn take_record(&mut self, thread: u32, record: &Record<'_>) {
-        self.tables.record(thread, record);
+    fn take_record(&mut self, record: &Record<'_>, offset: usize, threads: &mut Vec<ThreadNote>) {
+        self.tables.record(record);
+        threads.extend(ThreadNote::of(record, offset));
         match *record {
             Record::End { reason, counter } => self.end = Some((reason, counter)),
             Record::Loss { kind, count } => note_loss(kind, count, self.findings),
@@ -408,19 +494,18 @@ pub(super) fn is_ring(facts: &[Fact]) -> bool {
 }
 
 /// Blocks are taken from anywhere in the file, so their order is that of their numbers.
-fn order_blocks(stream: &mut Stream, findings: &mut Vec<Finding>) {
-    let start = stream.start.map_or(0, |start| start.sequence);
-    stream.blocks.retain(|block| block.sequence >= start);
-    stream.blocks.sort_by_key(|block| block.sequence);
-    let pairs = stream.blocks.windows(2);
+fn order_blocks(thread: u32, start: u32, blocks: &mut Vec<Found>, findings: &mut Vec<Finding>) {
+    blocks.retain(|found| found.block.sequence >= start);
+    blocks.sort_by_key(|found| found.block.sequence);
+    let pairs = blocks.windows(2);
     let missing = pairs.map(|pair| match pair {
-        [a, b] => u64::from(b.sequence.saturating_sub(a.sequence).saturating_sub(1)),
+        [a, b] => u64::from(b.block.sequence.saturating_sub(a.block.sequence).saturating_sub(1)),
         _ => 0,
     });
-    let before = stream.blocks.first().map_or(0, |block| u64::from(block.sequence - start));
+    let before = blocks.first().map_or(0, |found| u64::from(found.block.sequence - start));
     let count = missing.sum::<u64>() + before;
     if count > 0 {
-        findings.push(Finding::MissingBlocks { thread: stream.thread, count });
+        findings.push(Finding::MissingBlocks { thread, count });
     }
 }
 
@@ -483,15 +568,18 @@ struct FileFeed<'a> {
     source: &'a Source,
     spool: &'a Spool,
     next: Vec<usize>,
+    /// By stream: the next of its [`begins`](Stream::begins).
+    next_begin: Vec<usize>,
     failure: Option<RecordingError>,
 }
 
 impl Feed for FileFeed<'_> {
     fn more(&mut self, stream: u32, bytes: &mut Vec<u8>) -> Option<NextBlock> {
         let next = self.next.get_mut(stream as usize)?;
-        let block = self.spool.streams.get(stream as usize)?.blocks.get(*next)?;
+        let of_stream = self.spool.streams.get(stream as usize)?;
+        let block = of_stream.blocks.get(*next)?;
         *next += 1;
-        let first = match self.spool.streams.get(stream as usize)?.start {
+        let first = match of_stream.start {
             Some(start) if start.sequence == block.sequence => start.offset as usize,
             _ => BLOCK_HEADER_BYTES,
         };
@@ -500,8 +588,23 @@ impl Feed for FileFeed<'_> {
             self.failure.get_or_insert(error);
             return None;
         }
+        let is_before = |begin: &Begin| (begin.sequence, begin.offset) < (block.sequence, first);
+        let passed = of_stream.begins.partition_point(is_before);
+        let before = passed.checked_sub(1).and_then(|last| of_stream.begins.get(last));
+        let before = before.filter(|begin| begin.sequence == block.sequence);
+        if let Some(next_begin) = self.next_begin.get_mut(stream as usize) {
+            *next_begin = passed;
+        }
         let ticks = block.counter.saturating_sub(self.spool.start_counter);
-        Some(NextBlock { ticks, offset: first })
+        Some(NextBlock { ticks, offset: first, thread: before.map_or(block.thread, |begin| begin.thread) })
+    }
+
+    fn thread(&mut self, stream: u32, _: u64, event: ThreadEvent<'_>) -> Option<u32> {
+        let ThreadEvent::Began { .. } = event else { return None };
+        let next = self.next_begin.get_mut(stream as usize)?;
+        let begin = self.spool.streams.get(stream as usize)?.begins.get(*next)?;
+        *next += 1;
+        Some(begin.thread)
     }
 
     fn damaged(&mut self, _: u32, _: BadRecord, _: u64) {
@@ -518,6 +621,14 @@ impl Spool {
     /// Says that the program still writes it, and that what is behind these ticks is not all there.
     pub(super) fn grows_since(&mut self, ticks: u64) {
         self.horizon = ticks;
+    }
+
+    /// Gives threads the numbers that `number` says.
+    pub(super) fn renumber_threads(&mut self, number: impl Fn(u32) -> u32) {
+        for stream in &mut self.streams {
+            stream.blocks.iter_mut().for_each(|block| block.thread = number(block.thread));
+            stream.begins.iter_mut().for_each(|begin| begin.thread = number(begin.thread));
+        }
     }
 
     /// Hands the events on, and tells how many frees had no allocation.
@@ -540,12 +651,13 @@ impl Spool {
         events: &mut E,
         start_nanos: u64,
     ) -> Result<u64, RecordingError> {
-        let mut feed = FileFeed { source, spool: self, next: vec![0; self.streams.len()], failure: None };
+        let none = vec![0; self.streams.len()];
+        let mut feed = FileFeed { source, spool: self, next: none.clone(), next_begin: none, failure: None };
         let mut merger = Merger::new(self.start_counter);
         let mut delivery = Delivery::resume(scale, *wanted, events, Pairing::new(), start_nanos);
         for stream in &self.streams {
             let (ticks, is_moving) = stream.start.map_or((0, false), |start| (start.ticks, start.is_moving));
-            let number = merger.resume_stream(stream.thread, stream.lane, ticks, is_moving);
+            let number = merger.resume_stream(ticks, is_moving);
             merger.wake(number, &mut feed);
         }
         merger.run(self.horizon, &mut feed, &mut delivery, Delivery::is_enough);

@@ -13,11 +13,12 @@
 
 use std::collections::BTreeMap;
 
-use cairn_format::recording::{Clock, LoadedModule, PcKind, Record, ThreadEvent};
+use cairn_format::recording::{Clock, LoadedModule, PcKind, Record};
 use cairn_format::{AbsoluteAddress, ModuleOffset};
 
 use super::clock::TimeScale;
-use super::model::{Module, ModuleId, PcId, Place, StackFrame, StackId, Thread, ThreadId};
+use super::lives::Lives;
+use super::model::{Module, ModuleId, PcId, Place, StackFrame, StackId, Thread};
 
 /// Marks a word that begins a segment and names its parent.
 pub(super) const HEAD: u32 = 1 << 31;
@@ -161,9 +162,7 @@ impl Tables {
                 Ok(index) => {
                     if let Some(known) = self.threads.get_mut(index) {
                         known.ended_nanos = known.ended_nanos.or(thread.ended_nanos);
-                        if known.name.is_empty() {
-                            known.name = thread.name;
-                        }
+                        known.add_names(thread);
                     }
                 }
                 Err(index) => self.threads.insert(index, thread),
@@ -192,7 +191,7 @@ pub(super) struct TableBuilder {
     words_read: usize,
     pcs_read: usize,
     modules: BTreeMap<u32, RawModule>,
-    threads: BTreeMap<u32, RawThread>,
+    pub(super) threads: Lives,
     pub(super) clocks: Vec<Clock>,
     pub(super) bad_rows: u64,
 }
@@ -208,31 +207,22 @@ pub(super) struct RawModule {
     pub(super) path: Vec<u8>,
 }
 
-#[derive(Clone, Default, Debug)]
-struct RawThread {
-    kernel_thread: u32,
-    name: Vec<u8>,
-    began: Option<u64>,
-    ended: Option<u64>,
-}
-
 impl TableBuilder {
-    /// Takes what is for the tables; `thread` is whose block the record is in.
+    /// Takes what is for the tables, but what is said of threads, which depends on the lane.
     #[inline]
-    pub(super) fn record(&mut self, thread: u32, record: &Record<'_>) {
+    pub(super) fn record(&mut self, record: &Record<'_>) {
         match record {
             Record::Alloc { .. } | Record::Free { .. } | Record::Move { .. } | Record::Stamp { .. } => {}
-            other => self.rare_record(thread, other),
+            other => self.rare_record(other),
         }
     }
 
-    fn rare_record(&mut self, thread: u32, record: &Record<'_>) {
+    fn rare_record(&mut self, record: &Record<'_>) {
         match *record {
             Record::Pc { number, kind, address, module } => self.pc(number, kind, address, module),
             Record::TreeWords { first, words } => self.words(first, words),
             Record::ModuleLoaded(module) => self.module_loaded(&module),
             Record::ModuleUnloaded { number, counter } => self.module_unloaded(number, counter),
-            Record::Thread { counter, event } => self.thread(thread, counter, event),
             Record::Clock(clock) => self.clocks.push(clock),
             _ => {}
         }
@@ -318,28 +308,6 @@ impl TableBuilder {
         self.modules.insert(number, empty);
     }
 
-    pub(super) fn thread(&mut self, thread: u32, counter: u64, event: ThreadEvent<'_>) {
-        let row = self.threads.entry(thread).or_default();
-        match event {
-            ThreadEvent::Began { kernel_thread } => {
-                row.kernel_thread = kernel_thread;
-                row.began = Some(row.began.map_or(counter, |began| began.min(counter)));
-            }
-            ThreadEvent::Named(name) => row.name = name.to_vec(),
-            ThreadEvent::Ended => row.ended = Some(counter),
-            _ => {}
-        }
-    }
-
-    /// A thread is known by its blocks also when its first record is lost.
-    pub(super) fn thread_seen(&mut self, thread: u32, kernel_thread: u32, counter: u64) {
-        let row = self.threads.entry(thread).or_default();
-        if row.kernel_thread == 0 {
-            row.kernel_thread = kernel_thread;
-        }
-        row.began = Some(row.began.map_or(counter, |began| began.min(counter)));
-    }
-
     /// Changes with every row of modules, addresses and stacks that is taken.
     pub(super) fn version(&self) -> (usize, usize, usize) {
         (self.modules.len(), self.pcs_read, self.words_read)
@@ -347,17 +315,6 @@ impl TableBuilder {
 
     pub(super) fn raw_modules(&self) -> &BTreeMap<u32, RawModule> {
         &self.modules
-    }
-
-    pub(super) fn thread_row(&self, number: u32, scale: &TimeScale) -> Option<Thread> {
-        let thread = self.threads.get(&number)?;
-        Some(Thread {
-            id: ThreadId(number),
-            kernel_thread: thread.kernel_thread,
-            name: thread.name.clone(),
-            began_nanos: thread.began.map_or(0, |counter| scale.nanos(counter)),
-            ended_nanos: thread.ended.map(|counter| scale.nanos(counter)),
-        })
     }
 
     /// Takes back the stacks that [`take_tables`](Self::take_tables) gave, to add to them.
@@ -384,7 +341,7 @@ impl TableBuilder {
             loaded_nanos: scale.nanos(module.loaded),
             unloaded_nanos: module.unloaded.map(|counter| scale.nanos(counter)),
         });
-        let threads = self.threads.keys().filter_map(|&number| self.thread_row(number, scale));
-        Tables { stacks: self.stacks.clone(), modules: modules.collect(), threads: threads.collect() }
+        let threads = self.threads.threads(scale);
+        Tables { stacks: self.stacks.clone(), modules: modules.collect(), threads }
     }
 }

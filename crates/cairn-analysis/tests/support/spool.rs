@@ -4,6 +4,8 @@
 
 #![allow(dead_code, reason = "each user of this file needs a part of it")]
 
+use std::collections::HashMap;
+
 use cairn_format::recording::{
     BLOCK_BYTES, BLOCK_HEADER_BYTES, BlockHeader, Clock, CounterKind, EPOCHS, EndReason, FileHeader, Lane,
     LoadedModule, MarkValue, PcKind, RecordSink, STAMP_SHIFT, Shape, SinkTooSmall, ThreadEvent, control,
@@ -17,6 +19,7 @@ pub(crate) const START: u64 = 1_000_000;
 const TABLE_THREAD: u32 = 900;
 
 /// Blocks, written in the order in which they are taken.
+#[derive(Clone)]
 pub(crate) struct Spool {
     pub(crate) header: FileHeader,
     pub(crate) control: Vec<u8>,
@@ -29,6 +32,8 @@ pub(crate) struct Spool {
     table_thread: u32,
     /// A block is full when it has so many bytes.
     pub(crate) block_bytes: usize,
+    /// By the recorder's number: the kernel's number of the thread that has it now, where it is not 1000 more.
+    kernel_threads: HashMap<u32, u32>,
     /// The order of all writes: block and slots.
     pub(crate) journal: Option<Vec<(usize, usize)>>,
 }
@@ -55,6 +60,7 @@ impl Spool {
             slots: Vec::new(),
             table_thread: 1,
             block_bytes: BLOCK_BYTES,
+            kernel_threads: HashMap::new(),
             journal: None,
         };
         spool.facts(&[("command", "program --flag"), ("host", "somewhere"), ("cairn", "0.1.0")]);
@@ -99,7 +105,7 @@ impl Spool {
                 sequence,
                 committed_bytes: 0,
                 counter,
-                kernel_thread: 1000 + thread,
+                kernel_thread: self.kernel_thread(thread),
                 claim: self.heads.len() as u64,
             });
             self.blocks.push(Vec::new());
@@ -190,9 +196,26 @@ impl Spool {
         self.set(control::STATE, control::State::Ended.to_word());
     }
 
+    fn kernel_thread(&self, thread: u32) -> u32 {
+        self.kernel_threads.get(&thread).copied().unwrap_or(1000 + thread)
+    }
+
     pub(crate) fn began(&mut self, thread: u32, counter: u64) {
+        let kernel_thread = self.kernel_thread(thread);
         self.write(thread, Lane::Outer, counter, |sink| {
-            sink.thread(counter, ThreadEvent::Began { kernel_thread: 1000 + thread })
+            sink.thread(counter, ThreadEvent::Began { kernel_thread })
+        });
+    }
+
+    /// Another thread of the kernel goes on with the recorder's number of one that has ended.
+    pub(crate) fn goes_on(&mut self, thread: u32, counter: u64, kernel_thread: u32) {
+        self.kernel_threads.insert(thread, kernel_thread);
+        self.began(thread, counter);
+    }
+
+    pub(crate) fn named(&mut self, thread: u32, counter: u64, name: &str) {
+        self.write(thread, Lane::Outer, counter, |sink| {
+            sink.thread(counter, ThreadEvent::Named(name.as_bytes()))
         });
     }
 
@@ -307,6 +330,14 @@ impl Program {
     /// A counter that wraps during the run.
     pub(crate) fn begin_epochs_at(&mut self, epoch: u32) {
         self.epochs.fill(epoch);
+    }
+
+    /// A thread begins that knows no block, and makes a stamp first.
+    pub(crate) fn begin_thread(&mut self, thread: u32) {
+        let threads = self.since_stamp.len().max(thread as usize + 1);
+        self.since_stamp.resize(threads, u32::MAX);
+        self.filters.resize(threads, vec![(0, 0); FILTER]);
+        self.since_stamp[thread as usize] = u32::MAX;
     }
 
     fn stamp(&mut self, thread: u32) {

@@ -14,7 +14,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 
 use super::heap_input::{
-    Heap, HeapInput, Moment, complain_about, parse_moment, questions, read, times, title_of,
+    Heap, HeapInput, Moment, complain_about, outcome_of, parse_moment, questions, read, times, title_of,
 };
 use super::report::CostName;
 use crate::new_file::Output;
@@ -141,7 +141,15 @@ impl Export {
             self.write_marks(&mut sink, &progress)?
         } else {
             match self.input.open(&self.file) {
-                Ok(heap) if is_heap(&heap) => self.write_heap(&heap, &mut sink, &progress)?,
+                Ok(mut heap) if is_heap(&heap) => {
+                    // These read all events, and sums do not answer for them.
+                    if matches!(self.to, Target::Firefox | Target::Heaptrack | Target::Dhat)
+                        && let Heap::Recording(recording) = &mut heap
+                    {
+                        recording.check_all_events();
+                    }
+                    self.write_heap(&heap, &mut sink, &progress)?
+                }
                 // The player does not know it, and would say that it is no recording.
                 Err(error) if is_of_another_tool(&self.file) => return Err(error),
                 // A recording of marks, or of call-stack-tracker: the player knows, and says what is wrong.
@@ -172,7 +180,7 @@ impl Export {
     ) -> io::Result<(Written, Outcome)> {
         let (from_nanos, to_nanos) = times(&self.file, heap, self.at, self.between.as_deref())?;
         let symbols = self.input.symbols(heap);
-        let written = {
+        let (written, of_events) = {
             let mut names = self.input.names(heap, &symbols);
             let scope = self.input.scope(heap, &mut names, from_nanos, to_nanos)?;
             let answer = read(&self.file, heap, scope.clone())?;
@@ -208,9 +216,12 @@ impl Export {
             });
             let subject = Subject { profile: &profile, heap: events.as_ref(), marks: &[] };
             progress.now("writing");
-            self.put(&subject, column, sink)?
+            (self.put(&subject, column, sink)?, outcome_of(&answer, Outcome::Done))
         };
-        let outcome = complain_about(&self.file, heap);
+        let outcome = match complain_about(&self.file, heap) {
+            Outcome::Done => of_events,
+            outcome => outcome,
+        };
         symbols.finish(&self.input);
         Ok((written, outcome))
     }

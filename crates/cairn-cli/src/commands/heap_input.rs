@@ -304,21 +304,28 @@ impl HeapInput {
 
 fn threads_called(heap: &Heap, wanted: &str) -> io::Result<Vec<u32>> {
     let threads = heap.about().threads;
-    let is_wanted = |thread: &cairn_analysis::heap::ThreadName| {
-        thread.name == wanted || thread.kernel_thread.to_string() == wanted
-    };
     let found: Vec<u32> = threads
         .iter()
         .enumerate()
-        .filter(|(_, thread)| is_wanted(thread))
+        .filter(|(_, thread)| thread.is_called(wanted))
         .map(|(index, _)| index as u32)
         .collect();
     if !found.is_empty() {
         return Ok(found);
     }
-    let all: Vec<String> =
-        threads.iter().take(20).map(|thread| format!("{} {}", thread.kernel_thread, thread.name)).collect();
-    Err(io::Error::other(format!("no thread {wanted:?} in the recording; there are: {}", all.join(", "))))
+    const MOST: usize = 20;
+    let name = |thread: &cairn_analysis::heap::ThreadName| {
+        format!("{} {}", thread.kernel_thread, crate::output::printable(&thread.name))
+    };
+    // What has no number of the kernel is a lane without a thread.
+    let there = || threads.iter().filter(|thread| thread.kernel_thread != 0 || !thread.name.is_empty());
+    let all: Vec<String> = there().take(MOST).map(name).collect();
+    let more = match there().count().saturating_sub(MOST) {
+        0 => String::new(),
+        more => format!(", and {more} more"),
+    };
+    let all = all.join(", ");
+    Err(io::Error::other(format!("no thread {wanted:?} in the recording; there are: {all}{more}")))
 }
 
 /// Reads the part of the recording that the options name; says on standard error what was wrong with its events.

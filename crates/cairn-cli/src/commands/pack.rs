@@ -5,7 +5,7 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
 use cairn_analysis::heap::HeapRecording;
-use cairn_analysis::recording::{Finding, Recording, RecordingError, Summary, pack};
+use cairn_analysis::recording::{Events, Finding, Recording, RecordingError, Summary, Wanted, pack};
 use clap::{Args, ValueEnum};
 
 use crate::new_file::Output;
@@ -21,7 +21,11 @@ Examples:
   cairn pack program.4711.spool            writes program.4711.cairn
   cairn pack -o small.cairn old.cairn      a name of your own
   cairn pack -o - program.spool | ssh ...  to standard output, without sums
-  cairn pack --in-place old.cairn          reports of a large old recording at once")]
+  cairn pack --in-place old.cairn          reports of a large old recording at once
+  cairn pack --check old.cairn             is all of it there and intact?
+
+Exit codes: 0 all went well; 1 the recording cannot be read, or the file not be written; 2 the arguments make no sense;
+3 parts of the recording are missing or damaged, and what there is was packed.")]
 pub(crate) struct Pack {
     /// The recording; `-` for standard input
     recording: PathBuf,
@@ -37,6 +41,10 @@ pub(crate) struct Pack {
     /// Keep the sums of all events beside them, so that reports need not read the events
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     sums: Sums,
+
+    /// Write nothing: read all of the recording, and say what is damaged
+    #[arg(long, conflicts_with_all = ["output", "force", "sums", "in_place"])]
+    check: bool,
 
     /// Write no other file: add the sums to the recording itself, which is packed already
     #[arg(long, conflicts_with_all = ["output", "force", "sums"])]
@@ -73,14 +81,19 @@ impl Pack {
         };
         note(recording.findings());
 
+        let of_opening = outcome_of(recording.findings());
+        if self.check {
+            return check(recording, &self.recording);
+        }
         if self.in_place {
             return add_sums(recording, &self.recording);
         }
         let output = self.output.unwrap_or_else(|| self.recording.with_extension("cairn"));
         if output == Path::new("-") {
             let stdout = BufWriter::with_capacity(1 << 16, crate::output::stdout());
-            note(&pack(&recording, stdout).map_err(in_file)?.findings);
-            return Ok(Outcome::Done);
+            let summary = pack(&recording, stdout).map_err(in_file)?;
+            note(&summary.findings);
+            return Ok(either(of_opening, outcome_of(&summary.findings)));
         }
         let mut file = Output::begin(&output, self.force)?;
         let progress = Progress::begin("packing");
@@ -99,8 +112,47 @@ impl Pack {
         note(&summary.findings);
         file.finish()?;
         bytes.map_or(Ok(()), |bytes| tell(&summary, &output, bytes))?;
-        Ok(Outcome::Done)
+        Ok(either(of_opening, outcome_of(&summary.findings)))
     }
+}
+
+fn outcome_of(findings: &[Finding]) -> Outcome {
+    if findings.iter().any(Finding::is_damage) { Outcome::Incomplete } else { Outcome::Done }
+}
+
+fn either(one: Outcome, other: Outcome) -> Outcome {
+    if one == Outcome::Done { other } else { one }
+}
+
+/// Reads all of a recording, what lies behind sums as well, and the sums.
+fn check(recording: Recording, path: &Path) -> io::Result<Outcome> {
+    /// Takes events and looks at none.
+    struct Nothing;
+    impl Events for Nothing {}
+
+    let named = |error: RecordingError| io::Error::other(format!("{}: {error}", path.display()));
+    let progress = Progress::begin("reading all of it");
+    let mut findings = recording.check_events(u64::MAX).map_err(named)?;
+    for finding in recording.read(&Wanted::ALL, &mut Nothing).map_err(named)?.findings {
+        if !findings.contains(&finding) {
+            findings.push(finding);
+        }
+    }
+    let mut outcome = either(outcome_of(recording.findings()), outcome_of(&findings));
+    let heap = HeapRecording::new(recording);
+    let of_sums = heap.check_sums().map_err(named)?;
+    if !of_sums.is_empty() {
+        outcome = Outcome::Incomplete;
+    }
+    drop(progress);
+    for finding in findings.iter().chain(&of_sums) {
+        complain(&format_args!("{}: {finding}", path.display()));
+    }
+    if outcome == Outcome::Done {
+        let name = path.display().to_string();
+        writeln!(anstream::stderr(), "{}: nothing is damaged", crate::output::printable(&name))?;
+    }
+    Ok(outcome)
 }
 
 /// Keeps sums in what was just packed. Where they cannot be written, it is as good without.

@@ -65,6 +65,10 @@ pub(crate) struct ReportCommand {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "by", "cost", "limit", "full", "suppressions"])]
     html: Option<PathBuf>,
 
+    /// Check all events of a recording that answers from sums, whatever its size; without it, up to 64 MiB of them
+    #[arg(long)]
+    check: bool,
+
     /// Let --html replace a file that is there
     #[arg(long, requires = "html")]
     force: bool,
@@ -158,7 +162,12 @@ impl ReportCommand {
             None => None,
         };
         let progress = Progress::begin("reading the events");
-        let heap = self.input.open(&self.file)?;
+        let mut heap = self.input.open(&self.file)?;
+        if self.check
+            && let Heap::Recording(recording) = &mut heap
+        {
+            recording.check_all_events();
+        }
         let (from_nanos, to_nanos) = times(&self.file, &heap, self.at, self.between.as_deref())?;
         let symbols = self.input.symbols(&heap);
         let of_events = {

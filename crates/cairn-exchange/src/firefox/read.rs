@@ -483,6 +483,7 @@ fn heap(file: File, budget: &mut Budget) -> Result<Recorded, ExchangeError> {
             number: index as u32,
             kernel_thread: thread.tid.number(),
             name: thread.name.take().unwrap_or_default(),
+            earlier_names: Vec::new(),
         });
         let Some(changes) = changes else { continue };
         has_frees &= changes.memory_address.is_some();

@@ -21,7 +21,7 @@ use bytes::Bytes;
 use cairn_analysis::heap::slices::{SliceOptions, Slices};
 use cairn_analysis::heap::{
     Address, Folding, HeapRead, HeapRecording, LiveHeap, Module, ModuleNames, Namer, Names, NoNames, Pattern,
-    Scope, Stacks, stacks_with,
+    Scope, Stacks, ThreadName, stacks_with,
 };
 use cairn_analysis::recording::Recording;
 use cairn_analysis::symbols::{SourceFrame, SymbolizerOptions};
@@ -424,12 +424,12 @@ pub(crate) fn scope(
     scope.to_nanos = part.to_nanos.unwrap_or(u64::MAX);
     if let Some(wanted) = &part.thread {
         let threads = heap.threads();
-        let is_wanted = |name: &str, number: u32| name == wanted || number.to_string() == *wanted;
-        let found: Vec<u32> = (0..)
-            .zip(&threads)
-            .filter(|(_, thread)| is_wanted(&shown(&thread.name), thread.kernel_thread))
-            .map(|(index, _)| index)
-            .collect();
+        let is_wanted = |thread: &ThreadName| {
+            let mut names = std::iter::once(&thread.name).chain(&thread.earlier_names);
+            names.any(|name| shown(name) == wanted.as_str()) || thread.kernel_thread.to_string() == *wanted
+        };
+        let found: Vec<u32> =
+            (0..).zip(&threads).filter(|(_, thread)| is_wanted(thread)).map(|(index, _)| index).collect();
         if found.is_empty() {
             return Err(NoAnswer::NotThere(format!("there is no thread {wanted}")));
         }

@@ -138,11 +138,17 @@ impl<'p, 'q, W: Write> Printer<'p, 'q, W> {
             (from, Some(to)) => facts.push(format!("allocated from {} to {}", duration(from), duration(to))),
         }
         facts.extend(scope.filters.iter().map(|filter| format!("only {}", printable(filter))));
+        let of_events = self.asked.read.findings.iter().filter(|finding| finding.is_damage());
+        let damage: Vec<String> =
+            about.damage.iter().cloned().chain(of_events.map(ToString::to_string)).collect();
         let dim = self.palette.dim;
         writeln!(self.output, "{dim}{}{dim:#}", facts.join(" · "))?;
         if let Some(early) = &about.ended_early {
             let text = printable(early);
             writeln!(self.output, "\n{strong}{text}{strong:#}")?;
+        }
+        for what in &damage {
+            writeln!(self.output, "{strong}damaged: {}{strong:#}", printable(what))?;
         }
         writeln!(self.output)
     }
@@ -511,10 +517,24 @@ impl<'p, 'q, W: Write> Printer<'p, 'q, W> {
     }
 
     fn thread_rows(&self) -> Vec<(String, Sums)> {
+        const MOST_NAMES: usize = 3;
         let threads = &self.asked.about.threads;
+        let process = self.asked.about.process;
+        let main = threads.iter().find(|thread| thread.kernel_thread == process);
+        let main_name = main.map(|main| main.earlier_names.first().unwrap_or(&main.name));
         let name = |thread: &cairn_analysis::heap::ThreadName| {
             let name = printable(&thread.name).into_owned();
-            format!("{} {name}", thread.kernel_thread).trim_end().to_owned()
+            let name = format!("{} {name}", thread.kernel_thread).trim_end().to_owned();
+            // A thread has the name of the one that made it at first, which says nothing of it.
+            let earlier = thread.earlier_names.iter().filter(|name| Some(*name) != main_name);
+            let earlier: Vec<_> = earlier.map(|name| printable(name)).collect();
+            match earlier.split_at_checked(MOST_NAMES) {
+                _ if earlier.is_empty() => name,
+                Some((first, more)) if !more.is_empty() => {
+                    format!("{name} (before: {}, and {} more)", first.join(", "), more.len())
+                }
+                _ => format!("{name} (before: {})", earlier.join(", ")),
+            }
         };
         let mut rows: Vec<(String, Sums)> = threads
             .iter()
