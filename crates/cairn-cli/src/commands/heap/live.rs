@@ -13,6 +13,7 @@ use cairn_analysis::recording::{self, Drain, EndReason, Finding, Status};
 use cairn_run::{Announcement, End, Program, terminal_takes_lines};
 
 use super::holder::{self, Holder};
+use super::own_share::OwnShare;
 use super::summary;
 use crate::commands::heap_text::{bytes, counted};
 use crate::commands::target::give;
@@ -26,6 +27,7 @@ struct Recording {
     /// The process as it is seen from here, once that is known, and when it was started: one in another name space has another number
     /// there, and a number is another process's soon after its end.
     seen_as: Option<(u32, u64)>,
+    own_share: OwnShare,
     /// What is drained into; it takes the place of the file at the end.
     fresh: PathBuf,
     drain: Option<Drain>,
@@ -51,6 +53,7 @@ impl Recording {
             process,
             path,
             seen_as: None,
+            own_share: OwnShare::default(),
             fresh,
             drain,
             status: None,
@@ -119,7 +122,8 @@ impl Recording {
                 if let Some(drain) = &mut self.drain
                     && usage.has_memory
                 {
-                    drain.usage(usage.resident_bytes, usage.page_faults, usage.threads);
+                    let own_bytes = self.own_share.bytes(process, drain);
+                    drain.usage(usage.resident_bytes, own_bytes, usage.page_faults, usage.threads);
                 }
             }
             None => self.is_over = true,
