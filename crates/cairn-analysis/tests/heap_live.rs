@@ -219,7 +219,8 @@ fn a_recording_that_is_drained_is_added_up_while_it_grows() {
     for part in journal.chunks(2_003) {
         writer.write_all(part);
         drain.step().unwrap();
-        drain.usage(1 << 20 | random.below(1 << 20), random.below(1000), 5);
+        let own = Some(random.below(1 << 18)).filter(|own| own % 3 > 0);
+        drain.usage(1 << 20 | random.below(1 << 20), own, random.below(1000), 5);
         if random.below(3) == 0 {
             drain.step().unwrap();
             for heap in &mut heaps {

@@ -243,6 +243,7 @@ mod walk;
 pub use arch::cairn_capture_here;
 pub use cairn_unwind::{FoldRecursion, StopReason};
 pub use entry::{CallSite, Statistics, capture, capture_at, capture_interrupted, statistics};
+pub use mapping::{own_memory, own_memory_changes};
 pub use own_memory::read_bytes as read_own_memory;
 pub use process::{after_fork_in_child, take_less_room, while_unloading};
 pub use stack::{Frames, Stack};

@@ -4,10 +4,77 @@
 //! handlers. What others may know of is never given back: ids and caches point into it until the process ends.
 
 use core::ptr::{self, NonNull};
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 /// From this size on, room is mostly never touched, and a debugger's dump of the process would be a gigabyte of zeros: it is left out of
 /// dumps. What a reader of a dump needs is kept elsewhere. The rooms of threads are smaller, and cost no further system call.
 const LARGE_BYTES: usize = 16 << 20;
+
+/// A piece of memory that is reserved; the address is 0 when it was given back.
+struct Piece {
+    address: AtomicUsize,
+    bytes: AtomicUsize,
+}
+
+/// What is reserved, so that somebody outside can tell it from the program's memory. Entries are not used again.
+static PIECES: [Piece; MOST_PIECES] =
+    [const { Piece { address: AtomicUsize::new(0), bytes: AtomicUsize::new(0) } }; MOST_PIECES];
+const MOST_PIECES: usize = 500;
+/// How many there ever were, those that have no entry included.
+static PIECES_MADE: AtomicUsize = AtomicUsize::new(0);
+static CHANGES: AtomicUsize = AtomicUsize::new(0);
+
+fn note(address: usize, bytes: usize) {
+    let index = PIECES_MADE.fetch_add(1, Ordering::Relaxed);
+    if let Some(piece) = PIECES.get(index) {
+        piece.bytes.store(bytes, Ordering::Relaxed);
+        piece.address.store(address, Ordering::Release);
+    }
+    CHANGES.fetch_add(1, Ordering::Release);
+}
+
+/// Notes that the piece that ended at `end` is longer.
+fn note_growth(end: usize, more: usize) {
+    for piece in PIECES.iter().take(PIECES_MADE.load(Ordering::Relaxed)) {
+        let (start, bytes) = (piece.address.load(Ordering::Acquire), piece.bytes.load(Ordering::Relaxed));
+        if start != 0 && start.wrapping_add(bytes) == end {
+            piece.bytes.store(bytes + more, Ordering::Relaxed);
+        }
+    }
+    CHANGES.fetch_add(1, Ordering::Release);
+}
+
+/// Notes that memory goes back: a piece, or its end.
+fn note_release(address: usize) {
+    for piece in PIECES.iter().take(PIECES_MADE.load(Ordering::Relaxed)) {
+        let (start, bytes) = (piece.address.load(Ordering::Acquire), piece.bytes.load(Ordering::Relaxed));
+        if start == address {
+            piece.address.store(0, Ordering::Relaxed);
+        } else if start != 0 && (start..start.saturating_add(bytes)).contains(&address) {
+            piece.bytes.store(address - start, Ordering::Relaxed);
+        }
+    }
+    CHANGES.fetch_add(1, Ordering::Release);
+}
+
+/// Another number when what [`own_memory`] tells may have changed.
+#[must_use]
+pub fn own_memory_changes() -> usize {
+    CHANGES.load(Ordering::Acquire)
+}
+
+/// Tells the address and the bytes of each piece of memory that this crate has reserved; most of that is never touched. False when there
+/// are more pieces than it remembers.
+pub fn own_memory(mut tell: impl FnMut(usize, usize)) -> bool {
+    let made = PIECES_MADE.load(Ordering::Relaxed);
+    for piece in PIECES.iter().take(made) {
+        let address = piece.address.load(Ordering::Acquire);
+        if address != 0 {
+            tell(address, piece.bytes.load(Ordering::Relaxed));
+        }
+    }
+    made <= MOST_PIECES
+}
 
 /// Reserves `bytes` of zeroed memory that costs nothing until it is touched. `None` when the kernel refuses, as under a
 /// limit of the address space.
@@ -33,6 +100,7 @@ pub(crate) fn reserve(bytes: usize) -> Option<NonNull<u8>> {
     if bytes >= LARGE_BYTES && unsafe { libc::madvise(address, bytes, libc::MADV_DONTDUMP) } != 0 {
         set_errno(saved_errno);
     }
+    note(address as usize, bytes);
     NonNull::new(address.cast())
 }
 
@@ -75,6 +143,7 @@ pub(crate) fn reserve_apart(bytes: usize, distance: usize, least_distance: usize
     if let Some(address) = found {
         // SAFETY: the mapping from above. What is added to it later is left out of dumps as well.
         unsafe { libc::madvise(address, bytes, libc::MADV_DONTDUMP) };
+        note(address as usize, bytes);
     }
     // The watched program must not see an error that it did not cause.
     set_errno(saved_errno);
@@ -92,7 +161,11 @@ pub(crate) fn lengthen(end: usize, more: usize) -> bool {
     // SAFETY: the last page of a mapping of this crate's; without the flag that allows it, nothing is moved, and nothing is replaced.
     let result = unsafe { libc::syscall(libc::SYS_mremap, from, PAGE_BYTES, PAGE_BYTES + more, 0) };
     set_errno(saved_errno);
-    result != -1
+    let is_longer = result != -1;
+    if is_longer {
+        note_growth(end, more);
+    }
+    is_longer
 }
 
 /// The largest page of any system we know.
@@ -105,6 +178,7 @@ pub(crate) const PAGE_BYTES: usize = 1 << 16;
 /// `bytes` at `address`, which begins a page, came from [`reserve`], and nothing points into them.
 pub(crate) unsafe fn release(address: NonNull<u8>, bytes: usize) {
     let saved_errno = errno();
+    note_release(address.as_ptr() as usize);
     // SAFETY: by this function's contract.
     unsafe { libc::munmap(address.as_ptr().cast(), bytes) };
     set_errno(saved_errno);

@@ -120,7 +120,7 @@ impl Events for Visitor<'_> {
     }
 
     fn usage(&mut self, event: &Usage) {
-        self.moved(Moved::Used { nanos: event.at.nanos, resident_bytes: event.resident_bytes });
+        self.moved(Moved::Used { nanos: event.at.nanos, resident_bytes: event.program_bytes() });
     }
 
     fn is_enough(&self) -> bool {

@@ -170,7 +170,7 @@ fn may_write(file: usize, bytes: usize) -> bool {
     if limit == u64::MAX {
         return true;
     }
-    let mut facts = core::mem::MaybeUninit::<libc::stat>::zeroed();
+    let mut facts = MaybeUninit::<libc::stat>::zeroed();
     // SAFETY: writes to the variable.
     let asked = unsafe { call(libc::SYS_fstat, [file, facts.as_mut_ptr() as usize, 0, 0, 0, 0]) };
     // SAFETY: filled, or zeros, which are a value.

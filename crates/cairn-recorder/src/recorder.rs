@@ -167,6 +167,10 @@ pub(crate) struct Recorder {
     extent: Extent,
     /// In a forked child: the thread that gives up the parent's recording.
     leaver: AtomicU32,
+    /// 1 while a thread tells the parent of memory.
+    tells_memory: AtomicU32,
+    /// [`cairn_capture::own_memory_changes`] of what was told.
+    told_memory: AtomicUsize,
     pub(crate) spool: Spool,
     pub(crate) modules: ModuleTable,
     pub(crate) tables: TableLogs,
@@ -237,6 +241,36 @@ impl Recorder {
         RECORDER.store(at, Ordering::Release);
         // SAFETY: never unmapped from here on.
         unsafe { &*at }
+    }
+
+    /// Tells the parent what memory is the recorder's, where that has changed: it can then tell how much of what is resident is not the
+    /// program's.
+    pub(crate) fn tell_own_memory(&self) {
+        let end = self.extent.end();
+        // The end grows, and so does the count: their sum is another one after a change of either.
+        let changes = cairn_capture::own_memory_changes().wrapping_add(end);
+        if self.told_memory.load(Ordering::Relaxed) == changes
+            || self.tells_memory.swap(1, Ordering::Acquire) != 0
+        {
+            return;
+        }
+        let count = self.spool.word(control::OWN_MEMORY_COUNT);
+        count.store(0, Ordering::SeqCst);
+        let mut entries = 0;
+        let mut put = |address: usize, bytes: usize| {
+            if entries < control::OWN_MEMORY_ENTRIES {
+                let at = control::OWN_MEMORY + entries * 16;
+                self.spool.word(at).store(address as u64, Ordering::SeqCst);
+                self.spool.word(at + 8).store(bytes as u64, Ordering::SeqCst);
+            }
+            entries += 1;
+        };
+        let own = core::ptr::from_ref(self) as usize;
+        put(own, end - own);
+        let are_all = cairn_capture::own_memory(&mut put) && entries <= control::OWN_MEMORY_ENTRIES;
+        count.store(if are_all { entries as u64 } else { u64::MAX }, Ordering::SeqCst);
+        self.told_memory.store(changes, Ordering::Relaxed);
+        self.tells_memory.store(0, Ordering::Release);
     }
 
     /// What is in [`RECORDING`] while events go to this recorder.

@@ -227,6 +227,7 @@ impl Spool {
         self.word(control::BACKED_BLOCKS).store(backed, Ordering::Relaxed);
         self.word(control::CLAIMED_BLOCKS).store(1, Ordering::Relaxed);
         self.word(control::STATE).store(control::State::Starting.to_word(), Ordering::Relaxed);
+        self.word(control::MAPPED_AT).store(self.base as u64, Ordering::Relaxed);
         // SAFETY: block 0 has storage and nobody else knows the mapping yet.
         unsafe { copy_to(self.base, &header.to_bytes()) };
         fence(Ordering::SeqCst);

@@ -416,6 +416,7 @@ impl ThreadLog {
             self.name_due = now.wrapping_add(self.name_step);
             self.name_step = (self.name_step * 2).min(LAST_CLOCK_STEP);
             if let Some(recorder) = recorder_of(&self.state) {
+                recorder.tell_own_memory();
                 self.put_other_name(recorder, now);
             }
         }

@@ -92,6 +92,7 @@ impl Writer {
         if claimed.overwritten > 0 {
             self.write(2, |sink| sink.loss(LossKind::Overwritten, claimed.overwritten));
         }
+        recorder.tell_own_memory();
         Ok(())
     }
 }

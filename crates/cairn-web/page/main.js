@@ -332,7 +332,8 @@ export class Page {
       ] : [card('Held', 'not known', 'this file does not tell what was freed')]),
       card('Allocations', countText(totals.allocations), `${bytesText(totals.allocated_bytes)} in all${hasTimes ? `, ${countText(Math.round(rate))} a second` : ''}`),
       ...(hasFrees ? [card('Temporary', countText(totals.temporary), recording.sample_bytes ? 'not known of a sampled recording' : `${shareText(totals.temporary, totals.allocations) || '0 %'} of all allocations`)] : []),
-      ...(recording.most_resident_bytes === null ? [] : [card('Most resident', bytesText(recording.most_resident_bytes), 'of the whole process')]),
+      ...(recording.most_resident_bytes === null ? [] : [card('Most resident', bytesText(recording.most_resident_bytes),
+        recording.cairn_resident_bytes === null ? 'of the whole process, cairn included' : `of the process; ${bytesText(recording.cairn_resident_bytes)} more are cairn's`)]),
     );
     const about = byId('about');
     about.replaceChildren();

@@ -8,8 +8,8 @@
 
 use super::aggregate::{HeapProfile, Odd};
 use super::kept::{
-    Columns, Tables, adds_up, numbers, put_column, put_places, put_resident, put_sums, take_resident,
-    take_sums,
+    Columns, Tables, adds_up, numbers, put_column, put_own, put_places, put_resident, put_sums, take_own,
+    take_resident, take_sums,
 };
 use super::recorded::HeapRead;
 use super::sampling::{Errors, Sampling};
@@ -102,6 +102,7 @@ pub(super) fn put(read: &HeapRead) -> Vec<u8> {
     put_column(&mut into, used().map(|(_, sums)| sums.allocations));
     put_column(&mut into, used().map(|(_, sums)| sums.allocated_bytes));
     put_resident(&mut into, read.resident.as_ref());
+    put_own(&mut into, read.resident.as_ref(), &[]);
     into
 }
 
@@ -128,7 +129,8 @@ pub(super) fn take(bytes: &[u8], tables: Tables) -> Option<HeapRead> {
         *level = level.wrapping_add(step);
         Some(*level)
     });
-    let resident = take_resident(take)?;
+    let mut resident = take_resident(take)?;
+    take_own(take, resident.as_mut(), &mut [])?;
     let profile = HeapProfile {
         totals,
         errors: Errors::default(),

@@ -199,7 +199,8 @@ impl Events for Fold {
     fn usage(&mut self, event: &Usage) {
         let sample = UsageSample {
             nanos: event.at.nanos,
-            resident_bytes: event.resident_bytes,
+            resident_bytes: event.program_bytes(),
+            own_bytes: event.own_bytes,
             page_faults: event.page_faults,
             threads: event.threads,
         };

@@ -57,6 +57,7 @@ pub(super) fn put(read: &HeapRead) -> Vec<u8> {
     put_usage(&mut into, &read.usage);
     put_resident(&mut into, read.resident.as_ref());
     put_marks(&mut into, &read.marks, read.more_marks);
+    put_own(&mut into, read.resident.as_ref(), &read.usage);
     into
 }
 
@@ -99,9 +100,10 @@ pub(super) fn take(bytes: &[u8], tables: Tables) -> Option<HeapRead> {
         sampling: tables.sampling,
         odd,
     };
-    let usage = take_usage(take)?;
-    let resident = take_resident(take)?;
+    let mut usage = take_usage(take)?;
+    let mut resident = take_resident(take)?;
     let (marks, more_marks) = take_marks(take)?;
+    take_own(take, resident.as_mut(), &mut usage)?;
     let read = HeapRead {
         profile,
         unmatched_frees,
@@ -405,7 +407,8 @@ fn of_sample(sample: &UsageSample) -> [u64; 4] {
 }
 
 fn sample([nanos, resident_bytes, page_faults, threads]: [u64; 4]) -> Option<UsageSample> {
-    Some(UsageSample { nanos, resident_bytes, page_faults, threads: u32::try_from(threads).ok()? })
+    let threads = u32::try_from(threads).ok()?;
+    Some(UsageSample { nanos, resident_bytes, own_bytes: None, page_faults, threads })
 }
 
 fn put_usage(into: &mut Vec<u8>, usage: &[UsageSample]) {
@@ -429,6 +432,37 @@ fn take_usage(take: &mut Take<'_>) -> Option<Vec<UsageSample>> {
     }
     columns.end()?;
     Some(usage)
+}
+
+/// Cairn's own memory, behind all else and only where it is known of a sample: | of the moment at which most was resident | column: of each
+/// sample |, each one more, or 0 when it is not known.
+pub(super) fn put_own(into: &mut Vec<u8>, resident: Option<&Resident>, usage: &[UsageSample]) {
+    let of = |sample: &UsageSample| sample.own_bytes.map_or(0, |bytes| bytes.saturating_add(1));
+    let most = resident.map_or(0, |most| of(&most.sample));
+    if most > 0 || usage.iter().any(|sample| sample.own_bytes.is_some()) {
+        into.put_number(most);
+        put_column(into, usage.iter().map(of));
+    }
+}
+
+pub(super) fn take_own(
+    take: &mut Take<'_>,
+    resident: Option<&mut Resident>,
+    usage: &mut [UsageSample],
+) -> Option<()> {
+    if take.is_empty() {
+        return Some(());
+    }
+    let most = take.number()?;
+    if let Some(resident) = resident {
+        resident.sample.own_bytes = most.checked_sub(1);
+    }
+    let mut columns = Columns::<1>::new(take)?;
+    for sample in usage {
+        let [own] = columns.row()?;
+        sample.own_bytes = own.checked_sub(1);
+    }
+    columns.end()
 }
 
 /// | 1, or 0 when nothing was sampled | the sample | held | mapped | count | columns: stacks, bytes |

@@ -111,6 +111,12 @@ pub const MOST_MARKS: usize = 2000;
 pub(super) const MOST_MARK_BYTES: usize = 8192;
 
 impl HeapRead {
+    /// Cairn's own resident memory when that of the program was most; `None` when it is not known, and included.
+    #[must_use]
+    pub fn own_resident_bytes(&self) -> Option<u64> {
+        self.resident.as_ref()?.sample.own_bytes
+    }
+
     /// What was read of a file of another tool.
     #[must_use]
     pub fn of_sums(profile: HeapProfile, unmatched_frees: u64, usage: Vec<UsageSample>) -> Self {

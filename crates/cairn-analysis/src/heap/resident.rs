@@ -7,8 +7,10 @@ use std::collections::{BTreeMap, HashMap};
 pub struct UsageSample {
     /// Nanoseconds from the start of the recording.
     pub nanos: u64,
-    /// Resident memory.
+    /// Resident memory, without cairn's own where that is known.
     pub resident_bytes: u64,
+    /// Cairn's own resident memory beside it; `None` where it is not known, and included.
+    pub own_bytes: Option<u64>,
     /// Page faults since the process's start.
     pub page_faults: u64,
     /// Its threads.
@@ -160,7 +162,8 @@ mod tests {
         over_time.map(0x1000, 0x1000, 7);
         for turn in 0..20_000_u64 {
             let resident_bytes = if turn == 12_345 { 1 << 30 } else { turn };
-            let sample = UsageSample { nanos: turn, resident_bytes, page_faults: turn, threads: 1 };
+            let sample =
+                UsageSample { nanos: turn, resident_bytes, own_bytes: None, page_faults: turn, threads: 1 };
             over_time.sample(sample, 1 << 20);
         }
         let (samples, most) = (over_time.samples(), over_time.most());

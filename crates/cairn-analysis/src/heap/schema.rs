@@ -71,8 +71,10 @@ pub struct Report {
     pub errors: Option<ErrorsTold>,
     /// Frees of blocks that are older than the recording.
     pub unmatched_frees: u64,
-    /// Most resident memory of the process.
+    /// Most resident memory of the process, without cairn's own where that is known.
     pub most_resident_bytes: Option<u64>,
+    /// Cairn's own resident memory beside that; null when it is not known, and included.
+    pub cairn_resident_bytes: Option<u64>,
     /// What it was made of at the moment when most was resident.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resident: Option<ResidentTold>,
@@ -109,8 +111,10 @@ pub struct Report {
 pub struct UsageTold {
     /// When, from the start of the recording.
     pub nanos: u64,
-    /// Resident memory.
+    /// Resident memory, without cairn's own where that is known.
     pub resident_bytes: u64,
+    /// Cairn's own beside it; null when it is not known, and included.
+    pub cairn_bytes: Option<u64>,
     /// Page faults since the start.
     pub page_faults: u64,
     /// Threads.
@@ -119,8 +123,8 @@ pub struct UsageTold {
 
 impl From<&UsageSample> for UsageTold {
     fn from(sample: &UsageSample) -> Self {
-        let UsageSample { nanos, resident_bytes, page_faults, threads } = *sample;
-        Self { nanos, resident_bytes, page_faults, threads }
+        let UsageSample { nanos, resident_bytes, own_bytes, page_faults, threads } = *sample;
+        Self { nanos, resident_bytes, cairn_bytes: own_bytes, page_faults, threads }
     }
 }
 
@@ -439,6 +443,7 @@ impl Report {
             errors: profile.sampling.is_estimate().then(|| (&profile.errors).into()),
             unmatched_frees: asked.read.unmatched_frees,
             most_resident_bytes: asked.read.most_resident_bytes,
+            cairn_resident_bytes: asked.read.own_resident_bytes(),
             resident: asked.read.resident.as_ref().map(ResidentTold::from),
             cost: asked.cost.name(),
             group: asked.group.name(),

@@ -274,8 +274,9 @@ impl Events for Adapter<'_> {
     }
 
     fn usage(&mut self, event: &Usage) {
-        let Usage { resident_bytes, page_faults, threads, .. } = *event;
-        self.push(event.at, What::Usage { resident_bytes, page_faults, threads });
+        let Usage { own_bytes, page_faults, threads, .. } = *event;
+        let resident_bytes = event.program_bytes();
+        self.push(event.at, What::Usage { resident_bytes, own_bytes, page_faults, threads });
     }
 
     fn change(&mut self, at: At, change: Change) {

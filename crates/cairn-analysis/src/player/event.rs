@@ -200,8 +200,10 @@ pub enum What {
     },
     /// What the process used.
     Usage {
-        /// Resident memory.
+        /// Resident memory, without cairn's own where that is known.
         resident_bytes: u64,
+        /// Cairn's own beside it; `None` where it is not known, and included.
+        own_bytes: Option<u64>,
         /// Page faults since the start.
         page_faults: u64,
         /// Threads.

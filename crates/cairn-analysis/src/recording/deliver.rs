@@ -256,6 +256,7 @@ pub(super) fn deliver_other(at: At, record: &Record<'_>, events: &mut impl Event
         Record::Sample(sample) => events.usage(&Usage {
             at,
             resident_bytes: sample.resident_bytes,
+            own_bytes: None,
             page_faults: sample.page_faults,
             threads: sample.threads,
         }),

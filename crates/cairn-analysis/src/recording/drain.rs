@@ -451,15 +451,35 @@ impl Drain {
         }
     }
 
-    /// Adds what the process uses at this moment to the recording. Call it after a [`step`](Self::step).
-    pub fn usage(&mut self, resident_bytes: u64, page_faults: u64, threads: u32) {
+    /// The memory of the recorder in the program, the spool first, as address, bytes and whether it is of a file; most of it is never
+    /// touched. `None` where the program does not tell, or is just changing it.
+    #[must_use]
+    pub fn own_memory(&self) -> Option<Vec<(u64, u64, bool)>> {
+        let load = |at: usize| self.shared.load(at as u64);
+        let count = load(control::OWN_MEMORY_COUNT);
+        let base = load(control::MAPPED_AT);
+        if base == 0 || count == 0 || count > control::OWN_MEMORY_ENTRIES as u64 {
+            return None;
+        }
+        let spool_bytes = load(control::CLAIMED_BLOCKS).checked_mul(BLOCK_BYTES as u64)?;
+        let mut pieces = vec![(base, spool_bytes, true)];
+        for entry in 0..count as usize {
+            let at = control::OWN_MEMORY + entry * 16;
+            pieces.push((load(at), load(at + 8), false));
+        }
+        (load(control::OWN_MEMORY_COUNT) == count).then_some(pieces)
+    }
+
+    /// Adds what the process uses at this moment to the recording, and how much of that is cairn's own, where it is known. Call it after a
+    /// [`step`](Self::step).
+    pub fn usage(&mut self, resident_bytes: u64, own_bytes: Option<u64>, page_faults: u64, threads: u32) {
         if !self.scale.is_known() {
             return;
         }
         // As late as what was merged already, and no later than what will be.
         let nanos = self.scale.nanos_of_ticks(self.horizon).max(self.merged_nanos);
         let at = At { thread: ThreadId(0), nanos };
-        self.packer.usage(&Usage { at, resident_bytes, page_faults, threads });
+        self.packer.usage(&Usage { at, resident_bytes, own_bytes, page_faults, threads });
     }
 
     fn status(&self, is_busy: bool) -> Status {

@@ -278,12 +278,22 @@ pub struct Mapping {
 pub struct Usage {
     /// When; the thread is the one that asked.
     pub at: At,
-    /// Resident memory.
+    /// Resident memory of the process, cairn's own included.
     pub resident_bytes: u64,
+    /// How much of it is cairn's own: the recording that is mapped, its tables, its library. `None` where that is not known.
+    pub own_bytes: Option<u64>,
     /// Page faults since the start.
     pub page_faults: u64,
     /// Threads.
     pub threads: u32,
+}
+
+impl Usage {
+    /// Resident memory without cairn's own, as far as that is known.
+    #[must_use]
+    pub fn program_bytes(&self) -> u64 {
+        self.resident_bytes.saturating_sub(self.own_bytes.unwrap_or(0))
+    }
 }
 
 /// Something rare happened.

@@ -392,6 +392,9 @@ impl ChangeRows {
                 row.put_number(usage.resident_bytes);
                 row.put_number(usage.page_faults);
                 row.put_number(usage.threads.into());
+                if let Some(own_bytes) = usage.own_bytes {
+                    row.put_number(own_bytes);
+                }
             }
             Rare::Mapping(mapping) => {
                 row.put_number(mapping.kind.number().into());
@@ -460,7 +463,9 @@ impl<'a> ChangeCursor<'a> {
             USAGE => {
                 let (resident_bytes, page_faults) = (row.number()?, row.number()?);
                 let threads = row.number32()?;
-                return Some(Some(Rare::Usage(Usage { at, resident_bytes, page_faults, threads })));
+                let own_bytes = if row.is_empty() { None } else { Some(row.number()?) };
+                let usage = Usage { at, resident_bytes, own_bytes, page_faults, threads };
+                return Some(Some(Rare::Usage(usage)));
             }
             MAPPING => {
                 let kind = MappingKind::from_number(row.number32()?);

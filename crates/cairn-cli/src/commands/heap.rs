@@ -9,6 +9,7 @@ mod attach;
 mod control;
 mod holder;
 mod live;
+mod own_share;
 mod summary;
 
 use std::ffi::{OsStr, OsString};

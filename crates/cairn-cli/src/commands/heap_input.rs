@@ -475,6 +475,14 @@ pub(crate) fn title_of(path: &Path, heap: &Heap) -> String {
     if command.is_empty() { path.display().to_string() } else { command.join(" ") }
 }
 
+/// Behind a number of resident memory: whose it is.
+pub(crate) fn whose_resident(read: &HeapRead) -> String {
+    match read.own_resident_bytes() {
+        Some(own) => format!("all of the process but {} of cairn", super::heap_text::bytes(own)),
+        None => "all of the process, cairn's own included".to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

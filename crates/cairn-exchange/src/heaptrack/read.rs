@@ -362,6 +362,7 @@ impl<F: FnMut(Moved)> Events<F> {
                 self.usage.push(UsageSample {
                     nanos: self.nanos,
                     resident_bytes,
+                    own_bytes: None,
                     page_faults: 0,
                     threads: 0,
                 });

@@ -15,11 +15,14 @@
 //! | 0x0088 | [`EXITING`] | program: 1 once it ends through `exit`; it may still go on for a while, and record |
 //! | 0x0090 | [`EARLY_END`] | both, the first one counts: why the recording ended before the program did, see [`EarlyEnd`]; 0 when it did not |
 //! | 0x0098 | [`EARLY_END_COUNTER`] | as the word before: the counter at that moment; 0 when it is not known |
+//! | 0x00a0 | [`OWN_MEMORY_COUNT`] | program: how many entries [`OWN_MEMORY`] has |
+//! | 0x00a8 | [`MAPPED_AT`] | program: address of the spool in it |
 //! | 0x00c0 | [`FREE_GIVEN`] | command: how many entries of the free ring were given |
 //! | 0x0100 | [`CLAIMS`] | program: how many blocks were ever taken, those from the free ring included |
 //! | 0x0140 | [`LIVE_BYTES`] | command: bytes that the program holds at present, for those who watch |
 //! | 0x0148 | [`UNMATCHED_FREES`] | command: frees that found no block, in what it has packed |
 //! | 0x1000 | [`FREE_RING`] | command: numbers of blocks (u32) that were drained and may be taken again |
+//! | 0x5000 | [`OWN_MEMORY`] | program: memory of the recorder beside the spool |
 //! | 0x8000 | [`FACTS`] | program: `name=value` pairs, each ended by a NUL, see `docs/format.md` |
 
 use core::fmt;
@@ -44,6 +47,10 @@ pub const FACTS_BYTES: usize = 0x78;
 pub const FREE_TAKEN: usize = 0x80;
 /// See the [table](self).
 pub const EXITING: usize = 0x88;
+/// How many entries of [`OWN_MEMORY`] hold; 0 while they change, and all bits when there are more than fit.
+pub const OWN_MEMORY_COUNT: usize = 0xa0;
+/// Where the program has mapped the spool.
+pub const MAPPED_AT: usize = 0xa8;
 /// See the [table](self).
 pub const EARLY_END: usize = 0x90;
 /// See the [table](self).
@@ -60,12 +67,17 @@ pub const UNMATCHED_FREES: usize = 0x148;
 pub const FREE_RING: usize = 0x1000;
 /// Entries of the [`FREE_RING`]; entry `n % FREE_RING_ENTRIES` is the `n`-th that is given.
 pub const FREE_RING_ENTRIES: usize = 4096;
+/// The memory beside the spool that the recorder has reserved in the program: address and bytes of each piece, `u64` both.
+pub const OWN_MEMORY: usize = 0x5000;
+/// Entries of [`OWN_MEMORY`].
+pub const OWN_MEMORY_ENTRIES: usize = 512;
 /// See the [table](self).
 pub const FACTS: usize = 0x8000;
 /// Room for the facts.
 pub const FACTS_LIMIT_BYTES: usize = 0x8000;
 
-const _: () = assert!(FREE_RING + FREE_RING_ENTRIES * 4 <= FACTS);
+const _: () = assert!(FREE_RING + FREE_RING_ENTRIES * 4 <= OWN_MEMORY);
+const _: () = assert!(OWN_MEMORY + OWN_MEMORY_ENTRIES * 16 <= FACTS);
 const _: () = assert!(FACTS + FACTS_LIMIT_BYTES == super::BLOCK_BYTES);
 
 /// What the program says of itself in [`STATE`].

@@ -14,6 +14,7 @@ use cairn_files::Directory;
 use cairn_run::{Announcement, End, Program, terminal_takes_lines};
 
 use super::holder::{self, Holder};
+use super::own_share::OwnShare;
 use super::summary;
 use crate::commands::heap_text::{bytes, counted};
 use crate::commands::unseen::hidden_by;
@@ -26,6 +27,7 @@ struct Recording {
     /// The process as it is seen from here, once that is known, and when it was started: one in another name space has another number
     /// there, and a number is another process's soon after its end.
     seen_as: Option<(u32, u64)>,
+    own_share: OwnShare,
     /// What is drained into; it takes the place of the file at the end.
     fresh: PathBuf,
     /// Where both lie. Opened once: the directories above may be another user's, who could put others in their place.
@@ -61,6 +63,7 @@ impl Recording {
             process,
             path,
             seen_as: None,
+            own_share: OwnShare::default(),
             fresh,
             directory,
             drain,
@@ -132,7 +135,8 @@ impl Recording {
                 if let Some(drain) = &mut self.drain
                     && usage.has_memory
                 {
-                    drain.usage(usage.resident_bytes, usage.page_faults, usage.threads);
+                    let own_bytes = self.own_share.bytes(process, drain);
+                    drain.usage(usage.resident_bytes, own_bytes, usage.page_faults, usage.threads);
                 }
             }
             None => self.is_over = true,

@@ -8,6 +8,7 @@ use cairn_analysis::heap::{Cost, Folding, Group, HeapRecording, Names, Questions
 use cairn_analysis::recording::{Finding, Recording};
 use cairn_analysis::symbols::SymbolizerOptions;
 
+use crate::commands::heap_input::whose_resident;
 use crate::commands::heap_text::{bytes, count, counted, duration, file_name, percent, shortened, width};
 use crate::commands::symbol_options::what_names_need;
 use crate::commands::unseen::why_nothing_was_seen;
@@ -38,7 +39,7 @@ pub(super) fn write(out: &mut impl Write, recording: Recording, path: &Path) -> 
         writeln!(out, "  note: {}", printable(&why))?;
     }
     if let Some(resident) = read.most_resident_bytes {
-        writeln!(out, "  resident   {} at most, all of the process", bytes(resident))?;
+        writeln!(out, "  resident   {} at most, {}", bytes(resident), whose_resident(&read))?;
     }
     if read.unmatched_frees > 0 {
         writeln!(out, "  freed      {} older than the recording", counted(read.unmatched_frees, "block"))?;

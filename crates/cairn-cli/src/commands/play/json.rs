@@ -54,6 +54,7 @@ enum JsonWhat<'a> {
     },
     Usage {
         resident_bytes: u64,
+        cairn_bytes: Option<u64>,
         page_faults: u64,
         threads: u32,
     },
@@ -230,9 +231,10 @@ fn described<'a>(event: &'a Event, tables: &'a dyn Tables) -> (&'static str, Jso
             let what = JsonWhat::Mapping { kind, address: address.to_string(), size_bytes: *size_bytes };
             ("mapping", what)
         }
-        What::Usage { resident_bytes, page_faults, threads } => {
+        What::Usage { resident_bytes, own_bytes, page_faults, threads } => {
             let (resident_bytes, page_faults, threads) = (*resident_bytes, *page_faults, *threads);
-            ("usage", JsonWhat::Usage { resident_bytes, page_faults, threads })
+            let cairn_bytes = *own_bytes;
+            ("usage", JsonWhat::Usage { resident_bytes, cairn_bytes, page_faults, threads })
         }
         What::Lost { kind, count } => {
             let reason = match kind {

@@ -79,7 +79,11 @@ impl Printer {
             What::ThreadBegan => writeln!(output, "{time}: {thread} began"),
             What::ThreadNamed => writeln!(output, "{time}: {thread} has this name now"),
             What::ThreadEnded => writeln!(output, "{time}: {thread} ended"),
-            What::Usage { resident_bytes, page_faults, threads } => writeln!(
+            What::Usage { resident_bytes, own_bytes: Some(own), page_faults, threads } => writeln!(
+                output,
+                "{time}: {resident_bytes} bytes resident, and {own} of cairn, {page_faults} page faults, {threads} threads"
+            ),
+            What::Usage { resident_bytes, own_bytes: None, page_faults, threads } => writeln!(
                 output,
                 "{time}: {resident_bytes} bytes resident, {page_faults} page faults, {threads} threads"
             ),

@@ -11,6 +11,7 @@ use cairn_analysis::heap::{
 };
 use cairn_analysis::recording::HEAP_TIME_QUANTUM_NANOS;
 
+use crate::commands::heap_input::whose_resident;
 use crate::commands::heap_text::{
     bar, bytes, count, counted, curve, duration, name_and_place, percent, shortened, stretched, width,
 };
@@ -208,7 +209,8 @@ impl<'p, 'q, W: Write> Printer<'p, 'q, W> {
             )?;
         }
         if let Some(resident) = self.asked.read.most_resident_bytes {
-            writeln!(self.output, "  {:<10}{:>12} at most, all of the process", "resident", bytes(resident))?;
+            let whose = whose_resident(self.asked.read);
+            writeln!(self.output, "  {:<10}{:>12} at most, {whose}", "resident", bytes(resident))?;
         }
         writeln!(self.output)
     }
@@ -566,6 +568,14 @@ impl<'p, 'q, W: Write> Printer<'p, 'q, W> {
             "the rest: program and libraries, stacks, own mappings (--mmap tells), what the allocator keeps"
         };
         row(resident.rest_bytes(), what)?;
+        match sample.own_bytes {
+            Some(own) => row(own, "beside that, of cairn: the recording, its tables, its library")?,
+            None => writeln!(
+                self.output,
+                "  {:>12}  cairn's own is part of the rest, it is not known how much",
+                ""
+            )?,
+        }
         let faults = counted(sample.page_faults, "page fault");
         let threads = counted(sample.threads.into(), "thread");
         let dim = self.palette.dim;
