@@ -156,6 +156,10 @@ pub(crate) struct Recorder {
     next_look: AtomicU32,
     /// In a forked child: the thread that gives up the parent's recording.
     leaver: AtomicU32,
+    /// How many logs are mapped.
+    logs_mapped: AtomicU32,
+    /// The recorder of the recording before this one, whose memory is still mapped.
+    previous: AtomicPtr<Self>,
     pub(crate) spool: Spool,
     pub(crate) modules: ModuleTable,
     pub(crate) tables: TableLogs,
@@ -192,6 +196,7 @@ impl Recorder {
                     // SAFETY: zeroed, page aligned, large enough, and known to nobody else; zeros are a recorder.
                     let recorder = unsafe { &mut *(at as *mut Self) };
                     *recorder.logs_limit.get_mut() = limit as u32;
+                    *recorder.logs_mapped.get_mut() = limit as u32;
                     recorder.process = os::process_id();
                     return Ok(recorder);
                 }
@@ -232,6 +237,7 @@ impl Recorder {
         LOGS_USED_END.store(self.log(0) as usize, Ordering::SeqCst);
         LOGS_END.store(self.log(self.logs_limit.load(Ordering::Relaxed)) as usize, Ordering::SeqCst);
         let at: *mut Self = self;
+        self.previous.store(RECORDER.load(Ordering::Acquire), Ordering::Relaxed);
         RECORDER.store(at, Ordering::Release);
         // SAFETY: never unmapped from here on.
         unsafe { &*at }
@@ -296,6 +302,7 @@ impl Recorder {
         if kept < limit {
             let from = self.log(kept) as usize;
             LOGS_END.store(from, Ordering::Relaxed);
+            self.logs_mapped.store(kept, Ordering::Relaxed);
             // SAFETY: logs that no thread has or will have.
             unsafe { unmap_pages(from, self.log(limit) as usize) };
         }
@@ -573,6 +580,12 @@ pub(crate) fn is_on() -> bool {
     RECORDING.load(Ordering::Relaxed) >> MODE_SHIFT == Mode::Recording as u64
 }
 
+/// True from the start of a recording to its end, paused or full or not.
+#[must_use]
+pub fn is_under_way() -> bool {
+    current().is_some() && matches!(mode(), Mode::Recording | Mode::Paused | Mode::Full | Mode::Starting)
+}
+
 /// True while recording is paused and nobody has asked for it to go on. A hook that asks this first has nothing else to do then,
 /// and takes a few instructions. False in a forked child, which has to leave its parent's recording.
 #[inline(always)]
@@ -691,6 +704,47 @@ pub fn leave_file() {
             // SAFETY: a log of this recorder; none is ever unmapped.
             unsafe { ThreadLog::forget_filter(recorder.log(index)) };
         }
+    }
+}
+
+/// Whether recordings have ended of which memory is still mapped.
+#[must_use]
+pub fn has_ended_memory() -> bool {
+    mode() == Mode::Ended && current().is_some()
+}
+
+/// Unmaps what ended recordings have left: their windows, their tables, and the logs of threads.
+///
+/// Afterwards the recorder is as if no recording had begun, but for the numbers of recordings, which go on.
+///
+/// # Safety
+///
+/// No other thread runs before it returns, none was stopped inside the recorder or a capture, and the [word](thread_word_offset) of
+/// every thread is null. The calling thread is in no event either.
+pub unsafe fn release_ended() {
+    if !has_ended_memory() || FORBIDS_CALLS.load(Ordering::Relaxed) {
+        return;
+    }
+    let _errno = os::KeptErrno::new();
+    RECORDING.store(word_of(Mode::Off, 0), Ordering::SeqCst);
+    let mut at = RECORDER.swap(core::ptr::null_mut(), Ordering::SeqCst);
+    for word in [&WINDOW_BASE, &LOGS_USED_END, &LOGS_END] {
+        word.store(0, Ordering::SeqCst);
+    }
+    for word in [&WINDOW_BLOCKS, &WINDOW_OPEN] {
+        word.store(0, Ordering::SeqCst);
+    }
+    // SAFETY: null, or published; unmapped in this loop alone, after it was read.
+    while let Some(recorder) = unsafe { at.as_ref() } {
+        let (from, previous) = (at as usize, recorder.previous.load(Ordering::Relaxed));
+        // The kernel gave whole pages for all logs and took whole pages of those behind.
+        let end = recorder.log(recorder.logs_mapped.load(Ordering::Relaxed)) as usize;
+        // SAFETY: a recording that has ended and was left; no thread uses it, by contract.
+        unsafe {
+            recorder.spool.release();
+            os::unmap(from, end.next_multiple_of(PAGE_BYTES) - from);
+        }
+        at = previous;
     }
 }
 

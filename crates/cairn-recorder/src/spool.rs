@@ -216,6 +216,13 @@ impl Spool {
             unsafe { os::unmap(probe, bytes * 4) };
             let reserved = os::reserve(bytes + BLOCK_BYTES)?;
             let base = reserved.next_multiple_of(BLOCK_BYTES);
+            // The rest of the reservation, which was needed to align the window only.
+            for (from, to) in [(reserved, base), (base + bytes, reserved + bytes + BLOCK_BYTES)] {
+                if from < to {
+                    // SAFETY: of the reservation of a moment ago, which nobody knows.
+                    unsafe { os::unmap(from, to - from) };
+                }
+            }
             file.map(base, bytes)?;
             self.base = base;
             *self.window_blocks.get_mut() = bytes as u64 / BLOCK;
@@ -692,6 +699,19 @@ impl Spool {
         let bytes = self.window_blocks.load(Ordering::Relaxed) * BLOCK;
         // SAFETY: what was recorded is in the file, and nothing of it is read here any more.
         unsafe { os::replace_by_zeros(self.base, bytes as usize) };
+    }
+
+    /// Unmaps the whole window, after [`leave_file`](Self::leave_file).
+    ///
+    /// # Safety
+    ///
+    /// No thread uses the spool now or later.
+    pub(crate) unsafe fn release(&self) {
+        let bytes = self.window_blocks.load(Ordering::Relaxed) * BLOCK;
+        if self.base != 0 && bytes != 0 {
+            // SAFETY: the window, of which nothing else is left mapped; nobody uses it, by contract.
+            unsafe { os::unmap(self.base, bytes as usize) };
+        }
     }
 
     /// The window: where it begins, how many blocks of it are open, and how many it has.
