@@ -44,6 +44,8 @@ struct Hook {
     symbol: *const Symbol,
     bias: u64,
     is_mapping: bool,
+    /// It allocates or frees.
+    is_heap: bool,
 }
 
 const MOST_HOOKS: usize = 160;
@@ -86,6 +88,8 @@ pub struct Shared {
     worker: AtomicU64,
     /// The stack pointer of the resolver's frame while work is done under the loader's lock: see `cairn_recover`.
     recovery: AtomicU64,
+    /// The stack that `cairn` has given to a thread for its calls, and its size; nothing between calls, if `cairn` was not killed.
+    stack: [AtomicU64; 2],
 }
 
 /// See [`Shared`].
@@ -96,6 +100,7 @@ pub static cairn_shared: Shared = Shared {
     has_memory: AtomicU64::new(0),
     worker: AtomicU64::new(0),
     recovery: AtomicU64::new(0),
+    stack: [const { AtomicU64::new(0) }; 2],
 };
 
 /// What `cairn` is told.
@@ -158,16 +163,22 @@ pub unsafe extern "C" fn cairn_detach() -> c_int {
     answer as c_int
 }
 
-/// Unmaps what ended recordings have left.
+/// Unmaps what ended recordings have left, and the stack of a call in which `cairn` was killed.
 ///
 /// # Safety
 ///
 /// As for [`cairn_recorder::release_ended`]: no other thread of the process runs before it returns, and none was stopped inside this
-/// library.
+/// library, or on that stack.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cairn_release() -> c_int {
     // SAFETY: by contract.
     unsafe { recorder::release_ended() };
+    let [stack, bytes] = &cairn_shared.stack;
+    let (at, bytes) = (stack.swap(0, Ordering::SeqCst), bytes.swap(0, Ordering::SeqCst));
+    if at != 0 {
+        // SAFETY: a mapping of `cairn`'s, that no thread has as its stack: by contract.
+        unsafe { system::unmap(at as *mut u8, bytes as usize) };
+    }
     note_memory();
     Answer::Done as c_int
 }
@@ -194,6 +205,7 @@ pub(crate) fn after_load() {
         // It may have ended before the work was taken.
         if IS_ATTACHED.load(Ordering::Acquire) || IS_DEEP.load(Ordering::Relaxed) {
             work.under_lock(Task::Follow);
+            recorder::note_passing_slots(PASSING.load(Ordering::Relaxed));
         }
     }
 }
@@ -336,6 +348,7 @@ fn attach(work: &Work, text: &[u8]) -> Answer {
         }
         return failure;
     }
+    recorder::note_passing_slots(PASSING.load(Ordering::Relaxed));
     if !asked.begins_paused {
         recorder::resume();
     }
@@ -366,6 +379,10 @@ impl Hooks {
                     is_mapping: matches!(
                         bytes,
                         b"mmap" | b"mmap64" | b"munmap" | b"mremap" | b"brk" | b"sbrk"
+                    ),
+                    is_heap: matches!(
+                        bytes,
+                        b"malloc" | b"calloc" | b"realloc" | b"free" | b"posix_memalign"
                     ),
                 });
                 self.count += 1;
@@ -422,6 +439,7 @@ fn change_symbols(hooks: &Hooks, direction: Direction) {
 
 fn change_slots(hooks: &Hooks, direction: Direction) {
     let Some(own) = next::own_module() else { return };
+    PASSING.store(0, Ordering::Relaxed);
     each_module(|module| {
         if module.bias != own.bias {
             // SAFETY: a loaded module.
@@ -716,7 +734,7 @@ impl Loaded<'_> {
                 written = unsafe { self.write(place, from, to) };
             }
             BOUND.fetch_add((written == Written::Yes).into(), Ordering::Relaxed);
-        } else if direction == Direction::In && found == hook.library {
+        } else if direction == Direction::In && found == hook.library && hook.is_heap {
             PASSING.fetch_add(1, Ordering::Relaxed);
         }
     }

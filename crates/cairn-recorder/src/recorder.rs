@@ -778,6 +778,13 @@ pub fn forbids_system_calls() -> bool {
     FORBIDS_CALLS.load(Ordering::Relaxed)
 }
 
+/// Notes how many places in modules lead past the hooks of whoever records: what is called through them is not in the recording.
+pub fn note_passing_slots(count: u64) {
+    if let Some(recorder) = current() {
+        recorder.spool.word(control::PASSING_SLOTS).fetch_max(count, Ordering::Relaxed);
+    }
+}
+
 /// Counts events that could not be written.
 #[cold]
 pub(crate) fn count_lost_events(count: u64) {

@@ -111,6 +111,9 @@ mod shared {
     pub(super) const WORKER: u64 = 16;
     /// Where the stack pointer is to be after a fault under the loader's lock.
     pub(super) const RECOVERY: u64 = 24;
+    /// The stack that was given to a thread for calls: its address, and its size behind it.
+    pub(super) const STACK: u64 = 32;
+    pub(super) const STACK_BYTES: u64 = 40;
 }
 
 #[derive(Clone, Debug)]
@@ -427,7 +430,9 @@ impl Target {
     /// Whether ended recordings have left memory in the process: see [`release_memory`](Self::release_memory).
     #[must_use]
     pub fn has_left_memory(&self) -> bool {
-        self.own_word(shared::HAS_MEMORY).is_some_and(|word| word != 0)
+        [shared::HAS_MEMORY, shared::STACK]
+            .into_iter()
+            .any(|word| self.own_word(word).is_some_and(|word| word != 0))
     }
 
     /// Unmaps what ended recordings have left in the process. All of its `threads` are stopped and traced by the calling thread, and
@@ -441,6 +446,14 @@ impl Target {
         let (Some(own), Some(distance)) = (self.own, self.own_word(shared::THREAD_WORD)) else {
             return Ok(());
         };
+        let word = |offset| self.own_word(offset).unwrap_or(0);
+        let stack = word(shared::STACK)..word(shared::STACK).saturating_add(word(shared::STACK_BYTES));
+        for &thread in threads {
+            if stack.contains(&inject::stack_pointer(thread as i32).map_err(failed)?) {
+                // A call whose `cairn` was killed.
+                return Ok(());
+            }
+        }
         for &thread in threads {
             inject::clear_word(thread as i32, distance).map_err(failed)?;
         }
@@ -624,6 +637,9 @@ impl Target {
         let failed = |tried| move |error: io::Error| self.failure(tried, &error);
         let mut borrowed =
             Borrowed::take(thread as i32, &self.places).map_err(failed("taking one of its threads"))?;
+        if let Some(own) = self.own {
+            borrowed.note_stack(own.shared + shared::STACK).map_err(failed("preparing the call"))?;
+        }
         let mut path = library.as_os_str().as_bytes().to_vec();
         path.push(0);
         let setup = failed("preparing the call");
@@ -654,6 +670,7 @@ impl Target {
             let entry = look_up(function)?;
             let shared = look_up(b"cairn_shared\0")?;
             let code = look_up(b"cairn_recover\0")?;
+            borrowed.note_stack(shared + shared::STACK).map_err(failed("preparing the call"))?;
             borrowed.recovery = Some(Recovery { code, stack_word: shared + shared::RECOVERY });
             let answer = borrowed.call(entry, [text_at, text.len() as u64, 0]);
             if answer.is_err() {

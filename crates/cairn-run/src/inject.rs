@@ -79,6 +79,8 @@ pub(crate) struct Borrowed {
     mask: u64,
     /// The mapping that functions have as their stack; 0 for none.
     stack: u64,
+    /// Two words in the process that say where it is and how large, for who comes after this process was killed.
+    note: Option<u64>,
     /// Where the thread is between calls.
     parked: Parked,
     /// What lies behind the thread pointer, from before the first call.
@@ -112,7 +114,7 @@ const CONTROL_BLOCK_BYTES: usize = 2304;
 /// Loading a library takes milliseconds, where nobody holds the loader's lock.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// So long a thread waits for the loader's lock before another moment is tried: the holder may be waiting for this very thread.
-const LOCK_PATIENCE: Duration = Duration::from_millis(300);
+const LOCK_PATIENCE: Duration = Duration::from_millis(200);
 /// So often it is waited for a thread that does not wait for a lock: to give up in the midst of its work would leave that half done, and
 /// whatever locks it holds taken for ever.
 const TIMES: u32 = 15;
@@ -169,6 +171,11 @@ pub(crate) fn waits(thread: i32) -> bool {
 /// Whether the thread was gone.
 pub(crate) fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
+}
+
+/// Where a stopped thread's stack pointer is.
+pub(crate) fn stack_pointer(thread: i32) -> io::Result<u64> {
+    registers(thread).map(|registers| registers.rsp)
 }
 
 /// Makes a stopped thread's word of thread-local storage null that lies at `distance` from its thread pointer.
@@ -234,6 +241,7 @@ impl Borrowed {
             extended,
             mask,
             stack: 0,
+            note: None,
             parked: Parked::AtStop,
             control_block: Vec::new(),
             recovery: None,
@@ -246,6 +254,19 @@ impl Borrowed {
         let faults = [libc::SIGTRAP, libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE];
         let mut mask = faults.iter().fold(u64::MAX, |mask, signal| mask & !(1 << (signal - 1)));
         request(PTRACE_SETSIGMASK, self.thread, 8, (&raw mut mask).cast())
+    }
+
+    /// Notes in the process, in the two words at `place`, which memory the thread's calls have as their stack.
+    pub(crate) fn note_stack(&mut self, place: u64) -> io::Result<()> {
+        let mut first = [0; 8];
+        read_memory(self.thread, place, &mut first)?;
+        // One that is noted already is to be unmapped first.
+        if self.note.is_none() && first == [0; 8] {
+            let words = [self.stack.to_le_bytes(), STACK_BYTES.to_le_bytes()];
+            write_memory(self.thread, place, words.as_flattened())?;
+            self.note = Some(place);
+        }
+        Ok(())
     }
 
     /// Writes `bytes` to the place for texts, `at` bytes behind its beginning; returns the address.
@@ -434,6 +455,10 @@ impl Borrowed {
                     self.parked = Parked::AtReturn;
                     return Ok(());
                 }
+                // A stop at a system call takes the place of the one that was asked for.
+                if is_late {
+                    request(libc::PTRACE_INTERRUPT, self.thread, 0, ptr::null_mut())?;
+                }
             } else if !is_event
                 && matches!(
                     signal,
@@ -493,6 +518,10 @@ impl Borrowed {
 
     fn put_back(&mut self) -> io::Result<()> {
         if self.stack != 0 && self.parked != Parked::Gone {
+            // First: what is unmapped may be another mapping soon.
+            if let Some(place) = self.note.take() {
+                let _ = write_memory(self.thread, place, &[0; 16]);
+            }
             let unmap = self.places.munmap;
             let stack = std::mem::take(&mut self.stack);
             let _ = self.call_on_own(unmap, [stack, STACK_BYTES, 0, 0, 0, 0]);

@@ -21,8 +21,8 @@ use std::time::{Duration, Instant};
 
 use cairn_format::AbsoluteAddress;
 use cairn_format::recording::{
-    BLOCK_BYTES, BLOCK_HEADER_BYTES, BadRecord, BlockHeader, EndReason, FileHeader, Lane, LossKind, Record,
-    Records, Shape, control,
+    BLOCK_BYTES, BLOCK_HEADER_BYTES, BadRecord, BlockHeader, EndReason, FileHeader, Lane, Record, Records,
+    Shape, control,
 };
 
 use super::clock::TimeScale;
@@ -430,9 +430,7 @@ impl Drain {
         self.packer.summary.unmatched_frees = pairing.map_or(0, |pairing| pairing.unmatched_frees());
         let clocks = read_clocks(self.header.counter);
         self.packer.clock(self.scale.nanos(clocks.counter), clocks.wall_nanos);
-        let lost =
-            [(control::LOST_EVENTS, LossKind::NoStorage), (control::LOST_STACKS, LossKind::NoStackMemory)];
-        for (word, kind) in lost {
+        for (word, kind) in spool::LOSSES {
             let count = self.shared.load(word as u64);
             if count > 0 {
                 spool::note_loss(kind, count, &mut self.findings);

@@ -13,6 +13,7 @@
 //! | 0x0078 | [`FACTS_BYTES`] | program: length of the facts |
 //! | 0x0080 | [`FREE_TAKEN`] | program: how many entries of the free ring were taken |
 //! | 0x0088 | [`EXITING`] | program: 1 once it ends through `exit`; it may still go on for a while, and record |
+//! | 0x0090 | [`PASSING_SLOTS`] | program: places in modules through which it calls the C library's allocator past the hooks |
 //! | 0x00c0 | [`FREE_GIVEN`] | command: how many entries of the free ring were given |
 //! | 0x0100 | [`CLAIMS`] | program: how many blocks were ever taken, those from the free ring included |
 //! | 0x0140 | [`LIVE_BYTES`] | command: bytes that the program holds at present, for those who watch |
@@ -39,6 +40,8 @@ pub const FACTS_BYTES: usize = 0x78;
 pub const FREE_TAKEN: usize = 0x80;
 /// See the [table](self).
 pub const EXITING: usize = 0x88;
+/// See the [table](self).
+pub const PASSING_SLOTS: usize = 0x90;
 /// See the [table](self).
 pub const FREE_GIVEN: usize = 0xc0;
 /// See the [table](self).

@@ -189,7 +189,9 @@ fn is_recorded_to(path: &Path, process: u32) -> bool {
 }
 
 /// So long a thread is looked for that can be used, and a process asked again that is busy.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(15);
+/// Between two tries where the process is busy: its thread is to get on in the meantime.
+const BUSY_PAUSE: Duration = Duration::from_millis(200);
 /// At most so long a pause between two looks.
 const LONGEST_PAUSE_MICROS: u64 = 20_000;
 /// Frames of a thread's stack, at most; a deeper one is not used.
@@ -219,7 +221,10 @@ fn with_thread(
         looks += 1;
         let why = match process::while_stopped(process, look) {
             Ok(Ok(Ok(()))) => return Ok(()),
-            Ok(Ok(Err(busy @ AttachError::Busy { .. }))) => busy.to_string(),
+            Ok(Ok(Err(busy @ AttachError::Busy { .. }))) => {
+                std::thread::sleep(BUSY_PAUSE);
+                busy.to_string()
+            }
             Ok(Ok(Err(error))) => return Err(error.into()),
             Ok(Err(reason)) => format!(
                 "process {process}: {reason}, each of {looks} times that it was looked at; nothing was changed, try \
