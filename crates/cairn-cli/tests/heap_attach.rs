@@ -291,15 +291,22 @@ fn what_cannot_be_attached_to_is_refused_with_a_reason() {
     }
 }
 
-/// What a process has of what must not grow: mappings without a file, address space in MiB, descriptors.
-fn held_by(process: u32) -> [u64; 3] {
+/// What a process has of what must not grow: mappings without a file, address space and resident memory in MiB, descriptors.
+fn held_by(process: u32) -> [u64; 4] {
     let maps = fs::read_to_string(format!("/proc/{process}/maps")).unwrap();
     let anonymous = maps.lines().filter(|line| !line.contains('/')).count() as u64;
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
-    let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
-    let size: u64 = size.trim().trim_end_matches(" kB").parse().unwrap();
+    let mebibytes = |name: &str| {
+        let value = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        value.trim().trim_end_matches(" kB").parse::<u64>().unwrap() >> 10
+    };
     let descriptors = fs::read_dir(format!("/proc/{process}/fd")).unwrap().count() as u64;
-    [anonymous, size >> 10, descriptors]
+    [anonymous, mebibytes("VmSize:"), mebibytes("VmRSS:"), descriptors]
+}
+
+/// How often to attach and detach: `cargo xtask torture` asks for more.
+fn cycles() -> usize {
+    std::env::var("CAIRN_ATTACH_CYCLES").map_or(6, |number| number.parse().unwrap())
 }
 
 fn detach(process: u32) -> Output {
@@ -322,13 +329,11 @@ fn begin_churn(test: &str, source: &str) -> (PathBuf, Child) {
     (directory, child)
 }
 
-fn check_churn(test: &str, source: &str) {
-    const CYCLES: usize = 6;
-    let (directory, child) = begin_churn(test, source);
-    let process = child.id();
+/// Attaches to a process and detaches from it again and again: both must succeed, and nothing may be left behind.
+fn cycle(directory: &Path, process: u32, descriptors: u64) {
     let mut after_first = None;
-    for cycle in 0..CYCLES {
-        let follower = attach(&directory, process, &[]);
+    for cycle in 0..cycles() {
+        let follower = attach(directory, process, &[]);
         if cycle % 2 == 0 {
             let detached = detach(process);
             assert!(detached.status.success(), "{}", text(&detached.stderr));
@@ -337,20 +342,64 @@ fn check_churn(test: &str, source: &str) {
             assert!(Command::new("kill").args(["-INT", &number]).status().unwrap().success());
         }
         let followed = end(follower);
-        assert!(followed.status.success(), "{}", text(&followed.stderr));
+        assert!(followed.status.success(), "cycle {cycle}: {}", text(&followed.stderr));
+        fs::remove_file(recording(directory).path).unwrap();
         after_first.get_or_insert_with(|| held_by(process));
     }
     let (first, last) = (after_first.unwrap(), held_by(process));
     // The program itself has some more or fewer at each moment: arenas of malloc, modules, pipes.
-    let room = [8, 80, 3];
-    for ((first, last), room) in first.into_iter().zip(last).zip(room) {
-        assert!(last <= first + room, "{first} after the first cycle, {last} after {CYCLES}");
+    for ((first, last), room) in first.into_iter().zip(last).zip([8, 80, 16, descriptors]) {
+        assert!(last <= first + room, "{first} after the first cycle, {last} after {}", cycles());
     }
+}
+
+fn check_churn(test: &str, source: &str) {
+    let (directory, child) = begin_churn(test, source);
+    cycle(&directory, child.id(), 3);
     go(&directory);
     let shown = end(child);
     assert_eq!((text(&shown.stdout).as_str(), text(&shown.stderr).as_str()), ("done\n", ""));
     assert_eq!(shown.status.code(), Some(7), "{:?}", shown.status);
-    assert_eq!(recordings(&directory).len(), CYCLES);
+}
+
+/// A server that works off requests all the time.
+fn with_redis(test: impl FnOnce(&Path, u32)) {
+    const CLIENTS: &str = "20";
+    if Command::new("redis-server").arg("--version").stdout(Stdio::null()).status().is_err() {
+        println!("skipped: redis-server is not installed");
+        return;
+    }
+    let directory = scratch("attach_redis");
+    let socket = directory.join("socket");
+    let mut server = Command::new("redis-server");
+    server.args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"]).arg(&socket);
+    let mut server = server.current_dir(&directory).stdout(Stdio::null()).spawn().unwrap();
+    wait_for("the server", || socket.exists().then_some(()));
+    let script = format!(
+        "while [ -e load ]; do redis-benchmark -s {0} -q -n 5000 -c {CLIENTS} -t set,get,lpush,lpop >> benchmark 2>&1 \
+         || exit 1; done; redis-cli -s {0} set whole yes; redis-cli -s {0} shutdown nosave",
+        socket.display()
+    );
+    fs::write(directory.join("load"), "").unwrap();
+    let load = Command::new("sh")
+        .args(["-c", &script])
+        .current_dir(&directory)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    test(&directory, server.id());
+    fs::remove_file(directory.join("load")).unwrap();
+    let load = end(load);
+    assert_eq!((text(&load.stdout).as_str(), load.status.code()), ("OK\n", Some(0)), "{}", text(&load.stderr));
+    assert!(server.wait().unwrap().success());
+}
+
+// Before: 4 mappings and 28 MiB more after each cycle.
+#[test]
+fn attach_leaves_redis_alone_under_load() {
+    // As many descriptors as there are clients come and go.
+    with_redis(|directory, process| cycle(directory, process, 30));
 }
 
 // Before: 4 mappings and 28 MiB more after each cycle, or a detach that found nothing attached, or the death of the program.
@@ -371,12 +420,12 @@ fn attach_leaves_the_program_alive_when_cairn_is_killed() {
     let (directory, child) = begin_churn("killed", "churn_modules.c");
     let process = child.id().to_string();
     // What counts are many different moments, not which.
-    for moment in 0..24 {
+    for moment in 0..cycles() as u64 * 4 {
         let what = if moment % 3 == 2 { "--detach" } else { "--attach" };
         let mut command = cairn();
         command.args(["heap", what, &process]).current_dir(&directory);
         let mut killed = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        std::thread::sleep(Duration::from_millis(moment * 13));
+        std::thread::sleep(Duration::from_millis(moment * 13 % 400));
         let _ = killed.kill();
         killed.wait().unwrap();
     }
