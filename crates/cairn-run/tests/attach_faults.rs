@@ -55,7 +55,7 @@ fn stop(process: u32) {
     }
 }
 
-// Before: the fault was swallowed, too; the program ended when the recording process was killed, which other tests do.
+// Held before as well, by another way back, which this one has to be as good as.
 #[test]
 fn attach_takes_a_fault_in_the_library_back() {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("attach_faults");
