@@ -366,7 +366,7 @@ fn check_churn(test: &str, source: &str) {
 fn with_redis(test: impl FnOnce(&Path, u32)) {
     const CLIENTS: &str = "20";
     if Command::new("redis-server").arg("--version").stdout(Stdio::null()).status().is_err() {
-        println!("skipped: redis-server is not installed");
+        eprintln!("skipped: redis-server is not installed");
         return;
     }
     let directory = scratch("attach_redis");
@@ -391,7 +391,12 @@ fn with_redis(test: impl FnOnce(&Path, u32)) {
     test(&directory, server.id());
     fs::remove_file(directory.join("load")).unwrap();
     let load = end(load);
-    assert_eq!((text(&load.stdout).as_str(), load.status.code()), ("OK\n", Some(0)), "{}", text(&load.stderr));
+    assert_eq!(
+        (text(&load.stdout).as_str(), load.status.code()),
+        ("OK\n", Some(0)),
+        "{}",
+        text(&load.stderr)
+    );
     assert!(server.wait().unwrap().success());
 }
 

@@ -384,12 +384,14 @@ impl Target {
         };
         let loader_data =
             maps.iter().filter(|map| is_loader(map) && map.is_writable).map(|map| (map.start, map.end));
+        let loader_data: Vec<(u64, u64)> = loader_data.collect();
         let places = Places {
+            load_lock: inject::load_lock(process as i32, &loader_data),
             keeper,
             restorer,
             mmap: find("mmap")?,
             munmap: find("munmap")?,
-            loader_data: loader_data.collect(),
+            loader_data,
         };
         let (dlopen, dlsym, dlerror) = (find("dlopen")?, find("dlsym")?, find("dlerror")?);
         let errno = find("__errno_location")?;

@@ -35,6 +35,8 @@ pub(crate) struct Places {
     pub(crate) munmap: u64,
     /// The loader's data that can be written, where its locks are.
     pub(crate) loader_data: Vec<(u64, u64)>,
+    /// The lock that the loader holds while it loads or unloads, if it was found there.
+    pub(crate) load_lock: Option<u64>,
 }
 
 /// The last instructions of some function: `mov %rax, distance(%rbx); pop %rbx; ret`.
@@ -145,9 +147,13 @@ fn is_own_fault(thread: i32) -> bool {
     asked.is_err() || unsafe { place.assume_init() }.si_code > 0
 }
 
-/// Whether a stopped thread is in the system call that locks wait in.
-fn waits_for_lock(registers: &libc::user_regs_struct) -> bool {
+/// Whether a stopped thread waits for the lock at this address, and was not woken: who is woken and goes away leaves the others that
+/// wait asleep.
+fn waits_for_lock(registers: &libc::user_regs_struct, lock: Option<u64>) -> bool {
+    const ERESTARTSYS: i64 = -512;
     registers.orig_rax.cast_signed() == libc::SYS_futex
+        && registers.rax.cast_signed() == ERESTARTSYS
+        && Some(registers.rdi) == lock
 }
 
 fn gone() -> io::Error {
@@ -430,8 +436,8 @@ impl Borrowed {
             let is_event = status >> 16 != 0;
             if is_event && is_late {
                 is_late = false;
-                let waits = waits_for_lock(&registers(self.thread)?);
-                if waits && !self.holds_loader_lock() {
+                // Then it has done nothing yet: of all else that it may wait for, nothing can be given up.
+                if waits_for_lock(&registers(self.thread)?, self.places.load_lock) {
                     self.forget_stack();
                     return Err(io::Error::new(
                         io::ErrorKind::TimedOut,
@@ -492,12 +498,6 @@ impl Borrowed {
         (now.rip, now.rsp, now.orig_rax) = (code, stack, u64::MAX);
         set_registers(self.thread, &now)?;
         Ok(true)
-    }
-
-    /// Whether the thread holds one of the loader's locks. These are recursive mutexes of the C library, in the loader's data: a state,
-    /// how often it was taken, by whom, for how many, and the kind.
-    fn holds_loader_lock(&self) -> bool {
-        owners(self.thread, &self.places.loader_data).contains(&(self.thread as u32))
     }
 
     /// For a call that is given up: what the C library has noted of it in the thread's control block must not lead to a stack that is
@@ -628,25 +628,47 @@ fn restorable_state(extended: &[u8]) -> Vec<u8> {
     state
 }
 
+/// A recursive mutex of the C library, in words: a state, how often it was taken, by whom, for how many, the kind, and what only other
+/// kinds use.
+const MUTEX_WORDS: usize = 10;
+const RECURSIVE: u32 = 1;
+
+/// The thread that holds the mutex; 0 for none. Nothing when these words are no recursive mutex.
+fn owner(words: &[u32]) -> Option<u32> {
+    match *words {
+        [0, 0, 0, 0, RECURSIVE, 0, 0, 0, 0, 0] => Some(0),
+        // Who has just taken it, or is about to give it back, has not noted that yet, or not any more.
+        [1 | 2, _, owner, _, RECURSIVE, 0, 0, 0, 0, 0] => Some(owner),
+        _ => None,
+    }
+}
+
+/// The words of a process's memory between two addresses.
+fn words(process: i32, (start, end): (u64, u64)) -> Vec<u32> {
+    let mut bytes = vec![0; (end - start) as usize];
+    let count = read_memory(process, start, &mut bytes).unwrap_or(0);
+    bytes.truncate(count);
+    bytes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect()
+}
+
+/// The first of the loader's locks, which lie side by side in its data: the one that it holds while it loads or unloads.
+pub(crate) fn load_lock(process: i32, parts: &[(u64, u64)]) -> Option<u64> {
+    parts.iter().find_map(|part| {
+        let words = words(process, *part);
+        let is_mutex =
+            |from: usize| words.get(from..from + MUTEX_WORDS).is_some_and(|words| owner(words).is_some());
+        let index = (0..words.len()).step_by(2).find(|&at| is_mutex(at) && is_mutex(at + MUTEX_WORDS))?;
+        Some(part.0 + index as u64 * 4)
+    })
+}
+
 /// The threads that hold recursive mutexes in these parts of a process's memory.
 pub(crate) fn owners(process: i32, parts: &[(u64, u64)]) -> Vec<u32> {
-    const RECURSIVE: u32 = 1;
+    let all = parts.iter().map(|part| words(process, *part));
     let mut found = Vec::new();
-    for (start, end) in parts {
-        let mut bytes = vec![0; (end - start) as usize];
-        let count = read_memory(process, *start, &mut bytes).unwrap_or(0);
-        bytes.truncate(count);
-        let (words, _) = bytes.as_chunks::<4>();
-        let words: Vec<u32> = words.iter().map(|word| u32::from_le_bytes(*word)).collect();
-        for mutex in words.windows(5).step_by(2) {
-            if let [1 | 2, count, owner, users, RECURSIVE] = *mutex
-                && count > 0
-                && owner > 0
-                && users > 0
-            {
-                found.push(owner);
-            }
-        }
+    for words in all {
+        let mutexes = words.windows(MUTEX_WORDS).step_by(2).filter_map(owner);
+        found.extend(mutexes.filter(|&owner| owner != 0));
     }
     found
 }

@@ -13,7 +13,8 @@ use cairn_run::{AttachError, Target};
 fn compile(directory: &Path, name: &str, source: &str, flags: &[&str]) -> PathBuf {
     let (path, output) = (directory.join(format!("{name}.c")), directory.join(name));
     fs::write(&path, source).unwrap();
-    let status = Command::new("cc").args(["-O1", "-w"]).arg(&path).arg("-o").arg(&output).args(flags).status();
+    let status =
+        Command::new("cc").args(["-O1", "-w"]).arg(&path).arg("-o").arg(&output).args(flags).status();
     assert!(status.unwrap().success());
     output
 }
@@ -83,7 +84,10 @@ fn attach_takes_a_fault_in_the_library_back() {
     fs::write(directory.join("go"), "").unwrap();
     wait_until("the program ends", || child.try_wait().unwrap().is_some());
     let shown = child.wait_with_output().unwrap();
-    assert_eq!((String::from_utf8_lossy(&shown.stdout).as_ref(), shown.status.code()), ("begun\ndone 0\n", Some(7)));
+    assert_eq!(
+        (String::from_utf8_lossy(&shown.stdout).as_ref(), shown.status.code()),
+        ("begun\ndone 0\n", Some(7))
+    );
 }
 
 // Before: "taking one of its threads failed: ...; it goes on as it was".
