@@ -100,7 +100,7 @@ const CHORES: &[Chore] = &[
     Chore {
         name: "torture",
         run: truth::torture,
-        help: "[--seconds N]: captures under 5 kHz timer signals, throws, loads and unloads",
+        help: "[--seconds N] [--cycles N]: captures under 5 kHz timer signals, throws, loads and unloads; 1000 attaches and detaches",
     },
     Chore {
         name: "kill",

@@ -11,16 +11,24 @@ pub(crate) fn truth(arguments: &[String]) -> Outcome {
     }
 }
 
-/// A hundred cold starts under timer signals, then long runs.
+/// A hundred cold starts under timer signals, then long runs; and a thousand times attach and detach for each of three programs.
 pub(crate) fn torture(arguments: &[String]) -> Outcome {
-    let usage = || Failure::usage("usage: cargo xtask torture [--seconds N]");
-    let seconds = match arguments {
-        [] => "60",
-        [flag, seconds] if flag == "--seconds" => seconds,
-        _ => return Err(usage()),
-    };
-    seconds.parse::<u32>().map_err(|_| usage())?;
-    start(&["torture", seconds])
+    let usage = || Failure::usage("usage: cargo xtask torture [--seconds N] [--cycles N]");
+    let (mut seconds, mut cycles) = ("60", "1000");
+    let (pairs, rest) = arguments.as_chunks::<2>();
+    for [flag, value] in pairs {
+        match flag.as_str() {
+            "--seconds" => seconds = value,
+            "--cycles" => cycles = value,
+            _ => return Err(usage()),
+        }
+    }
+    if !rest.is_empty() || [seconds, cycles].iter().any(|number| number.parse::<u32>().is_err()) {
+        return Err(usage());
+    }
+    start(&["torture", seconds])?;
+    let test = ["test", "--release", "-p", "cairn-cli", "--test", "heap_attach", "--", "attach_leaves"];
+    run(cargo().args(test).env("CAIRN_ATTACH_CYCLES", cycles))
 }
 
 /// Recording processes killed at random moments.

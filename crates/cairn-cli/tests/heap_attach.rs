@@ -1,6 +1,7 @@
 //! `cairn heap --attach` on programs that run: each goes on as without, and what it does afterwards is recorded exactly.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#![allow(clippy::print_stdout, reason = "a test says what it could not check here")]
 
 #[allow(dead_code, reason = "shared with other tests, each of which uses a part")]
 mod support;
@@ -289,4 +290,273 @@ fn what_cannot_be_attached_to_is_refused_with_a_reason() {
     for child in [child, stopped, left, recorded] {
         assert_eq!(end(child).status.code(), Some(7));
     }
+}
+
+/// What a process has of what must not grow: mappings without a file, address space and resident memory in MiB, descriptors.
+fn held_by(process: u32) -> [u64; 4] {
+    let maps = fs::read_to_string(format!("/proc/{process}/maps")).unwrap();
+    let anonymous = maps.lines().filter(|line| !line.contains('/')).count() as u64;
+    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+    let mebibytes = |name: &str| {
+        let value = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        value.trim().trim_end_matches(" kB").parse::<u64>().unwrap() >> 10
+    };
+    let descriptors = fs::read_dir(format!("/proc/{process}/fd")).unwrap().count() as u64;
+    [anonymous, mebibytes("VmSize:"), mebibytes("VmRSS:"), descriptors]
+}
+
+/// How often to attach and detach: `cargo xtask torture` asks for more.
+fn cycles() -> usize {
+    std::env::var("CAIRN_ATTACH_CYCLES").map_or(6, |number| number.parse().unwrap())
+}
+
+fn detach(process: u32) -> Output {
+    run(cairn().args(["heap", "--detach", &process.to_string()]))
+}
+
+/// Builds a program that loads and unloads modules, and starts it.
+fn begin_churn(test: &str, source: &str) -> (PathBuf, Child) {
+    let directory = scratch(&format!("attach_{test}"));
+    let program = compile(&directory, source, "program", &["-fno-builtin"]);
+    let mut modules = Vec::new();
+    for (number, binding) in ["now", "now", "lazy"].into_iter().enumerate() {
+        let (name, size) = (format!("module{number}.so"), format!("-DSIZE={}", 3000 + number));
+        let flags = ["-fno-builtin", "-shared", "-fPIC", &size, &format!("-Wl,-z,{binding}")];
+        compile(&directory, "attached_module.c", &name, &flags);
+        modules.push(format!("./{name}"));
+    }
+    let modules: Vec<&str> = modules.iter().map(String::as_str).collect();
+    let child = begin_and_wait(&directory, &program, &modules);
+    (directory, child)
+}
+
+/// Attaches to a process and detaches from it again and again: both must succeed, and nothing may be left behind.
+fn cycle(directory: &Path, process: u32, descriptors: u64) {
+    let mut after_first = None;
+    for cycle in 0..cycles() {
+        let follower = attach(directory, process, &[]);
+        if cycle % 2 == 0 {
+            let detached = detach(process);
+            assert!(detached.status.success(), "{}", text(&detached.stderr));
+        } else {
+            let number = follower.id().to_string();
+            assert!(Command::new("kill").args(["-INT", &number]).status().unwrap().success());
+        }
+        let followed = end(follower);
+        assert!(followed.status.success(), "cycle {cycle}: {}", text(&followed.stderr));
+        fs::remove_file(recording(directory).path).unwrap();
+        after_first.get_or_insert_with(|| held_by(process));
+    }
+    let (first, last) = (after_first.unwrap(), held_by(process));
+    // The program itself has some more or fewer at each moment: arenas of malloc, modules, pipes.
+    for ((first, last), room) in first.into_iter().zip(last).zip([8, 80, 16, descriptors]) {
+        assert!(last <= first + room, "{first} after the first cycle, {last} after {}", cycles());
+    }
+}
+
+fn check_churn(test: &str, source: &str) {
+    let (directory, child) = begin_churn(test, source);
+    cycle(&directory, child.id(), 3);
+    go(&directory);
+    let shown = end(child);
+    assert_eq!((text(&shown.stdout).as_str(), text(&shown.stderr).as_str()), ("done\n", ""));
+    assert_eq!(shown.status.code(), Some(7), "{:?}", shown.status);
+}
+
+/// A server that works off requests all the time.
+fn with_redis(test: impl FnOnce(&Path, u32)) {
+    const CLIENTS: &str = "20";
+    if Command::new("redis-server").arg("--version").stdout(Stdio::null()).status().is_err() {
+        println!("skipped: redis-server is not installed");
+        return;
+    }
+    let directory = scratch("attach_redis");
+    let socket = directory.join("socket");
+    let mut server = Command::new("redis-server");
+    server.args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"]).arg(&socket);
+    let mut server = server.current_dir(&directory).stdout(Stdio::null()).spawn().unwrap();
+    wait_for("the server", || socket.exists().then_some(()));
+    let script = format!(
+        "while [ -e load ]; do redis-benchmark -s {0} -q -n 5000 -c {CLIENTS} -t set,get,lpush,lpop >> benchmark 2>&1 \
+         || exit 1; done; redis-cli -s {0} set whole yes; redis-cli -s {0} shutdown nosave",
+        socket.display()
+    );
+    fs::write(directory.join("load"), "").unwrap();
+    let load = Command::new("sh")
+        .args(["-c", &script])
+        .current_dir(&directory)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    test(&directory, server.id());
+    fs::remove_file(directory.join("load")).unwrap();
+    let load = end(load);
+    assert_eq!(
+        (text(&load.stdout).as_str(), load.status.code()),
+        ("OK\n", Some(0)),
+        "{}",
+        text(&load.stderr)
+    );
+    assert!(server.wait().unwrap().success());
+}
+
+// Before: 4 mappings and 28 MiB more after each cycle.
+#[test]
+fn attach_leaves_redis_alone_under_load() {
+    // As many descriptors as there are clients come and go.
+    with_redis(|directory, process| cycle(directory, process, 30));
+}
+
+// Before: 4 mappings and 28 MiB more after each cycle, or a detach that found nothing attached, or the death of the program.
+#[test]
+fn attach_leaves_programs_alone_that_load_modules() {
+    check_churn("churn_modules", "churn_modules.c");
+}
+
+// Before: "a thread of it is inside the loader", each of 400 times.
+#[test]
+fn attach_leaves_programs_alone_that_throw_and_fork() {
+    check_churn("churn_all", "churn_all.cpp");
+}
+
+// Before: the thread ran into a breakpoint that nobody traced any more, which ended the program.
+#[test]
+fn attach_leaves_the_program_alive_when_cairn_is_killed() {
+    let (directory, child) = begin_churn("killed", "churn_modules.c");
+    let process = child.id().to_string();
+    // What counts are many different moments, not which.
+    for moment in 0..cycles() as u64 * 4 {
+        let what = if moment % 3 == 2 { "--detach" } else { "--attach" };
+        let mut command = cairn();
+        command.args(["heap", what, &process]).current_dir(&directory);
+        let mut killed = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(moment * 13 % 400));
+        let _ = killed.kill();
+        killed.wait().unwrap();
+    }
+    let mut detached = detach(child.id());
+    if !detached.status.success() {
+        assert!(text(&detached.stderr).contains("not attached to"), "{}", text(&detached.stderr));
+    }
+    let follower = attach(&directory, child.id(), &[]);
+    detached = detach(child.id());
+    assert!(detached.status.success(), "{}", text(&detached.stderr));
+    assert!(end(follower).status.success());
+    go(&directory);
+    let shown = end(child);
+    assert_eq!((text(&shown.stdout).as_str(), shown.status.code()), ("done\n", Some(7)));
+}
+
+// Before: "none of its calls of the allocator can be bound": they were, by its parent.
+#[test]
+fn attach_reaches_a_child_forked_while_attached() {
+    let (directory, program) = prepared("forked");
+    let parent = begin_and_wait(&directory, &program, &["forks"]);
+    let first = attach(&directory, parent.id(), &["-o", "parent.cairn"]);
+    fs::write(directory.join("fork"), "").unwrap();
+    let number = wait_for("the child", || fs::read_to_string(directory.join("child")).ok());
+    let second = attach(&directory, number.parse().unwrap(), &["-o", "child.cairn"]);
+    go(&directory);
+    let shown = end(parent);
+    assert_eq!((text(&shown.stdout).as_str(), shown.status.code()), ("done\ndone\n", Some(7)));
+    for cairn in [first, second] {
+        let cairn = end(cairn);
+        assert!(cairn.status.success(), "{}", text(&cairn.stderr));
+    }
+    for recording in recordings(&directory) {
+        assert_eq!(recording.count(77777), KNOWN[0].1, "{}", recording.path.display());
+    }
+}
+
+// Before: "is not attached to" at once, or with status 0 from the command that follows the recording.
+#[test]
+fn attach_says_busy_while_the_loader_is_held() {
+    let (directory, program) = prepared("holds");
+    compile(&directory, "slow_module.c", "slow.so", &["-shared", "-fPIC"]);
+    let child = begin_and_wait(&directory, &program, &["holds"]);
+    let follower = attach(&directory, child.id(), &[]);
+    fs::write(directory.join("hold"), "").unwrap();
+    wait_for("the constructor", || directory.join("held").exists().then_some(()));
+    let busy = detach(child.id());
+    assert_eq!(busy.status.code(), Some(2), "{}", text(&busy.stderr));
+    assert!(text(&busy.stderr).contains("is busy"), "{}", text(&busy.stderr));
+    fs::write(directory.join("release"), "").unwrap();
+    let detached = detach(child.id());
+    assert!(detached.status.success(), "{}", text(&detached.stderr));
+    assert!(end(follower).status.success());
+    go(&directory);
+    assert_eq!(end(child).status.code(), Some(7));
+}
+
+/// Two commands at once, and what became of each.
+#[test]
+fn attach_by_two_commands_lets_one_of_them() {
+    // Before: the second one ended with "the recording could not be made", and announced a failure.
+    let (directory, program) = prepared("two");
+    let child = begin_and_wait(&directory, &program, &["threads"]);
+    let process = child.id().to_string();
+    let start = |name: &str| {
+        let mut command = cairn();
+        command.args(["heap", "--attach", &process, "-o", name]).current_dir(&directory);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let mut both = [start("one.cairn"), start("two.cairn")];
+    // The one that was refused ends at once; the other one is ended.
+    wait_for("the refused one", || {
+        both.iter_mut().any(|one| one.try_wait().unwrap().is_some()).then_some(())
+    });
+    assert!(detach(child.id()).status.success());
+    let mut statuses: Vec<i32> = Vec::new();
+    for one in both {
+        let one = end(one);
+        let errors = text(&one.stderr);
+        assert!(one.status.success() || errors.contains("recorded already"), "{errors}");
+        statuses.push(one.status.code().unwrap());
+    }
+    statuses.sort_unstable();
+    assert_eq!(statuses, [0, 2]);
+    go(&directory);
+    assert_eq!(end(child).status.code(), Some(7));
+}
+
+fn deep_program(test: &str) -> PathBuf {
+    let directory = scratch(&format!("attach_{test}"));
+    compile(&directory, "deep.c", "program", &["-fno-builtin"]);
+    let flags = ["-fno-builtin", "-shared", "-fPIC", "-DSIZE=4444"];
+    compile(&directory, "attached_module.c", "module.so", &flags);
+    directory
+}
+
+// Before: none of the 1,001 blocks.
+#[test]
+fn heap_sees_modules_opened_with_deepbind() {
+    let directory = deep_program("deep");
+    let shown = run(cairn().args(["heap", "-q", "./program"]).current_dir(&directory));
+    assert_eq!((text(&shown.stdout).as_str(), shown.status.code()), ("done\n", Some(7)));
+    let recording = recording(&directory);
+    assert_eq!(recording.count(4445), Count { made: 1000, left: 0 });
+    assert_eq!(recording.count(4444), Count { made: 1, left: 0 }, "its constructor");
+    assert_eq!(recording.lost, 0);
+}
+
+// Before: nothing said that its calls were missing.
+#[test]
+fn heap_names_calls_past_another_allocator() {
+    let directory = deep_program("passing");
+    compile(&directory, "foreign.c", "libforeign.so", &["-shared", "-fPIC"]);
+    let flags = ["-fno-builtin", "-Wl,--no-as-needed", "libforeign.so", "-Wl,-rpath,$ORIGIN"];
+    // The compiler looks for the library from here.
+    let flags = flags.map(|flag| match flag {
+        "libforeign.so" => directory.join(flag).into_os_string().into_string().unwrap(),
+        flag => flag.to_owned(),
+    });
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    compile(&directory, "deep.c", "program", &flags);
+    let shown = run(cairn().args(["heap", "-q", "./program"]).current_dir(&directory));
+    assert_eq!((text(&shown.stdout).as_str(), shown.status.code()), ("done\n", Some(7)));
+    let path = recording(&directory).path;
+    let report = run(cairn().arg("report").arg(&path));
+    let said = text(&report.stdout) + &text(&report.stderr);
+    assert!(said.contains("RTLD_DEEPBIND"), "{said}");
 }

@@ -289,9 +289,18 @@ unsafe fn candidates<T>(
     None
 }
 
+/// What [`own_map`] has found: it is looked for once, in the constructor or before it, when the list cannot change.
+static OWN_MAP: AtomicPtr<LinkMap> = AtomicPtr::new(ptr::null_mut());
+
 /// This library's entry in the loader's list.
 fn own_map() -> Option<&'static LinkMap> {
-    maps(None).find(|map| map.dynamic == &raw const OWN_DYNAMIC)
+    // SAFETY: null, or the entry of this library, which is never unloaded.
+    if let Some(map) = unsafe { OWN_MAP.load(Ordering::Acquire).as_ref() } {
+        return Some(map);
+    }
+    let map = maps(None).find(|map| map.dynamic == &raw const OWN_DYNAMIC)?;
+    OWN_MAP.store(ptr::from_ref(map).cast_mut(), Ordering::Release);
+    Some(map)
 }
 
 /// The modules after `map`, or all of them.
@@ -342,6 +351,25 @@ pub(crate) fn reached(name: &CStr) -> Option<(*mut c_void, Option<(*const Symbol
     Some((address, symbol.map(|symbol| (symbol, map.bias))))
 }
 
+/// The address of `name` in the C library itself.
+pub(crate) fn library_definition(name: &CStr) -> Option<*mut c_void> {
+    let (_, map) = find(c"gnu_get_libc_version")?;
+    // SAFETY: a loaded module.
+    unsafe { Module::of(map).find(name) }
+}
+
+/// `dlsym`.
+type LookUp = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
+
+/// The C library's own `dlsym`, from [`resolve`] on.
+pub(crate) fn library_dlsym() -> Option<LookUp> {
+    let address = LIBRARY_DLSYM.load(Ordering::Acquire);
+    // SAFETY: null, or a function of that type.
+    (!address.is_null()).then(|| unsafe { core::mem::transmute::<*mut c_void, LookUp>(address) })
+}
+
+static LIBRARY_DLSYM: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+
 /// The path that this library was loaded from.
 pub(crate) fn own_path() -> &'static [u8] {
     // SAFETY: the name of an entry is a text that stays.
@@ -383,6 +411,12 @@ impl Next {
     }
 
     pub(crate) fn resolve(&self) {
+        // Where modules were changed, their tables lead to this library.
+        #[cfg(not(feature = "annotate"))]
+        if let Some(address) = crate::attach::real_behind(self.name) {
+            self.address.store(address, Ordering::Relaxed);
+            return;
+        }
         if let Some((address, _)) = find(self.name) {
             self.address.store(address, Ordering::Relaxed);
         }
@@ -459,6 +493,7 @@ pub(crate) fn resolve() {
         let malloc = find(c"malloc").map(|(_, map)| ptr::from_ref(map));
         let library = find(c"gnu_get_libc_version").map(|(_, map)| ptr::from_ref(map));
         IS_FOREIGN.store(malloc != library, Ordering::Relaxed);
+        LIBRARY_DLSYM.store(library_definition(c"dlsym").unwrap_or(ptr::null_mut()), Ordering::Release);
         IS_RESOLVED.store(true, Ordering::Release);
     }
 }

@@ -327,25 +327,35 @@ fn own_variables() -> OwnVariables {
     OwnVariables { is_wanted, options: OPTIONS.load(Ordering::Relaxed), library: next::own_path() }
 }
 
-/// Begins to record to where `text` says, paused, in a program that runs already. What it starts is not followed.
-pub(crate) fn begin_attached(text: &[u8]) -> Result<Attached, ()> {
+/// Takes note of how a program is to be recorded that runs already. From then on hooks may be called: they find that nothing is
+/// recorded.
+pub(crate) fn prepare_attached(text: &[u8]) -> Result<Attached<'_>, ()> {
     HAS_BEGUN.store(true, Ordering::Release);
-    next::resolve();
     let mut options = Options::parse(text).map_err(|_| ())?;
     let begins_paused = core::mem::replace(&mut options.begins_paused, true);
-    record(&options, b"program", recorder::start, Voice::OnlyToCommand)?;
     WITH_MAPPINGS.store(options.with_mappings, Ordering::Relaxed);
-    Ok(Attached { begins_paused })
+    Ok(Attached { options, begins_paused })
 }
 
 /// What an attached recording was asked for.
-pub(crate) struct Attached {
+pub(crate) struct Attached<'a> {
+    options: Options<'a>,
     pub(crate) begins_paused: bool,
+}
+
+impl Attached<'_> {
+    /// Begins to record, paused. What the program starts is not followed.
+    pub(crate) fn begin(&self) -> Result<(), ()> {
+        record(&self.options, b"program", recorder::start, Voice::OnlyToCommand)
+    }
 }
 
 /// In a program that runs already, nothing begins before it is asked for: see [`crate::attach`].
 extern "C" fn construct() {
-    if !next::is_last() {
+    if next::is_last() {
+        // The loader holds its lock while it calls this, so that its list can be read.
+        next::resolve();
+    } else {
         begin();
         // Not on Linux itself, where a child finds out by what it finds wiped, whoever forked it.
         if recorder::must_be_told_of_forks() {

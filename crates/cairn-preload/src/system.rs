@@ -44,6 +44,37 @@ pub(crate) fn process_id() -> u32 {
     unsafe { call(libc::SYS_getpid, [0; 6]) }.unwrap_or(0) as u32
 }
 
+/// This process and this thread, in the two halves of a word.
+pub(crate) fn process_and_thread() -> u64 {
+    // SAFETY: takes nothing and cannot fail.
+    let thread = unsafe { call(libc::SYS_gettid, [0; 6]) }.unwrap_or(0);
+    u64::from(process_id()) << 32 | thread as u64
+}
+
+/// Whether there is no thread of that number in this process.
+pub(crate) fn has_ended(thread: u32) -> bool {
+    let arguments = [process_id() as usize, thread as usize, 0, 0, 0, 0];
+    // SAFETY: signal 0 is none.
+    let asked = unsafe { call(libc::SYS_tgkill, arguments) };
+    asked == Err(Error(libc::ESRCH))
+}
+
+/// Whether the 4 bytes at `place` can be written; they are not changed. The kernel is asked to write what is there, in one
+/// atomic step, and says that it cannot where a store would end the program.
+pub(crate) fn is_writable(place: u64) -> Result<bool, Error> {
+    /// `FUTEX_OP(FUTEX_OP_OR, 0, FUTEX_OP_CMP_EQ, 0)`: or with nothing.
+    const OR_NOTHING: usize = 2 << 28;
+    let none = 0_u32;
+    let operation = (libc::FUTEX_WAKE_OP | libc::FUTEX_PRIVATE_FLAG) as usize;
+    let arguments = [(&raw const none) as usize, operation, 0, 0, place as usize, OR_NOTHING];
+    // SAFETY: wakes nobody, and writes what is there.
+    match unsafe { call(libc::SYS_futex, arguments) } {
+        Ok(_) => Ok(true),
+        Err(Error(libc::EFAULT)) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 /// Appends `bytes` to the file at `path`, which must exist, in one write.
 pub(crate) fn append(path: &CStr, bytes: &[u8]) -> Result<(), Error> {
     let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CLOEXEC | libc::O_NOFOLLOW;

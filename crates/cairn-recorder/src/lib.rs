@@ -49,9 +49,11 @@ pub use cairn_format::recording::{EndReason, MappingKind, MarkValue};
 pub use dump::{DumpError, dump, flush};
 pub use marks::{capture_from_context, mark, mark_stack, mark_value};
 pub use recorder::{
-    end_before_sandbox, exiting, forbid_system_calls, forbids_system_calls, forked_child, is_at_rest,
-    is_recording, leave_file, must_be_told_of_forks, pause, recording_path, resume, set_child_starter, stop,
-    take_less_room, wipe_in_child,
+    end_before_sandbox, exiting, forbid_system_calls, forbids_system_calls, forked_child, has_ended_memory,
+    is_at_rest, is_recording, is_under_way, leave_file, must_be_told_of_forks, note_passing_slots, pause,
+    recording_path, release_ended, resume, set_child_starter, stop, take_less_room, wipe_in_child,
 };
 pub use start::{Keep, Options, StartError, start, start_default, start_in_child};
 pub use thread_log::thread_ended;
+#[cfg(target_arch = "x86_64")]
+pub use thread_word::thread_word_offset;

@@ -171,6 +171,8 @@ pub(crate) struct Recorder {
     tells_memory: AtomicU32,
     /// [`cairn_capture::own_memory_changes`] of what was told.
     told_memory: AtomicUsize,
+    /// The recorder of the recording before this one, whose memory is still mapped.
+    previous: AtomicPtr<Self>,
     pub(crate) spool: Spool,
     pub(crate) modules: ModuleTable,
     pub(crate) tables: TableLogs,
@@ -238,6 +240,7 @@ impl Recorder {
         let is_shared = self.spool.path().is_some();
         IS_NOT_WIPED.store(is_shared && os::ignores_advice(base), Ordering::Relaxed);
         let at: *mut Self = self;
+        self.previous.store(RECORDER.load(Ordering::Acquire), Ordering::Relaxed);
         RECORDER.store(at, Ordering::Release);
         // SAFETY: never unmapped from here on.
         unsafe { &*at }
@@ -584,6 +587,12 @@ pub(crate) fn is_on() -> bool {
     RECORDING.load(Ordering::Relaxed) >> MODE_SHIFT == Mode::Recording as u64
 }
 
+/// True from the start of a recording to its end, paused or full or not.
+#[must_use]
+pub fn is_under_way() -> bool {
+    current().is_some() && matches!(mode(), Mode::Recording | Mode::Paused | Mode::Full | Mode::Starting)
+}
+
 /// True while recording is paused and nobody has asked for it to go on. A hook that asks this first has nothing else to do then,
 /// and takes a few instructions. False in a forked child, which has to leave its parent's recording.
 #[inline(always)]
@@ -726,6 +735,43 @@ pub fn leave_file() {
     }
 }
 
+/// Whether recordings have ended of which memory is still mapped.
+#[must_use]
+pub fn has_ended_memory() -> bool {
+    mode() == Mode::Ended && current().is_some()
+}
+
+/// Unmaps what ended recordings have left: their windows, their tables, and the logs of threads.
+///
+/// Afterwards the recorder is as if no recording had begun, but for the numbers of recordings, which go on.
+///
+/// # Safety
+///
+/// No other thread runs before it returns, none was stopped inside the recorder or a capture, and the [word](thread_word_offset) of
+/// every thread is null. The calling thread is in no event either.
+pub unsafe fn release_ended() {
+    if !has_ended_memory() || FORBIDS_CALLS.load(Ordering::Relaxed) {
+        return;
+    }
+    let _errno = os::KeptErrno::new();
+    RECORDING.store(word_of(Mode::Off, 0), Ordering::SeqCst);
+    let mut at = RECORDER.swap(core::ptr::null_mut(), Ordering::SeqCst);
+    for word in [&WINDOW_END, &WINDOW_BASE] {
+        word.store(0, Ordering::SeqCst);
+    }
+    // SAFETY: null, or published; unmapped in this loop alone, after it was read.
+    while let Some(recorder) = unsafe { at.as_ref() } {
+        let (from, previous) = (at as usize, recorder.previous.load(Ordering::Relaxed));
+        let end = recorder.extent.end();
+        // SAFETY: a recording that has ended and was left; no thread uses it, by contract.
+        unsafe {
+            recorder.spool.release();
+            os::unmap(from, end - from);
+        }
+        at = previous;
+    }
+}
+
 /// Notes that the process ends through `exit`: to be called among its exit handlers. It goes on recording what the others do.
 /// One store, and no system call, which the program may have forbidden itself.
 pub fn exiting() {
@@ -754,6 +800,13 @@ pub fn forbid_system_calls() {
 #[must_use]
 pub fn forbids_system_calls() -> bool {
     FORBIDS_CALLS.load(Ordering::Relaxed)
+}
+
+/// Notes how many places in modules lead past the hooks of whoever records: what is called through them is not in the recording.
+pub fn note_passing_slots(count: u64) {
+    if let Some(recorder) = current() {
+        recorder.spool.word(control::PASSING_SLOTS).fetch_max(count, Ordering::Relaxed);
+    }
 }
 
 /// Counts events that could not be written.

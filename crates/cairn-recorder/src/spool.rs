@@ -714,6 +714,18 @@ impl Spool {
         unsafe { os::replace_by_zeros(self.base, self.extent.end() - self.base) };
     }
 
+    /// Unmaps the whole window, after [`leave_file`](Self::leave_file).
+    ///
+    /// # Safety
+    ///
+    /// No thread uses the spool now or later.
+    pub(crate) unsafe fn release(&self) {
+        if self.base != 0 {
+            // SAFETY: the window, of which nothing else is mapped; nobody uses it, by contract.
+            unsafe { os::unmap(self.base, self.extent.end() - self.base) };
+        }
+    }
+
     /// The window: where it begins and ends.
     pub(crate) fn window(&self) -> (usize, usize) {
         (self.base, self.extent.end())

@@ -74,3 +74,19 @@ pub(crate) fn store(value: *mut u8) {
         );
     }
 }
+
+/// Where the word of a thread is, as a distance from its thread pointer: the same in all threads.
+#[cfg(target_arch = "x86_64")]
+#[must_use]
+pub fn thread_word_offset() -> u64 {
+    let offset;
+    // SAFETY: reads an entry of this module's own table, which the loader has filled.
+    unsafe {
+        core::arch::asm!(
+            "mov {offset}, qword ptr [rip + cairn_recorder_thread_word@GOTTPOFF]",
+            offset = out(reg) offset,
+            options(nostack, preserves_flags, readonly),
+        );
+    }
+    offset
+}

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use object::read::elf::{ElfFile64, ProgramHeader};
 use object::{Object, ObjectSymbol};
 
-use crate::inject::{self, Borrowed, Places};
+use crate::inject::{self, Borrowed, Keeper, Places, Recovery};
 use crate::{Obstacle, Program};
 
 /// Why a process cannot be attached to. The text says what helps.
@@ -35,6 +35,18 @@ pub enum AttachError {
         /// What is the matter, and what helps.
         reason: String,
     },
+    /// It cannot be done at this moment: another thread of the process is in the way. To be tried again.
+    Busy {
+        /// The process.
+        process: u32,
+        /// Who or what is in the way.
+        reason: String,
+    },
+    /// It ended, or became another program, while it was worked on.
+    Ended {
+        /// The process.
+        process: u32,
+    },
     /// The kernel refused, or the call inside the process failed. The process goes on as it was.
     Failed {
         /// The process.
@@ -52,6 +64,10 @@ impl fmt::Display for AttachError {
             Self::NoSuchProcess { process } => write!(f, "there is no process {process}"),
             Self::Program(obstacle) => obstacle.fmt(f),
             Self::Refused { process, reason } => write!(f, "process {process}: {reason}"),
+            Self::Busy { process, reason } => {
+                write!(f, "process {process}: is busy: {reason}; try again later")
+            }
+            Self::Ended { process } => write!(f, "process {process}: has ended, or become another program"),
             Self::Failed { process, tried, reason } => {
                 write!(f, "process {process}: {tried} failed: {reason}; it goes on as it was")
             }
@@ -71,9 +87,33 @@ pub struct Target {
     dlerror: u64,
     errno: u64,
     places: Places,
+    /// The loaded library, where it is there and its file can be read.
+    own: Option<OwnPlaces>,
     /// Code of the C library that holds its locks.
     locked: Vec<(u64, u64)>,
     maps: Vec<Map>,
+}
+
+/// Where things of the library lie that must be reached without asking the loader.
+#[derive(Clone, Copy, Debug)]
+struct OwnPlaces {
+    release: u64,
+    shared: u64,
+}
+
+/// The words at the symbol `cairn_shared` of the library.
+mod shared {
+    /// Where the word of a thread is, as a distance from the thread pointer.
+    pub(super) const THREAD_WORD: u64 = 0;
+    /// Not 0 when ended recordings have left memory.
+    pub(super) const HAS_MEMORY: u64 = 8;
+    /// Who changes modules.
+    pub(super) const WORKER: u64 = 16;
+    /// Where the stack pointer is to be after a fault under the loader's lock.
+    pub(super) const RECOVERY: u64 = 24;
+    /// The stack that was given to a thread for calls: its address, and its size behind it.
+    pub(super) const STACK: u64 = 32;
+    pub(super) const STACK_BYTES: u64 = 40;
 }
 
 #[derive(Clone, Debug)]
@@ -82,6 +122,7 @@ struct Map {
     end: u64,
     offset: u64,
     is_code: bool,
+    is_writable: bool,
     is_shared: bool,
     path: PathBuf,
 }
@@ -101,11 +142,17 @@ fn maps_of(process: u32) -> io::Result<Vec<Map>> {
             end: number(end)?,
             offset: number(words.next()?)?,
             is_code: rights.contains('x'),
+            is_writable: rights.contains('w'),
             is_shared: rights.ends_with('s'),
             path: OsStr::from_bytes(path).into(),
         })
     };
     Ok(text.split(|byte| *byte == b'\n').filter_map(parse).collect())
+}
+
+/// A path of a process as seen from here.
+fn outside(process: u32, path: &Path) -> PathBuf {
+    Path::new(&format!("/proc/{process}/root")).join(path.strip_prefix("/").unwrap_or(path))
 }
 
 fn status_field(status: &str, name: &str) -> Option<String> {
@@ -149,6 +196,18 @@ const ALLOCATOR: [&str; 14] = [
     "mallinfo",
     "malloc_stats",
     "malloc_info",
+];
+
+/// Functions of the C library that hold locks which loading a library needs: of the list of modules, of threads and their stacks.
+const LOCKING: [&str; 8] = [
+    "dl_iterate_phdr",
+    "fork",
+    "_Fork",
+    "vfork",
+    "pthread_create",
+    "pthread_exit",
+    "pthread_getattr_np",
+    "pthread_setattr_default_np",
 ];
 
 impl Target {
@@ -233,28 +292,18 @@ impl Target {
         if maps.is_empty() {
             return Err(refused(permission_advice().to_owned()));
         }
-        let mut target = Self {
-            process,
-            program,
-            dlopen: 0,
-            dlsym: 0,
-            dlerror: 0,
-            errno: 0,
-            places: Places { system_call: 0, trap: 0 },
-            locked: Vec::new(),
-            maps,
-        };
-        target.find_library().map_err(refused)?;
+        let mut target = Self::from_libraries(process, program, maps).map_err(refused)?;
+        target.find_own();
         Ok(target)
     }
 
-    /// Looks up what is needed of the C library.
-    fn find_library(&mut self) -> Result<(), String> {
+    /// Looks up what is needed of the C library and the loader.
+    fn from_libraries(process: u32, program: Program, maps: Vec<Map>) -> Result<Self, String> {
         let is_library = |map: &&Map| map.path.file_name() == Some(OsStr::new("libc.so.6"));
-        let map = self.maps.iter().find(is_library).cloned().ok_or(
+        let map = maps.iter().find(is_library).cloned().ok_or(
             "glibc is not among its libraries (or its file was replaced since the start: then start it again)",
         )?;
-        let path = self.outside(&map.path);
+        let path = outside(process, &map.path);
         let bytes = fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))?;
         if !bytes.windows(11).any(|part| part == b"GLIBC_2.35\0") {
             return Err("runs with a glibc before 2.35; start it under `cairn heap`".to_owned());
@@ -268,15 +317,14 @@ impl Target {
                 header.p_type(file.endian()) == object::elf::PT_LOAD && header.p_offset(file.endian()) == 0
             })
             .map_or(0, |header| header.p_vaddr(file.endian()));
-        let start = self
-            .maps
+        let start = maps
             .iter()
             .find(|other| other.path == map.path && other.offset == 0)
             .ok_or("libc.so.6 is mapped in no known way")?;
         let bias = start.start.wrapping_sub(first);
         // The file may have been replaced by another of the same name: what is in memory has the same first bytes.
         let mut head = vec![0; 4096.min(bytes.len())];
-        let count = inject::read_memory(self.process as i32, start.start, &mut head)
+        let count = inject::read_memory(process as i32, start.start, &mut head)
             .map_err(|_| permission_advice().to_owned())?;
         if count != head.len() || !bytes.starts_with(&head) {
             return Err("its C library was replaced since it was started; start it again".to_owned());
@@ -293,10 +341,7 @@ impl Target {
                 .map(|symbol| bias.wrapping_add(symbol.1))
                 .ok_or_else(|| format!("its C library has no {name}"))
         };
-        self.dlopen = find("dlopen")?;
-        self.dlsym = find("dlsym")?;
-        self.dlerror = find("dlerror")?;
-        self.errno = find("__errno_location")?;
+        let mut locked = Vec::new();
         let (mut low, mut high) = (u64::MAX, 0);
         for symbol in symbols.iter().filter(|symbol| ALLOCATOR.contains(&symbol.0)) {
             low = low.min(symbol.1);
@@ -307,35 +352,115 @@ impl Target {
             symbols.iter().map(|symbol| symbol.1 + symbol.2).filter(|end| *end <= low).max().unwrap_or(0);
         let behind =
             symbols.iter().map(|symbol| symbol.1).filter(|start| *start >= high).min().unwrap_or(u64::MAX);
-        self.locked.push((bias.wrapping_add(before), bias.wrapping_add(behind)));
-        for name in ["dl_iterate_phdr", "fork", "_Fork"] {
+        locked.push((bias.wrapping_add(before), bias.wrapping_add(behind)));
+        for name in LOCKING {
             if let Some(symbol) = symbols.iter().find(|symbol| symbol.0 == name) {
                 let start = bias.wrapping_add(symbol.1);
-                self.locked.push((start, start + symbol.2));
+                locked.push((start, start + symbol.2));
             }
         }
-        let code = self
-            .maps
-            .iter()
-            .find(|other| other.path == map.path && other.is_code)
-            .ok_or("libc.so.6 has no code")?;
-        let mut text = vec![0; (code.end - code.start) as usize];
-        let count = inject::read_memory(self.process as i32, code.start, &mut text)
-            .map_err(|_| permission_advice().to_owned())?;
-        text.truncate(count);
-        let place = |wanted: &[u8]| {
-            text.windows(wanted.len())
-                .position(|part| part == wanted)
-                .map(|at| code.start + at as u64)
-                .ok_or("its C library has no system calls")
+        // Code of the C library, then of the loader.
+        let is_loader = |map: &Map| {
+            map.path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("ld-linux"))
         };
-        self.places = Places { system_call: place(&[0x0f, 0x05])?, trap: place(&[0xcc])? };
-        Ok(())
+        let is_code = |other: &&Map| other.is_code && (other.path == map.path || is_loader(other));
+        let mut codes: Vec<(u64, Vec<u8>)> = Vec::new();
+        for code in maps.iter().filter(is_code) {
+            let mut text = vec![0; (code.end - code.start) as usize];
+            let count = inject::read_memory(process as i32, code.start, &mut text)
+                .map_err(|_| permission_advice().to_owned())?;
+            text.truncate(count);
+            codes.push((code.start, text));
+        }
+        let restorer = codes.iter().find_map(|(start, text)| {
+            let at = text.windows(inject::RESTORER.len()).position(|part| part == inject::RESTORER)?;
+            Some(start + at as u64)
+        });
+        let keeper = codes.iter().find_map(|(start, text)| Keeper::find(text, *start));
+        let (Some(restorer), Some(keeper)) = (restorer, keeper) else {
+            return Err("its C library has no place where called functions could return to; start it under \
+                        `cairn heap`"
+                .to_owned());
+        };
+        let loader_data =
+            maps.iter().filter(|map| is_loader(map) && map.is_writable).map(|map| (map.start, map.end));
+        let loader_data: Vec<(u64, u64)> = loader_data.collect();
+        let places = Places {
+            load_lock: inject::load_lock(process as i32, &loader_data),
+            keeper,
+            restorer,
+            mmap: find("mmap")?,
+            munmap: find("munmap")?,
+            loader_data,
+        };
+        let (dlopen, dlsym, dlerror) = (find("dlopen")?, find("dlsym")?, find("dlerror")?);
+        let errno = find("__errno_location")?;
+        Ok(Self { process, program, dlopen, dlsym, dlerror, errno, places, own: None, locked, maps })
     }
 
-    /// A path of the process as seen from here.
-    fn outside(&self, path: &Path) -> PathBuf {
-        Path::new(&format!("/proc/{}/root", self.process)).join(path.strip_prefix("/").unwrap_or(path))
+    /// Looks up what must be known of the library when the loader cannot be asked, where the library is loaded.
+    fn find_own(&mut self) {
+        self.own = None;
+        let Some(path) = self.loaded_library() else { return };
+        let Some(first) = self.maps.iter().find(|map| map.path == path && map.offset == 0) else { return };
+        let Ok(bytes) = fs::read(outside(self.process, &path)) else { return };
+        let Ok(file) = ElfFile64::<object::Endianness>::parse(&*bytes) else { return };
+        let find = |name: &str| {
+            let symbol = file.dynamic_symbols().find(|symbol| symbol.name() == Ok(name))?;
+            Some(first.start + symbol.address())
+        };
+        if let (Some(release), Some(shared)) = (find("cairn_release"), find("cairn_shared")) {
+            self.own = Some(OwnPlaces { release, shared });
+        }
+    }
+
+    /// Looks again at what is loaded: the library is, after the first [`attach`](Self::attach).
+    pub fn look_again(&mut self) {
+        if let Ok(maps) = maps_of(self.process) {
+            self.maps = maps;
+            self.find_own();
+        }
+    }
+
+    fn own_word(&self, offset: u64) -> Option<u64> {
+        let mut bytes = [0; 8];
+        let at = self.own?.shared + offset;
+        let count = inject::read_memory(self.process as i32, at, &mut bytes).ok()?;
+        (count == bytes.len()).then_some(u64::from_le_bytes(bytes))
+    }
+
+    /// Whether ended recordings have left memory in the process: see [`release_memory`](Self::release_memory).
+    #[must_use]
+    pub fn has_left_memory(&self) -> bool {
+        [shared::HAS_MEMORY, shared::STACK]
+            .into_iter()
+            .any(|word| self.own_word(word).is_some_and(|word| word != 0))
+    }
+
+    /// Unmaps what ended recordings have left in the process. All of its `threads` are stopped and traced by the calling thread, and
+    /// none is inside the library; `caller` is one of them, that no signal is on its way to.
+    ///
+    /// # Errors
+    ///
+    /// When a thread cannot be read, or the call fails; the memory stays then.
+    pub fn release_memory(&self, threads: &[u32], caller: u32) -> Result<(), AttachError> {
+        let failed = |error: io::Error| self.failure("releasing memory", &error);
+        let (Some(own), Some(distance)) = (self.own, self.own_word(shared::THREAD_WORD)) else {
+            return Ok(());
+        };
+        let word = |offset| self.own_word(offset).unwrap_or(0);
+        let stack = word(shared::STACK)..word(shared::STACK).saturating_add(word(shared::STACK_BYTES));
+        for &thread in threads {
+            if stack.contains(&inject::stack_pointer(thread as i32).map_err(failed)?) {
+                // A call whose `cairn` was killed.
+                return Ok(());
+            }
+        }
+        for &thread in threads {
+            inject::clear_word(thread as i32, distance).map_err(failed)?;
+        }
+        Borrowed::call_once(caller as i32, &self.places, own.release).map_err(failed)?;
+        Ok(())
     }
 
     /// The file of the program that it runs.
@@ -354,10 +479,22 @@ impl Target {
         self.is_in(address, &["ld-linux", "libcairn_preload", "libjemalloc", "libtcmalloc", "libmimalloc"])
     }
 
-    /// Whether an address is in the loader: whoever has it on the stack holds its lock.
+    /// Whether an address is in the C library or the loader. A thread that has nothing else on its stack is about to begin or to end.
     #[must_use]
-    pub fn is_loader(&self, address: u64) -> bool {
-        self.is_in(address, &["ld-linux"])
+    pub fn is_system_code(&self, address: u64) -> bool {
+        self.is_in(address, &["ld-linux", "libc.so"])
+    }
+
+    /// Whether an address is in the library.
+    #[must_use]
+    pub fn is_own_code(&self, address: u64) -> bool {
+        self.is_in(address, &["libcairn_preload"])
+    }
+
+    /// Which threads hold a lock of the loader. All threads are stopped.
+    #[must_use]
+    pub fn lock_owners(&self) -> Vec<u32> {
+        inject::owners(self.process as i32, &self.places.loader_data)
     }
 
     fn is_in(&self, address: u64, names: &[&str]) -> bool {
@@ -392,7 +529,7 @@ impl Target {
     pub fn sees(&self, path: &Path) -> Result<(), AttachError> {
         let identity = |path: &Path| fs::metadata(path).ok().map(|data| (data.dev(), data.ino()));
         let here = identity(path);
-        if here.is_some() && here == identity(&self.outside(path)) {
+        if here.is_some() && here == identity(&outside(self.process, path)) {
             return Ok(());
         }
         if !self.is_there() {
@@ -435,9 +572,16 @@ impl Target {
         let answer = self.call(thread, library, b"cairn_attach\0", options.as_bytes(), false)?;
         let reason = match answer {
             0 => return Ok(()),
-            1 => "it is being recorded already",
+            1 => {
+                return Err(AttachError::Refused {
+                    process: self.process,
+                    reason: "is recorded already".to_owned(),
+                });
+            }
             2 => "the recording could not be made",
             3 => "the kernel does not let the pages be changed that its calls go through",
+            5 => return Err(self.busy("another thread of it is attaching, detaching or loading a module")),
+            7 => "its modules could not be changed",
             _ => {
                 "none of its calls of the allocator can be bound to the library, or it was started with the library in it"
             }
@@ -453,12 +597,34 @@ impl Target {
     pub fn detach(&self, thread: u32, library: &Path) -> Result<(), AttachError> {
         match self.call(thread, library, b"cairn_detach\0", b"", true)? {
             0 => Ok(()),
-            _ => Err(AttachError::Refused {
+            5 => Err(self.busy("another thread of it is attaching, detaching or loading a module")),
+            6 => Err(AttachError::Refused {
                 process: self.process,
                 reason: "is not attached to; a recording from the start is paused with `cairn heap ctl`"
                     .to_owned(),
             }),
+            _ => Err(AttachError::Failed {
+                process: self.process,
+                tried: "detaching",
+                reason: "its modules could not all be changed back".to_owned(),
+            }),
         }
+    }
+
+    fn busy(&self, reason: &str) -> AttachError {
+        AttachError::Busy { process: self.process, reason: reason.to_owned() }
+    }
+
+    /// What an error means of something that was tried in the process.
+    fn failure(&self, tried: &'static str, error: &io::Error) -> AttachError {
+        let process = self.process;
+        if has_ended(process) || inject::is_gone(error) && !self.has_library() && self.own.is_some() {
+            return AttachError::Ended { process };
+        }
+        if inject::is_late(error) || inject::is_gone(error) {
+            return self.busy(&error.to_string());
+        }
+        AttachError::Failed { process, tried, reason: error.to_string() }
     }
 
     /// Calls a function of the library; loads it before.
@@ -470,20 +636,16 @@ impl Target {
         text: &[u8],
         must_be_there: bool,
     ) -> Result<i32, AttachError> {
-        let failed = |tried| {
-            move |error: io::Error| AttachError::Failed {
-                process: self.process,
-                tried,
-                reason: error.to_string(),
-            }
-        };
+        let failed = |tried| move |error: io::Error| self.failure(tried, &error);
         let mut borrowed =
-            Borrowed::take(thread as i32, self.places).map_err(failed("taking one of its threads"))?;
+            Borrowed::take(thread as i32, &self.places).map_err(failed("taking one of its threads"))?;
+        if let Some(own) = self.own {
+            borrowed.note_stack(own.shared + shared::STACK).map_err(failed("preparing the call"))?;
+        }
         let mut path = library.as_os_str().as_bytes().to_vec();
         path.push(0);
         let setup = failed("preparing the call");
         let path_at = borrowed.write(0, &path).map_err(setup)?;
-        let name_at = borrowed.write(8192, function).map_err(failed("preparing the call"))?;
         let text_at = borrowed.write(8256, text).map_err(failed("preparing the call"))?;
         let errno_at = borrowed.call(self.errno, [0; 3]).map_err(failed("asking for errno"))?;
         let mut errno = [0; 4];
@@ -494,18 +656,30 @@ impl Target {
             let handle =
                 borrowed.call(self.dlopen, [path_at, mode, 0]).map_err(failed("loading the library"))?;
             if handle == 0 {
-                return Err(failed("loading the library")(self.loader_error(&mut borrowed)));
+                let error = self.loader_error(&mut borrowed);
+                return Err(failed("loading the library")(error));
             }
-            let entry = borrowed
-                .call(self.dlsym, [handle, name_at, 0])
-                .map_err(failed("looking into the library"))?;
-            if entry == 0 {
-                return Err(failed("looking into the library")(self.loader_error(&mut borrowed)));
+            let mut look_up = |name: &[u8]| {
+                let found = borrowed
+                    .write(8192, name)
+                    .and_then(|name_at| borrowed.call(self.dlsym, [handle, name_at, 0]))
+                    .map_err(failed("looking into the library"))?;
+                match found {
+                    0 => Err(failed("looking into the library")(self.loader_error(&mut borrowed))),
+                    address => Ok(address),
+                }
+            };
+            let entry = look_up(function)?;
+            let shared = look_up(b"cairn_shared\0")?;
+            let code = look_up(b"cairn_recover\0")?;
+            borrowed.note_stack(shared + shared::STACK).map_err(failed("preparing the call"))?;
+            borrowed.recovery = Some(Recovery { code, stack_word: shared + shared::RECOVERY });
+            let answer = borrowed.call(entry, [text_at, text.len() as u64, 0]);
+            if answer.is_err() {
+                // The call was given up, and with it the work that it had taken.
+                let _ = inject::write_memory(thread as i32, shared + shared::WORKER, &[0; 8]);
             }
-            let answer = borrowed
-                .call(entry, [text_at, text.len() as u64, 0])
-                .map_err(failed("the call of the library"))?;
-            Ok(answer as i32)
+            answer.map(|answer| answer as i32).map_err(failed("the call of the library"))
         })();
         let _ = inject::write_memory(thread as i32, errno_at, &errno);
         result
@@ -519,6 +693,12 @@ impl Target {
             String::from_utf8_lossy(&text[..end]).into_owned()
         });
         io::Error::other(text.unwrap_or_else(|| "the loader does not say why".to_owned()))
+    }
+
+    /// Whether a stopped thread, traced by the calling thread, waits in a system call.
+    #[must_use]
+    pub fn waits(thread: u32) -> bool {
+        inject::waits(thread as i32)
     }
 
     /// Lets a thread go that this thread has stopped, with a signal that was on its way to it.

@@ -596,9 +596,7 @@ impl Drain {
         let clocks = read_clocks(self.header.counter);
         self.packer.clock(self.scale.nanos(clocks.counter), clocks.wall_nanos);
         let early = self.early_end();
-        let lost =
-            [(control::LOST_EVENTS, LossKind::NoStorage), (control::LOST_STACKS, LossKind::NoStackMemory)];
-        for (word, kind) in lost {
+        for (word, kind) in spool::LOSSES {
             let count = self.shared.load(word as u64);
             if count > 0 && !(early.is_some() && kind == LossKind::NoStorage) {
                 spool::note_loss(kind, count, &mut self.findings);

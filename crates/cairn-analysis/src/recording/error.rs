@@ -327,6 +327,11 @@ impl fmt::Display for Finding {
                     write!(f, "{count} events at addresses of more than 48 bits were lost")
                 }
                 LossKind::Overwritten => write!(f, "{count} older events were overwritten, as asked for"),
+                LossKind::Passing => write!(
+                    f,
+                    "calls through {count} places in modules are not recorded: they are bound to the C library past the \
+                     program's allocator (RTLD_DEEPBIND)"
+                ),
                 _ => write!(f, "{count} events were lost"),
             },
             Self::EndedEarly(ended) => ended.fmt(f),

@@ -444,6 +444,13 @@ impl Sums<'_> {
     }
 }
 
+/// Control words that count what is not in the recording.
+pub(super) const LOSSES: [(usize, LossKind); 3] = [
+    (control::LOST_EVENTS, LossKind::NoStorage),
+    (control::LOST_STACKS, LossKind::NoStackMemory),
+    (control::PASSING_SLOTS, LossKind::Passing),
+];
+
 /// Losses are told once for each kind.
 pub(super) fn note_loss(kind: LossKind, count: u64, findings: &mut Vec<Finding>) {
     for finding in findings.iter_mut() {
@@ -527,9 +534,7 @@ fn control_findings(control: &[u8], length: u64, ended_early: bool, findings: &m
             findings.push(Finding::TornTail { offset: whole, lost_bytes: claimed - whole });
         }
     }
-    for (at, kind) in
-        [(control::LOST_EVENTS, LossKind::NoStorage), (control::LOST_STACKS, LossKind::NoStackMemory)]
-    {
+    for (at, kind) in LOSSES {
         let count = word(control, at);
         // Events after an early end are counted with it.
         if count > 0 && !(ended_early && kind == LossKind::NoStorage) {

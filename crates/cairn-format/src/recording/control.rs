@@ -17,6 +17,7 @@
 //! | 0x0098 | [`EARLY_END_COUNTER`] | as the word before: the counter at that moment; 0 when it is not known |
 //! | 0x00a0 | [`OWN_MEMORY_COUNT`] | program: how many entries [`OWN_MEMORY`] has |
 //! | 0x00a8 | [`MAPPED_AT`] | program: address of the spool in it |
+//! | 0x00b0 | [`PASSING_SLOTS`] | program: places in modules through which it calls the C library's allocator past the hooks |
 //! | 0x00c0 | [`FREE_GIVEN`] | command: how many entries of the free ring were given |
 //! | 0x0100 | [`CLAIMS`] | program: how many blocks were ever taken, those from the free ring included |
 //! | 0x0140 | [`LIVE_BYTES`] | command: bytes that the program holds at present, for those who watch |
@@ -55,6 +56,8 @@ pub const MAPPED_AT: usize = 0xa8;
 pub const EARLY_END: usize = 0x90;
 /// See the [table](self).
 pub const EARLY_END_COUNTER: usize = 0x98;
+/// See the [table](self).
+pub const PASSING_SLOTS: usize = 0xb0;
 /// See the [table](self).
 pub const FREE_GIVEN: usize = 0xc0;
 /// See the [table](self).

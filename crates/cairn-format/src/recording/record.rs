@@ -128,6 +128,8 @@ numbered! {
         WideAddress = 3,
         /// Events that a ring overwrote, as it is meant to.
         Overwritten = 4,
+        /// Calls: so many places in modules lead past the recorder's hooks, so that what is called through them is not recorded.
+        Passing = 5,
     }
 }
 

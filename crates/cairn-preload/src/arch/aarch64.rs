@@ -323,3 +323,35 @@ pub(crate) const THROWING_FRAME_BYTES: u64 = 48;
 #[cfg(feature = "allocators")]
 pub(crate) use throwing_entry;
 pub(crate) use {entry, list_entry, long_entry, pass_on};
+
+/// An indirect function: whoever looks its address up with `dlsym` has the loader call this, which holds its lock then. Does the
+/// [task](crate::attach::do_task).
+///
+/// # Safety
+///
+/// The loader calls it.
+#[cfg(not(feature = "annotate"))]
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub(crate) unsafe extern "C" fn cairn_locked() {
+    core::arch::naked_asm!(
+        ".type cairn_locked, %gnu_indirect_function",
+        ".cfi_startproc",
+        "hint #34",
+        "stp x29, x30, [sp, #-16]!",
+        ".cfi_def_cfa_offset 16",
+        ".cfi_offset 29, -16",
+        ".cfi_offset 30, -8",
+        "mov x0, sp",
+        "bl {task}",
+        // An address that means nothing, but is one.
+        "mov x0, #1",
+        "ldp x29, x30, [sp], #16",
+        ".cfi_restore 29",
+        ".cfi_restore 30",
+        ".cfi_def_cfa_offset 0",
+        "ret",
+        ".cfi_endproc",
+        task = sym crate::attach::do_task,
+    )
+}

@@ -313,6 +313,80 @@ macro_rules! throwing_entry {
 #[cfg(feature = "allocators")]
 pub(crate) const THROWING_FRAME_BYTES: u64 = 32;
 
+/// An indirect function: whoever looks its address up with `dlsym` has the loader call this, which holds its lock then. Does the
+/// [task](crate::attach::do_task).
+///
+/// # Safety
+///
+/// The loader calls it.
+#[cfg(not(feature = "annotate"))]
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub(crate) unsafe extern "C" fn cairn_locked() {
+    core::arch::naked_asm!(
+        ".type cairn_locked, @gnu_indirect_function",
+        ".cfi_startproc",
+        "push rbp",
+        ".cfi_adjust_cfa_offset 8",
+        "push rbx",
+        ".cfi_adjust_cfa_offset 8",
+        "push r12",
+        ".cfi_adjust_cfa_offset 8",
+        "push r13",
+        ".cfi_adjust_cfa_offset 8",
+        "push r14",
+        ".cfi_adjust_cfa_offset 8",
+        "push r15",
+        ".cfi_adjust_cfa_offset 8",
+        "sub rsp, 8",
+        ".cfi_adjust_cfa_offset 8",
+        "mov rdi, rsp",
+        "call {task}",
+        // An address that means nothing, but is one.
+        "mov eax, 1",
+        "add rsp, 8",
+        ".cfi_adjust_cfa_offset -8",
+        "pop r15",
+        ".cfi_adjust_cfa_offset -8",
+        "pop r14",
+        ".cfi_adjust_cfa_offset -8",
+        "pop r13",
+        ".cfi_adjust_cfa_offset -8",
+        "pop r12",
+        ".cfi_adjust_cfa_offset -8",
+        "pop rbx",
+        ".cfi_adjust_cfa_offset -8",
+        "pop rbp",
+        ".cfi_adjust_cfa_offset -8",
+        "ret",
+        ".cfi_endproc",
+        task = sym crate::attach::do_task,
+    )
+}
+
+/// Where `cairn` has a thread go on that has met a fault in [`cairn_locked`]: returns from there, so that the loader gives its lock
+/// back.
+///
+/// # Safety
+///
+/// The thread is below [`cairn_locked`] on its stack, and its stack pointer is what [`cairn_shared`](crate::attach::cairn_shared) says.
+#[cfg(not(feature = "annotate"))]
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub(crate) unsafe extern "C" fn cairn_recover() {
+    core::arch::naked_asm!(
+        "mov eax, 1",
+        "add rsp, 8",
+        "pop r15",
+        "pop r14",
+        "pop r13",
+        "pop r12",
+        "pop rbx",
+        "pop rbp",
+        "ret",
+    )
+}
+
 #[cfg(feature = "allocators")]
 pub(crate) use throwing_entry;
 pub(crate) use {entry, list_entry, long_entry, pass_on};

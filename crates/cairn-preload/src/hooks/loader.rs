@@ -4,7 +4,7 @@
 //! to, and nothing is left of us when it returns. A module that it loads is found when it is first on a stack, or here,
 //! before the next call of the loader: names of new code are looked up with `dlsym`, as a rule.
 
-use core::ffi::{c_int, c_void};
+use core::ffi::{c_char, c_int, c_void};
 use core::mem;
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -37,8 +37,11 @@ extern "C" fn missing() -> *mut c_void {
 }
 
 pass_on!(dlopen, before_dlopen);
-extern "C" fn before_dlopen() -> *mut c_void {
+extern "C" fn before_dlopen(_path: *const c_char, mode: c_int) -> *mut c_void {
     note_loaded();
+    if mode & libc::RTLD_DEEPBIND != 0 {
+        attach::before_deep_open();
+    }
     HAS_LOADED.store(true, Ordering::Release);
     real(&NEXT.dlopen)
 }

@@ -243,6 +243,7 @@ fn described<'a>(event: &'a Event, tables: &'a dyn Tables) -> (&'static str, Jso
                 LossKind::NoStackMemory => "no-stack-memory",
                 LossKind::WideAddress => "wide-address",
                 LossKind::Overwritten => "overwritten",
+                LossKind::Passing => "passing",
                 _ => "other",
             };
             ("lost", JsonWhat::Lost { reason, count: *count })
