@@ -149,7 +149,7 @@ struct Rest {
 
 enum Layout {
     Spool(Spool),
-    Packed(Packed),
+    Packed(Box<Packed>),
 }
 
 impl Recording {
@@ -326,7 +326,7 @@ impl Recording {
             Shape::Packed => {
                 let opened = packed::open(&source, &header, &mut findings)?;
                 let early = opened.early;
-                (Layout::Packed(opened.packed), opened.facts, opened.tables, opened.end, early)
+                (Layout::Packed(Box::new(opened.packed)), opened.facts, opened.tables, opened.end, early)
             }
         };
         let scale = TimeScale::new(&header, &tables.clocks, counter_hz(&facts), &mut findings);
@@ -354,7 +354,7 @@ impl Recording {
         let header = FileHeader::read(&start)?;
         let (layout, facts) = match header.shape {
             Shape::Spool => (Layout::Spool(Spool::empty()), spool::facts(&start)),
-            Shape::Packed => (Layout::Packed(Packed::empty()), Vec::new()),
+            Shape::Packed => (Layout::Packed(Box::new(Packed::empty())), Vec::new()),
         };
         let (mut findings, tables) = (Vec::new(), TableBuilder::default());
         let scale = TimeScale::new(&header, &[], counter_hz(&facts), &mut findings);

@@ -1,6 +1,8 @@
 //! What other users of the machine could do to files, as far as one process can show it: links, FIFOs
 //! and directories that belong to them. Those need root, which gives them away.
 
+#![allow(clippy::print_stdout, reason = "a test says what it could not check here")]
+
 use std::fs::{self, File, Permissions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, chown, lchown, symlink};

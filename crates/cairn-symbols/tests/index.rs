@@ -1,5 +1,7 @@
 //! The index on disk answers as the files do, for this test's own program, and survives what happens to files.
 
+#![allow(clippy::print_stdout, reason = "a test says what it could not check here")]
+
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
