@@ -116,7 +116,8 @@ fn chunks(bytes: &[u8], kind: ChunkKind) -> Vec<(usize, ChunkHeader)> {
     found
 }
 
-/// The answer of sums in front of events that [`spoil_events`] made unreadable, which is told with it.
+/// The answer of sums for events that [`spoil_events`] made unreadable; checks that the damage is
+/// reported.
 fn in_spite_of_damage(mut read: HeapRead) -> HeapRead {
     let is_told = |finding: &Finding| matches!(finding, Finding::DamagedBehindSums { .. });
     let events = read.profile.totals.allocations;

@@ -1,4 +1,5 @@
-//! Threads that have one of the recorder's numbers one after the other are threads of their own, in every reader.
+//! Threads that have one of the recorder's numbers one after the other are threads of their own, in
+//! every reader.
 
 #[path = "support/spool.rs"]
 mod spool;
@@ -75,8 +76,8 @@ fn job(number: u32) -> u32 {
     4000 + number
 }
 
-/// A main thread, and jobs that follow each other, each of which frees half of what it allocated, and some of what the one before left.
-/// `between` is called before each job.
+/// A main thread, and jobs that follow each other, each of which frees half of what it allocated,
+/// and some of what the one before left. `between` is called before each job.
 fn jobs(block_bytes: usize, mut between: impl FnMut(u32, &Program)) -> Program {
     let mut program = Program::new(1, 4);
     program.spool.block_bytes = block_bytes;
@@ -227,7 +228,8 @@ fn threads_of_a_ring_are_told_apart_without_their_start() {
     let mut program = jobs(512, |_, _| {});
     program.spool.block_bytes = BLOCK_BYTES;
     let mut bytes = program.finish();
-    // As if overwritten: the first half of the blocks, with half of the records that say that a thread began.
+    // As if overwritten: the first half of the blocks, with half of the records that say that a
+    // thread began.
     let blocks = bytes.len() / BLOCK_BYTES;
     let of_lane = |block: &[u8]| u32::from_le_bytes([block[4], block[5], block[6], block[7]]) == LANE;
     let jobs_blocks: Vec<usize> =
@@ -315,7 +317,8 @@ fn threads_in_turn_are_told_apart_while_a_spool_grows() {
     }
 }
 
-// Failed before: as above, in the packed recording and in one that goes on in the spool of a killed drain.
+// Failed before: as above, in the packed recording and in one that goes on in the spool of a killed
+// drain.
 #[cfg(target_os = "linux")]
 #[test]
 fn threads_in_turn_are_told_apart_when_drained() {

@@ -16,7 +16,8 @@ struct Piece {
     bytes: AtomicUsize,
 }
 
-/// What is reserved, so that somebody outside can tell it from the program's memory. Entries are not used again.
+/// What is reserved, so that a reader outside can separate it from the program's memory. Entries
+/// are not used again.
 static PIECES: [Piece; MOST_PIECES] =
     [const { Piece { address: AtomicUsize::new(0), bytes: AtomicUsize::new(0) } }; MOST_PIECES];
 const MOST_PIECES: usize = 500;
@@ -63,8 +64,8 @@ pub fn own_memory_changes() -> usize {
     CHANGES.load(Ordering::Acquire)
 }
 
-/// Tells the address and the bytes of each piece of memory that this crate has reserved; most of that is never touched. False when there
-/// are more pieces than it remembers.
+/// Tells the address and the bytes of each piece of memory that this crate has reserved; most of
+/// that is never touched. False when there are more pieces than it remembers.
 pub fn own_memory(mut tell: impl FnMut(usize, usize)) -> bool {
     let made = PIECES_MADE.load(Ordering::Relaxed);
     for piece in PIECES.iter().take(made) {

@@ -1,4 +1,5 @@
-//! Damaged recordings: every command that reads recordings ends with the documented exit code and says what is damaged.
+//! Damaged recordings: every command that reads recordings ends with the documented exit code and
+//! says what is damaged.
 
 #![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 #![allow(clippy::print_stdout, reason = "a test says what it could not check here")]
@@ -61,7 +62,8 @@ fn zero_block(bytes: &mut [u8]) {
     bytes[block * BLOCK_BYTES..][..BLOCK_BYTES].fill(0);
 }
 
-/// What a file is like, and what the commands that read events, and those that read marks alone, end with.
+/// What a file is like, and what the commands that read events, and those that read marks alone,
+/// end with.
 struct Case {
     name: &'static str,
     damage: fn(&mut Vec<u8>),
@@ -161,8 +163,8 @@ const OF_EVENTS: [&[&str]; 18] = [
 const OF_MARKS: [&[&str]; 3] =
     [&["play", "--no-symbols"], &["play", "--no-symbols", "--json"], &["play", "--no-symbols", "--modules"]];
 
-// Failed before: `play --heap`, `pack` and all of `report`, `diff`, `flame` and `export` of a recording with sums ended with 0 on a
-// flipped event, and all commands did on a damaged index.
+// Failed before: `play --heap`, `pack` and all of `report`, `diff`, `flame` and `export` of a
+// recording with sums ended with 0 on a flipped event, and all commands did on a damaged index.
 #[test]
 fn damage_is_told_by_every_command_that_reads() {
     let files = files("damage");

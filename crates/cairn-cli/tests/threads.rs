@@ -1,4 +1,4 @@
-//! Threads that follow each other, in every report and export that tells of threads.
+//! Threads that follow each other, in every report and export that has threads.
 
 #![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 

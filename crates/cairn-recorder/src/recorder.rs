@@ -167,9 +167,9 @@ pub(crate) struct Recorder {
     extent: Extent,
     /// In a forked child: the thread that gives up the parent's recording.
     leaver: AtomicU32,
-    /// 1 while a thread tells the parent of memory.
+    /// 1 while a thread publishes the recorder's memory.
     tells_memory: AtomicU32,
-    /// [`cairn_capture::own_memory_changes`] of what was told.
+    /// [`cairn_capture::own_memory_changes`] when it was published last.
     told_memory: AtomicUsize,
     /// The recorder of the recording before this one, whose memory is still mapped.
     previous: AtomicPtr<Self>,
@@ -246,8 +246,8 @@ impl Recorder {
         unsafe { &*at }
     }
 
-    /// Tells the parent what memory is the recorder's, where that has changed: it can then tell how much of what is resident is not the
-    /// program's.
+    /// Tells the parent what memory is the recorder's, where that has changed: it can then tell how
+    /// much of what is resident is not the program's.
     pub(crate) fn tell_own_memory(&self) {
         let end = self.extent.end();
         // The end grows, and so does the count: their sum is another one after a change of either.

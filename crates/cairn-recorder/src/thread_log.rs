@@ -248,7 +248,8 @@ fn make_room(writer: &mut Writer, lane: Lane, state: &AtomicU64, began: u64) -> 
     result.is_ok()
 }
 
-/// Says in a lane whose records follow. The nested lane has no other word on it, and a ring overwrites the one in the own lane.
+/// Says in a lane whose records follow. The nested lane has no other word on it, and a ring
+/// overwrites the one in the own lane.
 fn say_began(writer: &mut Writer, began: u64) {
     let kernel_thread = writer.kernel_thread;
     if writer.has_room(BEGAN_SLOTS) {
@@ -364,8 +365,9 @@ fn reuse(recorder: &'static Recorder, thread: u32) -> Option<*mut ThreadLog> {
 /// The clocks are read again after so long at first: about a fifth of a millisecond. Then twice as long each time.
 const FIRST_CLOCK_STEP: u64 = 1 << 19;
 const LAST_CLOCK_STEP: u64 = 1 << 31;
-/// A thread is named soon after it began, mostly, and by then it has recorded something: so its name is read again after about a
-/// microsecond, and then each time after twice as long, up to about a second: about ten system calls in its first millisecond.
+/// A thread is named soon after it began, mostly, and by then it has recorded something: so its
+/// name is read again after about a microsecond, and then each time after twice as long, up to
+/// about a second: about ten system calls in its first millisecond.
 const FIRST_NAME_STEP: u64 = 1 << 11;
 
 impl ThreadLog {
@@ -440,7 +442,8 @@ impl ThreadLog {
     }
 
     fn put(&mut self, slots: usize, write: impl FnOnce(&mut RecordSink<'_>) -> Result<(), SinkTooSmall>) {
-        // SAFETY: `stamp` has made room in the block, which is this thread's, for all that is put before an event.
+        // SAFETY: `stamp` has made room in the block, which is this thread's, for all that is put
+        // before an event.
         let place = unsafe { core::slice::from_raw_parts_mut(self.own.cursor as *mut u64, slots) };
         let mut sink = RecordSink::new(place);
         if write(&mut sink).is_ok() {

@@ -434,8 +434,8 @@ fn take_usage(take: &mut Take<'_>) -> Option<Vec<UsageSample>> {
     Some(usage)
 }
 
-/// Cairn's own memory, behind all else and only where it is known of a sample: | of the moment at which most was resident | column: of each
-/// sample |, each one more, or 0 when it is not known.
+/// Cairn's own memory, behind all else and only where it is known of a sample: | of the moment at
+/// which most was resident | column: of each sample |, each one more, or 0 when it is not known.
 pub(super) fn put_own(into: &mut Vec<u8>, resident: Option<&Resident>, usage: &[UsageSample]) {
     let of = |sample: &UsageSample| sample.own_bytes.map_or(0, |bytes| bytes.saturating_add(1));
     let most = resident.map_or(0, |most| of(&most.sample));

@@ -111,7 +111,8 @@ pub const MOST_MARKS: usize = 2000;
 pub(super) const MOST_MARK_BYTES: usize = 8192;
 
 impl HeapRead {
-    /// Cairn's own resident memory when that of the program was most; `None` when it is not known, and included.
+    /// Cairn's own resident memory when that of the program was most; `None` when it is not known,
+    /// and included.
     #[must_use]
     pub fn own_resident_bytes(&self) -> Option<u64> {
         self.resident.as_ref()?.sample.own_bytes
@@ -182,7 +183,7 @@ pub struct ThreadName {
 }
 
 impl ThreadName {
-    /// Whether somebody who writes `wanted` means this thread: one of its names, or the kernel's number.
+    /// Whether `wanted` is one of its names, or the kernel's number.
     #[must_use]
     pub fn is_called(&self, wanted: &str) -> bool {
         self.name == wanted
@@ -200,7 +201,8 @@ impl HeapRecording {
         Self { recording, stacks, sampling, checked_bytes: CHECKED_BYTES }
     }
 
-    /// Has the checksums of all events checked where sums that are [kept](Self::keep) answer; else it is done for at most 64 MiB of them.
+    /// Makes answers from [sums](Self::keep) check the checksums of all events; by default at most
+    /// 64 MiB of them are checked.
     pub fn check_all_events(&mut self) {
         self.checked_bytes = u64::MAX;
     }

@@ -158,7 +158,8 @@ struct Queues {
     rare_ends: Vec<usize>,
     /// The threads of what was merged.
     lives: Lives,
-    /// What was said of threads since the packed recording was told: numbers, and names where it was a name.
+    /// The records of threads that are not in the packed recording yet: numbers, and names where
+    /// the record is a name.
     told: Vec<(u32, Option<Vec<u8>>)>,
 }
 
@@ -451,8 +452,9 @@ impl Drain {
         }
     }
 
-    /// The memory of the recorder in the program, the spool first, as address, bytes and whether it is of a file; most of it is never
-    /// touched. `None` where the program does not tell, or is just changing it.
+    /// The memory of the recorder in the program, the spool first, as address, bytes and whether it
+    /// is of a file; most of it is never touched. `None` where the program does not tell, or is
+    /// just changing it.
     #[must_use]
     pub fn own_memory(&self) -> Option<Vec<(u64, u64, bool)>> {
         let load = |at: usize| self.shared.load(at as u64);
@@ -470,8 +472,8 @@ impl Drain {
         (load(control::OWN_MEMORY_COUNT) == count).then_some(pieces)
     }
 
-    /// Adds what the process uses at this moment to the recording, and how much of that is cairn's own, where it is known. Call it after a
-    /// [`step`](Self::step).
+    /// Adds what the process uses at this moment to the recording, and how much of that is cairn's
+    /// own, where it is known. Call it after a [`step`](Self::step).
     pub fn usage(&mut self, resident_bytes: u64, own_bytes: Option<u64>, page_faults: u64, threads: u32) {
         if !self.scale.is_known() {
             return;

@@ -188,7 +188,8 @@ pub enum Finding {
     NoIndex,
     /// A packed recording was closed, and its index is damaged; it was found again by one scan.
     DamagedIndex,
-    /// Events of a packed recording are damaged. The answer is from the sums that were kept when they were not.
+    /// Events of a packed recording are damaged; its sums, which are older than the damage,
+    /// answered.
     DamagedBehindSums {
         /// Where the chunk begins.
         offset: u64,
@@ -244,8 +245,8 @@ pub enum Finding {
 }
 
 impl Finding {
-    /// Whether a part of the file is damaged or missing, so that commands end with exit code 3. What the program lost itself, or did
-    /// not get to write, is no damage.
+    /// Whether a part of the file is damaged or missing, so that commands end with exit code 3.
+    /// What the program lost itself, or did not get to write, is no damage.
     #[must_use]
     pub fn is_damage(&self) -> bool {
         match self {
@@ -305,7 +306,7 @@ impl fmt::Display for Finding {
             ),
             Self::DamagedBehindSums { offset, kind, problem } => write!(
                 f,
-                "chunk {kind} at byte {offset}: {problem}; these numbers are the sums that were kept before the damage, and its events \
+                "chunk {kind} at byte {offset}: {problem}; these numbers are sums from before the damage, and its events \
                  cannot be read any more"
             ),
             Self::NoIndex => f.write_str("the recording was not closed; its index was made again"),

@@ -219,11 +219,13 @@ impl Recording {
         Ok(true)
     }
 
-    /// Checks chunks of events of a packed recording that was closed, without unpacking them: the header of each, which has to be as the
-    /// index says, and the checksums of at most `most_bytes` of what they hold. When they hold more, these are of chunks from all parts of
-    /// the file. The answer is what is wrong.
+    /// Checks chunks of events of a packed recording that was closed, without unpacking them: the
+    /// header of each, which has to be as the index says, and the checksums of at most `most_bytes`
+    /// of what they hold. When they hold more, these are of chunks from all parts of the file. The
+    /// answer is what is wrong.
     ///
-    /// Of a spool, and of a recording that was not closed, nothing is checked: opening and reading them finds what there is to find.
+    /// Of a spool, and of a recording that was not closed, nothing is checked: opening and reading
+    /// them finds what there is to find.
     ///
     /// # Errors
     ///

@@ -459,7 +459,8 @@ impl OpenBlock {
     }
 }
 
-/// Takes what is for the tables, and notes in the piece its latest time and which threads begin in it.
+/// Takes what is for the tables, and notes in the piece its latest time and which threads begin in
+/// it.
 fn take_tables(
     piece: &mut Piece,
     lane: LaneKey,

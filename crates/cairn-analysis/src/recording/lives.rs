@@ -1,18 +1,22 @@
-//! Which thread the records of a lane are of, when several threads had the lane one after the other.
+//! Which thread the records of a lane are of, when several threads had the lane one after the
+//! other.
 //!
-//! The recorder gives the lane of a thread that has ended to a later thread, which goes on in the same block:
+//! The recorder gives the lane of a thread that has ended to a later thread, which goes on in the
+//! same block:
 //!
 //! ```text
-//!   lane 3:   block, thread 4711 | events | began 4720 | events | block, thread 4720 | events | began 4733 | ...
-//!   life:     3 _________________________ | 9 ______________________________________ | 12 _________________
+//!   lane 3:  block of 4711 | events | began 4720 | block of 4720 | events | began 4733 | ...
+//!   life:    3 ____________________ | 9 _______________________________ | 12 _____________
 //! ```
 //!
-//! A *life* is what one thread recorded, from its record of kind *began* to the next one in the lane. Each life has a number of its
-//! own, which is the thread's number in the recording: the lane's number for the first life of a lane, a number that no lane and no
-//! life has for the later ones. Which allocation a free belongs to is decided by lanes (`pairing`), and does not depend on lives.
+//! A *life* is what one thread recorded, from its record of kind *began* to the next one in the
+//! lane. Each life has a number of its own, which is the thread's number in the recording: the
+//! lane's number for the first life of a lane, a number that no lane and no life has for the later
+//! ones. Which allocation a free belongs to is decided by lanes (`pairing`), and does not depend on
+//! lives.
 //!
-//! A block whose header names another thread than the one before it begins a life as well: in a ring the record may be overwritten,
-//! and in a damaged file it may be unreadable.
+//! A block whose header names another thread than the one before it begins a life as well: in a
+//! ring the record may be overwritten, and in a damaged file it may be unreadable.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -36,7 +40,8 @@ pub(super) struct Lives {
     present: HashMap<LaneKey, u32>,
     /// By the recorder's number and the kernel's: the life of that kernel thread that was met last.
     latest: HashMap<(u32, u32), u32>,
-    /// By the recorder's number and the counter of the record: the signal handlers' lane repeats it.
+    /// By the recorder's number and the counter of the record: the signal handlers' lane repeats
+    /// it.
     by_start: HashMap<(u32, u64), u32>,
     /// The number that was given last to a life that is not the first one of its lane.
     last_given: u32,
@@ -230,8 +235,9 @@ impl Lives {
 /// Clocks of two files that were made of one spool differ by less.
 const SLACK_NANOS: u64 = 10_000_000;
 
-/// The numbers that threads of the rest of a spool have in the packed recording in front of it: the same kernel thread at the same time
-/// is the same thread, all others get numbers that it does not use.
+/// The numbers that threads of the rest of a spool have in the packed recording in front of it: the
+/// same kernel thread at the same time is the same thread, all others get numbers that it does not
+/// use.
 pub(super) fn numbers_behind(
     packed: &[Thread],
     rest: &[Thread],
@@ -248,7 +254,8 @@ pub(super) fn numbers_behind(
         let is_it = |known: &&&Thread| {
             let is_in_time = known.ended_nanos.is_none_or(|ended| ended.saturating_add(SLACK_NANOS) >= began);
             if has_began_record(thread.id.0) {
-                // The record itself is in both, or the thread is one that the packed recording does not have.
+                // The record itself is in both, or the thread is one that the packed recording does
+                // not have.
                 known.began_nanos.abs_diff(began) <= SLACK_NANOS
             } else {
                 // A later block of a thread that began before.

@@ -65,8 +65,8 @@ pub(super) trait Feed {
         let _ = (stream, record);
     }
 
-    /// Told of each record of a thread in the stream's order, just before what follows in the stream; answers with the number of the
-    /// thread whose events follow.
+    /// Receives each record of a thread in the stream's order, before what follows it in the
+    /// stream; returns the number of the thread whose events follow.
     fn thread(&mut self, stream: u32, counter: u64, event: ThreadEvent<'_>) -> Option<u32>;
 
     /// Told of a record that cannot be read; the rest of what was given last is left out.
@@ -211,7 +211,8 @@ impl Stream {
             if let Record::Thread { counter, event } = record {
                 let is_other = matches!(event, ThreadEvent::Began { .. });
                 if is_other && !events.is_empty() {
-                    // Events are handed on with one thread for all of them: this record begins the next ones.
+                    // Events are handed on with one thread for all of them: this record begins the
+                    // next ones.
                     begin = end_run(events, begin, now, counter.saturating_sub(start_counter));
                     end = Some(at);
                     break;

@@ -164,8 +164,8 @@ pub struct Thread {
     pub earlier_names: Vec<Vec<u8>>,
     /// When it was first seen.
     pub began_nanos: u64,
-    /// When it ended: when it said so, or else when the recorder found that it had ended and gave its part of the recording to the next
-    /// thread. `None` when neither is known.
+    /// When it ended: when it said so, or else when the recorder found that it had ended and gave
+    /// its part of the recording to the next thread. `None` when neither is known.
     pub ended_nanos: Option<u64>,
 }
 
@@ -280,7 +280,8 @@ pub struct Usage {
     pub at: At,
     /// Resident memory of the process, cairn's own included.
     pub resident_bytes: u64,
-    /// How much of it is cairn's own: the recording that is mapped, its tables, its library. `None` where that is not known.
+    /// How much of it is cairn's own: the recording that is mapped, its tables, its library. `None`
+    /// where that is not known.
     pub own_bytes: Option<u64>,
     /// Page faults since the start.
     pub page_faults: u64,

@@ -60,7 +60,8 @@ fn take_module(
     Some(())
 }
 
-/// A thread: number, the kernel's, began, one more than ended or 0, name. A row for each name that it had; the answer is how many.
+/// A thread: number, the kernel's, began, one more than ended or 0, name. A row for each name that
+/// it had; the answer is how many.
 pub(super) fn put_thread(row: &mut Vec<u8>, thread: &Thread) -> u32 {
     let mut rows = 0;
     for name in thread.earlier_names.iter().chain([&thread.name]) {

@@ -266,11 +266,12 @@ fn lane_of(header: &BlockHeader) -> LaneKey {
     (header.thread, header.lane == Lane::Nested)
 }
 
-/// Gives each thread that had a lane a number of its own, in the order in which they began; the answer is, by lane, where threads
-/// begin.
+/// Gives each thread that had a lane a number of its own, in the order in which they began; the
+/// answer is, by lane, where threads begin.
 fn number_threads(lanes: &mut BTreeMap<LaneKey, Vec<Found>>, lives: &mut Lives) -> Vec<Vec<Begin>> {
     lives.reserve(lanes.iter().filter(|(_, blocks)| !blocks.is_empty()).map(|(&(thread, _), _)| thread));
-    // Each lane in its own order, and all of them as far as possible in the order of time: with a note, or a block where there is none.
+    // Each lane in its own order, and all of them as far as possible in the order of time: with a
+    // note, or a block where there is none.
     let mut steps: Vec<(u64, usize, usize, Option<usize>)> = Vec::new();
     for (lane, blocks) in lanes.values().enumerate() {
         let mut now = 0;

@@ -32,7 +32,8 @@ pub(crate) struct Spool {
     table_thread: u32,
     /// A block is full when it has so many bytes.
     pub(crate) block_bytes: usize,
-    /// By the recorder's number: the kernel's number of the thread that has it now, where it is not 1000 more.
+    /// By the recorder's number: the kernel's number of the thread that has it now, where it is not
+    /// 1000 more.
     kernel_threads: HashMap<u32, u32>,
     /// The order of all writes: block and slots.
     pub(crate) journal: Option<Vec<(usize, usize)>>,

@@ -126,7 +126,7 @@ fn either(one: Outcome, other: Outcome) -> Outcome {
 
 /// Reads all of a recording, what lies behind sums as well, and the sums.
 fn check(recording: Recording, path: &Path) -> io::Result<Outcome> {
-    /// Takes events and looks at none.
+    /// Takes events and does nothing with them.
     struct Nothing;
     impl Events for Nothing {}
 

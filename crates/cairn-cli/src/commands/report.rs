@@ -65,7 +65,8 @@ pub(crate) struct ReportCommand {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "by", "cost", "limit", "full", "suppressions"])]
     html: Option<PathBuf>,
 
-    /// Check all events of a recording that answers from sums, whatever its size; without it, up to 64 MiB of them
+    /// Check all events of a recording that answers from sums, whatever its size; without it, up to
+    /// 64 MiB of them
     #[arg(long)]
     check: bool,
 

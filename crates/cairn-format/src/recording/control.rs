@@ -48,7 +48,8 @@ pub const FACTS_BYTES: usize = 0x78;
 pub const FREE_TAKEN: usize = 0x80;
 /// See the [table](self).
 pub const EXITING: usize = 0x88;
-/// How many entries of [`OWN_MEMORY`] hold; 0 while they change, and all bits when there are more than fit.
+/// How many entries of [`OWN_MEMORY`] hold; 0 while they change, and all bits when there are more
+/// than fit.
 pub const OWN_MEMORY_COUNT: usize = 0xa0;
 /// Where the program has mapped the spool.
 pub const MAPPED_AT: usize = 0xa8;
@@ -70,7 +71,8 @@ pub const UNMATCHED_FREES: usize = 0x148;
 pub const FREE_RING: usize = 0x1000;
 /// Entries of the [`FREE_RING`]; entry `n % FREE_RING_ENTRIES` is the `n`-th that is given.
 pub const FREE_RING_ENTRIES: usize = 4096;
-/// The memory beside the spool that the recorder has reserved in the program: address and bytes of each piece, `u64` both.
+/// The memory beside the spool that the recorder has reserved in the program: address and bytes of
+/// each piece, `u64` both.
 pub const OWN_MEMORY: usize = 0x5000;
 /// Entries of [`OWN_MEMORY`].
 pub const OWN_MEMORY_ENTRIES: usize = 512;

@@ -1,8 +1,9 @@
 //! How much of a process's resident memory is cairn's own.
 //!
-//! The recorder says in the spool's first block which memory it has reserved (`Drain::own_memory`); which pages of that and of the spool are
-//! resident, the kernel says in `/proc/PID/pagemap`, eight bytes for each. So it costs some ten kilobytes to read, whatever the program has:
-//! `smaps` would walk all of its memory.
+//! The recorder says in the spool's first block which memory it has reserved (`Drain::own_memory`);
+//! which pages of that and of the spool are resident, the kernel says in `/proc/PID/pagemap`, eight
+//! bytes for each. So it costs some ten kilobytes to read, whatever the program has: `smaps` would
+//! walk all of its memory.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -11,12 +12,13 @@ use cairn_analysis::recording::Drain;
 
 /// The page is there.
 const PRESENT: u64 = 1 << 63;
-/// And no other process has it: the page of zeros, which is read where nothing was written yet and is not counted as resident, is never
-/// exclusive.
+/// And no other process has it: the page of zeros, which is read where nothing was written yet and
+/// is not counted as resident, is never exclusive.
 const EXCLUSIVE: u64 = 1 << 56;
-/// So many pages are asked for at once.
+/// How many pages are read at once.
 const STEP_PAGES: u64 = 4096;
-/// In what is larger, only the front is used: behind so many pages of which none is there, nothing follows.
+/// Larger pieces are filled from their start: behind [`STEP_PAGES`] of which none is resident,
+/// nothing follows.
 const LARGE_PAGES: u64 = 4 * STEP_PAGES;
 /// The names of the library's files begin so.
 const LIBRARY: &str = "libcairn_preload";
@@ -59,7 +61,8 @@ impl OwnShare {
     }
 }
 
-/// Where the library is, by the lines of `/proc/PID/maps`; what it has beside its file lies behind it.
+/// Where the library is, by the lines of `/proc/PID/maps`; what it has beside its file lies behind
+/// it.
 fn library(maps: &str) -> Vec<(u64, u64, bool)> {
     let mut found: Vec<(u64, u64, bool)> = Vec::new();
     for line in maps.lines() {
