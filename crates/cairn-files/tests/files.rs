@@ -1,7 +1,7 @@
 //! What other users of the machine could do to files, as far as one process can show it: links, FIFOs
 //! and directories that belong to them. Those need root, which gives them away.
 
-#![allow(clippy::print_stdout, reason = "a test says what it could not check here")]
+#![allow(clippy::print_stdout, reason = "tests say what they have skipped")]
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, Read, Write};
