@@ -124,20 +124,24 @@ enum Answer {
     Fault = 7,
 }
 
-/// Begins to record. `text` is what would be in `CAIRN_HEAP`.
+/// Begins to record. `text` is what would be in `CAIRN_HEAP`. When that is done, `is_done` is set, and what is left is a wait to be
+/// stopped.
 ///
 /// # Safety
 ///
-/// - `text` has `length` bytes.
+/// - `text` has `length` bytes, and `is_done` is a word.
 /// - The thread may take the loader's lock.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cairn_attach(text: *const u8, length: usize) -> c_int {
+pub unsafe extern "C" fn cairn_attach(text: *const u8, length: usize, is_done: *const AtomicU64) -> c_int {
+    // SAFETY: by contract.
+    let is_done = unsafe { &*is_done };
     // SAFETY: by contract.
     let text = unsafe { core::slice::from_raw_parts(text, length) };
-    let Some(work) = Work::take() else { return Answer::Busy as c_int };
+    let Some(work) = Work::take() else { return done(is_done, Answer::Busy) };
     let answer = if recorder::is_under_way() { Answer::Recorded } else { attach(&work, text) };
     note_memory();
-    answer as c_int
+    drop(work);
+    done(is_done, answer)
 }
 
 /// Ends the recording that [`cairn_attach`] began, and leaves the program as it was.
@@ -146,10 +150,13 @@ pub unsafe extern "C" fn cairn_attach(text: *const u8, length: usize) -> c_int {
 ///
 /// As for that.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cairn_detach() -> c_int {
-    let Some(work) = Work::take() else { return Answer::Busy as c_int };
+pub unsafe extern "C" fn cairn_detach(_: usize, _: usize, is_done: *const AtomicU64) -> c_int {
+    // SAFETY: by contract.
+    let is_done = unsafe { &*is_done };
+    let Some(work) = Work::take() else { return done(is_done, Answer::Busy) };
     if !IS_ATTACHED.load(Ordering::Acquire) {
-        return Answer::NotAttached as c_int;
+        drop(work);
+        return done(is_done, Answer::NotAttached);
     }
     recorder::end();
     let answer = if work.under_lock(Task::Out) { Answer::Done } else { Answer::Fault };
@@ -160,6 +167,15 @@ pub unsafe extern "C" fn cairn_detach() -> c_int {
     // Last: threads that were in the midst of an event have had time to finish it.
     recorder::leave_file();
     note_memory();
+    drop(work);
+    done(is_done, answer)
+}
+
+/// Ends a call: says that it is done, and waits until `cairn` stops the thread, or for some seconds if nobody does.
+fn done(is_done: &AtomicU64, answer: Answer) -> c_int {
+    const SECONDS: i64 = 3;
+    is_done.store(1, Ordering::SeqCst);
+    system::wait_to_be_stopped(SECONDS);
     answer as c_int
 }
 

@@ -59,6 +59,16 @@ pub(crate) fn has_ended(thread: u32) -> bool {
     asked == Err(Error(libc::ESRCH))
 }
 
+/// Waits for so many seconds, or until the thread is stopped. Unlike other waits, this one (for a signal of none) leaves alone what
+/// the kernel keeps of a wait of the program's that is to go on.
+pub(crate) fn wait_to_be_stopped(seconds: i64) {
+    let none = 0_u64;
+    let time = libc::timespec { tv_sec: seconds, tv_nsec: 0 };
+    let arguments = [(&raw const none) as usize, 0, (&raw const time) as usize, size_of::<u64>(), 0, 0];
+    // SAFETY: reads a set of signals and a time.
+    let _ = unsafe { call(libc::SYS_rt_sigtimedwait, arguments) };
+}
+
 /// Whether the 4 bytes at `place` can be written; they are not changed. The kernel is asked to write what is there, in one
 /// atomic step, and says that it cannot where a store would end the program.
 pub(crate) fn is_writable(place: u64) -> Result<bool, Error> {

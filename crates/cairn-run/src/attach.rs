@@ -264,10 +264,9 @@ impl Target {
             )));
         }
         if field("TracerPid") != "0" {
-            return Err(refused(format!(
-                "traced by process {}, a debugger or strace; end that first",
-                field("TracerPid")
-            )));
+            let reason =
+                format!("traced by process {}, a debugger or strace; end that first", field("TracerPid"));
+            return Err(AttachError::Busy { process, reason });
         }
         if field("State").starts_with(['T', 't']) {
             return Err(refused(format!("is stopped; let it go on first: kill -CONT {process}")));
@@ -647,6 +646,7 @@ impl Target {
         let setup = failed("preparing the call");
         let path_at = borrowed.write(0, &path).map_err(setup)?;
         let text_at = borrowed.write(8256, text).map_err(failed("preparing the call"))?;
+        let done_at = borrowed.write(8248, &[0; 8]).map_err(failed("preparing the call"))?;
         let errno_at = borrowed.call(self.errno, [0; 3]).map_err(failed("asking for errno"))?;
         let mut errno = [0; 4];
         inject::read_memory(thread as i32, errno_at, &mut errno).map_err(failed("reading errno"))?;
@@ -674,14 +674,16 @@ impl Target {
             let code = look_up(b"cairn_recover\0")?;
             borrowed.note_stack(shared + shared::STACK).map_err(failed("preparing the call"))?;
             borrowed.recovery = Some(Recovery { code, stack_word: shared + shared::RECOVERY });
-            let answer = borrowed.call(entry, [text_at, text.len() as u64, 0]);
+            let answer = borrowed.call_long(entry, [text_at, text.len() as u64], done_at);
             if answer.is_err() {
                 // The call was given up, and with it the work that it had taken.
                 let _ = inject::write_memory(thread as i32, shared + shared::WORKER, &[0; 8]);
             }
             answer.map(|answer| answer as i32).map_err(failed("the call of the library"))
         })();
-        let _ = inject::write_memory(thread as i32, errno_at, &errno);
+        if borrowed.is_held() {
+            let _ = inject::write_memory(thread as i32, errno_at, &errno);
+        }
         result
     }
 

@@ -9,6 +9,9 @@
 //! was. While this process lives, it stops the thread at that system call, which is then not made: the state is put back from
 //! outside, and with it what `rt_sigreturn` would lose of a system call that is to go on.
 //!
+//! Stops at system calls make a call slow. The library's own functions, which make many, run without: they say when they are done,
+//! and wait a little to be stopped.
+//!
 //! ```text
 //!   stopped --registers: the function, its frame--> runs --PTRACE_SYSCALL--> at rt_sigreturn --> next call
 //!      |                                             |  |                          |
@@ -88,6 +91,8 @@ pub(crate) struct Borrowed {
     /// What lies behind the thread pointer, from before the first call.
     control_block: Vec<u8>,
     pub(crate) recovery: Option<Recovery>,
+    /// While a long call is made: where it says that it is done.
+    done_at: Option<u64>,
     /// A signal that came meanwhile and stops processes.
     kept: Vec<c_int>,
 }
@@ -99,6 +104,8 @@ enum Parked {
     AtStop,
     /// At the beginning of the system call that ends a call.
     AtReturn,
+    /// It has found its way back by itself, before it was stopped.
+    Back,
     /// It is gone.
     Gone,
 }
@@ -251,6 +258,7 @@ impl Borrowed {
             parked: Parked::AtStop,
             control_block: Vec::new(),
             recovery: None,
+            done_at: None,
             kept: Vec::new(),
         })
     }
@@ -290,6 +298,20 @@ impl Borrowed {
         self.call_at(self.stack + STACK_BYTES, address, [a, b, c, 0, 0, 0])
     }
 
+    /// Calls a function that makes many system calls, none of which is to stop the thread. Its third argument is `done_at`, the place of
+    /// a word that it makes another one than 0 when it is done; then it waits for some seconds to be stopped.
+    pub(crate) fn call_long(&mut self, address: u64, [a, b]: [u64; 2], done_at: u64) -> io::Result<u64> {
+        self.done_at = Some(done_at);
+        let result = self.call(address, [a, b, done_at]);
+        self.done_at = None;
+        result
+    }
+
+    /// Whether the thread is still this process's to call functions in.
+    pub(crate) fn is_held(&self) -> bool {
+        !matches!(self.parked, Parked::Gone | Parked::Back)
+    }
+
     /// Calls a short function on the thread's own stack.
     fn call_on_own(&mut self, address: u64, arguments: [u64; 6]) -> io::Result<u64> {
         self.call_at(self.registers.rsp - RED_ZONE_BYTES, address, arguments)
@@ -297,6 +319,9 @@ impl Borrowed {
 
     /// Calls a function whose stack, with the frame that leads back, is below `top`.
     fn call_at(&mut self, top: u64, address: u64, arguments: [u64; 6]) -> io::Result<u64> {
+        if !self.is_held() {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "its thread has gone on"));
+        }
         let (frame_at, frame) = self.frame_below(top);
         write_memory(self.thread, frame_at, &frame)?;
         self.leave_return()?;
@@ -315,7 +340,7 @@ impl Borrowed {
         set_registers(self.thread, &registers)?;
         self.block_signals()?;
         if let Err(error) = self.go(frame_at + RETURN_BYTES) {
-            if self.parked != Parked::Gone {
+            if self.is_held() {
                 self.parked = Parked::AtStop;
             }
             return Err(error);
@@ -421,10 +446,13 @@ impl Borrowed {
         let mut deadline = started + LOCK_PATIENCE.min(PATIENCE);
         let (mut is_late, mut times) = (false, 1);
         let mut pause = Pause::new();
-        request(libc::PTRACE_SYSCALL, self.thread, 0, ptr::null_mut())?;
+        let mut done_at = self.done_at;
+        let go_on =
+            |done_at: Option<u64>| if done_at.is_some() { libc::PTRACE_CONT } else { libc::PTRACE_SYSCALL };
+        request(go_on(done_at), self.thread, 0, ptr::null_mut())?;
         loop {
             let Some(status) = self.poll()? else {
-                if Instant::now() > deadline && !is_late {
+                if !is_late && (self.is_done(done_at) || Instant::now() > deadline) {
                     is_late = true;
                     request(libc::PTRACE_INTERRUPT, self.thread, 0, ptr::null_mut())?;
                 }
@@ -436,6 +464,18 @@ impl Borrowed {
             let is_event = status >> 16 != 0;
             if is_event && is_late {
                 is_late = false;
+                if self.is_done(done_at) {
+                    done_at = None;
+                    let at = registers(self.thread)?.rsp;
+                    if !(self.stack..self.stack + STACK_BYTES).contains(&at) {
+                        self.parked = Parked::Back;
+                        return Ok(());
+                    }
+                    // What is left of the call is short.
+                    deadline = Instant::now() + LOCK_PATIENCE;
+                    request(libc::PTRACE_SYSCALL, self.thread, 0, ptr::null_mut())?;
+                    continue;
+                }
                 // Then it has done nothing yet: of all else that it may wait for, nothing can be given up.
                 if waits_for_lock(&registers(self.thread)?, self.places.load_lock) {
                     self.forget_stack();
@@ -479,8 +519,13 @@ impl Borrowed {
             } else if !is_event {
                 self.keep(signal);
             }
-            request(libc::PTRACE_SYSCALL, self.thread, 0, ptr::null_mut())?;
+            request(go_on(done_at), self.thread, 0, ptr::null_mut())?;
         }
+    }
+
+    fn is_done(&self, done_at: Option<u64>) -> bool {
+        let mut word = [0; 8];
+        done_at.is_some_and(|at| read_memory(self.thread, at, &mut word).is_ok() && word != [0; 8])
     }
 
     /// After a fault: has the thread go on where it gives the loader's lock back. False when it does not hold it.
@@ -517,7 +562,7 @@ impl Borrowed {
     }
 
     fn put_back(&mut self) -> io::Result<()> {
-        if self.stack != 0 && self.parked != Parked::Gone {
+        if self.stack != 0 && self.is_held() {
             // First: what is unmapped may be another mapping soon.
             if let Some(place) = self.note.take() {
                 let _ = write_memory(self.thread, place, &[0; 16]);
@@ -526,7 +571,7 @@ impl Borrowed {
             let stack = std::mem::take(&mut self.stack);
             let _ = self.call_on_own(unmap, [stack, STACK_BYTES, 0, 0, 0, 0]);
         }
-        if self.parked == Parked::Gone {
+        if !self.is_held() {
             return Ok(());
         }
         self.leave_return()?;

@@ -24,7 +24,7 @@ impl From<AttachError> for Refused {
 
 impl Heap {
     pub(super) fn attach(&self, process: u32) -> Result<Outcome, Refused> {
-        let mut target = Target::inspect(process)?;
+        let mut target = inspect(process)?;
         // Who may not follow these links learns it from the library.
         if target.shared_files().any(|path| is_recorded_to(&path, process)) {
             return Err(Refused { status: 2, message: format!("process {process}: is recorded already") });
@@ -110,12 +110,26 @@ impl Heap {
 
 /// Ends what `--attach` began, maybe from another terminal.
 pub(super) fn detach(process: u32) -> Result<Outcome, Refused> {
-    let target = Target::inspect(process)?;
+    let target = inspect(process)?;
     let Some(library) = target.loaded_library() else {
         return Err(Refused { status: 2, message: format!("process {process}: is not attached to") });
     };
     end_recording(process, &target, &library)?;
     Ok(Outcome::Done)
+}
+
+/// Looks whether a process can be attached to. Another command that is at it traces it for moments only, a debugger for longer.
+fn inspect(process: u32) -> Result<Target, AttachError> {
+    const LONGEST: Duration = Duration::from_secs(1);
+    let began = Instant::now();
+    loop {
+        match Target::inspect(process) {
+            Err(AttachError::Busy { .. }) if began.elapsed() < LONGEST => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            result => return result,
+        }
+    }
 }
 
 /// Ends the recording of an attached process, and has it give back what the recording took.
@@ -230,8 +244,10 @@ fn with_thread(
                 "process {process}: {reason}, each of {looks} times that it was looked at; nothing was changed, try \
                  again later"
             ),
-            // Another command is at it.
-            Err(error @ process::Error::TracedBy { .. }) => error.to_string(),
+            // Another command is at it: whether this one may trace it was asked before.
+            Err(error @ (process::Error::TracedBy { .. } | process::Error::NoPermission { .. })) => {
+                error.to_string()
+            }
             Err(error) => return Err(Refused { status: 2, message: error.to_string() }),
         };
         if began.elapsed() > PATIENCE {
