@@ -515,16 +515,6 @@ impl Recording {
                 ..*wanted
             },
         };
-        // What the process used is noted at once; its events are packed a while later, when whoever
-        // packs has fallen behind.
-        let packed_until =
-            self.growth().filter(|growth| growth.is_drained).and_then(|growth| growth.until_nanos);
-        let wanted = &match packed_until {
-            Some(until) => {
-                wanted.between(wanted.since_nanos, wanted.until_nanos.min(until.saturating_add(1)))
-            }
-            None => *wanted,
-        };
         let unmatched_frees = match &self.layout {
             Layout::Spool(spool) => spool.read(&self.source, &self.scale, wanted, events)?,
             Layout::Packed(packed) => {

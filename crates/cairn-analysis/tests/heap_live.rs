@@ -238,6 +238,8 @@ fn a_recording_that_is_drained_is_added_up_while_it_grows() {
             assert_eq!(live.usage, whole.usage);
             assert_eq!(*heaps[0].stacks(), stacks);
             assert_slices_add_up(&heaps[1]);
+            // A reader of the spool finds the same in the packed file.
+            assert_eq!(read(&spool_path).0.profile.totals, live.profile.totals);
             compared += 1;
         }
     }

@@ -54,6 +54,8 @@ const MOST_WAITING_BYTES: usize = 4 << 20;
 const CLOCK_NANOS: u64 = 50_000_000;
 /// And the comparison is kept in the recording so often.
 const KEPT_CLOCK_NANOS: u64 = 10_000_000_000;
+/// Memory samples that wait for the events before them; 4096, more than 6 minutes of ten a second.
+const MOST_USAGES: usize = 4096;
 
 /// Drains one spool.
 ///
@@ -112,6 +114,8 @@ pub struct Drain {
     merged_nanos: u64,
     /// Everything that was stamped until then is merged.
     merged_ticks: u64,
+    /// Memory samples, each with the counter when it was taken, that are later than what is merged.
+    usages: VecDeque<(u64, Usage)>,
     /// Since when nothing is recorded, because somebody stopped it.
     paused_since: Option<u64>,
     end: Option<(EndReason, u64)>,
@@ -371,6 +375,7 @@ impl Drain {
             read_bytes: 0,
             merged_nanos: 0,
             merged_ticks: 0,
+            usages: VecDeque::new(),
             paused_since: None,
             end: None,
             known_end: None,
@@ -478,10 +483,13 @@ impl Drain {
         if !self.scale.is_known() {
             return;
         }
-        // As late as what was merged already, and no later than what will be.
-        let nanos = self.scale.nanos_of_ticks(self.horizon).max(self.merged_nanos);
-        let at = At { thread: ThreadId(0), nanos };
-        self.packer.usage(&Usage { at, resident_bytes, own_bytes, page_faults, threads });
+        if self.usages.len() >= MOST_USAGES {
+            self.usages.pop_front();
+        }
+        // The time is set when the events before it are merged.
+        let at = At { thread: ThreadId(0), nanos: 0 };
+        let usage = Usage { at, resident_bytes, own_bytes, page_faults, threads };
+        self.usages.push_back((self.horizon, usage));
     }
 
     fn status(&self, is_busy: bool) -> Status {
@@ -583,7 +591,7 @@ impl Drain {
     /// As [`step`](Self::step).
     pub fn finish(mut self) -> Result<(Summary, Vec<Finding>), RecordingError> {
         while self.read_rest()?.is_busy {}
-        self.merge(u64::MAX);
+        self.merge_with_usages(u64::MAX);
         for (blocks, handed) in self.blocks.iter().zip(&self.queues.handed) {
             if blocks.missing > 0 {
                 let finding = Finding::MissingBlocks { thread: handed.thread, count: blocks.missing };
@@ -684,7 +692,7 @@ impl Drain {
         // Blocks with times that cannot be would keep what waits from being merged for ever; memory counts more than their order then.
         let unread_from = if std::mem::take(&mut self.is_stuck) { u64::MAX } else { self.unread_from };
         let waited_bytes = self.queues.waiting_bytes();
-        self.merge(horizon.min(unread_from));
+        self.merge_with_usages(horizon.min(unread_from));
         if horizon != u64::MAX {
             self.merged_ticks = self.merged_ticks.max(horizon.min(unread_from));
         }
@@ -874,6 +882,17 @@ impl Drain {
             unloaded_nanos: module.unloaded.map(|counter| self.scale.nanos(counter)),
         };
         self.packer.module(&module);
+    }
+
+    /// Merges the events up to `horizon`, and puts each memory sample between those before and
+    /// those behind it. A sample in front of older events would move their times to its own.
+    fn merge_with_usages(&mut self, horizon: u64) {
+        while let Some((ticks, mut usage)) = self.usages.pop_front_if(|(ticks, _)| *ticks <= horizon) {
+            self.merge(ticks);
+            usage.at.nanos = self.scale.nanos_of_ticks(ticks).max(self.merged_nanos);
+            self.packer.usage(&usage);
+        }
+        self.merge(horizon);
     }
 
     fn merge(&mut self, horizon: u64) {
