@@ -35,7 +35,7 @@ libfuzzer_sys::fuzz_target!(|input: &[u8]| {
     }
     let _ = found.damage(&image);
     let heap = GlibcHeap::find(&image);
-    for heap in &heap {
+    if let Some(heap) = &heap {
         let _ =
             (heap.sizes(), heap.blocks(), heap.damage().iter().map(ToString::to_string).collect::<Vec<_>>());
     }
