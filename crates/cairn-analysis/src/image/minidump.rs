@@ -2,6 +2,7 @@
 //!
 //! Read by hand for what is asked of a memory image, threads, modules and memory: the crate for them brings 46 others along.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use cairn_format::heapblock::ByteOrder;
@@ -63,6 +64,7 @@ pub(super) fn read(
             files: Vec::new(),
             process: None,
             mappings: Vec::new(),
+            without_segment: BTreeSet::new(),
             named: Vec::new(),
             threads: Vec::new(),
             findings,
@@ -285,6 +287,7 @@ impl Reader<'_> {
                 AbsoluteAddress::new(base.saturating_add(bytes)),
             ),
             bias: base,
+            is_identified: !build_id.is_empty(),
             build_id,
             file: FileState::Unknown,
         })

@@ -14,7 +14,7 @@ use cairn_analysis::format::{AbsoluteAddress, WordSize};
 use cairn_analysis::heap::{
     Cost, Direction, FlameOptions, Folding, ModuleNames, Namer, Names, NoNames, Questions, Scope, TreeLimits,
 };
-use cairn_analysis::image::{Image, Machine, OpenOptions, RawFile};
+use cairn_analysis::image::{FileState, Image, ImageModule, Machine, OpenOptions, RawFile};
 use cairn_exchange::target::{Choice, EventSource, HeapEvents, LiveBlock, Rows};
 use cairn_exchange::{Profile, Subject, Target, write};
 use clap::{Args, ValueEnum};
@@ -243,7 +243,18 @@ impl Core {
     }
 
     fn names(&self, answers: &Answers) -> Option<ModuleNames> {
-        self.symbols.wanted().then(|| ModuleNames::of(&answers.stacks.stacks, self.symbols.symbolizer()))
+        self.symbols.wanted().then(|| {
+            let names = ModuleNames::of(&answers.stacks.stacks, self.symbols.symbolizer());
+            if self.symbols.allows_mismatch() {
+                return names;
+            }
+            let is_unsure = |module: &ImageModule| {
+                !module.is_identified
+                    || module.build_id.is_empty() && matches!(module.file, FileState::Different(_))
+            };
+            let modules = answers.modules.iter().enumerate();
+            names.without(modules.filter(|(_, module)| is_unsure(module)).map(|(index, _)| index))
+        })
     }
 
     fn show(&self, answers: &Answers, namer: &dyn Namer, started: std::time::Instant) -> io::Result<()> {
