@@ -1,6 +1,7 @@
 //! `cairn core` as its users call it: a running process, raw dumps, reports as heapprof's, and everything that is no image.
 
 #![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
+#![allow(clippy::print_stdout, reason = "a test says what it could not check here")]
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -209,5 +210,60 @@ fn what_is_no_image_is_said_in_one_line() {
         let error = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(code), "{error}");
         assert!(error.contains(expected), "{error}");
+    }
+}
+
+fn minidump(name: &str, program: &str) -> (Value, Vec<String>) {
+    let place = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/minidumps");
+    let (program, dump) = (format!("{place}/{program}"), format!("{place}/{name}.dmp"));
+    let output = core(&["--json", "--stacks", "--no-cache", &program, &dump]);
+    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let threads = told["threads"].as_array().unwrap();
+    let frames = threads.iter().flat_map(|thread| thread["frames"].as_array().unwrap());
+    let functions = frames.filter_map(|frame| Some(frame["function"].as_str()?.to_owned())).collect();
+    (told, functions)
+}
+
+/// The module whose path ends so.
+fn module<'t>(told: &'t Value, name: &str) -> &'t Value {
+    let mut modules = told["modules"].as_array().unwrap().iter();
+    modules.find(|module| module["path"].as_str().unwrap().ends_with(name)).unwrap()
+}
+
+// Failed with: no process, no name of the thread, and libc.so.6, which Crashpad lists without a directory, as missing.
+#[test]
+fn a_minidump_of_crashpad_names_its_process_and_frames() {
+    let (told, functions) = minidump("crashpad", "crash");
+    assert_eq!((&told["process"], &told["signal"]), (&Value::from(29345), &Value::from(11)));
+    assert_eq!(told["fault_address"], "0x10");
+    assert_eq!(told["threads"][0]["name"], "crash");
+    assert_eq!(functions[..3], ["store", "crash_here", "main"]);
+    assert_eq!(module(&told, "/crash")["file"], "same");
+    // A libc of another build is not taken for the one that ran.
+    let libc = module(&told, "libc.so.6");
+    let expected = if libc["file"] == "same" { "end of stack" } else { "no unwind information" };
+    assert!(told["threads"][0]["end"].as_str().unwrap().contains(expected), "{told:#}");
+}
+
+// Failed with: signal 4294967295, [vdso] beside linux-vdso.so.1, no names of threads.
+#[test]
+fn a_minidump_of_breakpads_layout_names_its_threads() {
+    let (told, functions) = minidump("breakpad", "waiting");
+    assert_eq!((&told["signal"], &told["fault_address"]), (&Value::Null, &Value::Null));
+    let names: Vec<&str> =
+        told["threads"].as_array().unwrap().iter().map(|thread| thread["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["waiting", "worker"]);
+    let modules = told["modules"].as_array().unwrap();
+    let files: Vec<&str> = modules
+        .iter()
+        .map(|module| Path::new(module["path"].as_str().unwrap()).file_name().unwrap().to_str().unwrap())
+        .collect();
+    assert_eq!(files, ["waiting", "libc.so.6", "linux-vdso.so.1", "ld-linux-x86-64.so.2"]);
+    if module(&told, "libc.so.6")["file"] != "same" {
+        println!("the libc that ran is not here: both threads wait in it, and were not walked");
+        return;
+    }
+    for expected in ["wait_for_worker", "main", "wait_inlined", "wait_for_work", "work"] {
+        assert!(functions.iter().any(|name| name == expected), "{expected} of {functions:?}");
     }
 }

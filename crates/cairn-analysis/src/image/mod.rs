@@ -744,7 +744,9 @@ impl Image {
             if let Some(finding) = module.complaint() {
                 self.findings.push(finding);
             }
-            if !module.is_identified {
+            // The kernel's own library is no file.
+            let is_file = !module.path.as_os_str().as_encoded_bytes().starts_with(b"[");
+            if !module.is_identified && is_file {
                 let path = module.path.clone();
                 self.findings
                     .push(Finding::NotIdentified { path, bytes: if is_minidump { 0 } else { bytes } });

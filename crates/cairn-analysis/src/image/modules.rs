@@ -235,6 +235,34 @@ fn place_below(root: &Path, path: &Path) -> PathBuf {
     root.join(path.strip_prefix("/").unwrap_or(path))
 }
 
+/// The library with this build id in the directories that loaders search, where the image has no more than its name:
+/// Crashpad takes the name that a library gives itself.
+fn library_of_build(name: &Path, build_id: &[u8], options: &OpenOptions) -> Option<PathBuf> {
+    const DIRECTORIES: [&str; 10] = [
+        "/lib/x86_64-linux-gnu",
+        "/usr/lib/x86_64-linux-gnu",
+        "/lib/aarch64-linux-gnu",
+        "/usr/lib/aarch64-linux-gnu",
+        "/lib64",
+        "/usr/lib64",
+        "/lib",
+        "/usr/lib",
+        "/usr/local/lib",
+        "/usr/local/lib64",
+    ];
+    if build_id.is_empty() || name.components().count() != 1 || name.file_name().is_none() {
+        return None;
+    }
+    let own = options.program.as_deref().and_then(Path::parent).map(|directory| directory.join(name));
+    let recorded = DIRECTORIES.iter().map(|directory| Path::new(directory).join(name));
+    let is_it = |path: &Path| {
+        let found = FileBytes::open(path).ok().and_then(|bytes| stated_range(&bytes));
+        found.is_some_and(|(_, id)| id == build_id)
+    };
+    own.filter(|path| is_it(path))
+        .or_else(|| recorded.into_iter().find(|path| is_it(&place_below(&options.root, path))))
+}
+
 fn overlaps(one: AddressRange, other: AddressRange) -> bool {
     one.start < other.end && other.start < one.end
 }
@@ -366,7 +394,11 @@ pub(super) fn find(
         });
     }
     named.sort_by_key(|module| module.range.start);
-    named.dedup_by(|later, earlier| later.range.start < earlier.range.end && later.path == earlier.path);
+    // A minidump may list a module by itself and its mapping; the first has the build id.
+    named.dedup_by(|later, earlier| {
+        later.range.start == earlier.range.start
+            || later.range.start < earlier.range.end && later.path == earlier.path
+    });
     // What one file claims beyond the start of the next is not its own.
     for index in 1..named.len() {
         let next = named.get(index).map_or(AbsoluteAddress::new(u64::MAX), |module| module.range.start);
@@ -378,6 +410,9 @@ pub(super) fn find(
     for module in &mut named {
         if module.file == FileState::Unknown && !module.path.as_os_str().as_bytes().starts_with(b"[") {
             let given = options.program.as_ref() == Some(&module.path);
+            if !given && let Some(found) = library_of_build(&module.path, &module.build_id, options) {
+                module.path = found;
+            }
             let path = if given { module.path.clone() } else { place_below(&options.root, &module.path) };
             let start = module.range.start;
             module.file = file_state(&module.build_id, &path, |file| has_headers_of(image, start, file));
