@@ -213,6 +213,54 @@ fn what_is_no_image_is_said_in_one_line() {
     }
 }
 
+// Failed with: "no annotated blocks", exit code 0, nothing on standard error: 64 bits were taken for granted.
+#[test]
+fn raw_memory_has_the_word_size_of_its_program() {
+    let elf = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/device/app.elf");
+    let vectors: Value =
+        serde_json::from_slice(&fs::read(format!("{VECTORS}/heapprof.json")).unwrap()).unwrap();
+    let is_usual = |case: &&Value| {
+        case["word_bits"] == 32
+            && case["endian"] == "little"
+            && case["reference_blocks"].as_array().is_some_and(|blocks| blocks.len() > 1)
+            && case["memory_hex"].is_string()
+    };
+    let case = vectors["cases"].as_array().unwrap().iter().find(is_usual).unwrap();
+    let hex = case["memory_hex"].as_str().unwrap();
+    let digits = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).unwrap();
+    let memory: Vec<u8> = (0..hex.len()).step_by(2).map(digits).collect();
+    let file = scratch("word-size.bin");
+    fs::write(&file, memory).unwrap();
+    let raw = format!("{}@0x10000", file.display());
+    let told = |words: &[&str]| core(&[&["--raw", &raw, "--json", "--no-symbols"], words].concat());
+    let blocks = |output: &Output| -> Value {
+        serde_json::from_slice::<Value>(&output.stdout).unwrap()["blocks"].clone()
+    };
+    let words = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
+
+    let (stated, by_program) = (told(&["--word", "32"]), told(&["--exe", elf]));
+    assert!(blocks(&stated).as_u64() > Some(1), "{}", words(&stated));
+    assert_eq!((blocks(&by_program), by_program.status.code()), (blocks(&stated), Some(0)));
+    // Without the program nothing says what machine it was.
+    let without = told(&[]);
+    assert_eq!((blocks(&without), without.status.code()), (Value::from(0), Some(3)));
+    let expected =
+        format!("of 32 bits, little-endian it holds {} annotated blocks: use --word 32", blocks(&stated));
+    let said = words(&without);
+    assert!(
+        said.contains("no blocks in memory of 64 bits, little-endian") && said.contains(&expected),
+        "{said}"
+    );
+    let other = told(&["--exe", elf, "--word", "64"]);
+    assert!(words(&other).contains("app.elf: is a program of 32 bits"), "{}", words(&other));
+    assert_eq!(other.status.code(), Some(1));
+    let empty = scratch("word-size-empty.bin");
+    fs::write(&empty, vec![0; 4096]).unwrap();
+    let nothing = core(&["--raw", empty.to_str().unwrap(), "--exe", elf]);
+    assert!(words(&nothing).contains("no annotated blocks in memory of 32 bits"), "{}", words(&nothing));
+    assert_eq!(nothing.status.code(), Some(3));
+}
+
 fn minidump(name: &str, program: &str) -> (Value, Vec<String>) {
     let place = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/minidumps");
     let (program, dump) = (format!("{place}/{program}"), format!("{place}/{name}.dmp"));

@@ -297,3 +297,113 @@ fn gcore_of_a_program_built_anew_gives_no_names() {
     }
     fs::remove_dir_all(&directory).unwrap();
 }
+
+/// Runs a program until it crashes, and gives what is in its core.
+fn crash(command: &mut Command, directory: &Path) -> Option<Value> {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "ulimit -c unlimited; exec \"$0\" \"$@\""]).arg(command.get_program());
+    shell.args(command.get_args()).current_dir(directory);
+    let mut child = shell.stdout(Stdio::null()).stderr(Stdio::null()).stdin(Stdio::null()).spawn().unwrap();
+    let core = core_of(&mut child, directory)?;
+    let (told, code, words) = told(&core);
+    assert_eq!((code, told["signal"].as_u64()), (0, Some(11)), "{words}");
+    Some(told)
+}
+
+/// The names of the first thread's frames, innermost first; `module+offset` without symbols.
+fn stack(told: &Value) -> Vec<String> {
+    let frames = told["threads"][0]["frames"].as_array().unwrap().iter();
+    frames.map(|frame| frame["function"].as_str().unwrap_or_default().to_owned()).collect()
+}
+
+/// True when the stack has these names in this order, others between them.
+fn has_in_order(stack: &[String], names: &[&str]) -> bool {
+    let mut frames = stack.iter();
+    names.iter().all(|name| frames.any(|frame| frame.contains(name)))
+}
+
+#[test]
+fn a_crash_of_python_is_named_down_to_main() {
+    if !kernel_writes_cores() || !is_here("/usr/bin/python3") {
+        return;
+    }
+    let directory = scratch("core_gdb_python");
+    let mut python = Command::new("/usr/bin/python3");
+    python.args(["-c", "import ctypes; ctypes.string_at(16)"]);
+    let Some(told) = crash(&mut python, &directory) else { return };
+    assert_eq!(told["fault_address"], "0x10");
+    let stack = stack(&told);
+    assert!(
+        has_in_order(&stack, &["ffi_call", "_PyEval_EvalFrameDefault", "Py_BytesMain", "__libc_start"]),
+        "{stack:?}"
+    );
+    assert_eq!(told["threads"][0]["end"], "end of stack", "{stack:?}");
+    assert!(told["heap"]["in_use_blocks"].as_u64().unwrap() > 100);
+    fs::remove_dir_all(&directory).unwrap();
+}
+
+/// It has a handler of its own for the signal, and jemalloc.
+#[test]
+fn a_crash_of_redis_is_walked_through_its_signal_handler() {
+    if !kernel_writes_cores() || !is_here("redis-server") || !is_here("redis-cli") {
+        return;
+    }
+    let directory = scratch("core_gdb_redis");
+    // The name of a socket has an end soon.
+    let socket = std::env::temp_dir().join(format!("cairn-redis-crash-{}", std::process::id()));
+    let path = socket.to_str().unwrap().to_owned();
+    let asking = std::thread::spawn(move || {
+        support::wait_for("redis", || {
+            let output = Command::new("redis-cli").args(["-s", &path, "debug", "segfault"]).output().unwrap();
+            let words = String::from_utf8_lossy(&output.stderr).into_owned();
+            let words = words + &String::from_utf8_lossy(&output.stdout);
+            (!words.contains("Could not connect")).then_some(words)
+        })
+    });
+    let mut redis = Command::new("redis-server");
+    redis.args(["--port", "0", "--save", "", "--enable-debug-command", "yes", "--unixsocket"]).arg(&socket);
+    let told = crash(&mut redis, &directory);
+    let words = asking.join().unwrap();
+    let _ = fs::remove_file(&socket);
+    let Some(told) = told else { return };
+    let stack = stack(&told);
+    assert_eq!(told["threads"][0]["end"], "end of stack", "{words} {stack:?}");
+    assert!(has_in_order(&stack, &["bugReportEnd", "debugCommand", "aeMain", "main"]), "{words} {stack:?}");
+    let modules = paths(&told);
+    assert!(modules.iter().any(|path| path.ends_with("libjemalloc.so.2")), "{modules:?}");
+    fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
+fn a_crash_of_nginx_names_the_module_that_crashed() {
+    let nginx = if is_here("nginx") { "nginx" } else { "/usr/sbin/nginx" };
+    if !kernel_writes_cores() || !is_here(nginx) {
+        return;
+    }
+    let directory = scratch("core_gdb_nginx");
+    let source = directory.join("bad.c");
+    let text = "__attribute__((noinline)) void write_to(volatile int *place) { *place = 1; }\n\
+                __attribute__((constructor)) static void bad_module_starts(void) {\n\
+                write_to((volatile int *)32); __asm__ volatile(\"\"); }\n";
+    fs::write(&source, text).unwrap();
+    let module = directory.join("bad.so");
+    let mut compiler = Command::new("cc");
+    compiler
+        .args(["-O1", "-g", "-shared", "-fPIC", "-w", "-Wl,--build-id"])
+        .arg(&source)
+        .arg("-o")
+        .arg(&module);
+    assert!(compiler.status().unwrap().success());
+    let settings = directory.join("nginx.conf");
+    let text = format!("load_module {};\nevents {{}}\nerror_log stderr;\n", module.display());
+    fs::write(&settings, text).unwrap();
+    let mut command = Command::new(nginx);
+    command.arg("-t").arg("-p").arg(&directory).arg("-c").arg(&settings);
+    let Some(told) = crash(&mut command, &directory) else { return };
+    assert_eq!(told["fault_address"], "0x20");
+    let stack = stack(&told);
+    assert_eq!(stack[..2], ["write_to", "bad_module_starts"]);
+    assert!(has_in_order(&stack, &["_dl_init", "dlopen", "__libc_start"]), "{stack:?}");
+    assert_eq!(told["threads"][0]["end"], "end of stack", "{stack:?}");
+    fs::remove_dir_all(&directory).unwrap();
+}
