@@ -1,6 +1,7 @@
 //! `cairn core` as its users call it: a running process, raw dumps, reports as heapprof's, and everything that is no image.
 
 #![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
+#![allow(clippy::print_stdout, reason = "a test says what it could not check here")]
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -209,5 +210,108 @@ fn what_is_no_image_is_said_in_one_line() {
         let error = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(code), "{error}");
         assert!(error.contains(expected), "{error}");
+    }
+}
+
+// Failed with: "no annotated blocks", exit code 0, nothing on standard error: 64 bits were taken for granted.
+#[test]
+fn raw_memory_has_the_word_size_of_its_program() {
+    let elf = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/device/app.elf");
+    let vectors: Value =
+        serde_json::from_slice(&fs::read(format!("{VECTORS}/heapprof.json")).unwrap()).unwrap();
+    let is_usual = |case: &&Value| {
+        case["word_bits"] == 32
+            && case["endian"] == "little"
+            && case["reference_blocks"].as_array().is_some_and(|blocks| blocks.len() > 1)
+            && case["memory_hex"].is_string()
+    };
+    let case = vectors["cases"].as_array().unwrap().iter().find(is_usual).unwrap();
+    let hex = case["memory_hex"].as_str().unwrap();
+    let digits = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).unwrap();
+    let memory: Vec<u8> = (0..hex.len()).step_by(2).map(digits).collect();
+    let file = scratch("word-size.bin");
+    fs::write(&file, memory).unwrap();
+    let raw = format!("{}@0x10000", file.display());
+    let told = |words: &[&str]| core(&[&["--raw", &raw, "--json", "--no-symbols"], words].concat());
+    let blocks = |output: &Output| -> Value {
+        serde_json::from_slice::<Value>(&output.stdout).unwrap()["blocks"].clone()
+    };
+    let words = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
+
+    let (stated, by_program) = (told(&["--word", "32"]), told(&["--exe", elf]));
+    assert!(blocks(&stated).as_u64() > Some(1), "{}", words(&stated));
+    assert_eq!((blocks(&by_program), by_program.status.code()), (blocks(&stated), Some(0)));
+    // Without the program nothing says what machine it was.
+    let without = told(&[]);
+    assert_eq!((blocks(&without), without.status.code()), (Value::from(0), Some(3)));
+    let expected =
+        format!("of 32 bits, little-endian it holds {} annotated blocks: use --word 32", blocks(&stated));
+    let said = words(&without);
+    assert!(
+        said.contains("no blocks in memory of 64 bits, little-endian") && said.contains(&expected),
+        "{said}"
+    );
+    let other = told(&["--exe", elf, "--word", "64"]);
+    assert!(words(&other).contains("app.elf: is a program of 32 bits"), "{}", words(&other));
+    assert_eq!(other.status.code(), Some(1));
+    let empty = scratch("word-size-empty.bin");
+    fs::write(&empty, vec![0; 4096]).unwrap();
+    let nothing = core(&["--raw", empty.to_str().unwrap(), "--exe", elf]);
+    assert!(words(&nothing).contains("no annotated blocks in memory of 32 bits"), "{}", words(&nothing));
+    assert_eq!(nothing.status.code(), Some(3));
+}
+
+fn minidump(name: &str, program: &str) -> (Value, Vec<String>) {
+    let place = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/minidumps");
+    let (program, dump) = (format!("{place}/{program}"), format!("{place}/{name}.dmp"));
+    let output = core(&["--json", "--stacks", "--no-cache", &program, &dump]);
+    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let threads = told["threads"].as_array().unwrap();
+    let frames = threads.iter().flat_map(|thread| thread["frames"].as_array().unwrap());
+    let functions = frames.filter_map(|frame| Some(frame["function"].as_str()?.to_owned())).collect();
+    (told, functions)
+}
+
+/// The module whose path ends so.
+fn module<'t>(told: &'t Value, name: &str) -> &'t Value {
+    let mut modules = told["modules"].as_array().unwrap().iter();
+    modules.find(|module| module["path"].as_str().unwrap().ends_with(name)).unwrap()
+}
+
+// Failed with: no process, no name of the thread, and libc.so.6, which Crashpad lists without a directory, as missing.
+#[test]
+fn a_minidump_of_crashpad_names_its_process_and_frames() {
+    let (told, functions) = minidump("crashpad", "crash");
+    assert_eq!((&told["process"], &told["signal"]), (&Value::from(29345), &Value::from(11)));
+    assert_eq!(told["fault_address"], "0x10");
+    assert_eq!(told["threads"][0]["name"], "crash");
+    assert_eq!(functions[..3], ["store", "crash_here", "main"]);
+    assert_eq!(module(&told, "/crash")["file"], "same");
+    // A libc of another build is not taken for the one that ran.
+    let libc = module(&told, "libc.so.6");
+    let expected = if libc["file"] == "same" { "end of stack" } else { "no unwind information" };
+    assert!(told["threads"][0]["end"].as_str().unwrap().contains(expected), "{told:#}");
+}
+
+// Failed with: signal 4294967295, [vdso] beside linux-vdso.so.1, no names of threads.
+#[test]
+fn a_minidump_of_breakpads_layout_names_its_threads() {
+    let (told, functions) = minidump("breakpad", "waiting");
+    assert_eq!((&told["signal"], &told["fault_address"]), (&Value::Null, &Value::Null));
+    let names: Vec<&str> =
+        told["threads"].as_array().unwrap().iter().map(|thread| thread["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["waiting", "worker"]);
+    let modules = told["modules"].as_array().unwrap();
+    let files: Vec<&str> = modules
+        .iter()
+        .map(|module| Path::new(module["path"].as_str().unwrap()).file_name().unwrap().to_str().unwrap())
+        .collect();
+    assert_eq!(files, ["waiting", "libc.so.6", "linux-vdso.so.1", "ld-linux-x86-64.so.2"]);
+    if module(&told, "libc.so.6")["file"] != "same" {
+        println!("the libc that ran is not here: both threads wait in it, and were not walked");
+        return;
+    }
+    for expected in ["wait_for_worker", "main", "wait_inlined", "wait_for_work", "work"] {
+        assert!(functions.iter().any(|name| name == expected), "{expected} of {functions:?}");
     }
 }

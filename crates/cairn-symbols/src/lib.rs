@@ -45,7 +45,9 @@ pub use error::Error;
 pub use lookup::{AddressKind, Lookup, Place};
 pub use module::{BuildId, ModuleId, ModuleInfo, ModuleReport};
 pub use options::SymbolizerOptions;
-pub use resolution::{DataSymbol, Declaration, Difference, Resolution, Resolutions, SourceFrame, Unknown};
+pub use resolution::{
+    AnsweredBy, DataSymbol, Declaration, Difference, Resolution, Resolutions, SourceFrame, Unknown,
+};
 pub use sections::Section;
 pub use symbolizer::Symbolizer;
 

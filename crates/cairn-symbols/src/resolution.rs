@@ -47,16 +47,52 @@ impl fmt::Display for SourceFrame {
 pub struct Resolution {
     frames: Arc<[SourceFrame]>,
     function_start: Option<StatedAddress>,
+    answered_by: Option<AnsweredBy>,
     unknown: Option<Unknown>,
 }
 
+/// Which of several sources of a module knew an address.
+///
+/// ```
+/// use cairn_symbols::AnsweredBy;
+///
+/// assert_eq!(AnsweredBy::Pdb.to_string(), "PDB");
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum AnsweredBy {
+    /// When it is covered by the DWARF inside the file.
+    Dwarf,
+    /// When the PDB knows it, and the DWARF does not.
+    Pdb,
+    /// When it has no more than a name, in the symbol table or among the exports.
+    Symbols,
+    /// When the table for unwinding alone says where its function begins.
+    UnwindTable,
+}
+
+impl fmt::Display for AnsweredBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Dwarf => "DWARF",
+            Self::Pdb => "PDB",
+            Self::Symbols => "symbols",
+            Self::UnwindTable => "unwind table",
+        })
+    }
+}
+
 impl Resolution {
-    pub(crate) fn known(frames: Arc<[SourceFrame]>, function_start: Option<StatedAddress>) -> Self {
-        Self { frames, function_start, unknown: None }
+    pub(crate) fn known(
+        frames: Arc<[SourceFrame]>,
+        function_start: Option<StatedAddress>,
+        answered_by: Option<AnsweredBy>,
+    ) -> Self {
+        Self { frames, function_start, answered_by, unknown: None }
     }
 
     pub(crate) fn unknown(reason: Unknown) -> Self {
-        Self { frames: Arc::default(), function_start: None, unknown: Some(reason) }
+        Self { frames: Arc::default(), function_start: None, answered_by: None, unknown: Some(reason) }
     }
 
     /// Innermost inlined call first, the function that holds the address last. Empty when nothing is known.
@@ -69,6 +105,12 @@ impl Resolution {
     #[must_use]
     pub fn reason(&self) -> Option<&Unknown> {
         self.unknown.as_ref()
+    }
+
+    /// Which source of the module knew the address; `None` for kinds of files that have one source, and for no answer.
+    #[must_use]
+    pub fn answered_by(&self) -> Option<AnsweredBy> {
+        self.answered_by
     }
 
     /// The first address of the function that holds the address, where the symbol or unwind tables told it.

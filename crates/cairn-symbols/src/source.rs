@@ -14,7 +14,7 @@ use cairn_format::{StatedAddress, WordSize};
 
 use crate::demangle::{demangle, scheme};
 use crate::index::Cache;
-use crate::{DataSymbol, Declaration, SourceFrame, Unknown};
+use crate::{AnsweredBy, DataSymbol, Declaration, SourceFrame, Unknown};
 
 /// The source language of a name, where the file says it; decides how it is demangled.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -182,6 +182,7 @@ pub(crate) struct FrameSink {
     /// Of the frame that was pushed last.
     language: Language,
     function_start: Option<StatedAddress>,
+    answered_by: Option<AnsweredBy>,
     /// By language: from each name as it is stored to the readable one.
     names: [HashMap<Arc<str>, Arc<str>, Mixing>; LANGUAGES],
     files: HashSet<Arc<str>, Mixing>,
@@ -284,6 +285,16 @@ impl FrameSink {
         }
     }
 
+    /// States which of a module's sources knows the present address.
+    pub(crate) fn set_answered_by(&mut self, source: AnsweredBy) {
+        self.answered_by = Some(source);
+    }
+
+    /// Which source that is, if it was stated; forgets it.
+    pub(crate) fn take_answered_by(&mut self) -> Option<AnsweredBy> {
+        self.answered_by.take()
+    }
+
     /// Where the function that holds the present address begins, if that was stated.
     pub(crate) fn function_start(&self) -> Option<StatedAddress> {
         self.function_start
@@ -323,6 +334,7 @@ impl FrameSink {
     pub(crate) fn clear(&mut self) {
         self.frames.clear();
         self.function_start = None;
+        self.answered_by = None;
     }
 
     /// Hands over the frames of the present address and makes room for the next one.

@@ -330,8 +330,9 @@ impl Symbolizer {
             let name = self.name_of_start(module, start, source.base());
             sink.name_outermost_readable(&name);
         }
+        let answered_by = sink.take_answered_by();
         let (frames, start) = sink.take();
-        Resolution::known(frames, start)
+        Resolution::known(frames, start, answered_by)
     }
 
     /// What a function is called of which only the start is known.

@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 
 use cairn_format::StatedAddress;
-use cairn_symbols::{BuildId, Lookup, ModuleInfo, Resolution, SourceFrame, Symbolizer, SymbolizerOptions};
+use cairn_symbols::{
+    AnsweredBy, BuildId, Lookup, ModuleInfo, Resolution, SourceFrame, Symbolizer, SymbolizerOptions,
+};
 
 fn fixture(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/symbol-kinds").join(name)
@@ -142,6 +144,43 @@ fn pe_with_pdb() {
             between_functions(ours, theirs);
         });
     }
+}
+
+// Failed with: "nothing is known of this part of the module" for the first four; the DWARF hid the PDB. llvm-symbolizer
+// names all of them, those of the last three without lines.
+#[cfg(feature = "pdb")]
+#[test]
+fn pe_with_dwarf_and_pdb_answers_from_both() {
+    let mut symbolizer = Symbolizer::new(SymbolizerOptions::new());
+    let module = symbolizer.add_file(fixture("mixed/mixed.dll")).unwrap();
+    let expected = [
+        (0x1_8000_1004, "foo_func_1(int) at /build/foo.c:1", AnsweredBy::Pdb, Some(0x1_8000_1000)),
+        (0x1_8000_1014, "foo_func_2(int) at /build/foo.c:2", AnsweredBy::Pdb, Some(0x1_8000_1010)),
+        (0x1_8000_1024, "foo_func_2(int) at /build/foo.c:3", AnsweredBy::Pdb, Some(0x1_8000_1010)),
+        (0x1_8000_1044, "public_func", AnsweredBy::Pdb, Some(0x1_8000_1040)),
+        (0x1_8000_1054, "bar_func at /build/bar.c:4", AnsweredBy::Dwarf, None),
+        (0x1_8000_1084, "entry at /build/bar.c:5", AnsweredBy::Dwarf, Some(0x1_8000_1080)),
+    ];
+    for (address, answer, source, start) in expected {
+        assert_eq!(ask(&symbolizer, module, address), answer, "{address:#x}");
+        let resolution = symbolizer.resolve(module, Lookup::stated(StatedAddress::new(address)));
+        assert_eq!(resolution.answered_by(), Some(source), "{address:#x}");
+        // The PDB counts from the base, the answer as the file does. Only the exports say more.
+        assert_eq!(resolution.function_start(), start.map(StatedAddress::new), "{address:#x}");
+    }
+    let used: Vec<_> = symbolizer
+        .module_report(module)
+        .used
+        .iter()
+        .map(|path| path.file_name().unwrap().to_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(used, ["mixed.dll", "mixed.pdb"]);
+    // Without the PDB, what the file has by itself.
+    let directory = Directory::new("mixed", &[("mixed/mixed.dll", "mixed.dll")]);
+    let mut alone = Symbolizer::new(SymbolizerOptions::new());
+    let module = alone.add_file(directory.0.join("mixed.dll")).unwrap();
+    assert_eq!(ask(&alone, module, 0x1_8000_1024), "nothing is known of this part of the module");
+    assert_eq!(ask(&alone, module, 0x1_8000_1054), "bar_func at /build/bar.c:4");
 }
 
 #[cfg(feature = "pdb")]

@@ -96,7 +96,13 @@ impl CoreStacks {
     /// The sums of blocks by stack: what they hold counts as leaked, and as the peak.
     #[must_use]
     pub fn profile<'b>(&self, blocks: impl IntoIterator<Item = &'b Block>) -> HeapProfile {
-        let mut sums = Aggregator::new(self.stacks.len(), 1, Scope::default(), Sampling::All);
+        self.profile_in(blocks, Scope::default())
+    }
+
+    /// The same of the blocks that a scope's stacks and sizes let through.
+    #[must_use]
+    pub fn profile_in<'b>(&self, blocks: impl IntoIterator<Item = &'b Block>, scope: Scope) -> HeapProfile {
+        let mut sums = Aggregator::new(self.stacks.len(), 1, scope, Sampling::All);
         for (object, block) in (0_u32..).zip(blocks) {
             sums.allocated(object, self.number_of(block), 0, block.size_bytes, 0);
         }

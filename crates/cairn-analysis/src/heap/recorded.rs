@@ -741,6 +741,8 @@ pub(super) fn stacks(recording: &Recording) -> Stacks {
 pub struct ModuleNames {
     names: RefCell<Names>,
     keys: Vec<ModuleKey>,
+    /// By module: true where no name is asked for.
+    is_left_out: Vec<bool>,
 }
 
 impl ModuleNames {
@@ -752,7 +754,20 @@ impl ModuleNames {
             build_id: module.build_id.clone(),
             size_bytes: None,
         };
-        Self { names: RefCell::new(Names::new(options)), keys: stacks.modules().iter().map(key).collect() }
+        let keys = stacks.modules().iter().map(key).collect();
+        Self { names: RefCell::new(Names::new(options)), keys, is_left_out: Vec::new() }
+    }
+
+    /// Asks for no names of these modules, by their index: nothing says which build of them ran.
+    #[must_use]
+    pub fn without(mut self, modules: impl IntoIterator<Item = usize>) -> Self {
+        self.is_left_out = vec![false; self.keys.len()];
+        for module in modules {
+            if let Some(is_left_out) = self.is_left_out.get_mut(module) {
+                *is_left_out = true;
+            }
+        }
+        self
     }
 
     /// Every module that was asked for, and what became of the search for its symbols.
@@ -784,6 +799,9 @@ impl Namer for ModuleNames {
                 _ => return None,
             };
             let (module, _) = address.module?;
+            if self.is_left_out.get(module as usize) == Some(&true) {
+                return None;
+            }
             let key = self.keys.get(module as usize)?;
             Some((key, Lookup { place: Place::Stated(StatedAddress::new(address.stated)), kind }))
         };

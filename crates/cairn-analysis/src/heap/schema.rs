@@ -596,6 +596,9 @@ pub struct DiffReport {
     pub unfreed_before: &'static str,
     /// The same of those now.
     pub unfreed_after: &'static str,
+    /// True when one of the two is an image of memory, which has no block but those alive: all its
+    /// costs are theirs, and what was allocated or freed before is not known.
+    pub only_alive: bool,
     /// The totals before.
     pub before: SumsTold,
     /// The totals now.
@@ -656,6 +659,7 @@ impl DiffReport {
             cost: diff.cost.name(),
             unfreed_before: unfreed[0].word(),
             unfreed_after: unfreed[1].word(),
+            only_alive: false,
             before: before.into(),
             after: after.into(),
             more_changes: entries.len() - changes.len(),

@@ -3,6 +3,7 @@
 //! Read by hand and not with a crate: every number in it may be wrong, of any word size and byte order, and what is left
 //! after a damaged part is the point.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use cairn_format::heapblock::ByteOrder;
@@ -84,6 +85,7 @@ pub(super) fn read(
         files: Vec::new(),
         process: None,
         mappings: Vec::new(),
+        without_segment: BTreeSet::new(),
         named: Vec::new(),
         threads: Vec::new(),
         findings,
@@ -91,7 +93,7 @@ pub(super) fn read(
     };
     let mut notes = Notes::default();
     let segments = read_segments(fields, processor, &mut parts, &mut notes).ok_or_else(cut)?;
-    parts.mappings = mappings(&segments, &notes, &parts.threads, is_wide);
+    (parts.mappings, parts.without_segment) = mappings(&segments, &notes, &parts.threads, is_wide);
     parts.files.push(bytes);
     Ok(Image::assemble(parts, options))
 }
@@ -276,8 +278,14 @@ fn read_files(note: Fields<'_>, parts: &mut Parts, notes: &mut Notes) {
     }
 }
 
-/// What lies where, as `/proc/PID/maps` told it when the program ran: segments, with the names that the notes have.
-fn mappings(segments: &[Segment], notes: &Notes, threads: &[ImageThread], is_wide: bool) -> Vec<Mapping> {
+/// Lists what lay where, as `/proc/PID/maps` did: segments, with the names that the notes have. The second value holds the
+/// starts of mapped files without a segment, whose access rights the core does not state.
+fn mappings(
+    segments: &[Segment],
+    notes: &Notes,
+    threads: &[ImageThread],
+    is_wide: bool,
+) -> (Vec<Mapping>, BTreeSet<AbsoluteAddress>) {
     let mut by_start: Vec<&Segment> = segments.iter().collect();
     by_start.sort_by_key(|segment| segment.address);
     let segment_at = |address: u64| {
@@ -296,7 +304,8 @@ fn mappings(segments: &[Segment], notes: &Notes, threads: &[ImageThread], is_wid
         .map(|(start, end, offset, name)| Mapping {
             range: range(*start, *end),
             is_readable: true,
-            // gcore leaves out whole files that were only read, as those of the locale are: no segment, no code.
+            // The kernel writes a segment for every mapping; gcore writes none for what it does not dump, as the code
+            // of every library. `modules::complete_rights` asks the file's own headers for those.
             is_executable: segment_at(*start).is_some_and(|segment| segment.flags & EXECUTABLE != 0),
             file_offset: FileOffset::new(*offset),
             inode: names.binary_search(&&**name).map_or(0, |index| index as u64 + 1),
@@ -304,6 +313,8 @@ fn mappings(segments: &[Segment], notes: &Notes, threads: &[ImageThread], is_wid
         })
         .collect();
     mappings.sort_by_key(|mapping| mapping.range.start);
+    let starts = mappings.iter().map(|mapping| mapping.range.start);
+    let without_segment = starts.filter(|start| segment_at(start.value()).is_none()).collect();
     let files = mappings.len();
     for segment in by_start {
         let is_file = {
@@ -333,5 +344,5 @@ fn mappings(segments: &[Segment], notes: &Notes, threads: &[ImageThread], is_wid
             name: name.into(),
         });
     }
-    mappings
+    (mappings, without_segment)
 }

@@ -1,5 +1,6 @@
 //! A process as an image: it stands still while it is looked at, and nothing in it is written.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use cairn_format::WordSize;
@@ -49,6 +50,7 @@ pub(super) fn look<R: Send>(number: u32, look: impl FnOnce(&Image) -> R + Send) 
             files: Vec::new(),
             process: Some(ProcessMemory::of(view)),
             mappings,
+            without_segment: BTreeSet::new(),
             named: Vec::new(),
             threads: threads.collect(),
             findings: Vec::new(),

@@ -2,6 +2,7 @@
 //!
 //! Read by hand for what is asked of a memory image, threads, modules and memory: the crate for them brings 46 others along.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use cairn_format::heapblock::ByteOrder;
@@ -21,11 +22,18 @@ const MEMORY: u32 = 5;
 const EXCEPTION: u32 = 6;
 const SYSTEM: u32 = 7;
 const MEMORY_64: u32 = 9;
+const MISCELLANEOUS: u32 = 15;
+const THREAD_NAMES: u32 = 24;
 const LINUX_COMMAND_LINE: u32 = 0x4767_0006;
 const LINUX_MAPS: u32 = 0x4767_0009;
 
 const THREAD_BYTES: u64 = 48;
 const MODULE_BYTES: u64 = 108;
+const THREAD_NAME_BYTES: u64 = 12;
+
+const WINDOWS: u32 = 2;
+/// In place of a signal where nothing crashed: somebody asked for the dump.
+const DUMP_REQUESTED: u32 = u32::MAX;
 
 const X86: u16 = 0;
 const ARM: u16 = 5;
@@ -38,6 +46,7 @@ struct Reader<'a> {
     file: Fields<'a>,
     parts: Parts,
     processor: u16,
+    is_windows: bool,
     crashed: Option<u32>,
 }
 
@@ -63,12 +72,14 @@ pub(super) fn read(
             files: Vec::new(),
             process: None,
             mappings: Vec::new(),
+            without_segment: BTreeSet::new(),
             named: Vec::new(),
             threads: Vec::new(),
             findings,
             lost_bytes: 0,
         },
         processor: AMD64,
+        is_windows: false,
         crashed: None,
     };
     let room = (bytes.len() as u64).saturating_sub(directory) / 12;
@@ -90,6 +101,7 @@ pub(super) fn read(
     streams.sort_by_key(|stream| match stream.0 {
         SYSTEM => 0,
         EXCEPTION => 1,
+        THREAD_NAMES => 3,
         _ => 2,
     });
     for (kind, offset, length) in streams {
@@ -153,6 +165,8 @@ impl Reader<'_> {
             MODULES => self.modules(stream, offset),
             MEMORY => self.memory(stream, offset),
             MEMORY_64 => self.memory_64(stream, offset),
+            MISCELLANEOUS => self.miscellaneous(stream),
+            THREAD_NAMES => self.thread_names(stream),
             LINUX_MAPS => {
                 self.parts.mappings = parse_mappings(self.file.slice(offset, length).unwrap_or_default());
             }
@@ -174,19 +188,42 @@ impl Reader<'_> {
             ARM64 | ARM64_OLD => (WordSize::Bits64, elf::name(elf::AARCH64)),
             _ => (WordSize::Bits64, None),
         };
+        self.is_windows = stream.u32(20) == Some(WINDOWS);
         self.parts.machine = Machine { word_size, byte_order: ByteOrder::LittleEndian };
         self.parts.about.machine = name;
     }
 
     fn exception(&mut self, stream: Fields<'_>) {
         self.crashed = stream.u32(0);
-        self.parts.about.signal = stream.u32(8);
-        self.parts.about.fault_address = stream.u64(24).filter(|&address| address != 0);
+        // An exception of Windows is no signal.
+        self.parts.about.signal =
+            stream.u32(8).filter(|&signal| signal != DUMP_REQUESTED && !self.is_windows);
+        let is_crash = stream.u32(8) != Some(DUMP_REQUESTED);
+        self.parts.about.fault_address = stream.u64(24).filter(|&address| address != 0 && is_crash);
         let place = (stream.u32(160), stream.u32(164));
         if let (Some(thread), (Some(length), Some(offset))) = (self.crashed, place)
             && let Some(found) = self.registers(thread, offset.into(), length.into())
         {
             self.parts.threads.push(found);
+        }
+    }
+
+    /// A length, which of the fields are there, the process.
+    fn miscellaneous(&mut self, stream: Fields<'_>) {
+        const HAS_PROCESS: u32 = 1;
+        if stream.u32(4).is_some_and(|flags| flags & HAS_PROCESS != 0) {
+            self.parts.about.process = stream.u32(8).filter(|&process| process != 0);
+        }
+    }
+
+    fn thread_names(&mut self, stream: Fields<'_>) {
+        for index in 0..self.count("names of threads", stream, THREAD_NAME_BYTES) {
+            let Some(entry) = stream.at(4 + index * THREAD_NAME_BYTES) else { return };
+            let (Some(id), Some(place)) = (entry.u32(0), entry.u64(4)) else { return };
+            let Some(name) = self.text(place) else { continue };
+            if let Some(thread) = self.parts.threads.iter_mut().find(|thread| thread.id == id) {
+                thread.name = name;
+            }
         }
     }
 
@@ -276,8 +313,16 @@ impl Reader<'_> {
         let name = self.text(entry.u32(20)?.into()).unwrap_or_default();
         let (record_bytes, record) = (entry.u32(76)?, entry.u32(80)?);
         let record = self.file.slice(record.into(), record_bytes.into()).unwrap_or_default();
-        // Breakpad's own record holds the whole build id; the other kind is of Windows.
-        let build_id = record.strip_prefix(b"LEpB").unwrap_or_default().to_vec();
+        // Breakpad's own record holds the whole build id. That of Windows holds the PDB's GUID and age, which are the build
+        // id of a program of Windows; older writers put the first 16 bytes of a build id there, which prove nothing.
+        let build_id = match record.strip_prefix(b"LEpB") {
+            Some(id) => id,
+            None if self.is_windows => {
+                record.strip_prefix(b"RSDS").and_then(|record| record.get(..20)).unwrap_or_default()
+            }
+            None => &[],
+        };
+        let build_id = build_id.to_vec();
         Some(ImageModule {
             path: PathBuf::from(name),
             range: AddressRange::new(
@@ -285,6 +330,7 @@ impl Reader<'_> {
                 AbsoluteAddress::new(base.saturating_add(bytes)),
             ),
             bias: base,
+            is_identified: !build_id.is_empty(),
             build_id,
             file: FileState::Unknown,
         })

@@ -33,6 +33,7 @@ mod raw;
 mod registers;
 mod unpack;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -258,6 +259,18 @@ pub enum Finding {
         /// The build id of the file, if it has one.
         found: Option<String>,
     },
+    /// When a module without a build id has other ELF headers on disk than in the image.
+    DifferentHeader {
+        /// The file.
+        path: PathBuf,
+    },
+    /// When the image holds neither the build id nor the ELF header of a module.
+    NotIdentified {
+        /// The file.
+        path: PathBuf,
+        /// How many bytes of it are missing in the image.
+        bytes: u64,
+    },
     /// When the image leaves out parts of a module and there is no file to take them from.
     NotFilled {
         /// The file.
@@ -313,6 +326,22 @@ impl fmt::Display for Finding {
                  used",
                 path.display()
             ),
+            Self::DifferentHeader { path } => write!(
+                f,
+                "{} is of a different build than what ran: its ELF headers are not those in the image; it was not used",
+                path.display()
+            ),
+            Self::NotIdentified { path, bytes } => {
+                let path = path.display();
+                write!(
+                    f,
+                    "nothing in the image says which build of {path} ran: its functions are not named"
+                )?;
+                if *bytes > 0 {
+                    write!(f, ", and {bytes} bytes of it are missing")?;
+                }
+                write!(f, "; --allow-mismatch takes the names of the file on disk, which may be wrong")
+            }
             Self::NotFilled { path, bytes, reason } => {
                 write!(f, "{bytes} bytes of {} are not in the image: {reason}", path.display())
             }
@@ -605,6 +634,7 @@ impl Image {
             files,
             process,
             mappings,
+            without_segment,
             named,
             threads,
             mut findings,
@@ -628,12 +658,13 @@ impl Image {
             findings,
             lost_bytes,
         };
-        image.modules = modules::find(&image, named, &mappings, options);
+        let in_parts = modules::complete_rights(&image, &mut mappings, &without_segment, &threads, options);
+        image.modules = modules::find(&image, named, &mappings, &in_parts, options);
+        image.threads = threads;
         image.fill_from_files(&mappings);
         image.map = ModuleMap::new(mappings, &image, Some(options.root.clone()));
         let mask = image.map.address_mask();
-        image.walkable = threads.iter().filter_map(|thread| thread.walkable(mask)).collect();
-        image.threads = threads;
+        image.walkable = image.threads.iter().filter_map(|thread| thread.walkable(mask)).collect();
         image
     }
 
@@ -646,6 +677,14 @@ impl Image {
             }
         };
         let mut opened: Vec<Option<usize>> = vec![None; self.modules.len()];
+        let mut writable: Vec<Vec<AddressRange>> = vec![Vec::new(); self.modules.len()];
+        let mut unknown_data: Vec<u64> = vec![0; self.modules.len()];
+        // Pages that the program wrote to are dumped where its stacks are, by one rule for both; a page that is not there is
+        // still the file's. A minidump has stacks and no data.
+        let is_minidump = self.about.kind == "minidump";
+        let has_stack =
+            self.threads.iter().any(|thread| thread.sp.is_some_and(|sp| self.piece_at(sp).is_some()));
+        let has_all_writes = has_stack && !is_minidump;
         let mut added = Vec::new();
         for mapping in mappings.iter().filter(|mapping| mapping.inode != 0) {
             let Some(index) = self.module_index_at(mapping.range.start) else { continue };
@@ -664,12 +703,24 @@ impl Image {
                         };
                         self.files.push(bytes);
                         let file = self.files.len() - 1;
-                        if let Some(known) = opened.get_mut(index) {
+                        if let (Some(known), Some(pages), Some(bytes)) =
+                            (opened.get_mut(index), writable.get_mut(index), self.files.last())
+                        {
                             *known = Some(file);
+                            *pages = modules::writable_pages(bytes, module.range.start);
                         }
                         file
                     }
                 };
+                let is_writable = writable
+                    .get(index)
+                    .is_some_and(|pages| pages.iter().any(|pages| pages.contains(hole.start)));
+                if is_writable && !has_all_writes {
+                    if let Some(bytes) = unknown_data.get_mut(index) {
+                        *bytes = bytes.saturating_add(length(hole));
+                    }
+                    continue;
+                }
                 let into = hole.start.value() - mapping.range.start.value();
                 let offset = mapping.file_offset.value().saturating_add(into);
                 let there = self.files.get(file).map_or(0, |file| file.len() as u64);
@@ -689,14 +740,24 @@ impl Image {
         }
         self.pieces.extend(added);
         self.pieces.sort_by_key(|piece| piece.range.start);
-        // A minidump leaves out all modules, on purpose.
-        let is_usual = self.about.kind == "minidump";
-        for (module, bytes) in self.modules.iter().zip(unfilled) {
+        for (module, (bytes, data_bytes)) in self.modules.iter().zip(unfilled.into_iter().zip(unknown_data)) {
             if let Some(finding) = module.complaint() {
                 self.findings.push(finding);
             }
-            if bytes > 0 && !is_usual {
-                let reason = module.file.reason();
+            // The kernel's own library is no file.
+            let is_file = !module.path.as_os_str().as_encoded_bytes().starts_with(b"[");
+            if !module.is_identified && is_file {
+                let path = module.path.clone();
+                self.findings
+                    .push(Finding::NotIdentified { path, bytes: if is_minidump { 0 } else { bytes } });
+                continue;
+            }
+            // A minidump leaves out all modules, on purpose.
+            let missing = [
+                (bytes, module.file.reason()),
+                (data_bytes, "the program could write there, and the file has what it began with"),
+            ];
+            for (bytes, reason) in missing.into_iter().filter(|(bytes, _)| *bytes > 0 && !is_minidump) {
                 self.findings.push(Finding::NotFilled { path: module.path.clone(), bytes, reason });
             }
         }
@@ -728,6 +789,8 @@ struct Parts {
     files: Vec<FileBytes>,
     process: Option<ProcessMemory>,
     mappings: Vec<Mapping>,
+    /// Starts of the mapped files whose access rights the image does not state.
+    without_segment: BTreeSet<AbsoluteAddress>,
     /// Modules that the image lists by itself.
     named: Vec<ImageModule>,
     threads: Vec<ImageThread>,

@@ -1,5 +1,7 @@
 //! Bytes that a debug probe read: nothing in them says what they are.
 
+use std::collections::BTreeSet;
+
 use cairn_format::AbsoluteAddress;
 use cairn_unwind::AddressRange;
 
@@ -16,6 +18,7 @@ pub(super) fn read(files: &[RawFile], machine: Machine, options: &OpenOptions) -
         files: Vec::new(),
         process: None,
         mappings: Vec::new(),
+        without_segment: BTreeSet::new(),
         named: Vec::new(),
         threads: Vec::new(),
         findings: Vec::new(),
@@ -58,6 +61,7 @@ pub(super) fn read(files: &[RawFile], machine: Machine, options: &OpenOptions) -
             bias: 0,
             build_id,
             file: FileState::Same(program.clone()),
+            is_identified: true,
         });
     }
     Ok(Image::assemble(parts, options))

@@ -1,6 +1,7 @@
 //! `cairn core`: who allocated the blocks of a program that is no more.
 
 mod answers;
+pub(super) mod blocks;
 mod json;
 mod print;
 
@@ -8,13 +9,15 @@ use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
-use cairn_analysis::core::BlockLayout;
+use cairn_analysis::core::{Annotated, BlockLayout, FindOptions};
 use cairn_analysis::format::heapblock::ByteOrder;
 use cairn_analysis::format::{AbsoluteAddress, WordSize};
 use cairn_analysis::heap::{
-    Cost, Direction, FlameOptions, Folding, ModuleNames, Namer, Names, NoNames, Questions, Scope, TreeLimits,
+    Cost, Direction, FlameOptions, Folding, ModuleNames, Namer, Names, NoNames, Questions, Scope, Stacks,
+    TreeLimits,
 };
-use cairn_analysis::image::{Image, Machine, OpenOptions, RawFile};
+use cairn_analysis::image::{FileState, Image, ImageModule, Machine, OpenOptions, RawFile};
+use cairn_analysis::symbols::SymbolizerOptions;
 use cairn_exchange::target::{Choice, EventSource, HeapEvents, LiveBlock, Rows};
 use cairn_exchange::{Profile, Subject, Target, write};
 use clap::{Args, ValueEnum};
@@ -54,11 +57,11 @@ pub(crate) struct Core {
     #[arg(short, long, value_name = "FILE")]
     exe: Option<PathBuf>,
 
-    /// Bits of an address in --raw memory
-    #[arg(long, value_name = "BITS", default_value = "64", value_parser = ["32", "64"], requires = "raw")]
-    word: String,
+    /// Bits of an address in --raw memory [default: as the ELF file of --exe says, else 64]
+    #[arg(long, value_name = "BITS", value_parser = ["32", "64"], requires = "raw")]
+    word: Option<String>,
 
-    /// The most significant byte comes first in --raw memory
+    /// The most significant byte comes first in --raw memory; the ELF file of --exe says so by itself
     #[arg(long, requires = "raw")]
     big_endian: bool,
 
@@ -135,7 +138,7 @@ Examples:
   cairn core core.4711 --stacks                what did its threads do?
   cairn core core.4711 --export pprof=core.pb.gz
   cairn core --pid 4711 --heap                 a running process; nothing in it is changed
-  cairn core --raw sram.bin@0x20000000 --raw heap.bin@0xc0000000 --exe app.elf --word 32
+  cairn core --raw sram.bin@0x20000000 --raw heap.bin@0xc0000000 --exe app.elf
 
 Core files: `ulimit -c unlimited` lets a crash write one, `gcore PID` makes one of a running process.
 
@@ -226,6 +229,10 @@ impl Core {
                 answers.findings.len() - MOST_FINDINGS
             ));
         }
+        if !self.raw.is_empty() && self.layout.is_none() && answers.blocks().is_empty() {
+            self.complain_of_nothing(answers.machine)?;
+            return Ok(Outcome::Incomplete);
+        }
         if self.format != Format::Text && answers.annotated.blocks().is_empty() {
             complain(&"no annotated blocks were found, so there are no stacks to print");
             return Ok(Outcome::Incomplete);
@@ -243,7 +250,9 @@ impl Core {
     }
 
     fn names(&self, answers: &Answers) -> Option<ModuleNames> {
-        self.symbols.wanted().then(|| ModuleNames::of(&answers.stacks.stacks, self.symbols.symbolizer()))
+        let wanted = self.symbols.wanted();
+        let (options, allows) = (self.symbols.symbolizer(), self.symbols.allows_mismatch());
+        wanted.then(|| module_names(&answers.stacks.stacks, &answers.modules, options, allows))
     }
 
     fn show(&self, answers: &Answers, namer: &dyn Namer, started: std::time::Instant) -> io::Result<()> {
@@ -380,6 +389,65 @@ impl Core {
 
     fn open_raw(&self, mut options: OpenOptions) -> io::Result<Image> {
         options.program = self.program(self.files.first())?;
+        let files = self.raw_files();
+        let machine = self.machine(options.program.as_deref())?;
+        Image::open_raw(&files, machine, &options).map_err(io::Error::other)
+    }
+
+    /// The machine of raw memory: as the options say, else as the program says.
+    fn machine(&self, program: Option<&Path>) -> io::Result<Machine> {
+        let of_program = program.and_then(machine_of);
+        let stated = self.word.as_deref().map(|bits| match bits {
+            "32" => WordSize::Bits32,
+            _ => WordSize::Bits64,
+        });
+        if let (Some(program), Some(of_program), Some(stated)) = (program, of_program, stated)
+            && of_program.word_size != stated
+        {
+            let bits = of_program.word_size.bytes() * 8;
+            let problem = format!("is a program of {bits} bits, and --word says otherwise; leave --word out");
+            return Err(io::Error::other(format!("{}: {problem}", program.display())));
+        }
+        let usual = Machine { word_size: WordSize::Bits64, byte_order: ByteOrder::LittleEndian };
+        let machine = of_program.unwrap_or(usual);
+        Ok(Machine {
+            word_size: stated.unwrap_or(machine.word_size),
+            byte_order: if self.big_endian { ByteOrder::BigEndian } else { machine.byte_order },
+        })
+    }
+
+    /// Says that nothing was found in raw memory, which says nothing of its machine by itself; names a machine for which
+    /// something is there.
+    fn complain_of_nothing(&self, machine: Machine) -> io::Result<()> {
+        let others = [WordSize::Bits64, WordSize::Bits32].into_iter().flat_map(|word_size| {
+            [ByteOrder::LittleEndian, ByteOrder::BigEndian]
+                .map(|byte_order| Machine { word_size, byte_order })
+        });
+        let mut options = OpenOptions::default();
+        options.unpack_limit_bytes = max_unpacked_bytes();
+        for other in others.filter(|&other| other != machine) {
+            let image = Image::open_raw(&self.raw_files(), other, &options).map_err(io::Error::other)?;
+            let found = Annotated::find(&image, &FindOptions::default()).blocks().len() as u64;
+            if found > 0 {
+                let order = if other.byte_order == ByteOrder::BigEndian { " --big-endian" } else { "" };
+                complain(&format_args!(
+                    "no blocks in memory of {}; of {} it holds {}: use --word {}{order}",
+                    machine_name(machine),
+                    machine_name(other),
+                    counted(found, "annotated block"),
+                    other.word_size.bytes() * 8
+                ));
+                return Ok(());
+            }
+        }
+        complain(&format_args!(
+            "no annotated blocks in memory of {}, nor of any other machine, and no heap of glibc's malloc",
+            machine_name(machine)
+        ));
+        Ok(())
+    }
+
+    fn raw_files(&self) -> Vec<RawFile> {
         let mut addresses = self.load_address.iter();
         let file = |text: &String| {
             let stated =
@@ -390,13 +458,47 @@ impl Core {
             };
             RawFile { path: path.into(), load_address: AbsoluteAddress::new(address) }
         };
-        let files: Vec<RawFile> = self.raw.iter().map(file).collect();
-        let machine = Machine {
-            word_size: if self.word == "32" { WordSize::Bits32 } else { WordSize::Bits64 },
-            byte_order: if self.big_endian { ByteOrder::BigEndian } else { ByteOrder::LittleEndian },
-        };
-        Image::open_raw(&files, machine, &options).map_err(io::Error::other)
+        self.raw.iter().map(file).collect()
     }
+}
+
+/// Names of the stacks in an image: of no module whose build is not known, but where the user allows that.
+fn module_names(
+    stacks: &Stacks,
+    modules: &[ImageModule],
+    options: SymbolizerOptions,
+    allows_mismatch: bool,
+) -> ModuleNames {
+    let names = ModuleNames::of(stacks, options);
+    if allows_mismatch {
+        return names;
+    }
+    let modules = modules.iter().enumerate();
+    names.without(modules.filter(|(_, module)| is_unsure(module)).map(|(index, _)| index))
+}
+
+/// True when any build of a module may have run: the names in the file on disk may be those of other functions.
+fn is_unsure(module: &ImageModule) -> bool {
+    !module.is_identified || module.build_id.is_empty() && matches!(module.file, FileState::Different(_))
+}
+
+fn machine_name(machine: Machine) -> String {
+    let order = if machine.byte_order == ByteOrder::BigEndian { "big-endian" } else { "little-endian" };
+    format!("{} bits, {order}", machine.word_size.bytes() * 8)
+}
+
+/// The machine that an ELF file is for.
+fn machine_of(program: &Path) -> Option<Machine> {
+    let mut start = [0; 6];
+    File::open(program).and_then(|mut file| file.read_exact(&mut start)).ok()?;
+    let [0x7f, b'E', b'L', b'F', class, order] = start else { return None };
+    let word_size = match class {
+        1 => WordSize::Bits32,
+        2 => WordSize::Bits64,
+        _ => return None,
+    };
+    let byte_order = if order == 2 { ByteOrder::BigEndian } else { ByteOrder::LittleEndian };
+    Some(Machine { word_size, byte_order })
 }
 
 /// True for ELF files that are no cores.

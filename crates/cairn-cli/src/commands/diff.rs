@@ -3,29 +3,34 @@
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
+#[cfg(target_os = "linux")]
+use cairn_analysis::heap::NoNames;
 use cairn_analysis::heap::schema::DiffReport;
-use cairn_analysis::heap::{Cost, Diff, DiffEntry, DiffFrame, Sums, Unfreed};
+use cairn_analysis::heap::{Cost, Diff, DiffEntry, DiffFrame, HeapProfile, Names, Questions, Sums, Unfreed};
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory};
 
+#[cfg(target_os = "linux")]
+use super::core::blocks::CoreBlocks;
 use super::heap_input::{
-    Heap, HeapInput, Moment, Symbols, complain_about, nanos_of, outcome_of, parse_moment, questions,
-    read_stacks,
+    Heap, HeapInput, Moment, Symbols, complain_about, nanos_of, outcome_of, parse_moment, read_stacks,
 };
 use super::heap_text::{bytes, count, shortened, signed_bytes, signed_count, width};
 use super::report::CostName;
+#[cfg(target_os = "linux")]
+use crate::output::complain;
 use crate::output::{Outcome, Palette, Progress, colored_stdout, printable};
 
-/// Show what grew between two recordings, or two moments of one
+/// Show what grew between two recordings or core files, or two moments of one recording
 ///
-/// Stacks are matched by functions, modules and files, not by addresses or lines, so that another build compares well.
+/// Of core files and minidumps the blocks that were alive are compared. Stacks are matched by functions, modules and files, not by addresses or lines, so that another build compares well.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct DiffCommand {
-    /// The recording before
+    /// The recording or core file before
     before: PathBuf,
 
-    /// The recording after; leave it out to compare two moments of one
+    /// The recording or core file after; leave it out to compare two moments of one recording
     after: Option<PathBuf>,
 
     /// Look at the first recording as it was at this time, as 1.5s or peak
@@ -68,6 +73,7 @@ const EXAMPLES: &str = "\
 Examples:
   cairn diff old.cairn new.cairn                     what costs more at the peak
   cairn diff old.cairn new.cairn --cost leaked --fail-above 0
+  cairn diff core.100 core.200                       what blocks two cores of one program hold
   cairn diff app.4711.cairn --from 10s --to 60s      what is alive at 60 s and was not at 10 s
 
 Exit codes: 0 all went well; 1 a recording cannot be read; 2 the arguments make no sense; 3 parts of one are missing;
@@ -76,15 +82,83 @@ Exit codes: 0 all went well; 1 a recording cannot be read; 2 the arguments make 
 /// One of the two.
 struct Side {
     path: PathBuf,
-    heap: Heap,
+    source: Source,
     symbols: Symbols,
     to_nanos: u64,
+}
+
+/// Where the blocks of a side are.
+enum Source {
+    /// In a recording, or a file of another tool.
+    Heap(Box<Heap>),
+    /// In an image of memory.
+    #[cfg(target_os = "linux")]
+    Core(Box<CoreBlocks>),
+}
+
+/// The sums of a side, and how complete they are.
+struct SideRead {
+    profile: HeapProfile,
+    outcome: Outcome,
 }
 
 impl Side {
     /// What its blocks are that were not freed.
     fn unfreed(&self) -> Unfreed {
-        if self.to_nanos == u64::MAX { self.heap.about().unfreed } else { Unfreed::Alive }
+        match &self.source {
+            Source::Heap(heap) if self.to_nanos == u64::MAX => heap.about().unfreed,
+            _ => Unfreed::Alive,
+        }
+    }
+
+    /// True when it has no blocks but those that are alive.
+    fn is_image(&self) -> bool {
+        !matches!(self.source, Source::Heap(_))
+    }
+
+    fn usual_cost(&self) -> Cost {
+        match &self.source {
+            Source::Heap(heap) => heap.usual_cost(),
+            #[cfg(target_os = "linux")]
+            Source::Core(_) => Cost::Leaked,
+        }
+    }
+
+    fn names<'a>(&'a self, input: &HeapInput) -> Names<'a> {
+        match &self.source {
+            Source::Heap(heap) => input.names(heap, &self.symbols),
+            #[cfg(target_os = "linux")]
+            Source::Core(blocks) => input.names_of(blocks.stacks(), &self.symbols),
+        }
+    }
+
+    fn read(&self, input: &HeapInput, names: &mut Names<'_>) -> io::Result<SideRead> {
+        match &self.source {
+            Source::Heap(heap) => {
+                let scope = input.scope(heap, names, 0, self.to_nanos)?;
+                let read = read_stacks(&self.path, heap, scope)?;
+                let outcome = outcome_of(&read, Outcome::Done);
+                Ok(SideRead { profile: read.profile, outcome })
+            }
+            #[cfg(target_os = "linux")]
+            Source::Core(blocks) => {
+                let scope = input.scope_of_image(&self.path, names)?;
+                Ok(SideRead { profile: blocks.profile(scope), outcome: Outcome::Done })
+            }
+        }
+    }
+
+    fn complain(&self) -> Outcome {
+        match &self.source {
+            Source::Heap(heap) => complain_about(&self.path, heap),
+            #[cfg(target_os = "linux")]
+            Source::Core(blocks) => {
+                for finding in blocks.findings() {
+                    complain(&format_args!("{}: {finding}", self.path.display()));
+                }
+                if blocks.findings().is_empty() { Outcome::Done } else { Outcome::Incomplete }
+            }
+        }
     }
 }
 
@@ -98,9 +172,18 @@ impl DiffCommand {
         let progress = Progress::begin("reading both recordings");
         let before = self.side(&self.before, self.from)?;
         let after = self.side(self.after.as_ref().unwrap_or(&self.before), self.to)?;
-        let usual =
-            if self.from.is_some() || self.to.is_some() { Cost::Leaked } else { after.heap.usual_cost() };
+        let is_image = before.is_image() || after.is_image();
+        let usual = if self.from.is_some() || self.to.is_some() || is_image {
+            Cost::Leaked
+        } else {
+            after.usual_cost()
+        };
         let cost = self.cost.map_or(usual, CostName::cost);
+        if is_image && cost != Cost::Leaked {
+            let why = "an image of memory has the blocks that were alive, and nothing of those before; compare it with --cost \
+                       leaked";
+            return Err(io::Error::other(format!("--cost {}: {why}", cost.name())));
+        }
         let (diff, totals, of_events) = self.compare(&before, &after, cost)?;
         drop(progress);
         let by_function = self.by_function.then(|| diff.by_function());
@@ -109,15 +192,17 @@ impl DiffCommand {
         let unfreed = [before.unfreed(), after.unfreed()];
         let mut output = BufWriter::new(colored_stdout());
         if self.json {
-            let report = DiffReport::new(&diff, entries, (&totals.0, &totals.1), unfreed, limit);
+            let mut report = DiffReport::new(&diff, entries, (&totals.0, &totals.1), unfreed, limit);
+            report.only_alive = is_image;
             serde_json::to_writer(&mut output, &report)?;
             writeln!(output)?;
         } else {
-            self.print(&mut output, &diff, entries, &totals, unfreed)?;
+            let shown = if is_image { &[Cost::Leaked][..] } else { &Cost::ALL };
+            self.print(&mut output, &diff, entries, &totals, unfreed, shown)?;
         }
         output.flush()?;
         let grew_too_much = self.fail_above.is_some_and(|most| diff.growth() > i128::from(most));
-        let outcomes = [complain_about(&before.path, &before.heap), complain_about(&after.path, &after.heap)];
+        let outcomes = [before.complain(), after.complain()];
         before.symbols.finish(&self.input);
         if self.after.is_some() {
             after.symbols.finish(&self.input);
@@ -134,28 +219,42 @@ impl DiffCommand {
     }
 
     fn side(&self, path: &Path, moment: Option<Moment>) -> io::Result<Side> {
+        #[cfg(target_os = "linux")]
+        if let Some(blocks) = CoreBlocks::open(path, &self.input.image_options())? {
+            if moment.is_some() || self.after.is_none() {
+                let why =
+                    "an image of memory is one moment; compare it with another one, without --from and --to";
+                return Err(io::Error::other(format!("{}: {why}", path.display())));
+            }
+            let symbols = if self.input.wants_names() {
+                let names = blocks.names(self.input.symbolizer(), self.input.allows_mismatch());
+                Symbols::Files(Box::new(names))
+            } else {
+                Symbols::None(NoNames)
+            };
+            let source = Source::Core(Box::new(blocks));
+            return Ok(Side { path: path.to_owned(), source, symbols, to_nanos: u64::MAX });
+        }
         let heap = self.input.open(path)?;
         let to_nanos = match moment {
             Some(moment) => nanos_of(path, &heap, moment)?,
             None => u64::MAX,
         };
         let symbols = self.input.symbols(&heap);
-        Ok(Side { path: path.to_owned(), heap, symbols, to_nanos })
+        Ok(Side { path: path.to_owned(), source: Source::Heap(Box::new(heap)), symbols, to_nanos })
     }
 
     fn compare(&self, before: &Side, after: &Side, cost: Cost) -> io::Result<(Diff, (Sums, Sums), Outcome)> {
-        let mut names =
-            [self.input.names(&before.heap, &before.symbols), self.input.names(&after.heap, &after.symbols)];
-        let [names_before, names_after] = &mut names;
-        let scope_before = self.input.scope(&before.heap, names_before, 0, before.to_nanos)?;
-        let scope_after = self.input.scope(&after.heap, names_after, 0, after.to_nanos)?;
-        let read_before = read_stacks(&before.path, &before.heap, scope_before)?;
-        let read_after = read_stacks(&after.path, &after.heap, scope_after)?;
-        let [names_before, names_after] = names;
-        let mut questions_before = questions(&read_before, names_before);
-        let mut questions_after = questions(&read_after, names_after);
+        let (mut names_before, mut names_after) = (before.names(&self.input), after.names(&self.input));
+        let read_before = before.read(&self.input, &mut names_before)?;
+        let read_after = after.read(&self.input, &mut names_after)?;
+        let mut questions_before = Questions::new(&read_before.profile, names_before);
+        let mut questions_after = Questions::new(&read_after.profile, names_after);
         let diff = Diff::of(&mut questions_before, &mut questions_after, cost);
-        let of_events = outcome_of(&read_before, outcome_of(&read_after, Outcome::Done));
+        let of_events = match read_before.outcome {
+            Outcome::Done => read_after.outcome,
+            incomplete => incomplete,
+        };
         Ok((diff, (read_before.profile.totals, read_after.profile.totals), of_events))
     }
 
@@ -166,6 +265,7 @@ impl DiffCommand {
         entries: &[DiffEntry],
         totals: &(Sums, Sums),
         unfreed: [Unfreed; 2],
+        shown: &[Cost],
     ) -> io::Result<()> {
         let limit = self.most_entries();
         let name = |cost: Cost| match cost {
@@ -175,7 +275,7 @@ impl DiffCommand {
         let palette = Palette::of_stdout();
         let (Palette { dim, function }, strong) = (palette, palette.strong());
         writeln!(output, "{dim}  {:<10} {:>12} {:>12} {:>12}{dim:#}", "", "before", "after", "growth")?;
-        for cost in Cost::ALL {
+        for &cost in shown {
             let (before, after) = (cost.of(&totals.0).value, cost.of(&totals.1).value);
             let growth = i128::from(after) - i128::from(before);
             let (before, after, growth) = if cost.is_bytes() {

@@ -256,6 +256,30 @@ impl HeapInput {
         self.symbols.symbolizer()
     }
 
+    /// Whether files of another build may name functions too.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn allows_mismatch(&self) -> bool {
+        self.symbols.allows_mismatch()
+    }
+
+    /// How images of memory are opened.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn image_options(&self) -> cairn_analysis::image::OpenOptions {
+        let mut options = cairn_analysis::image::OpenOptions::default();
+        options.unpack_limit_bytes = max_unpacked_bytes();
+        if let Some(root) = self.symbols.root() {
+            options.root = root.to_owned();
+        }
+        options
+    }
+
+    /// Names of stacks that are of no recording.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn names_of<'a>(&self, stacks: &'a Stacks, symbols: &'a Symbols) -> Names<'a> {
+        let folding = Folding { allocator: !self.internals, startup: !self.internals };
+        Names::new(stacks, symbols.namer(), folding)
+    }
+
     pub(crate) fn names<'a>(&self, heap: &'a Heap, symbols: &'a Symbols) -> Names<'a> {
         let folding = Folding { allocator: !self.internals, startup: !self.internals };
         let namer: &dyn Namer = match heap {
@@ -279,14 +303,32 @@ impl HeapInput {
         from_nanos: u64,
         to_nanos: u64,
     ) -> io::Result<Scope> {
-        let mut scope = Scope { from_nanos, to_nanos, ..Scope::default() };
+        let scope = Scope { from_nanos, to_nanos, ..Scope::default() };
+        self.scope_with(scope, names, |wanted| threads_called(heap, wanted))
+    }
+
+    /// The scope of the filters on an image of memory, whose blocks have no threads.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn scope_of_image(&self, path: &Path, names: &mut Names<'_>) -> io::Result<Scope> {
+        self.scope_with(Scope::default(), names, |wanted| {
+            let why = "an image of memory does not say which thread allocated a block";
+            Err(io::Error::other(format!("{}: --filter thread={wanted}: {why}", path.display())))
+        })
+    }
+
+    fn scope_with(
+        &self,
+        mut scope: Scope,
+        names: &mut Names<'_>,
+        threads_called: impl Fn(&str) -> io::Result<Vec<u32>>,
+    ) -> io::Result<Scope> {
         let (mut functions, mut modules, mut sizes) = (Vec::new(), Vec::new(), None::<RangeInclusive<u64>>);
         for filter in &self.filter {
             match &filter.kind {
                 FilterKind::Function(pattern) => functions.push(pattern.clone()),
                 FilterKind::Module(pattern) => modules.push(pattern.clone()),
                 FilterKind::Thread(wanted) => {
-                    scope.threads.get_or_insert_default().extend(threads_called(heap, wanted)?);
+                    scope.threads.get_or_insert_default().extend(threads_called(wanted)?);
                 }
                 FilterKind::Size(range) => {
                     let known = sizes.take().unwrap_or_else(|| range.clone());

@@ -3,6 +3,8 @@
 mod completions;
 #[cfg(target_os = "linux")]
 mod core;
+#[cfg(target_os = "linux")]
+mod debugger;
 mod decode;
 mod diff;
 mod export;
@@ -45,6 +47,8 @@ pub(crate) enum Command {
     Snapshot(snapshot::Snapshot),
     #[cfg(target_os = "linux")]
     Core(Box<core::Core>),
+    #[cfg(target_os = "linux")]
+    Debugger(debugger::Debugger),
     Symbolize(symbolize::Symbolize),
     Decode(decode::Decode),
     Completions(completions::Completions),
@@ -62,6 +66,8 @@ impl Command {
             Self::Snapshot(snapshot) => snapshot.run(),
             #[cfg(target_os = "linux")]
             Self::Core(core) => core.run(),
+            #[cfg(target_os = "linux")]
+            Self::Debugger(debugger) => debugger.run(),
             Self::Top(top) => top.run(),
             Self::Report(report) => report.run(),
             Self::Diff(diff) => diff.run(),

@@ -64,6 +64,12 @@ impl SymbolOptions {
         !self.no_symbols
     }
 
+    /// True when files of another build may name addresses too.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn allows_mismatch(&self) -> bool {
+        self.allow_mismatch
+    }
+
     /// False when the user says where the root of the recorded machine is.
     pub(crate) fn in_own_root(&self) -> bool {
         self.sysroot.is_none()

@@ -1,4 +1,5 @@
-//! PE: programs and libraries of Windows, with a PDB beside them, or DWARF inside as mingw makes it.
+//! PE: programs and libraries of Windows, with a PDB beside them, DWARF inside as mingw makes it, or both: a program of
+//! objects by different compilers.
 //!
 //! Stated addresses are those of the preferred image base. Of a file without any debug information the symbol table, what
 //! it exports, and the table of functions for unwinding answer.
@@ -17,23 +18,25 @@ use super::{Bytes, Problem};
 use crate::locate::Locator;
 use crate::mapped_file::FileBytes;
 use crate::source::{FrameSink, Language, RawFrame, SymbolSource};
-use crate::{BuildId, Difference, Unknown};
+use crate::{AnsweredBy, BuildId, Difference, Unknown};
 
 /// One program or library.
 pub(crate) struct Pe {
     path: PathBuf,
     image_base: u64,
     word_size: WordSize,
-    debug: Debug,
+    /// Asked first: where both know an address, it has columns and the inlined calls of every compiler that writes it.
+    dwarf: Option<ObjectDwarf>,
+    /// Asked where the DWARF does not cover an address: the objects of one program may come from different compilers.
+    pdb: Debug,
     symbols: ObjectSymbols,
     /// Ranges from the table for unwinding, from the image base.
     functions: Vec<(u32, u32)>,
 }
 
-/// Where lines come from.
+/// What was found of the PDB.
 enum Debug {
     Pdb(Pdb),
-    Dwarf(ObjectDwarf),
     /// There is a PDB, and it is not that of this build.
     Different(Unknown),
     None,
@@ -69,13 +72,9 @@ impl Pe {
         // A directory that is broken is taken for none: the rest of the file may be fine.
         let stated = file.pdb_info().ok().flatten();
         let build_id = stated.as_ref().map(|stated| build_id(&stated.guid(), stated.age()));
-        let debug = match (
-            &stated,
-            &build_id,
-            ObjectDwarf::new(path, bytes, content, locator.options.max_unpacked_bytes)?,
-        ) {
-            (_, _, Some(dwarf)) => Debug::Dwarf(dwarf),
-            (Some(stated), Some(id), None) => find_pdb(path, stated.path(), id, locator),
+        let dwarf = ObjectDwarf::new(path, bytes, content, locator.options.max_unpacked_bytes)?;
+        let pdb = match (&stated, &build_id) {
+            (Some(stated), Some(id)) => find_pdb(path, stated.path(), id, locator),
             _ => Debug::None,
         };
         let is_x86 = file.architecture() == object::Architecture::I386;
@@ -85,16 +84,33 @@ impl Pe {
             path: path.to_owned(),
             image_base: file.relative_address_base(),
             word_size,
-            debug,
+            dwarf,
+            pdb,
             symbols: ObjectSymbols::new(&file, if is_x86 { undecorated } else { |name| name }),
             functions,
         })
     }
 
+    /// Pushes what the PDB knows of an address. It counts from the base, everything else here as the file does.
+    fn ask_pdb(&self, stated: u64, out: &mut FrameSink) -> Result<(), Unknown> {
+        let pdb = match &self.pdb {
+            Debug::Pdb(pdb) => pdb,
+            Debug::Different(reason) => return Err(reason.clone()),
+            Debug::None => return Ok(()),
+        };
+        let offset = stated.checked_sub(self.image_base).ok_or(Unknown::AddressOutside)?;
+        pdb.frames_at(StatedAddress::new(offset), out)?;
+        if let Some(start) = out.function_start() {
+            out.set_function_start(StatedAddress::new(self.image_base.wrapping_add(start.value())));
+        }
+        out.set_answered_by(AnsweredBy::Pdb);
+        Ok(())
+    }
+
     /// The name of the code at the address. A PDB has all names that the file has; where it knows of no function, the nearest
     /// name before would be that of another one. So would it be where the table for unwinding has a function in between.
-    fn symbol(&self, address: u64) -> Option<(&str, u64)> {
-        if matches!(self.debug, Debug::Pdb(_)) {
+    fn symbol(&self, address: u64, is_of_dwarf: bool) -> Option<(&str, u64)> {
+        if matches!(self.pdb, Debug::Pdb(_)) && !is_of_dwarf {
             return None;
         }
         let (name, start) = self.symbols.find(address)?;
@@ -203,20 +219,23 @@ pub(crate) fn undecorated(name: &str) -> &str {
 impl SymbolSource for Pe {
     fn frames_at(&self, address: StatedAddress, out: &mut FrameSink) -> Result<(), Unknown> {
         let stated = address.value();
-        let answer = match &self.debug {
-            Debug::Pdb(pdb) => match stated.checked_sub(self.image_base) {
-                Some(offset) => pdb.frames_at(StatedAddress::new(offset), out),
-                None => Err(Unknown::AddressOutside),
-            },
-            Debug::Dwarf(dwarf) => dwarf.frames_at(address, out),
-            Debug::Different(reason) => Err(reason.clone()),
-            Debug::None => Ok(()),
+        let of_dwarf = self.dwarf.as_ref().map_or(Ok(()), |dwarf| dwarf.frames_at(address, out));
+        let is_of_dwarf = of_dwarf.is_ok() && !out.frames().is_empty();
+        let answer = if is_of_dwarf {
+            out.set_answered_by(AnsweredBy::Dwarf);
+            Ok(())
+        } else {
+            let of_pdb = self.ask_pdb(stated, out);
+            // What is broken in the one is no reason for silence of the other.
+            if out.is_empty() { of_dwarf.and(of_pdb) } else { of_pdb }
         };
-        // The PDB counts from the base, everything else here as the file does.
         let mut start = self.function_start(stated);
-        if let Some((name, at)) = self.symbol(stated) {
+        if let Some((name, at)) = self.symbol(stated, is_of_dwarf) {
             if out.wants_qualified_name() {
                 out.qualify_outermost(name);
+            }
+            if out.frames().is_empty() {
+                out.set_answered_by(AnsweredBy::Symbols);
             }
             out.name_outermost(name, Language::Unknown);
             start = Some(at);
@@ -225,15 +244,15 @@ impl SymbolSource for Pe {
             out.set_function_start(StatedAddress::new(start));
             if out.frames().is_empty() {
                 out.push(RawFrame::default());
+                out.set_answered_by(AnsweredBy::UnwindTable);
             }
         }
+        let has_debug_info = self.dwarf.is_some() || !matches!(self.pdb, Debug::None);
         match answer {
             _ if !out.frames().is_empty() => Ok(()),
             Err(reason) => Err(reason),
             Ok(()) if !self.symbols.is_code(stated) => Err(Unknown::AddressOutside),
-            Ok(()) if matches!(self.debug, Debug::None) && self.symbols.is_empty() => {
-                Err(Unknown::NoDebugInfo)
-            }
+            Ok(()) if !has_debug_info && self.symbols.is_empty() => Err(Unknown::NoDebugInfo),
             Ok(()) => Err(Unknown::NotCovered),
         }
     }
@@ -248,7 +267,7 @@ impl SymbolSource for Pe {
 
     fn files(&self) -> Vec<PathBuf> {
         let mut files = vec![self.path.clone()];
-        if let Debug::Pdb(pdb) = &self.debug {
+        if let Debug::Pdb(pdb) = &self.pdb {
             files.extend(pdb.files());
         }
         files

@@ -596,6 +596,9 @@ struct OwnJson<'a> {
     frames: Vec<OwnFrame<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     function_start: Option<Hex>,
+    /// Which of a module's sources knew it, where there may be several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    source: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
 }
@@ -644,6 +647,7 @@ impl<'a> OwnJson<'a> {
             address: Hex(address),
             frames: resolution.frames().iter().map(frame).collect(),
             function_start: resolution.function_start().map(|start| Hex(start.value())),
+            source: resolution.answered_by().map(|source| source.to_string()),
             reason: resolution.reason().map(ToString::to_string),
         }
     }
