@@ -195,6 +195,27 @@ fn a_program_links_the_shared_library_as_pkg_config_says() {
     assert!(!stack.contains("libcairn"), "{stack}");
 }
 
+// Failed with: no `Libs.private` in the file.
+#[test]
+fn a_static_program_is_linked_as_pkg_config_says() {
+    let text = fs::read_to_string(installed().join("lib/pkgconfig/cairn.pc")).unwrap();
+    let file = scratch().join("linked_static.c");
+    let program = scratch().join("linked_static");
+    let source =
+        "#include <cairn_capture.h>\nint main(void) { return cairn_stack_print(cairn_capture(), 1); }\n";
+    fs::write(&file, source).unwrap();
+    let mut compiler = support::c_compiler();
+    compiler.arg("-static").arg(&file).arg("-o").arg(&program);
+    for key in ["Cflags", "Libs", "Libs.private"] {
+        compiler.args(pkg_config(&text, key).split(' '));
+    }
+    run(&mut compiler);
+    let headers = output_of(Command::new("readelf").arg("-lW").arg(&program));
+    assert!(headers.contains("GNU_EH_FRAME"), "{headers}");
+    let stack = output_of(&mut Command::new(&program));
+    assert!(stack.lines().count() >= 3 && !stack.contains("goes on"), "{stack}");
+}
+
 /// Compiles a program of `tests/c` with the static library, and runs it.
 fn run_c_test(name: &str) {
     let program = scratch().join(name);

@@ -223,6 +223,7 @@ use arch::engine;
 #[cfg(target_arch = "x86_64")]
 mod engine;
 mod entry;
+mod headerless;
 mod index;
 mod mapping;
 mod modules;
