@@ -133,6 +133,11 @@
 //! - [`take_less_room`]: what to do before the program limits its address space, or has all of it locked in memory;
 //! - [`after_fork_in_child`]: what a forked child does about the threads that are not there any more.
 //!
+//! # By frame pointers
+//!
+//! [`walk_frames`] follows frame pointers, with the controls of Darwin's `backtrace(9)`: it starts and goes on where it is told to,
+//! and finds where Swift's async frames branch off. `docs/book/backtrace9.md` maps the manual page to this crate and to the C API.
+//!
 //! # Async Rust
 //!
 //! A stack shows who called whom. A suspended task has called nobody: it is a value in memory, and on no stack. So a
@@ -223,6 +228,7 @@ use arch::engine;
 #[cfg(target_arch = "x86_64")]
 mod engine;
 mod entry;
+mod frame_walk;
 mod headerless;
 mod index;
 mod mapping;
@@ -242,8 +248,9 @@ mod walk;
 
 #[doc(hidden)]
 pub use arch::cairn_capture_here;
-pub use cairn_unwind::{FoldRecursion, StopReason};
+pub use cairn_unwind::{FoldRecursion, MemoryReader, StopReason, xnu};
 pub use entry::{CallSite, Statistics, capture, capture_at, capture_interrupted, statistics};
+pub use frame_walk::{FrameControl, ThreadMemory, kernel_walk_at, walk_frames, walk_frames_at};
 pub use mapping::{own_memory, own_memory_changes};
 pub use own_memory::read_bytes as read_own_memory;
 pub use process::{after_fork_in_child, take_less_room, while_unloading};
@@ -253,3 +260,8 @@ pub use table::{
 };
 pub use text::WriteError;
 pub use tree::StackId;
+
+/// The programs of the page.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/book/backtrace9.md")]
+struct Backtrace9;
