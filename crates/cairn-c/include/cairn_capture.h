@@ -384,8 +384,8 @@ struct cairn_walk_info {
 
 /*
  * Fills addresses with the return addresses of this thread by frame pointers, innermost first, and returns how many there are, at
- * most capacity: backtrace of Darwin's backtrace(9). The first is where the caller of this function returns to, and the outermost
- * frame, with a zero frame pointer, is not recorded. control and info may be null.
+ * most capacity: backtrace of Darwin's backtrace(9). The first is where this function returns to; the one next to a zero
+ * frame pointer, in the outermost frame, is not recorded. control and info may be null.
  *
  * It may be called in malloc and in signal handlers. The program must be built with frame pointers (-fno-omit-frame-pointer).
  */

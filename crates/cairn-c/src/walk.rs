@@ -144,7 +144,7 @@ impl CairnWalkControl {
             && newer.iter().all(|&byte| byte == 0)
             // Of this thread, registers and width are known, and of another one there is no context.
             && (is_other || known.flags & (CAIRN_WALK_32_BIT | machines) == 0)
-            && !(is_other && !known.context.is_null());
+            && (!is_other || known.context.is_null());
         is_understood.then_some(known)
     }
 

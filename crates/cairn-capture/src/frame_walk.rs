@@ -9,13 +9,14 @@
 
 use cairn_format::{AbsoluteAddress, WordSize};
 use cairn_unwind::xnu::{Interrupted, KernelWalk, Quirks, UserWalk, UserWalkInfo, Validity};
-use cairn_unwind::{AddressRange, MemoryReader};
 
 use crate::CallSite;
-use crate::arch::{address_mask, interrupted_call_site};
-use crate::stack_bounds;
-use crate::thread::{self, Access};
-use crate::walk::OwnMemory;
+#[cfg(target_os = "linux")]
+use crate::arch::{address_mask, call_site_here, interrupted_call_site};
+#[cfg(target_os = "macos")]
+use crate::macos::{ThreadMemory, address_mask, call_site_here, interrupted_call_site};
+#[cfg(target_os = "linux")]
+use crate::thread_memory::ThreadMemory;
 
 /// Where a walk of this thread starts and what it adds; `backtrace_control` of the manual page.
 ///
@@ -65,7 +66,7 @@ const VALIDITY: Validity = if cfg!(target_arch = "aarch64") { Validity::Arm64 } 
 /// outwards that has one, or nowhere.
 #[inline(always)]
 pub fn walk_frames(control: &FrameControl<'_>, addresses: &mut [AbsoluteAddress]) -> UserWalkInfo {
-    walk_frames_at(control, crate::arch::call_site_here(), addresses)
+    walk_frames_at(control, call_site_here(), addresses)
 }
 
 /// As [`walk_frames`], from registers that were noted before, such as a hook's caller's. Wrong ones give a wrong stack.
@@ -111,57 +112,4 @@ pub fn kernel_walk_at(control: &FrameControl<'_>, site: CallSite) -> (KernelWalk
     walk.address_mask = address_mask();
     walk.quirks = control.quirks;
     (walk, memory)
-}
-
-/// This process's memory as a walk of this thread reads it: what cannot be read is an answer. For any walk of `cairn_unwind`.
-#[derive(Clone, Copy)]
-pub struct ThreadMemory(OwnMemory);
-
-impl ThreadMemory {
-    /// Around the stack that `sp` lies on. That of another thread is read as well, through the kernel, and may change meanwhile.
-    #[must_use]
-    pub fn around(sp: u64) -> Self {
-        Self(match thread::acquire(sp) {
-            Access::Whole(state) => {
-                // SAFETY: acquired, so nothing else refers to it until the release.
-                let thread = unsafe { &mut *state };
-                if !(thread.low <= sp && sp < thread.high) {
-                    // A stack that cannot be entered is read through the kernel.
-                    let _ = stack_bounds::enter(thread, sp);
-                }
-                let memory = OwnMemory::around(thread, sp);
-                // SAFETY: acquired above.
-                unsafe { thread::release(state) };
-                memory
-            }
-            Access::Nested(state) => {
-                // SAFETY: two numbers, which the interrupted capture keeps readable at any moment.
-                let memory = unsafe { OwnMemory { low: (*state).low, high: (*state).high } };
-                // SAFETY: acquired above.
-                unsafe { thread::release_nested(state) };
-                memory
-            }
-            Access::None => OwnMemory { low: 0, high: 0 },
-        })
-    }
-
-    /// Where frame records can lie: this thread's own stack, as far as it is in use, or anywhere on other stacks.
-    #[must_use]
-    pub fn stack(&self) -> AddressRange {
-        if self.0.is_own() {
-            return AddressRange::new(AbsoluteAddress::new(self.0.low), AbsoluteAddress::new(self.0.high));
-        }
-        AddressRange::ALL
-    }
-}
-
-impl MemoryReader for ThreadMemory {
-    fn read(&self, address: AbsoluteAddress, into: &mut [u8]) -> Option<()> {
-        self.0.read(address, into)
-    }
-
-    #[inline]
-    fn word64(&self, address: AbsoluteAddress) -> Option<u64> {
-        self.0.word64(address)
-    }
 }
