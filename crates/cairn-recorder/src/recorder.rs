@@ -784,9 +784,14 @@ pub fn exiting() {
     if recorder.generation.load(Ordering::Relaxed) == 0 {
         return;
     }
+    let forbids_calls = FORBIDS_CALLS.load(Ordering::Relaxed);
+    // Where a child's memory is not wiped, or is its parent's, its end is not that of the program.
+    if !forbids_calls && os::process_id() != recorder.process {
+        return;
+    }
     let word = |at: usize| recorder.spool.word(at);
     // Where the kernel keeps no clock in the process's memory, a reading is a system call.
-    if !FORBIDS_CALLS.load(Ordering::Relaxed) && word(control::EXIT_COUNTER).load(Ordering::Relaxed) == 0 {
+    if !forbids_calls && word(control::EXIT_COUNTER).load(Ordering::Relaxed) == 0 {
         let clocks = clock::reading();
         word(control::EXIT_MONOTONIC_NANOS).store(clocks.monotonic_nanos, Ordering::Relaxed);
         word(control::EXIT_WALL_NANOS).store(clocks.wall_nanos, Ordering::Relaxed);
