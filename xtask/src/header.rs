@@ -33,6 +33,7 @@ const HEADERS: &[Header] = &[
             "crates/cairn-c/src/encode.rs",
             "crates/cairn-c/src/recording.rs",
             "crates/cairn-c/src/unloading.rs",
+            "crates/cairn-c/src/walk.rs",
         ],
     },
     Header {

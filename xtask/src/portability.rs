@@ -14,11 +14,17 @@
 //! the newest that Debian has for these two, from its security updates. It also builds the library that `cairn heap` puts
 //! into programs; C programs are recorded in the emulator, and what this machine's cairn reads must be what they counted.
 //!
+//! `darwin` compiles the capture crates for Apple's systems, against `core` built from the newer compiler's source. Nothing is linked,
+//! because Apple's linker inputs are not to be had here, and nothing runs. Where Debian's source cannot be fetched it says
+//! what was not checked, and the other targets go on.
+//!
 //! ```text
 //! <cache>/apt/     package lists of all architectures, an apt that knows nothing of this machine's packages
 //! <cache>/rust/    usr/bin/rustc, usr/lib/rustlib/<triple>/lib, usr/src/rustc-*/library   (and `complete`, see below)
 //! <cache>/new/     the same of the newer compiler, without the source
 //! <cache>/bare/    lib/rustlib/thumbv7m-none-eabi/lib: core alone, built from that source
+//! <cache>/apple/   the newer compiler with its source
+//! <cache>/apple-core/  lib/rustlib/<triple>/lib: core alone, built from that source
 //! target/portability/build/    what cargo builds
 //! ```
 //!
@@ -109,6 +115,9 @@ const fn emulator(program: &'static str) -> Tool {
 const BARE_METAL: &str = "bare-metal";
 const BARE_METAL_TRIPLE: &str = "thumbv7m-none-eabi";
 
+const DARWIN: &str = "darwin";
+const DARWIN_TRIPLES: &[&str] = &["aarch64-apple-darwin", "x86_64-apple-darwin"];
+
 /// Property tests run this many cases in an emulator, which is many times slower than the processor. The cases
 /// that depend on word size or byte order are in the conformance vectors, all of which run.
 const EMULATED_PROPTEST_CASES: &str = "32";
@@ -120,16 +129,28 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
         wanted.targets.iter().flat_map(|target| [target.linker, target.emulator]).collect();
     debian::require(&tools)?;
     let cache = cache_directory();
-    let compiler = Compiler::in_cache(&cache, PORTABLE)?;
-    for target in &wanted.targets {
-        println!("\n-- {} ({})", target.name, target.why);
-        test_on(target, &compiler).map_err(|failure| Failure::new(format!("{}: {failure}", target.name)))?;
+    if !wanted.targets.is_empty() || wanted.bare_metal {
+        test_portable_crates(&wanted, &cache)?;
     }
     for target in wanted.targets.iter().filter(|target| target.captures) {
         println!("\n-- {} (capture)", target.name);
         Compiler::in_cache(&cache, CAPTURE)
             .and_then(|compiler| test_on(target, &compiler).and_then(|()| record_on(target, &compiler)))
             .map_err(|failure| Failure::new(format!("{} (capture): {failure}", target.name)))?;
+    }
+    if wanted.darwin {
+        println!("\n-- {DARWIN} ({}: compiled, neither linked nor run)", DARWIN_TRIPLES.join(", "));
+        check_darwin(&cache).map_err(|failure| Failure::new(format!("{DARWIN}: {failure}")))?;
+    }
+    Ok(())
+}
+
+/// Tests the portable crates on the targets, and builds them for a microcontroller.
+fn test_portable_crates(wanted: &Wanted, cache: &Path) -> Outcome {
+    let compiler = Compiler::in_cache(cache, PORTABLE)?;
+    for target in &wanted.targets {
+        println!("\n-- {} ({})", target.name, target.why);
+        test_on(target, &compiler).map_err(|failure| Failure::new(format!("{}: {failure}", target.name)))?;
     }
     if wanted.bare_metal {
         println!("\n-- {BARE_METAL} ({BARE_METAL_TRIPLE}: core alone)");
@@ -139,26 +160,55 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     Ok(())
 }
 
+/// Compiles the capture crates for Darwin, if a compiler can be had whose source is there as well.
+fn check_darwin(cache: &Path) -> Outcome {
+    let compiler = match Compiler::in_cache(cache, APPLE) {
+        Ok(compiler) => compiler,
+        Err(failure) => {
+            println!("{failure}");
+            println!(
+                "NOT CHECKED: {} for {}: Debian's rustc-web and rust-web-src of one version could not be fetched",
+                CAPTURE_CRATES.join(", "),
+                DARWIN_TRIPLES.join(", ")
+            );
+            return Ok(());
+        }
+    };
+    let sysroot = cache.join("apple-core");
+    for triple in DARWIN_TRIPLES {
+        build_core(&compiler, &sysroot.join(triple), triple)?;
+        let mut command = compiler.cargo("build", triple);
+        command.arg("--release");
+        command.env("RUSTFLAGS", format!("-Dwarnings --sysroot={}", sysroot.join(triple).display()));
+        process::run(command.env_remove("CARGO_ENCODED_RUSTFLAGS"))?;
+    }
+    println!("checked: {} compile for {}", CAPTURE_CRATES.join(", "), DARWIN_TRIPLES.join(", "));
+    println!("not checked: the link with Apple's libraries, and every run: neither is to be had here");
+    Ok(())
+}
+
 struct Wanted {
     targets: Vec<&'static Target>,
     bare_metal: bool,
+    darwin: bool,
 }
 
 impl Wanted {
     fn parse(names: &[String]) -> Outcome<Self> {
         if names.is_empty() {
-            return Ok(Self { targets: TARGETS.iter().collect(), bare_metal: true });
+            return Ok(Self { targets: TARGETS.iter().collect(), bare_metal: true, darwin: true });
         }
-        let mut wanted = Self { targets: Vec::new(), bare_metal: false };
+        let mut wanted = Self { targets: Vec::new(), bare_metal: false, darwin: false };
         for name in names {
             match TARGETS.iter().find(|target| target.name == name) {
                 Some(target) => wanted.targets.push(target),
                 None if name == BARE_METAL => wanted.bare_metal = true,
+                None if name == DARWIN => wanted.darwin = true,
                 None => {
                     let known: Vec<&str> = TARGETS.iter().map(|target| target.name).collect();
                     let known = known.join(", ");
                     return Err(Failure::usage(format!(
-                        "no target {name:?}; there are: {known}, {BARE_METAL}"
+                        "no target {name:?}; there are: {known}, {BARE_METAL}, {DARWIN}"
                     )));
                 }
             }
@@ -195,6 +245,10 @@ const CAPTURE: Purpose = Purpose {
     serves: |target| target.captures,
     with_source: false,
 };
+
+/// The host's library alone, for what runs while crates are built.
+const APPLE: Purpose =
+    Purpose { directory: "apple", crates: CAPTURE_CRATES, serves: |_| false, with_source: true };
 
 /// Debian's rustc, unpacked, with the libraries of its targets.
 struct Compiler {
@@ -359,7 +413,7 @@ fn record_on(target: &Target, compiler: &Compiler) -> Outcome {
 
 /// Builds the crates, machine code included, in a world where `core` is the only library.
 fn build_bare_metal(compiler: &Compiler, sysroot: &Path) -> Outcome {
-    build_core(compiler, sysroot)?;
+    build_core(compiler, sysroot, BARE_METAL_TRIPLE)?;
     let mut command = compiler.cargo("build", BARE_METAL_TRIPLE);
     command.arg("--release").env("RUSTFLAGS", format!("--sysroot={}", sysroot.display()));
     process::run(command.env_remove("CARGO_ENCODED_RUSTFLAGS"))
@@ -370,8 +424,8 @@ fn build_bare_metal(compiler: &Compiler, sysroot: &Path) -> Outcome {
 /// `cargo -Zbuild-std=core` does it too, but fetches everything the library's lock file names and needs a cargo whose
 /// unstable option fits a library of another version. `compiler_builtins`, which `no_std` crates name, would come from
 /// there; as nothing is linked here, an empty one serves.
-fn build_core(compiler: &Compiler, sysroot: &Path) -> Outcome {
-    let libraries = sysroot.join("lib/rustlib").join(BARE_METAL_TRIPLE).join("lib");
+fn build_core(compiler: &Compiler, sysroot: &Path, triple: &str) -> Outcome {
+    let libraries = sysroot.join("lib/rustlib").join(triple).join("lib");
     let complete = sysroot.join("complete");
     let version = read(Command::new(&compiler.rustc).arg("--version"))?;
     if fs::read_to_string(&complete).is_ok_and(|built_by| built_by == version) {
@@ -388,13 +442,7 @@ fn build_core(compiler: &Compiler, sysroot: &Path) -> Outcome {
         let mut command = Command::new(&compiler.rustc);
         // The source is Debian's, for this very compiler; only its own unstable features are let in by this.
         command.env("RUSTC_BOOTSTRAP", "1");
-        command.args([
-            "--crate-type=rlib",
-            "--target",
-            BARE_METAL_TRIPLE,
-            "-Cpanic=abort",
-            "--cap-lints=allow",
-        ]);
+        command.args(["--crate-type=rlib", "--target", triple, "-Cpanic=abort", "--cap-lints=allow"]);
         command
             .args(["--crate-name", name, "--edition", edition])
             .arg(format!("--sysroot={}", sysroot.display()));
@@ -450,7 +498,8 @@ mod tests {
         assert_eq!(wanted.targets.iter().map(|target| target.name).collect::<Vec<_>>(), ["s390x"]);
         assert!(wanted.bare_metal);
         let all = Wanted::parse(&[]).unwrap();
-        assert!(all.bare_metal && all.targets.len() == TARGETS.len());
+        assert!(all.bare_metal && all.darwin && all.targets.len() == TARGETS.len());
+        assert!(Wanted::parse(&list(&["darwin"])).unwrap().darwin);
         let Err(failure) = Wanted::parse(&list(&["vax"])) else { panic!("vax is no target") };
         assert!(failure.to_string().contains("\"vax\""), "{failure}");
     }

@@ -297,6 +297,129 @@ void cairn_recording_scan_modules(void);
  */
 void cairn_unloading(void (*unload)(void *), void *argument);
 
+/* In cairn_walk_control: frames of 32 bits. Only with a copy function. */
+#define CAIRN_WALK_32_BIT UINT32_C(1)
+
+/* In cairn_walk_control: frame pointers are refused as on x86-64, whatever this processor is. */
+#define CAIRN_WALK_X86_64 UINT32_C(2)
+
+/* In cairn_walk_control: frame pointers are refused as on arm64, whatever this processor is. */
+#define CAIRN_WALK_ARM64 UINT32_C(4)
+
+/*
+ * In cairn_walk_control: Darwin's faults at the end of the buffer are repeated. A stack that ends where the buffer ends is then
+ * reported as truncated.
+ */
+#define CAIRN_WALK_AS_XNU UINT32_C(8)
+
+/* In cairn_walk_info: the frames have 64 bits. */
+#define CAIRN_WALK_INFO_64_BIT UINT32_C(1)
+
+/* In cairn_walk_info: the stack goes on beyond what was recorded, or could not be followed. */
+#define CAIRN_WALK_INFO_TRUNCATED UINT32_C(2)
+
+/* Addresses are packed as they are, in 8 bytes each, little-endian. */
+#define CAIRN_PACK_NONE UINT32_C(0)
+
+/* Addresses are packed as signed distances from packing_base, in 4 bytes each, little-endian. */
+#define CAIRN_PACK_OFFSET_32 UINT32_C(1)
+
+/*
+ * Where a walk starts, what it adds, and whose memory it reads. Zero all of it, set type_size, then what you need: zeroes mean this
+ * thread, from the caller of the function.
+ */
+struct cairn_walk_control {
+    /* Size of this struct. */
+    size_t type_size;
+    /* CAIRN_WALK_... flags. */
+    uint32_t flags;
+    /* Zero. */
+    uint32_t reserved;
+    /*
+     * Not 0: the first frame record, in place of the caller's. To leave out frames, to go on at next_frame_address, or to follow
+     * async_frame_address.
+     */
+    uint64_t frame_address;
+    /* Added to each address that is recorded; 1 for async frames, so that looking up address - 1 finds the resume point. */
+    int64_t address_offset;
+    /* Not null: the third argument of a signal handler of this thread; the walk starts where the signal interrupted it. */
+    const void *context;
+    /*
+     * Not null: reads the memory of whoever is walked, in place of this process's: copies so many bytes from the address into the
+     * buffer and returns 0, or an errno. Its first argument is copy_context. Only for cairn_walk_user.
+     */
+    int (*copy_function)(void *, void *, uint64_t, size_t);
+    /* Handed to copy_function. */
+    void *copy_context;
+    /* With copy_function: the pc of the thread that is walked; it is recorded first. */
+    uint64_t pc;
+    /* With copy_function: the frame pointer of the thread that is walked. */
+    uint64_t frame_pointer;
+    /* With copy_function: the bits of an address that are no pointer authentication code; 0 for all. */
+    uint64_t address_mask;
+    /* What packed distances count from. */
+    uint64_t packing_base;
+};
+
+/* What a walk found beside the addresses. Set type_size before the call; the fields of a newer library are then left out. */
+struct cairn_walk_info {
+    /* Size of this struct. */
+    size_t type_size;
+    /* CAIRN_WALK_INFO_... flags. */
+    uint32_t flags;
+    /* 0, 14 (EFAULT) where a frame pointer or memory could not be followed, or 22 (EINVAL) for a control that is not valid. */
+    int error;
+    /* Why the walk ended. */
+    struct cairn_stop stop;
+    /* Where to go on when the buffer was full: the next frame_address. Otherwise 0. */
+    uint64_t next_frame_address;
+    /*
+     * The index of the recorded address that the async stack takes the place of, with all behind it. It counts where
+     * async_frame_address is not 0.
+     */
+    uint64_t async_start_index;
+    /* The first async frame, to be walked with address_offset 1; 0 when there is none. */
+    uint64_t async_frame_address;
+};
+
+/*
+ * Fills addresses with the return addresses of this thread by frame pointers, innermost first, and returns how many there are, at
+ * most capacity: backtrace of Darwin's backtrace(9). The first is where this function returns to; the one next to a zero
+ * frame pointer, in the outermost frame, is not recorded. control and info may be null.
+ *
+ * It may be called in malloc and in signal handlers. The program must be built with frame pointers (-fno-omit-frame-pointer).
+ */
+size_t cairn_walk(uint64_t *addresses, size_t capacity, const struct cairn_walk_control *control, struct cairn_walk_info *info);
+
+/*
+ * As cairn_walk, with the addresses packed into buffer: backtrace_packed of Darwin's backtrace(9). packing is one of CAIRN_PACK_...
+ * Returns how many bytes are used, CAIRN_ERROR_ARGUMENT, or CAIRN_ERROR_FORMAT for an address out of reach of packing_base.
+ */
+ptrdiff_t cairn_walk_packed(uint32_t packing, uint8_t *buffer, size_t size_bytes, const struct cairn_walk_control *control, struct cairn_walk_info *info);
+
+/*
+ * Reads what cairn_walk_packed has written: backtrace_unpack of Darwin's backtrace(9). packing and packing_base must be those that it
+ * was written with. Returns how many addresses are in addresses, at most capacity, or CAIRN_ERROR_FORMAT where the bytes end
+ * within one, or CAIRN_ERROR_ARGUMENT.
+ */
+ptrdiff_t cairn_walk_unpack(uint32_t packing, uint64_t packing_base, const uint8_t *packed, size_t size_bytes, uint64_t *addresses, size_t capacity);
+
+/*
+ * Fills addresses with a stack by frame pointers, innermost first, and returns how many there are, at most capacity: backtrace_user of
+ * Darwin's backtrace(9). It walks this thread, from where the caller called this function, or with a copy_function whatever that reads,
+ * from the pc and frame_pointer of the control. The pc comes first, unless frame_address is set. The slot behind the last address is set
+ * to zero if there is one.
+ *
+ * It may be called in malloc and in signal handlers. A copy_function must be safe there as well.
+ */
+size_t cairn_walk_user(uint64_t *addresses, size_t capacity, const struct cairn_walk_control *control, struct cairn_walk_info *info);
+
+/*
+ * As cairn_backtrace, and says in info, which may be null, whether the stack goes on: CAIRN_WALK_INFO_TRUNCATED is set when there was
+ * no room for more, and when it could not be followed to its end. The stack is found by unwind tables, so next_frame_address is 0.
+ */
+int cairn_backtrace_info(void **buffer, int size, struct cairn_walk_info *info);
+
 #ifdef __cplusplus
 } /* extern "C" */
 #endif

@@ -259,7 +259,7 @@ fn exported(frame: Frame) -> CairnFrame {
     CairnFrame { kind, reserved: 0, address: frame.address().map_or(0, |address| address.value()) }
 }
 
-fn exported_stop(reason: StopReason) -> CairnStop {
+pub(crate) fn exported_stop(reason: StopReason) -> CairnStop {
     let (kind, address) = match reason {
         StopReason::EndOfStack => (CAIRN_STOP_END_OF_STACK, 0),
         StopReason::Limit => (CAIRN_STOP_LIMIT, 0),

@@ -202,3 +202,69 @@ fn a_module_that_takes_the_addresses_of_another_has_stacks_of_its_own() {
     let reused: u32 = output_of(Command::new(program).args(plugins)).trim().parse().unwrap();
     assert!(reused > 0, "the loader never used an address again: nothing was tested");
 }
+
+/// What `gcc -static` makes without being asked, and others that lack the header, have the same stacks as those with it: also
+/// when the first capture comes from a constructor of the program.
+// Failed with: each stack ended at its first frame, "no unwind information".
+#[test]
+fn programs_without_a_table_header_have_whole_stacks() {
+    let source = scratch().join("headerless.c");
+    fs::write(
+        &source,
+        r#"#include <cairn_capture.h>
+           #include <signal.h>
+           #include <unistd.h>
+           __attribute__((noinline)) static void inner(void) { cairn_stack_print(cairn_capture(), 1); }
+           __attribute__((noinline)) static void outer(void) { inner(); }
+           __attribute__((constructor)) static void before_main(void) { inner(); write(1, "-\n", 2); }
+           static void on_signal(int number, siginfo_t *info, void *context) {
+               (void)number, (void)info;
+               cairn_stack_print(cairn_capture_interrupted(context), 1);
+           }
+           __attribute__((noinline)) static void interrupted(void) { raise(SIGUSR1); }
+           int main(void) {
+               outer();
+               write(1, "-\n", 2);
+               struct sigaction action = {0};
+               action.sa_sigaction = on_signal;
+               action.sa_flags = SA_SIGINFO;
+               sigaction(SIGUSR1, &action, 0);
+               interrupted();
+               return 0;
+           }"#,
+    )
+    .unwrap();
+    let cases: [(&str, &[&str], bool); 6] = [
+        ("static", &["-static"], true),
+        ("static_header", &["-static", "-Wl,--eh-frame-hdr"], true),
+        ("static_pie", &["-static-pie", "-Wl,--no-eh-frame-hdr"], true),
+        ("stripped", &["-static", "-Wl,--gc-sections"], false),
+        ("one_segment", &["-static", "-Wl,-z,noseparate-code"], true),
+        ("dynamic", &["-Wl,--no-eh-frame-hdr"], true),
+    ];
+    for (name, flags, is_named) in cases {
+        let flags: Vec<&str> = flags.iter().copied().chain(["-Wno-unused-result"]).collect();
+        let program = compile(&source, &format!("headerless_{name}"), &flags);
+        let symbols = program.with_extension("symbols");
+        fs::copy(&program, &symbols).unwrap();
+        if !is_named {
+            run(Command::new("strip").arg("--strip-all").arg(&program));
+        }
+        let text = output_of(&mut Command::new(&program));
+        let stacks: Vec<Vec<String>> = text
+            .split("-\n")
+            .map(|text| {
+                let text = text.replace(&*program.to_string_lossy(), &symbols.to_string_lossy());
+                functions(&symbols, &text)
+            })
+            .collect();
+        let [constructor, called, signal] = &stacks[..] else { panic!("{name}: {text}") };
+        assert!(!text.contains("goes on"), "{name}: {text}");
+        assert_eq!(constructor[..2], ["inner", "before_main"], "{name}: {text}");
+        assert_eq!(called[..3], ["inner", "outer", "main"], "{name}: {text}");
+        assert_eq!(called.last().unwrap(), "_start", "{name}: {text}");
+        let at = signal.iter().position(|name| name == "interrupted");
+        let at = at.unwrap_or_else(|| panic!("{name}: {text}"));
+        assert_eq!(signal[at + 1], "main", "{name}: {text}");
+    }
+}

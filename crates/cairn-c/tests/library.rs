@@ -128,7 +128,7 @@ fn the_header_stands_alone_in_c_and_in_cpp() {
 
 #[test]
 fn the_snippets_of_the_guide_compile_and_run() {
-    let guide: String = ["docs/c-api.md", "docs/annotate.md"]
+    let guide: String = ["docs/c-api.md", "docs/annotate.md", "docs/book/backtrace9.md"]
         .iter()
         .map(|name| fs::read_to_string(workspace().join(name)).unwrap())
         .collect();
@@ -195,6 +195,27 @@ fn a_program_links_the_shared_library_as_pkg_config_says() {
     assert!(!stack.contains("libcairn"), "{stack}");
 }
 
+// Failed with: no `Libs.private` in the file.
+#[test]
+fn a_static_program_is_linked_as_pkg_config_says() {
+    let text = fs::read_to_string(installed().join("lib/pkgconfig/cairn.pc")).unwrap();
+    let file = scratch().join("linked_static.c");
+    let program = scratch().join("linked_static");
+    let source =
+        "#include <cairn_capture.h>\nint main(void) { return cairn_stack_print(cairn_capture(), 1); }\n";
+    fs::write(&file, source).unwrap();
+    let mut compiler = support::c_compiler();
+    compiler.arg("-static").arg(&file).arg("-o").arg(&program);
+    for key in ["Cflags", "Libs", "Libs.private"] {
+        compiler.args(pkg_config(&text, key).split(' '));
+    }
+    run(&mut compiler);
+    let headers = output_of(Command::new("readelf").arg("-lW").arg(&program));
+    assert!(headers.contains("GNU_EH_FRAME"), "{headers}");
+    let stack = output_of(&mut Command::new(&program));
+    assert!(stack.lines().count() >= 3 && !stack.contains("goes on"), "{stack}");
+}
+
 /// Compiles a program of `tests/c` with the static library, and runs it.
 fn run_c_test(name: &str) {
     let program = scratch().join(name);
@@ -222,6 +243,25 @@ fn wrong_and_extreme_arguments_are_answered() {
 #[cfg(target_arch = "x86_64")]
 fn a_capture_takes_little_of_its_callers_stack() {
     run_c_test("stack_use");
+}
+
+// Failed with: no such functions.
+#[test]
+fn walks_by_frame_pointers_have_the_manual_pages_controls() {
+    for level in ["-O0", "-O2"] {
+        let program = scratch().join(format!("walk{level}"));
+        let mut compiler = support::c_compiler();
+        compiler.args([
+            level,
+            "-fno-omit-frame-pointer",
+            "-fno-optimize-sibling-calls",
+            "-mno-omit-leaf-frame-pointer",
+        ]);
+        compiler.arg(workspace().join("crates/cairn-c/tests/c/walk.c"));
+        compiler.arg("-I").arg(installed().join("include"));
+        run(compiler.arg(installed().join("lib/libcairn.a")).arg("-o").arg(&program));
+        run(&mut Command::new(&program));
+    }
 }
 
 /// Marks, blocks, a crash, a child: what C programs record, read with the format's own readers.

@@ -1,5 +1,6 @@
 //! Where a capture enters: hands over the caller's registers, so that no frame of ours is on the stack.
 
+use crate::CallSite;
 use crate::arch::{cairn_capture_here, interrupted_sp};
 use crate::engine::{self, Frame};
 use crate::own_memory;
@@ -17,17 +18,6 @@ use crate::walk::{self, OwnMemory, Start, WalkRoom};
 #[must_use]
 pub fn capture() -> Stack {
     Stack::from_id(cairn_capture_here())
-}
-
-/// The registers of a caller at the place of its call, as they are once the call has returned.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct CallSite {
-    /// The return address.
-    pub pc: u64,
-    /// The stack pointer after the return.
-    pub sp: u64,
-    /// The frame pointer register (rbp, x29), whatever it is used for.
-    pub fp: u64,
 }
 
 /// The call stack from `site` outwards, without the frames of the functions that it called: a hook in front of `malloc`

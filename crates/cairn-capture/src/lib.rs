@@ -133,6 +133,11 @@
 //! - [`take_less_room`]: what to do before the program limits its address space, or has all of it locked in memory;
 //! - [`after_fork_in_child`]: what a forked child does about the threads that are not there any more.
 //!
+//! # By frame pointers
+//!
+//! [`walk_frames`] follows frame pointers, with the controls of Darwin's `backtrace(9)`: it starts and goes on where it is told to,
+//! and finds where Swift's async frames branch off. `docs/book/backtrace9.md` maps the manual page to this crate and to the C API.
+//!
 //! # Async Rust
 //!
 //! A stack shows who called whom. A suspended task has called nobody: it is a value in memory, and on no stack. So a
@@ -211,44 +216,95 @@
 //!
 //! x86-64 and AArch64, Linux with glibc 2.35 or later. On AArch64 every capture walks the whole stack: exact, and some
 //! hundred times slower.
+//!
+//! On Darwin there are walks, and no numbers for stacks: `walk_stack` by compact unwind info and frame pointers, and [`walk_frames`]. That
+//! part is compiled for both of its processors, and has never run there. `docs/book/porting.md` says what is missing.
 #![no_std]
 #![cfg_attr(
     not(target_arch = "x86_64"),
     allow(dead_code, reason = "the tables are made for the hot path, which is x86-64's")
 )]
 
+#[cfg(target_os = "linux")]
 mod arch;
-#[cfg(target_arch = "aarch64")]
+#[cfg(all(target_os = "linux", target_arch = "aarch64"))]
 use arch::engine;
-#[cfg(target_arch = "x86_64")]
+mod call_site;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod engine;
+#[cfg(target_os = "linux")]
 mod entry;
+mod frame_walk;
+#[cfg(target_os = "linux")]
+mod headerless;
+#[cfg(target_os = "linux")]
 mod index;
+#[cfg(target_os = "macos")]
+mod macos;
+#[cfg(target_os = "linux")]
 mod mapping;
+#[cfg(target_os = "linux")]
 mod modules;
+#[cfg(target_os = "linux")]
 mod own_memory;
+#[cfg(target_os = "linux")]
 mod pcs;
+#[cfg(target_os = "linux")]
 mod process;
+#[cfg(target_os = "linux")]
 mod region;
+#[cfg(target_os = "linux")]
 mod stack;
+#[cfg(target_os = "linux")]
 mod stack_bounds;
+#[cfg(target_os = "linux")]
 mod table;
+#[cfg(target_os = "linux")]
 mod text;
+#[cfg(target_os = "linux")]
 mod thread;
+#[cfg(target_os = "linux")]
+mod thread_memory;
+#[cfg(target_os = "linux")]
 mod thread_pointer;
+#[cfg(target_os = "linux")]
 mod tree;
+#[cfg(target_os = "linux")]
 mod walk;
 
+#[cfg(not(any(target_os = "linux", target_os = "macos")))]
+compile_error!("cairn-capture knows Linux and Darwin; docs/book/porting.md says what another system needs");
+
+#[cfg(target_os = "linux")]
 #[doc(hidden)]
 pub use arch::cairn_capture_here;
-pub use cairn_unwind::{FoldRecursion, StopReason};
-pub use entry::{CallSite, Statistics, capture, capture_at, capture_interrupted, statistics};
+pub use cairn_unwind::{FoldRecursion, MemoryReader, StopReason, xnu};
+pub use call_site::CallSite;
+#[cfg(target_os = "linux")]
+pub use entry::{Statistics, capture, capture_at, capture_interrupted, statistics};
+pub use frame_walk::{FrameControl, kernel_walk_at, walk_frames, walk_frames_at};
+#[cfg(target_os = "macos")]
+pub use macos::{ThreadMemory, WalkedStack, read_own_memory, walk_stack, walk_stack_at};
+#[cfg(target_os = "linux")]
 pub use mapping::{own_memory, own_memory_changes};
+#[cfg(target_os = "linux")]
 pub use own_memory::read_bytes as read_own_memory;
+#[cfg(target_os = "linux")]
 pub use process::{after_fork_in_child, take_less_room, while_unloading};
+#[cfg(target_os = "linux")]
 pub use stack::{Frames, Stack};
+#[cfg(target_os = "linux")]
 pub use table::{
     FrameId, LoadedModule, ModuleIdentity, NewStacks, StackCursor, StackRow, observe_new_stacks,
 };
+#[cfg(target_os = "linux")]
 pub use text::WriteError;
+#[cfg(target_os = "linux")]
+pub use thread_memory::ThreadMemory;
+#[cfg(target_os = "linux")]
 pub use tree::StackId;
+
+/// The programs of the page.
+#[cfg(all(doctest, target_os = "linux"))]
+#[doc = include_str!("../../../docs/book/backtrace9.md")]
+struct Backtrace9;

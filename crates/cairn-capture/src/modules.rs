@@ -12,6 +12,7 @@ use cairn_unwind::cfi::{Bases, CfiErrorKind, FrameTable, Section};
 use cairn_unwind::{AddressRange, Modules};
 
 use crate::arch::{self, Native, Rule};
+use crate::headerless;
 use crate::index::MIX;
 use crate::own_memory;
 use crate::pcs::PcKind;
@@ -73,6 +74,9 @@ impl Modules for LoadedModules {
     fn frame_table(&self, address: AbsoluteAddress) -> Option<FrameTable<'_>> {
         let object = Self::find(address)?;
         let header = object.eh_frame_header as u64;
+        if header == 0 {
+            return headerless::table(address);
+        }
         // SAFETY: the segment that the header lies in, of a module that stays while its code is on a stack that is walked.
         unsafe { frame_table(header, readable_segment(&object, header)?) }
     }
@@ -357,6 +361,7 @@ fn is_in(object: &FoundObject, address: u64) -> bool {
 /// A program with holes between its segments is several objects to the loader, one for each segment. Then the object
 /// around `address` is the segment.
 fn readable_segment(object: &FoundObject, address: u64) -> Option<AddressRange> {
+    let contains = |segment: &AddressRange| segment.contains(AbsoluteAddress::new(address));
     let other;
     let object = if is_in(object, address) {
         object
@@ -365,19 +370,33 @@ fn readable_segment(object: &FoundObject, address: u64) -> Option<AddressRange> 
             .filter(|other| other.link_map == object.link_map && is_in(other, address))?;
         &other
     };
-    let start = object.map_start as u64;
-    let end = object.map_end as u64;
+    match segments(object.map_start as u64, object.map_end as u64)? {
+        Segments::One(segment) => Some(segment),
+        Segments::Listed(mut segments) => segments.find(contains),
+    }
+}
+
+/// The readable segments of an object.
+enum Segments<I> {
+    /// The object is one, or has nothing that lists them.
+    One(AddressRange),
+    /// By the program headers.
+    Listed(I),
+}
+
+/// Those of the object that lies from `start` to `end`. `None` when its program headers are damaged.
+fn segments(start: u64, end: u64) -> Option<Segments<impl Iterator<Item = AddressRange>>> {
     if end - start < size_of::<libc::Elf64_Ehdr>() as u64 {
         return None;
     }
     let segment = AddressRange::new(AbsoluteAddress::new(start), AbsoluteAddress::new(end));
     if !start.is_multiple_of(PAGE_BYTES) {
-        return Some(segment);
+        return Some(Segments::One(segment));
     }
     // SAFETY: the first page of a mapped module or segment is readable and stays mapped, as above; all bytes are values.
     let elf = unsafe { &*(start as *const libc::Elf64_Ehdr) };
     if elf.e_ident.first_chunk() != Some(b"\x7fELF") {
-        return Some(segment);
+        return Some(Segments::One(segment));
     }
     let first = start.checked_add(elf.e_phoff)?;
     let size = u64::from(elf.e_phnum) * size_of::<libc::Elf64_Phdr>() as u64;
@@ -387,14 +406,35 @@ fn readable_segment(object: &FoundObject, address: u64) -> Option<AddressRange> 
     // SAFETY: the table lies inside the module, directly behind the header in all known files.
     let headers =
         unsafe { core::slice::from_raw_parts(first as *const libc::Elf64_Phdr, elf.e_phnum.into()) };
-    let loads = || headers.iter().filter(|header| header.p_type == libc::PT_LOAD);
+    let mut loads = headers.iter().filter(|header| header.p_type == libc::PT_LOAD);
     // The first segment starts at the page of its address; what the addresses in the headers count from follows.
-    let bias = start.wrapping_sub(loads().next()?.p_vaddr & !(PAGE_BYTES - 1));
-    loads()
-        .map(|header| {
-            let from = bias.wrapping_add(header.p_vaddr);
-            (from, from.wrapping_add(header.p_filesz), header.p_flags)
-        })
-        .find(|&(from, to, flags)| from <= address && address < to && flags & libc::PF_R != 0)
-        .map(|(from, to, _)| AddressRange::new(AbsoluteAddress::new(from), AbsoluteAddress::new(to)))
+    let bias = start.wrapping_sub(loads.clone().next()?.p_vaddr & !(PAGE_BYTES - 1));
+    Some(Segments::Listed(core::iter::from_fn(move || {
+        let header = loads.find(|header| header.p_flags & libc::PF_R != 0)?;
+        let from = bias.wrapping_add(header.p_vaddr);
+        let to = from.wrapping_add(header.p_filesz);
+        Some(AddressRange::new(AbsoluteAddress::new(from), AbsoluteAddress::new(to)))
+    })))
+}
+
+/// The readable segments of the module that covers `code`, if the loader knows no unwind table of it.
+pub(crate) fn segments_without_header(code: AbsoluteAddress) -> Option<impl Iterator<Item = AddressRange>> {
+    let object = LoadedModules::find(code).filter(|object| object.eh_frame_header.is_null())?;
+    if let Segments::Listed(segments) = segments(object.map_start as u64, object.map_end as u64)? {
+        return Some(segments);
+    }
+    // Each segment of a program with holes is an object of its own, and the one with the code has no list of them. The kernel says
+    // where the program's is; it lies in the first page, behind the header.
+    // SAFETY: asks the auxiliary vector.
+    let listed_at = unsafe { libc::getauxval(libc::AT_PHDR) };
+    let start = listed_at & !(PAGE_BYTES - 1);
+    match LoadedModules::find(AbsoluteAddress::new(listed_at)) {
+        Some(first) if first.link_map == object.link_map && is_in(&first, start) => {
+            match segments(start, first.map_end as u64)? {
+                Segments::Listed(segments) => Some(segments),
+                Segments::One(_) => None,
+            }
+        }
+        _ => None,
+    }
 }

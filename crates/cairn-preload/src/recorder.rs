@@ -16,7 +16,7 @@ pub(crate) use cairn_recorder::{must_be_told_of_forks, wipe_in_child};
 pub(crate) use cairn_recorder::thread_word_offset;
 pub(crate) use cairn_recorder::{has_ended_memory, is_under_way, note_passing_slots, release_ended};
 
-pub(crate) use cairn_recorder::{exiting, recording_path, set_child_starter, start, start_in_child};
+pub(crate) use cairn_recorder::{recording_path, set_child_starter, start, start_in_child};
 
 use crate::options::Options;
 use crate::system::Error;

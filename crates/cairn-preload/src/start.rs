@@ -373,12 +373,3 @@ extern "C" fn after_fork_in_child() {
 #[used]
 #[unsafe(link_section = ".init_array")]
 static CONSTRUCTOR: extern "C" fn() = construct;
-
-/// Runs when the program ends through `exit`, and not when it is killed or calls `_exit`; allocations may still follow.
-extern "C" fn destruct() {
-    recorder::exiting();
-}
-
-#[used]
-#[unsafe(link_section = ".fini_array")]
-static DESTRUCTOR: extern "C" fn() = destruct;

@@ -12,6 +12,7 @@
 //! | `working_directory` | at the start |
 //! | `host`, `kernel` | as `uname -n` and `uname -r` say |
 //! | `page_bytes` | size of a page |
+//! | `counter_hz` | frequency of the counter, where the processor states it |
 //! | `env.NAME` | those of the variables that were asked for and are set |
 //!
 //! What does not fit is left out, and `facts.cut` says so.
@@ -115,6 +116,9 @@ impl<'a> Facts<'a> {
         // SAFETY: asks the auxiliary vector.
         let page_bytes = unsafe { libc::getauxval(libc::AT_PAGESZ) };
         self.add_number(b"page_bytes", page_bytes as u32);
+        if let Some(hz) = crate::clock::stated_hz().and_then(|hz| u32::try_from(hz).ok()) {
+            self.add_number(b"counter_hz", hz);
+        }
     }
 
     /// `names` are separated by commas.

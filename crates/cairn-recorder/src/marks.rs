@@ -43,8 +43,8 @@ pub fn mark_stack(stack: Stack, skip: u16, value: MarkValue, text: &[u8]) {
     let slots = 4 + text.len().min(MAX_MARK_TEXT_BYTES).div_ceil(8);
     let write = |sink: &mut RecordSink<'_>| sink.mark(counter, stack.id().number(), skip, value, text);
     // The first mark of a forked child finds out here that it is one.
-    if !thread_log::append(slots, write) && recorder::mode() == Mode::Child {
+    if !thread_log::append_with_clocks(counter, slots, write) && recorder::mode() == Mode::Child {
         start_lazily();
-        thread_log::append(slots, write);
+        thread_log::append_with_clocks(counter, slots, write);
     }
 }

@@ -772,16 +772,43 @@ pub unsafe fn release_ended() {
     }
 }
 
-/// Notes that the process ends through `exit`: to be called among its exit handlers. It goes on recording what the others do.
-/// One store, and no system call, which the program may have forbidden itself.
+/// Notes that the process ends through `exit`, and when. It goes on recording what later exit handlers do. No system call
+/// after the program has forbidden them to itself.
+///
+/// The C library calls it among the destructors of the program or library that holds this crate, so that nothing has to be
+/// done for it: also when `main` returns. A second call changes nothing.
 pub fn exiting() {
     // SAFETY: null, or published and never unmapped.
     let Some(recorder) = (unsafe { RECORDER.load(Ordering::Acquire).as_ref() }) else { return };
     // Wiped in a forked child, which has no part in the file.
-    if recorder.generation.load(Ordering::Relaxed) != 0 {
-        recorder.spool.word(control::EXITING).store(1, Ordering::Release);
+    if recorder.generation.load(Ordering::Relaxed) == 0 {
+        return;
     }
+    let forbids_calls = FORBIDS_CALLS.load(Ordering::Relaxed);
+    // Where a child's memory is not wiped, or is its parent's, its end is not that of the program.
+    if !forbids_calls && os::process_id() != recorder.process {
+        return;
+    }
+    let word = |at: usize| recorder.spool.word(at);
+    // Where the kernel keeps no clock in the process's memory, a reading is a system call.
+    if !forbids_calls && word(control::EXIT_COUNTER).load(Ordering::Relaxed) == 0 {
+        let clocks = clock::reading();
+        word(control::EXIT_MONOTONIC_NANOS).store(clocks.monotonic_nanos, Ordering::Relaxed);
+        word(control::EXIT_WALL_NANOS).store(clocks.wall_nanos, Ordering::Relaxed);
+        word(control::EXIT_COUNTER).store(clocks.counter, Ordering::Release);
+    }
+    word(control::EXITING).store(1, Ordering::Release);
 }
+
+extern "C" fn note_exit() {
+    exiting();
+}
+
+/// Destructors run when the process ends through `exit`, or returns from `main`, and not when it is killed or calls `_exit`.
+/// They are entries of the file, so that no list of exit handlers has to grow in a signal handler that marks something first.
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static AT_EXIT: extern "C" fn() = note_exit;
 
 /// Makes no more system calls: to be called before the program forbids them to itself (seccomp). What is recorded from then
 /// on has to find room in what the file has already. The strict mode of seccomp forbids reading the processor's counter as well: there,

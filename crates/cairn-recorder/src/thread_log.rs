@@ -189,10 +189,32 @@ pub(crate) fn append(
     append_to(entered, slots, write)
 }
 
+/// As [`append`], for records that come without stamps: reads the clocks behind the record when that is
+/// due at `counter`. A program that marks and allocates nothing has no other readings of them.
+#[inline]
+pub(crate) fn append_with_clocks(
+    counter: u64,
+    slots: usize,
+    write: impl FnOnce(&mut RecordSink<'_>) -> Result<(), SinkTooSmall>,
+) -> bool {
+    let entered = enter().map_or_else(enter_slowly, Entered::Own);
+    append_at(entered, Some(counter), slots, write)
+}
+
 /// As [`append`], and gives the lane back.
 #[inline]
 pub(crate) fn append_to(
     entered: Entered,
+    slots: usize,
+    write: impl FnOnce(&mut RecordSink<'_>) -> Result<(), SinkTooSmall>,
+) -> bool {
+    append_at(entered, None, slots, write)
+}
+
+#[inline]
+fn append_at(
+    entered: Entered,
+    clocks_at: Option<u64>,
     slots: usize,
     write: impl FnOnce(&mut RecordSink<'_>) -> Result<(), SinkTooSmall>,
 ) -> bool {
@@ -209,6 +231,10 @@ pub(crate) fn append_to(
     if has_room {
         writer.write(slots, write);
         if lane == Lane::Outer {
+            if let Some(counter) = clocks_at {
+                // SAFETY: as above; `writer` is not used any more.
+                unsafe { (*log).append_due_clocks(counter) };
+            }
             // It may be another block now, or less room in this one than a stamp has promised.
             // SAFETY: as above.
             unsafe { (*log).stamp_at = (*log).own.cursor };
@@ -403,6 +429,16 @@ impl ThreadLog {
         }
         self.stamp_at = self.own.cursor + self.stamp_step;
         true
+    }
+
+    /// Reads the clocks if that is due and there is room in the block; otherwise a later mark does.
+    #[inline]
+    fn append_due_clocks(&mut self, now: u64) {
+        if is_due(self.clock_due, now) && self.own.has_room(CLOCK_SLOTS) {
+            self.clock_due = now.wrapping_add(self.clock_step);
+            self.clock_step = (self.clock_step * 2).min(LAST_CLOCK_STEP);
+            self.own.write(CLOCK_SLOTS, |sink| sink.clock(&clock::reading()));
+        }
     }
 
     /// The clocks and the thread's name, uncommitted.

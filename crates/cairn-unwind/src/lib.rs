@@ -28,6 +28,7 @@
 
 pub mod aarch64;
 pub mod cfi;
+pub mod compact;
 mod fold;
 mod frame_pointer;
 mod machine;

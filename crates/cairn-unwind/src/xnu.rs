@@ -352,6 +352,8 @@ pub struct KernelWalkInfo {
     pub truncated: bool,
     /// False where the kernel returns without filling in its flags; always true with [`Quirks::Corrected`].
     pub flags_written: bool,
+    /// Where to start the next walk to get the rest, when the buffer was the limit. The kernel does not say it.
+    pub next_frame: Option<AbsoluteAddress>,
     /// Why the walk ended.
     pub stop: StopReason,
 }
@@ -453,12 +455,12 @@ impl KernelWalk {
                 return Self::early_return(output.count);
             }
         }
-        let (truncated, stop) = self.walk(memory, &mut output);
+        let (next_frame, truncated, stop) = self.walk(memory, &mut output);
         let count = output.count;
         if let Some(slot) = addresses.get_mut(count) {
             *slot = AbsoluteAddress::new(0);
         }
-        KernelWalkInfo { count, truncated, flags_written: true, stop }
+        KernelWalkInfo { count, truncated, flags_written: true, next_frame, stop }
     }
 
     /// Walks and fills `buffer` with packed addresses; the count is in bytes.
@@ -501,43 +503,53 @@ impl KernelWalk {
         mut output: PackedOutput<'_>,
         counted_before: usize,
     ) -> Result<KernelWalkInfo, PackError> {
-        let (truncated, stop) = self.walk(memory, &mut output);
+        let (next_frame, truncated, stop) = self.walk(memory, &mut output);
         if let Some(error) = output.error {
             return Err(error);
         }
         let count = output.count.saturating_add(counted_before);
-        Ok(KernelWalkInfo { count, truncated, flags_written: true, stop })
+        Ok(KernelWalkInfo { count, truncated, flags_written: true, next_frame, stop })
     }
 
     const fn early_return(count: usize) -> KernelWalkInfo {
-        KernelWalkInfo { count, truncated: false, flags_written: false, stop: StopReason::Limit }
+        KernelWalkInfo {
+            count,
+            truncated: false,
+            flags_written: false,
+            next_frame: None,
+            stop: StopReason::Limit,
+        }
     }
 
-    /// Whether the stack was cut, and why the walk ended.
-    fn walk<M: MemoryReader>(&self, memory: &M, output: &mut impl AddressOutput) -> (bool, StopReason) {
+    /// Where it goes on if the output was full, whether the stack was cut, and why the walk ended.
+    fn walk<M: MemoryReader>(
+        &self,
+        memory: &M,
+        output: &mut impl AddressOutput,
+    ) -> (Option<AbsoluteAddress>, bool, StopReason) {
         let frame_pointer = match self.interrupted {
             Some(interrupted) if self.start_frame == 0 => interrupted.frame_pointer,
             _ => self.start_frame,
         };
         let mut frame = AbsoluteAddress::new(frame_pointer & self.address_mask);
         if !self.stack.contains(frame) {
-            return (false, StopReason::OutsideStack { address: frame });
+            return (None, false, StopReason::OutsideStack { address: frame });
         }
         while !output.is_full() {
             let (next, return_address) = match self.next_record(memory, frame) {
                 Ok(record) => record,
-                Err(stop) => return (false, stop),
+                Err(stop) => return (None, false, stop),
             };
             output.put(return_address.wrapping_add_signed(self.address_offset));
             if next <= frame {
                 let cut = self.quirks == Quirks::Xnu && output.is_full();
-                return (cut, StopReason::NoProgress { pc: AbsoluteAddress::new(return_address) });
+                return (None, cut, StopReason::NoProgress { pc: AbsoluteAddress::new(return_address) });
             }
             frame = next;
         }
         match (self.quirks, self.next_record(memory, frame)) {
-            (Quirks::Corrected, Err(stop @ StopReason::EndOfStack)) => (false, stop),
-            _ => (true, StopReason::Limit),
+            (Quirks::Corrected, Err(stop @ StopReason::EndOfStack)) => (None, false, stop),
+            _ => (Some(frame), true, StopReason::Limit),
         }
     }
 

@@ -10,7 +10,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use cairn_format::{AbsoluteAddress, WordSize};
-use cairn_unwind::cfi::{Bases, CfaRule, Flavor, FrameTable, IndexEntry, RegisterRule, Row, RuleAt, Section};
+use cairn_unwind::cfi::{
+    Bases, CfaRule, Flavor, FrameTable, IndexEntry, RegisterRule, Row, RuleAt, Section, find_frames,
+};
 use cairn_unwind::x86_64::{self, Rule, RuleKind, X86_64};
 use cairn_unwind::{FnMemory, Registers, RuleFailure, StopReason};
 use gimli::{BaseAddresses, EhFrame, EndianSlice, LittleEndian, UnwindContext, UnwindSection};
@@ -297,5 +299,73 @@ fn the_header_an_index_and_the_linear_search_agree() {
                 assert_eq!(linear.find(address).map(|entry| entry.offset).ok(), found, "{address}");
             }
         }
+    }
+}
+
+/// The loaded segment of `file` that holds its `.eh_frame`, and that section.
+fn segment_with_frames<'a>(file: &object::File<'a>) -> (Section<'a>, Section<'a>) {
+    use object::ObjectSegment;
+    let frames = file.section_by_name(".eh_frame").unwrap();
+    let holds = |segment: &object::Segment<'_, '_>| {
+        (segment.address()..segment.address() + segment.size()).contains(&frames.address())
+    };
+    let segment = file.segments().find(holds).unwrap();
+    let at = AbsoluteAddress::new;
+    (
+        Section::new(segment.data().unwrap(), at(segment.address())),
+        Section::new(frames.data().unwrap(), at(frames.address())),
+    )
+}
+
+/// The search by structure finds what the section headers state, in every library, from any address that is covered.
+#[test]
+fn the_table_of_a_library_is_found_without_its_header() {
+    let mut compared = 0;
+    for path in libraries() {
+        let bytes = std::fs::read(&path).unwrap();
+        let (segment, frames) = segment_with_frames(&object::File::parse(&*bytes).unwrap());
+        let linear = FrameTable::linear(Flavor::EhFrame, frames, Bases::default(), WordSize::Bits64);
+        let entries: Vec<_> = linear.entries().map(Result::unwrap).collect();
+        for entry in [entries.first(), entries.get(entries.len() / 2), entries.last()].into_iter().flatten() {
+            let found = find_frames(segment, entry.range.start, WordSize::Bits64);
+            let found = found.unwrap_or_else(|| panic!("{}: not found", path.display()));
+            assert_eq!(found.address, frames.address, "{}", path.display());
+            assert_eq!(found.bytes.len(), frames.bytes.len(), "{}", path.display());
+            compared += 1;
+        }
+        // An address that the table does not cover finds none, in bounded time.
+        assert!(find_frames(segment, AbsoluteAddress::new(u64::MAX), WordSize::Bits64).is_none());
+    }
+    assert!(compared >= 6);
+}
+
+/// Whatever is damaged, the search ends, and what it finds is a whole chain.
+#[test]
+fn a_damaged_table_is_not_found_or_whole() {
+    let bytes = std::fs::read(library("libgcc_s.so.1")).unwrap();
+    let (segment, frames) = segment_with_frames(&object::File::parse(&*bytes).unwrap());
+    let linear = FrameTable::linear(Flavor::EhFrame, frames, Bases::default(), WordSize::Bits64);
+    let entries: Vec<_> = linear.entries().map(Result::unwrap).collect();
+    let code = entries[entries.len() / 2].range.start;
+    let start = (frames.address.value() - segment.address.value()) as usize;
+    let mut found_count = 0;
+    // Every entry's length, one after the other, and the place before the table.
+    for entry in &entries {
+        let mut damaged = segment.bytes.to_vec();
+        damaged[start + entry.offset] ^= 0x55;
+        if let Some(found) = find_frames(Section::new(&damaged, segment.address), code, WordSize::Bits64) {
+            let table = FrameTable::linear(Flavor::EhFrame, found, Bases::default(), WordSize::Bits64);
+            assert!(table.entries().all(|entry| entry.is_ok()));
+            assert!(table.find(code).is_ok());
+            found_count += 1;
+        }
+    }
+    // Damage in front of a CIE costs the entries before that; damage behind the last CIE costs all.
+    assert!(found_count < entries.len(), "damage was never noticed");
+    for cut in 0..8 {
+        // Within the last entry.
+        let end = start + frames.bytes.len() - 5 - cut;
+        let cut = Section::new(&segment.bytes[..end], segment.address);
+        assert!(find_frames(cut, code, WordSize::Bits64).is_none(), "the last entry is cut");
     }
 }

@@ -54,8 +54,11 @@ impl Segment {
     }
 }
 
-/// Two readings that lie closer together say too little about the counter's speed.
+/// Two readings that lie closer together say too little about the counter's speed, unless there are no others.
 const LEAST_SPAN_NANOS: u64 = 2_000_000;
+/// The least distance of the two readings that a short recording's scale comes from. Each is exact to some 50 ns, so that
+/// the speed is wrong by 1 % at most; where the later one was read at the end, no time is wrong by more than these 50 ns.
+const LEAST_SHORT_SPAN_NANOS: u64 = 10_000;
 /// The wall clock may drift so far from the monotonic one between two readings before that is a jump.
 const JUMP_NANOS: i64 = 100_000_000;
 
@@ -71,7 +74,7 @@ impl TimeScale {
         let mut wall = vec![(0, header.start_wall_nanos)];
         let mut sorted: Vec<&Clock> = clocks.iter().collect();
         sorted.sort_by_key(|clock| clock.counter);
-        for clock in sorted {
+        for clock in &sorted {
             let ticks = clock.counter.saturating_sub(header.start_counter);
             let nanos = clock.monotonic_nanos.saturating_sub(header.start_monotonic_nanos);
             let (last_ticks, last_nanos) = points.last().copied().unwrap_or_default();
@@ -88,6 +91,7 @@ impl TimeScale {
             wall.push((nanos, clock.wall_nanos));
         }
         let &(end_ticks, end_nanos) = points.last().unwrap_or(&(0, 0));
+        let short_span = sorted.last().and_then(|last| short_span(header, last));
         let mut is_known = true;
         let whole_scale = if header.counter == CounterKind::MonotonicNanos {
             1 << 32
@@ -95,6 +99,8 @@ impl TimeScale {
             scale(end_ticks, end_nanos)
         } else if let Some(hz) = counter_hz.filter(|&hz| hz > 0) {
             scale(hz, 1_000_000_000)
+        } else if let Some((ticks, nanos)) = short_span {
+            scale(ticks, nanos)
         } else {
             is_known = false;
             findings.push(Finding::UnknownClock);
@@ -129,6 +135,12 @@ impl TimeScale {
         let ticks = clock.counter.saturating_sub(header.start_counter);
         let nanos = clock.monotonic_nanos.saturating_sub(header.start_monotonic_nanos);
         let Some(last) = self.segments.last_mut() else { return };
+        if !self.is_known
+            && let Some((ticks, nanos)) = short_span(header, clock)
+        {
+            // Until there is a reading that is further away: a program may have ended by then.
+            last.scale = scale(ticks, nanos);
+        }
         if ticks <= last.ticks || nanos < last.nanos.saturating_add(LEAST_SPAN_NANOS) {
             return;
         }
@@ -182,6 +194,22 @@ impl TimeScale {
     pub fn readings(&self) -> &[(u64, u64)] {
         &self.wall
     }
+}
+
+/// Ticks and nanoseconds from the start to a reading that is close to it, if they say how fast the counter runs.
+fn short_span(header: &FileHeader, clock: &Clock) -> Option<(u64, u64)> {
+    let ticks = clock.counter.checked_sub(header.start_counter)?;
+    let nanos = clock.monotonic_nanos.checked_sub(header.start_monotonic_nanos)?;
+    // A recorder that reads each clock once may have been interrupted between them. No processor
+    // counts slower or faster than this.
+    let least_and_most_hz = match header.counter {
+        CounterKind::TimeStampCounter => 200_000_000..=10_000_000_000,
+        CounterKind::VirtualCounter => 1_000_000..=10_000_000_000,
+        CounterKind::MonotonicNanos => return None,
+    };
+    let hz = u128::from(ticks) * 1_000_000_000 / u128::from(nanos.max(1));
+    let is_plausible = u64::try_from(hz).is_ok_and(|hz| least_and_most_hz.contains(&hz));
+    (nanos >= LEAST_SHORT_SPAN_NANOS && is_plausible).then_some((ticks, nanos))
 }
 
 fn scale(ticks: u64, nanos: u64) -> u64 {

@@ -185,12 +185,27 @@ fn ask_for_lock(file: &File, what: libc::c_int, kind: libc::c_int) -> io::Result
 
 /// One reading of the clocks that the program reads as well.
 pub(super) fn read_clocks(kind: CounterKind) -> Clock {
-    let monotonic_nanos = clock(libc::CLOCK_MONOTONIC);
-    let counter = match kind {
-        CounterKind::MonotonicNanos => monotonic_nanos,
-        CounterKind::TimeStampCounter | CounterKind::VirtualCounter => counter(),
+    /// An interruption between two clocks disturbs one attempt, rarely two.
+    const ATTEMPTS: u32 = 3;
+    let wall_nanos = clock(libc::CLOCK_REALTIME);
+    if kind == CounterKind::MonotonicNanos {
+        let monotonic_nanos = clock(libc::CLOCK_MONOTONIC);
+        return Clock { counter: monotonic_nanos, monotonic_nanos, wall_nanos };
+    }
+    let attempt = || {
+        let before = counter();
+        let monotonic_nanos = clock(libc::CLOCK_MONOTONIC);
+        let width = counter().wrapping_sub(before);
+        (width, Clock { counter: before.wrapping_add(width / 2), monotonic_nanos, wall_nanos })
     };
-    Clock { counter, monotonic_nanos, wall_nanos: clock(libc::CLOCK_REALTIME) }
+    let mut best = attempt();
+    for _ in 1..ATTEMPTS {
+        let next = attempt();
+        if next.0 < best.0 {
+            best = next;
+        }
+    }
+    best.1
 }
 
 fn clock(which: libc::clockid_t) -> u64 {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use cairn_format::recording::control::EarlyEnd;
 use cairn_format::recording::{
-    BLOCK_BYTES, BLOCK_HEADER_BYTES, BadRecord, BlockError, BlockHeader, EndReason, FileHeader, Lane,
+    BLOCK_BYTES, BLOCK_HEADER_BYTES, BadRecord, BlockError, BlockHeader, Clock, EndReason, FileHeader, Lane,
     LossKind, Record, Records, ThreadEvent, control,
 };
 
@@ -203,6 +203,7 @@ pub(super) fn scan(
     control_findings(&bytes, length, early.is_some(), findings);
     let state = control::State::from_word(word(&bytes, control::STATE));
     let is_exiting = word(&bytes, control::EXITING) != 0;
+    let exit_clock = exit_clock(&bytes);
 
     let mut sums = Sums { tables: TableBuilder::default(), end: None, findings };
     let mut found = Vec::new();
@@ -220,6 +221,7 @@ pub(super) fn scan(
         Some(choose) => Some(scan_window(source, header, length, (&facts, choose), &mut sums, &mut found)?),
     };
     let Sums { mut tables, mut end, findings } = sums;
+    tables.clocks.extend(exit_clock);
     let mut lanes: BTreeMap<LaneKey, Vec<Found>> = BTreeMap::new();
     for block in found {
         lanes.entry(lane_of(&block.header)).or_default().push(block);
@@ -246,6 +248,14 @@ pub(super) fn scan(
     }
     let spool = Spool { streams, start_counter: header.start_counter, horizon: u64::MAX };
     Ok((Scanned { spool, facts, tables, end, early }, chosen))
+}
+
+/// The clocks when the program ended through `exit`, from the control words.
+pub(super) fn exit_clock(bytes: &[u8]) -> Option<Clock> {
+    let counter = word(bytes, control::EXIT_COUNTER);
+    let monotonic_nanos = word(bytes, control::EXIT_MONOTONIC_NANOS);
+    let wall_nanos = word(bytes, control::EXIT_WALL_NANOS);
+    (counter != 0).then_some(Clock { counter, monotonic_nanos, wall_nanos })
 }
 
 /// How a recording ended that has no record of it. A program that exits says so by a word; what was
@@ -319,7 +329,8 @@ fn scan_window(
     // One part in 372 of the file.
     let mut prefixes = Vec::new();
     let mut bytes = Vec::new();
-    let mut clocks = Vec::new();
+    source.read_at(0, BLOCK_BYTES, &mut bytes)?;
+    let mut clocks = Vec::from_iter(exit_clock(&bytes));
     for offset in block_offsets(length) {
         source.read_at(offset, PREFIX_BYTES, &mut bytes)?;
         let Some(block) = read_header(&bytes, offset, sums.findings) else { continue };

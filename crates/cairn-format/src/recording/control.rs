@@ -22,6 +22,9 @@
 //! | 0x0100 | [`CLAIMS`] | program: how many blocks were ever taken, those from the free ring included |
 //! | 0x0140 | [`LIVE_BYTES`] | command: bytes that the program holds at present, for those who watch |
 //! | 0x0148 | [`UNMATCHED_FREES`] | command: frees that found no block, in what it has packed |
+//! | 0x0180 | [`EXIT_COUNTER`] | program: the counter when it ended through `exit`; 0 before that, or without a reading |
+//! | 0x0188 | [`EXIT_MONOTONIC_NANOS`] | program: the monotonic clock at [`EXIT_COUNTER`] |
+//! | 0x0190 | [`EXIT_WALL_NANOS`] | program: the wall clock at [`EXIT_COUNTER`] |
 //! | 0x1000 | [`FREE_RING`] | command: numbers of blocks (u32) that were drained and may be taken again |
 //! | 0x5000 | [`OWN_MEMORY`] | program: memory of the recorder beside the spool |
 //! | 0x8000 | [`FACTS`] | program: `name=value` pairs, each ended by a NUL, see `docs/format.md` |
@@ -67,6 +70,12 @@ pub const CLAIMS: usize = 0x100;
 pub const LIVE_BYTES: usize = 0x140;
 /// See the module documentation.
 pub const UNMATCHED_FREES: usize = 0x148;
+/// The counter at `exit`. Stored last of the three words, so that the others hold where it is not 0.
+pub const EXIT_COUNTER: usize = 0x180;
+/// The monotonic clock at `exit`.
+pub const EXIT_MONOTONIC_NANOS: usize = 0x188;
+/// The wall clock at `exit`.
+pub const EXIT_WALL_NANOS: usize = 0x190;
 /// See the [table](self).
 pub const FREE_RING: usize = 0x1000;
 /// Entries of the [`FREE_RING`]; entry `n % FREE_RING_ENTRIES` is the `n`-th that is given.

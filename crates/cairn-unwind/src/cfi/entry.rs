@@ -304,6 +304,11 @@ impl<'a> FrameEntries<'a> {
         Self { context, flavor, offset: 0, is_done: false }
     }
 
+    /// Where the next entry begins; once the iterator has ended without an error, the terminator.
+    pub(super) const fn offset(&self) -> usize {
+        self.offset
+    }
+
     fn advance(&mut self) -> Result<Option<FrameEntry<'a>>, CfiError> {
         let section = self.context.section.bytes;
         loop {

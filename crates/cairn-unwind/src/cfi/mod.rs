@@ -37,6 +37,7 @@ mod expression;
 mod interpreter;
 mod pointer;
 mod row;
+mod search;
 mod table;
 
 use core::fmt;
@@ -44,6 +45,7 @@ use core::fmt;
 pub use entry::{FrameEntries, FrameEntry};
 pub use row::{CfaRule, CoreRow, ExpressionRef, RegisterRule, Row};
 pub(crate) use row::{LinearCfa, RowHead, RowState, RowView};
+pub use search::find_frames;
 pub use table::{Bases, Flavor, FrameTable, IndexEntry, RuleAt, Section};
 
 /// Why a table entry could not be used, and where.

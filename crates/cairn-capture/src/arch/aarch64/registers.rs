@@ -3,6 +3,8 @@
 use cairn_unwind::aarch64::Aarch64;
 use cairn_unwind::{Machine, Registers};
 
+use crate::CallSite;
+
 /// The frame pointer.
 const X29: u16 = Aarch64::FRAME_POINTER;
 /// The registers that a callee preserves and that have no role of their own.
@@ -57,12 +59,35 @@ pub(crate) fn interrupted_sp(context: &libc::ucontext_t) -> u64 {
     context.uc_mcontext.sp
 }
 
+/// The pc, sp and fp of an interrupted context.
+pub(crate) fn interrupted_call_site(context: &libc::ucontext_t) -> CallSite {
+    let machine = &context.uc_mcontext;
+    CallSite { pc: machine.pc, sp: machine.sp, fp: machine.regs[29] }
+}
+
+/// The registers of this place in the function that this is inlined into.
+#[inline(always)]
+pub(crate) fn call_site_here() -> CallSite {
+    let (pc, sp, fp): (u64, u64, u64);
+    // SAFETY: copies registers.
+    unsafe {
+        core::arch::asm!(
+            "adr {pc}, .",
+            "mov {sp}, sp",
+            "mov {fp}, x29",
+            pc = out(reg) pc, sp = out(reg) sp, fp = out(reg) fp,
+            options(nomem, nostack, preserves_flags),
+        );
+    }
+    CallSite { pc, sp, fp }
+}
+
 /// The bits of a code address in user space that hold no pointer authentication code.
 ///
 /// How many there are is the kernel's choice (39, 48 or 52) and is told to debuggers only, so the processor is asked:
 /// it strips a signature from a value of ones. Stripping by its instruction is for this value alone; the mask does the
 /// rest. The instruction is a hint, so a processor without signatures leaves the value as it is.
-fn address_mask() -> u64 {
+pub(crate) fn address_mask() -> u64 {
     /// Bit 55 tells user space (0) from the kernel; the byte above it is no part of an address.
     const USER_SPACE: u64 = (1 << 55) - 1;
     let mask;

@@ -6,5 +6,9 @@ mod words;
 
 pub(crate) use cairn_unwind::x86_64::{Rule, RuleKind, X86_64 as Native};
 pub use entry::cairn_capture_here;
-pub(crate) use registers::{interrupted_sp, no_registers, take_interrupted_registers, take_own_registers};
+pub(crate) use registers::call_site_here;
+pub(crate) use registers::{
+    address_mask, interrupted_call_site, interrupted_sp, no_registers, take_interrupted_registers,
+    take_own_registers,
+};
 pub(crate) use words::{find_object_address, load_thread_word, store_thread_word, thread_control_block};

@@ -5,6 +5,8 @@ use cairn_unwind::x86_64::{
     R8, R9, R10, R11, R12, R13, R14, R15, RAX, RBP, RBX, RCX, RDI, RDX, RIP, RSI, RSP, X86_64,
 };
 
+use crate::CallSite;
+
 /// Registers of which none is known.
 pub(crate) fn no_registers() -> Registers<X86_64> {
     Registers::new(0, 0, 0)
@@ -66,6 +68,34 @@ pub(crate) fn take_interrupted_registers(context: &libc::ucontext_t, registers: 
     for (register, place) in IN_CONTEXT {
         registers.set(register, context.uc_mcontext.gregs[place as usize] as u64);
     }
+}
+
+/// The pc, sp and fp of an interrupted context.
+pub(crate) fn interrupted_call_site(context: &libc::ucontext_t) -> CallSite {
+    let register = |place: i32| context.uc_mcontext.gregs[place as usize] as u64;
+    CallSite { pc: register(libc::REG_RIP), sp: register(libc::REG_RSP), fp: register(libc::REG_RBP) }
+}
+
+/// The registers of this place in the function that this is inlined into.
+#[inline(always)]
+pub(crate) fn call_site_here() -> CallSite {
+    let (pc, sp, fp): (u64, u64, u64);
+    // SAFETY: copies registers.
+    unsafe {
+        core::arch::asm!(
+            "lea {pc}, [rip]",
+            "mov {sp}, rsp",
+            "mov {fp}, rbp",
+            pc = out(reg) pc, sp = out(reg) sp, fp = out(reg) fp,
+            options(nomem, nostack, preserves_flags),
+        );
+    }
+    CallSite { pc, sp, fp }
+}
+
+/// All bits of an address count: this processor signs none.
+pub(crate) fn address_mask() -> u64 {
+    u64::MAX
 }
 
 /// The stack pointer of an interrupted context.
