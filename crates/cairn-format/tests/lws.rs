@@ -6,7 +6,7 @@ mod support;
 use cairn_format::bits::{BitReader, BitWriter};
 use cairn_format::lws::log_line::{self, Mark, TextErrorKind};
 use cairn_format::lws::{self, Capacity, DecodeErrorKind, EncodeErrorKind, metadata};
-use cairn_format::{AbsoluteAddress, CountingSink, SliceSink, WordSize};
+use cairn_format::{AbsoluteAddress, CountingSink, Frame, SliceSink, WordSize};
 use proptest::prelude::*;
 use serde_json::Value;
 use support::{cases, hex, hex_field, name, number, numbers, text, to_hex};
@@ -668,4 +668,60 @@ proptest! {
         prop_assert_eq!(mark.range(), before.len()..before.len() + 15);
         prop_assert_eq!(mark.base64(), b"CF0BmUQKAAg=");
     }
+}
+
+// Failed with: no function read these texts; `~b#0x1000 0x1010` was `NoSize`.
+#[test]
+fn lines_of_frames_are_read_whole() {
+    let frames = |line: &'static str| match log_line::marks(line.as_bytes()).next() {
+        Some(Mark::Decoded(text)) => text.frames().and_then(|(size, frames)| {
+            Ok((
+                size,
+                frames
+                    .map(|frame| frame.map(|read| (read.frame, read.is_uncertain)))
+                    .collect::<Result<Vec<_>, _>>()?,
+            ))
+        }),
+        other => panic!("{other:?}"),
+    };
+    let at = AbsoluteAddress::new;
+    let size = |bytes, is_uncertain| Some(log_line::TextSize { bytes, is_uncertain });
+    let ra = |value| (Frame::ReturnAddress(at(value)), false);
+    for (line, expected) in [
+        ("~b#0x1000 0x1010 ", (None, vec![ra(0x1000), ra(0x1010)])),
+        ("~b#size: 7, 0x1 0x2 \n", (size(7, false), vec![ra(1), ra(2)])),
+        ("~b#size: 7?, ", (size(7, true), vec![])),
+        (
+            "~b#pc:0x10 ra:0x20 async:0x30 ...5 0x40? ... ",
+            (
+                None,
+                vec![
+                    (Frame::ProgramCounter(at(0x10)), false),
+                    ra(0x20),
+                    (Frame::AsyncResumePoint(at(0x30)), false),
+                    (Frame::Omitted(5), false),
+                    (Frame::ReturnAddress(at(0x40)), true),
+                    (Frame::Truncated, false),
+                ],
+            ),
+        ),
+        ("~b#... pc:16", (None, vec![(Frame::Truncated, false)])),
+        ("~b#0x1, 0x2", (None, vec![ra(1)])),
+    ] {
+        assert_eq!(frames(line), Ok(expected), "{line}");
+    }
+    for (line, offset, kind) in [
+        ("~b#1000", 3, TextErrorKind::NoSize),
+        ("~b# 0x1000", 3, TextErrorKind::NoSize),
+        ("~b#0x", 5, TextErrorKind::BadNumber),
+        ("~b#0x1 pc:0x1g", 12, TextErrorKind::BadNumber),
+        ("~b#0x1 ...0", 10, TextErrorKind::BadNumber),
+        ("~b#0x1 ...5x", 10, TextErrorKind::BadNumber),
+        ("~b#0x1 0x10000000000000000", 9, TextErrorKind::BadNumber),
+        ("~b#size: 7??, 0x1", 9, TextErrorKind::BadNumber),
+    ] {
+        assert_eq!(frames(line), Err(log_line::TextError { offset, kind }), "{line}");
+    }
+    let Some(Mark::Decoded(text)) = log_line::marks(b"x ~b#0x1 ...5 tail").next() else { panic!() };
+    assert_eq!(text.range(), 2..14);
 }
