@@ -490,3 +490,37 @@ proptest! {
         }
     }
 }
+
+// Failed with: four billion steps for each order, some minutes in a test build.
+#[test]
+fn many_modules_are_followed_in_any_order() {
+    const COUNT: u64 = 64_000;
+    let orders: [fn(u64) -> u64; 3] = [|n| n, |n| COUNT - 1 - n, |n| n * 40_503 % COUNT];
+    for order in orders {
+        let mut buffer = vec![0; 4 << 20];
+        let mut writer = Writer::new(SliceSink::new(&mut buffer), Layout::WINDOWS_64);
+        let base = |n: u64| AbsoluteAddress::new(0x10_0000 + n * 0x1000);
+        for n in 0..COUNT {
+            writer.module_loaded(n, format!("{}", order(n)).as_str(), base(order(n)), 0x800).unwrap();
+        }
+        writer.stack(1, (0..200).map(|n| base(n * 7 % COUNT))).unwrap();
+        for n in 0..COUNT {
+            writer.module_unloaded(n, format!("{}", order(n * 3 % COUNT)).as_str()).unwrap();
+        }
+        writer.stack(2, [base(5)]).unwrap();
+        let recording = writer.into_sink().into_written();
+        let mut slots = vec![ModuleSlot::EMPTY; COUNT as usize];
+        let mut timeline = Timeline::new(Reader::new(recording, Layout::WINDOWS_64), &mut slots);
+        let (mut unloaded, mut places) = (0, Vec::new());
+        while let Some(step) = timeline.step() {
+            let step = step.unwrap();
+            match step.change {
+                Change::Unloaded(_) => unloaded += 1,
+                Change::Stack(stack) => places.push(stack.frames().filter_map(|frame| frame.place).count()),
+                _ => {}
+            }
+        }
+        // 3 and the number of modules have no common factor, so that each is unloaded once.
+        assert_eq!((unloaded, places), (COUNT, vec![200, 0]));
+    }
+}
