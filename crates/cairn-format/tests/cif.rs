@@ -505,12 +505,12 @@ fn map() -> impl Strategy<Value = OwnedMap> {
     (word_size, "\\PC{0,8}", vec(image, 0..40)).prop_map(|(word_size, platform, images)| {
         let image = |(base, end, build_id, path): (u64, u64, _, Option<String>)| {
             let (base, end) = (word_size.truncate(base), word_size.truncate(end));
-            OwnedImage {
-                base: base.min(end),
-                end: base.max(end),
-                build_id,
-                path: path.map(String::into_bytes),
+            let (base, mut end) = (base.min(end), base.max(end));
+            // No text crosses the middle of 64 bits.
+            if word_size == WordSize::Bits64 && base < 1 << 63 {
+                end = end.min(1 << 63);
             }
+            OwnedImage { base, end, build_id, path: path.map(String::into_bytes) }
         };
         OwnedMap { word_size, platform, images: images.into_iter().map(image).collect() }
     })
@@ -801,7 +801,7 @@ fn one_image(info: u8, addresses: &[u8]) -> Vec<u8> {
 fn addresses_must_be_of_the_word() {
     use DecodeErrorKind as Kind;
     type BaseAndEnd = Result<(u64, u64), DecodeErrorKind>;
-    let cases: [(u8, &[u8], BaseAndEnd); 16] = [
+    let cases: [(u8, &[u8], BaseAndEnd); 20] = [
         (0, b"\x08\x7f\x00\x10", Ok((0x7f00, 0x7f10))),
         (0, b"\x08\xff\x00\x10", Ok((0xff00, 0xff10))),
         (0, b"\x00\xff\x00", Ok((0xffff, 0xffff))),
@@ -817,7 +817,12 @@ fn addresses_must_be_of_the_word() {
         (1, b"\x18\x80\x00\x00\x00\xff", Err(Kind::EndBeforeBase)),
         (1, b"\x1b\x80\x00\x00\x00\x7f\xff\xff\xff", Ok((0x8000_0000, 0xffff_ffff))),
         (1, b"\x44\x00\x01\x00\x00\x00\x00", Err(Kind::ReservedHeaderBit)),
-        (2, b"\x39\x7f\xff\xff\xff\xff\xff\xff\xff\x10\x00", Ok((i64::MAX as u64, i64::MAX as u64 + 0x1000))),
+        // Not so in 64 bits, in either form. These failed with: `Ok` and 0x10 to 0xffff_ffff_ffff_ffcb, and so on.
+        (2, b"\x00\x10\xbb", Err(Kind::TextCrossesMiddle)),
+        (2, b"\x39\x7f\xff\xff\xff\xff\xff\xff\xff\x10\x00", Err(Kind::TextCrossesMiddle)),
+        (2, b"\x38\x7f\xff\xff\xff\xff\xff\xff\xff\x02", Err(Kind::TextCrossesMiddle)),
+        (2, b"\x38\x7f\xff\xff\xff\xff\xff\xff\xff\x01", Ok((i64::MAX as u64, 1 << 63))),
+        (2, b"\x38\x80\x00\x00\x00\x00\x00\x00\x00\xff", Err(Kind::EndBeforeBase)),
         (2, b"\x09\xff\xff\x10\x00", Err(Kind::EndOutsideWord)),
     ];
     for (info, addresses, expected) in cases {
@@ -894,6 +899,9 @@ fn what_the_format_cannot_hold_is_refused_by_the_writer() {
         Some(Kind::EndBeforeBase),
         Some(Kind::EndBeforeBase),
     );
+    let crossing =
+        OwnedMap { word_size: WordSize::Bits64, ..map(OwnedImage { end: 1 << 63 | 1, ..image.clone() }) };
+    fails(&crossing, Some(Kind::TextCrossesMiddle), Some(Kind::TextCrossesMiddle));
     fails(
         &map(OwnedImage { build_id: Some(vec![1; 1025]), ..image.clone() }),
         Some(Kind::BuildIdTooLong),
