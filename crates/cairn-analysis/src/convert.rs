@@ -22,8 +22,9 @@ impl Sink for VecSink {
 /// More frames than this are not written into formats that spell each one out.
 const MAX_FRAMES: usize = 1 << 20;
 
-/// More repeats of frames than this are not written into a CBF record, which takes an instruction for each million of
-/// them: 64 instructions. A stack of 1 GiB with the smallest frames there are has as many.
+/// More repeats of frames than this are not written into a CBF record, which takes an instruction
+/// for each million of them: 64 instructions. A stack of 1 GiB with the smallest frames there are
+/// has as many.
 const MAX_REPEATS: u64 = 1 << 26;
 
 /// More frames of one stack than this are counted, not printed.
@@ -54,7 +55,8 @@ pub enum Loss {
     },
     /// The modules.
     Images,
-    /// Repeats of frames beyond those that any stack has; a mark for omitted frames stands for them.
+    /// Repeats of frames beyond those that any stack has; a mark for omitted frames stands for
+    /// them.
     Repeats {
         /// How many.
         count: u64,
@@ -171,10 +173,11 @@ pub fn convert(record: &Record, format: Format, options: &Options<'_>) -> Result
     Ok(Converted { bytes, losses })
 }
 
-/// A stack as a line of text, as `~b#size: 16, 0x1000 0x2000 `, which [`decode::mark`](crate::decode::mark) reads back.
+/// A stack as a line of text, as `~b#size: 16, 0x1000 0x2000 `, which
+/// [`decode::mark`](crate::decode::mark) reads back.
 ///
-/// A `?` follows uncertain numbers. With kinds, `pc:`, `ra:` or `async:` comes before each address; without, all
-/// addresses come back as return addresses. Frames beyond 65536 are counted.
+/// A `?` follows uncertain numbers. With kinds, `pc:`, `ra:` or `async:` comes before each address;
+/// without, all addresses come back as return addresses. Frames beyond 65536 are counted.
 ///
 /// ```
 /// use cairn_analysis::convert::TextLine;

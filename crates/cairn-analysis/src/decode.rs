@@ -132,7 +132,8 @@ pub enum Error {
         /// Whether the allocation size is one of the values.
         size: bool,
     },
-    /// The paths of an image map are, put together, far longer than the map itself; the rest is left out.
+    /// The paths of an image map are, put together, far longer than the map itself; the rest is
+    /// left out.
     PathsTooLong {
         /// Where the first image without its path is in the map.
         offset: usize,
@@ -291,7 +292,8 @@ pub fn mark(
     }
 }
 
-/// Reads a line that is nothing but addresses, as `0x1000 pc:0x2000`, between white space or commas; `None` for others.
+/// Reads a line that is nothing but addresses, as `0x1000 pc:0x2000`, between white space or
+/// commas; `None` for others.
 ///
 /// ```
 /// use cairn_analysis::decode::{Options, address_line};
@@ -347,11 +349,13 @@ fn salvaged(
     Ok(record)
 }
 
-/// From which value on the fields of a blob are misread, counted in addresses; the size follows the last one.
+/// From which value on the fields of a blob are misread, counted in addresses; the size follows the
+/// last one.
 ///
-/// The 64-bit encoder of libwebsockets states the width of a 64-bit value, such as a kernel address, as 0, and writes its
-/// 64 bits all the same. The value reads as 0, and what follows from its bits, so that bytes are left over at the end or
-/// missing. No stack holds the address 0, and no encoder states a width of 0 for any other value.
+/// The 64-bit encoder of libwebsockets states the width of a 64-bit value, such as a kernel
+/// address, as 0, and writes its 64 bits all the same. The value reads as 0, and what follows from
+/// its bits, so that bytes are left over at the end or missing. No stack holds the address 0, and
+/// no encoder states a width of 0 for any other value.
 fn misread_from(salvage: &lws::Salvage) -> Option<usize> {
     let findings = &salvage.findings;
     let is_out_of_step = findings.unused_bytes.is_some() || findings.stopped.is_some();
@@ -443,10 +447,11 @@ fn cbf_record(bytes: &[u8], offset: usize, options: &Options) -> Result<StackRec
     }
 }
 
-/// The paths of a map may be, put together, as long as this and [`PATH_BYTES_PER_BYTE`] times the map.
+/// The paths of a map may be, put together, as long as this and [`PATH_BYTES_PER_BYTE`] times the
+/// map.
 ///
-/// Prefix codes let two bytes stand for a path of 128 KiB. The maps of real processes unfold to four times their size;
-/// 4 MiB hold the paths of forty thousand images.
+/// Prefix codes let two bytes stand for a path of 128 KiB. The maps of real processes unfold to
+/// four times their size; 4 MiB hold the paths of forty thousand images.
 const MIN_PATH_BYTES: usize = 4 << 20;
 
 /// See [`MIN_PATH_BYTES`].

@@ -70,7 +70,8 @@ impl Output {
         Ok(Some(file.file()))
     }
 
-    /// How the file is packed by its name; `None` for standard output, devices and FIFOs, whose names say nothing.
+    /// How the file is packed by its name; `None` for standard output, devices and FIFOs, whose
+    /// names say nothing.
     pub(crate) fn named_compression(&self) -> Option<Compression> {
         matches!(self.sink, Sink::New(..)).then(|| Compression::of_name(&self.path))
     }

@@ -189,9 +189,11 @@ fn completions_know_the_subcommands() {
     }
 }
 
-/// A blob of three addresses of 47 bits and a size of 2^31 or more, as the 64-bit libwebsockets of 2022 writes it.
+/// A blob of three addresses of 47 bits and a size of 2^31 or more, as the 64-bit libwebsockets of
+/// 2022 writes it.
 fn damaged(size: u64) -> String {
-    // Of a value of k bits, k above 32, that encoder writes 1 for bit 31 and the lowest k - 32 bits on top.
+    // Of a value of k bits, k above 32, that encoder writes 1 for bit 31 and the lowest k - 32 bits
+    // on top.
     let damage = |value: u64| {
         let bits = 64 - value.leading_zeros();
         if bits <= 32 {
@@ -262,7 +264,8 @@ fn totals_mark_damaged_addresses_and_sum_their_sizes() {
 // Failed with: "~b#size: 5, 0x0 0x0", and 5 bytes in the totals.
 #[test]
 fn decode_flags_kernel_addresses_that_libwebsockets_misstates() {
-    // lws-p051 of the vectors: the width of a 64-bit literal is stated as 0, so that all behind it is misread.
+    // lws-p051 of the vectors: the width of a 64-bit literal is stated as 0, so that all behind it
+    // is misread.
     let blob = "100100468acf00468acf004011a0004011a00044400017";
     cairn().args(["decode", "--from", "lws", blob]).assert().code(1).stdout_eq("~b#size: 5?, 0x0? 0x0? \n");
     cairn().args(["decode", "--from", "lws", "--totals", blob]).assert().code(1).stdout_eq(str![[r#"
@@ -363,7 +366,8 @@ fn word_sizes_that_xnu_does_not_pack_are_refused() {
     cairn().args(["decode", "--kernel-base", "0x1000", DOCUMENTED]).assert().code(2);
 }
 
-/// Runs the command in 256 MiB of address space, so that unbounded memory fails it instead of filling the machine.
+/// Runs the command in 256 MiB of address space, so that unbounded memory fails it instead of
+/// filling the machine.
 fn bounded(arguments: &[&str], input: &[u8]) -> (std::process::ExitStatus, Vec<u8>, String) {
     let limit = "ulimit -v 262144; exec \"$@\"";
     let mut command = Command::new("sh").args(["-c", limit, "sh"]).arg(cargo_bin!("cairn")).arg("decode");
@@ -372,7 +376,8 @@ fn bounded(arguments: &[&str], input: &[u8]) -> (std::process::ExitStatus, Vec<u
     (output.status, output.stdout, String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
-// Failed with: "memory allocation of 268435456 bytes failed" (without a limit: all memory, then SIGKILL).
+// Failed with: "memory allocation of 268435456 bytes failed" (without a limit: all memory, then
+// SIGKILL).
 #[test]
 fn repeats_are_converted_in_bounded_memory() {
     // 0x7f, and 2^64 - 1 more of it.
@@ -401,7 +406,8 @@ fn repeats_are_converted_in_bounded_memory() {
 // Failed with: no end within ten minutes.
 #[test]
 fn marks_repeated_without_end_are_not_searched_for_addresses() {
-    // One omitted frame, and 65536 times 1048577 more of it, each `rep` within what the format allows.
+    // One omitted frame, and 65536 times 1048577 more of it, each `rep` within what the format
+    // allows.
     let line = ["02", "40", &"8a100001".repeat(1 << 16), "00"].concat();
     let (status, output, _) = bounded(&[], line.as_bytes());
     assert_eq!((status.code(), output), (Some(0), vec![]));

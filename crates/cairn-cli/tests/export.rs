@@ -162,7 +162,8 @@ fn heaptrack_print(path: &Path) -> Option<String> {
     Some(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-// Failed with: zstd in a file without its ending, of which heaptrack_print says "calls to allocation functions: 0".
+// Failed with: zstd in a file without its ending, of which heaptrack_print says "calls to
+// allocation functions: 0".
 #[test]
 fn files_are_packed_as_their_names_say() {
     let directory = Directory::new("packed");
@@ -198,8 +199,8 @@ fn files_are_packed_as_their_names_say() {
     assert!(stdout.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]));
 }
 
-// The report's page, its tooltip and docs/report.md describe heaptrack's count. This is that description, tried on
-// heaptrack_print itself.
+// The report's page, its tooltip and docs/report.md describe heaptrack's count. This is that
+// description, tried on heaptrack_print itself.
 #[test]
 fn heaptrack_counts_temporaries_as_the_report_says() {
     let directory = Directory::new("temporary");

@@ -194,7 +194,8 @@ pub struct Choice {
     pub column: usize,
     /// The rows of a table.
     pub rows: Rows,
-    /// How the file is packed: as its name says. `None` where there is no name: then as is usual for the format.
+    /// How the file is packed: as its name says. `None` where there is no name: then as is usual
+    /// for the format.
     pub compression: Option<Compression>,
 }
 
@@ -235,7 +236,8 @@ pub struct Written {
     pub losses: Vec<String>,
 }
 
-/// Writes the subject in the format, packed as [`Choice::compression`] says. A pprof file is always packed with gzip.
+/// Writes the subject in the format, packed as [`Choice::compression`] says. A pprof file is always
+/// packed with gzip.
 ///
 /// # Errors
 ///

@@ -158,7 +158,8 @@ fn map_of(value: &Value) -> OwnedMap {
 
 // ---- conformance vectors ----
 
-// Failed with: 1100 unnoticed changes, most of them of `reference_reads_canonical_bytes` and of what the reference reads.
+// Failed with: 1100 unnoticed changes, most of them of `reference_reads_canonical_bytes` and of
+// what the reference reads.
 #[test]
 fn every_vector_holds_and_every_field_is_judged() {
     assert_changes_are_noticed(
@@ -834,7 +835,8 @@ fn addresses_must_be_of_the_word() {
         (1, b"\x18\x80\x00\x00\x00\xff", Err(Kind::EndBeforeBase)),
         (1, b"\x1b\x80\x00\x00\x00\x7f\xff\xff\xff", Ok((0x8000_0000, 0xffff_ffff))),
         (1, b"\x44\x00\x01\x00\x00\x00\x00", Err(Kind::ReservedHeaderBit)),
-        // Not so in 64 bits, in either form. These failed with: `Ok` and 0x10 to 0xffff_ffff_ffff_ffcb, and so on.
+        // Not so in 64 bits, in either form. These failed with: `Ok` and 0x10 to
+        // 0xffff_ffff_ffff_ffcb, and so on.
         (2, b"\x00\x10\xbb", Err(Kind::TextCrossesMiddle)),
         (2, b"\x39\x7f\xff\xff\xff\xff\xff\xff\xff\x10\x00", Err(Kind::TextCrossesMiddle)),
         (2, b"\x38\x7f\xff\xff\xff\xff\xff\xff\xff\x02", Err(Kind::TextCrossesMiddle)),

@@ -406,8 +406,9 @@ mod model {
 
     /// The addresses and the size that the reference's decoder gives on a 64-bit machine.
     ///
-    /// Its loop takes the spare bit for bit -1 of the value, and shifts an `int` by the number of the bit modulo 32: a 1
-    /// in bit 31, or in the spare bit, sets all bits from 31 up. A width with such a bit is negative, and nothing is read.
+    /// Its loop takes the spare bit for bit -1 of the value, and shifts an `int` by the number of
+    /// the bit modulo 32: a 1 in bit 31, or in the spare bit, sets all bits from 31 up. A width
+    /// with such a bit is negative, and nothing is read.
     pub(super) fn decode_as_reference(blob: &[u8]) -> (Vec<u64>, u64) {
         let text: String = blob.iter().map(|byte| format!("{byte:08b}")).collect();
         let mut bits = text.chars();

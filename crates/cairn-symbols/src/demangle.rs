@@ -307,7 +307,8 @@ mod tests {
         /// Pieces of text that were written, and their bytes, whether or not they were taken.
         pieces: usize,
         bytes: usize,
-        /// Bytes of the names given to the demangler of MSVC's scheme, and the nodes that they may expand to.
+        /// Bytes of the names given to the demangler of MSVC's scheme, and the nodes that they may
+        /// expand to.
         msvc_bytes: usize,
         msvc_nodes: f64,
     }
@@ -432,7 +433,8 @@ mod tests {
                 // Too long to be read at all.
                 pieces == 0 && msvc_bytes == 0
             } else {
-                // The piece that goes too far comes on top: it is a part of the name, or a few words.
+                // The piece that goes too far comes on top: it is a part of the name, or a few
+                // words.
                 pieces <= MAX_PIECES + 1
                     && bytes <= MAX_DEMANGLED_BYTES + MAX_MANGLED_BYTES
                     && msvc_bytes <= MAX_MSVC_BYTES

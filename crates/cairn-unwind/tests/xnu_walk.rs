@@ -104,7 +104,8 @@ fn check_corrected_user(case: &Value, validity: Validity, xnu: &UserWalkInfo, ad
     assert_eq!(corrected.next_frame, None, "{name}");
 }
 
-// Failed with: a frame record across two adjoining regions was unreadable; unnoticed changes of memory that no walk reads.
+// Failed with: a frame record across two adjoining regions was unreadable; unnoticed changes of
+// memory that no walk reads.
 #[test]
 fn user_walks_match_the_vectors_and_every_field_is_judged() {
     let unjudged = [

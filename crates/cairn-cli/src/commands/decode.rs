@@ -19,10 +19,10 @@ use print::Printer;
 
 /// Decode call stacks found in logs, texts or raw bytes
 ///
-/// Reads log lines and finds the call stacks in them: the text `~m#` and base64 as libwebsockets devices print it,
-/// anywhere in a line; `~b#` lines as decode tools and this command print them; Swift's JSON; lines that are nothing but
-/// addresses, as `0x1000 0x2000`; and lines that are nothing but the base64 or the hexadecimal digits of a stack. Other
-/// lines are passed over.
+/// Reads log lines and finds the call stacks in them: the text `~m#` and base64 as libwebsockets
+/// devices print it, anywhere in a line; `~b#` lines as decode tools and this command print them;
+/// Swift's JSON; lines that are nothing but addresses, as `0x1000 0x2000`; and lines that are
+/// nothing but the base64 or the hexadecimal digits of a stack. Other lines are passed over.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Decode {

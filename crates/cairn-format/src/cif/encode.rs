@@ -288,8 +288,8 @@ pub enum EncodeErrorKind {
     AddressOutsideWord,
     /// The image ends before it begins. Swift traps on it.
     EndBeforeBase,
-    /// In a 64-bit map the image begins in the lower half of the address space and ends in the upper half: no reader
-    /// here accepts that.
+    /// In a 64-bit map the image begins in the lower half of the address space and ends in the
+    /// upper half: no reader here accepts that.
     TextCrossesMiddle,
     /// The build id is longer than newer readers accept ([`MAX_BUILD_ID_BYTES`]).
     BuildIdTooLong,

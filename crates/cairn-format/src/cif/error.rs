@@ -40,8 +40,9 @@ pub enum DecodeErrorKind {
     EndOutsideWord,
     /// The text ends before it begins.
     EndBeforeBase,
-    /// In a 64-bit map the text begins in the lower half of the address space and ends in the upper half, whether the
-    /// map states a distance or, as Swift's signed numbers would have it, a negative offset.
+    /// In a 64-bit map the text begins in the lower half of the address space and ends in the upper
+    /// half, whether the map states a distance or, as Swift's signed numbers would have it, a
+    /// negative offset.
     TextCrossesMiddle,
     /// The text ends where it begins. Never an error here, but newer Swift readers refuse the map.
     EmptyText,

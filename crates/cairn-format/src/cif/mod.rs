@@ -144,7 +144,8 @@ const fn info_byte(word_size: WordSize) -> u8 {
     }
 }
 
-/// True for a text of a 64-bit map that begins below the middle of the address space and ends above it.
+/// True for a text of a 64-bit map that begins below the middle of the address space and ends above
+/// it.
 fn crosses_middle(word_size: WordSize, base: u64, end: u64) -> bool {
     const MIDDLE: u64 = 1 << 63;
     word_size == WordSize::Bits64 && base < MIDDLE && end > MIDDLE

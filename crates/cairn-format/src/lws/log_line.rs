@@ -8,9 +8,10 @@
 //!   ~b#pc:0x1000 ra:0x1010 async:0x2000 ...5 0x7f2a?                   what cairn prints of other stacks
 //! ```
 //!
-//! The third line is cairn's own: a stack without a size, kinds of frames ([`kind_prefix`]), `...5` for five
-//! omitted frames, `...` where the stack goes on, and `?` behind a number that may be the remains of a longer
-//! one ([`SuspectedLosses`](crate::lws::SuspectedLosses)). [`DecodedText::frames`] reads all of it.
+//! The third line is cairn's own: a stack without a size, kinds of frames ([`kind_prefix`]), `...5`
+//! for five omitted frames, `...` where the stack goes on, and `?` behind a number that may be the
+//! remains of a longer one ([`SuspectedLosses`](crate::lws::SuspectedLosses)).
+//! [`DecodedText::frames`] reads all of it.
 //!
 //! [`marks`] finds both kinds anywhere in a line of bytes:
 //!
@@ -258,11 +259,13 @@ impl<'a> DecodedText<'a> {
         self.start..frames.position
     }
 
-    /// The allocation size, if there is one, and an iterator over the frames: the decode tool's form and cairn's.
+    /// The allocation size, if there is one, and an iterator over the frames: the decode tool's
+    /// form and cairn's.
     ///
     /// # Errors
     ///
-    /// [`TextErrorKind::NoSize`] when neither a size nor a frame follows the mark, [`TextErrorKind::BadNumber`].
+    /// [`TextErrorKind::NoSize`] when neither a size nor a frame follows the mark,
+    /// [`TextErrorKind::BadNumber`].
     ///
     /// ```
     /// use cairn_format::{AbsoluteAddress, Frame, lws::log_line};
@@ -386,12 +389,14 @@ pub struct TextFrame {
     pub is_uncertain: bool,
 }
 
-/// The frames of a `~b#` line; ends at the first thing that does not start like one, or after an error.
+/// The frames of a `~b#` line; ends at the first thing that does not start like one, or after an
+/// error.
 #[derive(Clone, Debug)]
 pub struct TextFrames<'a> {
     line: &'a [u8],
     position: usize,
-    /// The first frame of a line without a size follows the mark; a space comes before every other one.
+    /// The first frame of a line without a size follows the mark; a space comes before every other
+    /// one.
     is_first: bool,
 }
 
@@ -429,7 +434,8 @@ impl Iterator for TextFrames<'_> {
 
 impl core::iter::FusedIterator for TextFrames<'_> {}
 
-/// The prefix that says which kind of frame an address is in a text; empty for a frame without address.
+/// The prefix that says which kind of frame an address is in a text; empty for a frame without
+/// address.
 #[must_use]
 pub const fn kind_prefix(frame: Frame) -> &'static str {
     match frame {
@@ -440,8 +446,8 @@ pub const fn kind_prefix(frame: Frame) -> &'static str {
     }
 }
 
-/// Reads a text that is nothing but one frame: `0x1000`, `pc:0x1000`, `ra:0x1000`, `async:0x1000`, each with or
-/// without a `?` behind it; `...5`, `...`. `None` when it does not start like a frame.
+/// Reads a text that is nothing but one frame: `0x1000`, `pc:0x1000`, `ra:0x1000`, `async:0x1000`,
+/// each with or without a `?` behind it; `...5`, `...`. `None` when it does not start like a frame.
 ///
 /// # Errors
 ///
@@ -487,7 +493,8 @@ fn split_kind(text: &[u8]) -> Option<(FrameKind, usize)> {
     found.map(|(prefix, kind)| (kind, prefix.len()))
 }
 
-/// The frame at the start of `text` and how long it is; or the offset of the number that cannot be read.
+/// The frame at the start of `text` and how long it is; or the offset of the number that cannot be
+/// read.
 fn leading_frame(text: &[u8]) -> Result<(TextFrame, usize), usize> {
     let certain = |frame| TextFrame { frame, is_uncertain: false };
     let Some((kind, start)) = split_kind(text) else {

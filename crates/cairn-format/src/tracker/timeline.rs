@@ -4,9 +4,9 @@
 //! them is an error, and [`Reader::count_loads`] tells beforehand how many it takes. (The other way, scanning the
 //! recording again from the start for each stack, needs no slots and quadratic time.)
 //!
-//! The loaded modules are the nodes of two search trees, whose links are fields of the slots: one by address, for loads
-//! and stacks, and one by path, for unloads. Empty modules are in the second one alone: they contain no address, and
-//! nothing needs to step over them.
+//! The loaded modules are the nodes of two search trees, whose links are fields of the slots: one
+//! by address, for loads and stacks, and one by path, for unloads. Empty modules are in the second
+//! one alone: they contain no address, and nothing needs to step over them.
 //!
 //! A load, an unload or an address takes the logarithm of the number of loaded modules. Only in the
 //! [reference's way](Timeline::like_reference) a load is compared with all of them.
@@ -65,7 +65,8 @@ impl ModuleSlot<'_> {
         by_path: Link::EMPTY,
     };
 
-    /// The lower one comes first; where both begin at the same address, the one that was there first.
+    /// The lower one comes first; where both begin at the same address, the one that was there
+    /// first.
     fn order(&self, other: &Self) -> Ordering {
         (self.range.first, self.rank).cmp(&(other.range.first, other.rank))
     }
@@ -289,7 +290,8 @@ impl<'s, 'a> Timeline<'s, 'a> {
         Some(finding)
     }
 
-    /// Whether the module is in the tree by address. The reference compares a load with empty modules, too.
+    /// Whether the module is in the tree by address. The reference compares a load with empty
+    /// modules, too.
     const fn is_by_address(&self, module: &ModuleSlot<'_>) -> bool {
         module.range.size_bytes != 0 || self.like_reference
     }
@@ -297,7 +299,8 @@ impl<'s, 'a> Timeline<'s, 'a> {
     /// Ends the intervals of all modules that the new one overlaps.
     fn unload_overlapped(&mut self, module: &ModuleSlot<'a>) -> Option<Finding> {
         let mut finding = None;
-        // Modules in the tree share no address: one may begin before this one, and the others begin within it.
+        // Modules in the tree share no address: one may begin before this one, and the others begin
+        // within it.
         while let Some((index, other)) = self.first_overlapped(module.range) {
             finding = match finding {
                 None if is_same_module(other, module) => Some(Finding::ListedAgain),
@@ -403,8 +406,8 @@ impl<'t, 'a> LoadedModules<'t, 'a> {
 
     /// The one that contains this address.
     fn find(&self, address: AbsoluteAddress) -> Option<ModulePlace> {
-        // Ranges that are not empty do not overlap, so the nearest of them is the only candidate. (Empty ones are here
-        // in the reference's way alone.)
+        // Ranges that are not empty do not overlap, so the nearest of them is the only candidate.
+        // (Empty ones are here in the reference's way alone.)
         let mut below = self.last_where(|module| module.range.first <= address.value());
         while let Some((_, empty)) = below.filter(|(_, module)| module.range.size_bytes == 0) {
             below = self.last_where(|module| module.order(empty) == Ordering::Less);

@@ -1,9 +1,11 @@
-//! A balanced search tree whose nodes are slots of the caller's: no memory of its own, and no input makes it slow.
+//! A balanced search tree whose nodes are slots of the caller's: no memory of its own, and no input
+//! makes it slow.
 //!
-//! This is an AA tree: a node's level is that of its place in a tree of nodes with two or three children. The depth is
-//! at most twice the logarithm of the number of nodes, whatever the order in which they come. (A tree with random
-//! priorities would be shorter to write, but its numbers could only come from the slots' indices, and whoever writes a
-//! recording chooses in which order these meet which keys.)
+//! This is an AA tree: a node's level is that of its place in a tree of nodes with two or three
+//! children. The depth is at most twice the logarithm of the number of nodes, whatever the order in
+//! which they come. (A tree with random priorities would be shorter to write, but its numbers could
+//! only come from the slots' indices, and whoever writes a recording chooses in which order these
+//! meet which keys.)
 //!
 //! ```text
 //!   left child     one level below its parent
@@ -221,7 +223,8 @@ mod tests {
         1 + depth(nodes, link.left).max(depth(nodes, link.right))
     }
 
-    /// Adds all keys and takes them out again, in an order of its own, and compares with a sorted list each time.
+    /// Adds all keys and takes them out again, in an order of its own, and compares with a sorted
+    /// list each time.
     fn check(keys: &[u32], removal: impl Fn(usize) -> usize) {
         let count = keys.len();
         let mut nodes = Numbers { keys, links: [Link::EMPTY; 1024], comparisons: Cell::new(0) };
@@ -262,7 +265,8 @@ mod tests {
         assert!(comparisons <= 2 * 20 * 1024, "{comparisons}");
     }
 
-    // Failed with: no tree; a list that was shifted at each load, 2 billion steps for 64,000 modules.
+    // Failed with: no tree; a list that was shifted at each load, 2 billion steps for 64,000
+    // modules.
     #[test]
     fn trees_stay_shallow_in_any_order() {
         let mut keys = [0; 1024];

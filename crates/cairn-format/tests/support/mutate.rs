@@ -1,7 +1,8 @@
-//! Judges the judges: every field of every vector is changed, one at a time, and the check must notice.
+//! Judges the judges: every field of every vector is changed, one at a time, and the check must
+//! notice.
 //!
-//! A field whose change goes unnoticed is either not asserted, which is a fault of the check, or is in its list of
-//! fields that are not judged, with the number of changes and the reason.
+//! A field whose change goes unnoticed is either not asserted, which is a fault of the check, or is
+//! in its list of fields that are not judged, with the number of changes and the reason.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -10,18 +11,20 @@ use std::sync::Once;
 
 use serde_json::Value;
 
-/// A field that is not judged: its group and path (`*` for any place of a list, `[]` for its length), how many of its
-/// changes go unnoticed, and why.
+/// A field that is not judged: its group and path (`*` for any place of a list, `[]` for its
+/// length), how many of its changes go unnoticed, and why.
 pub type Unjudged = (&'static str, usize, &'static str);
 
 thread_local! {
     static IS_QUIET: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Lists of more entries than this are changed at both ends only: the middle of a long stack is like its ends.
+/// Lists of more entries than this are changed at both ends only: the middle of a long stack is
+/// like its ends.
 const LONG_LIST: usize = 24;
 
-/// Checks all cases, and that every change of one is noticed but for those of the `unjudged` fields.
+/// Checks all cases, and that every change of one is noticed but for those of the `unjudged`
+/// fields.
 pub fn assert_changes_are_noticed(cases: &[Value], check: impl Fn(&Value), unjudged: &[Unjudged]) {
     let mut changes = 0;
     let mut unnoticed: BTreeMap<String, (usize, String)> = BTreeMap::new();

@@ -64,7 +64,8 @@ fn source(argument: &OsString) -> Source {
     }
 }
 
-/// Marked texts, JSON, addresses, base64, hexadecimal digits. A dot or a second word makes it the name of a missing file.
+/// Marked texts, JSON, addresses, base64, hexadecimal digits. A dot or a second word makes it the
+/// name of a missing file.
 fn looks_like_text(argument: &str) -> bool {
     let is_bare = |c: char| c.is_ascii_alphanumeric() || "+/-_=".contains(c);
     let is_frame = |word: &str| log_line::parse_frame(word.trim_end_matches(',').as_bytes()).is_some();
@@ -141,7 +142,8 @@ impl Reading<'_> {
 
     fn mark(&mut self, place: Place<'_>, mark: &Mark<'_>, blob: &mut [u8]) -> Result<(), ReadError> {
         if let (true, Mark::Compressed(text)) = (self.arguments.totals, mark) {
-            // Fast path for millions of lines: no record is built when the blob is sound and in no doubt.
+            // Fast path for millions of lines: no record is built when the blob is sound and in no
+            // doubt.
             if let Ok(backtrace) = text.decode(self.options.word_size, blob)
                 && !backtrace.suspected_losses.any()
             {
