@@ -79,6 +79,7 @@ fn write(map: &Map<'_>) -> Option<Vec<u8>> {
             // The rest of what the writer refuses cannot come from a reader.
             let refusable = [
                 EncodeErrorKind::EndBeforeBase,
+                EncodeErrorKind::TextCrossesMiddle,
                 EncodeErrorKind::PathNotUtf8,
                 EncodeErrorKind::BuildIdTooLong,
             ];

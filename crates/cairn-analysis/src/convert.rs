@@ -3,7 +3,7 @@
 use std::fmt;
 
 use cairn_format::{
-    AbsoluteAddress, Module, Sink, SinkFull, WordSize, base64, cbf, cif, lws, swift_json, xnu,
+    AbsoluteAddress, Frame, Module, Sink, SinkFull, WordSize, base64, cbf, cif, lws, swift_json, xnu,
 };
 
 use crate::decode::{Format, Image, ImageMap, Record, StackRecord};
@@ -21,6 +21,14 @@ impl Sink for VecSink {
 
 /// More frames than this are not written into formats that spell each one out.
 const MAX_FRAMES: usize = 1 << 20;
+
+/// More repeats of frames than this are not written into a CBF record, which takes an instruction
+/// for each million of them: 64 instructions. A stack of 1 GiB with the smallest frames there are
+/// has as many.
+const MAX_REPEATS: u64 = 1 << 26;
+
+/// More frames of one stack than this are counted, not printed.
+const MAX_TEXT_FRAMES: u64 = 1 << 16;
 
 /// A record in another format.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -47,6 +55,17 @@ pub enum Loss {
     },
     /// The modules.
     Images,
+    /// Repeats of frames beyond those that any stack has; a mark for omitted frames stands for
+    /// them.
+    Repeats {
+        /// How many.
+        count: u64,
+    },
+    /// Doubts about addresses, in a format that has no mark for them.
+    Doubts {
+        /// How many addresses.
+        count: u64,
+    },
 }
 
 impl fmt::Display for Loss {
@@ -63,6 +82,18 @@ impl fmt::Display for Loss {
             }
             Self::Images => {
                 f.write_str("the list of images is left out: the target format holds a stack only")
+            }
+            Self::Repeats { count } => {
+                write!(
+                    f,
+                    "{count} repeats of frames are written as a mark for omitted frames: no stack has as many"
+                )
+            }
+            Self::Doubts { count } => {
+                write!(
+                    f,
+                    "{count} uncertain addresses are written as they were read: the target format has no mark for them"
+                )
             }
         }
     }
@@ -125,15 +156,72 @@ pub fn convert(record: &Record, format: Format, options: &Options<'_>) -> Result
         (_, Record::Images(_)) | (Format::Cif, _) => return Err(Error::NothingToHold),
         (Format::Lws, Record::Stack(stack)) => lws_blob(stack, &mut losses)?,
         (Format::Xnu, Record::Stack(stack)) => xnu_buffer(stack, options, &mut losses)?,
-        (Format::Cbf, Record::Stack(stack)) => cbf_record(stack, stack.word_size, options)?,
-        (Format::SwiftJson, Record::Stack(stack)) => swift_json(stack, options)?,
+        (Format::Cbf, Record::Stack(stack)) => cbf_record(stack, stack.word_size, options, &mut losses)?,
+        (Format::SwiftJson, Record::Stack(stack)) => swift_json(stack, options, &mut losses)?,
+        (Format::Text, Record::Stack(stack)) => TextLine { stack, with_kinds: true }.to_string().into_bytes(),
     };
-    if let (Record::Stack(StackRecord { images: Some(_), .. }), Format::Lws | Format::Xnu | Format::Cbf) =
-        (record, format)
-    {
-        losses.push(Loss::Images);
+    if let Record::Stack(stack) = record {
+        if stack.images.is_some() && !matches!(format, Format::SwiftJson | Format::Cif) {
+            losses.push(Loss::Images);
+        }
+        // Damaged values carry their sign in the bits of a libwebsockets blob themselves.
+        let count = stack.uncertain.len() as u64;
+        if count > 0 && matches!(format, Format::Xnu | Format::Cbf | Format::SwiftJson) {
+            losses.push(Loss::Doubts { count });
+        }
     }
     Ok(Converted { bytes, losses })
+}
+
+/// A stack as a line of text, as `~b#size: 16, 0x1000 0x2000 `, which
+/// [`decode::mark`](crate::decode::mark) reads back.
+///
+/// A `?` follows uncertain numbers. With kinds, `pc:`, `ra:` or `async:` comes before each address;
+/// without, all addresses come back as return addresses. Frames beyond 65536 are counted.
+///
+/// ```
+/// use cairn_analysis::convert::TextLine;
+/// use cairn_analysis::decode::{Options, address_line};
+/// use cairn_analysis::format::{WordSize, xnu};
+/// let options = Options { word_size: WordSize::Bits64, strict: false, xnu_packing: xnu::Packing::None };
+/// let stack = &address_line(b"pc:0x1000 0x2000", &options).unwrap();
+/// assert_eq!(TextLine { stack, with_kinds: true }.to_string(), "~b#pc:0x1000 ra:0x2000 ");
+/// assert_eq!(TextLine { stack, with_kinds: false }.to_string(), "~b#0x1000 0x2000 ");
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct TextLine<'a> {
+    /// The stack.
+    pub stack: &'a StackRecord,
+    /// Whether the kinds of frames are told apart.
+    pub with_kinds: bool,
+}
+
+impl fmt::Display for TextLine<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mark = |is_uncertain: bool| if is_uncertain { "?" } else { "" };
+        f.write_str("~b#")?;
+        if let Some(size_bytes) = self.stack.allocation_size_bytes {
+            write!(f, "size: {size_bytes}{}, ", mark(self.stack.is_size_uncertain))?;
+        }
+        let (mut room, mut left_out) = (MAX_TEXT_FRAMES, 0_u64);
+        for (index, &(frame, count)) in self.stack.runs.iter().enumerate() {
+            let is_uncertain = self.stack.uncertain.binary_search(&index).is_ok();
+            let kind = if self.with_kinds { lws::log_line::kind_prefix(frame) } else { "" };
+            let shown = count.min(room);
+            for _ in 0..shown {
+                match frame {
+                    Frame::Omitted(count) => write!(f, "...{count} ")?,
+                    Frame::Truncated => f.write_str("... ")?,
+                    frame => {
+                        write!(f, "{kind}{}{} ", frame.address().unwrap_or_default(), mark(is_uncertain))?
+                    }
+                }
+            }
+            room -= shown;
+            left_out = left_out.saturating_add(count - shown);
+        }
+        if left_out > 0 { write!(f, "...{left_out} ") } else { Ok(()) }
+    }
 }
 
 /// Base64 with padding.
@@ -178,12 +266,30 @@ fn addresses(stack: &StackRecord, limit: usize, losses: &mut Vec<Loss>) -> Vec<A
     addresses
 }
 
-fn cbf_record(stack: &StackRecord, word_size: WordSize, options: &Options<'_>) -> Result<Vec<u8>, Error> {
+fn cbf_record(
+    stack: &StackRecord,
+    word_size: WordSize,
+    options: &Options<'_>,
+    losses: &mut Vec<Loss>,
+) -> Result<Vec<u8>, Error> {
     let mut encoder =
         cbf::Encoder::new(VecSink::default(), word_size, options.dialect).map_err(Error::Cbf)?;
+    // Swift 6.2 writes any number of repeats in one instruction.
+    let mut room = if options.dialect == cbf::Dialect::Swift62 { u64::MAX } else { MAX_REPEATS };
+    let mut left_out = 0_u64;
     for &(frame, count) in &stack.runs {
-        encoder.push_run(frame, count).map_err(Error::Cbf)?;
+        let repeats = count.saturating_sub(1);
+        let beyond = repeats.saturating_sub(room);
+        room = room.saturating_sub(repeats);
+        encoder.push_run(frame, count - beyond).map_err(Error::Cbf)?;
+        if beyond > 0 {
+            // In a narrow word the mark says as much as it can.
+            let mark = Frame::Omitted(beyond.min(word_size.max_address()));
+            encoder.push(mark).map_err(Error::Cbf)?;
+            left_out = left_out.saturating_add(beyond);
+        }
     }
+    losses.extend((left_out > 0).then_some(Loss::Repeats { count: left_out }));
     Ok(encoder.finish().map_err(Error::Cbf)?.0)
 }
 
@@ -205,11 +311,11 @@ fn image_map(map: &ImageMap) -> Result<Vec<u8>, Error> {
     Ok(sink.0)
 }
 
-fn swift_json(stack: &StackRecord, options: &Options<'_>) -> Result<Vec<u8>, Error> {
+fn swift_json(stack: &StackRecord, options: &Options<'_>, losses: &mut Vec<Loss>) -> Result<Vec<u8>, Error> {
     let architecture = stack.architecture.as_deref().or(options.architecture).ok_or(Error::NoArchitecture)?;
     // A format that does not state its word size was read with a guess; the architecture knows better.
     let word_size = swift_json::word_size_of(architecture).unwrap_or(stack.word_size);
-    let backtrace = cbf_record(stack, word_size, options)?;
+    let backtrace = cbf_record(stack, word_size, options, losses)?;
     let images = stack.images.as_ref().map(image_map).transpose()?;
     let mut sink = VecSink::default();
     swift_json::write(architecture, &backtrace, images.as_deref(), &mut sink)

@@ -18,6 +18,8 @@ pub enum Format {
     Xnu,
     /// Swift's JSON around CBF and CIF.
     SwiftJson,
+    /// Addresses as text: what cairn prints, and lines of nothing but addresses.
+    Text,
 }
 
 impl Format {
@@ -30,6 +32,7 @@ impl Format {
             Self::Cif => "cif",
             Self::Xnu => "xnu",
             Self::SwiftJson => "swift-json",
+            Self::Text => "text",
         }
     }
 }
@@ -74,6 +77,8 @@ pub struct StackRecord {
     /// The addresses (by their place in the stack) of which only the low 31 bits are certain, because the 64-bit
     /// encoder of libwebsockets damages wide values.
     pub uncertain: Vec<usize>,
+    /// The same encoder may have damaged the allocation size: do not add it up.
+    pub is_size_uncertain: bool,
 }
 
 /// The modules of a process.
@@ -120,6 +125,23 @@ pub enum Error {
     SwiftJson(swift_json::ReadError),
     /// The base64 text inside the JSON is damaged.
     Base64(base64::DecodeError),
+    /// Values of a libwebsockets blob are as its 64-bit encoder writes the remains of longer ones.
+    SuspectedLoss {
+        /// How many addresses.
+        addresses: usize,
+        /// Whether the allocation size is one of the values.
+        size: bool,
+    },
+    /// The paths of an image map are, put together, far longer than the map itself; the rest is
+    /// left out.
+    PathsTooLong {
+        /// Where the first image without its path is in the map.
+        offset: usize,
+        /// The most bytes that the paths of this map may have together.
+        limit_bytes: usize,
+    },
+    /// A line holds no addresses in text form.
+    NoAddresses,
 }
 
 impl fmt::Display for Error {
@@ -132,8 +154,30 @@ impl fmt::Display for Error {
             Self::Xnu(error) => write!(f, "bad XNU buffer: {error}"),
             Self::SwiftJson(error) => write!(f, "bad Swift JSON: {error}"),
             Self::Base64(error) => error.fmt(f),
+            Self::SuspectedLoss { addresses, size } => write_loss(f, *addresses, *size),
+            Self::PathsTooLong { offset, limit_bytes } => write!(
+                f,
+                "the paths of this image map have more than {limit_bytes} bytes together; they are left out from the \
+                 image at byte {offset} on"
+            ),
+            Self::NoAddresses => f.write_str("a line without addresses such as 0x1000"),
         }
     }
+}
+
+/// Says which values of a blob are in doubt, and why.
+fn write_loss(f: &mut fmt::Formatter<'_>, addresses: usize, size: bool) -> fmt::Result {
+    match (addresses, size) {
+        (0, _) => f.write_str("the size is")?,
+        (1, false) => f.write_str("1 address is")?,
+        (1, true) => f.write_str("1 address and the size are")?,
+        (count, false) => write!(f, "{count} addresses are")?,
+        (count, true) => write!(f, "{count} addresses and the size are")?,
+    }
+    f.write_str(
+        " uncertain (marked with ?): a 64-bit libwebsockets damages values of more than 31 bits in this way, and at most \
+         their low 31 bits are right",
+    )
 }
 
 impl std::error::Error for Error {}
@@ -160,6 +204,7 @@ impl StackRecord {
             images: None,
             faults: Vec::new(),
             uncertain: Vec::new(),
+            is_size_uncertain: false,
         }
     }
 
@@ -174,7 +219,25 @@ impl StackRecord {
 
     /// The addresses of all frames that have one, without expanding repeats beyond `limit`.
     pub fn addresses(&self, limit: usize) -> impl Iterator<Item = AbsoluteAddress> + '_ {
-        self.frames().filter_map(Frame::address).take(limit)
+        // Run by run: a mark without an address may be repeated 2^63 times.
+        let runs = self.runs.iter().filter_map(|&(frame, count)| Some((frame.address()?, count)));
+        runs.flat_map(|(address, count)| (0..count).map(move |_| address)).take(limit)
+    }
+
+    /// Adds one frame of a text.
+    fn push_text(&mut self, frame: lws::log_line::TextFrame) {
+        if frame.is_uncertain {
+            self.uncertain.push(self.runs.len());
+        }
+        self.runs.push((frame.frame, 1));
+    }
+
+    /// Adds the fault that tells of uncertain values, if there are any.
+    fn note_uncertain(&mut self) {
+        if self.is_size_uncertain || !self.uncertain.is_empty() {
+            let (addresses, size) = (self.uncertain.len(), self.is_size_uncertain);
+            self.faults.push(Error::SuspectedLoss { addresses, size });
+        }
     }
 
     /// How many frames there are, repeats counted.
@@ -212,18 +275,52 @@ pub fn mark(
             salvaged(&salvage, options, in_text)
         }
         lws::log_line::Mark::Decoded(text) => {
-            let (size_bytes, addresses) = text.parse().map_err(Error::Text)?;
-            let mut record = StackRecord::new(Format::Lws, options.word_size);
-            record.allocation_size_bytes = Some(size_bytes);
-            for address in addresses {
-                match address {
-                    Ok(address) => record.runs.push((Frame::ReturnAddress(address), 1)),
+            let (size, frames) = text.frames().map_err(Error::Text)?;
+            let format = if size.is_some() { Format::Lws } else { Format::Text };
+            let mut record = StackRecord::new(format, options.word_size);
+            record.allocation_size_bytes = size.map(|size| size.bytes);
+            record.is_size_uncertain = size.is_some_and(|size| size.is_uncertain);
+            for frame in frames {
+                match frame {
+                    Ok(frame) => record.push_text(frame),
                     Err(error) => record.faults.push(Error::Text(error)),
                 }
             }
+            record.note_uncertain();
             Ok(record)
         }
     }
+}
+
+/// Reads a line that is nothing but addresses, as `0x1000 pc:0x2000`, between white space or
+/// commas; `None` for others.
+///
+/// ```
+/// use cairn_analysis::decode::{Options, address_line};
+/// use cairn_analysis::format::{AbsoluteAddress, WordSize, xnu};
+/// let options = Options { word_size: WordSize::Bits64, strict: false, xnu_packing: xnu::Packing::None };
+/// let record = address_line(b" 0x1000, 0x2000\r", &options).unwrap();
+/// assert!(record.addresses(9).eq([0x1000, 0x2000].map(AbsoluteAddress::new)));
+/// assert!(address_line(b"0x1000 in main", &options).is_none());
+/// ```
+#[must_use]
+pub fn address_line(line: &[u8], options: &Options) -> Option<StackRecord> {
+    let is_separator = |byte: &u8| byte.is_ascii_whitespace() || *byte == b',';
+    let mut record = StackRecord::new(Format::Text, options.word_size);
+    let mut has_address = false;
+    for token in line.split(is_separator).filter(|token| !token.is_empty()) {
+        let in_line = |error: lws::log_line::TextError| {
+            let start = token.as_ptr().addr().saturating_sub(line.as_ptr().addr());
+            Error::Text(lws::log_line::TextError { offset: error.offset + start, ..error })
+        };
+        match lws::log_line::parse_frame(token)? {
+            Ok(frame) => record.push_text(frame),
+            Err(error) => record.faults.push(in_line(error)),
+        }
+        has_address |= !token.starts_with(b"...");
+    }
+    record.note_uncertain();
+    has_address.then_some(record)
 }
 
 /// Turns what could be had of a blob into a record, unless that is nothing.
@@ -234,16 +331,41 @@ fn salvaged(
 ) -> Result<StackRecord, Error> {
     let faults: Vec<_> = salvage.findings.faults().map(place).collect();
     match faults.first() {
-        Some(&fault) if salvage.addresses.is_empty() || options.strict => return Err(fault),
+        // A size is worth having without addresses, too: the allocation is in the totals.
+        Some(&fault) if options.strict || is_empty(salvage) => return Err(fault),
         _ => {}
     }
     let suspected = salvage.findings.suspected_losses;
-    Ok(StackRecord {
+    let misread_from = misread_from(salvage);
+    let is_uncertain = |index| suspected.address(index) || misread_from.is_some_and(|first| first <= index);
+    let mut record = StackRecord {
         allocation_size_bytes: salvage.allocation_size_bytes,
         faults,
-        uncertain: (0..salvage.addresses.len()).filter(|&index| suspected.address(index)).collect(),
+        uncertain: (0..salvage.addresses.len()).filter(|&index| is_uncertain(index)).collect(),
+        is_size_uncertain: suspected.allocation_size() || misread_from.is_some(),
         ..StackRecord::return_addresses(Format::Lws, options.word_size, salvage.addresses.iter().copied())
-    })
+    };
+    record.note_uncertain();
+    Ok(record)
+}
+
+/// From which value on the fields of a blob are misread, counted in addresses; the size follows the
+/// last one.
+///
+/// The 64-bit encoder of libwebsockets states the width of a 64-bit value, such as a kernel
+/// address, as 0, and writes its 64 bits all the same. The value reads as 0, and what follows from
+/// its bits, so that bytes are left over at the end or missing. No stack holds the address 0, and
+/// no encoder states a width of 0 for any other value.
+fn misread_from(salvage: &lws::Salvage) -> Option<usize> {
+    let findings = &salvage.findings;
+    let is_out_of_step = findings.unused_bytes.is_some() || findings.stopped.is_some();
+    let zero = salvage.addresses.iter().position(|address| address.value() == 0);
+    let size = (salvage.allocation_size_bytes == Some(0)).then_some(salvage.addresses.len());
+    zero.or(size).filter(|_| is_out_of_step)
+}
+
+fn is_empty(salvage: &lws::Salvage) -> bool {
+    salvage.allocation_size_bytes.is_none() && salvage.addresses.is_empty()
 }
 
 /// Decodes all records in `bytes`, which are of a known format, and hands each to `found`.
@@ -283,6 +405,18 @@ pub fn records(
         }
         Format::Cif => found(Record::Images(image_map(bytes, options)?)),
         Format::SwiftJson => found(Record::Stack(swift_json_record(bytes, options)?)),
+        Format::Text => {
+            for line in bytes.split(|&byte| byte == b'\n').filter(|line| !line.trim_ascii().is_empty()) {
+                let decoded = lws::log_line::marks(line)
+                    .next()
+                    .map(|mark| self::mark(&mark, options, &mut [0; lws::log_line::BUFFER_BYTES]));
+                let record = match decoded {
+                    Some(record) => record?,
+                    None => address_line(line, options).ok_or(Error::NoAddresses)?,
+                };
+                found(Record::Stack(record));
+            }
+        }
     }
     Ok(())
 }
@@ -300,7 +434,7 @@ fn cbf_record(bytes: &[u8], offset: usize, options: &Options) -> Result<StackRec
         let (frame, count) = run.map_err(in_input)?;
         // A repeat comes as a run of its own.
         match record.runs.last_mut() {
-            Some((last, total)) if *last == frame => *total = total.saturating_add(count),
+            Some((last, total)) if *last == frame && count <= u64::MAX - *total => *total += count,
             _ => record.runs.push((frame, count)),
         }
     }
@@ -312,6 +446,16 @@ fn cbf_record(bytes: &[u8], offset: usize, options: &Options) -> Result<StackRec
         _ => Ok(record),
     }
 }
+
+/// The paths of a map may be, put together, as long as this and [`PATH_BYTES_PER_BYTE`] times the
+/// map.
+///
+/// Prefix codes let two bytes stand for a path of 128 KiB. The maps of real processes unfold to
+/// four times their size; 4 MiB hold the paths of forty thousand images.
+const MIN_PATH_BYTES: usize = 4 << 20;
+
+/// See [`MIN_PATH_BYTES`].
+const PATH_BYTES_PER_BYTE: usize = 16;
 
 /// Decodes one image map.
 fn image_map(bytes: &[u8], options: &Options) -> Result<ImageMap, Error> {
@@ -328,12 +472,31 @@ fn image_map(bytes: &[u8], options: &Options) -> Result<ImageMap, Error> {
         images: Vec::new(),
         faults: decoder.findings().iter().copied().map(Error::Cif).collect(),
     };
+    let limit_bytes = bytes.len().saturating_mul(PATH_BYTES_PER_BYTE).saturating_add(MIN_PATH_BYTES);
+    let mut room = limit_bytes;
     for image in decoder.by_ref() {
         match image {
             Ok(image) => {
                 map.faults.extend(image.findings().iter().copied().map(Error::Cif));
-                let module = image.module;
-                let path = module.path.map(|path| path.bytes().collect::<Vec<_>>());
+                let (module, offset) = (image.module, image.offset);
+                let path = match module.path.map(|path| (path, room.checked_sub(path.len()))) {
+                    Some((path, Some(left))) => {
+                        room = left;
+                        Some(path.bytes().collect::<Vec<_>>())
+                    }
+                    Some((_, None)) if options.strict => {
+                        return Err(Error::PathsTooLong { offset, limit_bytes });
+                    }
+                    Some((_, None)) => {
+                        // One fault for all: no path fits into no room.
+                        if room > 0 {
+                            map.faults.push(Error::PathsTooLong { offset, limit_bytes });
+                        }
+                        room = 0;
+                        None
+                    }
+                    None => None,
+                };
                 map.images.push(Image {
                     base: module.base,
                     end_of_text: module.end,
@@ -356,7 +519,8 @@ pub fn guess(bytes: &[u8], options: &Options) -> Option<Format> {
     }
     let strict = Options { strict: true, ..*options };
     let is_stack = |record: StackRecord| {
-        record.faults.is_empty() && record.frames().any(|frame| frame.address().is_some())
+        // By runs: a mark without an address may be repeated 2^63 times.
+        record.faults.is_empty() && record.runs.iter().any(|(frame, _)| frame.address().is_some())
     };
     if cbf_record(bytes, 0, options).is_ok_and(is_stack) {
         return Some(Format::Cbf);

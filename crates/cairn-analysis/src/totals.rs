@@ -25,15 +25,18 @@ pub struct AllocationTotals {
     total: Sums,
     unclustered: Sums,
     stack_limit: usize,
+    unsized_count: u64,
 }
 
-#[derive(Clone, Copy, Default, Debug)]
+#[derive(Clone, Default, Debug)]
 struct Sums {
     /// 128 bits: a log may claim any number of allocations of nearly 2^64 bytes.
     size_bytes: u128,
     count: u64,
     smallest: Option<u64>,
     largest: u64,
+    /// Places of addresses that are uncertain in at least one of the allocations, ascending.
+    uncertain: Vec<usize>,
 }
 
 impl Sums {
@@ -42,6 +45,14 @@ impl Sums {
         self.count = self.count.saturating_add(1);
         self.smallest = Some(self.smallest.map_or(size_bytes, |smallest| smallest.min(size_bytes)));
         self.largest = self.largest.max(size_bytes);
+    }
+
+    fn mark(&mut self, uncertain: &[usize]) {
+        for &place in uncertain {
+            if let Err(at) = self.uncertain.binary_search(&place) {
+                self.uncertain.insert(at, place);
+            }
+        }
     }
 }
 
@@ -58,6 +69,8 @@ pub struct Cluster<'a> {
     pub smallest_bytes: u64,
     /// Size of the largest one.
     pub largest_bytes: u64,
+    /// The places in the stack of addresses of which only the low 31 bits are certain, ascending.
+    pub uncertain: &'a [usize],
 }
 
 /// A quarter of a million stacks of 31 frames take some 80 MB. A device's firmware has a few hundred.
@@ -73,19 +86,39 @@ impl AllocationTotals {
     /// Totals that keep at most so many different stacks apart.
     #[must_use]
     pub fn with_stack_limit(stack_limit: usize) -> Self {
-        Self { stacks: HashMap::new(), total: Sums::default(), unclustered: Sums::default(), stack_limit }
+        let (total, unclustered) = (Sums::default(), Sums::default());
+        Self { stacks: HashMap::new(), total, unclustered, stack_limit, unsized_count: 0 }
     }
 
     /// Adds one allocation.
     pub fn add(&mut self, stack: &[AbsoluteAddress], size_bytes: u64) {
+        self.add_marked(stack, size_bytes, &[]);
+    }
+
+    /// Adds one allocation; the addresses at the places in `uncertain` may be damaged.
+    pub fn add_marked(&mut self, stack: &[AbsoluteAddress], size_bytes: u64, uncertain: &[usize]) {
         self.total.add(size_bytes);
         if let Some(sums) = self.stacks.get_mut(stack) {
             sums.add(size_bytes);
+            sums.mark(uncertain);
         } else if self.stacks.len() < self.stack_limit {
-            self.stacks.entry(stack.into()).or_default().add(size_bytes);
+            let sums = self.stacks.entry(stack.into()).or_default();
+            sums.add(size_bytes);
+            sums.mark(uncertain);
         } else {
             self.unclustered.add(size_bytes);
         }
+    }
+
+    /// Counts an allocation whose size is not known. It is in no sum.
+    pub fn add_without_size(&mut self) {
+        self.unsized_count = self.unsized_count.saturating_add(1);
+    }
+
+    /// How many allocations are in no sum because their size is not known.
+    #[must_use]
+    pub fn without_size(&self) -> u64 {
+        self.unsized_count
     }
 
     /// Sum of all sizes.
@@ -118,6 +151,7 @@ impl AllocationTotals {
                 count: sums.count,
                 smallest_bytes: sums.smallest.unwrap_or(0),
                 largest_bytes: sums.largest,
+                uncertain: &sums.uncertain,
             })
             .collect();
         clusters.sort_unstable_by(|a, b| b.size_bytes.cmp(&a.size_bytes).then_with(|| a.stack.cmp(b.stack)));

@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
+use cairn_exchange::Compression;
 use cairn_files::{Existing, NewFile};
 
 use crate::output::{self, Guarded};
@@ -67,6 +68,12 @@ impl Output {
         let Sink::New(file, writer) = &mut self.sink else { return Ok(None) };
         writer.flush()?;
         Ok(Some(file.file()))
+    }
+
+    /// How the file is packed by its name; `None` for standard output, devices and FIFOs, whose
+    /// names say nothing.
+    pub(crate) fn named_compression(&self) -> Option<Compression> {
+        matches!(self.sink, Sink::New(..)).then(|| Compression::of_name(&self.path))
     }
 
     /// Gives a file its name, and returns that; nothing for standard output.

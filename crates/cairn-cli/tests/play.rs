@@ -102,7 +102,7 @@ fn events_are_played_in_order_with_the_names_of_their_time() {
     let play = |arguments: &[&str]| cairn().arg("play").arg(&path).args(NAMED).args(arguments).assert();
     play(&[]).code(0).stdout_eq(file!["snapshots/play.txt"]).stderr_eq(str![[r#"
 cairn: [..]order.cairn: 3 events were lost: no storage was left
-cairn: libb.so.1: no symbols: no such file: /opt/模块/libb.so.1
+cairn: libb.so.1: no symbols: /opt/模块/libb.so.1 was not opened, because no build id was recorded for it; --allow-mismatch opens it, --symbols searches a directory
 cairn: libd.so: no symbols: no such file: /opt/libd.so
 
 "#]]);

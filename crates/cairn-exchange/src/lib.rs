@@ -44,4 +44,4 @@ mod tracker;
 
 pub use error::ExchangeError;
 pub use profile::{Column, Profile, Unit};
-pub use target::{Subject, Target, Written, write};
+pub use target::{Compression, Subject, Target, Written, write};

@@ -2,8 +2,11 @@
 
 use std::collections::HashMap;
 use std::io::Write;
+use std::path::Path;
 
 use cairn_analysis::heap::{HeapProfile, HeapRecording, Scope, ThreadName};
+
+use flate2::write::GzEncoder;
 
 use crate::error::ExchangeError;
 use crate::import::Imported;
@@ -191,6 +194,39 @@ pub struct Choice {
     pub column: usize,
     /// The rows of a table.
     pub rows: Rows,
+    /// How the file is packed: as its name says. `None` where there is no name: then as is usual
+    /// for the format.
+    pub compression: Option<Compression>,
+}
+
+/// How a file is packed. Readers such as `heaptrack_print` know it by the file's name alone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Compression {
+    /// Not at all.
+    Plain,
+    /// By gzip: `.gz`.
+    Gzip,
+    /// By Zstandard: `.zst`.
+    Zstd,
+}
+
+impl Compression {
+    /// How a file of this name is packed.
+    ///
+    /// ```
+    /// use cairn_exchange::Compression;
+    /// use std::path::Path;
+    /// assert_eq!(Compression::of_name(Path::new("app.heaptrack.zst")), Compression::Zstd);
+    /// assert_eq!(Compression::of_name(Path::new("app.heaptrack")), Compression::Plain);
+    /// ```
+    #[must_use]
+    pub fn of_name(path: &Path) -> Self {
+        match path.extension().and_then(|extension| extension.to_str()) {
+            Some("gz") => Self::Gzip,
+            Some("zst") => Self::Zstd,
+            _ => Self::Plain,
+        }
+    }
 }
 
 /// What became of it.
@@ -200,12 +236,43 @@ pub struct Written {
     pub losses: Vec<String>,
 }
 
-/// Writes the subject in the format.
+/// Writes the subject in the format, packed as [`Choice::compression`] says. A pprof file is always
+/// packed with gzip.
 ///
 /// # Errors
 ///
 /// When the output cannot be written, the recording not be read, or the format is not for such a thing.
 pub fn write(
+    target: Target,
+    subject: &Subject<'_>,
+    choice: Choice,
+    output: &mut dyn Write,
+) -> Result<Written, ExchangeError> {
+    let compression = match (target, choice.compression) {
+        (Target::Pprof, _) => Compression::Plain,
+        (Target::Heaptrack, None) => Compression::Zstd,
+        (_, compression) => compression.unwrap_or(Compression::Plain),
+    };
+    match compression {
+        Compression::Plain => write_plain(target, subject, choice, output),
+        Compression::Gzip => {
+            let mut packed = GzEncoder::new(output, flate2::Compression::default());
+            let written = write_plain(target, subject, choice, &mut packed)?;
+            packed.finish().map_err(ExchangeError::writing)?;
+            Ok(written)
+        }
+        Compression::Zstd => {
+            // Level 3 is what heaptrack itself writes.
+            let mut packed = zstd::stream::write::Encoder::new(output, 3).map_err(ExchangeError::writing)?;
+            let written = write_plain(target, subject, choice, &mut packed)?;
+            packed.finish().map_err(ExchangeError::writing)?;
+            Ok(written)
+        }
+    }
+}
+
+/// Writes the format itself.
+fn write_plain(
     target: Target,
     subject: &Subject<'_>,
     choice: Choice,
@@ -274,12 +341,11 @@ pub fn write(
         },
         Target::Heaptrack => {
             let heap = whole(target, events_of("a heaptrack file", subject)?)?;
-            // Level 3 is what heaptrack itself writes.
-            let mut encoder = zstd::stream::write::Encoder::new(output, 3).map_err(ExchangeError::writing)?;
-            heaptrack::write(heap, profile, &mut encoder)?;
-            encoder.finish().map_err(ExchangeError::writing)?;
+            heaptrack::write(heap, profile, output)?;
             losses.push(
-                "heaptrack has no threads; it calls temporary what is freed with no other allocation or free between".to_owned(),
+                "heaptrack has no threads; it calls temporary a free right behind an allocation of the same stack and size \
+                 (docs/report.md has both definitions)"
+                    .to_owned(),
             );
             losses.extend(
                 profile.notes.iter().map(|note| format!("heaptrack calls leaked what was not freed: {note}")),

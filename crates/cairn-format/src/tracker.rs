@@ -56,6 +56,7 @@
 mod path;
 mod reader;
 mod timeline;
+mod tree;
 mod writer;
 
 pub use path::{CharWidth, Chars, ModulePath};

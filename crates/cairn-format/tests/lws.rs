@@ -6,29 +6,54 @@ mod support;
 use cairn_format::bits::{BitReader, BitWriter};
 use cairn_format::lws::log_line::{self, Mark, TextErrorKind};
 use cairn_format::lws::{self, Capacity, DecodeErrorKind, EncodeErrorKind, metadata};
-use cairn_format::{AbsoluteAddress, CountingSink, SliceSink, WordSize};
+use cairn_format::{AbsoluteAddress, CountingSink, Frame, SliceSink, WordSize};
 use proptest::prelude::*;
 use serde_json::Value;
+use support::mutate::assert_changes_are_noticed;
 use support::{cases, hex, hex_field, name, number, numbers, text, to_hex};
 
 const FILE: &str = "lws_backtrace.json";
 
+// Failed with: 400 unnoticed changes, among them of `log_line_cut`, `reference_agrees`,
+// `reference_on_64bit_host_decodes_to` and `reference_decodes_its_own_blob_to`.
 #[test]
-fn every_vector_holds() {
-    for case in cases(FILE, None) {
-        match text(&case, "group") {
-            "encode" => check_encode(&case),
-            "encode-32bit-high" => check_encode_32bit_high(&case),
-            "encode-64bit-high" => check_encode_64bit_high(&case),
-            "decode" => check_decode(&case),
-            "malformed" => check_malformed(&case),
-            "dump-line-limit" => check_dump_line_limit(&case),
-            "capacity" => check_capacity(&case),
-            "memory-layout" => check_memory_layout(&case),
-            "capture-trim" => check_capture_trim(&case),
-            "text" => check_text(&case),
-            unknown => panic!("{}: no check for group {unknown:?}", name(&case)),
-        }
+fn every_vector_holds_and_every_field_is_judged() {
+    assert_changes_are_noticed(
+        &cases(FILE, None),
+        check,
+        &[
+            ("capacity/addresses/*", 12, "input: it does not fit all the same"),
+            ("capacity/alloc_size", 3, "input: the same"),
+            ("capacity/buffer_bytes", 4, "input: the blob fits, or does not, all the same"),
+            ("capture-trim/post", 1, "input: fewer frames are there"),
+            ("capture-trim/unwound/*", 19, "input: a frame that is left out"),
+            ("capture-trim/unwound[]", 3, "input: the same"),
+            ("encode-64bit-high/addresses/*", 3, "input: 64 bits, which are not written, all the same"),
+            ("encode-64bit-high/addresses[]", 1, "input: the same"),
+            ("encode-64bit-high/alloc_size", 2, "input: of a blob that is not written"),
+            ("encode-64bit-high/reference_blob_hex", 19, "input: spare bits, padding and the length field"),
+            ("encode/spare_bit_variants/clang-x86_64-O2", 4, "input: spare bits"),
+            ("encode/spare_bit_variants/gcc-x86_64-O3", 4, "input: spare bits"),
+            ("malformed/blob_hex", 23, "input: malformed all the same"),
+            ("memory-layout/memory_hex", 3, "input: spare bits"),
+            ("text/text", 25, "input: refused all the same, or bits that no byte has"),
+        ],
+    );
+}
+
+fn check(case: &Value) {
+    match text(case, "group") {
+        "encode" => check_encode(case),
+        "encode-32bit-high" => check_encode_32bit_high(case),
+        "encode-64bit-high" => check_encode_64bit_high(case),
+        "decode" => check_decode(case),
+        "malformed" => check_malformed(case),
+        "dump-line-limit" => check_dump_line_limit(case),
+        "capacity" => check_capacity(case),
+        "memory-layout" => check_memory_layout(case),
+        "capture-trim" => check_capture_trim(case),
+        "text" => check_text(case),
+        unknown => panic!("{}: no check for group {unknown:?}", name(case)),
     }
 }
 
@@ -51,6 +76,15 @@ fn check_encode_32bit_high(case: &Value) {
     assert_decodes(case, &hex_field(case, "blob_hex_from_i386_reference"), WordSize::Bits32);
     // Nothing here depends on the decoder's word size, other than in the reference.
     assert_decodes(case, &hex_field(case, "blob_hex_from_i386_reference"), WordSize::Bits64);
+    let expected = &case["reference_on_64bit_host_decodes_to"];
+    assert_reference_decodes_to(case, &hex_field(case, "blob_hex_from_i386_reference"), expected);
+}
+
+/// The reference's decoder of a 64-bit machine, by its model, reads the blob so.
+fn assert_reference_decodes_to(case: &Value, blob: &[u8], expected: &Value) {
+    let (addresses, size) = model::decode_as_reference(blob);
+    let expected = (numbers(&expected["addresses"]), number(&expected["alloc_size"]));
+    assert_eq!((addresses, size), expected, "{}", name(case));
 }
 
 fn check_encode_64bit_high(case: &Value) {
@@ -60,6 +94,9 @@ fn check_encode_64bit_high(case: &Value) {
             blob.expect_err(text(case, "id")).kind,
             EncodeErrorKind::AddressTooWide | EncodeErrorKind::SizeTooWide
         ));
+        // What cannot be written is neither bytes nor under suspicion.
+        assert!(case["canonical_blob_hex"].is_null(), "{}", name(case));
+        assert!(case["alias_suspected_in_canonical_blob"].is_null(), "{}", name(case));
     } else {
         let blob = blob.unwrap_or_else(|error| panic!("{}: {error}", name(case)));
         assert_eq!(to_hex(&blob), text(case, "canonical_blob_hex"), "{}", name(case));
@@ -68,7 +105,14 @@ fn check_encode_64bit_high(case: &Value) {
         assert_eq!(suspected, case["alias_suspected_in_canonical_blob"] == true, "{}", name(case));
     }
 
-    let salvage = lws::salvage(&hex_field(case, "reference_blob_hex"), WordSize::Bits64);
+    let reference = &case["reference_decodes_its_own_blob_to"];
+    let reference_blob = hex_field(case, "reference_blob_hex");
+    assert_reference_decodes_to(case, &reference_blob, reference);
+    assert_eq!(reference["error"].as_bool(), Some(false), "{}", name(case));
+    let round_trips = (numbers(&reference["addresses"]), number(&reference["alloc_size"]))
+        == (numbers(&case["addresses"]), number(&case["alloc_size"]));
+    assert_eq!(case["reference_round_trips"].as_bool(), Some(round_trips), "{}", name(case));
+    let salvage = lws::salvage(&reference_blob, WordSize::Bits64);
     let losses = salvage.findings.suspected_losses;
     let expected = case["alias_suspected_in_reference_blob"] == true;
     assert_eq!(losses.any(), expected, "{}", name(case));
@@ -96,6 +140,11 @@ fn check_decode(case: &Value) {
     if case["decoded_line"].is_string() {
         assert_eq!(decoded_line(&blob), text(case, "decoded_line"), "{}", name(case));
     }
+    if let Some(agrees) = case.get("reference_agrees") {
+        let reference = model::decode_as_reference(&blob);
+        let ours = (numbers(&case["addresses"]), number(&case["alloc_size"]));
+        assert_eq!(agrees.as_bool(), Some(reference == ours), "{}", name(case));
+    }
 }
 
 fn check_malformed(case: &Value) {
@@ -105,10 +154,27 @@ fn check_malformed(case: &Value) {
     assert!(error.offset_bits <= blob.len() as u64 * 8, "{}: {error}", name(case));
     let salvage = lws::salvage(&blob, WordSize::Bits64);
     assert!(salvage.findings.faults().count() > 0, "{}", name(case));
+    assert_eq!(text(case, "reference"), reference_verdict(&blob), "{}", name(case));
     let expected = &case["lenient"];
     if !expected.is_null() {
         assert_eq!(*salvage.addresses, addresses(expected), "{}", name(case));
         assert_eq!(salvage.allocation_size_bytes, Some(number(&expected["alloc_size"])), "{}", name(case));
+    }
+}
+
+/// What the reference makes of a malformed blob. It does not look at what follows the size.
+fn reference_verdict(blob: &[u8]) -> &'static str {
+    const FIRST_ITEM_BITS: u64 = 6;
+    let Ok(whole) = lws::Blob::whole(blob) else { return "the decode tool refuses the length" };
+    match whole.decode_leading(WordSize::Bits64) {
+        Ok(_) => "accepts",
+        Err(error)
+            if matches!(error.kind, DecodeErrorKind::NoSuchBase { .. })
+                && error.offset_bits == FIRST_ITEM_BITS =>
+        {
+            "aborts (assertion)"
+        }
+        Err(_) => "error",
     }
 }
 
@@ -126,6 +192,8 @@ fn check_dump_line_limit(case: &Value) {
         assert!(salvage.findings.length.is_some(), "{}", name(case));
         return;
     };
+    let whole = compressed_line(&hex_field(case, "blob_hex"));
+    assert_eq!(cut, &whole[..3 + log_line::DUMP_LIMIT_CHARACTERS], "{}", name(case));
     for garbage in ["", "A", "////garbage//of//the//stack////"] {
         let line = format!("N: {cut}{garbage}\n");
         let mark = only_compressed(line.as_bytes());
@@ -334,6 +402,43 @@ mod model {
 
     fn width(value: u64) -> usize {
         format!("{value:b}").len()
+    }
+
+    /// The addresses and the size that the reference's decoder gives on a 64-bit machine.
+    ///
+    /// Its loop takes the spare bit for bit -1 of the value, and shifts an `int` by the number of
+    /// the bit modulo 32: a 1 in bit 31, or in the spare bit, sets all bits from 31 up. A width
+    /// with such a bit is negative, and nothing is read.
+    pub(super) fn decode_as_reference(blob: &[u8]) -> (Vec<u64>, u64) {
+        let text: String = blob.iter().map(|byte| format!("{byte:08b}")).collect();
+        let mut bits = text.chars();
+        let mut read = |width: i32| {
+            (0..=width).rev().fold(0_u64, |value, above| match bits.next() {
+                Some('1') => {
+                    // `above` counts the bits behind this one, the spare bit among them.
+                    let number = (above - 1).rem_euclid(32);
+                    value | i64::from(1_i32 << number) as u64
+                }
+                Some(_) => value,
+                None => panic!("the reference finds an error"),
+            })
+        };
+        let mut addresses = Vec::new();
+        for _ in 0..read(5) {
+            let address = if read(1) == 0 {
+                let width = read(6) as i32;
+                read(width)
+            } else {
+                let (back, subtract) = (read(3) as usize, read(1));
+                let width = read(6) as i32;
+                let (base, distance): (u64, u64) = (addresses[addresses.len() - 1 - back], read(width));
+                if subtract == 0 { base.wrapping_add(distance) } else { base.wrapping_sub(distance) }
+            };
+            addresses.push(address);
+        }
+        let width = read(6) as i32;
+        let size = read(width);
+        (addresses, size)
     }
 
     pub(super) fn close(mut bits: String) -> Vec<u8> {
@@ -668,4 +773,60 @@ proptest! {
         prop_assert_eq!(mark.range(), before.len()..before.len() + 15);
         prop_assert_eq!(mark.base64(), b"CF0BmUQKAAg=");
     }
+}
+
+// Failed with: no function read these texts; `~b#0x1000 0x1010` was `NoSize`.
+#[test]
+fn lines_of_frames_are_read_whole() {
+    let frames = |line: &'static str| match log_line::marks(line.as_bytes()).next() {
+        Some(Mark::Decoded(text)) => text.frames().and_then(|(size, frames)| {
+            Ok((
+                size,
+                frames
+                    .map(|frame| frame.map(|read| (read.frame, read.is_uncertain)))
+                    .collect::<Result<Vec<_>, _>>()?,
+            ))
+        }),
+        other => panic!("{other:?}"),
+    };
+    let at = AbsoluteAddress::new;
+    let size = |bytes, is_uncertain| Some(log_line::TextSize { bytes, is_uncertain });
+    let ra = |value| (Frame::ReturnAddress(at(value)), false);
+    for (line, expected) in [
+        ("~b#0x1000 0x1010 ", (None, vec![ra(0x1000), ra(0x1010)])),
+        ("~b#size: 7, 0x1 0x2 \n", (size(7, false), vec![ra(1), ra(2)])),
+        ("~b#size: 7?, ", (size(7, true), vec![])),
+        (
+            "~b#pc:0x10 ra:0x20 async:0x30 ...5 0x40? ... ",
+            (
+                None,
+                vec![
+                    (Frame::ProgramCounter(at(0x10)), false),
+                    ra(0x20),
+                    (Frame::AsyncResumePoint(at(0x30)), false),
+                    (Frame::Omitted(5), false),
+                    (Frame::ReturnAddress(at(0x40)), true),
+                    (Frame::Truncated, false),
+                ],
+            ),
+        ),
+        ("~b#... pc:16", (None, vec![(Frame::Truncated, false)])),
+        ("~b#0x1, 0x2", (None, vec![ra(1)])),
+    ] {
+        assert_eq!(frames(line), Ok(expected), "{line}");
+    }
+    for (line, offset, kind) in [
+        ("~b#1000", 3, TextErrorKind::NoSize),
+        ("~b# 0x1000", 3, TextErrorKind::NoSize),
+        ("~b#0x", 5, TextErrorKind::BadNumber),
+        ("~b#0x1 pc:0x1g", 12, TextErrorKind::BadNumber),
+        ("~b#0x1 ...0", 10, TextErrorKind::BadNumber),
+        ("~b#0x1 ...5x", 10, TextErrorKind::BadNumber),
+        ("~b#0x1 0x10000000000000000", 9, TextErrorKind::BadNumber),
+        ("~b#size: 7??, 0x1", 9, TextErrorKind::BadNumber),
+    ] {
+        assert_eq!(frames(line), Err(log_line::TextError { offset, kind }), "{line}");
+    }
+    let Some(Mark::Decoded(text)) = log_line::marks(b"x ~b#0x1 ...5 tail").next() else { panic!() };
+    assert_eq!(text.range(), 2..14);
 }

@@ -2,6 +2,8 @@
 
 mod support;
 
+use std::collections::BTreeSet;
+
 use cairn_format::{
     AbsoluteAddress, CountingSink, SliceSink, WordSize,
     tracker::{
@@ -11,6 +13,7 @@ use cairn_format::{
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
+use support::mutate::assert_changes_are_noticed;
 use support::{cases, hex_field, name, number, text};
 
 const FILE: &str = "module_recording.json";
@@ -74,12 +77,21 @@ fn stacks_json(mut timeline: Timeline<'_, '_>, paths: &[Value]) -> Vec<Value> {
     }
 }
 
+// Failed with: unnoticed changes of `modules` and of the reference's last stack.
 #[test]
-fn every_vector() {
-    for case in cases(FILE, None) {
-        let case_name = name(&case);
+fn every_vector_holds_and_every_field_is_judged() {
+    assert_changes_are_noticed(
+        &cases(FILE, None),
+        check,
+        &[("-/recording_hex", 15, "input: bytes of the event that is cut or unknown")],
+    );
+}
+
+fn check(case: &Value) {
+    {
+        let case_name = name(case);
         assert!(case["group"].is_null(), "{case_name}: a group this test does not know");
-        let (recording, layout) = (hex_field(&case, "recording_hex"), layout(&case));
+        let (recording, layout) = (hex_field(case, "recording_hex"), layout(case));
         let reader = Reader::new(&recording, layout);
 
         let mut error = None;
@@ -98,6 +110,7 @@ fn every_vector() {
 
         let mut slots = vec![ModuleSlot::EMPTY; reader.count_loads()];
         let paths = case["modules"].as_array().unwrap();
+        assert_modules_are_used(case, paths.len());
         let stacks = stacks_json(Timeline::new(reader.clone(), &mut slots), paths);
         assert_eq!(json!(stacks), case["stacks"], "{case_name}");
 
@@ -115,8 +128,16 @@ fn every_vector() {
         let readable = case["error"]["offset"].as_u64().map_or(recording.len(), |offset| offset as usize);
         assert_eq!(writer.into_sink().written(), &recording[..readable], "{case_name}");
 
-        check_reference(&case, reader, &mut slots, paths, stacks);
+        check_reference(case, reader, &mut slots, paths, stacks);
     }
+}
+
+/// The modules of a case are those that its stacks name, here or in the reference's player.
+fn assert_modules_are_used(case: &Value, count: usize) {
+    let stacks = [&case["stacks"], &case["reference_stacks"]].into_iter().filter_map(Value::as_array);
+    let frames = stacks.flatten().filter_map(|stack| stack["frames"].as_array()).flatten();
+    let used: BTreeSet<u64> = frames.filter_map(|frame| frame.get(1)?.as_u64()).collect();
+    assert!(used.into_iter().eq(0..count as u64), "{}: {count} modules", name(case));
 }
 
 /// What the reference's player makes of the recording, where it was run.
@@ -488,5 +509,39 @@ proptest! {
                 }
             }
         }
+    }
+}
+
+// Failed with: four billion steps for each order, some minutes in a test build.
+#[test]
+fn many_modules_are_followed_in_any_order() {
+    const COUNT: u64 = 64_000;
+    let orders: [fn(u64) -> u64; 3] = [|n| n, |n| COUNT - 1 - n, |n| n * 40_503 % COUNT];
+    for order in orders {
+        let mut buffer = vec![0; 4 << 20];
+        let mut writer = Writer::new(SliceSink::new(&mut buffer), Layout::WINDOWS_64);
+        let base = |n: u64| AbsoluteAddress::new(0x10_0000 + n * 0x1000);
+        for n in 0..COUNT {
+            writer.module_loaded(n, format!("{}", order(n)).as_str(), base(order(n)), 0x800).unwrap();
+        }
+        writer.stack(1, (0..200).map(|n| base(n * 7 % COUNT))).unwrap();
+        for n in 0..COUNT {
+            writer.module_unloaded(n, format!("{}", order(n * 3 % COUNT)).as_str()).unwrap();
+        }
+        writer.stack(2, [base(5)]).unwrap();
+        let recording = writer.into_sink().into_written();
+        let mut slots = vec![ModuleSlot::EMPTY; COUNT as usize];
+        let mut timeline = Timeline::new(Reader::new(recording, Layout::WINDOWS_64), &mut slots);
+        let (mut unloaded, mut places) = (0, Vec::new());
+        while let Some(step) = timeline.step() {
+            let step = step.unwrap();
+            match step.change {
+                Change::Unloaded(_) => unloaded += 1,
+                Change::Stack(stack) => places.push(stack.frames().filter_map(|frame| frame.place).count()),
+                _ => {}
+            }
+        }
+        // 3 and the number of modules have no common factor, so that each is unloaded once.
+        assert_eq!((unloaded, places), (COUNT, vec![200, 0]));
     }
 }

@@ -31,8 +31,13 @@ enum Expected<'a> {
 impl Locator<'_> {
     /// The file that was mapped, or failing that, the debug file of its build.
     pub(crate) fn program(&mut self, info: &ModuleInfo) -> Result<(PathBuf, FileBytes), Unknown> {
-        let mut reason = Unknown::NoSuchFile { path: info.path.clone() };
-        for path in self.places_of_program(&info.path) {
+        let opens_recorded = self.opens_recorded(info);
+        let mut reason = if opens_recorded || !info.path.is_absolute() {
+            Unknown::NoSuchFile { path: info.path.clone() }
+        } else {
+            Unknown::NotChecked { path: info.path.clone() }
+        };
+        for path in self.places_of_program(&info.path, opens_recorded) {
             let bytes = match FileBytes::map(&path) {
                 Ok(bytes) => bytes,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
@@ -221,12 +226,22 @@ impl Locator<'_> {
         }
     }
 
-    fn places_of_program(&self, recorded: &Path) -> Vec<PathBuf> {
+    /// Whether the recorded path itself is opened. With a sysroot it is one below a directory that
+    /// the user names.
+    fn opens_recorded(&self, info: &ModuleInfo) -> bool {
+        let options = self.options;
+        !options.only_checked_paths
+            || options.allow_mismatch
+            || options.sysroot.is_some()
+            || info.build_id.is_some()
+    }
+
+    fn places_of_program(&self, recorded: &Path, opens_recorded: bool) -> Vec<PathBuf> {
         // What Linux appends to the name of a file that was deleted or replaced; the checks tell whether this one is it.
         let text = recorded.to_str().and_then(|text| text.strip_suffix(" (deleted)"));
         let recorded = text.map_or(recorded, Path::new);
         let mut places: Vec<PathBuf> = self.mapped(recorded).into_iter().collect();
-        if recorded.is_absolute() {
+        if recorded.is_absolute() && opens_recorded {
             places.extend(self.in_root(recorded));
         }
         let relative = recorded.strip_prefix("/").unwrap_or(recorded);

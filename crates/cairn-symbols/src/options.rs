@@ -22,6 +22,7 @@ pub struct SymbolizerOptions {
     pub(crate) cache_limit_bytes: u64,
     pub(crate) indexes_in_background: bool,
     pub(crate) allow_mismatch: bool,
+    pub(crate) only_checked_paths: bool,
     pub(crate) debuginfod: bool,
     pub(crate) threads: usize,
     pub(crate) max_unpacked_bytes: Option<u64>,
@@ -47,6 +48,7 @@ impl SymbolizerOptions {
             cache_limit_bytes: DEFAULT_CACHE_LIMIT_BYTES,
             indexes_in_background: true,
             allow_mismatch: false,
+            only_checked_paths: false,
             debuginfod: true,
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             max_unpacked_bytes: None,
@@ -111,6 +113,16 @@ impl SymbolizerOptions {
     #[must_use]
     pub fn allow_mismatch(mut self, allow: bool) -> Self {
         self.allow_mismatch = allow;
+        self
+    }
+
+    /// Opens a recorded path only where the file can be checked by a recorded build id: for
+    /// recordings of strangers, which may name any file of this machine. Files below directories
+    /// that other options name are searched for as before, and
+    /// [`allow_mismatch`](Self::allow_mismatch) opens all recorded paths. Not so if not set.
+    #[must_use]
+    pub fn only_checked_paths(mut self, only: bool) -> Self {
+        self.only_checked_paths = only;
         self
     }
 

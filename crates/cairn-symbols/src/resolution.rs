@@ -207,6 +207,12 @@ pub enum Unknown {
         /// What is wrong with it.
         problem: Arc<str>,
     },
+    /// No build id was recorded for the module, so that its path was not opened
+    /// ([`only_checked_paths`](crate::SymbolizerOptions::only_checked_paths)).
+    NotChecked {
+        /// The path.
+        path: PathBuf,
+    },
     /// The file that was found is of another build than the one that was recorded.
     DifferentBuild {
         /// The file.
@@ -260,6 +266,12 @@ impl fmt::Display for Unknown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoSuchFile { path } => write!(f, "no such file: {}", path.display()),
+            Self::NotChecked { path } => write!(
+                f,
+                "{} was not opened, because no build id was recorded for it; --allow-mismatch opens it, --symbols \
+                 searches a directory",
+                path.display()
+            ),
             Self::Unreadable { path, problem } => write!(f, "{}: {problem}", path.display()),
             Self::DifferentBuild { path, difference } => {
                 write!(f, "{} is of a different build: {difference}", path.display())

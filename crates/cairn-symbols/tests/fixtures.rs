@@ -275,3 +275,25 @@ fn scratch(name: &str) -> PathBuf {
     fs::create_dir_all(&directory).unwrap();
     directory
 }
+
+// Failed with: the recorded path was opened, and its symbols were taken.
+#[test]
+fn paths_without_a_build_id_are_opened_where_the_user_says_so() {
+    let program = fixtures().join("bin/dwarf5");
+    let missing = |options: SymbolizerOptions, info: ModuleInfo| {
+        let mut symbolizer = Symbolizer::new(options.only_checked_paths(true));
+        let module = symbolizer.add_module(info);
+        symbolizer.module_report(module).missing
+    };
+    let unchecked = || ModuleInfo::new(&program);
+    assert_eq!(
+        missing(SymbolizerOptions::new(), unchecked()),
+        Some(Unknown::NotChecked { path: program.clone() })
+    );
+    assert_eq!(missing(SymbolizerOptions::new().allow_mismatch(true), unchecked()), None);
+    assert_eq!(missing(SymbolizerOptions::new().symbol_dir(program.parent().unwrap()), unchecked()), None);
+    assert_eq!(missing(SymbolizerOptions::new().sysroot("/"), unchecked()), None);
+    // A build id is compared: the right one opens the file, another one does not.
+    let wrong = unchecked().with_build_id(BuildId::new(&[1; 20]));
+    assert!(matches!(missing(SymbolizerOptions::new(), wrong), Some(Unknown::DifferentBuild { .. })));
+}

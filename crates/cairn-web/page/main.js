@@ -8,6 +8,10 @@ import { FunctionTable, copyButton, sourceElement } from './tables.js';
 import { showSizes, showLifetimes, showThreads, showModules } from './charts.js';
 import { readState, writeState } from './state.js';
 
+/** The same words as in docs/report.md, which has both definitions in full. */
+const TEMPORARY_NOTE = 'Frees in between, allocations of other threads and the thread that frees do not matter. heaptrack counts otherwise: '
+  + 'a free right behind an allocation of the same stack and size, in the order of the events of all threads.';
+
 const TABS = ['functions', 'modules', 'sizes', 'lifetimes', 'threads', 'about'];
 
 export const byId = (id) => document.getElementById(id);
@@ -234,7 +238,7 @@ export class Page {
       return {
         peak: 'What was held at the peak.', held: 'What was held at the end.', leaked: `What was ${never}.${unfreedMeans}`,
         allocated: 'What was allocated, freed or not.', count: 'How many blocks were allocated.',
-        temporary: 'How many blocks were freed before their thread allocated again.',
+        temporary: `How many blocks were freed before their thread allocated again. ${TEMPORARY_NOTE}`,
       }[id];
     }
     return {
@@ -245,7 +249,7 @@ export class Page {
       leaked: `What was ${range ? `allocated ${between} and ` : ''}${never}.${unfreedMeans}`,
       allocated: `What was allocated ${between}, freed or not.`,
       count: `How many blocks were allocated ${between}.`,
-      temporary: `How many blocks were freed ${between} before their thread allocated again.`,
+      temporary: `How many blocks were freed ${between} before their thread allocated again. ${TEMPORARY_NOTE}`,
     }[id];
   }
 
@@ -338,6 +342,7 @@ export class Page {
     const about = byId('about');
     about.replaceChildren();
     const say = (text) => about.append(element('li', {}, text));
+    if (hasFrees && !recording.sample_bytes) say(`Temporary: freed before the thread that allocated it allocated another block. ${TEMPORARY_NOTE}`);
     if (!hasTimes) say('This file has sums and no times.');
     else say(`Time is cut into ${countText(slices.count)} slices of ${timeText(slices.nanos)}: a range of time begins and ends with one, and what is said of it is exact, as far as the recording’s own times are.`);
     if (leftOut.stacks_put_together) {

@@ -16,7 +16,7 @@ use super::event::{Event, PlayedFrame, PlayedModule, PlayedThread, StackKey, Tab
 use super::{PlayError, difference, recording_problem};
 use crate::names::ModuleKey;
 
-/// A program has some hundred. Each load is compared with all that are there, so more would take too long.
+/// A program has some hundred. Each load takes about 250 bytes.
 const MAX_LOADS: usize = 1 << 16;
 
 /// See the module documentation.

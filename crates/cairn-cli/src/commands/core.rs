@@ -339,7 +339,8 @@ impl Core {
         let heap = target.has_events().then_some(&events);
         let subject = Subject { profile: &profile, heap, marks: &[] };
         let mut file = Output::create(path, self.force, self.core_file())?;
-        let choice = Choice { column: profile.main_column, rows: Rows::Stacks };
+        let compression = file.named_compression();
+        let choice = Choice { column: profile.main_column, rows: Rows::Stacks, compression };
         let written = write(target, &subject, choice, &mut file)
             .map_err(|error| io::Error::other(format!("{}: {error}", path.display())))?;
         file.finish()?;

@@ -19,9 +19,10 @@ use print::Printer;
 
 /// Decode call stacks found in logs, texts or raw bytes
 ///
-/// Reads log lines and finds the call stacks in them: the text `~m#` and base64 as libwebsockets devices print it,
-/// anywhere in a line; `~b#` lines as decode tools print them; Swift's JSON; and lines that are nothing but the base64
-/// or the hexadecimal digits of a stack. Other lines are passed over.
+/// Reads log lines and finds the call stacks in them: the text `~m#` and base64 as libwebsockets
+/// devices print it, anywhere in a line; `~b#` lines as decode tools and this command print them;
+/// Swift's JSON; lines that are nothing but addresses, as `0x1000 0x2000`; and lines that are
+/// nothing but the base64 or the hexadecimal digits of a stack. Other lines are passed over.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Decode {
@@ -47,6 +48,10 @@ pub(crate) struct Decode {
     /// Convert to this format
     #[arg(long, value_name = "FORMAT")]
     to: Option<FormatName>,
+
+    /// Tell the kinds of frames apart: pc:, ra: (return address) or async: before each address
+    #[arg(long, conflicts_with_all = ["to", "json", "totals"])]
+    kinds: bool,
 
     /// Print the lines without a call stack too, unchanged
     #[arg(long)]
@@ -96,6 +101,9 @@ Examples:
   cairn decode --from cbf --to swift-json --architecture x86_64 trace.cbf
 
 Output: `~b#size: BYTES, ADDRESS ADDRESS ...` a stack, innermost call first; with -e each frame follows on its own line.
+`...5`: five frames were omitted; `...`: the stack goes on, but was not recorded.
+`?` behind a number: a 64-bit libwebsockets damaged it, and at most its low 31 bits are right.
+Sizes with `?` are in no total.
 A damaged stack is reported on standard error with its line, what can be had of it is printed, and the rest goes on.
 
 Exit codes: 0 all stacks were sound; 1 something was damaged or could not be read; 2 the arguments make no sense.";
@@ -248,18 +256,32 @@ impl Decode {
 
     /// Ends the program, as wrong arguments do, when options contradict each other in a way that clap cannot see.
     fn check_combinations(&self) {
-        let complaint = match (self.from, self.to) {
-            (From::Auto, _) if self.encoding != Encoding::Auto => {
-                "--encoding needs --from FORMAT: texts that say themselves what they are have one encoding"
-            }
+        let is_xnu = self.from == From::Named(FormatName::Xnu);
+        let (kind, complaint) = match (self.from, self.to) {
+            (From::Auto, _) if self.encoding != Encoding::Auto => (
+                ErrorKind::MissingRequiredArgument,
+                "--encoding needs --from FORMAT: texts that say themselves what they are have one encoding",
+            ),
             (_, Some(FormatName::SwiftJson))
                 if self.architecture.is_none() && self.from != From::Named(FormatName::SwiftJson) =>
             {
-                "--to swift-json needs --architecture NAME (such as x86_64 or arm64): Swift's JSON must name one"
+                (
+                    ErrorKind::MissingRequiredArgument,
+                    "--to swift-json needs --architecture NAME (such as x86_64 or arm64): Swift's JSON must name one",
+                )
             }
+            _ if is_xnu && matches!(self.word.as_deref(), Some("16" | "32")) => (
+                ErrorKind::ArgumentConflict,
+                "--word does not apply to --from xnu: XNU packs whole 64-bit words, or 32-bit distances from the \
+                 kernel's base; leave --word out, and for distances add --kernel-base ADDRESS",
+            ),
+            (_, to) if self.kernel_base.is_some() && !is_xnu && to != Some(FormatName::Xnu) => (
+                ErrorKind::ArgumentConflict,
+                "--kernel-base needs --from xnu or --to xnu: no other format has distances from the kernel's base",
+            ),
             _ => return,
         };
-        crate::Cairn::command().error(ErrorKind::MissingRequiredArgument, complaint).exit()
+        crate::Cairn::command().error(kind, complaint).exit()
     }
 
     /// The one that was asked for, or that of the program.

@@ -249,7 +249,8 @@ impl Export {
     }
 
     fn put(&self, subject: &Subject<'_>, column: usize, sink: &mut Output) -> io::Result<Written> {
-        let choice = Choice { column, rows: self.table.rows() };
+        let compression = sink.named_compression();
+        let choice = Choice { column, rows: self.table.rows(), compression };
         write(self.to, subject, choice, sink).map_err(|error| match error {
             ExchangeError::Io { source, .. } if crate::output::is_broken_pipe(&source) => source,
             error => io::Error::other(format!("{}: {error}", self.file.display())),

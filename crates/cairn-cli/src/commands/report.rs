@@ -90,7 +90,8 @@ Examples:
   cairn report app.4711.cairn --suppressions lsan.supp --json | jq .leaked_bytes
 
 A frame is shown as function, file:line and [module]; an entry names the innermost one that is not the allocator's.
-Temporary: freed before its thread allocated another block.
+Temporary: freed before its thread allocated another block, whatever was freed meanwhile and whichever thread frees.
+heaptrack counts otherwise: a free right behind an allocation of the same stack and size, in the order of all threads.
 
 Exit codes: 0 all went well; 1 the recording cannot be read; 2 the arguments make no sense; 3 parts of it are missing.";
 

@@ -83,7 +83,9 @@ impl Snapshot {
             return Err(io::Error::other(format!("no such thread; there are: {}", all.join(", "))));
         }
         let mut names = self.symbols.wanted().then(|| {
-            let mut names = snapshot.names(self.symbols.symbolizer(), self.symbols.in_own_root());
+            // The kernel says which files a living process has mapped.
+            let symbols = self.symbols.symbolizer().only_checked_paths(false);
+            let mut names = snapshot.names(symbols, self.symbols.in_own_root());
             snapshot.prepare(&mut names);
             names
         });

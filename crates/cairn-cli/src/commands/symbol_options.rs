@@ -30,7 +30,8 @@ pub(crate) struct SymbolOptions {
     #[arg(long, value_name = "FROM=TO", value_parser = parse_map)]
     map_path: Vec<(PathBuf, PathBuf)>,
 
-    /// Use files of another build than the recorded one too; names may then be wrong
+    /// Use files of another build than the recorded one too, and recorded paths without a build id;
+    /// names may then be wrong
     #[arg(long)]
     allow_mismatch: bool,
 
@@ -81,8 +82,10 @@ impl SymbolOptions {
         self.sysroot.as_deref()
     }
 
+    /// For recordings and images, which may come from strangers and name any file of this machine.
     pub(crate) fn symbolizer(&self) -> SymbolizerOptions {
-        let mut options = limited(SymbolizerOptions::new()).allow_mismatch(self.allow_mismatch);
+        let options = limited(SymbolizerOptions::new()).allow_mismatch(self.allow_mismatch);
+        let mut options = options.only_checked_paths(true);
         for directory in &self.symbols {
             options = options.symbol_dir(directory);
         }

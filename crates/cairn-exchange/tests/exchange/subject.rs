@@ -129,7 +129,7 @@ pub(crate) fn profile_of(heap: &HeapRecording) -> Profile {
 pub(crate) fn try_export(target: Target, heap: &HeapRecording) -> Result<(Vec<u8>, Written), ExchangeError> {
     with_subject(heap, |subject| {
         let mut bytes = Vec::new();
-        let choice = Choice { column: subject.profile.main_column, rows: Rows::Stacks };
+        let choice = Choice { column: subject.profile.main_column, rows: Rows::Stacks, compression: None };
         let written = write(target, subject, choice, &mut bytes)?;
         Ok((bytes, written))
     })
@@ -195,7 +195,12 @@ pub(crate) fn converted(file: &Imported, target: Target) -> Result<Vec<u8>, Exch
     };
     let subject = Subject { profile: &profile, heap: Some(&events), marks: &[] };
     let mut bytes = Vec::new();
-    write(target, &subject, Choice { column: profile.main_column, rows: Rows::Stacks }, &mut bytes)?;
+    write(
+        target,
+        &subject,
+        Choice { column: profile.main_column, rows: Rows::Stacks, compression: None },
+        &mut bytes,
+    )?;
     Ok(bytes)
 }
 
@@ -217,7 +222,7 @@ pub(crate) fn written_image(
     let events = HeapEvents { source, scope: &scope, sums: &sums, threads: Vec::new(), stacks: &stacks };
     let subject = Subject { profile: &profile, heap: Some(&events), marks: &[] };
     let mut bytes = Vec::new();
-    let choice = Choice { column: profile.main_column, rows: Rows::Stacks };
+    let choice = Choice { column: profile.main_column, rows: Rows::Stacks, compression: None };
     let written = write(target, &subject, choice, &mut bytes).expect("a vector takes everything");
     assert!(written.losses.iter().any(|loss| loss.contains("at time 0")), "{:?}", written.losses);
     (bytes, profile)

@@ -186,7 +186,7 @@ fn every_table_is_as_csv_what_it_is_as_json() {
         for rows in all {
             let bytes = |target| {
                 let mut bytes = Vec::new();
-                write(target, subject, Choice { column: 0, rows }, &mut bytes).unwrap();
+                write(target, subject, Choice { column: 0, rows, compression: None }, &mut bytes).unwrap();
                 bytes
             };
             let csv = bytes(Target::Csv);
@@ -255,7 +255,8 @@ fn a_recursion_that_allocates_at_every_level_is_never_in_memory_as_a_whole() {
         assert!(locations > 600_000, "{locations}");
         for target in [Target::Pprof, Target::Otlp] {
             let mut output = InPieces::default();
-            let choice = Choice { column: subject.profile.main_column, rows: Rows::Stacks };
+            let choice =
+                Choice { column: subject.profile.main_column, rows: Rows::Stacks, compression: None };
             write(target, subject, choice, &mut output).unwrap();
             assert!(output.most_bytes < locations / 2, "{target:?}: {}", output.most_bytes);
             // Only pprof's is packed.

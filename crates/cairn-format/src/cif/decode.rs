@@ -379,7 +379,13 @@ enum EndForm {
 /// Swift widens addresses as signed numbers before it subtracts. The upper half of the address space thereby lies *below*
 /// the lower half, and a text that begins in one and ends in the other gets a negative offset, in the worst case of one
 /// byte more than a word: 16 bits, 0x7f00 to 0x8100 is `ff 02 00`. That is no other map's meaning, so it is allowed.
+///
+/// In 64 bits no text crosses the middle: processors leave the addresses around it out. There a
+/// negative offset, and a distance that leads across, is damage.
 fn check_end(word_size: WordSize, base: u64, offset: i64) -> Result<EndForm, DecodeErrorKind> {
+    if super::crosses_middle(word_size, base, base.wrapping_add(offset as u64)) {
+        return Err(DecodeErrorKind::TextCrossesMiddle);
+    }
     if let Ok(distance) = u64::try_from(offset) {
         let room = word_size.max_address() - base;
         return if distance <= room { Ok(EndForm::Distance) } else { Err(DecodeErrorKind::EndOutsideWord) };

@@ -116,6 +116,9 @@ impl<S: Sink + ?Sized> ImageEncoder<'_, '_, S> {
         if self.image.end < self.image.base {
             return Err(EncodeErrorKind::EndBeforeBase);
         }
+        if super::crosses_middle(word_size, self.image.base.value(), self.image.end.value()) {
+            return Err(EncodeErrorKind::TextCrossesMiddle);
+        }
         let from_last = base.wrapping_sub(last_base);
         // A tie goes to the absolute address, the other way round than in the Compact Backtrace Format.
         let (relative, address) =
@@ -285,6 +288,9 @@ pub enum EncodeErrorKind {
     AddressOutsideWord,
     /// The image ends before it begins. Swift traps on it.
     EndBeforeBase,
+    /// In a 64-bit map the image begins in the lower half of the address space and ends in the
+    /// upper half: no reader here accepts that.
+    TextCrossesMiddle,
     /// The build id is longer than newer readers accept ([`MAX_BUILD_ID_BYTES`]).
     BuildIdTooLong,
     /// Only in [`Dialect::Swift62`]: the build id is there but has no bytes. Swift traps on it.
@@ -320,6 +326,7 @@ impl fmt::Display for EncodeErrorKind {
             Self::TooManyImages => "more than 1048576 images",
             Self::AddressOutsideWord => "an address is wider than the map's word",
             Self::EndBeforeBase => "the end lies before the base",
+            Self::TextCrossesMiddle => "the image crosses the middle of the 64-bit address space",
             Self::BuildIdTooLong => "the build id has more than 1024 bytes",
             Self::EmptyBuildId => "the build id is empty (Swift 6.2 stops on it; leave it out)",
             Self::PathNotUtf8 => "the path is not UTF-8",

@@ -40,6 +40,10 @@ pub enum DecodeErrorKind {
     EndOutsideWord,
     /// The text ends before it begins.
     EndBeforeBase,
+    /// In a 64-bit map the text begins in the lower half of the address space and ends in the upper
+    /// half, whether the map states a distance or, as Swift's signed numbers would have it, a
+    /// negative offset.
+    TextCrossesMiddle,
     /// The text ends where it begins. Never an error here, but newer Swift readers refuse the map.
     EmptyText,
     /// The length of a build id is above [`MAX_BUILD_ID_BYTES`](super::MAX_BUILD_ID_BYTES).
@@ -80,6 +84,7 @@ impl fmt::Display for DecodeErrorKind {
             Self::BaseOutsideWord => "the base address does not fit the map's word",
             Self::EndOutsideWord => "the end of the text does not fit the map's word",
             Self::EndBeforeBase => "the text ends before its base",
+            Self::TextCrossesMiddle => "the text crosses the middle of the 64-bit address space",
             Self::EmptyText => "the text is empty",
             Self::BuildIdTooLong => "a build id of more than 1024 bytes is announced",
             Self::UnknownPrefixCode => "a path uses a prefix code that is not defined",

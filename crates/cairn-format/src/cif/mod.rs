@@ -70,6 +70,7 @@
 //!   framework names above 64 bytes run into the opcode. [`Dialect::Canonical`] does neither.
 //! - Swift 6.2 takes bases with the top bit set in 16- and 32-bit maps for negative numbers inside. So the end of a
 //!   text across the middle of the address space is written as a negative offset, at times one byte wider than a word.
+//!   In a 64-bit map, no text crosses the middle: strict reading and writing refuse it.
 //! - Swift 6.2 traps on overflowing counts and codes, reports no error in a path and goes on in the middle of it, and
 //!   replaces bad UTF-8. Newer Swift refuses more than [`MAX_IMAGES`] images, build ids above [`MAX_BUILD_ID_BYTES`], a
 //!   platform that is not UTF-8 and empty texts, and drops paths that are not UTF-8. Strict reading here has the same
@@ -141,4 +142,11 @@ const fn info_byte(word_size: WordSize) -> u8 {
         WordSize::Bits32 => 1,
         WordSize::Bits64 => 2,
     }
+}
+
+/// True for a text of a 64-bit map that begins below the middle of the address space and ends above
+/// it.
+fn crosses_middle(word_size: WordSize, base: u64, end: u64) -> bool {
+    const MIDDLE: u64 = 1 << 63;
+    word_size == WordSize::Bits64 && base < MIDDLE && end > MIDDLE
 }

@@ -5,7 +5,13 @@
 //! ```text
 //!   [2022/03/01 10:00:00:1234] N: ~m#IF0BmUQugNCkgCnkhdAYpQa6wAAV      base64 of a whole blob
 //!   ~b#size: 7520, 0x406651 0x406852 0x406c1b 0x406294                 a space after *every* address
+//!   ~b#pc:0x1000 ra:0x1010 async:0x2000 ...5 0x7f2a?                   what cairn prints of other stacks
 //! ```
+//!
+//! The third line is cairn's own: a stack without a size, kinds of frames ([`kind_prefix`]), `...5`
+//! for five omitted frames, `...` where the stack goes on, and `?` behind a number that may be the
+//! remains of a longer one ([`SuspectedLosses`](crate::lws::SuspectedLosses)).
+//! [`DecodedText::frames`] reads all of it.
 //!
 //! [`marks`] finds both kinds anywhere in a line of bytes:
 //!
@@ -38,7 +44,7 @@ use core::ops::Range;
 
 use crate::base64::{self, DecodeIntoError, Padding};
 use crate::lws::{self, Backtrace, DecodeError, Salvage};
-use crate::{AbsoluteAddress, Sink, SinkFull, WordSize};
+use crate::{AbsoluteAddress, Frame, Sink, SinkFull, WordSize};
 
 /// A buffer of this size holds every blob that fits into [`REFERENCE_TEXT_LIMIT`], and more.
 pub const BUFFER_BYTES: usize = 2048;
@@ -84,7 +90,7 @@ pub enum TextErrorKind {
     },
     /// The text is sound base64, but the blob in it is not.
     Blob(DecodeError),
-    /// Behind `~b#` there is no `size: `.
+    /// Behind `~b#` there is no `size: `; for [`DecodedText::frames`], no frame either.
     NoSize,
     /// A number is missing, too large for 64 bits, or runs into a letter.
     BadNumber,
@@ -103,7 +109,7 @@ impl fmt::Display for TextError {
                 write!(f, "blob longer than the {buffer_bytes} bytes set aside for it")
             }
             TextErrorKind::Blob(error) => write!(f, "bad blob: {error}"),
-            TextErrorKind::NoSize => f.write_str("no \"size: \" behind ~b#"),
+            TextErrorKind::NoSize => f.write_str("no \"size: \" and no address behind ~b#"),
             TextErrorKind::BadNumber => f.write_str("bad number"),
         }?;
         write!(f, " (at character {})", self.offset)
@@ -245,12 +251,58 @@ impl<'a> DecodedText<'a> {
     /// behind it.
     #[must_use]
     pub fn range(&self) -> Range<usize> {
-        let Ok((_, mut addresses)) = self.parse() else {
+        let Ok((_, mut frames)) = self.frames() else {
             return self.start..self.start + DECODED_MARK.len();
         };
-        addresses.by_ref().for_each(drop);
-        addresses.skip_space();
-        self.start..addresses.position
+        frames.by_ref().for_each(drop);
+        frames.position += usize::from(frames.rest().first() == Some(&b' '));
+        self.start..frames.position
+    }
+
+    /// The allocation size, if there is one, and an iterator over the frames: the decode tool's
+    /// form and cairn's.
+    ///
+    /// # Errors
+    ///
+    /// [`TextErrorKind::NoSize`] when neither a size nor a frame follows the mark,
+    /// [`TextErrorKind::BadNumber`].
+    ///
+    /// ```
+    /// use cairn_format::{AbsoluteAddress, Frame, lws::log_line};
+    /// let line = b"~b#pc:0x1000 0x1010? ...5 ";
+    /// let Some(log_line::Mark::Decoded(text)) = log_line::marks(line).next() else { panic!() };
+    /// let (size, frames) = text.frames()?;
+    /// assert_eq!(size, None);
+    /// let frames: Vec<_> = frames.collect::<Result<_, _>>()?;
+    /// assert_eq!(frames[0].frame, Frame::ProgramCounter(AbsoluteAddress::new(0x1000)));
+    /// assert_eq!(frames[1].frame, Frame::ReturnAddress(AbsoluteAddress::new(0x1010)));
+    /// assert!(frames[1].is_uncertain);
+    /// assert_eq!(frames[2].frame, Frame::Omitted(5));
+    /// # Ok::<(), log_line::TextError>(())
+    /// ```
+    pub fn frames(&self) -> Result<(Option<TextSize>, TextFrames<'a>), TextError> {
+        let position = self.start + DECODED_MARK.len();
+        let error = |offset, kind| TextError { offset, kind };
+        let rest = self.line.get(position..).unwrap_or_default();
+        let Some(number) = rest.strip_prefix(b"size: ") else {
+            if !starts_frame(rest) {
+                return Err(error(position, TextErrorKind::NoSize));
+            }
+            return Ok((None, TextFrames { line: self.line, position, is_first: true }));
+        };
+        let number_start = self.line.len() - number.len();
+        let bad_number = error(number_start, TextErrorKind::BadNumber);
+        let (bytes, digits) = leading_number(number, 10).ok_or(bad_number)?;
+        let is_uncertain = number.get(digits) == Some(&b'?');
+        let end = digits + usize::from(is_uncertain);
+        if number.get(end) != Some(&b',') {
+            return Err(bad_number);
+        }
+        let position = number_start + end + 1;
+        Ok((
+            Some(TextSize { bytes, is_uncertain }),
+            TextFrames { line: self.line, position, is_first: false },
+        ))
     }
 
     /// The allocation size, and an iterator over the addresses.
@@ -296,10 +348,6 @@ impl Addresses<'_> {
     fn rest(&self) -> &[u8] {
         self.line.get(self.position..).unwrap_or_default()
     }
-
-    fn skip_space(&mut self) {
-        self.position += usize::from(self.rest().first() == Some(&b' '));
-    }
 }
 
 impl Iterator for Addresses<'_> {
@@ -322,6 +370,151 @@ impl Iterator for Addresses<'_> {
 }
 
 impl core::iter::FusedIterator for Addresses<'_> {}
+
+/// An allocation size as a text has it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TextSize {
+    /// The number.
+    pub bytes: u64,
+    /// A `?` follows: the number may be the remains of a longer one.
+    pub is_uncertain: bool,
+}
+
+/// A frame as a text has it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TextFrame {
+    /// The frame. An address without a kind is a return address.
+    pub frame: Frame,
+    /// A `?` follows: of the address, only the low 31 bits are certain.
+    pub is_uncertain: bool,
+}
+
+/// The frames of a `~b#` line; ends at the first thing that does not start like one, or after an
+/// error.
+#[derive(Clone, Debug)]
+pub struct TextFrames<'a> {
+    line: &'a [u8],
+    position: usize,
+    /// The first frame of a line without a size follows the mark; a space comes before every other
+    /// one.
+    is_first: bool,
+}
+
+impl TextFrames<'_> {
+    fn rest(&self) -> &[u8] {
+        self.line.get(self.position..).unwrap_or_default()
+    }
+}
+
+impl Iterator for TextFrames<'_> {
+    type Item = Result<TextFrame, TextError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let separator = usize::from(!core::mem::take(&mut self.is_first));
+        if separator > 0 && self.rest().first() != Some(&b' ') {
+            return None;
+        }
+        let start = self.position + separator;
+        let text = self.line.get(start..).unwrap_or_default();
+        if !starts_frame(text) {
+            return None;
+        }
+        match leading_frame(text) {
+            Ok((frame, length)) => {
+                self.position = start + length;
+                Some(Ok(frame))
+            }
+            Err(offset) => {
+                self.line = self.line.get(..self.position).unwrap_or_default();
+                Some(Err(TextError { offset: start + offset, kind: TextErrorKind::BadNumber }))
+            }
+        }
+    }
+}
+
+impl core::iter::FusedIterator for TextFrames<'_> {}
+
+/// The prefix that says which kind of frame an address is in a text; empty for a frame without
+/// address.
+#[must_use]
+pub const fn kind_prefix(frame: Frame) -> &'static str {
+    match frame {
+        Frame::ProgramCounter(_) => "pc:",
+        Frame::ReturnAddress(_) => "ra:",
+        Frame::AsyncResumePoint(_) => "async:",
+        Frame::Omitted(_) | Frame::Truncated => "",
+    }
+}
+
+/// Reads a text that is nothing but one frame: `0x1000`, `pc:0x1000`, `ra:0x1000`, `async:0x1000`,
+/// each with or without a `?` behind it; `...5`, `...`. `None` when it does not start like a frame.
+///
+/// # Errors
+///
+/// [`TextErrorKind::BadNumber`], where the number is.
+///
+/// ```
+/// use cairn_format::{AbsoluteAddress, Frame, lws::log_line::parse_frame};
+/// let frame = parse_frame(b"async:0x2000").unwrap()?.frame;
+/// assert_eq!(frame, Frame::AsyncResumePoint(AbsoluteAddress::new(0x2000)));
+/// assert_eq!(parse_frame(b"2000"), None);
+/// assert!(parse_frame(b"0x10000000000000000").unwrap().is_err());
+/// # Ok::<(), cairn_format::lws::log_line::TextError>(())
+/// ```
+#[must_use]
+pub fn parse_frame(text: &[u8]) -> Option<Result<TextFrame, TextError>> {
+    let error = |offset| TextError { offset, kind: TextErrorKind::BadNumber };
+    starts_frame(text).then(|| match leading_frame(text) {
+        Ok((frame, length)) if length == text.len() => Ok(frame),
+        Ok((_, length)) => Err(error(length)),
+        Err(offset) => Err(error(offset)),
+    })
+}
+
+/// True for the start of an address with or without its kind, and for three points.
+fn starts_frame(text: &[u8]) -> bool {
+    text.starts_with(b"...") || split_kind(text).is_some()
+}
+
+/// Makes a frame of one kind.
+type FrameKind = fn(AbsoluteAddress) -> Frame;
+
+/// What can stand before the digits of an address.
+const ADDRESS_STARTS: [(&[u8], FrameKind); 4] = [
+    (b"0x", Frame::ReturnAddress),
+    (b"ra:0x", Frame::ReturnAddress),
+    (b"pc:0x", Frame::ProgramCounter),
+    (b"async:0x", Frame::AsyncResumePoint),
+];
+
+/// The kind of the address that `text` starts with, and the offset of its digits.
+fn split_kind(text: &[u8]) -> Option<(FrameKind, usize)> {
+    let found = ADDRESS_STARTS.into_iter().find(|(prefix, _)| text.starts_with(prefix));
+    found.map(|(prefix, kind)| (kind, prefix.len()))
+}
+
+/// The frame at the start of `text` and how long it is; or the offset of the number that cannot be
+/// read.
+fn leading_frame(text: &[u8]) -> Result<(TextFrame, usize), usize> {
+    let certain = |frame| TextFrame { frame, is_uncertain: false };
+    let Some((kind, start)) = split_kind(text) else {
+        const POINTS: usize = b"...".len();
+        let number = text.get(POINTS..).unwrap_or_default();
+        return match number.first() {
+            Some(byte) if byte.is_ascii_alphanumeric() => match leading_number(number, 10) {
+                // "0 frames omitted" is nothing that a stack says.
+                Some((count, digits)) if count > 0 => Ok((certain(Frame::Omitted(count)), POINTS + digits)),
+                _ => Err(POINTS),
+            },
+            _ => Ok((certain(Frame::Truncated), POINTS)),
+        };
+    };
+    let number = text.get(start..).unwrap_or_default();
+    let (value, digits) = leading_number(number, 16).ok_or(start)?;
+    let is_uncertain = number.get(digits) == Some(&b'?');
+    let frame = kind(AbsoluteAddress::new(value));
+    Ok((TextFrame { frame, is_uncertain }, start + digits + usize::from(is_uncertain)))
+}
 
 /// Decodes a text by the rule of the reference decode tool: a whole blob in base64, with or without lead-in,
 /// and nothing else.

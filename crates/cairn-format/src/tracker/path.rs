@@ -3,7 +3,7 @@
 use core::fmt;
 
 /// How many bytes `wchar_t` had where the recording was made.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum CharWidth {
     /// Two: UTF-16, on Windows.
     Two,
@@ -23,7 +23,7 @@ impl CharWidth {
 }
 
 /// The path of a module, as raw bytes. Two are equal when they are exactly the same, upper and lower case and all:
-/// that is how the reference finds the module of an unload.
+/// that is how the reference finds the module of an unload. Their order is that of their bytes.
 ///
 /// ```
 /// use cairn_format::tracker::{CharWidth, ModulePath};
@@ -31,7 +31,7 @@ impl CharWidth {
 /// assert_eq!(path.to_string(), "B.\u{1d11e}");
 /// assert!(path.is_lossless());
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ModulePath<'a> {
     bytes: &'a [u8],
     width: CharWidth,

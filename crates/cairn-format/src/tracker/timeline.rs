@@ -4,21 +4,20 @@
 //! them is an error, and [`Reader::count_loads`] tells beforehand how many it takes. (The other way, scanning the
 //! recording again from the start for each stack, needs no slots and quadratic time.)
 //!
-//! The loaded modules are kept as a list of slot numbers in ascending order of address. Its n-th entry lives in the
-//! field `nth_loaded` of the n-th slot, so that the caller lends one slice and not two:
+//! The loaded modules are the nodes of two search trees, whose links are fields of the slots: one
+//! by address, for loads and stacks, and one by path, for unloads. Empty modules are in the second
+//! one alone: they contain no address, and nothing needs to step over them.
 //!
-//! ```text
-//!   slots:       0: B.dll 0x3000, gone   1: A.exe 0x1000   2: D.dll 0x3000   3: B.dll 0x2000   (4 loads, 3 are loaded)
-//!   nth_loaded:  1                       3                 2                 -
-//! ```
-//!
-//! A load or unload takes time in proportion to the modules loaded, an address the logarithm of that.
+//! A load, an unload or an address takes the logarithm of the number of loaded modules. Only in the
+//! [reference's way](Timeline::like_reference) a load is compared with all of them.
 
+use core::cmp::Ordering;
 use core::fmt;
 
 use super::{
     path::{CharWidth, ModulePath},
     reader::{Addresses, Event, ReadErrorKind, Reader},
+    tree::{self, Link, NONE, Nodes},
 };
 use crate::{AbsoluteAddress, Frame, ModuleOffset};
 
@@ -46,7 +45,10 @@ pub struct ModuleSlot<'a> {
     pub unloaded: Option<EventPlace>,
     /// Where addresses are taken for this module's: its own range, except in the reference's eyes.
     range: Range,
-    nth_loaded: usize,
+    /// Which one it is among modules whose ranges begin at the same address.
+    rank: usize,
+    by_address: Link,
+    by_path: Link,
 }
 
 impl ModuleSlot<'_> {
@@ -58,8 +60,72 @@ impl ModuleSlot<'_> {
         loaded: EventPlace { offset: 0, timestamp_nanos: 0 },
         unloaded: None,
         range: Range { first: 0, size_bytes: 0 },
-        nth_loaded: 0,
+        rank: 0,
+        by_address: Link::EMPTY,
+        by_path: Link::EMPTY,
     };
+
+    /// The lower one comes first; where both begin at the same address, the one that was there
+    /// first.
+    fn order(&self, other: &Self) -> Ordering {
+        (self.range.first, self.rank).cmp(&(other.range.first, other.rank))
+    }
+
+    /// By path, and by address among those of one path.
+    fn order_by_path(&self, other: &Self) -> Ordering {
+        self.path.cmp(&other.path).then_with(|| self.order(other))
+    }
+}
+
+/// Slots as the nodes of the tree by address.
+struct ByAddress<'t, 'a>(&'t mut [ModuleSlot<'a>]);
+
+/// Slots as the nodes of the tree by path.
+struct ByPath<'t, 'a>(&'t mut [ModuleSlot<'a>]);
+
+impl Nodes for ByAddress<'_, '_> {
+    fn link(&self, index: usize) -> Link {
+        self.0.get(index).map_or(Link::EMPTY, |slot| slot.by_address)
+    }
+
+    fn set_link(&mut self, index: usize, link: Link) {
+        if let Some(slot) = self.0.get_mut(index) {
+            slot.by_address = link;
+        }
+    }
+
+    fn order(&self, one: usize, other: usize) -> Ordering {
+        compare(self.0, one, other, ModuleSlot::order)
+    }
+}
+
+impl Nodes for ByPath<'_, '_> {
+    fn link(&self, index: usize) -> Link {
+        self.0.get(index).map_or(Link::EMPTY, |slot| slot.by_path)
+    }
+
+    fn set_link(&mut self, index: usize, link: Link) {
+        if let Some(slot) = self.0.get_mut(index) {
+            slot.by_path = link;
+        }
+    }
+
+    fn order(&self, one: usize, other: usize) -> Ordering {
+        compare(self.0, one, other, ModuleSlot::order_by_path)
+    }
+}
+
+fn compare<'a>(
+    slots: &[ModuleSlot<'a>],
+    one: usize,
+    other: usize,
+    by: fn(&ModuleSlot<'a>, &ModuleSlot<'a>) -> Ordering,
+) -> Ordering {
+    match (slots.get(one), slots.get(other)) {
+        (Some(one), Some(other)) => by(one, other),
+        // Indices of nodes are always those of slots.
+        _ => one.cmp(&other),
+    }
 }
 
 /// A range of addresses that may end at the top of the address space.
@@ -102,7 +168,9 @@ pub struct Timeline<'s, 'a> {
     reader: Reader<'a>,
     slots: &'s mut [ModuleSlot<'a>],
     used: usize,
-    loaded: usize,
+    /// The roots of the two trees.
+    by_address: usize,
+    by_path: usize,
     like_reference: bool,
     failed: bool,
 }
@@ -148,7 +216,7 @@ pub enum Finding {
 impl<'s, 'a> Timeline<'s, 'a> {
     /// A timeline at the start of the recording, which puts the modules into `slots`.
     pub fn new(reader: Reader<'a>, slots: &'s mut [ModuleSlot<'a>]) -> Self {
-        Self { reader, slots, used: 0, loaded: 0, like_reference: false, failed: false }
+        Self { reader, slots, used: 0, by_address: NONE, by_path: NONE, like_reference: false, failed: false }
     }
 
     /// Resolves as the reference's player does: a module loaded over another takes over the other's range and not its
@@ -181,7 +249,7 @@ impl<'s, 'a> Timeline<'s, 'a> {
         let place = EventPlace { offset: record.offset, timestamp_nanos: record.timestamp_nanos };
         let (change, finding) = match record.event {
             Event::Stack(addresses) => {
-                let modules = LoadedModules { slots: self.slots, count: self.loaded };
+                let modules = LoadedModules { slots: self.slots, root: self.by_address };
                 (Change::Stack(ResolvedStack { addresses, modules }), None)
             }
             Event::ModuleUnloaded { path } => match self.unload(path, place) {
@@ -191,8 +259,7 @@ impl<'s, 'a> Timeline<'s, 'a> {
             Event::ModuleLoaded { path, base, size_bytes } => {
                 let range = Range { first: base.value(), size_bytes };
                 let loaded = place;
-                let slot =
-                    ModuleSlot { path, base, size_bytes, loaded, unloaded: None, range, nth_loaded: 0 };
+                let slot = ModuleSlot { path, base, size_bytes, loaded, range, ..ModuleSlot::EMPTY };
                 let Some(finding) = self.load(slot) else {
                     return Some(Err(self.fail(place.offset, TimelineErrorKind::OutOfSlots)));
                 };
@@ -207,94 +274,94 @@ impl<'s, 'a> Timeline<'s, 'a> {
         if self.used == self.slots.len() {
             return None;
         }
-        let (finding, rank) = if self.like_reference {
+        let index = self.used;
+        module.rank = index;
+        let finding = if self.like_reference {
             self.replace_first_overlapped(&mut module)
         } else {
-            let finding = self.unload_overlapped(&module);
-            (finding, self.loaded_modules().rank_behind(module.range.first))
+            self.unload_overlapped(&module)
         };
-        let index = self.used;
         *self.slots.get_mut(index)? = module;
         self.used += 1;
-        self.insert(rank, index);
+        if self.is_by_address(&module) {
+            self.by_address = tree::insert(&mut ByAddress(self.slots), self.by_address, index);
+        }
+        self.by_path = tree::insert(&mut ByPath(self.slots), self.by_path, index);
         Some(finding)
+    }
+
+    /// Whether the module is in the tree by address. The reference compares a load with empty
+    /// modules, too.
+    const fn is_by_address(&self, module: &ModuleSlot<'_>) -> bool {
+        module.range.size_bytes != 0 || self.like_reference
     }
 
     /// Ends the intervals of all modules that the new one overlaps.
     fn unload_overlapped(&mut self, module: &ModuleSlot<'a>) -> Option<Finding> {
         let mut finding = None;
-        let mut rank = 0;
-        while let Some((index, other)) = self.loaded_modules().nth(rank) {
-            if !other.range.overlaps(module.range) {
-                rank += 1;
-                continue;
-            }
+        // Modules in the tree share no address: one may begin before this one, and the others begin
+        // within it.
+        while let Some((index, other)) = self.first_overlapped(module.range) {
             finding = match finding {
                 None if is_same_module(other, module) => Some(Finding::ListedAgain),
                 Some(Finding::Overlapped(count)) => Some(Finding::Overlapped(count + 1)),
                 _ => Some(Finding::Overlapped(1)),
             };
-            self.end(rank, index, module.loaded);
+            self.end(index, module.loaded);
         }
         finding
     }
 
+    fn first_overlapped(&self, range: Range) -> Option<(usize, &ModuleSlot<'a>)> {
+        let modules = self.loaded_modules();
+        let behind = || modules.first_not(|other| other.range.first <= range.first);
+        [modules.last_where(|other| other.range.first <= range.first), behind()]
+            .into_iter()
+            .flatten()
+            .find(|(_, other)| other.range.overlaps(range))
+    }
+
     /// The reference's way: the lowest module in the way is replaced and leaves its range to the new one.
-    fn replace_first_overlapped(&mut self, module: &mut ModuleSlot<'a>) -> (Option<Finding>, usize) {
-        let mut rank = 0;
-        while let Some((index, other)) = self.loaded_modules().nth(rank) {
+    fn replace_first_overlapped(&mut self, module: &mut ModuleSlot<'a>) -> Option<Finding> {
+        let modules = self.loaded_modules();
+        let mut next = modules.first_not(|_| false);
+        while let Some((index, other)) = next {
             if other.range.is_same_key(module.range) {
                 let again = is_same_module(other, module);
-                module.range = other.range;
-                self.end(rank, index, module.loaded);
-                return (Some(if again { Finding::ListedAgain } else { Finding::Overlapped(1) }), rank);
+                (module.range, module.rank) = (other.range, other.rank);
+                self.end(index, module.loaded);
+                return Some(if again { Finding::ListedAgain } else { Finding::Overlapped(1) });
             }
-            rank += 1;
+            next = modules.first_not(|module| module.order(other) != Ordering::Greater);
         }
-        (None, self.loaded_modules().rank_behind(module.range.first))
+        None
     }
 
     /// Ends the interval of the lowest module with exactly this path; its index.
     fn unload(&mut self, path: ModulePath<'a>, place: EventPlace) -> Option<usize> {
-        let modules = self.loaded_modules();
-        let rank = (0..self.loaded)
-            .find(|&rank| modules.nth(rank).is_some_and(|(_, module)| module.path == path))?;
-        let (index, _) = modules.nth(rank)?;
-        self.end(rank, index, place);
+        let link = |index: usize| self.slots.get(index).map_or(Link::EMPTY, |slot| slot.by_path);
+        let is_before = |index: usize| self.slots.get(index).is_some_and(|slot| slot.path < path);
+        let index = tree::first_not(link, self.by_path, is_before)?;
+        if self.slots.get(index)?.path != path {
+            return None;
+        }
+        self.end(index, place);
         Some(index)
     }
 
     fn loaded_modules(&self) -> LoadedModules<'_, 'a> {
-        LoadedModules { slots: self.slots, count: self.loaded }
+        LoadedModules { slots: self.slots, root: self.by_address }
     }
 
-    /// Takes the module out of the list of loaded ones and notes when that was.
-    fn end(&mut self, rank: usize, index: usize, place: EventPlace) {
-        if let Some(slot) = self.slots.get_mut(index) {
-            slot.unloaded = Some(place);
+    /// Takes the module out of the trees of loaded ones and notes when that was.
+    fn end(&mut self, index: usize, place: EventPlace) {
+        let Some(slot) = self.slots.get_mut(index) else { return };
+        slot.unloaded = Some(place);
+        let slot = *slot;
+        if self.is_by_address(&slot) {
+            self.by_address = tree::remove(&mut ByAddress(self.slots), self.by_address, index);
         }
-        self.loaded = self.loaded.saturating_sub(1);
-        for rank in rank..self.loaded {
-            let next = self.slots.get(rank + 1).map_or(0, |slot| slot.nth_loaded);
-            self.set_nth(rank, next);
-        }
-    }
-
-    /// Puts a module into the list of loaded ones.
-    fn insert(&mut self, rank: usize, index: usize) {
-        let mut index = index;
-        for rank in rank..=self.loaded {
-            if let Some(slot) = self.slots.get_mut(rank) {
-                core::mem::swap(&mut slot.nth_loaded, &mut index);
-            }
-        }
-        self.loaded += 1;
-    }
-
-    fn set_nth(&mut self, rank: usize, index: usize) {
-        if let Some(slot) = self.slots.get_mut(rank) {
-            slot.nth_loaded = index;
-        }
+        self.by_path = tree::remove(&mut ByPath(self.slots), self.by_path, index);
     }
 
     #[cold]
@@ -312,29 +379,40 @@ fn is_same_module(one: &ModuleSlot<'_>, other: &ModuleSlot<'_>) -> bool {
 #[derive(Clone, Copy, Debug)]
 struct LoadedModules<'t, 'a> {
     slots: &'t [ModuleSlot<'a>],
-    count: usize,
+    /// Of the tree by address.
+    root: usize,
 }
 
 impl<'t, 'a> LoadedModules<'t, 'a> {
-    /// The n-th lowest, and its index.
-    fn nth(&self, rank: usize) -> Option<(usize, &'t ModuleSlot<'a>)> {
-        let index = self.slots.get(..self.count)?.get(rank)?.nth_loaded;
+    fn link(&self, index: usize) -> Link {
+        self.slots.get(index).map_or(Link::EMPTY, |slot| slot.by_address)
+    }
+
+    fn with_index(&self, index: usize) -> Option<(usize, &'t ModuleSlot<'a>)> {
         Some((index, self.slots.get(index)?))
     }
 
-    /// How many begin at or before this address.
-    fn rank_behind(&self, address: u64) -> usize {
-        let list = self.slots.get(..self.count).unwrap_or_default();
-        list.partition_point(|entry| {
-            self.slots.get(entry.nth_loaded).is_some_and(|module| module.range.first <= address)
-        })
+    /// The highest of those for which this holds, from the lowest on.
+    fn last_where(&self, holds: impl Fn(&ModuleSlot<'a>) -> bool) -> Option<(usize, &'t ModuleSlot<'a>)> {
+        let holds = |index: usize| self.slots.get(index).is_some_and(&holds);
+        self.with_index(tree::last_where(|index| self.link(index), self.root, holds)?)
+    }
+
+    /// The one above that.
+    fn first_not(&self, holds: impl Fn(&ModuleSlot<'a>) -> bool) -> Option<(usize, &'t ModuleSlot<'a>)> {
+        let holds = |index: usize| self.slots.get(index).is_some_and(&holds);
+        self.with_index(tree::first_not(|index| self.link(index), self.root, holds)?)
     }
 
     /// The one that contains this address.
     fn find(&self, address: AbsoluteAddress) -> Option<ModulePlace> {
-        let mut below = (0..self.rank_behind(address.value())).rev().filter_map(|rank| self.nth(rank));
         // Ranges that are not empty do not overlap, so the nearest of them is the only candidate.
-        let (module, slot) = below.find(|(_, module)| module.range.size_bytes != 0)?;
+        // (Empty ones are here in the reference's way alone.)
+        let mut below = self.last_where(|module| module.range.first <= address.value());
+        while let Some((_, empty)) = below.filter(|(_, module)| module.range.size_bytes == 0) {
+            below = self.last_where(|module| module.order(empty) == Ordering::Less);
+        }
+        let (module, slot) = below?;
         let offset = ModuleOffset::new(address.value().wrapping_sub(slot.base.value()));
         slot.range.contains(address.value()).then_some(ModulePlace { module, offset })
     }

@@ -10,6 +10,8 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
+pub mod mutate;
+
 /// The file of that name in `fixtures/vectors`.
 pub fn vector_path(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/vectors").join(name)

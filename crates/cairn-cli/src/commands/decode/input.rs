@@ -64,13 +64,16 @@ fn source(argument: &OsString) -> Source {
     }
 }
 
-/// Marked texts, JSON, base64, hexadecimal digits. A dot or a second word makes it the name of a missing file.
+/// Marked texts, JSON, addresses, base64, hexadecimal digits. A dot or a second word makes it the
+/// name of a missing file.
 fn looks_like_text(argument: &str) -> bool {
     let is_bare = |c: char| c.is_ascii_alphanumeric() || "+/-_=".contains(c);
+    let is_frame = |word: &str| log_line::parse_frame(word.trim_end_matches(',').as_bytes()).is_some();
     argument.contains("~m#")
         || argument.contains("~b#")
         || argument.trim_start().starts_with('{')
         || (argument.len() >= 2 && !argument.starts_with('/') && argument.chars().all(is_bare))
+        || argument.split_ascii_whitespace().all(is_frame)
 }
 
 /// Reads one input to its end and hands every record to the printer.
@@ -139,8 +142,11 @@ impl Reading<'_> {
 
     fn mark(&mut self, place: Place<'_>, mark: &Mark<'_>, blob: &mut [u8]) -> Result<(), ReadError> {
         if let (true, Mark::Compressed(text)) = (self.arguments.totals, mark) {
-            // The short way for millions of lines: no record is built when the blob is sound.
-            if let Ok(backtrace) = text.decode(self.options.word_size, blob) {
+            // Fast path for millions of lines: no record is built when the blob is sound and in no
+            // doubt.
+            if let Ok(backtrace) = text.decode(self.options.word_size, blob)
+                && !backtrace.suspected_losses.any()
+            {
                 self.printer.total(&backtrace.addresses, backtrace.allocation_size_bytes);
                 return Ok(());
             }
@@ -154,11 +160,15 @@ impl Reading<'_> {
         }
     }
 
-    /// A line without a mark that is JSON, base64 or hexadecimal digits all the same.
+    /// A line without a mark that is JSON, addresses, base64 or hexadecimal digits.
     fn unmarked(&mut self, place: Place<'_>, line: &[u8], is_argument: bool) -> Result<bool, ReadError> {
         let line = line.trim_ascii();
         if line.first() == Some(&b'{') && contains(line, b"\"backtrace\"") {
             self.decode(place, Format::SwiftJson, line)?;
+            return Ok(true);
+        }
+        if let Some(record) = decode::address_line(line, self.options) {
+            self.print(place, Record::Stack(record))?;
             return Ok(true);
         }
         if line.len() < MIN_BARE_CHARACTERS && !is_argument {
@@ -208,11 +218,15 @@ impl Reading<'_> {
     }
 
     fn decode(&mut self, place: Place<'_>, format: Format, bytes: &[u8]) -> Result<(), ReadError> {
-        let mut records = Vec::new();
-        let result = decode::records(format, bytes, self.options, |record| records.push(record));
-        for record in records {
-            self.print(place, record)?;
-        }
+        let options = self.options;
+        // Each record is printed as it comes: 64 MiB may hold 32 million of them.
+        let mut printed = Ok(());
+        let result = decode::records(format, bytes, options, |record| {
+            if printed.is_ok() {
+                printed = self.print(place, record);
+            }
+        });
+        printed?;
         if let Err(error) = result {
             self.report(place, &error);
         }

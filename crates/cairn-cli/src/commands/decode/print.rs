@@ -8,6 +8,7 @@ use std::sync::Arc;
 use anstyle::Style;
 use cairn_analysis::convert;
 use cairn_analysis::decode::{Image, ImageMap, Record, StackRecord};
+use cairn_analysis::format::lws::log_line;
 use cairn_analysis::format::{AbsoluteAddress, Frame, StatedAddress, WordSize, cbf, xnu};
 use cairn_analysis::symbols::{Lookup, ModuleId, Resolution, SourceFrame, Symbolizer};
 use cairn_analysis::totals::AllocationTotals;
@@ -56,13 +57,14 @@ pub(super) struct Printer {
     dialect: cbf::Dialect,
     xnu_packing: xnu::Packing,
     strict: bool,
+    with_kinds: bool,
 }
 
 enum Mode {
     Lines,
     Json,
     Convert(FormatName, OutputEncoding),
-    Totals { totals: AllocationTotals, json: bool },
+    Totals { totals: Box<AllocationTotals>, json: bool },
 }
 
 impl Printer {
@@ -73,9 +75,7 @@ impl Printer {
     ) -> Self {
         let mode = match arguments.to {
             Some(format) => Mode::Convert(format, arguments.text),
-            None if arguments.totals => {
-                Mode::Totals { totals: AllocationTotals::default(), json: arguments.json }
-            }
+            None if arguments.totals => Mode::Totals { totals: Box::default(), json: arguments.json },
             None if arguments.json => Mode::Json,
             None => Mode::Lines,
         };
@@ -91,6 +91,7 @@ impl Printer {
             dialect: arguments.dialect.dialect(),
             xnu_packing,
             strict: arguments.strict,
+            with_kinds: arguments.kinds,
         }
     }
 
@@ -133,9 +134,17 @@ impl Printer {
                 return self.convert(place, &record, format, encoding);
             }
             (Mode::Totals { totals, .. }, Record::Stack(stack)) => match stack.allocation_size_bytes {
-                Some(size_bytes) => totals.add(&stack.addresses(MAX_FRAMES).collect::<Vec<_>>(), size_bytes),
-                None => {
-                    place.complain(&"a stack without an allocation size; it is not in the totals");
+                Some(size_bytes) if !stack.is_size_uncertain => {
+                    let addresses: Vec<_> = stack.addresses(MAX_FRAMES).collect();
+                    totals.add_marked(&addresses, size_bytes, &stack.uncertain);
+                }
+                size_bytes => {
+                    totals.add_without_size();
+                    let problem = match size_bytes {
+                        Some(_) => "the uncertain size is not in the totals",
+                        None => "a stack without an allocation size; it is not in the totals",
+                    };
+                    place.complain(&problem);
                     return Ok(Outcome::Partly);
                 }
             },
@@ -158,25 +167,13 @@ impl Printer {
 
     fn stack_lines(&mut self, stack: &StackRecord) -> io::Result<()> {
         let output = &mut self.output;
-        output.write_all(b"~b#")?;
-        if let Some(size_bytes) = stack.allocation_size_bytes {
-            write!(output, "size: {size_bytes}, ")?;
-        }
-        for frame in stack.frames().take(MAX_FRAMES) {
-            match frame {
-                Frame::Omitted(count) => write!(output, "...{count} ")?,
-                Frame::Truncated => write!(output, "... ")?,
-                frame => write!(output, "{} ", frame.address().unwrap_or_default())?,
-            }
-        }
-        let left_out = stack.frame_count().saturating_sub(MAX_FRAMES as u64);
-        if left_out > 0 {
-            write!(output, "...{left_out} ")?;
-        }
-        output.write_all(b"\n")?;
+        writeln!(output, "{}", convert::TextLine { stack, with_kinds: self.with_kinds })?;
         let Some(symbols) = &mut self.symbols else { return Ok(()) };
-        for frame in stack.frames().take(MAX_FRAMES) {
-            symbols.write_frame(output, frame)?;
+        for (index, frame) in stack.frames().take(MAX_FRAMES).enumerate() {
+            // Only stacks without repeats have uncertain addresses.
+            let is_uncertain = stack.uncertain.binary_search(&index).is_ok();
+            let kind = if self.with_kinds { log_line::kind_prefix(frame) } else { "" };
+            symbols.write_frame(output, frame, kind, is_uncertain)?;
         }
         output.write_all(b"\n")
     }
@@ -247,7 +244,14 @@ impl Symbols {
     }
 
     /// One line a frame, and one for each call inlined into it, as `addr2line -f -p -i` has it.
-    fn write_frame(&mut self, output: &mut impl Write, frame: Frame) -> io::Result<()> {
+    fn write_frame(
+        &mut self,
+        output: &mut impl Write,
+        frame: Frame,
+        kind: &str,
+        is_uncertain: bool,
+    ) -> io::Result<()> {
+        let doubt = if is_uncertain { "?" } else { "" };
         let Palette { function, dim } = self.palette;
         let Some(address) = frame.address() else {
             return match frame {
@@ -257,11 +261,11 @@ impl Symbols {
         };
         let locations = self.locations(frame);
         if locations.is_empty() {
-            return writeln!(output, "    {dim}{address}{dim:#} ??");
+            return writeln!(output, "    {dim}{kind}{address}{doubt}{dim:#} ??");
         }
         for (index, location) in locations.iter().enumerate() {
             match index {
-                0 => write!(output, "    {dim}{address}{dim:#} ")?,
+                0 => write!(output, "    {dim}{kind}{address}{doubt}{dim:#} ")?,
                 _ => write!(output, "     (inlined by) ")?,
             }
             write_location(output, location, function)?;
@@ -302,9 +306,13 @@ fn totals_lines(
             (_, true) => writeln!(output, " of {}", cluster.smallest_bytes)?,
             _ => writeln!(output, " of {} to {}", cluster.smallest_bytes, cluster.largest_bytes)?,
         }
-        for &address in cluster.stack {
+        for (index, &address) in cluster.stack.iter().enumerate() {
+            let is_uncertain = cluster.uncertain.binary_search(&index).is_ok();
             match &mut symbols {
-                Some(symbols) => symbols.write_frame(output, Frame::ReturnAddress(address))?,
+                Some(symbols) => {
+                    symbols.write_frame(output, Frame::ReturnAddress(address), "", is_uncertain)?;
+                }
+                None if is_uncertain => writeln!(output, "    {address}?")?,
                 None => writeln!(output, "    {address}")?,
             }
         }
@@ -313,6 +321,10 @@ fn totals_lines(
     let (size_bytes, count) = totals.unclustered();
     if count > 0 {
         writeln!(output, "{size_bytes} bytes in {} with too many different stacks\n", allocations(count))?;
+    }
+    if totals.without_size() > 0 {
+        let count = allocations(totals.without_size());
+        writeln!(output, "# {count} without a certain size, not in the total")?;
     }
     writeln!(output, "# Total instrumented allocation {}", totals.size_bytes())
 }
@@ -332,6 +344,7 @@ fn totals_json(
         count: cluster.count,
         smallest: cluster.smallest_bytes,
         largest: cluster.largest_bytes,
+        uncertain_frames: cluster.uncertain.to_vec(),
         frames: cluster
             .stack
             .iter()
@@ -345,6 +358,7 @@ fn totals_json(
         total_count: totals.count(),
         unclustered_size,
         unclustered_count,
+        without_size_count: totals.without_size(),
         clusters: clusters.collect(),
     };
     serde_json::to_writer(&mut *output, &json)?;
@@ -361,6 +375,7 @@ struct JsonTotals {
     total_count: u64,
     unclustered_size: u128,
     unclustered_count: u64,
+    without_size_count: u64,
     clusters: Vec<JsonCluster>,
 }
 
@@ -370,6 +385,8 @@ struct JsonCluster {
     count: u64,
     smallest: u64,
     largest: u64,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    uncertain_frames: Vec<usize>,
     frames: Vec<JsonFrame>,
 }
 
@@ -393,6 +410,8 @@ struct JsonRecord {
     faults: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     uncertain_frames: Vec<usize>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    uncertain_size: bool,
 }
 
 impl JsonRecord {
@@ -414,6 +433,7 @@ impl JsonRecord {
             images: None,
             faults,
             uncertain_frames: Vec::new(),
+            uncertain_size: false,
         };
         match record {
             Record::Stack(stack) => json.add_stack(stack, symbols),
@@ -430,6 +450,7 @@ impl JsonRecord {
         self.frames = Some(frames.collect());
         self.images = stack.images.as_ref().map(JsonImages::new);
         self.uncertain_frames.clone_from(&stack.uncertain);
+        self.uncertain_size = stack.is_size_uncertain;
     }
 }
 
