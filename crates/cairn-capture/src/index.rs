@@ -137,6 +137,22 @@ impl Index {
         }
     }
 
+    /// Unmaps all tables. The index is then empty.
+    ///
+    /// # Safety
+    ///
+    /// No other thread uses it meanwhile.
+    pub(crate) unsafe fn release(&self) {
+        for (level, (table, used)) in self.tables.iter().zip(&self.used).enumerate() {
+            used.store(0, Ordering::Relaxed);
+            if let Some(first) = NonNull::new(table.swap(ptr::null_mut(), Ordering::AcqRel)) {
+                // SAFETY: a published table, of so many slots (`add_table`), which nobody uses, by contract.
+                unsafe { mapping::release(first.cast(), bytes(slots(level))) };
+            }
+        }
+        self.count.store(0, Ordering::SeqCst);
+    }
+
     /// Bytes of memory in use.
     pub(crate) fn memory_bytes(&self) -> usize {
         (0..TABLES).map_while(|level| self.table(level)).map(|table| bytes(table.numbers.len())).sum()
@@ -146,7 +162,7 @@ impl Index {
     fn table(&self, level: usize) -> Option<Table<'_>> {
         let first = NonNull::new(self.tables.get(level)?.load(Ordering::Acquire))?;
         let slots = slots(level);
-        // SAFETY: a published table is a zeroed mapping of so many numbers and tags (`add_table`) and is never released.
+        // SAFETY: a published table is a zeroed mapping of so many numbers and tags (`add_table`); `release` unmaps it when nothing uses it.
         unsafe {
             Some(Table {
                 numbers: core::slice::from_raw_parts(first.as_ptr(), slots),

@@ -290,7 +290,7 @@ pub use mapping::{own_memory, own_memory_changes};
 #[cfg(target_os = "linux")]
 pub use own_memory::read_bytes as read_own_memory;
 #[cfg(target_os = "linux")]
-pub use process::{after_fork_in_child, take_less_room, while_unloading};
+pub use process::{after_fork_in_child, forget_stacks, take_less_room, while_unloading};
 #[cfg(target_os = "linux")]
 pub use stack::{Frames, Stack};
 #[cfg(target_os = "linux")]

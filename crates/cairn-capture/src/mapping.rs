@@ -17,7 +17,7 @@ struct Piece {
 }
 
 /// What is reserved, so that a reader outside can separate it from the program's memory. Entries
-/// are not used again.
+/// are used again only after [`drop_released_entries`].
 static PIECES: [Piece; MOST_PIECES] =
     [const { Piece { address: AtomicUsize::new(0), bytes: AtomicUsize::new(0) } }; MOST_PIECES];
 const MOST_PIECES: usize = 500;
@@ -55,6 +55,35 @@ fn note_release(address: usize) {
             piece.bytes.store(address - start, Ordering::Relaxed);
         }
     }
+    CHANGES.fetch_add(1, Ordering::Release);
+}
+
+/// Makes the entries of what was given back free for later pieces.
+///
+/// # Safety
+///
+/// No other thread is in this module meanwhile.
+pub(crate) unsafe fn drop_released_entries() {
+    let made = PIECES_MADE.load(Ordering::Relaxed);
+    if made > MOST_PIECES {
+        // There are pieces without an entry, and the count says so.
+        return;
+    }
+    let mut left = 0;
+    for piece in PIECES.iter().take(made) {
+        let address = piece.address.load(Ordering::Relaxed);
+        if address == 0 {
+            continue;
+        }
+        let bytes = piece.bytes.load(Ordering::Relaxed);
+        piece.address.store(0, Ordering::Relaxed);
+        if let Some(place) = PIECES.get(left) {
+            place.bytes.store(bytes, Ordering::Relaxed);
+            place.address.store(address, Ordering::Release);
+        }
+        left += 1;
+    }
+    PIECES_MADE.store(left, Ordering::Release);
     CHANGES.fetch_add(1, Ordering::Release);
 }
 

@@ -223,6 +223,20 @@ impl Pcs {
         });
     }
 
+    /// Unmaps everything. No address has a number then.
+    ///
+    /// # Safety
+    ///
+    /// As [`Region::release`].
+    pub(crate) unsafe fn release(&self) {
+        // SAFETY: by contract.
+        unsafe {
+            self.index.release();
+            self.identities.release();
+            self.entries.release();
+        }
+    }
+
     /// Bytes of memory in use.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.entries.used() * (size_of::<PcEntry>() + size_of::<AtomicU32>()) + self.index.memory_bytes()

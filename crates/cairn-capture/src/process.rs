@@ -3,8 +3,8 @@
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::pcs::Pcs;
-use crate::thread;
 use crate::tree::Tree;
+use crate::{mapping, thread};
 
 /// The stacks and addresses of this process.
 pub(crate) struct Process {
@@ -41,6 +41,28 @@ pub fn take_less_room(limit_bytes: u64) {
     let share = |of: u64| usize::try_from(limit_bytes / of).unwrap_or(usize::MAX);
     PROCESS.tree.shrink(share(TREE_SHARE));
     PROCESS.pcs.shrink(share(PCS_SHARE));
+}
+
+/// Forgets all stacks, and unmaps the memory that they took. Stacks are numbered from the beginning again.
+///
+/// For a recorder that leaves a process which goes on: each time that it comes back there are new stacks, of modules that were
+/// loaded meanwhile, and the table would grow with each visit. Unloads between the visits, which nobody wrapped in
+/// [`while_unloading`], do no harm afterwards either.
+///
+/// # Safety
+///
+/// - No other thread runs before it returns, and none was stopped inside a capture or another function of this crate.
+/// - No [`StackId`](crate::StackId), frame or [`StackCursor`](crate::StackCursor) from before is used afterwards.
+pub unsafe fn forget_stacks() {
+    let next = |state: u64| Some(state.wrapping_add(ONE_DONE));
+    let _ = PROCESS.module_state.fetch_update(Ordering::SeqCst, Ordering::SeqCst, next);
+    // SAFETY: by contract.
+    unsafe {
+        thread::forget_all();
+        PROCESS.tree.release();
+        PROCESS.pcs.release();
+        mapping::drop_released_entries();
+    }
 }
 
 /// True when a module is being unloaded at this moment.

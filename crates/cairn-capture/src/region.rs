@@ -99,7 +99,7 @@ impl<T: ZeroedAtomics> Region<T> {
     #[inline]
     fn existing(&self) -> Option<&Header> {
         let header = self.header.load(Ordering::Acquire);
-        // SAFETY: null, or a mapping that `make` initialised before it published it and that is never released.
+        // SAFETY: null, or a mapping that `make` initialised before it published it; `release` unmaps it when nothing uses it.
         unsafe { header.as_ref() }
     }
 
@@ -132,6 +132,21 @@ impl<T: ZeroedAtomics> Region<T> {
         let fits = |&&limit: &&usize| Self::bytes(limit) <= most_bytes;
         let Some(&allowed) = self.limits.iter().find(fits).or(self.limits.last()) else { return };
         header.limit.fetch_min(allowed.max(header.mapped.load(Ordering::Relaxed)), Ordering::Relaxed);
+    }
+
+    /// Unmaps it. It is then as it was before its first element.
+    ///
+    /// # Safety
+    ///
+    /// No reference into it is used afterwards, and no other thread uses it meanwhile.
+    pub(crate) unsafe fn release(&self) {
+        let header = self.header.swap(ptr::null_mut(), Ordering::AcqRel);
+        let Some(memory) = NonNull::new(header) else { return };
+        // SAFETY: `make` published it, and nothing unmapped it since: the pointer was the only one.
+        let mapped = unsafe { memory.as_ref() }.mapped.load(Ordering::Acquire);
+        let bytes = Self::bytes(mapped).next_multiple_of(mapping::PAGE_BYTES);
+        // SAFETY: a whole mapping of this region, which nobody uses any more, by contract.
+        unsafe { mapping::release(memory.cast(), bytes) };
     }
 
     const fn bytes(limit: usize) -> usize {

@@ -711,6 +711,21 @@ pub(crate) unsafe fn take_over_after_fork() {
     }
 }
 
+/// Drops, for all threads, everything that was learned of stacks and modules.
+///
+/// # Safety
+///
+/// No other thread runs before it returns, and none was stopped inside a capture.
+pub(crate) unsafe fn forget_all() {
+    let mut next = STATES.load(Ordering::Acquire);
+    while !next.is_null() {
+        // SAFETY: states are never released, and nobody else has access to them, by contract.
+        let state = unsafe { &mut *next };
+        state.forget();
+        next = state.next;
+    }
+}
+
 impl ThreadState {
     /// Drops everything that was learned on another thread's stack.
     fn forget(&mut self) {

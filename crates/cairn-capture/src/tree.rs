@@ -115,6 +115,19 @@ impl Tree {
         Words(self.words.elements())
     }
 
+    /// Unmaps everything. No stack has a number then.
+    ///
+    /// # Safety
+    ///
+    /// As [`Region::release`].
+    pub(crate) unsafe fn release(&self) {
+        // SAFETY: by contract.
+        unsafe {
+            self.segments.release();
+            self.words.release();
+        }
+    }
+
     /// See [`crate::take_less_room`].
     pub(crate) fn shrink(&self, most_bytes: usize) {
         self.words.shrink(most_bytes);

@@ -741,7 +741,7 @@ pub fn has_ended_memory() -> bool {
     mode() == Mode::Ended && current().is_some()
 }
 
-/// Unmaps what ended recordings have left: their windows, their tables, and the logs of threads.
+/// Unmaps what ended recordings have left: their windows, their tables, the logs of threads, and the table of stacks.
 ///
 /// Afterwards the recorder is as if no recording had begun, but for the numbers of recordings, which go on.
 ///
@@ -770,6 +770,8 @@ pub unsafe fn release_ended() {
         }
         at = previous;
     }
+    // SAFETY: no thread is inside a capture, by contract, and what held numbers of stacks is unmapped.
+    unsafe { cairn_capture::forget_stacks() };
 }
 
 /// Notes that the process ends through `exit`, and when. It goes on recording what later exit handlers do. No system call
