@@ -20,6 +20,8 @@ mod header;
 mod page;
 mod portability;
 mod process;
+#[cfg(test)]
+mod sources;
 mod supply_chain;
 mod symbols_agreement;
 mod truth;
