@@ -1,7 +1,8 @@
 /*
  * The BBC micro:bit: a Cortex-M0, whose instruction set (ARMv6-M) has no compare-and-swap.
  *
- * GCC's Thumb code has no chain of frame pointers, so stacks come from the compiler's unwind tables, read by libgcc.
+ * GCC's Thumb code has no chain of frame pointers, so stacks come from the compiler's unwind
+ * tables, read by libgcc.
  */
 #include "board.h"
 

@@ -1,5 +1,6 @@
 /*
- * A Linux program of a processor that cairn captures no stacks on: 32-bit x86. The interrupt is a signal.
+ * A Linux program of a processor that cairn captures no stacks on: 32-bit x86. The interrupt is a
+ * signal.
  *
  * The program has frame pointers, so cairn walks the stack.
  */

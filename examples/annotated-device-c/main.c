@@ -1,10 +1,12 @@
 /*
- * A device without an operating system, with a heap of 8 KiB; and when memory runs short, it says over its UART who has it.
+ * A device without an operating system, with a heap of 8 KiB; and when memory runs short, it says
+ * over its UART who has it.
  *
  *     cargo xtask device cortex-m0 riscv32
  *
- * builds it with cairn's C library for the processor, runs it in qemu and checks what it says. The allocator below knows nothing of
- * annotations; an interrupt allocates at any moment, on processors without compare-and-swap. See docs/annotate.md.
+ * builds it with cairn's C library for the processor, runs it in qemu and checks what it says. The
+ * allocator below knows nothing of annotations; an interrupt allocates at any moment, on processors
+ * without compare-and-swap. See docs/annotate.md.
  */
 #include "board.h"
 

@@ -1,5 +1,6 @@
 /*
- * qemu's board "virt" with a 32-bit RISC-V, in code for rv32imc: without the A extension there is no compare-and-swap.
+ * qemu's board "virt" with a 32-bit RISC-V, in code for rv32imc: without the A extension there is
+ * no compare-and-swap.
  *
  * The program has frame pointers, so cairn walks the stack.
  */

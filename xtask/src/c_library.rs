@@ -1,8 +1,9 @@
 //! `cargo xtask c-library`: the libraries for C, and with `--prefix` an installation of them.
 //!
-//! With `--target`, for another processor. Where cairn captures stacks (Linux on x86-64 and AArch64) that is the same; for all others,
-//! 32-bit x86 and microcontrollers, it is `libcairn.a` with the functions of `cairn_heap.h` alone, which needs nothing of its
-//! surroundings but `memcpy` and its kind.
+//! With `--target`, for another processor. Where cairn captures stacks (Linux on x86-64 and
+//! AArch64) that is the same; for all others, 32-bit x86 and microcontrollers, it is `libcairn.a`
+//! with the functions of `cairn_heap.h` alone, which needs nothing of its surroundings but `memcpy`
+//! and its kind.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -36,7 +37,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     prefix.map_or(Ok(()), |prefix| install(&built, Path::new(prefix)))
 }
 
-/// What was built.
+/// The files that were built.
 pub(crate) struct Built {
     /// The static library.
     pub(crate) library: PathBuf,

@@ -1,7 +1,8 @@
 //! `cargo xtask device`: the annotated heap on devices without an operating system.
 //!
-//! Each example is built in each layout, run by an emulator, and what it says over its UART decoded by `cairn decode`: every layout
-//! must tell of the same blocks, and name the functions that allocated them. Prints code, memory, and bytes a block.
+//! Each example is built in each layout, run by an emulator, and what it says over its UART decoded
+//! by `cairn decode`: every layout must report the same blocks, and name the functions that
+//! allocated them. Prints code, memory, and bytes a block.
 //!
 //! | name | example | processor |
 //! |---|---|---|
@@ -22,9 +23,10 @@ use crate::process::{self, Failure, Outcome, at, cargo, read, workspace_root};
 const TRIPLES: [&str; 2] = ["thumbv7em-none-eabi", "thumbv6m-none-eabi"];
 const EMULATOR: &str = "qemu-system-arm";
 
-/// What the program in Rust has when it dumps: 19 connections with their buffers, what holds them, and a tree.
+/// Live blocks of the program in Rust at its dump: 19 connections with their buffers, the vector
+/// that holds them, and a tree.
 const EXPECTED_BLOCKS: usize = 58;
-/// What the program in C has: 20 connections with their buffers, and 10 samples.
+/// Live blocks of the program in C: 20 connections with their buffers, and 10 samples.
 const EXPECTED_BLOCKS_OF_C: usize = 50;
 const EXPECTED_FUNCTIONS: [&str; 3] = ["read_packet", "accept", "sample_sensors"];
 
@@ -41,7 +43,7 @@ struct Board {
     /// For the compiler, as a linker, in the directory of the example.
     script: Option<&'static str>,
     source: &'static str,
-    /// What runs it; nothing where this machine does.
+    /// The command that runs it; nothing where this machine does.
     emulator: &'static [&'static str],
 }
 
@@ -153,7 +155,7 @@ impl Board {
             let found = self.run_program(&program, layout)?;
             found.check(layout, EXPECTED_BLOCKS_OF_C)?;
             found.check_callers()?;
-            // An interrupt may come at any instruction; if none came, nothing of that was seen.
+            // An interrupt may come at any instruction; without interrupts nothing of that is tested.
             if found.number("interrupts")? < 5000 {
                 return Err(Failure::new(format!("{}: too few interrupts:\n{}", self.name, found.output)));
             }
@@ -229,7 +231,7 @@ struct Found {
 }
 
 impl Found {
-    /// Compares what the device says of its heap with what its lines say.
+    /// Compares the device's counters with its lines.
     fn check(&self, layout: &str, expected_blocks: usize) -> Outcome {
         let wrong = |what: &str| Failure::new(format!("{layout}: {what}\n{}", self.totals));
         let lines = self.output.lines().filter(|line| line.starts_with("~m#")).count();
@@ -246,7 +248,8 @@ impl Found {
         Ok(())
     }
 
-    /// Every stack must begin in a function that allocates: no frame of cairn's, nor of the board's.
+    /// Every stack must begin in a function that allocates: no frame of cairn's, nor of the
+    /// board's.
     fn check_callers(&self) -> Outcome {
         let lines: Vec<&str> = self.totals.lines().collect();
         let stacks = lines.windows(2).filter(|pair| pair[0].contains(" bytes in ")).map(|pair| pair[1]);
@@ -286,7 +289,7 @@ fn run_layout(triple: &str, layout: &str) -> Outcome<Found> {
     decode(output, &program, &format!("{triple}-{layout}"))
 }
 
-/// What a program says, decoded with its own symbols.
+/// Decodes the output of a program with the program's own symbols.
 fn decode(output: String, program: &Path, name: &str) -> Outcome<Found> {
     let log = workspace_root().join("target/device").join(format!("{name}.log"));
     fs::write(&log, &output).map_err(at(&log))?;

@@ -4,8 +4,9 @@
 //! readers of C. `libcairn` has these functions; for a device, the crate is built as a static library with the features
 //! `c-api` and `staticlib`.
 //!
-//! The functions that allocate are naked: their first instructions note the return address and the frame pointer of the caller,
-//! which no instruction behind them could know. So a recorded stack begins at the caller, however the rest is compiled.
+//! The functions that allocate are naked: their first instructions note the return address and the
+//! frame pointer of the caller, which no instruction behind them could know. So a recorded stack
+//! begins at the caller, however the rest is compiled.
 
 use core::ffi::{c_char, c_int, c_void};
 use core::mem::offset_of;
@@ -70,8 +71,8 @@ pub struct CairnAnnotatedEvent {
     pub size: usize,
 }
 
-/// Who allocates a block, for the functions whose names end with _at. Fill it with zeros, then set type_size and what is known. With
-/// zeros alone they do what the functions without _at do.
+/// Who allocates a block, for the functions whose names end with _at. Fill it with zeros, then set
+/// type_size and what is known. With zeros alone they do what the functions without _at do.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct CairnAnnotatedCall {
@@ -81,12 +82,14 @@ pub struct CairnAnnotatedCall {
     pub frames: *const usize,
     /// How many frames there are.
     pub frame_count: usize,
-    /// Without frames: the return address to begin with, as __builtin_return_address(0) in a function that wraps the allocation;
-    /// 0 for that of this very call.
+    /// Without frames: the return address to begin with, as __builtin_return_address(0) in a
+    /// function that wraps the allocation; 0 for that of this very call.
     pub pc: usize,
-    /// With pc: the frame pointer of the function that pc lies in; 0 if there is none. For walk_function.
+    /// With pc: the frame pointer of the function that pc lies in; 0 if there is none. For
+    /// walk_function.
     pub fp: usize,
-    /// Layout of libwebsockets: bits of the program's own, kept behind the size. The other layouts leave them out.
+    /// Layout of libwebsockets: bits of the program's own, written behind the size. The other layouts
+    /// leave them out.
     pub user_bits: u64,
     /// How many of them; at most 64.
     pub user_bit_count: u32,
@@ -122,24 +125,27 @@ pub struct CairnAnnotatedOptions {
     pub realloc_function: Option<unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void>,
     /// As memalign (alignment, size), or null: then more is asked for, and aligned here.
     pub memalign_function: Option<unsafe extern "C" fn(usize, usize) -> *mut c_void>,
-    /// Writes the return addresses of the present stack, innermost first, at most so many, and says how many. It is called from
-    /// inside of cairn, so what it finds up to the return address of the annotated call is left out. Where that address is not among
-    /// what it finds, it is all that is recorded. Null, and no walk_function: captured by cairn where that is built in, else the
-    /// return address of the call alone.
+    /// Writes the return addresses of the present stack, innermost first, at most as many as
+    /// its last argument says, and returns how many. It is called from inside of cairn, so what it finds up to the return address of
+    /// the annotated call is left out. Where that address is not among what it finds, it is all
+    /// that is recorded. Null, and no walk_function: captured by cairn where that is built in, else
+    /// the return address of the call alone.
     pub capture_function: Option<unsafe extern "C" fn(*mut usize, usize) -> usize>,
-    /// Called before the lists are changed, for a few instructions: interrupts off. Null for a lock. Required by a library for a
-    /// processor without compare-and-swap, where the counters need it as well.
+    /// Called before the lists are changed, for a few instructions: interrupts off. Null for a
+    /// lock. Required by a library for a processor without compare-and-swap, where the counters
+    /// need it as well.
     pub enter_function: Option<unsafe extern "C" fn() -> usize>,
     /// Called after it, with what enter_function returned.
     pub leave_function: Option<unsafe extern "C" fn(usize)>,
-    /// In place of capture_function: gets the return address of the annotated call and the frame pointer of the function that it
-    /// lies in, and writes the return addresses further out, at most so many; says how many. cairn_frame_pointer_walk does this
-    /// for code with frame pointers.
+    /// In place of capture_function: gets the return address of the annotated call and the frame
+    /// pointer of the function that it lies in, and writes the return addresses further out, at
+    /// most as many as its last argument says, and returns how many. cairn_frame_pointer_walk does this for code with frame
+    /// pointers.
     pub walk_function: Option<unsafe extern "C" fn(usize, usize, *mut usize, usize) -> usize>,
-    /// Called for every event, in the thread where it happens, with observer_context. It may allocate and free, and is called for
-    /// that, too. Null for none.
+    /// Called for every event, in the thread where it happens, with observer_context. It may
+    /// allocate and free, and is called for that, too. Null for none.
     pub observer_function: Option<unsafe extern "C" fn(*const CairnAnnotatedEvent, *mut c_void)>,
-    /// What observer_function gets.
+    /// The last argument of observer_function.
     pub observer_context: *mut c_void,
 }
 
@@ -179,7 +185,7 @@ pub struct CairnLwsOwner {
 
 const _: () = assert!(size_of::<CairnLwsOwner>() == size_of::<Owner>());
 
-/// What the first version of the header had.
+/// The size of the struct in the first version of the header.
 const FIRST_OPTIONS_BYTES: usize = offset_of!(CairnAnnotatedOptions, walk_function);
 /// As above.
 const FIRST_CALL_BYTES: usize = size_of::<CairnAnnotatedCall>();
@@ -332,8 +338,9 @@ mod section {
 
     critical_section::set_impl!(Section);
 
-    // SAFETY: by contract of `cairn_annotated_configure`, which takes no options without the functions; before it, nothing is
-    // given out, and a counter of foreign blocks is all that is changed.
+    // SAFETY: by contract of `cairn_annotated_configure`, which takes no options without the
+    // functions; before it, nothing is given out, and a counter of foreign blocks is all that is
+    // changed.
     unsafe impl critical_section::Impl for Section {
         unsafe fn acquire() -> critical_section::RawRestoreState {
             // SAFETY: set to this type.
@@ -379,7 +386,7 @@ fn observe(event: &Event) {
     unsafe { function(&raw const event, OBSERVER_CONTEXT.load(Ordering::Acquire)) }
 }
 
-/// What a naked function noted of its caller; zeros on processors without one.
+/// The caller's registers, noted by a naked function; zeros on processors without one.
 #[derive(Clone, Copy)]
 struct Site {
     /// The return address.
@@ -394,7 +401,7 @@ struct Site {
 /// The stack of the caller of a function of this file.
 struct Caller {
     site: Site,
-    /// What the caller says of itself.
+    /// The caller's own statement.
     call: Option<CairnAnnotatedCall>,
 }
 
@@ -402,7 +409,8 @@ type Capture = Option<unsafe extern "C" fn(*mut usize, usize) -> usize>;
 type Walk = Option<unsafe extern "C" fn(usize, usize, *mut usize, usize) -> usize>;
 
 impl Caller {
-    /// The return address to begin with, and the frame pointer there; no address where the processor has no entry.
+    /// The return address to begin with, and the frame pointer there; no address where the
+    /// processor has no entry.
     fn start(&self) -> (usize, usize) {
         match self.call {
             Some(call) if call.pc != 0 => (code_address(call.pc), call.fp),
@@ -430,7 +438,8 @@ impl Caller {
     fn captured(&self) -> crate::At {
         let Site { pc, fp, sp } = self.site;
         let site = cairn_capture::CallSite { pc: pc as u64, sp: sp as u64, fp: fp as u64 };
-        // SAFETY: noted by a naked function that jumped to the one that has this value and waits for it.
+        // SAFETY: noted by a naked function that jumped to the one that has this value and waits
+        // for it.
         unsafe { crate::At::new(site) }
     }
 
@@ -492,7 +501,8 @@ const fn code_address(pc: usize) -> usize {
     if cfg!(target_arch = "arm") { pc & !1 } else { pc }
 }
 
-/// Leaves out of the first `count` addresses what comes before `pc`; where it is not among them, it alone remains. Says how many there are.
+/// Leaves out of the first `count` addresses what comes before `pc`; where it is not among them, it
+/// alone remains. Says how many there are.
 fn begin_at(pc: usize, addresses: &mut [usize], count: usize) -> usize {
     if pc == 0 {
         return count;
@@ -508,9 +518,10 @@ fn begin_at(pc: usize, addresses: &mut [usize], count: usize) -> usize {
     })
 }
 
-/// Functions of up to three arguments that hand on where they were called from: each becomes a naked function that adds the
-/// caller's return address, frame pointer and stack pointer as a fourth to sixth argument. On processors that are not
-/// listed here these are zeros, and a stack is what the functions of the program say.
+/// Functions of up to three arguments that hand on where they were called from: each becomes a
+/// naked function that adds the caller's return address, frame pointer and stack pointer as a
+/// fourth to sixth argument. On processors that are not listed here these are zeros, and a stack is
+/// what the functions of the program say.
 macro_rules! entries {
     ($(
         $(#[$attribute:meta])*
@@ -518,9 +529,9 @@ macro_rules! entries {
             $inner:ident($($given:expr),*)
         }
     )*) => { $(
-        entries!(@one [$(#[$attribute])*] $name [$($argument: $type),*] $inner [$($given),*]);
+        entries!(@one [$(#[$attribute])*] [$(unsafe $(@$safety)?)?] $name [$($argument: $type),*] $inner [$($given),*]);
     )* };
-    (@one [$($attribute:tt)*] $name:ident [$($arguments:tt)*] $inner:ident [$($given:expr),*]) => {
+    (@one [$($attribute:tt)*] [$($safety:tt)*] $name:ident [$($arguments:tt)*] $inner:ident [$($given:expr),*]) => {
         #[cfg(any(
             target_arch = "x86_64",
             target_arch = "x86",
@@ -532,7 +543,7 @@ macro_rules! entries {
         $($attribute)*
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
-        pub unsafe extern "C" fn $name($($arguments)*) -> *mut c_void {
+        pub $($safety)* extern "C" fn $name($($arguments)*) -> *mut c_void {
             #[cfg(target_arch = "x86_64")]
             core::arch::naked_asm!(
                 ".cfi_startproc",
@@ -608,13 +619,14 @@ macro_rules! entries {
         )))]
         $($attribute)*
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($arguments)*) -> *mut c_void {
+        pub $($safety)* extern "C" fn $name($($arguments)*) -> *mut c_void {
             $inner($($given,)* 0, 0, 0)
         }
     };
 }
 
-/// Thumb code's frame pointer, which is all that processors without an operating system run here, and Arm code's.
+/// Thumb code's frame pointer, which is all that processors without an operating system run here,
+/// and Arm code's.
 #[cfg(all(target_arch = "arm", target_os = "none"))]
 macro_rules! frame_pointer {
     () => {
@@ -629,7 +641,8 @@ macro_rules! frame_pointer {
     };
 }
 
-/// A call whose stack has begun at its caller: what the inner functions below get of the naked ones.
+/// A call whose stack has begun at its caller: what the inner functions below get of the naked
+/// ones.
 const fn plain(pc: usize, fp: usize, _sp: usize) -> Caller {
     let site = Site {
         pc,
@@ -756,7 +769,8 @@ pub unsafe extern "C" fn cairn_annotated_configure(options: *const CairnAnnotate
     };
     let word = size_of::<usize>();
     let alignment = if given.alignment == 0 { 2 * word } else { given.alignment };
-    // Where the crate `critical-section` guards lists, it is the program's, or in a library for C these two functions.
+    // Where the crate `critical-section` guards lists, it is the program's, or in a library for C
+    // these two functions.
     let has_section = given.enter_function.is_some() && given.leave_function.is_some();
     let has_neither = given.enter_function.is_none() && given.leave_function.is_none();
     let is_section_usable = match (HAS_CRITICAL_SECTION, cfg!(feature = "staticlib")) {
@@ -827,8 +841,8 @@ pub unsafe extern "C" fn cairn_annotated_realloc(block: *mut c_void, size: usize
     realloc(block, size, 0)
 }
 
-/// As malloc, by the caller that call says. Null also when call is not usable: a type_size that cannot be, more than 64 bits, frames
-/// that are not aligned.
+/// As malloc, by the caller that call says. Null also when call is not usable: a type_size that
+/// cannot be, more than 64 bits, frames that are not aligned.
 ///
 /// # Safety
 ///
@@ -865,14 +879,17 @@ pub unsafe extern "C" fn cairn_annotated_realloc_at(block: *mut c_void, size: us
 }
 }
 
-/// Walks frame pointers, for walk_function: from fp, the frame pointer of a function that called the allocation, up to stack_end, the
-/// end of its stack, its highest address. Writes the return addresses that it finds, innermost first, at most room, and says how many.
-/// It ends at whatever is no frame: 0, an address outside of the stack or not aligned, one that is not above the frame before.
-/// The frames are those of the compiler's convention: GCC's and LLVM's on x86, AArch64 and RISC-V, LLVM's on Arm.
+/// Walks frame pointers, for walk_function: from fp, the frame pointer of a function that called
+/// the allocation, up to stack_end, the end of its stack, its highest address. Writes the return
+/// addresses that it finds, innermost first, at most room, and says how many. It ends at whatever
+/// is no frame: 0, an address outside of the stack or not aligned, one that is not above the frame
+/// before. The frames are those of the compiler's convention: GCC's and LLVM's on x86, AArch64 and
+/// RISC-V, LLVM's on Arm.
 ///
 /// # Safety
 ///
-/// The memory from `fp` to `stack_end` is a stack, and may be read; `addresses` points to `room` words.
+/// The memory from `fp` to `stack_end` is a stack, and may be read; `addresses` points to `room`
+/// words.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cairn_frame_pointer_walk(
     fp: usize,
@@ -1044,7 +1061,8 @@ pub unsafe extern "C" fn cairn_lws_generate(
     unsafe { cairn_lws_generate_with(size, addresses, count, alignment, 0, 0, blob, room, blob_bytes) }
 }
 
-/// As cairn_lws_generate, with user_bit_count bits of the program's own behind the size; at most 64.
+/// As cairn_lws_generate, with user_bit_count bits of the program's own behind the size; at most
+/// 64.
 ///
 /// # Safety
 ///
@@ -1167,8 +1185,9 @@ pub unsafe extern "C" fn cairn_lws_parse(
     }
 }
 
-/// Reads the bits of the program's own behind the size of a block, of which there are bit_count. Returns 0, or
-/// CAIRN_HEAP_ERROR_ARGUMENT when the block has not so many, or its blob gave up or was overwritten.
+/// Reads the bits of the program's own behind the size of a block, of which there are bit_count.
+/// Returns 0, or CAIRN_HEAP_ERROR_ARGUMENT when the block has fewer, or its blob gave up or
+/// was overwritten.
 ///
 /// # Safety
 ///

@@ -58,10 +58,12 @@
 
 //! # A processor without compare-and-swap
 //!
-//! RISC-V without the A extension (`riscv32imc`), Cortex-M0 (`thumbv6m`): there, and with the feature `critical-section`
-//! everywhere, the crate [`critical-section`](https://docs.rs/critical-section) guards counters and lists. The program, or the
-//! crate of its chip (`cortex-m`, `riscv`, `esp-hal`), says what a critical section is, as for embedded allocators:
-//! interrupts off, and on again. C programs give two functions, see `cairn_heap.h`.
+//! RISC-V without the A extension (`riscv32imc`), Cortex-M0 (`thumbv6m`): there, and with the
+//! feature `critical-section` everywhere, the crate
+//! [`critical-section`](https://docs.rs/critical-section) guards counters and lists. The program,
+//! or the crate of its chip (`cortex-m`, `riscv`, `esp-hal`), says what a critical section is, as
+//! for embedded allocators: interrupts off, and on again. C programs give two functions, see
+//! `cairn_heap.h`.
 
 #![no_std]
 
@@ -78,8 +80,9 @@ mod stack;
 #[cfg(target_has_atomic = "64")]
 mod table;
 
-/// Atomics with compare-and-swap: the processor's own, else made of the program's critical section, where even a load enters
-/// it. For words that are loaded and stored only, `core` has atomics on every processor.
+/// Atomics with compare-and-swap: the processor's own, else made of the program's critical section,
+/// where even a load enters it. For words that are loaded and stored only, `core` has atomics on
+/// every processor.
 pub(crate) mod atomic {
     #[cfg(target_has_atomic = "ptr")]
     pub(crate) use core::sync::atomic::{AtomicU32 as SwapU32, AtomicUsize as SwapUsize};

@@ -1,7 +1,8 @@
 //! The lock of a list: spins, or does what the program says.
 //!
-//! Held for a few stores. On a device with one core and allocations in interrupt handlers, spinning would be for ever: such a
-//! program gives functions that switch interrupts off and on ([`Critical`]), or implements the crate `critical-section`.
+//! Held for a few stores. On a device with one core and allocations in interrupt handlers, spinning
+//! would be for ever: such a program gives functions that switch interrupts off and on
+//! ([`Critical`]), or implements the crate `critical-section`.
 
 use core::sync::atomic::Ordering;
 
@@ -16,7 +17,8 @@ pub struct Critical {
     pub leave: fn(usize),
 }
 
-/// True where the crate `critical-section` guards lists: by choice, or because the processor has no compare-and-swap.
+/// True where the crate `critical-section` guards lists: by choice, or because the processor has no
+/// compare-and-swap.
 pub(crate) const HAS_CRITICAL_SECTION: bool =
     cfg!(any(feature = "critical-section", not(target_has_atomic = "ptr")));
 

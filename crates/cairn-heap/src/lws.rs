@@ -309,7 +309,7 @@ pub unsafe fn parse(user: *const u8) -> Result<Backtrace, DecodeError> {
     decode(unsafe { blob_before(node_of(user.cast_mut())) })
 }
 
-/// The bits of the program's own behind the size of a live block, if the blob has so many: see
+/// The bits of the program's own behind the size of a live block, if the blob has that many: see
 /// [`UserBits`](crate::UserBits).
 ///
 /// # Safety

@@ -40,7 +40,8 @@ pub trait CallStack {
         None
     }
 
-    /// Bits of the program's own for this block: the lws layout has room for them, the other layouts leave them out.
+    /// Bits of the program's own for this block: the lws layout has room for them, the other
+    /// layouts leave them out.
     fn user_bits(&self) -> UserBits {
         UserBits::NONE
     }
@@ -48,7 +49,8 @@ pub trait CallStack {
 
 /// Bits that a program adds to a compressed backtrace: a task, a tag, a tick.
 ///
-/// They follow the size in the blob, as a field of libwebsockets: whoever reads them has to know how many there are.
+/// They follow the size in the blob, as a field of libwebsockets: whoever reads them has to know
+/// how many there are.
 ///
 /// ```
 /// use cairn_heap::{BlockLayout, CallStack, Global, Heap, Options, UserBits, lws};
@@ -86,7 +88,8 @@ impl UserBits {
     pub(crate) fn fields(self) -> impl FnOnce(&mut BitWriter<SliceSink<'_>>) {
         move |writer| {
             if self.count > 0 {
-                // A sink that is full here is full when the blob is closed, which is where it is reported.
+                // A sink that is full here is full when the blob is closed, which is where it is
+                // reported.
                 let _ = writer.field(self.value, self.count.min(64));
             }
         }

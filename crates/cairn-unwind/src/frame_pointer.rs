@@ -6,8 +6,8 @@
 //!              +--> | saved fp | return address |  --> ... --> 0
 //! ```
 //!
-//! Processors differ only in where the two words lie relative to the frame pointer: [`FrameLayout`] is that as data. On
-//! RISC-V the frame pointer is the CFA, and both words lie below it:
+//! Processors differ only in where the two words lie relative to the frame pointer: [`FrameLayout`]
+//! is that as data. On RISC-V the frame pointer is the CFA, and both words lie below it:
 //!
 //! ```text
 //!   | saved fp | return address | <-- fp
@@ -44,7 +44,8 @@ pub struct FrameLayout {
 }
 
 impl FrameLayout {
-    /// The record begins at the frame pointer: x86, AArch64, and Arm as LLVM compiles it (`r7` in Thumb code, else `r11`).
+    /// The record begins at the frame pointer: x86, AArch64, and Arm as LLVM compiles it (`r7` in
+    /// Thumb code, else `r11`).
     pub const PAIR_AT_FRAME_POINTER: Self = Self { words_below: 0 };
 
     /// The record ends at the frame pointer, `s0`.
@@ -63,7 +64,8 @@ pub struct FrameRecord {
 }
 
 impl FrameRecord {
-    /// Reads the record that `frame_pointer` points to; it must be aligned and lie whole within `stack`.
+    /// Reads the record that `frame_pointer` points to; it must be aligned and lie whole within
+    /// `stack`.
     ///
     /// # Errors
     ///

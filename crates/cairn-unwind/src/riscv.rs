@@ -5,14 +5,14 @@
 //!         | ... ... .| saved s0 | <-- s0                             a leaf of GCC: ra is still in its register
 //! ```
 //!
-//! A function that was interrupted may be of the second kind. Its word below `s0` is then no code but a frame pointer,
-//! further out in the same stack, which is how the two are distinguished (as Linux does). Any other function of a stack has made
-//! a call, so it is of the first kind.
+//! A function that was interrupted may be of the second kind. Its word below `s0` is then no code
+//! but a frame pointer, further out in the same stack, which is how the two are distinguished (as
+//! Linux does). Any other function of a stack has made a call, so it is of the first kind.
 //!
 //! # Limits
 //!
-//! In the few instructions before a function has set `s0`, and after it has restored it, `s0` is its caller's: the walk leaves
-//! the caller out then. Only unwind tables or the code could say so.
+//! In the few instructions before a function has set `s0`, and after it has restored it, `s0` is
+//! its caller's: the walk leaves the caller out then. Only unwind tables or the code could say so.
 
 use cairn_format::{AbsoluteAddress, Frame, WordSize};
 

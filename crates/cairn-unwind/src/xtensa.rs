@@ -1,19 +1,22 @@
-//! Stacks of Xtensa programs with register windows: ESP32, ESP32-S2 and -S3, and whatever else has the windowed ABI.
+//! Stacks of Xtensa programs with register windows: ESP32, ESP32-S2 and -S3, and others with
+//! the windowed ABI.
 //!
-//! A call rotates the window over the register file by 4, 8 or 12 registers, so a caller's `a0` (its return address) and `a1` (its
-//! stack pointer) stay in the file until its registers are needed again. Then they are spilled to the 16 bytes
-//! below the stack pointer of the function that it called:
+//! A call rotates the window over the register file by 4, 8 or 12 registers, so a caller's `a0`
+//! (its return address) and `a1` (its stack pointer) stay in the file until its registers are
+//! needed again. Then they are spilled to the 16 bytes below the stack pointer of the function that
+//! it called:
 //!
 //! ```text
 //!   callee's a1 - 16:  | caller's a0 | caller's a1 | caller's a2 | caller's a3 |
 //!   callee's a1:       ...
 //! ```
 //!
-//! The upper two bits of a return address are the rotation in units of 4 registers; the address has those of the
-//! code that returns. An `a0` of 0 marks the outermost function.
+//! The upper two bits of a return address are the rotation in units of 4 registers; the address has
+//! those of the code that returns. An `a0` of 0 marks the outermost function.
 //!
-//! A memory image alone is enough where all windows were spilled, as an exception handler or a context switch does it. From a
-//! processor that a debug probe has stopped, the register file is needed as well: [`Windows`].
+//! A memory image alone is enough where all windows were spilled, as an exception handler or a
+//! context switch does it. From a processor that a debug probe has stopped, the register file is
+//! needed as well: [`Windows`].
 
 use cairn_format::{AbsoluteAddress, Frame, WordSize};
 
@@ -101,7 +104,8 @@ pub struct Walk<'a, M> {
 }
 
 impl<'a, M: MemoryReader> Walk<'a, M> {
-    /// A walk from `registers`. Stack pointers must lie within `stack`, its end included: that of the outermost function.
+    /// A walk from `registers`. Stack pointers must lie within `stack`, its end included: that of
+    /// the outermost function.
     pub fn new(memory: M, registers: Registers<'a>, stack: AddressRange) -> Self {
         Self { memory, stack, registers, has_started: false, pending: None, stop: None }
     }
@@ -130,7 +134,7 @@ impl<'a, M: MemoryReader> Walk<'a, M> {
         let found = AbsoluteAddress::new(return_address.into());
         let caller = match windows.and_then(|windows| windows.caller(rotation)) {
             Some((windows, a0, a1)) => Ok((Some(windows), a0, a1)),
-            // What is older than a spilled frame was spilled before it.
+            // Frames older than a spilled one were spilled before it.
             None => self.spilled(a1).map(|(a0, a1)| (None, a0, a1)),
         };
         match caller.and_then(|(windows, caller_a0, caller_a1)| {

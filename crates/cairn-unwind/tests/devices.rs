@@ -1,7 +1,9 @@
-//! The walkers of devices, over memory images: RISC-V with frame pointers, Xtensa with register windows.
+//! The walkers of devices, over memory images: RISC-V with frame pointers, Xtensa with register
+//! windows.
 //!
-//! The images come from models of the processors that know nothing of the walkers: what a compiled function pushes, what a call, an
-//! entry and a window overflow do. Random programs call to random depths; the walk must find the calls that were made.
+//! The images come from models of the processors that know nothing of the walkers: what a compiled
+//! function pushes, what a call, an entry and a window overflow do. Random programs call to random
+//! depths; the walk must find the calls that were made.
 
 use cairn_format::{AbsoluteAddress, Frame, WordSize};
 use cairn_unwind::{AddressRange, FrameLayout, FramePointerWalk, SliceMemory, StopReason, riscv, xtensa};
@@ -64,7 +66,7 @@ impl RiscV {
         Self { stack, word_size, registers, returns: Vec::new() }
     }
 
-    /// Calls a function with a frame of so many bytes more than it needs for its registers.
+    /// Calls a function with a frame of `locals_bytes` and the saved registers.
     fn call(&mut self, locals_bytes: u64, is_leaf: bool) {
         let word_bytes = self.word_size.bytes();
         let word = word_bytes as u64;
@@ -104,7 +106,8 @@ fn riscv_model() -> impl Strategy<Value = RiscV> {
             let mut thread = RiscV::new(0x8000_4000, word_size);
             for (index, locals_bytes) in calls.iter().enumerate() {
                 let is_last = index + 1 == calls.len();
-                // The first function has no caller with a frame, which a leaf cannot be distinguished by.
+                // The first function has no caller with a frame, which a leaf cannot be
+                // distinguished by.
                 thread.call(*locals_bytes, is_last && index > 0 && ends_in_leaf);
             }
             thread
@@ -143,7 +146,8 @@ impl Xtensa {
         &mut self.file[(self.base * 4 + number) % count]
     }
 
-    /// The window overflow exception: the oldest function loses its registers, to below the stack pointer of its callee.
+    /// The window overflow exception: the oldest function loses its registers, to below the stack
+    /// pointer of its callee.
     fn spill(&mut self, group: usize) {
         assert!(self.start >> group & 1 == 1);
         let next =
@@ -165,8 +169,8 @@ impl Xtensa {
         self.returns.push(self.pc.into());
         let return_address = (rotation as u32) << 30 | self.pc & 0x3fff_ffff;
         let stack_pointer = *self.register(1) - frame_bytes;
-        // Touching registers of the new window that older functions still have spills these: all that a function
-        // may use, 16 registers, from the group behind its caller's own.
+        // Touching registers of the new window that older functions still have spills these: all
+        // that a function may use, 16 registers, from the group behind its caller's own.
         for by in 1..rotation + 4 {
             let group = (self.base + by) % self.groups();
             if self.start >> group & 1 == 1 {

@@ -100,14 +100,16 @@ fn exit(is_success: bool) -> ! {
     loop {}
 }
 
-/// The critical section of cairn-heap on a processor without compare-and-swap (`thumbv6m`): interrupts off, and as they were.
+/// The critical section of cairn-heap on a processor without compare-and-swap (`thumbv6m`):
+/// interrupts off, and as they were.
 #[cfg(not(feature = "plain"))]
 struct InterruptsOff;
 
 #[cfg(not(feature = "plain"))]
 critical_section::set_impl!(InterruptsOff);
 
-// SAFETY: with one core, nothing else runs while interrupts are off; sections that are nested leave them off.
+// SAFETY: with one core, nothing else runs while interrupts are off; sections that are nested leave
+// them off.
 #[cfg(not(feature = "plain"))]
 unsafe impl critical_section::Impl for InterruptsOff {
     unsafe fn acquire() -> critical_section::RawRestoreState {

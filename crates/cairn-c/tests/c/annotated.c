@@ -80,8 +80,8 @@ static void through_the_heap(uint32_t layout, size_t (*capture)(size_t *, size_t
 /*
  * The stack begins at the caller, wherever it comes from.
  *
- * Failed with: `begins_in(block, outer)`, because the address that capture_here found was one of cairn itself, and there was no
- * other way to hand over a stack.
+ * Failed with: `lies_in(stack[0], plain)`, because the address that capture_here found was one of
+ * cairn itself, and there was no other way to hand over a stack.
  */
 static size_t capture_here(size_t *addresses, size_t room) {
     CHECK(room >= 2);
