@@ -1,7 +1,12 @@
 //! `cargo xtask c-library`: the libraries for C, and with `--prefix` an installation of them.
+//!
+//! With `--target`, for another processor. Where cairn captures stacks (Linux on x86-64 and
+//! AArch64) that is the same; for all others, 32-bit x86 and microcontrollers, it is `libcairn.a`
+//! with the functions of `cairn_heap.h` alone, which needs nothing of its surroundings but `memcpy`
+//! and its kind.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::process::{Failure, Outcome, at, cargo, run as run_command, workspace_root};
 
@@ -11,32 +16,90 @@ const PROFILE: &str = "c-library";
 /// The name that programs which link the shared library ask the loader for; `build.rs` of cairn-c says the same.
 const SONAME: &str = "libcairn.so.0";
 
-/// Builds `target/c-library/libcairn.{so,a}`; with a prefix, copies them there with the header and `cairn.pc`.
+const USAGE: &str = "usage: cargo xtask c-library [--target TRIPLE] [--prefix DIRECTORY]";
+
+/// Builds `libcairn.{so,a}`; with a prefix, copies them there with the headers and `cairn.pc`.
 pub(crate) fn run(arguments: &[String]) -> Outcome {
-    let prefix = match arguments {
-        [] => None,
-        [flag, prefix] if flag == "--prefix" => Some(Path::new(prefix)),
-        _ => return Err(Failure::usage("usage: cargo xtask c-library [--prefix DIRECTORY]")),
-    };
-    run_command(cargo().args(["build", "--locked", "--package", "cairn-c", "--profile", PROFILE]))?;
-    prefix.map_or(Ok(()), install)
+    let (mut target, mut prefix) = (None, None);
+    let mut rest = arguments.iter();
+    while let Some(flag) = rest.next() {
+        let place = match flag.as_str() {
+            "--target" => &mut target,
+            "--prefix" => &mut prefix,
+            _ => return Err(Failure::usage(USAGE)),
+        };
+        match rest.next() {
+            Some(value) if place.is_none() => *place = Some(value.as_str()),
+            _ => return Err(Failure::usage(USAGE)),
+        }
+    }
+    let built = build(target)?;
+    prefix.map_or(Ok(()), |prefix| install(&built, Path::new(prefix)))
 }
 
-fn install(prefix: &Path) -> Outcome {
+/// The files that were built.
+pub(crate) struct Built {
+    /// The static library.
+    pub(crate) library: PathBuf,
+    /// The shared library, where the target has one.
+    shared: Option<PathBuf>,
+    headers: &'static [&'static str],
+}
+
+/// Whether stacks are captured there, which the whole library is made for.
+fn captures_stacks(triple: &str) -> bool {
+    let (processor, system) = triple.split_once('-').unwrap_or((triple, ""));
+    matches!(processor, "x86_64" | "aarch64") && system.ends_with("linux-gnu")
+}
+
+/// Builds the library for a target, or for this machine.
+pub(crate) fn build(target: Option<&str>) -> Outcome<Built> {
+    let directory = std::env::var_os("CARGO_TARGET_DIR").map_or(workspace_root().join("target"), Into::into);
+    let built = target.map_or(directory.clone(), |triple| directory.join(triple)).join(PROFILE);
+    let is_whole = target.is_none_or(captures_stacks);
+    let mut command = cargo();
+    if is_whole {
+        command.args(["build", "--package", "cairn-c"]);
+    } else {
+        command.args(["rustc", "--package", "cairn-heap", "--features", "staticlib"]);
+        command.args(["--crate-type", "staticlib"]);
+    }
+    command.args(["--locked", "--profile", PROFILE]);
+    if let Some(triple) = target {
+        command.args(["--target", triple]);
+    }
+    run_command(&mut command).map_err(|failure| match target {
+        Some(triple) => {
+            Failure::new(format!("{failure}; the target's libraries come with `rustup target add {triple}`"))
+        }
+        None => failure,
+    })?;
+    Ok(if is_whole {
+        Built {
+            library: built.join("libcairn.a"),
+            shared: Some(built.join("libcairn.so")),
+            headers: &["include/cairn_capture.h", "include/cairn_heap.h"],
+        }
+    } else {
+        Built { library: built.join("libcairn_heap.a"), shared: None, headers: &["include/cairn_heap.h"] }
+    })
+}
+
+fn install(built: &Built, prefix: &Path) -> Outcome {
     fs::create_dir_all(prefix).map_err(at(prefix))?;
     // pkg-config hands the prefix to compilers that run elsewhere.
     let prefix = &fs::canonicalize(prefix).map_err(at(prefix))?;
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or(workspace_root().join("target"), Into::into);
-    let built = target.join(PROFILE);
     let crate_directory = workspace_root().join("crates/cairn-c");
-    copy(&built.join("libcairn.a"), &prefix.join("lib/libcairn.a"))?;
-    copy(&built.join("libcairn.so"), &prefix.join("lib").join(SONAME))?;
-    for header in ["include/cairn_capture.h", "include/cairn_heap.h"] {
+    copy(&built.library, &prefix.join("lib/libcairn.a"))?;
+    for header in built.headers {
         copy(&crate_directory.join(header), &prefix.join(header))?;
     }
-    let link = prefix.join("lib/libcairn.so");
-    let _ = fs::remove_file(&link);
-    std::os::unix::fs::symlink(SONAME, &link).map_err(at(&link))?;
+    if let Some(shared) = &built.shared {
+        copy(shared, &prefix.join("lib").join(SONAME))?;
+        let link = prefix.join("lib/libcairn.so");
+        let _ = fs::remove_file(&link);
+        std::os::unix::fs::symlink(SONAME, &link).map_err(at(&link))?;
+    }
     let template = crate_directory.join("cairn.pc.in");
     let text = fs::read_to_string(&template)
         .map_err(at(&template))?
@@ -57,4 +120,35 @@ fn copy(from: &Path, to: &Path) -> Outcome {
 
 fn make_parent(path: &Path) -> Outcome {
     path.parent().map_or(Ok(()), |parent| fs::create_dir_all(parent).map_err(at(parent)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_whole_library_is_for_targets_with_captures() {
+        for triple in ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"] {
+            assert!(captures_stacks(triple), "{triple}");
+        }
+        let others = [
+            "i686-unknown-linux-gnu",
+            "x86_64-unknown-linux-musl",
+            "aarch64-unknown-none",
+            "thumbv6m-none-eabi",
+        ];
+        for triple in others {
+            assert!(!captures_stacks(triple), "{triple}");
+        }
+    }
+
+    #[test]
+    fn unknown_arguments_are_refused() {
+        let cases: [&[&str]; 4] = [&["--prefix"], &["x"], &["--target"], &["--target", "a", "--target", "b"]];
+        for arguments in cases {
+            let arguments: Vec<String> = arguments.iter().map(|&word| word.to_owned()).collect();
+            let failure = run(&arguments).unwrap_err();
+            assert_eq!(failure, Failure::usage(USAGE), "{arguments:?}");
+        }
+    }
 }

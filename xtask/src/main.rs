@@ -72,7 +72,7 @@ const CHORES: &[Chore] = &[
     Chore {
         name: "c-library",
         run: c_library::run,
-        help: "[--prefix DIRECTORY]: build libcairn.so and libcairn.a, and install them there",
+        help: "[--target TRIPLE] [--prefix DIRECTORY]: build libcairn.so and libcairn.a, and install them there",
     },
     Chore {
         name: "portability",
@@ -82,7 +82,7 @@ const CHORES: &[Chore] = &[
     Chore {
         name: "device",
         run: device::run,
-        help: "run the annotated heap on an emulated microcontroller and decode what it says (rustup target, qemu-system-arm)",
+        help: "[cortex-m4 cortex-m0 riscv32 i686]: run the annotated heap on emulated devices and decode what it says (rustup targets, qemu, gcc)",
     },
     Chore {
         name: "fuzz-smoke",

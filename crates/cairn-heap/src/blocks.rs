@@ -93,7 +93,7 @@ impl<'a> Block<'a> {
                 let frames = cbf::Decoder::new(bytes, cbf::Rules::STRICT).map_while(Result::ok);
                 fill(into, &mut frames.filter_map(|frame| Some(frame.address()?.value())))
             }
-            BlockStack::Lws(blob) => match format::decode(blob, WordSize::NATIVE) {
+            BlockStack::Lws(blob) => match lws::decode(blob) {
                 Ok(backtrace) => fill(into, &mut backtrace.addresses.iter().map(|address| address.value())),
                 Err(_) => 0,
             },

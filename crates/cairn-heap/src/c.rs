@@ -3,20 +3,26 @@
 //! `cargo xtask header` writes the header from the text of this file, doc comments included, which are therefore written for
 //! readers of C. `libcairn` has these functions; for a device, the crate is built as a static library with the features
 //! `c-api` and `staticlib`.
+//!
+//! The functions that allocate are naked: their first instructions note the return address and the
+//! frame pointer of the caller, which no instruction behind them could know. So a recorded stack
+//! begins at the caller, however the rest is compiled.
 
 use core::ffi::{c_char, c_int, c_void};
+use core::mem::offset_of;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use core::{mem, ptr, slice};
 
-use cairn_format::SliceSink;
 use cairn_format::heapblock::{BlockLayout, StackReference};
 use cairn_format::lws::log_line;
+use cairn_format::{AbsoluteAddress, SliceSink, WordSize};
+use cairn_unwind::{AddressRange, FnMemory, FrameLayout, FramePointerWalk};
 
 use crate::backend::Backend;
-use crate::heap::{Heap, Options};
-use crate::lock::{Critical, Lock};
+use crate::heap::{Event, Heap, Options};
+use crate::lock::{Critical, HAS_CRITICAL_SECTION, Lock};
 use crate::lws::{self, Owner};
-use crate::stack::CallStack;
+use crate::stack::{CallStack, UserBits};
 
 /// The layout of libwebsockets: a compressed stack and a list of all blocks.
 pub const CAIRN_LAYOUT_LWS: u32 = 1;
@@ -29,6 +35,65 @@ pub const CAIRN_LAYOUT_CAIRN: u32 = 3;
 
 /// An argument is null where it must not be, or makes no sense.
 pub const CAIRN_HEAP_ERROR_ARGUMENT: c_int = -1;
+
+/// A block was given out; the program does not have it yet.
+pub const CAIRN_EVENT_ALLOCATED: u32 = 1;
+
+/// A block is about to be given back; its content is as the program left it.
+pub const CAIRN_EVENT_FREEING: u32 = 2;
+
+/// A block has another size, and mostly another address.
+pub const CAIRN_EVENT_MOVED: u32 = 3;
+
+/// There is no memory, or the limit was met.
+pub const CAIRN_EVENT_REFUSED: u32 = 4;
+
+/// The guard behind a block was overwritten. Noticed when the block is freed or resized.
+pub const CAIRN_EVENT_OVERFLOWED: u32 = 5;
+
+/// A block was freed that had been freed before.
+pub const CAIRN_EVENT_FREED_TWICE: u32 = 6;
+
+/// One event of the heap, for observer_function.
+#[repr(C)]
+pub struct CairnAnnotatedEvent {
+    /// The size of this struct.
+    pub type_size: usize,
+    /// One of CAIRN_EVENT_...
+    pub kind: u32,
+    /// Overflowed: how many bytes of the guard are wrong, up to the last one. Else 0.
+    pub overflow_bytes: u32,
+    /// The block; null for a refusal.
+    pub block: *mut c_void,
+    /// Moved: where the block was. Else null.
+    pub from: *mut c_void,
+    /// How many bytes the program asked for; 0 where it is not known.
+    pub size: usize,
+}
+
+/// Who allocates a block, for the functions whose names end with _at. Fill it with zeros, then set
+/// type_size and what is known. With zeros alone they do what the functions without _at do.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct CairnAnnotatedCall {
+    /// The size of this struct.
+    pub type_size: usize,
+    /// The return addresses to record, innermost first; or null.
+    pub frames: *const usize,
+    /// How many frames there are.
+    pub frame_count: usize,
+    /// Without frames: the return address to begin with, as __builtin_return_address(0) in a
+    /// function that wraps the allocation; 0 for that of this very call.
+    pub pc: usize,
+    /// With pc: the frame pointer of the function that pc lies in; 0 if there is none. For
+    /// walk_function.
+    pub fp: usize,
+    /// Layout of libwebsockets: bits of the program's own, written behind the size. The other layouts
+    /// leave them out.
+    pub user_bits: u64,
+    /// How many of them; at most 64.
+    pub user_bit_count: u32,
+}
 
 /// How to annotate, and where memory comes from. Fill it with zeros, then set type_size, layout, malloc_function, free_function,
 /// and what shall be otherwise than by default.
@@ -60,13 +125,28 @@ pub struct CairnAnnotatedOptions {
     pub realloc_function: Option<unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void>,
     /// As memalign (alignment, size), or null: then more is asked for, and aligned here.
     pub memalign_function: Option<unsafe extern "C" fn(usize, usize) -> *mut c_void>,
-    /// Writes return addresses of the caller's caller, innermost first, at most so many, and says how many. Null: captured by cairn
-    /// where that is built in, else none.
+    /// Writes the return addresses of the present stack, innermost first, at most as many as
+    /// its last argument says, and returns how many. It is called from inside of cairn, so what it finds up to the return address of
+    /// the annotated call is left out. Where that address is not among what it finds, it is all
+    /// that is recorded. Null, and no walk_function: captured by cairn where that is built in, else
+    /// the return address of the call alone.
     pub capture_function: Option<unsafe extern "C" fn(*mut usize, usize) -> usize>,
-    /// Called before the lists are changed, for a few instructions: interrupts off. Null for a lock.
+    /// Called before the lists are changed, for a few instructions: interrupts off. Null for a
+    /// lock. Required by a library for a processor without compare-and-swap, where the counters
+    /// need it as well.
     pub enter_function: Option<unsafe extern "C" fn() -> usize>,
     /// Called after it, with what enter_function returned.
     pub leave_function: Option<unsafe extern "C" fn(usize)>,
+    /// In place of capture_function: gets the return address of the annotated call and the frame
+    /// pointer of the function that it lies in, and writes the return addresses further out, at
+    /// most as many as its last argument says, and returns how many. cairn_frame_pointer_walk does this for code with frame
+    /// pointers.
+    pub walk_function: Option<unsafe extern "C" fn(usize, usize, *mut usize, usize) -> usize>,
+    /// Called for every event, in the thread where it happens, with observer_context. It may
+    /// allocate and free, and is called for that, too. Null for none.
+    pub observer_function: Option<unsafe extern "C" fn(*const CairnAnnotatedEvent, *mut c_void)>,
+    /// The last argument of observer_function.
+    pub observer_context: *mut c_void,
 }
 
 /// What there is and was. Fill in type_size.
@@ -105,6 +185,31 @@ pub struct CairnLwsOwner {
 
 const _: () = assert!(size_of::<CairnLwsOwner>() == size_of::<Owner>());
 
+/// The size of the struct in the first version of the header.
+const FIRST_OPTIONS_BYTES: usize = offset_of!(CairnAnnotatedOptions, walk_function);
+/// As above.
+const FIRST_CALL_BYTES: usize = size_of::<CairnAnnotatedCall>();
+
+/// Takes a struct of a caller who may know fewer fields of it, or more: what is missing is zero.
+///
+/// # Safety
+///
+/// - Zeros are a value of `T`, whose first field is its size.
+/// - `given` is null or points to as many bytes as its first field says.
+unsafe fn versioned<T>(given: *const T, first_bytes: usize) -> Option<T> {
+    // SAFETY: by contract.
+    unsafe {
+        let bytes = *given.cast::<usize>().as_ref()?;
+        if bytes < first_bytes {
+            return None;
+        }
+        let mut taken = mem::MaybeUninit::<T>::zeroed();
+        let bytes = bytes.min(size_of::<T>());
+        ptr::copy_nonoverlapping(given.cast::<u8>(), taken.as_mut_ptr().cast::<u8>(), bytes);
+        Some(taken.assume_init())
+    }
+}
+
 /// A word that holds a function; null for none.
 struct Function(AtomicPtr<()>);
 
@@ -135,6 +240,9 @@ static MEMALIGN: Function = Function::new();
 static CAPTURE: Function = Function::new();
 static ENTER: Function = Function::new();
 static LEAVE: Function = Function::new();
+static WALK: Function = Function::new();
+static OBSERVE: Function = Function::new();
+static OBSERVER_CONTEXT: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 static ALIGNMENT: AtomicUsize = AtomicUsize::new(2 * size_of::<usize>());
 
 /// What the functions that were configured give.
@@ -218,54 +326,433 @@ fn leave(state: usize) {
     }
 }
 
-static HEAP: Heap<Configured> =
-    Heap::new(Configured, Options::new(BlockLayout::Cairn)).with_critical(Critical { enter, leave });
+static HEAP: Heap<Configured> = {
+    let heap = Heap::new(Configured, Options::new(BlockLayout::Cairn));
+    if HAS_CRITICAL_SECTION { heap } else { heap.with_critical(Critical { enter, leave }) }
+};
 
-/// The stack of the caller of a function of this file.
-struct Caller {
-    #[cfg(feature = "capture")]
-    stack: cairn_capture::Stack,
-}
+/// The critical section of a library for C: the two functions of the program.
+#[cfg(all(feature = "staticlib", any(feature = "critical-section", not(target_has_atomic = "ptr"))))]
+mod section {
+    struct Section;
 
-impl Caller {
-    #[inline(always)]
-    fn new() -> Self {
-        Self {
-            #[cfg(feature = "capture")]
-            stack: cairn_capture::capture(),
+    critical_section::set_impl!(Section);
+
+    // SAFETY: by contract of `cairn_annotated_configure`, which takes no options without the
+    // functions; before it, nothing is given out, and a counter of foreign blocks is all that is
+    // changed.
+    unsafe impl critical_section::Impl for Section {
+        unsafe fn acquire() -> critical_section::RawRestoreState {
+            // SAFETY: set to this type.
+            let enter = unsafe { super::ENTER.get::<Option<unsafe extern "C" fn() -> usize>>() };
+            // SAFETY: by contract of `cairn_annotated_configure`.
+            enter.map_or(0, |enter| unsafe { enter() })
+        }
+
+        unsafe fn release(state: critical_section::RawRestoreState) {
+            // SAFETY: set to this type.
+            if let Some(leave) = unsafe { super::LEAVE.get::<Option<unsafe extern "C" fn(usize)>>() } {
+                // SAFETY: by contract of `cairn_annotated_configure`.
+                unsafe { leave(state) }
+            }
         }
     }
 }
 
+/// Hands an event to the program's observer.
+fn observe(event: &Event) {
+    // SAFETY: set to this type.
+    let function =
+        unsafe { OBSERVE.get::<Option<unsafe extern "C" fn(*const CairnAnnotatedEvent, *mut c_void)>>() };
+    let Some(function) = function else { return };
+    let null = ptr::null_mut();
+    let (kind, block, from, size, overflow) = match *event {
+        Event::Allocated { user, size } => (CAIRN_EVENT_ALLOCATED, user, null, size, 0),
+        Event::Freeing { user, size } => (CAIRN_EVENT_FREEING, user, null, size, 0),
+        Event::Moved { from, to, size } => (CAIRN_EVENT_MOVED, to, from, size, 0),
+        Event::Refused { size } => (CAIRN_EVENT_REFUSED, null, null, size, 0),
+        Event::Overflowed { user, size, bytes } => (CAIRN_EVENT_OVERFLOWED, user, null, size, bytes),
+        Event::FreedTwice { user } => (CAIRN_EVENT_FREED_TWICE, user, null, 0, 0),
+    };
+    let event = CairnAnnotatedEvent {
+        type_size: size_of::<CairnAnnotatedEvent>(),
+        kind,
+        overflow_bytes: overflow as u32,
+        block: block.cast(),
+        from: from.cast(),
+        size,
+    };
+    // SAFETY: by contract of `cairn_annotated_configure`.
+    unsafe { function(&raw const event, OBSERVER_CONTEXT.load(Ordering::Acquire)) }
+}
+
+/// The caller's registers, noted by a naked function; zeros on processors without one.
+#[derive(Clone, Copy)]
+struct Site {
+    /// The return address.
+    pc: usize,
+    /// The frame pointer.
+    fp: usize,
+    /// The stack pointer once the call has returned.
+    #[cfg(feature = "capture")]
+    sp: usize,
+}
+
+/// The stack of the caller of a function of this file.
+struct Caller {
+    site: Site,
+    /// The caller's own statement.
+    call: Option<CairnAnnotatedCall>,
+}
+
 type Capture = Option<unsafe extern "C" fn(*mut usize, usize) -> usize>;
+type Walk = Option<unsafe extern "C" fn(usize, usize, *mut usize, usize) -> usize>;
+
+impl Caller {
+    /// The return address to begin with, and the frame pointer there; no address where the
+    /// processor has no entry.
+    fn start(&self) -> (usize, usize) {
+        match self.call {
+            Some(call) if call.pc != 0 => (code_address(call.pc), call.fp),
+            _ => (code_address(self.site.pc), self.site.fp),
+        }
+    }
+
+    /// The addresses that the caller gave.
+    fn given(&self) -> Option<&[usize]> {
+        let call = self.call.as_ref().filter(|call| !call.frames.is_null())?;
+        // SAFETY: by contract of the functions that take such a call.
+        Some(unsafe { slice::from_raw_parts(call.frames, call.frame_count) })
+    }
+
+    /// Whether the program has no say in the stack.
+    #[cfg(feature = "capture")]
+    fn is_captured(&self) -> bool {
+        // SAFETY: set to these types.
+        let has_functions = unsafe { CAPTURE.get::<Capture>().is_some() || WALK.get::<Walk>().is_some() };
+        !has_functions && self.call.is_none_or(|call| call.frames.is_null() && call.pc == 0)
+    }
+
+    /// The stack of the noted call.
+    #[cfg(feature = "capture")]
+    fn captured(&self) -> crate::At {
+        let Site { pc, fp, sp } = self.site;
+        let site = cairn_capture::CallSite { pc: pc as u64, sp: sp as u64, fp: fp as u64 };
+        // SAFETY: noted by a naked function that jumped to the one that has this value and waits
+        // for it.
+        unsafe { crate::At::new(site) }
+    }
+
+    /// As captured by cairn, from inside: to be cut.
+    #[cfg(feature = "capture")]
+    fn captured_from_here(&self, into: &mut [usize]) -> usize {
+        crate::Here { skip: 0 }.addresses(into)
+    }
+
+    #[cfg(not(feature = "capture"))]
+    #[expect(clippy::unused_self, reason = "the twin above uses it")]
+    const fn captured_from_here(&self, _into: &mut [usize]) -> usize {
+        0
+    }
+}
 
 impl CallStack for Caller {
     fn addresses(&self, into: &mut [usize]) -> usize {
-        // SAFETY: set to this type.
-        if let Some(capture) = unsafe { CAPTURE.get::<Capture>() } {
-            // SAFETY: by contract of `cairn_annotated_configure`.
-            return unsafe { capture(into.as_mut_ptr(), into.len()) }.min(into.len());
+        if let Some(frames) = self.given() {
+            return frames.addresses(into);
         }
         #[cfg(feature = "capture")]
-        {
-            // The innermost frame is the function's own.
-            let frames = self.stack.frames().skip(1).filter_map(cairn_format::Frame::address);
-            into.iter_mut().zip(frames).map(|(place, address)| *place = address.value() as usize).count()
+        if self.is_captured() {
+            return self.captured().addresses(into);
         }
-        #[cfg(not(feature = "capture"))]
-        0
+        let (pc, fp) = self.start();
+        // SAFETY: set to this type.
+        if let Some(walk) = unsafe { WALK.get::<Walk>() } {
+            let Some((first, rest)) = into.split_first_mut() else { return 0 };
+            *first = pc;
+            // SAFETY: by contract of `cairn_annotated_configure`.
+            return 1 + unsafe { walk(pc, fp, rest.as_mut_ptr(), rest.len()) }.min(rest.len());
+        }
+        // SAFETY: set to this type.
+        let count = match unsafe { CAPTURE.get::<Capture>() } {
+            // SAFETY: by contract of `cairn_annotated_configure`.
+            Some(capture) => unsafe { capture(into.as_mut_ptr(), into.len()) }.min(into.len()),
+            None => self.captured_from_here(into),
+        };
+        begin_at(pc, into, count)
     }
 
     fn reference(&self) -> StackReference {
         #[cfg(feature = "capture")]
-        // SAFETY: set to this type.
-        if unsafe { CAPTURE.get::<Capture>() }.is_none()
-            && let Some(row) = self.stack.id().row()
-        {
-            return StackReference::Number(row.parent.number());
+        if self.is_captured() {
+            return self.captured().reference();
         }
         StackReference::None
     }
+
+    fn user_bits(&self) -> UserBits {
+        self.call
+            .map_or(UserBits::NONE, |call| UserBits { value: call.user_bits, count: call.user_bit_count })
+    }
+}
+
+/// A return address without the bit that says which instruction set it returns to.
+const fn code_address(pc: usize) -> usize {
+    if cfg!(target_arch = "arm") { pc & !1 } else { pc }
+}
+
+/// Leaves out of the first `count` addresses what comes before `pc`; where it is not among them, it
+/// alone remains. Says how many there are.
+fn begin_at(pc: usize, addresses: &mut [usize], count: usize) -> usize {
+    if pc == 0 {
+        return count;
+    }
+    let found = addresses.get(..count).unwrap_or_default();
+    if let Some(start) = found.iter().position(|address| code_address(*address) == pc) {
+        addresses.copy_within(start..count, 0);
+        return count - start;
+    }
+    addresses.first_mut().map_or(0, |place| {
+        *place = pc;
+        1
+    })
+}
+
+/// Functions of up to three arguments that hand on where they were called from: each becomes a
+/// naked function that adds the caller's return address, frame pointer and stack pointer as a
+/// fourth to sixth argument. On processors that are not listed here these are zeros, and a stack is
+/// what the functions of the program say.
+macro_rules! entries {
+    ($(
+        $(#[$attribute:meta])*
+        pub $(unsafe $(@$safety:tt)?)? extern "C" fn $name:ident($($argument:ident: $type:ty),* $(,)?) -> *mut c_void {
+            $inner:ident($($given:expr),*)
+        }
+    )*) => { $(
+        entries!(@one [$(#[$attribute])*] [$(unsafe $(@$safety)?)?] $name [$($argument: $type),*] $inner [$($given),*]);
+    )* };
+    (@one [$($attribute:tt)*] [$($safety:tt)*] $name:ident [$($arguments:tt)*] $inner:ident [$($given:expr),*]) => {
+        #[cfg(any(
+            target_arch = "x86_64",
+            target_arch = "x86",
+            target_arch = "aarch64",
+            target_arch = "arm",
+            target_arch = "riscv32",
+            target_arch = "riscv64"
+        ))]
+        $($attribute)*
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub $($safety)* extern "C" fn $name($($arguments)*) -> *mut c_void {
+            #[cfg(target_arch = "x86_64")]
+            core::arch::naked_asm!(
+                ".cfi_startproc",
+                "mov rcx, qword ptr [rsp]",
+                "mov r8, rbp",
+                "lea r9, [rsp + 8]",
+                "jmp {inner}",
+                ".cfi_endproc",
+                inner = sym $inner,
+            );
+            // The sum of what is pushed leaves the stack pointer aligned to 16 at the call.
+            #[cfg(target_arch = "x86")]
+            core::arch::naked_asm!(
+                ".cfi_startproc",
+                "lea eax, [esp + 4]",
+                "sub esp, 4",
+                "push eax",
+                "push ebp",
+                "push dword ptr [esp + 12]",
+                "push dword ptr [esp + 28]",
+                "push dword ptr [esp + 28]",
+                "push dword ptr [esp + 28]",
+                ".cfi_def_cfa_offset 32",
+                "call {inner}",
+                "add esp, 28",
+                ".cfi_def_cfa_offset 4",
+                "ret",
+                ".cfi_endproc",
+                inner = sym $inner,
+            );
+            #[cfg(target_arch = "aarch64")]
+            core::arch::naked_asm!(
+                ".cfi_startproc",
+                "mov x3, x30",
+                "mov x4, x29",
+                "mov x5, sp",
+                "b {inner}",
+                ".cfi_endproc",
+                inner = sym $inner,
+            );
+            // A call and not a jump: a jump of ARMv6-M reaches 2 KiB.
+            #[cfg(target_arch = "arm")]
+            core::arch::naked_asm!(
+                "push {{r4, lr}}",
+                "sub sp, #8",
+                "mov r3, lr",
+                concat!("mov r4, ", frame_pointer!()),
+                "str r4, [sp, #0]",
+                "add r4, sp, #16",
+                "str r4, [sp, #4]",
+                "bl {inner}",
+                "add sp, #8",
+                "pop {{r4, pc}}",
+                inner = sym $inner,
+            );
+            #[cfg(any(target_arch = "riscv32", target_arch = "riscv64"))]
+            core::arch::naked_asm!(
+                "mv a3, ra",
+                "mv a4, s0",
+                "mv a5, sp",
+                "tail {inner}",
+                inner = sym $inner,
+            );
+        }
+
+        #[cfg(not(any(
+            target_arch = "x86_64",
+            target_arch = "x86",
+            target_arch = "aarch64",
+            target_arch = "arm",
+            target_arch = "riscv32",
+            target_arch = "riscv64"
+        )))]
+        $($attribute)*
+        #[unsafe(no_mangle)]
+        pub $($safety)* extern "C" fn $name($($arguments)*) -> *mut c_void {
+            $inner($($given,)* 0, 0, 0)
+        }
+    };
+}
+
+/// Thumb code's frame pointer, which is all that processors without an operating system run here,
+/// and Arm code's.
+#[cfg(all(target_arch = "arm", target_os = "none"))]
+macro_rules! frame_pointer {
+    () => {
+        "r7"
+    };
+}
+/// As above.
+#[cfg(all(target_arch = "arm", not(target_os = "none")))]
+macro_rules! frame_pointer {
+    () => {
+        "r11"
+    };
+}
+
+/// A call whose stack has begun at its caller: what the inner functions below get of the naked
+/// ones.
+const fn plain(pc: usize, fp: usize, _sp: usize) -> Caller {
+    let site = Site {
+        pc,
+        fp,
+        #[cfg(feature = "capture")]
+        sp: _sp,
+    };
+    Caller { site, call: None }
+}
+
+/// As `plain`, with what the caller says; `None` for an argument that is not usable.
+fn with_call(call: *const CairnAnnotatedCall, pc: usize, fp: usize, sp: usize) -> Option<Caller> {
+    let caller = plain(pc, fp, sp);
+    if call.is_null() {
+        return Some(caller);
+    }
+    // SAFETY: by contract of the functions with `_at`; zeros are such a call.
+    let call = unsafe { versioned(call, FIRST_CALL_BYTES) }?;
+    let is_usable = call.user_bit_count <= 64 && (call.frames.is_null() || call.frames.is_aligned());
+    is_usable.then_some(Caller { call: Some(call), ..caller })
+}
+
+type Call = *const CairnAnnotatedCall;
+
+extern "C" fn malloc(size: usize, _: usize, _: usize, pc: usize, fp: usize, sp: usize) -> *mut c_void {
+    HEAP.allocate(size, 1, false, plain(pc, fp, sp)).cast()
+}
+
+extern "C" fn malloc_at(size: usize, call: Call, _: usize, pc: usize, fp: usize, sp: usize) -> *mut c_void {
+    let Some(caller) = with_call(call, pc, fp, sp) else { return ptr::null_mut() };
+    HEAP.allocate(size, 1, false, caller).cast()
+}
+
+extern "C" fn calloc(count: usize, size: usize, _: usize, pc: usize, fp: usize, sp: usize) -> *mut c_void {
+    let Some(size) = count.checked_mul(size) else { return ptr::null_mut() };
+    HEAP.allocate(size, 1, true, plain(pc, fp, sp)).cast()
+}
+
+extern "C" fn calloc_at(
+    count: usize,
+    size: usize,
+    call: Call,
+    pc: usize,
+    fp: usize,
+    sp: usize,
+) -> *mut c_void {
+    let Some(size) = count.checked_mul(size) else { return ptr::null_mut() };
+    let Some(caller) = with_call(call, pc, fp, sp) else { return ptr::null_mut() };
+    HEAP.allocate(size, 1, true, caller).cast()
+}
+
+extern "C" fn memalign(
+    alignment: usize,
+    size: usize,
+    _: usize,
+    pc: usize,
+    fp: usize,
+    sp: usize,
+) -> *mut c_void {
+    HEAP.allocate(size, alignment, false, plain(pc, fp, sp)).cast()
+}
+
+extern "C" fn memalign_at(
+    alignment: usize,
+    size: usize,
+    call: Call,
+    pc: usize,
+    fp: usize,
+    sp: usize,
+) -> *mut c_void {
+    let Some(caller) = with_call(call, pc, fp, sp) else { return ptr::null_mut() };
+    HEAP.allocate(size, alignment, false, caller).cast()
+}
+
+extern "C" fn realloc(
+    block: *mut c_void,
+    size: usize,
+    _: usize,
+    pc: usize,
+    fp: usize,
+    sp: usize,
+) -> *mut c_void {
+    // SAFETY: by contract of `cairn_annotated_realloc`.
+    unsafe { resize(block, size, plain(pc, fp, sp)) }
+}
+
+extern "C" fn realloc_at(
+    block: *mut c_void,
+    size: usize,
+    call: Call,
+    pc: usize,
+    fp: usize,
+    sp: usize,
+) -> *mut c_void {
+    let Some(caller) = with_call(call, pc, fp, sp) else { return ptr::null_mut() };
+    // SAFETY: by contract of `cairn_annotated_realloc_at`.
+    unsafe { resize(block, size, caller) }
+}
+
+/// # Safety
+///
+/// As for realloc.
+unsafe fn resize(block: *mut c_void, size: usize, caller: Caller) -> *mut c_void {
+    if size == 0 && !block.is_null() {
+        // SAFETY: by contract.
+        unsafe { HEAP.release(block.cast(), 1) };
+        return ptr::null_mut();
+    }
+    // SAFETY: by contract.
+    unsafe { HEAP.resize(block.cast(), size, 1, caller) }.cast()
 }
 
 /// Says where memory comes from and how to annotate it; before the first block. Until then nothing is given out. Returns 0 or
@@ -276,14 +763,24 @@ impl CallStack for Caller {
 /// `options` points to `type_size` bytes, and the functions do what they are said to do.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cairn_annotated_configure(options: *const CairnAnnotatedOptions) -> c_int {
-    // SAFETY: by contract.
-    let Some(given) = (unsafe { options.as_ref() }) else { return CAIRN_HEAP_ERROR_ARGUMENT };
+    // SAFETY: by contract; zeros are such options.
+    let Some(given) = (unsafe { versioned(options, FIRST_OPTIONS_BYTES) }) else {
+        return CAIRN_HEAP_ERROR_ARGUMENT;
+    };
     let word = size_of::<usize>();
     let alignment = if given.alignment == 0 { 2 * word } else { given.alignment };
-    let is_usable = given.type_size >= size_of::<CairnAnnotatedOptions>()
-        && given.malloc_function.is_some()
+    // Where the crate `critical-section` guards lists, it is the program's, or in a library for C
+    // these two functions.
+    let has_section = given.enter_function.is_some() && given.leave_function.is_some();
+    let has_neither = given.enter_function.is_none() && given.leave_function.is_none();
+    let is_section_usable = match (HAS_CRITICAL_SECTION, cfg!(feature = "staticlib")) {
+        (false, _) => has_section || has_neither,
+        (true, true) => has_section,
+        (true, false) => has_neither,
+    };
+    let is_usable = given.malloc_function.is_some()
         && given.free_function.is_some()
-        && given.enter_function.is_some() == given.leave_function.is_some()
+        && is_section_usable
         && alignment.is_power_of_two()
         && alignment >= word;
     let layout = match given.layout {
@@ -306,6 +803,10 @@ pub unsafe extern "C" fn cairn_annotated_configure(options: *const CairnAnnotate
     CAPTURE.set(given.capture_function.map_or(null, |function| function as *mut ()));
     ENTER.set(given.enter_function.map_or(null, |function| function as *mut ()));
     LEAVE.set(given.leave_function.map_or(null, |function| function as *mut ()));
+    WALK.set(given.walk_function.map_or(null, |function| function as *mut ()));
+    OBSERVER_CONTEXT.store(given.observer_context, Ordering::Release);
+    OBSERVE.set(given.observer_function.map_or(null, |function| function as *mut ()));
+    HEAP.set_observer(given.observer_function.map(|_| observe as fn(&Event)));
     REALLOC.set(given.realloc_function.map_or(null, |function| function as *mut ()));
     MEMALIGN.set(given.memalign_function.map_or(null, |function| function as *mut ()));
     FREE.set(given.free_function.map_or(null, |function| function as *mut ()));
@@ -315,23 +816,20 @@ pub unsafe extern "C" fn cairn_annotated_configure(options: *const CairnAnnotate
     0
 }
 
-/// As malloc.
-#[unsafe(no_mangle)]
+entries! {
+/// As malloc. The recorded stack begins at the caller.
 pub extern "C" fn cairn_annotated_malloc(size: usize) -> *mut c_void {
-    HEAP.allocate(size, 1, false, Caller::new()).cast()
+    malloc(size, 0, 0)
 }
 
 /// As calloc.
-#[unsafe(no_mangle)]
 pub extern "C" fn cairn_annotated_calloc(count: usize, size: usize) -> *mut c_void {
-    let Some(size) = count.checked_mul(size) else { return ptr::null_mut() };
-    HEAP.allocate(size, 1, true, Caller::new()).cast()
+    calloc(count, size, 0)
 }
 
 /// As memalign: alignment is a power of two.
-#[unsafe(no_mangle)]
 pub extern "C" fn cairn_annotated_memalign(alignment: usize, size: usize) -> *mut c_void {
-    HEAP.allocate(size, alignment, false, Caller::new()).cast()
+    memalign(alignment, size, 0)
 }
 
 /// As realloc; a size of 0 frees the block and returns null.
@@ -339,15 +837,90 @@ pub extern "C" fn cairn_annotated_memalign(alignment: usize, size: usize) -> *mu
 /// # Safety
 ///
 /// As for realloc.
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cairn_annotated_realloc(block: *mut c_void, size: usize) -> *mut c_void {
-    if size == 0 && !block.is_null() {
-        // SAFETY: by contract.
-        unsafe { HEAP.release(block.cast(), 1) };
-        return ptr::null_mut();
+    realloc(block, size, 0)
+}
+
+/// As malloc, by the caller that call says. Null also when call is not usable: a type_size that
+/// cannot be, more than 64 bits, frames that are not aligned.
+///
+/// # Safety
+///
+/// `call` is null or points to `type_size` bytes, its frames to `frame_count` words.
+pub unsafe extern "C" fn cairn_annotated_malloc_at(size: usize, call: *const CairnAnnotatedCall) -> *mut c_void {
+    malloc_at(size, call, 0)
+}
+
+/// As calloc, by the caller that call says.
+///
+/// # Safety
+///
+/// As for `cairn_annotated_malloc_at`.
+pub unsafe extern "C" fn cairn_annotated_calloc_at(count: usize, size: usize, call: *const CairnAnnotatedCall) -> *mut c_void {
+    calloc_at(count, size, call)
+}
+
+/// As memalign, by the caller that call says.
+///
+/// # Safety
+///
+/// As for `cairn_annotated_malloc_at`.
+pub unsafe extern "C" fn cairn_annotated_memalign_at(alignment: usize, size: usize, call: *const CairnAnnotatedCall) -> *mut c_void {
+    memalign_at(alignment, size, call)
+}
+
+/// As realloc, by the caller that call says; null and nothing has changed when call is not usable.
+///
+/// # Safety
+///
+/// As for realloc and `cairn_annotated_malloc_at`.
+pub unsafe extern "C" fn cairn_annotated_realloc_at(block: *mut c_void, size: usize, call: *const CairnAnnotatedCall) -> *mut c_void {
+    realloc_at(block, size, call)
+}
+}
+
+/// Walks frame pointers, for walk_function: from fp, the frame pointer of a function that called
+/// the allocation, up to stack_end, the end of its stack, its highest address. Writes the return
+/// addresses that it finds, innermost first, at most room, and says how many. It ends at whatever
+/// is no frame: 0, an address outside of the stack or not aligned, one that is not above the frame
+/// before. The frames are those of the compiler's convention: GCC's and LLVM's on x86, AArch64 and
+/// RISC-V, LLVM's on Arm.
+///
+/// # Safety
+///
+/// The memory from `fp` to `stack_end` is a stack, and may be read; `addresses` points to `room`
+/// words.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cairn_frame_pointer_walk(
+    fp: usize,
+    stack_end: usize,
+    addresses: *mut usize,
+    room: usize,
+) -> usize {
+    let is_riscv = cfg!(any(target_arch = "riscv32", target_arch = "riscv64"));
+    let layout = if is_riscv { FrameLayout::RISC_V } else { FrameLayout::PAIR_AT_FRAME_POINTER };
+    let lowest = fp.saturating_sub(2 * size_of::<usize>());
+    let at = |address: usize| AbsoluteAddress::new(address as u64);
+    let stack = AddressRange::new(at(if is_riscv { lowest } else { fp }), at(stack_end));
+    let memory = FnMemory(|address: AbsoluteAddress, into: &mut [u8]| {
+        // SAFETY: by contract; the walk reads only within the range.
+        unsafe {
+            let from = ptr::with_exposed_provenance::<u8>(address.value() as usize);
+            ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len());
+        }
+        Some(())
+    });
+    if addresses.is_null() {
+        return 0;
     }
-    // SAFETY: by contract.
-    unsafe { HEAP.resize(block.cast(), size, 1, Caller::new()) }.cast()
+    let records = FramePointerWalk::new(memory, fp as u64, stack, WordSize::NATIVE).layout(layout);
+    let mut count = 0;
+    for record in records.take(room) {
+        // SAFETY: by contract.
+        unsafe { addresses.add(count).write(code_address(record.return_address.value() as usize)) };
+        count += 1;
+    }
+    count
 }
 
 /// As free. What malloc_function gave out past this heap goes to free_function as it is.
@@ -484,8 +1057,33 @@ pub unsafe extern "C" fn cairn_lws_generate(
     room: usize,
     blob_bytes: *mut usize,
 ) -> usize {
-    let is_usable =
-        !blob.is_null() && room >= 3 && !blob_bytes.is_null() && (count == 0 || !addresses.is_null());
+    // SAFETY: by contract.
+    unsafe { cairn_lws_generate_with(size, addresses, count, alignment, 0, 0, blob, room, blob_bytes) }
+}
+
+/// As cairn_lws_generate, with user_bit_count bits of the program's own behind the size; at most
+/// 64.
+///
+/// # Safety
+///
+/// As for `cairn_lws_generate`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cairn_lws_generate_with(
+    size: usize,
+    addresses: *const usize,
+    count: usize,
+    alignment: usize,
+    user_bits: u64,
+    user_bit_count: u32,
+    blob: *mut u8,
+    room: usize,
+    blob_bytes: *mut usize,
+) -> usize {
+    let is_usable = user_bit_count <= 64
+        && !blob.is_null()
+        && room >= 3
+        && !blob_bytes.is_null()
+        && (count == 0 || !addresses.is_null());
     if !is_usable || !alignment.is_power_of_two() || alignment < size_of::<usize>() {
         return 0;
     }
@@ -494,7 +1092,8 @@ pub unsafe extern "C" fn cairn_lws_generate(
         let addresses = if count == 0 { &[] } else { slice::from_raw_parts(addresses, count) };
         (addresses, slice::from_raw_parts_mut(blob, room))
     };
-    let generated = lws::generate(addresses, size, alignment, |_| (), buffer);
+    let bits = UserBits { value: user_bits, count: user_bit_count };
+    let generated = lws::generate(addresses, size, alignment, bits.fields(), buffer);
     let (prefix_bytes, bytes) = (generated.prefix_bytes(), generated.blob().len());
     let gave_up = bytes == 2;
     // SAFETY: by contract; there are at least 3 bytes.
@@ -583,6 +1182,29 @@ pub unsafe extern "C" fn cairn_lws_parse(
             count += 1;
         }
         count as c_int
+    }
+}
+
+/// Reads the bits of the program's own behind the size of a block, of which there are bit_count.
+/// Returns 0, or CAIRN_HEAP_ERROR_ARGUMENT when the block has fewer, or its blob gave up or
+/// was overwritten.
+///
+/// # Safety
+///
+/// `user` is a block with this layout; `bits` points to 8 bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cairn_lws_user_bits(user: *const c_void, bit_count: u32, bits: *mut u64) -> c_int {
+    if user.is_null() || bits.is_null() || bit_count > 64 {
+        return CAIRN_HEAP_ERROR_ARGUMENT;
+    }
+    // SAFETY: by contract.
+    match unsafe { lws::user_bits(user.cast(), bit_count) } {
+        Some(found) => {
+            // SAFETY: by contract.
+            unsafe { bits.write(found) };
+            0
+        }
+        None => CAIRN_HEAP_ERROR_ARGUMENT,
     }
 }
 

@@ -5,6 +5,9 @@ use core::sync::atomic::{AtomicU32, Ordering, fence};
 use cairn_format::SliceSink;
 use cairn_format::lws::Encoder;
 
+use crate::atomic::SwapU32;
+use crate::stack::UserBits;
+
 /// A power of two; with [`WORDS`] a quarter of a MiB, of which a program touches what it uses.
 const ENTRIES_LOG2: u32 = 10;
 /// A backtrace of more bits is not kept: with the rest of an entry four cache lines. 31 addresses of programs take about 40.
@@ -23,7 +26,7 @@ pub struct CompressedStacks {
 #[repr(align(64))]
 struct Entry {
     /// Odd while the rest is changed; 0 before the first time.
-    sequence: AtomicU32,
+    sequence: SwapU32,
     bits: AtomicU32,
     number: AtomicU32,
     left_out: AtomicU32,
@@ -60,7 +63,7 @@ impl CompressedStacks {
         Self {
             entries: [const {
                 Entry {
-                    sequence: AtomicU32::new(0),
+                    sequence: SwapU32::new(0),
                     bits: AtomicU32::new(0),
                     number: AtomicU32::new(0),
                     left_out: AtomicU32::new(0),
@@ -76,7 +79,7 @@ impl CompressedStacks {
     }
 
     /// The blob of a block of `size` bytes, written to the start of `buffer`: its length, if the backtrace is here.
-    pub(crate) fn blob(&self, key: Key, size: usize, buffer: &mut [u8]) -> Option<usize> {
+    pub(crate) fn blob(&self, key: Key, size: usize, bits: UserBits, buffer: &mut [u8]) -> Option<usize> {
         let entry = self.entry(key)?;
         let sequence = entry.sequence.load(Ordering::Acquire);
         let load = |place: &AtomicU32| place.load(Ordering::Relaxed);
@@ -84,9 +87,9 @@ impl CompressedStacks {
         if sequence % 2 == 1 || sequence == 0 || kept != key {
             return None;
         }
-        let bits = load(&entry.bits);
+        let backtrace_bits = load(&entry.bits);
         let mut words = [0; WORDS / 2];
-        let used = words.get_mut(..(bits as usize).div_ceil(64))?;
+        let used = words.get_mut(..(backtrace_bits as usize).div_ceil(64))?;
         for (word, [upper, lower]) in used.iter_mut().zip(entry.words.as_chunks().0) {
             *word = u64::from(load(upper)) << 32 | u64::from(load(lower));
         }
@@ -94,8 +97,10 @@ impl CompressedStacks {
         if entry.sequence.load(Ordering::Relaxed) != sequence {
             return None;
         }
-        let encoder = Encoder::behind(SliceSink::new(buffer), used, bits).ok()?;
-        Some(encoder.allocation_size(size as u64).ok()?.close().ok()?.0)
+        let encoder = Encoder::behind(SliceSink::new(buffer), used, backtrace_bits).ok()?;
+        let mut open = encoder.allocation_size(size as u64).ok()?;
+        bits.fields()(open.user_fields());
+        Some(open.close().ok()?.0)
     }
 
     /// Keeps the first bits of a blob: its backtrace.
@@ -156,9 +161,10 @@ mod tests {
                 let key = Key::new(number, 0, number as usize % 2).unwrap();
                 let addresses = stack(number);
                 let mut fresh = [0; BLOB_BUFFER_BYTES];
-                let (bytes, backtrace_bits) = encode(&addresses, size, |_| (), &mut fresh).unwrap();
+                let bits = UserBits { value: u64::from(state), count: state % 9 };
+                let (bytes, backtrace_bits) = encode(&addresses, size, bits.fields(), &mut fresh).unwrap();
                 let mut again = [0; BLOB_BUFFER_BYTES];
-                match KEPT.blob(key, size, &mut again) {
+                match KEPT.blob(key, size, bits, &mut again) {
                     Some(length) => {
                         assert_eq!(again.get(..length), fresh.get(..bytes), "{number} {size}");
                         hits.fetch_add(1, Ordering::Relaxed);
@@ -178,10 +184,10 @@ mod tests {
         let kept = CompressedStacks::new();
         let mut buffer = [0; BLOB_BUFFER_BYTES];
         kept.keep(key, &[0xf8; BLOB_BUFFER_BYTES], 61 * 32);
-        assert_eq!(kept.blob(key, 1, &mut buffer), None);
+        assert_eq!(kept.blob(key, 1, UserBits::NONE, &mut buffer), None);
         let (_, bits) = encode(&[0x1234], 1, |_| (), &mut buffer).unwrap();
         kept.keep(key, &buffer, bits as u32);
-        assert!(kept.blob(key, 1, &mut buffer).is_some());
-        assert_eq!(kept.blob(Key::new(70_000, 1, 0).unwrap(), 1, &mut buffer), None);
+        assert!(kept.blob(key, 1, UserBits::NONE, &mut buffer).is_some());
+        assert_eq!(kept.blob(Key::new(70_000, 1, 0).unwrap(), 1, UserBits::NONE, &mut buffer), None);
     }
 }

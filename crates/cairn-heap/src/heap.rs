@@ -22,9 +22,10 @@ use cairn_format::heapblock::{
 use cairn_format::heapprof::MAX_CALLERS;
 use cairn_format::{AbsoluteAddress, Frame, SliceSink, WordSize, cbf, lws as format};
 
+use crate::atomic::SwapUsize;
 use crate::backend::Backend;
 use crate::compressed::Key;
-use crate::lock::{Critical, Lock};
+use crate::lock::{Critical, HAS_CRITICAL_SECTION, Lock, in_critical_section};
 use crate::lws::{self, Owner};
 use crate::stack::CallStack;
 
@@ -166,11 +167,11 @@ pub struct Counters {
 
 #[derive(Debug)]
 struct ShardCounters {
-    allocations: AtomicUsize,
-    frees: AtomicUsize,
+    allocations: SwapUsize,
+    frees: SwapUsize,
     /// Wraps: a shard may free what another one allocated.
-    live_bytes: AtomicUsize,
-    peak_bytes: AtomicUsize,
+    live_bytes: SwapUsize,
+    peak_bytes: SwapUsize,
 }
 
 /// A list, in a cache line half of its own where there are caches.
@@ -192,10 +193,10 @@ pub struct Heap<B, const SHARDS: usize = 1> {
     critical: Option<Critical>,
     limit_bytes: AtomicUsize,
     observer: AtomicPtr<()>,
-    refused: AtomicUsize,
-    foreign: AtomicUsize,
-    freed_twice: AtomicUsize,
-    overflowed: AtomicUsize,
+    refused: SwapUsize,
+    foreign: SwapUsize,
+    freed_twice: SwapUsize,
+    overflowed: SwapUsize,
     /// Who has all locks for a while: see [`lock_all`](Self::lock_all).
     all_held_by: AtomicUsize,
     shards: [Shard; SHARDS],
@@ -295,18 +296,18 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
             critical: None,
             limit_bytes: AtomicUsize::new(usize::MAX),
             observer: AtomicPtr::new(ptr::null_mut()),
-            refused: AtomicUsize::new(0),
-            foreign: AtomicUsize::new(0),
-            freed_twice: AtomicUsize::new(0),
-            overflowed: AtomicUsize::new(0),
+            refused: SwapUsize::new(0),
+            foreign: SwapUsize::new(0),
+            freed_twice: SwapUsize::new(0),
+            overflowed: SwapUsize::new(0),
             all_held_by: AtomicUsize::new(0),
             shards: [const {
                 Shard {
                     counters: ShardCounters {
-                        allocations: AtomicUsize::new(0),
-                        frees: AtomicUsize::new(0),
-                        live_bytes: AtomicUsize::new(0),
-                        peak_bytes: AtomicUsize::new(0),
+                        allocations: SwapUsize::new(0),
+                        frees: SwapUsize::new(0),
+                        live_bytes: SwapUsize::new(0),
+                        peak_bytes: SwapUsize::new(0),
                     },
                     lock: Lock::new(),
                 }
@@ -557,13 +558,13 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
     /// What there is and was.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        let sum = |counter: fn(&ShardCounters) -> &AtomicUsize| {
+        let sum = |counter: fn(&ShardCounters) -> &SwapUsize| {
             self.shards.iter().fold(0_usize, |sum, shard| {
                 sum.wrapping_add(counter(&shard.counters).load(Ordering::Relaxed))
             })
         };
         let allocations = sum(|shard| &shard.allocations);
-        let load = |counter: &AtomicUsize| counter.load(Ordering::Relaxed);
+        let load = |counter: &SwapUsize| counter.load(Ordering::Relaxed);
         Counters {
             live_blocks: allocations.wrapping_sub(sum(|shard| &shard.frees)),
             live_bytes: sum(|shard| &shard.live_bytes),
@@ -738,10 +739,12 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
     fn note_lws<R>(&self, size: usize, stack: &impl CallStack, then: impl FnOnce(Note<'_>) -> R) -> R {
         let pre = self.settings.pre.load(Ordering::Relaxed) as usize;
         let post = self.settings.post.load(Ordering::Relaxed) as usize;
-        let mut buffer = [0; lws::BLOB_BYTES];
+        // A backtrace and a size, and the user's bits behind them.
+        let mut buffer = [0; lws::BLOB_BYTES + 16];
+        let bits = stack.user_bits();
         let known = stack.numbered().and_then(|(number, kept)| Some((Key::new(number, pre, post)?, kept)));
         if let Some((key, kept)) = known
-            && let Some(bytes) = kept.blob(key, size, &mut buffer)
+            && let Some(bytes) = kept.blob(key, size, bits, &mut buffer)
         {
             return then(Note::Lws { blob: buffer.get(..bytes).unwrap_or_default() });
         }
@@ -757,7 +760,7 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
             .map(|(place, address)| *place = address.value() as usize)
             .count();
         let addresses = addresses.get(..count).unwrap_or_default();
-        let bytes = match lws::encode(addresses, size, |_| (), &mut buffer) {
+        let bytes = match lws::encode(addresses, size, bits.fields(), &mut buffer) {
             Ok((bytes, backtrace_bits)) => {
                 if let Some((key, kept)) = known {
                     kept.keep(key, &buffer, backtrace_bits as u32);
@@ -765,7 +768,7 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
                 bytes
             }
             // Where an address cannot be written, the size still can, without which the block cannot be moved.
-            Err(_) => lws::encode(&[], size, |_| (), &mut buffer).map_or(0, |(bytes, _)| bytes),
+            Err(_) => lws::encode(&[], size, bits.fields(), &mut buffer).map_or(0, |(bytes, _)| bytes),
         };
         let blob = buffer.get(..bytes).filter(|blob| !blob.is_empty()).unwrap_or(&format::GIVE_UP_BLOB);
         then(Note::Lws { blob })
@@ -903,6 +906,9 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
             let result = change();
             (critical.leave)(state);
             return result;
+        }
+        if HAS_CRITICAL_SECTION {
+            return in_critical_section(change);
         }
         let Some(Shard { lock, .. }) = self.shards.get(shard) else { return change() };
         // Threads differ in where their stacks are.

@@ -56,6 +56,15 @@
 //! An [`Observer`] is told of every allocation and free, in the thread where it happens, and may itself allocate.
 //! [`Heap::set_limit`] refuses what is too much; [`Heap::counters`] says what there is.
 
+//! # A processor without compare-and-swap
+//!
+//! RISC-V without the A extension (`riscv32imc`), Cortex-M0 (`thumbv6m`): there, and with the
+//! feature `critical-section` everywhere, the crate
+//! [`critical-section`](https://docs.rs/critical-section) guards counters and lists. The program,
+//! or the crate of its chip (`cortex-m`, `riscv`, `esp-hal`), says what a critical section is, as
+//! for embedded allocators: interrupts off, and on again. C programs give two functions, see
+//! `cairn_heap.h`.
+
 #![no_std]
 
 mod annotated;
@@ -71,6 +80,17 @@ mod stack;
 #[cfg(target_has_atomic = "64")]
 mod table;
 
+/// Atomics with compare-and-swap: the processor's own, else made of the program's critical section,
+/// where even a load enters it. For words that are loaded and stored only, `core` has atomics on
+/// every processor.
+pub(crate) mod atomic {
+    #[cfg(target_has_atomic = "ptr")]
+    pub(crate) use core::sync::atomic::{AtomicU32 as SwapU32, AtomicUsize as SwapUsize};
+
+    #[cfg(not(target_has_atomic = "ptr"))]
+    pub(crate) use portable_atomic::{AtomicU32 as SwapU32, AtomicUsize as SwapUsize};
+}
+
 pub use annotated::{Annotated, DefaultStack};
 pub use backend::{Backend, Global, MallocFunctions};
 pub use cairn_format::heapblock::{BlockLayout, StackReference};
@@ -79,7 +99,7 @@ pub use heap::{Counters, Event, Heap, Observer, Options};
 pub use lock::Critical;
 #[cfg(feature = "capture")]
 pub use stack::{At, Here};
-pub use stack::{CallStack, NoStack};
+pub use stack::{CallStack, NoStack, UserBits};
 #[cfg(target_has_atomic = "64")]
 pub use table::StackTable;
 

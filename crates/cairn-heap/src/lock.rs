@@ -1,9 +1,12 @@
 //! The lock of a list: spins, or does what the program says.
 //!
-//! Held for a few stores. On a device with one core and allocations in interrupt handlers, spinning would be for ever: such a
-//! program gives functions that switch interrupts off and on ([`Critical`]).
+//! Held for a few stores. On a device with one core and allocations in interrupt handlers, spinning
+//! would be for ever: such a program gives functions that switch interrupts off and on
+//! ([`Critical`]), or implements the crate `critical-section`.
 
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::Ordering;
+
+use crate::atomic::SwapUsize;
 
 /// What to do around the few stores that change a list.
 #[derive(Clone, Copy, Debug)]
@@ -14,15 +17,29 @@ pub struct Critical {
     pub leave: fn(usize),
 }
 
+/// True where the crate `critical-section` guards lists: by choice, or because the processor has no
+/// compare-and-swap.
+pub(crate) const HAS_CRITICAL_SECTION: bool =
+    cfg!(any(feature = "critical-section", not(target_has_atomic = "ptr")));
+
+/// Runs `change` in the program's critical section. Only for [`HAS_CRITICAL_SECTION`].
+#[inline(always)]
+pub(crate) fn in_critical_section<R>(change: impl FnOnce() -> R) -> R {
+    #[cfg(any(feature = "critical-section", not(target_has_atomic = "ptr")))]
+    return critical_section::with(|_| change());
+    #[cfg(not(any(feature = "critical-section", not(target_has_atomic = "ptr"))))]
+    change()
+}
+
 const FREE: usize = 0;
 
 /// 0, or who has it.
 #[derive(Debug)]
-pub(crate) struct Lock(AtomicUsize);
+pub(crate) struct Lock(SwapUsize);
 
 impl Lock {
     pub(crate) const fn new() -> Self {
-        Self(AtomicUsize::new(FREE))
+        Self(SwapUsize::new(FREE))
     }
 
     /// Waits for it. `holder` is not 0, and tells threads apart as far as the caller can.

@@ -290,6 +290,11 @@ pub(crate) unsafe fn blob_before<'a>(node: *const Node) -> &'a [u8] {
     }
 }
 
+/// Stack and size of a blob, which may have bits of the program's own behind them.
+pub(crate) fn decode(blob: &[u8]) -> Result<Backtrace, DecodeError> {
+    Blob::whole(blob)?.decode_leading(WordSize::NATIVE)
+}
+
 /// The stack and the size in front of a live block.
 ///
 /// # Errors
@@ -301,7 +306,21 @@ pub(crate) unsafe fn blob_before<'a>(node: *const Node) -> &'a [u8] {
 /// `user` is the address of a block with this layout.
 pub unsafe fn parse(user: *const u8) -> Result<Backtrace, DecodeError> {
     // SAFETY: by contract.
-    format::decode(unsafe { blob_before(node_of(user.cast_mut())) }, WordSize::NATIVE)
+    decode(unsafe { blob_before(node_of(user.cast_mut())) })
+}
+
+/// The bits of the program's own behind the size of a live block, if the blob has that many: see
+/// [`UserBits`](crate::UserBits).
+///
+/// # Safety
+///
+/// As for [`parse`].
+#[must_use]
+pub unsafe fn user_bits(user: *const u8, count: u32) -> Option<u64> {
+    // SAFETY: by contract.
+    let blob = unsafe { blob_before(node_of(user.cast_mut())) };
+    let decoder = Blob::whole(blob).ok()?.decoder(WordSize::NATIVE).ok()?;
+    decoder.finish().ok()?.user_fields.field(count)
 }
 
 /// The user's size alone; 0 for a blob that gave up.
@@ -377,7 +396,7 @@ impl<'a> LiveBlock<'a> {
     ///
     /// As [`parse`].
     pub fn backtrace(&self) -> Result<Backtrace, DecodeError> {
-        format::decode(self.blob, WordSize::NATIVE)
+        decode(self.blob)
     }
 
     /// Writes the block as a line of a log, `~m#` and base64, which `cairn decode` reads.

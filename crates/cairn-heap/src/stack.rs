@@ -1,5 +1,7 @@
 //! What a heap asks for when it notes who allocated a block.
 
+use cairn_format::SliceSink;
+use cairn_format::bits::BitWriter;
 use cairn_format::heapblock::StackReference;
 
 use crate::compressed::CompressedStacks;
@@ -37,6 +39,61 @@ pub trait CallStack {
     fn numbered(&self) -> Option<(u32, &'static CompressedStacks)> {
         None
     }
+
+    /// Bits of the program's own for this block: the lws layout has room for them, the other
+    /// layouts leave them out.
+    fn user_bits(&self) -> UserBits {
+        UserBits::NONE
+    }
+}
+
+/// Bits that a program adds to a compressed backtrace: a task, a tag, a tick.
+///
+/// They follow the size in the blob, as a field of libwebsockets: whoever reads them has to know
+/// how many there are.
+///
+/// ```
+/// use cairn_heap::{BlockLayout, CallStack, Global, Heap, Options, UserBits, lws};
+/// use std::alloc::System;
+///
+/// struct Task(u64);
+/// impl CallStack for Task {
+///     fn addresses(&self, into: &mut [usize]) -> usize {
+///         into.first_mut().map_or(0, |place| { *place = 0x0800_1234; 1 })
+///     }
+///     fn user_bits(&self) -> UserBits {
+///         UserBits { value: self.0, count: 6 }
+///     }
+/// }
+///
+/// let heap: Heap<_, 1> = Heap::new(Global(System), Options::new(BlockLayout::Lws));
+/// let block = heap.allocate(100, 1, false, Task(37));
+/// // SAFETY: a live block of this layout.
+/// assert_eq!(unsafe { lws::user_bits(block, 6) }, Some(37));
+/// # unsafe { heap.release(block, 1) };
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct UserBits {
+    /// The bits; those above the count are left out.
+    pub value: u64,
+    /// How many there are; at most 64, and 0 for none.
+    pub count: u32,
+}
+
+impl UserBits {
+    /// No bits.
+    pub const NONE: Self = Self { value: 0, count: 0 };
+
+    /// Writes them behind the size of a blob.
+    pub(crate) fn fields(self) -> impl FnOnce(&mut BitWriter<SliceSink<'_>>) {
+        move |writer| {
+            if self.count > 0 {
+                // A sink that is full here is full when the blob is closed, which is where it is
+                // reported.
+                let _ = writer.field(self.value, self.count.min(64));
+            }
+        }
+    }
 }
 
 /// Addresses that were captured before, innermost first.
@@ -63,6 +120,10 @@ impl<S: CallStack + ?Sized> CallStack for &S {
 
     fn numbered(&self) -> Option<(u32, &'static CompressedStacks)> {
         (**self).numbered()
+    }
+
+    fn user_bits(&self) -> UserBits {
+        (**self).user_bits()
     }
 }
 

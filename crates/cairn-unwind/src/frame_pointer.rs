@@ -6,6 +6,13 @@
 //!              +--> | saved fp | return address |  --> ... --> 0
 //! ```
 //!
+//! Processors differ only in where the two words lie relative to the frame pointer: [`FrameLayout`]
+//! is that as data. On RISC-V the frame pointer is the CFA, and both words lie below it:
+//!
+//! ```text
+//!   | saved fp | return address | <-- fp
+//! ```
+//!
 //! In code compiled without frame pointers the register holds anything, so every load is checked first: inside the
 //! stack's bounds, aligned, and above the previous frame. A wild value ends the walk; it never faults and never loops.
 
@@ -13,10 +20,42 @@ use cairn_format::{AbsoluteAddress, WordSize};
 
 use crate::{AddressRange, MemoryReader, StopReason};
 
+/// Says where a frame record lies relative to the frame pointer.
+///
+/// ```
+/// use cairn_format::{AbsoluteAddress, WordSize};
+/// use cairn_unwind::{AddressRange, FrameLayout, FramePointerWalk, SliceMemory};
+///
+/// // A stack of a 32-bit RISC-V device: main called read_packet, which called malloc.
+/// let at = AbsoluteAddress::new;
+/// let words: [u32; 4] = [0x8000_8010, 0x2040_0124, 0, 0x2040_0010];
+/// let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+/// let memory = SliceMemory::new(at(0x8000_8000), &bytes);
+/// let stack = AddressRange::new(at(0x8000_8000), at(0x8000_8010));
+///
+/// let walk = FramePointerWalk::new(memory, 0x8000_8008, stack, WordSize::Bits32).layout(FrameLayout::RISC_V);
+/// let returns: Vec<u64> = walk.map(|record| record.return_address.value()).collect();
+/// assert_eq!(returns, [0x2040_0124, 0x2040_0010]);
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FrameLayout {
+    /// How far the record begins below the frame pointer.
+    words_below: u8,
+}
+
+impl FrameLayout {
+    /// The record begins at the frame pointer: x86, AArch64, and Arm as LLVM compiles it (`r7` in
+    /// Thumb code, else `r11`).
+    pub const PAIR_AT_FRAME_POINTER: Self = Self { words_below: 0 };
+
+    /// The record ends at the frame pointer, `s0`.
+    pub const RISC_V: Self = Self { words_below: 2 };
+}
+
 /// What lies at a frame pointer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FrameRecord {
-    /// Where the record lies: the value of the frame pointer.
+    /// Where the record lies: at the frame pointer, or below it, as the [`FrameLayout`] says.
     pub address: AbsoluteAddress,
     /// The caller's frame pointer; zero in the outermost frame.
     pub saved_frame_pointer: u64,
@@ -25,7 +64,8 @@ pub struct FrameRecord {
 }
 
 impl FrameRecord {
-    /// Reads the record at `frame_pointer`, which must be aligned and lie whole within `stack`.
+    /// Reads the record that `frame_pointer` points to; it must be aligned and lie whole within
+    /// `stack`.
     ///
     /// # Errors
     ///
@@ -38,11 +78,31 @@ impl FrameRecord {
         stack: AddressRange,
         word_size: WordSize,
     ) -> Result<Self, StopReason> {
-        let address = AbsoluteAddress::new(frame_pointer);
+        Self::read_as(FrameLayout::PAIR_AT_FRAME_POINTER, memory, frame_pointer, stack, word_size)
+    }
+
+    /// As [`read`](Self::read), for a processor with another layout.
+    ///
+    /// # Errors
+    ///
+    /// As for [`read`](Self::read).
+    #[inline]
+    pub fn read_as<M: MemoryReader>(
+        layout: FrameLayout,
+        memory: &M,
+        frame_pointer: u64,
+        stack: AddressRange,
+        word_size: WordSize,
+    ) -> Result<Self, StopReason> {
         let word_bytes = word_size.bytes() as u64;
         if frame_pointer == 0 {
             return Err(StopReason::EndOfStack);
         }
+        let below = u64::from(layout.words_below) * word_bytes;
+        let Some(lowest) = frame_pointer.checked_sub(below) else {
+            return Err(StopReason::OutsideStack { address: AbsoluteAddress::new(frame_pointer) });
+        };
+        let address = AbsoluteAddress::new(lowest);
         if !frame_pointer.is_multiple_of(word_bytes) || !stack.contains_bytes(address, 2 * word_bytes) {
             return Err(StopReason::OutsideStack { address });
         }
@@ -78,6 +138,7 @@ pub struct FramePointerWalk<M> {
     stack: AddressRange,
     frame_pointer: u64,
     word_size: WordSize,
+    layout: FrameLayout,
     last_pc: AbsoluteAddress,
     stop: Option<StopReason>,
 }
@@ -86,7 +147,22 @@ impl<M: MemoryReader> FramePointerWalk<M> {
     /// A walk from `frame_pointer` within `stack`. Give the stack pointer as the start of `stack` where it is known:
     /// no frame record of a live frame lies below it.
     pub fn new(memory: M, frame_pointer: u64, stack: AddressRange, word_size: WordSize) -> Self {
-        Self { memory, stack, frame_pointer, word_size, last_pc: AbsoluteAddress::new(0), stop: None }
+        Self {
+            memory,
+            stack,
+            frame_pointer,
+            word_size,
+            layout: FrameLayout::PAIR_AT_FRAME_POINTER,
+            last_pc: AbsoluteAddress::new(0),
+            stop: None,
+        }
+    }
+
+    /// The same walk on a processor whose frame records lie elsewhere.
+    #[must_use]
+    pub fn layout(mut self, layout: FrameLayout) -> Self {
+        self.layout = layout;
+        self
     }
 
     /// Why the walk ended; `None` while it goes on.
@@ -100,7 +176,8 @@ impl<M: MemoryReader> FramePointerWalk<M> {
         if below && self.last_pc.value() != 0 {
             return Err(StopReason::NoProgress { pc: self.last_pc });
         }
-        let record = FrameRecord::read(&self.memory, self.frame_pointer, self.stack, self.word_size)?;
+        let record =
+            FrameRecord::read_as(self.layout, &self.memory, self.frame_pointer, self.stack, self.word_size)?;
         if record.return_address.value() == 0 {
             return Err(StopReason::EndOfStack);
         }

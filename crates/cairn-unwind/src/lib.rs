@@ -17,6 +17,8 @@
 //! | turn one pc into a few bits that a cache can hold | [`FrameTable::rule`](cfi::FrameTable::rule) |
 //! | step one frame with everything the tables say | [`FrameTable::row`](cfi::FrameTable::row), [`Row::step`](cfi::Row::step) |
 //! | follow frame pointers alone | [`FramePointerWalk`] |
+//! | walk the stack of a RISC-V device with frame pointers | [`riscv::Walk`] |
+//! | walk the register windows of an Xtensa device | [`xtensa::Walk`] |
 //! | walk as Darwin's kernel does | [`xnu`] |
 //!
 //! Machines are twin folders with equal file names, [`x86_64`] and [`aarch64`], behind the trait [`Machine`].
@@ -34,13 +36,15 @@ mod frame_pointer;
 mod machine;
 mod memory;
 mod registers;
+pub mod riscv;
 mod stop_reason;
 mod walk;
 pub mod x86_64;
 pub mod xnu;
+pub mod xtensa;
 
 pub use fold::FoldRecursion;
-pub use frame_pointer::{FramePointerWalk, FrameRecord};
+pub use frame_pointer::{FrameLayout, FramePointerWalk, FrameRecord};
 pub use machine::{CoreRegisters, Machine, RuleFailure, UsualCie};
 pub use memory::{AddressRange, BoundedMemory, FnMemory, MemoryReader, RegionMemory, SliceMemory};
 pub use registers::Registers;

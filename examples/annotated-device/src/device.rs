@@ -100,6 +100,31 @@ fn exit(is_success: bool) -> ! {
     loop {}
 }
 
+/// The critical section of cairn-heap on a processor without compare-and-swap (`thumbv6m`):
+/// interrupts off, and as they were.
+#[cfg(not(feature = "plain"))]
+struct InterruptsOff;
+
+#[cfg(not(feature = "plain"))]
+critical_section::set_impl!(InterruptsOff);
+
+// SAFETY: with one core, nothing else runs while interrupts are off; sections that are nested leave
+// them off.
+#[cfg(not(feature = "plain"))]
+unsafe impl critical_section::Impl for InterruptsOff {
+    unsafe fn acquire() -> critical_section::RawRestoreState {
+        let mask: u32;
+        // SAFETY: reads a register, and disables interrupts.
+        unsafe { asm!("mrs {}, primask", "cpsid i", out(reg) mask) };
+        mask
+    }
+
+    unsafe fn release(mask: critical_section::RawRestoreState) {
+        // SAFETY: as it was before.
+        unsafe { asm!("msr primask, {}", in(reg) mask) };
+    }
+}
+
 /// Stacks by frame pointers: register 7 points to the caller's register 7, and behind it lies the return address.
 #[cfg(not(feature = "plain"))]
 pub(crate) struct FramePointers;

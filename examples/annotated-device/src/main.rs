@@ -6,6 +6,9 @@
 //! cargo run --release | cairn decode --totals -e target/thumbv7em-none-eabi/release/annotated-device
 //! ```
 //!
+//! With `--target thumbv6m-none-eabi` it is built for a Cortex-M0, which has no compare-and-swap:
+//! [`device`] says then what a critical section is.
+//!
 //! The allocator underneath ([`pool`]) knows nothing of this. [`cairn_heap::Annotated`] stands in front of it, asks
 //! [`device::FramePointers`] who allocates, and keeps the answer in front of each block. [`dump`] walks the pool and prints a
 //! line `~m#…` for each live block, without allocating.

@@ -99,7 +99,10 @@ pub(crate) const ROOMS: &[Room] = &[
     },
     Room {
         name: "cairn-heap",
-        uses: Allowed::Only(&["cairn-format", "cairn-capture"]),
+        uses: Allowed::Only(&["cairn-format", "cairn-capture", "cairn-unwind"]),
+        // On processors without compare-and-swap alone: the program's critical section, and atomics
+        // made of it.
+        outside: Allowed::Only(&["critical-section", "portable-atomic"]),
         standard_library: StandardLibrary::NotByDefault,
         unsafe_code: UnsafeCode::Free,
         ..CLOSED

@@ -77,6 +77,242 @@ static void through_the_heap(uint32_t layout, size_t (*capture)(size_t *, size_t
     CHECK(cairn_annotated_malloc((size_t)-1) == NULL && cairn_annotated_calloc((size_t)-1, 2) == NULL);
 }
 
+/*
+ * The stack begins at the caller, wherever it comes from.
+ *
+ * Failed with: `lies_in(stack[0], plain)`, because the address that capture_here found was one of
+ * cairn itself, and there was no other way to hand over a stack.
+ */
+static size_t capture_here(size_t *addresses, size_t room) {
+    CHECK(room >= 2);
+    addresses[0] = (size_t)__builtin_return_address(0);
+    addresses[1] = 0x1234;
+    return 2;
+}
+
+/* As an unwinder does it: frames of its own, those of cairn, then the program's. */
+static size_t outer_pc;
+static size_t capture_all(size_t *addresses, size_t room) {
+    size_t found[] = { 0x111, (size_t)__builtin_return_address(0), 0x222, outer_pc, 0x333 };
+    CHECK(room >= 5);
+    memcpy(addresses, found, sizeof found);
+    return 5;
+}
+
+static size_t walked_pc, walked_fp;
+static size_t walk(size_t pc, size_t fp, size_t *addresses, size_t room) {
+    CHECK(room >= 2);
+    walked_pc = pc;
+    walked_fp = fp;
+    addresses[0] = 0x444;
+    addresses[1] = 0x555;
+    return 2;
+}
+
+static size_t stack_end;
+static size_t walk_frame_pointers(size_t pc, size_t fp, size_t *addresses, size_t room) {
+    (void)pc;
+    return cairn_frame_pointer_walk(fp, stack_end, addresses, room);
+}
+
+static void configure(size_t (*capture)(size_t *, size_t), size_t (*walker)(size_t, size_t, size_t *, size_t)) {
+    struct cairn_annotated_options options;
+    memset(&options, 0, sizeof options);
+    options.type_size = sizeof options;
+    options.layout = CAIRN_LAYOUT_LWS;
+    options.malloc_function = malloc;
+    options.free_function = free;
+    options.capture_function = capture;
+    options.walk_function = walker;
+    CHECK(cairn_annotated_configure(&options) == 0);
+}
+
+static size_t stack[40];
+
+static int stack_of(void *block) {
+    int depth = cairn_lws_parse(block, stack, 40, NULL);
+    cairn_annotated_free(block);
+    return depth;
+}
+
+static int lies_in(size_t address, void *(*function)(size_t)) {
+    return address > (size_t)function && address < (size_t)function + 200;
+}
+
+__attribute__((noinline)) static void *plain(size_t size) {
+    void *block = cairn_annotated_malloc(size);
+    __asm__ volatile("");
+    return block;
+}
+
+__attribute__((noinline)) static void *moved(size_t size) {
+    void *block = cairn_annotated_realloc(cairn_annotated_memalign(64, 1), size);
+    __asm__ volatile("");
+    return block;
+}
+
+__attribute__((noinline)) static void *with_zeros(size_t size) {
+    struct cairn_annotated_call call = { .type_size = sizeof call };
+    void *block = cairn_annotated_realloc_at(cairn_annotated_memalign_at(64, 1, &call), size, &call);
+    __asm__ volatile("");
+    return block;
+}
+
+__attribute__((noinline)) static void *wrapped_inner(size_t size) {
+    struct cairn_annotated_call call = {
+        .type_size = sizeof call,
+        .pc = (size_t)__builtin_return_address(0),
+        .fp = 0x666,
+    };
+    void *block = cairn_annotated_calloc_at(1, size, &call);
+    __asm__ volatile("");
+    return block;
+}
+
+__attribute__((noinline)) static void *wrapped(size_t size) {
+    void *block = wrapped_inner(size);
+    __asm__ volatile("");
+    return block;
+}
+
+__attribute__((noinline, optimize("no-omit-frame-pointer"))) static void *with_frame_pointer(size_t size) {
+    void *block = plain(size);
+    __asm__ volatile("");
+    return block;
+}
+
+__attribute__((noinline, optimize("no-omit-frame-pointer"))) static void *outermost(size_t size) {
+    stack_end = (size_t)__builtin_frame_address(0) + 2 * sizeof(size_t);
+    void *block = with_frame_pointer(size);
+    __asm__ volatile("");
+    return block;
+}
+
+static void stacks_begin_at_the_caller(void) {
+    void *(*functions[])(size_t) = { plain, moved, with_zeros };
+    for (int i = 0; i < 3; i++) {
+        configure(capture_here, NULL);
+        CHECK(stack_of(functions[i](10)) == 1 && lies_in(stack[0], functions[i]));
+        outer_pc = stack[0];
+        configure(capture_all, NULL);
+        CHECK(stack_of(functions[i](10)) >= 1 && lies_in(stack[0], functions[i]));
+        configure(NULL, walk);
+        CHECK(stack_of(functions[i](10)) == 3 && lies_in(stack[0], functions[i]));
+        CHECK(stack[1] == 0x444 && stack[2] == 0x555 && walked_pc == stack[0]);
+        configure(NULL, NULL);
+        CHECK(stack_of(functions[i](10)) >= 3 && lies_in(stack[0], functions[i]));
+    }
+    configure(capture_here, NULL);
+    CHECK(stack_of(plain(10)) == 1);
+    outer_pc = stack[0];
+    configure(capture_all, NULL);
+    CHECK(stack_of(plain(10)) == 2 && stack[0] == outer_pc && stack[1] == 0x333);
+
+    /* A wrapper says who called it. */
+    configure(NULL, walk);
+    CHECK(stack_of(wrapped(10)) == 3 && lies_in(stack[0], wrapped) && walked_fp == 0x666);
+    configure(capture_here, NULL);
+    CHECK(stack_of(wrapped(10)) == 1 && lies_in(stack[0], wrapped));
+    configure(NULL, NULL);
+    CHECK(stack_of(wrapped(10)) >= 2 && lies_in(stack[0], wrapped));
+
+    configure(NULL, walk_frame_pointers);
+    CHECK(stack_of(outermost(10)) >= 2 && lies_in(stack[0], plain));
+    CHECK(lies_in(stack[1], with_frame_pointer) || lies_in(stack[1], outermost));
+    CHECK(cairn_frame_pointer_walk(0, stack_end, stack, 40) == 0);
+    CHECK(cairn_frame_pointer_walk(stack_end, stack_end, stack, 40) == 0);
+    CHECK(cairn_frame_pointer_walk(stack_end + 3, stack_end, stack, 40) == 0);
+}
+
+/* Frames as an array, and bits of the program's own. Failed with: no such functions. */
+static void the_caller_says_who_it_is(void) {
+    const size_t frames[] = { 0x406651, 0x406852, 0x406c1b };
+    struct cairn_annotated_call call = {
+        .type_size = sizeof call,
+        .frames = frames,
+        .frame_count = 3,
+        .user_bits = UINT64_C(0xfedcba9876543210),
+        .user_bit_count = 64,
+    };
+    uint64_t bits = 0;
+    configure(capture_here, NULL);
+    void *block = cairn_annotated_malloc_at(100, &call);
+    CHECK(cairn_lws_user_bits(block, 64, &bits) == 0 && bits == call.user_bits);
+    CHECK(cairn_annotated_usable_size(block) == 100);
+    call.user_bit_count = 5;
+    call.frame_count = 2;
+    block = cairn_annotated_realloc_at(block, 2000, &call);
+    CHECK(cairn_lws_user_bits(block, 5, &bits) == 0 && bits == 0x10);
+    CHECK(cairn_lws_user_bits(block, 64, &bits) == CAIRN_HEAP_ERROR_ARGUMENT);
+    lines = 0;
+    text[0] = 0;
+    CHECK(cairn_annotated_lines(put, &lines) == 0 && lines == 1);
+    CHECK(stack_of(block) == 2 && stack[0] == frames[0] && stack[1] == frames[1]);
+    call.frame_count = 0;
+    CHECK(stack_of(cairn_annotated_malloc_at(1, &call)) == 0);
+    call.user_bit_count = 65;
+    CHECK(cairn_annotated_malloc_at(1, &call) == NULL);
+    call.user_bit_count = 0;
+    call.type_size = 8;
+    CHECK(cairn_annotated_malloc_at(1, &call) == NULL && cairn_annotated_memalign_at(64, 1, &call) == NULL);
+    CHECK(cairn_annotated_calloc_at((size_t)-1, 2, NULL) == NULL);
+
+    uint8_t blob[128];
+    size_t blob_bytes;
+    struct cairn_lws_owner live = { 0, 0, 0 };
+    size_t more = cairn_lws_generate_with(7520, frames, 3, 16, 21, 6, blob, sizeof blob, &blob_bytes);
+    CHECK(more > 0 && cairn_lws_generate_with(1, frames, 3, 16, 0, 65, blob, sizeof blob, &blob_bytes) == 0);
+    block = cairn_lws_adjust(&live, malloc(more + 7520), more, blob, blob_bytes);
+    CHECK(cairn_lws_user_bits(block, 6, &bits) == 0 && bits == 21);
+    free(cairn_lws_trim(&live, block, 16, NULL, NULL));
+}
+
+/* The events of a heap, in order. Failed with: no such option. */
+static struct cairn_annotated_event events[16];
+static int event_count;
+
+static void observe(const struct cairn_annotated_event *event, void *context) {
+    CHECK(context == &event_count && event->type_size == sizeof *event && event_count < 16);
+    events[event_count++] = *event;
+}
+
+static int is_event(int index, uint32_t kind, const void *block, size_t size) {
+    return events[index].kind == kind && events[index].block == block && events[index].size == size;
+}
+
+static void observers_see_all_events(void) {
+    struct cairn_annotated_options options;
+    memset(&options, 0, sizeof options);
+    options.type_size = sizeof options;
+    options.malloc_function = malloc;
+    options.free_function = free;
+    options.observer_function = observe;
+    options.observer_context = &event_count;
+    options.limit_bytes = 1 << 20;
+    CHECK(cairn_annotated_configure(&options) == 0);
+
+    char *first = cairn_annotated_malloc(13);
+    char *second = cairn_annotated_realloc(first, 5000);
+    CHECK(cairn_annotated_malloc(2 << 20) == NULL);
+    second[5000] = 1;
+    cairn_annotated_free(second);
+    cairn_annotated_free(NULL);
+    CHECK(event_count == 5);
+    CHECK(is_event(0, CAIRN_EVENT_ALLOCATED, first, 13));
+    CHECK(is_event(1, CAIRN_EVENT_MOVED, second, 5000) && events[1].from == first);
+    CHECK(is_event(2, CAIRN_EVENT_REFUSED, NULL, 2 << 20));
+    CHECK(is_event(3, CAIRN_EVENT_OVERFLOWED, second, 5000) && events[3].overflow_bytes == 1);
+    CHECK(is_event(4, CAIRN_EVENT_FREEING, second, 5000));
+
+    /* A program that was compiled with the first version of the header. */
+    options.type_size = offsetof(struct cairn_annotated_options, walk_function);
+    CHECK(cairn_annotated_configure(&options) == 0);
+    cairn_annotated_free(cairn_annotated_malloc(1));
+    CHECK(event_count == 5);
+    options.type_size--;
+    CHECK(cairn_annotated_configure(&options) == CAIRN_HEAP_ERROR_ARGUMENT);
+}
+
 static int seen;
 
 static void visit(const void *user, const uint8_t *blob, size_t blob_bytes, void *context) {
@@ -124,5 +360,8 @@ int main(void) {
         through_the_heap(layout, NULL);
     }
     line_by_line();
+    stacks_begin_at_the_caller();
+    the_caller_says_who_it_is();
+    observers_see_all_events();
     return 0;
 }
