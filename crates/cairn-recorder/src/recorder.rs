@@ -747,7 +747,7 @@ pub fn has_ended_memory() -> bool {
 ///
 /// # Safety
 ///
-/// No other thread runs before it returns, none was stopped inside the recorder or a capture, and the [word](thread_word_offset) of
+/// No other thread runs before it returns, none was stopped inside the recorder or a capture, and the [word](crate::thread_word_offset) of
 /// every thread is null. The calling thread is in no event either.
 pub unsafe fn release_ended() {
     if !has_ended_memory() || FORBIDS_CALLS.load(Ordering::Relaxed) {
