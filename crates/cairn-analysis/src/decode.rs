@@ -194,7 +194,7 @@ impl Record {
 }
 
 impl StackRecord {
-    fn new(format: Format, word_size: WordSize) -> Self {
+    pub(crate) fn new(format: Format, word_size: WordSize) -> Self {
         Self {
             format,
             word_size,

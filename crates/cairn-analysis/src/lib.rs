@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`calendar`] | times on the wall, read and written |
 //! | [`core`] | from a memory image to who allocated its blocks, what is damaged, and what leaked |
+//! | [`crash_log`] | from a JSON crash log of Swift to its threads, frames and images |
 //! | [`decode`] | from bytes or texts of any format to a stack |
 //! | [`convert`] | from a stack to the bytes of another format |
 //! | [`totals`] | from many allocations to "who holds how much" |
@@ -30,6 +31,7 @@ pub mod calendar;
 pub mod convert;
 #[cfg(target_os = "linux")]
 pub mod core;
+pub mod crash_log;
 pub mod decode;
 pub mod heap;
 #[cfg(target_os = "linux")]

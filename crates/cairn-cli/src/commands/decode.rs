@@ -1,5 +1,6 @@
 //! `cairn decode`: call stacks out of logs, texts and raw bytes.
 
+mod crash;
 mod input;
 mod print;
 
@@ -13,7 +14,7 @@ use cairn_analysis::symbols::{Symbolizer, SymbolizerOptions};
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, ValueEnum};
 
-use super::symbol_options::limited;
+use super::symbol_options::{SymbolOptions, limited};
 use crate::output::{Outcome, complain};
 use print::Printer;
 
@@ -21,8 +22,9 @@ use print::Printer;
 ///
 /// Reads log lines and finds the call stacks in them: the text `~m#` and base64 as libwebsockets
 /// devices print it, anywhere in a line; `~b#` lines as decode tools and this command print them;
-/// Swift's JSON; lines that are nothing but addresses, as `0x1000 0x2000`; and lines that are
-/// nothing but the base64 or the hexadecimal digits of a stack. Other lines are passed over.
+/// Swift's JSON, crash logs included; lines that are nothing but addresses, as `0x1000 0x2000`;
+/// and lines that are nothing but the base64 or the hexadecimal digits of a stack. Other lines are
+/// passed over.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Decode {
@@ -88,6 +90,10 @@ pub(crate) struct Decode {
     /// Refuse damaged stacks instead of printing what can be had of them
     #[arg(long)]
     strict: bool,
+
+    /// For the images of crash logs, which have build ids; -e names the addresses of all else.
+    #[command(flatten)]
+    symbols: SymbolOptions,
 }
 
 const EXAMPLES: &str = "\
@@ -99,11 +105,16 @@ Examples:
   cairn decode --totals -e app.elf < screen-scrape     who holds how much memory
   cairn decode --from cbf 021a00999900                 Swift's compact backtraces, here in hexadecimal
   cairn decode --from cbf --to swift-json --architecture x86_64 trace.cbf
+  cairn decode --symbols .build/release crash.json     a JSON crash log of Swift
 
 Output: `~b#size: BYTES, ADDRESS ADDRESS ...` a stack, innermost call first; with -e each frame follows on its own line.
 `...5`: five frames were omitted; `...`: the stack goes on, but was not recorded.
 `?` behind a number: a 64-bit libwebsockets damaged it, and at most its low 31 bits are right.
 Sizes with `?` are in no total.
+A crash log (SWIFT_BACKTRACE=format=json) is printed with its threads, registers, memory and images.
+A frame that has a name in the log keeps it. Files with the build ids of the log's images, which
+--symbols and --debug-dir find, name the others; -e names those outside of all its images.
+--to converts the stack of each of its threads.
 A damaged stack is reported on standard error with its line, what can be had of it is printed, and the rest goes on.
 
 Exit codes: 0 all stacks were sound; 1 something was damaged or could not be read; 2 the arguments make no sense.";
@@ -119,7 +130,7 @@ enum FormatName {
     Cif,
     /// XNU packed backtrace
     Xnu,
-    /// Swift's JSON around CBF and CIF
+    /// Swift's JSON: a backtrace around CBF and CIF; as input, a crash log, too
     SwiftJson,
 }
 

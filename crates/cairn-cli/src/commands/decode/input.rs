@@ -6,8 +6,10 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::PathBuf;
 
+use cairn_analysis::crash_log::{self, CrashLogError, Gathered, GatheredText, ObjectGatherer};
 use cairn_analysis::decode::{self, Format, Options, Record};
 use cairn_analysis::format::lws::log_line::{self, Mark};
+use cairn_analysis::format::swift_json;
 use cairn_analysis::lines::LineReader;
 use cairn_analysis::text_bytes::TextEncoding;
 
@@ -81,7 +83,7 @@ pub(super) fn read(
     source: &Source,
     arguments: &Decode,
     options: &Options,
-    printer: &mut Printer,
+    printer: &mut Printer<'_>,
 ) -> Result<Outcome, ReadError> {
     let reader: Box<dyn Read> = match source {
         Source::StandardInput => Box::new(io::stdin().lock()),
@@ -105,37 +107,123 @@ fn open_file(path: &PathBuf) -> io::Result<File> {
     Ok(file)
 }
 
-struct Reading<'a> {
+struct Reading<'a, 'b> {
     source: &'a Source,
     arguments: &'a Decode,
     options: &'a Options,
-    printer: &'a mut Printer,
+    printer: &'a mut Printer<'b>,
     outcome: Outcome,
 }
 
-impl Reading<'_> {
+impl Reading<'_, '_> {
     /// Log lines: marks, JSON, and bare texts; others are passed over or kept.
     fn lines(&mut self, reader: Box<dyn Read>) -> Result<(), ReadError> {
         let mut lines = LineReader::new(reader);
         let mut blob = vec![0; log_line::BUFFER_BYTES];
-        let is_argument = matches!(self.source, Source::Argument(_));
+        let mut gatherer = ObjectGatherer::new();
         while let Some(line) = lines.next_line().map_err(ReadError::Input)? {
-            let place = Place { source: self.source, line: Some(line.number) };
-            let mut found = false;
-            for mark in log_line::marks(line.bytes) {
-                found = true;
-                self.mark(place, &mark, &mut blob)?;
-            }
-            if !found {
-                found = self.unmarked(place, line.bytes, is_argument)?;
-            }
-            if !found && self.arguments.keep {
-                self.printer.keep(line.bytes, line.ends).map_err(ReadError::Output)?;
-            }
-            if !found && is_argument {
-                self.report(place, &"no call stack found in this text; name its format with --from");
-            }
+            self.gather(&mut gatherer, (line.number, line.bytes, line.ends), &mut blob)?;
             self.printer.end_of_line().map_err(ReadError::Output)?;
+        }
+        gatherer.take().map_or(Ok(()), |text| self.broken_object(&text, &mut blob))
+    }
+
+    /// Adds a line to the JSON object that it may be part of.
+    fn gather(
+        &mut self,
+        gatherer: &mut ObjectGatherer,
+        line: (u64, &[u8], bool),
+        blob: &mut [u8],
+    ) -> Result<(), ReadError> {
+        let (number, bytes, ends) = line;
+        match gatherer.add(number, bytes, ends) {
+            Gathered::Other => self.line(line, blob),
+            Gathered::Part => Ok(()),
+            Gathered::Whole => gatherer.take().map_or(Ok(()), |text| self.object(&text, blob)),
+            Gathered::Broken => {
+                let Some(text) = gatherer.take() else { return Ok(()) };
+                let Some(before) = text.before_last() else { return self.broken_object(&text, blob) };
+                if crash_log::is_crash_log(before) {
+                    // The damage may be in the last line.
+                    let place = Place { source: self.source, line: Some(text.first_line) };
+                    self.crash(place, &text.bytes)?;
+                } else {
+                    let count = before.split(|&byte| byte == b'\n').count();
+                    text.lines().take(count).try_for_each(|line| self.line(line, blob))?;
+                }
+                // It begins anew, so this ends here.
+                let last = text.into_last();
+                self.gather(gatherer, (last.first_line, &last.bytes, last.ends), blob)
+            }
+        }
+    }
+
+    /// One line, or a piece of one: its number, its bytes, and whether it ends.
+    fn line(&mut self, line: (u64, &[u8], bool), blob: &mut [u8]) -> Result<(), ReadError> {
+        let (number, bytes, ends) = line;
+        let is_argument = matches!(self.source, Source::Argument(_));
+        let place = Place { source: self.source, line: Some(number) };
+        let mut found = false;
+        for mark in log_line::marks(bytes) {
+            found = true;
+            self.mark(place, &mark, blob)?;
+        }
+        if !found {
+            found = self.unmarked(place, bytes, is_argument)?;
+        }
+        if !found && self.arguments.keep {
+            self.printer.keep(bytes, ends).map_err(ReadError::Output)?;
+        }
+        if !found && is_argument {
+            self.report(place, &"no call stack found in this text; name its format with --from");
+        }
+        Ok(())
+    }
+
+    /// A JSON object, on one line or on many.
+    fn object(&mut self, text: &GatheredText, blob: &mut [u8]) -> Result<(), ReadError> {
+        let place = Place { source: self.source, line: Some(text.first_line) };
+        if crash_log::is_crash_log(&text.bytes) {
+            return self.crash(place, &text.bytes);
+        }
+        if swift_json::read(&text.bytes).is_ok() {
+            return self.decode(place, Format::SwiftJson, &text.bytes);
+        }
+        text.lines().try_for_each(|line| self.line(line, blob))
+    }
+
+    /// The beginning of a JSON object: of a damaged crash log, or other lines.
+    fn broken_object(&mut self, text: &GatheredText, blob: &mut [u8]) -> Result<(), ReadError> {
+        if crash_log::is_crash_log(&text.bytes) {
+            let place = Place { source: self.source, line: Some(text.first_line) };
+            return self.crash(place, &text.bytes);
+        }
+        text.lines().try_for_each(|line| self.line(line, blob))
+    }
+
+    /// A crash log of Swift.
+    fn crash(&mut self, place: Place<'_>, bytes: &[u8]) -> Result<(), ReadError> {
+        let log = match crash_log::read(bytes) {
+            Ok(log) => log,
+            Err(error) => {
+                let within = match error {
+                    CrashLogError::Json { line, .. } => line.saturating_sub(1) as u64,
+                    _ => 0,
+                };
+                let line = place.line.map(|line| line.saturating_add(within));
+                self.report(Place { line, ..place }, &error);
+                return Ok(());
+            }
+        };
+        for fault in &log.faults {
+            self.report(place, fault);
+        }
+        if log.further_faults > 0 {
+            self.report(place, &format_args!("bad crash log: {} further faults", log.further_faults));
+        }
+        let outcome = self.printer.crash(place, &log).map_err(ReadError::Output)?;
+        if outcome == Outcome::Partly {
+            self.outcome = Outcome::Partly;
         }
         Ok(())
     }
@@ -194,7 +282,12 @@ impl Reading<'_> {
         }
         let place = Place { source: self.source, line: None };
         if format == Format::SwiftJson {
-            return self.decode(place, format, &content);
+            // A crash log names its kind; where that is missing, its threads give it away.
+            let is_crash_log = crash_log::is_crash_log(&content) || contains(&content, b"\"threads\"");
+            return match is_crash_log && swift_json::read(&content).is_err() {
+                true => self.crash(place, &content),
+                false => self.decode(place, format, &content),
+            };
         }
         let encoding = match self.arguments.encoding {
             Encoding::Auto => TextEncoding::of(&content),

@@ -14,6 +14,7 @@ use cairn_analysis::symbols::{Lookup, ModuleId, Resolution, SourceFrame, Symboli
 use cairn_analysis::totals::AllocationTotals;
 use serde::Serialize;
 
+use super::crash::CrashNames;
 use super::input::Source;
 use super::{Decode, FormatName, OutputEncoding};
 use crate::output::{Guarded, Outcome, Palette, colored_stdout, complain, escaped_line, printable};
@@ -47,29 +48,30 @@ impl Place<'_> {
 }
 
 /// Prints records in the way that the arguments ask for.
-pub(super) struct Printer {
-    output: BufWriter<Guarded<io::Stdout>>,
+pub(super) struct Printer<'a> {
+    pub(super) output: BufWriter<Guarded<io::Stdout>>,
     /// Someone waits for each line: a terminal, or a pipe that is followed live.
     flush_lines: bool,
-    mode: Mode,
-    symbols: Option<Symbols>,
+    pub(super) mode: Mode,
+    pub(super) symbols: Option<Symbols>,
+    pub(super) crash_names: CrashNames<'a>,
     architecture: Option<String>,
     dialect: cbf::Dialect,
     xnu_packing: xnu::Packing,
-    strict: bool,
+    pub(super) strict: bool,
     with_kinds: bool,
 }
 
-enum Mode {
+pub(super) enum Mode {
     Lines,
     Json,
     Convert(FormatName, OutputEncoding),
     Totals { totals: Box<AllocationTotals>, json: bool },
 }
 
-impl Printer {
+impl<'a> Printer<'a> {
     pub(super) fn new(
-        arguments: &Decode,
+        arguments: &'a Decode,
         symbols: Option<(Symbolizer, ModuleId)>,
         xnu_packing: xnu::Packing,
     ) -> Self {
@@ -87,6 +89,7 @@ impl Printer {
             symbols: symbols.map(|(symbolizer, module)| {
                 Symbols::new(symbolizer, module, arguments.load_address.unwrap_or(0))
             }),
+            crash_names: CrashNames::new(&arguments.symbols),
             architecture: arguments.architecture.clone(),
             dialect: arguments.dialect.dialect(),
             xnu_packing,
@@ -162,7 +165,9 @@ impl Printer {
                 false => totals_lines(&mut self.output, totals, symbols)?,
             }
         }
-        self.output.flush()
+        self.output.flush()?;
+        self.crash_names.finish();
+        Ok(())
     }
 
     fn stack_lines(&mut self, stack: &StackRecord) -> io::Result<()> {
@@ -178,7 +183,7 @@ impl Printer {
         output.write_all(b"\n")
     }
 
-    fn convert(
+    pub(super) fn convert(
         &mut self,
         place: Place<'_>,
         record: &Record,
@@ -220,7 +225,7 @@ impl Printer {
 }
 
 /// Symbols of the executable, each address looked up once.
-struct Symbols {
+pub(super) struct Symbols {
     symbolizer: Symbolizer,
     module: ModuleId,
     load_address: u64,
@@ -233,7 +238,7 @@ impl Symbols {
         Self { symbolizer, module, load_address, known: HashMap::new(), palette: Palette::of_stdout() }
     }
 
-    fn locations(&mut self, frame: Frame) -> &[SourceFrame] {
+    pub(super) fn locations(&mut self, frame: Frame) -> &[SourceFrame] {
         let stated = frame.lookup_address().and_then(|address| address.checked_sub(self.load_address));
         let Some(stated) = stated.map(AbsoluteAddress::value) else { return &[] };
         if self.known.len() >= MAX_REMEMBERED && !self.known.contains_key(&stated) {
@@ -366,7 +371,7 @@ fn totals_json(
 }
 
 /// Version of the JSON that this command prints. Keys may be added; a changed meaning gets a new number.
-const JSON_SCHEMA: u32 = 1;
+pub(super) const JSON_SCHEMA: u32 = 1;
 
 #[derive(Serialize)]
 struct JsonTotals {
@@ -472,15 +477,20 @@ fn is_one(times: &u64) -> bool {
     *times == 1
 }
 
+/// The kind of a frame as JSON names it, and how many frames it stands for.
+pub(super) fn kind_name(frame: Frame) -> (&'static str, Option<u64>) {
+    match frame {
+        Frame::ProgramCounter(_) => ("program-counter", None),
+        Frame::ReturnAddress(_) => ("return-address", None),
+        Frame::AsyncResumePoint(_) => ("async-resume-point", None),
+        Frame::Omitted(count) => ("omitted", Some(count)),
+        Frame::Truncated => ("truncated", None),
+    }
+}
+
 impl JsonFrame {
     fn new(frame: Frame, times: u64, symbols: Option<&mut Symbols>) -> Self {
-        let (kind, omitted) = match frame {
-            Frame::ProgramCounter(_) => ("program-counter", None),
-            Frame::ReturnAddress(_) => ("return-address", None),
-            Frame::AsyncResumePoint(_) => ("async-resume-point", None),
-            Frame::Omitted(count) => ("omitted", Some(count)),
-            Frame::Truncated => ("truncated", None),
-        };
+        let (kind, omitted) = kind_name(frame);
         let locations =
             symbols.map(|symbols| symbols.locations(frame).iter().map(JsonLocation::new).collect());
         Self {
@@ -494,7 +504,7 @@ impl JsonFrame {
 }
 
 #[derive(Serialize)]
-struct JsonLocation {
+pub(super) struct JsonLocation {
     function: Option<String>,
     file: Option<String>,
     line: Option<u32>,
@@ -503,7 +513,7 @@ struct JsonLocation {
 }
 
 impl JsonLocation {
-    fn new(frame: &SourceFrame) -> Self {
+    pub(super) fn new(frame: &SourceFrame) -> Self {
         let text = |text: &Option<Arc<str>>| text.as_deref().map(str::to_owned);
         let &SourceFrame { line, column, inlined, .. } = frame;
         Self { function: text(&frame.function), file: text(&frame.file), line, column, inlined }
@@ -537,7 +547,7 @@ impl JsonImages {
 }
 
 /// Bytes as hexadecimal digits.
-struct Hex<'a>(&'a [u8]);
+pub(super) struct Hex<'a>(pub(super) &'a [u8]);
 
 impl fmt::Display for Hex<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
