@@ -14,7 +14,7 @@ use serde_json::Value;
 use support::mutate::assert_changes_are_noticed;
 use support::{cases, hex_field, name, number, text, to_hex};
 
-// Failed with: 500 unnoticed changes, and a panic of the check itself for stacks given as
+// Failed with: unnoticed changes, and a panic of the check itself for stacks given as
 // `frames_run_length` and for empty `accumulate` inputs.
 #[test]
 fn every_vector_holds_and_every_field_is_judged() {

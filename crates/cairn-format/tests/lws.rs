@@ -14,7 +14,7 @@ use support::{cases, hex, hex_field, name, number, numbers, text, to_hex};
 
 const FILE: &str = "lws_backtrace.json";
 
-// Failed with: 400 unnoticed changes, among them of `log_line_cut`, `reference_agrees`,
+// Failed with: unnoticed changes, among them of `log_line_cut`, `reference_agrees`,
 // `reference_on_64bit_host_decodes_to` and `reference_decodes_its_own_blob_to`.
 #[test]
 fn every_vector_holds_and_every_field_is_judged() {
