@@ -326,6 +326,10 @@ impl Spool {
         let mut claimed = claimed_word.load(Ordering::Relaxed);
         loop {
             if claimed >= self.backed() {
+                // The parent extends the file ahead of the program; that has only to be mapped.
+                if claimed < self.stored() && self.open(claimed + 1).is_ok() {
+                    continue;
+                }
                 if self.stored() < LEAST_STEP {
                     // The disk had no room for the first step. Of so few blocks, all may be such that the parent cannot give back.
                     match self.grow(claimed + 1) {
