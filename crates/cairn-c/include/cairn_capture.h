@@ -345,8 +345,8 @@ struct cairn_walk_control {
     /* Not null: the third argument of a signal handler of this thread; the walk starts where the signal interrupted it. */
     const void *context;
     /*
-     * Not null: reads the memory of whoever is walked, in place of this process's: copies so many bytes from the address into the
-     * buffer and returns 0, or an errno. Its first argument is copy_context. Only for cairn_walk_user.
+     * Not null: reads the memory of the thread that is walked, in place of this process's: copies as many bytes as its last
+     * argument says from the address into the buffer, and returns 0 or an errno. Its first argument is copy_context. Only for cairn_walk_user.
      */
     int (*copy_function)(void *, void *, uint64_t, size_t);
     /* Handed to copy_function. */

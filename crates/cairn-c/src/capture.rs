@@ -1,8 +1,8 @@
 //! Capturing, and what can be asked of a captured stack.
 
 use core::ffi::{c_char, c_int, c_void};
-use core::ptr;
 
+use crate::versioned;
 use cairn_capture::{Stack, StackId, StopReason};
 use cairn_format::Frame;
 
@@ -227,14 +227,8 @@ pub unsafe extern "C" fn cairn_statistics(statistics: *mut CairnStatistics) -> c
     let found = cairn_capture::statistics();
     let known =
         CairnStatistics { type_size, lost: found.lost.into(), memory_bytes: found.memory_bytes as u64 };
-    let known_bytes = size_of::<CairnStatistics>().min(type_size);
-    let bytes = statistics.cast::<u8>();
-    // SAFETY: the caller's struct has `type_size` bytes, and ours has at least as many as are copied.
-    unsafe {
-        ptr::copy_nonoverlapping((&raw const known).cast(), bytes, known_bytes);
-        // Fields of a newer header than this library: nothing is known of them.
-        ptr::write_bytes(bytes.add(known_bytes), 0, type_size - known_bytes);
-    }
+    // SAFETY: by contract.
+    unsafe { versioned::give(&known, statistics, type_size) };
     0
 }
 

@@ -1,7 +1,7 @@
 //! Captured stacks in the wire formats, into a buffer of the caller's.
 
 use core::ffi::c_int;
-use core::{ptr, slice};
+use core::slice;
 
 use cairn_capture::{FoldRecursion, Stack};
 use cairn_format::cbf::{self, CaptureLimit, Dialect};
@@ -11,6 +11,7 @@ use cairn_format::{AbsoluteAddress, CountingSink, Frame, Sink, SliceSink, WordSi
 use crate::capture::{
     CAIRN_ERROR_ARGUMENT, CAIRN_ERROR_BUFFER, CAIRN_ERROR_FORMAT, CAIRN_ERROR_STACK, CairnStackId, known,
 };
+use crate::versioned;
 
 /// Which frames of a stack are encoded. Zero all of it, set type_size, then what you need: zeroes mean the whole stack.
 #[repr(C)]
@@ -58,24 +59,11 @@ impl CairnPick {
         if pick.is_null() {
             return Ok(Self::ALL);
         }
-        // SAFETY: by contract, its first field is there.
-        let type_size = unsafe { (*pick).type_size };
-        if !(size_of::<usize>()..=MAX_TYPE_SIZE).contains(&type_size) {
-            return Err(CAIRN_ERROR_ARGUMENT);
-        }
-        // SAFETY: by contract.
-        let bytes = unsafe { slice::from_raw_parts(pick.cast::<u8>(), type_size) };
-        let (ours, newer) = bytes.split_at_checked(size_of::<Self>()).unwrap_or((bytes, &[]));
-        let mut known = Self::ALL;
-        // SAFETY: `ours` is no longer than the struct, which is made of numbers.
-        unsafe { ptr::copy_nonoverlapping(ours.as_ptr(), (&raw mut known).cast(), ours.len()) };
-        let is_understood = known.reserved == [0; 7] && newer.iter().all(|&byte| byte == 0);
-        if is_understood { Ok(known) } else { Err(CAIRN_ERROR_ARGUMENT) }
+        // SAFETY: by contract; the struct is made of numbers.
+        let known = unsafe { versioned::take(pick, Self::ALL) };
+        known.filter(|known| known.reserved == [0; 7]).ok_or(CAIRN_ERROR_ARGUMENT)
     }
 }
-
-/// No version of the struct will be larger; what claims to be was never initialised.
-const MAX_TYPE_SIZE: usize = 4096;
 
 /// Encodes a stack in the Compact Backtrace Format into buffer and returns the bytes used, or a negative CAIRN_ERROR_...
 /// With a null buffer it returns the bytes needed. pick may be null for the whole stack. A stack whose end could not be

@@ -17,6 +17,7 @@ pub mod encode;
 pub use cairn_heap::c as heap;
 pub mod recording;
 pub mod unloading;
+mod versioned;
 pub mod walk;
 
 /// There is no caller to unwind to. No input is known that leads here.

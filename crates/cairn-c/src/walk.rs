@@ -9,6 +9,7 @@ use cairn_format::xnu::{self, OutOfReach};
 use cairn_format::{AbsoluteAddress, WordSize};
 
 use crate::capture::{CAIRN_ERROR_ARGUMENT, CAIRN_ERROR_FORMAT, CairnStop, exported_stop};
+use crate::versioned::{self, MAX_TYPE_SIZE};
 
 /// In cairn_walk_control: frames of 32 bits. Only with a copy function.
 pub const CAIRN_WALK_32_BIT: u32 = 1;
@@ -53,8 +54,8 @@ pub struct CairnWalkControl {
     pub address_offset: i64,
     /// Not null: the third argument of a signal handler of this thread; the walk starts where the signal interrupted it.
     pub context: *const c_void,
-    /// Not null: reads the memory of whoever is walked, in place of this process's: copies so many bytes from the address into the
-    /// buffer and returns 0, or an errno. Its first argument is copy_context. Only for cairn_walk_user.
+    /// Not null: reads the memory of the thread that is walked, in place of this process's: copies as many bytes as its last
+    /// argument says from the address into the buffer, and returns 0 or an errno. Its first argument is copy_context. Only for cairn_walk_user.
     pub copy_function: Option<unsafe extern "C" fn(*mut c_void, *mut c_void, u64, usize) -> c_int>,
     /// Handed to copy_function.
     pub copy_context: *mut c_void,
@@ -96,8 +97,6 @@ const _: () = assert!(size_of::<CairnWalkInfo>() == 56);
 /// errno, as Darwin and Linux number it.
 const EFAULT: c_int = 14;
 const EINVAL: c_int = 22;
-/// No version of the struct will be larger; what claims to be was never initialised.
-const MAX_TYPE_SIZE: usize = 4096;
 
 impl CairnWalkControl {
     const NONE: Self = Self {
@@ -124,24 +123,14 @@ impl CairnWalkControl {
         if control.is_null() {
             return Some(Self::NONE);
         }
-        // SAFETY: by contract, its first field is there.
-        let type_size = unsafe { (*control).type_size };
-        if !(size_of::<usize>()..=MAX_TYPE_SIZE).contains(&type_size) {
-            return None;
-        }
-        // SAFETY: by contract.
-        let bytes = unsafe { slice::from_raw_parts(control.cast::<u8>(), type_size) };
-        let (ours, newer) = bytes.split_at_checked(size_of::<Self>()).unwrap_or((bytes, &[]));
-        let mut known = Self::NONE;
-        // SAFETY: `ours` is no longer than the struct; any bytes of a program are numbers, and its function pointer is one by contract.
-        unsafe { ptr::copy_nonoverlapping(ours.as_ptr(), (&raw mut known).cast(), ours.len()) };
+        // SAFETY: by contract; the fields are numbers and pointers, and the function pointer is null or one of the program's.
+        let known = unsafe { versioned::take(control, Self::NONE) }?;
         let flags = CAIRN_WALK_32_BIT | CAIRN_WALK_X86_64 | CAIRN_WALK_ARM64 | CAIRN_WALK_AS_XNU;
         let machines = CAIRN_WALK_X86_64 | CAIRN_WALK_ARM64;
         let is_other = known.copy_function.is_some();
         let is_understood = known.flags & !flags == 0
             && known.flags & machines != machines
             && known.reserved == 0
-            && newer.iter().all(|&byte| byte == 0)
             // Of this thread, registers and width are known, and of another one there is no context.
             && (is_other || known.flags & (CAIRN_WALK_32_BIT | machines) == 0)
             && (!is_other || known.context.is_null());
@@ -253,12 +242,8 @@ impl CairnWalkInfo {
         if !(size_of::<usize>()..=MAX_TYPE_SIZE).contains(&self.type_size) {
             return;
         }
-        let known = size_of::<Self>().min(self.type_size);
-        // SAFETY: the caller's struct has `type_size` bytes, and ours at least as many as are copied.
-        unsafe {
-            ptr::copy_nonoverlapping((&raw const self).cast::<u8>(), info.cast::<u8>(), known);
-            ptr::write_bytes(info.cast::<u8>().add(known), 0, self.type_size - known);
-        }
+        // SAFETY: by contract.
+        unsafe { versioned::give(&self, info, self.type_size) };
     }
 }
 
