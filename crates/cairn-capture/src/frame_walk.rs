@@ -12,9 +12,10 @@ use cairn_unwind::xnu::{Interrupted, KernelWalk, Quirks, UserWalk, UserWalkInfo,
 
 use crate::CallSite;
 #[cfg(target_os = "linux")]
-use crate::arch::{address_mask, call_site_here, interrupted_call_site};
+use crate::arch::{address_mask, interrupted_call_site};
+use crate::call_site::call_site_here;
 #[cfg(target_os = "macos")]
-use crate::macos::{ThreadMemory, address_mask, call_site_here, interrupted_call_site};
+use crate::macos::{ThreadMemory, address_mask, interrupted_call_site};
 #[cfg(target_os = "linux")]
 use crate::thread_memory::ThreadMemory;
 

@@ -59,7 +59,7 @@ pub(crate) fn table(address: AbsoluteAddress) -> Option<FrameTable<'static>> {
     let table = if index.is_null() {
         table
     } else {
-        // SAFETY: the mapping that `search` has filled with so many, and that nobody writes to any more.
+        // SAFETY: a mapping of `INDEX_COUNT` entries that `search` has filled; nothing writes to it afterwards.
         table.with_index(unsafe { core::slice::from_raw_parts(index, INDEX_COUNT.load(Ordering::Relaxed)) })
     };
     // Another module without a header is none of ours.

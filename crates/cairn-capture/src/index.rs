@@ -146,7 +146,7 @@ impl Index {
         for (level, (table, used)) in self.tables.iter().zip(&self.used).enumerate() {
             used.store(0, Ordering::Relaxed);
             if let Some(first) = NonNull::new(table.swap(ptr::null_mut(), Ordering::AcqRel)) {
-                // SAFETY: a published table, of so many slots (`add_table`), which nobody uses, by contract.
+                // SAFETY: a published table with the slots of its level (`add_table`), in use nowhere, by contract.
                 unsafe { mapping::release(first.cast(), bytes(slots(level))) };
             }
         }
@@ -162,7 +162,8 @@ impl Index {
     fn table(&self, level: usize) -> Option<Table<'_>> {
         let first = NonNull::new(self.tables.get(level)?.load(Ordering::Acquire))?;
         let slots = slots(level);
-        // SAFETY: a published table is a zeroed mapping of so many numbers and tags (`add_table`); `release` unmaps it when nothing uses it.
+        // SAFETY: a published table is a zeroed mapping of as many numbers and tags as its level has slots
+        // (`add_table`); `release` unmaps it when nothing uses it.
         unsafe {
             Some(Table {
                 numbers: core::slice::from_raw_parts(first.as_ptr(), slots),

@@ -135,8 +135,8 @@
 //!
 //! # By frame pointers
 //!
-//! [`walk_frames`] follows frame pointers, with the controls of Darwin's `backtrace(9)`: it starts and goes on where it is told to,
-//! and finds where Swift's async frames branch off. `docs/book/backtrace9.md` maps the manual page to this crate and to the C API.
+//! [`walk_frames`] follows frame pointers, with the controls of Darwin's `backtrace(9)`: the caller chooses where it starts and
+//! resumes, and it finds where Swift's async frames branch off. `docs/book/backtrace9.md` maps the manual page to this crate and to the C API.
 //!
 //! # Async Rust
 //!

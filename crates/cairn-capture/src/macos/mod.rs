@@ -14,7 +14,7 @@ mod registers;
 mod walk;
 
 pub use memory::{ThreadMemory, read_own_memory};
-pub(crate) use registers::{address_mask, call_site_here, interrupted_call_site};
+pub(crate) use registers::{address_mask, interrupted_call_site};
 pub use walk::{WalkedStack, walk_stack, walk_stack_at};
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]

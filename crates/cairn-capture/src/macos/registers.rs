@@ -27,35 +27,6 @@ pub(crate) fn interrupted_link(context: &libc::ucontext_t) -> Option<u64> {
     unsafe { context.uc_mcontext.as_ref() }.map(|machine| machine.__ss.__lr)
 }
 
-/// The registers of this place in the function that this is inlined into.
-#[inline(always)]
-pub(crate) fn call_site_here() -> CallSite {
-    let (pc, sp, fp): (u64, u64, u64);
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: copies registers.
-    unsafe {
-        core::arch::asm!(
-            "lea {pc}, [rip]",
-            "mov {sp}, rsp",
-            "mov {fp}, rbp",
-            pc = out(reg) pc, sp = out(reg) sp, fp = out(reg) fp,
-            options(nomem, nostack, preserves_flags),
-        );
-    }
-    #[cfg(target_arch = "aarch64")]
-    // SAFETY: copies registers.
-    unsafe {
-        core::arch::asm!(
-            "adr {pc}, .",
-            "mov {sp}, sp",
-            "mov {fp}, x29",
-            pc = out(reg) pc, sp = out(reg) sp, fp = out(reg) fp,
-            options(nomem, nostack, preserves_flags),
-        );
-    }
-    CallSite { pc, sp, fp }
-}
-
 /// The bits of a code address that hold no pointer authentication code: Darwin's user space ends below 2^47.
 pub(crate) const fn address_mask() -> u64 {
     if cfg!(target_arch = "aarch64") { (1 << 47) - 1 } else { u64::MAX }

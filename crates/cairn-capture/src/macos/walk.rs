@@ -8,8 +8,9 @@ use cairn_unwind::StopReason;
 use cairn_unwind::compact::{CompactMachine, CompactRegisters, CompactRule, CompactTable};
 
 use super::memory::ThreadMemory;
-use super::registers::{address_mask, call_site_here, interrupted_call_site, interrupted_link};
+use super::registers::{address_mask, interrupted_call_site, interrupted_link};
 use crate::CallSite;
+use crate::call_site::call_site_here;
 
 const MACHINE: CompactMachine =
     if cfg!(target_arch = "aarch64") { CompactMachine::Arm64 } else { CompactMachine::X86_64 };

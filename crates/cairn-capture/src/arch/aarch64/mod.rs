@@ -7,7 +7,6 @@ mod words;
 
 pub(crate) use cairn_unwind::aarch64::{Aarch64 as Native, Rule};
 pub use entry::cairn_capture_here;
-pub(crate) use registers::call_site_here;
 pub(crate) use registers::{
     address_mask, interrupted_call_site, interrupted_sp, no_registers, take_interrupted_registers,
     take_own_registers,

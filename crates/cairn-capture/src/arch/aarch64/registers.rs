@@ -65,23 +65,6 @@ pub(crate) fn interrupted_call_site(context: &libc::ucontext_t) -> CallSite {
     CallSite { pc: machine.pc, sp: machine.sp, fp: machine.regs[29] }
 }
 
-/// The registers of this place in the function that this is inlined into.
-#[inline(always)]
-pub(crate) fn call_site_here() -> CallSite {
-    let (pc, sp, fp): (u64, u64, u64);
-    // SAFETY: copies registers.
-    unsafe {
-        core::arch::asm!(
-            "adr {pc}, .",
-            "mov {sp}, sp",
-            "mov {fp}, x29",
-            pc = out(reg) pc, sp = out(reg) sp, fp = out(reg) fp,
-            options(nomem, nostack, preserves_flags),
-        );
-    }
-    CallSite { pc, sp, fp }
-}
-
 /// The bits of a code address in user space that hold no pointer authentication code.
 ///
 /// How many there are is the kernel's choice (39, 48 or 52) and is told to debuggers only, so the processor is asked:

@@ -6,7 +6,6 @@ mod words;
 
 pub(crate) use cairn_unwind::x86_64::{Rule, RuleKind, X86_64 as Native};
 pub use entry::cairn_capture_here;
-pub(crate) use registers::call_site_here;
 pub(crate) use registers::{
     address_mask, interrupted_call_site, interrupted_sp, no_registers, take_interrupted_registers,
     take_own_registers,

@@ -76,23 +76,6 @@ pub(crate) fn interrupted_call_site(context: &libc::ucontext_t) -> CallSite {
     CallSite { pc: register(libc::REG_RIP), sp: register(libc::REG_RSP), fp: register(libc::REG_RBP) }
 }
 
-/// The registers of this place in the function that this is inlined into.
-#[inline(always)]
-pub(crate) fn call_site_here() -> CallSite {
-    let (pc, sp, fp): (u64, u64, u64);
-    // SAFETY: copies registers.
-    unsafe {
-        core::arch::asm!(
-            "lea {pc}, [rip]",
-            "mov {sp}, rsp",
-            "mov {fp}, rbp",
-            pc = out(reg) pc, sp = out(reg) sp, fp = out(reg) fp,
-            options(nomem, nostack, preserves_flags),
-        );
-    }
-    CallSite { pc, sp, fp }
-}
-
 /// All bits of an address count: this processor signs none.
 pub(crate) fn address_mask() -> u64 {
     u64::MAX
