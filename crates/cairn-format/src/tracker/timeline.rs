@@ -313,9 +313,7 @@ impl<'s, 'a> Timeline<'s, 'a> {
     }
 
     fn first_overlapped(&self, range: Range) -> Option<(usize, &ModuleSlot<'a>)> {
-        let modules = self.loaded_modules();
-        let behind = || modules.first_not(|other| other.range.first <= range.first);
-        [modules.last_where(|other| other.range.first <= range.first), behind()]
+        <[_; 2]>::from(self.loaded_modules().around(|other| other.range.first <= range.first))
             .into_iter()
             .flatten()
             .find(|(_, other)| other.range.overlaps(range))
@@ -324,7 +322,7 @@ impl<'s, 'a> Timeline<'s, 'a> {
     /// The reference's way: the lowest module in the way is replaced and leaves its range to the new one.
     fn replace_first_overlapped(&mut self, module: &mut ModuleSlot<'a>) -> Option<Finding> {
         let modules = self.loaded_modules();
-        let mut next = modules.first_not(|_| false);
+        let (_, mut next) = modules.around(|_| false);
         while let Some((index, other)) = next {
             if other.range.is_same_key(module.range) {
                 let again = is_same_module(other, module);
@@ -332,7 +330,7 @@ impl<'s, 'a> Timeline<'s, 'a> {
                 self.end(index, module.loaded);
                 return Some(if again { Finding::ListedAgain } else { Finding::Overlapped(1) });
             }
-            next = modules.first_not(|module| module.order(other) != Ordering::Greater);
+            (_, next) = modules.around(|module| module.order(other) != Ordering::Greater);
         }
         None
     }
@@ -341,7 +339,7 @@ impl<'s, 'a> Timeline<'s, 'a> {
     fn unload(&mut self, path: ModulePath<'a>, place: EventPlace) -> Option<usize> {
         let link = |index: usize| self.slots.get(index).map_or(Link::EMPTY, |slot| slot.by_path);
         let is_before = |index: usize| self.slots.get(index).is_some_and(|slot| slot.path < path);
-        let index = tree::first_not(link, self.by_path, is_before)?;
+        let index = tree::around(link, self.by_path, is_before).1?;
         if self.slots.get(index)?.path != path {
             return None;
         }
@@ -383,34 +381,29 @@ struct LoadedModules<'t, 'a> {
     root: usize,
 }
 
+/// A loaded module and its index, if there is one.
+type Loaded<'t, 'a> = Option<(usize, &'t ModuleSlot<'a>)>;
+
 impl<'t, 'a> LoadedModules<'t, 'a> {
     fn link(&self, index: usize) -> Link {
         self.slots.get(index).map_or(Link::EMPTY, |slot| slot.by_address)
     }
 
-    fn with_index(&self, index: usize) -> Option<(usize, &'t ModuleSlot<'a>)> {
-        Some((index, self.slots.get(index)?))
-    }
-
-    /// The highest of those for which this holds, from the lowest on.
-    fn last_where(&self, holds: impl Fn(&ModuleSlot<'a>) -> bool) -> Option<(usize, &'t ModuleSlot<'a>)> {
+    /// The highest of those for which this holds, from the lowest on, and the one above it.
+    fn around(&self, holds: impl Fn(&ModuleSlot<'a>) -> bool) -> (Loaded<'t, 'a>, Loaded<'t, 'a>) {
         let holds = |index: usize| self.slots.get(index).is_some_and(&holds);
-        self.with_index(tree::last_where(|index| self.link(index), self.root, holds)?)
-    }
-
-    /// The one above that.
-    fn first_not(&self, holds: impl Fn(&ModuleSlot<'a>) -> bool) -> Option<(usize, &'t ModuleSlot<'a>)> {
-        let holds = |index: usize| self.slots.get(index).is_some_and(&holds);
-        self.with_index(tree::first_not(|index| self.link(index), self.root, holds)?)
+        let (below, above) = tree::around(|index| self.link(index), self.root, holds);
+        let with_index = |index: usize| Some((index, self.slots.get(index)?));
+        (below.and_then(with_index), above.and_then(with_index))
     }
 
     /// The one that contains this address.
     fn find(&self, address: AbsoluteAddress) -> Option<ModulePlace> {
         // Ranges that are not empty do not overlap, so the nearest of them is the only candidate.
         // (Empty ones are here in the reference's way alone.)
-        let mut below = self.last_where(|module| module.range.first <= address.value());
+        let (mut below, _) = self.around(|module| module.range.first <= address.value());
         while let Some((_, empty)) = below.filter(|(_, module)| module.range.size_bytes == 0) {
-            below = self.last_where(|module| module.order(empty) == Ordering::Less);
+            (below, _) = self.around(|module| module.order(empty) == Ordering::Less);
         }
         let (module, slot) = below?;
         let offset = ModuleOffset::new(address.value().wrapping_sub(slot.base.value()));

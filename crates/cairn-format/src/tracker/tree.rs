@@ -88,46 +88,29 @@ pub(super) fn remove(nodes: &mut impl Nodes, root: usize, index: usize) -> usize
     rebalance(nodes, root)
 }
 
-/// The last node for which `is_before` holds; it must hold for all nodes before that.
-pub(super) fn last_where(
+/// The last node for which `is_before` holds and the first for which it does not; it must hold for
+/// all nodes before the latter.
+pub(super) fn around(
     link_of: impl Fn(usize) -> Link,
     root: usize,
     is_before: impl Fn(usize) -> bool,
-) -> Option<usize> {
-    let (mut at, mut found) = (root, None);
+) -> (Option<usize>, Option<usize>) {
+    let (mut at, mut before, mut behind) = (root, None, None);
     while at != NONE {
         let link = link_of(at);
         if is_before(at) {
-            found = Some(at);
+            before = Some(at);
             at = link.right;
         } else {
+            behind = Some(at);
             at = link.left;
         }
     }
-    found
-}
-
-/// The first node for which `is_before` does not hold; it must hold for all nodes before that.
-pub(super) fn first_not(
-    link_of: impl Fn(usize) -> Link,
-    root: usize,
-    is_before: impl Fn(usize) -> bool,
-) -> Option<usize> {
-    let (mut at, mut found) = (root, None);
-    while at != NONE {
-        let link = link_of(at);
-        if is_before(at) {
-            at = link.right;
-        } else {
-            found = Some(at);
-            at = link.left;
-        }
-    }
-    found
+    (before, behind)
 }
 
 fn leftmost(nodes: &impl Nodes, root: usize) -> usize {
-    first_not(|index| nodes.link(index), root, |_| false).unwrap_or(NONE)
+    around(|index| nodes.link(index), root, |_| false).1.unwrap_or(NONE)
 }
 
 /// Turns a left child of the same level into the parent of `root`.
@@ -231,13 +214,13 @@ mod tests {
         let mut root = NONE;
         let is_in_order = |nodes: &Numbers<'_>, root: usize, expected: usize| {
             let link = |index| nodes.link(index);
-            let mut at = first_not(link, root, |_| false);
+            let (_, mut at) = around(link, root, |_| false);
             let mut found = 0;
             while let Some(index) = at {
                 found += 1;
-                let next = first_not(link, root, |other| nodes.order(other, index) != Ordering::Greater);
+                let (_, next) = around(link, root, |other| nodes.order(other, index) != Ordering::Greater);
                 let before = next.and_then(|next| {
-                    last_where(link, root, |other| nodes.order(other, next) == Ordering::Less)
+                    around(link, root, |other| nodes.order(other, next) == Ordering::Less).0
                 });
                 assert!(next.is_none() || before == Some(index));
                 at = next;
