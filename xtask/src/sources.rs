@@ -53,7 +53,10 @@ fn has_test(path: &str, source: &str, name: &str) -> bool {
     lines.iter().enumerate().filter(|(_, line)| declares(line, name)).any(|(at, _)| {
         let above =
             lines[..at].iter().rev().take_while(|line| line.starts_with("#[") || line.starts_with("//"));
-        is_chore || above.into_iter().any(|line| *line == "#[test]")
+        let above: Vec<_> = above.collect();
+        // A test that is ignored proves nothing.
+        let is_test = above.contains(&&"#[test]") && !above.iter().any(|line| line.starts_with("#[ignore"));
+        is_chore || is_test
     })
 }
 
@@ -95,7 +98,8 @@ fn sources_name_tests_that_exist() {
 
 #[test]
 fn sources_with_faults_are_refused_with_their_lines() {
-    let file = "/// A test.\n#[test]\n// Why.\n#[ignore]\nfn there() {}\nfn helper() {}\n#[test]\nfn there_too() {}\n";
+    let file = "/// A test.\n#[test]\n// Why.\n#[cfg(unix)]\nfn there() {}\nfn helper() {}\n#[test]\nfn there_too() {}\n\
+                #[test]\n#[ignore]\nfn left_out() {}\n";
     let read = |path: &str| matches!(path, "a.rs" | "xtask/src/a.rs").then(|| file.to_owned());
     let check = |rows: &[&str]| {
         let table = rows.iter().map(|row| format!("{row}\n")).collect::<String>();
@@ -115,6 +119,7 @@ fn sources_with_faults_are_refused_with_their_lines() {
     for (row, expected) in [
         ("| a | b | `a.rs::ther` |", "line 4: no test ther in a.rs"),
         ("| a | b | `a.rs::helper` |", "line 4: no test helper in a.rs"),
+        ("| a | b | `a.rs::left_out` |", "line 4: no test left_out in a.rs"),
         ("| a | b | `b.rs::there` |", "line 4: no test there in b.rs"),
         ("| a | b | partly |", "line 4: \"partly\" is neither `file::test` nor \"Windows: later issue\""),
         ("| a | to be built | `a.rs::there` |", "line 4: a.rs has there; name the place in cairn"),
