@@ -192,7 +192,7 @@ pub fn convert(record: &Record, format: Format, options: &Options<'_>) -> Result
 pub struct TextLine<'a> {
     /// The stack.
     pub stack: &'a StackRecord,
-    /// Whether the kinds of frames are told apart.
+    /// Whether the kind of each frame is written.
     pub with_kinds: bool,
 }
 

@@ -232,7 +232,7 @@ impl StackRecord {
         self.runs.push((frame.frame, 1));
     }
 
-    /// Adds the fault that tells of uncertain values, if there are any.
+    /// Adds the fault of uncertain values, if there are any.
     fn note_uncertain(&mut self) {
         if self.is_size_uncertain || !self.uncertain.is_empty() {
             let (addresses, size) = (self.uncertain.len(), self.is_size_uncertain);

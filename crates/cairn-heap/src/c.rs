@@ -667,18 +667,22 @@ fn with_call(call: *const CairnAnnotatedCall, pc: usize, fp: usize, sp: usize) -
 
 type Call = *const CairnAnnotatedCall;
 
+/// Allocates for a caller; null where the size has no number or the call is not usable.
+fn allocate(size: Option<usize>, alignment: usize, is_zeroed: bool, caller: Option<Caller>) -> *mut c_void {
+    let (Some(size), Some(caller)) = (size, caller) else { return ptr::null_mut() };
+    HEAP.allocate(size, alignment, is_zeroed, caller).cast()
+}
+
 extern "C" fn malloc(size: usize, _: usize, _: usize, pc: usize, fp: usize, sp: usize) -> *mut c_void {
-    HEAP.allocate(size, 1, false, plain(pc, fp, sp)).cast()
+    allocate(Some(size), 1, false, Some(plain(pc, fp, sp)))
 }
 
 extern "C" fn malloc_at(size: usize, call: Call, _: usize, pc: usize, fp: usize, sp: usize) -> *mut c_void {
-    let Some(caller) = with_call(call, pc, fp, sp) else { return ptr::null_mut() };
-    HEAP.allocate(size, 1, false, caller).cast()
+    allocate(Some(size), 1, false, with_call(call, pc, fp, sp))
 }
 
 extern "C" fn calloc(count: usize, size: usize, _: usize, pc: usize, fp: usize, sp: usize) -> *mut c_void {
-    let Some(size) = count.checked_mul(size) else { return ptr::null_mut() };
-    HEAP.allocate(size, 1, true, plain(pc, fp, sp)).cast()
+    allocate(count.checked_mul(size), 1, true, Some(plain(pc, fp, sp)))
 }
 
 extern "C" fn calloc_at(
@@ -689,9 +693,7 @@ extern "C" fn calloc_at(
     fp: usize,
     sp: usize,
 ) -> *mut c_void {
-    let Some(size) = count.checked_mul(size) else { return ptr::null_mut() };
-    let Some(caller) = with_call(call, pc, fp, sp) else { return ptr::null_mut() };
-    HEAP.allocate(size, 1, true, caller).cast()
+    allocate(count.checked_mul(size), 1, true, with_call(call, pc, fp, sp))
 }
 
 extern "C" fn memalign(
@@ -702,7 +704,7 @@ extern "C" fn memalign(
     fp: usize,
     sp: usize,
 ) -> *mut c_void {
-    HEAP.allocate(size, alignment, false, plain(pc, fp, sp)).cast()
+    allocate(Some(size), alignment, false, Some(plain(pc, fp, sp)))
 }
 
 extern "C" fn memalign_at(
@@ -713,8 +715,7 @@ extern "C" fn memalign_at(
     fp: usize,
     sp: usize,
 ) -> *mut c_void {
-    let Some(caller) = with_call(call, pc, fp, sp) else { return ptr::null_mut() };
-    HEAP.allocate(size, alignment, false, caller).cast()
+    allocate(Some(size), alignment, false, with_call(call, pc, fp, sp))
 }
 
 extern "C" fn realloc(

@@ -32,7 +32,7 @@ const MODULE_BYTES: u64 = 108;
 const THREAD_NAME_BYTES: u64 = 12;
 
 const WINDOWS: u32 = 2;
-/// In place of a signal where nothing crashed: somebody asked for the dump.
+/// Signal number of a dump that was requested, without a crash.
 const DUMP_REQUESTED: u32 = u32::MAX;
 
 const X86: u16 = 0;

@@ -314,7 +314,8 @@ pub(super) fn complete_rights(
     mappings.iter().filter(in_parts).map(|mapping| mapping.name.clone()).collect()
 }
 
-/// Finds out about the file of a module. `first_bytes` compares a prefix of the file with what the image has of it.
+/// Compares the file of a module with the build that ran. `is_like_image` compares its headers with those in the image, for
+/// a module without a build id.
 pub(super) fn file_state(
     build_id: &[u8],
     path: &Path,

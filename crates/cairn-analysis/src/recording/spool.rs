@@ -218,7 +218,9 @@ pub(super) fn scan(
             }
             None
         }
-        Some(choose) => Some(scan_window(source, header, length, (&facts, choose), &mut sums, &mut found)?),
+        Some(choose) => {
+            Some(scan_window(source, (header, exit_clock), length, (&facts, choose), &mut sums, &mut found)?)
+        }
     };
     let Sums { mut tables, mut end, findings } = sums;
     tables.clocks.extend(exit_clock);
@@ -320,7 +322,7 @@ fn number_threads(lanes: &mut BTreeMap<LaneKey, Vec<Found>>, lives: &mut Lives) 
 /// Reads what has to do with a part of the time.
 fn scan_window(
     source: &Source,
-    header: &FileHeader,
+    (header, exit_clock): (&FileHeader, Option<Clock>),
     length: u64,
     (facts, choose): (&[Fact], Box<ChooseWindow<'_>>),
     sums: &mut Sums<'_>,
@@ -329,8 +331,7 @@ fn scan_window(
     // One part in 372 of the file.
     let mut prefixes = Vec::new();
     let mut bytes = Vec::new();
-    source.read_at(0, BLOCK_BYTES, &mut bytes)?;
-    let mut clocks = Vec::from_iter(exit_clock(&bytes));
+    let mut clocks = Vec::from_iter(exit_clock);
     for offset in block_offsets(length) {
         source.read_at(offset, PREFIX_BYTES, &mut bytes)?;
         let Some(block) = read_header(&bytes, offset, sums.findings) else { continue };

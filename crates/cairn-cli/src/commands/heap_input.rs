@@ -273,21 +273,23 @@ impl HeapInput {
         options
     }
 
+    fn folding(&self) -> Folding {
+        Folding { allocator: !self.internals, startup: !self.internals }
+    }
+
     /// Names of stacks that are of no recording.
     #[cfg(target_os = "linux")]
     pub(crate) fn names_of<'a>(&self, stacks: &'a Stacks, symbols: &'a Symbols) -> Names<'a> {
-        let folding = Folding { allocator: !self.internals, startup: !self.internals };
-        Names::new(stacks, symbols.namer(), folding)
+        Names::new(stacks, symbols.namer(), self.folding())
     }
 
     pub(crate) fn names<'a>(&self, heap: &'a Heap, symbols: &'a Symbols) -> Names<'a> {
-        let folding = Folding { allocator: !self.internals, startup: !self.internals };
         let namer: &dyn Namer = match heap {
             // It brings its names with it.
             Heap::Imported(heap) if self.symbols.wanted() || heap.kind() == Kind::Tracker => &**heap,
             _ => symbols.namer(),
         };
-        Names::new(heap.stacks(), namer, folding)
+        Names::new(heap.stacks(), namer, self.folding())
     }
 
     /// The filters, as they were written.

@@ -69,7 +69,8 @@ fn may_begin(bytes: &[u8]) -> bool {
     matches!(version, 1 | 3 | 4) && CIE_BYTES.contains(&u32::from_le_bytes([l0, l1, l2, l3]))
 }
 
-/// Follows a chain to its terminator, or the end of the segment: its length with that, and whether an FDE of it covers `code`. `None` when it breaks.
+/// Follows a chain to its terminator, or the end of the segment. Returns its length with the
+/// terminator, and whether an FDE of it covers `code`; `None` when the chain breaks.
 fn chain(
     frames: Section<'_>,
     code: AbsoluteAddress,
