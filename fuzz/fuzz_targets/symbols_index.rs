@@ -16,12 +16,17 @@ const CODE_BYTES: u64 = 0x1000;
 
 const BUILD_ID: [u8; 8] = [0xca, 0x1a, 1, 2, 3, 4, 5, 6];
 
-/// An input begins with the shares of the parts behind the first two.
+/// An input begins with the shares of the parts behind the first two, in front of the checksums.
 const SHARES: usize = 6;
+
+/// Version of the layout, bytes of the header, and bytes that one checksum covers: `docs/symbol-index.md`.
+const VERSION: u32 = 3;
+const HEADER_BYTES: usize = 96;
+const PAGE_BYTES: usize = 4096;
 
 fuzz_target!(|input: &[u8]| {
     let Some((shares, bytes)) = input.split_first_chunk::<SHARES>() else { return };
-    // Bytes behind the last part would be an unsound header.
+    // Bytes between the last part and the checksums would be an unsound header.
     if shares.iter().all(|&share| share == 0) {
         return;
     }
@@ -38,22 +43,26 @@ fuzz_target!(|input: &[u8]| {
     }
 });
 
-/// Header, identity and code as they must be, and the rest as it comes.
+/// Header, identity, code and checksums as they must be, and the rest as it comes.
 fn index(shares: &[u8; SHARES], bytes: &[u8], identity: &[u8]) -> Vec<u8> {
     let code = [CODE.to_le_bytes(), (CODE + CODE_BYTES).to_le_bytes()].concat();
     let total: usize = shares.iter().map(|&share| usize::from(share)).sum();
-    let mut ends = vec![88 + identity.len(), 88 + identity.len() + code.len()];
+    let mut ends = vec![HEADER_BYTES + identity.len(), HEADER_BYTES + identity.len() + code.len()];
     let mut sum = 0;
     for &share in shares {
         sum += usize::from(share);
         ends.push(ends[1] + bytes.len() * sum / total);
     }
+    let text_end = ends[1] + bytes.len();
+    ends.push(text_end + text_end.div_ceil(PAGE_BYTES) * 4);
     let mut checked = CODE.to_le_bytes().to_vec();
     ends.iter().for_each(|&end| checked.extend((end as u64).to_le_bytes()));
     let mut all = b"cairnsym".to_vec();
-    all.extend(2_u32.to_le_bytes());
+    all.extend(VERSION.to_le_bytes());
     all.extend(crc32fast::hash(&checked).to_le_bytes());
-    [all, checked, identity.to_vec(), code, bytes.to_vec()].concat()
+    let all = [all, checked, identity.to_vec(), code, bytes.to_vec()].concat();
+    let checks: Vec<u8> = all.chunks(PAGE_BYTES).flat_map(|page| crc32fast::hash(page).to_le_bytes()).collect();
+    [all, checks].concat()
 }
 
 struct Place {
