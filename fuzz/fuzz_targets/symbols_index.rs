@@ -61,7 +61,8 @@ fn index(shares: &[u8; SHARES], bytes: &[u8], identity: &[u8]) -> Vec<u8> {
     all.extend(VERSION.to_le_bytes());
     all.extend(crc32fast::hash(&checked).to_le_bytes());
     let all = [all, checked, identity.to_vec(), code, bytes.to_vec()].concat();
-    let checks: Vec<u8> = all.chunks(PAGE_BYTES).flat_map(|page| crc32fast::hash(page).to_le_bytes()).collect();
+    let checks: Vec<u8> =
+        all.chunks(PAGE_BYTES).flat_map(|page| crc32fast::hash(page).to_le_bytes()).collect();
     [all, checks].concat()
 }
 
