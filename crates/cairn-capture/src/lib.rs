@@ -136,7 +136,7 @@
 //! # By frame pointers
 //!
 //! [`walk_frames`] follows frame pointers, with the controls of Darwin's `backtrace(9)`: the caller chooses where it starts and
-//! resumes, and it finds where Swift's async frames branch off. `docs/book/backtrace9.md` maps the manual page to this crate and to the C API.
+//! resumes, and it finds where Swift's async frames branch off. `docs/book/reference/backtrace9.md` maps the manual page to this crate and to the C API.
 //!
 //! # Async Rust
 //!
@@ -209,7 +209,7 @@
 //!
 //! # Safety in detail
 //!
-//! Nothing here allocates from the heap, takes a lock, formats text, or panics by design. `docs/signal-safety.md` in the
+//! Nothing here allocates from the heap, takes a lock, formats text, or panics by design. `docs/book/reference/signal-safety.md` in the
 //! repository lists what a capture does and what it never does, with the reasons.
 //!
 //! # Processors
@@ -218,7 +218,7 @@
 //! hundred times slower.
 //!
 //! On Darwin there are walks, and no numbers for stacks: `walk_stack` by compact unwind info and frame pointers, and [`walk_frames`]. That
-//! part is compiled for both of its processors, and has never run there. `docs/book/porting.md` says what is missing.
+//! part is compiled for both of its processors, and has never run there. `docs/book/reference/porting.md` says what is missing.
 #![no_std]
 #![cfg_attr(
     not(target_arch = "x86_64"),
@@ -273,7 +273,9 @@ mod tree;
 mod walk;
 
 #[cfg(not(any(target_os = "linux", target_os = "macos")))]
-compile_error!("cairn-capture knows Linux and Darwin; docs/book/porting.md says what another system needs");
+compile_error!(
+    "cairn-capture knows Linux and Darwin; docs/book/reference/porting.md says what another system needs"
+);
 
 #[cfg(target_os = "linux")]
 #[doc(hidden)]
@@ -306,5 +308,5 @@ pub use tree::StackId;
 
 /// The programs of the page.
 #[cfg(all(doctest, target_os = "linux"))]
-#[doc = include_str!("../../../docs/book/backtrace9.md")]
+#[doc = include_str!("../../../docs/book/reference/backtrace9.md")]
 struct Backtrace9;

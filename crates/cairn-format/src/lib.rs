@@ -98,7 +98,7 @@ pub use shown::changes_its_surroundings;
 pub use sink::{CountingSink, Sink, SinkFull, SliceSink};
 pub use word_size::WordSize;
 
-/// Runs the example in the README as a test.
+/// Runs the example in the book as a test.
 #[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-struct Readme;
+#[doc = include_str!("../../../docs/book/reference/wire-formats.md")]
+struct Book;

@@ -1,6 +1,6 @@
 //! The index of one file's answers, kept on disk and mapped: the second look at a program takes milliseconds.
 //!
-//! `docs/symbol-index.md` describes the bytes. An index holds what the symbol tables and the debug information answer for
+//! `docs/book/reference/symbol-index.md` describes the bytes. An index holds what the symbol tables and the debug information answer for
 //! every address, and nothing that depends on how it is printed: names are as the linker has them.
 
 mod build;

@@ -58,7 +58,7 @@ fn plain(path: &str) -> String {
 }
 
 /// Every function of the C library here and, with `cargo xtask symbols-agreement`, of the files and by the peers that it
-/// names: where it begins, and half way through. Each class of difference is one of those in docs/symbolize.md.
+/// names: where it begins, and half way through. Each class of difference is one of those in docs/book/reference/symbolize.md.
 #[test]
 fn functions_of_libraries_agree_with_other_symbolizers() {
     let files = std::env::var("CAIRN_AGREEMENT_FILES").unwrap_or_else(|_| loaded_c_library());

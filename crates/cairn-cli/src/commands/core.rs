@@ -97,7 +97,7 @@ pub(crate) struct Core {
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     format: Format,
 
-    /// Print one JSON object; docs/core.md tells its fields
+    /// Print one JSON object; docs/book/reference/json.md describes its fields
     #[arg(long, conflicts_with = "format")]
     json: bool,
 

@@ -180,7 +180,7 @@ fn is_kernels(module: &snapshot::SnapshotModule) -> bool {
     module.path.as_os_str().as_encoded_bytes().starts_with(b"[")
 }
 
-/// The object of `--json`; the fields are told in `docs/play.md`.
+/// The object of `--json`; `docs/book/reference/json.md` describes the fields.
 #[derive(Serialize)]
 struct JsonSnapshot<'a> {
     schema: u32,
