@@ -107,7 +107,7 @@ const CHORES: &[Chore] = &[
     Chore {
         name: "bench",
         run: bench::run_benches,
-        help: "formats | instructions | code-size | capture | marks: what it costs, as benchmarks/README.md tells",
+        help: "[--keep] COMMAND...: measure, and append the rows to benchmarks/history.jsonl; see benchmarks/README.md",
     },
     Chore {
         name: "truth",
