@@ -26,7 +26,7 @@ mod recorder;
 mod recording;
 mod records;
 mod report;
-#[path = "../../crates/cairn-analysis/tests/support/spool.rs"]
+#[path = "../../crates/cairn-recording/tests/support/spool.rs"]
 mod spool;
 mod symbols;
 mod traces;
