@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use cairn_analysis::core::{Annotated, BlockLayout, FindOptions};
-use cairn_analysis::image::{Image, Machine, OpenOptions, RawFile};
 use cairn_format::AbsoluteAddress;
-use cairn_format::heapblock::{
+use cairn_memory::heap::{Annotated, BlockLayout, FindOptions};
+use cairn_memory::image::{Image, Machine, OpenOptions, RawFile};
+use cairn_wire::heapblock::{
     ANCHOR_BYTES, Anchor, ByteOrder, Header, StackReference,
     stack_table::{Entry, FrameKind, HEAD_BYTES, Head},
 };

@@ -6,8 +6,8 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use cairn_analysis::recording::{Alloc, Events, Free, Mark, Recording, StackId, Wanted, pack};
 use cairn_format::recording::{CHUNK_HEADER_BYTES, ChunkHeader, Lane, MarkValue};
+use cairn_recording::{Alloc, Events, Free, Mark, Recording, StackId, Wanted, pack};
 
 use crate::recording::status_bytes;
 use crate::spool::{Program, Random};

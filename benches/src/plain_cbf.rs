@@ -2,7 +2,7 @@
 //!
 //! Swift's own encoder needs a Swift compiler, which this harness does not ask for. This is **not** that encoder; it
 //! does what the rule says in the most direct way (an iterator of bytes in, a growing vector out), so that the figures
-//! show what the care taken in `cairn_format::cbf` buys. It writes the bytes of `cairn_format`'s default dialect, and
+//! show what the care taken in `cairn_wire::cbf` buys. It writes the bytes of `cairn_format`'s default dialect, and
 //! the harness checks that.
 
 use cairn_format::AbsoluteAddress;

@@ -5,8 +5,8 @@
 use std::fs::File;
 use std::io::BufWriter;
 
-use cairn_analysis::recording::{Alloc, Events, Free, Mark, MarkValue, Recording, Wanted, pack};
 use cairn_format::recording::{Lane, RecordSink};
+use cairn_recording::{Alloc, Events, Free, Mark, MarkValue, Recording, Wanted, pack};
 
 use crate::machine;
 use crate::spool::{Program, Random};

@@ -7,8 +7,15 @@ use std::process::Command;
 use std::{env, fs};
 
 /// What the library is made of; a change in one of them builds it anew.
-const CRATES: [&str; 6] =
-    ["cairn-preload", "cairn-recorder", "cairn-heap", "cairn-capture", "cairn-unwind", "cairn-format"];
+const CRATES: [&str; 7] = [
+    "cairn-preload",
+    "cairn-recorder",
+    "cairn-heap",
+    "cairn-capture",
+    "cairn-unwind",
+    "cairn-wire",
+    "cairn-format",
+];
 const PROFILE: &str = "c-library";
 
 fn main() {

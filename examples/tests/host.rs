@@ -9,7 +9,7 @@ use std::process::Command;
 
 use cairn_analysis::names::Names;
 use cairn_analysis::player::{Event, Filter, Player, Tables, What};
-use cairn_analysis::symbols::{SymbolizerOptions, Unknown};
+use cairn_symbols::{SymbolizerOptions, Unknown};
 
 /// The recorded program's modules, and what it recorded and printed.
 struct Played {

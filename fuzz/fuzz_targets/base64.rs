@@ -1,7 +1,8 @@
 //! Any text decodes or is refused; what decodes comes back from its canonical text.
 #![no_main]
 
-use cairn_format::{SliceSink, base64};
+use cairn_format::SliceSink;
+use cairn_wire::base64;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let Ok(bytes) = base64::Decoder::new(data).collect::<Result<Vec<u8>, _>>() else { return };

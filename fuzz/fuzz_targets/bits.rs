@@ -3,7 +3,7 @@
 #![no_main]
 
 use cairn_format::SliceSink;
-use cairn_format::bits::{BitReader, BitWriter};
+use cairn_wire::bits::{BitReader, BitWriter};
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     read_only(data);

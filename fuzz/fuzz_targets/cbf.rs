@@ -1,10 +1,10 @@
 //! Any bytes decode under all rules, the ways to read agree, and what was read comes back from the encoder.
 #![no_main]
 
-use cairn_format::cbf::{
+use cairn_format::{Frame, SliceSink, WordSize};
+use cairn_wire::cbf::{
     Accumulator, CaptureLimit, DecodeError, Decoder, Dialect, End, Ending, Records, Rules, encode,
 };
-use cairn_format::{Frame, SliceSink, WordSize};
 
 /// A few bytes may claim 2^64 frames; all are looked at as runs, and so many one by one.
 const FRAMES: usize = 500;

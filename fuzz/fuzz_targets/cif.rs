@@ -1,11 +1,11 @@
 //! Whatever the bytes: strict and lenient reading agree, the work is bounded, and what was read can be written and read again.
 #![no_main]
 
-use cairn_format::cif::{
+use cairn_format::{Module, Sink, SinkFull, WordSize};
+use cairn_wire::cif::{
     DecodeError, DecodeErrorKind, Decoder, DecoderSlot, Dialect, EncodeErrorKind, EncoderSlot, ImageMap,
     MAX_PATH_BYTES, encode, slots_needed,
 };
-use cairn_format::{Module, Sink, SinkFull, WordSize};
 
 /// An image with its path as text; paths above this length are not built, to keep the runs short.
 type Image<'a> = (Module<'a, ()>, Option<Vec<u8>>);

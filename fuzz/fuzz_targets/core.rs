@@ -4,9 +4,10 @@
 
 use std::path::Path;
 
-use cairn_analysis::core::{Annotated, CoreStacks, FindOptions, GlibcHeap, Reachability, References};
-use cairn_analysis::image::{Image, OpenOptions};
-use cairn_analysis::process::ThreadSource;
+use cairn_analysis::heap::CoreStacks;
+use cairn_memory::heap::{Annotated, FindOptions, GlibcHeap, Reachability, References};
+use cairn_memory::image::{Image, OpenOptions};
+use cairn_memory::process::ThreadSource;
 
 const LIMIT: u32 = 200;
 

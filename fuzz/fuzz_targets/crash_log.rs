@@ -1,7 +1,7 @@
 //! Any text is read or refused as a crash log; gathered lines are the lines that were given.
 #![no_main]
 
-use cairn_analysis::crash_log::{CrashLogError, Gathered, GatheredText, ObjectGatherer, is_crash_log, read};
+use cairn_logs::crash_log::{CrashLogError, Gathered, GatheredText, ObjectGatherer, is_crash_log, read};
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let is_known = is_crash_log(data);

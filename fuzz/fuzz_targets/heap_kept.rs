@@ -6,8 +6,8 @@ use std::sync::LazyLock;
 
 use cairn_analysis::heap::slices::Slices;
 use cairn_analysis::heap::{HeapRead, HeapRecording, Scope, Sums};
-use cairn_analysis::recording::{Finding, Recording};
 use cairn_format::recording::{CHUNK_HEADER_BYTES, ChunkHeader, ChunkKind};
+use cairn_recording::{Finding, Recording};
 
 const KEPT: &[u8] = include_bytes!("../../fixtures/recordings/v1/kept.cairn");
 

@@ -1,7 +1,7 @@
 //! Whatever the bytes: headers, anchors and stack tables are read or refused, and what was read is written as it was.
 #![no_main]
 
-use cairn_format::heapblock::{
+use cairn_wire::heapblock::{
     Anchor, ByteOrder, HEADER_BYTES, Header, StackReference, State, guard, inline_stack,
     stack_table::{Entry, Head},
 };

@@ -2,7 +2,7 @@
 //! blocks ascend, do not overlap, and have magics around them.
 #![no_main]
 
-use cairn_format::heapprof::{
+use cairn_wire::heapprof::{
     Alignment, Block, Layout, MAX_CALLERS, MAX_OVERLAP_BYTES, Search, StreamSearcher,
 };
 

@@ -2,8 +2,8 @@
 //! parses is written alike.
 #![no_main]
 
-use cairn_format::lws::log_line::{self, BUFFER_BYTES, Mark};
 use cairn_format::{Sink, SinkFull, WordSize};
+use cairn_wire::lws::log_line::{self, BUFFER_BYTES, Mark};
 
 libfuzzer_sys::fuzz_target!(|line: &[u8]| {
     let mut buffer = [0; BUFFER_BYTES];

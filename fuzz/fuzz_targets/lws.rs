@@ -1,8 +1,8 @@
 //! Any bytes as a libwebsockets blob, as memory in front of an allocation, and as addresses to encode.
 #![no_main]
 
-use cairn_format::lws::{self, Capacity, metadata};
 use cairn_format::{AbsoluteAddress, CountingSink, WordSize};
+use cairn_wire::lws::{self, Capacity, metadata};
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     for word_size in [WordSize::Bits16, WordSize::Bits32, WordSize::Bits64] {

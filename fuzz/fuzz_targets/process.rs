@@ -4,10 +4,8 @@
 //! The input is the text, an empty line, and the memory, which lies at `MEMORY`.
 #![no_main]
 
-use cairn_analysis::process::{
-    ModuleMap, NoRegisters, Thread, ThreadRegisters, ThreadSource, parse_mappings,
-};
 use cairn_format::AbsoluteAddress;
+use cairn_memory::process::{ModuleMap, NoRegisters, Thread, ThreadRegisters, ThreadSource, parse_mappings};
 use cairn_unwind::SliceMemory;
 
 const MEMORY: u64 = 0x40_0000;

@@ -5,8 +5,8 @@
 use std::collections::HashMap;
 
 use cairn_analysis::heap::{HeapRecording, Scope};
-use cairn_analysis::recording::{Alloc, At, Change, Events, Free, Mark, Recording, Wanted, pack};
 use cairn_format::recording::{CHUNK_HEADER_BYTES, ChunkHeader, ChunkKind, TRAILER_BYTES};
+use cairn_recording::{Alloc, At, Change, Events, Free, Mark, Recording, Wanted, pack};
 
 #[derive(Default)]
 struct Seen {

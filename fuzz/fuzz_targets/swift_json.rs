@@ -1,9 +1,9 @@
 //! Any text is read or refused in its place; what is read comes back from what is written.
 #![no_main]
 
-use cairn_format::base64::DecodeIntoError;
-use cairn_format::swift_json::{ReadErrorKind, read, read_first, write};
 use cairn_format::{SliceSink, WordSize};
+use cairn_wire::base64::DecodeIntoError;
+use cairn_wire::swift_json::{ReadErrorKind, read, read_first, write};
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let (document, rest) = match read_first(data) {
@@ -43,7 +43,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
 });
 
 /// The bytes behind base64, which both ways to decode agree on.
-fn decoded(text: cairn_format::swift_json::JsonText<'_>) -> Option<Vec<u8>> {
+fn decoded(text: cairn_wire::swift_json::JsonText<'_>) -> Option<Vec<u8>> {
     let one_by_one: Result<Vec<u8>, _> = text.base64_bytes().collect();
     let mut buffer = vec![0; text.escaped().len()];
     match (text.decode_base64(&mut buffer), one_by_one) {

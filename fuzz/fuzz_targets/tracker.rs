@@ -2,10 +2,8 @@
 //! in the modules they are said to lie in, and strict reading, salvage, guess and writer agree.
 #![no_main]
 
-use cairn_format::{
-    SliceSink,
-    tracker::{Change, Layout, ModuleSlot, Reader, Record, Timeline, Writer},
-};
+use cairn_format::SliceSink;
+use cairn_wire::tracker::{Change, Layout, ModuleSlot, Reader, Record, Timeline, Writer};
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let Some((&choice, recording)) = data.split_first() else { return };

@@ -1,10 +1,8 @@
 //! Whatever the bytes and the base: unpacking gives whole entries, and packing them again gives the same bytes.
 #![no_main]
 
-use cairn_format::{
-    AbsoluteAddress,
-    xnu::{Packer, Packing, unpack, unpack_lenient},
-};
+use cairn_format::AbsoluteAddress;
+use cairn_wire::xnu::{Packer, Packing, unpack, unpack_lenient};
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let Some((base, packed)) = data.split_first_chunk() else { return };

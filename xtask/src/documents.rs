@@ -1,5 +1,5 @@
 //! Checks the Markdown files of the repository: each relative link leads to a file and an anchor that exist, pages of the book
-//! link only to each other, and each document that a source names by its path exists.
+//! link only to each other, paths of files in code spans exist, and so does each document that a source names by its path.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -16,6 +16,8 @@ const SUMMARY: &str = "docs/book/SUMMARY.md";
 /// The links and anchors of one page.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Page {
+    /// Line and text of each path of the repository that stands as code in a sentence or a table.
+    paths: Vec<(usize, String)>,
     /// Line and destination of each link and image.
     links: Vec<(usize, String)>,
     anchors: BTreeSet<String>,
@@ -39,6 +41,10 @@ impl Page {
                     if let Some(heading) = &mut heading {
                         heading.push_str(&words);
                     }
+                    if text[range.clone()].starts_with('`') && is_path(&words) {
+                        let line = text[..range.start].matches('\n').count() + 1;
+                        page.paths.push((line, words.into_string()));
+                    }
                 }
                 Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) => {
                     let line = text[..range.start].matches('\n').count() + 1;
@@ -49,6 +55,14 @@ impl Page {
         }
         page
     }
+}
+
+/// True for code that names a file or directory of this repository, without placeholders.
+fn is_path(code: &str) -> bool {
+    const PLACES: [&str; 8] =
+        ["benches", "benchmarks", "crates", "docs", "examples", "fixtures", "fuzz", "xtask"];
+    let is_plain = code.chars().all(|c| c.is_alphanumeric() || "/._-".contains(c));
+    is_plain && code.split_once('/').is_some_and(|(place, _)| PLACES.contains(&place))
 }
 
 /// Returns the anchor of a heading, as mdBook and GitHub make it.
@@ -79,6 +93,12 @@ fn link_complaints(pages: &BTreeMap<String, Page>, exists: impl Fn(&str) -> bool
     let mut found = Vec::new();
     let is_in_book = |path: &str| path.starts_with(BOOK);
     for (name, page) in pages {
+        for (line, path) in &page.paths {
+            // Pages of fixtures name files of the programs that made them.
+            if !name.starts_with("fixtures/") && !exists(path) {
+                found.push(format!("{name}:{line}: `{path}`: no such file"));
+            }
+        }
         for (line, link) in &page.links {
             if link.contains("://") || link.starts_with("mailto:") {
                 continue;
@@ -211,6 +231,10 @@ mod tests {
             (
                 "# X y\n[r](../../README.md)",
                 "docs/book/a.md:2: ../../README.md: leads out of the book; name the path as code",
+            ),
+            (
+                "# X y\n`crates/gone.rs` and `crates/<x>.rs`",
+                "docs/book/a.md:2: `crates/gone.rs`: no such file",
             ),
             ("# X y\n[r](../../../x)", "docs/book/a.md:2: ../../../x: no such file"),
         ] {

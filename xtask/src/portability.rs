@@ -40,7 +40,7 @@ use crate::debian::{self, PrivateApt, Tool};
 use crate::process::{self, Failure, Outcome, at, cargo, read, workspace_root};
 
 /// The crates that must work everywhere. A crate joins when a microcontroller or another processor is to run it.
-const PORTABLE_CRATES: &[&str] = &["cairn-format"];
+const PORTABLE_CRATES: &[&str] = &["cairn-format", "cairn-wire"];
 
 /// The crates that run inside a watched program, or read one: also on each processor where programs are watched.
 const CAPTURE_CRATES: &[&str] = &["cairn-unwind", "cairn-capture"];

@@ -1,7 +1,7 @@
 //! The Compact Backtrace Format, against the same rule written plainly.
 
-use cairn_format::cbf::{DecodeError, Decoder, Dialect, Rules, encode};
 use cairn_format::{AbsoluteAddress, CountingSink, Frame, SliceSink, WordSize};
+use cairn_wire::cbf::{DecodeError, Decoder, Dialect, Rules, encode};
 
 use super::{CAIRN, Inputs, LOW, REAL, fold, used};
 use crate::corpus::Stacks;

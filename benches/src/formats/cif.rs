@@ -1,7 +1,7 @@
 //! The Compact ImageMap Format, on the module tables of the corpus.
 
-use cairn_format::cif::{Decoder, DecoderSlot, Dialect, EncoderSlot, ImageMap, encode};
 use cairn_format::{AbsoluteAddress, Module, SliceSink, WordSize};
+use cairn_wire::cif::{Decoder, DecoderSlot, Dialect, EncoderSlot, ImageMap, encode};
 
 use super::{CAIRN, Inputs, REAL, fold, used};
 use crate::corpus::Program;

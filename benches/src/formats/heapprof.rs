@@ -1,7 +1,7 @@
 //! heapprof blocks: headers written for every allocation of the corpus, and the search over the heap that they make.
 
-use cairn_format::heapprof::{HeaderWriter, Layout, Search};
 use cairn_format::{AbsoluteAddress, SliceSink};
+use cairn_wire::heapprof::{HeaderWriter, Layout, Search};
 
 use super::{CAIRN, Inputs, REAL, fold, used};
 use crate::corpus::{Stack, Stacks};

@@ -3,8 +3,8 @@
 //! On real addresses its encoder loses bits above 2^31, so the comparison is on low addresses, where both sides write the
 //! same bytes; the real ones are measured for cairn alone.
 
-use cairn_format::lws::{BLOB_BUFFER_BYTES, decode, encode};
 use cairn_format::{SliceSink, WordSize};
+use cairn_wire::lws::{BLOB_BUFFER_BYTES, decode, encode};
 
 use super::{CAIRN, Inputs, LOW, REAL, fold, used};
 use crate::corpus::{Stack, Stacks};

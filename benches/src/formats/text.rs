@@ -1,7 +1,7 @@
 //! Log lines: the `~m#` and `~b#` texts of libwebsockets, against its base64 code.
 
-use cairn_format::lws::{self, log_line};
 use cairn_format::{SliceSink, WordSize};
+use cairn_wire::lws::{self, log_line};
 
 use super::{CAIRN, Inputs, LOW, fold, used};
 use crate::corpus::Stacks;
@@ -75,8 +75,8 @@ fn base64_of(blobs: &Records) -> Records {
     let mut texts = Records::default();
     for blob in blobs.iter() {
         texts.push(|sink| {
-            let padding = cairn_format::base64::Padding::Written;
-            cairn_format::base64::encode(blob, padding, sink).expect("a sink without end");
+            let padding = cairn_wire::base64::Padding::Written;
+            cairn_wire::base64::encode(blob, padding, sink).expect("a sink without end");
         });
     }
     texts

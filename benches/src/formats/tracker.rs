@@ -1,9 +1,7 @@
 //! call-stack-tracker recordings: one per program, its modules and then its stacks.
 
-use cairn_format::tracker::{
-    Change, Event, Layout, MAX_STACK_ADDRESSES, ModuleSlot, Reader, Timeline, Writer,
-};
 use cairn_format::{AbsoluteAddress, Sink, SliceSink};
+use cairn_wire::tracker::{Change, Event, Layout, MAX_STACK_ADDRESSES, ModuleSlot, Reader, Timeline, Writer};
 
 use super::{CAIRN, Inputs, REAL, fold, used};
 use crate::corpus::{Program, Stacks};

@@ -1,7 +1,7 @@
 //! XNU packing: whole words, and 32-bit distances from a kernel base (for which the low addresses stand in).
 
 use cairn_format::AbsoluteAddress;
-use cairn_format::xnu::{Packer, Packing, unpack};
+use cairn_wire::xnu::{Packer, Packing, unpack};
 
 use super::{CAIRN, Inputs, LOW, REAL, fold, used};
 use crate::corpus::Stacks;

@@ -17,9 +17,9 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use cairn_analysis::format::{AbsoluteAddress, StatedAddress};
-use cairn_analysis::process::{self, StoppedProcess, Thread, ThreadSource, ThreadStack};
-use cairn_analysis::symbols::{Lookup, ModuleId, Symbolizer, SymbolizerOptions};
+use cairn_format::{AbsoluteAddress, StatedAddress};
+use cairn_memory::process::{self, StoppedProcess, Thread, ThreadSource, ThreadStack};
+use cairn_symbols::{Lookup, ModuleId, Symbolizer, SymbolizerOptions};
 use cairn_unwind::FoundBy;
 
 const MAX_FRAMES: u32 = 100_000;

@@ -1,49 +1,35 @@
-//! Reads what programs and devices left behind, and answers questions about it.
+//! Answers questions about heaps: where memory went, what leaked, what changed, and what happened when.
 //!
-//! Every answer is a value; printing and pages are made by others. The inputs come from strangers: sizes are checked
-//! before memory is taken, and a damaged record never hides the sound ones around it.
+//! Every answer is a value; `cairn-cli` prints them and `cairn-web` makes pages of them.
+//!
+//! ```no_run
+//! use cairn_analysis::heap::{Cost, Folding, Group, HeapRecording, Names, Questions, Scope};
+//! use cairn_recording::Recording;
+//! use cairn_symbols::SymbolizerOptions;
+//!
+//! let heap = HeapRecording::new(Recording::open("program.4711.cairn")?);
+//! let read = heap.read(Scope::default())?;
+//! let symbols = heap.symbols(SymbolizerOptions::new());
+//! let questions = Questions::new(&read.profile, Names::new(heap.stacks(), &symbols, Folding::default()));
+//! for entry in questions.top(Group::Function, Cost::Peak).iter().take(10) {
+//!     println!("{} {}", entry.sums.peak_bytes, questions.names().function_of(entry.line).name);
+//! }
+//! # Ok::<(), cairn_recording::RecordingError>(())
+//! ```
 //!
 //! | module | task |
 //! |---|---|
-//! | [`calendar`] | times on the wall, read and written |
-//! | [`core`] | from a memory image to who allocated its blocks, what is damaged, and what leaked |
-//! | [`crash_log`] | from a JSON crash log of Swift to its threads, frames and images |
-//! | [`decode`] | from bytes or texts of any format to a stack |
-//! | [`convert`] | from a stack to the bytes of another format |
-//! | [`totals`] | from many allocations to "who holds how much" |
-//! | [`heap`] | from a program's allocations and frees to "where does the memory go?" |
-//! | [`image`] | the memory of a program that is no more, or on another machine: cores, minidumps, raw dumps |
-//! | [`lines`] | lines of a log in bounded memory |
-//! | [`names`] | from recorded places to functions and lines |
-//! | [`player`] | from a recording to its events in order, each with its names |
-//! | [`process`] | from a running process to the stacks of its threads |
-//! | [`recording`] | from a recording to its modules, stacks, threads and events in order |
-//! | [`snapshot`] | the threads of a running process as one value, with names |
-//! | [`spool_builder`] | from what was found out otherwise to a recording |
-//! | [`text_bytes`] | bytes written as hexadecimal digits or base64 |
+//! | [`calendar`] | reads and writes times on the wall |
+//! | [`heap`] | answers where a program's memory went, from its allocations and frees |
+//! | [`names`] | names recorded addresses: functions, files and lines |
+//! | [`player`] | replays a recording's events in order, with names |
+//! | [`snapshot`] | captures and names the stacks of a running process's threads |
 
-#![deny(unsafe_code)]
-
-pub use cairn_format as format;
-pub use cairn_symbols as symbols;
+#![forbid(unsafe_code)]
 
 pub mod calendar;
-pub mod convert;
-#[cfg(target_os = "linux")]
-pub mod core;
-pub mod crash_log;
-pub mod decode;
 pub mod heap;
-#[cfg(target_os = "linux")]
-pub mod image;
-pub mod lines;
 pub mod names;
 pub mod player;
 #[cfg(target_os = "linux")]
-pub mod process;
-pub mod recording;
-#[cfg(target_os = "linux")]
 pub mod snapshot;
-pub mod spool_builder;
-pub mod text_bytes;
-pub mod totals;

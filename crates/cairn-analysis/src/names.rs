@@ -30,8 +30,8 @@ pub struct ModuleKey {
 ///
 /// ```no_run
 /// use cairn_analysis::names::{ModuleKey, Names};
-/// use cairn_analysis::symbols::{AddressKind, Lookup, Place, SymbolizerOptions};
-/// use cairn_analysis::format::StatedAddress;
+/// use cairn_symbols::{AddressKind, Lookup, Place, SymbolizerOptions};
+/// use cairn_format::StatedAddress;
 ///
 /// let mut names = Names::new(SymbolizerOptions::new());
 /// let key = ModuleKey { path: "/usr/bin/app".into(), build_id: vec![0x1d, 0x46], size_bytes: None };

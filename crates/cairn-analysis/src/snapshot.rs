@@ -4,7 +4,7 @@
 //!
 //! ```no_run
 //! use cairn_analysis::snapshot::Snapshot;
-//! use cairn_analysis::symbols::SymbolizerOptions;
+//! use cairn_symbols::SymbolizerOptions;
 //!
 //! let snapshot = Snapshot::take(1234, 1000)?;
 //! let mut names = snapshot.names(SymbolizerOptions::new(), true);
@@ -14,7 +14,7 @@
 //!         println!("  {:?} {:?}", frame.frame, snapshot.resolve(frame, &mut names));
 //!     }
 //! }
-//! # Ok::<(), cairn_analysis::process::Error>(())
+//! # Ok::<(), cairn_memory::process::Error>(())
 //! ```
 
 use std::collections::HashMap;
@@ -32,8 +32,8 @@ use cairn_symbols::{AddressKind, Lookup, Place, Resolution, SymbolizerOptions};
 use cairn_unwind::{AddressRange, FoundBy, StopReason};
 
 use crate::names::{ModuleKey, Names};
-use crate::process::{self, NoRegisters, StoppedProcess, ThreadSource};
-use crate::spool_builder::{BuiltFrame, BuiltModule, SpoolBuilder};
+use cairn_memory::process::{self, NoRegisters, StoppedProcess, ThreadSource};
+use cairn_recording::spool_builder::{BuiltFrame, BuiltModule, SpoolBuilder};
 
 /// All threads of a process at one moment.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! Memory images and what is found in them: conformance vectors, synthesized cores of every shape, and this program itself.
 #![cfg(target_os = "linux")]
 
-#[path = "support/core_file.rs"]
+#[path = "../../cairn-memory/tests/support/core_file.rs"]
 mod core_file;
 
 use std::collections::BTreeSet;
@@ -9,18 +9,19 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use cairn_analysis::core::{
-    Annotated, BlockLayout, ChunkState, CoreStacks, Damage, FindOptions, GlibcHeap, Holder, NearPlace,
-    Reachability, References,
+use cairn_analysis::heap::CoreStacks;
+use cairn_format::{AbsoluteAddress, Frame, WordSize};
+use cairn_memory::heap::{
+    Annotated, BlockLayout, ChunkState, Damage, FindOptions, GlibcHeap, Holder, NearPlace, Reachability,
+    References,
 };
-use cairn_analysis::image::{Finding, Image, ImageError, Machine, OpenOptions, RawFile};
-use cairn_analysis::process::{StopReason, ThreadSource};
-use cairn_format::heapblock::{
+use cairn_memory::image::{Finding, Image, ImageError, Machine, OpenOptions, RawFile};
+use cairn_memory::process::{StopReason, ThreadSource};
+use cairn_wire::heapblock::{
     Anchor, ByteOrder, Header, StackReference, guard, inline_stack,
     stack_table::{Entry, FrameKind, Head},
 };
-use cairn_format::heapprof::{Layout, Search};
-use cairn_format::{AbsoluteAddress, Frame, WordSize};
+use cairn_wire::heapprof::{Layout, Search};
 use core_file::{CoreFile, Note, Segment};
 
 const LITTLE_64: Machine = Machine { word_size: WordSize::Bits64, byte_order: ByteOrder::LittleEndian };
@@ -210,7 +211,7 @@ fn cairn_blocks_of_every_machine_tell_their_stacks() {
         let mut buffer = [0; 64];
         let mut sink = cairn_format::SliceSink::new(&mut buffer);
         let frames = [0x40_0500, 0x40_0400].map(|address| Frame::ReturnAddress(at(address)));
-        cairn_format::cbf::encode(frames, machine.word_size, cairn_format::cbf::Dialect::Strict, &mut sink)
+        cairn_wire::cbf::encode(frames, machine.word_size, cairn_wire::cbf::Dialect::Strict, &mut sink)
             .unwrap();
         let bytes = sink.written().to_vec();
         let user = base + 0x2200;
@@ -297,7 +298,7 @@ fn lws_blocks_are_found_by_their_list() {
             let frames = [0x40_1000 + index as u64 * 64, 0x40_2000];
             let mut buffer = [0; 64];
             let mut sink = cairn_format::SliceSink::new(&mut buffer);
-            cairn_format::lws::encode(&frames.map(at), 100 + index as u64, &mut sink).unwrap();
+            cairn_wire::lws::encode(&frames.map(at), 100 + index as u64, &mut sink).unwrap();
             let blob = sink.written().to_vec();
             memory.put(node - blob.len() as u64, &blob);
             memory.put_word(node, if index == 0 { 0 } else { nodes[index - 1] });
@@ -335,7 +336,7 @@ fn list_with_given_up_blocks(machine: Machine) -> (Memory, Vec<u64>) {
     for (index, &node) in nodes.iter().enumerate() {
         let mut buffer = [0; 64];
         let mut sink = cairn_format::SliceSink::new(&mut buffer);
-        cairn_format::lws::encode(&[at(0x40_1000)], 100 + index as u64, &mut sink).unwrap();
+        cairn_wire::lws::encode(&[at(0x40_1000)], 100 + index as u64, &mut sink).unwrap();
         let blob = if index % 2 == 1 { &[0, 0][..] } else { sink.written() };
         memory.put(node - blob.len() as u64, blob);
         memory.put_word(node, if index == 0 { 0 } else { nodes[index - 1] });

@@ -2,7 +2,7 @@
 
 #![cfg(target_os = "linux")]
 
-#[path = "support/spool.rs"]
+#[path = "../../cairn-recording/tests/support/spool.rs"]
 mod spool;
 
 use std::collections::HashMap;
@@ -15,10 +15,10 @@ use std::time::{Duration, Instant};
 
 use cairn_analysis::names::Names;
 use cairn_analysis::player::{Event, Filter, Player as Replay, Tables, What};
-use cairn_analysis::recording::{
+use cairn_format::recording::{BLOCK_BYTES, BLOCK_HEADER_BYTES, BlockHeader, CounterKind, control};
+use cairn_recording::{
     Alloc, Drain, Events, Finding, Free, Mark, MarkValue, Recording, StackId, Wanted, mark_from_outside, pack,
 };
-use cairn_format::recording::{BLOCK_BYTES, BLOCK_HEADER_BYTES, BlockHeader, CounterKind, control};
 use spool::{Program, Random, START, Spool};
 
 /// Writes what a program's threads wrote, in the same order, as the recorder would: into blocks of the free ring, or else

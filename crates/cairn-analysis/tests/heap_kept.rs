@@ -1,14 +1,14 @@
 //! Sums that a recording keeps beside its events: they are what reading the events gives, in every field, or they are not used.
 
-#[path = "support/spool.rs"]
+#[path = "../../cairn-recording/tests/support/spool.rs"]
 mod spool;
 
 use std::path::{Path, PathBuf};
 
 use cairn_analysis::heap::slices::Slices;
 use cairn_analysis::heap::{HeapRead, HeapRecording, Sampling, Scope};
-use cairn_analysis::recording::{Finding, MappingKind, Recording, pack};
 use cairn_format::recording::{CHUNK_HEADER_BYTES, ChunkHeader, ChunkKind, Lane, Sample};
+use cairn_recording::{Finding, MappingKind, Recording, pack};
 use proptest::prelude::*;
 use spool::{Program, Random};
 

@@ -3,7 +3,7 @@
 
 #![cfg(target_os = "linux")]
 
-#[path = "support/spool.rs"]
+#[path = "../../cairn-recording/tests/support/spool.rs"]
 mod spool;
 
 use std::collections::HashMap;
@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use cairn_analysis::heap::slices::SliceOptions;
 use cairn_analysis::heap::{HeapRead, HeapRecording, LiveHeap, Scope, Stacks, Sums};
-use cairn_analysis::recording::{Drain, EndReason, Finding, Recording};
 use cairn_format::recording::{BLOCK_BYTES, BLOCK_HEADER_BYTES, BlockHeader, control};
+use cairn_recording::{Drain, EndReason, Finding, Recording};
 use spool::{Program, Random, Spool};
 
 /// Writes into a file what a program's threads wrote, in the same order, as the recorder would: into blocks of the free ring, or else
@@ -523,7 +523,7 @@ fn finished_recordings_are_read_at_once() {
 
     let packed = directory.join("packed.cairn");
     let mut out = File::create(&packed).unwrap();
-    cairn_analysis::recording::pack(&Recording::open(&path).unwrap(), &mut out).unwrap();
+    cairn_recording::pack(&Recording::open(&path).unwrap(), &mut out).unwrap();
     let mut heap = LiveHeap::open(&packed).unwrap();
     assert!(heap.update().unwrap().has_ended);
     assert_ended_as(&heap, &packed);

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use cairn_analysis::format::recording::PcKind;
 use cairn_analysis::heap::{
     Address, Aggregator, Amount, Cost, Diff, Direction, FlameOptions, Folding, Group, HeapProfile,
     LOST_STACK, Module, Namer, Names, Pattern, Questions, Sampling, Scope, Stacks, Suppressions, Tree,
     TreeLimits, stacks_with,
 };
-use cairn_analysis::symbols::SourceFrame;
+use cairn_format::recording::PcKind;
+use cairn_symbols::SourceFrame;
 use proptest::prelude::*;
 
 /// The frames at each address, innermost first. Addresses are indices of this list.

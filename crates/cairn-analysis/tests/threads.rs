@@ -1,7 +1,7 @@
 //! Threads that have one of the recorder's numbers one after the other are threads of their own, in
 //! every reader.
 
-#[path = "support/spool.rs"]
+#[path = "../../cairn-recording/tests/support/spool.rs"]
 mod spool;
 
 use std::collections::BTreeMap;
@@ -9,10 +9,8 @@ use std::fs;
 use std::path::PathBuf;
 
 use cairn_analysis::heap::{HeapRecording, LiveHeap, Scope};
-use cairn_analysis::recording::{
-    Alloc, Change, Events, Finding, Free, Mark, Recording, ThreadId, Wanted, pack,
-};
 use cairn_format::recording::{BLOCK_BYTES, CounterKind, Lane, ThreadEvent, control};
+use cairn_recording::{Alloc, Change, Events, Finding, Free, Mark, Recording, ThreadId, Wanted, pack};
 use spool::{Program, START};
 
 /// The recorder's number that the threads have one after the other.
@@ -48,7 +46,7 @@ fn rows(recording: &Recording) -> Vec<Row> {
             let text = String::from_utf8_lossy(event.text).into_owned();
             self.0.entry(event.at.thread).or_default().marks.push(text);
         }
-        fn change(&mut self, at: cairn_analysis::recording::At, change: Change) {
+        fn change(&mut self, at: cairn_recording::At, change: Change) {
             let is_of_thread = matches!(change, Change::ThreadBegan | Change::ThreadNamed);
             self.0.entry(at.thread).or_default().changes += u32::from(is_of_thread);
         }
@@ -217,7 +215,7 @@ fn threads_in_turn_share_no_events_of_signal_handlers() {
     let path = directory("handlers").join("spool");
     fs::write(&path, bytes).unwrap();
     let packed = path.with_extension("packed");
-    cairn_analysis::recording::Drain::open(&path, &packed).unwrap().finish().unwrap();
+    cairn_recording::Drain::open(&path, &packed).unwrap().finish().unwrap();
     assert_eq!(allocations(&Recording::open(&packed).unwrap()), [0, 2, 1, 2]);
     fs::remove_dir_all(path.parent().unwrap()).unwrap();
 }
@@ -322,7 +320,7 @@ fn threads_in_turn_are_told_apart_while_a_spool_grows() {
 #[cfg(target_os = "linux")]
 #[test]
 fn threads_in_turn_are_told_apart_when_drained() {
-    use cairn_analysis::recording::Drain;
+    use cairn_recording::Drain;
 
     for block_bytes in SIZES {
         // Killed at every state, and never.

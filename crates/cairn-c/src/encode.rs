@@ -4,9 +4,9 @@ use core::ffi::c_int;
 use core::slice;
 
 use cairn_capture::{FoldRecursion, Stack};
-use cairn_format::cbf::{self, CaptureLimit, Dialect};
-use cairn_format::lws::{self, EncodeErrorKind};
 use cairn_format::{AbsoluteAddress, CountingSink, Frame, Sink, SliceSink, WordSize};
+use cairn_wire::cbf::{self, CaptureLimit, Dialect};
+use cairn_wire::lws::{self, EncodeErrorKind};
 
 use crate::capture::{
     CAIRN_ERROR_ARGUMENT, CAIRN_ERROR_BUFFER, CAIRN_ERROR_FORMAT, CAIRN_ERROR_STACK, CairnStackId, known,

@@ -5,8 +5,8 @@ use core::{ptr, slice};
 
 use cairn_capture::xnu::{Packing, Quirks, UserWalk, UserWalkInfo, Validity};
 use cairn_capture::{CallSite, FrameControl, MemoryReader, StopReason, kernel_walk_at, walk_frames_at};
-use cairn_format::xnu::{self, OutOfReach};
 use cairn_format::{AbsoluteAddress, WordSize};
+use cairn_wire::xnu::{self, OutOfReach};
 
 use crate::capture::{CAIRN_ERROR_ARGUMENT, CAIRN_ERROR_FORMAT, CairnStop, exported_stop};
 use crate::versioned::{self, MAX_TYPE_SIZE};

@@ -64,7 +64,8 @@
 //! The frames go into every encoder of `cairn-format` as they are. Nothing allocates, so this can be done in the handler:
 //!
 //! ```
-//! use cairn_format::{Frame, SliceSink, WordSize, cbf, lws};
+//! use cairn_format::{Frame, SliceSink, WordSize};
+//! use cairn_wire::{cbf, lws};
 //!
 //! let stack = cairn_capture::capture();
 //!
@@ -95,8 +96,9 @@
 //!
 //! ```
 //! use cairn_capture::{FoldRecursion, Stack, capture};
-//! use cairn_format::cbf::CaptureLimit;
-//! use cairn_format::{AbsoluteAddress, Frame, lws};
+//! use cairn_wire::cbf::CaptureLimit;
+//! use cairn_format::{AbsoluteAddress, Frame};
+//! use cairn_wire::lws;
 //!
 //! #[inline(never)]
 //! fn recurse(depth: u32) -> Stack {
@@ -156,7 +158,8 @@
 //!
 //! ```
 //! use cairn_capture::{Stack, capture};
-//! use cairn_format::{Frame, SliceSink, WordSize, cbf};
+//! use cairn_format::{Frame, SliceSink, WordSize};
+//! use cairn_wire::cbf;
 //!
 //! struct Task {
 //!     /// Noted when it was spawned.

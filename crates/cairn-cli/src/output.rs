@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
-use cairn_analysis::format::changes_its_surroundings;
+use cairn_format::changes_its_surroundings;
 use clap::ColorChoice;
 use indicatif::ProgressBar;
 

@@ -179,11 +179,11 @@ fn raw_memory_of_a_device_is_named_by_its_program() {
     let bytes = fs::read(elf).unwrap();
     let entry = u64::from(u32::from_le_bytes(bytes[24..28].try_into().unwrap()));
     let user = 0x2000_0040_u64;
-    let tag = cairn_format::heapblock::StackReference::Tag((entry + 4) as u32);
-    let header = cairn_format::heapblock::Header::new(24, tag, 3, false).unwrap();
+    let tag = cairn_wire::heapblock::StackReference::Tag((entry + 4) as u32);
+    let header = cairn_wire::heapblock::Header::new(24, tag, 3, false).unwrap();
     let mut memory = vec![0; 256];
     memory[0x30..0x40]
-        .copy_from_slice(&header.to_bytes(user, cairn_format::heapblock::ByteOrder::LittleEndian));
+        .copy_from_slice(&header.to_bytes(user, cairn_wire::heapblock::ByteOrder::LittleEndian));
     let file = scratch("device.bin");
     fs::write(&file, memory).unwrap();
     let raw = format!("{}@0x20000000", file.display());

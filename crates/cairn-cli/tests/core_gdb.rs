@@ -4,7 +4,7 @@
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #![allow(clippy::print_stdout, reason = "a test says what it could not check here")]
 
-#[path = "../../cairn-analysis/tests/support/asleep.rs"]
+#[path = "../../cairn-memory/tests/support/asleep.rs"]
 mod asleep;
 #[allow(dead_code, reason = "the readers of recordings are for other tests")]
 mod support;
@@ -16,7 +16,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use cairn_analysis::image::{FileState, Image, ImageModule, OpenOptions};
+use cairn_memory::image::{FileState, Image, ImageModule, OpenOptions};
 use serde_json::Value;
 use support::{cairn, scratch, workspace};
 

@@ -114,7 +114,7 @@ fn files(test: &str) -> Files {
     assert!(recorded.status.success());
     let path = recording(&directory).path;
     let library = {
-        let recording = cairn_analysis::recording::Recording::open(&path).unwrap();
+        let recording = cairn_recording::Recording::open(&path).unwrap();
         let modules = recording.modules();
         let library = modules.iter().find(|module| module.path_text().contains("libcairn_preload"));
         PathBuf::from(library.unwrap().path_text().into_owned())

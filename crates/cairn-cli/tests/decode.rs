@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
-use cairn_analysis::convert::base64_text;
-use cairn_analysis::format::{AbsoluteAddress, SliceSink, lws};
+use cairn_format::{AbsoluteAddress, SliceSink};
+use cairn_logs::convert::base64_text;
+use cairn_wire::lws;
 use serde_json::json;
 use snapbox::cmd::{Command, cargo_bin};
 use snapbox::{file, str};

@@ -274,7 +274,7 @@ fn names_in_a_crash_log_are_shown() {
         log[key] = json!(evil);
     }
     let (_, stdout, stderr) = fed(&[], log.to_string().as_bytes());
-    let drives = |c: char| c != '\n' && cairn_analysis::format::changes_its_surroundings(c);
+    let drives = |c: char| c != '\n' && cairn_format::changes_its_surroundings(c);
     assert!(!stdout.contains(drives), "{stdout:?}");
     assert!(!stderr.contains(drives), "{stderr:?}");
     assert!(

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use cairn_analysis::heap::{HeapRecording, LiveHeap, Scope};
-use cairn_analysis::recording::{EndReason, MappingKind, Module, Recording};
+use cairn_recording::{EndReason, MappingKind, Module, Recording};
 use serde_json::Value;
 use support::{
     Count, Executable, Shown, cairn, compile, executable, recording, recordings, run, same_as_plain,

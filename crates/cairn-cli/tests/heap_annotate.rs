@@ -4,7 +4,7 @@
 #![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 #![allow(clippy::print_stdout, reason = "a test says what it could not check here")]
 
-#[path = "../../cairn-analysis/tests/support/asleep.rs"]
+#[path = "../../cairn-memory/tests/support/asleep.rs"]
 mod asleep;
 #[allow(dead_code, reason = "the readers of recordings are for other tests")]
 mod support;
@@ -16,11 +16,12 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use cairn_analysis::format::heapblock::{
+use cairn_format::{AbsoluteAddress, WordSize};
+use cairn_wire::heapblock::{
     ANCHOR_BYTES, ANCHOR_MAGIC, Anchor, BlockLayout, ByteOrder, HEADER_BYTES, Header, StackReference, State,
     guard, stack_table,
 };
-use cairn_analysis::format::{AbsoluteAddress, WordSize, heapprof, lws};
+use cairn_wire::{heapprof, lws};
 use support::{Shown, cairn, compile, run, same_as_plain_with, scratch};
 
 const LAYOUTS: [(&str, BlockLayout); 3] =

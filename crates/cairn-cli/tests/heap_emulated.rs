@@ -13,7 +13,7 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use cairn_analysis::recording::{Events, Mapping, MappingKind, Recording, Wanted};
+use cairn_recording::{Events, Mapping, MappingKind, Recording, Wanted};
 use serde_json::Value;
 use support::{Count, Shown, cairn, recording, recordings, run, scratch, workspace};
 

@@ -10,7 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use cairn_analysis::recording::{EndReason, Events, Recording, Wanted};
+use cairn_recording::{EndReason, Events, Recording, Wanted};
 use serde_json::Value;
 use support::{Shown, cairn, compile, run, scratch, wait_for};
 
@@ -290,7 +290,7 @@ fn a_program_that_rests_survives_a_truncated_recording() {
 struct Allocations(u64);
 
 impl Events for Allocations {
-    fn alloc(&mut self, _: &cairn_analysis::recording::Alloc) {
+    fn alloc(&mut self, _: &cairn_recording::Alloc) {
         self.0 += 1;
     }
 }

@@ -13,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use cairn_analysis::heap::{HeapRecording, LiveHeap, Scope};
-use cairn_analysis::recording::Recording;
+use cairn_recording::Recording;
 use support::{cairn, compile, scratch};
 
 /// Only what never comes takes so long, however busy the machine is.

@@ -1,6 +1,6 @@
 //! `cairn report`, `diff` and `flame` as a user runs them, on spools of a program that never ran.
 
-#[path = "../../cairn-analysis/tests/support/spool.rs"]
+#[path = "../../cairn-recording/tests/support/spool.rs"]
 mod spool;
 
 use std::path::{Path, PathBuf};

@@ -12,9 +12,9 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-use cairn_analysis::format::recording::control;
 use cairn_analysis::heap::LiveHeap;
-use cairn_analysis::recording::Recording;
+use cairn_format::recording::control;
+use cairn_recording::Recording;
 use serde_json::Value;
 use support::{cairn, compile, run, scratch, wait_for};
 

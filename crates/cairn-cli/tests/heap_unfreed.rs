@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 use cairn_analysis::heap::LiveHeap;
-use cairn_analysis::recording::Recording;
+use cairn_recording::Recording;
 use serde_json::Value;
 use support::{cairn, compile, run, scratch, wait_for};
 
@@ -67,11 +67,11 @@ fn ctl(process: &str, what: &str) {
 }
 
 /// Waits until the program has heard of that.
-fn wait_for_state(path: &Path, state: cairn_analysis::format::recording::control::State) {
+fn wait_for_state(path: &Path, state: cairn_format::recording::control::State) {
     use std::os::unix::fs::FileExt;
     wait_for("the state", || {
         let mut word = [0; 8];
-        let at = cairn_analysis::format::recording::control::STATE as u64;
+        let at = cairn_format::recording::control::STATE as u64;
         fs::File::open(path).unwrap().read_exact_at(&mut word, at).ok()?;
         (u64::from_le_bytes(word) == state.to_word()).then_some(())
     });
@@ -125,7 +125,7 @@ fn unfreed_is_alive_when_the_time_was_over_before_the_program() {
     let (child, path) = recorded(&directory, &["--for", "1s"]);
     // However few there are in that time.
     wait_for_allocations(&path, 1);
-    wait_for_state(&path, cairn_analysis::format::recording::control::State::Paused);
+    wait_for_state(&path, cairn_format::recording::control::State::Paused);
     let summary = text(&end(&directory, child).stderr);
     assert!(summary.contains("Most memory alive at the end") && !summary.contains("leaked"), "{summary}");
     check_alive(&directory, &path, Some("stopped"), "Alive when the recording ended (the program went on)");
@@ -134,7 +134,7 @@ fn unfreed_is_alive_when_the_time_was_over_before_the_program() {
 // Failed with: "Leaked (never freed)", and no word of the time in which frees were not recorded.
 #[test]
 fn unfreed_is_alive_when_recording_was_stopped_for_a_while() {
-    use cairn_analysis::format::recording::control::State;
+    use cairn_format::recording::control::State;
     let directory = scratch("unfreed-stop");
     let (child, path) = recorded(&directory, &["--quiet"]);
     wait_for_allocations(&path, 1_000);

@@ -3,7 +3,7 @@
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
-#[path = "../../cairn-analysis/tests/support/spool.rs"]
+#[path = "../../cairn-recording/tests/support/spool.rs"]
 mod spool;
 
 use std::fs;

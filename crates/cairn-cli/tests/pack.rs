@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use cairn_analysis::recording::Recording;
+use cairn_recording::Recording;
 use snapbox::cmd::{Command, cargo_bin};
 use snapbox::str;
 

@@ -5,9 +5,9 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use cairn_analysis::format::recording::{LossKind, MarkValue, PcKind};
-use cairn_analysis::recording::{Recording, pack};
-use cairn_analysis::spool_builder::{BuiltFrame, BuiltModule, SpoolBuilder};
+use cairn_format::recording::{LossKind, MarkValue, PcKind};
+use cairn_recording::spool_builder::{BuiltFrame, BuiltModule, SpoolBuilder};
+use cairn_recording::{Recording, pack};
 use serde_json::Value;
 use snapbox::cmd::{Command, cargo_bin};
 use snapbox::{file, str};

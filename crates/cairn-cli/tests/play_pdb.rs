@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use cairn_analysis::format::tracker::{Layout, Writer};
-use cairn_analysis::format::{AbsoluteAddress, SliceSink};
+use cairn_format::{AbsoluteAddress, SliceSink};
+use cairn_wire::tracker::{Layout, Writer};
 use snapbox::cmd::{Command, cargo_bin};
 use snapbox::str;
 

@@ -6,7 +6,7 @@ mod support;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use cairn_analysis::recording::{Alloc, EndReason, Events, Finding, Mark, Recording, Wanted};
+use cairn_recording::{Alloc, EndReason, Events, Finding, Mark, Recording, Wanted};
 use support::{cairn, compile, run, scratch, workspace};
 
 /// The times of the two moments of `short.c`.

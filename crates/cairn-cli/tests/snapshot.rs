@@ -2,7 +2,7 @@
 
 #![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 
-#[path = "../../cairn-analysis/tests/support/asleep.rs"]
+#[path = "../../cairn-memory/tests/support/asleep.rs"]
 mod asleep;
 
 use std::fs;

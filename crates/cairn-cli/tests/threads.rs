@@ -87,7 +87,7 @@ fn threads_in_turn_are_told_apart_in_a_spool() {
 
 /// The library that was in the recorded program.
 fn cairn_library(path: &Path) -> PathBuf {
-    let recording = cairn_analysis::recording::Recording::open(path).unwrap();
+    let recording = cairn_recording::Recording::open(path).unwrap();
     let library = recording.modules().iter().find(|module| module.path_text().contains("libcairn_preload"));
     PathBuf::from(library.unwrap().path_text().into_owned())
 }

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use cairn_analysis::heap::{HeapRecording, Scope};
-use cairn_analysis::recording::Recording;
+use cairn_recording::Recording;
 use support::{cairn, compile, run, scratch, wait_for};
 
 /// Only what never comes takes so long, however busy the machine is.

@@ -2,8 +2,8 @@
 
 use std::{error, fmt, io};
 
-use cairn_analysis::format::unpack::{Size, UnpackLimit};
-use cairn_analysis::recording::RecordingError;
+use cairn_format::unpack::{Size, UnpackLimit};
+use cairn_recording::RecordingError;
 
 /// Why a file cannot be written or read.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! The events of a heap recording once more, for formats that need their order: those that a scope counts, and no others.
 
 use cairn_analysis::heap::{LOST_STACK, Scope};
-use cairn_analysis::recording::{Alloc, Events, Free, StackId, ThreadId, Usage, Wanted};
+use cairn_recording::{Alloc, Events, Free, StackId, ThreadId, Usage, Wanted};
 
 use crate::changes::Moved;
 use crate::error::ExchangeError;

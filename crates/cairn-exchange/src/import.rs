@@ -20,13 +20,13 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use cairn_analysis::format::recording::{MAGIC, PcKind};
 use cairn_analysis::heap::slices::{SliceOptions, Slices};
 use cairn_analysis::heap::{
     Address, HeapProfile, Module, NO_FRAMES, Namer, Scope, Stacks, Sums, ThreadName, UsageSample,
 };
 use cairn_analysis::names;
-use cairn_analysis::symbols::SourceFrame;
+use cairn_format::recording::{MAGIC, PcKind};
+use cairn_symbols::SourceFrame;
 
 use crate::changes::{Added, Changes, Moved};
 use crate::error::ExchangeError;
@@ -100,7 +100,7 @@ pub struct Imported {
 pub struct ImportOptions {
     /// A compressed file may unpack to so many bytes; what is usual for its size where this is not
     /// set
-    /// ([`UnpackBound::PROFILE_TEXT`](cairn_analysis::format::unpack::UnpackBound::PROFILE_TEXT)).
+    /// ([`UnpackBound::PROFILE_TEXT`](cairn_format::unpack::UnpackBound::PROFILE_TEXT)).
     pub max_unpacked_bytes: Option<u64>,
 }
 

@@ -2,13 +2,13 @@
 //!
 //! A few compressed bytes can unpack into more than any machine has. So the bytes that come out are
 //! counted, which bounds the time, and what a reader keeps of them is counted too: a [`Budget`].
-//! How much is allowed stands in [`cairn_analysis::format::unpack`].
+//! How much is allowed stands in [`cairn_format::unpack`].
 
 use std::cell::Cell;
 use std::io::{self, BufRead, BufReader, Read};
 use std::rc::Rc;
 
-use cairn_analysis::format::unpack::{UnpackBound, UnpackLimit};
+use cairn_format::unpack::{UnpackBound, UnpackLimit};
 
 use crate::error::ExchangeError;
 

@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io::Write;
 
-use cairn_analysis::format::changes_its_surroundings;
 use cairn_analysis::heap::{HeapProfile, Sums, ThreadName, lifetime_class_range, size_class_range};
+use cairn_format::changes_its_surroundings;
 use serde_json::{Map, Value};
 
 use crate::error::ExchangeError;

@@ -1,21 +1,16 @@
-//! The words of call stacks, and every byte format cairn reads and writes.
+//! Defines the types that describe call stacks (addresses, frames, modules), and the bytes of recordings.
 //!
-//! The crate is the ground floor of cairn and usable on its own: `no_std`, no allocation, no `unsafe`, no dependency. It
-//! runs on a microcontroller and in a shell pipe alike.
+//! Every other crate of cairn depends on this one. It is `no_std`, without allocation, `unsafe` or dependencies.
 //!
 //! ```
-//! use cairn_format::{AbsoluteAddress, Frame, SliceSink, WordSize, cbf};
+//! use cairn_format::{AbsoluteAddress, Frame};
 //!
-//! // On the device: a stack becomes a few bytes in a buffer.
-//! let stack = [0x0800_1234, 0x0800_0f42].map(|address| Frame::ReturnAddress(AbsoluteAddress::new(address)));
-//! let mut buffer = [0; 32];
-//! let mut sink = SliceSink::new(&mut buffer);
-//! cbf::encode(stack, WordSize::Bits32, cbf::Dialect::Strict, &mut sink)?;
+//! let pc = Frame::ProgramCounter(AbsoluteAddress::new(0x1000));
+//! let caller = Frame::ReturnAddress(AbsoluteAddress::new(0x2000));
 //!
-//! // Later, elsewhere: the bytes become a stack.
-//! let frames: Result<Vec<Frame>, _> = cbf::Decoder::new(sink.written(), cbf::Rules::STRICT).collect();
-//! assert_eq!(frames?, stack);
-//! # Ok::<(), Box<dyn core::error::Error>>(())
+//! // The call before a return address may be the last instruction of its function.
+//! assert_eq!(pc.lookup_address(), Some(AbsoluteAddress::new(0x1000)));
+//! assert_eq!(caller.lookup_address(), Some(AbsoluteAddress::new(0x1fff)));
 //! ```
 //!
 //! # One vocabulary
@@ -27,69 +22,19 @@
 //!
 //! Addresses have types, by where they are valid: [`AbsoluteAddress`] in a process, [`ModuleOffset`] in a [`Module`],
 //! [`StatedAddress`] in a file's own tables, [`FileOffset`].
-//!
-//! # Which format for what
-//!
-//! | format | module | holds | bytes a frame | made by |
-//! |---|---|---|---|---|
-//! | Compact Backtrace Format | [`cbf`] | all five kinds of frames, any depth | 4.2 | Swift |
-//! | libwebsockets backtrace | [`lws`] | up to 31 return addresses, an allocation size, own bit fields | 4.6 | libwebsockets |
-//! | XNU packing | [`xnu`] | addresses, whole or as distances from the kernel | 8 or 4 | Darwin |
-//! | Compact ImageMap Format | [`cif`] | modules: addresses, build ids, paths | - | Swift |
-//! | Swift's JSON | [`swift_json`] | a stack and its modules, as text | - | Swift |
-//! | heapprof blocks | [`heapprof`] | an allocation's callers, in memory in front of it | 8 | heapprof |
-//! | cairn's heap blocks | [`heapblock`] | who allocated a block, in memory in front of it; the program's table of stacks | 16 a block | cairn |
-//! | cairn's recordings | [`recording`] | modules, stacks, marks, allocations, in time | 0.1 to 4 | cairn |
-//! | call-stack-tracker recordings | [`tracker`] | module loads and unloads and stacks, in time | 8 | a Windows tutorial |
-//!
-//! A new program that may choose takes CBF: it is the only one that says where frames are missing. A device that already
-//! prints `~m#` lines keeps doing so. (Bytes a frame: real stacks of thirteen programs, 64-bit addresses.)
-//!
-//! # How the modules are alike
-//!
-//! An encoder writes into any [`Sink`]: a slice, a UART, a file. A decoder is an iterator over borrowed bytes; repeats are
-//! expanded as they are read, because a few bytes may claim 2^63 frames. No input, however hostile, makes a decoder panic,
-//! allocate, or work longer than its output is asked for.
-//!
-//! *Strict* decoders refuse what the format's document does not allow, and say at which byte or bit. *Lenient* ones return
-//! what can be had, with a list of findings, and never fewer frames than the strict ones.
-//!
-//! # Where the published documents are wrong
-//!
-//! Each module ends its introduction with what its documents get wrong; all of it was established by running the
-//! implementations. In short:
-//!
-//! - [`lws`]: every field has a spare bit that the description does not mention, whose content depends on the compiler; the
-//!   documented example does not decode to the line beside it; addresses of 2^31 and more come out damaged.
-//! - [`cbf`]: Swift writes the first address relative and, up to 6.2, no end mark, and its reader then claims that a complete
-//!   stack was cut; older copies of the document reserve the `rep` instruction that every shipped version writes.
-//! - [`cif`]: counts with a useless leading byte, prefix codes cut to too few bytes, framework names that overflow.
-//! - [`xnu`]: the last entry that exactly fits a buffer is written but not counted.
-//! - [`heapprof`]: a stray magic word in user data swallows the block behind it.
-//! - [`tracker`]: a module that takes the place of another keeps the other's range.
 
 #![no_std]
 #![forbid(unsafe_code)]
 
 mod address;
-pub mod base64;
-pub mod bits;
 pub mod bytes;
-pub mod cbf;
-pub mod cif;
 mod frame;
-pub mod heapblock;
-pub mod heapprof;
-pub mod lws;
 mod module;
 pub mod recording;
 mod shown;
 mod sink;
-pub mod swift_json;
-pub mod tracker;
 pub mod unpack;
 mod word_size;
-pub mod xnu;
 
 pub use address::{AbsoluteAddress, FileOffset, ModuleOffset, StatedAddress};
 pub use frame::Frame;
@@ -97,8 +42,3 @@ pub use module::Module;
 pub use shown::changes_its_surroundings;
 pub use sink::{CountingSink, Sink, SinkFull, SliceSink};
 pub use word_size::WordSize;
-
-/// Runs the example in the book as a test.
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/book/reference/wire-formats.md")]
-struct Book;

@@ -3,7 +3,7 @@
 use core::alloc::{GlobalAlloc, Layout};
 use core::ptr;
 
-use cairn_format::heapblock::BlockLayout;
+use cairn_wire::heapblock::BlockLayout;
 
 use crate::backend::Global;
 use crate::heap::{Heap, Options};

@@ -27,10 +27,11 @@ use core::cmp::Ordering;
 use core::ops::ControlFlow;
 use core::slice;
 
-use cairn_format::heapblock::{ByteOrder, HEADER_BYTES, Header, StackReference, State, inline_stack};
-use cairn_format::heapprof;
-use cairn_format::lws::{self as format, log_line};
-use cairn_format::{AbsoluteAddress, Sink, SinkFull, WordSize, cbf};
+use cairn_format::{AbsoluteAddress, Sink, SinkFull, WordSize};
+use cairn_wire::cbf;
+use cairn_wire::heapblock::{ByteOrder, HEADER_BYTES, Header, StackReference, State, inline_stack};
+use cairn_wire::heapprof;
+use cairn_wire::lws::{self as format, log_line};
 
 use crate::lws;
 
@@ -215,7 +216,7 @@ impl<'a> Iterator for CairnBlocks<'a> {
 ///
 /// As for [`cairn_blocks`].
 pub unsafe fn heapprof_blocks<'a>(start: *const u8, bytes: usize) -> impl Iterator<Item = Block<'a>> + Clone {
-    use cairn_format::heapprof::{Layout, Search};
+    use cairn_wire::heapprof::{Layout, Search};
     // SAFETY: by contract.
     let memory = unsafe { slice::from_raw_parts(start, bytes) };
     let layout = match (WordSize::NATIVE, ByteOrder::NATIVE) {

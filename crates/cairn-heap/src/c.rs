@@ -13,10 +13,10 @@ use core::mem::offset_of;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use core::{mem, ptr, slice};
 
-use cairn_format::heapblock::{BlockLayout, StackReference};
-use cairn_format::lws::log_line;
 use cairn_format::{AbsoluteAddress, SliceSink, WordSize};
 use cairn_unwind::{AddressRange, FnMemory, FrameLayout, FramePointerWalk};
+use cairn_wire::heapblock::{BlockLayout, StackReference};
+use cairn_wire::lws::log_line;
 
 use crate::backend::Backend;
 use crate::heap::{Event, Heap, Options};

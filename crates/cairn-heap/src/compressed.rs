@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicU32, Ordering, fence};
 
 use cairn_format::SliceSink;
-use cairn_format::lws::Encoder;
+use cairn_wire::lws::Encoder;
 
 use crate::atomic::SwapU32;
 use crate::stack::UserBits;
@@ -134,7 +134,7 @@ impl CompressedStacks {
 mod tests {
     extern crate std;
 
-    use cairn_format::lws::BLOB_BUFFER_BYTES;
+    use cairn_wire::lws::BLOB_BUFFER_BYTES;
 
     use super::*;
     use crate::lws::encode;

@@ -15,12 +15,13 @@ use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use core::{mem, ptr};
 
-use cairn_format::heapblock::{
+use cairn_format::{AbsoluteAddress, Frame, SliceSink, WordSize};
+use cairn_wire::heapblock::{
     ANCHOR_BYTES, Anchor, BlockLayout, ByteOrder, HEADER_BYTES, Header, MAX_ALIGNMENT_LOG2, SIZE_LIMIT,
     StackReference, State, guard, inline_stack,
 };
-use cairn_format::heapprof::MAX_CALLERS;
-use cairn_format::{AbsoluteAddress, Frame, SliceSink, WordSize, cbf, lws as format};
+use cairn_wire::heapprof::MAX_CALLERS;
+use cairn_wire::{cbf, lws as format};
 
 use crate::atomic::SwapUsize;
 use crate::backend::Backend;

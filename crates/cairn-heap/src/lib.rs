@@ -93,7 +93,7 @@ pub(crate) mod atomic {
 
 pub use annotated::{Annotated, DefaultStack};
 pub use backend::{Backend, Global, MallocFunctions};
-pub use cairn_format::heapblock::{BlockLayout, StackReference};
+pub use cairn_wire::heapblock::{BlockLayout, StackReference};
 pub use compressed::CompressedStacks;
 pub use heap::{Counters, Event, Heap, Observer, Options};
 pub use lock::Critical;

@@ -40,11 +40,11 @@
 use core::marker::PhantomData;
 use core::{ptr, slice};
 
-use cairn_format::bits::BitWriter;
-use cairn_format::lws::{
+use cairn_format::{AbsoluteAddress, Sink, SinkFull, SliceSink, WordSize};
+use cairn_wire::bits::BitWriter;
+use cairn_wire::lws::{
     self as format, Backtrace, Blob, DecodeError, EncodeError, Encoder, GIVE_UP_BLOB, log_line,
 };
-use cairn_format::{AbsoluteAddress, Sink, SinkFull, SliceSink, WordSize};
 
 /// Room for any blob without many fields of the caller's own.
 pub const BLOB_BYTES: usize = format::BLOB_BUFFER_BYTES;

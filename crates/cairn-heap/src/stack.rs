@@ -1,8 +1,8 @@
 //! What a heap asks for when it notes who allocated a block.
 
 use cairn_format::SliceSink;
-use cairn_format::bits::BitWriter;
-use cairn_format::heapblock::StackReference;
+use cairn_wire::bits::BitWriter;
+use cairn_wire::heapblock::StackReference;
 
 use crate::compressed::CompressedStacks;
 
@@ -28,7 +28,7 @@ pub trait CallStack {
     /// Writes the return addresses, innermost first, and says how many.
     fn addresses(&self, into: &mut [usize]) -> usize;
 
-    /// The stack as a number: in the [stack table](cairn_format::heapblock::stack_table) of this image, or a tag of the
+    /// The stack as a number: in the [stack table](cairn_wire::heapblock::stack_table) of this image, or a tag of the
     /// program's own. [`StackReference::None`] where stacks have no numbers; then the cairn layout keeps the addresses inline.
     fn reference(&self) -> StackReference {
         StackReference::None

@@ -1,11 +1,11 @@
 //! The stack table in this program's own memory: what the numbers in block headers mean to whoever has an image of it.
 //!
 //! Filled by whoever gives the numbers, before any block can have one; read by `cairn core`, from an image. It only grows, in
-//! segments that never move. See [`cairn_format::heapblock::stack_table`] for the bytes.
+//! segments that never move. See [`cairn_wire::heapblock::stack_table`] for the bytes.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use cairn_format::heapblock::stack_table::{ENTRY_BYTES, FrameKind, HEAD_BYTES, HEAD_MAGIC, MAX_SEGMENTS};
+use cairn_wire::heapblock::stack_table::{ENTRY_BYTES, FrameKind, HEAD_BYTES, HEAD_MAGIC, MAX_SEGMENTS};
 
 /// Logarithm of the entries of a segment, which takes 1 MiB.
 const SEGMENT_ENTRIES_LOG2: u32 = 16;
@@ -14,7 +14,7 @@ const SEGMENT_BYTES: usize = ENTRY_BYTES << SEGMENT_ENTRIES_LOG2;
 /// A table with room for `SEGMENTS` times 65,536 stacks.
 ///
 /// ```
-/// use cairn_format::heapblock::stack_table::FrameKind;
+/// use cairn_wire::heapblock::stack_table::FrameKind;
 /// use cairn_heap::StackTable;
 ///
 /// static TABLE: StackTable<4> = StackTable::new();

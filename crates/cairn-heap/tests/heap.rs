@@ -468,7 +468,7 @@ fn a_second_free_is_noticed_and_stale_headers_are_no_blocks() {
             .write_line(|_, _| 0, &mut cairn_heap::lws::line_sink(|bytes| line.extend_from_slice(bytes)))
             .unwrap();
         let mut buffer = [0; 2048];
-        let decoded = cairn_format::lws::log_line::decode_text(
+        let decoded = cairn_wire::lws::log_line::decode_text(
             line.trim_ascii_end(),
             cairn_format::WordSize::NATIVE,
             &mut buffer,

@@ -28,8 +28,8 @@ use core::{mem, ptr};
 
 use cairn_capture::{CallSite, NewStacks};
 use cairn_format::Frame;
-use cairn_format::heapblock::{BlockLayout, stack_table::FrameKind};
 use cairn_heap::{At, Backend, Heap, Options, StackTable};
+use cairn_wire::heapblock::{BlockLayout, stack_table::FrameKind};
 
 use crate::arch::{self, entry};
 use crate::environment::{self, OwnVariables, ProcessArguments};

@@ -20,10 +20,10 @@
 //!   frame overwrites the interrupted pc while both are counted.
 //! - An interrupted kernel walk with room for one address returns without filling in its flags.
 
-pub use cairn_format::xnu::{OutOfReach, PackError, Packing};
+pub use cairn_wire::xnu::{OutOfReach, PackError, Packing};
 
-use cairn_format::xnu::Packer;
 use cairn_format::{AbsoluteAddress, WordSize};
+use cairn_wire::xnu::Packer;
 
 use crate::{AddressRange, MemoryReader, StopReason};
 

@@ -16,7 +16,7 @@ use cairn_analysis::heap::{
     HeapRead, LIFETIME_CLASSES, MarkTold, Names, SIZE_CLASSES, Sampling, Sums, Unfreed, lifetime_class_range,
     size_class_range,
 };
-use cairn_analysis::recording::EndReason;
+use cairn_recording::EndReason;
 use serde::Serialize;
 
 use crate::columns::{MOST, put, put_signed};

@@ -7,8 +7,8 @@
 //!
 //! ```no_run
 //! use cairn_analysis::heap::{Folding, HeapRecording, Names, Scope};
-//! use cairn_analysis::recording::Recording;
-//! use cairn_analysis::symbols::SymbolizerOptions;
+//! use cairn_recording::Recording;
+//! use cairn_symbols::SymbolizerOptions;
 //!
 //! let heap = HeapRecording::new(Recording::open("program.4711.cairn")?);
 //! let options = cairn_web::PageOptions::default();

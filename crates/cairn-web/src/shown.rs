@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use cairn_analysis::format::changes_its_surroundings;
+use cairn_format::changes_its_surroundings;
 
 /// Longer texts are cut: the longest C++ names have some ten thousand characters, of which nobody reads the last ones.
 const MOST_CHARACTERS: usize = 2000;

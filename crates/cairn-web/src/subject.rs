@@ -1,7 +1,7 @@
 //! What a page tells of a recording beside its sums; of files of other tools, as much of it as they have.
 
 use cairn_analysis::heap::{About, HeapRecording, Stacks, Unfreed};
-use cairn_analysis::recording::{self, EndReason, Recording};
+use cairn_recording::{EndReason, Recording};
 
 /// What the events of a file tell of time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -76,14 +76,14 @@ impl PageSubject {
     /// Of a recording, whose modules and threads have times.
     #[must_use]
     pub fn recorded(recording: &Recording, about: &About) -> Self {
-        let module = |module: &recording::Module| PageModule {
+        let module = |module: &cairn_recording::Module| PageModule {
             path: module.path_text().to_string(),
             build_id: module.build_id.clone(),
             size_bytes: module.size_bytes(),
             loaded_nanos: module.loaded_nanos,
             unloaded_nanos: module.unloaded_nanos,
         };
-        let thread = |thread: &recording::Thread| PageThread {
+        let thread = |thread: &cairn_recording::Thread| PageThread {
             kernel_thread: thread.kernel_thread,
             name: String::from_utf8_lossy(&thread.name).into_owned(),
             began_nanos: thread.began_nanos,

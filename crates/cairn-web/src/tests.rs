@@ -9,7 +9,7 @@ use cairn_analysis::heap::slices::Entry;
 use cairn_analysis::heap::{
     Cost, Direction, HeapRead, HeapRecording, Names, Questions, Scope, Sums, TreeLimits,
 };
-use cairn_analysis::recording::Recording;
+use cairn_recording::Recording;
 
 use crate::frames::{Askers, Callee, Frames};
 use crate::slices::PageSlices;

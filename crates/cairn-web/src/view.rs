@@ -50,7 +50,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use cairn_analysis::heap::Folding;
-use cairn_analysis::symbols::SymbolizerOptions;
+use cairn_symbols::SymbolizerOptions;
 
 pub use catalogue::Shown;
 pub use source_text::SourceRoot;

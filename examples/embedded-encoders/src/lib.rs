@@ -14,8 +14,9 @@
 use core::panic::PanicInfo;
 use core::slice;
 
-use cairn_format::cbf::{Dialect, Encoder};
-use cairn_format::{AbsoluteAddress, Frame, SliceSink, WordSize, lws};
+use cairn_format::{AbsoluteAddress, Frame, SliceSink, WordSize};
+use cairn_wire::cbf::{Dialect, Encoder};
+use cairn_wire::lws;
 
 /// Nothing here panics; the language asks for a handler all the same.
 #[panic_handler]

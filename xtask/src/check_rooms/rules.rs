@@ -389,11 +389,11 @@ mod tests {
         check(checked.clone(), "");
         checked.sources.push(source_file("cairn-symbols", "elf.rs", false, "#[allow(unsafe_code)]\n"));
         check(checked, "src/elf.rs:1: cairn-symbols allows unsafe code outside mapped_file.rs");
-        let mut checked = crate_named("cairn-analysis", "#![deny(unsafe_code)]\n");
+        let mut checked = crate_named("cairn-memory", "#![deny(unsafe_code)]\n");
         let allows = "#![allow(unsafe_code)]\n";
-        checked.sources.push(source_file("cairn-analysis", "process/ptrace.rs", false, allows));
+        checked.sources.push(source_file("cairn-memory", "process/ptrace.rs", false, allows));
         check(checked.clone(), "");
-        checked.sources.push(source_file("cairn-analysis", "process/live.rs", false, allows));
+        checked.sources.push(source_file("cairn-memory", "process/live.rs", false, allows));
         check(checked, "outside mapped_file.rs and ptrace.rs");
     }
 

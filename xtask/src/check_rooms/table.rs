@@ -76,8 +76,15 @@ const CLOSED: Room = Room {
 pub(crate) const ROOMS: &[Room] = &[
     Room { name: "cairn-format", standard_library: StandardLibrary::Never, ..CLOSED },
     Room {
-        name: "cairn-unwind",
+        name: "cairn-wire",
         uses: Allowed::Only(&["cairn-format"]),
+        standard_library: StandardLibrary::Never,
+        ..CLOSED
+    },
+    Room {
+        name: "cairn-unwind",
+        // The walk with XNU's rules writes XNU's packed form.
+        uses: Allowed::Only(&["cairn-format", "cairn-wire"]),
         standard_library: StandardLibrary::Never,
         ..CLOSED
     },
@@ -99,7 +106,7 @@ pub(crate) const ROOMS: &[Room] = &[
     },
     Room {
         name: "cairn-heap",
-        uses: Allowed::Only(&["cairn-format", "cairn-capture", "cairn-unwind"]),
+        uses: Allowed::Only(&["cairn-format", "cairn-wire", "cairn-capture", "cairn-unwind"]),
         // On processors without compare-and-swap alone: the program's critical section, and atomics
         // made of it.
         outside: Allowed::Only(&["critical-section", "portable-atomic"]),
@@ -111,7 +118,7 @@ pub(crate) const ROOMS: &[Room] = &[
     // reaches the program's malloc is seen in the symbols of the built library, not in an attribute.
     Room {
         name: "cairn-preload",
-        uses: Allowed::Only(&["cairn-format", "cairn-capture", "cairn-recorder", "cairn-heap"]),
+        uses: Allowed::Only(&["cairn-format", "cairn-wire", "cairn-capture", "cairn-recorder", "cairn-heap"]),
         outside: Allowed::Only(&["libc"]),
         unsafe_code: UnsafeCode::Free,
         ..CLOSED
@@ -136,38 +143,83 @@ pub(crate) const ROOMS: &[Room] = &[
         ..CLOSED
     },
     Room {
-        name: "cairn-analysis",
-        uses: Allowed::Only(&["cairn-files", "cairn-format", "cairn-unwind", "cairn-symbols"]),
-        outside: Allowed::Any,
-        never: COMMAND_AND_NETWORK,
+        name: "cairn-recording",
+        uses: Allowed::Only(&["cairn-files", "cairn-format"]),
+        outside: Allowed::Only(&["crc32fast", "libc", "zstd"]),
+        unsafe_code: UnsafeCode::OnlyIn(&["mapped_file.rs"]),
+        ..CLOSED
+    },
+    Room {
+        name: "cairn-memory",
+        uses: Allowed::Only(&["cairn-files", "cairn-format", "cairn-unwind", "cairn-wire"]),
+        outside: Allowed::Only(&["flate2", "libc", "lz4_flex", "memchr", "memmap2", "zstd"]),
         // Tracing a process: docs/design/0001-system-calls-of-tracing.md.
         unsafe_code: UnsafeCode::OnlyIn(&["mapped_file.rs", "ptrace.rs"]),
         ..CLOSED
     },
     Room {
+        name: "cairn-logs",
+        uses: Allowed::Only(&["cairn-format", "cairn-wire"]),
+        outside: Allowed::Only(&["memchr", "serde", "serde_json"]),
+        ..CLOSED
+    },
+    Room {
+        name: "cairn-analysis",
+        uses: Allowed::Only(&[
+            "cairn-format",
+            "cairn-memory",
+            "cairn-recording",
+            "cairn-symbols",
+            "cairn-unwind",
+            "cairn-wire",
+        ]),
+        outside: Allowed::Any,
+        never: COMMAND_AND_NETWORK,
+        ..CLOSED
+    },
+    Room {
         name: "cairn-exchange",
-        uses: Allowed::Only(&["cairn-analysis"]),
+        uses: Allowed::Only(&[
+            "cairn-analysis",
+            "cairn-format",
+            "cairn-recording",
+            "cairn-symbols",
+            "cairn-wire",
+        ]),
         outside: Allowed::Any,
         never: COMMAND_AND_NETWORK,
         ..CLOSED
     },
     Room {
         name: "cairn-web",
-        uses: Allowed::Only(&["cairn-analysis"]),
+        uses: Allowed::Only(&["cairn-analysis", "cairn-format", "cairn-recording", "cairn-symbols"]),
         outside: Allowed::Any,
         never: COMMAND,
         ..CLOSED
     },
+    // The command may use every room that works offline, and no crate from inside the watched program.
     Room {
         name: "cairn-cli",
-        uses: Allowed::Only(&["cairn-analysis", "cairn-exchange", "cairn-files", "cairn-run", "cairn-web"]),
+        uses: Allowed::Only(&[
+            "cairn-analysis",
+            "cairn-exchange",
+            "cairn-files",
+            "cairn-format",
+            "cairn-logs",
+            "cairn-memory",
+            "cairn-recording",
+            "cairn-run",
+            "cairn-symbols",
+            "cairn-web",
+            "cairn-wire",
+        ]),
         outside: Allowed::Any,
         ..CLOSED
     },
     Room {
         name: "cairn-c",
         // The formats for their encoders: a stack leaves a program in C as bytes.
-        uses: Allowed::Only(&["cairn-format", "cairn-capture", "cairn-recorder", "cairn-heap"]),
+        uses: Allowed::Only(&["cairn-format", "cairn-wire", "cairn-capture", "cairn-recorder", "cairn-heap"]),
         outside: Allowed::Only(&["libc"]),
         uses_behind: &[Behind { feature: "analysis", dependency: "cairn-analysis" }],
         unsafe_code: UnsafeCode::Free,
@@ -226,7 +278,7 @@ pub(crate) const ROOMS: &[Room] = &[
     Room {
         name: "xtask",
         kind: Kind::Tool,
-        outside: Allowed::Only(&["proc-macro2", "serde_json", "syn"]),
+        outside: Allowed::Only(&["anstyle-svg", "proc-macro2", "pulldown-cmark", "serde_json", "syn"]),
         ..CLOSED
     },
 ];

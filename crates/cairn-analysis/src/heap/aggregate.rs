@@ -7,7 +7,7 @@ use super::sampling::{Errors, Sampling, Variance, Variances};
 use super::slices::{LiveBlock, Rows, SliceOptions, Slicer, Slices};
 use super::sums::{Row, Sums, Weight};
 use super::timeline::{Bin, Timeline};
-use crate::recording::ahead::fetch;
+use cairn_recording::fetch;
 
 /// Which blocks are counted, and until when.
 ///

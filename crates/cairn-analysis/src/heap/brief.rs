@@ -15,7 +15,7 @@ use super::recorded::HeapRead;
 use super::sampling::{Errors, Sampling};
 use super::timeline::{Bin, Timeline};
 use super::{SIZE_CLASSES, Sums};
-use crate::recording::columns::{Put, Take};
+use cairn_recording::{Put, Take};
 
 /// Most steps of the curve; a picture has at most half as many columns.
 const MOST_BINS: usize = 256;

@@ -5,7 +5,7 @@ use super::recorded::{HeapRead, MOST_MARK_BYTES, MOST_MARKS, MarkTold};
 use super::resident::{ResidentOverTime, UsageSample};
 use super::sampling::Sampling;
 use super::slices::{SliceOptions, Slices, put_together};
-use crate::recording::{
+use cairn_recording::{
     Alloc, Events, Free, Mapping, MappingKind, Mark, ObjectId, Recording, StackId, Thread, ThreadId, Usage,
 };
 

@@ -15,7 +15,7 @@ use super::sampling::{Errors, Sampling};
 use super::slices::{Entry, Slices};
 use super::timeline::{Bin, MAX_BINS, Timeline};
 use super::{LIFETIME_CLASSES, Lifetimes, SIZE_CLASSES, Sums};
-use crate::recording::columns::{Put, Take};
+use cairn_recording::{Put, Take};
 
 /// Entries of slices that are kept, at most: what a stranger's file says must not fill memory.
 pub(super) const MOST_ENTRIES: usize = 4 << 20;

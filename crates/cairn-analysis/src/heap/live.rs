@@ -20,7 +20,7 @@ use super::fold::Fold;
 use super::recorded::{About, HeapRead, HeapRecording, about, sampling, stacks};
 use super::slices::{SliceOptions, Slices};
 use super::stacks::Stacks;
-use crate::recording::{
+use cairn_recording::{
     Live, Recording, RecordingError, Wanted, drained_from, drained_into, is_drained_at_present, is_running,
     nanos_since_start,
 };
@@ -54,7 +54,7 @@ use crate::recording::{
 ///         std::thread::sleep(Duration::from_secs(1));
 ///     }
 /// }
-/// # Ok::<(), cairn_analysis::recording::RecordingError>(())
+/// # Ok::<(), cairn_recording::RecordingError>(())
 /// ```
 pub struct LiveHeap {
     asked: Asked,

@@ -5,6 +5,8 @@
 mod aggregate;
 mod brief;
 mod classes;
+#[cfg(target_os = "linux")]
+mod core_stacks;
 mod cost;
 mod diff;
 mod diff_tree;
@@ -32,6 +34,8 @@ pub use classes::{
     LIFETIME_CLASSES, Lifetimes, SIZE_CLASSES, lifetime_class, lifetime_class_range, size_class,
     size_class_range,
 };
+#[cfg(target_os = "linux")]
+pub use core_stacks::CoreStacks;
 pub use cost::{Amount, Cost};
 pub use diff::{Diff, DiffEntry, DiffFrame};
 pub use diff_tree::{DiffNode, DiffTree};

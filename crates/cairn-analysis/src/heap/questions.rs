@@ -12,7 +12,7 @@ use super::{Amount, Cost, HeapProfile, LOST_STACK, Sums};
 /// use cairn_analysis::heap::{
 ///     Address, Aggregator, Cost, Folding, Group, Module, Names, NoNames, Questions, Sampling, Scope, Stacks,
 /// };
-/// use cairn_analysis::format::recording::PcKind;
+/// use cairn_format::recording::PcKind;
 ///
 /// let mut stacks = Stacks::new();
 /// let module = stacks.add_module(Module { path: "/usr/bin/app".into(), build_id: vec![] });

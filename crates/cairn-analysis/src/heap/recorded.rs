@@ -19,16 +19,16 @@ use super::slices::{SliceOptions, Slices};
 use super::stacks::{Address, Module, NO_FRAMES, Stacks};
 use super::unfreed::Unfreed;
 use crate::names::{ModuleKey, Names};
-use crate::recording::{
-    self, Detail, EndReason, Finding, Growth, PcKind, Recording, RecordingError, StackId, Wanted,
+use cairn_recording::{
+    Detail, EndReason, Finding, Growth, PcKind, Recording, RecordingError, StackId, Wanted,
 };
 
 /// A recording, ready for questions about the heap.
 ///
 /// ```no_run
 /// use cairn_analysis::heap::{Cost, Folding, Group, HeapRecording, Names, Questions, Scope};
-/// use cairn_analysis::recording::Recording;
-/// use cairn_analysis::symbols::SymbolizerOptions;
+/// use cairn_recording::Recording;
+/// use cairn_symbols::SymbolizerOptions;
 ///
 /// let heap = HeapRecording::new(Recording::open("program.4711.cairn")?);
 /// let read = heap.read(Scope::default())?;
@@ -38,7 +38,7 @@ use crate::recording::{
 /// for entry in questions.top(Group::Function, Cost::Peak).iter().take(10) {
 ///     println!("{} {}", entry.sums.peak_bytes, questions.names().function_of(entry.line).name);
 /// }
-/// # Ok::<(), cairn_analysis::recording::RecordingError>(())
+/// # Ok::<(), cairn_recording::RecordingError>(())
 /// ```
 pub struct HeapRecording {
     recording: Recording,
@@ -387,7 +387,7 @@ impl HeapRecording {
         match self.recording.kept_sums(kind, detail)? {
             None => {}
             Some(Err(finding)) => findings.push(finding),
-            Some(Ok(recording::Kept { offset, bytes })) => {
+            Some(Ok(cairn_recording::Kept { offset, bytes })) => {
                 let taken = take(&bytes);
                 if taken.is_some() {
                     return Ok(taken);
@@ -408,13 +408,13 @@ impl HeapRecording {
     ///
     /// ```no_run
     /// use cairn_analysis::heap::HeapRecording;
-    /// use cairn_analysis::recording::Recording;
+    /// use cairn_recording::Recording;
     ///
     /// let path = std::path::Path::new("program.4711.cairn");
     /// let heap = HeapRecording::new(Recording::open(path)?);
     /// let kept = heap.keep(path, heap.room_for_sums()?)?;
     /// println!("{} allocations", kept.read.profile.totals.allocations);
-    /// # Ok::<(), cairn_analysis::recording::RecordingError>(())
+    /// # Ok::<(), cairn_recording::RecordingError>(())
     /// ```
     ///
     /// # Errors
@@ -614,7 +614,7 @@ fn command(recording: &Recording) -> Vec<String> {
 }
 
 fn threads(recording: &Recording) -> Vec<ThreadName> {
-    let name = |thread: &recording::Thread| ThreadName {
+    let name = |thread: &cairn_recording::Thread| ThreadName {
         number: thread.id.number(),
         kernel_thread: thread.kernel_thread,
         name: String::from_utf8_lossy(&thread.name).into_owned(),
@@ -692,7 +692,7 @@ pub(super) fn sampling(recording: &Recording) -> Sampling {
 pub(super) fn stacks(recording: &Recording) -> Stacks {
     let mut stacks = Stacks::new();
     let mut modules: HashMap<(String, Vec<u8>), u32> = HashMap::new();
-    let mut module_indices: HashMap<recording::ModuleId, u32> = HashMap::new();
+    let mut module_indices: HashMap<cairn_recording::ModuleId, u32> = HashMap::new();
     for module in recording.modules() {
         let path = module.path_text().into_owned();
         let key = (path.clone(), module.build_id.clone());
@@ -704,7 +704,7 @@ pub(super) fn stacks(recording: &Recording) -> Stacks {
     let tree = recording.stacks();
     stacks.reserve(tree.len(), tree.pcs_len());
     // The numbers of addresses and stacks stay as they are; tables of a damaged file have gaps.
-    let mut used: Vec<Option<recording::PcId>> = vec![None; tree.pcs_len()];
+    let mut used: Vec<Option<cairn_recording::PcId>> = vec![None; tree.pcs_len()];
     for pc in tree.ids().filter_map(|id| tree.pc(id)) {
         if let Some(place) = used.get_mut(pc.index()) {
             *place = Some(pc);
@@ -715,11 +715,11 @@ pub(super) fn stacks(recording: &Recording) -> Stacks {
         let frame = pc.and_then(|pc| recording.frame(pc));
         stacks.add_address(frame.map_or(unknown, |frame| {
             let (module, bias) = match frame.place {
-                recording::Place::Module(module, offset) => {
+                cairn_recording::Place::Module(module, offset) => {
                     let bias = recording.module(module).map_or(0, |module| module.bias);
                     (module_indices.get(&module).map(|&index| (index, offset.value())), bias)
                 }
-                recording::Place::Absolute(_) => (None, 0),
+                cairn_recording::Place::Absolute(_) => (None, 0),
             };
             let absolute = frame.address.value();
             Address { kind: frame.kind, absolute, stated: absolute.wrapping_sub(bias), module }

@@ -2,7 +2,7 @@
 
 use cairn_format::recording::EndReason;
 
-use crate::recording::Recording;
+use cairn_recording::Recording;
 
 /// What the blocks are that were not freed in a recording.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]

@@ -9,7 +9,7 @@ use super::event::{Event, PlayedFrame, PlayedModule, PlayedThread, StackKey, Tab
 use super::filter::Filter;
 use super::{PlayError, difference};
 use crate::names::ModuleKey;
-use crate::recording::{
+use cairn_recording::{
     Alloc, At, Change, Events, Finding, Free, Live, Mapping, Mark, Module, ModuleId, Place, Recording,
     RecordingError, StackId, ThreadId, TimeScale, Usage, Wanted,
 };
@@ -289,6 +289,8 @@ impl Events for Adapter<'_> {
             Change::ThreadEnded => Some(What::ThreadEnded),
             Change::Lost { kind, count } => Some(What::Lost { kind, count }),
             Change::Ended(reason) => Some(What::Ended(reason)),
+            // A later kind of change has no line of its own yet.
+            _ => None,
         };
         if let Some(what) = what {
             self.push(at, what);

@@ -91,8 +91,8 @@ mod tests {
 
     use super::*;
     use crate::player::{Filter, Player};
-    use cairn_format::tracker::{Layout, Writer};
     use cairn_format::{AbsoluteAddress, SliceSink};
+    use cairn_wire::tracker::{Layout, Writer};
 
     #[test]
     fn the_same_code_elsewhere_is_the_same_stack_and_other_code_there_is_not() {

@@ -2,7 +2,7 @@
 
 use std::{fmt, io};
 
-use crate::recording::RecordingError;
+use cairn_recording::RecordingError;
 
 /// Why a recording cannot be played.
 #[derive(Debug)]

@@ -1,6 +1,6 @@
 //! Plays a recording while it is written.
 //!
-//! Each look at the file reads what is new in it (see `recording::live`), and plays what is in order by then.
+//! Each look at the file reads what is new in it (see `cairn_recording::live`), and plays what is in order by then.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -9,7 +9,7 @@ use super::cairn::CairnRecording;
 use super::filter::Filter;
 use super::{EventSink, PlayError, Player, Source, Stage, is_cairns};
 use crate::names::Names;
-use crate::recording::{Live, is_running};
+use cairn_recording::{Live, is_running};
 
 impl Player {
     /// Plays the recording in a file, and goes on with what comes, until the recording ends, the recorded program is gone,

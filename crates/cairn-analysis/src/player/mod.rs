@@ -13,9 +13,9 @@
 //! use std::ops::ControlFlow;
 //! use cairn_analysis::names::Names;
 //! use cairn_analysis::player::{Filter, Player};
-//! use cairn_analysis::symbols::SymbolizerOptions;
-//! # use cairn_analysis::format::{AbsoluteAddress, SliceSink};
-//! # use cairn_analysis::format::tracker::{Layout, Writer};
+//! use cairn_symbols::SymbolizerOptions;
+//! # use cairn_format::{AbsoluteAddress, SliceSink};
+//! # use cairn_wire::tracker::{Layout, Writer};
 //! # let mut buffer = [0; 100];
 //! # let mut writer = Writer::new(SliceSink::new(&mut buffer), Layout::WINDOWS_64);
 //! # writer.module_loaded(1_000, r"C:\app.exe", AbsoluteAddress::new(0x7ff6_0000_0000), 0x3000)?;
@@ -58,10 +58,10 @@ pub use filter::{Filter, TimeBound};
 pub use picture::{Bar, bars};
 use tracker::TrackerRecording;
 
-use crate::format::WordSize;
-use crate::format::recording::MAGIC;
 use crate::names::Names;
-use crate::recording::Recording;
+use cairn_format::WordSize;
+use cairn_format::recording::MAGIC;
+use cairn_recording::Recording;
 
 /// The tracker has one buffer of 1 MiB; somebody may have made that larger.
 const MAX_TRACKER_BYTES: u64 = 256 << 20;

@@ -7,10 +7,10 @@ use std::borrow::Cow;
 use std::path::PathBuf;
 
 use cairn_format::recording::{MarkValue, PcKind};
-use cairn_format::tracker::{
+use cairn_format::{AbsoluteAddress, WordSize};
+use cairn_wire::tracker::{
     Change, CharWidth, EventPlace, Finding, Layout, ModuleSlot, Reader, Timeline, TimelineError,
 };
-use cairn_format::{AbsoluteAddress, WordSize};
 
 use super::event::{Event, PlayedFrame, PlayedModule, PlayedThread, StackKey, Tables, What};
 use super::{PlayError, difference, recording_problem};

@@ -9,17 +9,17 @@ use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
-use cairn_analysis::core::{Annotated, BlockLayout, FindOptions};
-use cairn_analysis::format::heapblock::ByteOrder;
-use cairn_analysis::format::{AbsoluteAddress, WordSize};
 use cairn_analysis::heap::{
     Cost, Direction, FlameOptions, Folding, ModuleNames, Namer, Names, NoNames, Questions, Scope, Stacks,
     TreeLimits,
 };
-use cairn_analysis::image::{FileState, Image, ImageModule, Machine, OpenOptions, RawFile};
-use cairn_analysis::symbols::SymbolizerOptions;
 use cairn_exchange::target::{Choice, EventSource, HeapEvents, LiveBlock, Rows};
 use cairn_exchange::{Profile, Subject, Target, write};
+use cairn_format::{AbsoluteAddress, WordSize};
+use cairn_memory::heap::{Annotated, BlockLayout, FindOptions};
+use cairn_memory::image::{FileState, Image, ImageModule, Machine, OpenOptions, RawFile};
+use cairn_symbols::SymbolizerOptions;
+use cairn_wire::heapblock::ByteOrder;
 use clap::{Args, ValueEnum};
 
 use super::heap_text::{bytes, counted};

@@ -8,9 +8,10 @@ use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
 
-use cairn_analysis::decode::{Format, Options};
-use cairn_analysis::format::{AbsoluteAddress, WordSize, cbf, xnu};
-use cairn_analysis::symbols::{Symbolizer, SymbolizerOptions};
+use cairn_format::{AbsoluteAddress, WordSize};
+use cairn_logs::decode::{Format, Options};
+use cairn_symbols::{Symbolizer, SymbolizerOptions};
+use cairn_wire::{cbf, xnu};
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, ValueEnum};
 

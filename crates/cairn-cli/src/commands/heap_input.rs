@@ -5,16 +5,16 @@ use std::io::{self, Read};
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-use cairn_analysis::format::recording::{FILE_HEADER_BYTES, FileHeader};
 use cairn_analysis::heap::schema::ScopeTold;
 use cairn_analysis::heap::slices::Slices;
 use cairn_analysis::heap::{
     About, Cost, Folding, HeapRead, HeapRecording, ModuleNames, Namer, Names, NoNames, Pattern, Questions,
     Scope, Stacks, stacks_with,
 };
-use cairn_analysis::recording::{Finding, Recording, RecordingError};
-use cairn_analysis::symbols::SymbolizerOptions;
 use cairn_exchange::import::{ImportOptions, Imported, Kind, Times};
+use cairn_format::recording::{FILE_HEADER_BYTES, FileHeader};
+use cairn_recording::{Finding, Recording, RecordingError};
+use cairn_symbols::SymbolizerOptions;
 use clap::Args;
 
 use super::symbol_options::{SymbolOptions, complain_about_modules};
@@ -264,8 +264,8 @@ impl HeapInput {
 
     /// How images of memory are opened.
     #[cfg(target_os = "linux")]
-    pub(crate) fn image_options(&self) -> cairn_analysis::image::OpenOptions {
-        let mut options = cairn_analysis::image::OpenOptions::default();
+    pub(crate) fn image_options(&self) -> cairn_memory::image::OpenOptions {
+        let mut options = cairn_memory::image::OpenOptions::default();
         options.unpack_limit_bytes = max_unpacked_bytes();
         if let Some(root) = self.symbols.root() {
             options.root = root.to_owned();

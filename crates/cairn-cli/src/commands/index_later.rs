@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Once;
 use std::time::Duration;
 
-use cairn_analysis::symbols::{Symbolizer, SymbolizerOptions};
 use cairn_files::Directory;
+use cairn_symbols::{Symbolizer, SymbolizerOptions};
 use clap::Args;
 
 use crate::output::complain;

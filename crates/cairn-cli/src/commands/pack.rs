@@ -5,7 +5,7 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
 use cairn_analysis::heap::HeapRecording;
-use cairn_analysis::recording::{Events, Finding, Recording, RecordingError, Summary, Wanted, pack};
+use cairn_recording::{Events, Finding, Recording, RecordingError, Summary, Wanted, pack};
 use clap::{Args, ValueEnum};
 
 use crate::new_file::Output;

@@ -11,9 +11,9 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use cairn_analysis::format::WordSize;
 use cairn_analysis::names::Names;
 use cairn_analysis::player::{Collapsed, Event, EventSink, Filter, PlayError, Player, Tables, TimeBound};
+use cairn_format::WordSize;
 use clap::{Args, ValueEnum};
 use regex::Regex;
 

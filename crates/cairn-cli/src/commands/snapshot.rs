@@ -4,10 +4,10 @@ use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 
 use cairn_analysis::names::{Names, file_name_of, named_frames};
-use cairn_analysis::process::FoundBy;
 use cairn_analysis::snapshot::{self, SnapshotFrame, SnapshotThread};
-use cairn_analysis::symbols::SourceFrame;
 use cairn_files::{Existing, NewFile};
+use cairn_memory::process::FoundBy;
+use cairn_symbols::SourceFrame;
 use clap::Args;
 use serde::Serialize;
 
@@ -275,7 +275,7 @@ impl<'a> JsonSnapshot<'a> {
             start: module.range.start.to_string(),
             end: module.range.end.to_string(),
             build_id: (!module.build_id.is_empty())
-                .then(|| cairn_analysis::symbols::BuildId::new(&module.build_id).to_string()),
+                .then(|| cairn_symbols::BuildId::new(&module.build_id).to_string()),
             file_is_there: module.file_is_there,
         });
         Self {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use cairn_analysis::heap;
 use cairn_analysis::names::{Names, file_name_of};
-use cairn_analysis::symbols::SymbolizerOptions;
+use cairn_symbols::SymbolizerOptions;
 use clap::Args;
 
 use super::index_later::{CacheOptions, Search};

@@ -7,9 +7,9 @@ use std::ffi::OsString;
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 
-use cairn_analysis::format::{ModuleOffset, StatedAddress};
-use cairn_analysis::lines::LineReader;
-use cairn_analysis::symbols::{AddressKind, Lookup, ModuleId, Place, Section, Symbolizer, SymbolizerOptions};
+use cairn_format::{ModuleOffset, StatedAddress};
+use cairn_logs::lines::LineReader;
+use cairn_symbols::{AddressKind, Lookup, ModuleId, Place, Section, Symbolizer, SymbolizerOptions};
 use clap::error::ErrorKind;
 use clap::{ArgAction, Args, CommandFactory, ValueEnum};
 

@@ -8,7 +8,7 @@ use std::os::unix::fs::{DirEntryExt, FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use cairn_analysis::format::recording::{FILE_HEADER_BYTES, FileHeader, Shape};
+use cairn_format::recording::{FILE_HEADER_BYTES, FileHeader, Shape};
 
 /// A recording, or where to choose one.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -190,9 +190,9 @@ fn is_spool_of(header: &FileHeader, process: u32) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use cairn_analysis::format::recording::CounterKind;
-    use cairn_analysis::format::recording::control::{COMMAND, Command};
-    use cairn_analysis::recording::command_from_outside;
+    use cairn_format::recording::CounterKind;
+    use cairn_format::recording::control::{COMMAND, Command};
+    use cairn_recording::command_from_outside;
 
     use super::*;
 

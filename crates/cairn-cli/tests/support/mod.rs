@@ -9,10 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use cairn_analysis::format::recording::{
+use cairn_format::recording::{
     BLOCK_BYTES, BLOCK_HEADER_BYTES, BlockHeader, FileHeader, Record, Records, Shape, control,
 };
-use cairn_analysis::recording;
 
 pub(crate) fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
@@ -183,30 +182,30 @@ pub(crate) struct Recording {
     pub(crate) modules_loaded: Vec<String>,
     pub(crate) modules_unloaded: usize,
     pub(crate) events: u64,
-    pub(crate) mappings: Vec<(recording::MappingKind, u64)>,
+    pub(crate) mappings: Vec<(cairn_recording::MappingKind, u64)>,
 }
 
 #[derive(Default)]
 struct Counts {
     by_size: BTreeMap<u64, Count>,
     events: u64,
-    mappings: Vec<(recording::MappingKind, u64)>,
+    mappings: Vec<(cairn_recording::MappingKind, u64)>,
 }
 
-impl recording::Events for Counts {
-    fn alloc(&mut self, event: &recording::Alloc) {
+impl cairn_recording::Events for Counts {
+    fn alloc(&mut self, event: &cairn_recording::Alloc) {
         self.events += 1;
         let count = self.by_size.entry(event.size_bytes).or_default();
         count.made += 1;
         count.left += 1;
     }
 
-    fn free(&mut self, event: &recording::Free) {
+    fn free(&mut self, event: &cairn_recording::Free) {
         self.events += 1;
         self.by_size.entry(event.size_bytes).or_default().left -= 1;
     }
 
-    fn mapping(&mut self, event: &recording::Mapping) {
+    fn mapping(&mut self, event: &cairn_recording::Mapping) {
         self.mappings.push((event.kind, event.size_bytes));
     }
 }
@@ -228,10 +227,10 @@ impl Recording {
     }
 
     fn read_packed(path: &Path, header: &FileHeader) -> Self {
-        let opened = recording::Recording::open(path).unwrap();
+        let opened = cairn_recording::Recording::open(path).unwrap();
         let summary = opened.summary().expect("it was closed");
         let mut counts = Counts::default();
-        opened.read(&recording::Wanted::ALL, &mut counts).unwrap();
+        opened.read(&cairn_recording::Wanted::ALL, &mut counts).unwrap();
         let modules = opened.modules();
         Self {
             path: path.to_owned(),

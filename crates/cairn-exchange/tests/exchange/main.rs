@@ -3,7 +3,7 @@
 mod hostile_input;
 mod real_files;
 mod round_trip;
-#[path = "../../../cairn-analysis/tests/support/spool.rs"]
+#[path = "../../../cairn-recording/tests/support/spool.rs"]
 mod spool;
 mod subject;
 mod writers;

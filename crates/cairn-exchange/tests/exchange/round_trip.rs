@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use cairn_analysis::format::tracker::{self, Layout};
-use cairn_analysis::format::{AbsoluteAddress, SliceSink};
 use cairn_analysis::heap::{Folding, Names, Questions, Scope};
 use cairn_exchange::import::{Imported, Kind, Times};
 use cairn_exchange::target::LiveBlock;
 use cairn_exchange::{Profile, Target};
+use cairn_format::{AbsoluteAddress, SliceSink};
+use cairn_wire::tracker::{self, Layout};
 use proptest::prelude::*;
 
 use crate::subject::{Told, by_stack, converted, export, profile_of, recorded, written_image};

@@ -2,15 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use cairn_analysis::format::recording::{Lane, PcKind};
 use cairn_analysis::heap::{
     Address, Aggregator, Folding, HeapRecording, Namer, Names, Questions, Sampling, Scope, Stacks,
 };
-use cairn_analysis::recording::Recording;
-use cairn_analysis::symbols::SourceFrame;
 use cairn_exchange::import::Imported;
 use cairn_exchange::target::{Choice, EventSource, HeapEvents, LiveBlock, Rows};
 use cairn_exchange::{ExchangeError, Profile, Subject, Target, Written, write};
+use cairn_format::recording::{Lane, PcKind};
+use cairn_recording::Recording;
+use cairn_symbols::SourceFrame;
 
 use crate::spool::{Program, START};
 

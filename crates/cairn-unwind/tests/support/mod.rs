@@ -5,5 +5,5 @@
 
 pub mod assembler;
 // One reader of the vectors for all crates.
-#[path = "../../../cairn-format/tests/support/mod.rs"]
+#[path = "../../../cairn-wire/tests/support/mod.rs"]
 pub mod vectors;

@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::UNIX_EPOCH;
 
-use cairn_analysis::format::recording::control::{self, State};
-use cairn_analysis::format::recording::{BLOCK_BYTES, FILE_HEADER_BYTES, FileHeader, Shape};
-use cairn_analysis::recording::is_written;
+use cairn_format::recording::control::{self, State};
+use cairn_format::recording::{BLOCK_BYTES, FILE_HEADER_BYTES, FileHeader, Shape};
+use cairn_recording::is_written;
 use serde::Serialize;
 
 /// Recordings that are listed; in a directory with more, the latest.

@@ -5,8 +5,8 @@
 use std::io;
 use std::path::Path;
 
-use cairn_analysis::format::recording::control::Command;
-use cairn_analysis::recording::{command_from_outside, mark_from_outside};
+use cairn_format::recording::control::Command;
+use cairn_recording::{command_from_outside, mark_from_outside};
 
 /// Longer texts are refused.
 pub(crate) const MOST_MARK_BYTES: usize = 1000;

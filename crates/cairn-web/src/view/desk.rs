@@ -23,8 +23,8 @@ use cairn_analysis::heap::{
     Address, Folding, HeapRead, HeapRecording, LiveHeap, Module, ModuleNames, Namer, Names, NoNames, Pattern,
     Scope, Stacks, ThreadName, stacks_with,
 };
-use cairn_analysis::recording::Recording;
-use cairn_analysis::symbols::{SourceFrame, SymbolizerOptions};
+use cairn_recording::Recording;
+use cairn_symbols::{SourceFrame, SymbolizerOptions};
 use tokio::sync::oneshot;
 
 use super::catalogue::is_growing;

@@ -2,14 +2,14 @@
 
 #![allow(dead_code, reason = "each user of this file needs a part of it")]
 
-#[path = "../../../cairn-analysis/tests/support/spool.rs"]
+#[path = "../../../cairn-recording/tests/support/spool.rs"]
 mod spool;
 
 use cairn_analysis::heap::slices::Slices;
 use cairn_analysis::heap::{Address, Folding, HeapRead, HeapRecording, Namer, Names, Scope, Stacks};
-use cairn_analysis::recording::Recording;
-use cairn_analysis::symbols::SourceFrame;
 use cairn_format::recording::{Lane, PcKind, ThreadEvent};
+use cairn_recording::Recording;
+use cairn_symbols::SourceFrame;
 
 pub(crate) use spool::Random;
 use spool::{Program, START};

@@ -1,12 +1,13 @@
 //! All that is asked of an image, as values: a process can go on as soon as they are there.
 
-use cairn_analysis::core::{
-    Annotated, Block, BlockLayout, Chunk, CoreStacks, Damage, FindOptions, GlibcHeap, Holder, Near,
-    NearPlace, Reachability, Reference, References,
+use cairn_analysis::heap::CoreStacks;
+use cairn_format::{AbsoluteAddress, Frame};
+use cairn_memory::heap::{
+    Annotated, Block, BlockLayout, Chunk, Damage, FindOptions, GlibcHeap, Holder, Near, NearPlace,
+    Reachability, Reference, References,
 };
-use cairn_analysis::format::{AbsoluteAddress, Frame};
-use cairn_analysis::image::{About, Finding, Image, ImageModule, ImageThread, Machine};
-use cairn_analysis::process::{StopReason, ThreadSource};
+use cairn_memory::image::{About, Finding, Image, ImageModule, ImageThread, Machine};
+use cairn_memory::process::{StopReason, ThreadSource};
 
 /// No stack that one wants to read has more frames.
 const MAX_FRAMES: u32 = 10_000;

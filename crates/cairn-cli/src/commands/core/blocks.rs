@@ -4,11 +4,12 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-use cairn_analysis::core::{Annotated, Block, CoreStacks, FindOptions, GlibcHeap};
+use cairn_analysis::heap::CoreStacks;
 use cairn_analysis::heap::{HeapProfile, ModuleNames, Scope, Stacks};
-use cairn_analysis::image::{Image, ImageError, ImageModule, OpenOptions};
-use cairn_analysis::symbols::SymbolizerOptions;
 use cairn_exchange::import::Kind;
+use cairn_memory::heap::{Annotated, Block, FindOptions, GlibcHeap};
+use cairn_memory::image::{Image, ImageError, ImageModule, OpenOptions};
+use cairn_symbols::SymbolizerOptions;
 
 use super::module_names;
 

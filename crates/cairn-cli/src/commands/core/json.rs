@@ -1,9 +1,9 @@
 //! The answers as one JSON object, described field by field in `docs/book/reference/json.md`.
 
-use cairn_analysis::core::{Block, Chunk, Damage, GlibcHeap, Holder, Near, NearPlace};
 use cairn_analysis::heap::{Cost, Group, Names, Questions};
-use cairn_analysis::image::FileState;
-use cairn_analysis::symbols::BuildId;
+use cairn_memory::heap::{Block, Chunk, Damage, GlibcHeap, Holder, Near, NearPlace};
+use cairn_memory::image::FileState;
+use cairn_symbols::BuildId;
 use serde::Serialize;
 
 use super::answers::{Answers, Where};
@@ -248,7 +248,7 @@ impl Told {
 }
 
 fn modules(answers: &Answers) -> Vec<ModuleTold> {
-    let module = |module: &cairn_analysis::image::ImageModule| ModuleTold {
+    let module = |module: &cairn_memory::image::ImageModule| ModuleTold {
         path: module.path.to_string_lossy().into_owned(),
         start: module.range.start.to_string(),
         end: module.range.end.to_string(),
@@ -273,13 +273,13 @@ fn heap_told(heap: &GlibcHeap, most: usize) -> HeapTold {
     let (free_blocks, free_bytes) = heap.sum(|state| !state.is_in_use());
     let mut largest: Vec<&Chunk> = heap.chunks().iter().filter(|chunk| chunk.state.is_in_use()).collect();
     largest.sort_by_key(|chunk| (std::cmp::Reverse(chunk.size_bytes), chunk.address));
-    let arena = |arena: &cairn_analysis::core::Arena| ArenaTold {
+    let arena = |arena: &cairn_memory::heap::Arena| ArenaTold {
         address: hex(arena.address),
         is_main: arena.is_main,
         system_bytes: arena.system_bytes,
         top_bytes: arena.top_bytes,
     };
-    let size = |size: cairn_analysis::core::SizeCount| SizeTold {
+    let size = |size: cairn_memory::heap::SizeCount| SizeTold {
         usable_bytes: size.usable_bytes,
         in_use: size.in_use,
         free: size.free,
@@ -310,7 +310,7 @@ fn memory_text(answers: &Answers, what: &Where) -> String {
 }
 
 fn references(answers: &Answers) -> Vec<ReferencesTold> {
-    let reference = |(reference, near, what): &(cairn_analysis::core::Reference, Option<Near>, Where)| {
+    let reference = |(reference, near, what): &(cairn_memory::heap::Reference, Option<Near>, Where)| {
         let (register, address) = match reference.holder {
             Holder::Register { thread, name } => (Some(format!("{name} of thread {thread}")), None),
             Holder::Memory(at) => (None, Some(hex(at))),

@@ -4,10 +4,10 @@ use std::fmt;
 use std::io::{self, Write};
 use std::time::Instant;
 
-use cairn_analysis::core::{Block, BlockLayout, ChunkState, Damage, GlibcHeap, Holder, Near, NearPlace};
-use cairn_analysis::format::heapprof;
 use cairn_analysis::heap::{Cost, Entry, Group, LineId, Names, Position, Questions};
-use cairn_analysis::image::FileState;
+use cairn_memory::heap::{Block, BlockLayout, ChunkState, Damage, GlibcHeap, Holder, Near, NearPlace};
+use cairn_memory::image::FileState;
+use cairn_wire::heapprof;
 
 use super::answers::{Answers, ThreadAnswer, Where};
 use crate::commands::heap_text::{

@@ -3,16 +3,16 @@
 use std::cell::RefCell;
 use std::io::{self, Write};
 
-use cairn_analysis::convert;
-use cairn_analysis::crash_log::{
+use cairn_analysis::names::{ModuleKey, Names, file_name, named_frames};
+use cairn_format::{Frame, ModuleOffset};
+use cairn_logs::convert;
+use cairn_logs::crash_log::{
     CrashFrame, CrashImage, CrashImages, CrashLocation, CrashLog, CrashSymbol, CrashThread,
 };
-use cairn_analysis::decode::{Format, Record};
-use cairn_analysis::format::lws::log_line;
-use cairn_analysis::format::{Frame, ModuleOffset};
-use cairn_analysis::names::{ModuleKey, Names, file_name, named_frames};
-use cairn_analysis::symbols::demangle::readable;
-use cairn_analysis::symbols::{AddressKind, Lookup, Place as ModulePlace, SourceFrame};
+use cairn_logs::decode::{Format, Record};
+use cairn_symbols::demangle::readable;
+use cairn_symbols::{AddressKind, Lookup, Place as ModulePlace, SourceFrame};
+use cairn_wire::lws::log_line;
 use serde::{Serialize, Serializer};
 
 use super::print::{Hex, JSON_SCHEMA, JsonLocation, Mode, Place, Printer, Symbols, kind_name};

@@ -6,12 +6,12 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::PathBuf;
 
-use cairn_analysis::crash_log::{self, CrashLogError, Gathered, GatheredText, ObjectGatherer};
-use cairn_analysis::decode::{self, Format, Options, Record};
-use cairn_analysis::format::lws::log_line::{self, Mark};
-use cairn_analysis::format::swift_json;
-use cairn_analysis::lines::LineReader;
-use cairn_analysis::text_bytes::TextEncoding;
+use cairn_logs::crash_log::{self, CrashLogError, Gathered, GatheredText, ObjectGatherer};
+use cairn_logs::decode::{self, Format, Options, Record};
+use cairn_logs::lines::LineReader;
+use cairn_logs::text_bytes::TextEncoding;
+use cairn_wire::lws::log_line::{self, Mark};
+use cairn_wire::swift_json;
 
 use super::print::{Place, Printer};
 use super::{Decode, Encoding, From};

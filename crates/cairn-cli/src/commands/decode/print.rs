@@ -6,12 +6,13 @@ use std::io::{self, BufWriter, IsTerminal, Write};
 use std::sync::Arc;
 
 use anstyle::Style;
-use cairn_analysis::convert;
-use cairn_analysis::decode::{Image, ImageMap, Record, StackRecord};
-use cairn_analysis::format::lws::log_line;
-use cairn_analysis::format::{AbsoluteAddress, Frame, StatedAddress, WordSize, cbf, xnu};
-use cairn_analysis::symbols::{Lookup, ModuleId, Resolution, SourceFrame, Symbolizer};
-use cairn_analysis::totals::AllocationTotals;
+use cairn_format::{AbsoluteAddress, Frame, StatedAddress, WordSize};
+use cairn_logs::convert;
+use cairn_logs::decode::{Image, ImageMap, Record, StackRecord};
+use cairn_logs::totals::AllocationTotals;
+use cairn_symbols::{Lookup, ModuleId, Resolution, SourceFrame, Symbolizer};
+use cairn_wire::lws::log_line;
+use cairn_wire::{cbf, xnu};
 use serde::Serialize;
 
 use super::crash::CrashNames;
@@ -424,7 +425,7 @@ impl JsonRecord {
         let faults = record.faults().map(ToString::to_string).collect();
         let (format, word_size) = match record {
             Record::Stack(stack) => (stack.format, stack.word_size),
-            Record::Images(images) => (cairn_analysis::decode::Format::Cif, images.word_size),
+            Record::Images(images) => (cairn_logs::decode::Format::Cif, images.word_size),
         };
         let mut json = Self {
             schema: JSON_SCHEMA,

@@ -7,9 +7,9 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use cairn_analysis::format::recording::control::{self, State};
-use cairn_analysis::format::recording::{FILE_HEADER_BYTES, FileHeader, Shape};
-use cairn_analysis::process::{self, FoundBy, StopReason, StoppedProcess, ThreadSource};
+use cairn_format::recording::control::{self, State};
+use cairn_format::recording::{FILE_HEADER_BYTES, FileHeader, Shape};
+use cairn_memory::process::{self, FoundBy, StopReason, StoppedProcess, ThreadSource};
 use cairn_run::{Announcements, AttachError, End, Interrupts, Library, Target};
 
 use super::live::Recordings;

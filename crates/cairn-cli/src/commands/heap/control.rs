@@ -8,8 +8,8 @@ use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 
-use cairn_analysis::format::recording::control::Command;
-use cairn_analysis::recording::{command_in, mark_in};
+use cairn_format::recording::control::Command;
+use cairn_recording::{command_in, mark_in};
 use clap::{Args, Subcommand};
 
 use crate::commands::target::open_recording_of;

@@ -8,9 +8,9 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use cairn_analysis::format::recording::control::{Command, EarlyEnd};
-use cairn_analysis::recording::{self, Drain, EndReason, Finding, Status, command_from_outside};
 use cairn_files::Directory;
+use cairn_format::recording::control::{Command, EarlyEnd};
+use cairn_recording::{Drain, EndReason, Finding, Status, command_from_outside};
 use cairn_run::{Announcement, End, Program, terminal_takes_lines};
 
 use super::holder::{self, Holder};
@@ -186,11 +186,12 @@ impl Recording {
     }
 
     fn pack(&self) -> io::Result<File> {
-        let spool = recording::Recording::open(&self.path).map_err(io::Error::other)?;
+        let spool = cairn_recording::Recording::open(&self.path).map_err(io::Error::other)?;
         let (directory, fresh, _) = self.place()?;
         let file = directory.create_new(fresh)?;
         let mut out = BufWriter::new(&file);
-        let packed = recording::pack(&spool, &mut out).map_err(io::Error::other).and_then(|_| out.flush());
+        let packed =
+            cairn_recording::pack(&spool, &mut out).map_err(io::Error::other).and_then(|_| out.flush());
         drop(out);
         if packed.is_err() {
             let _ = directory.remove(fresh);
@@ -334,7 +335,7 @@ impl Recordings {
     /// Whether all of them say that nothing more comes.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn has_ended(&self) -> bool {
-        use cairn_analysis::format::recording::control::State;
+        use cairn_format::recording::control::State;
         let has_ended = |one: &Recording| one.status.is_some_and(|status| status.state == State::Ended);
         !self.all.is_empty() && self.all.iter().all(has_ended)
     }
@@ -503,17 +504,18 @@ impl Recordings {
         complain(&format_args!("process {process} is recorded in {} ({})", path.display(), bytes(length)));
         // By its descriptor: the name may lead to another file by now, and sums are added to this one.
         let opened = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
-        let outcome = recording::Recording::open(&opened).map_err(io::Error::other).and_then(|recording| {
-            let runs = self.runs.as_deref().filter(|_| self.started == Some(process));
-            if let Some(path) = runs.and_then(|path| replacement(&recording, path)) {
-                let why = Program::find(path.as_os_str()).ok().as_ref().and_then(hidden_by);
-                let why = why.map_or_else(|| path.display().to_string(), |obstacle| obstacle.to_string());
-                complain(&format_args!(
-                    "it then became another program, of which nothing is recorded: {why}"
-                ));
-            }
-            summary::write(&mut crate::output::stderr(), recording, &path)
-        });
+        let outcome =
+            cairn_recording::Recording::open(&opened).map_err(io::Error::other).and_then(|recording| {
+                let runs = self.runs.as_deref().filter(|_| self.started == Some(process));
+                if let Some(path) = runs.and_then(|path| replacement(&recording, path)) {
+                    let why = Program::find(path.as_os_str()).ok().as_ref().and_then(hidden_by);
+                    let why = why.map_or_else(|| path.display().to_string(), |obstacle| obstacle.to_string());
+                    complain(&format_args!(
+                        "it then became another program, of which nothing is recorded: {why}"
+                    ));
+                }
+                summary::write(&mut crate::output::stderr(), recording, &path)
+            });
         if let Err(error) = outcome
             && error.kind() != io::ErrorKind::BrokenPipe
         {
@@ -524,7 +526,7 @@ impl Recordings {
 
 /// What a process ran at its end, the file at `ran`, if it is not the program of its last recording: one that took its place by
 /// `exec` and has no recording.
-fn replacement(recording: &recording::Recording, ran: &Path) -> Option<PathBuf> {
+fn replacement(recording: &cairn_recording::Recording, ran: &Path) -> Option<PathBuf> {
     const DELETED: &[u8] = b" (deleted)";
     let name = |bytes: &'_ [u8]| bytes.strip_suffix(DELETED).unwrap_or(bytes).to_vec();
     let recorded = recording.fact("executable").filter(|path| !path.is_empty())?;

@@ -8,7 +8,7 @@
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 
-use cairn_analysis::recording::Drain;
+use cairn_recording::Drain;
 
 /// The page is there.
 const PRESENT: u64 = 1 << 63;

@@ -5,8 +5,8 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use cairn_analysis::heap::{Cost, Folding, Group, HeapRecording, Names, Questions, Sampling, Unfreed};
-use cairn_analysis::recording::{Finding, Recording};
-use cairn_analysis::symbols::SymbolizerOptions;
+use cairn_recording::{Finding, Recording};
+use cairn_symbols::SymbolizerOptions;
 
 use crate::commands::heap_input::whose_resident;
 use crate::commands::heap_text::{bytes, count, counted, duration, file_name, percent, shortened, width};

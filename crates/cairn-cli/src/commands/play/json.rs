@@ -4,10 +4,10 @@ use std::io::{self, Write};
 use std::sync::Arc;
 
 use cairn_analysis::calendar::Moment;
-use cairn_analysis::format::recording::{EndReason, LossKind, MappingKind, MarkValue, PcKind};
 use cairn_analysis::names::{Names, named_frames, without_recorder};
 use cairn_analysis::player::{Event, Group, PlayedFrame, PlayedModule, Tables, What};
-use cairn_analysis::symbols::{BuildId, SourceFrame};
+use cairn_format::recording::{EndReason, LossKind, MappingKind, MarkValue, PcKind};
+use cairn_symbols::{BuildId, SourceFrame};
 use serde::Serialize;
 
 /// Version of the fields; grows when one changes its meaning or goes.

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use cairn_analysis::player::{Filter, PlayedModule, Tables, bars};
-use cairn_analysis::symbols::BuildId;
+use cairn_symbols::BuildId;
 
 use super::text::{seconds, shown_time};
 use super::{TimeStyle, json};

@@ -6,10 +6,10 @@ use std::fmt::{self, Write as _};
 use std::io::{self, Write};
 
 use cairn_analysis::calendar::Moment;
-use cairn_analysis::format::recording::{EndReason, LossKind, MappingKind, MarkValue};
 use cairn_analysis::names::{Names, named_frames, without_recorder};
 use cairn_analysis::player::{Event, Group, PlayedFrame, PlayedModule, StackKey, Tables, What};
-use cairn_analysis::symbols::SourceFrame;
+use cairn_format::recording::{EndReason, LossKind, MappingKind, MarkValue};
+use cairn_symbols::SourceFrame;
 
 use super::TimeStyle;
 use crate::output::{Palette, printable};

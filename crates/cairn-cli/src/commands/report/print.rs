@@ -9,7 +9,7 @@ use cairn_analysis::heap::{
     Amount, Cost, Entry, Group, Lifetimes, LineId, Position, Questions, Sampling, Sums, Tree, lifetime_class,
     lifetime_class_range, size_class_range,
 };
-use cairn_analysis::recording::HEAP_TIME_QUANTUM_NANOS;
+use cairn_recording::HEAP_TIME_QUANTUM_NANOS;
 
 use crate::commands::heap_input::whose_resident;
 use crate::commands::heap_text::{

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use cairn_analysis::symbols::{BuildId, Lookup, ModuleId, ModuleInfo, Symbolizer};
+use cairn_symbols::{BuildId, Lookup, ModuleId, ModuleInfo, Symbolizer};
 
 /// One thing that was asked.
 pub(super) enum Question {

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::io::{self, BufWriter, Write};
 use std::ops::Range;
 
-use cairn_analysis::format::{StatedAddress, WordSize};
-use cairn_analysis::symbols::{DataSymbol, Declaration, Lookup, ModuleId, Resolution, SourceFrame};
+use cairn_format::{StatedAddress, WordSize};
+use cairn_symbols::{DataSymbol, Declaration, Lookup, ModuleId, Resolution, SourceFrame};
 use serde::Serialize;
 
 use super::input::{Files, Question};

@@ -5,10 +5,10 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use cairn_analysis::format::recording::control::{Command, STATE, State};
 use cairn_analysis::heap::slices::Slices;
 use cairn_analysis::heap::{Folding, HeapProfile};
-use cairn_analysis::recording::{EndReason, command_from_outside, mark_from_outside};
+use cairn_format::recording::control::{Command, STATE, State};
+use cairn_recording::{EndReason, command_from_outside, mark_from_outside};
 use cairn_web::shown;
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 

@@ -7,11 +7,11 @@ use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use cairn_analysis::format::StatedAddress;
-use cairn_analysis::format::recording::PcKind;
 use cairn_analysis::heap::{Address, Namer, Stacks};
 use cairn_analysis::names::{ModuleKey, Names};
-use cairn_analysis::symbols::{AddressKind, Lookup, Place, SourceFrame, SymbolizerOptions};
+use cairn_format::StatedAddress;
+use cairn_format::recording::PcKind;
+use cairn_symbols::{AddressKind, Lookup, Place, SourceFrame, SymbolizerOptions};
 
 /// A place in a module. Modules have numbers of their own here, which stay when a recording learns of more.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]

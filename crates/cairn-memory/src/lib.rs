@@ -1,0 +1,26 @@
+//! Reads images of memory and finds the heaps in them: core files, minidumps, raw dumps, and running processes.
+//!
+//! ```no_run
+//! use cairn_memory::heap::{Annotated, FindOptions};
+//! use cairn_memory::image::{Image, OpenOptions};
+//!
+//! let image = Image::open("core.4711".as_ref(), &OpenOptions::default())?;
+//! let found = Annotated::find(&image, &FindOptions::default());
+//! println!("{} blocks, {} bytes", found.blocks().len(), found.live_bytes());
+//! # Ok::<(), cairn_memory::image::ImageError>(())
+//! ```
+//!
+//! | module | task |
+//! |---|---|
+//! | [`image`] | the memory of a process that has ended, or of another machine, as one value |
+//! | [`heap`] | finds allocated blocks in an image: annotated ones, glibc's, damaged and unreachable ones |
+//! | [`process`] | walks the stacks of a running process's threads |
+//!
+//! The crate asks no questions about what it finds and prints nothing: `cairn-analysis` does the first, `cairn-cli` the second.
+
+#![deny(unsafe_code)]
+#![cfg(target_os = "linux")]
+
+pub mod heap;
+pub mod image;
+pub mod process;

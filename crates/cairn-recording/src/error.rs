@@ -1,0 +1,363 @@
+//! What can be wrong with a recording: errors end the reading, findings are told beside what could be read.
+
+use std::path::PathBuf;
+use std::{error, fmt, io};
+
+use super::growth::Growth;
+use cairn_format::recording::control::EarlyEnd;
+use cairn_format::recording::{BadRecord, BlockError, ChunkKind, HeaderError, LossKind};
+
+/// Why a recording cannot be opened, read on, or written.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum RecordingError {
+    /// The file cannot be opened, read or written.
+    Io {
+        /// What was being done, as "reading byte 4096".
+        action: String,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// Its first bytes are not those of a recording that can be read here.
+    Header(HeaderError),
+    /// A chunk of a packed recording contradicts itself; what came before it was read.
+    Chunk {
+        /// Where its header begins.
+        offset: u64,
+        /// What it should hold.
+        kind: ChunkKind,
+        /// What is wrong.
+        problem: &'static str,
+    },
+    /// The spool is drained into a file of another name, and its blocks are used again while they are read.
+    Drained {
+        /// The spool.
+        path: PathBuf,
+    },
+    /// The file could not be given the room that is needed; what was written before is whole.
+    NoRoom {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+}
+
+impl RecordingError {
+    pub(crate) fn io(action: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let action = action.into();
+        move |source| Self::Io { action, source }
+    }
+}
+
+impl fmt::Display for RecordingError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io { action, source } => write!(f, "{action}: {source}"),
+            Self::Header(error) => error.fmt(f),
+            Self::Chunk { offset, kind, problem } => {
+                write!(f, "chunk {kind} at byte {offset}: {problem}; what is before it can be read")
+            }
+            Self::Drained { path } => write!(
+                f,
+                "{}: it is being drained into another file, and holds only the rest; open the recording that is made of it",
+                path.display()
+            ),
+            Self::NoRoom { path, source } => {
+                write!(
+                    f,
+                    "{}: no room for the recording: {source}; choose another place with -o",
+                    path.display()
+                )
+            }
+        }
+    }
+}
+
+impl error::Error for RecordingError {
+    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
+        match self {
+            Self::Io { source, .. } | Self::NoRoom { source, .. } => Some(source),
+            Self::Header(error) => Some(error),
+            Self::Chunk { .. } | Self::Drained { .. } => None,
+        }
+    }
+}
+
+impl From<HeaderError> for RecordingError {
+    fn from(error: HeaderError) -> Self {
+        Self::Header(error)
+    }
+}
+
+/// Why and when a recording ended before its program did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct EndedEarly {
+    /// Why.
+    pub cause: EarlyEnd,
+    /// When, from the start; 0 where that is not known.
+    pub nanos: u64,
+    /// How many later events the recorder counted; 0 where it counted none.
+    pub missed: u64,
+}
+
+impl fmt::Display for EndedEarly {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "recording ended early: {}", self.cause)?;
+        let seconds = self.nanos as f64 / 1e9;
+        match self.nanos {
+            0 => {}
+            1..100_000_000 => write!(f, " after {seconds:.3} s")?,
+            _ => write!(f, " after {seconds:.1} s")?,
+        }
+        f.write_str("; what the program did later is not in the numbers")?;
+        match self.missed {
+            0 => Ok(()),
+            1 => f.write_str(" (1 event)"),
+            count => write!(f, " ({count} events)"),
+        }
+    }
+}
+
+/// Something about a recording that its reader should know, and that did not hinder reading on.
+#[derive(Clone, PartialEq, Debug)]
+#[non_exhaustive]
+pub enum Finding {
+    /// The file ends inside of a block or chunk: so many bytes that were begun are not there.
+    TornTail {
+        /// Where the incomplete part begins.
+        offset: u64,
+        /// How much of it is there and cannot be read.
+        lost_bytes: u64,
+    },
+    /// The header of a block is damaged, so nothing in the block can be read.
+    DamagedBlock {
+        /// Where it begins.
+        offset: u64,
+        /// What is wrong.
+        error: BlockError,
+    },
+    /// From one record on, nothing in a block can be read.
+    DamagedRecords {
+        /// Where the block begins.
+        offset: u64,
+        /// What is wrong, and where in the block.
+        error: BadRecord,
+        /// How many committed bytes cannot be read.
+        lost_bytes: u64,
+    },
+    /// Blocks of a thread are missing between others.
+    MissingBlocks {
+        /// The thread.
+        thread: u32,
+        /// How many.
+        count: u64,
+    },
+    /// A chunk is damaged, so what it holds is missing.
+    DamagedChunk {
+        /// Where it begins.
+        offset: u64,
+        /// What it should hold.
+        kind: ChunkKind,
+        /// What is wrong.
+        problem: &'static str,
+    },
+    /// Bytes between chunks are damaged; reading went on at the next chunk that is intact.
+    SkippedBytes {
+        /// Where they begin.
+        offset: u64,
+        /// How many.
+        count: u64,
+    },
+    /// A chunk of a kind that is not known here.
+    UnknownChunk {
+        /// Where it begins.
+        offset: u64,
+        /// Its kind.
+        kind: ChunkKind,
+    },
+    /// Sums that a packed recording holds beside its events cannot be used; the events were read in their place.
+    UnusableSums {
+        /// Where they begin.
+        offset: u64,
+        /// What is wrong with them.
+        problem: &'static str,
+    },
+    /// A packed recording was not closed, so it has no index; it was found again by one scan.
+    NoIndex,
+    /// A packed recording was closed, and its index is damaged; it was found again by one scan.
+    DamagedIndex,
+    /// Events of a packed recording are damaged; its sums, which are older than the damage,
+    /// answered.
+    DamagedBehindSums {
+        /// Where the chunk begins.
+        offset: u64,
+        /// What it should hold.
+        kind: ChunkKind,
+        /// What is wrong.
+        problem: &'static str,
+    },
+    /// Rows of the stack, address or module tables contradict the format and were left out.
+    BadTableRows {
+        /// How many.
+        count: u64,
+    },
+    /// Nothing tells how fast the counter runs, so times are in its own units as if they were nanoseconds.
+    UnknownClock,
+    /// The wall clock was set, or the machine slept, between two readings of the clocks.
+    ClockJump {
+        /// When, from the start.
+        nanos: u64,
+        /// By how much the wall clock went ahead of the monotonic one.
+        by_nanos: i64,
+    },
+    /// The program counted events or stacks that it could not record.
+    Lost {
+        /// What and why.
+        kind: LossKind,
+        /// How many.
+        count: u64,
+    },
+    /// The recording ended before the program did.
+    EndedEarly(EndedEarly),
+    /// The recording has no end: the program still runs, or it was killed.
+    NoEnd,
+    /// The program still runs and is recorded: what it did until a moment was read.
+    Growing(Growth),
+    /// The program wrote to these blocks again while they were read: what they held is missing.
+    Overwritten {
+        /// How many.
+        blocks: u64,
+    },
+    /// In a packed recording: it was not closed, because what drained the program was stopped. What followed is in the spool.
+    NotClosed,
+    /// The recording was not closed, because cairn itself was killed; what it had not written was read from the program's spool.
+    Continued {
+        /// The spool.
+        spool: PathBuf,
+    },
+    /// In a spool: these blocks were drained into a packed recording, and given back to the program. Their events are there.
+    Drained {
+        /// How many.
+        blocks: u64,
+    },
+}
+
+impl Finding {
+    /// Whether a part of the file is damaged or missing, so that commands end with exit code 3.
+    /// What the program lost itself, or did not get to write, is no damage.
+    #[must_use]
+    pub fn is_damage(&self) -> bool {
+        match self {
+            Self::TornTail { .. }
+            | Self::DamagedBlock { .. }
+            | Self::DamagedRecords { .. }
+            | Self::MissingBlocks { .. }
+            | Self::DamagedChunk { .. }
+            | Self::DamagedIndex
+            | Self::DamagedBehindSums { .. }
+            | Self::SkippedBytes { .. }
+            | Self::BadTableRows { .. }
+            | Self::Overwritten { .. } => true,
+            Self::UnknownChunk { .. }
+            | Self::UnusableSums { .. }
+            | Self::NoIndex
+            | Self::UnknownClock
+            | Self::ClockJump { .. }
+            | Self::Lost { .. }
+            | Self::NoEnd
+            | Self::NotClosed
+            | Self::Continued { .. }
+            | Self::EndedEarly(_)
+            | Self::Growing(_)
+            | Self::Drained { .. } => false,
+        }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TornTail { offset, lost_bytes } => {
+                write!(f, "the file ends inside of what begins at byte {offset}; {lost_bytes} bytes are lost")
+            }
+            Self::DamagedBlock { offset, error } => write!(f, "block at byte {offset}: {error}"),
+            Self::DamagedRecords { offset, error, lost_bytes } => {
+                write!(f, "block at byte {offset}: {error}; {lost_bytes} bytes are lost")
+            }
+            Self::MissingBlocks { thread, count } => {
+                write!(f, "{count} blocks of thread {thread} are missing")
+            }
+            Self::DamagedChunk { offset, kind, problem } => {
+                write!(f, "chunk {kind} at byte {offset}: {problem}; what it held is missing")
+            }
+            Self::SkippedBytes { offset, count } => {
+                write!(f, "{count} damaged bytes at byte {offset} were skipped")
+            }
+            Self::UnknownChunk { offset, kind } => {
+                write!(f, "chunk {kind} at byte {offset} is of a kind that this cairn does not know")
+            }
+            Self::UnusableSums { offset, problem } => {
+                write!(f, "the sums kept at byte {offset} are of no use: {problem}; the events were read instead")
+            }
+            Self::DamagedIndex => f.write_str(
+                "the index is damaged; it was made again from the chunks that were found, and others may be missing",
+            ),
+            Self::DamagedBehindSums { offset, kind, problem } => write!(
+                f,
+                "chunk {kind} at byte {offset}: {problem}; these numbers are sums from before the damage, and its events \
+                 cannot be read any more"
+            ),
+            Self::NoIndex => f.write_str("the recording was not closed; its index was made again"),
+            Self::BadTableRows { count } => write!(f, "{count} rows of tables contradict the format"),
+            Self::UnknownClock => {
+                f.write_str("nothing tells how fast the counter runs; times are in its units")
+            }
+            Self::ClockJump { nanos, by_nanos } => {
+                let (after, by) = (*nanos as f64 / 1e9, *by_nanos as f64 / 1e9);
+                write!(f, "after {after:.3} s the wall clock jumped by {by:+.3} s")
+            }
+            Self::Lost { kind, count } => match kind {
+                LossKind::NoStorage => write!(f, "{count} events were lost: no storage was left"),
+                LossKind::NestedTooDeep => write!(f, "{count} events in nested signal handlers were lost"),
+                LossKind::NoStackMemory => {
+                    write!(f, "{count} events have no stack: no memory was left for it")
+                }
+                LossKind::WideAddress => {
+                    write!(f, "{count} events at addresses of more than 48 bits were lost")
+                }
+                LossKind::Overwritten => write!(f, "{count} older events were overwritten, as asked for"),
+                LossKind::Passing => write!(
+                    f,
+                    "calls through {count} places in modules are not recorded: they are bound to the C library past the \
+                     program's allocator (RTLD_DEEPBIND)"
+                ),
+                _ => write!(f, "{count} events were lost"),
+            },
+            Self::EndedEarly(ended) => ended.fmt(f),
+            Self::NoEnd => f.write_str("the recording has no end: the program still runs, was killed, or ended without `exit`"),
+            Self::Growing(growth) => growth.fmt(f),
+            Self::Overwritten { blocks } => write!(
+                f,
+                "{blocks} blocks of the recording were overwritten while they were read; their events are missing"
+            ),
+            Self::NotClosed => f.write_str(
+                "the recording was not closed: cairn still writes it, or was stopped; what followed is in the program's spool, \
+                 which is of the same name without .new, and is read like any recording",
+            ),
+            Self::Continued { spool } => write!(
+                f,
+                "cairn was stopped while it wrote this recording; what it had not written was read from the program's spool {}. Blocks \
+                 from before that point whose frees came after it seem to live",
+                spool.display()
+            ),
+            Self::Drained { blocks } => write!(
+                f,
+                "{blocks} blocks of {} KiB were drained from this spool into a packed recording, and their events and tables \
+                 are there alone; its name is the spool's with .new behind it, and it is read like any recording",
+                cairn_format::recording::BLOCK_BYTES / 1024
+            ),
+        }
+    }
+}

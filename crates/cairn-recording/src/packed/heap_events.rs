@@ -1,0 +1,1084 @@
+//! Chunks of allocations and frees.
+//!
+//! What makes them small: the order of events is kept, and nearly everything about an event follows from it.
+//!
+//! - A *site* is a stack and a size. A program's next site is nearly always one of the few that followed the last one of
+//!   that thread before: its rank among them is one small number.
+//! - A block has a *slot*: the number that was given back last, or else the next one that was never given. So an
+//!   allocation says nothing of where it goes, and reader and writer know it alike.
+//! - A free names its block by how many allocations ago it was made where these are few. Else by its *jump*: how many allocations
+//!   lie between the one that made it and the one that made what its thread freed before. Programs free what belongs together one after the
+//!   other, and take a structure down the same way each time, wherever in memory it is. Or else, by its slot.
+//! - All of that is one byte an event, the *operation*, in one column, in which loops of the program are repetitions that
+//!   zstd finds.
+//!
+//! | operation | meaning | takes from columns |
+//! |---|---|---|
+//! | 0..=95 | free of the block that was made so many allocations before the last one | |
+//! | 96 | free of a slot | slot |
+//! | 97 | free of a slot of 2^24 or more, or of a block that was made long ago | wide |
+//! | 98 | allocation at a site that is known | site |
+//! | 99 | allocation at a new site, which gets the next number | stack, size |
+//! | 100 | allocation at a site that gets no number | stack, size |
+//! | 101 | no event: the next one is part of a reallocation | |
+//! | 102 | free by its jump | jump |
+//! | 104..=111 | allocation at the site of that rank, less 104 | |
+//! | 128..=255 | free by its jump, which is that number less 192 | |
+//!
+//! After an allocation at a numbered site, that site goes to the front of the list of (at most eight) successors of the
+//! thread's last numbered site, and becomes that.
+//!
+//! Chunks of the older kind, [`ChunkKind::HEAP`], know no jumps, and have plain numbers in their column of times.
+
+use std::collections::HashMap;
+
+use cairn_format::recording::ChunkKind;
+
+use super::columns::{Put, PutPlanes, Take, TakePlanes};
+use super::times::{TimeReader, TimeWriter, Times};
+use crate::HEAP_TIME_QUANTUM_NANOS;
+use crate::model::{Alloc, At, Events, Free, ObjectId, StackId, ThreadId, Wanted};
+use crate::prefetch::{Table, fetch};
+use crate::spool::deliver::Slots;
+
+/// The writer names blocks by how many allocations ago they were made when these are fewer; the reader knows as many again twice, which older
+/// writers used.
+const NEAR: u32 = 32;
+const FREE_SLOT: u8 = 96;
+const FREE_WIDE_SLOT: u8 = 97;
+const ALLOC_KNOWN: u8 = 98;
+const ALLOC_NEW: u8 = 99;
+const ALLOC_UNNUMBERED: u8 = 100;
+const MOVE: u8 = 101;
+const FREE_FAR: u8 = 102;
+const FIRST_RANK: u8 = 104;
+const LAST_RANK: u8 = FIRST_RANK + (RANKS - 1) as u8;
+const RANKS: usize = 8;
+/// The first operation that is a jump, and the one that would be a jump to the same block.
+const FIRST_JUMP: u8 = 128;
+const NO_JUMP: u8 = 192;
+
+/// More sites get no number, so that programs whose every size is another one need no memory for them.
+const MOST_SITES: usize = 1 << 20;
+/// 64 KiB of each: so much is asked for at once.
+const SERIALS_AT_ONCE: usize = 1 << 14;
+const SITES_AT_ONCE: usize = 1 << 10;
+/// A quarter of a mebibyte of sites: fewer stay in the nearer caches.
+const LARGE_SITES: usize = 1 << 12;
+/// So many of the latest allocations are remembered by the reader: 4 MiB, of a program that allocates at least as often, which a cache
+/// may hold. Few in tests, so that they get behind them.
+const RECENT: usize = if cfg!(test) { 1 << 9 } else { 1 << 20 };
+/// The reader asks so many blocks ahead for their memory.
+const AHEAD_OBJECTS: usize = 8;
+const NONE: u32 = u32::MAX;
+
+/// So many events are in a chunk, unless its columns get long.
+const CHUNK_EVENTS: u64 = 1 << 18;
+/// And so long are these at most: the limit of a chunk, less what one more event can add.
+const LONG_COLUMNS: usize = (1 << 22) - (1 << 12);
+
+/// The latest successors of a site, latest first.
+type Successors = [u32; RANKS];
+
+#[inline]
+fn to_front(successors: &mut Successors, site: u32) {
+    match rank(successors, site) {
+        Some(rank) => move_to_front(successors, rank, site),
+        None => push_front(successors, site),
+    }
+}
+
+/// Where it is, without a branch for each place: which one it is cannot be foreseen.
+#[inline]
+fn rank(successors: &Successors, site: u32) -> Option<usize> {
+    let places =
+        (0..).zip(successors).fold(0_u32, |set, (place, &known)| set | u32::from(known == site) << place);
+    (places != 0).then(|| places.trailing_zeros() as usize)
+}
+
+#[inline]
+fn move_to_front(successors: &mut Successors, rank: usize, site: u32) {
+    let before = *successors;
+    for (place, &earlier) in (1..=rank).zip(&before) {
+        if let Some(place) = successors.get_mut(place) {
+            *place = earlier;
+        }
+    }
+    successors[0] = site;
+}
+
+#[inline]
+fn push_front(successors: &mut Successors, site: u32) {
+    let [a, b, c, d, e, f, g, _] = *successors;
+    *successors = [site, a, b, c, d, e, f, g];
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Site {
+    stack: u32,
+    size_bytes: u64,
+}
+
+/// A site with its successors, in a cache line of its own: who meets a site asks for its successors next.
+///
+/// | stack | size: low, high | five that are not used | successors |
+type NumberedSite = [u32; 8 + RANKS];
+
+const _: () = assert!(size_of::<NumberedSite>() == 64);
+
+/// The numbered sites. The first one is none: its successors are those of no site.
+struct Sites {
+    list: Table<NumberedSite>,
+    /// How many of them are used.
+    used: usize,
+}
+
+impl Sites {
+    fn new() -> Self {
+        let mut sites = Self { list: Table::new(SITES_AT_ONCE), used: 0 };
+        sites.add(Site { stack: 0, size_bytes: 0 });
+        sites
+    }
+
+    /// How many there are.
+    fn len(&self) -> usize {
+        self.used - 1
+    }
+
+    fn add(&mut self, site: Site) -> u32 {
+        if self.used.is_multiple_of(SITES_AT_ONCE) {
+            self.list.grow(self.used + SITES_AT_ONCE);
+            self.list.prepare(self.used, SITES_AT_ONCE);
+        }
+        if let Some(place) = self.list.as_mut_slice().get_mut(self.used) {
+            let (low, high) = (site.size_bytes as u32, (site.size_bytes >> 32) as u32);
+            *place = [site.stack, low, high, 0, 0, 0, 0, 0, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE];
+        }
+        self.used += 1;
+        self.used.wrapping_sub(2) as u32
+    }
+
+    #[inline]
+    fn site(&self, number: u32) -> Option<Site> {
+        let known = self.list.as_slice().get(..self.used)?.get(number as usize + 1)?;
+        let &[stack, low, high, ..] = known;
+        Some(Site { stack, size_bytes: u64::from(low) | u64::from(high) << 32 })
+    }
+
+    /// The latest successor of the site before `last`, if it is this site.
+    #[inline]
+    fn first_successor(&self, last: usize, site: Site) -> Option<u32> {
+        let number = *self.list.as_slice().get(last)?.last_chunk::<RANKS>()?.first()?;
+        (self.site(number)? == site).then_some(number)
+    }
+
+    /// Those of the site before `last`, of none for 0.
+    #[inline]
+    fn successors_mut(&mut self, last: usize) -> Option<&mut Successors> {
+        self.list.as_mut_slice().get_mut(..self.used)?.get_mut(last)?.last_chunk_mut()
+    }
+}
+
+/// Each thread's last numbered site, as an index into the successors: one more than its number, or 0.
+#[derive(Default)]
+struct LastSites {
+    last: Vec<u32>,
+    /// The number of the allocation that made what each thread freed last; 0 before its first free. Of the current thread it is in
+    /// `current_freed`.
+    freed: Vec<u32>,
+    current_freed: u32,
+    threads: HashMap<u32, usize>,
+    /// The places of the threads with small numbers, which are nearly all; [`usize::MAX`] for those not seen yet.
+    small: Vec<usize>,
+    current: usize,
+}
+
+const SMALL_THREADS: u32 = 1 << 12;
+
+impl LastSites {
+    fn switch(&mut self, thread: u32) {
+        if let Some(freed) = self.freed.get_mut(self.current) {
+            *freed = self.current_freed;
+        }
+        match self.small.get(thread as usize) {
+            Some(&place) if place != usize::MAX => self.current = place,
+            _ => self.switch_to_new(thread),
+        }
+        self.current_freed = self.freed.get(self.current).copied().unwrap_or(0);
+    }
+
+    fn switch_to_new(&mut self, thread: u32) {
+        self.current = *self.threads.entry(thread).or_insert_with(|| {
+            self.last.push(0);
+            self.freed.push(0);
+            self.last.len() - 1
+        });
+        if thread < SMALL_THREADS {
+            let length = self.small.len().max(thread as usize + 1);
+            self.small.resize(length, usize::MAX);
+            if let Some(place) = self.small.get_mut(thread as usize) {
+                *place = self.current;
+            }
+        }
+    }
+
+    #[inline]
+    fn last(&self) -> usize {
+        self.last.get(self.current).map_or(0, |&last| last as usize)
+    }
+
+    /// Notes which block the thread frees, by the number of its allocation; answers with the jump from the one before.
+    #[inline]
+    fn jump_to(&mut self, serial: u32) -> i32 {
+        serial.wrapping_sub(std::mem::replace(&mut self.current_freed, serial)) as i32
+    }
+
+    /// The number of the allocation that made the block which is so far from the thread's last one.
+    #[inline]
+    fn after_jump(&self, jump: i32) -> u32 {
+        self.current_freed.wrapping_add_signed(jump)
+    }
+
+    #[inline]
+    fn set(&mut self, site: u32) {
+        if let Some(last) = self.last.get_mut(self.current) {
+            // The number comes from a file, and a site that is not there has no successors: 0 says so.
+            *last = site.wrapping_add(1);
+        }
+    }
+}
+
+/// Turns events into chunks.
+pub(crate) struct HeapEncoder {
+    sites: Sites,
+    numbers: SiteNumbers,
+    last: LastSites,
+    /// By slot: how many allocations there were before the one that has it.
+    serials: Table<[u32; 1]>,
+    serial: u32,
+    position: u64,
+    columns: Columns,
+}
+
+/// The chunk that is being filled.
+///
+/// Runs and steps say where they began, so that an event has one number to count.
+struct Columns {
+    /// The position of the first event.
+    begin: u64,
+    first_quantum: u64,
+    run_thread: u32,
+    run_begin: u64,
+    runs: Vec<u8>,
+    quantum: u64,
+    /// The first time that is not in the quantum; 0 when there is no event yet.
+    quantum_end_nanos: u64,
+    step_quanta: u64,
+    step_begin: u64,
+    times: TimeWriter,
+    operations: Vec<u8>,
+    known: PutPlanes,
+    /// Of the frees that can be named by either, until it is known which of the two takes fewer bytes.
+    slots: PutPlanes,
+    jumps: PutPlanes,
+    repeats: Repeats,
+    wide: Vec<u8>,
+    last_wide: u32,
+    stacks: Vec<u8>,
+    last_stack: u32,
+    sizes: Vec<u8>,
+}
+
+/// What is known of a chunk beside its bytes.
+pub(crate) struct Filled {
+    pub(crate) events: u32,
+    pub(crate) first_nanos: u64,
+}
+
+impl HeapEncoder {
+    pub(crate) fn new() -> Self {
+        Self {
+            sites: Sites::new(),
+            numbers: SiteNumbers::new(),
+            last: LastSites::default(),
+            serials: Table::new(SERIALS_AT_ONCE),
+            serial: 0,
+            position: 0,
+            columns: Columns::new(),
+        }
+    }
+
+    /// How many events there were.
+    pub(crate) fn position(&self) -> u64 {
+        self.position
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_full(&self) -> bool {
+        // So many events add less than the limit leaves free.
+        self.position.is_multiple_of(64) && self.has_long_columns()
+    }
+
+    #[inline(never)]
+    fn has_long_columns(&self) -> bool {
+        let Columns { begin, runs, times, operations, known, slots, jumps, wide, stacks, sizes, .. } =
+            &self.columns;
+        let plain = [runs, operations, wide, stacks, sizes];
+        let planes = [known, slots, jumps];
+        self.position - begin >= CHUNK_EVENTS
+            || times.len()
+                + plain.iter().map(|column| column.len()).sum::<usize>()
+                + planes.iter().map(|column| column.len()).sum::<usize>()
+                >= LONG_COLUMNS
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.position == self.columns.begin
+    }
+
+    #[inline(always)]
+    fn event(&mut self, at: At, is_move: bool) {
+        if at.nanos >= self.columns.quantum_end_nanos || at.thread.0 != self.columns.run_thread {
+            self.turn(at);
+        }
+        self.position += 1;
+        if is_move {
+            self.columns.operations.push(MOVE);
+        }
+    }
+
+    /// The first event of a chunk, of another quantum, or of another thread.
+    #[inline(never)]
+    fn turn(&mut self, at: At) {
+        let columns = &mut self.columns;
+        if self.position == columns.begin {
+            columns.set_quantum(at.nanos);
+            columns.first_quantum = columns.quantum;
+            columns.run_thread = at.thread.0;
+            self.last.switch(at.thread.0);
+        }
+        if at.nanos >= columns.quantum_end_nanos {
+            columns.end_step(self.position);
+            let before = columns.quantum;
+            columns.set_quantum(at.nanos);
+            columns.step_quanta = columns.quantum.saturating_sub(before);
+        }
+        if at.thread.0 != columns.run_thread {
+            columns.end_run(self.position);
+            columns.run_thread = at.thread.0;
+            self.last.switch(at.thread.0);
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn alloc(&mut self, event: &Alloc) {
+        self.event(event.at, event.is_move);
+        let slot = event.object.index();
+        if let Some(place) = self.serials.as_mut_slice().get_mut(slot) {
+            *place = [self.serial];
+        } else {
+            self.meet_slot(slot);
+        }
+        self.serial = self.serial.wrapping_add(1);
+
+        let site = Site { stack: event.stack.0, size_bytes: event.size_bytes };
+        let last = self.last.last();
+        // Mostly what followed the last time, and then nothing has to be looked up.
+        if let Some(number) = self.sites.first_successor(last, site) {
+            self.columns.operations.push(FIRST_RANK);
+            return self.last.set(number);
+        }
+        match self.numbers.find(&self.sites, site) {
+            Some(number) => {
+                let Some(successors) = self.sites.successors_mut(last) else { return };
+                match rank(successors, number) {
+                    Some(rank) => {
+                        self.columns.operations.push(FIRST_RANK + rank as u8);
+                        move_to_front(successors, rank, number);
+                    }
+                    None => {
+                        self.columns.operations.push(ALLOC_KNOWN);
+                        self.columns.known.put(number);
+                        push_front(successors, number);
+                    }
+                }
+                self.last.set(number);
+            }
+            None => self.alloc_new(last, site),
+        }
+    }
+
+    #[cold]
+    fn meet_slot(&mut self, slot: usize) {
+        let before = self.serials.as_slice().len();
+        self.serials.grow((slot + 1).next_multiple_of(SERIALS_AT_ONCE));
+        self.serials.prepare(before, SERIALS_AT_ONCE);
+        if let Some(place) = self.serials.as_mut_slice().get_mut(slot) {
+            *place = [self.serial];
+        }
+    }
+
+    /// At a site that has no number yet.
+    #[inline(never)]
+    fn alloc_new(&mut self, last: usize, site: Site) {
+        self.columns.put_site(site);
+        if self.sites.len() >= MOST_SITES {
+            self.columns.operations.push(ALLOC_UNNUMBERED);
+            return;
+        }
+        self.columns.operations.push(ALLOC_NEW);
+        let number = self.sites.add(site);
+        self.numbers.insert(&self.sites, number);
+        if let Some(successors) = self.sites.successors_mut(last) {
+            push_front(successors, number);
+        }
+        self.last.set(number);
+    }
+
+    /// Asks for the memory that an allocation will need which comes soon.
+    #[inline(always)]
+    pub(crate) fn expect(&self, stack: StackId, size_bytes: u64) {
+        if self.sites.len() >= LARGE_SITES {
+            fetch(&self.numbers.slots, self.numbers.home(Site { stack: stack.0, size_bytes }));
+        }
+    }
+
+    /// As above, what it needs next, or a free of the block of this slot.
+    #[inline(always)]
+    pub(crate) fn expect_next(&self, slot: usize, stack: StackId, size_bytes: u64) {
+        if self.sites.len() >= LARGE_SITES {
+            let home = self.numbers.home(Site { stack: stack.0, size_bytes });
+            let number = self.numbers.slots.get(home).copied().unwrap_or_default();
+            fetch(self.sites.list.as_slice(), (number as usize).wrapping_add(1));
+        }
+        fetch(self.serials.as_slice(), slot);
+    }
+
+    #[inline(always)]
+    pub(crate) fn free(&mut self, event: &Free) {
+        self.event(event.at, event.is_move);
+        let slot = event.object.0;
+        let serial = self.serials.as_slice().get(slot as usize).map_or(0, |serial| serial[0]);
+        let distance = self.serial.wrapping_sub(serial).wrapping_sub(1);
+        let jump = self.last.jump_to(serial);
+        let columns = &mut self.columns;
+        if distance < NEAR {
+            columns.operations.push(distance as u8);
+        } else if let Some(operation) = small_jump(jump).filter(|_| distance < RECENT as u32) {
+            columns.operations.push(operation);
+        } else if distance < RECENT as u32 && slot < PutPlanes::LIMIT && folded(jump) < PutPlanes::LIMIT {
+            columns.operations.push(FREE_SLOT);
+            columns.slots.put(slot);
+            columns.jumps.put(folded(jump));
+        } else {
+            columns.operations.push(FREE_WIDE_SLOT);
+            columns.wide.put_signed(i64::from(slot) - i64::from(columns.last_wide));
+            columns.last_wide = slot;
+        }
+    }
+
+    /// Appends the chunk's bytes, and begins the next one.
+    pub(crate) fn flush(&mut self, into: &mut Vec<u8>) -> Filled {
+        let columns = &mut self.columns;
+        columns.end_step(self.position);
+        columns.end_run(self.position);
+        let filled = Filled {
+            events: (self.position - columns.begin) as u32,
+            first_nanos: columns.first_quantum * HEAP_TIME_QUANTUM_NANOS,
+        };
+        into.put_number(columns.begin);
+        into.put_number(columns.first_quantum);
+        columns.choose_names();
+        for column in [&mut columns.runs, &mut columns.times.end(), &mut columns.operations] {
+            into.put_bytes(column);
+            column.clear();
+        }
+        columns.known.flush(into);
+        columns.slots.flush(into);
+        columns.jumps.flush(into);
+        for column in [&mut columns.wide, &mut columns.stacks, &mut columns.sizes] {
+            into.put_bytes(column);
+            column.clear();
+        }
+        columns.begin = self.position;
+        columns.quantum_end_nanos = 0;
+        (columns.last_stack, columns.last_wide) = (0, 0);
+        filled
+    }
+}
+
+impl Columns {
+    fn new() -> Self {
+        Self {
+            begin: 0,
+            first_quantum: 0,
+            run_thread: 0,
+            run_begin: 0,
+            runs: Vec::new(),
+            quantum: 0,
+            quantum_end_nanos: 0,
+            step_quanta: 0,
+            step_begin: 0,
+            times: TimeWriter::new(),
+            operations: Vec::new(),
+            known: PutPlanes::default(),
+            slots: PutPlanes::default(),
+            jumps: PutPlanes::default(),
+            repeats: Repeats::new(),
+            wide: Vec::new(),
+            last_wide: 0,
+            stacks: Vec::new(),
+            last_stack: 0,
+            sizes: Vec::new(),
+        }
+    }
+
+    fn set_quantum(&mut self, nanos: u64) {
+        self.quantum = nanos / HEAP_TIME_QUANTUM_NANOS;
+        self.quantum_end_nanos = (self.quantum + 1).saturating_mul(HEAP_TIME_QUANTUM_NANOS);
+    }
+
+    fn end_run(&mut self, position: u64) {
+        if position > self.run_begin {
+            self.runs.put_number(self.run_thread.into());
+            self.runs.put_number(position - self.run_begin);
+            self.run_begin = position;
+        }
+    }
+
+    fn end_step(&mut self, position: u64) {
+        if position > self.step_begin {
+            self.times.put(self.step_quanta, position - self.step_begin);
+            self.step_begin = position;
+        }
+        self.step_quanta = 0;
+    }
+
+    /// Leaves of slots and jumps those that take fewer bytes: a program that frees at random from a table of blocks has one slot for
+    /// each, and no order in time. What it does again and again shows in jumps alone.
+    fn choose_names(&mut self) {
+        let new = 1.0 - self.repeats.part(self.jumps.numbers());
+        if self.slots.estimated_bits() < self.jumps.estimated_bits() * new {
+            self.jumps.clear();
+            return;
+        }
+        self.slots.clear();
+        for operation in &mut self.operations {
+            *operation = if *operation == FREE_SLOT { FREE_FAR } else { *operation };
+        }
+    }
+
+    fn put_site(&mut self, site: Site) {
+        self.stacks.put_signed(i64::from(site.stack) - i64::from(self.last_stack));
+        self.last_stack = site.stack;
+        self.sizes.put_number(site.size_bytes);
+    }
+}
+
+/// Tells what part of some numbers is as it was before: of every eighth pair or so of neighbours, those that hash alike, some thousand of the
+/// latest are kept.
+struct Repeats {
+    pairs: Vec<u64>,
+}
+
+impl Repeats {
+    const BITS: u32 = 12;
+
+    fn new() -> Self {
+        Self { pairs: vec![0; 1 << Self::BITS] }
+    }
+
+    fn part(&mut self, numbers: &[u32]) -> f64 {
+        let (mut all, mut known) = (0_u32, 0_u32);
+        for pair in numbers.windows(2) {
+            let &[first, second] = pair else { continue };
+            let pair = u64::from(first) << 32 | u64::from(second) | 1 << 63;
+            let hash = pair.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            if hash >> (64 - 3) != 0 {
+                continue;
+            }
+            let place = (hash >> (64 - 3 - Self::BITS)) as usize;
+            let Some(before) = self.pairs.get_mut(place) else { continue };
+            all += 1;
+            known += u32::from(std::mem::replace(before, pair) == pair);
+        }
+        f64::from(known) / f64::from(all.max(1))
+    }
+}
+
+/// The operation of a jump, if it is small.
+#[inline]
+fn small_jump(jump: i32) -> Option<u8> {
+    let operation = jump.checked_add(NO_JUMP.into())?;
+    u8::try_from(operation).ok().filter(|&operation| operation >= FIRST_JUMP)
+}
+
+/// A signed number as one in which small ones are small.
+#[inline]
+fn folded(jump: i32) -> u32 {
+    (jump << 1 ^ jump >> 31) as u32
+}
+
+#[inline]
+fn unfolded(number: u32) -> i32 {
+    (number >> 1) as i32 ^ -((number & 1) as i32)
+}
+
+/// From a site to its number: open addressing, at most a quarter full, so that the first place is nearly always the right
+/// one. Only the writer needs it.
+struct SiteNumbers {
+    slots: Vec<u32>,
+    /// From a hash to a place: how many of its bits are too many.
+    shift: u32,
+    used: usize,
+}
+
+impl SiteNumbers {
+    fn new() -> Self {
+        Self { slots: vec![NONE; 1 << 10], shift: 64 - 10, used: 0 }
+    }
+
+    #[inline(always)]
+    fn home(&self, site: Site) -> usize {
+        const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
+        // The upper bits of a product hang on all of the lower ones.
+        let mixed = (u64::from(site.stack) ^ site.size_bytes.rotate_left(32)).wrapping_mul(MIX);
+        (mixed >> self.shift) as usize
+    }
+
+    #[inline]
+    fn find(&self, sites: &Sites, site: Site) -> Option<u32> {
+        let mut place = self.home(site);
+        loop {
+            let number = *self.slots.get(place)?;
+            if sites.site(number)? == site {
+                return Some(number);
+            }
+            place = (place + 1) & (self.slots.len() - 1);
+        }
+    }
+
+    fn insert(&mut self, sites: &Sites, number: u32) {
+        if self.used * 4 >= self.slots.len() {
+            let doubled = vec![NONE; self.slots.len() * 2];
+            let before = std::mem::replace(&mut self.slots, doubled);
+            self.shift -= 1;
+            before.into_iter().filter(|&known| known != NONE).for_each(|known| self.place(sites, known));
+        }
+        self.place(sites, number);
+        self.used += 1;
+    }
+
+    fn place(&mut self, sites: &Sites, number: u32) {
+        let Some(site) = sites.site(number) else { return };
+        let mut place = self.home(site);
+        while self.slots.get(place).is_some_and(|&other| other != NONE) {
+            place = (place + 1) & (self.slots.len() - 1);
+        }
+        if let Some(free) = self.slots.get_mut(place) {
+            *free = number;
+        }
+    }
+}
+
+/// What reads chunks of allocations in their order.
+pub(crate) struct HeapDecoder {
+    sites: Sites,
+    last: LastSites,
+    /// By slot; those that are free have what was there last.
+    objects: Vec<Object>,
+    /// By slot, the sites of those that have no number.
+    unnumbered: HashMap<u32, Site>,
+    alive: Set,
+    free_slots: Vec<u32>,
+    /// The slots of the latest allocations, by their number modulo [`RECENT`].
+    recent: Vec<u32>,
+    times: Times,
+    serial: u32,
+    position: u64,
+}
+
+/// As small as can be: there is one for each block that lives, and memory that is touched first costs more than all that is done with it.
+#[derive(Clone, Copy)]
+struct Object {
+    /// Number of its site; [`NONE`] where that is in `unnumbered`.
+    site: u32,
+    /// How many allocations were made before it, modulo 2^32.
+    serial: u32,
+}
+
+const _: () = assert!(size_of::<Object>() == 8);
+const _: () = assert!(MOST_SITES < NONE as usize);
+
+/// A set of small numbers.
+#[derive(Default)]
+struct Set {
+    words: Vec<u64>,
+}
+
+impl Set {
+    #[inline]
+    fn insert(&mut self, number: u32) {
+        let word = number as usize / 64;
+        if word >= self.words.len() {
+            self.words.resize(word + 1, 0);
+        }
+        if let Some(word) = self.words.get_mut(word) {
+            *word |= 1 << (number % 64);
+        }
+    }
+
+    /// False when it was not there.
+    #[inline]
+    fn remove(&mut self, number: u32) -> bool {
+        let Some(word) = self.words.get_mut(number as usize / 64) else { return false };
+        let bit = 1 << (number % 64);
+        let was_there = *word & bit != 0;
+        *word &= !bit;
+        was_there
+    }
+}
+
+enum TimeColumn<'a> {
+    /// Pairs of numbers.
+    Plain(Take<'a>),
+    Coded(TimeReader<'a>),
+}
+
+impl<'a> TimeColumn<'a> {
+    fn new(is_older: bool, column: &'a [u8]) -> Self {
+        if is_older { Self::Plain(Take::new(column)) } else { Self::Coded(TimeReader::new(column)) }
+    }
+
+    /// How many quanta passed since the last time, and how many events there are.
+    fn take(&mut self, times: &mut Times) -> Option<(u64, u64)> {
+        match self {
+            Self::Plain(column) => Some((column.number()?, column.number()?)),
+            Self::Coded(reader) => times.take(reader),
+        }
+    }
+}
+
+struct WideColumn<'a> {
+    column: Take<'a>,
+    /// The number before; `None` when numbers are told as they are.
+    last: Option<u32>,
+}
+
+impl WideColumn<'_> {
+    fn take(&mut self) -> Option<u32> {
+        let Some(last) = &mut self.last else { return self.column.number32() };
+        *last = u32::try_from(i64::from(*last).checked_add(self.column.signed()?)?).ok()?;
+        Some(*last)
+    }
+}
+
+/// A place in a chunk.
+pub(crate) struct HeapCursor<'a> {
+    events: u64,
+    quantum: u64,
+    runs: Take<'a>,
+    run_thread: u32,
+    run_events: u64,
+    times: TimeColumn<'a>,
+    step_events: u64,
+    operations: Take<'a>,
+    known: TakePlanes<'a>,
+    slots: TakePlanes<'a>,
+    jumps: TakePlanes<'a>,
+    wide: WideColumn<'a>,
+    stacks: Take<'a>,
+    last_stack: u32,
+    sizes: Take<'a>,
+}
+
+impl<'a> HeapCursor<'a> {
+    /// The start of a chunk, and how many events there were before it.
+    fn new(kind: ChunkKind, payload: &'a [u8], events: u32) -> Option<(u64, Self)> {
+        let is_older = kind == ChunkKind::HEAP;
+        let mut take = Take::new(payload);
+        let position = take.number()?;
+        let cursor = Self {
+            events: events.into(),
+            quantum: take.number().filter(|&quantum| quantum <= LAST_QUANTUM)?,
+            runs: Take::new(take.column()?),
+            run_thread: 0,
+            run_events: 0,
+            times: TimeColumn::new(is_older, take.column()?),
+            step_events: 0,
+            operations: Take::new(take.column()?),
+            known: TakePlanes::new(&mut take)?,
+            slots: TakePlanes::new(&mut take)?,
+            jumps: if is_older { TakePlanes::default() } else { TakePlanes::new(&mut take)? },
+            wide: WideColumn {
+                column: Take::new(take.column()?),
+                last: if is_older { None } else { Some(0) },
+            },
+            stacks: Take::new(take.column()?),
+            last_stack: 0,
+            sizes: Take::new(take.column()?),
+        };
+        Some((position, cursor))
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
+        self.events == 0
+    }
+
+    /// The time of the next event, or of the last one.
+    pub(crate) fn nanos(&self) -> u64 {
+        self.quantum * HEAP_TIME_QUANTUM_NANOS
+    }
+
+    fn site(&mut self) -> Option<Site> {
+        let stack = i64::from(self.last_stack).checked_add(self.stacks.signed()?)?;
+        self.last_stack = u32::try_from(stack).ok()?;
+        Some(Site { stack: self.last_stack, size_bytes: self.sizes.number()? })
+    }
+}
+
+/// Behind it, nanoseconds would not fit their number: no recording lasts that long.
+const LAST_QUANTUM: u64 = u64::MAX / HEAP_TIME_QUANTUM_NANOS;
+/// What is told of a chunk that contradicts itself.
+const BAD: &str = "its columns contradict each other";
+
+impl HeapDecoder {
+    pub(crate) fn new() -> Self {
+        Self {
+            sites: Sites::new(),
+            last: LastSites::default(),
+            objects: Vec::new(),
+            unnumbered: HashMap::new(),
+            alive: Set::default(),
+            free_slots: Vec::new(),
+            recent: Vec::new(),
+            times: Times::new(),
+            serial: 0,
+            position: 0,
+        }
+    }
+
+    /// How many events there were so far.
+    pub(crate) fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// The numbers of blocks, for what follows elsewhere.
+    pub(crate) fn into_slots(self) -> Slots {
+        Slots { free: self.free_slots, next: self.objects.len() as u32 }
+    }
+
+    /// Begins a chunk of one of the two kinds, which has to be the next one.
+    pub(crate) fn begin<'a>(
+        &self,
+        kind: ChunkKind,
+        payload: &'a [u8],
+        events: u32,
+    ) -> Result<HeapCursor<'a>, &'static str> {
+        let (position, cursor) = HeapCursor::new(kind, payload, events).ok_or(BAD)?;
+        if position != self.position {
+            return Err("a chunk of allocations before it is missing");
+        }
+        Ok(cursor)
+    }
+
+    /// Hands on the events in front of number `until`, as far as they are in this chunk and before the time that is wanted.
+    /// None is told to be before `not_before_nanos`, the exact time of a mark that came before it.
+    pub(crate) fn run(
+        &mut self,
+        cursor: &mut HeapCursor<'_>,
+        until: u64,
+        not_before_nanos: u64,
+        wanted: &Wanted,
+        events: &mut impl Events,
+    ) -> Result<(), &'static str> {
+        while !cursor.is_done() && self.position < until {
+            if cursor.run_events == 0 {
+                cursor.run_thread = cursor.runs.number32().ok_or(BAD)?;
+                cursor.run_events = cursor.runs.number().ok_or(BAD)?;
+                self.last.switch(cursor.run_thread);
+            }
+            if cursor.step_events == 0 {
+                let (quanta, count) = cursor.times.take(&mut self.times).ok_or(BAD)?;
+                let quantum = cursor.quantum.checked_add(quanta).filter(|&quantum| quantum <= LAST_QUANTUM);
+                cursor.quantum = quantum.ok_or(BAD)?;
+                cursor.step_events = count;
+            }
+            let nanos = cursor.nanos().max(not_before_nanos);
+            if nanos >= wanted.until_nanos {
+                return Ok(());
+            }
+            let at = At { nanos, thread: ThreadId(cursor.run_thread) };
+            let count =
+                cursor.run_events.min(cursor.step_events).min(cursor.events).min(until - self.position);
+            if count == 0 {
+                return Err(BAD);
+            }
+            if wanted.has(nanos) {
+                self.some(cursor, count, at, events).ok_or(BAD)?;
+            } else {
+                self.some(cursor, count, at, &mut Nobody).ok_or(BAD)?;
+            }
+            cursor.run_events -= count;
+            cursor.step_events -= count;
+            cursor.events -= count;
+            self.position += count;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn some(
+        &mut self,
+        cursor: &mut HeapCursor<'_>,
+        count: u64,
+        at: At,
+        events: &mut impl Events,
+    ) -> Option<()> {
+        for _ in 0..count {
+            let mut operation = cursor.operations.byte()?;
+            let is_move = operation == MOVE;
+            if is_move {
+                operation = cursor.operations.byte()?;
+            }
+            if operation <= FREE_WIDE_SLOT || operation >= FIRST_JUMP || operation == FREE_FAR {
+                // Which allocation it was is known without looking at the object where that can be: what is freed next hangs on it, and
+                // should not wait for memory.
+                let (slot, serial) = if operation == FREE_SLOT || operation == FREE_WIDE_SLOT {
+                    let slot =
+                        if operation == FREE_SLOT { cursor.slots.take()? } else { cursor.wide.take()? };
+                    (slot, self.objects.get(slot as usize)?.serial)
+                } else {
+                    let serial = match operation {
+                        FREE_FAR => self.last.after_jump(unfolded(cursor.jumps.take()?)),
+                        FIRST_JUMP.. => self.last.after_jump(i32::from(operation) - i32::from(NO_JUMP)),
+                        near => self.serial.wrapping_sub(1).wrapping_sub(near.into()),
+                    };
+                    (*self.recent.get(serial as usize % RECENT)?, serial)
+                };
+                self.last.jump_to(serial);
+                if !self.alive.remove(slot) {
+                    return None;
+                }
+                let Site { stack, size_bytes } = self.site_of(slot);
+                self.free_slots.push(slot);
+                events.free(&Free { at, object: ObjectId(slot), stack: StackId(stack), size_bytes, is_move });
+                continue;
+            }
+            let last = self.last.last();
+            let (number, site) = match operation {
+                FIRST_RANK..=LAST_RANK => {
+                    let rank = usize::from(operation - FIRST_RANK);
+                    let successors = self.sites.successors_mut(last)?;
+                    let number = *successors.get(rank)?;
+                    if rank > 0 {
+                        move_to_front(successors, rank, number);
+                    }
+                    let site = self.sites.site(number)?;
+                    self.last.set(number);
+                    (number, site)
+                }
+                ALLOC_KNOWN | ALLOC_NEW => {
+                    let number = if operation == ALLOC_NEW {
+                        let site = cursor.site()?;
+                        if self.sites.len() >= MOST_SITES {
+                            return None;
+                        }
+                        self.sites.add(site)
+                    } else {
+                        cursor.known.take()?
+                    };
+                    let site = self.sites.site(number)?;
+                    to_front(self.sites.successors_mut(last)?, number);
+                    self.last.set(number);
+                    (number, site)
+                }
+                ALLOC_UNNUMBERED => (NONE, cursor.site()?),
+                _ => return None,
+            };
+            let serial = self.serial;
+            let object = Object { site: number, serial };
+            let slot = match self.free_slots.pop() {
+                Some(slot) => {
+                    // The blocks to come take what is below, if none is given back.
+                    let later = self.free_slots.len().wrapping_sub(AHEAD_OBJECTS);
+                    if let Some(&later) = self.free_slots.get(later) {
+                        fetch(&self.objects, later as usize);
+                        events.expect_next(ObjectId(later), StackId(0), 0);
+                    }
+                    slot
+                }
+                None => {
+                    self.objects.push(object);
+                    (self.objects.len() - 1) as u32
+                }
+            };
+            *self.objects.get_mut(slot as usize)? = object;
+            if number == NONE {
+                self.unnumbered.insert(slot, site);
+            }
+            self.alive.insert(slot);
+            match self.recent.get_mut(serial as usize % RECENT) {
+                Some(place) => *place = slot,
+                None => self.recent.push(slot),
+            }
+            self.serial = serial.wrapping_add(1);
+            events.alloc(&Alloc {
+                at,
+                object: ObjectId(slot),
+                stack: StackId(site.stack),
+                size_bytes: site.size_bytes,
+                is_move,
+            });
+        }
+        Some(())
+    }
+}
+
+impl HeapDecoder {
+    /// The site of the block in a slot. Who sees events and asks for neither stack nor size of what is freed does not wait for the memory.
+    #[inline(always)]
+    fn site_of(&self, slot: u32) -> Site {
+        let number = self.objects.get(slot as usize).map_or(NONE, |object| object.site);
+        if number == NONE {
+            return self.unnumbered_site(slot);
+        }
+        self.sites.site(number).unwrap_or(Site { stack: 0, size_bytes: 0 })
+    }
+
+    #[cold]
+    fn unnumbered_site(&self, slot: u32) -> Site {
+        self.unnumbered.get(&slot).copied().unwrap_or(Site { stack: 0, size_bytes: 0 })
+    }
+}
+
+/// Sees nothing.
+struct Nobody;
+
+impl Events for Nobody {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_repeated_is_seen_in_part() {
+        let numbers: Vec<u32> = (0..4_000_u32).map(|number| number.wrapping_mul(number) >> 3).collect();
+        let mut repeats = Repeats::new();
+        assert_eq!(repeats.part(&[]), 0.0);
+        assert!(repeats.part(&numbers) < 0.05);
+        assert!(repeats.part(&numbers) > 0.8);
+        let others: Vec<u32> = numbers.iter().map(|number| number + 1).collect();
+        assert!(repeats.part(&others) < 0.05);
+    }
+
+    #[test]
+    fn the_largest_number_of_a_site_has_no_successors() {
+        let mut last = LastSites::default();
+        last.switch(1);
+        last.set(7);
+        assert_eq!(last.last(), 8);
+        last.set(u32::MAX);
+        assert_eq!(last.last(), 0);
+    }
+}

@@ -1,0 +1,510 @@
+//! One order for the events of all threads of a spool.
+//!
+//! Every thread's events lie in order in its blocks, with a stamp now and then. Events between two stamps are taken to be
+//! evenly spread, and the streams are merged by that time. So the order across threads is as good as the stamps are; which
+//! allocation a free belongs to does not hang on it (`pairing`).
+//!
+//! Works on what is there: a program may still be writing, so a stream that has run out is asked again.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use cairn_format::recording::{
+    BLOCK_HEADER_BYTES, BadRecord, Frequent, FrequentKind, Record, Records, STAMP_SHIFT, ThreadEvent,
+};
+
+/// Receives the events of all threads in one order. Times are ticks since the recording's start, and may go back a little.
+pub(crate) trait Merged {
+    /// These come soon, with others of other streams between them; told of each once.
+    fn expect(&mut self, events: &[RawEvent]);
+    /// These come sooner, and are told of the second time; here they get their places.
+    fn expect_next(&mut self, events: &mut [RawEvent]);
+    /// Another one when places that events have got may be wrong.
+    fn generation(&self) -> u32;
+    /// These come next, and are told of the third time.
+    fn expect_last(&mut self, events: &[RawEvent]);
+    /// Some events of one stream, in their order. `bytes` is what they were read from; `is_moving` is true between the two
+    /// halves of a reallocation.
+    fn some(&mut self, source: Origin, events: &[RawEvent], bytes: &[u8], is_moving: &mut bool);
+}
+
+/// Which stream an event is from, and which of the threads that had its lane one after the other.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Origin {
+    pub(crate) stream: u32,
+    pub(crate) thread: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RawAlloc {
+    pub(crate) address: u64,
+    /// As [`RawEvent::place`].
+    pub(crate) place: u32,
+    pub(crate) size_bytes: u64,
+    pub(crate) epoch: u32,
+    pub(crate) stack: u32,
+    pub(crate) is_move: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RawFree {
+    pub(crate) address: u64,
+    /// As [`RawEvent::place`].
+    pub(crate) place: u32,
+    pub(crate) ticket: Option<u32>,
+    pub(crate) is_move: bool,
+}
+
+/// Gives a stream what follows in it.
+pub(crate) trait Feed {
+    /// Replaces `bytes` by the records of the stream's next block. `None` when there are none at present.
+    fn more(&mut self, stream: u32, bytes: &mut Vec<u8>) -> Option<NextBlock>;
+
+    /// Told of each record that is neither an event of the heap nor a stamp, when it is read: some events before it is handed on.
+    fn met(&mut self, stream: u32, record: &[u8]) {
+        let _ = (stream, record);
+    }
+
+    /// Receives each record of a thread in the stream's order, before what follows it in the
+    /// stream; returns the number of the thread whose events follow.
+    fn thread(&mut self, stream: u32, counter: u64, event: ThreadEvent<'_>) -> Option<u32>;
+
+    /// Told of a record that cannot be read; the rest of what was given last is left out.
+    fn damaged(&mut self, stream: u32, error: BadRecord, lost_bytes: u64);
+}
+
+pub(crate) struct NextBlock {
+    /// Not before this time: ticks when the block was taken.
+    pub(crate) ticks: u64,
+    /// Where in its block the first byte was.
+    pub(crate) offset: usize,
+    /// The number of the thread whose events these are, up to the next record of kind *began*.
+    pub(crate) thread: u32,
+}
+
+/// An event as it is kept between reading and handing on: what its kind does not have holds no meaning.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RawEvent {
+    pub(crate) ticks: u64,
+    /// Of [`OTHER`], where the record begins.
+    pub(crate) address: u64,
+    pub(crate) size_bytes: u64,
+    pub(crate) stack: u32,
+    /// The epoch of an allocation, or a ticket.
+    pub(crate) number: u32,
+    /// Where the sink knows of the address, [`NO_PLACE`] if it does not.
+    pub(crate) place: u32,
+    pub(crate) kind: RawKind,
+}
+
+pub(crate) const NO_PLACE: u32 = u32::MAX;
+
+const _: () = assert!(size_of::<RawEvent>() == 40);
+
+/// A stamp is none of them: in its place stands what is neither an allocation nor a free.
+pub(crate) type RawKind = FrequentKind;
+pub(crate) const OTHER: RawKind = FrequentKind::Stamp;
+
+impl RawEvent {
+    #[inline]
+    fn new(kind: RawKind, address: u64, size_bytes: u64, stack: u32, number: u32) -> Self {
+        Self { ticks: 0, address, size_bytes, stack, number, place: NO_PLACE, kind }
+    }
+
+    fn other(ticks: u64, position: usize) -> Self {
+        Self { ticks, ..Self::new(OTHER, position as u64, 0, 0, 0) }
+    }
+}
+
+/// So many events are looked at without a stamp before they are handed on.
+const LONGEST_RUN: usize = 256;
+/// Runs are read until there are so many events: several times what the sink is told of ahead, and few enough to stay in the nearest
+/// cache.
+const WINDOW_EVENTS: usize = 512;
+/// The sink is told of so many events at a time, some such times ahead.
+const AHEAD_EVENTS: usize = 16;
+/// Events behind a stamp are spread over at most so many ticks, about a millisecond: a thread that then slept for a second
+/// did not take that long for them, and had it, it would have noticed the next tick.
+const LONGEST_SPREAD_TICKS: u64 = 1 << 22;
+
+/// When a record was, in ticks since the start, where it says so.
+pub(crate) fn ticks_of(record: &Record<'_>, start_counter: u64) -> Option<u64> {
+    let counter = match *record {
+        Record::Stamp { ticks } => return Some(ticks << STAMP_SHIFT),
+        Record::Mark { counter, .. }
+        | Record::ModuleUnloaded { counter, .. }
+        | Record::Thread { counter, .. }
+        | Record::Mapping { counter, .. }
+        | Record::End { counter, .. } => counter,
+        Record::ModuleLoaded(module) => module.counter,
+        Record::Sample(sample) => sample.counter,
+        Record::Clock(clock) => clock.counter,
+        _ => return None,
+    };
+    Some(counter.saturating_sub(start_counter))
+}
+
+/// The events of a thread's lane.
+///
+/// ```text
+///   bytes    | read before | stamp  event event event  stamp ... | not read yet
+///                           \___ `events`: some runs _________/^position
+///   events   | given before |^next   |^ready   |^expected_last   |^expected_next   |^expected
+/// ```
+struct Stream {
+    origin: Origin,
+    bytes: Vec<u8>,
+    /// The next record.
+    position: usize,
+    /// Where the first of `events` was looked for.
+    events_from: usize,
+    /// What was read of `bytes`.
+    events: Vec<RawEvent>,
+    next: usize,
+    /// Up to where the sink was told of them: for the first, the second and the third time, and long enough ago to get them.
+    expected: usize,
+    expected_next: usize,
+    expected_last: usize,
+    ready: usize,
+    /// [`Merged::generation`] of the places of events.
+    generation: u32,
+    /// Of the last stamp.
+    ticks: u64,
+    /// Where `bytes` begin in their block, for messages.
+    offset: usize,
+    is_moving: bool,
+}
+
+impl Stream {
+    /// Reads some runs: events up to the next stamp, which tells when they were. False when there is no event before the end.
+    fn read_runs(&mut self, start_counter: u64, feed: &mut impl Feed) -> bool {
+        let Self { events, bytes, ticks: now, .. } = self;
+        events.clear();
+        (self.next, self.ready, self.events_from) = (0, 0, self.position);
+        (self.expected, self.expected_next, self.expected_last) = (0, 0, 0);
+        let mut records = Records::new(bytes.get(self.position..).unwrap_or_default(), self.position);
+        let mut begin = 0;
+        let mut damage = None;
+        // Where the next thread's events begin.
+        let mut end = None;
+        let mut limit = LONGEST_RUN;
+        while events.len() < limit {
+            if let Some(record) = records.next_frequent() {
+                let Frequent { kind, low, size_bytes, stack, number } = record;
+                if kind == FrequentKind::Stamp {
+                    begin = end_run(events, begin, now, low << STAMP_SHIFT);
+                    limit = limit_behind(begin);
+                    continue;
+                }
+                events.push(RawEvent::new(kind, low, size_bytes, stack, number));
+                continue;
+            }
+            let at = records.offset();
+            let record = match records.next() {
+                Some(Ok(placed)) => placed.record,
+                None => break,
+                Some(Err(error)) => {
+                    damage = Some((at, error));
+                    break;
+                }
+            };
+            if let Record::Thread { counter, event } = record {
+                let is_other = matches!(event, ThreadEvent::Began { .. });
+                if is_other && !events.is_empty() {
+                    // Events are handed on with one thread for all of them: this record begins the
+                    // next ones.
+                    begin = end_run(events, begin, now, counter.saturating_sub(start_counter));
+                    end = Some(at);
+                    break;
+                }
+                if let Some(thread) = feed.thread(self.origin.stream, counter, event) {
+                    self.origin.thread = thread;
+                }
+            }
+            if !matches!(
+                record,
+                Record::Alloc { .. } | Record::Free { .. } | Record::Move { .. } | Record::Stamp { .. }
+            ) {
+                feed.met(self.origin.stream, bytes.get(at..records.offset()).unwrap_or_default());
+            }
+            match record {
+                Record::Alloc { address, size_bytes, epoch, stack } => {
+                    events.push(RawEvent::new(RawKind::Alloc, address, size_bytes, stack, epoch));
+                    continue;
+                }
+                Record::Free { address, ticket } => {
+                    let kind = if ticket.is_some() { RawKind::Free } else { RawKind::LocalFree };
+                    events.push(RawEvent::new(kind, address, 0, 0, ticket.unwrap_or(0)));
+                    continue;
+                }
+                Record::Move { address, ticket } => {
+                    let kind = if ticket.is_some() { RawKind::Move } else { RawKind::LocalMove };
+                    events.push(RawEvent::new(kind, address, 0, 0, ticket.unwrap_or(0)));
+                    continue;
+                }
+                Record::Loss { .. } => {
+                    events.push(RawEvent::other(0, at));
+                    continue;
+                }
+                _ => {}
+            }
+            let Some(ticks) = ticks_of(&record, start_counter) else { continue };
+            begin = end_run(events, begin, now, ticks);
+            if !matches!(record, Record::Stamp { .. }) {
+                // As a stamp, and an event of its own, with nothing spread behind it.
+                begin += 1;
+                events.push(RawEvent::other(*now, at));
+            }
+            limit = limit_behind(begin);
+        }
+        // Nothing tells how long these took.
+        events.iter_mut().skip(begin).for_each(|event| event.ticks = *now);
+        self.position = end.unwrap_or(records.offset());
+        if let Some((at, mut error)) = damage {
+            error.offset = self.offset + at;
+            feed.damaged(self.origin.stream, error, (self.bytes.len() - at) as u64);
+            self.bytes.truncate(at);
+            self.position = at;
+        }
+        !self.events.is_empty()
+    }
+
+    /// Where the last event ends that was handed on: events do not know it, so those before are read once more.
+    #[cfg(target_os = "linux")]
+    fn given_bytes(&self, start_counter: u64) -> usize {
+        if !self.has_events() {
+            return self.position;
+        }
+        let rest = self.bytes.get(self.events_from..).unwrap_or_default();
+        let mut records = Records::new(rest, self.events_from);
+        let (mut given, mut end) = (0, self.events_from);
+        while given < self.next
+            && let Some(Ok(placed)) = records.next()
+        {
+            let is_event = match placed.record {
+                Record::Alloc { .. } | Record::Free { .. } | Record::Move { .. } | Record::Loss { .. } => {
+                    true
+                }
+                Record::Stamp { .. } => false,
+                record => ticks_of(&record, start_counter).is_some(),
+            };
+            given += usize::from(is_event);
+            end = records.offset();
+        }
+        end
+    }
+
+    fn has_events(&self) -> bool {
+        self.next < self.events.len()
+    }
+
+    /// Time of the next event.
+    fn head_ticks(&self) -> u64 {
+        self.events.get(self.next).map_or(u64::MAX, |event| event.ticks)
+    }
+
+    /// Hands on the events that were read, up to `limit`.
+    #[inline]
+    fn give(&mut self, limit: u64, sink: &mut impl Merged) {
+        while self.has_events() {
+            if self.next >= self.ready {
+                self.look_ahead(sink);
+            }
+            let told = self.events.get(self.next..self.ready).unwrap_or_default();
+            // Times do not go back within a stream.
+            let is_due = |event: &RawEvent| event.ticks <= limit;
+            let due = if told.last().is_some_and(is_due) {
+                told.len()
+            } else {
+                told.iter().position(|event| !is_due(event)).unwrap_or(0)
+            };
+            if due == 0 {
+                return;
+            }
+            if sink.generation() != self.generation {
+                self.renew_places(sink);
+                continue;
+            }
+            sink.some(self.origin, told.get(..due).unwrap_or_default(), &self.bytes, &mut self.is_moving);
+            self.next += due;
+        }
+    }
+
+    #[cold]
+    fn renew_places(&mut self, sink: &mut impl Merged) {
+        if let Some(events) = self.events.get_mut(self.next..self.expected_next) {
+            sink.expect_next(events);
+        }
+        self.generation = sink.generation();
+    }
+
+    /// Tells the sink of what comes: of each event three times, each time some events later, and again some later it is handed on.
+    #[inline]
+    fn look_ahead(&mut self, sink: &mut impl Merged) {
+        let length = self.events.len();
+        self.ready = length.min(self.next + AHEAD_EVENTS);
+        let third = length.min(self.ready + AHEAD_EVENTS);
+        let second = length.min(third + AHEAD_EVENTS);
+        let first = length.min(second + AHEAD_EVENTS);
+        if let Some(events) = self.events.get(self.expected..first) {
+            sink.expect(events);
+            self.expected = first;
+        }
+        if let Some(events) = self.events.get_mut(self.expected_next..second) {
+            sink.expect_next(events);
+            self.expected_next = second;
+        }
+        if let Some(events) = self.events.get(self.expected_last..third) {
+            sink.expect_last(events);
+            self.expected_last = third;
+        }
+    }
+}
+
+/// How many events there are at most, when a run begins there.
+#[inline]
+fn limit_behind(begin: usize) -> usize {
+    if begin < WINDOW_EVENTS { begin + LONGEST_RUN } else { 0 }
+}
+
+/// Spreads the events from `begin` on between the stamp before them and this one; the answer is where the next ones begin.
+#[inline]
+fn end_run(events: &mut [RawEvent], begin: usize, now: &mut u64, ticks: u64) -> usize {
+    let run = events.get_mut(begin..).unwrap_or_default();
+    let mut time = *now;
+    match run {
+        [] => {}
+        [only] => only.ticks = time,
+        run => {
+            let step = ticks.saturating_sub(time).min(LONGEST_SPREAD_TICKS) / run.len() as u64;
+            for event in run {
+                event.ticks = time;
+                time = time.saturating_add(step);
+            }
+        }
+    }
+    *now = ticks.max(*now);
+    events.len()
+}
+
+/// Merges the streams of a process.
+pub(crate) struct Merger {
+    start_counter: u64,
+    streams: Vec<Stream>,
+    /// The streams that have an event at hand, by its time.
+    queue: BinaryHeap<Reverse<(u64, u32)>>,
+}
+
+impl Merger {
+    pub(crate) fn new(start_counter: u64) -> Self {
+        Self { start_counter, streams: Vec::new(), queue: BinaryHeap::new() }
+    }
+
+    /// A further stream; the answer is its number.
+    pub(crate) fn add_stream(&mut self) -> u32 {
+        let stream = self.streams.len() as u32;
+        self.streams.push(Stream {
+            origin: Origin { stream, thread: 0 },
+            bytes: Vec::new(),
+            position: 0,
+            events_from: 0,
+            events: Vec::new(),
+            next: 0,
+            expected: 0,
+            expected_next: 0,
+            expected_last: 0,
+            ready: 0,
+            generation: 0,
+            ticks: 0,
+            offset: BLOCK_HEADER_BYTES,
+            is_moving: false,
+        });
+        stream
+    }
+
+    /// A stream that goes on where another merger was: its next event is not before this time, and perhaps the second half of a move.
+    pub(crate) fn resume_stream(&mut self, ticks: u64, is_moving: bool) -> u32 {
+        let number = self.add_stream();
+        if let Some(stream) = self.streams.get_mut(number as usize) {
+            (stream.ticks, stream.is_moving) = (ticks, is_moving);
+        }
+        number
+    }
+
+    /// Where a stream is: how many bytes of what it was given last are handed on, `usize::MAX` for all; the time up to there; and
+    /// whether the first half of a move was.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn place(&self, stream: u32) -> Option<(usize, u64, bool)> {
+        let stream = self.streams.get(stream as usize)?;
+        let ticks = if stream.has_events() { stream.head_ticks() } else { stream.ticks };
+        let position =
+            if stream.bytes.is_empty() { usize::MAX } else { stream.given_bytes(self.start_counter) };
+        Some((position, ticks, stream.is_moving))
+    }
+
+    /// Gives a stream the chance to get its first or next events from `feed`: for all at the start, later for those that had
+    /// run out.
+    pub(crate) fn wake(&mut self, stream: u32, feed: &mut impl Feed) {
+        let start_counter = self.start_counter;
+        let Some(sleeper) = self.streams.get_mut(stream as usize) else { return };
+        if !sleeper.has_events() && refill(sleeper, start_counter, feed) {
+            self.queue.push(Reverse((sleeper.head_ticks(), stream)));
+        }
+    }
+
+    /// Hands on all events up to `horizon`, and stops early when `sink` has enough, which `is_enough` tells.
+    pub(crate) fn run<S: Merged>(
+        &mut self,
+        horizon: u64,
+        feed: &mut impl Feed,
+        sink: &mut S,
+        mut is_enough: impl FnMut(&S) -> bool,
+    ) {
+        while let Some(&Reverse((ticks, number))) = self.queue.peek() {
+            if ticks > horizon || is_enough(sink) {
+                return;
+            }
+            self.queue.pop();
+            let others = self.queue.peek().map_or(u64::MAX, |&Reverse((ticks, _))| ticks);
+            let limit = horizon.min(others);
+            let Some(stream) = self.streams.get_mut(number as usize) else { continue };
+            let mut given = 0;
+            let has_more = loop {
+                stream.give(limit, sink);
+                if stream.has_events() {
+                    break true;
+                }
+                if !refill(stream, self.start_counter, feed) {
+                    break false;
+                }
+                given += 1;
+                if given == RUNS_BETWEEN_QUESTIONS {
+                    break true;
+                }
+            };
+            if has_more {
+                self.queue.push(Reverse((stream.head_ticks(), number)));
+            }
+        }
+    }
+}
+
+/// A single thread has all turns; still somebody may have seen enough.
+const RUNS_BETWEEN_QUESTIONS: u32 = 64;
+
+fn refill(stream: &mut Stream, start_counter: u64, feed: &mut impl Feed) -> bool {
+    loop {
+        if stream.read_runs(start_counter, feed) {
+            return true;
+        }
+        let Some(block) = feed.more(stream.origin.stream, &mut stream.bytes) else {
+            stream.bytes.clear();
+            stream.position = 0;
+            return false;
+        };
+        stream.position = 0;
+        stream.offset = block.offset;
+        stream.origin.thread = block.thread;
+        stream.ticks = stream.ticks.max(block.ticks);
+    }
+}

@@ -1,0 +1,347 @@
+//! The tables of a recording while they are read: modules, addresses, the stack tree, threads.
+//!
+//! The stack tree is kept as the recorder has it in memory, four bytes a frame:
+//!
+//! ```text
+//! words:   | 0 | HEAD parent | pc | pc | pc | HEAD parent | pc | ...
+//! ```
+//!
+//! A node's number is its index, its parent is the word before it, or behind a HEAD word the one that this names. A parent
+//! has a smaller number always: words that say otherwise are left out, so no walk outwards can run in a circle.
+//!
+//! Numbers come from strangers and are used as indices, so tables grow only to a multiple of what was read.
+
+use std::collections::BTreeMap;
+
+use cairn_format::recording::{Clock, LoadedModule, PcKind, Record};
+use cairn_format::{AbsoluteAddress, ModuleOffset};
+
+use super::clock::TimeScale;
+use super::model::{Module, ModuleId, PcId, Place, StackFrame, StackId, Thread};
+use crate::spool::lives::Lives;
+
+/// Marks a word that begins a segment and names its parent.
+pub(crate) const HEAD: u32 = 1 << 31;
+
+/// So many entries may a table have that nothing was read of.
+const SLACK: usize = 1 << 20;
+/// And so many times as many as were read.
+const GAPS: usize = 16;
+
+/// The stacks of a recording as a tree, with the places of their frames.
+#[derive(Clone, Default, Debug)]
+pub struct StackTree {
+    words: Vec<u32>,
+    pcs: Vec<Pc>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pc {
+    pub(crate) address: u64,
+    pub(crate) module: u32,
+    /// Of [`PcKind`]; [`NO_PC`] for numbers that were not read.
+    kind: u32,
+}
+
+const NO_PC: Pc = Pc { address: 0, module: 0, kind: u32::MAX };
+
+impl Pc {
+    pub(crate) fn kind(self) -> Option<PcKind> {
+        PcKind::from_number(self.kind)
+    }
+}
+
+impl StackTree {
+    /// One more than the largest number of a stack: the size of a table to keep beside.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.words.len().max(1)
+    }
+
+    /// True when no stack was recorded.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.words.len() <= 1
+    }
+
+    /// All stacks, by rising number: parents before children.
+    pub fn ids(&self) -> impl Iterator<Item = StackId> + '_ {
+        (1..self.words.len()).filter_map(|index| {
+            let id = StackId(index as u32);
+            self.pc(id).map(|_| id)
+        })
+    }
+
+    /// The stack without its innermost frame, which has a smaller number. `None` for the empty stack, a lost one, and one
+    /// whose outer frames are missing in the file.
+    #[must_use]
+    pub fn parent(&self, stack: StackId) -> Option<StackId> {
+        let before = self.words.get(stack.index().checked_sub(1)?)?;
+        self.pc(stack)?;
+        match before {
+            0 => None,
+            before if before & HEAD != 0 => Some(StackId(before & !HEAD)),
+            _ => Some(StackId(stack.0 - 1)),
+        }
+    }
+
+    /// The innermost frame, as a number that is equal for equal frames.
+    #[must_use]
+    pub fn pc(&self, stack: StackId) -> Option<PcId> {
+        self.words.get(stack.index()).filter(|&&word| word != 0 && word & HEAD == 0).map(|&word| PcId(word))
+    }
+
+    /// One more than the largest number of a frame.
+    #[must_use]
+    pub fn pcs_len(&self) -> usize {
+        self.pcs.len()
+    }
+
+    /// The frames of a stack, innermost first. The last one says where applicable why the stack was not followed further.
+    pub fn pc_ids(&self, stack: StackId) -> impl Iterator<Item = PcId> + '_ {
+        let mut next = Some(stack);
+        std::iter::from_fn(move || {
+            let stack = next?;
+            let pc = self.pc(stack)?;
+            // Smaller each time, so this ends.
+            next = self.parent(stack);
+            Some(pc)
+        })
+    }
+
+    pub(crate) fn word(&self, index: usize) -> Option<u32> {
+        self.words.get(index).copied()
+    }
+
+    pub(crate) fn raw_pc(&self, number: u32) -> Option<Pc> {
+        self.pcs.get(number as usize).copied().filter(|pc| pc.kind != u32::MAX)
+    }
+}
+
+/// All tables of a recording.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Tables {
+    pub(crate) stacks: StackTree,
+    pub(crate) modules: Vec<Module>,
+    pub(crate) threads: Vec<Thread>,
+}
+
+impl Tables {
+    pub(crate) fn module(&self, id: ModuleId) -> Option<&Module> {
+        let index = self.modules.binary_search_by_key(&id, |module| module.id).ok()?;
+        self.modules.get(index)
+    }
+
+    /// Adds what another part of the same recording knows.
+    pub(crate) fn absorb(&mut self, other: Self) {
+        let (own, more) = (&mut self.stacks, other.stacks);
+        own.pcs.resize(own.pcs.len().max(more.pcs.len()), NO_PC);
+        for (place, pc) in own.pcs.iter_mut().zip(more.pcs) {
+            if place.kind == NO_PC.kind {
+                *place = pc;
+            }
+        }
+        own.words.resize(own.words.len().max(more.words.len()), 0);
+        for (place, word) in own.words.iter_mut().zip(more.words) {
+            if *place == 0 {
+                *place = word;
+            }
+        }
+        for module in other.modules {
+            match self.modules.binary_search_by_key(&module.id, |known| known.id) {
+                Ok(index) => {
+                    if let Some(known) = self.modules.get_mut(index) {
+                        known.unloaded_nanos = known.unloaded_nanos.or(module.unloaded_nanos);
+                    }
+                }
+                Err(index) => self.modules.insert(index, module),
+            }
+        }
+        for thread in other.threads {
+            match self.threads.binary_search_by_key(&thread.id, |known| known.id) {
+                Ok(index) => {
+                    if let Some(known) = self.threads.get_mut(index) {
+                        known.ended_nanos = known.ended_nanos.or(thread.ended_nanos);
+                        known.add_names(thread);
+                    }
+                }
+                Err(index) => self.threads.insert(index, thread),
+            }
+        }
+    }
+
+    pub(crate) fn frame(&self, pc: PcId) -> Option<StackFrame> {
+        let entry = self.stacks.raw_pc(pc.0)?;
+        let address = AbsoluteAddress::new(entry.address);
+        let place = match self.module(ModuleId(entry.module)) {
+            // A module's end is the address that its last call returns to, so it counts as inside.
+            Some(module) if module.start <= address && address <= module.end => {
+                Place::Module(module.id, ModuleOffset::new(entry.address - module.start.value()))
+            }
+            _ => Place::Absolute(address),
+        };
+        Some(StackFrame { kind: entry.kind()?, place, address })
+    }
+}
+
+/// Collects the tables from records in any order.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct TableBuilder {
+    stacks: StackTree,
+    words_read: usize,
+    pcs_read: usize,
+    modules: BTreeMap<u32, RawModule>,
+    pub(crate) threads: Lives,
+    pub(crate) clocks: Vec<Clock>,
+    pub(crate) bad_rows: u64,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct RawModule {
+    pub(crate) loaded: u64,
+    pub(crate) unloaded: Option<u64>,
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    pub(crate) bias: u64,
+    pub(crate) build_id: Vec<u8>,
+    pub(crate) path: Vec<u8>,
+}
+
+impl TableBuilder {
+    /// Takes what is for the tables, but what is said of threads, which depends on the lane.
+    #[inline]
+    pub(crate) fn record(&mut self, record: &Record<'_>) {
+        match record {
+            Record::Alloc { .. } | Record::Free { .. } | Record::Move { .. } | Record::Stamp { .. } => {}
+            other => self.rare_record(other),
+        }
+    }
+
+    fn rare_record(&mut self, record: &Record<'_>) {
+        match *record {
+            Record::Pc { number, kind, address, module } => self.pc(number, kind, address, module),
+            Record::TreeWords { first, words } => self.words(first, words),
+            Record::ModuleLoaded(module) => self.module_loaded(&module),
+            Record::ModuleUnloaded { number, counter } => self.module_unloaded(number, counter),
+            Record::Clock(clock) => self.clocks.push(clock),
+            _ => {}
+        }
+    }
+
+    pub(crate) fn pc(&mut self, number: u32, kind: PcKind, address: u64, module: u32) {
+        self.pcs_read += 1;
+        let index = number as usize;
+        if index == 0 || number & HEAD != 0 || index > self.pcs_read * GAPS + SLACK {
+            self.bad_rows += 1;
+            return;
+        }
+        if self.stacks.pcs.len() <= index {
+            self.stacks.pcs.resize(index + 1, NO_PC);
+        }
+        if let Some(place) = self.stacks.pcs.get_mut(index) {
+            *place = Pc { address, module, kind: kind.number() };
+        }
+    }
+
+    pub(crate) fn words(&mut self, first: u32, words: impl ExactSizeIterator<Item = u32>) {
+        self.words_read += words.len();
+        let (start, count) = (first as usize, words.len());
+        if start == 0 || start + count > self.words_read * GAPS + SLACK || start + count > HEAD as usize {
+            self.bad_rows += 1;
+            return;
+        }
+        let table = &mut self.stacks.words;
+        if table.len() < start + count {
+            table.resize(start + count, 0);
+        }
+        for (index, word) in (start..).zip(words) {
+            // The one rule that makes the tree a tree: a parent comes before its child.
+            let is_bad = word & HEAD != 0 && (word & !HEAD) as usize >= index;
+            self.bad_rows += u64::from(is_bad);
+            if let Some(place) = table.get_mut(index) {
+                *place = if is_bad { 0 } else { word };
+            }
+        }
+    }
+
+    pub(crate) fn module_loaded(&mut self, module: &LoadedModule<'_>) {
+        let unloaded = self.modules.get(&module.number).and_then(|known| known.unloaded);
+        let module_is_sane = module.number != 0 && module.start <= module.end;
+        if !module_is_sane {
+            self.bad_rows += 1;
+            return;
+        }
+        self.modules.insert(
+            module.number,
+            RawModule {
+                loaded: module.counter,
+                unloaded,
+                start: module.start,
+                end: module.end,
+                bias: module.bias,
+                build_id: module.build_id.to_vec(),
+                path: module.path.to_vec(),
+            },
+        );
+    }
+
+    pub(crate) fn module_unloaded(&mut self, number: u32, counter: u64) {
+        match self.modules.get_mut(&number) {
+            Some(module) => module.unloaded = Some(counter),
+            // In another thread's block, which is read later: the row is completed then.
+            None => {
+                self.unloaded_early(number, counter);
+            }
+        }
+    }
+
+    fn unloaded_early(&mut self, number: u32, counter: u64) {
+        let empty = RawModule {
+            loaded: 0,
+            unloaded: Some(counter),
+            start: 0,
+            end: 0,
+            bias: 0,
+            build_id: Vec::new(),
+            path: Vec::new(),
+        };
+        self.modules.insert(number, empty);
+    }
+
+    /// Changes with every row of modules, addresses and stacks that is taken.
+    pub(crate) fn version(&self) -> (usize, usize, usize) {
+        (self.modules.len(), self.pcs_read, self.words_read)
+    }
+
+    pub(crate) fn raw_modules(&self) -> &BTreeMap<u32, RawModule> {
+        &self.modules
+    }
+
+    /// Takes back the stacks that [`take_tables`](Self::take_tables) gave, to add to them.
+    pub(crate) fn give_stacks(&mut self, tables: &mut Tables) {
+        self.stacks = std::mem::take(&mut tables.stacks);
+    }
+
+    /// As [`finish`](Self::finish), without a copy of the stacks.
+    pub(crate) fn take_tables(&mut self, scale: &TimeScale) -> Tables {
+        let stacks = std::mem::take(&mut self.stacks);
+        Tables { stacks, ..self.finish(scale) }
+    }
+
+    /// The tables, with the times of this scale.
+    pub(crate) fn finish(&self, scale: &TimeScale) -> Tables {
+        let is_whole = |(_, module): &(&u32, &RawModule)| module.end != 0 || !module.path.is_empty();
+        let modules = self.modules.iter().filter(is_whole).map(|(&number, module)| Module {
+            id: ModuleId(number),
+            path: module.path.clone(),
+            build_id: module.build_id.clone(),
+            start: AbsoluteAddress::new(module.start),
+            end: AbsoluteAddress::new(module.end),
+            bias: module.bias,
+            loaded_nanos: scale.nanos(module.loaded),
+            unloaded_nanos: module.unloaded.map(|counter| scale.nanos(counter)),
+        });
+        let threads = self.threads.threads(scale);
+        Tables { stacks: self.stacks.clone(), modules: modules.collect(), threads }
+    }
+}
