@@ -1,8 +1,10 @@
-//! `cargo xtask bench`: runs the benchmark program, optimised, from the root of the workspace, and keeps what it measured.
+//! `cargo xtask bench`: runs the benchmark program, optimised, from the root of the workspace, and
+//! keeps what it measured.
 //!
-//! The program prints Markdown. Each row of its tables becomes a line of `benchmarks/history.jsonl`, with the date, the commit and
-//! the machine. With `--keep`, the printed tables also replace those of the subject's page in `benchmarks/record`, between
-//! `<!-- bench: COMMAND -->` and `<!-- end -->`; that is for runs on a quiet machine.
+//! The program prints Markdown. Each row of its tables becomes a line of
+//! `benchmarks/history.jsonl`, with the date, the commit and the machine. With `--keep`, the
+//! printed tables also replace those of the subject's page in `benchmarks/record`, between `<!--
+//! bench: COMMAND -->` and `<!-- end -->`; that is for runs on a quiet machine.
 
 use std::fs::{self, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
@@ -91,7 +93,8 @@ struct Row {
     values: Vec<(String, String)>,
 }
 
-/// Reads all tables of a text. Columns that are aligned to the right have figures, the others name the row.
+/// Reads all tables of a text. Columns that are aligned to the right have figures, the others name
+/// the row.
 fn rows(text: &str) -> Vec<Row> {
     let (mut section, mut cell) = (String::new(), String::new());
     let (mut columns, mut cells): (Vec<String>, Vec<String>) = (Vec::new(), Vec::new());
@@ -139,7 +142,8 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Returns a fact of the list in front of the tables, as `- Commit: ...`; asks git for the commit where none is printed.
+    /// Returns a fact of the list in front of the tables, as `- Commit: ...`; asks git for the
+    /// commit where none is printed.
     fn fact(&self, name: &str) -> Option<String> {
         let start = format!("- {name}: ");
         self.printed.lines().find_map(|line| line.strip_prefix(&start)).map(str::to_owned)

@@ -1,8 +1,8 @@
 //! `cargo xtask book`: builds the book with mdBook and checks all documents of the repository.
 //!
-//! The checks need no mdBook and are tests, too (`cargo test -p xtask`): links and anchors of every Markdown file, paths of
-//! documents that sources name, and the constants that design pages state. That the commands in the book run is checked by
-//! `crates/cairn-cli/tests/book.rs`.
+//! The checks need no mdBook and are tests, too (`cargo test -p xtask`): links and anchors of every
+//! Markdown file, paths of documents that sources name, and the constants that design pages state.
+//! That the commands in the book run is checked by `crates/cairn-cli/tests/book.rs`.
 
 use std::process::Command;
 

@@ -1,7 +1,8 @@
 //! Compares the constants that design pages state with the sources.
 //!
-//! A page of `docs/design` lists them in a table: `| constant | value | crate |`. The value is evaluated from the constant's
-//! expression, which may name other constants of its crate. A constant that the sources define twice needs equal values.
+//! A page of `docs/design` lists them in a table: `| constant | value | crate |`. The value is
+//! evaluated from the constant's expression, which may name other constants of its crate. A
+//! constant that the sources define twice needs equal values.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -186,7 +187,8 @@ mod tests {
     use super::*;
     use crate::process::workspace_root;
 
-    // Failed with: docs/design/0005-order-without-a-clock.md: `FILTER_ENTRIES` is 4096 in cairn-recorder (the page said 1,024).
+    // Failed with: docs/design/0005-order-without-a-clock.md: `FILTER_ENTRIES` is 4096 in
+    // cairn-recorder (the page said 1,024).
     #[test]
     fn design_pages_state_the_constants_of_the_sources() {
         let found = complaints(&workspace_root()).unwrap();

@@ -1,5 +1,6 @@
-//! Checks the Markdown files of the repository: each relative link leads to a file and an anchor that exist, pages of the book
-//! link only to each other, paths of files in code spans exist, and so does each document that a source names by its path.
+//! Checks the Markdown files of the repository: each relative link leads to a file and an anchor
+//! that exist, pages of the book link only to each other, paths of files in code spans exist, and
+//! so does each document that a source names by its path.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -16,7 +17,7 @@ const SUMMARY: &str = "docs/book/SUMMARY.md";
 /// The links and anchors of one page.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Page {
-    /// Line and text of each path of the repository that stands as code in a sentence or a table.
+    /// Line and text of each path of the repository in a code span.
     paths: Vec<(usize, String)>,
     /// Line and destination of each link and image.
     links: Vec<(usize, String)>,

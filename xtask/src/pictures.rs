@@ -1,7 +1,8 @@
 //! `cargo xtask pictures`: makes the two pictures of the README from a real recording.
 //!
-//! The terminal answer is the coloured output of `cairn report` on `docs/book/programs/inbox.c`, as an SVG file. The page is
-//! `cairn report --html` on `docs/book/programs/orders.cpp`, photographed by the browser that tests the page.
+//! The terminal answer is the coloured output of `cairn report` on `docs/book/programs/inbox.c`, as
+//! an SVG file. The page is `cairn report --html` on `docs/book/programs/orders.cpp`, photographed
+//! by the browser that tests the page.
 
 use std::fs;
 use std::process::Command;

@@ -1,4 +1,5 @@
-//! Tools that chores run and cargo can build: each has one version, in which the chores were tested.
+//! Tools that chores run and cargo can build: each has one version, in which the chores were
+//! tested.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -16,7 +17,8 @@ pub(crate) struct Tool {
 }
 
 impl Tool {
-    /// Returns the program, from the path or from `target/tools`; builds it if neither has that version.
+    /// Returns the program, from the path or from `target/tools`; builds it if neither has that
+    /// version.
     pub(crate) fn program(&self) -> Outcome<PathBuf> {
         let tools = workspace_root().join("target/tools");
         let own = tools.join("bin").join(self.name);
@@ -27,7 +29,8 @@ impl Tool {
                 return Ok(program);
             }
         }
-        // A debug build takes a third of the time of a release build, and these tools run for seconds.
+        // A debug build takes a third of the time of a release build, and these tools run for
+        // seconds.
         let mut install = cargo();
         install.args(["install", "--locked", "--debug", "--force", "--version", self.version]);
         run(install.args(self.build).arg("--root").arg(&tools).arg(self.name))?;

@@ -1,13 +1,18 @@
-//! Runs the commands of the book: each chapter of `docs/book` is a session in a shell, and its output is compared.
+//! Runs the commands of the book: each chapter of `docs/book` is a session in a shell, and its
+//! output is compared.
 //!
-//! A block that is marked as `console` has lines that begin with `$ `, which are run, and below each its output. All blocks of a
-//! chapter run in one shell, in an empty directory with copies of `docs/book/programs` and `examples/c`. `...` stands for any lines, `[..]` for
-//! any text in a line. Times, process ids, addresses and sizes of files differ from run to run and are compared by their form
-//! alone, so that a chapter shows real values. A command must succeed unless the next one is `echo $?`.
+//! A block that is marked as `console` has lines that begin with `$ `, which are run, and below
+//! each its output. All blocks of a chapter run in one shell, in an empty directory with copies of
+//! `docs/book/programs` and `examples/c`. `...` matches any lines, `[..]` for any text in a
+//! line. Times, process ids, addresses and sizes of files differ from run to run and are compared
+//! by their form alone, so that a chapter shows real values. A command must succeed unless the next
+//! one is `echo $?`.
 //!
-//! `CAIRN_UPDATE_BOOK=1` writes what was printed into the chapters, in place of outputs that differ.
+//! `CAIRN_UPDATE_BOOK=1` writes what was printed into the chapters, in place of outputs that
+//! differ.
 //!
-//! `console,needs-gcore` runs only where the tool `gcore` is on the path; the test prints what it left out.
+//! `console,needs-gcore` runs only where the tool `gcore` is on the path; the test prints what it
+//! left out.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #![allow(clippy::print_stdout, reason = "a test prints what it could not check")]
@@ -80,7 +85,8 @@ fn steps(chapter: &str, text: &str) -> Vec<Step> {
     steps
 }
 
-/// Writes all commands as one script, which prints a mark with the status behind the output of each.
+/// Writes all commands as one script, which prints a mark with the status behind the output of
+/// each.
 fn script(steps: &[Step]) -> String {
     let mut script = String::from("exec 2>&1\n");
     for (number, step) in steps.iter().enumerate() {
@@ -89,7 +95,8 @@ fn script(steps: &[Step]) -> String {
     script
 }
 
-/// Replaces everything that differs from run to run by its name, in what the book shows and in what a command prints.
+/// Replaces everything that differs from run to run by its name, in what the book shows and in what
+/// a command prints.
 struct Redactions(Vec<(Regex, &'static str)>);
 
 impl Redactions {
@@ -101,7 +108,8 @@ impl Redactions {
             (r"\d[\d,]*(\.\d+)? (ns|us|µs|ms|s|min)\b", "TIME"),
             (r"[\d,]+ a second", "COUNT a second"),
             (r"\(\d[\d,.]* (B|KiB|MiB)\)", "(FILE SIZE)"),
-            // The memory of the process, which the program shares with the C library and with cairn.
+            // The memory of the process, which the program shares with the C library and with
+            // cairn.
             (r"(?m)^  resident .*\n", ""),
             (r" +\n", "\n"),
         ];

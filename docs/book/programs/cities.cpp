@@ -1,4 +1,4 @@
-// Three small functions, two of which the compiler puts into the third.
+// Three small functions; the compiler puts two of them into the third.
 #include <cstdio>
 
 namespace map {
