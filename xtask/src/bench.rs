@@ -47,12 +47,14 @@ pub(crate) fn run_benches(arguments: &[String]) -> Outcome {
         let names: Vec<&str> = SUBJECTS.iter().map(|(name, _)| *name).collect();
         return Err(Failure::usage(format!("--keep needs one of: {}", names.join(", "))));
     }
+    let load = load_average();
     let printed = run(arguments)?;
     let Some((name, page)) = subject else { return Ok(()) };
     let root = workspace_root();
     let date = read(Command::new("date").args(["-u", "+%Y-%m-%dT%H:%M:%SZ"]))?;
     let rows = rows(&printed);
-    let run = Run { date: date.trim(), command: &arguments.join(" "), subject: name, printed: &printed };
+    let run =
+        Run { date: date.trim(), load, command: &arguments.join(" "), subject: name, printed: &printed };
     append(&root.join(HISTORY), &rows.iter().map(|row| run.line(row)).collect::<Vec<_>>())?;
     println!("{} rows were added to {HISTORY}", rows.len());
     if keeps {
@@ -64,6 +66,12 @@ pub(crate) fn run_benches(arguments: &[String]) -> Outcome {
         fs::write(&page, text).map_err(at(&page))?;
     }
     Ok(())
+}
+
+/// Returns the load average of the last minute; 0 where the system does not state it.
+fn load_average() -> f64 {
+    let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split_whitespace().next().and_then(|load| load.parse().ok()).unwrap_or_default()
 }
 
 /// Runs the program, shows what it prints, and returns it.
@@ -136,6 +144,8 @@ fn distinct(columns: Vec<String>) -> Vec<String> {
 /// A run of the program.
 struct Run<'a> {
     date: &'a str,
+    /// Load average of the last minute when the run began: a figure of a busy machine says less.
+    load: f64,
     command: &'a str,
     subject: &'a str,
     printed: &'a str,
@@ -164,6 +174,7 @@ impl Run<'_> {
             "commit": self.commit(),
             "machine": self.fact("Processor").unwrap_or_default(),
             "kernel": self.fact("Kernel").unwrap_or_default(),
+            "load": self.load,
             "command": format!("cargo xtask bench {}", self.command),
             "subject": self.subject,
             "section": row.section,
@@ -212,7 +223,7 @@ mod tests {
         assert_eq!(
             lines,
             [json!({
-                "date": "2026-11-22T00:00:00Z", "commit": "abc", "machine": "X1, 2 processors", "kernel": "",
+                "date": "2026-11-22T00:00:00Z", "commit": "abc", "machine": "X1, 2 processors", "kernel": "", "load": 0.5,
                 "command": "cargo xtask bench capture fixed", "subject": "capture", "section": "Fixed stacks",
                 "row": "C / cairn", "values": { "4 frames": "12", "34 frames": "29" },
             })]
