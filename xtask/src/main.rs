@@ -25,6 +25,7 @@ mod sources;
 mod supply_chain;
 mod symbols_agreement;
 mod truth;
+mod unsafe_contracts;
 mod unsafe_inventory;
 
 use std::process::ExitCode;
@@ -57,7 +58,7 @@ const CHORES: &[Chore] = &[
     Chore {
         name: "unsafe-inventory",
         run: unsafe_inventory::run,
-        help: "count the unsafe code of every crate into docs/unsafe.md; --check only compares",
+        help: "check the contracts of unsafe code, and count it into docs/unsafe.md; --check only compares",
     },
     Chore {
         name: "deny",
