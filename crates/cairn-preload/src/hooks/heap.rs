@@ -75,13 +75,13 @@ fn noted_rarely(size: usize, site: CallSite, allocate: impl FnOnce() -> Block) -
 #[inline(always)]
 fn passes(size: usize) -> bool {
     // An allocator that calls itself would have its own blocks counted as well.
-    recorder::is_at_rest() || !is_foreign() && recorder::passes(size as u64)
+    recorder::is_at_rest() || !is_foreign() && recorder::skips_allocation(size as u64)
 }
 
 /// As [`passes`], for the end of a block.
 #[inline(always)]
 fn passes_free(block: Block) -> bool {
-    recorder::is_at_rest() || !is_foreign() && recorder::passes_free(block as u64)
+    recorder::is_at_rest() || !is_foreign() && recorder::skips_free(block as u64)
 }
 
 /// As [`noted`], where an allocator may call itself.
