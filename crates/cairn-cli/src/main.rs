@@ -15,7 +15,7 @@ use clap::{ColorChoice, Parser};
 /// cairn records native programs without recompiling them, and reads what programs and devices leave behind about their
 /// call stacks, on any machine and at any later time.
 #[derive(Parser)]
-#[command(name = "cairn", version, after_help = EXAMPLES, max_term_width = 100)]
+#[command(name = "cairn", version, after_help = after_help(), max_term_width = 100)]
 struct Cairn {
     #[command(subcommand)]
     command: commands::Command,
@@ -42,10 +42,11 @@ Examples:
   cairn snapshot 4711                     the stacks of a running process
   cairn core core.4711                    who allocated the blocks of a program that crashed
   cairn symbolize -e app 0x1234           the function, file and line of an address
-  cairn decode --totals -e app.elf < log  who holds how much memory, from a device's log
+  cairn decode --totals -e app.elf < log  who holds how much memory, from a device's log";
 
-Exit codes: 0 all went well; 1 something could not be read, the rest was done; 2 the arguments make no sense;
-3 some of it is missing: the input ends too early, or names are not known; the rest was shown.";
+fn after_help() -> String {
+    format!("{EXAMPLES}\n\n{}", output::EXIT_CODES)
+}
 
 #[cfg(target_os = "linux")]
 #[global_allocator]

@@ -61,32 +61,65 @@ impl Drop for Progress {
 
 const ERROR: Style = AnsiColor::Red.on_default().bold();
 
-/// How a subcommand ended when nothing stopped it.
+/// How a command ended: the exit codes, which mean the same in every command.
+///
+/// [`EXIT_CODES`] says the same to users. Invalid arguments end the command before it runs, by clap,
+/// with the code of [`Outcome::Refused`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Outcome {
-    /// All went well.
+    /// Everything was done.
     Done,
-    /// Something could not be read and was reported; the rest was done.
+    /// A file or process is missing, or cannot be read or written; the rest was done. Also the code
+    /// of a command that ends with an error.
     Partly,
-    /// The input ends too early, or some of what was asked for is not known; what there is was shown.
+    /// The command does not do what the arguments ask for, and nothing was changed: they contradict
+    /// each other, or the program or process cannot be recorded.
+    Refused,
+    /// The answer is incomplete: input ends early or is damaged, or names are unknown.
     Incomplete,
-    /// All went well, and a limit that was given is exceeded.
+    /// Everything was done, and a limit that was given is exceeded.
     Exceeded,
-    /// It ended for a reason that has a status of its own.
+    /// The program of `cairn heap` is there and cannot be run, with the code that shells use.
+    CannotRun,
+    /// There is no program of the name that `cairn heap` was given, with the code that shells use.
+    NoProgram,
+    /// A code of a caller's own.
     Status(u8),
+}
+
+impl Outcome {
+    /// Returns the exit code.
+    pub(crate) const fn code(self) -> u8 {
+        match self {
+            Self::Done => 0,
+            Self::Partly => 1,
+            Self::Refused => 2,
+            Self::Incomplete => 3,
+            Self::Exceeded => 4,
+            Self::CannotRun => 126,
+            Self::NoProgram => 127,
+            Self::Status(status) => status,
+        }
+    }
 }
 
 impl From<Outcome> for ExitCode {
     fn from(outcome: Outcome) -> Self {
-        match outcome {
-            Outcome::Done => Self::SUCCESS,
-            Outcome::Partly => Self::from(1),
-            Outcome::Incomplete => Self::from(3),
-            Outcome::Exceeded => Self::from(4),
-            Outcome::Status(status) => Self::from(status),
-        }
+        Self::from(outcome.code())
     }
 }
+
+/// The exit codes of all commands, for `cairn --help` and the manual page.
+pub(crate) const EXIT_CODES: &str = "\
+Exit codes, the same in every command:
+  0    everything was done
+  1    a file or process is missing, or cannot be read or written; the rest was done
+  2    the arguments are invalid, or the program or process cannot be recorded; nothing was done
+  3    the answer is incomplete: input ends early or is damaged, or names are unknown
+  4    the cost grew by more than `cairn diff --fail-above` allows
+  126  `cairn heap`: the program cannot be run
+  127  `cairn heap`: there is no such program
+Otherwise `cairn heap PROGRAM` ends as the program ends.";
 
 /// Applies `--color` to both streams; `auto` looks at the terminal and the environment.
 pub(crate) fn choose_color(choice: ColorChoice) {

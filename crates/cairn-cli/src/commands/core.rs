@@ -142,7 +142,7 @@ Examples:
 
 Core files: `ulimit -c unlimited` lets a crash write one, `gcore PID` makes one of a running process.
 
-Exit codes: 0 all went well; 1 the image cannot be read; 2 the arguments make no sense; 3 parts of the image are missing,
+Exit codes: 0 all went well; 1 the image cannot be read; 2 the arguments are invalid; 3 parts of the image are missing,
 which is said on standard error; what is there was looked at.";
 
 /// A damaged image can have one for each of its segments.

@@ -118,7 +118,7 @@ A frame that has a name in the log keeps it. Files with the build ids of the log
 --to converts the stack of each of its threads.
 A damaged stack is reported on standard error with its line, what can be had of it is printed, and the rest goes on.
 
-Exit codes: 0 all stacks were sound; 1 something was damaged or could not be read; 2 the arguments make no sense.";
+Exit codes: 0 all stacks were sound; 1 something was damaged or could not be read; 2 the arguments are invalid.";
 
 /// A format by name.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -15,6 +15,7 @@ mod heap_text;
 mod index_later;
 mod pack;
 mod play;
+mod processes;
 mod report;
 #[cfg(target_os = "linux")]
 mod snapshot;

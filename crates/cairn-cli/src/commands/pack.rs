@@ -24,7 +24,7 @@ Examples:
   cairn pack --in-place old.cairn          reports of a large old recording at once
   cairn pack --check old.cairn             is all of it there and intact?
 
-Exit codes: 0 all went well; 1 the recording cannot be read, or the file not be written; 2 the arguments make no sense;
+Exit codes: 0 all went well; 1 the recording cannot be read, or the file not be written; 2 the arguments are invalid;
 3 parts of the recording are missing or damaged, and what there is was packed.")]
 pub(crate) struct Pack {
     /// The recording; `-` for standard input

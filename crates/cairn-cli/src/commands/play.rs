@@ -107,8 +107,8 @@ Output of each stack, innermost call first:
   }
 A frame without names shows its module and the offset in it, one outside of all modules its address.
 
-Exit codes: 0 all was read; 1 the file is no recording or cannot be read; 2 the arguments make no
-sense; 3 the recording ends too early or is damaged, and all that can be read of it was printed.";
+Exit codes: 0 all was read; 1 the file is no recording or cannot be read; 2 the arguments are
+invalid; 3 the recording ends too early or is damaged, and all that can be read of it was printed.";
 
 /// How times are printed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]

@@ -11,6 +11,7 @@ use cairn_symbols::SourceFrame;
 use clap::Args;
 use serde::Serialize;
 
+use super::processes::parse_pid;
 use super::symbol_options::{SymbolOptions, complain_about_modules};
 use crate::output::{Outcome, Palette, colored_stdout, printable};
 
@@ -20,8 +21,8 @@ use crate::output::{Outcome, Palette, colored_stdout, printable};
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Snapshot {
-    /// Number of the process
-    #[arg(value_name = "PID")]
+    /// PID of the process
+    #[arg(value_name = "PID", value_parser = parse_pid)]
     process: u32,
 
     /// Show only this thread: its number, or its name
@@ -60,8 +61,8 @@ Output: a line for each thread, and one for each call, innermost first:
         end of stack
 The last line says why there are no more frames. Inlined calls have no address of their own.
 
-Exit codes: 0 all stacks were found; 1 the process cannot be looked at; 2 the arguments make no
-sense; 3 some threads have no stack, which is said at their place.";
+Exit codes: 0 all stacks were found; 1 the process cannot be looked at; 2 the arguments are
+invalid; 3 some threads have no stack, which is said at their place.";
 
 impl Snapshot {
     pub(crate) fn run(self) -> io::Result<Outcome> {

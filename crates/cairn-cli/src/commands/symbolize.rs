@@ -184,7 +184,7 @@ Examples:
 Addresses are those of the file itself, as nm and objdump print them. In the style of
 llvm-symbolizer numbers without 0x are decimal, as there.
 
-Exit codes: 0 all addresses were named; 1 a file could not be read; 2 the arguments make no sense;
+Exit codes: 0 all addresses were named; 1 a file could not be read; 2 the arguments are invalid;
 3 some addresses are not known. In the styles of other tools unknown addresses are 0.";
 
 /// Whose output to print.

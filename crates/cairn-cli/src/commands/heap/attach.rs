@@ -18,7 +18,11 @@ use crate::output::{Outcome, complain};
 
 impl From<AttachError> for Refused {
     fn from(error: AttachError) -> Self {
-        Self { status: 2, message: error.to_string() }
+        let outcome = match error {
+            AttachError::NoSuchProcess { .. } | AttachError::Ended { .. } => Outcome::Partly,
+            _ => Outcome::Refused,
+        };
+        Self { outcome, message: error.to_string() }
     }
 }
 
@@ -27,7 +31,8 @@ impl Heap {
         let mut target = inspect(process)?;
         // Who may not follow these links learns it from the library.
         if target.shared_files().any(|path| is_recorded_to(&path, process)) {
-            return Err(Refused { status: 2, message: format!("process {process}: is recorded already") });
+            let message = format!("process {process}: is recorded already");
+            return Err(Refused { outcome: Outcome::Refused, message });
         }
         let library = match target.loaded_library() {
             Some(path) => path,
@@ -98,8 +103,8 @@ impl Heap {
         recordings.finish(End::Signal(0), self.quiet);
         match failure {
             None => Ok(Outcome::Done),
-            Some(Refused { status, message }) => Err(Refused {
-                status,
+            Some(Refused { outcome, message }) => Err(Refused {
+                outcome,
                 message: format!(
                     "{message}; the recording is paused, `cairn heap --detach {process}` tries again"
                 ),
@@ -112,7 +117,9 @@ impl Heap {
 pub(super) fn detach(process: u32) -> Result<Outcome, Refused> {
     let target = inspect(process)?;
     let Some(library) = target.loaded_library() else {
-        return Err(Refused { status: 2, message: format!("process {process}: is not attached to") });
+        // As for `cairn heap ctl`, which needs a recorded process too.
+        let message = format!("process {process}: cairn is not attached to it");
+        return Err(Refused { outcome: Outcome::Partly, message });
     };
     end_recording(process, &target, &library)?;
     Ok(Outcome::Done)
@@ -248,10 +255,10 @@ fn with_thread(
             Err(error @ (process::Error::TracedBy { .. } | process::Error::NoPermission { .. })) => {
                 error.to_string()
             }
-            Err(error) => return Err(Refused { status: 2, message: error.to_string() }),
+            Err(error) => return Err(Refused { outcome: Outcome::Refused, message: error.to_string() }),
         };
         if began.elapsed() > PATIENCE {
-            return Err(Refused { status: 2, message: why });
+            return Err(Refused { outcome: Outcome::Refused, message: why });
         }
         // Of another length each time: what the program does may be periodic.
         std::thread::sleep(Duration::from_micros(
