@@ -1,4 +1,4 @@
-//! What `cairn decode` prints: lines, JSON, other formats, or totals.
+//! Output of `cairn decode`: lines, JSON, other formats, or totals.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -18,15 +18,16 @@ use serde::Serialize;
 use super::crash::CrashNames;
 use super::input::Source;
 use super::{Decode, FormatName, OutputEncoding};
-use crate::output::{Guarded, Outcome, Palette, colored_stdout, complain, escaped_line, printable};
+use crate::new_file::Output;
+use crate::output::{Outcome, Palette, complain, escaped_line, printable};
 
-/// More frames of one stack than this are counted, not printed: a few bytes may claim 2^63.
+/// Maximum frames that are printed of one stack; the others are counted. A few bytes may claim 2^63.
 const MAX_FRAMES: usize = 1 << 16;
 
-/// Addresses whose symbols are remembered. Firmware has some thousand.
+/// Maximum addresses whose symbols are cached. Firmware has some thousand.
 const MAX_REMEMBERED: usize = 1 << 20;
 
-/// Where a record stands.
+/// The position of a record in the input.
 #[derive(Clone, Copy)]
 pub(super) struct Place<'a> {
     pub(super) source: &'a Source,
@@ -48,10 +49,10 @@ impl Place<'_> {
     }
 }
 
-/// Prints records in the way that the arguments ask for.
+/// Prints records as the arguments say.
 pub(super) struct Printer<'a> {
-    pub(super) output: BufWriter<Guarded<io::Stdout>>,
-    /// Someone waits for each line: a terminal, or a pipe that is followed live.
+    pub(super) output: BufWriter<Output>,
+    /// Each line is awaited: by a terminal, or because the input is a live pipe.
     flush_lines: bool,
     pub(super) mode: Mode,
     pub(super) symbols: Option<Symbols>,
@@ -73,19 +74,20 @@ pub(super) enum Mode {
 impl<'a> Printer<'a> {
     pub(super) fn new(
         arguments: &'a Decode,
+        output: Output,
         symbols: Option<(Symbolizer, ModuleId)>,
         xnu_packing: xnu::Packing,
     ) -> Self {
-        let mode = match arguments.to {
+        let mode = match arguments.format {
             Some(format) => Mode::Convert(format, arguments.text),
             None if arguments.totals => Mode::Totals { totals: Box::default(), json: arguments.json },
             None if arguments.json => Mode::Json,
             None => Mode::Lines,
         };
-        let stdout = colored_stdout();
+        let is_live_pipe = !io::stdin().is_terminal() && arguments.inputs.is_empty();
         Self {
-            flush_lines: stdout.is_terminal() || !io::stdin().is_terminal() && arguments.inputs.is_empty(),
-            output: BufWriter::with_capacity(1 << 16, stdout),
+            flush_lines: output.is_terminal() || is_live_pipe,
+            output: BufWriter::with_capacity(1 << 16, output),
             mode,
             symbols: symbols.map(|(symbolizer, module)| {
                 Symbols::new(symbolizer, module, arguments.load_address.unwrap_or(0))
@@ -106,7 +108,7 @@ impl<'a> Printer<'a> {
         }
     }
 
-    /// Prints a line of the input as it stands; without its control characters on a terminal.
+    /// Prints a line of the input unchanged; a terminal gets its control characters escaped.
     pub(super) fn keep(&mut self, line: &[u8], ends: bool) -> io::Result<()> {
         if self.output.get_ref().is_terminal() {
             self.output.write_all(&escaped_line(line))?;
@@ -116,12 +118,12 @@ impl<'a> Printer<'a> {
         if ends { self.output.write_all(b"\n") } else { Ok(()) }
     }
 
-    /// To be called after each line of input, so that a live console shows what came.
+    /// Flushes after a line of input, so that a live console shows it.
     pub(super) fn end_of_line(&mut self) -> io::Result<()> {
         if self.flush_lines && !self.output.buffer().is_empty() { self.output.flush() } else { Ok(()) }
     }
 
-    /// Prints one record. [`Outcome::Partly`] when the target format cannot hold all of it, which was reported.
+    /// Prints one record. Returns [`Outcome::Partly`] after reporting what the format cannot hold.
     pub(super) fn record(&mut self, place: Place<'_>, record: Record) -> io::Result<Outcome> {
         if self.strict && record.faults().next().is_some() {
             return Ok(Outcome::Partly);
@@ -157,7 +159,7 @@ impl<'a> Printer<'a> {
         Ok(Outcome::Done)
     }
 
-    /// Prints what could only be known at the end.
+    /// Prints the totals, and completes the output.
     pub(super) fn finish(mut self) -> io::Result<()> {
         if let Mode::Totals { totals, json } = &self.mode {
             let symbols = self.symbols.as_mut();
@@ -166,7 +168,7 @@ impl<'a> Printer<'a> {
                 false => totals_lines(&mut self.output, totals, symbols)?,
             }
         }
-        self.output.flush()?;
+        self.output.into_inner().map_err(io::IntoInnerError::into_error)?.finish()?;
         self.crash_names.finish();
         Ok(())
     }
@@ -225,7 +227,7 @@ impl<'a> Printer<'a> {
     }
 }
 
-/// Symbols of the executable, each address looked up once.
+/// Symbols of the executable, with a cache of the addresses.
 pub(super) struct Symbols {
     symbolizer: Symbolizer,
     module: ModuleId,
@@ -249,7 +251,7 @@ impl Symbols {
         self.known.entry(stated).or_insert_with(|| self.symbolizer.resolve(self.module, lookup)).frames()
     }
 
-    /// One line a frame, and one for each call inlined into it, as `addr2line -f -p -i` has it.
+    /// Writes a line for the frame and for each call inlined into it, as `addr2line -f -p -i` does.
     fn write_frame(
         &mut self,
         output: &mut impl Write,
