@@ -5,6 +5,7 @@
 mod commands;
 mod new_file;
 mod output;
+mod standard_input;
 
 use std::process::ExitCode;
 

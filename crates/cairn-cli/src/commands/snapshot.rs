@@ -1,11 +1,10 @@
-//! `cairn snapshot`: the stacks of all threads of a running process.
+//! `cairn snapshot`: prints the stacks of all threads of a running process.
 
 use std::io::{self, BufWriter, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use cairn_analysis::names::{Names, file_name_of, named_frames};
 use cairn_analysis::snapshot::{self, SnapshotFrame, SnapshotThread};
-use cairn_files::{Existing, NewFile};
 use cairn_memory::process::FoundBy;
 use cairn_symbols::SourceFrame;
 use clap::Args;
@@ -13,11 +12,12 @@ use serde::Serialize;
 
 use super::processes::parse_pid;
 use super::symbol_options::{SymbolOptions, complain_about_modules};
+use crate::new_file::{DASH, Output};
 use crate::output::{Outcome, Palette, colored_stdout, printable};
 
 /// Print the stacks of all threads of a running process
 ///
-/// The process is stopped for some milliseconds and goes on by itself; names are looked up when it runs again.
+/// The process stops for some milliseconds and continues by itself; names are looked up while it runs again.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Snapshot {
@@ -25,7 +25,7 @@ pub(crate) struct Snapshot {
     #[arg(value_name = "PID", value_parser = parse_pid)]
     process: u32,
 
-    /// Show only this thread: its number, or its name
+    /// Show only this thread, by number or name. May be repeated
     #[arg(short, long, value_name = "THREAD")]
     thread: Vec<String>,
 
@@ -37,9 +37,13 @@ pub(crate) struct Snapshot {
     #[arg(long)]
     json: bool,
 
-    /// Write a recording of it too, which `cairn play` reads; the file must not be there yet
-    #[arg(long, value_name = "FILE")]
-    record: Option<PathBuf>,
+    /// Also write the snapshot to this file, as a recording that `cairn play` reads; - for standard output, without the text
+    #[arg(short, long, value_name = "FILE", alias = "record")]
+    output: Option<PathBuf>,
+
+    /// Replace an existing file
+    #[arg(long, requires = "output")]
+    force: bool,
 
     #[command(flatten)]
     symbols: SymbolOptions,
@@ -47,10 +51,10 @@ pub(crate) struct Snapshot {
 
 const EXAMPLES: &str = "\
 Examples:
-  cairn snapshot 4711                 what does it do now?
+  cairn snapshot 4711                 the stacks of all threads
   cairn snapshot 4711 -t worker       one thread
-  cairn snapshot 4711 --record now.cairn
-                                      and keep it, to look at it elsewhere with cairn play
+  cairn snapshot $(pgrep -n server)   the newest process of this name
+  cairn snapshot 4711 -o now.cairn    write a recording too, for cairn play on any machine
   cairn snapshot 4711 --json | jq '.threads[].frames[0].function'
 
 Output: a line for each thread, and one for each call, innermost first:
@@ -59,19 +63,22 @@ Output: a line for each thread, and one for each call, innermost first:
     #1  0x000055d01a2b31c9  wait at worker.c:12 (inlined)
                             work at worker.c:31  worker+0x11c9
         end of stack
-The last line says why there are no more frames. Inlined calls have no address of their own.
+The last line of a stack says why it ends there. Inlined calls have no address of their own.
 
-Exit codes: 0 all stacks were found; 1 the process cannot be looked at; 2 the arguments are
-invalid; 3 some threads have no stack, which is said at their place.";
+Exit codes: 0 all stacks were found; 1 the process is missing or cannot be read; 2 the arguments are
+invalid; 3 some threads have no stack, and say why.";
 
 impl Snapshot {
     pub(crate) fn run(self) -> io::Result<Outcome> {
+        // Opened first: the process need not stop for a file that cannot be written.
+        let file = self.output.as_deref().map(|path| Output::begin(path, self.force)).transpose()?;
+        if let Some(file) = &file {
+            file.refuse_terminal("a recording")?;
+        }
         let snapshot = snapshot::Snapshot::take(self.process, self.max_frames).map_err(io::Error::other)?;
-        if let Some(path) = &self.record {
-            let problem = |error| io::Error::other(format!("{}: {error}", path.display()));
-            let mut file = NewFile::create(path).map_err(problem)?;
-            file.file_mut().write_all(&snapshot.to_recording()).map_err(problem)?;
-            file.commit(Existing::Refuse).map_err(problem)?;
+        if let Some(mut file) = file {
+            file.write_all(&snapshot.to_recording())?;
+            file.finish()?;
         }
         let wanted = |thread: &&SnapshotThread| {
             let is_it = |wanted: &String| *wanted == thread.name || *wanted == thread.id.to_string();
@@ -84,14 +91,16 @@ impl Snapshot {
             return Err(io::Error::other(format!("no such thread; there are: {}", all.join(", "))));
         }
         let mut names = self.symbols.wanted().then(|| {
-            // The kernel says which files a living process has mapped.
+            // The kernel knows which files a running process has mapped.
             let symbols = self.symbols.symbolizer().only_checked_paths(false);
             let mut names = snapshot.names(symbols, self.symbols.in_own_root());
             snapshot.prepare(&mut names);
             names
         });
         let mut output = BufWriter::new(colored_stdout());
-        if self.json {
+        if self.output.as_deref() == Some(Path::new(DASH)) {
+            // Standard output has the recording.
+        } else if self.json {
             let json = JsonSnapshot::new(&snapshot, &threads, names.as_mut());
             serde_json::to_writer(&mut output, &json)?;
             writeln!(output)?;
@@ -181,7 +190,7 @@ fn is_kernels(module: &snapshot::SnapshotModule) -> bool {
     module.path.as_os_str().as_encoded_bytes().starts_with(b"[")
 }
 
-/// The object of `--json`; the fields are told in `docs/play.md`.
+/// The object of `--json`; `docs/book` documents its fields.
 #[derive(Serialize)]
 struct JsonSnapshot<'a> {
     schema: u32,
