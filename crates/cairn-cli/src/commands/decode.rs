@@ -18,7 +18,7 @@ use clap::{Args, CommandFactory, ValueEnum};
 use super::symbol_options::{SymbolOptions, limited};
 use crate::new_file::{DASH, Output};
 use crate::output::{Outcome, complain};
-use print::Printer;
+use print::DecodePrinter;
 
 /// Decode call stacks found in logs, texts or raw bytes
 ///
@@ -265,7 +265,7 @@ impl Decode {
         {
             output.refuse_terminal("a binary format (--text raw)")?;
         }
-        let mut printer = Printer::new(&self, output, symbols, options.xnu_packing);
+        let mut printer = DecodePrinter::new(&self, output, symbols, options.xnu_packing);
         let mut outcome = Outcome::Done;
         for source in input::sources(&self.inputs) {
             match input::read(&source, &self, &options, &mut printer) {

@@ -35,7 +35,7 @@ use live::Recordings;
 /// dynamically, against glibc, for the processor of this machine.
 #[derive(Args)]
 #[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
-pub(crate) struct Heap {
+pub(crate) struct HeapCommand {
     #[command(subcommand)]
     action: Option<Action>,
 
@@ -131,7 +131,7 @@ Without this command: LD_PRELOAD=libcairn_preload.so CAIRN_HEAP=output=/var/tmp/
 Exit codes: that of the program; 127 there is no such program; 126 it cannot be run; 2 it cannot be
 recorded; 1 a file cannot be written, or with --attach and --detach, the process is missing.";
 
-impl Heap {
+impl HeapCommand {
     pub(crate) fn run(self) -> io::Result<Outcome> {
         if let Some(Action::Ctl(ctl)) = self.action {
             return ctl.run();
@@ -442,7 +442,9 @@ impl Refused {
     fn because(what: &str, error: &io::Error) -> Self {
         Self {
             outcome: Outcome::Partly,
-            message: format!("{what}: {error}; nothing can be recorded there, name another place with --output"),
+            message: format!(
+                "{what}: {error}; nothing can be recorded there, name another place with --output"
+            ),
         }
     }
 

@@ -35,7 +35,7 @@ pub(crate) use heap_input::parse_size;
 /// The subcommands.
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
-    Heap(heap::Heap),
+    Heap(heap::HeapCommand),
     Top(Box<top::Top>),
     Report(report::ReportCommand),
     Diff(diff::DiffCommand),

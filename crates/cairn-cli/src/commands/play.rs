@@ -242,7 +242,7 @@ impl Play {
         play: impl FnOnce(&mut EventSink<'_>) -> Result<T, PlayError>,
     ) -> Result<T, Stopped> {
         let mut written = Ok(());
-        let mut text = text::Printer::new(self.time);
+        let mut text = text::EventPrinter::new(self.time);
         let played = play(&mut |event: &Event, tables: &dyn Tables, names: Option<&mut Names>| {
             let output = &mut *output.borrow_mut();
             written = match self.json {
@@ -270,7 +270,7 @@ impl Play {
         player.play(&self.filter(), names.as_deref_mut(), &mut sink)?;
         let mut events: Vec<Event> = last.into_values().collect();
         events.sort_by_key(|event| event.nanos);
-        let mut text = text::Printer::new(self.time);
+        let mut text = text::EventPrinter::new(self.time);
         for event in &events {
             match self.json {
                 true => json::event(output, event, player.tables(), names.as_deref_mut())?,
@@ -292,7 +292,7 @@ impl Play {
             ControlFlow::Continue(())
         };
         player.play(&self.filter(), names.as_deref_mut(), &mut sink)?;
-        let mut text = text::Printer::new(self.time);
+        let mut text = text::EventPrinter::new(self.time);
         for group in collapsed.into_groups() {
             match self.json {
                 true => json::group(output, &group, player.tables(), names.as_deref_mut())?,

@@ -101,7 +101,7 @@ impl Snapshot {
         if self.output.as_deref() == Some(Path::new(DASH)) {
             // Standard output has the recording.
         } else if self.json {
-            let json = JsonSnapshot::new(&snapshot, &threads, names.as_mut());
+            let json = SnapshotJson::new(&snapshot, &threads, names.as_mut());
             serde_json::to_writer(&mut output, &json)?;
             writeln!(output)?;
         } else {
@@ -192,22 +192,22 @@ fn is_kernels(module: &snapshot::SnapshotModule) -> bool {
 
 /// The object of `--json`; `docs/book` documents its fields.
 #[derive(Serialize)]
-struct JsonSnapshot<'a> {
+struct SnapshotJson<'a> {
     schema: u32,
     process: u32,
     command_line: &'a [String],
     /// Nanoseconds since 1970.
     time_nanos: u64,
     stopped_nanos: u64,
-    threads: Vec<JsonThread<'a>>,
-    modules: Vec<JsonModule>,
+    threads: Vec<SnapshotThreadJson<'a>>,
+    modules: Vec<SnapshotModuleJson>,
 }
 
 #[derive(Serialize)]
-struct JsonThread<'a> {
+struct SnapshotThreadJson<'a> {
     thread: u32,
     name: &'a str,
-    frames: Vec<JsonFrame>,
+    frames: Vec<SnapshotFrameJson>,
     /// Why there are no more frames, or none at all.
     end: String,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -215,7 +215,7 @@ struct JsonThread<'a> {
 }
 
 #[derive(Serialize)]
-struct JsonModule {
+struct SnapshotModuleJson {
     path: String,
     start: String,
     end: String,
@@ -224,7 +224,7 @@ struct JsonModule {
 }
 
 #[derive(Serialize)]
-struct JsonFrame {
+struct SnapshotFrameJson {
     address: String,
     /// Index in the list of modules.
     module: Option<usize>,
@@ -237,18 +237,18 @@ struct JsonFrame {
     column: Option<u32>,
     /// Calls that were inlined here, innermost first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    inlined: Vec<JsonCall>,
+    inlined: Vec<SnapshotCallJson>,
 }
 
 #[derive(Serialize)]
-struct JsonCall {
+struct SnapshotCallJson {
     function: Option<String>,
     file: Option<String>,
     line: Option<u32>,
     column: Option<u32>,
 }
 
-impl JsonCall {
+impl SnapshotCallJson {
     fn new(frame: &SourceFrame) -> Self {
         let text = |text: &Option<std::sync::Arc<str>>| text.as_deref().map(str::to_owned);
         Self {
@@ -260,7 +260,7 @@ impl JsonCall {
     }
 }
 
-impl<'a> JsonSnapshot<'a> {
+impl<'a> SnapshotJson<'a> {
     fn new(
         snapshot: &'a snapshot::Snapshot,
         threads: &[&'a SnapshotThread],
@@ -272,15 +272,22 @@ impl<'a> JsonSnapshot<'a> {
             let (frames, end) = match &thread.stack {
                 Ok(stack) => {
                     let frames = stack.frames.iter();
-                    let frames = frames.map(|frame| JsonFrame::new(snapshot, frame, names.as_deref_mut()));
+                    let frames =
+                        frames.map(|frame| SnapshotFrameJson::new(snapshot, frame, names.as_deref_mut()));
                     (frames.collect(), stack.stop.to_string())
                 }
                 Err(reason) => (Vec::new(), reason.to_string()),
             };
-            JsonThread { thread: thread.id, name: &thread.name, frames, end, failed: thread.stack.is_err() }
+            SnapshotThreadJson {
+                thread: thread.id,
+                name: &thread.name,
+                frames,
+                end,
+                failed: thread.stack.is_err(),
+            }
         };
         let threads = threads.iter().map(&mut thread).collect();
-        let modules = snapshot.modules.iter().map(|module| JsonModule {
+        let modules = snapshot.modules.iter().map(|module| SnapshotModuleJson {
             path: module.path.to_string_lossy().into_owned(),
             start: module.range.start.to_string(),
             end: module.range.end.to_string(),
@@ -300,12 +307,12 @@ impl<'a> JsonSnapshot<'a> {
     }
 }
 
-impl JsonFrame {
+impl SnapshotFrameJson {
     fn new(snapshot: &snapshot::Snapshot, frame: &SnapshotFrame, names: Option<&mut Names>) -> Self {
         let found = names.and_then(|names| snapshot.resolve(frame, names)).map_or(&[][..], named_frames);
         let (outermost, inlined) = match found.split_last() {
-            Some((outermost, inlined)) => (JsonCall::new(outermost), inlined),
-            None => (JsonCall::new(&SourceFrame::default()), &[][..]),
+            Some((outermost, inlined)) => (SnapshotCallJson::new(outermost), inlined),
+            None => (SnapshotCallJson::new(&SourceFrame::default()), &[][..]),
         };
         Self {
             address: frame.frame.address().unwrap_or_default().to_string(),
@@ -323,7 +330,7 @@ impl JsonFrame {
             file: outermost.file,
             line: outermost.line,
             column: outermost.column,
-            inlined: inlined.iter().map(JsonCall::new).collect(),
+            inlined: inlined.iter().map(SnapshotCallJson::new).collect(),
         }
     }
 }

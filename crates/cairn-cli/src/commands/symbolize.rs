@@ -17,7 +17,7 @@ use super::index_later::{CacheOptions, Search};
 use super::symbol_options::limited;
 use crate::output::{Outcome, complain};
 use input::{Files, Question};
-use print::Printer;
+use print::AnswerPrinter;
 
 /// Name addresses in programs and libraries: function, file, line and inlined calls
 ///
@@ -265,7 +265,7 @@ impl Symbolize {
         }
         let style = self.style();
         let mut session = Session::new(&self, style)?;
-        let mut printer = Printer::new(style, self.shape(style));
+        let mut printer = AnswerPrinter::new(style, self.shape(style));
         if self.addresses.is_empty() {
             session.answer_lines(&mut printer)?;
         } else {
@@ -374,7 +374,7 @@ impl Session {
 
     /// Answers all lines that are there, then waits for more: who asks one thing at a time gets each answer at once, and
     /// who asks a thousand at a time gets them sorted out together.
-    fn answer_lines(&mut self, printer: &mut Printer) -> io::Result<()> {
+    fn answer_lines(&mut self, printer: &mut AnswerPrinter) -> io::Result<()> {
         let mut lines = LineReader::new(io::stdin().lock());
         let mut questions = Vec::new();
         // A terminal hands over one line at a time in any case.

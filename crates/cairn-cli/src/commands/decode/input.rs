@@ -13,7 +13,7 @@ use cairn_logs::text_bytes::TextEncoding;
 use cairn_wire::lws::log_line::{self, Mark};
 use cairn_wire::swift_json;
 
-use super::print::{Place, Printer};
+use super::print::{DecodePrinter, Place};
 use super::{Decode, InputEncoding, InputFormat};
 use crate::output::Outcome;
 
@@ -24,14 +24,14 @@ const MAX_RECORD_BYTES: u64 = 64 << 20;
 const MIN_BARE_CHARACTERS: usize = 8;
 
 /// One input.
-pub(super) enum Source {
+pub(super) enum InputSource {
     StandardInput,
     File(PathBuf),
     /// The argument itself.
     Argument(String),
 }
 
-impl fmt::Display for Source {
+impl fmt::Display for InputSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::StandardInput => f.write_str("standard input"),
@@ -50,19 +50,19 @@ pub(super) enum ReadError {
 }
 
 /// Returns the inputs that the arguments name: existing files, and texts that may hold stacks.
-pub(super) fn sources(arguments: &[OsString]) -> Vec<Source> {
+pub(super) fn sources(arguments: &[OsString]) -> Vec<InputSource> {
     if arguments.is_empty() {
-        return vec![Source::StandardInput];
+        return vec![InputSource::StandardInput];
     }
     arguments.iter().map(source).collect()
 }
 
-fn source(argument: &OsString) -> Source {
+fn source(argument: &OsString) -> InputSource {
     let path = PathBuf::from(argument);
     match argument.to_str() {
-        Some("-") => Source::StandardInput,
-        Some(text) if !path.exists() && may_be_text(text) => Source::Argument(text.to_owned()),
-        _ => Source::File(path),
+        Some("-") => InputSource::StandardInput,
+        Some(text) if !path.exists() && may_be_text(text) => InputSource::Argument(text.to_owned()),
+        _ => InputSource::File(path),
     }
 }
 
@@ -80,15 +80,15 @@ fn may_be_text(argument: &str) -> bool {
 
 /// Reads one input to its end and passes every record to the printer.
 pub(super) fn read(
-    source: &Source,
+    source: &InputSource,
     arguments: &Decode,
     options: &Options,
-    printer: &mut Printer<'_>,
+    printer: &mut DecodePrinter<'_>,
 ) -> Result<Outcome, ReadError> {
     let reader: Box<dyn Read> = match source {
-        Source::StandardInput => Box::new(io::stdin().lock()),
-        Source::File(path) => Box::new(open_file(path).map_err(ReadError::Input)?),
-        Source::Argument(text) => Box::new(io::Cursor::new(text.clone().into_bytes())),
+        InputSource::StandardInput => Box::new(io::stdin().lock()),
+        InputSource::File(path) => Box::new(open_file(path).map_err(ReadError::Input)?),
+        InputSource::Argument(text) => Box::new(io::Cursor::new(text.clone().into_bytes())),
     };
     let mut reading = Reading { source, arguments, options, printer, outcome: Outcome::Done };
     match arguments.input_format {
@@ -108,10 +108,10 @@ fn open_file(path: &PathBuf) -> io::Result<File> {
 }
 
 struct Reading<'a, 'b> {
-    source: &'a Source,
+    source: &'a InputSource,
     arguments: &'a Decode,
     options: &'a Options,
-    printer: &'a mut Printer<'b>,
+    printer: &'a mut DecodePrinter<'b>,
     outcome: Outcome,
 }
 
@@ -161,7 +161,7 @@ impl Reading<'_, '_> {
     /// Decodes a line, or a piece of one: its number, its bytes, and whether it ends.
     fn line(&mut self, line: (u64, &[u8], bool), blob: &mut [u8]) -> Result<(), ReadError> {
         let (number, bytes, ends) = line;
-        let is_argument = matches!(self.source, Source::Argument(_));
+        let is_argument = matches!(self.source, InputSource::Argument(_));
         let place = Place { source: self.source, line: Some(number) };
         let mut found = false;
         for mark in log_line::marks(bytes) {

@@ -16,7 +16,7 @@ use cairn_wire::{cbf, xnu};
 use serde::Serialize;
 
 use super::crash::CrashNames;
-use super::input::Source;
+use super::input::InputSource;
 use super::{Decode, FormatName, OutputEncoding};
 use crate::new_file::Output;
 use crate::output::{Outcome, Palette, complain, escaped_line, printable};
@@ -30,7 +30,7 @@ const MAX_REMEMBERED: usize = 1 << 20;
 /// The position of a record in the input.
 #[derive(Clone, Copy)]
 pub(super) struct Place<'a> {
-    pub(super) source: &'a Source,
+    pub(super) source: &'a InputSource,
     pub(super) line: Option<u64>,
 }
 
@@ -50,12 +50,12 @@ impl Place<'_> {
 }
 
 /// Prints records as the arguments say.
-pub(super) struct Printer<'a> {
+pub(super) struct DecodePrinter<'a> {
     pub(super) output: BufWriter<Output>,
     /// Each line is awaited: by a terminal, or because the input is a live pipe.
     flush_lines: bool,
     pub(super) mode: Mode,
-    pub(super) symbols: Option<Symbols>,
+    pub(super) symbols: Option<ExecutableSymbols>,
     pub(super) crash_names: CrashNames<'a>,
     architecture: Option<String>,
     dialect: cbf::Dialect,
@@ -71,7 +71,7 @@ pub(super) enum Mode {
     Totals { totals: Box<AllocationTotals>, json: bool },
 }
 
-impl<'a> Printer<'a> {
+impl<'a> DecodePrinter<'a> {
     pub(super) fn new(
         arguments: &'a Decode,
         output: Output,
@@ -90,7 +90,7 @@ impl<'a> Printer<'a> {
             output: BufWriter::with_capacity(1 << 16, output),
             mode,
             symbols: symbols.map(|(symbolizer, module)| {
-                Symbols::new(symbolizer, module, arguments.load_address.unwrap_or(0))
+                ExecutableSymbols::new(symbolizer, module, arguments.load_address.unwrap_or(0))
             }),
             crash_names: CrashNames::new(&arguments.symbols),
             architecture: arguments.architecture.clone(),
@@ -228,7 +228,7 @@ impl<'a> Printer<'a> {
 }
 
 /// Symbols of the executable, with a cache of the addresses.
-pub(super) struct Symbols {
+pub(super) struct ExecutableSymbols {
     symbolizer: Symbolizer,
     module: ModuleId,
     load_address: u64,
@@ -236,7 +236,7 @@ pub(super) struct Symbols {
     palette: Palette,
 }
 
-impl Symbols {
+impl ExecutableSymbols {
     fn new(symbolizer: Symbolizer, module: ModuleId, load_address: u64) -> Self {
         Self { symbolizer, module, load_address, known: HashMap::new(), palette: Palette::of_stdout() }
     }
@@ -305,7 +305,7 @@ fn image_lines(output: &mut impl Write, map: &ImageMap) -> io::Result<()> {
 fn totals_lines(
     output: &mut impl Write,
     totals: &AllocationTotals,
-    mut symbols: Option<&mut Symbols>,
+    mut symbols: Option<&mut ExecutableSymbols>,
 ) -> io::Result<()> {
     for cluster in totals.clusters_by_size() {
         write!(output, "{} bytes in {}", cluster.size_bytes, allocations(cluster.count))?;
@@ -344,7 +344,7 @@ fn allocations(count: u64) -> String {
 fn totals_json(
     output: &mut impl Write,
     totals: &AllocationTotals,
-    mut symbols: Option<&mut Symbols>,
+    mut symbols: Option<&mut ExecutableSymbols>,
 ) -> io::Result<()> {
     let clusters = totals.clusters_by_size();
     let clusters = clusters.iter().map(|cluster| JsonCluster {
@@ -356,7 +356,7 @@ fn totals_json(
         frames: cluster
             .stack
             .iter()
-            .map(|&address| JsonFrame::new(Frame::ReturnAddress(address), 1, symbols.as_deref_mut()))
+            .map(|&address| DecodedFrameJson::new(Frame::ReturnAddress(address), 1, symbols.as_deref_mut()))
             .collect(),
     });
     let (unclustered_size, unclustered_count) = totals.unclustered();
@@ -395,7 +395,7 @@ struct JsonCluster {
     largest: u64,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     uncertain_frames: Vec<usize>,
-    frames: Vec<JsonFrame>,
+    frames: Vec<DecodedFrameJson>,
 }
 
 #[derive(Serialize)]
@@ -411,9 +411,9 @@ struct JsonRecord {
     #[serde(skip_serializing_if = "Option::is_none")]
     architecture: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    frames: Option<Vec<JsonFrame>>,
+    frames: Option<Vec<DecodedFrameJson>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    images: Option<JsonImages>,
+    images: Option<ImagesJson>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     faults: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -423,7 +423,7 @@ struct JsonRecord {
 }
 
 impl JsonRecord {
-    fn new(place: Place<'_>, record: &Record, symbols: Option<&mut Symbols>) -> Self {
+    fn new(place: Place<'_>, record: &Record, symbols: Option<&mut ExecutableSymbols>) -> Self {
         let faults = record.faults().map(ToString::to_string).collect();
         let (format, word_size) = match record {
             Record::Stack(stack) => (stack.format, stack.word_size),
@@ -445,25 +445,25 @@ impl JsonRecord {
         };
         match record {
             Record::Stack(stack) => json.add_stack(stack, symbols),
-            Record::Images(images) => json.images = Some(JsonImages::new(images)),
+            Record::Images(images) => json.images = Some(ImagesJson::new(images)),
         }
         json
     }
 
-    fn add_stack(&mut self, stack: &StackRecord, mut symbols: Option<&mut Symbols>) {
+    fn add_stack(&mut self, stack: &StackRecord, mut symbols: Option<&mut ExecutableSymbols>) {
         self.size = stack.allocation_size_bytes;
         self.architecture.clone_from(&stack.architecture);
         let runs = stack.runs.iter();
-        let frames = runs.map(|&(frame, count)| JsonFrame::new(frame, count, symbols.as_deref_mut()));
+        let frames = runs.map(|&(frame, count)| DecodedFrameJson::new(frame, count, symbols.as_deref_mut()));
         self.frames = Some(frames.collect());
-        self.images = stack.images.as_ref().map(JsonImages::new);
+        self.images = stack.images.as_ref().map(ImagesJson::new);
         self.uncertain_frames.clone_from(&stack.uncertain);
         self.uncertain_size = stack.is_size_uncertain;
     }
 }
 
 #[derive(Serialize)]
-struct JsonFrame {
+struct DecodedFrameJson {
     kind: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     address: Option<String>,
@@ -491,8 +491,8 @@ pub(super) fn kind_name(frame: Frame) -> (&'static str, Option<u64>) {
     }
 }
 
-impl JsonFrame {
-    fn new(frame: Frame, times: u64, symbols: Option<&mut Symbols>) -> Self {
+impl DecodedFrameJson {
+    fn new(frame: Frame, times: u64, symbols: Option<&mut ExecutableSymbols>) -> Self {
         let (kind, omitted) = kind_name(frame);
         let locations =
             symbols.map(|symbols| symbols.locations(frame).iter().map(JsonLocation::new).collect());
@@ -524,7 +524,7 @@ impl JsonLocation {
 }
 
 #[derive(Serialize)]
-struct JsonImages {
+struct ImagesJson {
     platform: String,
     images: Vec<JsonImage>,
 }
@@ -537,7 +537,7 @@ struct JsonImage {
     path: Option<String>,
 }
 
-impl JsonImages {
+impl ImagesJson {
     fn new(map: &ImageMap) -> Self {
         let images = map.images.iter().map(|image| JsonImage {
             base: image.base.to_string(),

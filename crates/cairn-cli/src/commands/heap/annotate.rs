@@ -6,7 +6,7 @@ use std::time::Duration;
 use cairn_run::{End, Event, Library, Program, Start};
 use clap::ValueEnum;
 
-use super::{Heap, Refused, not_run};
+use super::{HeapCommand, Refused, not_run};
 use crate::output::{Outcome, complain};
 
 /// What stands in front of a block.
@@ -20,7 +20,7 @@ pub(super) enum Layout {
     Heapprof,
 }
 
-impl Heap {
+impl HeapCommand {
     /// Runs the program with annotated blocks.
     pub(super) fn annotate(
         &self,

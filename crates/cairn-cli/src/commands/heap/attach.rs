@@ -13,7 +13,7 @@ use cairn_memory::process::{self, FoundBy, StopReason, StoppedProcess, ThreadSou
 use cairn_run::{Announcements, AttachError, End, Interrupts, Library, Target};
 
 use super::live::Recordings;
-use super::{Heap, Refused};
+use super::{HeapCommand, Refused};
 use crate::output::{Outcome, complain};
 
 impl From<AttachError> for Refused {
@@ -26,7 +26,7 @@ impl From<AttachError> for Refused {
     }
 }
 
-impl Heap {
+impl HeapCommand {
     pub(super) fn attach(&self, process: u32) -> Result<Outcome, Refused> {
         let mut target = inspect(process)?;
         // Who may not follow these links learns it from the library.
@@ -268,7 +268,7 @@ fn with_thread(
 }
 
 /// A stopped thread, as far as it matters here.
-struct View {
+struct ThreadView {
     thread: u32,
     /// Why it cannot be used.
     obstacle: Option<&'static str>,
@@ -279,7 +279,7 @@ struct View {
 }
 
 /// The threads, as far as they are needed: up to one that can well be used, or all, when memory is to be released.
-fn views(stopped: &StoppedProcess, target: &Target) -> Vec<View> {
+fn views(stopped: &StoppedProcess, target: &Target) -> Vec<ThreadView> {
     let owners = target.lock_owners();
     let view = |thread: &process::Thread| {
         let registers = match &thread.registers {
@@ -287,7 +287,7 @@ fn views(stopped: &StoppedProcess, target: &Target) -> Vec<View> {
             Err(process::NoRegisters::Ended) => return None,
             Err(_) => {
                 let obstacle = Some("no thread of it can be stopped");
-                return Some(View { thread: thread.id, obstacle, waits: false, is_outside: false });
+                return Some(ThreadView { thread: thread.id, obstacle, waits: false, is_outside: false });
             }
         };
         let stack = stopped.stack(registers, MOST_FRAMES);
@@ -308,7 +308,7 @@ fn views(stopped: &StoppedProcess, target: &Target) -> Vec<View> {
             None
         };
         let is_outside = is_whole && !addresses().any(|address| target.is_own_code(address));
-        Some(View { thread: thread.id, obstacle, waits: Target::waits(thread.id), is_outside })
+        Some(ThreadView { thread: thread.id, obstacle, waits: Target::waits(thread.id), is_outside })
     };
     let needs_all = target.has_left_memory();
     let mut views = Vec::new();
@@ -323,7 +323,7 @@ fn views(stopped: &StoppedProcess, target: &Target) -> Vec<View> {
 }
 
 /// A thread that can be used, or why there is none. One that waits in the kernel is in no short piece of code that holds a lock.
-fn usable_thread(views: &[View]) -> Result<u32, &'static str> {
+fn usable_thread(views: &[ThreadView]) -> Result<u32, &'static str> {
     let usable = || views.iter().filter(|view| view.obstacle.is_none());
     let found = usable().find(|view| view.waits).or_else(|| usable().next());
     let why = views.iter().find_map(|view| view.obstacle);
@@ -331,7 +331,7 @@ fn usable_thread(views: &[View]) -> Result<u32, &'static str> {
 }
 
 /// Unmaps what recordings have left, if no thread is inside the library. All threads are stopped.
-fn release_if_quiet(stopped: &StoppedProcess, target: &Target, views: &[View]) {
+fn release_if_quiet(stopped: &StoppedProcess, target: &Target, views: &[ThreadView]) {
     let has_all = stopped.threads().len() <= MOST_THREADS;
     if target.has_left_memory()
         && has_all

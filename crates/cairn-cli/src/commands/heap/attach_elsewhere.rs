@@ -1,9 +1,9 @@
 //! `cairn heap --attach` and `--detach` on processors where nothing is put into a process that runs: both say so.
 
-use super::{Heap, Refused};
+use super::{HeapCommand, Refused};
 use crate::output::Outcome;
 
-impl Heap {
+impl HeapCommand {
     pub(super) fn attach(&self, process: u32) -> Result<Outcome, Refused> {
         Err(refused(process))
     }
