@@ -15,6 +15,7 @@ mod heap_text;
 mod index_later;
 mod pack;
 mod play;
+mod processes;
 mod report;
 #[cfg(target_os = "linux")]
 mod snapshot;
@@ -34,7 +35,7 @@ pub(crate) use heap_input::parse_size;
 /// The subcommands.
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
-    Heap(heap::Heap),
+    Heap(heap::HeapCommand),
     Top(Box<top::Top>),
     Report(report::ReportCommand),
     Diff(diff::DiffCommand),
