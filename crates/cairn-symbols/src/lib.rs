@@ -16,31 +16,25 @@
 
 #![deny(unsafe_code)]
 
-mod data_symbols;
-mod debug_object;
 #[cfg(all(feature = "debuginfod", target_os = "linux"))]
 mod debuginfod;
 pub mod demangle;
 mod dwarf;
-mod elf_source;
+mod elf;
 mod error;
 mod index;
-mod indexer;
 mod kinds;
 mod locate;
 mod lookup;
 mod mapped_file;
-mod mini_debug;
 mod module;
 mod open;
 mod options;
 mod resolution;
-mod sections;
 mod source;
-mod symbol_table;
 mod symbolizer;
-mod unwind_starts;
 
+pub use elf::Section;
 pub use error::Error;
 pub use lookup::{AddressKind, Lookup, Place};
 pub use module::{BuildId, ModuleId, ModuleInfo, ModuleReport};
@@ -48,7 +42,6 @@ pub use options::SymbolizerOptions;
 pub use resolution::{
     AnsweredBy, DataSymbol, Declaration, Difference, Resolution, Resolutions, SourceFrame, Unknown,
 };
-pub use sections::Section;
 pub use symbolizer::Symbolizer;
 
 /// Real code stays below 50 even in template-heavy C++; a hostile file can claim inline chains without end.

@@ -10,7 +10,7 @@ use std::path::{Component, Path, PathBuf};
 
 use object::Object;
 
-use crate::debug_object::DebugObject;
+use crate::elf::debug_object::DebugObject;
 use crate::mapped_file::FileBytes;
 use crate::{BuildId, Difference, ModuleInfo, ModuleReport, SymbolizerOptions, Unknown, kinds};
 

@@ -3,14 +3,14 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::debug_object::DebugObject;
 use crate::dwarf::{DebugFiles, FindSplit};
-use crate::elf_source::ElfSource;
+use crate::elf::debug_object::DebugObject;
+use crate::elf::{ElfSource, mini_debug};
 use crate::index::Cache;
 use crate::locate::Locator;
 use crate::mapped_file::FileBytes;
 use crate::source::SymbolSource;
-use crate::{BuildId, Error, ModuleInfo, ModuleReport, SymbolizerOptions, Unknown, kinds, mini_debug};
+use crate::{BuildId, Error, ModuleInfo, ModuleReport, SymbolizerOptions, Unknown, kinds};
 
 /// A source, and what is to be told of it.
 pub(crate) struct Opened {

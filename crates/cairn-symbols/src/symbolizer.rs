@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use cairn_format::{StatedAddress, WordSize};
 
-use crate::indexer::Indexer;
+use crate::index::Indexer;
 use crate::mapped_file::FileBytes;
 use crate::open::{Opened, cache, open_bytes, open_file, open_module};
 use crate::source::{FrameSink, SymbolSource};

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use gimli::{AttributeValue, SectionId, UnitRef};
 
 use super::units::{Dwarf, Reader, Unit, language};
-use crate::debug_object::DebugObject;
+use crate::elf::debug_object::DebugObject;
 use crate::source::Language;
 
 /// The part of a unit that is in another file.

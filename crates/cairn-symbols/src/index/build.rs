@@ -9,7 +9,7 @@ use super::format::{
     segment, write_number,
 };
 use crate::dwarf::{ScopeId, Told, ToldPlace};
-use crate::elf_source::ElfSource;
+use crate::elf::ElfSource;
 use crate::source::{Language, Mixing, may_be_qualified, qualified};
 
 /// An index that is not written yet: its header, and its parts in their order.

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
-use crate::debug_object::DebugObject;
+use crate::elf::debug_object::DebugObject;
 
 /// A directory of indexes.
 #[derive(Clone, Debug)]

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 
 use cairn_format::StatedAddress;
 
-use super::latest::Latest;
+use super::overlay::Overlay;
 use super::{Bytes, Problem, text};
 use crate::Unknown;
 use crate::source::{FrameSink, Language, RawFrame, SymbolSource};
@@ -29,7 +29,7 @@ pub(crate) struct JitDump {
     bytes: Bytes,
     order: Order,
     functions: Vec<Function>,
-    ranges: Latest,
+    ranges: Overlay,
 }
 
 struct Function {
@@ -91,7 +91,7 @@ impl JitDump {
         let mut dump =
             Reading { content, order, functions: Vec::new(), numbers: HashMap::new(), lines: Vec::new() };
         dump.records(header_bytes.max(12));
-        let ranges = Latest::new(dump.functions.iter().map(|function| (function.start, function.end)));
+        let ranges = Overlay::new(dump.functions.iter().map(|function| (function.start, function.end)));
         let functions = dump.functions;
         Ok(Self { path: path.to_owned(), bytes, order, functions, ranges })
     }

@@ -5,11 +5,11 @@
 
 mod breakpad;
 mod jitdump;
-mod latest;
 mod macho;
 mod object_dwarf;
 mod object_symbols;
-#[cfg_attr(not(feature = "pdb"), path = "no_pdb.rs")]
+mod overlay;
+#[cfg_attr(not(feature = "pdb"), path = "pdb_disabled.rs")]
 mod pdb;
 mod pe;
 mod perf_map;

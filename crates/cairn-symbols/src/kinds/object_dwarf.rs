@@ -7,8 +7,8 @@ use cairn_format::StatedAddress;
 
 use super::{Bytes, Problem};
 use crate::Unknown;
-use crate::debug_object::DebugObject;
 use crate::dwarf::{self, DebugFiles, Engine};
+use crate::elf::debug_object::DebugObject;
 use crate::mapped_file::FileBytes;
 use crate::source::FrameSink;
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use cairn_format::StatedAddress;
 
-use super::latest::Latest;
+use super::overlay::Overlay;
 use super::{Bytes, Problem, text};
 use crate::Unknown;
 use crate::source::{FrameSink, Language, RawFrame, SymbolSource};
@@ -18,7 +18,7 @@ pub(crate) struct PerfMap {
     bytes: Bytes,
     /// Where each line's address and name are, in the order of the lines.
     lines: Vec<Line>,
-    ranges: Latest,
+    ranges: Overlay,
 }
 
 struct Line {
@@ -56,7 +56,7 @@ impl PerfMap {
         if lines.is_empty() && !content.is_empty() {
             return Err("none of its lines reads `START SIZE NAME` with hexadecimal numbers".into());
         }
-        Ok(Self { path: path.to_owned(), bytes, lines, ranges: Latest::new(ranges) })
+        Ok(Self { path: path.to_owned(), bytes, lines, ranges: Overlay::new(ranges) })
     }
 }
 
