@@ -1,12 +1,13 @@
-//! What DWARF knows of an address: the function, the calls inlined into it, and the lines.
+//! Answers from DWARF: the function at an address, the calls inlined into it, and the lines.
 //!
-//! `gimli` reads the bytes; this room decides what is read, when, and what is kept. Everything is lazy and everything is
-//! shared: the directory of units is read at the first question, a unit's functions and lines at the first address in it,
-//! a function's inlined calls at the first address in that. Readers of other threads wait for a unit only when they need
-//! the same one.
+//! `gimli` parses the bytes; this module decides what is parsed, when, and what is cached.
+//! Everything is lazy and shared: the directory of units is read at the first query, a unit's
+//! functions and lines at the first address in it, a function's inlined calls at the first address
+//! in that function. Threads wait for each other only when they need the same unit.
 //!
-//! `addr2line::Context` does the same work for one thread, and recurses once per level of inlining, so that a hostile file
-//! of a megabyte ends the process. Here nothing recurses, and what is read is bounded: see [`Budget`].
+//! `addr2line::Context` does the same for one thread, but recurses once per level of inlining, so a
+//! hostile file of one megabyte overflows the stack. Nothing recurses here, and the work is
+//! bounded: see [`Budget`].
 
 mod cuts;
 mod engine;
@@ -16,6 +17,6 @@ mod lines;
 mod split;
 mod units;
 
-pub(crate) use engine::{DebugFiles, Declared, Engine, ScopeId, Told, ToldPlace};
+pub(crate) use engine::{DebugFiles, Declared, Engine, ScopeId, SegmentSink, SourcePosition};
 pub(crate) use split::FindSplit;
-pub(crate) use units::Problem;
+pub(crate) use units::DwarfError;

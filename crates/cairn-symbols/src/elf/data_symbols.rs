@@ -1,43 +1,43 @@
-//! Whatever has an address, by the symbol tables of a file: functions, variables, and marks of the linker.
+//! Finds any symbol by address: functions, variables, and linker symbols.
 
 use std::collections::HashSet;
 
 use object::{Object, ObjectSection, ObjectSymbol, ObjectSymbolTable, SectionFlags, SymbolKind};
 
-/// The symbols of one or several files, sorted by address, one for each.
+/// The symbols of one or several files, sorted by address, one per address.
 #[derive(Debug, Default)]
 pub(crate) struct DataSymbols {
-    symbols: Vec<Symbol>,
-    /// All names, one after the other.
+    symbols: Vec<AddressSymbol>,
+    /// All names, concatenated.
     names: Vec<u8>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Symbol {
+struct AddressSymbol {
     start: u64,
     size_bytes: u64,
-    name: Name,
-    /// Of a local symbol: the source file, should there be one.
-    file: Option<Name>,
+    name: NameRange,
+    /// The source file of a local symbol, if known.
+    file: Option<NameRange>,
 }
 
-/// Where a name begins, and how long it is.
+/// Start and length of a name.
 #[derive(Clone, Copy, Debug)]
-struct Name(u32, u32);
+struct NameRange(u32, u32);
 
-/// What is at an address.
+/// The symbol at an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Datum<'a> {
+pub(crate) struct FoundSymbol<'a> {
     pub(crate) start: u64,
-    /// 0 where the symbol has none: then it reaches up to the next one.
+    /// 0 if the symbol has none; then it extends to the next one.
     pub(crate) size_bytes: u64,
     pub(crate) name: &'a str,
-    /// The source file that the symbol is local to, without its directory.
+    /// The source file of a local symbol, without its directory.
     pub(crate) file: Option<&'a str>,
 }
 
 impl DataSymbols {
-    /// Adds what a file's full table has or, where there is none, the dynamic one.
+    /// Adds a file's full symbol table, or the dynamic one if there is no other.
     pub(crate) fn add(&mut self, object: &object::File<'_>) {
         let is_loaded = |section: &object::Section<'_, '_>| match section.flags() {
             SectionFlags::Elf { sh_flags, .. } => sh_flags.0 & ALLOCATED != 0,
@@ -50,15 +50,15 @@ impl DataSymbols {
         for symbol in table.symbols() {
             let Ok(name) = symbol.name_bytes() else { continue };
             match symbol.kind() {
-                // One without a name ends the symbols of the one before.
+                // A file symbol without a name ends the previous file.
                 SymbolKind::File => file = self.add_name(name),
                 SymbolKind::Text | SymbolKind::Data | SymbolKind::Label | SymbolKind::Unknown
                     if symbol.section_index().is_some_and(|section| loaded.contains(&section)) =>
                 {
-                    // Marks between code and data of some processors.
+                    // Mapping symbols of some processors.
                     let is_mark = name.first() == Some(&b'$') && name.get(2).is_none_or(|&byte| byte == b'.');
                     let Some(name) = self.add_name(name).filter(|_| !is_mark) else { continue };
-                    self.symbols.push(Symbol {
+                    self.symbols.push(AddressSymbol {
                         start: symbol.address(),
                         size_bytes: symbol.size(),
                         name,
@@ -70,8 +70,8 @@ impl DataSymbols {
         }
     }
 
-    fn add_name(&mut self, name: &[u8]) -> Option<Name> {
-        let place = Name(u32::try_from(self.names.len()).ok()?, u32::try_from(name.len()).ok()?);
+    fn add_name(&mut self, name: &[u8]) -> Option<NameRange> {
+        let place = NameRange(u32::try_from(self.names.len()).ok()?, u32::try_from(name.len()).ok()?);
         if name.is_empty() || name.len() > crate::MAX_NAME_BYTES {
             return None;
         }
@@ -79,7 +79,7 @@ impl DataSymbols {
         Some(place)
     }
 
-    /// Sorts what was added. Of several symbols at one address the largest counts, the last one of those that are as large.
+    /// Sorts the symbols. At one address the largest wins; among equals, the last.
     pub(crate) fn finish(&mut self) {
         self.symbols.sort_by_key(|symbol| (symbol.start, symbol.size_bytes));
         self.symbols.reverse();
@@ -88,17 +88,22 @@ impl DataSymbols {
         self.symbols.shrink_to_fit();
     }
 
-    /// What is at an address.
-    pub(crate) fn find(&self, address: u64) -> Option<Datum<'_>> {
+    /// Finds the symbol at an address.
+    pub(crate) fn find(&self, address: u64) -> Option<FoundSymbol<'_>> {
         let after = self.symbols.partition_point(|symbol| symbol.start <= address);
-        let &Symbol { start, size_bytes, name, file } = self.symbols.get(after.checked_sub(1)?)?;
+        let &AddressSymbol { start, size_bytes, name, file } = self.symbols.get(after.checked_sub(1)?)?;
         if size_bytes != 0 && address - start >= size_bytes {
             return None;
         }
-        Some(Datum { start, size_bytes, name: self.text(name)?, file: file.and_then(|file| self.text(file)) })
+        Some(FoundSymbol {
+            start,
+            size_bytes,
+            name: self.text(name)?,
+            file: file.and_then(|file| self.text(file)),
+        })
     }
 
-    fn text(&self, Name(begin, bytes): Name) -> Option<&str> {
+    fn text(&self, NameRange(begin, bytes): NameRange) -> Option<&str> {
         let rest = self.names.get(begin as usize..)?;
         std::str::from_utf8(rest.get(..bytes as usize)?).ok()
     }

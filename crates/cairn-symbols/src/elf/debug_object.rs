@@ -1,4 +1,4 @@
-//! One file with debug information: its bytes, and its sections, inflated where they are compressed.
+//! Maps one file with debug information, and inflates its compressed sections.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -11,7 +11,7 @@ use object::{CompressionFormat, Object, ObjectSection};
 
 use crate::mapped_file::FileBytes;
 
-/// The sections that names and lines need. Variables, types of their own and macros are not read.
+/// The sections that names and lines need; not those of variables, type units and macros.
 const NEEDED: [SectionId; 17] = [
     SectionId::DebugAbbrev,
     SectionId::DebugAddr,
@@ -25,7 +25,8 @@ const NEEDED: [SectionId; 17] = [
     SectionId::DebugStrOffsets,
     SectionId::DebugCuIndex,
     SectionId::DebugTuIndex,
-    // Not read either, but a package states which part of each belongs to a unit, and is broken when a part is missing.
+    // Never parsed, but a package states each unit's part of them, and is invalid if one is
+    // missing.
     SectionId::DebugLoc,
     SectionId::DebugLocLists,
     SectionId::DebugMacinfo,
@@ -33,22 +34,22 @@ const NEEDED: [SectionId; 17] = [
     SectionId::DebugTypes,
 ];
 
-/// How many of these are read.
+/// Number of sections that are parsed, from the start of [`NEEDED`].
 const READ: usize = 12;
 
-/// One file with debug information.
+/// A file with debug information.
 #[derive(Debug)]
 pub(crate) struct DebugObject {
     path: PathBuf,
     bytes: FileBytes,
     endian: RunTimeEndian,
-    /// As in [`NEEDED`], the plain ones and those of split files.
-    plain: Vec<Section>,
-    split: Vec<Section>,
+    /// In the order of [`NEEDED`]: the plain sections, and those of split files.
+    plain: Vec<SectionBytes>,
+    split: Vec<SectionBytes>,
 }
 
 #[derive(Debug, Default)]
-enum Section {
+enum SectionBytes {
     #[default]
     Absent,
     Stored(Range<usize>),
@@ -61,9 +62,10 @@ enum Section {
 }
 
 impl DebugObject {
-    /// Reads the section headers. A file whose sections unpack to more than their limit, or than
-    /// `chosen_limit_bytes` in its place, is refused: all of them together count, as all of them
-    /// may be unpacked.
+    /// Parses the section headers.
+    ///
+    /// Refuses a file whose sections together unpack to more than the default limit, or than
+    /// `chosen_limit_bytes` instead, because all of them may be unpacked.
     pub(crate) fn parse(
         path: &Path,
         bytes: FileBytes,
@@ -74,13 +76,15 @@ impl DebugObject {
         let sections = |name: fn(SectionId) -> Option<&'static str>| {
             NEEDED
                 .iter()
-                .map(|&id| name(id).map_or(Ok(Section::Absent), |name| section(&object, bytes.len(), name)))
+                .map(|&id| {
+                    name(id).map_or(Ok(SectionBytes::Absent), |name| section(&object, bytes.len(), name))
+                })
                 .collect::<Result<Vec<_>, Arc<str>>>()
         };
         let (plain, split) = (sections(|id| Some(id.name()))?, sections(|id| id.dwo_name())?);
         let (mut packed_bytes, mut unpacked_bytes) = (0_u64, 0_u64);
         for section in plain.iter().chain(&split) {
-            if let Section::Compressed { range, size_bytes, .. } = section {
+            if let SectionBytes::Compressed { range, size_bytes, .. } = section {
                 packed_bytes = packed_bytes.saturating_add(range.len() as u64);
                 unpacked_bytes = unpacked_bytes.saturating_add(*size_bytes);
             }
@@ -92,55 +96,55 @@ impl DebugObject {
         Ok(Self { path: path.to_owned(), endian, plain, split, bytes })
     }
 
-    /// Where the file lies.
+    /// Returns the path of the file.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The whole file.
+    /// Returns the bytes of the file.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// The container, for what is not debug information.
+    /// Returns the container format, for everything but debug information.
     pub(crate) fn object(&self) -> object::Result<object::File<'_>> {
         object::File::parse(&*self.bytes)
     }
 
-    /// True when there is debug information of the kind that has functions.
+    /// Reports whether the file has debug information with functions.
     pub(crate) fn has_debug_info(&self) -> bool {
         let at = NEEDED.iter().position(|&id| id == SectionId::DebugInfo).unwrap_or_default();
-        [&self.plain[at], &self.split[at]].iter().any(|section| !matches!(section, Section::Absent))
+        [&self.plain[at], &self.split[at]].iter().any(|section| !matches!(section, SectionBytes::Absent))
     }
 
-    /// How many bytes the section has, inflated.
+    /// Returns the inflated size of a section.
     pub(crate) fn section_bytes(&self, id: SectionId) -> u64 {
         let at = NEEDED.iter().position(|&needed| needed == id);
         at.map_or(0, |at| match &self.plain[at] {
-            Section::Absent => 0,
-            Section::Stored(range) => range.len() as u64,
-            Section::Compressed { size_bytes, .. } => *size_bytes,
+            SectionBytes::Absent => 0,
+            SectionBytes::Stored(range) => range.len() as u64,
+            SectionBytes::Compressed { size_bytes, .. } => *size_bytes,
         })
     }
 
-    /// A section of the file itself.
+    /// Returns a section of the file itself.
     pub(crate) fn plain(&self, id: SectionId) -> gimli::EndianSlice<'_, RunTimeEndian> {
         self.contents(&self.plain, id)
     }
 
-    /// A section of the file itself, if it is read; what is not read is not inflated.
+    /// Returns a section of the file itself if it is among [`NEEDED`]; others are not inflated.
     pub(crate) fn needed(&self, id: SectionId) -> gimli::EndianSlice<'_, RunTimeEndian> {
         if NEEDED[..READ].contains(&id) { self.plain(id) } else { gimli::EndianSlice::new(&[], self.endian) }
     }
 
-    /// A section as split files have it.
+    /// Returns a section with the name that it has in split files.
     pub(crate) fn split(&self, id: SectionId) -> gimli::EndianSlice<'_, RunTimeEndian> {
         self.contents(&self.split, id)
     }
 
     fn contents<'a>(
         &'a self,
-        sections: &'a [Section],
+        sections: &'a [SectionBytes],
         id: SectionId,
     ) -> gimli::EndianSlice<'a, RunTimeEndian> {
         let at = NEEDED.iter().position(|&needed| needed == id);
@@ -148,10 +152,11 @@ impl DebugObject {
         gimli::EndianSlice::new(bytes, self.endian)
     }
 
-    /// Inflates what is compressed, side by side: the three large sections take most of the time, and about as much each.
+    /// Inflates compressed sections in parallel: the three large ones dominate, in about equal
+    /// parts.
     pub(crate) fn inflate_all(&self) {
-        let compressed: Vec<&Section> = (self.plain[..READ].iter().chain(&self.split[..READ]))
-            .filter(|section| matches!(section, Section::Compressed { .. }))
+        let compressed: Vec<&SectionBytes> = (self.plain[..READ].iter().chain(&self.split[..READ]))
+            .filter(|section| matches!(section, SectionBytes::Compressed { .. }))
             .collect();
         if compressed.iter().map(|section| section.stored_bytes()).sum::<usize>() < WORTH_THREADS_BYTES {
             return;
@@ -164,10 +169,10 @@ impl DebugObject {
     }
 }
 
-/// Starting threads costs as much as inflating this.
+/// Minimum bytes worth an additional thread.
 const WORTH_THREADS_BYTES: usize = 1 << 20;
 
-impl Section {
+impl SectionBytes {
     fn bytes<'a>(&'a self, file: &'a [u8]) -> &'a [u8] {
         match self {
             Self::Absent => &[],
@@ -189,22 +194,23 @@ impl Section {
     }
 }
 
-fn section(object: &object::File<'_>, file_bytes: usize, name: &str) -> Result<Section, Arc<str>> {
-    let Some(section) = object.section_by_name(name) else { return Ok(Section::Absent) };
+fn section(object: &object::File<'_>, file_bytes: usize, name: &str) -> Result<SectionBytes, Arc<str>> {
+    let Some(section) = object.section_by_name(name) else { return Ok(SectionBytes::Absent) };
     let broken = |error: object::Error| Arc::from(format!("section {name}: {error}"));
     let place = section.compressed_file_range().map_err(broken)?;
     let range = usize::try_from(place.offset)
         .ok()
         .zip(place.offset.checked_add(place.compressed_size).and_then(|end| usize::try_from(end).ok()));
-    let Some((start, end)) = range else { return Ok(Section::Absent) };
+    let Some((start, end)) = range else { return Ok(SectionBytes::Absent) };
     if end > file_bytes {
-        // The file is cut, or says anything: nothing of the section is there, whatever it claims.
-        return Ok(Section::Stored(0..0));
+        // The file is truncated or its header is wrong: the section counts as absent, whatever it
+        // claims.
+        return Ok(SectionBytes::Stored(0..0));
     }
     if place.format == CompressionFormat::None {
-        return Ok(if start == end { Section::Absent } else { Section::Stored(start..end) });
+        return Ok(if start == end { SectionBytes::Absent } else { SectionBytes::Stored(start..end) });
     }
-    Ok(Section::Compressed {
+    Ok(SectionBytes::Compressed {
         range: start..end,
         format: place.format,
         size_bytes: place.uncompressed_size,

@@ -1,5 +1,5 @@
-//! The symbols that some distributions leave in stripped programs: a whole small ELF file, compressed with xz, in the
-//! section `.gnu_debugdata`.
+//! Unpacks `.gnu_debugdata`: a small ELF file, compressed with xz, with which some distributions
+//! ship symbols in stripped programs.
 
 use std::io::{Cursor, Read};
 use std::num::NonZeroUsize;
@@ -8,12 +8,12 @@ use cairn_format::unpack::{UnpackBound, UnpackLimit};
 use object::{Object, ObjectSection};
 use xz4rust::{DICT_SIZE_MIN, DICT_SIZE_PROFILE_9, XzDecoder, XzReader};
 
-/// Unpacks the small file. `None` when there is none, when it is broken, or when it unpacks to more
-/// than its limit, or than `chosen_limit_bytes` in its place.
+/// Unpacks the small file. `None` if there is none, if it is broken, or if it unpacks to more than
+/// the default limit, or than `chosen_limit_bytes` instead.
 pub(crate) fn unpack(object: &object::File<'_>, chosen_limit_bytes: Option<u64>) -> Option<Vec<u8>> {
     let packed = section(object)?;
     let limit = UnpackBound::MINI_DEBUG.limit(packed.len() as u64, chosen_limit_bytes);
-    // The dictionary grows as the stream says, up to what the strongest preset of xz uses.
+    // The dictionary grows to the size that the stream states, up to that of xz's strongest preset.
     let decoder = XzDecoder::in_heap_with_alloc_dict_size(DICT_SIZE_MIN, DICT_SIZE_PROFILE_9);
     let packed = Cursor::new(packed.to_vec());
     let reader = XzReader::new_with_buffer_size_and_decoder(packed, READ_BYTES, decoder);
@@ -22,8 +22,8 @@ pub(crate) fn unpack(object: &object::File<'_>, chosen_limit_bytes: Option<u64>)
     (unpacked.len() as u64 <= limit.limit_bytes).then_some(unpacked)
 }
 
-/// The limit that the small file goes beyond, as the stream itself says; [`unpack`] does not depend
-/// on its being right.
+/// Returns the limit that the small file exceeds by its own statement; [`unpack`] does not rely on
+/// it.
 pub(crate) fn refused(object: &object::File<'_>, chosen_limit_bytes: Option<u64>) -> Option<UnpackLimit> {
     let packed = section(object)?;
     let limit = UnpackBound::MINI_DEBUG.limit(packed.len() as u64, chosen_limit_bytes);
@@ -34,11 +34,11 @@ fn section<'data>(object: &object::File<'data>) -> Option<&'data [u8]> {
     object.section_by_name(".gnu_debugdata")?.data().ok()
 }
 
-/// What the index at the end of a stream of xz says: `packed` ends with the index and a footer,
-/// which holds the length of the index.
+/// Reads the unpacked size from the index of an xz stream: `packed` ends with that index and a
+/// footer with the index's length.
 fn claimed_bytes(packed: &[u8]) -> Option<u64> {
     const FOOTER_BYTES: usize = 12;
-    // Padding of four bytes each may follow.
+    // Padding in multiples of four bytes may follow.
     let end = packed.iter().rposition(|&byte| byte != 0)? + 1;
     let (rest, footer) = packed.get(..end)?.split_at_checked(end.checked_sub(FOOTER_BYTES)?)?;
     if !footer.ends_with(b"YZ") {
@@ -58,7 +58,7 @@ fn claimed_bytes(packed: &[u8]) -> Option<u64> {
     Some(claimed)
 }
 
-/// Seven bits a byte, the lowest first.
+/// Reads a LEB128 number: seven bits per byte, lowest first.
 fn number(bytes: &mut &[u8]) -> Option<u64> {
     let mut number = 0;
     for shift in (0..63).step_by(7) {

@@ -1,4 +1,4 @@
-//! Where a section of a file is: for addresses that count from one, as those of object files do.
+//! Finds the addresses of sections, for object files, whose addresses count from a section's start.
 
 use std::path::Path;
 
@@ -11,18 +11,18 @@ use crate::mapped_file::FileBytes;
 /// A section of an ELF, PE or Mach-O file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Section {
-    /// Its first address.
+    /// The section's first address.
     pub address: StatedAddress,
-    /// Its size in memory.
+    /// The section's size in memory.
     pub size_bytes: u64,
 }
 
 impl Section {
-    /// Finds a section by its name, as `.text`; `None` when the file has none of that name.
+    /// Finds a section by its name, as `.text`; `None` if the file has no such section.
     ///
     /// # Errors
     ///
-    /// [`Error::Open`] when the file cannot be read, or is of no kind that has sections.
+    /// [`Error::Open`] if the file cannot be read, or is of a kind without sections.
     pub fn find(path: &Path, name: &str) -> Result<Option<Self>, Error> {
         let error = |source| Error::Open { path: path.to_owned(), source };
         let bytes = FileBytes::map(path).map_err(|cause| error(cause.into()))?;

@@ -1,4 +1,4 @@
-//! The symbols of an ELF file: debug information first, then symbol tables, then where functions begin.
+//! Answers from an ELF module: debug information first, then symbol tables, then function starts.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +9,7 @@ use gimli::SectionId;
 use object::{Object, ObjectSegment, SegmentFlags};
 
 use crate::demangle::demangle;
-use crate::dwarf::{DebugFiles, Declared, Engine, Problem};
+use crate::dwarf::{DebugFiles, Declared, DwarfError, Engine};
 use crate::elf::data_symbols::DataSymbols;
 use crate::elf::debug_object::DebugObject;
 use crate::elf::mini_debug;
@@ -19,36 +19,36 @@ use crate::index::{Answer, Cache, Identity, Index};
 use crate::source::{FrameSink, Language, SymbolSource};
 use crate::{DataSymbol, Declaration, Unknown};
 
-/// The files of one module, and what was read of them.
+/// The files of one module, and what was parsed of them.
 pub(crate) struct ElfSource {
-    /// The file that was mapped, when it is here and is not the one with the debug information.
+    /// The mapped file, if it is present and is not the file with the debug information.
     program: Option<DebugObject>,
     debug: Arc<DebugFiles>,
     layout: Layout,
     engine: RwLock<Option<Arc<Engine>>>,
     index: Option<Index>,
-    /// True when an index was tried for in vain lately.
+    /// True if a recent index build failed.
     cannot_index: bool,
-    /// The user's limit of what may be unpacked.
+    /// The user's limit for unpacked bytes.
     max_unpacked_bytes: Option<u64>,
-    /// Why there is no engine.
-    broken: OnceLock<Problem>,
+    /// The error that prevents an engine.
+    broken: OnceLock<DwarfError>,
     symbols: OnceLock<SymbolTable>,
     data_symbols: OnceLock<DataSymbols>,
     starts: OnceLock<UnwindStarts>,
 }
 
-/// What the program headers say.
+/// The facts in the program headers.
 #[derive(Debug)]
 struct Layout {
     base: StatedAddress,
     word_size: WordSize,
-    /// First and last address of what is executable, sorted; empty for a file that is not linked.
+    /// First and last address of each executable segment, sorted; empty for unlinked files.
     code: Vec<(u64, u64)>,
 }
 
 impl ElfSource {
-    /// `program` is the mapped file, unless that is `debug.main` itself.
+    /// Opens a module. `program` is the mapped file, unless that is `debug.main` itself.
     pub(crate) fn new(program: Option<DebugObject>, debug: DebugFiles) -> Result<Self, Unknown> {
         let main = program.as_ref().unwrap_or(&debug.main);
         let object = main.object().map_err(|error| unreadable(main.path(), &error))?;
@@ -68,13 +68,13 @@ impl ElfSource {
         })
     }
 
-    /// True when an index is worth its disk: the debug information takes longer to read than to look for.
+    /// Reports whether an index saves time: parsing takes longer than searching one.
     fn is_worth_indexing(&self) -> bool {
         if self.cannot_index {
             return false;
         }
         let main = &self.debug.main;
-        // What is missing today may be there tomorrow; an index would not notice.
+        // A missing split file may appear later; an index would not notice.
         let object = main.object();
         let names_another = object.is_ok_and(|object| matches!(object.gnu_debugaltlink(), Ok(Some(_))));
         if names_another && self.debug.supplement.is_none() {
@@ -84,7 +84,7 @@ impl ElfSource {
         !self.has_index() && bytes >= WORTH_INDEXING_BYTES
     }
 
-    /// What tells an index of these files from another.
+    /// Returns the identity that an index of these files must have.
     pub(crate) fn identity(&self) -> Identity {
         let files = [(0, self.program.as_ref()), (1, Some(&self.debug.main))];
         let others = [(2, self.debug.supplement.as_ref()), (3, self.debug.package.as_ref())];
@@ -92,22 +92,22 @@ impl ElfSource {
         Identity::of(all.filter_map(|(role, object)| Some((role, object?))))
     }
 
-    /// Answers from an index from now on.
+    /// Answers from this index from now on.
     pub(crate) fn use_index(&mut self, index: Index) {
         self.index = (index.code() == self.layout.code).then_some(index);
     }
 
-    /// Takes the user's limit in place of the default one.
+    /// Replaces the default limit for unpacked bytes.
     pub(crate) fn limit_unpacking(&mut self, max_unpacked_bytes: Option<u64>) {
         self.max_unpacked_bytes = max_unpacked_bytes;
     }
 
-    /// Asks for no index from now on.
+    /// Disables building an index.
     pub(crate) fn do_not_index(&mut self) {
         self.cannot_index = true;
     }
 
-    /// First and last address of what is executable.
+    /// Returns the first and last address of each executable segment.
     pub(crate) fn code(&self) -> &[(u64, u64)] {
         &self.layout.code
     }
@@ -116,7 +116,7 @@ impl ElfSource {
         self.layout.is_code(address)
     }
 
-    /// True when a symbol or the unwind table knows of a function at the address.
+    /// Reports whether a symbol or the unwind table has a function at the address.
     pub(crate) fn is_function(&self, address: u64) -> bool {
         self.symbols().find(address).is_some() || self.function_start(address).is_some()
     }
@@ -125,14 +125,14 @@ impl ElfSource {
         self.program.iter().chain([&self.debug.main])
     }
 
-    /// A reader of the debug information for one who reads all of it once, and forgets.
-    pub(crate) fn own_engine(&self) -> Result<Engine, Problem> {
+    /// Creates a separate engine, for a sequential pass over all debug information.
+    pub(crate) fn own_engine(&self) -> Result<Engine, DwarfError> {
         Engine::new(Arc::clone(&self.debug))
     }
 
-    /// The reader of the debug information. It is begun anew when it has kept too much: what it has read before is in the
-    /// file still.
-    pub(crate) fn engine(&self) -> Result<Arc<Engine>, Problem> {
+    /// Returns the engine. One that caches too much is replaced by an empty one, because everything
+    /// can be parsed again.
+    pub(crate) fn engine(&self) -> Result<Arc<Engine>, DwarfError> {
         if let Some(problem) = self.broken.get() {
             return Err(*problem);
         }
@@ -177,12 +177,12 @@ impl ElfSource {
         })
     }
 
-    /// The first address of the function at an address, by the unwind table.
+    /// Returns the start of the function at an address, by the unwind table.
     pub(crate) fn function_start(&self, address: u64) -> Option<u64> {
         self.starts().find(self.mapped(), address)
     }
 
-    /// Where functions begin and end by the unwind table, in no order.
+    /// Returns the bounds of all functions in the unwind table, unordered.
     pub(crate) fn function_boundaries(&self) -> impl Iterator<Item = u64> {
         self.starts().boundaries(self.mapped())
     }
@@ -192,12 +192,12 @@ impl ElfSource {
         self.starts.get_or_init(|| of_mapped().unwrap_or_default())
     }
 
-    /// The mapped file, or the one with the debug information where that is all there is.
+    /// Returns the mapped file, or the one with the debug information if that is the only one.
     fn mapped(&self) -> &DebugObject {
         self.program.as_ref().unwrap_or(&self.debug.main)
     }
 
-    /// Why an address in the code has no name.
+    /// Explains why an address in code has no name.
     fn nothing_known(&self) -> Unknown {
         if self.debug.main.has_debug_info() || !self.symbols().is_empty() {
             Unknown::NotCovered
@@ -278,7 +278,7 @@ impl SymbolSource for ElfSource {
         let found = self.data_symbols().find(address.value())?;
         let engine = if self.debug.main.has_debug_info() { self.engine().ok() } else { None };
         let declared = engine.and_then(|engine| engine.variable_at(found.start).ok()?);
-        // A file alone does not say where: the symbol table knows as much.
+        // A file name without a directory adds nothing: the symbol table has it too.
         let declared = declared.filter(|declared| declared.line.is_some());
         let mut declaration = declared.map(declaration).unwrap_or_default();
         if declaration.line.is_none() {
@@ -304,7 +304,7 @@ impl SymbolSource for ElfSource {
     }
 
     fn has_index(&self) -> bool {
-        // One that is broken is made anew.
+        // A broken index is rebuilt.
         self.index.as_ref().is_some_and(|index| !index.is_broken())
     }
 
@@ -344,7 +344,7 @@ impl Layout {
             .map(|segment| (segment.address(), segment.address().saturating_add(segment.size())))
             .collect();
         code.sort_unstable();
-        // The loader maps whole pages; a recording counts from the first one.
+        // The loader maps whole pages, and recordings count from the first one.
         let first = object.segments().map(|segment| segment.address()).min().unwrap_or(0);
         Self {
             base: StatedAddress::new(first & !(PAGE_BYTES - 1)),
@@ -358,13 +358,14 @@ impl Layout {
     }
 }
 
-/// Reading this much takes some milliseconds.
+/// Minimum bytes of debug information worth an index; 1 MiB, which takes some milliseconds to
+/// parse.
 const WORTH_INDEXING_BYTES: u64 = 1 << 20;
 
-/// The most that is kept of one module's debug information at a time.
+/// Maximum bytes of parsed debug information per module; 512 MiB.
 const MAX_KEPT_BYTES: u64 = 512 << 20;
 
-/// The smallest page of all processors that ELF is used on.
+/// Bytes of the smallest page on any processor with ELF.
 const PAGE_BYTES: u64 = 4096;
 
 fn unreadable(path: &Path, error: &dyn std::fmt::Display) -> Unknown {

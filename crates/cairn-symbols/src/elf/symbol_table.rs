@@ -1,4 +1,4 @@
-//! Functions by the symbol tables of a file: names and sizes, no lines.
+//! Finds functions in the symbol tables of a file: names and sizes, no lines.
 
 use std::collections::HashSet;
 
@@ -10,24 +10,24 @@ use object::{
 /// The functions of one or several symbol tables, sorted by address.
 #[derive(Debug, Default)]
 pub(crate) struct SymbolTable {
-    symbols: Vec<Symbol>,
-    /// All names, one after the other.
+    symbols: Vec<FunctionSymbol>,
+    /// All names, concatenated.
     names: Vec<u8>,
-    /// Where in `names` each source file's name begins and ends.
+    /// Bounds in `names` of each source file's name.
     files: Vec<(u32, u32)>,
 }
 
 const NO_FILE: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug)]
-struct Symbol {
+struct FunctionSymbol {
     start: u64,
     end: u64,
     name: u32,
     name_bytes: u32,
-    /// Of a local symbol, which source file it is from: index into the table's `files`, or [`NO_FILE`].
+    /// For a local symbol, its source file: index into the table's `files`, or [`NO_FILE`].
     file: u32,
-    /// Of several for one address, the smallest is taken.
+    /// The smallest rank at an address wins.
     rank: u8,
 }
 
@@ -36,13 +36,13 @@ struct Symbol {
 pub(crate) struct Found<'a> {
     pub(crate) start: u64,
     pub(crate) name: &'a str,
-    /// The source file, without its directory, that the symbol is local to. Linkers write one symbol for it in front of the
-    /// local symbols of each object file; global symbols follow behind all of them.
+    /// Source file of a local symbol, without its directory. Linkers emit one file symbol before
+    /// the local symbols of each object file; global symbols follow after all of them.
     pub(crate) file: Option<&'a str>,
 }
 
 impl SymbolTable {
-    /// Adds the functions of a file: of its full table and of the dynamic one.
+    /// Adds the functions of a file's full and dynamic tables.
     pub(crate) fn add(&mut self, object: &object::File<'_>) {
         let holds_code = |section: &object::Section<'_, '_>| match section.flags() {
             SectionFlags::Elf { sh_flags, .. } => sh_flags.0 & EXECUTABLE != 0,
@@ -61,7 +61,7 @@ impl SymbolTable {
         }
     }
 
-    /// A file without a name ends the symbols of the one before: what follows is the linker's own.
+    /// A file symbol without a name ends the previous file: the linker's own symbols follow.
     fn add_file(&mut self, name: &[u8]) -> u32 {
         let (Ok(begin), Ok(index)) = (u32::try_from(self.names.len()), u32::try_from(self.files.len()))
         else {
@@ -83,7 +83,7 @@ impl SymbolTable {
     ) {
         let is_code = match symbol.kind() {
             SymbolKind::Text => true,
-            // Hand-written assembly often leaves the kind out.
+            // Hand-written assembly often omits the type.
             SymbolKind::Label | SymbolKind::Unknown => {
                 symbol.section_index().is_some_and(|section| code.contains(&section))
             }
@@ -93,14 +93,14 @@ impl SymbolTable {
         if !is_code || symbol.is_undefined() || name.is_empty() || name.len() > crate::MAX_NAME_BYTES {
             return;
         }
-        // Marks between code and data of some processors, no functions.
+        // Mapping symbols of some processors mark code and data; they are not functions.
         if name.first() == Some(&b'$') && name.len() <= 2 || name.get(2) == Some(&b'.') && name[0] == b'$' {
             return;
         }
         let Ok(at) = u32::try_from(self.names.len()) else { return };
         let start = symbol.address();
         let rank = rank(symbol);
-        let symbol = Symbol {
+        let symbol = FunctionSymbol {
             start,
             end: start.saturating_add(symbol.size()),
             name: at,
@@ -112,11 +112,11 @@ impl SymbolTable {
         self.symbols.push(symbol);
     }
 
-    /// Sorts what was added and drops all but one symbol of each address.
+    /// Sorts the symbols, and removes all but one per address.
     pub(crate) fn finish(&mut self) {
         self.symbols.sort_by_key(|symbol| (symbol.start, symbol.rank, symbol.name_bytes));
         self.symbols.dedup_by_key(|symbol| symbol.start);
-        // A symbol without a size reaches as far as the next one.
+        // A symbol without a size extends to the next one.
         let mut next = u64::MAX;
         for symbol in self.symbols.iter_mut().rev() {
             if symbol.end == symbol.start {
@@ -131,10 +131,10 @@ impl SymbolTable {
         self.symbols.is_empty()
     }
 
-    /// The function at an address.
+    /// Finds the function at an address.
     pub(crate) fn find(&self, address: u64) -> Option<Found<'_>> {
         let after = self.symbols.partition_point(|symbol| symbol.start <= address);
-        // A label inside of a sized function ends early; the function is a few symbols further back.
+        // A label inside a sized function ends early; the function is a few symbols further back.
         let symbol =
             self.symbols[..after].iter().rev().take(MAX_NESTED).find(|symbol| symbol.end > address)?;
         let text =
@@ -144,7 +144,7 @@ impl SymbolTable {
         Some(Found { start: symbol.start, name, file })
     }
 
-    /// Where the answer may change, in no order.
+    /// Returns the addresses at which the answer may change, unordered.
     pub(crate) fn boundaries(&self) -> impl Iterator<Item = u64> {
         self.symbols.iter().flat_map(|symbol| [symbol.start, symbol.end])
     }
@@ -153,11 +153,11 @@ impl SymbolTable {
 /// `SHF_EXECINSTR`.
 const EXECUTABLE: u64 = 4;
 
-/// Labels inside of one function that are passed over in search of the function.
+/// Maximum labels inside one function that the search steps over; 16.
 const MAX_NESTED: usize = 16;
 
-/// What says most comes first: a function before a label, a global name before a weak one before a local one, a size
-/// before none.
+/// Ranks a symbol, best first: functions before labels, global before weak before local names,
+/// sized before sizeless symbols.
 fn rank<'data>(symbol: &impl ObjectSymbol<'data>) -> u8 {
     const GLOBAL: u8 = 1;
     const WEAK: u8 = 2;

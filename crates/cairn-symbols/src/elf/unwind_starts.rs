@@ -1,8 +1,8 @@
-//! Where functions begin and end by the unwind table: all that is left of them in a stripped file.
+//! Finds function bounds in the unwind table, the only trace of functions in stripped files.
 //!
-//! Who asks for a few addresses is answered from the table that linkers put beside it for this, `.eh_frame_hdr`: it is searched where it
-//! lies, and of all entries the one that it leads to is read. A compiler without symbols has fifty thousand. Where there is no such table, or
-//! it is of a kind that nobody writes, and for who wants all functions, every entry is read once.
+//! A few queries use the linker's search table, `.eh_frame_hdr`: a binary search finds one entry,
+//! and only that entry is parsed, because a stripped compiler has fifty thousand. Without such a
+//! table, or with an unusual one, or if all functions are wanted, every entry is parsed once.
 
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -16,15 +16,15 @@ use crate::elf::debug_object::DebugObject;
 #[derive(Debug, Default)]
 pub(crate) struct UnwindStarts {
     sections: Option<Sections>,
-    /// Sorted; once somebody asked for all of them.
+    /// Sorted; filled by the first query for all of them.
     all: OnceLock<Vec<(u64, u64)>>,
 }
 
-/// Where in the file the unwind table is, and what its numbers are relative to.
+/// The unwind table's position in the file, and the bases of its pointers.
 #[derive(Debug)]
 struct Sections {
     frames: Range<usize>,
-    /// The table that is searched.
+    /// The search table.
     header: Option<Range<usize>>,
     bases: BaseAddresses,
     endian: RunTimeEndian,
@@ -37,7 +37,7 @@ impl UnwindStarts {
         Self { sections: Sections::of(object), all: OnceLock::new() }
     }
 
-    /// The first address of the function at an address of this file.
+    /// Returns the start of the function at an address of this file.
     pub(crate) fn find(&self, file: &DebugObject, address: u64) -> Option<u64> {
         if self.all.get().is_none()
             && let Some(answer) = self.sections.as_ref()?.search(file.bytes(), address)
@@ -50,7 +50,7 @@ impl UnwindStarts {
         (address < end).then_some(start)
     }
 
-    /// Where the answer may change, in no order.
+    /// Returns the bounds of all functions, unordered.
     pub(crate) fn boundaries(&self, file: &DebugObject) -> impl Iterator<Item = u64> {
         self.all(file).iter().flat_map(|&(start, end)| [start, end])
     }
@@ -91,7 +91,7 @@ impl Sections {
         Some(frames)
     }
 
-    /// Searches the table; `None` where that cannot tell.
+    /// Searches the table; `None` if the table cannot answer.
     fn search(&self, file: &[u8], address: u64) -> Option<Option<u64>> {
         let bytes = file.get(self.header.clone()?)?;
         let header = EhFrameHdr::new(bytes, self.endian).parse(&self.bases, self.address_bytes).ok()?;
@@ -104,7 +104,7 @@ impl Sections {
         Some((start..end).contains(&address).then_some(start))
     }
 
-    /// Reads all entries as far as they are sound.
+    /// Parses all entries up to the first broken one.
     fn read(&self, file: &[u8]) -> Vec<(u64, u64)> {
         let mut all = Vec::new();
         let Some(frames) = self.frames(file) else { return all };
@@ -128,9 +128,9 @@ mod tests {
     use super::*;
     use crate::mapped_file::FileBytes;
 
-    /// Of this very program, which has thousands of functions and a table made by a linker.
+    /// This test program itself has thousands of functions and a linker's search table.
     #[test]
-    fn the_table_is_searched_to_the_answers_of_all_entries() {
+    fn unwind_search_table_agrees_with_all_entries() {
         let path = std::env::current_exe().unwrap();
         let file = DebugObject::parse(&path, FileBytes::map(&path).unwrap(), None).unwrap();
         let searched = UnwindStarts::of(&file.object().unwrap());

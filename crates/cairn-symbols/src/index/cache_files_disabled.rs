@@ -1,4 +1,4 @@
-//! Where it is not known what keeps other users out of a directory, no index is kept.
+//! Disables stored indexes on systems whose directory permissions cairn does not check.
 
 use std::io;
 

@@ -1,4 +1,4 @@
-//! Builds indexes in the background: one thread, one index after the other, begun after the first answer was given.
+//! Builds indexes on one background thread, in sequence, after the first answer was given.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use crate::index::Cache;
 use crate::source::SymbolSource;
 
-/// The background thread, while there is work for it.
+/// The background thread; it runs while there is work.
 pub(crate) struct Indexer {
     cache: Cache,
     cancelled: Arc<AtomicBool>,
@@ -25,7 +25,7 @@ impl Indexer {
         Self { cache, cancelled: Arc::default(), worker: Mutex::default() }
     }
 
-    /// Builds the index of a source when those before it are done.
+    /// Queues the build of a source's index.
     pub(crate) fn enqueue(&self, source: Arc<dyn SymbolSource>) {
         let mut worker = self.worker.lock().unwrap_or_else(PoisonError::into_inner);
         if worker.is_none() {
@@ -34,7 +34,7 @@ impl Indexer {
             let thread = std::thread::Builder::new()
                 .name("cairn-index".to_owned())
                 .spawn(move || work(&wanted, &cache, &cancelled));
-            // Without a thread there is no index, and all answers are the same.
+            // Without a thread no index is built; the answers are the same.
             *worker = thread.ok().map(|thread| Worker { queue, thread });
         }
         if let Some(worker) = &*worker {
@@ -42,12 +42,12 @@ impl Indexer {
         }
     }
 
-    /// Builds the index of a source now; true when it is on disk.
+    /// Builds the index of a source on this thread; true when it is on disk.
     pub(crate) fn build_now(&self, source: &dyn SymbolSource) -> bool {
         source.build_index(&self.cache, &self.cancelled)
     }
 
-    /// Waits until every index that was asked for is on disk, or cannot be had.
+    /// Waits until every queued index is on disk or has failed.
     pub(crate) fn wait(&self) {
         let worker = self.worker.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(Worker { queue, thread }) = worker {
@@ -58,7 +58,7 @@ impl Indexer {
 }
 
 impl Drop for Indexer {
-    /// Does not wait: the thread notices within the part of a file that it is at, and leaves nothing behind.
+    /// Does not wait: the thread stops within the current window and leaves no temporary file.
     fn drop(&mut self) {
         self.cancelled.store(true, Ordering::Relaxed);
     }

@@ -1,7 +1,8 @@
-//! The index of one file's answers, kept on disk and mapped: the second look at a program takes milliseconds.
+//! Stores one file's answers on disk and maps them: a second run on a program takes milliseconds.
 //!
-//! `docs/symbol-index.md` describes the bytes. An index holds what the symbol tables and the debug information answer for
-//! every address, and nothing that depends on how it is printed: names are as the linker has them.
+//! `docs/symbol-index.md` describes the bytes. An index holds the answers of symbol tables and
+//! debug information for every address, with names as the linker stores them, before any
+//! formatting.
 
 mod build;
 mod cache;

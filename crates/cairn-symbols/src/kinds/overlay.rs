@@ -1,10 +1,10 @@
-//! Ranges that were announced one after the other, of which a later one takes the place of what it covers.
+//! Overlays address ranges: a later announcement replaces what it covers.
 //!
-//! Just-in-time compilers reuse memory: the code that was there last is meant.
+//! Just-in-time compilers reuse memory, and the last code at an address is the one wanted.
 
 use std::collections::BinaryHeap;
 
-/// Disjoint ranges, each with the number of the announcement that holds it, in ascending order.
+/// Disjoint ranges in ascending order, each with the number of its announcement.
 #[derive(Debug, Default)]
 pub(crate) struct Overlay {
     pieces: Vec<Piece>,
@@ -18,10 +18,10 @@ struct Piece {
 }
 
 impl Overlay {
-    /// From ranges in the order of their announcement. Empty ones are passed over.
+    /// Builds the overlay from ranges in order of announcement. Empty ranges are ignored.
     ///
-    /// One sweep from the lowest address to the highest with the ranges that are open at the moment in a heap, latest on
-    /// top. There are at most two pieces for each range, whatever overlaps.
+    /// One sweep over ascending addresses, with the open ranges in a heap, latest on top. At most
+    /// two pieces result per range, whatever the overlaps.
     pub(crate) fn new(ranges: impl IntoIterator<Item = (u64, u64)>) -> Self {
         let mut starts: Vec<Piece> =
             (0..).zip(ranges).map(|(number, (start, end))| Piece { start, end, number }).collect();
@@ -60,7 +60,7 @@ impl Overlay {
         }
     }
 
-    /// The number of the latest announcement that covers the address.
+    /// Finds the number of the latest announcement that covers an address.
     pub(crate) fn find(&self, address: u64) -> Option<u32> {
         let index = self.pieces.partition_point(|piece| piece.end <= address);
         self.pieces.get(index).filter(|piece| piece.start <= address).map(|piece| piece.number)
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_range_that_covers_an_address_is_found() {
+    fn overlay_finds_the_last_covering_range() {
         check(&[]);
         check(&[(3, 9)]);
         check(&[(3, 3), (5, 4)]);
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn any_ranges_give_what_a_search_from_the_end_gives() {
+    fn overlay_equals_a_backward_search() {
         let mut state = 0x9e37_79b9_7f4a_7c15_u64;
         let mut random = |bound: u64| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);

@@ -1,18 +1,18 @@
-//! In the place of the reader of PDBs, when the feature `pdb` is off: every PDB is refused, and the message says why.
+//! Replaces the PDB reader when the feature `pdb` is off: refuses every PDB with a message.
 
 use std::path::{Path, PathBuf};
 
 use cairn_format::StatedAddress;
 
-use super::{Bytes, Problem};
+use super::{Bytes, FormatError};
 use crate::source::{FrameSink, SymbolSource};
 use crate::{BuildId, Unknown};
 
-/// There is none.
+/// A PDB; never constructed in this build.
 pub(crate) enum Pdb {}
 
 impl Pdb {
-    pub(crate) fn parse(_: &Path, _: Bytes) -> Result<Self, Problem> {
+    pub(crate) fn parse(_: &Path, _: Bytes) -> Result<Self, FormatError> {
         Err("PDBs are not read by this build; enable the feature `pdb` of cairn-symbols".into())
     }
 

@@ -1,4 +1,4 @@
-//! From an address to frames, over the units of one file.
+//! Resolves an address to frames, over the units of one module.
 
 mod declarations;
 
@@ -15,28 +15,28 @@ use declarations::Variable;
 
 use super::cuts::Cuts;
 use super::functions::{Function, Functions, Origin, step};
-use super::lines::{Lines, Row};
+use super::lines::{LineTable, Row};
 use super::split::{FindSplit, Splits};
-use super::units::{Budget, Directory, Dwarf, Problem, Reader, Unit};
+use super::units::{Budget, Directory, Dwarf, DwarfError, Reader, Unit};
 use crate::elf::debug_object::DebugObject;
-use crate::source::{ByPlace, FrameSink, Language, RawFrame, TextPlace};
+use crate::source::{FrameSink, Language, RawFrame, TextKey, TextTable};
 
 /// The files whose debug information belongs together.
 pub(crate) struct DebugFiles {
     pub(crate) main: DebugObject,
-    /// What several files share, cut out by dwz.
+    /// The shared part that dwz moved to a file of its own.
     pub(crate) supplement: Option<DebugObject>,
-    /// All split files in one.
+    /// A package of all split files.
     pub(crate) package: Option<DebugObject>,
     pub(crate) find_split: Arc<FindSplit>,
 }
 
-/// What the debug information of some files answers.
+/// Answers queries from the debug information of one module.
 pub(crate) struct Engine(EngineCell);
 
 struct Owner {
     files: Arc<DebugFiles>,
-    /// One for each unit.
+    /// One per unit.
     split_files: Vec<OnceLock<Option<DebugObject>>>,
 }
 
@@ -44,107 +44,107 @@ self_cell!(
     struct EngineCell {
         owner: Owner,
         #[not_covariant]
-        dependent: Reading,
+        dependent: ModuleDebugInfo,
     }
 );
 
-/// Everything that is read of the files so far.
-pub(super) struct Reading<'a> {
+/// The parsed debug information of the module.
+pub(super) struct ModuleDebugInfo<'a> {
     dwarf: Dwarf<'a>,
     directory: Directory<'a>,
     supplement: Option<Directory<'a>>,
     splits: Splits<'a>,
     budget: Budget,
-    /// Of all readers that there were in this process.
+    /// Unique among all engines of this process.
     number: u64,
-    /// All variables, once one was asked for.
+    /// All variables, after the first query for one.
     variables: OnceLock<Vec<Variable>>,
-    /// What is told to whoever makes an index.
-    telling: Telling,
+    /// State of a build of an index.
+    index_build: IndexBuildState,
 }
 
-/// What was told so far.
+/// State between two windows of an index build.
 #[derive(Default)]
-struct Telling {
-    /// The numbers that names of inlined functions were given, by where they are stored.
-    names: ByPlace<Option<u32>>,
-    /// Units by the end of their code, and how many of them are forgotten.
+struct IndexBuildState {
+    /// Numbers of the names of inlined functions, by where the names are stored.
+    names: TextTable<Option<u32>>,
+    /// Units by the end of their code, and how many of them were freed.
     ends: Vec<(u64, u32)>,
     forgotten: usize,
 }
 
 impl Engine {
-    /// Reads the directory of units.
-    pub(crate) fn new(files: Arc<DebugFiles>) -> Result<Self, Problem> {
+    /// Parses the directory of units.
+    pub(crate) fn new(files: Arc<DebugFiles>) -> Result<Self, DwarfError> {
         files.main.inflate_all();
         let units = count_units(&files.main);
         let split_files = std::iter::repeat_with(OnceLock::new).take(units).collect();
-        EngineCell::try_new(Owner { files, split_files }, |owner| Reading::new(owner)).map(Self)
+        EngineCell::try_new(Owner { files, split_files }, |owner| ModuleDebugInfo::new(owner)).map(Self)
     }
 
-    /// Tells all answers from `begin` up to `end`; they may also change at the addresses `extra`.
-    pub(crate) fn tell_window(
+    /// Emits all answers from `begin` up to `end`; they may also change at the addresses `extra`.
+    pub(crate) fn emit_window(
         &mut self,
         begin: u64,
         end: u64,
         extra: &[u64],
-        told: &mut dyn Told,
-    ) -> Result<(), Problem> {
-        self.0.with_dependent_mut(|_, reading| reading.tell_window(begin, end, extra, told))
+        sink: &mut dyn SegmentSink,
+    ) -> Result<(), DwarfError> {
+        self.0.with_dependent_mut(|_, reading| reading.emit_window(begin, end, extra, sink))
     }
 
-    /// Drops what was read of units all of whose code lies before an address, for one who asks in order. It is read anew should
-    /// it be asked for again.
+    /// Frees units whose code lies entirely before an address, for sequential readers. They are
+    /// parsed again if queried again.
     pub(crate) fn forget_before(&mut self, address: u64) {
         self.0.with_dependent_mut(|_, reading| reading.forget_before(address));
     }
 
-    /// True when a unit refers to a split file that was not found.
+    /// Reports whether a unit refers to a split file that was not found.
     pub(crate) fn misses_split_files(&self) -> bool {
         self.0.with_dependent(|_, reading| reading.splits.is_missing_some())
     }
 
-    /// How much was read that stays in memory.
+    /// Returns the bytes of parsed debug information in memory.
     pub(crate) fn kept_bytes(&self) -> u64 {
         self.0.with_dependent(|_, reading| reading.budget.kept_bytes())
     }
 
-    /// Pushes the frames of an address; nothing when nothing is known of it.
-    pub(crate) fn frames_at(&self, address: u64, out: &mut FrameSink) -> Result<(), Problem> {
+    /// Pushes the frames of an address; none if nothing covers it.
+    pub(crate) fn frames_at(&self, address: u64, out: &mut FrameSink) -> Result<(), DwarfError> {
         self.0.with_dependent(|_, reading| reading.frames_at(address, out))
     }
 
-    /// Where the function of each frame of an address is declared.
-    pub(crate) fn declarations_at(&self, address: u64) -> Result<Vec<Declared>, Problem> {
+    /// Returns the declaration of each frame's function.
+    pub(crate) fn declarations_at(&self, address: u64) -> Result<Vec<Declared>, DwarfError> {
         self.0.with_dependent(|_, reading| reading.declarations(address))
     }
 
-    /// Where the variable that begins at an address is declared.
-    pub(crate) fn variable_at(&self, address: u64) -> Result<Option<Declared>, Problem> {
+    /// Finds the declaration of the variable that begins at an address.
+    pub(crate) fn variable_at(&self, address: u64) -> Result<Option<Declared>, DwarfError> {
         self.0.with_dependent(|_, reading| reading.variable(address))
     }
 }
 
-/// Takes in every answer that the debug information of a window of addresses has.
-pub(crate) trait Told {
-    /// A function, by its name, or by the address when it has none.
+/// Receives every answer of a window of addresses.
+pub(crate) trait SegmentSink {
+    /// Adds a function; `name` is `None` if only its address is known.
     fn root(&mut self, address: u64, name: Option<(&str, Language)>) -> ScopeId;
-    /// A call inlined into a scope, and the place of the call.
-    fn inlined(&mut self, into: ScopeId, name: Option<u32>, call: ToldPlace) -> ScopeId;
-    /// The name of an inlined function.
+    /// Adds a call inlined into a scope, with the position of the call.
+    fn inlined(&mut self, into: ScopeId, name: Option<u32>, call: SourcePosition) -> ScopeId;
+    /// Adds the name of an inlined function.
     fn name(&mut self, name: (&str, Language)) -> u32;
-    /// A source file.
+    /// Adds a source file.
     fn file(&mut self, path: &str) -> u32;
-    /// What is known from this address on.
-    fn segment(&mut self, address: u64, known: Option<(ScopeId, ToldPlace)>);
+    /// Starts a segment: these facts hold from this address on.
+    fn segment(&mut self, address: u64, known: Option<(ScopeId, SourcePosition)>);
 }
 
-/// A function, or a call inlined into it, as the one who is told numbers them.
+/// A function, or a call inlined into it, as numbered by the receiver.
 pub(crate) type ScopeId = u32;
 
-/// A place in the sources, with the file as the one who is told numbers them.
+/// A position in the source, with the file as numbered by the receiver.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub(crate) struct ToldPlace {
+pub(crate) struct SourcePosition {
     pub(crate) file: Option<u32>,
     pub(crate) line: Option<u32>,
     pub(crate) column: Option<u32>,
@@ -152,26 +152,26 @@ pub(crate) struct ToldPlace {
     pub(crate) discriminator: Option<u32>,
 }
 
-/// Whether it was found quickly, and which one it is.
+/// Whether the quick scan found it, and its number.
 type FunctionKey = (bool, u32);
 
-/// What was told in this window. Addresses come in order, so the function and the unit are mostly those of the address
-/// before; only when they change, a table is asked.
+/// Scopes and files that this window has emitted. Addresses ascend, so function and unit are mostly
+/// unchanged; a hash table is consulted only when they change.
 #[derive(Default)]
 struct KnownScopes {
     function: (usize, FunctionKey),
-    /// Of that function: its own scope, then that of each inlined call, or [`UNTOLD`].
+    /// Scopes of that function and its inlined calls, or [`UNNUMBERED`].
     scopes: Vec<ScopeId>,
     other_functions: HashMap<(usize, FunctionKey), Vec<ScopeId>>,
     unit: usize,
-    /// Of that unit: the number that each file was given, [`NO_FILE`], or [`UNTOLD`].
+    /// Numbers of that unit's files, [`NO_FILE`], or [`UNNUMBERED`].
     files: Vec<u32>,
     other_units: HashMap<usize, Vec<u32>>,
-    /// Of all windows: the number that each name was given.
-    names: ByPlace<Option<u32>>,
+    /// Across windows: the number of each name.
+    names: TextTable<Option<u32>>,
 }
 
-const UNTOLD: u32 = u32::MAX;
+const UNNUMBERED: u32 = u32::MAX;
 
 const NO_FILE: u32 = u32::MAX - 1;
 
@@ -182,11 +182,11 @@ impl KnownScopes {
             let left = std::mem::replace(&mut self.scopes, scopes);
             self.other_functions.insert(std::mem::replace(&mut self.function, function), left);
         }
-        self.scopes.resize(inlined + 1, UNTOLD);
+        self.scopes.resize(inlined + 1, UNNUMBERED);
     }
 
-    /// The number of a file of a unit; `tell` gives one to a file that has none.
-    fn file(&mut self, unit: usize, index: u64, tell: impl FnOnce() -> Option<u32>) -> Option<u32> {
+    /// Returns the number of a unit's file; calls `emit` to number a new one.
+    fn file(&mut self, unit: usize, index: u64, emit: impl FnOnce() -> Option<u32>) -> Option<u32> {
         if self.unit != unit {
             let files = self.other_units.remove(&unit).unwrap_or_default();
             let left = std::mem::replace(&mut self.files, files);
@@ -194,17 +194,17 @@ impl KnownScopes {
         }
         let index = usize::try_from(index).ok().filter(|&index| index < MAX_NUMBERED_FILES)?;
         if index >= self.files.len() {
-            self.files.resize(index + 1, UNTOLD);
+            self.files.resize(index + 1, UNNUMBERED);
         }
         let number = &mut self.files[index];
-        if *number == UNTOLD {
-            *number = tell().unwrap_or(NO_FILE);
+        if *number == UNNUMBERED {
+            *number = emit().unwrap_or(NO_FILE);
         }
         (*number != NO_FILE).then_some(*number)
     }
 }
 
-/// Far more files than a unit has; a number beyond it is that of no file.
+/// Maximum files per unit; 1 Mi, far above real units. Larger numbers count as no file.
 const MAX_NUMBERED_FILES: usize = 1 << 20;
 
 fn count_units(object: &DebugObject) -> usize {
@@ -217,14 +217,14 @@ fn count_units(object: &DebugObject) -> usize {
     count
 }
 
-impl<'a> Reading<'a> {
-    fn new(owner: &'a Owner) -> Result<Self, Problem> {
+impl<'a> ModuleDebugInfo<'a> {
+    fn new(owner: &'a Owner) -> Result<Self, DwarfError> {
         let files = &*owner.files;
-        let mut dwarf = Dwarf::load(|id| Ok::<_, Problem>(files.main.needed(id)))?;
+        let mut dwarf = Dwarf::load(|id| Ok::<_, DwarfError>(files.main.needed(id)))?;
         let mut bytes =
             (files.main.bytes().len() as u64).saturating_add(files.main.section_bytes(SectionId::DebugInfo));
         if let Some(supplement) = &files.supplement {
-            dwarf.load_sup(|id| Ok::<_, Problem>(supplement.needed(id)))?;
+            dwarf.load_sup(|id| Ok::<_, DwarfError>(supplement.needed(id)))?;
             bytes = bytes.saturating_add(supplement.bytes().len() as u64);
         }
         dwarf.populate_abbreviations_cache(gimli::AbbreviationsCacheStrategy::Duplicates);
@@ -234,11 +234,11 @@ impl<'a> Reading<'a> {
         let splits = Splits::new(files.package.as_ref(), &owner.split_files, &*files.find_split);
         static READERS: AtomicU64 = AtomicU64::new(0);
         let number = READERS.fetch_add(1, Ordering::Relaxed);
-        let (variables, telling) = (OnceLock::new(), Telling::default());
-        Ok(Self { dwarf, directory, supplement, splits, budget, number, variables, telling })
+        let (variables, index_build) = (OnceLock::new(), IndexBuildState::default());
+        Ok(Self { dwarf, directory, supplement, splits, budget, number, variables, index_build })
     }
 
-    fn frames_at(&self, address: u64, out: &mut FrameSink) -> Result<(), Problem> {
+    fn frames_at(&self, address: u64, out: &mut FrameSink) -> Result<(), DwarfError> {
         for unit in self.directory.find(address) {
             let view = self.view(unit);
             let function = self.function_at(unit, &view, address)?.map(|(_, function)| function);
@@ -247,7 +247,14 @@ impl<'a> Reading<'a> {
             match function {
                 Some(function) => return self.push_frames(&view, function, lines, row, address, out),
                 None if row.is_some() => {
-                    return self.push_frame(&view, lines, Origin::Nowhere, row.map(Place::from), false, out);
+                    return self.push_frame(
+                        &view,
+                        lines,
+                        Origin::Nowhere,
+                        row.map(FramePosition::from),
+                        false,
+                        out,
+                    );
                 }
                 None => {}
             }
@@ -255,14 +262,14 @@ impl<'a> Reading<'a> {
         Ok(())
     }
 
-    /// Where the unit's entries are: in this file or in a split one.
-    fn view<'s>(&'s self, unit: &'s Unit<'a>) -> View<'s, 'a> {
+    /// Returns the unit with its entries, from this file or a split one.
+    fn view<'s>(&'s self, unit: &'s Unit<'a>) -> UnitView<'s, 'a> {
         let line_unit = UnitRef::new(&self.dwarf, &unit.unit);
         if unit.unit.dwo_id.is_some() {
             let index = self.directory.units.partition_point(|other| other.offset.0 < unit.offset.0);
             let split = unit.split.get_or_init(|| self.splits.load(&self.dwarf, unit, index));
             if let Some(split) = split {
-                return View {
+                return UnitView {
                     unit: UnitRef::new(&split.dwarf, &split.unit),
                     line_unit,
                     offset: unit.offset.0,
@@ -271,15 +278,21 @@ impl<'a> Reading<'a> {
                 };
             }
         }
-        View { unit: line_unit, line_unit, offset: unit.offset.0, language: unit.language, is_split: false }
+        UnitView {
+            unit: line_unit,
+            line_unit,
+            offset: unit.offset.0,
+            language: unit.language,
+            is_split: false,
+        }
     }
 
     fn function_at<'s>(
         &'s self,
         unit: &'s Unit<'a>,
-        view: &View<'s, 'a>,
+        view: &UnitView<'s, 'a>,
         address: u64,
-    ) -> Result<Option<(FunctionKey, &'s Function<'a>)>, Problem> {
+    ) -> Result<Option<(FunctionKey, &'s Function<'a>)>, DwarfError> {
         for quickly in [true, false] {
             let functions = self.functions(unit, view, quickly).map_err(|problem| *problem)?;
             if let Some(index) = functions.find(address) {
@@ -298,37 +311,39 @@ impl<'a> Reading<'a> {
     fn functions<'s>(
         &'s self,
         unit: &'s Unit<'a>,
-        view: &View<'s, 'a>,
+        view: &UnitView<'s, 'a>,
         quickly: bool,
-    ) -> Result<&'s Functions<'a>, &'s Problem> {
+    ) -> Result<&'s Functions<'a>, &'s DwarfError> {
         let slot = if quickly { &unit.functions } else { &unit.all_functions };
         slot.get_or_init(|| Functions::read(view.unit, quickly, &self.budget)).as_ref()
     }
 
-    fn lines<'s>(&'s self, unit: &'s Unit<'a>) -> Result<&'s Lines, &'s Problem> {
-        unit.lines.get_or_init(|| Lines::read(UnitRef::new(&self.dwarf, &unit.unit), &self.budget)).as_ref()
+    fn lines<'s>(&'s self, unit: &'s Unit<'a>) -> Result<&'s LineTable, &'s DwarfError> {
+        unit.lines
+            .get_or_init(|| LineTable::read(UnitRef::new(&self.dwarf, &unit.unit), &self.budget))
+            .as_ref()
     }
 
     fn push_frames(
         &self,
-        view: &View<'_, 'a>,
+        view: &UnitView<'_, 'a>,
         function: &Function<'a>,
-        lines: &Lines,
+        lines: &LineTable,
         row: Option<Row>,
         address: u64,
         out: &mut FrameSink,
-    ) -> Result<(), Problem> {
-        let mut place = row.map(Place::from);
+    ) -> Result<(), DwarfError> {
+        let mut place = row.map(FramePosition::from);
         let mut next = function.innermost(address);
         let mut depth = 0;
         while let Some(index) = next {
             let inlined = &function.inlined[index as usize];
             depth += 1;
             if depth > crate::MAX_INLINE_DEPTH {
-                return Err(Problem::TooDeep);
+                return Err(DwarfError::TooDeep);
             }
             self.push_frame(view, lines, inlined.origin, place, true, out)?;
-            place = Some(Place {
+            place = Some(FramePosition {
                 file: inlined.call_file.map(u64::from),
                 line: (inlined.call_line != 0).then_some(inlined.call_line),
                 column: (inlined.call_column != 0).then_some(inlined.call_column),
@@ -339,40 +354,40 @@ impl<'a> Reading<'a> {
         self.push_frame(view, lines, function.origin, place, false, out)
     }
 
-    /// Tells all answers of a window of addresses, in order: each one counts up to the next.
-    fn tell_window(
+    /// Emits all answers of a window of addresses, in order; each holds up to the next.
+    fn emit_window(
         &mut self,
         begin: u64,
         end: u64,
         extra: &[u64],
-        told: &mut dyn Told,
-    ) -> Result<(), Problem> {
+        sink: &mut dyn SegmentSink,
+    ) -> Result<(), DwarfError> {
         let mut cuts = Cuts::new(begin, end);
         cuts.insert(begin);
         extra.iter().for_each(|&cut| cuts.insert(cut));
         for unit in self.directory.overlapping(begin, end, &mut cuts) {
             self.boundaries(unit, begin, end, &mut cuts)?;
         }
-        let names = std::mem::take(&mut self.telling.names);
+        let names = std::mem::take(&mut self.index_build.names);
         let mut known = KnownScopes { names, ..KnownScopes::default() };
-        cuts.iter().try_for_each(|address| self.tell(address, &mut known, told))?;
-        self.telling.names = known.names;
+        cuts.iter().try_for_each(|address| self.emit(address, &mut known, sink))?;
+        self.index_build.names = known.names;
         Ok(())
     }
 
     fn forget_before(&mut self, address: u64) {
-        if self.telling.ends.is_empty() {
-            self.telling.ends = self.directory.ends();
+        if self.index_build.ends.is_empty() {
+            self.index_build.ends = self.directory.ends();
         }
-        while let Some(&(end, unit)) = self.telling.ends.get(self.telling.forgotten)
+        while let Some(&(end, unit)) = self.index_build.ends.get(self.index_build.forgotten)
             && end <= address
         {
             self.directory.forget(unit, &self.budget);
-            self.telling.forgotten += 1;
+            self.index_build.forgotten += 1;
         }
     }
 
-    fn boundaries(&self, unit: &Unit<'a>, begin: u64, end: u64, out: &mut Cuts) -> Result<(), Problem> {
+    fn boundaries(&self, unit: &Unit<'a>, begin: u64, end: u64, out: &mut Cuts) -> Result<(), DwarfError> {
         let view = self.view(unit);
         self.lines(unit).map_err(|problem| *problem)?.boundaries(begin, end, out);
         for quickly in [true, false] {
@@ -393,7 +408,12 @@ impl<'a> Reading<'a> {
         Ok(())
     }
 
-    fn tell(&self, address: u64, known: &mut KnownScopes, told: &mut dyn Told) -> Result<(), Problem> {
+    fn emit(
+        &self,
+        address: u64,
+        known: &mut KnownScopes,
+        sink: &mut dyn SegmentSink,
+    ) -> Result<(), DwarfError> {
         for unit in self.directory.find(address) {
             let view = self.view(unit);
             let function = self.function_at(unit, &view, address)?;
@@ -405,57 +425,55 @@ impl<'a> Reading<'a> {
             let scope = match function {
                 Some((key, function)) => {
                     let key = (unit.offset.0, key);
-                    self.scope(address, &view, lines, key, function, known, told)?
+                    self.scope(address, &view, lines, key, function, known, sink)?
                 }
-                None => told.root(address, None),
+                None => sink.root(address, None),
             };
-            let place = self.told_place(unit.offset.0, &view, lines, row.map(Place::from), known, told);
-            told.segment(address, Some((scope, place)));
+            let place =
+                self.emit_position(unit.offset.0, &view, lines, row.map(FramePosition::from), known, sink);
+            sink.segment(address, Some((scope, place)));
             return Ok(());
         }
-        told.segment(address, None);
+        sink.segment(address, None);
         Ok(())
     }
 
-    /// The scope of an address in a function, made and told of when it is new.
-    #[allow(
-        clippy::too_many_arguments,
-        reason = "what is told, where it is read, and what is known of it already"
-    )]
+    /// Returns the scope of an address in a function, and emits it if it is new.
+    #[allow(clippy::too_many_arguments, reason = "the receiver, the unit, and the cached scopes")]
     fn scope(
         &self,
         address: u64,
-        view: &View<'_, 'a>,
-        lines: &Lines,
+        view: &UnitView<'_, 'a>,
+        lines: &LineTable,
         key: (usize, FunctionKey),
         function: &Function<'a>,
         known: &mut KnownScopes,
-        told: &mut dyn Told,
-    ) -> Result<ScopeId, Problem> {
+        sink: &mut dyn SegmentSink,
+    ) -> Result<ScopeId, DwarfError> {
         known.enter_function(key, function.inlined.len());
-        // From the innermost call out to the first scope that is known.
+        // Walk outward from the innermost call to the first known scope.
         let mut path = Vec::new();
         let mut next = function.innermost(address);
-        let mut scope = UNTOLD;
+        let mut scope = UNNUMBERED;
         while let Some(index) = next {
             scope = known.scopes[index as usize + 1];
-            if scope != UNTOLD {
+            if scope != UNNUMBERED {
                 break;
             }
             path.push(index);
             if path.len() > crate::MAX_INLINE_DEPTH {
-                return Err(Problem::TooDeep);
+                return Err(DwarfError::TooDeep);
             }
             next = function.inlined[index as usize].parent;
         }
-        if scope == UNTOLD {
+        if scope == UNNUMBERED {
             scope = known.scopes[0];
         }
-        // A function without a name is called as the symbol at the address, which can differ from piece to piece.
+        // A nameless function is named after its symbol, which can differ between its parts.
         let mut is_memorable = true;
-        if scope == UNTOLD {
+        if scope == UNNUMBERED {
             let name = self.name(view, function.origin)?;
-            scope = told.root(address, name.as_deref().map(|name| (name, view.language)));
+            scope = sink.root(address, name.as_deref().map(|name| (name, view.language)));
             is_memorable = name.is_some();
             if is_memorable {
                 known.scopes[0] = scope;
@@ -463,15 +481,15 @@ impl<'a> Reading<'a> {
         }
         while let Some(index) = path.pop() {
             let inlined = &function.inlined[index as usize];
-            let place = Place {
+            let place = FramePosition {
                 file: inlined.call_file.map(u64::from),
                 line: (inlined.call_line != 0).then_some(inlined.call_line),
                 column: (inlined.call_column != 0).then_some(inlined.call_column),
                 discriminator: None,
             };
-            let call = self.told_place(key.0, view, lines, Some(place), known, told);
-            let name = self.told_name(view, inlined.origin, known, told)?;
-            scope = told.inlined(scope, name, call);
+            let call = self.emit_position(key.0, view, lines, Some(place), known, sink);
+            let name = self.emit_name(view, inlined.origin, known, sink)?;
+            scope = sink.inlined(scope, name, call);
             if is_memorable {
                 known.scopes[index as usize + 1] = scope;
             }
@@ -479,51 +497,51 @@ impl<'a> Reading<'a> {
         Ok(scope)
     }
 
-    fn told_name(
+    fn emit_name(
         &self,
-        view: &View<'_, 'a>,
+        view: &UnitView<'_, 'a>,
         origin: Origin<'a>,
         known: &mut KnownScopes,
-        told: &mut dyn Told,
-    ) -> Result<Option<u32>, Problem> {
-        let place = self.place_of_name(view, origin);
+        sink: &mut dyn SegmentSink,
+    ) -> Result<Option<u32>, DwarfError> {
+        let place = self.name_key(view, origin);
         if let Some(&number) = place.and_then(|place| known.names.get(&place)) {
             return Ok(number);
         }
         let name = self.name(view, origin)?;
-        let number = name.as_deref().map(|name| told.name((name, view.language)));
+        let number = name.as_deref().map(|name| sink.name((name, view.language)));
         if let Some(place) = place {
             known.names.insert(place, number);
         }
         Ok(number)
     }
 
-    fn told_place(
+    fn emit_position(
         &self,
         unit: usize,
-        view: &View<'_, 'a>,
-        lines: &Lines,
-        place: Option<Place>,
+        view: &UnitView<'_, 'a>,
+        lines: &LineTable,
+        place: Option<FramePosition>,
         known: &mut KnownScopes,
-        told: &mut dyn Told,
-    ) -> ToldPlace {
-        let Some(place) = place else { return ToldPlace::default() };
+        sink: &mut dyn SegmentSink,
+    ) -> SourcePosition {
+        let Some(place) = place else { return SourcePosition::default() };
         let file = place.file.and_then(|index| {
-            known.file(unit, index, || lines.file(view.line_unit, index).map(|file| told.file(file)))
+            known.file(unit, index, || lines.file(view.line_unit, index).map(|file| sink.file(file)))
         });
-        ToldPlace { file, line: place.line, column: place.column, discriminator: place.discriminator }
+        SourcePosition { file, line: place.line, column: place.column, discriminator: place.discriminator }
     }
 
     fn push_frame(
         &self,
-        view: &View<'_, 'a>,
-        lines: &Lines,
+        view: &UnitView<'_, 'a>,
+        lines: &LineTable,
         origin: Origin<'a>,
-        place: Option<Place>,
+        place: Option<FramePosition>,
         inlined: bool,
         out: &mut FrameSink,
-    ) -> Result<(), Problem> {
-        let stored = self.place_of_name(view, origin);
+    ) -> Result<(), DwarfError> {
+        let stored = self.name_key(view, origin);
         let name = out.name_at(stored, view.language, || self.name(view, origin))?;
         let file = place.and_then(|place| place.file).and_then(|index| {
             out.file_at(self.place_of_file(view, index), || lines.file(view.line_unit, index))
@@ -540,30 +558,31 @@ impl<'a> Reading<'a> {
         Ok(())
     }
 
-    /// What is the same whenever the name is. A name that is written at its function is found by where it lies in memory, as this
-    /// reader keeps its sections until it goes away. `None` for those of split files, which have offsets of their own.
-    fn place_of_name(&self, view: &View<'_, 'a>, origin: Origin<'a>) -> Option<TextPlace> {
+    /// Returns a key for a name, so that equal keys mean equal names. A name stored at its function
+    /// is keyed by its memory address, which is stable while this engine lives. `None` for names in
+    /// split files, whose offsets are not unique.
+    fn name_key(&self, view: &UnitView<'_, 'a>, origin: Origin<'a>) -> Option<TextKey> {
         let (kind, at) = match origin {
             Origin::Nowhere => return None,
-            Origin::Written(name) => (PlaceKind::Memory, name.slice().as_ptr() as usize),
+            Origin::Written(name) => (TextKeyKind::Memory, name.slice().as_ptr() as usize),
             _ if view.is_split => return None,
-            Origin::InUnit(offset) => (PlaceKind::Info, view.offset.checked_add(offset.0)?),
-            Origin::InFile(offset) => (PlaceKind::Info, offset.0),
-            Origin::InSupplement(offset) => (PlaceKind::Supplement, offset.0),
+            Origin::InUnit(offset) => (TextKeyKind::Info, view.offset.checked_add(offset.0)?),
+            Origin::InFile(offset) => (TextKeyKind::Info, offset.0),
+            Origin::InSupplement(offset) => (TextKeyKind::Supplement, offset.0),
         };
         let reader = (self.number << 8) | (view.language as u64) << 4 | kind as u64;
-        Some(TextPlace { reader, at: at as u64 })
+        Some(TextKey { reader, at: at as u64 })
     }
 
-    fn place_of_file(&self, view: &View<'_, 'a>, index: u64) -> Option<TextPlace> {
-        // Both fit for every file that is smaller than a terabyte, and lists fewer than 16 million.
+    fn place_of_file(&self, view: &UnitView<'_, 'a>, index: u64) -> Option<TextKey> {
+        // Both fit for files below a terabyte with fewer than 16 million files per unit.
         let unit = u64::try_from(view.offset).ok().filter(|&unit| unit < 1 << 40)?;
         let at = (index < 1 << 24).then_some(unit << 24 | index)?;
-        Some(TextPlace { reader: (self.number << 8) | PlaceKind::File as u64, at })
+        Some(TextKey { reader: (self.number << 8) | TextKeyKind::File as u64, at })
     }
 
-    /// Follows references between entries to a name. A ring of references ends as no name.
-    fn name(&self, view: &View<'_, 'a>, origin: Origin<'a>) -> Result<Option<Cow<'a, str>>, Problem> {
+    /// Follows references between entries to a name. A cycle ends without a name.
+    fn name(&self, view: &UnitView<'_, 'a>, origin: Origin<'a>) -> Result<Option<Cow<'a, str>>, DwarfError> {
         let mut origin = origin;
         let mut unit = view.unit;
         let mut plain = None;
@@ -585,10 +604,10 @@ impl<'a> Reading<'a> {
         plain.map(text).transpose()
     }
 
-    /// Where a reference leads that an entry of `from` makes to another unit.
+    /// Resolves a reference from an entry of `from` to another unit.
     fn other_unit(
         &self,
-        view: &View<'_, 'a>,
+        view: &UnitView<'_, 'a>,
         from: UnitRef<'_, Reader<'a>>,
         origin: Origin<'a>,
     ) -> Option<(&Dwarf<'a>, &Unit<'a>, UnitOffset)> {
@@ -608,48 +627,49 @@ impl<'a> Reading<'a> {
     }
 }
 
-/// What kind of number a [`TextPlace`] has.
+/// The kind of number in a [`TextKey`].
 #[derive(Clone, Copy)]
-enum PlaceKind {
-    /// Of a byte in memory.
+enum TextKeyKind {
+    /// The address of a byte in memory.
     Memory,
-    /// Of an entry in the file.
+    /// The offset of an entry in the file.
     Info,
-    /// Of an entry in what several files share.
+    /// The offset of an entry in the supplement.
     Supplement,
-    /// Of a unit, and a file in it.
+    /// A unit, and a file in it.
     File,
 }
 
-/// From a call to the abstract function, to its declaration, perhaps through a partial unit: three in practice.
+/// Maximum references to follow; 16, because three occur in practice: from a call to its abstract
+/// function, to its declaration, through a partial unit.
 const MAX_REFERENCES: usize = 16;
 
-fn text(name: Reader<'_>) -> Result<Cow<'_, str>, Problem> {
+fn text(name: Reader<'_>) -> Result<Cow<'_, str>, DwarfError> {
     if name.len() > crate::MAX_NAME_BYTES {
-        return Err(Problem::NameTooLong);
+        return Err(DwarfError::NameTooLong);
     }
     Ok(name.to_string_lossy())
 }
 
-/// A unit as it is read: entries and lines can be in different files.
-struct View<'s, 'a> {
+/// A unit with its entries and its lines, which can be in different files.
+struct UnitView<'s, 'a> {
     unit: UnitRef<'s, Reader<'a>>,
     line_unit: UnitRef<'s, Reader<'a>>,
-    /// Of the unit in the file with the lines.
+    /// Offset of the unit in the file with the lines.
     offset: usize,
     language: Language,
     is_split: bool,
 }
 
 #[derive(Clone, Copy)]
-struct Place {
+struct FramePosition {
     file: Option<u64>,
     line: Option<u32>,
     column: Option<u32>,
     discriminator: Option<u32>,
 }
 
-impl From<Row> for Place {
+impl From<Row> for FramePosition {
     fn from(row: Row) -> Self {
         let known = row.line != 0;
         Self {

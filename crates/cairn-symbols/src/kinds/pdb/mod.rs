@@ -1,6 +1,7 @@
-//! PDB: the symbols of Windows programs, as Microsoft's and LLVM's linkers write them.
+//! PDB: the symbols of Windows programs, from Microsoft's and LLVM's linkers.
 //!
-//! Read by `pdb-addr2line`, which is given what it comes back from alone ([`streams`]). Addresses count from the module's base; a PDB does not know where that is.
+//! `pdb-addr2line` parses it, restricted to input on which it terminates (`streams`). Addresses
+//! count from the module's base, which a PDB does not state.
 
 mod streams;
 
@@ -16,22 +17,22 @@ use pdb_addr2line::{Context, FunctionFrames};
 
 use self::streams::PdbStreams;
 use super::pe::{build_id, undecorated};
-use super::{Bytes, Problem};
+use super::{Bytes, FormatError};
 use crate::source::{FrameSink, Language, RawFrame, SymbolSource};
 use crate::{BuildId, MAX_INLINE_DEPTH, Unknown};
 
-/// The symbols of one PDB.
+/// The symbols of a PDB.
 pub(crate) struct Pdb {
     path: PathBuf,
     build_id: BuildId,
-    /// Names of 32-bit x86 carry their calling convention.
+    /// Names of 32-bit x86 include their calling convention.
     is_x86: bool,
-    /// `None` after it has panicked: what a broken file left behind is not asked again.
+    /// `None` after a panic: the parser's state after a broken file is not used again.
     open: Mutex<Option<OpenPdb>>,
 }
 
 self_cell::self_cell!(
-    /// The parsed streams, and what looks addresses up in them.
+    /// The parsed streams, and the index over them.
     struct OpenPdb {
         owner: PdbStreams,
 
@@ -47,9 +48,9 @@ impl Pdb {
     ///
     /// # Errors
     ///
-    /// When it is none, or has no debug information.
-    pub(crate) fn parse(path: &Path, bytes: Bytes) -> Result<Self, Problem> {
-        let opening = || -> Result<Self, Problem> {
+    /// If it is not a PDB, or has no debug information.
+    pub(crate) fn parse(path: &Path, bytes: Bytes) -> Result<Self, FormatError> {
+        let opening = || -> Result<Self, FormatError> {
             let mut pdb = PDB::open(PdbBytes(bytes))?;
             let build_id = id_of(&mut pdb)?;
             let is_x86 = matches!(pdb.debug_information()?.machine_type(), Ok(pdb::MachineType::X86));
@@ -59,18 +60,18 @@ impl Pdb {
         guarded(opening).unwrap_or_else(|| Err(PANICKED.into()))
     }
 
-    /// The id that a program states of its PDB.
+    /// Returns the id by which a program refers to this PDB.
     pub(crate) fn id(&self) -> &BuildId {
         &self.build_id
     }
 }
 
-/// The id of a PDB, without opening all of it. `None` when it is none.
+/// Reads the id without opening the PDB fully. `None` if it is not a PDB.
 pub(crate) fn read_id(content: &[u8]) -> Option<BuildId> {
     guarded(|| PDB::open(io::Cursor::new(content)).and_then(|mut pdb| id_of(&mut pdb)).ok())?
 }
 
-/// Tools that change a PDB raise its own age; the program states the one that the linker gave it.
+/// Tools that modify a PDB increase its own age; programs state the age from the linker.
 fn id_of<'s>(pdb: &mut PDB<'s, impl Source<'s> + 's>) -> Result<BuildId, pdb::Error> {
     let information = pdb.pdb_information()?;
     let age = pdb.debug_information()?.age().unwrap_or(information.age);
@@ -79,7 +80,8 @@ fn id_of<'s>(pdb: &mut PDB<'s, impl Source<'s> + 's>) -> Result<BuildId, pdb::Er
 
 const PANICKED: &str = "the PDB holds what its reader has no words for";
 
-/// The reader of PDBs panics at some broken files. It writes into no memory but its own, so nothing else is harmed.
+/// Catches panics of the PDB parser, which some broken files cause. The parser only writes to its
+/// own memory, so nothing else is affected.
 fn guarded<T>(work: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(work)).ok()
 }
@@ -110,7 +112,7 @@ impl SymbolSource for Pdb {
 impl Pdb {
     fn push(&self, found: &FunctionFrames<'_>, out: &mut FrameSink) -> Result<(), Unknown> {
         let frames = &found.frames;
-        // A part of the program of which only the compiled file is known: that is no name.
+        // Only the object file is known for this part of the program, which gives no name.
         if frames.iter().all(|frame| frame.function.is_none() && frame.file.is_none()) {
             return Err(Unknown::NotCovered);
         }
@@ -130,11 +132,11 @@ impl Pdb {
     }
 }
 
-/// What Microsoft's compilers write for code of no line: debuggers step over it, and into it.
+/// Line number that Microsoft's compilers emit for code without a line.
 const HIDDEN_LINE: u32 = 0x00f0_0f00;
 const NO_STEP_LINE: u32 = 0x00fe_efee;
 
-/// The file, for the reader of PDBs. A stream that lies in one piece is read where it is.
+/// The file as input of the PDB parser. A contiguous stream is read in place.
 struct PdbBytes(Bytes);
 
 impl fmt::Debug for PdbBytes {
@@ -147,7 +149,7 @@ impl Source<'static> for PdbBytes {
     fn view(&mut self, slices: &[SourceSlice]) -> io::Result<Box<dyn SourceView<'static> + Send + Sync>> {
         let content = &**self.0;
         let bytes: u64 = slices.iter().fold(0, |sum, slice| sum.saturating_add(slice.size as u64));
-        // Streams share no pages, so one that claims more than the file has is made to fill the memory.
+        // Streams share no pages, so a stream larger than the file is an attempt to exhaust memory.
         if bytes > content.len() as u64 {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "a stream is longer than the PDB"));
         }
@@ -161,7 +163,7 @@ impl Source<'static> for PdbBytes {
         if in_one_piece {
             let range = start.unwrap_or(0) as usize..end as usize;
             content.get(range.clone()).ok_or(io::ErrorKind::UnexpectedEof)?;
-            return Ok(Box::new(View::Piece(self.0.clone(), range)));
+            return Ok(Box::new(StreamView::Piece(self.0.clone(), range)));
         }
         let mut copied = Vec::with_capacity(bytes as usize);
         for slice in slices {
@@ -170,22 +172,22 @@ impl Source<'static> for PdbBytes {
                 content.get(slice.offset as usize..end as usize).ok_or(io::ErrorKind::UnexpectedEof)?;
             copied.extend_from_slice(piece);
         }
-        Ok(Box::new(View::Copied(copied)))
+        Ok(Box::new(StreamView::Copied(copied)))
     }
 }
 
-enum View {
+enum StreamView {
     Piece(Bytes, std::ops::Range<usize>),
     Copied(Vec<u8>),
 }
 
-impl fmt::Debug for View {
+impl fmt::Debug for StreamView {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("View")
+        f.write_str("StreamView")
     }
 }
 
-impl SourceView<'_> for View {
+impl SourceView<'_> for StreamView {
     fn as_slice(&self) -> &[u8] {
         match self {
             Self::Piece(bytes, range) => bytes.get(range.clone()).unwrap_or_default(),
@@ -200,7 +202,7 @@ mod tests {
     use crate::mapped_file::FileBytes;
 
     #[test]
-    fn a_stream_that_claims_more_than_the_file_has_is_refused() {
+    fn pdb_stream_longer_than_the_file_is_refused() {
         let mut bytes = PdbBytes(std::sync::Arc::new(FileBytes::Owned(vec![7; 64])));
         let page = |offset| SourceSlice { offset, size: 16 };
         let mut view = |slices: &[SourceSlice]| bytes.view(slices).map(|view| view.as_slice().len());

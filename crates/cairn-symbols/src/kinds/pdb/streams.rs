@@ -1,7 +1,7 @@
-//! The streams of a PDB that addresses are looked up in. What its reader would not come back from is refused here.
+//! The streams of a PDB that lookups use, restricted to input on which its parser terminates.
 //!
-//! That reader goes over the symbols of a function in a module (a compiled file): it jumps over a function within another to where
-//! that says that it ends, backwards too, and goes into calls that were inlined by recursion.
+//! The parser walks the symbols of a module (an object file). It follows a nested function's stated
+//! end, even backwards, and recurses into inlined calls.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -15,7 +15,7 @@ use pdb_addr2line::{Context, ModuleProvider, TypeFormatter, TypeFormatterFlags};
 
 use super::PdbBytes;
 
-/// See the module documentation.
+/// The parsed streams; see the module documentation.
 pub(super) struct PdbStreams {
     pdb: Mutex<PDB<'static, PdbBytes>>,
     sections: Vec<ImageSectionHeader>,
@@ -25,7 +25,7 @@ pub(super) struct PdbStreams {
     ids: IdInformation<'static>,
     address_map: AddressMap<'static>,
     strings: Option<StringTable<'static>>,
-    /// Read when they are asked for; `None` where there is nothing that can be read.
+    /// Parsed on demand; `None` if parsing failed.
     modules: Box<[OnceLock<Option<ModuleInfo<'static>>>]>,
 }
 
@@ -85,7 +85,7 @@ impl ModuleProvider<'static> for PdbStreams {
     }
 }
 
-/// Whether the reader comes to an end with these symbols.
+/// Reports whether the parser terminates on these symbols.
 fn has_an_end(information: &ModuleInfo<'_>) -> bool {
     let mut shape = Shape::new();
     let mut read = || -> Result<bool, pdb::Error> {
@@ -107,28 +107,28 @@ fn has_an_end(information: &ModuleInfo<'_>) -> bool {
     read().unwrap_or(false)
 }
 
-/// What begins at a symbol, and the symbol that it says it ends with.
+/// A symbol that opens a scope, with the symbol that it states as its end.
 #[derive(Clone, Copy)]
 enum Scope {
-    /// Jumped over when it is met within another.
+    /// Skipped when nested in another function.
     Function(SymbolIndex),
-    /// Gone through.
+    /// Walked through.
     Part(SymbolIndex),
-    /// Gone into.
+    /// Recursed into.
     Inlined(SymbolIndex),
 }
 
-/// What is known of the symbols up to one of them.
+/// State of the check, up to one symbol.
 struct Shape {
-    /// The furthest end of anything that began.
+    /// The furthest end of any scope so far.
     end: SymbolIndex,
-    /// Where it is jumped to, which have to be symbols.
+    /// Targets of jumps; each must be a symbol.
     jumps: BTreeSet<SymbolIndex>,
-    /// Ends of the inlined calls that are open, each one within the one before.
+    /// Ends of the open inlined calls, each within the previous one.
     calls: Vec<SymbolIndex>,
 }
 
-/// So many inlined calls within each other take a few hundred KiB of stack.
+/// Maximum nesting of inlined calls; 256, which takes some hundred KiB of stack.
 const MOST_CALLS: usize = 256;
 
 impl Shape {
@@ -136,7 +136,7 @@ impl Shape {
         Self { end: SymbolIndex(0), jumps: BTreeSet::new(), calls: Vec::new() }
     }
 
-    /// False if the reader might not come back from there.
+    /// Reports whether the parser terminates up to this symbol.
     fn add(&mut self, index: SymbolIndex, scope: Option<Scope>) -> bool {
         if self.jumps.first().is_some_and(|&jump| jump < index) {
             return false;
@@ -190,15 +190,15 @@ mod tests {
     }
 
     #[test]
-    fn what_ends_behind_its_beginning_is_read() {
+    fn pdb_scopes_that_end_after_their_start_are_read() {
         assert!(accepts(&[(4, function(40)), (8, inlined(20)), (12, inlined(16)), (16, None), (20, None)]));
         assert!(accepts(&[(4, function(40)), (8, function(12)), (12, None), (40, None), (44, function(50))]));
-        // Files that no linker has been over say nothing of ends.
+        // Object files that were never linked state no ends.
         assert!(accepts(&[(4, function(0)), (8, None), (12, function(0)), (16, inlined(0)), (20, None)]));
     }
 
     #[test]
-    fn jumps_backwards_and_between_symbols_are_refused() {
+    fn pdb_invalid_jumps_are_refused() {
         assert!(!accepts(&[(4, function(40)), (8, function(4))]));
         assert!(!accepts(&[(4, function(40)), (8, function(8))]));
         assert!(!accepts(&[(4, function(40)), (8, function(14)), (12, None), (16, None)]));
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_cross_or_are_too_deep_are_refused() {
+    fn pdb_crossing_or_too_deep_calls_are_refused() {
         assert!(!accepts(&[(4, function(90)), (8, inlined(20)), (12, inlined(24))]));
         let nested =
             |count: u32| -> Vec<_> { (0..count).map(|number| (number, inlined(9999 - number))).collect() };
