@@ -30,6 +30,7 @@ mod supply_chain;
 mod symbols_agreement;
 mod tool;
 mod truth;
+mod unsafe_contracts;
 mod unsafe_inventory;
 
 use std::process::ExitCode;
@@ -62,7 +63,7 @@ const CHORES: &[Chore] = &[
     Chore {
         name: "unsafe-inventory",
         run: unsafe_inventory::run,
-        help: "count the unsafe code of every crate into docs/book/reference/unsafe.md; --check only compares",
+        help: "check the contracts of unsafe code, and count it into docs/book/reference/unsafe.md; --check only compares",
     },
     Chore {
         name: "book",

@@ -78,17 +78,6 @@ impl Obstacle {
     pub const fn can_run(&self) -> bool {
         !matches!(self, Self::NotFound { .. } | Self::NotExecutable { .. })
     }
-
-    /// The exit status that a shell has for it: 127 for what is not found, 126 for what cannot be run; 2 for what cairn
-    /// refuses.
-    #[must_use]
-    pub const fn exit_status(&self) -> u8 {
-        match self {
-            Self::NotFound { .. } => 127,
-            Self::NotExecutable { .. } => 126,
-            _ => 2,
-        }
-    }
 }
 
 impl fmt::Display for Obstacle {

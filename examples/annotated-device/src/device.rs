@@ -40,6 +40,10 @@ static VECTORS: Vectors = Vectors {
 };
 
 /// The first code: no frame further out, so no frame pointer.
+///
+/// # Safety
+///
+/// - Only the processor calls it, at reset.
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 unsafe extern "C" fn reset() -> ! {
