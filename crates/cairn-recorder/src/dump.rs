@@ -4,7 +4,7 @@ use core::ffi::CStr;
 use core::fmt;
 use core::sync::atomic::{Ordering, fence};
 
-use cairn_format::recording::{BLOCK_BYTES, BLOCK_HEADER_BYTES, BlockHeader};
+use cairn_format::recording::{SEGMENT_BYTES, SEGMENT_HEADER_BYTES, SegmentHeader};
 
 use crate::os::{Errno, File, KeptErrno, PathText};
 use crate::recorder::{self, Recorder};
@@ -83,7 +83,7 @@ fn copy(recorder: &Recorder, path: &CStr, last_nanos: Option<u64>) -> Result<(),
     for block in 1..blocks {
         copy_block(spool, &file, block, Use::Tables)?;
     }
-    file.set_length(blocks * BLOCK_BYTES as u64)?;
+    file.set_length(blocks * SEGMENT_BYTES as u64)?;
     // The header comes last: without it the file is none.
     file.seek(0)?;
     Ok(file.write_all(spool.first_block())?)
@@ -96,34 +96,35 @@ fn copy_block(spool: &Spool, file: &File, block: u64, use_of_it: Use) -> Result<
     let Some(mut header) = spool.header(block) else { return Ok(()) };
     fence(Ordering::Acquire);
     let Some(records) = spool.committed(block) else { return Ok(()) };
-    let is_wanted = |read: &BlockHeader| read.has_no_tables == (use_of_it == Use::Events);
-    if !BlockHeader::read(&header).is_ok_and(|read| is_wanted(&read)) {
+    let is_wanted = |read: &SegmentHeader| read.has_no_tables == (use_of_it == Use::Events);
+    if !SegmentHeader::read(&header).is_ok_and(|read| is_wanted(&read)) {
         return Ok(());
     }
-    let length = (BLOCK_HEADER_BYTES + records.len()) as u64;
-    if let Some(place) = header.get_mut(BlockHeader::COMMITTED_OFFSET..BlockHeader::COMMITTED_OFFSET + 8) {
+    let length = (SEGMENT_HEADER_BYTES + records.len()) as u64;
+    if let Some(place) = header.get_mut(SegmentHeader::COMMITTED_OFFSET..SegmentHeader::COMMITTED_OFFSET + 8)
+    {
         place.copy_from_slice(&length.to_le_bytes());
     }
-    file.seek(block * BLOCK_BYTES as u64)?;
+    file.seek(block * SEGMENT_BYTES as u64)?;
     file.write_all(&header)?;
     file.write_all(records)?;
     fence(Ordering::SeqCst);
     let is_less = spool.committed(block).is_none_or(|now| now.len() < records.len());
     if is_less || spool.header(block).is_none_or(|now| now != header_without_length(&now, &header)) {
         // A ring has taken the block for other events meanwhile: what was copied is of neither.
-        file.seek(block * BLOCK_BYTES as u64)?;
-        file.write_all(&[0; BLOCK_HEADER_BYTES])?;
+        file.seek(block * SEGMENT_BYTES as u64)?;
+        file.write_all(&[0; SEGMENT_HEADER_BYTES])?;
     }
     Ok(())
 }
 
 /// `copied`, with the committed length of `now`, which may have grown.
 fn header_without_length(
-    now: &[u8; BLOCK_HEADER_BYTES],
-    copied: &[u8; BLOCK_HEADER_BYTES],
-) -> [u8; BLOCK_HEADER_BYTES] {
+    now: &[u8; SEGMENT_HEADER_BYTES],
+    copied: &[u8; SEGMENT_HEADER_BYTES],
+) -> [u8; SEGMENT_HEADER_BYTES] {
     let mut same = *copied;
-    let length = BlockHeader::COMMITTED_OFFSET..BlockHeader::COMMITTED_OFFSET + 8;
+    let length = SegmentHeader::COMMITTED_OFFSET..SegmentHeader::COMMITTED_OFFSET + 8;
     if let (Some(place), Some(length)) = (same.get_mut(length.clone()), now.get(length)) {
         place.copy_from_slice(length);
     }

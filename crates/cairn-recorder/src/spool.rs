@@ -5,7 +5,7 @@
 //!                                                           ^ CLAIMED       ^ open      ^ BACKED, end of the file
 //! ```
 //!
-//! The window grows where it lies ([`Extent`]), and only as far as the file has storage (`BACKED_BLOCKS`): a full disk is an
+//! The window grows where it lies ([`Extent`]), and only as far as the file has storage (`BACKED_SEGMENTS`): a full disk is an
 //! error when the file is extended and never a SIGBUS. It takes no more of the address space than is recorded, because programs
 //! read how much they have mapped and set limits by it; and nothing of it is an error for code that reads all readable memory
 //! (leak checkers, `mlockall`). No descriptor is kept, because programs close and reuse descriptors that they did not open;
@@ -19,7 +19,8 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
 use cairn_format::recording::control::EarlyEnd;
 use cairn_format::recording::{
-    BLOCK_BYTES, BLOCK_HEADER_BYTES, BlockHeader, FileHeader, Lane, LossKind, Record, Records, Shape, control,
+    FileHeader, Lane, LossKind, Record, Records, SEGMENT_BYTES, SEGMENT_HEADER_BYTES, SegmentHeader, Shape,
+    control,
 };
 
 use crate::clock;
@@ -88,7 +89,7 @@ static ZONE: os::Zone = os::Zone { from: 1 << 38, bytes: 1 << 42, count: AtomicU
 /// Room for the path, with its NUL.
 pub(crate) const PATH_BYTES: usize = 4096;
 
-const BLOCK: u64 = BLOCK_BYTES as u64;
+const BLOCK: u64 = SEGMENT_BYTES as u64;
 
 /// What is asked of a new spool.
 pub(crate) struct Wanted<'a> {
@@ -190,7 +191,7 @@ impl Spool {
         let window = WINDOW_BYTES.min(most) / BLOCK;
         *self.window_blocks.get_mut() = window.min(limit).max(first_step);
         let bytes = (first_step * BLOCK) as usize;
-        self.base = file.map(bytes, BLOCK_BYTES, &ZONE).map_err(Unmade::AddressSpace)?;
+        self.base = file.map(bytes, SEGMENT_BYTES, &ZONE).map_err(Unmade::AddressSpace)?;
         self.extent.begin(self.base + bytes);
         if let Some(path) = wanted.path {
             let bytes = path.to_bytes_with_nul();
@@ -224,8 +225,8 @@ impl Spool {
             start_counter: self.start_counter,
             stamp_interval: most_events_between_stamps(self.stamp_interval),
         };
-        self.word(control::BACKED_BLOCKS).store(backed, Ordering::Relaxed);
-        self.word(control::CLAIMED_BLOCKS).store(1, Ordering::Relaxed);
+        self.word(control::BACKED_SEGMENTS).store(backed, Ordering::Relaxed);
+        self.word(control::CLAIMED_SEGMENTS).store(1, Ordering::Relaxed);
         self.word(control::STATE).store(control::State::Starting.to_word(), Ordering::Relaxed);
         self.word(control::MAPPED_AT).store(self.base as u64, Ordering::Relaxed);
         // SAFETY: block 0 has storage and nobody else knows the mapping yet.
@@ -280,7 +281,7 @@ impl Spool {
             Some(block) => {
                 // Its pages were left to the file when it was full.
                 if block >= RESIDENT_BLOCKS && !self.is_frugal() {
-                    os::populate(self.base + block as usize * BLOCK_BYTES, BLOCK_BYTES);
+                    os::populate(self.base + block as usize * SEGMENT_BYTES, SEGMENT_BYTES);
                 }
                 block
             }
@@ -294,13 +295,13 @@ impl Spool {
     pub(crate) fn leave_full(&self, address: usize) {
         let block = (address - self.base) as u64 / BLOCK;
         if block >= RESIDENT_BLOCKS && self.has_path && !self.is_ring() && !self.is_frugal() {
-            os::leave_to_file(address, BLOCK_BYTES);
+            os::leave_to_file(address, SEGMENT_BYTES);
         }
     }
 
     fn claimed(&self, block: u64, place: u32, overwritten: u64) -> Claimed {
         let claim = self.word(control::CLAIMS).fetch_add(1, Ordering::Relaxed) + 1;
-        Claimed { address: self.base + block as usize * BLOCK_BYTES, claim, place, overwritten }
+        Claimed { address: self.base + block as usize * SEGMENT_BYTES, claim, place, overwritten }
     }
 
     /// A block that the parent has drained.
@@ -322,7 +323,7 @@ impl Spool {
     }
 
     fn take_from_end(&self) -> Result<u64, NoBlock> {
-        let claimed_word = self.word(control::CLAIMED_BLOCKS);
+        let claimed_word = self.word(control::CLAIMED_SEGMENTS);
         let mut claimed = claimed_word.load(Ordering::Relaxed);
         loop {
             if claimed >= self.backed() {
@@ -351,7 +352,7 @@ impl Spool {
             }
         }
         if !self.is_frugal() {
-            os::populate(self.base + claimed as usize * BLOCK_BYTES, BLOCK_BYTES);
+            os::populate(self.base + claimed as usize * SEGMENT_BYTES, SEGMENT_BYTES);
         }
         Ok(claimed)
     }
@@ -364,7 +365,7 @@ impl Spool {
     /// How many blocks have storage, of those that the window may have.
     fn stored(&self) -> u64 {
         let window = self.window_blocks.load(Ordering::Relaxed);
-        self.word(control::BACKED_BLOCKS).load(Ordering::Acquire).min(window)
+        self.word(control::BACKED_SEGMENTS).load(Ordering::Acquire).min(window)
     }
 
     /// How many blocks are mapped.
@@ -486,7 +487,7 @@ impl Spool {
             };
             match given {
                 Ok(()) => {
-                    self.word(control::BACKED_BLOCKS).fetch_max(wanted, Ordering::AcqRel);
+                    self.word(control::BACKED_SEGMENTS).fetch_max(wanted, Ordering::AcqRel);
                     return Ok(());
                 }
                 Err(error) => cause = cause_of(error),
@@ -508,7 +509,7 @@ impl Spool {
             return Err(EarlyEnd::FileLost);
         }
         // What is not there any more must not be written to: that ends the program.
-        if bytes < self.word(control::BACKED_BLOCKS).load(Ordering::Acquire) * BLOCK {
+        if bytes < self.word(control::BACKED_SEGMENTS).load(Ordering::Acquire) * BLOCK {
             return Err(EarlyEnd::FileCut);
         }
         Ok(file)
@@ -518,10 +519,10 @@ impl Spool {
     /// One thread at a time: what it writes must not be the block of an event already, by another thread that was faster.
     fn write_zeros(&self, file: &File, blocks: u64, wanted: u64) -> Result<Result<(), Errno>, NoBlock> {
         let write = || {
-            let from = self.word(control::BACKED_BLOCKS).load(Ordering::Acquire).min(wanted);
+            let from = self.word(control::BACKED_SEGMENTS).load(Ordering::Acquire).min(wanted);
             let written = file.write_zeros(from * BLOCK, (wanted - from) * BLOCK);
             if written.is_ok() {
-                self.word(control::BACKED_BLOCKS).fetch_max(wanted, Ordering::AcqRel);
+                self.word(control::BACKED_SEGMENTS).fetch_max(wanted, Ordering::AcqRel);
             }
             written
         };
@@ -641,7 +642,7 @@ impl Spool {
             Record::Loss { kind: LossKind::Overwritten, count } => count,
             _ => 0,
         };
-        let records = Records::new(bytes, BLOCK_HEADER_BYTES);
+        let records = Records::new(bytes, SEGMENT_HEADER_BYTES);
         records.map_while(Result::ok).map(|placed| count(placed.record)).sum()
     }
 
@@ -650,20 +651,20 @@ impl Spool {
         if block == 0 || block >= self.backed() {
             return None;
         }
-        let at = self.base + block as usize * BLOCK_BYTES;
+        let at = self.base + block as usize * SEGMENT_BYTES;
         let committed = committed_word(at).load(Ordering::Acquire) as usize;
-        let length = committed.checked_sub(BLOCK_HEADER_BYTES).filter(|_| committed <= BLOCK_BYTES)?;
+        let length = committed.checked_sub(SEGMENT_HEADER_BYTES).filter(|_| committed <= SEGMENT_BYTES)?;
         // SAFETY: the block has storage, and what is committed is not written any more, but by a ring that takes the block
         // again: a reader of a ring checks the number of the claim afterwards.
-        Some(unsafe { core::slice::from_raw_parts((at + BLOCK_HEADER_BYTES) as *const u8, length) })
+        Some(unsafe { core::slice::from_raw_parts((at + SEGMENT_HEADER_BYTES) as *const u8, length) })
     }
 
     /// The bytes in front of a block.
-    pub(crate) fn header(&self, block: u64) -> Option<[u8; BLOCK_HEADER_BYTES]> {
+    pub(crate) fn header(&self, block: u64) -> Option<[u8; SEGMENT_HEADER_BYTES]> {
         if block == 0 || block >= self.backed() {
             return None;
         }
-        let at = (self.base + block as usize * BLOCK_BYTES) as *const [u8; BLOCK_HEADER_BYTES];
+        let at = (self.base + block as usize * SEGMENT_BYTES) as *const [u8; SEGMENT_HEADER_BYTES];
         // SAFETY: the block has storage; another thread may be writing, so each byte is read once and believed only by its sum.
         Some(unsafe { at.read_volatile() })
     }
@@ -672,12 +673,12 @@ impl Spool {
     pub(crate) fn first_block(&self) -> &'static [u8] {
         // SAFETY: has storage from the start and is never unmapped. Words in it change while it is read, which is for the
         // kernel to do.
-        unsafe { core::slice::from_raw_parts(self.base as *const u8, BLOCK_BYTES) }
+        unsafe { core::slice::from_raw_parts(self.base as *const u8, SEGMENT_BYTES) }
     }
 
     /// How many blocks were taken from the end, the first one included.
     pub(crate) fn claimed_blocks(&self) -> u64 {
-        self.word(control::CLAIMED_BLOCKS).load(Ordering::Acquire).min(self.backed())
+        self.word(control::CLAIMED_SEGMENTS).load(Ordering::Acquire).min(self.backed())
     }
 
     /// True for an event block whose last thread left it before the counter had this value.
@@ -692,7 +693,7 @@ impl Spool {
 
     /// Waits until the kernel has written everything to the disk.
     pub(crate) fn synchronise(&self) -> Result<(), Errno> {
-        os::synchronise(self.base, self.claimed_blocks() as usize * BLOCK_BYTES)
+        os::synchronise(self.base, self.claimed_blocks() as usize * SEGMENT_BYTES)
     }
 
     /// Gives up the file, in a forked child: what is written to the window from now on is nobody's.
@@ -748,7 +749,7 @@ pub(crate) fn control_word(base: usize, offset: usize) -> &'static AtomicU64 {
 #[inline(always)]
 pub(crate) fn committed_word(block: usize) -> &'static AtomicU64 {
     // SAFETY: as above; blocks are only looked at when they have storage.
-    unsafe { &*((block + BlockHeader::COMMITTED_OFFSET) as *const AtomicU64) }
+    unsafe { &*((block + SegmentHeader::COMMITTED_OFFSET) as *const AtomicU64) }
 }
 
 /// Writes the header of a block. What it held before is gone with the first store, and what it is now is there with the
@@ -761,12 +762,12 @@ pub(crate) fn begin_block(
     sequence: u32,
     kernel_thread: u32,
 ) {
-    let header = BlockHeader {
+    let header = SegmentHeader {
         has_no_tables: use_of_it == Use::Events,
         thread,
         lane,
         sequence,
-        committed_bytes: BLOCK_HEADER_BYTES as u64,
+        committed_bytes: SEGMENT_HEADER_BYTES as u64,
         counter: clock::counter(),
         kernel_thread,
         claim: claimed.claim,
@@ -775,13 +776,13 @@ pub(crate) fn begin_block(
     committed.store(0, Ordering::Release);
     fence(Ordering::SeqCst);
     let bytes = header.to_bytes();
-    let (front, back) = bytes.split_at(BlockHeader::COMMITTED_OFFSET);
+    let (front, back) = bytes.split_at(SegmentHeader::COMMITTED_OFFSET);
     // SAFETY: the block is this thread's alone and has storage.
     unsafe {
         copy_to(claimed.address, front);
-        copy_to(claimed.address + BlockHeader::COMMITTED_OFFSET + 8, back.get(8..).unwrap_or_default());
+        copy_to(claimed.address + SegmentHeader::COMMITTED_OFFSET + 8, back.get(8..).unwrap_or_default());
     }
-    committed.store(BLOCK_HEADER_BYTES as u64, Ordering::Release);
+    committed.store(SEGMENT_HEADER_BYTES as u64, Ordering::Release);
 }
 
 /// # Safety

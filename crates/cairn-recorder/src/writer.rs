@@ -1,6 +1,8 @@
 //! A sequence of blocks that one thread at a time appends records to.
 
-use cairn_format::recording::{BLOCK_BYTES, BLOCK_HEADER_BYTES, Lane, LossKind, RecordSink, SinkTooSmall};
+use cairn_format::recording::{
+    Lane, LossKind, RecordSink, SEGMENT_BYTES, SEGMENT_HEADER_BYTES, SinkTooSmall,
+};
 
 use crate::clock;
 use crate::recorder::Recorder;
@@ -19,7 +21,7 @@ pub(crate) struct Writer {
     place: u32,
 }
 
-const OFFSET_MASK: usize = BLOCK_BYTES - 1;
+const OFFSET_MASK: usize = SEGMENT_BYTES - 1;
 
 /// Slots of the longest record: a module with its build id and path.
 pub(crate) const LONGEST_SLOTS: usize = 6 + (64 + 4096) / 8 + 2048;
@@ -28,7 +30,7 @@ impl Writer {
     /// Bytes that are left in the block.
     #[inline(always)]
     pub(crate) fn room_bytes(&self) -> usize {
-        if self.cursor == 0 { 0 } else { BLOCK_BYTES - offset(self.cursor) }
+        if self.cursor == 0 { 0 } else { SEGMENT_BYTES - offset(self.cursor) }
     }
 
     /// True when so many slots fit. The last slot of a block stays empty, so that the cursor never leaves it.
@@ -87,7 +89,7 @@ impl Writer {
         begin_block(&claimed, use_of_it, self.thread, lane, self.sequence, self.kernel_thread);
         self.sequence += 1;
         self.place = claimed.place;
-        self.cursor = claimed.address + BLOCK_HEADER_BYTES;
+        self.cursor = claimed.address + SEGMENT_HEADER_BYTES;
         self.write(4, |sink| sink.clock(&clock::reading()));
         if claimed.overwritten > 0 {
             self.write(2, |sink| sink.loss(LossKind::Overwritten, claimed.overwritten));
