@@ -64,7 +64,11 @@ pub(crate) fn parse_limit(text: &str) -> Result<Limit, String> {
 pub(crate) fn parse_percent(text: &str) -> Result<f64, String> {
     let number = text.strip_suffix('%').unwrap_or(text).trim_end();
     let percent: f64 = number.parse().map_err(|_| format!("{text}: not a percentage; write 0.5 or 0.5%"))?;
-    if (0.0..=100.0).contains(&percent) { Ok(percent) } else { Err(format!("{text}: a percentage is 0 to 100")) }
+    if (0.0..=100.0).contains(&percent) {
+        Ok(percent)
+    } else {
+        Err(format!("{text}: a percentage is 0 to 100"))
+    }
 }
 
 #[cfg(test)]
