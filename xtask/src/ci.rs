@@ -6,7 +6,9 @@
 use std::time::Instant;
 
 use crate::process::{Failure, Outcome};
-use crate::{cargo_chores, check_rooms, fuzz_smoke, header, portability, supply_chain, unsafe_inventory};
+use crate::{
+    book, cargo_chores, check_rooms, fuzz_smoke, header, portability, supply_chain, unsafe_inventory,
+};
 
 type Step = (&'static str, fn() -> Outcome);
 
@@ -14,6 +16,7 @@ const BEFORE_THE_TESTS: &[Step] = &[
     ("fmt", || cargo_chores::fmt(&["--check".to_owned()])),
     ("check-rooms", || check_rooms::run(&[])),
     ("unsafe-inventory", || unsafe_inventory::run(&["--check".to_owned()])),
+    ("book", || book::run(&[])),
     ("deny", || supply_chain::deny(&[])),
     ("header", || header::run(&["--check".to_owned()])),
     ("lint", || cargo_chores::lint(&[])),

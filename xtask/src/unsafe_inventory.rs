@@ -1,6 +1,6 @@
 //! `cargo xtask unsafe-inventory`: counts the unsafe code of every crate that ships it.
 //!
-//! The counts live in `docs/unsafe.md`. CI compares them with the sources, so that new unsafe code
+//! The counts live in `docs/book/reference/unsafe.md`. CI compares them with the sources, so that new unsafe code
 //! appears in the diff of a page that reviewers read, and not only in the middle of a function.
 //! Sources are parsed with `syn`; bodies of macros are token streams to it, so an `unsafe` keyword
 //! in one of them is counted in a column of its own. Tests and examples are not counted.
@@ -18,7 +18,7 @@ use crate::process::{Failure, Outcome, at, workspace_root};
 use crate::unsafe_contracts;
 
 /// The page with the table, relative to the workspace.
-const PAGE: &str = "docs/unsafe.md";
+const PAGE: &str = "docs/book/reference/unsafe.md";
 
 const HEAD: &str = "\
 # Unsafe code, crate by crate

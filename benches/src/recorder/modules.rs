@@ -49,7 +49,7 @@ fn run_in(directory: &Path) -> Result<(), String> {
         modules::while_unloading(|| unsafe { libc::dlclose(handle) });
     };
     print("`dlopen` and `dlclose`, nobody follows", median(pair));
-    super::begin(&spool, "kept")?;
+    super::begin(&spool, "stored")?;
     print("the same, `dlclose` wrapped, a recording under way", median(wrapped));
     print("`modules::scan` when nothing has changed", median(modules::scan));
     let (plain, audited) = starts(&audit)?;

@@ -151,7 +151,7 @@
 //!
 //! [`walk_frames`] follows frame pointers, with the controls of Darwin's `backtrace(9)`: the caller
 //! chooses the first frame and can resume a walk, and the walk finds the async frames of Swift.
-//! `docs/book/backtrace9.md` maps the manual page to this crate and to the C API.
+//! `docs/book/reference/backtrace9.md` maps the manual page to this crate and to the C API.
 //!
 //! # Async Rust
 //!
@@ -236,7 +236,7 @@
 //! # Safety in detail
 //!
 //! Nothing here allocates from the heap, takes a lock, formats text, or panics by design.
-//! `docs/signal-safety.md` in the repository lists what a capture does and what it never does, with
+//! `docs/book/reference/signal-safety.md` in the repository lists what a capture does and what it never does, with
 //! the reasons.
 //!
 //! # Processors
@@ -246,7 +246,7 @@
 //!
 //! Darwin has walks, and no numbers for stacks: `walk_stack` by compact unwind info and frame
 //! pointers, and [`walk_frames`]. That part is compiled for both of its processors, and has never
-//! run there. `docs/book/porting.md` lists what is missing.
+//! run there. `docs/book/reference/porting.md` lists what is missing.
 #![no_std]
 #![cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "the hot path of x86-64 uses the tables"))]
 
@@ -259,7 +259,7 @@ mod macos;
 
 #[cfg(not(any(target_os = "linux", target_os = "macos")))]
 compile_error!(
-    "cairn-capture supports Linux and Darwin; docs/book/porting.md describes what another system needs"
+    "cairn-capture supports Linux and Darwin; docs/book/reference/porting.md describes what another system needs"
 );
 
 pub use cairn_unwind::{FoldRecursion, MemoryReader, StopReason, xnu};
@@ -280,5 +280,5 @@ pub use macos::{ThreadMemory, WalkedStack, read_own_memory, walk_stack, walk_sta
 
 /// Tests the examples of the page as doc tests.
 #[cfg(all(doctest, target_os = "linux"))]
-#[doc = include_str!("../../../docs/book/backtrace9.md")]
+#[doc = include_str!("../../../docs/book/reference/backtrace9.md")]
 struct Backtrace9;

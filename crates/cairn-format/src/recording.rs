@@ -1,6 +1,6 @@
 //! Recordings (`*.cairn`): what a program's recorder writes while the program runs, and what `cairn` keeps of it.
 //!
-//! A recording has one of two shapes with one header in front, told byte by byte in `docs/format.md`:
+//! A recording has one of two shapes with one header in front, told byte by byte in `docs/book/reference/format.md`:
 //!
 //! - a **spool** is written by the program itself into a shared file mapping: [`FileHeader`] and [control words](control),
 //!   then *segments* of 64 KiB, each of which belongs to one thread ([`SegmentHeader`]) and holds [`Record`]s of 8-byte slots;

@@ -113,3 +113,12 @@ pub use requests::{
 pub use start::{Keep, Options, StartError, start, start_default, start_in_child};
 #[cfg(target_arch = "x86_64")]
 pub use thread_word::thread_word_offset;
+
+/// Runs the examples in the book as tests.
+#[cfg(all(doctest, target_os = "linux"))]
+mod book {
+    #[doc = include_str!("../../../docs/book/recorder-and-player.md")]
+    struct Recorder;
+    #[doc = include_str!("../../../docs/book/c-and-rust.md")]
+    struct Capture;
+}

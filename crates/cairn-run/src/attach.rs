@@ -1,6 +1,6 @@
 //! Putting the library into a process that runs already, and ending its work there.
 //!
-//! What is done and why it is safe: `docs/heap.md`. Who calls this stops the threads and looks at their stacks; what lies on
+//! What is done and why it is safe: `docs/book/reference/heap.md`. Who calls this stops the threads and looks at their stacks; what lies on
 //! them decides which thread can be used ([`Target::forbids`]).
 
 use std::ffi::OsStr;

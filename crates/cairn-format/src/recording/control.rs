@@ -27,7 +27,7 @@
 //! | 0x0190 | [`EXIT_WALL_NANOS`] | program: the wall clock at [`EXIT_COUNTER`] |
 //! | 0x1000 | [`FREE_RING`] | command: numbers of segments (u32) that were drained and may be taken again |
 //! | 0x5000 | [`OWN_MEMORY`] | program: memory of the recorder beside the spool |
-//! | 0x8000 | [`FACTS`] | program: `name=value` pairs, each ended by a NUL, see `docs/format.md` |
+//! | 0x8000 | [`FACTS`] | program: `name=value` pairs, each ended by a NUL, see `docs/book/reference/format.md` |
 
 use core::fmt;
 

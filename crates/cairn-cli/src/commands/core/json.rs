@@ -1,4 +1,4 @@
-//! The answers as one JSON object, told field by field in `docs/core.md`.
+//! The answers as one JSON object, described field by field in `docs/book/reference/json.md`.
 
 use cairn_analysis::heap::{Cost, Group, Names, Questions};
 use cairn_memory::heap::{Block, Chunk, Damage, GlibcHeap, Holder, Near, NearPlace};
