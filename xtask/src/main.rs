@@ -7,10 +7,13 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "chores talk to whoever started them")]
 
+mod allowances;
+mod api;
 mod bench;
 mod c_library;
 mod cargo_chores;
 mod check_rooms;
+mod check_words;
 mod ci;
 mod debian;
 mod device;
@@ -48,6 +51,16 @@ const CHORES: &[Chore] = &[
         name: "check-rooms",
         run: check_rooms::run,
         help: "compare crates, edges and crate attributes with the table of rooms",
+    },
+    Chore {
+        name: "check-words",
+        run: check_words::run,
+        help: "[--shrink]: check the words, widths and names of comments, documents, messages and tests",
+    },
+    Chore {
+        name: "api",
+        run: api::run,
+        help: "[--check] [CRATE...]: list the public items of the libraries into docs/api; --check only compares",
     },
     Chore {
         name: "header",
