@@ -1,4 +1,5 @@
-//! `cargo xtask check-words`: holds comments, documents, messages and names to CONTRIBUTING.md's rules.
+//! `cargo xtask check-words`: holds comments, documents, messages and names to CONTRIBUTING.md's
+//! rules.
 //!
 //! | rule | breach |
 //! |---|---|
@@ -43,7 +44,8 @@ const AVOIDED: &[(&[&str], &str)] = &[
 /// Words that must not open a sentence as a noun; a question may open with them.
 const OPENINGS: &[&str] = &["What", "Who", "Whoever", "Whose", "Of"];
 
-/// Maximum width of a comment line, in columns; 100, because two files fit side by side on a screen.
+/// Maximum width of a comment line, in columns; 100, because two files fit side by side on a
+/// screen.
 const COMMENT_COLUMNS: usize = 100;
 
 /// Maximum length of a doc summary, in characters; 100, because lists of items show one line each.

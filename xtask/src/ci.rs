@@ -1,7 +1,7 @@
 //! `cargo xtask ci`: what CI runs, in its order.
 //!
-//! Cheap checks first, so that a slip shows within seconds. The tests come last and nothing is printed after them:
-//! whoever reads the end of the log reads the test runner's own summary.
+//! Cheap checks first, so that a slip shows within seconds. The tests come last and nothing is
+//! printed after them: whoever reads the end of the log reads the test runner's own summary.
 
 use std::time::Instant;
 

@@ -1,8 +1,9 @@
 //! Chores of the workspace, behind one door: `cargo xtask help` lists them.
 //!
-//! A chore is a function from its arguments to an [`Outcome`]; to add one, write `xtask/src/<chore>.rs` with a
-//! `pub(crate) fn run(arguments: &[String]) -> Outcome` and give it a line in [`CHORES`]. Chores start the tools a
-//! contributor would start by hand, and print each command first, so that every step can be repeated without xtask.
+//! A chore is a function from its arguments to an [`Outcome`]; to add one, write
+//! `xtask/src/<chore>.rs` with a `pub(crate) fn run(arguments: &[String]) -> Outcome` and give it a
+//! line in [`CHORES`]. Chores start the tools a contributor would start by hand, and print each
+//! command first, so that every step can be repeated without xtask.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "chores talk to whoever started them")]
