@@ -214,6 +214,7 @@ mod tests {
         let rows = rows(PRINTED);
         let run = Run {
             date: "2026-11-22T00:00:00Z",
+            load: 0.5,
             command: "capture fixed",
             subject: "capture",
             printed: PRINTED,

@@ -1,5 +1,6 @@
-//! Stands in for the process that drains a spool: gives back blocks whose thread has gone on to another, extends the file, ticks.
-//! The records themselves are not looked at; what that costs is another benchmark's affair.
+//! Stands in for the process that drains a spool: gives back blocks whose thread has gone on to
+//! another, extends the file, ticks. The records themselves are not looked at; what that costs is
+//! another benchmark's affair.
 
 use std::collections::HashMap;
 use std::fs::File;
