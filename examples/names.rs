@@ -1,4 +1,5 @@
-//! Names for the addresses of this program, for the examples that print them. Not for signal handlers.
+//! Names for the addresses of this program, for the examples that print them. Not for signal
+//! handlers.
 
 use std::ffi::{c_int, c_void};
 

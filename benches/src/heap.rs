@@ -1,9 +1,11 @@
-//! Whole programs under heap profilers: processor time as a multiple of the plain run, and bytes of the recording.
+//! Whole programs under heap profilers: processor time as a multiple of the plain run, and bytes of
+//! the recording.
 //!
-//! Each work runs plain and under each tool in turn, round after round; medians of the rounds. Two figures for cairn, of the same
-//! runs: *in the program* is the processor time of the recorded process alone, which a probe in it tells at its end; *in all* that
-//! of the command beside it as well. The tools write where they normally do. Profilers that are a part of an allocator are compared with
-//! that allocator without.
+//! Each work runs plain and under each tool in turn, round after round; medians of the rounds. Two
+//! figures for cairn, of the same runs: *in the program* is the processor time of the recorded
+//! process alone, which a probe in it tells at its end; *in all* that of the command beside it as
+//! well. The tools write where they normally do. Profilers that are a part of an allocator are
+//! compared with that allocator without.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -272,7 +274,8 @@ pub(crate) fn once(work: &Work, tool: &Tool, directory: &Path) -> Result<Cost, S
     })
 }
 
-/// What the probe told of the program itself: the command beside it has it too. Seconds, and two sizes in KiB.
+/// What the probe told of the program itself: the command beside it has it too. Seconds, and two
+/// sizes in KiB.
 fn own_figures(told: &str, program: &str) -> Vec<[f64; 3]> {
     let name = Path::new(program).file_name().unwrap_or_default().to_string_lossy();
     let figures = |line: &str| {

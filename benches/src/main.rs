@@ -4,7 +4,8 @@
 //! cargo xtask bench formats
 //! ```
 //!
-//! `benchmarks/README.md` explains the figures; `benchmarks/record/` keeps them with the machine and the command.
+//! `benchmarks/README.md` explains the figures; `benchmarks/record/` keeps them with the machine
+//! and the command.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program whose output is its purpose")]
 

@@ -58,8 +58,8 @@ fn print_timings(rows: &[Row<'_>]) {
     }
 }
 
-/// Every other implementation of an operation on the same input, against cairn's. The lowest times are those that a busy
-/// machine disturbs least: where the two columns differ much, it was busy.
+/// Every other implementation of an operation on the same input, against cairn's. The lowest times
+/// are those that a busy machine disturbs least: where the two columns differ much, it was busy.
 fn print_ratios(rows: &[Row<'_>]) {
     println!("| operation | on | against | times faster, by medians | by lowest |");
     println!("|---|---|---|---:|---:|");

@@ -1,4 +1,5 @@
-//! Walks over any memory: no panic, no endless loop, and the corrected walks record what the kernel records.
+//! Walks over any memory: no panic, no endless loop, and the corrected walks record what the kernel
+//! records.
 //!
 //! The input is `| options: u8 | room: u8 | fp: u16 | memory |`; the memory lies at 0x7000.
 

@@ -1,8 +1,10 @@
-//! `cargo xtask header`: writes `cairn_capture.h` and `cairn_heap.h` from the Rust text that defines the C API.
+//! `cargo xtask header`: writes `cairn_capture.h` and `cairn_heap.h` from the Rust text that
+//! defines the C API.
 //!
-//! A translator for the little Rust that a C border is made of: constants, `#[repr(C)]` structs, functions with their
-//! doc comments. Whatever it does not know is an error that names the line, so nothing is left out in silence. cbindgen
-//! does this for all of Rust; it brings 38 crates, two minutes of compiling, into every run of the chores.
+//! A translator for the little Rust that a C border is made of: constants, `#[repr(C)]` structs,
+//! functions with their doc comments. Whatever it does not know is an error that names the line, so
+//! nothing is left out in silence. cbindgen does this for all of Rust; it brings 38 crates, two
+//! minutes of compiling, into every run of the chores.
 
 use std::fmt::Write as _;
 use std::fs;

@@ -1,17 +1,21 @@
 //! Chores of the workspace, behind one door: `cargo xtask help` lists them.
 //!
-//! A chore is a function from its arguments to an [`Outcome`]; to add one, write `xtask/src/<chore>.rs` with a
-//! `pub(crate) fn run(arguments: &[String]) -> Outcome` and give it a line in [`CHORES`]. Chores start the tools a
-//! contributor would start by hand, and print each command first, so that every step can be repeated without xtask.
+//! A chore is a function from its arguments to an [`Outcome`]; to add one, write
+//! `xtask/src/<chore>.rs` with a `pub(crate) fn run(arguments: &[String]) -> Outcome` and give it a
+//! line in [`CHORES`]. Chores start the tools a contributor would start by hand, and print each
+//! command first, so that every step can be repeated without xtask.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "chores talk to whoever started them")]
 
+mod allowances;
+mod api;
 mod bench;
 mod book;
 mod c_library;
 mod cargo_chores;
 mod check_rooms;
+mod check_words;
 mod ci;
 mod debian;
 mod design_constants;
@@ -54,6 +58,16 @@ const CHORES: &[Chore] = &[
         name: "check-rooms",
         run: check_rooms::run,
         help: "compare crates, edges and crate attributes with the table of rooms",
+    },
+    Chore {
+        name: "check-words",
+        run: check_words::run,
+        help: "[--shrink]: check the words, widths and names of comments, documents, messages and tests",
+    },
+    Chore {
+        name: "api",
+        run: api::run,
+        help: "[--check] [CRATE...]: list the public items of the libraries into docs/api; --check only compares",
     },
     Chore {
         name: "header",

@@ -12,7 +12,8 @@ const DRIVER: &str = "puppeteer-core@24";
 /// Debian calls it by the first name.
 const BROWSERS: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
 
-/// Writes the pages of `examples/pages.rs` into `target/browser/page` and runs `tests/browser/page.mjs` on them; arguments go to it.
+/// Writes the pages of `examples/pages.rs` into `target/browser/page` and runs
+/// `tests/browser/page.mjs` on them; arguments go to it.
 pub(crate) fn run(arguments: &[String]) -> Outcome {
     check_arguments(arguments, &["--times", "--no-screens"], "page [--times] [--no-screens]")?;
     let browser = Browser::find()?;
@@ -24,8 +25,8 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     browser.run("page.mjs", "page", arguments, None)
 }
 
-/// Builds the command and runs `tests/browser/view.mjs` with it; arguments go to it. Programs, recordings and pictures are in
-/// `target/browser/view`.
+/// Builds the command and runs `tests/browser/view.mjs` with it; arguments go to it. Programs,
+/// recordings and pictures are in `target/browser/view`.
 pub(crate) fn run_view(arguments: &[String]) -> Outcome {
     check_arguments(arguments, &["--no-screens"], "view [--no-screens]")?;
     let browser = Browser::find()?;

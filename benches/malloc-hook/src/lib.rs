@@ -4,9 +4,10 @@
 //! LD_PRELOAD=libcairn_bench_malloc_hook.so CAIRN_BENCH_UNWINDER=libunwind CAIRN_BENCH_REPORT=/tmp/report program
 //! ```
 //!
-//! `CAIRN_BENCH_UNWINDER` is a name of `cairn_bench_unwinders::UNWINDERS`, `none` (the hook alone), or `cairn-count`,
-//! which counts different stacks and is not for timing. The report is one line of `name=value` words; its CPU time is that between this library's
-//! constructor and the program's exit.
+//! `CAIRN_BENCH_UNWINDER` is a name of `cairn_bench_unwinders::UNWINDERS`, `none` (the hook alone),
+//! or `cairn-count`, which counts different stacks and is not for timing. The report is one line of
+//! `name=value` words; its CPU time is that between this library's constructor and the program's
+//! exit.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -57,7 +58,8 @@ static COUNTS: MainThread<Counts> =
 /// Captures with cairn and counts.
 extern "C" fn count() -> u64 {
     let stack = cairn_capture::capture();
-    // SAFETY: only the main thread captures, and a capture inside this one is held off by `is_busy`.
+    // SAFETY: only the main thread captures, and a capture inside this one is held off by
+    // `is_busy`.
     let counts = unsafe { &mut *COUNTS.0.get() };
     let id = stack.id().number() as usize;
     if let Some(word) = counts.seen.get_mut(id / 64) {

@@ -1,7 +1,8 @@
-//! What the recorder adds to a capture: heap events and marks, in 1, 2 and 8 threads, with a process that drains
-//! the spool, in a ring, and stored in a file.
+//! What the recorder adds to a capture: heap events and marks, in 1, 2 and 8 threads, with a
+//! process that drains the spool, in a ring, and stored in a file.
 //!
-//! Every case runs in one process in turn with the bare capture of the same stack, so that a ratio is of the same moments.
+//! Every case runs in one process in turn with the bare capture of the same stack, so that a ratio
+//! is of the same moments.
 
 mod drain;
 pub(crate) mod modules;

@@ -95,8 +95,7 @@ fn script(steps: &[Step]) -> String {
     script
 }
 
-/// Replaces everything that differs from run to run by its name, in what the book shows and in what
-/// a command prints.
+/// Replaces values that differ from run to run by their names, in both texts.
 struct Redactions(Vec<(Regex, &'static str)>);
 
 impl Redactions {

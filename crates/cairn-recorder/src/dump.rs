@@ -4,7 +4,7 @@ use core::ffi::CStr;
 use core::fmt;
 use core::sync::atomic::{Ordering, fence};
 
-use cairn_format::recording::{BLOCK_BYTES, BLOCK_HEADER_BYTES, BlockHeader};
+use cairn_format::recording::{SEGMENT_BYTES, SEGMENT_HEADER_BYTES, SegmentHeader};
 
 use crate::os::{Errno, ErrnoGuard, File, PathText};
 use crate::recorder::{self, Recorder};
@@ -85,7 +85,7 @@ fn copy(recorder: &Recorder, path: &CStr, last_nanos: Option<u64>) -> Result<(),
     for segment in 1..segments {
         copy_segment(spool, &file, segment, SegmentUse::Tables)?;
     }
-    file.set_length(segments * BLOCK_BYTES as u64)?;
+    file.set_length(segments * SEGMENT_BYTES as u64)?;
     // The header comes last: a copy that was interrupted is no recording.
     file.seek(0)?;
     Ok(file.write_all(spool.first_segment())?)
@@ -98,34 +98,35 @@ fn copy_segment(spool: &Spool, file: &File, segment: u64, segment_use: SegmentUs
     let Some(mut header) = spool.header(segment) else { return Ok(()) };
     fence(Ordering::Acquire);
     let Some(records) = spool.committed(segment) else { return Ok(()) };
-    let is_wanted = |read: &BlockHeader| read.has_no_tables == (segment_use == SegmentUse::Events);
-    if !BlockHeader::read(&header).is_ok_and(|read| is_wanted(&read)) {
+    let is_wanted = |read: &SegmentHeader| read.has_no_tables == (segment_use == SegmentUse::Events);
+    if !SegmentHeader::read(&header).is_ok_and(|read| is_wanted(&read)) {
         return Ok(());
     }
-    let length = (BLOCK_HEADER_BYTES + records.len()) as u64;
-    if let Some(place) = header.get_mut(BlockHeader::COMMITTED_OFFSET..BlockHeader::COMMITTED_OFFSET + 8) {
+    let length = (SEGMENT_HEADER_BYTES + records.len()) as u64;
+    if let Some(place) = header.get_mut(SegmentHeader::COMMITTED_OFFSET..SegmentHeader::COMMITTED_OFFSET + 8)
+    {
         place.copy_from_slice(&length.to_le_bytes());
     }
-    file.seek(segment * BLOCK_BYTES as u64)?;
+    file.seek(segment * SEGMENT_BYTES as u64)?;
     file.write_all(&header)?;
     file.write_all(records)?;
     fence(Ordering::SeqCst);
     let is_less = spool.committed(segment).is_none_or(|now| now.len() < records.len());
     if is_less || spool.header(segment).is_none_or(|now| now != header_without_length(&now, &header)) {
         // A ring has reused the segment meanwhile: the copy is a mixture, and is discarded.
-        file.seek(segment * BLOCK_BYTES as u64)?;
-        file.write_all(&[0; BLOCK_HEADER_BYTES])?;
+        file.seek(segment * SEGMENT_BYTES as u64)?;
+        file.write_all(&[0; SEGMENT_HEADER_BYTES])?;
     }
     Ok(())
 }
 
 /// Returns `copied` with the committed length of `now`, which may have grown.
 fn header_without_length(
-    now: &[u8; BLOCK_HEADER_BYTES],
-    copied: &[u8; BLOCK_HEADER_BYTES],
-) -> [u8; BLOCK_HEADER_BYTES] {
+    now: &[u8; SEGMENT_HEADER_BYTES],
+    copied: &[u8; SEGMENT_HEADER_BYTES],
+) -> [u8; SEGMENT_HEADER_BYTES] {
     let mut same = *copied;
-    let length = BlockHeader::COMMITTED_OFFSET..BlockHeader::COMMITTED_OFFSET + 8;
+    let length = SegmentHeader::COMMITTED_OFFSET..SegmentHeader::COMMITTED_OFFSET + 8;
     if let (Some(place), Some(length)) = (same.get_mut(length.clone()), now.get(length)) {
         place.copy_from_slice(length);
     }

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! A *segment* is a piece of 64 KiB. The window, the mapping of the file, grows in place
-//! ([`Extent`]), and only as far as the file has storage (`BACKED_BLOCKS`): a full disk is an error
+//! ([`Extent`]), and only as far as the file has storage (`BACKED_SEGMENTS`): a full disk is an error
 //! when the file is extended, and never a SIGBUS. The window takes no more of the address space
 //! than is recorded, because programs read how much they have mapped and set limits by it. All of
 //! it is readable, for code that reads all mapped memory (leak checkers, `mlockall`). No descriptor
@@ -23,7 +23,8 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering
 
 use cairn_format::recording::control::EarlyEnd;
 use cairn_format::recording::{
-    BLOCK_BYTES, BLOCK_HEADER_BYTES, BlockHeader, FileHeader, Lane, LossKind, Record, Records, Shape, control,
+    FileHeader, Lane, LossKind, Record, Records, SEGMENT_BYTES, SEGMENT_HEADER_BYTES, SegmentHeader, Shape,
+    control,
 };
 
 use crate::clock;
@@ -94,7 +95,7 @@ static ZONE: os::Zone = os::Zone { from: 1 << 38, bytes: 1 << 42, count: AtomicU
 /// Maximum bytes of the path, including its NUL.
 pub(crate) const PATH_BYTES: usize = 4096;
 
-const SEGMENT: u64 = BLOCK_BYTES as u64;
+const SEGMENT: u64 = SEGMENT_BYTES as u64;
 
 /// Options of a new spool.
 pub(crate) struct SpoolOptions<'a> {
@@ -199,7 +200,7 @@ impl Spool {
         let window = WINDOW_BYTES.min(most) / SEGMENT;
         *self.window_segments.get_mut() = window.min(limit).max(first_step);
         let bytes = (first_step * SEGMENT) as usize;
-        self.base = file.map(bytes, BLOCK_BYTES, &ZONE).map_err(SpoolError::AddressSpace)?;
+        self.base = file.map(bytes, SEGMENT_BYTES, &ZONE).map_err(SpoolError::AddressSpace)?;
         self.extent.begin(self.base + bytes);
         if let Some(path) = wanted.path {
             let bytes = path.to_bytes_with_nul();
@@ -233,8 +234,8 @@ impl Spool {
             start_counter: self.start_counter,
             stamp_interval: most_events_between_stamps,
         };
-        self.word(control::BACKED_BLOCKS).store(backed, Ordering::Relaxed);
-        self.word(control::CLAIMED_BLOCKS).store(1, Ordering::Relaxed);
+        self.word(control::BACKED_SEGMENTS).store(backed, Ordering::Relaxed);
+        self.word(control::CLAIMED_SEGMENTS).store(1, Ordering::Relaxed);
         self.word(control::STATE).store(control::State::Starting.to_word(), Ordering::Relaxed);
         self.word(control::MAPPED_AT).store(self.base as u64, Ordering::Relaxed);
         // SAFETY: `make_in` has mapped segment 0, which has storage, and has not shared its address
@@ -291,7 +292,7 @@ impl Spool {
             Some(segment) => {
                 // `leave_full` has taken its pages out of memory.
                 if segment >= RESIDENT_SEGMENTS && !self.makes_no_calls() {
-                    os::populate(self.base + segment as usize * BLOCK_BYTES, BLOCK_BYTES);
+                    os::populate(self.base + segment as usize * SEGMENT_BYTES, SEGMENT_BYTES);
                 }
                 segment
             }
@@ -305,13 +306,18 @@ impl Spool {
     pub(crate) fn leave_full(&self, address: usize) {
         let segment = (address - self.base) as u64 / SEGMENT;
         if segment >= RESIDENT_SEGMENTS && self.has_path && !self.is_ring() && !self.makes_no_calls() {
-            os::leave_to_file(address, BLOCK_BYTES);
+            os::leave_to_file(address, SEGMENT_BYTES);
         }
     }
 
     fn claimed(&self, segment: u64, ring_index: u32, overwritten: u64) -> ClaimedSegment {
         let claim = self.word(control::CLAIMS).fetch_add(1, Ordering::Relaxed) + 1;
-        ClaimedSegment { address: self.base + segment as usize * BLOCK_BYTES, claim, ring_index, overwritten }
+        ClaimedSegment {
+            address: self.base + segment as usize * SEGMENT_BYTES,
+            claim,
+            ring_index,
+            overwritten,
+        }
     }
 
     /// Takes a segment that the parent has drained.
@@ -335,7 +341,7 @@ impl Spool {
 
     /// Takes the next segment at the end, and extends window and file for it.
     fn take_from_end(&self) -> Result<u64, NoSegment> {
-        let claimed_word = self.word(control::CLAIMED_BLOCKS);
+        let claimed_word = self.word(control::CLAIMED_SEGMENTS);
         let mut claimed = claimed_word.load(Ordering::Relaxed);
         loop {
             if claimed >= self.backed() {
@@ -365,7 +371,7 @@ impl Spool {
             }
         }
         if !self.makes_no_calls() {
-            os::populate(self.base + claimed as usize * BLOCK_BYTES, BLOCK_BYTES);
+            os::populate(self.base + claimed as usize * SEGMENT_BYTES, SEGMENT_BYTES);
         }
         Ok(claimed)
     }
@@ -378,7 +384,7 @@ impl Spool {
     /// Returns the number of segments that have storage, limited to those that the window may have.
     fn stored(&self) -> u64 {
         let window = self.window_segments.load(Ordering::Relaxed);
-        self.word(control::BACKED_BLOCKS).load(Ordering::Acquire).min(window)
+        self.word(control::BACKED_SEGMENTS).load(Ordering::Acquire).min(window)
     }
 
     /// Returns the number of mapped segments.
@@ -502,7 +508,7 @@ impl Spool {
             };
             match given {
                 Ok(()) => {
-                    self.word(control::BACKED_BLOCKS).fetch_max(wanted, Ordering::AcqRel);
+                    self.word(control::BACKED_SEGMENTS).fetch_max(wanted, Ordering::AcqRel);
                     return Ok(());
                 }
                 Err(error) => cause = cause_of(error),
@@ -525,7 +531,7 @@ impl Spool {
         }
         // Writing to a mapped page behind the end of the file raises SIGBUS, which ends the
         // program.
-        if bytes < self.word(control::BACKED_BLOCKS).load(Ordering::Acquire) * SEGMENT {
+        if bytes < self.word(control::BACKED_SEGMENTS).load(Ordering::Acquire) * SEGMENT {
             return Err(EarlyEnd::FileCut);
         }
         Ok(file)
@@ -536,10 +542,10 @@ impl Spool {
     /// added.
     fn write_zeros(&self, file: &File, segments: u64, wanted: u64) -> Result<Result<(), Errno>, NoSegment> {
         let write = || {
-            let from = self.word(control::BACKED_BLOCKS).load(Ordering::Acquire).min(wanted);
+            let from = self.word(control::BACKED_SEGMENTS).load(Ordering::Acquire).min(wanted);
             let written = file.write_zeros(from * SEGMENT, (wanted - from) * SEGMENT);
             if written.is_ok() {
-                self.word(control::BACKED_BLOCKS).fetch_max(wanted, Ordering::AcqRel);
+                self.word(control::BACKED_SEGMENTS).fetch_max(wanted, Ordering::AcqRel);
             }
             written
         };
@@ -665,7 +671,7 @@ impl Spool {
             Record::Loss { kind: LossKind::Overwritten, count } => count,
             _ => 0,
         };
-        let records = Records::new(bytes, BLOCK_HEADER_BYTES);
+        let records = Records::new(bytes, SEGMENT_HEADER_BYTES);
         records.map_while(Result::ok).map(|placed| count(placed.record)).sum()
     }
 
@@ -674,22 +680,22 @@ impl Spool {
         if segment == 0 || segment >= self.backed() {
             return None;
         }
-        let at = self.base + segment as usize * BLOCK_BYTES;
+        let at = self.base + segment as usize * SEGMENT_BYTES;
         let committed = committed_word(at).load(Ordering::Acquire) as usize;
-        let length = committed.checked_sub(BLOCK_HEADER_BYTES).filter(|_| committed <= BLOCK_BYTES)?;
+        let length = committed.checked_sub(SEGMENT_HEADER_BYTES).filter(|_| committed <= SEGMENT_BYTES)?;
         // SAFETY: the segment is mapped and has storage, by the checks above, and committed bytes
         // do not change, except when a ring reuses the segment: `dump` detects that by the header,
         // which it reads again afterwards, and discards the copy. The bytes are only copied by the
         // kernel or parsed by a decoder that accepts any bytes.
-        Some(unsafe { core::slice::from_raw_parts((at + BLOCK_HEADER_BYTES) as *const u8, length) })
+        Some(unsafe { core::slice::from_raw_parts((at + SEGMENT_HEADER_BYTES) as *const u8, length) })
     }
 
     /// Returns the header of a segment.
-    pub(crate) fn header(&self, segment: u64) -> Option<[u8; BLOCK_HEADER_BYTES]> {
+    pub(crate) fn header(&self, segment: u64) -> Option<[u8; SEGMENT_HEADER_BYTES]> {
         if segment == 0 || segment >= self.backed() {
             return None;
         }
-        let at = (self.base + segment as usize * BLOCK_BYTES) as *const [u8; BLOCK_HEADER_BYTES];
+        let at = (self.base + segment as usize * SEGMENT_BYTES) as *const [u8; SEGMENT_HEADER_BYTES];
         // SAFETY: the segment is mapped and has storage, by the check above. Another thread may be
         // writing: the read is volatile, and the checksum decides whether the bytes are valid.
         Some(unsafe { at.read_volatile() })
@@ -699,12 +705,12 @@ impl Spool {
     pub(crate) fn first_segment(&self) -> &'static [u8] {
         // SAFETY: segment 0 is mapped as long as the spool. Its words change meanwhile; the slice
         // is only passed to the kernel, which copies it.
-        unsafe { core::slice::from_raw_parts(self.base as *const u8, BLOCK_BYTES) }
+        unsafe { core::slice::from_raw_parts(self.base as *const u8, SEGMENT_BYTES) }
     }
 
     /// Returns the number of segments that were taken from the end, including the first one.
     pub(crate) fn claimed_segments(&self) -> u64 {
-        self.word(control::CLAIMED_BLOCKS).load(Ordering::Acquire).min(self.backed())
+        self.word(control::CLAIMED_SEGMENTS).load(Ordering::Acquire).min(self.backed())
     }
 
     /// Returns true for an event segment that its last thread left before the counter had this
@@ -720,7 +726,7 @@ impl Spool {
 
     /// Waits until the kernel has written everything to the disk.
     pub(crate) fn synchronise(&self) -> Result<(), Errno> {
-        os::synchronise(self.base, self.claimed_segments() as usize * BLOCK_BYTES)
+        os::synchronise(self.base, self.claimed_segments() as usize * SEGMENT_BYTES)
     }
 
     /// Gives up the file of a recording that has ended, and with it the memory and storage that
@@ -804,7 +810,7 @@ pub(crate) fn control_word(base: usize, offset: usize) -> &'static AtomicU64 {
 pub(crate) fn committed_word(segment: usize) -> &'static AtomicU64 {
     // SAFETY: callers pass the address of a segment that was claimed or is below `backed`, so that
     // it is mapped and has storage; the word is aligned.
-    unsafe { &*((segment + BlockHeader::COMMITTED_OFFSET) as *const AtomicU64) }
+    unsafe { &*((segment + SegmentHeader::COMMITTED_OFFSET) as *const AtomicU64) }
 }
 
 /// Writes the header of a segment. The first store discards its old contents, and the last one
@@ -818,12 +824,12 @@ pub(crate) fn begin_segment(
     sequence: u32,
     kernel_thread: u32,
 ) {
-    let header = BlockHeader {
+    let header = SegmentHeader {
         has_no_tables: segment_use == SegmentUse::Events,
         thread,
         lane,
         sequence,
-        committed_bytes: BLOCK_HEADER_BYTES as u64,
+        committed_bytes: SEGMENT_HEADER_BYTES as u64,
         counter: clock::counter(),
         kernel_thread,
         claim: claimed.claim,
@@ -832,14 +838,14 @@ pub(crate) fn begin_segment(
     committed.store(0, Ordering::Release);
     fence(Ordering::SeqCst);
     let bytes = header.to_bytes();
-    let (front, back) = bytes.split_at(BlockHeader::COMMITTED_OFFSET);
+    let (front, back) = bytes.split_at(SegmentHeader::COMMITTED_OFFSET);
     // SAFETY: `claim` has given the segment to this thread alone, mapped and with storage; both
     // parts of the header are in it.
     unsafe {
         copy_to(claimed.address, front);
-        copy_to(claimed.address + BlockHeader::COMMITTED_OFFSET + 8, back.get(8..).unwrap_or_default());
+        copy_to(claimed.address + SegmentHeader::COMMITTED_OFFSET + 8, back.get(8..).unwrap_or_default());
     }
-    committed.store(BLOCK_HEADER_BYTES as u64, Ordering::Release);
+    committed.store(SEGMENT_HEADER_BYTES as u64, Ordering::Release);
 }
 
 /// Copies bytes to an address.

@@ -2,7 +2,9 @@
 
 use core::sync::atomic::Ordering;
 
-use cairn_format::recording::{BLOCK_BYTES, BLOCK_HEADER_BYTES, Lane, LossKind, RecordSink, SinkTooSmall};
+use cairn_format::recording::{
+    Lane, LossKind, RecordSink, SEGMENT_BYTES, SEGMENT_HEADER_BYTES, SinkTooSmall,
+};
 
 use crate::clock;
 use crate::spool::{NoSegment, SegmentUse, Spool, begin_segment, committed_word};
@@ -21,7 +23,7 @@ pub(crate) struct Writer {
     ring_index: u32,
 }
 
-const OFFSET_MASK: usize = BLOCK_BYTES - 1;
+const OFFSET_MASK: usize = SEGMENT_BYTES - 1;
 
 /// Slots of the longest record: a module with its build id and path.
 pub(crate) const LONGEST_SLOTS: usize = 6 + (64 + 4096) / 8 + 2048;
@@ -30,7 +32,7 @@ impl Writer {
     /// Returns the bytes that are left in the segment.
     #[inline(always)]
     pub(crate) fn room_bytes(&self) -> usize {
-        if self.cursor == 0 { 0 } else { BLOCK_BYTES - offset(self.cursor) }
+        if self.cursor == 0 { 0 } else { SEGMENT_BYTES - offset(self.cursor) }
     }
 
     /// Returns true when so many slots fit. The last slot of a segment stays empty, so that the
@@ -94,7 +96,7 @@ impl Writer {
         begin_segment(&claimed, segment_use, self.thread, lane, self.sequence, self.kernel_thread);
         self.sequence += 1;
         self.ring_index = claimed.ring_index;
-        self.cursor = claimed.address + BLOCK_HEADER_BYTES;
+        self.cursor = claimed.address + SEGMENT_HEADER_BYTES;
         self.write(4, |sink| sink.clock(&clock::reading()));
         if claimed.overwritten > 0 {
             self.write(2, |sink| sink.loss(LossKind::Overwritten, claimed.overwritten));

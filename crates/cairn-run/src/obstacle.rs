@@ -58,7 +58,8 @@ pub enum Obstacle {
         /// The loader.
         loader: String,
     },
-    /// It is built with a sanitizer that has to be the first of all libraries, and ends the program where it is not.
+    /// It is built with a sanitizer that has to be the first of all libraries, and ends the program
+    /// where it is not.
     Sanitizer {
         /// The file.
         path: PathBuf,

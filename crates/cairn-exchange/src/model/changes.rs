@@ -57,7 +57,7 @@ impl Moved {
 }
 
 /// What a block takes that lives, here and in the aggregator.
-pub(crate) const BLOCK_BYTES: usize = 80;
+pub(crate) const SEGMENT_BYTES: usize = 80;
 
 /// Of the picture of a whole time.
 const MOST_BINS: u64 = 512;

@@ -22,7 +22,7 @@ use serde::{Deserialize, Deserializer};
 use super::FORMAT;
 use crate::error::ExchangeError;
 use crate::inflate::{Budget, Limits, Unpacked};
-use crate::model::changes::{BLOCK_BYTES, Change, Changes};
+use crate::model::changes::{Change, Changes, SEGMENT_BYTES};
 use crate::model::profile::{Function, Line, Location, Module, Profile, Stack};
 
 /// Later ones may have their tables elsewhere, as some versions before had: read as these are, they would be wrong.
@@ -599,7 +599,7 @@ impl Builder {
                 Some(stack) => self.stack(stack, tables, budget)?,
                 None => 0,
             };
-            budget.keep(size_of::<Change>().saturating_add(BLOCK_BYTES))?;
+            budget.keep(size_of::<Change>().saturating_add(SEGMENT_BYTES))?;
             self.list.push(Change {
                 nanos: nanos.max(0.0) as u64,
                 stack,

@@ -28,7 +28,7 @@ const BYTES_PER_BYTE: usize = 8;
 /// What a stack takes, with its sums.
 const STACK_BYTES: usize = 96;
 /// What a live block takes, here and in the aggregator.
-const BLOCK_BYTES: usize = 32;
+const SEGMENT_BYTES: usize = 32;
 
 /// What the events of a file add up to. Stack `n` of the profile is stack `n + 1` of the sums; 0 has no frames.
 pub(crate) struct Sums {
@@ -338,7 +338,7 @@ impl<F: FnMut(Moved)> Events<F> {
                 let object = match self.free_objects.pop() {
                     Some(freed) => freed,
                     None => {
-                        budget.keep(BLOCK_BYTES)?;
+                        budget.keep(SEGMENT_BYTES)?;
                         self.objects += 1;
                         self.objects - 1
                     }

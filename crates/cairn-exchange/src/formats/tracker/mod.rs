@@ -5,4 +5,4 @@
 
 mod read;
 
-pub(crate) use read::{NOTE, Recorded, begins, read};
+pub(crate) use read::{NOTE, begins, read};
