@@ -24,7 +24,7 @@ use crate::linux::walk::MAX_DEPTH;
 pub(crate) struct ShadowFrame {
     /// The return address into this frame.
     pub(crate) pc: u64,
-    /// Where on the stack the return address lies, in bytes from [`ThreadState::slot_base`].
+    /// The place of the return address on the stack, in bytes from [`ThreadState::slot_base`].
     pub(crate) slot: u32,
     /// The node of this frame, and the flag [`NEEDS_FP`].
     flagged_node: u32,
@@ -251,7 +251,7 @@ impl ThreadState {
         }
     }
 
-    /// As [`shadow_unchecked`](Self::shadow_unchecked), for writing.
+    /// The entry of [`shadow_unchecked`](Self::shadow_unchecked), for writing.
     ///
     /// # Safety
     ///
@@ -315,7 +315,7 @@ impl ThreadState {
         &mut self.turns_mut()[index / TURN_FRAMES].pending[index % TURN_FRAMES]
     }
 
-    /// As [`pending_mut`](Self::pending_mut), for the hot path.
+    /// The frame of [`pending_mut`](Self::pending_mut), for the hot path.
     ///
     /// # Safety
     ///
