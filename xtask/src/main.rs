@@ -17,6 +17,7 @@ mod device;
 mod exports;
 mod fuzz_smoke;
 mod header;
+mod miri;
 mod page;
 mod portability;
 mod process;
@@ -59,6 +60,11 @@ const CHORES: &[Chore] = &[
         name: "unsafe-inventory",
         run: unsafe_inventory::run,
         help: "check the contracts of unsafe code, and count it into docs/unsafe.md; --check only compares",
+    },
+    Chore {
+        name: "miri",
+        run: miri::run,
+        help: "run the pure unsafe logic of captures under Miri (nightly toolchain)",
     },
     Chore {
         name: "deny",

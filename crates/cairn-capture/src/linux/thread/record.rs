@@ -176,7 +176,8 @@ pub(crate) enum LastCheck {
 pub(crate) struct WordCheck(u64);
 
 impl WordCheck {
-    /// Expects `value` at `words_above` words above the innermost return address. `value` has 48 bits.
+    /// Expects `value` at `words_above` words above the innermost return address. `value` has 48
+    /// bits.
     #[inline]
     pub(crate) fn new(words_above: u16, value: u64) -> Self {
         Self(value << 16 | u64::from(words_above))
