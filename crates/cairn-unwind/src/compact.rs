@@ -1,7 +1,8 @@
 //! Compact unwind info: Darwin's tables, four bytes for each function.
 //!
-//! A Mach-O file's `__unwind_info` maps ranges of code to an *encoding*. Most state that the function
-//! has a frame pointer, or how large its frame is; the rest refer to DWARF, which is not read here.
+//! A Mach-O file's `__unwind_info` maps ranges of code to an *encoding*. Most state that the
+//! function has a frame pointer, or how large its frame is; the rest refer to DWARF, which is not
+//! read here.
 //!
 //! ```text
 //!   header | common encodings: u32 … | personalities | first level: function offset, page offset, … (sorted) | pages
@@ -254,8 +255,9 @@ impl CompactRule {
     }
 }
 
-/// The distance below the caller's stack pointer where a frameless function of x86-64 has saved rbp, if it
-/// has: `count` registers lie below the return address, in an order that `permutation` numbers.
+/// The distance below the caller's stack pointer where a frameless function of x86-64 has saved
+/// rbp, if it has: `count` registers lie below the return address, in an order that `permutation`
+/// numbers.
 fn saved_frame_pointer(count: u32, permutation: u32) -> Result<Option<u32>, ()> {
     const RBP: usize = 6;
     /// Number of ways to choose the registers that follow each place, by the number of registers.

@@ -40,8 +40,8 @@ const ASYNC_FRAME_BIT: u64 = 1 << 60;
 pub enum Validity {
     /// On x86-64: zero, and all from `0x7fff_ffff_f000` up.
     X86_64,
-    /// On arm64: those that are not multiples of 4. The kernel's comment requires 16, its code checks
-    /// 4; and zero passes.
+    /// On arm64: those that are not multiples of 4. The kernel's comment requires 16, its code
+    /// checks 4; and zero passes.
     Arm64,
 }
 

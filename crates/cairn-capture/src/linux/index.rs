@@ -26,7 +26,8 @@ use crate::linux::mapping;
 /// bits.
 pub(crate) const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Slots of the first table; 1024, which take 5 KiB. Fewer for Miri, which takes time for each slot.
+/// Slots of the first table; 1024, which take 5 KiB. Fewer for Miri, which takes time for each
+/// slot.
 const FIRST_SLOTS: usize = if cfg!(miri) { 1 << 4 } else { 1 << 10 };
 /// Maximum number of tables; 20, which hold 1024 * (2^20 - 1) * 3/4 = 800 million entries, more
 /// than there are numbers.
