@@ -6,7 +6,8 @@ use crate::versioned;
 use cairn_capture::{Stack, StackId, StopReason};
 use cairn_format::Frame;
 
-/// The number of a call stack of this process: equal stacks have equal numbers, for as long as the process lives.
+/// The number of a call stack of this process: equal stacks have equal numbers, for as long as the
+/// process lives.
 pub type CairnStackId = u32;
 
 /// The stack without frames.
@@ -15,7 +16,8 @@ pub const CAIRN_STACK_EMPTY: CairnStackId = 0;
 /// There was no room to keep the stack. Such losses are counted, see cairn_statistics.
 pub const CAIRN_STACK_LOST: CairnStackId = 0xffff_ffff;
 
-/// An argument is not what it must be: a null pointer, a type_size that cannot be, a reserved field that is not zero.
+/// An argument is not what it must be: a null pointer, a type_size that cannot be, a reserved field
+/// that is not zero.
 pub const CAIRN_ERROR_ARGUMENT: c_int = -1;
 
 /// The number is not one of a stack of this process, or the stack was lost.
@@ -96,9 +98,11 @@ pub struct CairnStop {
 /// What the captures of this process cost so far, and what they lost.
 #[repr(C)]
 pub struct CairnStatistics {
-    /// Set it to the size of this struct before the call; the fields of a newer library are then left out.
+    /// Set it to the size of this struct before the call; the fields of a newer library are then
+    /// left out.
     pub type_size: usize,
-    /// Captures for which there was no room, or that came while two others of the same thread were under way.
+    /// Captures for which there was no room, or that came while two others of the same thread were
+    /// under way.
     pub lost: u64,
     /// Bytes of memory that hold all stacks, without what each thread caches.
     pub memory_bytes: u64,
@@ -110,8 +114,8 @@ const _: () = assert!(CAIRN_STACK_LOST == StackId::LOST.number() && StackId::EMP
 
 /// The call stack of the caller, whose own frame is the innermost.
 ///
-/// Call it from anywhere: in malloc, in a signal handler, in a thread that is about to end. It does not allocate, takes
-/// no lock, and leaves errno alone.
+/// Call it from anywhere: in malloc, in a signal handler, in a thread that is about to end. It does
+/// not allocate, takes no lock, and leaves errno alone.
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 pub extern "C" fn cairn_capture() -> CairnStackId {
@@ -122,8 +126,9 @@ pub extern "C" fn cairn_capture() -> CairnStackId {
     core::arch::naked_asm!("b {here}", here = sym cairn_capture::cairn_capture_here);
 }
 
-/// The call stack of the code that a signal interrupted: its innermost frame is the interrupted instruction, and nothing
-/// of the handler is in it. ucontext is the third argument of a handler installed with SA_SIGINFO.
+/// The call stack of the code that a signal interrupted: its innermost frame is the interrupted
+/// instruction, and nothing of the handler is in it. ucontext is the third argument of a handler
+/// installed with SA_SIGINFO.
 ///
 /// It works after a stack overflow too, when the handler runs on its own stack (SA_ONSTACK).
 ///
@@ -135,12 +140,12 @@ pub unsafe extern "C" fn cairn_capture_interrupted(ucontext: *const c_void) -> C
     if ucontext.is_null() {
         return CAIRN_STACK_LOST;
     }
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that `ucontext` is null or an interrupted context of this thread.
     unsafe { cairn_capture::capture_interrupted(ucontext.cast()) }.id().number()
 }
 
-/// Copies the frames of a stack, innermost first, and returns how many it has; no more than capacity are written. stop,
-/// where it is not null, is told why the stack ends where it ends.
+/// Copies the frames of a stack, innermost first, and returns how many it has; no more than
+/// capacity are written. stop, where it is not null, is told why the stack ends where it ends.
 ///
 /// # Safety
 ///
@@ -166,14 +171,16 @@ pub unsafe extern "C" fn cairn_stack_frames(
         reason = exported_stop(found.stop_reason());
     }
     if !stop.is_null() {
-        // SAFETY: by contract.
+        // SAFETY: the caller promises that `frames` has room for `capacity` entries; `stop` is null
+        // or valid.
         unsafe { stop.write(reason) };
     }
     count
 }
 
-/// Writes a stack as text into a file descriptor, a line for each frame: its address, its module, and the address in
-/// there as addr2line takes it. Recursion is folded. Returns 0 or a negative CAIRN_ERROR_...
+/// Writes a stack as text into a file descriptor, a line for each frame: its address, its module,
+/// and the address in there as addr2line takes it. Recursion is folded. Returns 0 or a negative
+/// CAIRN_ERROR_...
 ///
 ///     #0  0x000055f2b4a0716c /usr/bin/prog+0x116c
 ///     #1  0x00007f0f7f2461ca /lib/x86_64-linux-gnu/libc.so.6+0x271ca
@@ -185,8 +192,9 @@ pub extern "C" fn cairn_stack_print(stack: CairnStackId, descriptor: c_int) -> c
     stack.write_text(descriptor).map_or(CAIRN_ERROR_WRITE, |()| 0)
 }
 
-/// What backtrace() of the C library does: fills buffer with the addresses of the caller's stack, innermost first, and
-/// returns how many there are, at most size. Unlike that one it may be called in malloc and in signal handlers.
+/// What backtrace() of the C library does: fills buffer with the addresses of the caller's stack,
+/// innermost first, and returns how many there are, at most size. Unlike that one it may be called
+/// in malloc and in signal handlers.
 ///
 /// # Safety
 ///
@@ -227,7 +235,7 @@ pub unsafe extern "C" fn cairn_statistics(statistics: *mut CairnStatistics) -> c
     let found = cairn_capture::statistics();
     let known =
         CairnStatistics { type_size, lost: found.lost.into(), memory_bytes: found.memory_bytes as u64 };
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that `statistics` is null or points to `type_size` bytes.
     unsafe { versioned::give(&known, statistics, type_size) };
     0
 }

@@ -13,7 +13,8 @@ use crate::capture::{
 };
 use crate::versioned;
 
-/// Which frames of a stack are encoded. Zero all of it, set type_size, then what you need: zeroes mean the whole stack.
+/// Which frames of a stack are encoded. Zero all of it, set type_size, then what you need: zeroes
+/// mean the whole stack.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct CairnPick {
@@ -23,7 +24,8 @@ pub struct CairnPick {
     pub skip_innermost: u32,
     /// So many outermost frames are left out, without a mark, if there are more than these.
     pub drop_outermost: u32,
-    /// The most entries to keep, 0 for all. What is left out is replaced by one entry that tells how many.
+    /// The most entries to keep, 0 for all. What is left out is replaced by one entry that tells
+    /// how many.
     pub limit: u32,
     /// Of the limit, so many are taken from the outer end, and what lies between is left out.
     pub keep_outermost: u32,
@@ -49,8 +51,8 @@ impl CairnPick {
         reserved: [0; 7],
     };
 
-    /// What the caller gave, of whatever version: fields that it does not know are zero, and those that we do not know
-    /// have to be.
+    /// What the caller gave, of whatever version: fields that it does not know are zero, and those
+    /// that we do not know have to be.
     ///
     /// # Safety
     ///
@@ -59,15 +61,16 @@ impl CairnPick {
         if pick.is_null() {
             return Ok(Self::ALL);
         }
-        // SAFETY: by contract; the struct is made of numbers.
+        // SAFETY: the caller promises that `pick` is null or points to as many bytes as it says;
+        // the struct is made of numbers.
         let known = unsafe { versioned::take(pick, Self::ALL) };
         known.filter(|known| known.reserved == [0; 7]).ok_or(CAIRN_ERROR_ARGUMENT)
     }
 }
 
-/// Encodes a stack in the Compact Backtrace Format into buffer and returns the bytes used, or a negative CAIRN_ERROR_...
-/// With a null buffer it returns the bytes needed. pick may be null for the whole stack. A stack whose end could not be
-/// reached is marked as truncated.
+/// Encodes a stack in the Compact Backtrace Format into buffer and returns the bytes used, or a
+/// negative CAIRN_ERROR_... With a null buffer it returns the bytes needed. pick may be null for
+/// the whole stack. A stack whose end could not be reached is marked as truncated.
 ///
 /// It may be called in a signal handler.
 ///
@@ -81,19 +84,22 @@ pub unsafe extern "C" fn cairn_stack_encode_cbf(
     buffer: *mut u8,
     size_bytes: usize,
 ) -> isize {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that `pick` is null or valid; `buffer` is null or has
+    // `size_bytes` bytes.
     let encoded = unsafe { with_frames(stack, pick) }.and_then(|(stack, pick)| {
-        // SAFETY: by contract.
+        // SAFETY: the caller promises that `pick` is null or valid; `buffer` is null or has
+        // `size_bytes` bytes.
         unsafe { into_buffer(buffer, size_bytes, |sink| encode_cbf(stack, &pick, sink)) }
     });
     encoded.unwrap_or_else(|error| error as isize)
 }
 
-/// Encodes a stack and the size of an allocation as a compressed backtrace of libwebsockets into buffer and returns the
-/// bytes used, or a negative CAIRN_ERROR_... With a null buffer it returns the bytes needed. pick may be null for the
-/// whole stack.
+/// Encodes a stack and the size of an allocation as a compressed backtrace of libwebsockets into
+/// buffer and returns the bytes used, or a negative CAIRN_ERROR_... With a null buffer it returns
+/// the bytes needed. pick may be null for the whole stack.
 ///
-/// A blob holds up to 31 addresses, the innermost ones of those picked, and no marks. 296 bytes hold every blob.
+/// A blob holds up to 31 addresses, the innermost ones of those picked, and no marks. 296 bytes
+/// hold every blob.
 ///
 /// It may be called in a signal handler.
 ///
@@ -108,10 +114,12 @@ pub unsafe extern "C" fn cairn_stack_encode_lws(
     buffer: *mut u8,
     size_bytes: usize,
 ) -> isize {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that `pick` is null or valid; `buffer` is null or has
+    // `size_bytes` bytes.
     let encoded = unsafe { with_frames(stack, pick) }.and_then(|(stack, pick)| {
         let encode = |sink: &mut dyn Sink| encode_lws(stack, &pick, allocation_size_bytes, sink);
-        // SAFETY: by contract.
+        // SAFETY: the caller promises that `pick` is null or valid; `buffer` is null or has
+        // `size_bytes` bytes.
         unsafe { into_buffer(buffer, size_bytes, encode) }
     });
     encoded.unwrap_or_else(|error| error as isize)
@@ -121,7 +129,7 @@ pub unsafe extern "C" fn cairn_stack_encode_lws(
 ///
 /// As [`CairnPick::read`].
 unsafe fn with_frames(stack: CairnStackId, pick: *const CairnPick) -> Result<(Stack, CairnPick), c_int> {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises what [`CairnPick::read`] requires.
     let pick = unsafe { CairnPick::read(pick)? };
     Ok((known(stack).ok_or(CAIRN_ERROR_STACK)?, pick))
 }
@@ -143,7 +151,7 @@ unsafe fn into_buffer(
     } else {
         // More than that cannot be one object, and a slice must not claim to be.
         let size_bytes = size_bytes.min(isize::MAX as usize);
-        // SAFETY: by contract.
+        // SAFETY: the caller promises that `buffer` is null or has `size_bytes` bytes.
         let mut sink = SliceSink::new(unsafe { slice::from_raw_parts_mut(buffer, size_bytes) });
         encode(&mut sink)?;
         sink.written().len()

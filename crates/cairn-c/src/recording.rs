@@ -1,4 +1,5 @@
-//! Recording: marks and blocks of own allocators, with their stacks, into a file that survives the program.
+//! Recording: marks and blocks of own allocators, with their stacks, into a file that survives the
+//! program.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 
@@ -19,15 +20,18 @@ pub const CAIRN_ERROR_ROOM: c_int = -8;
 /// Nothing is recorded in this process.
 pub const CAIRN_ERROR_NOT_STARTED: c_int = -9;
 
-/// How to record. Fill it with zeros, then set type_size and what shall be otherwise than by default.
+/// How to record. Fill it with zeros, then set type_size and what shall be otherwise than by
+/// default.
 #[repr(C)]
 pub struct CairnRecordingOptions {
     /// The size of this struct.
     pub type_size: usize,
-    /// Where the recording goes. %p stands for the process id, %e for the program's name; where such a file is already, .1, .2 and
-    /// so on are tried. Null for memory without a file, which ring_bytes or ring_nanos must be set for.
+    /// Where the recording goes. %p stands for the process id, %e for the program's name; where
+    /// such a file is already, .1, .2 and so on are tried. Null for memory without a file, which
+    /// ring_bytes or ring_nanos must be set for.
     pub path: *const c_char,
-    /// Not 0 to keep only the last events, so many bytes of them (1 MiB to 1 GiB), as a flight recorder does.
+    /// Not 0 to keep only the last events, so many bytes of them (1 MiB to 1 GiB), as a flight
+    /// recorder does.
     pub ring_bytes: u64,
     /// Not 0 to end the recording when its file is so large.
     pub limit_bytes: u64,
@@ -37,7 +41,8 @@ pub struct CairnRecordingOptions {
     pub follows_children: u32,
     /// Not 0 to begin paused.
     pub is_paused: u32,
-    /// Not 0 to keep only events of the last so many nanoseconds, and no more than ring_bytes of them, or 64 MiB where that is 0.
+    /// Not 0 to keep only events of the last so many nanoseconds, and no more than ring_bytes of
+    /// them, or 64 MiB where that is 0.
     pub ring_nanos: u64,
 }
 
@@ -48,8 +53,9 @@ const FIRST_OPTIONS_BYTES: usize = 48;
 /// What a ring without a size may take.
 const RING_BYTES: u64 = 64 << 20;
 
-/// Begins to record; null stands for a file PROGRAM.PID.cairn in the working directory, or where the environment variable
-/// CAIRN_RECORDING says. Returns 0 or a negative CAIRN_ERROR_...; the program goes on unrecorded then.
+/// Begins to record; null stands for a file PROGRAM.PID.cairn in the working directory, or where
+/// the environment variable CAIRN_RECORDING says. Returns 0 or a negative CAIRN_ERROR_...; the
+/// program goes on unrecorded then.
 ///
 /// It need not be called: the first mark starts a recording as with null.
 ///
@@ -68,14 +74,17 @@ pub unsafe extern "C" fn cairn_recording_start(options: *const CairnRecordingOpt
     }
     let mut given = core::mem::MaybeUninit::<CairnRecordingOptions>::zeroed();
     let known = type_size.min(size_of::<CairnRecordingOptions>());
-    // SAFETY: so many bytes are there by contract, and fit. All bits are values of the fields, the zeros behind them too.
+    // SAFETY: so many bytes are there by contract, and fit. All bits are values of the fields, the
+    // zeros behind them too.
     let given = unsafe {
         core::ptr::copy_nonoverlapping(options.cast::<u8>(), given.as_mut_ptr().cast::<u8>(), known);
         given.assume_init()
     };
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that `options` is null or points to `type_size` bytes, and its
+    // strings end with a NUL.
     let mut wanted = Options::new(unsafe { bytes(given.path) });
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that `options` is null or points to `type_size` bytes, and its
+    // strings end with a NUL.
     wanted.environment = unsafe { bytes(given.environment) };
     if given.ring_bytes > 0 || given.ring_nanos > 0 {
         let or = |number: u64, other| if number > 0 { number } else { other };
@@ -99,8 +108,9 @@ fn start_error(error: StartError) -> c_int {
     }
 }
 
-/// Marks this moment in the recording with a text and the caller's stack, of which the skip innermost frames are hidden. Call it
-/// from anywhere: in malloc, in a signal handler, in a static constructor. Texts are cut at 4096 bytes; null is an empty one.
+/// Marks this moment in the recording with a text and the caller's stack, of which the skip
+/// innermost frames are hidden. Call it from anywhere: in malloc, in a signal handler, in a static
+/// constructor. Texts are cut at 4096 bytes; null is an empty one.
 ///
 /// # Safety
 ///
@@ -133,8 +143,9 @@ pub unsafe extern "C" fn cairn_mark_integer(text: *const c_char, skip: u32, valu
     cairn_recorder::jump_with_call_site!(3, mark_integer_at)
 }
 
-/// Marks this moment with the stack that a signal interrupted, as cairn_capture_interrupted finds it. For crash handlers: what was
-/// recorded before is safe already, and this is when the function returns.
+/// Marks this moment with the stack that a signal interrupted, as cairn_capture_interrupted finds
+/// it. For crash handlers: what was recorded before is safe already, and this is when the function
+/// returns.
 ///
 /// # Safety
 ///
@@ -142,20 +153,22 @@ pub unsafe extern "C" fn cairn_mark_integer(text: *const c_char, skip: u32, valu
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cairn_mark_from_context(ucontext: *const c_void, text: *const c_char) {
     if !ucontext.is_null() {
-        // SAFETY: by contract.
+        // SAFETY: the caller promises that `ucontext` is null or an interrupted context of this
+        // thread; `text` as for `cairn_mark`.
         unsafe { cairn_recorder::capture_from_context(ucontext.cast(), bytes(text)) };
     }
 }
 
-/// Notes that an allocator of the program's own, a pool or an arena, has given out size bytes at address. Blocks of malloc are
-/// noted by cairn heap. Nothing happens when nothing is recorded.
+/// Notes that an allocator of the program's own, a pool or an arena, has given out size bytes at
+/// address. Blocks of malloc are noted by cairn heap. Nothing happens when nothing is recorded.
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 pub extern "C" fn cairn_heap_alloc(address: *const c_void, size: usize) {
     cairn_recorder::jump_with_call_site!(2, heap_alloc_at)
 }
 
-/// Notes that such a block is about to be taken back. Call it before the block can be given out again.
+/// Notes that such a block is about to be taken back. Call it before the block can be given out
+/// again.
 #[unsafe(no_mangle)]
 pub extern "C" fn cairn_heap_free(address: *const c_void) {
     if !address.is_null() {
@@ -163,15 +176,16 @@ pub extern "C" fn cairn_heap_free(address: *const c_void) {
     }
 }
 
-/// Waits until everything recorded so far is on the disk, to survive a power cut; the end of the program needs no flush. Returns 0 or
-/// a negative CAIRN_ERROR_...
+/// Waits until everything recorded so far is on the disk, to survive a power cut; the end of the
+/// program needs no flush. Returns 0 or a negative CAIRN_ERROR_...
 #[unsafe(no_mangle)]
 pub extern "C" fn cairn_recording_flush() -> c_int {
     cairn_recorder::flush().map_or_else(dump_error, |()| 0)
 }
 
-/// Writes what is recorded so far into a new file at path, as a recording of its own: of a ring, where last_nanos is not 0, about the
-/// last so many nanoseconds. It may be called in a signal handler. Returns 0 or a negative CAIRN_ERROR_...
+/// Writes what is recorded so far into a new file at path, as a recording of its own: of a ring,
+/// where last_nanos is not 0, about the last so many nanoseconds. It may be called in a signal
+/// handler. Returns 0 or a negative CAIRN_ERROR_...
 ///
 /// # Safety
 ///
@@ -179,7 +193,7 @@ pub extern "C" fn cairn_recording_flush() -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cairn_recording_dump(path: *const c_char, last_nanos: u64) -> c_int {
     let last = (last_nanos > 0).then_some(last_nanos);
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that `path` is null or ends with a NUL.
     cairn_recorder::dump(unsafe { bytes(path) }, last).map_or_else(dump_error, |()| 0)
 }
 
@@ -210,8 +224,9 @@ pub extern "C" fn cairn_recording_stop() {
     cairn_recorder::stop(EndReason::Stopped);
 }
 
-/// Notes which modules are loaded at present. Modules are noted by themselves when they are first on a stack, and when some module is
-/// closed; this notes also those that never are. Not for signal handlers.
+/// Notes which modules are loaded at present. Modules are noted by themselves when they are first
+/// on a stack, and when some module is closed; this notes also those that never are. Not for signal
+/// handlers.
 #[unsafe(no_mangle)]
 pub extern "C" fn cairn_recording_scan_modules() {
     modules::scan();
@@ -226,7 +241,7 @@ unsafe fn bytes<'a>(text: *const c_char) -> &'a [u8] {
     if text.is_null() {
         return &[];
     }
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that `text` is null or ends with a NUL, and stays as it is.
     unsafe { CStr::from_ptr(text) }.to_bytes()
 }
 
@@ -234,7 +249,8 @@ unsafe fn bytes<'a>(text: *const c_char) -> &'a [u8] {
 ///
 /// The registers of a caller that waits for this function; `text` as for `cairn_mark`.
 unsafe extern "C" fn mark_at(text: *const c_char, skip: u32, pc: u64, sp: u64, fp: u64) {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises the registers of its own caller, and a text that is null or ends
+    // with a NUL.
     unsafe { note(text, skip, MarkValue::None, CallSite { pc, sp, fp }) };
 }
 
@@ -242,7 +258,8 @@ unsafe extern "C" fn mark_at(text: *const c_char, skip: u32, pc: u64, sp: u64, f
 ///
 /// As for `mark_at`.
 unsafe extern "C" fn mark_value_at(text: *const c_char, skip: u32, pc: u64, sp: u64, fp: u64, value: f64) {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises the registers of its own caller, and a text that is null or ends
+    // with a NUL.
     unsafe { note(text, skip, MarkValue::Float(value), CallSite { pc, sp, fp }) };
 }
 
@@ -250,7 +267,8 @@ unsafe extern "C" fn mark_value_at(text: *const c_char, skip: u32, pc: u64, sp: 
 ///
 /// As for `mark_at`.
 unsafe extern "C" fn mark_integer_at(text: *const c_char, skip: u32, value: i64, pc: u64, sp: u64, fp: u64) {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises the registers of its own caller, and a text that is null or ends
+    // with a NUL.
     unsafe { note(text, skip, MarkValue::Integer(value), CallSite { pc, sp, fp }) };
 }
 
@@ -259,7 +277,8 @@ unsafe extern "C" fn mark_integer_at(text: *const c_char, skip: u32, value: i64,
 /// As for `mark_at`.
 #[inline(always)]
 unsafe fn note(text: *const c_char, skip: u32, value: MarkValue, site: CallSite) {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises the registers of its own caller, and a text that is null or ends
+    // with a NUL.
     let (stack, text): (Stack, &[u8]) = unsafe { (capture_at(site), bytes(text)) };
     cairn_recorder::mark_stack(stack, u16::try_from(skip).unwrap_or(u16::MAX), value, text);
 }
@@ -269,7 +288,8 @@ unsafe fn note(text: *const c_char, skip: u32, value: MarkValue, site: CallSite)
 /// The registers of a caller that waits for this function.
 unsafe extern "C" fn heap_alloc_at(address: *const c_void, size: usize, pc: u64, sp: u64, fp: u64) {
     if !address.is_null() {
-        // SAFETY: by contract.
+        // SAFETY: the caller promises the registers of its own caller, which waits for this
+        // function.
         unsafe { heap::allocated(address as u64, size as u64, CallSite { pc, sp, fp }) };
     }
 }

@@ -1,12 +1,13 @@
-//! Unloading modules: what captures know of a module must be forgotten when it goes, and a recording must say that it went.
+//! Unloading modules: what captures know of a module must be forgotten when it goes, and a
+//! recording must say that it went.
 
 use core::ffi::{c_char, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 use core::{mem, ptr};
 
-/// Calls unload(argument), which may unload modules by other ways than dlclose, and forgets what captures learned of
-/// them, so that no stack is mistaken for another when a new module takes their addresses. Captures in other threads go on
-/// meanwhile.
+/// Calls unload(argument), which may unload modules by other ways than dlclose, and forgets what
+/// captures learned of them, so that no stack is mistaken for another when a new module takes their
+/// addresses. Captures in other threads go on meanwhile.
 ///
 /// dlclose itself needs no such care: the library wraps it.
 ///
@@ -19,7 +20,7 @@ pub unsafe extern "C" fn cairn_unloading(
     argument: *mut c_void,
 ) {
     let Some(unload) = unload else { return };
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that `unload` may be called with `argument`, and returns.
     cairn_recorder::modules::while_unloading(|| unsafe { unload(argument) });
 }
 
@@ -28,7 +29,8 @@ type Close = unsafe extern "C" fn(*mut c_void) -> c_int;
 /// Found at the first call.
 static REAL_DLCLOSE: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
-/// Stands in for the C library's `dlclose`, wherever this library comes before it, as a preloaded or a linked one does.
+/// Stands in for the C library's `dlclose`, wherever this library comes before it, as a preloaded
+/// or a linked one does.
 ///
 /// # Safety
 ///
@@ -46,6 +48,6 @@ pub unsafe extern "C" fn dlclose(handle: *mut c_void) -> c_int {
     let Some(close) = (unsafe { mem::transmute::<*mut c_void, Option<Close>>(address) }) else {
         return -1;
     };
-    // SAFETY: by contract.
+    // SAFETY: the caller promises what the C library's function requires.
     cairn_recorder::modules::while_unloading(|| unsafe { close(handle) })
 }

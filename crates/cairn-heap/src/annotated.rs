@@ -9,10 +9,12 @@ use crate::backend::Global;
 use crate::heap::{Heap, Options};
 use crate::stack::CallStack;
 
-/// Where the stacks of an [`Annotated`] come from unless something else is said: captured with the feature `capture`, else none.
+/// Where the stacks of an [`Annotated`] come from unless something else is said: captured with the
+/// feature `capture`, else none.
 #[cfg(feature = "capture")]
 pub type DefaultStack = crate::Here;
-/// Where the stacks of an [`Annotated`] come from unless something else is said: captured with the feature `capture`, else none.
+/// Where the stacks of an [`Annotated`] come from unless something else is said: captured with the
+/// feature `capture`, else none.
 #[cfg(not(feature = "capture"))]
 pub type DefaultStack = crate::NoStack;
 
@@ -32,8 +34,8 @@ pub type DefaultStack = crate::NoStack;
 /// # drop(kept);
 /// ```
 ///
-/// On a device without an operating system the allocator underneath is that of the device's crate, and the stack comes from
-/// what the device has: see [`CallStack`].
+/// On a device without an operating system the allocator underneath is that of the device's crate,
+/// and the stack comes from what the device has: see [`CallStack`].
 pub struct Annotated<A, S = DefaultStack> {
     heap: Heap<Global<A>>,
     stack: S,
@@ -79,7 +81,7 @@ unsafe impl<A: GlobalAlloc, S: CallStack> GlobalAlloc for Annotated<A, S> {
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: by contract.
+        // SAFETY: the caller promises a block of this allocator that nobody uses any more.
         unsafe { self.heap.release(block, layout.align()) }
     }
 
@@ -87,7 +89,7 @@ unsafe impl<A: GlobalAlloc, S: CallStack> GlobalAlloc for Annotated<A, S> {
         if Layout::from_size_align(new_size, layout.align()).is_err() {
             return ptr::null_mut();
         }
-        // SAFETY: by contract.
+        // SAFETY: the caller promises a block of this allocator that nobody else uses.
         unsafe { self.heap.resize(block, new_size, layout.align(), &self.stack) }
     }
 }

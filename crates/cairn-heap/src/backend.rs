@@ -8,14 +8,16 @@ use core::ptr;
 ///
 /// # Safety
 ///
-/// - Memory that was given out is nobody else's until it is given back, and has the size and the alignment asked for.
-/// - [`alignment`](Self::alignment) is a power of two, at least the size of a pointer, and always the same.
+/// - Memory that was given out is nobody else's until it is given back, and has the size and the
+///   alignment asked for.
+/// - [`alignment`](Self::alignment) is a power of two, at least the size of a pointer, and always
+///   the same.
 pub unsafe trait Backend {
     /// The alignment that every block has, without being asked for.
     fn alignment(&self) -> usize;
 
-    /// Whether [`allocate`](Self::allocate) can give larger alignments. Where it cannot, the heap asks for more and aligns
-    /// by itself.
+    /// Whether [`allocate`](Self::allocate) can give larger alignments. Where it cannot, the heap
+    /// asks for more and aligns by itself.
     fn can_align(&self) -> bool {
         true
     }
@@ -27,14 +29,16 @@ pub unsafe trait Backend {
     ///
     /// # Safety
     ///
-    /// `origin` was given out by this allocator, with this size and this alignment, and nobody uses it.
+    /// `origin` was given out by this allocator, with this size and this alignment, and nobody uses
+    /// it.
     unsafe fn release(&self, origin: *mut u8, size: usize, alignment: usize);
 
     /// Memory of another size with the old content, or null and nothing has changed.
     ///
     /// # Safety
     ///
-    /// `origin` was given out by this allocator with this size and [`alignment`](Self::alignment), and nobody uses it.
+    /// `origin` was given out by this allocator with this size and [`alignment`](Self::alignment),
+    /// and nobody uses it.
     unsafe fn resize(&self, origin: *mut u8, size: usize, new_size: usize) -> *mut u8;
 
     /// How many bytes at `origin` may be used, where the allocator knows.
@@ -46,13 +50,14 @@ pub unsafe trait Backend {
         None
     }
 
-    /// Whether the 16 bytes in front of `user` may be read. True for every block of this allocator; it is for whoever must
-    /// expect blocks of others.
+    /// Whether the 16 bytes in front of `user` may be read. True for every block of this allocator;
+    /// it is for whoever must expect blocks of others.
     fn may_read_before(&self, _user: *const u8) -> bool {
         true
     }
 
-    /// Takes what is no block of the heap: memory that was allocated past it. Nothing happens where there is no such thing.
+    /// Takes what is no block of the heap: memory that was allocated past it. Nothing happens where
+    /// there is no such thing.
     ///
     /// # Safety
     ///
@@ -68,8 +73,8 @@ pub unsafe trait Backend {
         ptr::null_mut()
     }
 
-    /// Is told that memory which was released is freed again. Nothing happens by default; a C library's own `free` would say so
-    /// and end the program.
+    /// Is told that memory which was released is freed again. Nothing happens by default; a C
+    /// library's own `free` would say so and end the program.
     ///
     /// # Safety
     ///
@@ -81,7 +86,8 @@ pub unsafe trait Backend {
         1
     }
 
-    /// Which of the heap's shards this thread uses. Any number; threads that are likely to run at once should differ.
+    /// Which of the heap's shards this thread uses. Any number; threads that are likely to run at
+    /// once should differ.
     fn shard(&self) -> usize {
         0
     }
@@ -94,7 +100,8 @@ pub struct Global<A>(pub A);
 /// What `GlobalAlloc` is always asked for: the alignment of `malloc`.
 const GLOBAL_ALIGNMENT: usize = 2 * size_of::<usize>();
 
-// SAFETY: the contract of GlobalAlloc has all that is asked for here.
+// SAFETY: `GlobalAlloc` requires exclusive memory of the size and alignment of the layout, which is
+// all that `Backend` requires.
 unsafe impl<A: GlobalAlloc> Backend for Global<A> {
     fn alignment(&self) -> usize {
         GLOBAL_ALIGNMENT
@@ -165,7 +172,7 @@ unsafe impl Backend for MallocFunctions {
     }
 
     unsafe fn release(&self, origin: *mut u8, _size: usize, _alignment: usize) {
-        // SAFETY: by contract.
+        // SAFETY: the caller promises memory of `malloc` that nobody uses any more.
         unsafe { (self.free)(origin.cast()) }
     }
 
@@ -181,7 +188,7 @@ unsafe impl Backend for MallocFunctions {
 
     unsafe fn resize(&self, origin: *mut u8, size: usize, new_size: usize) -> *mut u8 {
         if let Some(realloc) = self.realloc {
-            // SAFETY: by contract.
+            // SAFETY: the caller promises memory of `malloc` that nobody else uses.
             return unsafe { realloc(origin.cast(), new_size) }.cast();
         }
         let new = self.allocate(new_size, self.alignment, false);

@@ -1,8 +1,8 @@
 //! The C face: what `cairn_heap.h` declares.
 //!
-//! `cargo xtask header` writes the header from the text of this file, doc comments included, which are therefore written for
-//! readers of C. `libcairn` has these functions; for a device, the crate is built as a static library with the features
-//! `c-api` and `staticlib`.
+//! `cargo xtask header` writes the header from the text of this file, doc comments included, which
+//! are therefore written for readers of C. `libcairn` has these functions; for a device, the crate
+//! is built as a static library with the features `c-api` and `staticlib`.
 //!
 //! The functions that allocate are naked: their first instructions note the return address and the
 //! frame pointer of the caller, which no instruction behind them could know. So a recorded stack
@@ -88,15 +88,15 @@ pub struct CairnAnnotatedCall {
     /// With pc: the frame pointer of the function that pc lies in; 0 if there is none. For
     /// walk_function.
     pub fp: usize,
-    /// Layout of libwebsockets: bits of the program's own, written behind the size. The other layouts
-    /// leave them out.
+    /// Layout of libwebsockets: bits of the program's own, written behind the size. The other
+    /// layouts leave them out.
     pub user_bits: u64,
     /// How many of them; at most 64.
     pub user_bit_count: u32,
 }
 
-/// How to annotate, and where memory comes from. Fill it with zeros, then set type_size, layout, malloc_function, free_function,
-/// and what shall be otherwise than by default.
+/// How to annotate, and where memory comes from. Fill it with zeros, then set type_size, layout,
+/// malloc_function, free_function, and what shall be otherwise than by default.
 #[repr(C)]
 pub struct CairnAnnotatedOptions {
     /// The size of this struct.
@@ -125,11 +125,11 @@ pub struct CairnAnnotatedOptions {
     pub realloc_function: Option<unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void>,
     /// As memalign (alignment, size), or null: then more is asked for, and aligned here.
     pub memalign_function: Option<unsafe extern "C" fn(usize, usize) -> *mut c_void>,
-    /// Writes the return addresses of the present stack, innermost first, at most as many as
-    /// its last argument says, and returns how many. It is called from inside of cairn, so what it finds up to the return address of
-    /// the annotated call is left out. Where that address is not among what it finds, it is all
-    /// that is recorded. Null, and no walk_function: captured by cairn where that is built in, else
-    /// the return address of the call alone.
+    /// Writes the return addresses of the present stack, innermost first, at most as many as its
+    /// last argument says, and returns how many. It is called from inside of cairn, so what it
+    /// finds up to the return address of the annotated call is left out. Where that address is not
+    /// among what it finds, it is all that is recorded. Null, and no walk_function: captured by
+    /// cairn where that is built in, else the return address of the call alone.
     pub capture_function: Option<unsafe extern "C" fn(*mut usize, usize) -> usize>,
     /// Called before the lists are changed, for a few instructions: interrupts off. Null for a
     /// lock. Required by a library for a processor without compare-and-swap, where the counters
@@ -139,8 +139,8 @@ pub struct CairnAnnotatedOptions {
     pub leave_function: Option<unsafe extern "C" fn(usize)>,
     /// In place of capture_function: gets the return address of the annotated call and the frame
     /// pointer of the function that it lies in, and writes the return addresses further out, at
-    /// most as many as its last argument says, and returns how many. cairn_frame_pointer_walk does this for code with frame
-    /// pointers.
+    /// most as many as its last argument says, and returns how many. cairn_frame_pointer_walk does
+    /// this for code with frame pointers.
     pub walk_function: Option<unsafe extern "C" fn(usize, usize, *mut usize, usize) -> usize>,
     /// Called for every event, in the thread where it happens, with observer_context. It may
     /// allocate and free, and is called for that, too. Null for none.
@@ -172,7 +172,8 @@ pub struct CairnAnnotatedCounters {
     pub overflowed: usize,
 }
 
-/// A list of live blocks in the layout of libwebsockets; zeros are an empty one. Nodes are three pointers: previous, next, owner.
+/// A list of live blocks in the layout of libwebsockets; zeros are an empty one. Nodes are three
+/// pointers: previous, next, owner.
 #[repr(C)]
 pub struct CairnLwsOwner {
     /// The last node.
@@ -197,7 +198,8 @@ const FIRST_CALL_BYTES: usize = size_of::<CairnAnnotatedCall>();
 /// - Zeros are a value of `T`, whose first field is its size.
 /// - `given` is null or points to as many bytes as its first field says.
 unsafe fn versioned<T>(given: *const T, first_bytes: usize) -> Option<T> {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that zeros are a value of `T`, whose first field is its size;
+    // `given` is null or points to as many bytes as its first field says.
     unsafe {
         let bytes = *given.cast::<usize>().as_ref()?;
         if bytes < first_bytes {
@@ -228,7 +230,8 @@ impl Function {
     unsafe fn get<F>(&self) -> F {
         const { assert!(size_of::<F>() == size_of::<*mut ()>()) };
         let word = self.0.load(Ordering::Acquire);
-        // SAFETY: by contract; null is `None`.
+        // SAFETY: the caller promises that `F` is an `Option` of the type of function that was set;
+        // null is `None`.
         unsafe { mem::transmute_copy(&word) }
     }
 }
@@ -250,7 +253,7 @@ struct Configured;
 
 impl Configured {
     fn functions(&self) -> Option<crate::MallocFunctions> {
-        // SAFETY: set by `cairn_annotated_configure` to these types.
+        // SAFETY: `cairn_annotated_configure` stores functions of these types only.
         unsafe {
             Some(crate::MallocFunctions {
                 malloc: MALLOC.get::<Option<_>>()?,
@@ -263,7 +266,8 @@ impl Configured {
     }
 }
 
-// SAFETY: the functions are an allocator, by contract of `cairn_annotated_configure`.
+// SAFETY: `cairn_annotated_configure` requires functions that are an allocator, and nothing is
+// given out before it was called.
 unsafe impl Backend for Configured {
     fn alignment(&self) -> usize {
         ALIGNMENT.load(Ordering::Relaxed)
@@ -279,26 +283,26 @@ unsafe impl Backend for Configured {
 
     unsafe fn release(&self, origin: *mut u8, size: usize, alignment: usize) {
         if let Some(functions) = self.functions() {
-            // SAFETY: by contract.
+            // SAFETY: the caller promises memory of these functions that nobody uses any more.
             unsafe { functions.release(origin, size, alignment) }
         }
     }
 
     unsafe fn resize(&self, origin: *mut u8, size: usize, new_size: usize) -> *mut u8 {
-        // SAFETY: by contract.
+        // SAFETY: the caller promises memory of these functions that nobody else uses.
         self.functions()
             .map_or(ptr::null_mut(), |functions| unsafe { functions.resize(origin, size, new_size) })
     }
 
     unsafe fn release_foreign(&self, user: *mut u8) {
         if let Some(functions) = self.functions() {
-            // SAFETY: by contract.
+            // SAFETY: the caller promises memory of these functions that nobody uses any more.
             unsafe { functions.release_foreign(user) }
         }
     }
 
     unsafe fn resize_foreign(&self, user: *mut u8, size: usize) -> *mut u8 {
-        // SAFETY: by contract.
+        // SAFETY: the caller promises memory of these functions that nobody else uses.
         self.functions().map_or(ptr::null_mut(), |functions| unsafe { functions.resize_foreign(user, size) })
     }
 }
@@ -306,9 +310,10 @@ unsafe impl Backend for Configured {
 static LOCK: Lock = Lock::new();
 
 fn enter() -> usize {
-    // SAFETY: set to this type.
+    // SAFETY: `cairn_annotated_configure` stores a function of this type only.
     match unsafe { ENTER.get::<Option<unsafe extern "C" fn() -> usize>>() } {
-        // SAFETY: by contract of `cairn_annotated_configure`.
+        // SAFETY: `cairn_annotated_configure` requires functions that may be called with any such
+        // arguments.
         Some(enter) => unsafe { enter() },
         None => {
             LOCK.acquire(1);
@@ -318,9 +323,10 @@ fn enter() -> usize {
 }
 
 fn leave(state: usize) {
-    // SAFETY: set to this type.
+    // SAFETY: `cairn_annotated_configure` stores a function of this type only.
     match unsafe { LEAVE.get::<Option<unsafe extern "C" fn(usize)>>() } {
-        // SAFETY: by contract of `cairn_annotated_configure`.
+        // SAFETY: `cairn_annotated_configure` requires functions that may be called with any such
+        // arguments.
         Some(leave) => unsafe { leave(state) },
         None => LOCK.release(),
     }
@@ -338,21 +344,23 @@ mod section {
 
     critical_section::set_impl!(Section);
 
-    // SAFETY: by contract of `cairn_annotated_configure`, which takes no options without the
-    // functions; before it, nothing is given out, and a counter of foreign blocks is all that is
-    // changed.
+    // SAFETY: `cairn_annotated_configure` takes no options without the two functions, which the
+    // program states to be a critical section. Before that call nothing is given out, and only a
+    // counter of foreign blocks changes.
     unsafe impl critical_section::Impl for Section {
         unsafe fn acquire() -> critical_section::RawRestoreState {
-            // SAFETY: set to this type.
+            // SAFETY: `cairn_annotated_configure` stores a function of this type only.
             let enter = unsafe { super::ENTER.get::<Option<unsafe extern "C" fn() -> usize>>() };
-            // SAFETY: by contract of `cairn_annotated_configure`.
+            // SAFETY: `cairn_annotated_configure` requires functions that may be called with any
+            // such arguments.
             enter.map_or(0, |enter| unsafe { enter() })
         }
 
         unsafe fn release(state: critical_section::RawRestoreState) {
-            // SAFETY: set to this type.
+            // SAFETY: `cairn_annotated_configure` stores a function of this type only.
             if let Some(leave) = unsafe { super::LEAVE.get::<Option<unsafe extern "C" fn(usize)>>() } {
-                // SAFETY: by contract of `cairn_annotated_configure`.
+                // SAFETY: `cairn_annotated_configure` requires functions that may be called with
+                // any such arguments.
                 unsafe { leave(state) }
             }
         }
@@ -361,7 +369,7 @@ mod section {
 
 /// Hands an event to the program's observer.
 fn observe(event: &Event) {
-    // SAFETY: set to this type.
+    // SAFETY: `cairn_annotated_configure` stores a function of this type only.
     let function =
         unsafe { OBSERVE.get::<Option<unsafe extern "C" fn(*const CairnAnnotatedEvent, *mut c_void)>>() };
     let Some(function) = function else { return };
@@ -382,7 +390,8 @@ fn observe(event: &Event) {
         from: from.cast(),
         size,
     };
-    // SAFETY: by contract of `cairn_annotated_configure`.
+    // SAFETY: `cairn_annotated_configure` requires functions that may be called with any such
+    // arguments.
     unsafe { function(&raw const event, OBSERVER_CONTEXT.load(Ordering::Acquire)) }
 }
 
@@ -421,14 +430,15 @@ impl Caller {
     /// The addresses that the caller gave.
     fn given(&self) -> Option<&[usize]> {
         let call = self.call.as_ref().filter(|call| !call.frames.is_null())?;
-        // SAFETY: by contract of the functions that take such a call.
+        // SAFETY: every function with `_at` requires frames of `frame_count` words, and waits for
+        // this one.
         Some(unsafe { slice::from_raw_parts(call.frames, call.frame_count) })
     }
 
     /// Whether the program has no say in the stack.
     #[cfg(feature = "capture")]
     fn is_captured(&self) -> bool {
-        // SAFETY: set to these types.
+        // SAFETY: `cairn_annotated_configure` stores functions of these types only.
         let has_functions = unsafe { CAPTURE.get::<Capture>().is_some() || WALK.get::<Walk>().is_some() };
         !has_functions && self.call.is_none_or(|call| call.frames.is_null() && call.pc == 0)
     }
@@ -466,16 +476,18 @@ impl CallStack for Caller {
             return self.captured().addresses(into);
         }
         let (pc, fp) = self.start();
-        // SAFETY: set to this type.
+        // SAFETY: `cairn_annotated_configure` stores a function of this type only.
         if let Some(walk) = unsafe { WALK.get::<Walk>() } {
             let Some((first, rest)) = into.split_first_mut() else { return 0 };
             *first = pc;
-            // SAFETY: by contract of `cairn_annotated_configure`.
+            // SAFETY: `cairn_annotated_configure` requires functions that may be called with any
+            // such arguments.
             return 1 + unsafe { walk(pc, fp, rest.as_mut_ptr(), rest.len()) }.min(rest.len());
         }
-        // SAFETY: set to this type.
+        // SAFETY: `cairn_annotated_configure` stores a function of this type only.
         let count = match unsafe { CAPTURE.get::<Capture>() } {
-            // SAFETY: by contract of `cairn_annotated_configure`.
+            // SAFETY: `cairn_annotated_configure` requires functions that may be called with any
+            // such arguments.
             Some(capture) => unsafe { capture(into.as_mut_ptr(), into.len()) }.min(into.len()),
             None => self.captured_from_here(into),
         };
@@ -659,7 +671,7 @@ fn with_call(call: *const CairnAnnotatedCall, pc: usize, fp: usize, sp: usize) -
     if call.is_null() {
         return Some(caller);
     }
-    // SAFETY: by contract of the functions with `_at`; zeros are such a call.
+    // SAFETY: every function with `_at` requires `type_size` bytes there; zeros are such a call.
     let call = unsafe { versioned(call, FIRST_CALL_BYTES) }?;
     let is_usable = call.user_bit_count <= 64 && (call.frames.is_null() || call.frames.is_aligned());
     is_usable.then_some(Caller { call: Some(call), ..caller })
@@ -726,7 +738,8 @@ extern "C" fn realloc(
     fp: usize,
     sp: usize,
 ) -> *mut c_void {
-    // SAFETY: by contract of `cairn_annotated_realloc`.
+    // SAFETY: `cairn_annotated_realloc` requires null or a block of this heap that nobody else
+    // uses.
     unsafe { resize(block, size, plain(pc, fp, sp)) }
 }
 
@@ -739,7 +752,8 @@ extern "C" fn realloc_at(
     sp: usize,
 ) -> *mut c_void {
     let Some(caller) = with_call(call, pc, fp, sp) else { return ptr::null_mut() };
-    // SAFETY: by contract of `cairn_annotated_realloc_at`.
+    // SAFETY: `cairn_annotated_realloc_at` requires null or a block of this heap that nobody else
+    // uses.
     unsafe { resize(block, size, caller) }
 }
 
@@ -748,23 +762,24 @@ extern "C" fn realloc_at(
 /// As for realloc.
 unsafe fn resize(block: *mut c_void, size: usize, caller: Caller) -> *mut c_void {
     if size == 0 && !block.is_null() {
-        // SAFETY: by contract.
+        // SAFETY: the caller promises null, or a block of this heap that nobody else uses.
         unsafe { HEAP.release(block.cast(), 1) };
         return ptr::null_mut();
     }
-    // SAFETY: by contract.
+    // SAFETY: the caller promises null, or a block of this heap that nobody else uses.
     unsafe { HEAP.resize(block.cast(), size, 1, caller) }.cast()
 }
 
-/// Says where memory comes from and how to annotate it; before the first block. Until then nothing is given out. Returns 0 or
-/// CAIRN_HEAP_ERROR_ARGUMENT.
+/// Says where memory comes from and how to annotate it; before the first block. Until then nothing
+/// is given out. Returns 0 or CAIRN_HEAP_ERROR_ARGUMENT.
 ///
 /// # Safety
 ///
 /// `options` points to `type_size` bytes, and the functions do what they are said to do.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cairn_annotated_configure(options: *const CairnAnnotatedOptions) -> c_int {
-    // SAFETY: by contract; zeros are such options.
+    // SAFETY: the caller promises that `options` points to `type_size` bytes, and the functions do
+    // what they are said to do; zeros are such options.
     let Some(given) = (unsafe { versioned(options, FIRST_OPTIONS_BYTES) }) else {
         return CAIRN_HEAP_ERROR_ARGUMENT;
     };
@@ -904,7 +919,8 @@ pub unsafe extern "C" fn cairn_frame_pointer_walk(
     let at = |address: usize| AbsoluteAddress::new(address as u64);
     let stack = AddressRange::new(at(if is_riscv { lowest } else { fp }), at(stack_end));
     let memory = FnMemory(|address: AbsoluteAddress, into: &mut [u8]| {
-        // SAFETY: by contract; the walk reads only within the range.
+        // SAFETY: the caller promises that the memory from `fp` to `stack_end` is a stack, and may
+        // be read; `addresses` points to `room` words; the walk reads only within the range.
         unsafe {
             let from = ptr::with_exposed_provenance::<u8>(address.value() as usize);
             ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len());
@@ -917,7 +933,8 @@ pub unsafe extern "C" fn cairn_frame_pointer_walk(
     let records = FramePointerWalk::new(memory, fp as u64, stack, WordSize::NATIVE).layout(layout);
     let mut count = 0;
     for record in records.take(room) {
-        // SAFETY: by contract.
+        // SAFETY: the caller promises that the memory from `fp` to `stack_end` is a stack, and may
+        // be read; `addresses` points to `room` words.
         unsafe { addresses.add(count).write(code_address(record.return_address.value() as usize)) };
         count += 1;
     }
@@ -931,7 +948,7 @@ pub unsafe extern "C" fn cairn_frame_pointer_walk(
 /// As for free.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cairn_annotated_free(block: *mut c_void) {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises null, or a block of this heap that nobody uses any more.
     unsafe { HEAP.release(block.cast(), 1) }
 }
 
@@ -945,7 +962,7 @@ pub unsafe extern "C" fn cairn_annotated_usable_size(block: *const c_void) -> us
     if block.is_null() {
         return 0;
     }
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that `block` is null or a block that is in use.
     unsafe { HEAP.size_of(block.cast()) }.unwrap_or(0)
 }
 
@@ -956,7 +973,7 @@ pub unsafe extern "C" fn cairn_annotated_usable_size(block: *const c_void) -> us
 /// `counters` points to `type_size` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cairn_annotated_counters(counters: *mut CairnAnnotatedCounters) -> c_int {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that `counters` points to `type_size` bytes.
     match unsafe { counters.as_mut() } {
         Some(place) if place.type_size >= size_of::<CairnAnnotatedCounters>() => {
             let found = HEAP.counters();
@@ -974,8 +991,9 @@ pub unsafe extern "C" fn cairn_annotated_counters(counters: *mut CairnAnnotatedC
     }
 }
 
-/// Calls put with a line ~m#... for each live block of the layout of libwebsockets, line end included, oldest first. put gets context
-/// as it is, and must not allocate. Of other layouts, cairn_annotated_lines_in finds the blocks in the memory of the heap.
+/// Calls put with a line ~m#... for each live block of the layout of libwebsockets, line end
+/// included, oldest first. put gets context as it is, and must not allocate. Of other layouts,
+/// cairn_annotated_lines_in finds the blocks in the memory of the heap.
 ///
 /// # Safety
 ///
@@ -987,7 +1005,7 @@ pub unsafe extern "C" fn cairn_annotated_lines(
 ) -> c_int {
     let Some(put) = put else { return CAIRN_HEAP_ERROR_ARGUMENT };
     HEAP.for_each_live(|block| {
-        // SAFETY: by contract.
+        // SAFETY: the caller promises that `put` may be called with these arguments.
         let mut sink = lws::line_sink(|bytes| unsafe { put(bytes.as_ptr().cast(), bytes.len(), context) });
         // The sink takes everything.
         let _ = block.write_line(&mut sink);
@@ -995,8 +1013,8 @@ pub unsafe extern "C" fn cairn_annotated_lines(
     0
 }
 
-/// As cairn_annotated_lines, for each live block of the layout of cairn or heapprof in these bytes of memory, in the order of
-/// addresses. Nobody may allocate or free meanwhile.
+/// As cairn_annotated_lines, for each live block of the layout of cairn or heapprof in these bytes
+/// of memory, in the order of addresses. Nobody may allocate or free meanwhile.
 ///
 /// # Safety
 ///
@@ -1014,12 +1032,14 @@ pub unsafe extern "C" fn cairn_annotated_lines_in(
         return CAIRN_HEAP_ERROR_ARGUMENT;
     }
     let show = |block: crate::blocks::Block<'_>| {
-        // SAFETY: by contract.
+        // SAFETY: the caller promises that the memory may be read and does not change; `put` as for
+        // `cairn_annotated_lines`.
         let mut sink = lws::line_sink(|bytes| unsafe { put(bytes.as_ptr().cast(), bytes.len(), context) });
         // The sink takes everything.
         let _ = block.write_line(of_number, &mut sink);
     };
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that the memory may be read and does not change; `put` as for
+    // `cairn_annotated_lines`.
     unsafe {
         match HEAP.options().layout {
             BlockLayout::Heapprof => crate::blocks::heapprof_blocks(start, bytes).for_each(show),
@@ -1041,9 +1061,10 @@ fn of_number(_number: u32, _into: &mut [usize]) -> usize {
     0
 }
 
-/// Compresses a stack and a size into blob, and returns how many bytes to allocate more than size: a multiple of alignment, which is
-/// a power of two and at least that of a pointer. As lws_alloc_metadata_gen, with the addresses given. A blob that does not fit into
-/// one byte less than room says that it gave up. 0 for wrong arguments.
+/// Compresses a stack and a size into blob, and returns how many bytes to allocate more than size:
+/// a multiple of alignment, which is a power of two and at least that of a pointer. As
+/// lws_alloc_metadata_gen, with the addresses given. A blob that does not fit into one byte less
+/// than room says that it gave up. 0 for wrong arguments.
 ///
 /// # Safety
 ///
@@ -1058,7 +1079,8 @@ pub unsafe extern "C" fn cairn_lws_generate(
     room: usize,
     blob_bytes: *mut usize,
 ) -> usize {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that `addresses` points to `count` words, `blob` to `room` bytes,
+    // `blob_bytes` to a word.
     unsafe { cairn_lws_generate_with(size, addresses, count, alignment, 0, 0, blob, room, blob_bytes) }
 }
 
@@ -1088,7 +1110,7 @@ pub unsafe extern "C" fn cairn_lws_generate_with(
     if !is_usable || !alignment.is_power_of_two() || alignment < size_of::<usize>() {
         return 0;
     }
-    // SAFETY: by contract.
+    // SAFETY: the caller promises `count` words, `room` bytes and a word at these addresses.
     let (addresses, buffer) = unsafe {
         let addresses = if count == 0 { &[] } else { slice::from_raw_parts(addresses, count) };
         (addresses, slice::from_raw_parts_mut(blob, room))
@@ -1097,7 +1119,8 @@ pub unsafe extern "C" fn cairn_lws_generate_with(
     let generated = lws::generate(addresses, size, alignment, bits.fields(), buffer);
     let (prefix_bytes, bytes) = (generated.prefix_bytes(), generated.blob().len());
     let gave_up = bytes == 2;
-    // SAFETY: by contract; there are at least 3 bytes.
+    // SAFETY: the caller promises `count` words, `room` bytes and a word at these addresses; there
+    // are at least 3 bytes.
     unsafe {
         if gave_up {
             blob.cast::<[u8; 2]>().write([0, 0]);
@@ -1107,8 +1130,9 @@ pub unsafe extern "C" fn cairn_lws_generate_with(
     prefix_bytes
 }
 
-/// Puts a blob to the start of an allocation of prefix_bytes and more, and the block on the list; returns the user's address. As
-/// _lws_alloc_metadata_adjust. The caller sees to it that nobody else uses the list meanwhile.
+/// Puts a blob to the start of an allocation of prefix_bytes and more, and the block on the list;
+/// returns the user's address. As _lws_alloc_metadata_adjust. The caller sees to it that nobody
+/// else uses the list meanwhile.
 ///
 /// # Safety
 ///
@@ -1121,7 +1145,8 @@ pub unsafe extern "C" fn cairn_lws_adjust(
     blob: *const u8,
     blob_bytes: usize,
 ) -> *mut c_void {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that the arguments are what `cairn_lws_generate` gave, for memory
+    // of its alignment.
     unsafe {
         let user = origin.cast::<u8>().add(prefix_bytes);
         lws::write_before(user, slice::from_raw_parts(blob, blob_bytes));
@@ -1130,8 +1155,9 @@ pub unsafe extern "C" fn cairn_lws_adjust(
     }
 }
 
-/// Takes a block off its list and returns the start of the underlying allocation, to be freed. blob and blob_bytes, if not null, tell
-/// where its blob is. As _lws_alloc_metadata_trim. The caller sees to it that nobody else uses the list meanwhile.
+/// Takes a block off its list and returns the start of the underlying allocation, to be freed. blob
+/// and blob_bytes, if not null, tell where its blob is. As _lws_alloc_metadata_trim. The caller
+/// sees to it that nobody else uses the list meanwhile.
 ///
 /// # Safety
 ///
@@ -1144,7 +1170,8 @@ pub unsafe extern "C" fn cairn_lws_trim(
     blob: *mut *const u8,
     blob_bytes: *mut usize,
 ) -> *mut c_void {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that `user` came from `cairn_lws_adjust` with this list and this
+    // alignment.
     unsafe {
         let trimmed = lws::trim(owner.cast(), user.cast(), alignment);
         if let Some(place) = blob.as_mut() {
@@ -1157,8 +1184,9 @@ pub unsafe extern "C" fn cairn_lws_trim(
     }
 }
 
-/// Writes the return addresses of a block, innermost first, and its size, if that is not null. As lws_alloc_metadata_parse. Returns
-/// how many addresses, or CAIRN_HEAP_ERROR_ARGUMENT for a blob that gave up or was overwritten.
+/// Writes the return addresses of a block, innermost first, and its size, if that is not null. As
+/// lws_alloc_metadata_parse. Returns how many addresses, or CAIRN_HEAP_ERROR_ARGUMENT for a blob
+/// that gave up or was overwritten.
 ///
 /// # Safety
 ///
@@ -1170,9 +1198,11 @@ pub unsafe extern "C" fn cairn_lws_parse(
     room: usize,
     size: *mut usize,
 ) -> c_int {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that `user` is a block with this layout; `addresses` points to
+    // `room` words.
     let Ok(backtrace) = (unsafe { lws::parse(user.cast()) }) else { return CAIRN_HEAP_ERROR_ARGUMENT };
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that `user` is a block with this layout; `addresses` points to
+    // `room` words.
     unsafe {
         if let Some(size) = size.as_mut() {
             *size = backtrace.allocation_size_bytes as usize;
@@ -1198,10 +1228,12 @@ pub unsafe extern "C" fn cairn_lws_user_bits(user: *const c_void, bit_count: u32
     if user.is_null() || bits.is_null() || bit_count > 64 {
         return CAIRN_HEAP_ERROR_ARGUMENT;
     }
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that `user` is a block with this layout; `bits` points to 8
+    // bytes.
     match unsafe { lws::user_bits(user.cast(), bit_count) } {
         Some(found) => {
-            // SAFETY: by contract.
+            // SAFETY: the caller promises that `user` is a block with this layout; `bits` points to
+            // 8 bytes.
             unsafe { bits.write(found) };
             0
         }
@@ -1209,8 +1241,9 @@ pub unsafe extern "C" fn cairn_lws_user_bits(user: *const c_void, bit_count: u32
     }
 }
 
-/// Calls visit with each block of a list, oldest first: the user's address, the blob, its length, context. As
-/// _lws_alloc_metadata_dump. The caller sees to it that nobody else uses the list meanwhile.
+/// Calls visit with each block of a list, oldest first: the user's address, the blob, its length,
+/// context. As _lws_alloc_metadata_dump. The caller sees to it that nobody else uses the list
+/// meanwhile.
 ///
 /// # Safety
 ///
@@ -1222,7 +1255,7 @@ pub unsafe extern "C" fn cairn_lws_dump(
     context: *mut c_void,
 ) {
     let Some(visit) = visit else { return };
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that `visit` may be called with these arguments.
     unsafe {
         for block in lws::live(owner.cast()) {
             visit(block.user().cast(), block.blob().as_ptr(), block.blob().len(), context);
@@ -1230,8 +1263,9 @@ pub unsafe extern "C" fn cairn_lws_dump(
     }
 }
 
-/// Writes a blob as a text ~m#... that ends with a NUL, for a log; as lws_alloc_metadata_dump_stdout prints it. Returns its length
-/// without the NUL, or CAIRN_HEAP_ERROR_ARGUMENT when there is no room.
+/// Writes a blob as a text ~m#... that ends with a NUL, for a log; as
+/// lws_alloc_metadata_dump_stdout prints it. Returns its length without the NUL, or
+/// CAIRN_HEAP_ERROR_ARGUMENT when there is no room.
 ///
 /// # Safety
 ///
@@ -1246,7 +1280,7 @@ pub unsafe extern "C" fn cairn_lws_line(
     if blob.is_null() || line.is_null() || room == 0 {
         return CAIRN_HEAP_ERROR_ARGUMENT;
     }
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that `blob` points to `blob_bytes` bytes, `line` to `room`.
     let (blob, buffer) = unsafe {
         (slice::from_raw_parts(blob, blob_bytes), slice::from_raw_parts_mut(line.cast::<u8>(), room))
     };

@@ -10,13 +10,15 @@ use crate::stack::UserBits;
 
 /// A power of two; with [`WORDS`] a quarter of a MiB, of which a program touches what it uses.
 const ENTRIES_LOG2: u32 = 10;
-/// A backtrace of more bits is not kept: with the rest of an entry four cache lines. 31 addresses of programs take about 40.
+/// A backtrace of more bits is not kept: with the rest of an entry four cache lines. 31 addresses
+/// of programs take about 40.
 const WORDS: usize = 60;
 
-/// Backtraces of the lws layout by the number of their stack, up to the size, which differs from block to block.
+/// Backtraces of the lws layout by the number of their stack, up to the size, which differs from
+/// block to block.
 ///
-/// Threads share it without waiting for each other: who meets an entry in change compresses the stack itself. So do signal
-/// handlers, and children that were forked amid a change.
+/// Threads share it without waiting for each other: who meets an entry in change compresses the
+/// stack itself. So do signal handlers, and children that were forked amid a change.
 #[derive(Debug)]
 pub struct CompressedStacks {
     entries: [Entry; 1 << ENTRIES_LOG2],
@@ -78,7 +80,8 @@ impl CompressedStacks {
         self.entries.get(hash as usize)
     }
 
-    /// The blob of a block of `size` bytes, written to the start of `buffer`: its length, if the backtrace is here.
+    /// The blob of a block of `size` bytes, written to the start of `buffer`: its length, if the
+    /// backtrace is here.
     pub(crate) fn blob(&self, key: Key, size: usize, bits: UserBits, buffer: &mut [u8]) -> Option<usize> {
         let entry = self.entry(key)?;
         let sequence = entry.sequence.load(Ordering::Acquire);
@@ -148,8 +151,8 @@ mod tests {
             .collect()
     }
 
-    /// Entries are shared by more stacks than there are, threads read and change them at the same time, and each blob is that
-    /// of its own stack.
+    /// Entries are shared by more stacks than there are, threads read and change them at the same
+    /// time, and each blob is that of its own stack.
     #[test]
     fn what_was_kept_gives_the_same_blob() {
         let hits = AtomicU32::new(0);

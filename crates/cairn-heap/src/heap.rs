@@ -5,11 +5,13 @@
 //!   release:  is it ours? -> is its guard whole? -> tell -> mark it as free -> count -> give the memory back
 //! ```
 //!
-//! A block is told from those of others by what stands in front of it, never by a table: so an allocation costs its stack
-//! and a few stores, and no two threads meet. Only the lws layout has lists, one for each shard, each with its lock.
+//! A block is told from those of others by what stands in front of it, never by a table: so an
+//! allocation costs its stack and a few stores, and no two threads meet. Only the lws layout has
+//! lists, one for each shard, each with its lock.
 //!
-//! Blocks of a larger alignment than the allocator's own have one word more, below everything else: the address of the
-//! underlying allocation. Where it is, is known from the rest: the header's alignment (cairn), the list (lws), always (heapprof).
+//! Blocks of a larger alignment than the allocator's own have one word more, below everything else:
+//! the address of the underlying allocation. Where it is, is known from the rest: the header's
+//! alignment (cairn), the list (lws), always (heapprof).
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
@@ -34,7 +36,8 @@ const WORD_BYTES: usize = size_of::<usize>();
 const INLINE_FRAMES: usize = 32;
 /// Bytes of an inline stack at most: 32 addresses of 9 bytes and an end.
 const INLINE_BYTES: usize = 296;
-/// Frames that are asked for, for the lws layout: the ones it keeps and what is left out at the inner end.
+/// Frames that are asked for, for the lws layout: the ones it keeps and what is left out at the
+/// inner end.
 const LWS_FRAMES: usize = 64;
 
 /// How blocks are annotated.
@@ -139,8 +142,8 @@ pub enum Event {
     },
 }
 
-/// Told of events, in the thread that they happen in. It may allocate and free from the same heap, and is told of that,
-/// too; where that ends is its own affair.
+/// Told of events, in the thread that they happen in. It may allocate and free from the same heap,
+/// and is told of that, too; where that ends is its own affair.
 pub type Observer = fn(&Event);
 
 /// How much of what there was.
@@ -208,7 +211,8 @@ pub struct Heap<B, const SHARDS: usize = 1> {
 #[repr(C, align(8))]
 struct AnchorPlace(UnsafeCell<[u8; ANCHOR_BYTES]>);
 
-// SAFETY: the lists are changed under their locks; the anchor is written by one call that its contract keeps alone.
+// SAFETY: the lists are changed under their locks, and `write_anchor` may not be called by two
+// threads at once. All other fields are atomic.
 unsafe impl<B: Sync, const SHARDS: usize> Sync for Heap<B, SHARDS> {}
 
 /// What goes in front of a block, before it is known where that is.
@@ -349,8 +353,8 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
         }
     }
 
-    /// Refuses what would bring the bytes in use above `bytes`. Threads that allocate at the same moment may pass it by what
-    /// they ask for.
+    /// Refuses what would bring the bytes in use above `bytes`. Threads that allocate at the same
+    /// moment may pass it by what they ask for.
     pub fn set_limit(&self, bytes: usize) {
         self.limit_bytes.store(bytes, Ordering::Relaxed);
     }
@@ -375,8 +379,8 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
         }
     }
 
-    /// A block of `size` bytes that says that `stack` allocated it; null when there is no memory. `alignment` is a power of
-    /// two; smaller ones than the allocator's own are that.
+    /// A block of `size` bytes that says that `stack` allocated it; null when there is no memory.
+    /// `alignment` is a power of two; smaller ones than the allocator's own are that.
     #[inline]
     pub fn allocate(&self, size: usize, alignment: usize, is_zeroed: bool, stack: impl CallStack) -> *mut u8 {
         let user = self.note(size, &stack, |note| self.allocate_noted(size, alignment, is_zeroed, note));
@@ -413,18 +417,22 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
         ptr::null_mut()
     }
 
-    /// Gives a block back. What is no block of this heap goes to [`Backend`] as it is, if the backend takes such.
+    /// Gives a block back. What is no block of this heap goes to [`Backend`] as it is, if the
+    /// backend takes such.
     ///
     /// # Safety
     ///
-    /// - `user` is null, or came from this heap, or is something that the backend takes; nobody uses it any more.
+    /// - `user` is null, or came from this heap, or is something that the backend takes; nobody
+    ///   uses it any more.
     /// - `alignment` is what it was allocated with, or the backend does not care.
     #[inline]
     pub unsafe fn release(&self, user: *mut u8, alignment: usize) {
         if user.is_null() {
             return;
         }
-        // SAFETY: by contract.
+        // SAFETY: the caller promises that `user` is null, or came from this heap, or is something
+        // that the backend takes; nobody uses it any more; `alignment` is what it was allocated
+        // with, or the backend does not care.
         unsafe {
             let Some(found) = self.find(user) else { return self.release_foreign(user) };
             if found.state == State::Freed {
@@ -441,8 +449,9 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
         }
     }
 
-    /// The same block with another size and `stack` as who asked for it; null and nothing has changed when there is no memory.
-    /// Null in `user` allocates. The alignment is kept only as far as it is given here again.
+    /// The same block with another size and `stack` as who asked for it; null and nothing has
+    /// changed when there is no memory. Null in `user` allocates. The alignment is kept only as far
+    /// as it is given here again.
     ///
     /// # Safety
     ///
@@ -457,7 +466,8 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
         if user.is_null() {
             return self.allocate(size, alignment, false, stack);
         }
-        // SAFETY: by contract.
+        // SAFETY: the caller promises null, a block of this heap, or an address that the backend
+        // takes.
         unsafe {
             let Some(found) = self.find(user) else {
                 self.foreign.fetch_add(1, Ordering::Relaxed);
@@ -480,6 +490,10 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
         }
     }
 
+    /// # Safety
+    ///
+    /// `found` is what `find` returned for `user`, and the block has not changed since.
+    /// Nobody else uses the block.
     unsafe fn resize_noted(
         &self,
         user: *mut u8,
@@ -492,13 +506,14 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
             return self.refuse();
         }
         let Some(place) = self.place(&note, size, alignment) else { return self.refuse() };
-        // SAFETY: by contract of `resize`.
+        // SAFETY: the caller promises a block that `find` found and that nobody else uses.
         unsafe {
             let prefix_bytes = user.offset_from_unsigned(found.origin);
             if found.is_over_aligned || place.is_over_aligned || prefix_bytes != place.prefix_bytes {
                 return self.move_noted(user, found, size, alignment, note);
             }
-            // The memory below must not say "block" while the allocator may move it: it would remain where it was.
+            // The memory below must not say "block" while the allocator may move it: it would
+            // remain where it was.
             self.unmark(user, found);
             let total = prefix_bytes + found.size + found.tail_bytes;
             let origin = self.backend.resize(found.origin, total, place.total_bytes);
@@ -515,6 +530,11 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
     }
 
     /// By hand: what is in front has another length, or the alignment is not the allocator's own.
+    ///
+    /// # Safety
+    ///
+    /// `found` is what `find` returned for `user`, and the block has not changed since.
+    /// Nobody else uses the block.
     #[cold]
     unsafe fn move_noted(
         &self,
@@ -526,7 +546,8 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
     ) -> *mut u8 {
         let new = self.allocate_noted(size, alignment, false, note);
         if !new.is_null() {
-            // SAFETY: two blocks of these sizes; the old one is nobody's any more. The observer is told of the move.
+            // SAFETY: two blocks of these sizes; the old one is nobody's any more. The observer is
+            // told of the move.
             unsafe {
                 ptr::copy_nonoverlapping(user, new, size.min(found.size));
                 self.unmark(user, found);
@@ -545,7 +566,8 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
     /// - `user` is not null and came from this heap or is something that the backend takes.
     #[must_use]
     pub unsafe fn size_of(&self, user: *const u8) -> Option<usize> {
-        // SAFETY: by contract.
+        // SAFETY: the caller promises that `user` is not null and came from this heap or is
+        // something that the backend takes.
         let found = unsafe { self.find(user.cast_mut()) }?;
         if found.size as u64 >= SIZE_LIMIT {
             // SAFETY: the block's origin.
@@ -577,8 +599,8 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
         }
     }
 
-    /// Calls `visit` with each live block of the lws layout, under the locks: it must not allocate here. The other layouts
-    /// have no lists; see [`blocks`](mod@crate::blocks).
+    /// Calls `visit` with each live block of the lws layout, under the locks: it must not allocate
+    /// here. The other layouts have no lists; see [`blocks`](mod@crate::blocks).
     pub fn for_each_live(&self, mut visit: impl FnMut(lws::LiveBlock<'_>)) {
         for shard in 0..SHARDS {
             self.locked(shard, || {
@@ -590,19 +612,21 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
         }
     }
 
-    /// The live blocks of the lws layout, all lists one after the other, without a lock: for [`blocks`](crate::blocks), where
-    /// the program can see to it that nothing else runs.
+    /// The live blocks of the lws layout, all lists one after the other, without a lock: for
+    /// [`blocks`](crate::blocks), where the program can see to it that nothing else runs.
     ///
     /// # Safety
     ///
     /// Nobody allocates, frees or resizes for as long as the iterator or one of its items is used.
     pub unsafe fn live_unlocked(&self) -> impl Iterator<Item = crate::blocks::Block<'_>> + Clone {
-        // SAFETY: by contract.
+        // SAFETY: the caller promises that nobody allocates, frees or resizes for as long as the
+        // iterator or one of its items is used.
         self.lists.iter().flatten().flat_map(|list| unsafe { lws::live(list.0.get()) }).map(Into::into)
     }
 
-    /// Writes a landmark into this heap's own memory that whoever has an image of it finds: which layout, where the lists are.
-    /// `stack_table` is the address of the table that stack numbers refer to, or 0.
+    /// Writes a landmark into this heap's own memory that whoever has an image of it finds: which
+    /// layout, where the lists are. `stack_table` is the address of the table that stack numbers
+    /// refer to, or 0.
     ///
     /// # Safety
     ///
@@ -629,8 +653,8 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
         unsafe { place.write_volatile(anchor.to_bytes(ByteOrder::NATIVE)) };
     }
 
-    /// Takes the locks of all lists for the thread `holder`, which goes on to use the heap: before a `fork`, so that no list
-    /// is half changed in the child.
+    /// Takes the locks of all lists for the thread `holder`, which goes on to use the heap: before
+    /// a `fork`, so that no list is half changed in the child.
     pub fn lock_all(&self, holder: usize) {
         for shard in &self.shards {
             shard.lock.acquire(holder);
@@ -683,7 +707,8 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
         counters.live_bytes.fetch_sub(size, Ordering::Relaxed);
     }
 
-    /// Asks for the stack as the layout needs it, and calls `then` with what goes in front of the block.
+    /// Asks for the stack as the layout needs it, and calls `then` with what goes in front of the
+    /// block.
     #[inline(always)]
     fn note<R>(&self, size: usize, stack: &impl CallStack, then: impl FnOnce(Note<'_>) -> R) -> R {
         match self.layout() {
@@ -751,7 +776,8 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
         let mut addresses = [0; LWS_FRAMES];
         let count = stack.addresses(&mut addresses);
         let walked = addresses.get(..count).unwrap_or_default();
-        // As libwebsockets: without the innermost, without zeros, at most 32, without the outermost.
+        // As libwebsockets: without the innermost, without zeros, at most 32, without the
+        // outermost.
         let walked = walked.iter().map(|address| AbsoluteAddress::new(*address as u64));
         let mut addresses = [0; format::MAX_DEPTH];
         let count = addresses
@@ -767,7 +793,8 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
                 }
                 bytes
             }
-            // Where an address cannot be written, the size still can, without which the block cannot be moved.
+            // Where an address cannot be written, the size still can, without which the block
+            // cannot be moved.
             Err(_) => lws::encode(&[], size, bits.fields(), &mut buffer).map_or(0, |(bytes, _)| bytes),
         };
         let blob = buffer.get(..bytes).filter(|blob| !blob.is_empty()).unwrap_or(&format::GIVE_UP_BLOB);
@@ -838,8 +865,8 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
     ///
     /// # Safety
     ///
-    /// The memory from `origin` on has the size that `place` says, `user` is where it says, and `is_fresh` only if nobody
-    /// has written to it yet.
+    /// The memory from `origin` on has the size that `place` says, `user` is where it says, and
+    /// `is_fresh` only if nobody has written to it yet.
     #[inline(always)]
     unsafe fn write(
         &self,
@@ -850,7 +877,9 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
         note: Note<'_>,
         is_fresh: bool,
     ) {
-        // SAFETY: by contract; the prefix has room for all of it, in whole words.
+        // SAFETY: the caller promises that the memory from `origin` on has the size that `place`
+        // says, `user` is where it says, and `is_fresh` only if nobody has written to it yet; the
+        // prefix has room for all of it, in whole words.
         unsafe {
             match note {
                 Note::Cairn { stack, inline, .. } => {
@@ -892,6 +921,9 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
         }
     }
 
+    /// # Safety
+    ///
+    /// `user` is a block of this heap with a node in front of it that is on no list.
     unsafe fn link(&self, user: *mut u8, shard: usize, list: usize) {
         let Some(place) = self.lists.get(shard).and_then(|lists| lists.get(list)) else { return };
         // SAFETY: under the lock; the node is in the prefix.
@@ -929,7 +961,8 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
     /// As for [`release`](Self::release).
     #[inline(always)]
     unsafe fn find(&self, user: *mut u8) -> Option<Found> {
-        // SAFETY: by contract; what is not ours may begin right at a page.
+        // SAFETY: the caller promises null, a block of this heap, or an address that the backend
+        // takes; what is not ours may begin right at a page.
         unsafe {
             if !user.addr().is_multiple_of(WORD_BYTES) || !self.may_read_before(user) {
                 return None;
@@ -949,16 +982,20 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
         user.addr() % PAGE_BYTES >= HEADER_BYTES || self.backend.may_read_before(user)
     }
 
+    /// # Safety
+    ///
+    /// The 16 bytes in front of `user` may be read.
     #[inline(always)]
     unsafe fn find_cairn(&self, user: *mut u8) -> Option<Found> {
-        // SAFETY: by contract of `find` these may be read.
+        // SAFETY: the caller promises that these bytes may be read; blocks are aligned to words.
         let words = unsafe { user.cast::<[u32; 4]>().sub(1).read() };
         let (header, state) = Header::from_words(words, user.addr() as u64).ok()?;
         let natural = self.backend.alignment().trailing_zeros();
         let is_over_aligned = header.alignment_log2() > natural;
         let own_bytes = (HEADER_BYTES + header.stack().inline_bytes() as usize).next_multiple_of(WORD_BYTES);
         let origin = if is_over_aligned {
-            // SAFETY: the header is ours, so the word is there.
+            // SAFETY: the header's checksum depends on its address, so it is a block's, which has
+            // this word.
             unsafe { user.sub(own_bytes + WORD_BYTES).cast::<*mut u8>().read() }
         } else {
             user.wrapping_sub(own_bytes.next_multiple_of(1 << natural))
@@ -973,8 +1010,11 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
         })
     }
 
+    /// # Safety
+    ///
+    /// The word in front of `user` may be read.
     unsafe fn find_lws(&self, user: *mut u8) -> Option<Found> {
-        // SAFETY: by contract of `find` the word may be read.
+        // SAFETY: the caller promises that the word may be read.
         let owner = unsafe { lws::owner_of(user) };
         // In front of what is not ours stands anything, but not the address of one of our lists.
         let distance = owner.addr().checked_sub(self.lists.as_ptr().addr())?;
@@ -983,7 +1023,8 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
             return None;
         }
         let (shard, list) = (index / 2, index % 2);
-        // SAFETY: a node on our list, in a block of ours.
+        // SAFETY: the word is the address of a list of this heap, which only blocks of this heap
+        // hold.
         unsafe {
             let blob_bytes = lws::blob_before(lws::node_of(user)).len();
             let own_bytes = blob_bytes.next_multiple_of(WORD_BYTES) + 3 * WORD_BYTES;
@@ -1003,13 +1044,16 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
         }
     }
 
+    /// # Safety
+    ///
+    /// The 8 bytes in front of `user` may be read.
     unsafe fn find_heapprof(&self, user: *mut u8) -> Option<Found> {
         let callers = self.settings.callers.load(Ordering::Relaxed) as usize;
         let bytes = heapprof_bytes(callers);
         let start = user.wrapping_sub(bytes).cast::<usize>();
         let end = start.wrapping_add(2 + callers);
-        // SAFETY: the end magic is in the last 8 bytes, which may be read by contract of `find`; where it stands, the rest is
-        // there as well.
+        // SAFETY: the end magic is in the 8 bytes that the caller promises to be readable; a block
+        // with this magic has the other words as well.
         unsafe {
             if end.read() != HEAPPROF_END || start.read() != HEAPPROF_START {
                 return None;
@@ -1031,9 +1075,14 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
     }
 
     /// Takes from the memory in front of a block what says that it is one.
+    ///
+    /// # Safety
+    ///
+    /// `found` is what `find` returned for `user`, and the block has not changed since.
     #[inline(always)]
     unsafe fn unmark(&self, user: *mut u8, found: &Found) {
-        // SAFETY: what `find` found.
+        // SAFETY: the caller promises the result of `find` for this block, whose words are where
+        // that states.
         unsafe {
             match found.mark {
                 Mark::Cairn(word) => user.cast::<u32>().sub(1).write_volatile(Header::freed(word)),
@@ -1051,9 +1100,14 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
     }
 
     /// Undoes [`unmark`](Self::unmark).
+    ///
+    /// # Safety
+    ///
+    /// `found` is what `find` returned for `user`, and the block has not changed since.
     #[cold]
     unsafe fn mark_again(&self, user: *mut u8, found: &Found) {
-        // SAFETY: what `find` found.
+        // SAFETY: the caller promises the result of `find` for this block, whose words are where
+        // that states.
         unsafe {
             match found.mark {
                 Mark::Cairn(word) => user.cast::<u32>().sub(1).write_volatile(word),
@@ -1067,21 +1121,27 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
         }
     }
 
+    /// # Safety
+    ///
+    /// `found` is what `find` returned for `user`, and the block has not changed since.
     #[inline(always)]
     unsafe fn check_guard(&self, user: *mut u8, found: &Found) {
-        // SAFETY: the guard of a live block.
+        // SAFETY: the caller promises a block of this size with a guard of `tail_bytes`.
         if found.tail_bytes > 0 && !unsafe { is_guard_whole(user, found.size) } {
-            // SAFETY: as above.
+            // SAFETY: the caller promises the result of `find` for this block.
             unsafe { self.report_overflow(user, found) };
         }
     }
 
+    /// # Safety
+    ///
+    /// `found` is what `find` returned for `user`, and the block has not changed since.
     #[cold]
     unsafe fn report_overflow(&self, user: *mut u8, found: &Found) {
         self.overflowed.fetch_add(1, Ordering::Relaxed);
         let mut tail = [0; 8];
         let tail = tail.get_mut(..found.tail_bytes).unwrap_or_default();
-        // SAFETY: the guard of a live block.
+        // SAFETY: the caller promises a block of this size with a guard of `tail_bytes`.
         unsafe { ptr::copy_nonoverlapping(user.add(found.size), tail.as_mut_ptr(), tail.len()) };
         let bytes = guard::damaged_bytes(found.size as u64, tail);
         if let Some(observer) = self.observer() {
@@ -1089,25 +1149,36 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
         }
     }
 
+    /// # Safety
+    ///
+    /// `origin` was given out by the backend and released.
     #[cold]
     unsafe fn report_freed_twice(&self, user: *mut u8, origin: *mut u8) {
         self.freed_twice.fetch_add(1, Ordering::Relaxed);
         if let Some(observer) = self.observer() {
             observer(&Event::FreedTwice { user });
         }
-        // SAFETY: by contract of `release`.
+        // SAFETY: the caller promises memory that the backend gave out and that was released.
         unsafe { self.backend.freed_twice(origin) };
     }
 
+    /// # Safety
+    ///
+    /// `user` is an address that the backend takes and that nobody uses any more.
     #[cold]
     unsafe fn release_foreign(&self, user: *mut u8) {
         self.foreign.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: by contract of `release`.
+        // SAFETY: the caller promises an address that the backend takes and that nobody uses any
+        // more.
         unsafe { self.backend.release_foreign(user) };
     }
 }
 
 /// Where the user's bytes begin.
+///
+/// # Safety
+///
+/// `origin` is memory of the size that `place` states.
 #[inline(always)]
 unsafe fn user_in(origin: *mut u8, place: &Place) -> *mut u8 {
     // SAFETY: the prefix, and what was asked for beyond it, are inside of the memory.
@@ -1124,9 +1195,13 @@ unsafe fn user_in(origin: *mut u8, place: &Place) -> *mut u8 {
 }
 
 /// The last bytes of the user's and the guard, as one word.
+///
+/// # Safety
+///
+/// `user` is a block of this size, with a guard behind it.
 #[inline(always)]
 unsafe fn last_word(user: *mut u8, size: usize) -> *mut u64 {
-    // SAFETY: by contract of the callers: inside of the block.
+    // SAFETY: the caller promises a block with a guard: the word ends in the guard at the latest.
     unsafe { user.add(size & !7).cast() }
 }
 
@@ -1135,7 +1210,8 @@ unsafe fn last_word(user: *mut u8, size: usize) -> *mut u64 {
 /// A block of that size with a guard; `is_fresh` when the user's bytes hold nothing yet.
 #[inline(always)]
 unsafe fn write_guard(user: *mut u8, size: usize, is_fresh: bool) {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises a block of that size with a guard; `is_fresh` when the user's
+    // bytes hold nothing yet.
     unsafe {
         if is_fresh {
             last_word(user, size).write_unaligned(u64::from_ne_bytes(guard::PATTERN));
@@ -1152,7 +1228,7 @@ unsafe fn write_guard(user: *mut u8, size: usize, is_fresh: bool) {
 /// A block of that size with a guard.
 #[inline(always)]
 unsafe fn is_guard_whole(user: *mut u8, size: usize) -> bool {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises a block of that size with a guard.
     let word = unsafe { last_word(user, size).read_unaligned() };
     let different = u64::from_le(word ^ u64::from_ne_bytes(guard::PATTERN));
     different >> (8 * (size & 7)) == 0

@@ -1,8 +1,9 @@
 //! Heap blocks that say who allocated them: in memory, right in front of the user's bytes.
 //!
-//! On a device without a profiler, in a core file from the field, after a memory corruption, the question is "who allocated
-//! this block?". The answer stands beside the block, so whoever has the memory has it: `cairn core` finds it in a core file, a
-//! dump read over JTAG, a running process; the program itself prints it to a UART.
+//! On a device without a profiler, in a core file from the field, after a memory corruption, the
+//! question is "who allocated this block?". The answer stands beside the block, so whoever has the
+//! memory has it: `cairn core` finds it in a core file, a dump read over JTAG, a running process;
+//! the program itself prints it to a UART.
 //!
 //! # A Rust program
 //!
@@ -19,8 +20,8 @@
 //!
 //! # An allocator of one's own
 //!
-//! [`Heap`] takes memory from anything that implements [`Backend`]: a `GlobalAlloc`, functions of the shape of `malloc`, a pool.
-//! Who asks is told by a [`CallStack`].
+//! [`Heap`] takes memory from anything that implements [`Backend`]: a `GlobalAlloc`, functions of
+//! the shape of `malloc`, a pool. Who asks is told by a [`CallStack`].
 //!
 //! ```
 //! use cairn_heap::{BlockLayout, Global, Heap, Options};
@@ -45,16 +46,19 @@
 //! | [`Lws`](BlockLayout::Lws) | 12 or 24 bytes and a compressed stack, 20 to 150 | by a list | tools that read libwebsockets' |
 //! | [`Heapprof`](BlockLayout::Heapprof) | a word for each caller and four more | by text, with false finds | tools that read heapprof's |
 //!
-//! The cairn layout holds the number of a stack, where stacks have numbers (on Linux, by `cairn-capture`; the table lies in the
-//! program's memory, see [`StackTable`]), or the stack itself, compressed, where they have none.
+//! The cairn layout holds the number of a stack, where stacks have numbers (on Linux, by
+//! `cairn-capture`; the table lies in the program's memory, see [`StackTable`]), or the stack
+//! itself, compressed, where they have none.
 //!
 //! # Rules of the house
 //!
-//! No allocation, no std, no formatting, no panic. Nothing is locked but lists, for a few stores ([`lws`] says which functions
-//! the caller has to lock himself). What came from elsewhere is told from blocks of the heap before it is touched.
+//! No allocation, no std, no formatting, no panic. Nothing is locked but lists, for a few stores
+//! ([`lws`] says which functions the caller has to lock himself). What came from elsewhere is told
+//! from blocks of the heap before it is touched.
 //!
-//! An [`Observer`] is told of every allocation and free, in the thread where it happens, and may itself allocate.
-//! [`Heap::set_limit`] refuses what is too much; [`Heap::counters`] says what there is.
+//! An [`Observer`] is told of every allocation and free, in the thread where it happens, and may
+//! itself allocate. [`Heap::set_limit`] refuses what is too much; [`Heap::counters`] says what
+//! there is.
 
 //! # A processor without compare-and-swap
 //!

@@ -1,5 +1,6 @@
-//! The layout of libwebsockets, as raw functions: for an allocator of one's own, instrumented line by line as libwebsockets'
-//! document tells it. `docs/annotate.md` in the repository maps its names to these.
+//! The layout of libwebsockets, as raw functions: for an allocator of one's own, instrumented line
+//! by line as libwebsockets' document tells it. `docs/annotate.md` in the repository maps its names
+//! to these.
 //!
 //! ```
 //! use core::ptr;
@@ -34,8 +35,9 @@
 //!
 //! # What must be locked
 //!
-//! [`adjust`], [`trim`] and [`live`] change or read a list: whoever calls them keeps others from the same list meanwhile.
-//! [`generate`] and [`parse`] touch nothing shared. [`Heap`](crate::Heap) does all of this by itself.
+//! [`adjust`], [`trim`] and [`live`] change or read a list: whoever calls them keeps others from
+//! the same list meanwhile. [`generate`] and [`parse`] touch nothing shared. [`Heap`](crate::Heap)
+//! does all of this by itself.
 
 use core::marker::PhantomData;
 use core::{ptr, slice};
@@ -61,7 +63,8 @@ pub struct Node {
     owner: *mut Owner,
 }
 
-/// A list of live blocks, oldest first. The fields stand as in libwebsockets, so that a debugger's scripts for it work.
+/// A list of live blocks, oldest first. The fields stand as in libwebsockets, so that a debugger's
+/// scripts for it work.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Owner {
@@ -119,11 +122,12 @@ impl Generated<'_> {
     }
 }
 
-/// Compresses a stack, innermost first (at most 31 addresses of it), and a size. `alignment` is what the allocator's blocks
-/// have and users may rely on: a power of two, at least a word. `user_fields` may append fields of the program's own.
+/// Compresses a stack, innermost first (at most 31 addresses of it), and a size. `alignment` is
+/// what the allocator's blocks have and users may rely on: a power of two, at least a word.
+/// `user_fields` may append fields of the program's own.
 ///
-/// As in libwebsockets, a blob must be shorter than `buffer`; one that is not, or cannot be written, is replaced by one that
-/// says that it gave up.
+/// As in libwebsockets, a blob must be shorter than `buffer`; one that is not, or cannot be
+/// written, is replaced by one that says that it gave up.
 pub fn generate<'b>(
     addresses: &[usize],
     size: usize,
@@ -158,21 +162,25 @@ pub(crate) fn encode(
     Ok((open.close()?.0, backtrace_bits))
 }
 
-/// Pad, blob and node together. At an alignment of one word this is libwebsockets' own arithmetic; at a larger one, the pad
-/// at the low end is larger.
+/// Pad, blob and node together. At an alignment of one word this is libwebsockets' own arithmetic;
+/// at a larger one, the pad at the low end is larger.
 const fn prefix_bytes(blob_bytes: usize, alignment: usize) -> usize {
     // A blob has at most 65,535 bytes.
     (blob_bytes.next_multiple_of(WORD_BYTES) + NODE_BYTES).next_multiple_of(alignment)
 }
 
-/// Puts what was generated to the start of an allocation and the block on its list; answers with the user's address.
+/// Puts what was generated to the start of an allocation and the block on its list; answers with
+/// the user's address.
 ///
 /// # Safety
 ///
-/// - `origin` is memory of at least `generated.prefix_bytes()`, with the alignment that was generated for.
+/// - `origin` is memory of at least `generated.prefix_bytes()`, with the alignment that was
+///   generated for.
 /// - `owner` is a list that nobody else uses at this moment, and that stays where it is.
 pub unsafe fn adjust(owner: *mut Owner, origin: *mut u8, generated: &Generated<'_>) -> *mut u8 {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that `origin` is memory of at least `generated.prefix_bytes()`,
+    // with the alignment that was generated for; `owner` is a list that nobody else uses at this
+    // moment, and that stays where it is.
     unsafe {
         let user = origin.add(generated.prefix_bytes);
         write_before(user, generated.blob);
@@ -187,15 +195,18 @@ pub unsafe fn adjust(owner: *mut Owner, origin: *mut u8, generated: &Generated<'
 ///
 /// There is room.
 pub(crate) unsafe fn write_before(user: *mut u8, blob: &[u8]) {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that there is room.
     unsafe {
         let place = node_of(user).cast::<u8>().sub(blob.len());
         ptr::copy_nonoverlapping(blob.as_ptr(), place, blob.len());
     }
 }
 
+/// # Safety
+///
+/// `user` is the user address of a block with this layout.
 pub(crate) const unsafe fn node_of(user: *mut u8) -> *mut Node {
-    // SAFETY: by contract of the callers: a block's user address.
+    // SAFETY: the caller promises the user address of a block, which has a node in front of it.
     unsafe { user.cast::<Node>().sub(1) }
 }
 
@@ -213,7 +224,8 @@ pub(crate) const unsafe fn owner_of(user: *const u8) -> *mut Owner {
 ///
 /// `node` is on no list, `owner` is used by nobody else now.
 pub(crate) unsafe fn link(owner: *mut Owner, node: *mut Node) {
-    // SAFETY: by contract; nodes on a list are in live blocks.
+    // SAFETY: the caller promises that `node` is on no list, `owner` is used by nobody else now;
+    // nodes on a list are in live blocks.
     unsafe {
         let last = (*owner).tail;
         node.write(Node { previous: last, next: ptr::null_mut(), owner });
@@ -230,7 +242,8 @@ pub(crate) unsafe fn link(owner: *mut Owner, node: *mut Node) {
 ///
 /// `node` is on `owner`'s list, which is used by nobody else now.
 pub(crate) unsafe fn unlink(owner: *mut Owner, node: *mut Node) {
-    // SAFETY: by contract; nodes on a list are in live blocks.
+    // SAFETY: the caller promises that `node` is on `owner`'s list, which is used by nobody else
+    // now; nodes on a list are in live blocks.
     unsafe {
         let Node { previous, next, .. } = *node;
         match previous.as_mut() {
@@ -265,7 +278,8 @@ pub struct Trimmed {
 /// - `user` came from [`adjust`], with `owner`, and was generated for `alignment`.
 /// - Nobody else uses the list at this moment.
 pub unsafe fn trim(owner: *mut Owner, user: *mut u8, alignment: usize) -> Trimmed {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that `user` came from [`adjust`], with `owner`, and was generated
+    // for `alignment`; nobody else uses the list at this moment.
     unsafe {
         let node = node_of(user);
         unlink(owner, node);
@@ -305,7 +319,7 @@ pub(crate) fn decode(blob: &[u8]) -> Result<Backtrace, DecodeError> {
 ///
 /// `user` is the address of a block with this layout.
 pub unsafe fn parse(user: *const u8) -> Result<Backtrace, DecodeError> {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that `user` is the address of a block with this layout.
     decode(unsafe { blob_before(node_of(user.cast_mut())) })
 }
 
@@ -317,7 +331,7 @@ pub unsafe fn parse(user: *const u8) -> Result<Backtrace, DecodeError> {
 /// As for [`parse`].
 #[must_use]
 pub unsafe fn user_bits(user: *const u8, count: u32) -> Option<u64> {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that `user` is the address of a block with this layout.
     let blob = unsafe { blob_before(node_of(user.cast_mut())) };
     let decoder = Blob::whole(blob).ok()?.decoder(WordSize::NATIVE).ok()?;
     decoder.finish().ok()?.user_fields.field(count)
@@ -329,7 +343,7 @@ pub unsafe fn user_bits(user: *const u8, count: u32) -> Option<u64> {
 ///
 /// As for [`parse`].
 pub(crate) unsafe fn size_of_block(user: *const u8) -> usize {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that `user` is the address of a block with this layout.
     let blob = unsafe { blob_before(node_of(user.cast_mut())) };
     let ending = Blob::whole(blob)
         .and_then(|blob| blob.decoder(WordSize::NATIVE))
@@ -341,9 +355,11 @@ pub(crate) unsafe fn size_of_block(user: *const u8) -> usize {
 ///
 /// # Safety
 ///
-/// `owner` is a list, and nobody changes it for as long as the iterator or one of its items is used.
+/// `owner` is a list, and nobody changes it for as long as the iterator or one of its items is
+/// used.
 pub const unsafe fn live<'a>(owner: *const Owner) -> Live<'a> {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that `owner` is a list, and nobody changes it for as long as the
+    // iterator or one of its items is used.
     Live { next: unsafe { (*owner).head }, list: PhantomData }
 }
 

@@ -6,11 +6,11 @@ use cairn_format::heapblock::StackReference;
 
 use crate::compressed::CompressedStacks;
 
-/// Where the call stack of an allocation comes from. A heap asks for what its layout needs: addresses (lws, heapprof, inline
-/// stacks) or a number (cairn).
+/// Where the call stack of an allocation comes from. A heap asks for what its layout needs:
+/// addresses (lws, heapprof, inline stacks) or a number (cairn).
 ///
-/// On a device without an operating system this is the place for what the device has: a walk along frame pointers, a scan of
-/// the stack for return addresses, or the return address alone.
+/// On a device without an operating system this is the place for what the device has: a walk along
+/// frame pointers, a scan of the stack for return addresses, or the return address alone.
 ///
 /// ```
 /// use cairn_heap::CallStack;
@@ -28,14 +28,16 @@ pub trait CallStack {
     /// Writes the return addresses, innermost first, and says how many.
     fn addresses(&self, into: &mut [usize]) -> usize;
 
-    /// The stack as a number: in the [stack table](cairn_format::heapblock::stack_table) of this image, or a tag of the
-    /// program's own. [`StackReference::None`] where stacks have no numbers; then the cairn layout keeps the addresses inline.
+    /// The stack as a number: in the [stack table](cairn_format::heapblock::stack_table) of this
+    /// image, or a tag of the program's own. [`StackReference::None`] where stacks have no numbers;
+    /// then the cairn layout keeps the addresses inline.
     fn reference(&self) -> StackReference {
         StackReference::None
     }
 
-    /// The stack as a number that means these addresses for as long as the program runs, and where to keep what they compress
-    /// to: so the lws layout compresses each stack once. `None` where stacks have no such numbers.
+    /// The stack as a number that means these addresses for as long as the program runs, and where
+    /// to keep what they compress to: so the lws layout compresses each stack once. `None` where
+    /// stacks have no such numbers.
     fn numbered(&self) -> Option<(u32, &'static CompressedStacks)> {
         None
     }

@@ -1,7 +1,9 @@
-//! The stack table in this program's own memory: what the numbers in block headers mean to whoever has an image of it.
+//! The stack table in this program's own memory: what the numbers in block headers mean to whoever
+//! has an image of it.
 //!
-//! Filled by whoever gives the numbers, before any block can have one; read by `cairn core`, from an image. It only grows, in
-//! segments that never move. See [`cairn_format::heapblock::stack_table`] for the bytes.
+//! Filled by whoever gives the numbers, before any block can have one; read by `cairn core`, from
+//! an image. It only grows, in segments that never move. See
+//! [`cairn_format::heapblock::stack_table`] for the bytes.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -64,9 +66,10 @@ impl<const SEGMENTS: usize> StackTable<SEGMENTS> {
         }
     }
 
-    /// Adds the stack `number`: that of `parent`, and one frame more. `map` gives zeroed memory of so many bytes, aligned to
-    /// 8, that stays for ever, or null. False when there is no room. May be called by several threads at once, and in signal
-    /// handlers; the same number with the same content any number of times.
+    /// Adds the stack `number`: that of `parent`, and one frame more. `map` gives zeroed memory of
+    /// so many bytes, aligned to 8, that stays for ever, or null. False when there is no room. May
+    /// be called by several threads at once, and in signal handlers; the same number with the same
+    /// content any number of times.
     pub fn add(
         &self,
         number: u32,
@@ -91,7 +94,8 @@ impl<const SEGMENTS: usize> StackTable<SEGMENTS> {
             if fresh.is_null() {
                 return None;
             }
-            // Who comes second has mapped in vain; that happens to few segments, and the memory was never touched.
+            // Who comes second has mapped in vain; that happens to few segments, and the memory was
+            // never touched.
             start = match segment.compare_exchange(0, fresh as u64, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => fresh as u64,
                 Err(present) => present,

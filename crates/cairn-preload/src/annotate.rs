@@ -1,13 +1,16 @@
-//! The other library: every block of the program says who allocated it, in memory in front of it, and nothing is recorded.
+//! The other library: every block of the program says who allocated it, in memory in front of it,
+//! and nothing is recorded.
 //!
-//! The program's calls of `malloc` and its family come here and go on to [`HEAP`], which asks the next allocator for a little
-//! more than the program did. What was allocated past this library (by the loader at the start, by an allocator's own
-//! functions) is told from the heap's blocks and passed on as it is.
+//! The program's calls of `malloc` and its family come here and go on to [`HEAP`], which asks the
+//! next allocator for a little more than the program did. What was allocated past this library (by
+//! the loader at the start, by an allocator's own functions) is told from the heap's blocks and
+//! passed on as it is.
 //!
-//! Of the cairn layout, blocks have the number of their stack, and [`TABLE`] says what the numbers mean: in the program's own
-//! memory, so that a core file has it. [`HEAP`]'s anchor leads there.
+//! Of the cairn layout, blocks have the number of their stack, and [`TABLE`] says what the numbers
+//! mean: in the program's own memory, so that a core file has it. [`HEAP`]'s anchor leads there.
 //!
-//! The process stays annotated when it becomes another program by `exec`; what it starts beside it is not, unless asked for.
+//! The process stays annotated when it becomes another program by `exec`; what it starts beside it
+//! is not, unless asked for.
 //!
 //! # The options
 //!
@@ -53,7 +56,8 @@ struct NextAllocator;
 /// The alignment of the C library's blocks on a 64-bit machine, and of all that stand in for it.
 const ALIGNMENT: usize = 16;
 
-/// Calls the next allocator. One that is not the C library's may come back here, and is then let through.
+/// Calls the next allocator. One that is not the C library's may come back here, and is then let
+/// through.
 #[inline(always)]
 fn below<R: Copy>(call: impl FnOnce() -> R) -> R {
     if next::is_foreign() { nesting::outermost(call, |_| ()) } else { call() }
@@ -97,20 +101,20 @@ unsafe impl Backend for NextAllocator {
     #[inline(always)]
     unsafe fn release(&self, origin: *mut u8, _size: usize, _alignment: usize) {
         let real = real!(free: Free);
-        // SAFETY: by contract.
+        // SAFETY: the caller promises memory of this allocator that nobody uses any more.
         below(|| unsafe { real(origin.cast()) });
     }
 
     #[inline(always)]
     unsafe fn resize(&self, origin: *mut u8, _size: usize, new_size: usize) -> *mut u8 {
         let real = real!(realloc: Realloc, or ptr::null_mut());
-        // SAFETY: by contract.
+        // SAFETY: the caller promises memory of this allocator that nobody else uses.
         below(|| unsafe { real(origin.cast(), new_size) }).cast()
     }
 
     unsafe fn usable_size(&self, origin: *mut u8) -> Option<usize> {
         let real = real!(malloc_usable_size: UsableSize, or None);
-        // SAFETY: by contract.
+        // SAFETY: the caller promises memory of this allocator.
         Some(below(|| unsafe { real(origin.cast()) }))
     }
 
@@ -125,18 +129,19 @@ unsafe impl Backend for NextAllocator {
     }
 
     unsafe fn release_foreign(&self, user: *mut u8) {
-        // SAFETY: by contract.
+        // SAFETY: the caller promises memory of the next allocator that nobody uses any more.
         unsafe { self.release(user, 0, 0) }
     }
 
     unsafe fn resize_foreign(&self, user: *mut u8, size: usize) -> *mut u8 {
-        // SAFETY: by contract.
+        // SAFETY: the caller promises memory of the next allocator that nobody else uses.
         unsafe { self.resize(user, 0, size) }
     }
 
     unsafe fn freed_twice(&self, origin: *mut u8) {
         // What happens without this library: the C library says so, and ends the program.
-        // SAFETY: by contract it is at least an address that was given out.
+        // SAFETY: the caller promises an address that this allocator gave out; the C library
+        // reports the error.
         unsafe { self.release(origin, 0, 0) }
     }
 
@@ -168,20 +173,28 @@ fn is_ready() -> bool {
 }
 
 entry! { 1 malloc => on_malloc }
+/// # Safety
+///
+/// The arguments are valid for the C library's `malloc`; `pc`, `sp` and `fp` are registers of the
+/// caller, which waits for this function.
 unsafe extern "C" fn on_malloc(size: usize, pc: u64, sp: u64, fp: u64) -> Block {
     if !is_ready() || is_from_below() {
         let real = real!(malloc: OfSize, or no_memory());
-        // SAFETY: by contract.
+        // SAFETY: the caller promises arguments that are valid for the C library's function.
         return unsafe { real(size) };
     }
     allocated(size, 1, false, CallSite { pc, sp, fp })
 }
 
 entry! { 2 calloc => on_calloc }
+/// # Safety
+///
+/// The arguments are valid for the C library's `calloc`; `pc`, `sp` and `fp` are registers of the
+/// caller, which waits for this function.
 unsafe extern "C" fn on_calloc(count: usize, size: usize, pc: u64, sp: u64, fp: u64) -> Block {
     if !is_ready() || is_from_below() {
         let real = real!(calloc: OfTwo, or no_memory());
-        // SAFETY: by contract.
+        // SAFETY: the caller promises arguments that are valid for the C library's function.
         return unsafe { real(count, size) };
     }
     let Some(size) = count.checked_mul(size) else { return no_memory() };
@@ -189,12 +202,20 @@ unsafe extern "C" fn on_calloc(count: usize, size: usize, pc: u64, sp: u64, fp: 
 }
 
 entry! { 2 realloc => on_realloc }
+/// # Safety
+///
+/// The arguments are valid for the C library's `realloc`; `pc`, `sp` and `fp` are registers of the
+/// caller, which waits for this function.
 unsafe extern "C" fn on_realloc(old: Block, size: usize, pc: u64, sp: u64, fp: u64) -> Block {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises arguments that are valid for the C library's function.
     unsafe { reallocated(old, size, CallSite { pc, sp, fp }) }
 }
 
 entry! { 3 reallocarray => on_reallocarray }
+/// # Safety
+///
+/// The arguments are valid for the C library's `reallocarray`; `pc`, `sp` and `fp` are registers of
+/// the caller, which waits for this function.
 unsafe extern "C" fn on_reallocarray(
     old: Block,
     count: usize,
@@ -204,24 +225,28 @@ unsafe extern "C" fn on_reallocarray(
     fp: u64,
 ) -> Block {
     let Some(size) = count.checked_mul(size) else { return no_memory() };
-    // SAFETY: by contract.
+    // SAFETY: the caller promises arguments that are valid for the C library's function.
     unsafe { reallocated(old, size, CallSite { pc, sp, fp }) }
 }
 
+/// # Safety
+///
+/// `old` is null or a block that nobody else uses; `site` has the registers of the caller, which
+/// waits.
 #[inline(always)]
 unsafe fn reallocated(old: Block, size: usize, site: CallSite) -> Block {
     if !is_ready() || is_from_below() {
         let real = real!(realloc: Realloc, or no_memory());
-        // SAFETY: by contract.
+        // SAFETY: the caller promises arguments that are valid for the C library's function.
         return unsafe { real(old, size) };
     }
     if size == 0 && !old.is_null() {
         // The C library's other way to free a block.
-        // SAFETY: by contract.
+        // SAFETY: the caller promises arguments that are valid for the C library's function.
         unsafe { HEAP.release(old.cast(), 1) };
         return ptr::null_mut();
     }
-    // SAFETY: by contract, and as for `allocated`.
+    // SAFETY: the caller promises a block that nobody else uses, and its registers.
     let block = unsafe { HEAP.resize(old.cast(), size, 1, At::new(site)) };
     if block.is_null() { no_memory() } else { block.cast() }
 }
@@ -236,26 +261,38 @@ fn aligned(alignment: usize, size: usize, site: CallSite) -> Block {
 }
 
 entry! { 2 memalign => on_memalign }
+/// # Safety
+///
+/// The arguments are valid for the C library's `memalign`; `pc`, `sp` and `fp` are registers of the
+/// caller, which waits for this function.
 unsafe extern "C" fn on_memalign(alignment: usize, size: usize, pc: u64, sp: u64, fp: u64) -> Block {
     if !is_ready() || is_from_below() {
         let real = real!(memalign: OfTwo, or no_memory());
-        // SAFETY: by contract.
+        // SAFETY: the caller promises arguments that are valid for the C library's function.
         return unsafe { real(alignment, size) };
     }
     aligned(alignment, size, CallSite { pc, sp, fp })
 }
 
 entry! { 2 aligned_alloc => on_aligned_alloc }
+/// # Safety
+///
+/// The arguments are valid for the C library's `aligned_alloc`; `pc`, `sp` and `fp` are registers
+/// of the caller, which waits for this function.
 unsafe extern "C" fn on_aligned_alloc(alignment: usize, size: usize, pc: u64, sp: u64, fp: u64) -> Block {
     if !is_ready() || is_from_below() {
         let real = real!(aligned_alloc: OfTwo, or no_memory());
-        // SAFETY: by contract.
+        // SAFETY: the caller promises arguments that are valid for the C library's function.
         return unsafe { real(alignment, size) };
     }
     aligned(alignment, size, CallSite { pc, sp, fp })
 }
 
 entry! { 3 posix_memalign => on_posix_memalign }
+/// # Safety
+///
+/// The arguments are valid for the C library's `posix_memalign`; `pc`, `sp` and `fp` are registers
+/// of the caller, which waits for this function.
 unsafe extern "C" fn on_posix_memalign(
     place: *mut Block,
     alignment: usize,
@@ -266,7 +303,7 @@ unsafe extern "C" fn on_posix_memalign(
 ) -> c_int {
     if !is_ready() || is_from_below() {
         let real = real!(posix_memalign: PosixMemalign, or libc::ENOMEM);
-        // SAFETY: by contract.
+        // SAFETY: the caller promises arguments that are valid for the C library's function.
         return unsafe { real(place, alignment, size) };
     }
     if !alignment.is_power_of_two() || alignment < size_of::<usize>() {
@@ -278,26 +315,34 @@ unsafe extern "C" fn on_posix_memalign(
     if block.is_null() {
         return libc::ENOMEM;
     }
-    // SAFETY: by contract.
+    // SAFETY: the caller promises arguments that are valid for the C library's function.
     unsafe { place.write(block) };
     0
 }
 
 entry! { 1 valloc => on_valloc }
+/// # Safety
+///
+/// The arguments are valid for the C library's `valloc`; `pc`, `sp` and `fp` are registers of the
+/// caller, which waits for this function.
 unsafe extern "C" fn on_valloc(size: usize, pc: u64, sp: u64, fp: u64) -> Block {
     if !is_ready() || is_from_below() {
         let real = real!(valloc: OfSize, or no_memory());
-        // SAFETY: by contract.
+        // SAFETY: the caller promises arguments that are valid for the C library's function.
         return unsafe { real(size) };
     }
     allocated(size, system::page_bytes(), false, CallSite { pc, sp, fp })
 }
 
 entry! { 1 pvalloc => on_pvalloc }
+/// # Safety
+///
+/// The arguments are valid for the C library's `pvalloc`; `pc`, `sp` and `fp` are registers of the
+/// caller, which waits for this function.
 unsafe extern "C" fn on_pvalloc(size: usize, pc: u64, sp: u64, fp: u64) -> Block {
     if !is_ready() || is_from_below() {
         let real = real!(pvalloc: OfSize, or no_memory());
-        // SAFETY: by contract.
+        // SAFETY: the caller promises arguments that are valid for the C library's function.
         return unsafe { real(size) };
     }
     let Some(size) = size.checked_next_multiple_of(system::page_bytes()) else { return no_memory() };
@@ -311,10 +356,10 @@ unsafe extern "C" fn on_pvalloc(size: usize, pc: u64, sp: u64, fp: u64) -> Block
 pub unsafe extern "C" fn free(block: Block) {
     if !is_ready() || is_from_below() {
         let real = real!(free: Free);
-        // SAFETY: by contract.
+        // SAFETY: the caller promises what the C library's function requires.
         return unsafe { real(block) };
     }
-    // SAFETY: by contract.
+    // SAFETY: the caller promises what the C library's function requires.
     unsafe { HEAP.release(block.cast(), 1) }
 }
 
@@ -323,7 +368,7 @@ pub unsafe extern "C" fn free(block: Block) {
 /// As for the C library's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cfree(block: Block) {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises what the C library's function requires.
     unsafe { free(block) }
 }
 
@@ -332,7 +377,7 @@ pub unsafe extern "C" fn cfree(block: Block) {
 /// As for C23's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free_sized(block: Block, _size: usize) {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises a block of the C library's allocator, which is not used any more.
     unsafe { free(block) }
 }
 
@@ -341,7 +386,7 @@ pub unsafe extern "C" fn free_sized(block: Block, _size: usize) {
 /// As for C23's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free_aligned_sized(block: Block, _alignment: usize, _size: usize) {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises a block of the C library's allocator, which is not used any more.
     unsafe { free(block) }
 }
 
@@ -356,13 +401,13 @@ pub unsafe extern "C" fn malloc_usable_size(block: Block) -> usize {
         return 0;
     }
     if is_ready() && !is_from_below() {
-        // SAFETY: by contract.
+        // SAFETY: the caller promises what the C library's function requires.
         if let Some(size) = unsafe { HEAP.size_of(block.cast()) } {
             return size;
         }
     }
     let real = real!(malloc_usable_size: UsableSize, or 0);
-    // SAFETY: by contract.
+    // SAFETY: the caller promises what the C library's function requires.
     unsafe { real(block) }
 }
 
@@ -372,7 +417,7 @@ pub unsafe extern "C" fn malloc_usable_size(block: Block) -> usize {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlclose(handle: *mut c_void) -> c_int {
     let real = real!(dlclose: unsafe extern "C" fn(*mut c_void) -> c_int, or -1);
-    // SAFETY: by contract.
+    // SAFETY: the caller promises what the C library's function requires.
     cairn_capture::while_unloading(|| unsafe { real(handle) })
 }
 

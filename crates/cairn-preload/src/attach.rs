@@ -1,29 +1,33 @@
-//! Recording a program that runs already: `cairn heap --attach` loads this library into it and calls [`cairn_attach`].
+//! Recording a program that runs already: `cairn heap --attach` loads this library into it and
+//! calls [`cairn_attach`].
 //!
-//! Nothing of the program comes here then, because its calls are bound to the C library. So they are bound anew:
+//! Nothing of the program comes here then, because its calls are bound to the C library. So they
+//! are bound anew:
 //!
-//! - **The slots** that the loader filled with the addresses of functions (`JUMP_SLOT` and `GLOB_DAT` relocations, and pointers
-//!   in data) of all loaded modules. A slot is changed only if it holds what the name means in this program, or is not
-//!   bound yet.
-//! - **The symbols** themselves, in the memory of the module that defines them: what is loaded later is bound by them,
-//!   before its first constructor runs.
+//! - **The slots** that the loader filled with the addresses of functions (`JUMP_SLOT` and
+//!   `GLOB_DAT` relocations, and pointers in data) of all loaded modules. A slot is changed only if
+//!   it holds what the name means in this program, or is not bound yet.
+//! - **The symbols** themselves, in the memory of the module that defines them: what is loaded
+//!   later is bound by them, before its first constructor runs.
 //!
-//! A word is written at once, so that other threads, which go on meanwhile, see the old address or the new one. Recording
-//! begins when all of it is done, and ends before it is undone: every block is either seen from its beginning to its end, or
-//! is older than the recording.
+//! A word is written at once, so that other threads, which go on meanwhile, see the old address or
+//! the new one. Recording begins when all of it is done, and ends before it is undone: every block
+//! is either seen from its beginning to its end, or is older than the recording.
 //!
-//! **All of this runs under the loader's lock**, which `dlopen` holds while it maps, relocates and protects a module, and `dlclose`
-//! while it unmaps one: no module is half relocated, and none goes. No function of the C library takes that lock for others. But
-//! `dlsym` holds it while it asks an indirect function (`STT_GNU_IFUNC`) for its address, so the work is done by the resolver of
-//! such a symbol of this library, `cairn_locked`. A page is writable afterwards if it was writable before: that is asked of the
-//! kernel, and not concluded from the module's headers.
+//! **All of this runs under the loader's lock**, which `dlopen` holds while it maps, relocates and
+//! protects a module, and `dlclose` while it unmaps one: no module is half relocated, and none
+//! goes. No function of the C library takes that lock for others. But `dlsym` holds it while it
+//! asks an indirect function (`STT_GNU_IFUNC`) for its address, so the work is done by the resolver
+//! of such a symbol of this library, `cairn_locked`. A page is writable afterwards if it was
+//! writable before: that is asked of the kernel, and not concluded from the module's headers.
 //!
-//! [`cairn_detach`] puts everything back. The library stays: a thread may be inside it, and the program may have kept an
-//! address of a hook; it does what the C library does then. What the recording has left in memory is unmapped by
-//! [`cairn_release`], when `cairn` has seen that no thread is inside the library.
+//! [`cairn_detach`] puts everything back. The library stays: a thread may be inside it, and the
+//! program may have kept an address of a hook; it does what the C library does then. What the
+//! recording has left in memory is unmapped by [`cairn_release`], when `cairn` has seen that no
+//! thread is inside the library.
 //!
-//! A module that the program opens with `RTLD_DEEPBIND` is bound past a library that was preloaded. [`before_deep_open`] changes the
-//! symbols for it.
+//! A module that the program opens with `RTLD_DEEPBIND` is bound past a library that was preloaded.
+//! [`before_deep_open`] changes the symbols for it.
 
 use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_int, c_void};
@@ -38,9 +42,11 @@ struct Hook {
     name: &'static CStr,
     own: u64,
     real: u64,
-    /// The C library's own definition, where another module's is the one that is reached; otherwise `real`.
+    /// The C library's own definition, where another module's is the one that is reached; otherwise
+    /// `real`.
     library: u64,
-    /// Its entry in the table of the module that defines it, and the bias of that; null when later modules cannot be bound by it.
+    /// Its entry in the table of the module that defines it, and the bias of that; null when later
+    /// modules cannot be bound by it.
     symbol: *const Symbol,
     bias: u64,
     is_mapping: bool,
@@ -57,7 +63,8 @@ struct Hooks {
 
 struct HooksCell(UnsafeCell<Hooks>);
 
-// SAFETY: written by the thread that has taken the work, once; read by it, and by others after `ARE_KNOWN`.
+// SAFETY: written by the thread that has taken the work, once; read by it, and by others after
+// `ARE_KNOWN`.
 unsafe impl Sync for HooksCell {}
 
 static HOOKS: HooksCell = HooksCell(UnsafeCell::new(Hooks { all: [None; MOST_HOOKS], count: 0 }));
@@ -66,7 +73,8 @@ static ARE_KNOWN: AtomicBool = AtomicBool::new(false);
 /// Modules were loaded that nobody has looked at.
 static HAS_LOADED: AtomicBool = AtomicBool::new(false);
 static IS_ATTACHED: AtomicBool = AtomicBool::new(false);
-/// Modules that are loaded later have to be changed themselves: not every symbol could be changed, or was from the beginning.
+/// Modules that are loaded later have to be changed themselves: not every symbol could be changed,
+/// or was from the beginning.
 static MUST_FOLLOW: AtomicBool = AtomicBool::new(false);
 /// The symbols were changed for modules that are opened with `RTLD_DEEPBIND`.
 static IS_DEEP: AtomicBool = AtomicBool::new(false);
@@ -80,15 +88,18 @@ static PASSING: AtomicU64 = AtomicU64::new(0);
 /// What `cairn` reads and writes from outside.
 #[repr(C)]
 pub struct Shared {
-    /// Where the thread's word of the recorder is, as a distance from the thread pointer; 0 while that is not known.
+    /// Where the thread's word of the recorder is, as a distance from the thread pointer; 0 while
+    /// that is not known.
     thread_word: AtomicU64,
     /// 1 when ended recordings have left memory for [`cairn_release`].
     has_memory: AtomicU64,
     /// Who changes modules, as process and thread; 0 for nobody.
     worker: AtomicU64,
-    /// The stack pointer of the resolver's frame while work is done under the loader's lock: see `cairn_recover`.
+    /// The stack pointer of the resolver's frame while work is done under the loader's lock: see
+    /// `cairn_recover`.
     recovery: AtomicU64,
-    /// The stack that `cairn` has given to a thread for its calls, and its size; nothing between calls, if `cairn` was not killed.
+    /// The stack that `cairn` has given to a thread for its calls, and its size; nothing between
+    /// calls, if `cairn` was not killed.
     stack: [AtomicU64; 2],
 }
 
@@ -124,8 +135,8 @@ enum Answer {
     Fault = 7,
 }
 
-/// Begins to record. `text` is what would be in `CAIRN_HEAP`. When that is done, `is_done` is set, and what is left is a wait to be
-/// stopped.
+/// Begins to record. `text` is what would be in `CAIRN_HEAP`. When that is done, `is_done` is set,
+/// and what is left is a wait to be stopped.
 ///
 /// # Safety
 ///
@@ -133,9 +144,11 @@ enum Answer {
 /// - The thread may take the loader's lock.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cairn_attach(text: *const u8, length: usize, is_done: *const AtomicU64) -> c_int {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that `text` has `length` bytes, and `is_done` is a word; the
+    // thread may take the loader's lock.
     let is_done = unsafe { &*is_done };
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that `text` has `length` bytes, and `is_done` is a word; the
+    // thread may take the loader's lock.
     let text = unsafe { core::slice::from_raw_parts(text, length) };
     let Some(work) = Work::take() else { return done(is_done, Answer::Busy) };
     let answer = if recorder::is_under_way() { Answer::Recorded } else { attach(&work, text) };
@@ -151,7 +164,7 @@ pub unsafe extern "C" fn cairn_attach(text: *const u8, length: usize, is_done: *
 /// As for that.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cairn_detach(_: usize, _: usize, is_done: *const AtomicU64) -> c_int {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that `is_done` is a word.
     let is_done = unsafe { &*is_done };
     let Some(work) = Work::take() else { return done(is_done, Answer::Busy) };
     if !IS_ATTACHED.load(Ordering::Acquire) {
@@ -160,7 +173,8 @@ pub unsafe extern "C" fn cairn_detach(_: usize, _: usize, is_done: *const Atomic
     }
     recorder::end();
     let answer = if work.under_lock(Task::Out) { Answer::Done } else { Answer::Fault };
-    // After a fault some slots may still lead here: what comes is passed on, and the next attempt changes the rest.
+    // After a fault some slots may still lead here: what comes is passed on, and the next attempt
+    // changes the rest.
     if matches!(answer, Answer::Done) {
         IS_ATTACHED.store(false, Ordering::Release);
     }
@@ -171,7 +185,8 @@ pub unsafe extern "C" fn cairn_detach(_: usize, _: usize, is_done: *const Atomic
     done(is_done, answer)
 }
 
-/// Ends a call: says that it is done, and waits until `cairn` stops the thread, or for some seconds if nobody does.
+/// Ends a call: says that it is done, and waits until `cairn` stops the thread, or for some seconds
+/// if nobody does.
 fn done(is_done: &AtomicU64, answer: Answer) -> c_int {
     const SECONDS: i64 = 3;
     is_done.store(1, Ordering::SeqCst);
@@ -183,11 +198,12 @@ fn done(is_done: &AtomicU64, answer: Answer) -> c_int {
 ///
 /// # Safety
 ///
-/// As for [`cairn_recorder::release_ended`]: no other thread of the process runs before it returns, and none was stopped inside this
-/// library, or on that stack.
+/// As for [`cairn_recorder::release_ended`]: no other thread of the process runs before it returns,
+/// and none was stopped inside this library, or on that stack.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cairn_release() -> c_int {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that no other thread runs before it returns, and that none was
+    // stopped inside this library.
     unsafe { recorder::release_ended() };
     let [stack, bytes] = &cairn_shared.stack;
     let (at, bytes) = (stack.swap(0, Ordering::SeqCst), bytes.swap(0, Ordering::SeqCst));
@@ -205,8 +221,8 @@ fn note_memory() {
     cairn_shared.has_memory.store(recorder::has_ended_memory().into(), Ordering::Release);
 }
 
-/// Binds what was loaded since, where the symbols could not do that. Threads that load at once leave it to one of them, which looks
-/// again when others have come meanwhile.
+/// Binds what was loaded since, where the symbols could not do that. Threads that load at once
+/// leave it to one of them, which looks again when others have come meanwhile.
 pub(crate) fn after_load() {
     let is_wanted = IS_ATTACHED.load(Ordering::Acquire) && MUST_FOLLOW.load(Ordering::Relaxed)
         || IS_DEEP.load(Ordering::Relaxed);
@@ -226,8 +242,9 @@ pub(crate) fn after_load() {
     }
 }
 
-/// To be called before `dlopen` with `RTLD_DEEPBIND`: the module will look for functions in its own dependencies first, and find the
-/// C library's before the hooks. It finds the hooks all the same when they are what the C library's symbols mean.
+/// To be called before `dlopen` with `RTLD_DEEPBIND`: the module will look for functions in its own
+/// dependencies first, and find the C library's before the hooks. It finds the hooks all the same
+/// when they are what the C library's symbols mean.
 pub(crate) fn before_deep_open() {
     if IS_ATTACHED.load(Ordering::Acquire) || !recorder::is_under_way() {
         return;
@@ -241,7 +258,8 @@ pub(crate) fn before_deep_open() {
     }
 }
 
-/// The real function behind the hook `name`, where modules were changed: their tables lead to the hook itself then.
+/// The real function behind the hook `name`, where modules were changed: their tables lead to the
+/// hook itself then.
 pub(crate) fn real_behind(name: &CStr) -> Option<*mut c_void> {
     if !ARE_KNOWN.load(Ordering::Acquire) {
         return None;
@@ -260,8 +278,9 @@ impl Work {
         let here = system::process_and_thread();
         let mut found = worker.load(Ordering::SeqCst);
         loop {
-            // Nobody's; or of the process that this one was forked from, or of a thread that has ended, or of a call of this thread
-            // that was given up: a thread that is at work does not come here.
+            // Nobody's; or of the process that this one was forked from, or of a thread that has
+            // ended, or of a call of this thread that was given up: a thread that is at work does
+            // not come here.
             let is_free =
                 found == 0 || found >> 32 != here >> 32 || found == here || system::has_ended(found as u32);
             if !is_free {
@@ -279,7 +298,8 @@ impl Work {
         let Some(look_up) = next::library_dlsym() else { return false };
         IS_DONE.store(false, Ordering::Relaxed);
         TASK.store(task as u32, Ordering::SeqCst);
-        // SAFETY: the C library's `dlsym`; without a handle it looks where calls of this library lead.
+        // SAFETY: the C library's `dlsym`; without a handle it looks where calls of this library
+        // lead.
         unsafe { look_up(core::ptr::null_mut(), c"cairn_locked".as_ptr()) };
         TASK.store(Task::None as u32, Ordering::SeqCst);
         cairn_shared.recovery.store(0, Ordering::Relaxed);
@@ -313,8 +333,9 @@ enum Task {
 static TASK: AtomicU32 = AtomicU32::new(Task::None as u32);
 static IS_DONE: AtomicBool = AtomicBool::new(false);
 
-/// Does the task, on behalf of the resolver `cairn_locked`: the caller is the loader, which holds its lock. Whoever else looks that
-/// symbol up finds nothing to do. `frame` is where the resolver's stack pointer is.
+/// Does the task, on behalf of the resolver `cairn_locked`: the caller is the loader, which holds
+/// its lock. Whoever else looks that symbol up finds nothing to do. `frame` is where the resolver's
+/// stack pointer is.
 pub(crate) extern "C" fn do_task(frame: u64) {
     let task = TASK.swap(Task::None as u32, Ordering::SeqCst);
     if task == Task::None as u32 {
@@ -322,7 +343,8 @@ pub(crate) extern "C" fn do_task(frame: u64) {
     }
     cairn_shared.recovery.store(frame, Ordering::SeqCst);
     next::resolve();
-    // SAFETY: the thread that has set the task has taken the work; and the loader's lock lets one thread in.
+    // SAFETY: the thread that has set the task has taken the work; and the loader's lock lets one
+    // thread in.
     let hooks = unsafe { &mut *HOOKS.0.get() };
     if hooks.count == 0 {
         hooks.fill();
@@ -484,7 +506,8 @@ struct OpenPage {
 static OPEN_PAGE: OpenPage = OpenPage { address: AtomicU64::new(0), was_sealed: AtomicBool::new(false) };
 
 impl OpenPage {
-    /// Makes the page around `place` writable, if it is not; false when the kernel does not allow that.
+    /// Makes the page around `place` writable, if it is not; false when the kernel does not allow
+    /// that.
     fn open(&self, place: u64) -> bool {
         let page = place & !(system::page_bytes() as u64 - 1);
         if self.address.load(Ordering::Relaxed) == page {
@@ -568,9 +591,13 @@ struct Listed {
     skip: usize,
 }
 
-/// Calls `look` with each module. The caller holds the loader's lock, so that the list stays as it is; the lock of the list itself is
-/// held for moments only: a thread that forks meanwhile leaves it locked in its child.
+/// Calls `look` with each module. The caller holds the loader's lock, so that the list stays as it
+/// is; the lock of the list itself is held for moments only: a thread that forks meanwhile leaves
+/// it locked in its child.
 fn each_module(mut look: impl FnMut(&Loaded<'_>)) {
+    /// # Safety
+    ///
+    /// `information` is the loader's, and `listed` points to a [`Listed`] that nobody else uses.
     unsafe extern "C" fn visit(information: *mut libc::dl_phdr_info, _: usize, listed: *mut c_void) -> c_int {
         // SAFETY: the loader's, for the time of this call; and what was passed below.
         let (information, listed) = unsafe { (&*information, &mut *listed.cast::<Listed>()) };
@@ -591,7 +618,8 @@ fn each_module(mut look: impl FnMut(&Loaded<'_>)) {
         unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut listed).cast()) };
         for &(bias, headers, count) in listed.found.iter().take(listed.count) {
             if !headers.is_null() {
-                // SAFETY: the headers of a loaded module, which does not go while the loader's lock is held.
+                // SAFETY: the headers of a loaded module, which does not go while the loader's lock
+                // is held.
                 let headers = unsafe { core::slice::from_raw_parts(headers, count.into()) };
                 look(&Loaded { bias, headers });
             }
@@ -623,14 +651,17 @@ impl Loaded<'_> {
     ///
     /// # Safety
     ///
-    /// A word of this module that is read only as an address of a function. The caller holds the loader's lock.
+    /// A word of this module that is read only as an address of a function. The caller holds the
+    /// loader's lock.
     unsafe fn write(&self, place: u64, from: u64, to: u64) -> Written {
         let Some(segment) = self.segment_of(place) else { return Written::No };
-        // Threads may run in such a page: what may be done with it is not changed for a moment, either.
+        // Threads may run in such a page: what may be done with it is not changed for a moment,
+        // either.
         if segment.p_flags & PF_EXECUTE != 0 || !place.is_multiple_of(8) {
             return Written::No;
         }
-        // SAFETY: by contract.
+        // SAFETY: the caller promises a word of this module that is read only as an address of a
+        // function.
         let word = unsafe { &*(place as *const AtomicU64) };
         match word.load(Ordering::Relaxed) {
             found if found == to => return Written::Yes,
@@ -655,7 +686,7 @@ impl Loaded<'_> {
     unsafe fn change_slots(&self, hooks: &Hooks, own: &Module, direction: Direction) {
         let Some(dynamic) = self.header(PT_DYNAMIC) else { return };
         let first = self.bias.wrapping_add(dynamic.p_vaddr) as *const Dynamic;
-        // SAFETY: by contract.
+        // SAFETY: the caller promises that the module is loaded, and stays.
         let module = unsafe { Module::at(self.bias, first) };
         if module.symbols.is_null() || module.strings.is_null() {
             return;
@@ -691,7 +722,7 @@ impl Loaded<'_> {
                     _ => false,
                 };
                 if is_slot && relocation.symbol != 0 {
-                    // SAFETY: by contract.
+                    // SAFETY: the caller promises that the module is loaded, and stays.
                     unsafe { self.change_slot(&module, relocation, hooks, own, direction) };
                 }
             }
@@ -726,9 +757,10 @@ impl Loaded<'_> {
         }
         // SAFETY: the loader has written there.
         let found = unsafe { (*(place as *const AtomicU64)).load(Ordering::Relaxed) };
-        // Not bound yet: it leads to the module's own code that asks the loader. What that module has itself under the name
-        // may be another function.
-        // SAFETY: by contract; an entry of the module's table.
+        // Not bound yet: it leads to the module's own code that asks the loader. What that module
+        // has itself under the name may be another function.
+        // SAFETY: the caller promises that the relocation is the module's; an entry of the module's
+        // table.
         let is_the_same = || unsafe {
             module.definition(name).is_none_or(|symbol| {
                 let address = self.bias.wrapping_add((*symbol).value);

@@ -1,5 +1,6 @@
-//! The environment: our two variables are in it so that we get here. The program must see the one it would have without
-//! us, so they are taken out before anything of the program runs, and put back when the process replaces itself by `exec`.
+//! The environment: our two variables are in it so that we get here. The program must see the one
+//! it would have without us, so they are taken out before anything of the program runs, and put
+//! back when the process replaces itself by `exec`.
 
 use core::ffi::{CStr, c_char, c_int};
 use core::{ptr, slice};
@@ -12,7 +13,8 @@ const OPTIONS: &[u8] = b"CAIRN_HEAP=";
 const PRELOAD: &[u8] = b"LD_PRELOAD=";
 
 unsafe extern "C" {
-    /// Where the kernel put the count of the arguments: they follow, a null pointer, the environment, and another.
+    /// Where the kernel put the count of the arguments: they follow, a null pointer, the
+    /// environment, and another.
     #[link_name = "__libc_stack_end"]
     static STACK_END: *mut usize;
     #[link_name = "environ"]
@@ -26,8 +28,8 @@ pub(crate) struct ProcessArguments {
 }
 
 impl ProcessArguments {
-    /// Finds them on the first stack; before the C library's own start that is the only way. `None` when it does not
-    /// look as the kernel leaves it.
+    /// Finds them on the first stack; before the C library's own start that is the only way. `None`
+    /// when it does not look as the kernel leaves it.
     ///
     /// # Safety
     ///
@@ -69,7 +71,8 @@ pub(crate) fn current() -> *mut *mut c_char {
 unsafe fn texts<'a>(environment: *const *mut c_char) -> impl Iterator<Item = &'a [u8]> {
     let mut entry = environment;
     core::iter::from_fn(move || {
-        // SAFETY: by contract.
+        // SAFETY: the caller promises that `environment` is null, or an array of texts that ends
+        // with a null pointer and stays.
         unsafe {
             let text = (*entry.as_ref()?).as_ref()?;
             entry = entry.add(1);
@@ -84,7 +87,7 @@ unsafe fn texts<'a>(environment: *const *mut c_char) -> impl Iterator<Item = &'a
 ///
 /// As for [`texts`].
 pub(crate) unsafe fn options<'a>(environment: *const *mut c_char) -> Option<&'a [u8]> {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises an array of texts that ends with a null pointer.
     unsafe { texts(environment) }.find_map(|text| text.strip_prefix(OPTIONS))
 }
 
@@ -94,7 +97,7 @@ pub(crate) unsafe fn options<'a>(environment: *const *mut c_char) -> Option<&'a 
 ///
 /// As for [`texts`].
 pub(crate) unsafe fn search_path<'a>(environment: *const *mut c_char) -> Option<&'a [u8]> {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises an array of texts that ends with a null pointer.
     unsafe { texts(environment) }.find_map(|text| text.strip_prefix(b"PATH="))
 }
 
@@ -105,7 +108,7 @@ pub(crate) unsafe fn search_path<'a>(environment: *const *mut c_char) -> Option<
 /// As for [`texts`].
 #[cfg(feature = "annotate")]
 pub(crate) unsafe fn value<'a>(environment: *const *mut c_char, name: &[u8]) -> Option<&'a [u8]> {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises an array of texts that ends with a null pointer.
     unsafe { texts(environment) }.find_map(|text| text.strip_prefix(name))
 }
 
@@ -116,7 +119,8 @@ pub(crate) unsafe fn value<'a>(environment: *const *mut c_char, name: &[u8]) -> 
 /// - As for [`texts`], and its words and texts may be written.
 /// - Nobody else uses it meanwhile.
 pub(crate) unsafe fn remove_own(environment: *mut *mut c_char, own_path: &[u8]) {
-    // SAFETY: by contract; the place to write to never is ahead of the one that is read.
+    // SAFETY: the caller promises an array of texts that ends with null, is writable, and has no
+    // other user; the place to write to is never ahead of the one that is read.
     unsafe {
         let (mut from, mut to) = (environment, environment);
         while let Some(text) = (*from).as_mut() {
@@ -135,7 +139,8 @@ pub(crate) unsafe fn remove_own(environment: *mut *mut c_char, own_path: &[u8]) 
     }
 }
 
-/// Takes `own_path` out of the list when `variable`, NUL included, is `LD_PRELOAD`; false when nothing is left of it.
+/// Takes `own_path` out of the list when `variable`, NUL included, is `LD_PRELOAD`; false when
+/// nothing is left of it.
 fn keeps(variable: &mut [u8], own_path: &[u8]) -> bool {
     if !variable.starts_with(PRELOAD) {
         return true;
@@ -165,7 +170,8 @@ const fn is_separator(byte: &u8) -> bool {
     matches!(*byte, b':' | b' ')
 }
 
-/// As the loader knows this library, or by its file's name, as in a relative path or a name that the loader searched for.
+/// As the loader knows this library, or by its file's name, as in a relative path or a name that
+/// the loader searched for.
 fn is_own(item: &[u8], own_path: &[u8]) -> bool {
     let base = |path: &'_ [u8]| path.iter().rposition(|byte| *byte == b'/').map_or(0, |at| at + 1);
     !item.is_empty() && (item == own_path || item[base(item)..] == own_path[base(own_path)..])
@@ -198,12 +204,12 @@ impl OwnVariables {
         environment: *const *mut c_char,
         f: &mut dyn FnMut(*const *const c_char) -> c_int,
     ) -> c_int {
-        // SAFETY: by contract.
+        // SAFETY: the caller promises an array of texts that ends with a null pointer.
         let count = unsafe { texts(environment) }.count() + 3;
-        // SAFETY: by contract.
+        // SAFETY: the caller promises an array of texts that ends with a null pointer.
         let present =
             unsafe { texts(environment) }.find_map(|text| text.strip_prefix(PRELOAD)).unwrap_or(b"");
-        // SAFETY: by contract.
+        // SAFETY: the caller promises an array of texts that ends with a null pointer.
         let has_options = unsafe { options(environment) }.is_some();
         if self.is_in(present) == self.is_wanted && (self.is_wanted || !has_options) {
             return f(environment.cast());
@@ -212,7 +218,7 @@ impl OwnVariables {
         let mut words = [ptr::null(); ENTRIES_ON_STACK];
         let mut text = [0; PRELOAD_ON_STACK];
         if count <= words.len() && text_bytes <= text.len() {
-            // SAFETY: by contract.
+            // SAFETY: the caller promises an array of texts that ends with a null pointer.
             unsafe { self.fill(environment, present, &mut words, &mut text) };
             return f(words.as_ptr());
         }
@@ -239,7 +245,8 @@ impl OwnVariables {
 
     /// # Safety
     ///
-    /// As for [`texts`]; `words` has three more places than there are texts, and `text` room for the list.
+    /// As for [`texts`]; `words` has three more places than there are texts, and `text` room for
+    /// the list.
     unsafe fn fill(
         self,
         environment: *const *mut c_char,
@@ -272,7 +279,7 @@ impl OwnVariables {
             }
         }
         push(b"\0");
-        // SAFETY: by contract.
+        // SAFETY: the caller promises an array of texts that ends with null.
         let others = unsafe { texts(environment) }
             .filter(|text| !text.starts_with(PRELOAD) && !text.starts_with(OPTIONS))
             .map(|text| text.as_ptr().cast::<c_char>());

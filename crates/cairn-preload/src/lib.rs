@@ -1,15 +1,18 @@
-//! The library that is put into a program, by `cairn heap` or by `LD_PRELOAD`, to see what it does with its memory.
+//! The library that is put into a program, by `cairn heap` or by `LD_PRELOAD`, to see what it does
+//! with its memory.
 //!
-//! Everything here runs inside somebody else's program: in malloc, in signal handlers, before the first constructor and
-//! after the last destructor, in a forked child, on stacks of 8 KiB. The rules:
+//! Everything here runs inside somebody else's program: in malloc, in signal handlers, before the
+//! first constructor and after the last destructor, in a forked child, on stacks of 8 KiB. The
+//! rules:
 //!
-//! - **The program must not notice.** A hook calls what would have been called without it ([`next`]), with the same
-//!   arguments, and returns what that returned. `errno` is the real function's. Nothing is printed, unless recording
-//!   cannot begin and nobody else can say so.
-//! - **Nothing of the program is used**: no malloc, no stdio, no loader (`dlsym`) and no lock of the C library. The kernel
-//!   is called directly ([`system`]), because a program may define `open` or `write` itself.
-//! - **No state in descriptors, threads, handlers or destructors.** The program may close all descriptors and end all
-//!   threads; the recording is memory that is shared with a file.
+//! - **The program must not notice.** A hook calls what would have been called without it
+//!   ([`next`]), with the same arguments, and returns what that returned. `errno` is the real
+//!   function's. Nothing is printed, unless recording cannot begin and nobody else can say so.
+//! - **Nothing of the program is used**: no malloc, no stdio, no loader (`dlsym`) and no lock of
+//!   the C library. The kernel is called directly ([`system`]), because a program may define `open`
+//!   or `write` itself.
+//! - **No state in descriptors, threads, handlers or destructors.** The program may close all
+//!   descriptors and end all threads; the recording is memory that is shared with a file.
 //!
 //! | module | what is in it |
 //! |---|---|
@@ -22,9 +25,10 @@
 //! | `target`, `program_file` | whether what a process becomes by `exec` can have this library |
 //! | [`environment`] | taking our variables out of the environment, and back in for `exec` |
 //!
-//! The library that is shipped is built without unwinding (profile `c-library`): there it is `no_std`, and nothing of
-//! Rust's runtime is in it. In all other profiles it uses std, because an unoptimised `no_std` library keeps references
-//! to the unwinding runtime that nobody would satisfy.
+//! The library that is shipped is built without unwinding (profile `c-library`): there it is
+//! `no_std`, and nothing of Rust's runtime is in it. In all other profiles it uses std, because an
+//! unoptimised `no_std` library keeps references to the unwinding runtime that nobody would
+//! satisfy.
 
 #![cfg_attr(panic = "abort", no_std)]
 #![cfg_attr(

@@ -1,8 +1,10 @@
-//! What the program would have called: the definition of a name that comes after this library in the loader's order.
+//! What the program would have called: the definition of a name that comes after this library in
+//! the loader's order.
 //!
-//! `dlsym(RTLD_NEXT)` would answer the same, but takes the loader's lock, and may allocate. So the tables of the loaded
-//! modules are read in place, as the loader itself does: nothing but loads from memory that stays. This is done once, at
-//! the first call of any hook, when the program has one thread and has loaded nothing by itself yet.
+//! `dlsym(RTLD_NEXT)` would answer the same, but takes the loader's lock, and may allocate. So the
+//! tables of the loaded modules are read in place, as the loader itself does: nothing but loads
+//! from memory that stays. This is done once, at the first call of any hook, when the program has
+//! one thread and has loaded nothing by itself yet.
 
 use core::ffi::{CStr, c_char, c_void};
 use core::ptr;
@@ -80,7 +82,7 @@ impl Module {
     ///
     /// `map` is an entry of the loader's list.
     unsafe fn of(map: &LinkMap) -> Self {
-        // SAFETY: by contract.
+        // SAFETY: the caller promises that `map` is an entry of the loader's list.
         unsafe { Self::at(map.bias, map.dynamic) }
     }
 
@@ -149,7 +151,7 @@ impl Module {
             }
             Some((address, kind))
         };
-        // SAFETY: by contract.
+        // SAFETY: the caller promises that the tables are a loaded module's.
         let found = unsafe {
             if !self.gnu_hash.is_null() {
                 gnu_candidates(self.gnu_hash, name, &mut meet)
@@ -161,17 +163,19 @@ impl Module {
         };
         let (address, kind) = found.or(hidden)?;
         if kind == TYPE_INDIRECT {
-            // SAFETY: such a symbol's value is a function that answers with the address. On AArch64 it is told what the
-            // processor has.
+            // SAFETY: such a symbol's value is a function that answers with the address. On AArch64
+            // it is told what the processor has.
             let resolve: unsafe extern "C" fn(u64, *const c_void) -> *mut c_void =
                 unsafe { core::mem::transmute(address) };
-            // SAFETY: as the loader does. Of a processor that has nothing special it is the plain one, which always works.
+            // SAFETY: as the loader does. Of a processor that has nothing special it is the plain
+            // one, which always works.
             return Some(unsafe { resolve(0, ptr::null()) });
         }
         Some(address)
     }
 
-    /// The entry of the function `name` in the table of symbols, when the module defines it for others in its default version.
+    /// The entry of the function `name` in the table of symbols, when the module defines it for
+    /// others in its default version.
     ///
     /// # Safety
     ///
@@ -190,7 +194,7 @@ impl Module {
                 (is_function && !is_hidden && has_name()).then_some(place)
             }
         };
-        // SAFETY: by contract.
+        // SAFETY: the caller promises that the tables are a loaded module's.
         unsafe { gnu_candidates(self.gnu_hash, name, &mut meet) }
     }
 
@@ -225,6 +229,10 @@ impl Module {
 }
 
 /// Symbols whose names may be `name`, by the GNU hash table.
+///
+/// # Safety
+///
+/// `table` is the GNU hash table of a loaded module.
 unsafe fn gnu_candidates<T>(
     table: *const u32,
     name: &CStr,
@@ -262,6 +270,10 @@ unsafe fn gnu_candidates<T>(
 }
 
 /// The same by the older table.
+///
+/// # Safety
+///
+/// `table` is the ELF hash table of a loaded module.
 unsafe fn candidates<T>(
     table: *const u32,
     name: &CStr,
@@ -289,7 +301,8 @@ unsafe fn candidates<T>(
     None
 }
 
-/// What [`own_map`] has found: it is looked for once, in the constructor or before it, when the list cannot change.
+/// What [`own_map`] has found: it is looked for once, in the constructor or before it, when the
+/// list cannot change.
 static OWN_MAP: AtomicPtr<LinkMap> = AtomicPtr::new(ptr::null_mut());
 
 /// This library's entry in the loader's list.
@@ -338,8 +351,8 @@ pub(crate) fn is_last() -> bool {
     own_map().is_some_and(|map| map.next.is_null())
 }
 
-/// The definition of `name` that the program's calls reach: its address, and its entry in a table of symbols if that can be
-/// told.
+/// The definition of `name` that the program's calls reach: its address, and its entry in a table
+/// of symbols if that can be told.
 pub(crate) fn reached(name: &CStr) -> Option<(*mut c_void, Option<(*const Symbol, u64)>)> {
     let (address, map) = find(name)?;
     // SAFETY: a loaded module.
@@ -378,7 +391,8 @@ pub(crate) fn own_path() -> &'static [u8] {
 
 /// The next definition of `name`.
 fn find(name: &CStr) -> Option<(*mut c_void, &'static LinkMap)> {
-    // Loaded by hand into a running program, this library is the last; then everything comes before it.
+    // Loaded by hand into a running program, this library is the last; then everything comes before
+    // it.
     let own = own_map();
     let others = maps(None).filter(move |map| own.is_none_or(|own| !ptr::eq(own, *map)));
     maps(own)

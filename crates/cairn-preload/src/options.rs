@@ -1,4 +1,5 @@
-//! The options in `CAIRN_HEAP`: words with commas between them; `output=` comes last and takes the rest, commas and all.
+//! The options in `CAIRN_HEAP`: words with commas between them; `output=` comes last and takes the
+//! rest, commas and all.
 //!
 //! ```text
 //! CAIRN_HEAP=max-size=2GiB,children,output=/var/tmp/%n.%p.cairn

@@ -1,6 +1,7 @@
 //! What a script or a program asks for to be run: its interpreter, its loader, its libraries.
 //!
-//! Files are anybody's: whatever is in them, there is an answer, and it is true where nothing speaks against it.
+//! Files are anybody's: whatever is in them, there is an answer, and it is true where nothing
+//! speaks against it.
 
 /// A file that can be read anywhere.
 pub(crate) trait ReadAt {

@@ -66,7 +66,8 @@ pub(crate) fn allocated(address: u64, size: u64, site: CallSite) {
     unsafe { heap::allocated(address, size, site) }
 }
 
-/// As [`allocated`], for the hooks that few programs need: a capture is a kilobyte of code, and one more will do for all of them.
+/// As [`allocated`], for the hooks that few programs need: a capture is a kilobyte of code, and one
+/// more will do for all of them.
 #[inline(never)]
 pub(crate) fn allocated_rarely(address: u64, size: u64, site: CallSite) {
     allocated(address, size, site);

@@ -1,8 +1,9 @@
-//! The first call of any hook: finds the real functions, reads the options, cleans the environment, begins to record.
+//! The first call of any hook: finds the real functions, reads the options, cleans the environment,
+//! begins to record.
 //!
-//! That first call is malloc's, as a rule, from the loader itself, before any constructor; the C library is not set up
-//! then. Nothing is used of it here. The constructor at the end is for programs that never allocate, the destructor tells a plain end from
-//! being killed.
+//! That first call is malloc's, as a rule, from the loader itself, before any constructor; the C
+//! library is not set up then. Nothing is used of it here. The constructor at the end is for
+//! programs that never allocate, the destructor tells a plain end from being killed.
 
 use core::ffi::{CStr, c_char};
 use core::ptr;
@@ -20,8 +21,8 @@ static PROCESS: AtomicU32 = AtomicU32::new(0);
 static WITH_CHILDREN: AtomicBool = AtomicBool::new(false);
 /// Mappings are recorded, too.
 static WITH_MAPPINGS: AtomicBool = AtomicBool::new(false);
-/// The text of `CAIRN_HEAP=...`, where the kernel put it; with children to record, a copy, because some programs write their
-/// title over what the kernel put there.
+/// The text of `CAIRN_HEAP=...`, where the kernel put it; with children to record, a copy, because
+/// some programs write their title over what the kernel put there.
 static OPTIONS: AtomicPtr<c_char> = AtomicPtr::new(ptr::null_mut());
 /// The program's name, for its forked children; null when they are not recorded.
 static NAME: AtomicPtr<c_char> = AtomicPtr::new(ptr::null_mut());
@@ -38,7 +39,8 @@ pub(crate) extern "C" fn begin() {
 }
 
 fn begin_once() {
-    // SAFETY: the program has not begun, or this library was loaded by hand and the next line finds nothing.
+    // SAFETY: the program has not begun, or this library was loaded by hand and the next line finds
+    // nothing.
     let found = unsafe { ProcessArguments::find() };
     let environment = found.as_ref().map_or_else(environment::current, |found| found.environment);
     let name = found.as_ref().map_or(&b"program"[..], ProcessArguments::program_name);
@@ -95,7 +97,8 @@ fn follow_children(name: &[u8]) {
     recorder::set_child_starter(begin_in_child);
 }
 
-/// A forked child has its first event: it is recorded from here on. On the stack of that event, so that nothing large is on it.
+/// A forked child has its first event: it is recorded from here on. On the stack of that event, so
+/// that nothing large is on it.
 extern "C" fn begin_in_child() {
     let (text, name) = (OPTIONS.load(Ordering::Relaxed), NAME.load(Ordering::Relaxed));
     if text.is_null() || name.is_null() {
@@ -148,7 +151,8 @@ fn record_in(
             escape(&mut room.escaped, room.path.as_bytes());
             match recorder::begin(room.escaped.as_bytes(), options, begin) {
                 Ok(()) => {
-                    // Another process may have had the same name in mind; the recorder took the next one then.
+                    // Another process may have had the same name in mind; the recorder took the
+                    // next one then.
                     if let Some(path) = recorder::recording_path() {
                         room.path.clear();
                         room.path.push(path.to_bytes());
@@ -165,7 +169,8 @@ fn record_in(
     Err(())
 }
 
-/// The first name of the pattern that no file has: a process that becomes another program has a file for each.
+/// The first name of the pattern that no file has: a process that becomes another program has a
+/// file for each.
 fn output_path(
     path: &mut Text<PATH_BYTES>,
     directory: &mut [u8; PATH_BYTES],
@@ -188,8 +193,8 @@ fn output_path(
     Err(system::Error(libc::EEXIST))
 }
 
-/// Fills in `pattern`, and makes it absolute: the program may change its directory. With a `number` above 1, the name has
-/// that number in it.
+/// Fills in `pattern`, and makes it absolute: the program may change its directory. With a `number`
+/// above 1, the name has that number in it.
 fn fill_in(
     path: &mut Text<PATH_BYTES>,
     directory: &mut [u8; PATH_BYTES],
@@ -241,10 +246,11 @@ enum Voice {
     OnlyToCommand,
 }
 
-/// Appends a line to the file that `cairn heap` reads: what happened, the process, why, and the path, with a NUL at the
-/// end. Without such a file, only a failure is told, on standard error, before the program begins. A file that cannot be written is
-/// passed over in silence: the command notices by itself that its program does not record, and a program that has become somebody
-/// else, or is elsewhere, has the output that it would have.
+/// Appends a line to the file that `cairn heap` reads: what happened, the process, why, and the
+/// path, with a NUL at the end. Without such a file, only a failure is told, on standard error,
+/// before the program begins. A file that cannot be written is passed over in silence: the command
+/// notices by itself that its program does not record, and a program that has become somebody else,
+/// or is elsewhere, has the output that it would have.
 fn announce(room: &mut Workspace, options: &Options<'_>, what: &[u8], why: &[u8], voice: Voice) {
     let Workspace { path, announcements: place, line, .. } = room;
     let path = path.as_bytes();
@@ -268,7 +274,8 @@ fn announce(room: &mut Workspace, options: &Options<'_>, what: &[u8], why: &[u8]
     }
 }
 
-/// Where no file may be made larger (`ulimit -f`), a link beside it says the same: its text is no content.
+/// Where no file may be made larger (`ulimit -f`), a link beside it says the same: its text is no
+/// content.
 fn announce_by_link(place: &mut Text<PATH_BYTES>, line: &[u8]) {
     // A process that becomes another program has a link for each.
     const MOST: u64 = 100;
@@ -327,8 +334,8 @@ fn own_variables() -> OwnVariables {
     OwnVariables { is_wanted, options: OPTIONS.load(Ordering::Relaxed), library: next::own_path() }
 }
 
-/// Takes note of how a program is to be recorded that runs already. From then on hooks may be called: they find that nothing is
-/// recorded.
+/// Takes note of how a program is to be recorded that runs already. From then on hooks may be
+/// called: they find that nothing is recorded.
 pub(crate) fn prepare_attached(text: &[u8]) -> Result<Attached<'_>, ()> {
     HAS_BEGUN.store(true, Ordering::Release);
     let mut options = Options::parse(text).map_err(|_| ())?;

@@ -1,4 +1,5 @@
-//! The kernel, called directly: a program may define `open` or `write` itself, and the C library's are cancellation points.
+//! The kernel, called directly: a program may define `open` or `write` itself, and the C library's
+//! are cancellation points.
 
 use core::ffi::{CStr, c_int};
 use core::mem::MaybeUninit;
@@ -34,7 +35,7 @@ impl Error {
 ///
 /// As for the call of that number.
 unsafe fn call(number: libc::c_long, arguments: [usize; 6]) -> Result<usize, Error> {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises arguments that are valid for the call of that number.
     let answer = unsafe { arch::system_call(number, arguments) };
     if (-4095..0).contains(&answer) { Err(Error(-answer as c_int)) } else { Ok(answer as usize) }
 }
@@ -59,8 +60,8 @@ pub(crate) fn has_ended(thread: u32) -> bool {
     asked == Err(Error(libc::ESRCH))
 }
 
-/// Waits for so many seconds, or until the thread is stopped. Unlike other waits, this one (for a signal of none) leaves alone what
-/// the kernel keeps of a wait of the program's that is to go on.
+/// Waits for so many seconds, or until the thread is stopped. Unlike other waits, this one (for a
+/// signal of none) leaves alone what the kernel keeps of a wait of the program's that is to go on.
 pub(crate) fn wait_to_be_stopped(seconds: i64) {
     let none = 0_u64;
     let time = libc::timespec { tv_sec: seconds, tv_nsec: 0 };
@@ -69,8 +70,9 @@ pub(crate) fn wait_to_be_stopped(seconds: i64) {
     let _ = unsafe { call(libc::SYS_rt_sigtimedwait, arguments) };
 }
 
-/// Whether the 4 bytes at `place` can be written; they are not changed. The kernel is asked to write what is there, in one
-/// atomic step, and says that it cannot where a store would end the program.
+/// Whether the 4 bytes at `place` can be written; they are not changed. The kernel is asked to
+/// write what is there, in one atomic step, and says that it cannot where a store would end the
+/// program.
 pub(crate) fn is_writable(place: u64) -> Result<bool, Error> {
     /// `FUTEX_OP(FUTEX_OP_OR, 0, FUTEX_OP_CMP_EQ, 0)`: or with nothing.
     const OR_NOTHING: usize = 2 << 28;
@@ -119,7 +121,8 @@ impl ReadOnly {
         Self { descriptor: descriptor as usize, is_own: false }
     }
 
-    /// True for a program that runs with more rights than its caller: set-user-ID, set-group-ID, or with capabilities.
+    /// True for a program that runs with more rights than its caller: set-user-ID, set-group-ID, or
+    /// with capabilities.
     pub(crate) fn raises_rights(&self) -> bool {
         let name = c"security.capability";
         let arguments = [self.descriptor, name.as_ptr() as usize, 0, 0, 0, 0];
@@ -157,7 +160,8 @@ pub(crate) fn raises_rights_at(directory: c_int, path: &CStr, flags: c_int) -> b
     is_known && mode & libc::S_IFMT == libc::S_IFREG && mode & (libc::S_ISUID | libc::S_ISGID) != 0
 }
 
-/// True when this process runs with more rights than its caller, whose environment must not direct it.
+/// True when this process runs with more rights than its caller, whose environment must not direct
+/// it.
 pub(crate) fn has_raised_rights() -> bool {
     // SAFETY: only looks at what the kernel told the process when it began.
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
@@ -170,8 +174,8 @@ pub(crate) fn may_execute(path: &CStr) -> bool {
     unsafe { call(libc::SYS_faccessat, arguments) }.is_ok()
 }
 
-/// False when the file is not there, or not for this user. What the real user may is asked, without capabilities: they are gone after
-/// `exec`, as a rule.
+/// False when the file is not there, or not for this user. What the real user may is asked, without
+/// capabilities: they are gone after `exec`, as a rule.
 pub(crate) fn is_reachable(path: &CStr) -> bool {
     let arguments = [libc::AT_FDCWD as usize, path.as_ptr() as usize, libc::R_OK as usize, 0, 0, 0];
     // SAFETY: a path with a NUL.
@@ -203,7 +207,8 @@ fn write(file: usize, bytes: &[u8]) -> Result<(), Error> {
     unsafe { call(libc::SYS_write, [file, bytes.as_ptr() as usize, bytes.len(), 0, 0, 0]) }.map(|_| ())
 }
 
-/// False under a limit of the size of files so tight that the write may raise SIGXFSZ, which ends a program.
+/// False under a limit of the size of files so tight that the write may raise SIGXFSZ, which ends a
+/// program.
 fn may_write(file: usize, bytes: usize) -> bool {
     /// Others may write to the file meanwhile.
     const SLACK_BYTES: u64 = 4096;
@@ -251,7 +256,8 @@ pub(crate) fn working_directory(buffer: &mut [u8]) -> Result<&[u8], Error> {
     // SAFETY: memory of that length that may be written.
     let length = unsafe { call(libc::SYS_getcwd, [buffer.as_mut_ptr() as usize, buffer.len(), 0, 0, 0, 0]) }?;
     match buffer.get(..length.saturating_sub(1)) {
-        // The kernel marks a directory that cannot be reached from the root by not beginning with a slash.
+        // The kernel marks a directory that cannot be reached from the root by not beginning with a
+        // slash.
         Some(path) if path.starts_with(b"/") => Ok(path),
         _ => Err(Error(libc::ENOENT)),
     }
@@ -290,7 +296,8 @@ pub(crate) fn map(bytes: usize) -> Option<*mut u8> {
 ///
 /// `bytes` at `address` came from [`map`], and nobody uses them.
 pub(crate) unsafe fn unmap(address: *mut u8, bytes: usize) {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that `bytes` at `address` came from [`map`], and nobody uses
+    // them.
     let _ = unsafe { call(libc::SYS_munmap, [address as usize, bytes, 0, 0, 0, 0]) };
 }
 
@@ -324,6 +331,6 @@ pub(crate) fn set_errno(value: c_int) {
 ///
 /// Nobody needs what is taken away.
 pub(crate) unsafe fn protect(address: u64, bytes: usize, protection: c_int) -> bool {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that nobody needs what is taken away.
     unsafe { call(libc::SYS_mprotect, [address as usize, bytes, protection as usize, 0, 0, 0]) }.is_ok()
 }

@@ -1,11 +1,13 @@
-//! What a process is about to become by `exec`: whether the loader that will run there takes this library.
+//! What a process is about to become by `exec`: whether the loader that will run there takes this
+//! library.
 //!
-//! The loader of musl ends a program that it is to load this library into, a loader for 32 bits complains on standard error, and some
-//! sanitizers end the program when they are not the first of all libraries. So the file is looked at, as the kernel will: through
-//! scripts, to the loader and the libraries that it asks for. What cannot be looked at is taken for one that does.
+//! The loader of musl ends a program that it is to load this library into, a loader for 32 bits
+//! complains on standard error, and some sanitizers end the program when they are not the first of
+//! all libraries. So the file is looked at, as the kernel will: through scripts, to the loader and
+//! the libraries that it asks for. What cannot be looked at is taken for one that does.
 //!
-//! A program that runs with more rights than its caller takes nothing: its loader ignores a library with a path, and what our variable
-//! says must not direct it.
+//! A program that runs with more rights than its caller takes nothing: its loader ignores a library
+//! with a path, and what our variable says must not direct it.
 //!
 //! May run in a child of `vfork`: nothing is written but this stack.
 
@@ -27,7 +29,7 @@ const MAX_SCRIPTS: usize = 5;
 ///
 /// A text that ends with a NUL.
 pub(crate) unsafe fn takes_library(path: *const c_char) -> bool {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises a text that ends with a NUL.
     unsafe { at_takes_library(libc::AT_FDCWD, path) }
 }
 
@@ -40,7 +42,7 @@ pub(crate) unsafe fn at_takes_library(directory: c_int, path: *const c_char) -> 
     if path.is_null() {
         return true;
     }
-    // SAFETY: by contract.
+    // SAFETY: the caller promises a text that ends with a NUL.
     let path = unsafe { CStr::from_ptr(path) };
     match ReadOnly::open(directory, path) {
         Some(file) => file_takes_library(&file),
@@ -58,10 +60,10 @@ pub(crate) unsafe fn found_takes_library(name: *const c_char) -> bool {
     if name.is_null() {
         return true;
     }
-    // SAFETY: by contract.
+    // SAFETY: the caller promises a text that ends with a NUL.
     let text = unsafe { CStr::from_ptr(name) };
     if text.to_bytes().contains(&b'/') {
-        // SAFETY: by contract.
+        // SAFETY: the caller promises a text that ends with a NUL.
         return unsafe { takes_library(name) };
     }
     // SAFETY: the present environment, as the C library's function reads it.

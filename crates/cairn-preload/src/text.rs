@@ -1,4 +1,5 @@
-//! Texts in memory of a fixed size: for paths, variables and messages, without allocation and without formatting.
+//! Texts in memory of a fixed size: for paths, variables and messages, without allocation and
+//! without formatting.
 
 /// A text of up to `N` bytes. What does not fit makes it [`cut`](Self::is_cut).
 pub(crate) struct Text<const N: usize> {

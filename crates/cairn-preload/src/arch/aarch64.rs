@@ -1,15 +1,17 @@
 //! Entries of hooks on AArch64.
 //!
-//! An entry is a naked function: what the compiler would put before its first instruction would hide the caller's
-//! registers, and what it would put on the stack would be a frame of ours. Arguments of the AAPCS64 stay where they are:
-//! x0 to x7. The caller's return address is in the link register, its stack pointer is the present one.
+//! An entry is a naked function: what the compiler would put before its first instruction would
+//! hide the caller's registers, and what it would put on the stack would be a frame of ours.
+//! Arguments of the AAPCS64 stay where they are: x0 to x7. The caller's return address is in the
+//! link register, its stack pointer is the present one.
 //!
-//! - **Landing pads.** Programs call through pointers, and a processor may insist that such a call lands on `bti c`
-//!   (`hint #34`; older processors pass it by). Ways out go through x16, the only register from which a *jump* may land
-//!   there.
-//! - **Signed addresses.** A return address is signed by the function that saves it, after the call, and checked by it
-//!   before it jumps on to another. So the link register holds a plain address here, in tail calls, too, and nothing has to
-//!   be stripped. The walk strips what it finds in frames.
+//! - **Landing pads.** Programs call through pointers, and a processor may insist that such a call
+//!   lands on `bti c` (`hint #34`; older processors pass it by). Ways out go through x16, the only
+//!   register from which a *jump* may land there.
+//! - **Signed addresses.** A return address is signed by the function that saves it, after the
+//!   call, and checked by it before it jumps on to another. So the link register holds a plain
+//!   address here, in tail calls, too, and nothing has to be stripped. The walk strips what it
+//!   finds in frames.
 
 use core::arch::asm;
 use core::ffi::c_long;
@@ -23,7 +25,7 @@ use core::ffi::c_long;
 pub(crate) unsafe fn system_call(number: c_long, arguments: [usize; 6]) -> isize {
     let [a, b, c, d, e, f] = arguments;
     let answer: isize;
-    // SAFETY: by contract.
+    // SAFETY: the caller promises arguments that are valid for the call of that number.
     unsafe {
         asm!(
             "svc #0",
@@ -98,12 +100,14 @@ pub(crate) fn store_nesting_word(word: u64) {
     }
 }
 
-/// Exports `$name` as a jump to what `$before` answers: an address. `$before` gets the first eight arguments; all of them,
-/// the ones on the stack and the return address are as the caller left them when the real function begins. So that one
-/// sees who called it, as `dlopen` must, and may take any number of arguments, as `syscall` does.
+/// Exports `$name` as a jump to what `$before` answers: an address. `$before` gets the first eight
+/// arguments; all of them, the ones on the stack and the return address are as the caller left them
+/// when the real function begins. So that one sees who called it, as `dlopen` must, and may take
+/// any number of arguments, as `syscall` does.
 ///
-/// Kept are the registers of arguments, and x8, where a caller may want a large result. The vector registers are not: of
-/// the functions that this is for none takes a floating-point argument, also not behind its dots.
+/// Kept are the registers of arguments, and x8, where a caller may want a large result. The vector
+/// registers are not: of the functions that this is for none takes a floating-point argument, also
+/// not behind its dots.
 macro_rules! pass_on {
     ($name:ident, $before:path) => {
         /// Passes on to the function of this name.
@@ -146,8 +150,8 @@ macro_rules! pass_on {
     };
 }
 
-/// Exports `$name`, a function of one argument and a list of further ones that ends with a null pointer (`execl`), as a
-/// call of `$hook` with the first argument and the address of that list.
+/// Exports `$name`, a function of one argument and a list of further ones that ends with a null
+/// pointer (`execl`), as a call of `$hook` with the first argument and the address of that list.
 macro_rules! list_entry {
     ($name:ident => $hook:path) => {
         /// Stands in for the function of this name.
@@ -198,7 +202,8 @@ pub(crate) struct SiteInMemory {
 // What is larger than two registers is passed by its address, in the next register.
 const _: () = assert!(size_of::<SiteInMemory>() == 24);
 
-/// As [`entry`] for a function of 4 to 6 arguments: `$hook` takes six, and behind them a [`SiteInMemory`].
+/// As [`entry`] for a function of 4 to 6 arguments: `$hook` takes six, and behind them a
+/// [`SiteInMemory`].
 macro_rules! long_entry {
     ($name:ident => $hook:path) => {
         /// Stands in for the function of this name.
@@ -234,8 +239,9 @@ macro_rules! long_entry {
     };
 }
 
-/// Exports `$name`, whose first argument is a size and which has up to three, and may throw: calls `$before` with the
-/// [`Next`](crate::next::Next) of `$text` and the stack pointer, what that answers with the arguments, and `$after` with what that returns, the size, and the caller's
+/// Exports `$name`, whose first argument is a size and which has up to three, and may throw: calls
+/// `$before` with the [`Next`](crate::next::Next) of `$text` and the stack pointer, what that
+/// answers with the arguments, and `$after` with what that returns, the size, and the caller's
 /// return address, the stack pointer from before, and the caller's frame pointer.
 #[cfg(feature = "allocators")]
 macro_rules! throwing_entry {
@@ -287,7 +293,8 @@ macro_rules! throwing_entry {
     };
 }
 
-/// What a [`throwing_entry`] takes of the stack: the caller's stack pointer is so far above its own.
+/// What a [`throwing_entry`] takes of the stack: the caller's stack pointer is so far above its
+/// own.
 #[cfg(feature = "allocators")]
 pub(crate) const THROWING_FRAME_BYTES: u64 = 48;
 
@@ -295,8 +302,8 @@ pub(crate) const THROWING_FRAME_BYTES: u64 = 48;
 pub(crate) use throwing_entry;
 pub(crate) use {list_entry, long_entry, pass_on};
 
-/// An indirect function: whoever looks its address up with `dlsym` has the loader call this, which holds its lock then. Does the
-/// [task](crate::attach::do_task).
+/// An indirect function: whoever looks its address up with `dlsym` has the loader call this, which
+/// holds its lock then. Does the [task](crate::attach::do_task).
 ///
 /// # Safety
 ///

@@ -1,8 +1,8 @@
 //! Entries of hooks on x86-64.
 //!
-//! An entry is a naked function: what the compiler would put before its first instruction would hide the caller's
-//! registers, and what it would put on the stack would be a frame of ours. Arguments of the System V ABI stay where they
-//! are: rdi, rsi, rdx, rcx, r8, r9.
+//! An entry is a naked function: what the compiler would put before its first instruction would
+//! hide the caller's registers, and what it would put on the stack would be a frame of ours.
+//! Arguments of the System V ABI stay where they are: rdi, rsi, rdx, rcx, r8, r9.
 
 use core::arch::asm;
 use core::ffi::c_long;
@@ -16,7 +16,7 @@ use core::ffi::c_long;
 pub(crate) unsafe fn system_call(number: c_long, arguments: [usize; 6]) -> isize {
     let [a, b, c, d, e, f] = arguments;
     let answer: isize;
-    // SAFETY: by contract.
+    // SAFETY: the caller promises arguments that are valid for the call of that number.
     unsafe {
         asm!(
             "syscall",
@@ -87,9 +87,10 @@ pub(crate) fn store_nesting_word(word: u64) {
     }
 }
 
-/// Exports `$name` as a jump to what `$before` answers: an address. `$before` gets the first six arguments; all of them,
-/// the ones on the stack and the return address are as the caller left them when the real function begins. So that one
-/// sees who called it, as `dlopen` must, and may take any number of arguments, as `syscall` does.
+/// Exports `$name` as a jump to what `$before` answers: an address. `$before` gets the first six
+/// arguments; all of them, the ones on the stack and the return address are as the caller left them
+/// when the real function begins. So that one sees who called it, as `dlopen` must, and may take
+/// any number of arguments, as `syscall` does.
 macro_rules! pass_on {
     ($name:ident, $before:path) => {
         /// Passes on to the function of this name.
@@ -114,7 +115,8 @@ macro_rules! pass_on {
                 ".cfi_adjust_cfa_offset 8",
                 "push r9",
                 ".cfi_adjust_cfa_offset 8",
-                // How many vector registers hold arguments; and the stack is a multiple of 16 again.
+                // How many vector registers hold arguments; and the stack is a multiple of 16
+                // again.
                 "push rax",
                 ".cfi_adjust_cfa_offset 8",
                 "call {before}",
@@ -141,8 +143,8 @@ macro_rules! pass_on {
     };
 }
 
-/// Exports `$name`, a function of one argument and a list of further ones that ends with a null pointer (`execl`), as a
-/// call of `$hook` with the first argument and the address of that list.
+/// Exports `$name`, a function of one argument and a list of further ones that ends with a null
+/// pointer (`execl`), as a call of `$hook` with the first argument and the address of that list.
 macro_rules! list_entry {
     ($name:ident => $hook:path) => {
         /// Stands in for the function of this name.
@@ -200,7 +202,8 @@ pub(crate) struct SiteInMemory {
     pub(crate) fp: u64,
 }
 
-/// As [`entry`] for a function of 4 to 6 arguments: `$hook` takes six, and behind them a [`SiteInMemory`].
+/// As [`entry`] for a function of 4 to 6 arguments: `$hook` takes six, and behind them a
+/// [`SiteInMemory`].
 macro_rules! long_entry {
     ($name:ident => $hook:path) => {
         /// Stands in for the function of this name.
@@ -231,8 +234,9 @@ macro_rules! long_entry {
     };
 }
 
-/// Exports `$name`, whose first argument is a size and which has up to three, and may throw: calls `$before` with the
-/// [`Next`](crate::next::Next) of `$text` and the stack pointer, what that answers with the arguments, and `$after` with what that returns, the size, and the caller's
+/// Exports `$name`, whose first argument is a size and which has up to three, and may throw: calls
+/// `$before` with the [`Next`](crate::next::Next) of `$text` and the stack pointer, what that
+/// answers with the arguments, and `$after` with what that returns, the size, and the caller's
 /// return address, the stack pointer from before, and the caller's frame pointer.
 #[cfg(feature = "allocators")]
 macro_rules! throwing_entry {
@@ -280,13 +284,13 @@ macro_rules! throwing_entry {
     };
 }
 
-/// What a [`throwing_entry`] takes of the stack, the return address included: the caller's stack pointer is so far above
-/// its own.
+/// What a [`throwing_entry`] takes of the stack, the return address included: the caller's stack
+/// pointer is so far above its own.
 #[cfg(feature = "allocators")]
 pub(crate) const THROWING_FRAME_BYTES: u64 = 32;
 
-/// An indirect function: whoever looks its address up with `dlsym` has the loader call this, which holds its lock then. Does the
-/// [task](crate::attach::do_task).
+/// An indirect function: whoever looks its address up with `dlsym` has the loader call this, which
+/// holds its lock then. Does the [task](crate::attach::do_task).
 ///
 /// # Safety
 ///
@@ -336,12 +340,13 @@ pub(crate) unsafe extern "C" fn cairn_locked() {
     )
 }
 
-/// Where `cairn` has a thread go on that has met a fault in [`cairn_locked`]: returns from there, so that the loader gives its lock
-/// back.
+/// Where `cairn` has a thread go on that has met a fault in [`cairn_locked`]: returns from there,
+/// so that the loader gives its lock back.
 ///
 /// # Safety
 ///
-/// The thread is below [`cairn_locked`] on its stack, and its stack pointer is what [`cairn_shared`](crate::attach::cairn_shared) says.
+/// The thread is below [`cairn_locked`] on its stack, and its stack pointer is what
+/// [`cairn_shared`](crate::attach::cairn_shared) says.
 #[cfg(not(feature = "annotate"))]
 #[unsafe(no_mangle)]
 #[unsafe(naked)]

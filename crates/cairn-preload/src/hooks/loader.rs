@@ -1,8 +1,9 @@
 //! The loader: which code lay where, and when.
 //!
-//! `dlopen` looks at who called it: the search path and the namespace are the caller's. So it is not called but passed on
-//! to, and nothing is left of us when it returns. A module that it loads is found when it is first on a stack, or here,
-//! before the next call of the loader: names of new code are looked up with `dlsym`, as a rule.
+//! `dlopen` looks at who called it: the search path and the namespace are the caller's. So it is
+//! not called but passed on to, and nothing is left of us when it returns. A module that it loads
+//! is found when it is first on a stack, or here, before the next call of the loader: names of new
+//! code are looked up with `dlsym`, as a rule.
 
 use core::ffi::{c_char, c_int, c_void};
 use core::mem;
@@ -15,7 +16,8 @@ use crate::{attach, recorder, start, system};
 /// There may be modules that the recorder has not been told of.
 static HAS_LOADED: AtomicBool = AtomicBool::new(false);
 
-/// Tells the recorder about new modules. Asks the loader, which takes its lock; our caller is about to do the same.
+/// Tells the recorder about new modules. Asks the loader, which takes its lock; our caller is about
+/// to do the same.
 fn note_loaded() {
     if HAS_LOADED.load(Ordering::Relaxed) && HAS_LOADED.swap(false, Ordering::AcqRel) {
         recorder::note_modules();
@@ -73,6 +75,6 @@ pub unsafe extern "C" fn dlclose(handle: *mut c_void) -> c_int {
     note_loaded();
     // SAFETY: the next definition of the name, which has this type.
     let real: unsafe extern "C" fn(*mut c_void) -> c_int = unsafe { mem::transmute(real(&NEXT.dlclose)) };
-    // SAFETY: by contract.
+    // SAFETY: the caller promises what the C library's function requires.
     recorder::while_unloading(|| unsafe { real(handle) })
 }

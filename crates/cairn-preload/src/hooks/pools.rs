@@ -1,8 +1,9 @@
-//! `cairn_heap_alloc` and `cairn_heap_free`: what the program's own pools and arenas say of their blocks.
+//! `cairn_heap_alloc` and `cairn_heap_free`: what the program's own pools and arenas say of their
+//! blocks.
 //!
-//! The names are those of the C library of cairn, in front of which this library stands: the marks of a program that is
-//! linked with it go into the recording that has the blocks of malloc. A program that is not linked with it declares them
-//! weak, and finds them here or nowhere.
+//! The names are those of the C library of cairn, in front of which this library stands: the marks
+//! of a program that is linked with it go into the recording that has the blocks of malloc. A
+//! program that is not linked with it declares them weak, and finds them here or nowhere.
 
 use core::ffi::c_void;
 
@@ -12,6 +13,9 @@ use crate::arch::entry;
 use crate::recorder;
 
 entry! { 2 cairn_heap_alloc => on_pool_alloc }
+/// # Safety
+///
+/// `pc`, `sp` and `fp` are registers of the caller, which waits for this function.
 unsafe extern "C" fn on_pool_alloc(block: *const c_void, size: usize, pc: u64, sp: u64, fp: u64) {
     if !block.is_null() {
         recorder::allocated(block as u64, size as u64, CallSite { pc, sp, fp });

@@ -1,10 +1,10 @@
 //! Sandboxes: a program that forbids itself system calls may be killed for one that we make.
 //!
-//! In steady state there are none, but a new thread, a deeper stack or a full block need some. So recording ends, with
-//! the reason in the recording, right before the program locks itself in.
+//! In steady state there are none, but a new thread, a deeper stack or a full block need some. So
+//! recording ends, with the reason in the recording, right before the program locks itself in.
 //!
-//! And limits: what the recording takes counts against the program's own limit, and is filled with memory when a program has
-//! all of its own locked. So the recorder hears of both before.
+//! And limits: what the recording takes counts against the program's own limit, and is filled with
+//! memory when a program has all of its own locked. So the recorder hears of both before.
 
 use core::ffi::{c_int, c_long, c_void};
 
@@ -55,7 +55,8 @@ extern "C" fn before_syscall(number: c_long, first: usize, second: usize, third:
     real(&NEXT.syscall)
 }
 
-/// Before the address space, or the part of it that holds data, is limited to what stands at `place`.
+/// Before the address space, or the part of it that holds data, is limited to what stands at
+/// `place`.
 fn note_limit(resource: c_int, place: *const c_void) {
     let is_of_room = matches!(resource as u32, libc::RLIMIT_AS | libc::RLIMIT_DATA);
     if !is_of_room || place.is_null() || recorder::forbids_system_calls() {
@@ -63,7 +64,8 @@ fn note_limit(resource: c_int, place: *const c_void) {
     }
     let errno = system::errno();
     let mut limit = [0; size_of::<libc::rlimit>()];
-    // Read by the kernel: an address that leads nowhere is an error of the real function, and no crash.
+    // Read by the kernel: an address that leads nowhere is an error of the real function, and no
+    // crash.
     let count = cairn_capture::read_own_memory(place as u64, &mut limit);
     system::set_errno(errno);
     if count == limit.len()
