@@ -1,26 +1,24 @@
-//! The other library: every block of the program says who allocated it, in memory in front of it,
-//! and nothing is recorded.
+//! The annotating library: writes the allocating stack in front of each block; records nothing.
 //!
-//! The program's calls of `malloc` and its family come here and go on to [`HEAP`], which asks the
-//! next allocator for a little more than the program did. What was allocated past this library (by
-//! the loader at the start, by an allocator's own functions) is told from the heap's blocks and
-//! passed on as it is.
+//! The program's calls of `malloc` and its family come here and go on to [`HEAP`], which requests a
+//! few bytes more from the next allocator. Memory that was allocated without this library (by the
+//! loader at the start, by an allocator's own functions) is recognised and passed on unchanged.
 //!
-//! Of the cairn layout, blocks have the number of their stack, and [`TABLE`] says what the numbers
-//! mean: in the program's own memory, so that a core file has it. [`HEAP`]'s anchor leads there.
+//! In the cairn layout, a block holds the number of its stack. [`TABLE`] maps numbers to stacks, in
+//! the program's own memory, so that a core file contains it; the anchor of [`HEAP`] leads there.
 //!
-//! The process stays annotated when it becomes another program by `exec`; what it starts beside it
-//! is not, unless asked for.
+//! The process stays annotated after `exec`; processes that it starts are not, unless `children` is
+//! set.
 //!
 //! # The options
 //!
-//! In `CAIRN_HEAP`, words with commas between them:
+//! `CAIRN_HEAP` holds words that commas separate:
 //!
 //! | word | meaning |
 //! |---|---|
 //! | `cairn`, `lws`, `heapprof` | the layout; `cairn` if none is given |
-//! | `frames=N` | heapprof: how many callers; else `HEAPPROF_FRAMES` says, else 16 |
-//! | `post=N` | leave out so many outermost frames (lws) |
+//! | `frames=N` | heapprof: number of callers; default `HEAPPROF_FRAMES`, or 16 |
+//! | `post=N` | number of outermost frames to leave out (lws) |
 //! | `no-guards` | cairn: no guard behind the blocks |
 //! | `inline` | cairn: stacks in front of the blocks, and no table |
 //! | `children` | also programs that this one starts |
@@ -42,34 +40,34 @@ use crate::real::{
 };
 use crate::{nesting, next, system};
 
-/// Threads that run at once mostly have shards of their own.
+/// Number of shards; 64, so that threads that run at once mostly use different ones.
 const SHARDS: usize = 64;
 
 static HEAP: Heap<NextAllocator, SHARDS> = Heap::new(NextAllocator, Options::new(BlockLayout::Cairn));
 
-/// 268 million stacks, as many as a capture's numbers go to.
+/// Room for 268 million stacks, the limit of a capture's numbers.
 static TABLE: StackTable<4096> = StackTable::new();
 
-/// What the program would have called.
+/// The allocator that the program would have called.
 struct NextAllocator;
 
-/// The alignment of the C library's blocks on a 64-bit machine, and of all that stand in for it.
+/// Alignment of blocks in bytes; 16, that of the C library and its replacements on 64-bit machines.
 const ALIGNMENT: usize = 16;
 
-/// Calls the next allocator. One that is not the C library's may come back here, and is then let
-/// through.
+/// Calls the next allocator. An allocator other than the C library's may call the hooks again,
+/// which pass such calls on.
 #[inline(always)]
 fn below<R: Copy>(call: impl FnOnce() -> R) -> R {
     if next::is_foreign() { nesting::outermost(call, |_| ()) } else { call() }
 }
 
-/// Whether the call comes from the next allocator itself.
+/// Returns true when the next allocator itself calls.
 #[inline(always)]
 fn is_from_below() -> bool {
     next::is_foreign() && nesting::is_inside()
 }
 
-// SAFETY: the next allocator is one: what it gives out is nobody else's.
+// SAFETY: the next allocator returns exclusive memory, as every definition of these functions must.
 unsafe impl Backend for NextAllocator {
     #[inline(always)]
     fn alignment(&self) -> usize {
@@ -139,7 +137,7 @@ unsafe impl Backend for NextAllocator {
     }
 
     unsafe fn freed_twice(&self, origin: *mut u8) {
-        // What happens without this library: the C library says so, and ends the program.
+        // As without this library: the C library reports the error and ends the program.
         // SAFETY: the caller promises an address that this allocator gave out; the C library
         // reports the error.
         unsafe { self.release(origin, 0, 0) }
@@ -158,7 +156,7 @@ unsafe impl Backend for NextAllocator {
     }
 }
 
-/// A block of the heap, or `errno`.
+/// Allocates a block of the heap; null with `errno` on failure.
 #[inline(always)]
 fn allocated(size: usize, alignment: usize, is_zeroed: bool, site: CallSite) -> Block {
     // SAFETY: the entries of the hooks pass the caller's registers, and it waits for the hook.
@@ -166,7 +164,7 @@ fn allocated(size: usize, alignment: usize, is_zeroed: bool, site: CallSite) -> 
     if block.is_null() { no_memory() } else { block.cast() }
 }
 
-/// Before the first block, the layout has to be known.
+/// Returns true when the options are read, which set the layout.
 #[inline(always)]
 fn is_ready() -> bool {
     !address_of(&NEXT.malloc).is_null()
@@ -241,7 +239,7 @@ unsafe fn reallocated(old: Block, size: usize, site: CallSite) -> Block {
         return unsafe { real(old, size) };
     }
     if size == 0 && !old.is_null() {
-        // The C library's other way to free a block.
+        // The C library frees the block then.
         // SAFETY: the caller promises arguments that are valid for the C library's function.
         unsafe { HEAP.release(old.cast(), 1) };
         return ptr::null_mut();
@@ -251,7 +249,7 @@ unsafe fn reallocated(old: Block, size: usize, site: CallSite) -> Block {
     if block.is_null() { no_memory() } else { block.cast() }
 }
 
-/// As the C library: the next power of two.
+/// Allocates with the next power of two as alignment, as the C library does.
 fn aligned(alignment: usize, size: usize, site: CallSite) -> Block {
     let Some(alignment) = alignment.checked_next_power_of_two() else {
         system::set_errno(libc::EINVAL);
@@ -390,7 +388,7 @@ pub unsafe extern "C" fn free_aligned_sized(block: Block, _alignment: usize, _si
     unsafe { free(block) }
 }
 
-/// What the program asked for: it may use no more, a guard stands behind it.
+/// Returns the requested size, which is all that the program may use: a guard is behind it.
 ///
 /// # Safety
 ///
@@ -422,13 +420,14 @@ pub unsafe extern "C" fn dlclose(handle: *mut c_void) -> c_int {
 }
 
 static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
-/// The process that was started.
+/// Number of the process that began.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 static WITH_CHILDREN: AtomicBool = AtomicBool::new(false);
-/// The text of `CAIRN_HEAP=...`, where the kernel put it; null when there is none.
+/// The text of `CAIRN_HEAP=...` in the kernel's own array; null when there is none.
 static OPTIONS: AtomicPtr<c_char> = AtomicPtr::new(ptr::null_mut());
 
-/// Finds what is below, and reads the options; at the first call, which is the loader's as a rule.
+/// Finds the next allocator and reads the options, at the first call, which is usually the
+/// loader's.
 #[cold]
 pub(crate) extern "C" fn begin() {
     let errno = system::errno();
@@ -442,7 +441,7 @@ pub(crate) extern "C" fn begin() {
         let (text, frames) = unsafe {
             (environment::options(environment), environment::value(environment, b"HEAPPROF_FRAMES="))
         };
-        // A program with more rights than its caller is not directed by the caller.
+        // The caller must not direct a program with more rights than itself.
         let is_ours = !system::has_raised_rights();
         let (text, frames) = (text.filter(|_| is_ours), frames.filter(|_| is_ours));
         let (options, with_children) = options(text.unwrap_or_default(), frames);
@@ -461,25 +460,25 @@ pub(crate) extern "C" fn begin() {
         }
         PROCESS.store(system::process_id(), Ordering::Relaxed);
         WITH_CHILDREN.store(with_children, Ordering::Relaxed);
-        // With children, the variables stay: `system` and `popen` hand on what they find.
+        // With children, the variables stay: `system` and `popen` pass the environment on.
         if !with_children {
             // SAFETY: the program has not begun.
             unsafe { environment::remove_own(environment, next::own_path()) };
         }
     }
-    // Last: who finds functions finds the options set.
+    // Last: a thread that finds the functions finds the options set.
     next::resolve();
     system::set_errno(errno);
 }
 
-/// What a program needs that takes the place of this process.
+/// Returns the variables for the next program of this process.
 pub(crate) fn variables_for_exec() -> Option<OwnVariables> {
     let follows =
         system::process_id() == PROCESS.load(Ordering::Relaxed) || WITH_CHILDREN.load(Ordering::Relaxed);
     follows.then(own_variables)
 }
 
-/// What a program needs that is started beside this one.
+/// Returns the variables for a process that this one starts.
 pub(crate) fn variables_for_children() -> Option<OwnVariables> {
     WITH_CHILDREN.load(Ordering::Relaxed).then(own_variables)
 }
@@ -488,7 +487,7 @@ fn own_variables() -> OwnVariables {
     OwnVariables { is_wanted: true, options: OPTIONS.load(Ordering::Relaxed), library: next::own_path() }
 }
 
-/// What the words say; those that make no sense are told and left out.
+/// Parses the words; reports unknown ones on standard error, and ignores them.
 fn options(text: &[u8], frames: Option<&[u8]>) -> (Options, bool) {
     let mut options = Options::new(BlockLayout::Cairn);
     let mut with_children = false;
@@ -511,7 +510,7 @@ fn options(text: &[u8], frames: Option<&[u8]>) -> (Options, bool) {
             (b"children", None) => with_children = true,
             _ => {
                 let mut line = crate::text::Text::<512>::new();
-                for part in [b"cairn: CAIRN_HEAP: \"", word, b"\" makes no sense here; it is left out\n"] {
+                for part in [b"cairn: CAIRN_HEAP: \"", word, b"\" is not an option here; it is ignored\n"] {
                     line.push(part);
                 }
                 system::complain(line.as_bytes());
@@ -526,7 +525,7 @@ fn number(digits: &[u8]) -> Option<usize> {
     text.parse::<usize>().ok().filter(|number| *number <= 1000)
 }
 
-/// Keeps what new numbers mean. Called inside captures.
+/// Adds the stacks of new numbers to the table. Called inside captures.
 fn on_new_stacks(stacks: NewStacks) {
     for row in stacks.rows() {
         let (kind, address) = match row.frame {
@@ -534,14 +533,14 @@ fn on_new_stacks(stacks: NewStacks) {
             Ok(frame) => (FrameKind::ReturnAddress, frame.address().map_or(0, |address| address.value())),
             Err(_) => (FrameKind::Truncated, 0),
         };
-        // Where there is no memory, the stack of that number stays unknown.
+        // Without memory, the stack of that number stays unknown.
         TABLE.add(row.id.number(), row.parent.number(), address, kind, |bytes| {
             system::map(bytes).unwrap_or(ptr::null_mut())
         });
     }
 }
 
-/// Whether lists have to be whole in a forked child.
+/// Returns true when the lists must not be half changed in a forked child.
 fn has_lists() -> bool {
     HEAP.options().layout == BlockLayout::Lws
 }

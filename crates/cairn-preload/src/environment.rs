@@ -1,6 +1,6 @@
-//! The environment: our two variables are in it so that we get here. The program must see the one
-//! it would have without us, so they are taken out before anything of the program runs, and put
-//! back when the process replaces itself by `exec`.
+//! The environment and our two variables in it. The program must see the environment that it would
+//! have without this library, so the variables are removed before any code of the program runs, and
+//! added again for `exec`.
 
 use core::ffi::{CStr, c_char, c_int};
 use core::{ptr, slice};
@@ -9,12 +9,12 @@ use crate::system;
 
 /// The variable with our options.
 const OPTIONS: &[u8] = b"CAIRN_HEAP=";
-/// The variable that makes the loader load us.
+/// The variable that makes the loader load this library.
 const PRELOAD: &[u8] = b"LD_PRELOAD=";
 
 unsafe extern "C" {
-    /// Where the kernel put the count of the arguments: they follow, a null pointer, the
-    /// environment, and another.
+    /// Address of the number of arguments on the first stack. The arguments follow, a null pointer,
+    /// the environment, and another null pointer.
     #[link_name = "__libc_stack_end"]
     static STACK_END: *mut usize;
     #[link_name = "environ"]
@@ -28,12 +28,12 @@ pub(crate) struct ProcessArguments {
 }
 
 impl ProcessArguments {
-    /// Finds them on the first stack; before the C library's own start that is the only way. `None`
-    /// when it does not look as the kernel leaves it.
+    /// Finds the arrays on the first stack, which is the only way before the C library's own start.
+    /// `None` when the words differ from what the kernel writes.
     ///
     /// # Safety
     ///
-    /// The program has not begun, or not written to what the kernel gave it.
+    /// The program has not begun, or has not written to these arrays.
     pub(crate) unsafe fn find() -> Option<Self> {
         // SAFETY: the loader's variable, and words that the kernel wrote.
         unsafe {
@@ -47,7 +47,7 @@ impl ProcessArguments {
         }
     }
 
-    /// Name of the program as it was called, without directories.
+    /// Returns the name that the program was called by, without directories.
     pub(crate) fn program_name(&self) -> &'static [u8] {
         // SAFETY: an array of texts that ends with a null pointer.
         let name =
@@ -57,13 +57,13 @@ impl ProcessArguments {
     }
 }
 
-/// The program's present environment.
+/// Returns the program's present environment.
 pub(crate) fn current() -> *mut *mut c_char {
     // SAFETY: a word that is read as the C library itself reads it.
     unsafe { ENVIRON }
 }
 
-/// The texts of an environment.
+/// Yields the texts of an environment.
 ///
 /// # Safety
 ///
@@ -81,7 +81,7 @@ unsafe fn texts<'a>(environment: *const *mut c_char) -> impl Iterator<Item = &'a
     })
 }
 
-/// The value of our own variable.
+/// Returns the value of our own variable.
 ///
 /// # Safety
 ///
@@ -91,7 +91,7 @@ pub(crate) unsafe fn options<'a>(environment: *const *mut c_char) -> Option<&'a 
     unsafe { texts(environment) }.find_map(|text| text.strip_prefix(OPTIONS))
 }
 
-/// Where programs are searched.
+/// Returns the directories in which programs are searched.
 ///
 /// # Safety
 ///
@@ -101,7 +101,7 @@ pub(crate) unsafe fn search_path<'a>(environment: *const *mut c_char) -> Option<
     unsafe { texts(environment) }.find_map(|text| text.strip_prefix(b"PATH="))
 }
 
-/// The value of another variable; `name` ends with an equals sign.
+/// Returns the value of another variable; `name` ends with an equals sign.
 ///
 /// # Safety
 ///
@@ -112,7 +112,7 @@ pub(crate) unsafe fn value<'a>(environment: *const *mut c_char, name: &[u8]) -> 
     unsafe { texts(environment) }.find_map(|text| text.strip_prefix(name))
 }
 
-/// Takes our variables out of `environment`, in place. Other libraries in `LD_PRELOAD` stay.
+/// Removes our variables from `environment`, in place. Other libraries in `LD_PRELOAD` stay.
 ///
 /// # Safety
 ///
@@ -139,8 +139,8 @@ pub(crate) unsafe fn remove_own(environment: *mut *mut c_char, own_path: &[u8]) 
     }
 }
 
-/// Takes `own_path` out of the list when `variable`, NUL included, is `LD_PRELOAD`; false when
-/// nothing is left of it.
+/// Removes `own_path` from the list when `variable`, including its NUL, is `LD_PRELOAD`. Returns
+/// false when the variable has to be removed.
 fn keeps(variable: &mut [u8], own_path: &[u8]) -> bool {
     if !variable.starts_with(PRELOAD) {
         return true;
@@ -165,22 +165,22 @@ fn keeps(variable: &mut [u8], own_path: &[u8]) -> bool {
     true
 }
 
-/// What the loader separates libraries by.
+/// Returns true for a separator of libraries.
 const fn is_separator(byte: &u8) -> bool {
     matches!(*byte, b':' | b' ')
 }
 
-/// As the loader knows this library, or by its file's name, as in a relative path or a name that
-/// the loader searched for.
+/// Returns true for the loader's name of this library, and for its file name, as in a relative
+/// path.
 fn is_own(item: &[u8], own_path: &[u8]) -> bool {
     let base = |path: &'_ [u8]| path.iter().rposition(|byte| *byte == b'/').map_or(0, |at| at + 1);
     !item.is_empty() && (item == own_path || item[base(item)..] == own_path[base(own_path)..])
 }
 
-/// What has to be put back, or taken out.
+/// The variables of this library for a new program.
 #[derive(Clone, Copy)]
 pub(crate) struct OwnVariables {
-    /// False to take them out, where a program must not get them.
+    /// False to remove them, for a program that must not get them.
     pub(crate) is_wanted: bool,
     /// The whole text of `CAIRN_HEAP=...`; null when there was none.
     pub(crate) options: *const c_char,
@@ -188,13 +188,13 @@ pub(crate) struct OwnVariables {
     pub(crate) library: &'static [u8],
 }
 
-/// Entries that are built on the stack; more are built in a mapping.
+/// Maximum entries that are built on the stack; more are built in a mapping.
 const ENTRIES_ON_STACK: usize = 128;
-/// Bytes of a whole `LD_PRELOAD=...` that are built on the stack.
+/// Maximum bytes of `LD_PRELOAD=...` that are built on the stack.
 const PRELOAD_ON_STACK: usize = 512;
 
 impl OwnVariables {
-    /// Calls `f` with a copy of `environment` that has our variables in it, or has not.
+    /// Calls `f` with a copy of `environment` with our variables, or without them.
     ///
     /// # Safety
     ///
@@ -223,7 +223,7 @@ impl OwnVariables {
             return f(words.as_ptr());
         }
         let bytes = count * size_of::<usize>() + text_bytes;
-        // Without memory the new program is not recorded; it runs all the same.
+        // Without memory the new program runs unrecorded.
         let Some(memory) = system::map(bytes) else { return f(environment.cast()) };
         // SAFETY: the mapping has both parts, zeroed and aligned.
         let result = unsafe {

@@ -1,5 +1,8 @@
-//! What differs between processors: how a hook is entered, how the kernel is called, where a
-//! thread's word is.
+//! Code that differs between processors: entries of hooks, system calls, the thread's word.
+//!
+//! The thread's word here, and those of cairn-recorder and cairn-capture, are three symbols with
+//! the same few instructions; `thread_word` in cairn-recorder explains why they have no common
+//! home.
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;

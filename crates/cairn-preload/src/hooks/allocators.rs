@@ -1,22 +1,20 @@
-//! Allocators that a program links as a library: `operator new` and their own names lead into them
-//! past `malloc`.
+//! Hooks for linked allocators, whose `operator new` and own functions bypass `malloc`.
 //!
 //! `operator new` may throw, and an exception must not pass through Rust. So its hook is assembly
 //! with unwind tables around the real call, and two Rust functions, one before and one after it.
 
-use core::ffi::{c_int, c_void};
+use core::ffi::c_int;
 use core::mem;
 
 use cairn_capture::CallSite;
 
 use crate::arch::{THROWING_FRAME_BYTES, entry, throwing_entry};
 use crate::next::{NEXT, Next};
+use crate::real::Block;
 use crate::{nesting, recorder, start, system};
 
-type Block = *mut c_void;
-
-/// The real function; looked for again while there is none, because it may be in a module that was
-/// loaded later.
+/// Returns the real function. Searches again while there is none, because it may be in a module
+/// that was loaded later.
 fn real(next: &'static Next) -> Block {
     if next.address().is_null() {
         start::begin();
@@ -37,7 +35,7 @@ macro_rules! throwing {
 extern "C" fn before_new(next: &'static Next, sp: u64) -> Block {
     let mut address = real(next);
     if address.is_null() {
-        // There is no C++ library; what it would do first.
+        // Without a C++ library, `malloc`, which `operator new` would call first.
         address = NEXT.malloc.address();
     }
     nesting::enter(sp);
@@ -69,15 +67,15 @@ throwing! {
     mi_new_aligned = c"mi_new_aligned",
 }
 
-/// Functions that free their first argument, and may get two more.
+/// Functions that free their first argument, and may take two more.
 macro_rules! freeing {
     ($($name:ident = $text:literal,)*) => {
         $(
-            /// Stands in for the function of this name.
+            /// Replaces the function of this name.
             ///
             /// # Safety
             ///
-            /// As for that function.
+            /// The contract is that of the replaced function.
             #[unsafe(no_mangle)]
             #[allow(non_snake_case, reason = "names of C++")]
             pub unsafe extern "C" fn $name(block: Block, second: usize, third: usize) {

@@ -1,11 +1,10 @@
-//! `exec` and its family: the process goes on as another program, and recording goes on with it, in
-//! a file of its own.
+//! `exec` and its family: recording continues in the next program of the process, in a file of its
+//! own.
 //!
-//! Our variables are not in the environment that the program knows ([`crate::environment`]), so
-//! they are put back here: for the recorded process itself, and for its children where these shall
-//! be recorded too.
+//! The program's environment does not contain our variables ([`crate::environment`]), so they are
+//! added here: for the recorded process itself, and for its children if these are recorded.
 //!
-//! May run in a child of `vfork`, in the memory of its parent: nothing is written but this stack.
+//! May run in a child of `vfork`, in the memory of its parent: it writes to its own stack only.
 
 use core::ffi::{CStr, c_char, c_int};
 use core::mem;
@@ -29,7 +28,7 @@ fn is_found(next: &'static Next) -> bool {
     !next.address().is_null()
 }
 
-/// The function behind `$next`, as `$kind`; `$failing` is returned when there is none.
+/// Evaluates to the next definition of a function, or returns `$failing` when there is none.
 macro_rules! real {
     ($next:ident: $kind:ty, or $failing:expr) => {{
         if !is_found(&NEXT.$next) {
@@ -40,8 +39,8 @@ macro_rules! real {
     }};
 }
 
-/// Calls `f` with the environment that the new program gets; `takes_library` says whether it can
-/// have this library.
+/// Calls `f` with the environment of the new program; `takes_library` returns whether it can load
+/// this library.
 ///
 /// # Safety
 ///
@@ -58,8 +57,8 @@ unsafe fn with_own(
     unsafe { own.with(environment.cast(), &mut f) }
 }
 
-/// Whether the program that comes finds this library: not another user's, or one that sees other
-/// files.
+/// Returns whether the next program can read this library: it may have another user's rights or
+/// another root.
 fn is_reachable(library: &'static [u8]) -> bool {
     // The loader searches for a name without a directory.
     // SAFETY: the loader's name of this library, which ends with a NUL.
@@ -156,7 +155,7 @@ list_entry! { execl => execv }
 list_entry! { execlp => execvp }
 list_entry! { execle => on_execle }
 
-/// Behind the null pointer that ends the arguments stands the environment.
+/// Calls `execve` with the environment, which is behind the null pointer that ends the arguments.
 ///
 /// # Safety
 ///

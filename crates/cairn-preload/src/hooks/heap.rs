@@ -1,8 +1,7 @@
 //! `malloc` and its family.
 //!
-//! An allocation is noted after the real call, and a free before it; a reallocation is announced
-//! before and noted after. In between, another thread may get the same address, and the recorder's
-//! tickets keep the order right.
+//! An allocation is recorded after the real call, a free before it, a reallocation on both sides.
+//! In between, another thread may get the same address; the recorder's tickets order the events.
 
 use core::ffi::{c_int, c_void};
 use core::{mem, ptr};
@@ -16,7 +15,7 @@ use crate::real::{
 };
 use crate::{nesting, recorder};
 
-/// Calls `allocate` and notes the block that it returns.
+/// Calls `allocate` and records the block that it returns.
 #[inline(always)]
 fn noted(size: usize, site: CallSite, allocate: impl FnOnce() -> Block) -> Block {
     if is_foreign() {
@@ -29,7 +28,7 @@ fn noted(size: usize, site: CallSite, allocate: impl FnOnce() -> Block) -> Block
     block
 }
 
-/// As [`noted`], for what is rarely called.
+/// Does the same as [`noted`], for rarely called functions.
 #[inline(always)]
 fn noted_rarely(size: usize, site: CallSite, allocate: impl FnOnce() -> Block) -> Block {
     if is_foreign() {
@@ -42,20 +41,21 @@ fn noted_rarely(size: usize, site: CallSite, allocate: impl FnOnce() -> Block) -
     block
 }
 
-/// True when nothing is to be done but the real call: a jump then, without a frame of its own.
+/// Returns true when the hook only has to call the real function: by a jump, without a frame of its
+/// own.
 #[inline(always)]
 fn passes(size: usize) -> bool {
-    // An allocator that calls itself would have its own blocks counted as well.
+    // An allocator that calls itself would be counted twice.
     recorder::is_at_rest() || !is_foreign() && recorder::skips_allocation(size as u64)
 }
 
-/// As [`passes`], for the end of a block.
+/// Returns true when the hook of a free only has to call the real function.
 #[inline(always)]
 fn passes_free(block: Block) -> bool {
     recorder::is_at_rest() || !is_foreign() && recorder::skips_free(block as u64)
 }
 
-/// As [`noted`], where an allocator may call itself.
+/// Does the same as [`noted`], for an allocator that may call itself.
 #[cold]
 #[inline(never)]
 fn noted_in_foreign(size: usize, site: CallSite, allocate: impl FnOnce() -> Block) -> Block {
@@ -151,7 +151,7 @@ unsafe extern "C" fn noted_realloc(old: Block, size: usize, pc: u64, sp: u64, fp
         return unsafe { real(old, size) };
     }
     if size == 0 && !is_foreign() {
-        // The C library's other way to free a block. Other allocators may give a small one instead.
+        // The C library frees the block. Other allocators may return a small one instead.
         let mut new = ptr::null_mut();
         freed(old, || {
             // SAFETY: the caller promises arguments that are valid for the C library's function.
@@ -184,8 +184,7 @@ unsafe extern "C" fn on_reallocarray(
     sp: u64,
     fp: u64,
 ) -> Block {
-    // The C library's would come back to our realloc, and the allocation would be noted with a
-    // frame too many.
+    // The C library's function calls our realloc, which would record a frame too many.
     let Some(size) = count.checked_mul(size) else { return no_memory() };
     // SAFETY: the caller promises arguments that are valid for the C library's function.
     unsafe { noted_realloc(old, size, pc, sp, fp) }
@@ -261,7 +260,7 @@ unsafe extern "C" fn on_pvalloc(size: usize, pc: u64, sp: u64, fp: u64) -> Block
     noted_rarely(size, CallSite { pc, sp, fp }, || unsafe { real(size) })
 }
 
-/// Notes that `block` is about to be free, and calls `free`.
+/// Records that `block` is about to be freed, and calls `free`.
 #[inline(always)]
 fn freed(block: Block, free: impl FnOnce()) {
     if is_foreign() {
@@ -273,7 +272,7 @@ fn freed(block: Block, free: impl FnOnce()) {
     free();
 }
 
-/// As [`freed`], where an allocator may call itself.
+/// Does the same as [`freed`], for an allocator that may call itself.
 #[cold]
 #[inline(never)]
 fn freed_in_foreign(block: Block, free: impl FnOnce()) {
@@ -283,7 +282,7 @@ fn freed_in_foreign(block: Block, free: impl FnOnce()) {
     nesting::outermost(free, |()| ());
 }
 
-/// How large a block is at most, or larger than any where that cannot be asked.
+/// Returns an upper bound of a block's size; `u64::MAX` if the allocator has no function for it.
 fn usable_size(block: Block) -> u64 {
     let address = NEXT.malloc_usable_size.address();
     if address.is_null() {
@@ -329,7 +328,7 @@ pub unsafe extern "C" fn cfree(block: Block) {
     unsafe { free(block) }
 }
 
-/// C23's; an allocator that has it may use the size.
+/// Replaces `free_sized` of C23; an allocator that has it may use the size.
 ///
 /// # Safety
 ///
@@ -348,7 +347,7 @@ pub unsafe extern "C" fn free_sized(block: Block, size: usize) {
     freed(block, || unsafe { real(block, size) });
 }
 
-/// C23's; an allocator that has it may use the size and the alignment.
+/// Replaces `free_aligned_sized` of C23; an allocator that has it may use size and alignment.
 ///
 /// # Safety
 ///

@@ -1,8 +1,8 @@
-//! `mmap` and its kin: what the program maps itself, past malloc. Recorded on request only.
+//! Hooks of `mmap` and related functions: the program's own mappings, recorded on request only.
 //!
-//! What the C library maps (for large blocks, stacks of threads, modules) does not come here: it
-//! calls itself. And this library's own calls are not the program's; they are told by where they
-//! come from, and go to the kernel.
+//! Mappings of the C library (for large blocks, stacks of threads, modules) do not call these
+//! functions. This library's own calls are recognised by their return address, and go to the
+//! kernel.
 
 use core::ffi::{c_int, c_void};
 use core::mem;
@@ -60,7 +60,7 @@ unsafe extern "C" fn on_mmap(
     type Real = unsafe extern "C" fn(Address, usize, c_int, c_int, c_int, libc::off_t) -> Address;
     let arguments =
         [wish as usize, size, protection as usize, flags as usize, file as usize, offset as usize];
-    // Before anything is set up, this library itself may call.
+    // This library itself may call before everything is initialised.
     if is_own_code(site.pc) {
         return system::raw_mmap(arguments) as Address;
     }
@@ -93,8 +93,8 @@ unsafe extern "C" fn on_munmap(place: Address, size: usize, pc: u64, sp: u64, fp
     }
     // SAFETY: the next definition of the name, which has this type.
     let real: unsafe extern "C" fn(Address, usize) -> c_int = unsafe { mem::transmute(address) };
-    // Before the call: another thread may get the addresses at once. One that fails is noted too,
-    // and unmaps nothing that anybody has noted.
+    // Before the call: another thread may get the addresses at once. A failing call is recorded
+    // too, and unmaps no recorded range.
     if (place as usize).is_multiple_of(system::page_bytes()) {
         note(MappingKind::Unmap, place, whole_pages(size), CallSite { pc, sp, fp });
     }
@@ -186,7 +186,7 @@ fn note_break(before: usize, difference: isize, site: CallSite) {
     }
 }
 
-/// Where the program break is; 0 when that is not to be had.
+/// Returns the program break; 0 if it is unknown.
 fn current_break() -> usize {
     let address = NEXT.sbrk.address();
     if address.is_null() {
