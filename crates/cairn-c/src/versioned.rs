@@ -3,12 +3,11 @@
 
 use core::{ptr, slice};
 
-/// The largest size that is believed; 4096, far more than any struct has. More was never
-/// initialised.
+/// Maximum valid size; 4096, far more than any struct has. A larger value is uninitialised memory.
 pub(crate) const MAX_TYPE_SIZE: usize = 4096;
 
-/// Takes the fields that the caller knows over those of `defaults`. `None` for a size that cannot
-/// be, and for fields of a newer header that are not zero.
+/// Replaces the fields of `defaults` that the caller knows. `None` for an invalid size, and for
+/// fields of a newer header that are not zero.
 ///
 /// # Safety
 ///
@@ -28,13 +27,14 @@ pub(crate) unsafe fn take<T: Copy>(given: *const T, defaults: T) -> Option<T> {
     let bytes = unsafe { slice::from_raw_parts(given.cast::<u8>(), type_size) };
     let (ours, newer) = bytes.split_at_checked(size_of::<T>()).unwrap_or((bytes, &[]));
     let mut known = defaults;
-    // SAFETY: `ours` is no longer than the struct, and its bytes are values, by contract.
+    // SAFETY: `ours` is no longer than the struct, and the caller promises that its bytes are
+    // values of the fields.
     unsafe { ptr::copy_nonoverlapping(ours.as_ptr(), (&raw mut known).cast(), ours.len()) };
     newer.iter().all(|&byte| byte == 0).then_some(known)
 }
 
-/// Copies `found` into the caller's struct of `type_size` bytes, as much as that has. Fields of a
-/// newer header become zero: nothing is known of them.
+/// Copies `found` into the caller's struct of `type_size` bytes, as far as it fits. Fields of a
+/// newer header become zero.
 ///
 /// # Safety
 ///

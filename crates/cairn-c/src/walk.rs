@@ -27,7 +27,7 @@ pub const CAIRN_WALK_AS_XNU: u32 = 8;
 /// In cairn_walk_info: the frames have 64 bits.
 pub const CAIRN_WALK_INFO_64_BIT: u32 = 1;
 
-/// In cairn_walk_info: the stack goes on beyond what was recorded, or could not be followed.
+/// In cairn_walk_info: the stack continues beyond the recorded addresses, or could not be followed.
 pub const CAIRN_WALK_INFO_TRUNCATED: u32 = 2;
 
 /// Addresses are packed as they are, in 8 bytes each, little-endian.
@@ -36,8 +36,9 @@ pub const CAIRN_PACK_NONE: u32 = 0;
 /// Addresses are packed as signed distances from packing_base, in 4 bytes each, little-endian.
 pub const CAIRN_PACK_OFFSET_32: u32 = 1;
 
-/// Where a walk starts, what it adds, and whose memory it reads. Zero all of it, set type_size,
-/// then what you need: zeroes mean this thread, from the caller of the function.
+/// Start of a walk, memory that it reads, and offset of addresses. Fill it with zeros, set
+/// type_size, then the fields that you need: zeros mean this thread, from the caller of the
+/// function.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct CairnWalkControl {
@@ -47,8 +48,8 @@ pub struct CairnWalkControl {
     pub flags: u32,
     /// Zero.
     pub reserved: u32,
-    /// Not 0: the first frame record, in place of the caller's. To leave out frames, to go on at
-    /// next_frame_address, or to follow async_frame_address.
+    /// Nonzero: the first frame record, in place of the caller's. To leave out frames, to continue
+    /// at next_frame_address, or to follow async_frame_address.
     pub frame_address: u64,
     /// Added to each address that is recorded; 1 for async frames, so that looking up address - 1
     /// finds the resume point.
@@ -56,11 +57,11 @@ pub struct CairnWalkControl {
     /// Not null: the third argument of a signal handler of this thread; the walk starts where the
     /// signal interrupted it.
     pub context: *const c_void,
-    /// Not null: reads the memory of the thread that is walked, in place of this process's: copies
-    /// as many bytes as its last argument says from the address into the buffer, and returns 0 or
-    /// an errno. Its first argument is copy_context. Only for cairn_walk_user.
+    /// Not null: reads the memory of the walked thread, in place of this process's: copies as many
+    /// bytes as its last argument states from the address into the buffer, and returns 0 or an
+    /// errno. Its first argument is copy_context. Only for cairn_walk_user.
     pub copy_function: Option<unsafe extern "C" fn(*mut c_void, *mut c_void, u64, usize) -> c_int>,
-    /// Handed to copy_function.
+    /// First argument of copy_function.
     pub copy_context: *mut c_void,
     /// With copy_function: the pc of the thread that is walked; it is recorded first.
     pub pc: u64,
@@ -69,13 +70,13 @@ pub struct CairnWalkControl {
     /// With copy_function: the bits of an address that are no pointer authentication code; 0 for
     /// all.
     pub address_mask: u64,
-    /// What packed distances count from.
+    /// Base of packed distances.
     pub packing_base: u64,
 }
 
 const _: () = assert!(size_of::<CairnWalkControl>() == 88);
 
-/// What a walk found beside the addresses. Set type_size before the call; the fields of a newer
+/// Results of a walk other than the addresses. Set type_size before the call; the fields of a newer
 /// library are then left out.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -87,9 +88,9 @@ pub struct CairnWalkInfo {
     /// 0, 14 (EFAULT) where a frame pointer or memory could not be followed, or 22 (EINVAL) for a
     /// control that is not valid.
     pub error: c_int,
-    /// Why the walk ended.
+    /// The reason why the walk ended.
     pub stop: CairnStop,
-    /// Where to go on when the buffer was full: the next frame_address. Otherwise 0.
+    /// Where to continue when the buffer was full: the next frame_address. Otherwise 0.
     pub next_frame_address: u64,
     /// The index of the recorded address that the async stack takes the place of, with all behind
     /// it. It counts where async_frame_address is not 0.
@@ -120,18 +121,18 @@ impl CairnWalkControl {
         packing_base: 0,
     };
 
-    /// What the caller gave, of whatever version.
+    /// Reads the struct of any version.
     ///
     /// # Safety
     ///
-    /// `control` is null or points to as many bytes as it says.
+    /// `control` is null or points to as many bytes as its first field states.
     unsafe fn read(control: *const Self) -> Option<Self> {
         if control.is_null() {
             return Some(Self::NONE);
         }
-        // SAFETY: the caller promises that `control` is null or points to as many bytes as it says;
-        // the fields are numbers and pointers, and the function pointer is null or one of the
-        // program's.
+        // SAFETY: the caller promises that `control` is null or points to as many bytes as its
+        // first field states; the fields are numbers and pointers, and the function pointer is null
+        // or one of the program's.
         let known = unsafe { versioned::take(control, Self::NONE) }?;
         let flags = CAIRN_WALK_32_BIT | CAIRN_WALK_X86_64 | CAIRN_WALK_ARM64 | CAIRN_WALK_AS_XNU;
         let machines = CAIRN_WALK_X86_64 | CAIRN_WALK_ARM64;
@@ -154,7 +155,7 @@ impl CairnWalkControl {
         (self.frame_address != 0).then_some(AbsoluteAddress::new(self.frame_address))
     }
 
-    /// The same for this thread.
+    /// Returns the walk of this thread.
     ///
     /// # Safety
     ///
@@ -169,7 +170,7 @@ impl CairnWalkControl {
         own
     }
 
-    /// A walk of another thread, by its registers.
+    /// Returns the walk of another thread, by its registers.
     fn other(&self) -> UserWalk {
         let is_arm = match self.flags & (CAIRN_WALK_X86_64 | CAIRN_WALK_ARM64) {
             0 => cfg!(target_arch = "aarch64"),
@@ -210,7 +211,7 @@ impl CairnWalkInfo {
         }
     }
 
-    /// Of a control that is not valid.
+    /// Returns the results for an invalid control.
     fn invalid() -> Self {
         Self { error: EINVAL, ..Self::new(exported_stop(StopReason::EndOfStack)) }
     }
@@ -237,21 +238,22 @@ impl CairnWalkInfo {
         }
     }
 
-    /// Copies it into the caller's struct, as much as that has.
+    /// Copies the results into the caller's struct, as far as they fit.
     ///
     /// # Safety
     ///
-    /// `info` is null or points to as many bytes as it says.
+    /// `info` is null or points to as many bytes as its first field states.
     unsafe fn give(mut self, info: *mut Self) {
         if info.is_null() {
             return;
         }
-        // SAFETY: by contract, its first field is there.
+        // SAFETY: not null, so the caller promises the first field.
         self.type_size = unsafe { (*info).type_size };
         if !(size_of::<usize>()..=MAX_TYPE_SIZE).contains(&self.type_size) {
             return;
         }
-        // SAFETY: the caller promises that `info` is null or points to as many bytes as it says.
+        // SAFETY: the caller promises that `info` is null or points to as many bytes as its first
+        // field states.
         unsafe { versioned::give(&self, info, self.type_size) };
     }
 }
