@@ -192,7 +192,8 @@ unsafe impl Backend for MallocFunctions {
         }
         let new = self.allocate(new_size, self.alignment, false);
         if !new.is_null() {
-            // SAFETY: two blocks of at least so many bytes; the old one is nobody's from here on.
+            // SAFETY: both blocks have at least as many bytes as are copied; the caller promises that nobody else
+            // uses the old one.
             unsafe {
                 ptr::copy_nonoverlapping(origin, new, size.min(new_size));
                 (self.free)(origin.cast());

@@ -192,13 +192,16 @@ mod tests {
     fn cache_refuses_long_backtraces() {
         assert_eq!(BacktraceKey::new(1, 1 << 16, 0), None);
         let key = BacktraceKey::new(70_000, 0, 0).unwrap();
-        let kept = CompressedStacks::new();
+        let cache = CompressedStacks::new();
         let mut buffer = [0; BLOB_BUFFER_BYTES];
-        kept.store(key, &[0xf8; BLOB_BUFFER_BYTES], 61 * 32);
-        assert_eq!(kept.blob(key, 1, UserBits::NONE, &mut buffer), None);
+        cache.store(key, &[0xf8; BLOB_BUFFER_BYTES], 61 * 32);
+        assert_eq!(cache.blob(key, 1, UserBits::NONE, &mut buffer), None);
         let (_, bits) = encode(&[0x1234], 1, |_| (), &mut buffer).unwrap();
-        kept.store(key, &buffer, bits as u32);
-        assert!(kept.blob(key, 1, UserBits::NONE, &mut buffer).is_some());
-        assert_eq!(kept.blob(BacktraceKey::new(70_000, 1, 0).unwrap(), 1, UserBits::NONE, &mut buffer), None);
+        cache.store(key, &buffer, bits as u32);
+        assert!(cache.blob(key, 1, UserBits::NONE, &mut buffer).is_some());
+        assert_eq!(
+            cache.blob(BacktraceKey::new(70_000, 1, 0).unwrap(), 1, UserBits::NONE, &mut buffer),
+            None
+        );
     }
 }

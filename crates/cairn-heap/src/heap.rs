@@ -545,8 +545,7 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
     ) -> *mut u8 {
         let new = self.allocate_noted(size, alignment, false, note);
         if !new.is_null() {
-            // SAFETY: two blocks of these sizes; the old one is nobody's any more. The observer is
-            // told of the move.
+            // SAFETY: two blocks of these sizes; the old one is nobody's any more. The observer is called for the move.
             unsafe {
                 ptr::copy_nonoverlapping(user, new, size.min(found.size));
                 self.unmark(user, found);
@@ -730,29 +729,33 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
     fn selected<'a>(&self, addresses: &'a [usize], post: bool) -> &'a [usize] {
         let pre = self.settings.pre.load(Ordering::Relaxed) as usize;
         let post = if post { self.settings.post.load(Ordering::Relaxed) as usize } else { 0 };
-        let kept = addresses.get(pre..).unwrap_or_default();
-        if kept.len() > post { kept.get(..kept.len() - post).unwrap_or_default() } else { kept }
+        let selected = addresses.get(pre..).unwrap_or_default();
+        if selected.len() > post {
+            selected.get(..selected.len() - post).unwrap_or_default()
+        } else {
+            selected
+        }
     }
 
     #[inline(never)]
     fn note_inline<R>(&self, has_guard: bool, stack: &impl CallStack, then: impl FnOnce(Note<'_>) -> R) -> R {
         let mut addresses = [0; INLINE_FRAMES];
         let count = stack.addresses(&mut addresses);
-        let mut kept = self.selected(addresses.get(..count).unwrap_or_default(), true);
+        let mut selected = self.selected(addresses.get(..count).unwrap_or_default(), true);
         let mut bytes = [0; INLINE_BYTES];
         let written = loop {
             let frames =
-                kept.iter().map(|address| Frame::ReturnAddress(AbsoluteAddress::new(*address as u64)));
+                selected.iter().map(|address| Frame::ReturnAddress(AbsoluteAddress::new(*address as u64)));
             let mut sink = SliceSink::new(&mut bytes);
             match cbf::encode(frames, WordSize::NATIVE, cbf::Dialect::Strict, &mut sink) {
                 Ok(()) => break sink.written().len(),
-                Err(_) => match kept.split_last() {
-                    Some((_, fewer)) => kept = fewer,
+                Err(_) => match selected.split_last() {
+                    Some((_, fewer)) => selected = fewer,
                     None => break 0,
                 },
             }
         };
-        let inline = if kept.is_empty() { &[] } else { bytes.get(..written).unwrap_or_default() };
+        let inline = if selected.is_empty() { &[] } else { bytes.get(..written).unwrap_or_default() };
         match inline_stack::reference(inline) {
             Some(stack) if !inline.is_empty() => then(Note::Cairn { stack, inline, has_guard }),
             _ => then(Note::Cairn { stack: StackReference::None, inline: &[], has_guard }),
@@ -808,8 +811,8 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
         let mut addresses = [0; MAX_CALLERS + 8];
         let wanted = addresses.len().min(callers + pre);
         let count = addresses.get_mut(..wanted).map_or(0, |places| stack.addresses(places));
-        let kept = self.selected(addresses.get(..count).unwrap_or_default(), false);
-        let addresses = kept.get(..callers).unwrap_or(kept);
+        let selected = self.selected(addresses.get(..count).unwrap_or_default(), false);
+        let addresses = selected.get(..callers).unwrap_or(selected);
         then(Note::Heapprof { addresses, callers })
     }
 

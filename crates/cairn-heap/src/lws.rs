@@ -294,7 +294,7 @@ pub unsafe fn trim(owner: *mut Owner, user: *mut u8, alignment: usize) -> Trimme
 ///
 /// `node` is the node of a block.
 pub(crate) unsafe fn blob_before<'a>(node: *const Node) -> &'a [u8] {
-    // SAFETY: the caller promises the node of a block, in front of which are the length and so many
+    // SAFETY: the caller promises the node of a block, in front of which are the length and as many
     // bytes.
     unsafe {
         let end = node.cast::<u8>();

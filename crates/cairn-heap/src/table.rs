@@ -67,7 +67,7 @@ impl<const SEGMENTS: usize> StackTable<SEGMENTS> {
     }
 
     /// Adds the stack `number`: that of `parent`, and one frame more. `map` returns null, or zeroed
-    /// memory of so many bytes, aligned to 8, that is never released. Returns false when there is
+    /// memory of the passed size, aligned to 8, that is never released. Returns false when there is
     /// no room. May be called by several threads at once, and in signal handlers; the same number
     /// with the same content any number of times.
     pub fn add(
@@ -106,7 +106,7 @@ impl<const SEGMENTS: usize> StackTable<SEGMENTS> {
 
     fn entry(start: u64, number: u32) -> Option<&'static TableEntry> {
         let index = (number & ((1 << SEGMENT_ENTRIES_LOG2) - 1)) as usize;
-        // SAFETY: `map` returned zeroed memory for so many entries, which is never released.
+        // SAFETY: `map` returned zeroed memory for a segment, which is never released.
         (start != 0).then(|| unsafe { &*(start as *const TableEntry).add(index) })
     }
 

@@ -454,7 +454,7 @@ pub(crate) extern "C" fn begin() {
         // SAFETY: a static, and this is done once.
         unsafe { HEAP.write_anchor(table) };
         if let Some(text) = text {
-            // SAFETY: the name of the variable stands in front of its value.
+            // SAFETY: the name of the variable is in front of its value.
             let whole = unsafe { text.as_ptr().sub(b"CAIRN_HEAP=".len()) };
             OPTIONS.store(whole.cast_mut().cast(), Ordering::Relaxed);
         }

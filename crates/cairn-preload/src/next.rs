@@ -164,7 +164,7 @@ impl Module {
         let (address, kind) = found.or(hidden)?;
         if kind == TYPE_INDIRECT {
             // SAFETY: such a symbol's value is a function that answers with the address. On AArch64
-            // it is told what the processor has.
+            // its arguments describe the processor.
             let resolve: unsafe extern "C" fn(u64, *const c_void) -> *mut c_void =
                 unsafe { core::mem::transmute(address) };
             // SAFETY: as the loader does. Of a processor that has nothing special it is the plain

@@ -54,7 +54,7 @@ fn begin_once() {
         }
     };
     if let Some(text) = text {
-        // SAFETY: the name of the variable stands in front of its value.
+        // SAFETY: the name of the variable is in front of its value.
         let whole = unsafe { text.as_ptr().sub(b"CAIRN_HEAP=".len()) };
         OPTIONS.store(whole.cast_mut().cast(), Ordering::Relaxed);
     }

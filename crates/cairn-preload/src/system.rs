@@ -62,7 +62,7 @@ pub(crate) fn has_ended(thread: u32) -> bool {
     asked == Err(Error(libc::ESRCH))
 }
 
-/// Waits for so many seconds, or until the thread is stopped. Other waits would overwrite the
+/// Waits for `seconds` seconds, or until the thread is stopped. Other waits would overwrite the
 /// kernel's state of an interrupted wait of the program; this one, for a signal of an empty set,
 /// does not.
 pub(crate) fn wait_to_be_stopped(seconds: i64) {
@@ -156,7 +156,7 @@ pub(crate) fn raises_rights_at(directory: c_int, path: &CStr, flags: c_int) -> b
     let mut facts = MaybeUninit::<libc::stat>::zeroed();
     let arguments =
         [directory as usize, path.as_ptr() as usize, facts.as_mut_ptr() as usize, flags as usize, 0, 0];
-    // SAFETY: a path with a NUL, and room for what is told of the file.
+    // SAFETY: a path with a NUL, and room for the file's status.
     let is_known = unsafe { call(libc::SYS_newfstatat, arguments) }.is_ok();
     // SAFETY: zeros are a value of the type, and the kernel has written the others.
     let mode = unsafe { facts.assume_init() }.st_mode;
@@ -193,7 +193,7 @@ pub(crate) fn exists(path: &CStr) -> bool {
     const _: () = assert!(size_of::<libc::stat>() <= 32 * 8);
     let arguments =
         [libc::AT_FDCWD as usize, path.as_ptr() as usize, facts.as_mut_ptr() as usize, flags as usize, 0, 0];
-    // SAFETY: a path with a NUL, and room for what is told of the file.
+    // SAFETY: a path with a NUL, and room for the file's status.
     unsafe { call(libc::SYS_newfstatat, arguments) }.is_ok()
 }
 
