@@ -160,8 +160,10 @@ fn digits(text: &str, count: usize) -> Option<u32> {
     plain.then(|| text.parse().ok())?
 }
 
-/// Converts days since 1970-01-01 to a date. Years count from March, so that the leap day is the
-/// last of a year, in periods of 400 years of equal length.
+/// Converts days since 1970-01-01 to a date.
+///
+/// Years count from March, so that the leap day is the last of a year, in periods of 400 years of
+/// equal length.
 fn date_of(days: i64) -> (i64, u32, u32) {
     const DAYS_OF_400_YEARS: i64 = 146_097;
     // Days since 0000-03-01.

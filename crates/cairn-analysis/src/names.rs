@@ -164,8 +164,9 @@ fn is_source_of_recorder(file: &str) -> bool {
     parts.next() == Some("src") && parts.next().is_some_and(is_crate)
 }
 
-/// Converts the separators of a Windows path, for its last component and for path maps. The result
-/// stays relative, so it is only opened below directories in the options.
+/// Converts the separators of a Windows path, for its last component and for path maps.
+///
+/// The result stays relative, so it is only opened below directories in the options.
 fn path_here(path: &Path) -> PathBuf {
     match path.to_str() {
         Some(text) if cfg!(unix) && is_of_windows(text) => PathBuf::from(text.replace('\\', "/")),

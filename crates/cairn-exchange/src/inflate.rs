@@ -26,8 +26,9 @@ impl Limits {
         UnpackBound::PROFILE_TEXT.limit(self.packed_bytes, self.chosen_bytes)
     }
 
-    /// Returns the memory limit. Parsed text takes more memory than bytes, so a lower limit by the
-    /// user does not reduce it.
+    /// Returns the memory limit.
+    ///
+    /// Parsed text takes more memory than bytes, so a lower limit by the user does not reduce it.
     fn memory(self) -> UnpackLimit {
         let default = UnpackBound::PROFILE_MEMORY.limit(self.packed_bytes, None);
         // Lower in the tests of this crate, so that they need not fill it.

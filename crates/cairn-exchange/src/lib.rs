@@ -13,12 +13,12 @@
 //! ```
 //!
 //! ```text
-//!   a heap recording ----+                      +--> pprof, speedscope, folded, .heapprofile, OTLP, tables
-//!   a recording of marks +--> Profile ----------+
-//!   a core analysis -----+    (sums by stack)   +<-- pprof
+//!   a heap recording ----+                    +--> pprof, speedscope, folded, OTLP,
+//!   a recording of marks +--> Profile --------+    .heapprofile, tables
+//!   a core analysis -----+    (sums by stack) +<-- pprof
 //!
-//!   a heap recording ----> replayed events -----+--> heaptrack, Firefox Profiler, DHAT
-//!                                               +<-- heaptrack, Firefox Profiler, call-stack-tracker
+//!   a heap recording ----> replayed events ---+--> heaptrack, Firefox Profiler, DHAT
+//!                                             +<-- heaptrack, Firefox Profiler, tracker
 //! ```
 //!
 //! A [`Profile`] holds stacks of named frames, each with several numbers; most formats are written

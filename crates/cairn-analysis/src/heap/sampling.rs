@@ -89,17 +89,17 @@ fn probability(size_bytes: u64, mean_bytes: u64) -> f64 {
 /// Standard errors of the [`Sums`](super::Sums) of the same entry; all 0 without sampling.
 #[derive(Clone, Copy, PartialEq, Default, Debug)]
 pub struct Errors {
-    /// Of the number of allocations.
+    /// Error of the number of allocations.
     pub allocations: f64,
-    /// Of the allocated bytes.
+    /// Error of the allocated bytes.
     pub allocated_bytes: f64,
-    /// Of the number of unfreed blocks.
+    /// Error of the number of unfreed blocks.
     pub live_blocks: f64,
-    /// Of the unfreed bytes.
+    /// Error of the unfreed bytes.
     pub live_bytes: f64,
-    /// Of the number of blocks at the peak.
+    /// Error of the number of blocks at the peak.
     pub peak_blocks: f64,
-    /// Of the bytes at the peak.
+    /// Error of the bytes at the peak.
     pub peak_bytes: f64,
 }
 

@@ -14,7 +14,7 @@ pub enum PlayError {
     Recording(RecordingError),
     /// When the bytes are not those of a known recording.
     NoRecording {
-        /// What the bytes resemble instead.
+        /// The kind that the bytes resemble.
         problem: &'static str,
     },
     /// When the recording cannot be followed while it is written.

@@ -163,8 +163,9 @@ impl Player {
         Self::tracker(&bytes, None)
     }
 
-    /// Opens a recording of call-stack-tracker. It does not state the width of its addresses, which
-    /// is guessed if not given.
+    /// Opens a recording of call-stack-tracker.
+    ///
+    /// It does not state the width of its addresses, which is guessed if not given.
     ///
     /// # Errors
     ///

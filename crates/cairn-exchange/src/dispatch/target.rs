@@ -121,6 +121,7 @@ impl Target {
 
 /// The rows of a table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Rows {
     /// Whole stacks.
     Stacks,
@@ -201,6 +202,7 @@ pub struct Choice {
 /// The compression of a file. Readers such as `heaptrack_print` recognise it only by the file's
 /// name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Compression {
     /// No compression.
     Plain,
@@ -231,6 +233,7 @@ impl Compression {
 
 /// The result of an export.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
+#[non_exhaustive]
 pub struct Written {
     /// Sentences about data that the format could not store.
     pub losses: Vec<String>,

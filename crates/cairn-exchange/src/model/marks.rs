@@ -14,6 +14,7 @@ const MOST_MARKS: usize = 2_000_000;
 
 /// A mark, or the load or unload of a module.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct MarkAt {
     /// Nanoseconds since the start of the recording.
     pub nanos: u64,
@@ -29,6 +30,7 @@ pub struct MarkAt {
 
 /// The marks of a recording, and their profile.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
+#[non_exhaustive]
 pub struct Marks {
     /// One column: the number of marks.
     pub profile: Profile,

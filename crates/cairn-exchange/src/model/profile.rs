@@ -9,6 +9,7 @@ use cairn_analysis::heap::{
 
 /// The unit of a column.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Unit {
     /// Bytes of memory.
     Bytes,
@@ -29,6 +30,7 @@ impl Unit {
 
 /// A number that every stack has.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Column {
     /// Name in pprof, as `inuse_space`.
     pub name: Arc<str>,
@@ -40,6 +42,7 @@ pub struct Column {
 
 /// A file that contains code.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
+#[non_exhaustive]
 pub struct Module {
     /// Path on the recorded machine.
     pub path: Arc<str>,
@@ -61,6 +64,7 @@ impl Module {
 
 /// A function.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
 pub struct Function {
     /// Readable name.
     pub name: Arc<str>,
@@ -70,6 +74,7 @@ pub struct Function {
 
 /// A line of a function.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
 pub struct Line {
     /// Index of the function.
     pub function: u32,
@@ -79,6 +84,7 @@ pub struct Line {
 
 /// A code address, with the lines that the compiler generated there.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Location {
     /// Address as the module's file counts; 0 if it has none.
     pub address: u64,
@@ -90,6 +96,7 @@ pub struct Location {
 
 /// A location and its caller's stack; the outermost has no caller.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
 pub struct Stack {
     /// Index of the caller's stack; always smaller than that of this one.
     pub caller: Option<u32>,
@@ -99,6 +106,7 @@ pub struct Stack {
 
 /// The values of a stack.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Sample {
     /// Index of the stack; `None` without frames.
     pub stack: Option<u32>,
@@ -108,6 +116,7 @@ pub struct Sample {
 
 /// Stacks of named frames, with values for each.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
+#[non_exhaustive]
 pub struct Profile {
     /// Remarks on the values, for formats that can store them.
     pub notes: Vec<String>,
@@ -278,6 +287,7 @@ impl Profile {
 
 /// A function, with the calls that led to it.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct TreeNode {
     /// Index of the function; `u32::MAX` for the root.
     pub function: u32,

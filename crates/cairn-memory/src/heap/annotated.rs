@@ -71,6 +71,7 @@ impl FindOptions {
 
 /// An allocated block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Block {
     /// The address that the program got from its allocator.
     pub user_address: u64,
@@ -120,6 +121,7 @@ pub struct Near {
 
 /// A position relative to a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum NearPlace {
     /// Inside the block, at this offset.
     Inside(u64),

@@ -30,9 +30,10 @@ const CAIRN_LIVE: u32 = (LIVE_MAGIC as u32) << 16;
 const CAIRN_FREED: u32 = (FREED_MAGIC as u32) << 16;
 const ANCHOR: [u8; 4] = *b"cair";
 
-/// Finds candidate words in a chunk. The mask selects the compared bits, so that exact values and
-/// magics need the same comparison. The arrays hold even and odd positions twice: the narrowest
-/// vectors have four words.
+/// Finds candidate words in a chunk.
+///
+/// The mask selects the compared bits, so that exact values and magics need the same comparison.
+/// The arrays hold even and odd positions twice: the narrowest vectors have four words.
 #[derive(Clone, Copy, Debug)]
 struct Filter<const WANTED: usize> {
     mask: [u32; 4],

@@ -82,8 +82,10 @@ impl Annotated {
         }
     }
 
-    /// Reports broken headers. A magic without its other half, or with a wrong check, is mostly
-    /// chance: user data or stale headers. It counts only directly after another block.
+    /// Reports broken headers.
+    ///
+    /// A magic without its other half, or with a wrong check, is mostly chance: user data or stale
+    /// headers. It counts only directly after another block.
     fn broken_headers(&self, image: &Image, found: &mut Vec<Damage>) {
         let word = image.machine().word_size.bytes() as u64;
         for &(user_address, layout) in &self.suspects {

@@ -49,6 +49,7 @@ const FLAGS: u64 = 7;
 
 /// The state of a chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
 pub enum ChunkState {
     /// In use by the program.
     InUse,
@@ -72,6 +73,7 @@ impl ChunkState {
 
 /// A chunk of a heap, including the allocator's header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Chunk {
     /// The address of its header.
     pub address: u64,
@@ -83,6 +85,7 @@ pub struct Chunk {
 
 /// An arena: threads allocate from several to avoid contention.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Arena {
     /// The address of its `malloc_state`.
     pub address: u64,
@@ -186,6 +189,7 @@ impl std::fmt::Display for HeapDamage {
 
 /// The number of chunks of one size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct SizeCount {
     /// Usable bytes of a chunk of this size.
     pub usable_bytes: u64,

@@ -151,8 +151,9 @@ impl<'a> Nodes<'a> {
         Some(block)
     }
 
-    /// Adds the blocks on a heap's lists that the scan did not find. Expects `blocks` sorted by
-    /// address, and appends to it.
+    /// Adds the blocks on a heap's lists that the scan did not find.
+    ///
+    /// Expects `blocks` sorted by address, and appends to it.
     pub(super) fn walk(&mut self, anchor: &Anchor, stacks: &mut BlockStacks, blocks: &mut Vec<Block>) {
         let word = self.image.machine().word_size.bytes() as u64;
         if anchor.layout != BlockLayout::Lws || u64::from(anchor.list_stride_bytes) < 3 * word {
@@ -190,7 +191,9 @@ impl<'a> Nodes<'a> {
     }
 
     /// Calls `visit` with each node from one end of a list, and reports whether the other end was
-    /// reached. Each node must link back to the previous one, so a cycle is impossible.
+    /// reached.
+    ///
+    /// Each node must link back to the previous one, so a cycle is impossible.
     fn follow(&self, owner: u64, first: u64, (next, back): (u64, u64), mut visit: impl FnMut(u64)) -> bool {
         let word = self.image.machine().word_size.bytes() as u64;
         let (mut before, mut node) = (0, first);

@@ -15,6 +15,7 @@ const RED_ZONE_BYTES: u64 = 128;
 
 /// The location of an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Holder {
     /// In a register of a thread.
     Register {
@@ -29,6 +30,7 @@ pub enum Holder {
 
 /// A reference to a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Reference {
     /// The location of the reference.
     pub holder: Holder,
@@ -38,6 +40,7 @@ pub struct Reference {
 
 /// The references to an address range.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct References {
     /// Registers first, then memory by address.
     pub found: Vec<Reference>,
@@ -84,6 +87,7 @@ impl References {
 
 /// Classifies blocks by whether a pointer leads to them.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Reachability {
     state: Vec<State>,
     /// Bytes of registers, stacks and data that were searched.

@@ -280,9 +280,10 @@ fn read_files(note: Fields<'_>, parts: &mut Parts, notes: &mut Notes) {
     }
 }
 
-/// Lists the mappings as in `/proc/PID/maps`: segments, with the names in the notes. The second
-/// value has the starts of mapped files without a segment, whose access rights the core does not
-/// state.
+/// Lists the mappings as in `/proc/PID/maps`: segments, with the names in the notes.
+///
+/// The second value has the starts of mapped files without a segment, whose access rights the core
+/// does not state.
 fn mappings(
     segments: &[CoreSegment],
     notes: &Notes,

@@ -152,7 +152,7 @@ impl fmt::Display for Finding {
             Self::Cut { missing_bytes, stated_bytes, segments } => write!(
                 f,
                 "the file is cut short: {missing_bytes} of {stated_bytes} bytes of memory, in {segments} segments, \
-                 are missing; what is there was looked at"
+                 are missing; only the present part was used"
             ),
             Self::PackedCut { problem } => {
                 write!(

@@ -44,8 +44,9 @@ impl FileBytes {
         Ok(Self::Mapped { map, file })
     }
 
-    /// Returns the parts of a range with data: holes of a sparse file are zeros. Returns the whole
-    /// range if the file system does not report holes.
+    /// Returns the parts of a range with data: holes of a sparse file are zeros.
+    ///
+    /// Returns the whole range if the file system does not report holes.
     pub(super) fn data_in(&self, range: Range<u64>) -> Vec<Range<u64>> {
         let Self::Mapped { file, .. } = self else { return vec![range] };
         let mut found = Vec::new();

@@ -102,6 +102,7 @@ enum Backing {
 
 /// A range of memory with available bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Piece {
     /// The addresses of the piece.
     pub range: AddressRange,
@@ -325,8 +326,9 @@ impl Image {
         }
     }
 
-    /// Returns the bytes from an address to the end of its piece. `None` for a process, and for
-    /// absent memory.
+    /// Returns the bytes from an address to the end of its piece.
+    ///
+    /// `None` for a process, and for absent memory.
     fn mapped(&self, address: AbsoluteAddress) -> Option<&[u8]> {
         let piece = self.piece_at(address)?;
         let Backing::File { file, offset } = piece.backing else { return None };

@@ -28,6 +28,7 @@ const DELETED: &[u8] = b" (deleted)";
 
 /// A loaded program or library.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct ImageModule {
     /// The file as the program saw it, or the kernel's name of a mapping without a file. For the
     /// program itself, [`OpenOptions::program`] may replace it.
@@ -331,8 +332,9 @@ pub(super) fn complete_rights(
     mappings.iter().filter(in_parts).map(|mapping| mapping.name.clone()).collect()
 }
 
-/// Compares the file of a module with the build that ran. Without a build id, `is_like_image`
-/// compares its headers with those in the image.
+/// Compares the file of a module with the build that ran.
+///
+/// Without a build id, `is_like_image` compares its headers with those in the image.
 pub(super) fn file_state(
     build_id: &[u8],
     path: &Path,
@@ -358,8 +360,9 @@ fn has_headers_of(image: &Image, start: AbsoluteAddress, file: &[u8]) -> bool {
     read(0, &mut in_image).is_none() || file.get(..in_image.len()) == Some(&in_image)
 }
 
-/// Combines the modules among the mappings with those that the image lists itself. `in_parts` names
-/// files that are modules although their code is not identified.
+/// Combines the modules among the mappings with those that the image lists itself.
+///
+/// `in_parts` names files that are modules although their code is not identified.
 pub(super) fn find(
     image: &Image,
     mut named: Vec<ImageModule>,

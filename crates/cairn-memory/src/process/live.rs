@@ -293,8 +293,10 @@ struct Attached {
 }
 
 impl Attached {
-    /// Stops all threads. Running threads may create new ones, so the list is read until it has no
-    /// new entry after all known threads have stopped.
+    /// Stops all threads.
+    ///
+    /// Running threads may create new ones, so the list is read until it has no new entry after all
+    /// known threads have stopped.
     fn all_of(process: u32) -> Result<Self, Error> {
         let deadline = Instant::now() + TIME_TO_STOP;
         let mut attached = Self { process, threads: Vec::new() };

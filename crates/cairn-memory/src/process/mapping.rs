@@ -6,6 +6,7 @@ use cairn_unwind::AddressRange;
 
 /// A mapping of a process's address space.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Mapping {
     /// The addresses of the mapping.
     pub range: AddressRange,

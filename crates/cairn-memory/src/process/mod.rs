@@ -49,6 +49,7 @@ pub use registers::ThreadRegisters;
 
 /// A thread of a stopped process.
 #[derive(Clone, PartialEq, Debug)]
+#[non_exhaustive]
 pub struct Thread {
     /// The number of the thread.
     pub id: u32,
@@ -87,6 +88,7 @@ impl std::fmt::Display for NoRegisters {
 
 /// A frame of a thread, and its reliability.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct ThreadFrame {
     /// The frame.
     pub frame: Frame,
@@ -96,6 +98,7 @@ pub struct ThreadFrame {
 
 /// The stack of a thread.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct ThreadStack {
     /// Its frames, innermost first.
     pub frames: Vec<ThreadFrame>,

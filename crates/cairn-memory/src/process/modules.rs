@@ -156,8 +156,9 @@ pub struct ModuleMap {
 }
 
 impl ModuleMap {
-    /// Finds the modules among `mappings`, by the ELF headers in `memory`. Paths are looked up
-    /// below `root`; without it, no file is opened.
+    /// Finds the modules among `mappings`, by the ELF headers in `memory`.
+    ///
+    /// Paths are looked up below `root`; without it, no file is opened.
     #[must_use]
     pub fn new(mut mappings: Vec<Mapping>, memory: &impl MemoryReader, root: Option<PathBuf>) -> Self {
         mappings.sort_by_key(|mapping| mapping.range.start);

@@ -161,6 +161,7 @@ pub(super) fn stop_of(thread: i32) -> io::Result<Option<Stop>> {
 }
 
 /// Reads ranges of `piece_bytes` each at `starts` in another process, concatenated into `into`.
+///
 /// Returns the number of bytes; the first unreadable range ends the read.
 ///
 /// # Errors

@@ -35,8 +35,9 @@ const X86_64_ORDER: [u16; 27] = {
 const AARCH64_WORDS: usize = 34;
 
 impl ThreadRegisters {
-    /// Parses the kernel's `struct user_regs_struct` of x86-64. `None` for any other size: a 32-bit
-    /// thread has 68 bytes.
+    /// Parses the kernel's `struct user_regs_struct` of x86-64.
+    ///
+    /// `None` for any other size: a 32-bit thread has 68 bytes.
     #[must_use]
     pub fn from_x86_64(bytes: &[u8]) -> Option<Self> {
         let words = words::<27>(bytes)?;
@@ -47,8 +48,9 @@ impl ThreadRegisters {
         Some(Self::X86_64(registers))
     }
 
-    /// Parses the kernel's `struct user_pt_regs` of AArch64. `None` for any other size: a 32-bit
-    /// thread has 72 bytes.
+    /// Parses the kernel's `struct user_pt_regs` of AArch64.
+    ///
+    /// `None` for any other size: a 32-bit thread has 72 bytes.
     ///
     /// `address_mask` has the bits of a code address without a signature.
     #[must_use]

@@ -75,8 +75,9 @@ const PREFIX_BYTES: usize = 16;
 const HEADER_IN_LINES: u64 = 64;
 
 impl JitDump {
-    /// Parses all records except lines, which are parsed on demand. A truncated record ends the
-    /// file, because the process may be writing it.
+    /// Parses all records except lines, which are parsed on demand.
+    ///
+    /// A truncated record ends the file, because the process may be writing it.
     ///
     /// # Errors
     ///
