@@ -1,11 +1,12 @@
-//! Times on the wall: nanoseconds since 1970 to a date and back, in UTC and without leap seconds, as Unix counts.
+//! Converts wall times: nanoseconds since 1970 to dates and back, in UTC without leap seconds, like
+//! Unix.
 
 use std::fmt;
 
 const SECONDS_OF_DAY: i64 = 86_400;
 const NANOS: u64 = 1_000_000_000;
 
-/// A moment in UTC, taken apart.
+/// A UTC time as date and time of day.
 ///
 /// ```
 /// use cairn_analysis::calendar::Moment;
@@ -16,11 +17,11 @@ const NANOS: u64 = 1_000_000_000;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Moment {
     year: i64,
-    /// From 1.
+    /// Counted from 1.
     month: u32,
-    /// From 1.
+    /// Counted from 1.
     day: u32,
-    /// From Sunday.
+    /// Counted from Sunday.
     weekday: usize,
     second_of_day: u32,
     nanos: u32,
@@ -31,7 +32,7 @@ const MONTHS: [&str; 12] =
 const WEEKDAYS: [&str; 7] = ["Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"];
 
 impl Moment {
-    /// The moment so many nanoseconds after 1970 began.
+    /// Converts nanoseconds since the start of 1970.
     #[must_use]
     pub fn new(nanos_since_1970: u64) -> Self {
         let seconds = (nanos_since_1970 / NANOS).cast_signed();
@@ -41,14 +42,14 @@ impl Moment {
             year,
             month,
             day,
-            // 1970 began on a Thursday.
+            // 1 January 1970 was a Thursday.
             weekday: usize::try_from((days + 4).rem_euclid(7)).unwrap_or(0),
             second_of_day: u32::try_from(seconds.rem_euclid(SECONDS_OF_DAY)).unwrap_or(0),
             nanos: u32::try_from(nanos_since_1970 % NANOS).unwrap_or(0),
         }
     }
 
-    /// As `2018-04-08T20:05:44.123456700Z`.
+    /// Formats as `2018-04-08T20:05:44.123456700Z`.
     pub fn iso(self) -> impl fmt::Display {
         let (hour, minute, second) = self.time();
         let Self { year, month, day, nanos, .. } = self;
@@ -57,7 +58,7 @@ impl Moment {
         })
     }
 
-    /// As C's `%c` writes it: `Sun Apr  8 20:05:44 2018`.
+    /// Formats like C's `%c`: `Sun Apr  8 20:05:44 2018`.
     pub fn plain(self) -> impl fmt::Display {
         let (hour, minute, second) = self.time();
         let month = MONTHS.get(self.month as usize - 1).unwrap_or(&"?");
@@ -66,7 +67,7 @@ impl Moment {
         fmt::from_fn(move |f| write!(f, "{weekday} {month} {day:2} {hour:02}:{minute:02}:{second:02} {year}"))
     }
 
-    /// What is more than whole seconds.
+    /// Returns the nanoseconds within the second.
     #[must_use]
     pub fn nanos_of_second(self) -> u32 {
         self.nanos
@@ -77,8 +78,10 @@ impl Moment {
     }
 }
 
-/// Nanoseconds since 1970 of an ISO 8601 time: `2018-04-08`, `2018-04-08T20:05`, `2018-04-08 20:05:44.5`, with `Z`, an
-/// offset such as `+02:00`, or nothing, which is UTC too. `None` for anything else, and before 1970.
+/// Parses an ISO 8601 time to nanoseconds since 1970.
+///
+/// Accepts `2018-04-08`, `2018-04-08T20:05`, `2018-04-08 20:05:44.5`, with `Z`, an offset such as
+/// `+02:00`, or neither, which also means UTC. `None` for anything else, and before 1970.
 ///
 /// ```
 /// use cairn_analysis::calendar::parse_iso;
@@ -97,7 +100,7 @@ pub fn parse_iso(text: &str) -> Option<u64> {
     let month = digits(parts.next()?, 2).filter(|month| (1..=12).contains(month))?;
     let day = digits(parts.next()?, 2)?;
     let days = days_until(year.into(), month, day);
-    // A day that the month does not have comes out as another date.
+    // A day that the month lacks converts back to another date.
     if date_of(days) != (year.into(), month, day) {
         return None;
     }
@@ -106,7 +109,7 @@ pub fn parse_iso(text: &str) -> Option<u64> {
     seconds.checked_mul(NANOS)?.checked_add(nanos)
 }
 
-/// Seconds, less the offset from UTC, and nanoseconds.
+/// Parses a time of day: seconds, less the offset from UTC, and nanoseconds.
 fn parse_time(text: &str) -> Option<(i64, u64)> {
     let (text, offset) = match text.strip_suffix(['Z', 'z']) {
         Some(text) => (text, 0),
@@ -131,7 +134,7 @@ fn parse_time(text: &str) -> Option<(i64, u64)> {
     Some((seconds, fraction_nanos(fraction)?))
 }
 
-/// Seconds that a clock there is ahead of UTC.
+/// Parses an offset to the seconds that a clock there is ahead of UTC.
 fn parse_offset(text: &str) -> Option<i64> {
     let (sign, rest) = text.split_at_checked(1)?;
     let (hours, minutes) = match rest.split_once(':') {
@@ -143,7 +146,7 @@ fn parse_offset(text: &str) -> Option<i64> {
     Some(if sign == "-" { -seconds } else { seconds })
 }
 
-/// What stands behind the point of a number of seconds; digits beyond nanoseconds are left out.
+/// Parses the decimals of a second; digits beyond nanoseconds are ignored.
 pub(crate) fn fraction_nanos(digits: &str) -> Option<u64> {
     if !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
@@ -157,11 +160,13 @@ fn digits(text: &str, count: usize) -> Option<u32> {
     plain.then(|| text.parse().ok())?
 }
 
-/// The date so many days after 1970-01-01. Years are counted from March, so that the leap day is a year's last, in
-/// periods of 400 years, which all have equally many days.
+/// Converts days since 1970-01-01 to a date.
+///
+/// Years count from March, so that the leap day is the last of a year, in periods of 400 years of
+/// equal length.
 fn date_of(days: i64) -> (i64, u32, u32) {
     const DAYS_OF_400_YEARS: i64 = 146_097;
-    // From 0000-03-01.
+    // Days since 0000-03-01.
     let days = days + 719_468;
     let period = days.div_euclid(DAYS_OF_400_YEARS);
     let day = days.rem_euclid(DAYS_OF_400_YEARS);
@@ -174,7 +179,7 @@ fn date_of(days: i64) -> (i64, u32, u32) {
     (year, u32::try_from(month).unwrap_or(1), u32::try_from(day_of_month).unwrap_or(1))
 }
 
-/// Days from 1970-01-01 to a date: the same backwards.
+/// Converts a date to days since 1970-01-01; the inverse of [`date_of`].
 fn days_until(year: i64, month: u32, day: u32) -> i64 {
     let year = year - i64::from(month <= 2);
     let (period, year) = (year.div_euclid(400), year.rem_euclid(400));
@@ -189,8 +194,8 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn dates_are_those_of_other_calendars() {
-        // By `date -u -d @SECONDS`.
+    fn calendar_agrees_with_date() {
+        // From `date -u -d @SECONDS`.
         let known = [
             (0, "1970-01-01T00:00:00.000000000Z", "Thu Jan  1 00:00:00 1970"),
             (951_782_400, "2000-02-29T00:00:00.000000000Z", "Tue Feb 29 00:00:00 2000"),
@@ -207,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_time_is_refused() {
+    fn calendar_refuses_invalid_times() {
         for text in [
             "",
             "2018",
@@ -230,12 +235,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_moment_comes_back(nanos: u64) {
+        fn calendar_round_trip(nanos: u64) {
             prop_assert_eq!(parse_iso(&Moment::new(nanos).iso().to_string()), Some(nanos));
         }
 
         #[test]
-        fn no_text_panics(text in "[-0-9T:.Z+ ]{0,30}|.*") {
+        fn calendar_parser_never_panics(text in "[-0-9T:.Z+ ]{0,30}|.*") {
             let _ = parse_iso(&text);
         }
     }

@@ -1,7 +1,7 @@
-//! Names for the addresses of recorded modules, and what became of the search for each module's symbols.
+//! Names addresses in recorded modules, and reports the search for each module's symbols.
 //!
-//! Sits between what was recorded and the [`Symbolizer`]: asks for each distinct place once, remembers the answers, and
-//! tells per module what was missing or refused, so that whoever prints can say it once and not at every frame.
+//! Caches the answers of a [`Symbolizer`], so that each distinct address is resolved once. Missing
+//! and refused files are reported per module, so that a printer can mention each once.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -11,22 +11,22 @@ use cairn_symbols::{
     SymbolizerOptions, Unknown,
 };
 
-/// Answers that are remembered. A large program's recording meets some hundred thousand places; beyond, the oldest half
-/// of what is known is not worth the bookkeeping, and all of it is forgotten.
+/// Maximum cached answers; 1 Mi. Recordings of large programs have some hundred thousand distinct
+/// addresses. Beyond the maximum, the cache is cleared, because evicting part of it costs more.
 const MAX_REMEMBERED: usize = 1 << 20;
 
-/// One file of a recording: equal ones are opened once, however often they were loaded.
+/// Identifies a file of a recording; equal files are opened once, however often they were loaded.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ModuleKey {
-    /// Its path on the machine of the recording.
+    /// Path on the recorded machine.
     pub path: PathBuf,
-    /// The id of its build; empty when it has none.
+    /// Build id; empty if it has none.
     pub build_id: Vec<u8>,
-    /// Size of the file, where that is recorded.
+    /// Size of the file, if recorded.
     pub size_bytes: Option<u64>,
 }
 
-/// Names places in modules.
+/// Names addresses in modules.
 ///
 /// ```no_run
 /// use cairn_analysis::names::{ModuleKey, Names};
@@ -45,13 +45,13 @@ pub struct ModuleKey {
 pub struct Names {
     symbolizer: Symbolizer,
     modules: HashMap<ModuleKey, ModuleId>,
-    /// In the order in which they were first asked for.
+    /// In order of first use.
     order: Vec<ModuleKey>,
     answers: HashMap<(ModuleId, Lookup), Resolution>,
 }
 
 impl Names {
-    /// Names by files that are searched for as `options` say.
+    /// Creates a cache over a symbolizer with these options.
     #[must_use]
     pub fn new(options: SymbolizerOptions) -> Self {
         Self {
@@ -62,7 +62,7 @@ impl Names {
         }
     }
 
-    /// The name of one place.
+    /// Resolves one address.
     pub fn resolve(&mut self, key: &ModuleKey, lookup: Lookup) -> &Resolution {
         let module = self.module(key);
         self.make_room();
@@ -70,8 +70,8 @@ impl Names {
         self.answers.entry((module, lookup)).or_insert_with(|| symbolizer.resolve(module, lookup))
     }
 
-    /// Finds the names of many places at once, which is faster than one after the other; [`resolve`](Self::resolve)
-    /// then answers from memory.
+    /// Resolves many addresses at once, which is faster; [`resolve`](Self::resolve) then uses the
+    /// cache.
     pub fn prepare<'a>(&mut self, places: impl IntoIterator<Item = (&'a ModuleKey, Lookup)>) {
         self.make_room();
         let places = places.into_iter().map(|(key, lookup)| (self.module(key), lookup));
@@ -87,14 +87,14 @@ impl Names {
         self.answers.extend(unknown.into_iter().zip(found.iter().cloned()));
     }
 
-    /// Every module that was asked for, in that order, and what became of the search for its symbols.
+    /// Returns the report of every requested module, in order of first use.
     pub fn reports(&self) -> impl Iterator<Item = (&ModuleKey, ModuleReport)> {
         self.order
             .iter()
             .filter_map(|key| Some((key, self.symbolizer.module_report(*self.modules.get(key)?))))
     }
 
-    /// The programs here that would be answered faster from an index, as [`Symbolizer::without_index`] tells.
+    /// Returns the local programs that an index would speed up; see [`Symbolizer::without_index`].
     #[must_use]
     pub fn without_index(&self) -> Vec<PathBuf> {
         self.symbolizer.without_index()
@@ -120,8 +120,8 @@ impl Names {
         module
     }
 
-    /// Programs from Windows are often kept without their files, and these without an id: then the PDB file of that name is
-    /// what there is.
+    /// Falls back to the PDB file of a module's name: Windows programs are often archived without
+    /// their files, and PDB files without an id.
     fn symbols_alone(&mut self, path: &Path, module: ModuleId) -> ModuleId {
         let Some(Unknown::NoSuchFile { .. }) = self.symbolizer.module_report(module).missing else {
             return module;
@@ -137,8 +137,8 @@ impl Names {
     }
 }
 
-/// The frames of an answer, without those of which the start of the function is all that is known: a name made of that says
-/// less than the place itself.
+/// Returns the frames of an answer, without those of which only the function's start is known: such
+/// a name says less than module and offset.
 #[must_use]
 pub fn named_frames(resolution: &Resolution) -> &[SourceFrame] {
     match resolution.frames() {
@@ -147,8 +147,8 @@ pub fn named_frames(resolution: &Resolution) -> &[SourceFrame] {
     }
 }
 
-/// The frames of a marked place without the recorder's own functions, which the compiler puts into the place that calls
-/// them: a mark is about the program.
+/// Returns the frames of a mark, without the recorder's functions that the compiler inlined there:
+/// a mark is about the program.
 #[must_use]
 pub fn without_recorder(frames: &[SourceFrame]) -> &[SourceFrame] {
     let is_recorders =
@@ -157,15 +157,16 @@ pub fn without_recorder(frames: &[SourceFrame]) -> &[SourceFrame] {
     frames.get(count..).unwrap_or_default()
 }
 
-/// `cairn-recorder-0.1.0/src/marks.rs`, wherever it was compiled.
+/// Detects `cairn-recorder-0.1.0/src/marks.rs`, in any build directory.
 fn is_source_of_recorder(file: &str) -> bool {
     let mut parts = file.rsplit(['/', '\\']).skip(1);
     let is_crate = |part: &str| part.starts_with("cairn-recorder") || part.starts_with("cairn-capture");
     parts.next() == Some("src") && parts.next().is_some_and(is_crate)
 }
 
-/// A path from Windows with the separators of this system, so that its last part is found, and path maps fit. It stays a
-/// relative one: nothing is opened by it but below directories that were given.
+/// Converts the separators of a Windows path, for its last component and for path maps.
+///
+/// The result stays relative, so it is only opened below directories in the options.
 fn path_here(path: &Path) -> PathBuf {
     match path.to_str() {
         Some(text) if cfg!(unix) && is_of_windows(text) => PathBuf::from(text.replace('\\', "/")),
@@ -177,7 +178,7 @@ fn is_of_windows(path: &str) -> bool {
     path.as_bytes().get(1) == Some(&b':') || path.starts_with(r"\\")
 }
 
-/// The last part of a path of either kind of system: recordings come from Windows too.
+/// Returns the last component of a Unix or Windows path.
 ///
 /// ```
 /// use cairn_analysis::names::file_name;
@@ -191,7 +192,7 @@ pub fn file_name(path: &str) -> &str {
     path.rsplit(is_border).next().filter(|name| !name.is_empty()).unwrap_or(path)
 }
 
-/// Same for a path as bytes, which need not be text.
+/// Returns the last component of a path that need not be text.
 #[must_use]
 pub fn file_name_of(path: &Path) -> String {
     file_name(&path.to_string_lossy()).to_owned()
@@ -209,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn only_inlined_functions_of_the_recorder_are_left_out() {
+    fn names_omit_inlined_recorder_functions() {
         let own = [
             frame("/home/me/.cargo/registry/src/x/cairn-capture-0.1.0/src/entry.rs", true),
             frame("/build/crates/cairn-recorder/src/marks.rs", true),
@@ -218,7 +219,7 @@ mod tests {
         let all: Vec<_> = own.iter().chain(&program).cloned().collect();
         assert_eq!(without_recorder(&all), program);
         assert_eq!(without_recorder(&program), program);
-        // A frame of the recorder's that has an address of its own says where that is.
+        // A recorder frame with an address of its own is shown.
         let not_inlined = [frame("/build/crates/cairn-recorder/src/marks.rs", false)];
         assert_eq!(without_recorder(&not_inlined), not_inlined);
     }

@@ -1,6 +1,7 @@
-//! The stacks of all threads of a running process, as one value: what debuggers' `pstack` shows.
+//! Captures the stacks of all threads of a running process, like `pstack` of debuggers.
 //!
-//! The process stands still only while its stacks are walked, some milliseconds; names are looked up when it runs again.
+//! The process is stopped only for the stack walks, some milliseconds; names are resolved
+//! afterwards.
 //!
 //! ```no_run
 //! use cairn_analysis::snapshot::Snapshot;
@@ -35,37 +36,38 @@ use crate::names::{ModuleKey, Names};
 use cairn_memory::process::{self, NoRegisters, StoppedProcess, ThreadSource};
 use cairn_recording::spool_builder::{BuiltFrame, BuiltModule, SpoolBuilder};
 
-/// All threads of a process at one moment.
+/// The threads of a process at one moment.
 #[derive(Debug)]
 pub struct Snapshot {
-    /// The process.
+    /// The process id.
     pub process: u32,
-    /// Its program and arguments; empty when they cannot be read.
+    /// The program and its arguments; empty if unreadable.
     pub command_line: Vec<String>,
-    /// When it was looked at.
+    /// The time of the capture.
     pub taken: SystemTime,
-    /// How long its threads stood still.
+    /// The duration for which the threads were stopped.
     pub stopped_for: Duration,
-    /// What is loaded, lowest first.
+    /// Loaded modules, lowest address first.
     pub modules: Vec<SnapshotModule>,
-    /// Its threads; the first one is the one it started with, if that lives.
+    /// The threads; the main thread is first, if it still runs.
     pub threads: Vec<SnapshotThread>,
-    /// The process's root directory, where that is not ours. Held open: the process may be gone when it is wanted.
+    /// The process's root directory, if it differs from ours. Held open, because the process may
+    /// exit.
     root: Option<File>,
 }
 
 /// A module of a [`Snapshot`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SnapshotModule {
-    /// The file as the process sees it, or the kernel's word for what is no file.
+    /// The file as the process sees it, or the kernel's name of a mapping without a file.
     pub path: PathBuf,
-    /// Where it lies.
+    /// The addresses of the module.
     pub range: AddressRange,
-    /// What addresses in memory are larger by than the ones stated in the file.
+    /// Difference of addresses in memory and those stated in the file.
     pub bias: u64,
-    /// The GNU build id; empty when it has none.
+    /// GNU build id; empty if it has none.
     pub build_id: Vec<u8>,
-    /// False when the file under this path is not the one that was loaded, or is gone.
+    /// False if the file at this path is not the loaded one, or is missing.
     pub file_is_there: bool,
 }
 
@@ -78,11 +80,11 @@ impl SnapshotModule {
 /// A thread of a [`Snapshot`].
 #[derive(Clone, PartialEq, Debug)]
 pub struct SnapshotThread {
-    /// Its number.
+    /// The thread's number.
     pub id: u32,
-    /// What it calls itself, at most 15 bytes.
+    /// The thread's name, at most 15 bytes.
     pub name: String,
-    /// Its stack, or why it cannot be had.
+    /// The stack, or the reason why it is missing.
     pub stack: Result<SnapshotStack, NoRegisters>,
 }
 
@@ -91,7 +93,7 @@ pub struct SnapshotThread {
 pub struct SnapshotStack {
     /// Its frames, innermost first.
     pub frames: Vec<SnapshotFrame>,
-    /// Why there are no more.
+    /// The reason why the walk ended.
     pub stop: StopReason,
 }
 
@@ -100,14 +102,14 @@ pub struct SnapshotStack {
 pub struct SnapshotFrame {
     /// The frame.
     pub frame: Frame,
-    /// How it was found.
+    /// The method that found it.
     pub found_by: FoundBy,
     /// Index of its module in [`Snapshot::modules`].
     pub module: Option<usize>,
 }
 
 impl Snapshot {
-    /// Stops the process, walks the stacks of all its threads, at most `max_frames` of each, and lets it go on.
+    /// Stops a process, walks the stacks of its threads, up to `max_frames` each, and resumes it.
     ///
     /// # Errors
     ///
@@ -122,10 +124,10 @@ impl Snapshot {
         Ok(Self { process, command_line, taken, stopped_for, modules, threads, root })
     }
 
-    /// Names for this snapshot's frames, by files that are searched for as `options` say.
+    /// Creates the names for this snapshot's frames.
     ///
-    /// With `in_own_root`, and where the process has a root directory of its own, as in a container, files are searched
-    /// for below that directory.
+    /// With `in_own_root`, and if the process has a root directory of its own, as in a container,
+    /// files are searched below that directory.
     #[must_use]
     pub fn names(&self, options: SymbolizerOptions, in_own_root: bool) -> Names {
         match self.root.as_ref().filter(|_| in_own_root) {
@@ -134,33 +136,33 @@ impl Snapshot {
         }
     }
 
-    /// The module that a frame lies in.
+    /// Returns the module of a frame.
     #[must_use]
     pub fn module(&self, frame: &SnapshotFrame) -> Option<&SnapshotModule> {
         self.modules.get(frame.module?)
     }
 
-    /// Where in its module's file a frame lies: the address itself, not the byte before it.
+    /// Returns the address of a frame in its module's file, without subtracting the lookup byte.
     #[must_use]
     pub fn stated_address(&self, frame: &SnapshotFrame) -> Option<StatedAddress> {
         let address = frame.frame.address()?.value();
         Some(StatedAddress::new(address.wrapping_sub(self.module(frame)?.bias)))
     }
 
-    /// The names of a frame; `None` when it lies in no module.
+    /// Resolves a frame; `None` outside of all modules.
     pub fn resolve<'n>(&self, frame: &SnapshotFrame, names: &'n mut Names) -> Option<&'n Resolution> {
         let lookup = self.lookup(frame)?;
         Some(names.resolve(&self.module(frame)?.key(), lookup))
     }
 
-    /// Finds the names of all frames at once; [`resolve`](Self::resolve) then answers from memory.
+    /// Resolves all frames at once; [`resolve`](Self::resolve) then uses the cache.
     pub fn prepare(&self, names: &mut Names) {
         let keys: Vec<ModuleKey> = self.modules.iter().map(SnapshotModule::key).collect();
         let frames = self.threads.iter().flat_map(|thread| &thread.stack).flat_map(|stack| &stack.frames);
         names.prepare(frames.filter_map(|frame| Some((keys.get(frame.module?)?, self.lookup(frame)?))));
     }
 
-    /// A recording with one mark for each thread, for `cairn play` and everything else that reads recordings.
+    /// Converts to a recording with one mark per thread, for `cairn play` and other readers.
     #[must_use]
     pub fn to_recording(&self) -> Vec<u8> {
         let nanos = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
@@ -196,7 +198,7 @@ impl Snapshot {
     }
 
     fn lookup(&self, frame: &SnapshotFrame) -> Option<Lookup> {
-        // Without a build id the symbolizer could not tell another file from the one that was loaded.
+        // Without a build id, the symbolizer could not detect a replaced file.
         let is_sure = |module: &&SnapshotModule| module.file_is_there || !module.build_id.is_empty();
         self.module(frame).filter(is_sure)?;
         let kind = match frame.frame {
@@ -208,7 +210,7 @@ impl Snapshot {
     }
 }
 
-/// All that must be found out while the process stands still.
+/// Collects everything that requires the process to be stopped.
 fn look(process: &StoppedProcess, max_frames: u32) -> (Vec<SnapshotModule>, Vec<SnapshotThread>) {
     let map = process.modules();
     let modules = map.modules().iter().map(|module| SnapshotModule {
@@ -242,7 +244,7 @@ fn look(process: &StoppedProcess, max_frames: u32) -> (Vec<SnapshotModule>, Vec<
     (modules, threads)
 }
 
-/// The frames of a stack as a recording keeps them, with the reason for its end as the outermost one.
+/// Converts the frames of a stack to those of a recording; the outermost one states why it ends.
 fn built_frames(stack: &SnapshotStack, modules: &[BuiltModule]) -> Vec<BuiltFrame> {
     let module = |index: Option<usize>| index.and_then(|index| modules.get(index)).copied();
     let frames = stack.frames.iter().filter_map(|frame| {
@@ -267,7 +269,7 @@ fn built_frames(stack: &SnapshotStack, modules: &[BuiltModule]) -> Vec<BuiltFram
     frames.chain(end).collect()
 }
 
-/// The root directory of a process, if it is another one than ours.
+/// Returns a process's root directory, if it differs from ours.
 fn foreign_root(process: u32) -> Option<File> {
     let root = File::open(format!("/proc/{process}/root")).ok()?;
     let theirs = root.metadata().ok()?;

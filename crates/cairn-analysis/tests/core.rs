@@ -1,4 +1,4 @@
-//! Memory images and what is found in them: conformance vectors, synthesized cores of every shape, and this program itself.
+//! Finds blocks in memory images: conformance vectors, synthesized cores, and this program itself.
 #![cfg(target_os = "linux")]
 
 #[path = "../../cairn-memory/tests/support/core_file.rs"]
@@ -36,7 +36,7 @@ fn at(address: u64) -> AbsoluteAddress {
     AbsoluteAddress::new(address)
 }
 
-/// A file that goes away.
+/// A file that is removed at the end of the test.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -68,7 +68,7 @@ fn open(bytes: &[u8]) -> Result<Image, ImageError> {
     Image::from_bytes(bytes.to_vec(), Path::new("a core"), &OpenOptions::default())
 }
 
-/// Memory that blocks are written into.
+/// Memory into which blocks are written.
 struct Memory {
     start: u64,
     bytes: Vec<u8>,
@@ -109,7 +109,7 @@ impl Memory {
 }
 
 #[test]
-fn heapprof_blocks_are_those_of_the_conformance_vectors() {
+fn heapprof_blocks_match_conformance_vectors() {
     let text =
         std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/vectors/heapprof.json")).unwrap();
     let vectors: serde_json::Value = serde_json::from_slice(&text).unwrap();
@@ -163,8 +163,8 @@ fn heapprof_blocks_are_those_of_the_conformance_vectors() {
 }
 
 #[test]
-fn a_block_is_found_wherever_it_lies_in_the_windows_of_a_search() {
-    // Around the ends of windows of 512 KiB, which overlap by 1 KiB.
+fn blocks_are_found_across_search_windows() {
+    // At the ends of windows of 512 KiB, which overlap by 1 KiB.
     let window = (512 << 10) - 1024;
     for edge in [window, 512 << 10, 2 * window] {
         let mut memory = Memory::new(0x10_0000, 3 * window, LITTLE_64);
@@ -180,7 +180,7 @@ fn a_block_is_found_wherever_it_lies_in_the_windows_of_a_search() {
 }
 
 #[test]
-fn cairn_blocks_of_every_machine_tell_their_stacks() {
+fn cairn_blocks_have_stacks_on_every_machine() {
     for machine in MACHINES {
         let base = 0x2000_0000;
         let mut memory = Memory::new(base, 0x4000, machine);
@@ -207,7 +207,8 @@ fn cairn_blocks_of_every_machine_tell_their_stacks() {
         };
         memory.put(base + 0x800, &anchor.to_bytes(order));
         memory.put_cairn(base + 0x2010, 100, StackReference::Number(3), true);
-        // Inline: two frames in the Compact Backtrace Format, made by hand for 32 bits: absolute, then the end.
+        // Inline stack: two frames in the Compact Backtrace Format for 32 bits: absolute, then the
+        // end.
         let mut buffer = [0; 64];
         let mut sink = cairn_format::SliceSink::new(&mut buffer);
         let frames = [0x40_0500, 0x40_0400].map(|address| Frame::ReturnAddress(at(address)));
@@ -219,7 +220,7 @@ fn cairn_blocks_of_every_machine_tell_their_stacks() {
         memory.put_cairn(user, 8, inline_stack::reference(&bytes).unwrap(), false);
         memory.put_cairn(base + 0x2400, 1, StackReference::Tag(0x40_0600), false);
         memory.put_cairn(base + 0x2500, 2, StackReference::None, false);
-        // Freed, and a copy of a header, which is none.
+        // A freed block, and a copied header, which is invalid at its address.
         let header = memory.put_cairn(base + 0x2600, 64, StackReference::None, false);
         let mut words = header.to_words(base + 0x2600);
         words[3] = Header::freed(words[3]);
@@ -229,7 +230,7 @@ fn cairn_blocks_of_every_machine_tell_their_stacks() {
 
         let image = memory.image(&format!("stacks-{machine:?}").replace([' ', '{', '}', ':'], ""));
         let found = Annotated::find(&image, &FindOptions::default());
-        let told: Vec<(u64, u64, Vec<u64>)> = found
+        let reported: Vec<(u64, u64, Vec<u64>)> = found
             .blocks()
             .iter()
             .map(|block| {
@@ -243,7 +244,7 @@ fn cairn_blocks_of_every_machine_tell_their_stacks() {
             (0x2400, 1, vec![0x40_0600]),
             (0x2500, 2, vec![]),
         ];
-        assert_eq!(told, expected, "{machine:?}");
+        assert_eq!(reported, expected, "{machine:?}");
         assert_eq!(found.freed_count(), 1);
         assert_eq!(found.anchors(), [anchor]);
         assert_eq!(found.damage(&image), []);
@@ -251,7 +252,7 @@ fn cairn_blocks_of_every_machine_tell_their_stacks() {
 }
 
 #[test]
-fn what_was_written_past_an_end_is_told_with_the_block_to_blame() {
+fn damage_names_the_overflowing_block() {
     let base = 0x5000_0000;
     let mut memory = Memory::new(base, 0x2000, LITTLE_64);
     memory.put_cairn(base + 0x110, 13, StackReference::Tag(0x11), true);
@@ -260,18 +261,18 @@ fn what_was_written_past_an_end_is_told_with_the_block_to_blame() {
     memory.put_cairn(base + 0x310, 400, StackReference::Tag(0x44), false);
     memory.put_cairn(base + 0x410, 16, StackReference::Tag(0x55), false);
     memory.put_cairn(base + 0x1f10, 0x1000, StackReference::Tag(0x66), false);
-    // One byte past 13, and four past 16, which is the check of the next header.
+    // One byte past 13, and four past 16, which overwrite the next header's check.
     memory.put(base + 0x110 + 13, &[0]);
     memory.put(base + 0x220, b"AAAA");
-    // What looks like a header is none where no block can begin.
+    // A header-like pattern where no block can begin.
     memory.put_cairn(base + 0x434, 16, StackReference::Tag(0x77), false);
     memory.put(base + 0x424, b"AAAA");
     let image = memory.image("damage");
     let found = Annotated::find(&image, &FindOptions::default());
     let damage = found.damage(&image);
-    let told: Vec<(u64, u64)> =
+    let reported: Vec<(u64, u64)> =
         damage.iter().map(|damage| (damage.address() - base, damage.block().user_address - base)).collect();
-    assert_eq!(told, [(0x110, 0x110), (0x230, 0x210), (0x410, 0x310), (0x1f10, 0x1f10)]);
+    assert_eq!(reported, [(0x110, 0x110), (0x230, 0x210), (0x410, 0x310), (0x1f10, 0x1f10)]);
     assert!(matches!(damage[0], Damage::TailOverwritten { bytes: 1, .. }));
     assert!(matches!(damage[1], Damage::HeaderOverwritten { layout: BlockLayout::Cairn, .. }));
     assert!(matches!(damage[2], Damage::Overlap { .. }));
@@ -312,21 +313,21 @@ fn lws_blocks_are_found_by_their_list() {
             &memory.image(&format!("lws-{}-{:?}", word, machine.byte_order)),
             &FindOptions::default(),
         );
-        let told: Vec<(u64, u64, Option<BlockLayout>)> =
+        let reported: Vec<(u64, u64, Option<BlockLayout>)> =
             found.blocks().iter().map(|block| (block.user_address, block.size_bytes, block.layout)).collect();
         let expected: Vec<_> = nodes
             .iter()
             .zip(100..)
             .map(|(node, size)| (node + 3 * word, size, Some(BlockLayout::Lws)))
             .collect();
-        assert_eq!(told, expected, "{machine:?}");
+        assert_eq!(reported, expected, "{machine:?}");
         let frames: Vec<Option<AbsoluteAddress>> =
             found.stacks().frames(found.blocks()[1].stack).iter().map(|frame| frame.address()).collect();
         assert_eq!(frames, [Some(at(0x40_1040)), Some(at(0x40_2000))]);
     }
 }
 
-/// Five blocks on a list, the second and the fourth of which gave their stacks up.
+/// Five blocks on a list; the second and the fourth have dropped their stacks.
 fn list_with_given_up_blocks(machine: Machine) -> (Memory, Vec<u64>) {
     let word = machine.word_size.bytes() as u64;
     let base = 0x3000_0000;
@@ -360,7 +361,7 @@ fn list_with_given_up_blocks(machine: Machine) -> (Memory, Vec<u64>) {
 }
 
 #[test]
-fn lws_blocks_that_gave_up_are_found_on_the_list_that_an_anchor_tells() {
+fn lws_blocks_without_stacks_are_found_by_anchor() {
     for machine in MACHINES {
         let word = machine.word_size.bytes() as u64;
         let (mut memory, nodes) = list_with_given_up_blocks(machine);
@@ -373,13 +374,13 @@ fn lws_blocks_that_gave_up_are_found_on_the_list_that_an_anchor_tells() {
         let expected: Vec<(u64, u64)> = nodes.iter().copied().zip(sizes).collect();
         assert_eq!(found_in(&memory, "gave-up"), expected);
 
-        // The list is broken in the middle: both ends are followed up to there.
+        // Break the list in the middle: both ends are followed up to there.
         memory.put_word(nodes[2], 0x41);
         memory.put_word(nodes[2] + word, 0x41);
         let ends: Vec<(u64, u64)> = [0, 1, 3, 4].map(|index| expected[index]).to_vec();
         assert_eq!(found_in(&memory, "cut"), ends);
 
-        // The list goes round in a circle.
+        // Make the list cyclic.
         memory.put_word(nodes[4] + word, nodes[3]);
         memory.put_word(nodes[2], nodes[1]);
         memory.put_word(nodes[2] + word, nodes[3]);
@@ -387,13 +388,13 @@ fn lws_blocks_that_gave_up_are_found_on_the_list_that_an_anchor_tells() {
     }
 }
 
-/// A core with a thread, a heap of blocks, a stack, and code that was left out.
+/// Builds a core with a thread, a heap of blocks, a stack, and omitted code.
 fn usual_core(machine: Machine) -> (CoreFile, u64) {
     let mut heap = Memory::new(0x60_0000, 0x8000, machine);
     for index in 0..100 {
         heap.put_cairn(0x60_0100 + index * 0x100, 0x40, StackReference::Tag(0x40_0123), true);
     }
-    // The heap's first block is held by the stack, the next by the first; the others by nothing.
+    // The stack refers to the first block, the first to the second; nothing refers to the others.
     heap.put_word(0x60_0100, 0x60_0200);
     let mut stack = Memory::new(0x7000_0000, 0x1000, machine);
     stack.put_word(0x7000_0800, 0x60_0110);
@@ -412,7 +413,7 @@ fn usual_core(machine: Machine) -> (CoreFile, u64) {
 }
 
 #[test]
-fn a_core_of_every_machine_is_read() {
+fn core_of_every_machine_is_read() {
     for machine in MACHINES {
         let (core, blocks) = usual_core(machine);
         let image = open(&core.bytes()).unwrap();
@@ -432,7 +433,7 @@ fn a_core_of_every_machine_is_read() {
 
         let reach = Reachability::find(&image, found.blocks(), None);
         let leaked: Vec<usize> = reach.leaked().collect();
-        // What lies below the stack pointer holds nothing.
+        // Values below the stack pointer are not references.
         assert_eq!(leaked, (2..100).collect::<Vec<usize>>(), "{machine:?}");
         let references = References::find(&image, 0x60_0100, 0x60_0140, 10);
         assert_eq!(
@@ -447,7 +448,7 @@ fn a_core_of_every_machine_is_read() {
 }
 
 #[test]
-fn a_core_that_is_cut_anywhere_gives_what_it_holds_and_says_so() {
+fn core_truncated_anywhere_is_read_and_reported() {
     let (core, blocks) = usual_core(LITTLE_64);
     let whole = core.bytes();
     let mut last = 0;
@@ -473,12 +474,12 @@ fn a_core_that_is_cut_anywhere_gives_what_it_holds_and_says_so() {
 }
 
 #[test]
-fn numbers_that_cannot_be_are_told_and_the_rest_is_read() {
+fn core_with_impossible_numbers_is_partly_read() {
     let found = |core: &[u8]| {
         let image = open(core).unwrap();
         (Annotated::find(&image, &FindOptions::default()).blocks().len(), image.findings().to_vec())
     };
-    // Two segments at one address: the first counts.
+    // Two segments at one address: the first is used.
     let (mut core, blocks) = usual_core(LITTLE_64);
     core.segments.push(Segment {
         address: 0x60_4000,
@@ -490,7 +491,7 @@ fn numbers_that_cannot_be_are_told_and_the_rest_is_read() {
     assert_eq!(count as u64, blocks);
     assert!(matches!(findings[..], [Finding::Overlap { bytes: 0x4000, .. }]), "{findings:?}");
 
-    // More segments stated than there is room for: those that are there are read.
+    // More segments stated than present: the present ones are read.
     let (core, _) = usual_core(LITTLE_64);
     let mut bytes = core.bytes();
     bytes[56..58].copy_from_slice(&0xfffe_u16.to_le_bytes());
@@ -510,7 +511,7 @@ fn numbers_that_cannot_be_are_told_and_the_rest_is_read() {
     assert_eq!(count as u64, blocks);
     assert!(matches!(findings[..], [Finding::ImpossibleSegment { .. }]), "{findings:?}");
 
-    // Notes past the end.
+    // Notes that extend past the end.
     let (mut core, _) = usual_core(LITTLE_64);
     core.notes.push(Note { kind: 0x4649_4c45, value: vec![0xff; 64] });
     core.stated_note_bytes = Some(1 << 40);
@@ -521,7 +522,7 @@ fn numbers_that_cannot_be_are_told_and_the_rest_is_read() {
 }
 
 #[test]
-fn a_sparse_terabyte_takes_no_time_and_no_memory() {
+fn core_sparse_terabyte_takes_no_time_or_memory() {
     let (mut core, _) = usual_core(LITTLE_64);
     core.segments.truncate(1);
     let tail = {
@@ -535,19 +536,19 @@ fn a_sparse_terabyte_takes_no_time_and_no_memory() {
     let file = Scratch::new("sparse", &bytes);
     let handle = std::fs::File::options().write(true).open(&file.0).unwrap();
     if handle.set_len(offset + terabyte + 0x1000).is_err() {
-        // Not checked where no file may be so long.
+        // Skipped on file systems without files of this length.
         return;
     }
     std::os::unix::fs::FileExt::write_all_at(&handle, &tail, offset + terabyte).unwrap();
     let image = Image::open(&file.0, &OpenOptions::default()).unwrap();
     let found = Annotated::find(&image, &FindOptions::default());
-    // The load address of the segment is 0, so its last page lies at a terabyte.
+    // The segment's load address is 0, so its last page is at one terabyte.
     assert_eq!(found.blocks().iter().map(|block| block.user_address).collect::<Vec<_>>(), [0x100_0000_0200]);
     assert!(found.scanned_bytes() < 1 << 20, "{}", found.scanned_bytes());
 }
 
 #[test]
-fn a_compressed_core_is_the_core() {
+fn core_compressed_equals_plain() {
     let (core, blocks) = usual_core(LITTLE_64);
     let whole = core.bytes();
     let packed = zstd::encode_all(&*whole, 3).unwrap();
@@ -564,7 +565,7 @@ fn a_compressed_core_is_the_core() {
 }
 
 #[test]
-fn what_is_no_image_is_refused_in_words() {
+fn core_of_another_kind_is_refused_with_advice() {
     let own = std::env::current_exe().unwrap();
     let errors = [
         Image::open(&own, &OpenOptions::default()).unwrap_err(),
@@ -582,22 +583,22 @@ fn what_is_no_image_is_refused_in_words() {
 }
 
 #[test]
-fn raw_memory_with_holes_is_searched_part_by_part() {
+fn raw_memory_with_holes_is_searched() {
     let mut low = Memory::new(0x2000_0000, 0x1000, MACHINES[1]);
     low.put_cairn(0x2000_0100, 5, StackReference::Tag(1), false);
     let mut high = Memory::new(0xc000_0004, 0x1000, MACHINES[1]);
     high.put_cairn(0xc000_0204, 6, StackReference::Tag(2), false);
     let image = raw("holes", &[(low.start, &low.bytes), (high.start, &high.bytes)], MACHINES[1]);
     let found = Annotated::find(&image, &FindOptions::default());
-    let told: Vec<u64> = found.blocks().iter().map(|block| block.user_address).collect();
-    assert_eq!(told, [0x2000_0100, 0xc000_0204]);
+    let reported: Vec<u64> = found.blocks().iter().map(|block| block.user_address).collect();
+    assert_eq!(reported, [0x2000_0100, 0xc000_0204]);
     assert_eq!(image.word(0x2000_0ffe), None);
     assert_eq!(image.word(0x2000_1000), None);
 }
 
-/// A minidump made by hand: system, one thread with its stack, one module, memory.
+/// A minidump built by hand: system, one thread with its stack, one module, memory.
 #[test]
-fn a_minidump_is_read() {
+fn minidump_is_read() {
     let mut heap = Memory::new(0x60_0000, 0x1000, LITTLE_64);
     heap.put_cairn(0x60_0100, 77, StackReference::Tag(0x40_0001), false);
     let bytes =
@@ -621,31 +622,32 @@ fn a_minidump_is_read() {
 
 const CHILD: &str = "CAIRN_CORE_TEST_CHILD";
 
-/// What the next test looks at, in a process of its own: blocks of known sizes, one hidden, and some freed.
+/// Inspected by the next test, as a process of its own: blocks of known sizes, one hidden, some
+/// freed.
 #[test]
 fn child_that_holds_blocks() {
     if std::env::var_os(CHILD).is_none() {
         return;
     }
-    let kept: Vec<Vec<u8>> = (0..500).map(|index| vec![index as u8; 5000]).collect();
+    let retained: Vec<Vec<u8>> = (0..500).map(|index| vec![index as u8; 5000]).collect();
     let big = vec![1_u8; 3 << 20];
     let hidden = Box::into_raw(Box::new([7_u8; 7777])) as usize;
     let freed: Vec<Vec<u8>> = (0..100).map(|_| vec![1_u8; 9000]).collect();
     let freed_at: Vec<usize> = freed.iter().map(|block| block.as_ptr() as usize).collect();
     let _keep_apart = vec![2_u8; 9000];
     drop(freed);
-    // Reversed digits are no pointer.
+    // Reversed digits are not a pointer.
     let reversed: String = format!("{hidden:x}").chars().rev().collect();
-    let (kept_at, big_at, freed_at) = (kept[250].as_ptr() as usize, big.as_ptr() as usize, freed_at[50]);
+    let (kept_at, big_at, freed_at) = (retained[250].as_ptr() as usize, big.as_ptr() as usize, freed_at[50]);
     writeln!(std::io::stdout(), "held: {kept_at:x} {big_at:x} {reversed} {freed_at:x}").unwrap();
     let mut line = String::new();
-    std::hint::black_box((&kept, &big));
+    std::hint::black_box((&retained, &big));
     std::io::stdin().read_line(&mut line).unwrap();
-    std::hint::black_box((&kept, &big));
+    std::hint::black_box((&retained, &big));
 }
 
 #[test]
-fn the_heap_of_a_running_program_is_read() {
+fn heap_of_a_running_program_is_read() {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "child_that_holds_blocks", "--nocapture", "--test-threads=1"])
         .env(CHILD, "1")
@@ -654,12 +656,12 @@ fn the_heap_of_a_running_program_is_read() {
         .spawn()
         .unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
-    // The test runner writes in front of it on the same line.
-    let told = lines.find_map(|line| Some(line.split_once("held: ")?.1.to_owned())).unwrap();
-    let words: Vec<String> = told.split_whitespace().map(str::to_owned).collect();
+    // The test runner writes on the same line before it.
+    let reported = lines.find_map(|line| Some(line.split_once("held: ")?.1.to_owned())).unwrap();
+    let words: Vec<String> = reported.split_whitespace().map(str::to_owned).collect();
     let address = |text: &str| u64::from_str_radix(text, 16).unwrap();
     let reversed: String = words[2].chars().rev().collect();
-    let (kept, big, hidden, freed) =
+    let (retained, big, hidden, freed) =
         (address(&words[0]), address(&words[1]), address(&reversed), address(&words[3]));
 
     let looked = Image::of_process(child.id(), |image| {
@@ -670,8 +672,8 @@ fn the_heap_of_a_running_program_is_read() {
             let chunk = heap.chunk_at(address).unwrap();
             (heap.user_part(chunk), chunk.state)
         };
-        let ((user, length), state) = chunk(kept);
-        assert_eq!((user, state), (kept, ChunkState::InUse));
+        let ((user, length), state) = chunk(retained);
+        assert_eq!((user, state), (retained, ChunkState::InUse));
         assert!((5000..5064).contains(&length), "{length}");
         assert_eq!(chunk(big).1, ChunkState::Mapped);
         assert!(!chunk(freed).1.is_in_use(), "{:?}", chunk(freed));
@@ -687,13 +689,14 @@ fn the_heap_of_a_running_program_is_read() {
         let index_of = |address: u64| blocks.iter().position(|block| block.contains(address)).unwrap();
         let reach = Reachability::find(image, &blocks, Some(&heap));
         let leaked: Vec<usize> = reach.leaked().chain(reach.indirectly_leaked()).collect();
-        assert!(!leaked.contains(&index_of(kept)) && !leaked.contains(&index_of(big)));
-        // A register or a dead stack slot may still hold the hidden one; it is told where, then.
+        assert!(!leaked.contains(&index_of(retained)) && !leaked.contains(&index_of(big)));
+        // A register or a dead stack slot may still refer to the hidden block; then its location is
+        // reported.
         if !leaked.contains(&index_of(hidden)) {
             assert!(!References::find(image, hidden, hidden + 7777, 10).found.is_empty());
         }
-        let references = References::find(image, kept, kept + 5000, 10);
-        assert!(references.found.iter().any(|found| found.value == kept), "{references:?}");
+        let references = References::find(image, retained, retained + 5000, 10);
+        assert!(references.found.iter().any(|found| found.value == retained), "{references:?}");
         let walked = ThreadSource::threads(image).iter().map(|thread| {
             let stack = image.stack(thread.registers.as_ref().unwrap(), 1000);
             (stack.frames.len(), stack.stop)

@@ -283,7 +283,8 @@ fn gcore_of_a_program_built_anew_gives_no_names() {
     }
     fs::remove_file(&program).unwrap();
     compile(&directory, &["-O0", "-DANOTHER_BUILD"]);
-    for (name, expected) in [("with", "is of a different build than what ran"), ("without", "which build of")]
+    for (name, expected) in
+        [("with", "is of a different build than the one that ran"), ("without", "which build of")]
     {
         let (told, code, words) = told(&directory.join(name));
         assert_eq!(code, 3, "{name}");

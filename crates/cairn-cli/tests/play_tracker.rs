@@ -179,12 +179,15 @@ fn what_is_no_recording_is_told() {
         cairn().arg("play").args(arguments).assert().code(1).stdout_eq("").stderr_eq(text);
     };
     told(&["no/such.cairn"], "cairn: no/such.cairn: No such file or directory (os error 2)\n");
-    told(&["fixtures"], "cairn: fixtures: no recording: it is a directory; name a recording in it; [..]\n");
-    told(&["/dev/null"], "cairn: /dev/null: no recording: the file is empty; [..]\n");
-    told(&["README.md"], "cairn: README.md: no recording: it begins with other bytes; [..]\n");
+    told(
+        &["fixtures"],
+        "cairn: fixtures: not a recording: it is a directory; name a recording in it; [..]\n",
+    );
+    told(&["/dev/null"], "cairn: /dev/null: not a recording: the file is empty; [..]\n");
+    told(&["README.md"], "cairn: README.md: not a recording: it begins with other bytes; [..]\n");
     told(
         &["fixtures/device/app.elf"],
-        "cairn: fixtures/device/app.elf: no recording: it is a program or library; [..]\n",
+        "cairn: fixtures/device/app.elf: not a recording: it is a program or library; [..]\n",
     );
     cairn().args(["play", "x", "--since", "soon"]).assert().code(2);
     cairn().args(["play", "x", "--match", "("]).assert().code(2);

@@ -1,63 +1,64 @@
-//! What can go wrong between tools.
+//! The errors of this crate.
 
 use std::{error, fmt, io};
 
 use cairn_format::unpack::{Size, UnpackLimit};
 use cairn_recording::RecordingError;
 
-/// Why a file cannot be written or read.
+/// The reason why a file cannot be written or read.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ExchangeError {
-    /// The output cannot be written, or the input cannot be read.
+    /// When the output cannot be written, or the input cannot be read.
     Io {
-        /// What was being done.
+        /// The failed operation.
         action: &'static str,
-        /// The system's reason.
+        /// The system's error.
         source: io::Error,
     },
-    /// The recording that is written from cannot be read.
+    /// When the recording to export cannot be read.
     Recording(RecordingError),
-    /// The input contradicts its format.
+    /// When the input violates its format.
     Malformed {
-        /// The format, as people call it.
+        /// The name of the format.
         format: &'static str,
-        /// Where: `byte 17`, `line 3`, `threads[0].stackTable.prefix[7]`.
+        /// The position: `byte 17`, `line 3`, `threads[0].stackTable.prefix[7]`.
         place: String,
-        /// What is wrong there.
+        /// The violation.
         problem: String,
     },
-    /// The input would take more memory than a sound one of its size, as an archive does that is made to fill the machine.
+    /// When the input would take more memory than a valid file of its size, as a decompression bomb
+    /// does.
     TooLarge {
-        /// The format, as people call it.
+        /// The name of the format.
         format: &'static str,
-        /// How much is kept at most of a file of this size.
+        /// The maximum memory for a file of this size.
         limit: UnpackLimit,
     },
-    /// The input unpacks to more bytes than a sound one of its size, as an archive does that is
-    /// made to keep a reader busy.
+    /// When the input unpacks to more bytes than a valid file of its size, as a decompression bomb
+    /// does.
     UnpacksTooFar {
-        /// The format, as people call it.
+        /// The name of the format.
         format: &'static str,
-        /// How much may come out of a file of this size.
+        /// The maximum unpacked bytes for a file of this size.
         limit: UnpackLimit,
     },
-    /// The bytes are of no format that is known here.
+    /// When the bytes are of an unknown format.
     Unknown,
-    /// The file is sound, but has nothing of a heap.
+    /// When the file is valid, but has no heap data.
     NoHeap {
-        /// The format, as people call it.
+        /// The name of the format.
         format: &'static str,
-        /// What it counts instead.
+        /// The data that it has instead.
         counts: String,
     },
-    /// What was named is a pipe or a directory, and it has to be read more than once.
+    /// When the input is a pipe or a directory, but must be read more than once.
     NoFile,
-    /// The format cannot hold what is there.
+    /// When the format cannot represent the data.
     CannotHold {
-        /// The format, as people call it.
+        /// The name of the format.
         format: &'static str,
-        /// Why not, and what to do.
+        /// The reason, and an alternative.
         reason: &'static str,
     },
 }
@@ -86,7 +87,7 @@ impl fmt::Display for ExchangeError {
             Self::Io { action, source } => write!(f, "{action}: {source}"),
             Self::Recording(error) => error.fmt(f),
             Self::Malformed { format, place, problem } => {
-                write!(f, "no sound {format} file: {place}: {problem}")
+                write!(f, "invalid {format} file: {place}: {problem}")
             }
             Self::TooLarge { format, limit } => write!(
                 f,
@@ -102,10 +103,10 @@ impl fmt::Display for ExchangeError {
                  profiles of the Firefox Profiler and recordings of call-stack-tracker"
             ),
             Self::NoHeap { format, counts } => {
-                write!(f, "a {format} file that is of no heap: what it counts is {counts}")
+                write!(f, "a {format} file without heap data; it has {counts}")
             }
             Self::NoFile => {
-                f.write_str("no file: it is read several times; write what comes from a pipe to a file first")
+                f.write_str("not a regular file, but it is read several times; write the output of a pipe to a file first")
             }
             Self::CannotHold { format, reason } => write!(f, "{format} cannot hold this: {reason}"),
         }

@@ -31,7 +31,7 @@ use cairn_symbols::SourceFrame;
 use crate::error::ExchangeError;
 use crate::formats::{firefox, heaptrack, pprof, tracker};
 use crate::inflate::{Limits, Unpacked};
-use crate::model::changes::{Added, Changes, Moved};
+use crate::model::changes::{Added, BlockEvent, Changes};
 use crate::model::profile::{Line, Profile};
 
 /// A kind of file that is known here.
@@ -325,7 +325,7 @@ impl Imported {
     }
 
     /// Gives each block that came or went to `take`, and the samples of what the process used.
-    pub(crate) fn replay(&self, take: impl FnMut(Moved)) -> Result<(), ExchangeError> {
+    pub(crate) fn replay(&self, take: impl FnMut(BlockEvent)) -> Result<(), ExchangeError> {
         match &self.events {
             Events::Heaptrack(source) => {
                 heaptrack::replay(source.open()?, self.limits, &self.profile, take).map(drop)

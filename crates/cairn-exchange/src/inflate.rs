@@ -1,8 +1,8 @@
-//! Compressed input, in bounded time and memory.
+//! Decompresses input in bounded time and memory.
 //!
-//! A few compressed bytes can unpack into more than any machine has. So the bytes that come out are
-//! counted, which bounds the time, and what a reader keeps of them is counted too: a [`Budget`].
-//! How much is allowed stands in [`cairn_format::unpack`].
+//! A few compressed bytes can unpack to more than any machine can store. So the unpacked bytes are
+//! counted, which bounds the time, and so is what a reader retains of them: a [`Budget`]. The
+//! limits are in [`cairn_format::unpack`].
 
 use std::cell::Cell;
 use std::io::{self, BufRead, BufReader, Read};
@@ -12,12 +12,12 @@ use cairn_format::unpack::{UnpackBound, UnpackLimit};
 
 use crate::error::ExchangeError;
 
-/// How large a file is, and how much the user lets it unpack to.
+/// The size of a file, and the user's limit for unpacking it.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Limits {
-    /// Size of the file as it is stored.
+    /// The size of the file as stored.
     pub(crate) packed_bytes: u64,
-    /// The user's limit, in place of the default.
+    /// The user's limit, which replaces the default.
     pub(crate) chosen_bytes: Option<u64>,
 }
 
@@ -26,17 +26,18 @@ impl Limits {
         UnpackBound::PROFILE_TEXT.limit(self.packed_bytes, self.chosen_bytes)
     }
 
-    /// Text becomes more bytes than it has when it is read: the default holds where the user's
-    /// limit is lower.
+    /// Returns the memory limit.
+    ///
+    /// Parsed text takes more memory than bytes, so a lower limit by the user does not reduce it.
     fn memory(self) -> UnpackLimit {
         let default = UnpackBound::PROFILE_MEMORY.limit(self.packed_bytes, None);
-        // In the tests of this crate it is less, so that they need not fill it.
+        // Lower in the tests of this crate, so that they need not fill it.
         let least = if cfg!(test) { 1 << 20 } else { default.limit_bytes };
         UnpackLimit { limit_bytes: self.chosen_bytes.unwrap_or(0).max(least), ..default }
     }
 }
 
-/// A file without its compression: gzip, zstd, or none, by its first bytes.
+/// A decompressed file: gzip, zstd, or none, by its first bytes.
 pub(crate) struct Unpacked<'r> {
     format: &'static str,
     limits: Limits,
@@ -58,24 +59,24 @@ impl<'r> Unpacked<'r> {
         Ok(Self { format, limits, reader, is_packed, unpacked_bytes: 0, read_bytes })
     }
 
-    /// What the file may make a reader keep.
+    /// Returns the budget of the file's reader.
     pub(crate) fn budget(&self) -> Budget {
         Budget { format: self.format, limit: self.limits.memory(), kept_bytes: 0 }
     }
 
-    /// The next bytes; none at the end.
+    /// Returns the next bytes; empty at the end.
     pub(crate) fn chunk(&mut self) -> Result<&[u8], ExchangeError> {
         let place = self.read_bytes.get();
         self.reader.fill_buf().map_err(|error| broken(self.format, place, error))
     }
 
-    /// Goes past bytes of the [`chunk`](Self::chunk).
+    /// Advances within the [`chunk`](Self::chunk).
     pub(crate) fn consume(&mut self, bytes: usize) -> Result<(), ExchangeError> {
         self.reader.consume(bytes);
         self.count(bytes)
     }
 
-    /// Appends the next line, up to a number of bytes, with its end; nothing at the end of the file.
+    /// Appends the next line with its end, up to a maximum length; nothing at the end of the file.
     pub(crate) fn line(&mut self, most_bytes: u64, line: &mut Vec<u8>) -> Result<(), ExchangeError> {
         let read = self.reader.by_ref().take(most_bytes).read_until(b'\n', line);
         let read = read.map_err(|error| broken(self.format, self.read_bytes.get(), error))?;
@@ -92,7 +93,7 @@ impl<'r> Unpacked<'r> {
     }
 }
 
-/// What the system says is an error of reading; anything else is one of the bytes.
+/// Classifies a read error: system errors are I/O errors, all others are violations of the format.
 fn broken(format: &'static str, place: u64, error: io::Error) -> ExchangeError {
     if error.raw_os_error().is_some() {
         return ExchangeError::reading(error);
@@ -101,7 +102,7 @@ fn broken(format: &'static str, place: u64, error: io::Error) -> ExchangeError {
     ExchangeError::Malformed { format, place, problem: format!("its compression is broken: {error}") }
 }
 
-/// The bytes, and whether they are unpacked on the way.
+/// Returns the bytes, and whether they are decompressed on the way.
 fn unpacked<'r>(input: impl Read + 'r) -> io::Result<(Box<dyn BufRead + 'r>, bool)> {
     let mut input = BufReader::with_capacity(1 << 16, input);
     let start = input.fill_buf()?;
@@ -111,7 +112,8 @@ fn unpacked<'r>(input: impl Read + 'r) -> io::Result<(Box<dyn BufRead + 'r>, boo
         }
         [0x28, 0xb5, 0x2f, 0xfd, ..] => {
             let mut decoder = zstd::stream::read::Decoder::with_buffer(input)?;
-            // The largest window that a reader has to have by the format's document; one more is 4 GiB.
+            // The largest window that the format's document requires of readers; one more bit is 4
+            // GiB.
             decoder.window_log_max(27)?;
             (Box::new(BufReader::with_capacity(1 << 16, decoder)), true)
         }
@@ -132,7 +134,7 @@ impl<R: Read> Read for Counted<R> {
     }
 }
 
-/// What may still be kept of a file.
+/// The memory that a reader may still retain of a file.
 pub(crate) struct Budget {
     format: &'static str,
     limit: UnpackLimit,
@@ -140,7 +142,7 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    /// Notes memory that is about to be taken.
+    /// Charges memory that is about to be allocated.
     pub(crate) fn keep(&mut self, bytes: usize) -> Result<(), ExchangeError> {
         self.kept_bytes = self.kept_bytes.saturating_add(bytes as u64);
         if self.kept_bytes > self.limit.limit_bytes {
@@ -149,7 +151,7 @@ impl Budget {
         Ok(())
     }
 
-    /// Notes that memory was given back.
+    /// Refunds memory that was freed.
     pub(crate) fn release(&mut self, bytes: usize) {
         self.kept_bytes = self.kept_bytes.saturating_sub(bytes as u64);
     }
@@ -162,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn few_bytes_cannot_fill_the_memory() {
+    fn budget_bounds_memory_of_small_files() {
         let mut packed = zstd::stream::write::Encoder::new(Vec::new(), 1).unwrap();
         io::copy(&mut repeat(b'a').take(1 << 20), &mut packed).unwrap();
         packed.write_all(b"\n").unwrap();
@@ -170,10 +172,10 @@ mod tests {
         let mut input = Unpacked::new("test", &packed[..], Limits::default()).unwrap();
         let mut budget = input.budget();
         let mut unpacked_bytes = 0;
-        // As if every byte were kept a hundred times.
+        // As if a reader retained every byte a hundred times.
         let error = loop {
             let bytes = input.chunk().unwrap().len();
-            assert!(bytes > 0, "nobody has said stop");
+            assert!(bytes > 0, "the budget has no end");
             unpacked_bytes += bytes;
             input.consume(bytes).unwrap();
             if let Err(error) = budget.keep(100 * bytes) {
@@ -187,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_compression_has_a_place() {
+    fn broken_compression_states_the_position() {
         let packed = zstd::encode_all(&[b'x'; 1000][..], 1).unwrap();
         let mut input = Unpacked::new("test", &packed[..packed.len() - 3], Limits::default()).unwrap();
         let error = loop {

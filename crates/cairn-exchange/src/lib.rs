@@ -1,25 +1,36 @@
-//! Recordings in the formats of other tools, and theirs in ours.
+//! Converts recordings to the formats of other tools, and their files to heaps.
 //!
-//! ```text
-//!   a heap recording ----+                      +--> pprof, speedscope, folded, .heapprofile, OTLP, tables
-//!   a recording of marks +--> Profile ----------+
-//!   a core analysis -----+    (sums by stack)   +<-- pprof
+//! ```
+//! use cairn_exchange::{Compression, Target, import::Kind};
 //!
-//!   a heap recording ----> its events, again ---+--> heaptrack, Firefox Profiler, DHAT
-//!                                               +<-- heaptrack, Firefox Profiler, call-stack-tracker
+//! // Reading: the first bytes decide the format.
+//! assert_eq!(Kind::of(&b"v 10400 3\nX ls\n"[..])?, Some(Kind::Heaptrack));
+//! // Writing: a target has a name on the command line, and a default extension.
+//! let target = Target::ALL.into_iter().find(|target| target.name() == "heaptrack").unwrap();
+//! let file = format!("app.{}", target.extension());
+//! assert_eq!(Compression::of_name(file.as_ref()), Compression::Zstd);
+//! # Ok::<(), cairn_exchange::ExchangeError>(())
 //! ```
 //!
-//! A [`Profile`] is what most formats hold: stacks of named frames, with some numbers for each. What needs the order of events is written from the
-//! events. What a format cannot hold is said in [`Written::losses`], in sentences for the person who asked for it.
+//! ```text
+//!   a heap recording ----+                    +--> pprof, speedscope, folded, OTLP,
+//!   a recording of marks +--> Profile --------+    .heapprofile, tables
+//!   a core analysis -----+    (sums by stack) +<-- pprof
+//!
+//!   a heap recording ----> replayed events ---+--> heaptrack, Firefox Profiler, DHAT
+//!                                             +<-- heaptrack, Firefox Profiler, tracker
+//! ```
+//!
+//! A [`Profile`] holds stacks of named frames, each with several numbers; most formats are written
+//! from it. Formats that need the order of events are written from the events.
+//! [`Written::losses`] lists, in sentences for the user, what a format could not store.
 //!
 //! | module | task |
 //! |---|---|
-//! | [`profile`] | stacks with numbers, and where they come from |
-//! | [`target`] | the formats by name, and one function that writes any |
-//! | [`import`] | files of other tools, recognised by their bytes, as a heap that can be asked questions |
-//! | `pprof`, `speedscope`, `folded`, `heapprofile`, `otlp`, `table` | from a profile to bytes |
-//! | `heaptrack`, `firefox`, `dhat` | from events to bytes, and back |
-//! | `tracker` | from recordings of call-stack-tracker |
+//! | `formats` | one folder per tool, with `read` and `write` |
+//! | `model` | the data between them: [`profile`], events, changes, [`marks`] |
+//! | [`target`] | exports to any format, chosen by name |
+//! | [`import`] | imports any format, recognised by its first bytes |
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Reads images of memory and finds the heaps in them: core files, minidumps, raw dumps, and running processes.
+//! Opens images of memory and finds the heaps in them: core files, minidumps, raw dumps, processes.
 //!
 //! ```no_run
 //! use cairn_memory::heap::{Annotated, FindOptions};
@@ -12,11 +12,12 @@
 //!
 //! | module | task |
 //! |---|---|
-//! | [`image`] | the memory of a process that has ended, or of another machine, as one value |
-//! | [`heap`] | finds allocated blocks in an image: annotated ones, glibc's, damaged and unreachable ones |
+//! | [`image`] | opens the memory of a dead process, or of another machine, as one value |
+//! | [`heap`] | finds allocated blocks in an image: annotated, glibc's, damaged, and unreachable ones |
 //! | [`process`] | walks the stacks of a running process's threads |
 //!
-//! The crate asks no questions about what it finds and prints nothing: `cairn-analysis` does the first, `cairn-cli` the second.
+//! The crate draws no conclusions and prints nothing: `cairn-analysis` does the first, `cairn-cli`
+//! the second.
 
 #![deny(unsafe_code)]
 #![cfg(target_os = "linux")]

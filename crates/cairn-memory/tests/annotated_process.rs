@@ -1,5 +1,5 @@
-//! Blocks that the allocators of `cairn-heap` made in a running process, compared block for block with what that process says of
-//! them.
+//! Compares the blocks of `cairn-heap`'s allocators in a running process with that process's own
+//! list.
 #![cfg(target_os = "linux")]
 
 #[path = "support/asleep.rs"]
@@ -22,13 +22,13 @@ const CHILD: &str = "CAIRN_ANNOTATED_TEST_CHILD";
 const BLOCKS: usize = 3000;
 
 /// Address, size and frames of a block.
-type Told = (u64, u64, Vec<u64>);
+type ReportedBlock = (u64, u64, Vec<u64>);
 
 fn stack_of(number: usize) -> Vec<usize> {
     (0..1 + number % 7).map(|depth| 0x40_1000 + number % 50 * 64 + depth * 4096).collect()
 }
 
-/// Allocates, frees and resizes with one heap, and says what lives.
+/// Allocates, frees and resizes with one heap, and returns the live blocks.
 fn work(heap: &'static Heap<Global<System>>, seed: usize) -> Vec<(usize, usize, Vec<usize>)> {
     let mut random = seed;
     let mut next = |end: usize| {
@@ -42,12 +42,12 @@ fn work(heap: &'static Heap<Global<System>>, seed: usize) -> Vec<(usize, usize, 
         let stack = stack_of(number);
         let block = heap.allocate(size, alignment, false, &*stack);
         assert!(!block.is_null() && (block as usize).is_multiple_of(alignment));
-        // SAFETY: so many bytes were just allocated there.
+        // SAFETY: `size` bytes were just allocated at `block`.
         unsafe { block.write_bytes(number as u8, size) };
         live.push((block as usize, size, alignment, stack));
         if next(3) == 0 {
             let (block, _, alignment, _) = live.swap_remove(next(live.len()));
-            // SAFETY: allocated above with this alignment, and forgotten here.
+            // SAFETY: `block` was allocated above with this alignment, and is not used again.
             unsafe { heap.release(std::ptr::with_exposed_provenance_mut(block), alignment) };
         }
     }
@@ -83,7 +83,7 @@ fn check(name: &str, layout: BlockLayout) {
         .spawn()
         .unwrap();
     let output = child.stdout.take().unwrap();
-    let mut told = BTreeSet::<Told>::new();
+    let mut reported = BTreeSet::<ReportedBlock>::new();
     let mut lines = BufReader::new(output).lines();
     for line in lines.by_ref().map_while(Result::ok) {
         let Some(text) = line.split("held: ").nth(1) else {
@@ -93,35 +93,35 @@ fn check(name: &str, layout: BlockLayout) {
             continue;
         };
         let mut numbers = text.split_whitespace().map(|word| u64::from_str_radix(word, 16).unwrap());
-        told.insert((numbers.next().unwrap(), numbers.next().unwrap(), numbers.collect()));
+        reported.insert((numbers.next().unwrap(), numbers.next().unwrap(), numbers.collect()));
     }
-    assert!(told.len() > BLOCKS / 2, "{}", told.len());
-    // Not in the midst of an allocation for what it waits for.
+    assert!(reported.len() > BLOCKS / 2, "{}", reported.len());
+    // Not during an allocation by the code that it waits in.
     asleep::wait_until_asleep(child.id());
 
     let looked = Image::of_process(child.id(), |image| {
         let found = Annotated::find(image, &FindOptions::default());
         let of_layout = found.blocks().iter().filter(|block| block.layout == Some(layout));
-        let blocks: BTreeSet<Told> = of_layout
+        let blocks: BTreeSet<ReportedBlock> = of_layout
             .map(|block| {
                 let frames = found.stacks().frames(block.stack).iter().filter_map(|frame| frame.address());
                 (block.user_address, block.size_bytes, frames.map(|address| address.value()).collect())
             })
             .collect();
-        let missing: Vec<_> = told.difference(&blocks).take(5).collect();
-        let invented: Vec<_> = blocks.difference(&told).take(5).collect();
+        let missing: Vec<_> = reported.difference(&blocks).take(5).collect();
+        let invented: Vec<_> = blocks.difference(&reported).take(5).collect();
         assert!(
             missing.is_empty() && invented.is_empty(),
             "{name}: missing {missing:x?}, invented {invented:x?}"
         );
-        assert_eq!(found.blocks().len(), told.len(), "{name}: of another layout");
+        assert_eq!(found.blocks().len(), reported.len(), "{name}: of another layout");
         assert_eq!(found.damage(image), [], "{name}");
-        for (address, size, _) in told.iter().step_by(100) {
+        for (address, size, _) in reported.iter().step_by(100) {
             let near = found.near(address + size).unwrap();
             let is_next = near.block.user_address != *address || *size == 0;
             assert!(is_next || near.place == NearPlace::Behind(0), "{near:?}");
         }
-        // The program's own list holds all of them.
+        // The C library's heap contains all of them.
         let heap = GlibcHeap::find(image).expect("a program with glibc's malloc");
         assert_eq!(heap.damage(), []);
         let reach = Reachability::find(image, found.blocks(), Some(&heap));
@@ -134,16 +134,16 @@ fn check(name: &str, layout: BlockLayout) {
 }
 
 #[test]
-fn every_lws_block_is_found() {
+fn annotated_lws_blocks_are_found() {
     check("lws", BlockLayout::Lws);
 }
 
 #[test]
-fn every_heapprof_block_is_found() {
+fn annotated_heapprof_blocks_are_found() {
     check("heapprof", BlockLayout::Heapprof);
 }
 
 #[test]
-fn every_cairn_block_is_found() {
+fn annotated_cairn_blocks_are_found() {
     check("cairn", BlockLayout::Cairn);
 }

@@ -1,5 +1,4 @@
-//! The stacks of real processes: programs of known depth, against gdb where it is installed, and everything that is not
-//! there to be looked at.
+//! Walks stacks of real processes: programs of known depth, comparisons with gdb, and refusals.
 
 #![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 #![allow(clippy::print_stdout, reason = "shown by `cargo test -- --nocapture`: what is not installed here")]
@@ -57,7 +56,7 @@ impl Drop for Running {
     }
 }
 
-/// Compiles a program of C for this test alone.
+/// Compiles a C program for this test.
 fn compile(name: &str, source: &str) -> PathBuf {
     let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
     let program = directory.join(format!("{name}-{}", std::process::id()));
@@ -72,7 +71,7 @@ fn compile(name: &str, source: &str) -> PathBuf {
     program
 }
 
-/// Four threads, each as deep as its number says.
+/// Four threads; each calls as deeply as its number.
 const DEPTHS: &str = r#"
 #include <pthread.h>
 #include <stdio.h>
@@ -110,7 +109,7 @@ fn symbols_of(program: &Path) -> (Symbolizer, ModuleId) {
     (symbolizer, module)
 }
 
-/// The name of the function around each frame of this program, `?` elsewhere.
+/// Returns the name of the function at each frame of this program, `?` elsewhere.
 fn names(
     process: &StoppedProcess,
     stack: &ThreadStack,
@@ -127,7 +126,7 @@ fn names(
 }
 
 #[test]
-fn every_thread_is_as_deep_as_it_is() {
+fn walk_finds_every_frame_of_every_thread() {
     let program = compile("depths", DEPTHS);
     let mut running = Running::start(&mut Command::new(&program));
     assert_eq!(running.line(), "ready");
@@ -156,8 +155,8 @@ fn every_thread_is_as_deep_as_it_is() {
 
     compare_with_gdb(&running);
 
-    // A program that was replaced while it runs: the stacks are those of the memory, the names are not those of the
-    // file that has its path now.
+    // A replaced program: stacks come from memory, names must not come from the new file at its
+    // path.
     fs::remove_file(&program).unwrap();
     fs::copy("/bin/true", &program).unwrap();
     let (again, file) = while_stopped(running.id(), |process| {
@@ -169,8 +168,7 @@ fn every_thread_is_as_deep_as_it_is() {
     fs::remove_file(&program).unwrap();
 }
 
-/// A copy of a process as the kernel writes it into a core file: all memory that is not a file's, and of the files the
-/// first page.
+/// Copies a process like a kernel core: all anonymous memory, and the first page of each file.
 struct Core {
     threads: Vec<Thread>,
     modules: ModuleMap,
@@ -222,7 +220,7 @@ impl ThreadSource for Core {
 }
 
 #[test]
-fn what_a_core_leaves_out_is_in_the_files() {
+fn walk_reads_pages_omitted_by_a_core_from_files() {
     let program = compile("core", DEPTHS);
     let mut running = Running::start(&mut Command::new(&program));
     assert_eq!(running.line(), "ready");
@@ -230,7 +228,7 @@ fn what_a_core_leaves_out_is_in_the_files() {
     let (core, live) = while_stopped(running.id(), |process| (Core::of(process), stacks(process))).unwrap();
     drop(running);
     assert_eq!(stacks(&core), live);
-    // Without the file of the program its part of the stacks has no tables any more, and nothing is made up.
+    // Without the program's file its frames have no tables, and none are invented.
     fs::remove_file(&program).unwrap();
     fs::copy("/bin/true", &program).unwrap();
     let without = Core {
@@ -244,7 +242,7 @@ fn what_a_core_leaves_out_is_in_the_files() {
     }
 }
 
-/// What gdb finds in the same process: for each thread its addresses, without the frames of inlined calls.
+/// Returns gdb's stacks of a process: addresses by thread, without frames of inlined calls.
 fn gdb_stacks(process: u32) -> Option<BTreeMap<u32, Vec<u64>>> {
     let script = "import gdb
 for t in gdb.selected_inferior().threads():
@@ -276,7 +274,7 @@ for t in gdb.selected_inferior().threads():
     (!stacks.is_empty()).then_some(stacks)
 }
 
-/// The process sleeps, so that two looks at it see the same.
+/// The process sleeps, so that both inspections see the same state.
 fn compare_with_gdb(running: &Running) {
     let Some(truth) = gdb_stacks(running.id()) else {
         println!("not compared with gdb: it is not installed, or has no Python");
@@ -291,7 +289,7 @@ fn compare_with_gdb(running: &Running) {
 }
 
 #[test]
-fn python_and_its_threads_are_as_gdb_sees_them() {
+fn walk_of_python_agrees_with_gdb() {
     let script = "import threading, time, sys
 def sleep(n):
     if n: return sleep(n - 1)
@@ -318,7 +316,7 @@ sleep(20)";
 }
 
 #[test]
-fn threads_may_come_and_go_meanwhile() {
+fn attach_handles_threads_that_start_and_end() {
     let program = compile(
         "storm",
         r#"
@@ -358,7 +356,8 @@ int main(void) {
         })
         .unwrap();
         assert_eq!((threads[0], first.0.id), (running.id(), running.id()));
-        // The C library's clone3 has no tables behind its system call, because they would be wrong in the new thread.
+        // The C library's clone3 has no tables after its system call: they would be wrong in the
+        // new thread.
         let in_clone = first.1.frames.len() == 1 && matches!(first.1.stop, StopReason::NoUnwindInfo { .. });
         assert!(first.1.stop == StopReason::EndOfStack || in_clone, "{first:?}");
         complete += usize::from(!in_clone);
@@ -376,9 +375,9 @@ fn tracer_of(process: u32) -> String {
 }
 
 #[test]
-fn no_signal_is_lost() {
-    // A signal that comes between the seizing of a thread and its stop is in the tracer's hands; one of real time is known
-    // to few tracers. So this program is always about to get one.
+fn attach_loses_no_signal() {
+    // A signal between the seizing of a thread and its stop is held by the tracer, and few tracers
+    // handle real-time signals. This program is always about to get one.
     let program = compile(
         "signals",
         r#"
@@ -405,12 +404,13 @@ int main(void) {
     assert_eq!(running.line(), "ready");
     for _ in 0..300 {
         match while_stopped(running.id(), |process| process.threads().len()) {
-            // The program ends when it misses a signal.
+            // The program ends if it misses a signal.
             Ok(_) | Err(Error::Zombie { .. } | Error::NoSuchProcess { .. }) => {}
             Err(error) => panic!("{error}"),
         }
     }
-    // SAFETY: a child that was not waited for.
+    // SAFETY: `kill` touches no memory of this process; the child was not waited for, so its id is
+    // valid.
     unsafe { libc::kill(running.id() as i32, libc::SIGTERM) };
     assert_eq!(running.line(), "kept");
 }
@@ -418,7 +418,7 @@ int main(void) {
 #[cfg(target_arch = "x86_64")]
 #[test]
 #[cfg(target_arch = "x86_64")]
-fn waits_that_linux_ends_go_on() {
+fn attach_restarts_interrupted_waits() {
     let program = compile(
         "waits",
         r#"
@@ -469,7 +469,7 @@ int main(void) {
 }
 
 #[test]
-fn code_made_at_run_time_is_crossed_by_its_frame_pointer() {
+fn walk_crosses_generated_code_by_frame_pointer() {
     let program = compile(
         "jit",
         r#"
@@ -509,7 +509,7 @@ int main(void) {
 }
 
 #[test]
-fn a_panic_lets_the_process_go_on() {
+fn attach_resumes_the_process_after_a_panic() {
     let running = Running::start(Command::new("sleep").arg("1000"));
     running.wait_until_asleep();
     let panic = std::panic::catch_unwind(|| while_stopped(running.id(), |_| panic!("as intended")));
@@ -524,7 +524,7 @@ fn error_of(process: u32) -> Error {
 }
 
 #[test]
-fn what_is_not_there_is_said() {
+fn attach_refuses_missing_processes() {
     let gone = {
         let mut child = Command::new("true").spawn().unwrap();
         child.wait().unwrap();
@@ -550,7 +550,7 @@ fn what_is_not_there_is_said() {
 }
 
 #[test]
-fn a_thread_is_told_from_its_process() {
+fn attach_refuses_a_thread_id() {
     let program = compile("thread-number", DEPTHS);
     let mut running = Running::start(&mut Command::new(&program));
     fs::remove_file(&program).unwrap();
@@ -561,7 +561,7 @@ fn a_thread_is_told_from_its_process() {
 }
 
 #[test]
-fn the_other_threads_of_a_first_one_that_ended_are_seen() {
+fn attach_works_after_main_thread_exit() {
     let program = compile(
         "first-ended",
         r#"
@@ -589,7 +589,7 @@ int main(void) { pthread_t thread; pthread_create(&thread, 0, work, 0); pthread_
 }
 
 #[test]
-fn one_tracer_at_a_time() {
+fn attach_refuses_a_traced_process() {
     let running = Running::start(Command::new("sleep").arg("1000"));
     running.wait_until_asleep();
     let error = while_stopped(running.id(), |_| error_of(running.id())).unwrap();
@@ -597,8 +597,8 @@ fn one_tracer_at_a_time() {
 }
 
 #[test]
-fn a_program_of_32_bits_is_refused() {
-    // pause() for ever: mov eax, 29; int 0x80; jmp -9
+fn attach_refuses_32_bit_programs() {
+    // pause() in a loop: mov eax, 29; int 0x80; jmp -9
     let code = [0xb8, 29, 0, 0, 0, 0xcd, 0x80, 0xeb, 0xf7];
     let base = 0x0804_8000_u32;
     let mut file = vec![0x7f, b'E', b'L', b'F', 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -622,31 +622,31 @@ fn a_program_of_32_bits_is_refused() {
     assert!(matches!(error, Error::Is32Bit { .. }), "{error}");
 }
 
-/// Not a test of its own: what [`without_permission_it_says_so`] runs as another user.
+/// Not a test itself: [`attach_without_permission_gives_advice`] runs it as another user.
 #[test]
-fn try_without_permission() {
+fn child_that_lacks_permission() {
     if let Ok(process) = std::env::var("CAIRN_TEST_NO_PERMISSION") {
         println!("answer: {}", error_of(process.parse().unwrap()));
     }
 }
 
 #[test]
-fn without_permission_it_says_so() {
+fn attach_without_permission_gives_advice() {
     const NOBODY: u32 = 65534;
     let running = Running::start(Command::new("sleep").arg("1000"));
     running.wait_until_asleep();
-    // SAFETY: only asks.
+    // SAFETY: `geteuid` has no preconditions.
     if unsafe { libc::geteuid() } != 0 {
         println!("not run: only root can become a user who may not look");
         return;
     }
-    // A copy, in a place that everybody can reach.
+    // A copy in a directory that every user can access.
     let copy = std::env::temp_dir().join(format!("cairn-process-test-{}", std::process::id()));
-    // By another process: a file that this one has open to write to, a child of another test has open as well for a moment, and then the
-    // kernel does not run it.
+    // Copied by another process: if a child of another test inherited a descriptor that is open for
+    // writing, the kernel would refuse to run the file.
     assert!(Command::new("cp").arg(std::env::current_exe().unwrap()).arg(&copy).status().unwrap().success());
     let output = Command::new(&copy)
-        .args(["--exact", "try_without_permission", "--nocapture"])
+        .args(["--exact", "child_that_lacks_permission", "--nocapture"])
         .env("CAIRN_TEST_NO_PERMISSION", running.id().to_string())
         .current_dir("/")
         .uid(NOBODY)
@@ -659,7 +659,7 @@ fn without_permission_it_says_so() {
 }
 
 #[test]
-fn memory_that_is_not_there_is_an_answer() {
+fn memory_that_is_not_mapped_is_an_answer() {
     let running = Running::start(Command::new("sleep").arg("1000"));
     running.wait_until_asleep();
     while_stopped(running.id(), |process| {

@@ -137,8 +137,10 @@ fn rust(name: &str) -> Option<String> {
     text.finish().filter(|text| !text.contains('{') || !gave_up.iter().any(|mark| text.contains(mark)))
 }
 
-/// Demangles an Itanium name. The demangler accepts ASCII identifiers only, so UTF-8 ones are
-/// replaced by ASCII placeholders before, and restored after.
+/// Demangles an Itanium name.
+///
+/// The demangler accepts ASCII identifiers only, so UTF-8 ones are replaced by ASCII placeholders
+/// before, and restored after.
 fn itanium(name: &str) -> Option<String> {
     if name.is_ascii() {
         return itanium_ascii(name);

@@ -227,8 +227,9 @@ impl Locator<'_> {
         }
     }
 
-    /// Reports whether the recorded path itself may be opened. With a sysroot, that is a path below
-    /// a directory that the user named.
+    /// Reports whether the recorded path itself may be opened.
+    ///
+    /// With a sysroot, that is a path below a directory that the user named.
     fn opens_recorded(&self, info: &ModuleInfo) -> bool {
         let options = self.options;
         !options.only_checked_paths

@@ -52,8 +52,9 @@ pub(crate) struct TextKey {
     pub(crate) at: u64,
 }
 
-/// A table keyed by [`TextKey`]. The keys come from files, so each table has a secret seed against
-/// chosen collisions.
+/// A table keyed by [`TextKey`].
+///
+/// The keys come from files, so each table has a secret seed against chosen collisions.
 pub(crate) type TextTable<T> = HashMap<TextKey, T, SeededHash>;
 
 /// Creates the hashers of one table.

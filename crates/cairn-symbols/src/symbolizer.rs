@@ -256,8 +256,10 @@ impl Symbolizer {
         }
     }
 
-    /// Answers sorted lookups. Neighbouring addresses go to one thread, because they are mostly in
-    /// one unit; the pieces are small enough for the threads to finish together.
+    /// Answers sorted lookups.
+    ///
+    /// Neighbouring addresses go to one thread, because they are mostly in one unit; the pieces are
+    /// small enough for the threads to finish together.
     fn resolve_distinct(&self, lookups: &[(ModuleId, Lookup)]) -> Vec<Resolution> {
         let threads = self.options.threads.min(lookups.len() / WORTH_A_THREAD);
         if threads <= 1 {

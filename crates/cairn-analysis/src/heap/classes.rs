@@ -1,9 +1,9 @@
-//! Classes of sizes and of lifetimes: powers of two.
+//! Size and lifetime classes: powers of two.
 
-/// How many classes of sizes there are: 0, 1, 2, 3-4, 5-8, and so on.
+/// Number of size classes: 0, 1, 2, 3-4, 5-8, and so on.
 pub const SIZE_CLASSES: usize = 66;
 
-/// The class that a size belongs to.
+/// Returns the class of a size.
 ///
 /// ```
 /// use cairn_analysis::heap::{size_class, size_class_range};
@@ -21,7 +21,7 @@ pub const fn size_class(size_bytes: u64) -> usize {
     }
 }
 
-/// The smallest and the largest size of a class.
+/// Returns the smallest and largest size of a class.
 #[must_use]
 pub const fn size_class_range(class: usize) -> (u64, u64) {
     match class {
@@ -32,17 +32,17 @@ pub const fn size_class_range(class: usize) -> (u64, u64) {
     }
 }
 
-/// How many classes of lifetimes there are.
+/// Number of lifetime classes.
 pub const LIFETIME_CLASSES: usize = 64;
 
-/// The class that a lifetime belongs to: below 2 ns, 2-3 ns, 4-7 ns, and so on.
+/// Returns the class of a lifetime: below 2 ns, 2-3 ns, 4-7 ns, and so on.
 #[inline]
 #[must_use]
 pub const fn lifetime_class(nanos: u64) -> usize {
     63 - (nanos | 1).leading_zeros() as usize
 }
 
-/// The shortest and the longest lifetime of a class.
+/// Returns the shortest and longest lifetime of a class.
 #[must_use]
 pub const fn lifetime_class_range(class: usize) -> (u64, u64) {
     match class {
@@ -52,12 +52,12 @@ pub const fn lifetime_class_range(class: usize) -> (u64, u64) {
     }
 }
 
-/// Blocks that lived for about the same time.
+/// Blocks of one lifetime class.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Lifetimes {
-    /// How many.
+    /// The number of blocks.
     pub blocks: u64,
-    /// Their bytes.
+    /// The bytes of the blocks.
     pub bytes: u64,
 }
 
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_size_is_in_the_range_of_its_class() {
+    fn size_classes_contain_their_sizes() {
         for size in (0..200).chain([1 << 20, (1 << 20) + 1, 1 << 63, (1 << 63) + 1, u64::MAX]) {
             let (low, high) = size_class_range(size_class(size));
             assert!((low..=high).contains(&size), "{size}: {low}-{high}");
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn every_lifetime_is_in_the_range_of_its_class() {
+    fn lifetime_classes_contain_their_lifetimes() {
         for nanos in (0..200).chain([1 << 62, 1 << 63, u64::MAX]) {
             let (low, high) = lifetime_class_range(lifetime_class(nanos));
             assert!((low..=high).contains(&nanos), "{nanos}: {low}-{high}");

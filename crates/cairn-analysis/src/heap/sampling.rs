@@ -1,33 +1,34 @@
-//! Sampled recordings: what a block that was recorded stands for, and how far off the sums may be.
+//! Sampled recordings: the weight of a recorded block, and the errors of sums.
 //!
-//! A sampled recorder picks bytes: each byte that is allocated is picked with probability `1 / mean`, and a block of which
-//! a byte was picked is recorded. A block of `size` bytes is therefore recorded with probability `p = 1 - exp(-size /
-//! mean)` and stands for `1 / p` blocks, which makes every sum an unbiased estimate (Horvitz and Thompson), whatever the
-//! program does. Blocks are picked independently, so that the variance of a sum of `x / p` has the unbiased estimate
-//! `Σ x² (1 - p) / p²`.
+//! A sampled recorder picks each allocated byte with probability `1 / mean`, and records a block if
+//! one of its bytes was picked. A block of `size` bytes is therefore recorded with probability `p =
+//! 1 - exp(-size / mean)` and represents `1 / p` blocks, which makes every sum an unbiased estimate
+//! (Horvitz and Thompson), whatever the program does. Blocks are picked independently, so the
+//! variance of a sum of `x / p` has the unbiased estimate `Σ x² (1 - p) / p²`.
 
 use super::Amount;
 use super::sums::Weight;
 
-/// How the allocations of a recording were chosen.
+/// The choice of allocations in a recording.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 #[non_exhaustive]
 pub enum Sampling {
-    /// All of them are there.
+    /// All allocations are recorded.
     #[default]
     All,
-    /// By their bytes.
+    /// Allocations are sampled by their bytes.
     Poisson {
-        /// On average one byte of so many was picked.
+        /// One byte of this many was picked on average.
         mean_bytes: u64,
     },
 }
 
-/// So many weights of a sampled block are a whole block: fixed point, so that frees take away exactly what allocations added.
+/// Weight of a whole block; a fixed-point unit, so that frees subtract exactly what allocations
+/// added.
 pub(super) const WHOLE_BLOCK: u64 = 1 << 16;
 
 impl Sampling {
-    /// The weight of a recorded block.
+    /// Returns the weight of a recorded block.
     #[inline]
     pub(super) fn weigh(self, size_bytes: u64) -> Weight {
         match self {
@@ -45,9 +46,10 @@ impl Sampling {
         }
     }
 
-    /// For how much a recorded block of this size stands, for those who add up events themselves: bytes as they are, and
-    /// blocks in a unit that sums are kept in exactly, so that a free takes away what its allocation added.
-    /// [`blocks`](Self::blocks) turns a sum of these into a number of blocks.
+    /// Returns the bytes and blocks that a recorded block of this size represents, for custom sums.
+    ///
+    /// Bytes are plain. Blocks are in a unit that adds up exactly, so that a free subtracts what
+    /// its allocation added; [`blocks`](Self::blocks) converts a sum of them to a number of blocks.
     ///
     /// ```
     /// use cairn_analysis::heap::Sampling;
@@ -62,7 +64,7 @@ impl Sampling {
         Amount { value: bytes, blocks }
     }
 
-    /// Blocks of a sum of what [`stands_for`](Self::stands_for) gives.
+    /// Converts a sum of weights from [`stands_for`](Self::stands_for) to blocks.
     #[must_use]
     pub fn blocks(self, weight: u64) -> u64 {
         match self {
@@ -71,37 +73,38 @@ impl Sampling {
         }
     }
 
-    /// True when sums are estimates.
+    /// Reports whether sums are estimates.
     #[must_use]
     pub const fn is_estimate(self) -> bool {
         matches!(self, Self::Poisson { .. })
     }
 }
 
-/// How probable it is that a block is recorded. A block without bytes counts as one byte, so that nothing is divided by 0.
+/// Returns the probability that a block is recorded. Empty blocks count as one byte, to avoid a
+/// zero.
 fn probability(size_bytes: u64, mean_bytes: u64) -> f64 {
     -(-(size_bytes.max(1) as f64) / mean_bytes.max(1) as f64).exp_m1()
 }
 
-/// Standard errors of the [`Sums`](super::Sums) of the same place; all 0 when nothing was sampled.
+/// Standard errors of the [`Sums`](super::Sums) of the same entry; all 0 without sampling.
 #[derive(Clone, Copy, PartialEq, Default, Debug)]
 pub struct Errors {
-    /// Of the allocations.
+    /// Error of the number of allocations.
     pub allocations: f64,
-    /// Of their bytes.
+    /// Error of the allocated bytes.
     pub allocated_bytes: f64,
-    /// Of the blocks that were not freed.
+    /// Error of the number of unfreed blocks.
     pub live_blocks: f64,
-    /// Of their bytes.
+    /// Error of the unfreed bytes.
     pub live_bytes: f64,
-    /// Of the blocks at the peak.
+    /// Error of the number of blocks at the peak.
     pub peak_blocks: f64,
-    /// Of their bytes.
+    /// Error of the bytes at the peak.
     pub peak_bytes: f64,
 }
 
 impl Errors {
-    /// Adds the errors of other blocks: variances add up, as blocks are picked independently.
+    /// Adds the errors of other blocks: variances add up, because blocks are picked independently.
     pub fn add(&mut self, other: &Self) {
         let fields = [
             (&mut self.allocations, other.allocations),
@@ -117,7 +120,7 @@ impl Errors {
     }
 }
 
-/// Sums of variances, kept like [`Row`](super::sums::Row) keeps sums.
+/// Sums of variances, parallel to the sums in [`Row`](super::sums::Row).
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Variances {
     allocated: Variance,
@@ -133,7 +136,7 @@ pub(super) struct Variance {
 }
 
 impl Variance {
-    /// What one recorded block adds.
+    /// Returns the contribution of one recorded block.
     pub(super) fn of(size_bytes: u64, mean_bytes: u64) -> Self {
         let p = probability(size_bytes, mean_bytes);
         let blocks = (1.0 - p) / (p * p);
@@ -177,7 +180,7 @@ impl Variances {
     pub(super) fn errors(&self, peak: u64) -> Errors {
         let mut settled = *self;
         settled.settle(peak);
-        // What is left of a difference of rounded numbers may be a little below 0.
+        // Rounding may leave a small negative difference.
         let root = |variance: f64| variance.max(0.0).sqrt();
         Errors {
             allocations: root(settled.allocated.blocks),

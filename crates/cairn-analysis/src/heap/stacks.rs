@@ -1,11 +1,12 @@
-//! The stacks of a recording as the questions need them: a tree of numbered addresses, and the modules they lie in.
+//! The stacks of a recording, as analysis needs them: a tree of numbered addresses, with their
+//! modules.
 
 use cairn_format::recording::PcKind;
 
-/// Stacks as nodes of a tree: node 0 is the stack without frames, every other node is its parent with one more inner call.
+/// Stacks as nodes of a tree: node 0 is the empty stack, every other node adds one inner call.
 ///
-/// Parents have smaller numbers than their children, so that one pass over an array visits a tree in order, and nothing
-/// here is recursive.
+/// Parents have smaller numbers than their children, so one pass over an array visits the tree in
+/// order, without recursion.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Stacks {
     nodes: Vec<Node>,
@@ -19,33 +20,33 @@ struct Node {
     address: u32,
 }
 
-/// Number of the stack without frames.
+/// Number of the empty stack.
 pub const NO_FRAMES: u32 = 0;
 
 /// An address that occurs in stacks.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Address {
-    /// What it is, or why the stack ends there.
+    /// The kind of the address, or the reason why the stack ends there.
     pub kind: PcKind,
     /// The address in the process.
     pub absolute: u64,
     /// The address as the module's file counts.
     pub stated: u64,
-    /// Index of the module that it lies in, and how far from its start.
+    /// Index of its module, and the offset from the module's start.
     pub module: Option<(u32, u64)>,
 }
 
-/// A module that addresses lie in.
+/// A module that contains addresses.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Module {
-    /// Its path on the machine of the recording.
+    /// Path on the recorded machine.
     pub path: String,
-    /// Its build id; empty when it has none.
+    /// Build id; empty if it has none.
     pub build_id: Vec<u8>,
 }
 
 impl Module {
-    /// The last part of the path, as people call it.
+    /// Returns the last component of the path.
     #[must_use]
     pub fn name(&self) -> &str {
         self.path.rsplit('/').find(|part| !part.is_empty()).unwrap_or("?")
@@ -53,13 +54,13 @@ impl Module {
 }
 
 impl Stacks {
-    /// The stack without frames, alone.
+    /// Creates a tree with the empty stack only.
     #[must_use]
     pub fn new() -> Self {
         Self { nodes: vec![Node { parent: 0, address: u32::MAX }], ..Self::default() }
     }
 
-    /// Makes room for so many more.
+    /// Reserves space for more entries.
     pub(super) fn reserve(&mut self, stacks: usize, addresses: usize) {
         self.nodes.reserve(stacks);
         self.addresses.reserve(addresses);
@@ -71,14 +72,15 @@ impl Stacks {
         index_of_last(&self.modules)
     }
 
-    /// Adds an address and returns its index. An unknown module reads as none.
+    /// Adds an address and returns its index. An unknown module counts as none.
     pub fn add_address(&mut self, address: Address) -> u32 {
         let module = address.module.filter(|&(module, _)| (module as usize) < self.modules.len());
         self.addresses.push(Address { module, ..address });
         index_of_last(&self.addresses)
     }
 
-    /// Adds `parent` with one more inner call and returns its number; `None` when one of the two is not there.
+    /// Adds `parent` with one more inner call, and returns its number; `None` if an argument is
+    /// unknown.
     pub fn add_stack(&mut self, parent: u32, address: u32) -> Option<u32> {
         let known = (parent as usize) < self.nodes.len() && (address as usize) < self.addresses.len();
         known.then(|| {
@@ -87,60 +89,60 @@ impl Stacks {
         })
     }
 
-    /// Takes up the next number without a stack, for tables whose numbers have gaps: it reads as a stack without frames.
+    /// Skips a number, for tables whose numbers have gaps: it reads as an empty stack.
     pub fn skip(&mut self) {
         self.nodes.push(Node { parent: NO_FRAMES, address: u32::MAX });
     }
 
-    /// How many stacks there are, the one without frames among them.
+    /// Returns the number of stacks, including the empty one.
     #[must_use]
     pub fn len(&self) -> usize {
         self.nodes.len()
     }
 
-    /// True when there is not even the stack without frames.
+    /// Reports whether there is not even the empty stack.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
 
-    /// The stack without its innermost call; `None` for [`NO_FRAMES`], and for what is no stack.
+    /// Returns the stack without its innermost call; `None` for [`NO_FRAMES`] and unknown numbers.
     #[must_use]
     pub fn parent(&self, stack: u32) -> Option<u32> {
         if stack == NO_FRAMES { None } else { self.nodes.get(stack as usize).map(|node| node.parent) }
     }
 
-    /// Index of the address of the innermost call.
+    /// Returns the index of the innermost call's address.
     #[must_use]
     pub fn innermost(&self, stack: u32) -> Option<u32> {
         let node = self.nodes.get(stack as usize)?;
         ((node.address as usize) < self.addresses.len()).then_some(node.address)
     }
 
-    /// Indices of the addresses of a stack, innermost first.
+    /// Iterates over the address indices of a stack, innermost first.
     pub fn addresses_of(&self, stack: u32) -> impl Iterator<Item = u32> {
         self.path(stack).filter_map(|stack| self.innermost(stack))
     }
 
-    /// The stack, its parent, and so on, without [`NO_FRAMES`].
+    /// Iterates over the stack, its parent, and so on, without [`NO_FRAMES`].
     pub fn path(&self, stack: u32) -> impl Iterator<Item = u32> {
         let known = Some(stack).filter(|&stack| self.innermost(stack).is_some());
         std::iter::successors(known, |&stack| self.parent(stack).filter(|&parent| parent != NO_FRAMES))
     }
 
-    /// The address of this index.
+    /// Returns the address of an index.
     #[must_use]
     pub fn address(&self, index: u32) -> Option<&Address> {
         self.addresses.get(index as usize)
     }
 
-    /// All addresses.
+    /// Returns all addresses.
     #[must_use]
     pub fn addresses(&self) -> &[Address] {
         &self.addresses
     }
 
-    /// All modules.
+    /// Returns all modules.
     #[must_use]
     pub fn modules(&self) -> &[Module] {
         &self.modules

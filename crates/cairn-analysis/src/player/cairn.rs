@@ -1,4 +1,4 @@
-//! cairn's own recordings in the words of the player.
+//! Plays cairn's own recordings.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -14,13 +14,13 @@ use cairn_recording::{
     RecordingError, StackId, ThreadId, TimeScale, Usage, Wanted,
 };
 
-/// See the module documentation.
+/// A cairn recording, as a source of the player.
 pub(super) struct CairnRecording {
     recording: Recording,
-    /// In the order of the recording's own, so that they are found by number as these are.
+    /// In the recording's order, so that its module numbers are indices here.
     modules: Vec<PlayedModule>,
     threads: Vec<PlayedThread>,
-    /// What reading the events found.
+    /// Findings of reading the events.
     of_events: RefCell<Vec<Finding>>,
 }
 
@@ -52,14 +52,15 @@ impl CairnRecording {
         self.threads = threads.collect();
     }
 
-    /// Reads what is new in a file that grows.
-    pub(super) fn look(&mut self, live: &mut Live, is_last: bool) -> Result<(), PlayError> {
+    /// Reads the new part of a growing file.
+    pub(super) fn poll(&mut self, live: &mut Live, is_last: bool) -> Result<(), PlayError> {
         live.look(&mut self.recording, is_last).map_err(PlayError::Recording)?;
         self.take_tables();
         Ok(())
     }
 
-    /// Hands over what is in order of it. Times are the sieve's business: what was in order once is not seen again.
+    /// Passes on the events whose order is final. The sieve checks times, because events pass only
+    /// once.
     pub(super) fn play_new(
         &self,
         live: &mut Live,
@@ -76,7 +77,7 @@ impl CairnRecording {
         self.recording.add_findings(findings);
     }
 
-    /// Hands over the events of the wanted time.
+    /// Passes on the events of the wanted time.
     pub(super) fn play(
         &self,
         filter: &Filter,
@@ -100,7 +101,7 @@ impl CairnRecording {
         self.recording.header().process
     }
 
-    /// Whether what a program that is gone has left behind is all there.
+    /// Reports whether everything that an ended program wrote has been read.
     pub(super) fn is_settled(&self, live: &Live) -> bool {
         live.is_settled(&self.recording)
     }
@@ -109,7 +110,7 @@ impl CairnRecording {
         self.recording.end().is_some()
     }
 
-    /// True when its oldest events are overwritten by new ones.
+    /// Reports whether the recording overwrites its oldest events.
     pub(super) fn is_ring(&self) -> bool {
         self.recording.fact("mode") == Some(b"ring")
     }
@@ -122,7 +123,7 @@ impl CairnRecording {
         self.all_findings().all(|finding| !finding.is_damage())
     }
 
-    /// What opening the recording found, and reading its events.
+    /// Returns the findings of opening the recording, and of reading its events.
     fn all_findings(&self) -> impl Iterator<Item = Finding> {
         let of_events = self.of_events.borrow().clone();
         self.recording.findings().to_vec().into_iter().chain(of_events)
@@ -132,7 +133,7 @@ impl CairnRecording {
         self.recording.modules().binary_search_by_key(&id, |module| module.id).ok()
     }
 
-    /// `None` for what belongs to no thread of the program.
+    /// Returns a thread's index; `None` for events without a thread.
     fn thread_index(&self, id: ThreadId) -> Option<usize> {
         let index = self.recording.threads().binary_search_by_key(&id, |thread| thread.id).ok()?;
         (self.threads.get(index)?.kernel_thread != 0).then_some(index)
@@ -192,12 +193,12 @@ impl Tables for CairnRecording {
                 self.see(at);
             }
         }
-        let told = self.recording.summary().map(|summary| summary.end_nanos);
-        let last = match told.or(self.recording.end().map(|(_, nanos)| nanos)) {
+        let stated_end = self.recording.summary().map(|summary| summary.end_nanos);
+        let last = match stated_end.or(self.recording.end().map(|(_, nanos)| nanos)) {
             Some(nanos) => nanos,
             None => {
                 let mut last = Last(0);
-                // What cannot be read is not there to be shown either.
+                // A part that cannot be read cannot be shown either.
                 let _ = self.recording.read(&Wanted::OTHERS, &mut last);
                 last.0
             }
@@ -206,12 +207,12 @@ impl Tables for CairnRecording {
     }
 }
 
-/// The recording in a file, read as far as its events of the filter's times need it.
+/// Opens the part of a recording that the filter's times need.
 pub(super) fn open_window(path: &Path, filter: &Filter) -> Result<Recording, RecordingError> {
     Recording::open_window(path, |scale| window(filter, scale))
 }
 
-/// The times to play, in the reader's nanoseconds.
+/// Returns the times to play, in the reader's nanoseconds.
 fn window(filter: &Filter, scale: &TimeScale) -> (u64, u64) {
     let (since, until) = filter.window_by(|wall_nanos| nanos_at_wall(scale, wall_nanos));
     let clamped = |nanos: i64| u64::try_from(nanos).unwrap_or(0);
@@ -219,14 +220,14 @@ fn window(filter: &Filter, scale: &TimeScale) -> (u64, u64) {
 }
 
 fn nanos_at_wall(scale: &TimeScale, wall_nanos: u64) -> i64 {
-    // The wall clock may have been set back: the latest reading that fits.
+    // The wall clock may have been set back: use the latest reading that fits.
     let readings = scale.readings();
     let fits = readings.iter().rev().find(|(_, wall)| *wall <= wall_nanos);
     let &(nanos, wall) = fits.or(readings.first()).unwrap_or(&(0, 0));
     difference(wall_nanos, wall).saturating_add_unsigned(nanos)
 }
 
-/// From the reader's events to the player's.
+/// Converts the reader's events to the player's.
 struct Adapter<'a> {
     recording: &'a CairnRecording,
     sink: &'a mut dyn FnMut(Event) -> ControlFlow<()>,
@@ -289,7 +290,7 @@ impl Events for Adapter<'_> {
             Change::ThreadEnded => Some(What::ThreadEnded),
             Change::Lost { kind, count } => Some(What::Lost { kind, count }),
             Change::Ended(reason) => Some(What::Ended(reason)),
-            // A later kind of change has no line of its own yet.
+            // A newer kind of change has no event here.
             _ => None,
         };
         if let Some(what) = what {
@@ -318,7 +319,7 @@ fn played(module: &Module) -> PlayedModule {
     }
 }
 
-/// A path of the recorded machine; bytes that are no text are kept where this system can.
+/// Converts a recorded path; keeps bytes that are not text, if this system can.
 #[cfg(unix)]
 fn path_of(bytes: &[u8]) -> PathBuf {
     use std::os::unix::ffi::OsStrExt;

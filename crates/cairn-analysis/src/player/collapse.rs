@@ -1,7 +1,7 @@
-//! Equal stacks counted.
+//! Counts equal stacks.
 //!
-//! Two stacks are equal when their frames lie at the same places of the same files, wherever these were loaded: a library
-//! that was unloaded and came back elsewhere is still the same code. Frames outside of all modules are equal by address.
+//! Two stacks are equal if their frames have the same offsets in the same files, wherever those
+//! were loaded. Frames outside of all modules are compared by address.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -10,31 +10,31 @@ use cairn_format::recording::PcKind;
 
 use super::event::{Event, StackKey, Tables};
 
-/// What a stack is to those who count: which file, which place in it.
+/// The key of a stack: file, offset and kind of each frame.
 type Shape = Vec<(Option<u32>, u64, PcKind)>;
 
-/// Counts stacks as they are played.
+/// Counts stacks during playback.
 #[derive(Debug, Default)]
 pub struct Collapsed {
-    groups: Vec<Group>,
+    groups: Vec<StackGroup>,
     by_shape: HashMap<Shape, usize>,
     by_stack: HashMap<(StackKey, usize), usize>,
     files: HashMap<(std::path::PathBuf, Vec<u8>), u32>,
 }
 
-/// Equal stacks.
+/// A group of equal stacks.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Group {
-    /// The first event with this stack; its frames stand for all.
+pub struct StackGroup {
+    /// The first event with this stack; its frames represent the group.
     pub first: Event,
-    /// How many events have it.
+    /// The number of events.
     pub count: u64,
-    /// When the last one was.
+    /// The time of the last event.
     pub last_nanos: i64,
 }
 
 impl Collapsed {
-    /// Counts an event; events without a stack are left out.
+    /// Counts an event; ignores events without a stack.
     pub fn add(&mut self, event: &Event, tables: &dyn Tables) {
         let Some(stack) = event.stack() else { return };
         let key = (stack, event.skip());
@@ -52,9 +52,9 @@ impl Collapsed {
         }
     }
 
-    /// The groups, most frequent first, then in the order in which they first came.
+    /// Returns the groups, most frequent first, then by first occurrence.
     #[must_use]
-    pub fn into_groups(self) -> Vec<Group> {
+    pub fn into_groups(self) -> Vec<StackGroup> {
         let mut groups = self.groups;
         groups.sort_by_key(|group| std::cmp::Reverse(group.count));
         groups
@@ -74,7 +74,7 @@ impl Collapsed {
         let next = self.groups.len();
         let index = *self.by_shape.entry(shape).or_insert(next);
         if index == next {
-            self.groups.push(Group { first: event.clone(), count: 0, last_nanos: event.nanos });
+            self.groups.push(StackGroup { first: event.clone(), count: 0, last_nanos: event.nanos });
         }
         index
     }
@@ -95,7 +95,7 @@ mod tests {
     use cairn_wire::tracker::{Layout, Writer};
 
     #[test]
-    fn the_same_code_elsewhere_is_the_same_stack_and_other_code_there_is_not() {
+    fn collapse_compares_code_not_addresses() {
         let at = AbsoluteAddress::new;
         let mut buffer = [0; 500];
         let mut writer = Writer::new(SliceSink::new(&mut buffer), Layout::WINDOWS_64);

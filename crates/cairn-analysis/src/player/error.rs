@@ -1,30 +1,30 @@
-//! Why a recording cannot be played.
+//! The errors of the player.
 
 use std::{fmt, io};
 
 use cairn_recording::RecordingError;
 
-/// Why a recording cannot be played.
+/// The reason why a recording cannot be played.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum PlayError {
-    /// The file cannot be read.
+    /// When the file cannot be read.
     Io(io::Error),
-    /// A recording of cairn's cannot be read.
+    /// When a cairn recording cannot be read.
     Recording(RecordingError),
-    /// The bytes are those of no recording that is known here.
+    /// When the bytes are not those of a known recording.
     NoRecording {
-        /// What they look like.
+        /// The kind that the bytes resemble.
         problem: &'static str,
     },
-    /// The recording cannot be played while it is written.
+    /// When the recording cannot be followed while it is written.
     CannotFollow {
-        /// Why.
+        /// The reason.
         problem: &'static str,
     },
-    /// More modules are loaded than any program has.
+    /// When a recording loads more modules than any program does.
     TooManyModules {
-        /// How many.
+        /// The number of loads.
         count: usize,
     },
 }
@@ -36,7 +36,7 @@ impl fmt::Display for PlayError {
             Self::Recording(error) => error.fmt(f),
             Self::NoRecording { problem } => write!(
                 f,
-                "no recording: {problem}; cairn plays its own recordings (*.cairn) and those of call-stack-tracker"
+                "not a recording: {problem}; cairn plays its own recordings (*.cairn) and those of call-stack-tracker"
             ),
             Self::CannotFollow { problem } => {
                 write!(f, "cannot be followed: {problem}; play it without --follow")

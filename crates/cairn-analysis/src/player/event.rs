@@ -1,4 +1,4 @@
-//! What a player plays: the same words for every kind of recording.
+//! The events of a playback, common to every kind of recording.
 
 use std::borrow::Cow;
 
@@ -8,39 +8,39 @@ use cairn_symbols::{AddressKind, Lookup, Place};
 
 use crate::names::{ModuleKey, file_name};
 
-/// One load of a module.
+/// A load of a module.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PlayedModule {
-    /// The file: path, build id. A name from a stranger, not one to open unasked.
+    /// The file: path and build id. Untrusted: not to be opened without the user's consent.
     pub file: ModuleKey,
-    /// Its path as text.
+    /// The path as text.
     pub path: String,
-    /// The first address.
+    /// First address.
     pub start: AbsoluteAddress,
-    /// The first address behind it.
+    /// End address.
     pub end: AbsoluteAddress,
-    /// What addresses in memory were larger by than the ones stated in the file, where that is recorded.
+    /// Difference of addresses in memory and those stated in the file, if recorded.
     pub bias: Option<u64>,
-    /// When it was loaded, in nanoseconds from the start of the recording.
+    /// Time of loading, in nanoseconds since the start of the recording.
     pub loaded_nanos: i64,
-    /// When it was unloaded, or was found to be gone.
+    /// Time of unloading, or when it was found to be missing.
     pub unloaded_nanos: Option<i64>,
 }
 
 impl PlayedModule {
-    /// The last part of its path.
+    /// Returns the last component of the path.
     #[must_use]
     pub fn name(&self) -> &str {
         file_name(&self.path)
     }
 
-    /// How far behind its start an address lies.
+    /// Returns the offset of an address from the module's start.
     #[must_use]
     pub fn offset(&self, address: AbsoluteAddress) -> ModuleOffset {
         ModuleOffset::new(address.value().wrapping_sub(self.start.value()))
     }
 
-    /// What to ask a symbolizer.
+    /// Returns the address for a symbolizer.
     fn place(&self, address: AbsoluteAddress) -> Place {
         match self.bias {
             Some(bias) => Place::Stated(StatedAddress::new(address.value().wrapping_sub(bias))),
@@ -52,33 +52,33 @@ impl PlayedModule {
 /// A thread of the recorded program.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PlayedThread {
-    /// What the kernel calls it.
+    /// The kernel's thread id.
     pub kernel_thread: u32,
-    /// What it calls itself; the last one of its names.
+    /// The thread's name; its last one, if it had several.
     pub name: String,
-    /// What it called itself before.
+    /// The previous names.
     pub earlier_names: Vec<String>,
 }
 
-/// One frame of a stack.
+/// A frame of a stack.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct PlayedFrame {
-    /// What the address is; kinds beyond the two kinds of code say why the stack ends here.
+    /// The kind of the address; kinds other than the two of code state why the stack ends here.
     pub kind: PcKind,
     /// The address in the process.
     pub address: AbsoluteAddress,
-    /// The load of a module that was there then: an index into [`Tables::modules`].
+    /// The module load at this address at the time: an index into [`Tables::modules`].
     pub module: Option<usize>,
 }
 
 impl PlayedFrame {
-    /// True for code; false where it says why the stack was not followed further.
+    /// Reports whether this is code, as opposed to the reason why the stack ends.
     #[must_use]
     pub const fn is_code(&self) -> bool {
         matches!(self.kind, PcKind::ReturnAddress | PcKind::ProgramCounter)
     }
 
-    /// What to ask a symbolizer, and of which file; `None` outside of all modules.
+    /// Returns the lookup of the frame, and its file; `None` outside of all modules.
     #[must_use]
     pub fn lookup<'t>(&self, tables: &'t dyn Tables) -> Option<(&'t ModuleKey, Lookup)> {
         let kind = match self.kind {
@@ -90,7 +90,7 @@ impl PlayedFrame {
         Some((&module.file, Lookup { place: module.place(self.address), kind }))
     }
 
-    /// Why the stack ends here; `None` for code.
+    /// Returns the reason why the stack ends here; `None` for code.
     #[must_use]
     pub fn end_reason(&self) -> Option<String> {
         let address = self.address;
@@ -102,128 +102,128 @@ impl PlayedFrame {
             PcKind::NoProgress => format!("the caller of {address} is not above it on the stack"),
             PcKind::OutsideStack => format!("the frame pointer leads outside the stack, to {address}"),
             PcKind::UnknownRegister => format!("the value of register {} is not known", address.value()),
-            PcKind::Limit => "deeper than what is kept of a stack".to_owned(),
+            PcKind::Limit => "deeper than the limit of recorded stacks".to_owned(),
             _ => "the stack was not followed further".to_owned(),
         })
     }
 }
 
-/// A stack of a recording, by the number it has there.
+/// Identifies a stack within a recording.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct StackKey(pub u32);
 
-/// What the events of a recording refer to.
+/// The tables to which events refer.
 pub trait Tables {
-    /// All loads of modules.
+    /// Returns all module loads.
     fn modules(&self) -> &[PlayedModule];
 
-    /// All threads.
+    /// Returns all threads.
     fn threads(&self) -> &[PlayedThread];
 
-    /// The frames of a stack, innermost first; none for a stack that was lost or that nothing is known of.
+    /// Returns the frames of a stack, innermost first; empty for a lost or unknown stack.
     fn frames(&self, stack: StackKey) -> Cow<'_, [PlayedFrame]>;
 
-    /// Nanoseconds since 1970 at so many nanoseconds from the start of the recording.
+    /// Converts a time in the recording to nanoseconds since 1970.
     fn wall_nanos(&self, nanos: i64) -> u64;
 
-    /// Nanoseconds from the start of the recording at so many since 1970.
+    /// Converts nanoseconds since 1970 to a time in the recording.
     fn nanos_at_wall(&self, wall_nanos: u64) -> i64;
 
-    /// When the first and the last thing happened, in nanoseconds from the start.
+    /// Returns the times of the first and the last event, in nanoseconds since the start.
     fn extent(&self) -> (i64, i64);
 }
 
-/// One event.
+/// An event.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Event {
-    /// When, in nanoseconds from the start of the recording. Negative where the wall clock went back.
+    /// Nanoseconds since the start of the recording; negative if the wall clock was set back.
     pub nanos: i64,
-    /// Which thread: an index into [`Tables::threads`].
+    /// Index of the thread in [`Tables::threads`].
     pub thread: Option<usize>,
-    /// What.
+    /// The kind of event, with its data.
     pub what: What,
 }
 
-/// What happened.
+/// A kind of event, with its data.
 #[derive(Clone, PartialEq, Debug)]
 #[non_exhaustive]
 pub enum What {
-    /// The program marked a moment, and its stack was taken.
+    /// When the program made a mark, and its stack was captured.
     Mark {
-        /// The stack; `None` when it was lost, or not asked for.
+        /// The stack; `None` if it was lost or not requested.
         stack: Option<StackKey>,
-        /// The stack was asked for, and there was no room to keep it.
+        /// Whether a requested stack was lost for lack of space.
         is_lost: bool,
-        /// How many of its innermost frames are not of interest.
+        /// The number of irrelevant innermost frames.
         skip: u16,
-        /// The number that came with it.
+        /// The attached value.
         value: MarkValue,
-        /// The text that came with it.
+        /// The attached text.
         text: Box<[u8]>,
-        /// The text was longer.
+        /// Whether the text was truncated.
         is_cut: bool,
     },
-    /// A module was loaded, or found to be: an index into [`Tables::modules`].
+    /// When a module was loaded, or found to be: an index into [`Tables::modules`].
     ModuleLoaded(usize),
-    /// A module was unloaded.
+    /// When a module was unloaded.
     ModuleUnloaded(usize),
-    /// The thread was first seen.
+    /// When a thread was first seen.
     ThreadBegan,
-    /// The thread has another name.
+    /// When a thread's name changed.
     ThreadNamed,
-    /// The thread ended.
+    /// When a thread ended.
     ThreadEnded,
-    /// A block was allocated.
+    /// When a block was allocated.
     Alloc {
-        /// By whom.
+        /// The allocating stack.
         stack: StackKey,
-        /// How large it is.
+        /// The size of the block.
         size_bytes: u64,
     },
-    /// A block was freed.
+    /// When a block was freed.
     Free {
-        /// Who allocated it.
+        /// The stack that allocated it.
         stack: StackKey,
-        /// How large it was.
+        /// The size of the block.
         size_bytes: u64,
     },
-    /// Addresses were mapped or unmapped.
+    /// When addresses were mapped or unmapped.
     Mapping {
-        /// What happened.
+        /// The operation.
         kind: MappingKind,
-        /// Where.
+        /// The first address.
         address: AbsoluteAddress,
-        /// How much.
+        /// The size of the range.
         size_bytes: u64,
-        /// By whom.
+        /// The stack of the operation.
         stack: StackKey,
     },
-    /// What the process used.
+    /// When resource usage was sampled.
     Usage {
-        /// Resident memory, without cairn's own where that is known.
+        /// Resident memory, excluding cairn's own where known.
         resident_bytes: u64,
-        /// Cairn's own beside it; `None` where it is not known, and included.
+        /// cairn's own memory; `None` if unknown, and then included above.
         own_bytes: Option<u64>,
         /// Page faults since the start.
         page_faults: u64,
-        /// Threads.
+        /// The number of threads.
         threads: u32,
     },
-    /// Something was lost.
+    /// When events were lost.
     Lost {
-        /// Why.
+        /// The reason.
         kind: LossKind,
-        /// How many.
+        /// The number of lost events.
         count: u64,
     },
-    /// Nothing follows.
+    /// When the recording ended.
     Ended(EndReason),
-    /// Something is odd about the recording at this place.
-    Odd(String),
+    /// When the recording contradicts itself at this point.
+    Anomaly(String),
 }
 
 impl Event {
-    /// The stack of the event, if it has one.
+    /// Returns the stack of the event, if it has one.
     #[must_use]
     pub const fn stack(&self) -> Option<StackKey> {
         match self.what {
@@ -233,7 +233,7 @@ impl Event {
         }
     }
 
-    /// How many innermost frames of the stack are not of interest.
+    /// Returns the number of irrelevant innermost frames.
     #[must_use]
     pub const fn skip(&self) -> usize {
         match self.what {
@@ -242,7 +242,7 @@ impl Event {
         }
     }
 
-    /// The frames of its stack that are of interest, innermost first.
+    /// Returns the relevant frames of its stack, innermost first.
     #[must_use]
     pub fn frames<'t>(&self, tables: &'t dyn Tables) -> Cow<'t, [PlayedFrame]> {
         let Some(stack) = self.stack() else { return Cow::Borrowed(&[]) };
@@ -252,7 +252,7 @@ impl Event {
         }
     }
 
-    /// The load of a module that it is about.
+    /// Returns the module load that the event is about.
     #[must_use]
     pub const fn module(&self) -> Option<usize> {
         match self.what {

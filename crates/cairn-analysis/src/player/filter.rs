@@ -1,4 +1,4 @@
-//! Which events are played.
+//! Selects the events to play.
 
 use std::collections::HashMap;
 
@@ -10,10 +10,10 @@ use crate::names::Names;
 
 const NANOS: i64 = 1_000_000_000;
 
-/// Stacks whose verdict is remembered.
+/// Maximum stacks whose verdict is cached.
 const MAX_REMEMBERED: usize = 1 << 18;
 
-/// A time to play from or up to.
+/// A bound of the time to play.
 ///
 /// ```
 /// use cairn_analysis::player::TimeBound;
@@ -24,21 +24,21 @@ const MAX_REMEMBERED: usize = 1 << 18;
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TimeBound {
-    /// So many nanoseconds from the start of the recording.
+    /// Nanoseconds since the start of the recording.
     FromStart(i64),
-    /// At so many nanoseconds since 1970.
+    /// Nanoseconds since 1970.
     Wall(u64),
 }
 
 impl TimeBound {
-    /// Reads seconds from the start, also with one of the units `h m s ms us ns`, or an ISO 8601 time. `None` when it is
-    /// neither.
+    /// Parses seconds since the start, optionally with a unit of `h m s ms us ns`, or an ISO 8601
+    /// time.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         parse_seconds(text).map(Self::FromStart).or_else(|| parse_iso(text).map(Self::Wall))
     }
 
-    /// In nanoseconds from the start of a recording.
+    /// Converts to nanoseconds since the start of a recording.
     #[must_use]
     pub fn from_start(self, tables: &dyn Tables) -> i64 {
         self.nanos_by(|wall_nanos| tables.nanos_at_wall(wall_nanos))
@@ -67,28 +67,28 @@ fn parse_seconds(text: &str) -> Option<i64> {
     i64::try_from(sign * (whole + fraction)).ok()
 }
 
-/// Which events are played; by default all but allocations and frees.
+/// Selects the events to play; by default all but allocations and frees.
 #[derive(Clone, Debug, Default)]
 pub struct Filter {
-    /// Not before.
+    /// Excludes earlier events.
     pub since: Option<TimeBound>,
-    /// Before.
+    /// Excludes events from this time on.
     pub until: Option<TimeBound>,
-    /// Events of these threads, by number or name; of all when empty.
+    /// Selects threads by number or name; empty for all.
     pub threads: Vec<String>,
-    /// Events of these modules and stacks with a frame in one of them; all when empty. A module is named by its path, by
-    /// the last part of it, or by that up to a point: `libc` is `/usr/lib/libc.so.6`.
+    /// Selects modules, and stacks with a frame in one of them; empty for all. A module is given by
+    /// its path, its last component, or that up to a dot: `libc` is `/usr/lib/libc.so.6`.
     pub modules: Vec<String>,
-    /// Marks whose text, and stacks of which a function, source file or module, matches; and modules whose path does.
+    /// Selects marks by text, stacks by function, source file or module, and modules by path.
     pub pattern: Option<Regex>,
-    /// Also allocations and frees.
+    /// Includes allocations and frees.
     pub heap: bool,
-    /// Only events with a stack.
+    /// Selects events with a stack only.
     pub only_stacks: bool,
 }
 
 impl Filter {
-    /// The times to play, from the start of the recording: from the first one on, and before the second one.
+    /// Returns the times to play, since the start of the recording: inclusive start, exclusive end.
     #[must_use]
     pub fn window(&self, tables: &dyn Tables) -> (i64, i64) {
         self.window_by(|wall_nanos| tables.nanos_at_wall(wall_nanos))
@@ -100,7 +100,7 @@ impl Filter {
         (since, until)
     }
 
-    /// True for a module that is asked for, by name and by pattern.
+    /// Reports whether a module passes, by name and by pattern.
     #[must_use]
     pub fn takes_module(&self, module: &PlayedModule) -> bool {
         let is_wanted = |wanted: &String| is_named(&module.path, module.name(), wanted);
@@ -109,7 +109,7 @@ impl Filter {
     }
 }
 
-/// Applies a [`Filter`], and remembers what it found out.
+/// Applies a [`Filter`], and caches its verdicts.
 pub(super) struct Sieve<'a> {
     filter: &'a Filter,
     window: (i64, i64),
@@ -122,7 +122,7 @@ impl<'a> Sieve<'a> {
         Self { filter, window: filter.window(tables), in_modules: HashMap::new(), matches: HashMap::new() }
     }
 
-    /// What can be said without names.
+    /// Applies the conditions that need no names.
     pub(super) fn may_pass(&mut self, event: &Event, tables: &dyn Tables) -> bool {
         let (since, until) = self.window;
         let is_heap = matches!(event.what, What::Alloc { .. } | What::Free { .. });
@@ -164,7 +164,7 @@ impl<'a> Sieve<'a> {
         })
     }
 
-    /// What takes names.
+    /// Applies the conditions that need names.
     pub(super) fn passes(&mut self, event: &Event, tables: &dyn Tables, names: Option<&mut Names>) -> bool {
         let Some(pattern) = &self.filter.pattern else { return true };
         if let Some(module) = event.module() {
@@ -217,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_read_with_and_without_units() {
+    fn filter_parses_times_with_and_without_units() {
         let from_start = |text| match TimeBound::parse(text) {
             Some(TimeBound::FromStart(nanos)) => Some(nanos),
             _ => None,
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn modules_are_named_by_path_by_name_and_up_to_a_point() {
+    fn filter_matches_modules_by_path_name_and_stem() {
         for (wanted, is_it) in [
             ("/usr/lib/libc.so.6", true),
             ("libc.so.6", true),

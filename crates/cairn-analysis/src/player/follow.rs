@@ -1,6 +1,7 @@
 //! Plays a recording while it is written.
 //!
-//! Each look at the file reads what is new in it (see `cairn_recording::live`), and plays what is in order by then.
+//! Each poll of the file reads its new part (see `cairn_recording::live`), and plays the events
+//! whose order is final.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -12,10 +13,11 @@ use crate::names::Names;
 use cairn_recording::{Live, is_running};
 
 impl Player {
-    /// Plays the recording in a file, and goes on with what comes, until the recording ends, the recorded program is gone,
-    /// or the sink or `pause` has enough. `pause` is called between two looks at the file; it waits a little and shows
-    /// what was printed so far. Returns the recording as it was seen last, which tells its tables and findings; its events were
-    /// played.
+    /// Plays the recording in a file, and continues with new events.
+    ///
+    /// Ends when the recording ends, the recorded program is gone, or the sink or `pause` breaks.
+    /// `pause` is called between two polls; it waits briefly and flushes output. Returns the
+    /// recording in its last state, for its tables and findings; its events have been played.
     ///
     /// # Errors
     ///
@@ -35,7 +37,7 @@ impl Player {
             return Err(PlayError::CannotFollow { problem });
         }
         loop {
-            recording.look(&mut live, false)?;
+            recording.poll(&mut live, false)?;
             if live.is_drained() {
                 let problem = "cairn drains it, so its blocks are used again; follow the recording that cairn makes of it";
                 return Err(PlayError::CannotFollow { problem });
@@ -43,8 +45,8 @@ impl Player {
             let is_over =
                 recording.has_ended() || !is_running(recording.process()) && recording.is_settled(&live);
             if is_over {
-                // For what was written between the look and the program's end.
-                recording.look(&mut live, true)?;
+                // Reads events written between the last poll and the program's end.
+                recording.poll(&mut live, true)?;
             }
             let mut stage = Stage::new(filter, &recording, names.as_deref_mut(), sink);
             let mut progress = recording.play_new(&mut live, filter, &mut |event| stage.push(event))?;
@@ -59,7 +61,7 @@ impl Player {
     }
 }
 
-/// Only cairn's own recordings grow.
+/// Checks the kind of the file; only cairn's own recordings grow.
 fn check_kind(path: &Path) -> Result<(), PlayError> {
     use std::io::Read;
     let mut start = Vec::new();
@@ -68,7 +70,7 @@ fn check_kind(path: &Path) -> Result<(), PlayError> {
     if is_cairns(&start) {
         return Ok(());
     }
-    // Says what it is instead, or that it is nothing.
+    // Reports the actual kind, or that it is none.
     Player::open(path)?;
     Err(PlayError::CannotFollow { problem: "a recording of call-stack-tracker is written at once" })
 }

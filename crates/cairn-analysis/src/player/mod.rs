@@ -1,13 +1,13 @@
-//! Plays a recording: its events in order, each stack with the modules that were there *when it was taken*.
+//! Plays a recording: its events in order, each stack with the modules loaded *at its time*.
 //!
 //! ```text
 //!   a cairn recording ----+
-//!                         +--> events --> Filter --> names, some hundred events at a time --> what prints them
-//!   a tracker recording --+                                                      \--> or Collapsed
+//!                         +--> events --> Filter --> names, in batches --> a printer
+//!   a tracker recording --+                                        \--> or Collapsed
 //! ```
 //!
-//! A module here is one *load* of a file. An address range that another module takes over later is another module, so a
-//! stack keeps the names of its own time whatever came afterwards.
+//! A module here is one *load* of a file. A later load at the same addresses is another module, so
+//! a stack keeps the names of its own time.
 //!
 //! ```
 //! use std::ops::ControlFlow;
@@ -50,7 +50,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use cairn::CairnRecording;
-pub use collapse::{Collapsed, Group};
+pub use collapse::{Collapsed, StackGroup};
 pub use error::PlayError;
 pub use event::{Event, PlayedFrame, PlayedModule, PlayedThread, StackKey, Tables, What};
 use filter::Sieve;
@@ -63,19 +63,21 @@ use cairn_format::WordSize;
 use cairn_format::recording::MAGIC;
 use cairn_recording::Recording;
 
-/// The tracker has one buffer of 1 MiB; somebody may have made that larger.
+/// Maximum bytes of a tracker recording; 256 MiB, because the tracker's buffer of 1 MiB can be
+/// enlarged.
 const MAX_TRACKER_BYTES: u64 = 256 << 20;
 
-/// Events whose names are looked up together: enough for all processors, and few enough to show the first ones soon.
+/// Events per batch of name lookups; 512, enough for all processors, and few enough for quick
+/// output.
 const BATCH: usize = 512;
 
-/// Stacks that are known to have names.
+/// Maximum stacks that are remembered as resolved.
 const MAX_PREPARED: usize = 1 << 20;
 
-/// Takes each event; [`ControlFlow::Break`] ends the playing.
+/// Receives each event; [`ControlFlow::Break`] ends the playback.
 pub type EventSink<'a> = dyn FnMut(&Event, &dyn Tables, Option<&mut Names>) -> ControlFlow<()> + 'a;
 
-/// A recording that is open to be played.
+/// An open recording.
 #[derive(Debug)]
 pub struct Player {
     source: Source,
@@ -88,17 +90,18 @@ enum Source {
 }
 
 impl Player {
-    /// The recording in a file, of whatever kind it says or looks to be.
+    /// Opens the recording in a file, of any supported kind.
     ///
     /// # Errors
     ///
-    /// [`PlayError`] when it cannot be read, or is of no kind that is known here.
+    /// [`PlayError`] if it cannot be read, or is of an unknown kind.
     pub fn open(path: &Path) -> Result<Self, PlayError> {
         Self::open_file(path, None)
     }
 
-    /// As [`open`](Self::open), to play what passes this filter, or less, and nothing else: where it names times and wants no
-    /// allocations, only that part of the file is read.
+    /// Opens a recording like [`open`](Self::open), to play only events that pass this filter.
+    ///
+    /// If the filter has times and excludes allocations, only that part of the file is read.
     ///
     /// # Errors
     ///
@@ -130,7 +133,7 @@ impl Player {
         Self::from_reader(io::Cursor::new(start).chain(file))
     }
 
-    /// What comes out of a pipe, once it has come whole.
+    /// Opens a recording from a pipe, after reading all of it.
     ///
     /// # Errors
     ///
@@ -138,7 +141,7 @@ impl Player {
     pub fn from_reader(mut reader: impl Read) -> Result<Self, PlayError> {
         let mut bytes = Vec::new();
         reader.by_ref().take(MAGIC.len() as u64).read_to_end(&mut bytes).map_err(PlayError::Io)?;
-        // What is no recording of cairn's is small or nothing that is known here.
+        // A recording by another tool is small; anything else is unknown.
         let limit = if is_cairns(&bytes) { u64::MAX } else { MAX_TRACKER_BYTES };
         reader.take(limit).read_to_end(&mut bytes).map_err(PlayError::Io)?;
         if bytes.len() as u64 >= limit {
@@ -147,7 +150,7 @@ impl Player {
         Self::from_bytes(bytes)
     }
 
-    /// A recording that is in memory, of whatever kind it says or looks to be.
+    /// Opens a recording in memory, of any supported kind.
     ///
     /// # Errors
     ///
@@ -160,22 +163,24 @@ impl Player {
         Self::tracker(&bytes, None)
     }
 
-    /// A recording of call-stack-tracker. Nothing in it says how wide its addresses are, so that is guessed where it is not
-    /// given.
+    /// Opens a recording of call-stack-tracker.
+    ///
+    /// It does not state the width of its addresses, which is guessed if not given.
     ///
     /// # Errors
     ///
-    /// [`PlayError::NoRecording`] when not even one event can be read.
+    /// [`PlayError::NoRecording`] if not a single event can be read.
     pub fn tracker(bytes: &[u8], word_size: Option<WordSize>) -> Result<Self, PlayError> {
         Ok(Self { source: Source::Tracker(TrackerRecording::read(bytes, word_size)?) })
     }
 
-    /// Plays the events that pass `filter`, in order. With `names`, the names of every event's stack are known before the
-    /// sink gets it.
+    /// Plays the events that pass `filter`, in order.
+    ///
+    /// With `names`, the names of an event's stack are resolved before the sink receives it.
     ///
     /// # Errors
     ///
-    /// [`PlayError`], after everything before it was played.
+    /// [`PlayError`], after all earlier events were played.
     pub fn play(
         &mut self,
         filter: &Filter,
@@ -202,7 +207,7 @@ impl Player {
         }
     }
 
-    /// Modules, stacks and threads.
+    /// Returns modules, stacks and threads.
     #[must_use]
     pub fn tables(&self) -> &dyn Tables {
         match &self.source {
@@ -211,7 +216,7 @@ impl Player {
         }
     }
 
-    /// What was wrong with the recording and did not hinder reading on: one sentence each.
+    /// Returns sentences about defects of the recording that did not prevent reading it.
     #[must_use]
     pub fn findings(&self) -> Vec<String> {
         match &self.source {
@@ -220,7 +225,7 @@ impl Player {
         }
     }
 
-    /// False when the recording ends too early, or parts of it are missing or damaged.
+    /// Reports whether the recording is complete and undamaged.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         match &self.source {
@@ -230,14 +235,14 @@ impl Player {
     }
 }
 
-/// Between the source and the sink: filters, looks up names for many events at once, hands over.
+/// Between source and sink: filters events, resolves names in batches, and passes them on.
 struct Stage<'a, 'n> {
     sieve: Sieve<'a>,
     tables: &'a dyn Tables,
     names: Option<&'n mut Names>,
     sink: &'a mut EventSink<'a>,
     waiting: Vec<Event>,
-    /// Stacks whose names were looked up.
+    /// Stacks whose names were resolved.
     prepared: HashSet<(StackKey, usize)>,
 }
 
@@ -265,7 +270,7 @@ impl<'a, 'n> Stage<'a, 'n> {
         if self.waiting.len() < BATCH { ControlFlow::Continue(()) } else { self.flush() }
     }
 
-    /// Hands over what waits.
+    /// Passes on the waiting events.
     fn flush(&mut self) -> ControlFlow<()> {
         self.prepare();
         for event in std::mem::take(&mut self.waiting) {
@@ -276,7 +281,7 @@ impl<'a, 'n> Stage<'a, 'n> {
         ControlFlow::Continue(())
     }
 
-    /// Looks up the names of all stacks that wait and are new.
+    /// Resolves the names of all new stacks among the waiting events.
     fn prepare(&mut self) {
         let Some(names) = self.names.as_deref_mut() else { return };
         if self.prepared.len() > MAX_PREPARED {
@@ -295,17 +300,17 @@ impl<'a, 'n> Stage<'a, 'n> {
 }
 
 fn is_cairns(start: &[u8]) -> bool {
-    // A file that was cut inside of these bytes too: its reader says so.
+    // Also a file that was truncated within these bytes: the reader reports that.
     !start.is_empty() && start.iter().zip(MAGIC).all(|(&byte, magic)| byte == magic)
 }
 
-/// `a - b`, or the nearest there is to it.
+/// Computes `a - b`, saturating.
 fn difference(a: u64, b: u64) -> i64 {
     let difference = i128::from(a) - i128::from(b);
     i64::try_from(difference).unwrap_or(if difference < 0 { i64::MIN } else { i64::MAX })
 }
 
-/// What bytes look like that are no recording.
+/// Describes bytes that are not a recording.
 fn recording_problem(bytes: &[u8]) -> &'static str {
     match bytes {
         [] => "the file is empty",

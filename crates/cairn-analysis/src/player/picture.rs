@@ -1,24 +1,25 @@
-//! The modules of a recording over time, as rows and columns to draw.
+//! Draws the modules of a recording over time, as rows and columns.
 
 use super::event::PlayedModule;
 
-/// One load of a module in a picture.
+/// A module load in a picture.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bar {
     /// Index of the module.
     pub module: usize,
-    /// The first column it was there.
+    /// First column of the module.
     pub first: usize,
-    /// The last column it was there.
+    /// Last column of the module.
     pub last: usize,
-    /// It was loaded in the picture, not before.
+    /// Whether it was loaded within the picture.
     pub begins: bool,
-    /// It was unloaded in the picture, not after.
+    /// Whether it was unloaded within the picture.
     pub ends: bool,
 }
 
-/// The modules that were there between two times, in a number of columns: by address, and those that had the same
-/// addresses by time. What a column shows is true for some moment of it.
+/// Draws the modules between two times in a number of columns, ordered by address, then by time.
+///
+/// A column shows a module if it was loaded at some time of the column.
 ///
 /// ```
 /// use cairn_analysis::player::bars;
@@ -46,7 +47,7 @@ pub fn bars(modules: &[PlayedModule], window: (i64, i64), columns: usize) -> Vec
         Some(Bar {
             module,
             first,
-            // What is gone at the border of two columns is not in the second one.
+            // A module unloaded at the border of two columns is not in the second.
             last: ends.map_or(columns - 1, |unloaded| column(unloaded.saturating_sub(1))).max(first),
             begins: *loaded_nanos > since,
             ends: ends.is_some(),
@@ -74,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn bars_stand_where_the_modules_were() {
+    fn bars_cover_the_columns_of_their_modules() {
         let modules =
             [module(0x9000, 0, None), module(0x1000, 500, Some(1000)), module(0x1000, 0, Some(500))];
         let bar = |module, first, last, begins, ends| Bar { module, first, last, begins, ends };

@@ -1,7 +1,7 @@
-//! Recordings of call-stack-tracker, which come from Windows mostly.
+//! Plays recordings of call-stack-tracker, most of which come from Windows.
 //!
-//! They are small (the tracker has one buffer of 1 MiB), so all of one is taken in at once. What is wrong at their end is
-//! told, and everything before it is played.
+//! They are small, because the tracker has one buffer of 1 MiB, so a recording is read completely.
+//! Damage at the end is reported, and everything before it is played.
 
 use std::borrow::Cow;
 use std::path::PathBuf;
@@ -16,15 +16,15 @@ use super::event::{Event, PlayedFrame, PlayedModule, PlayedThread, StackKey, Tab
 use super::{PlayError, difference, recording_problem};
 use crate::names::ModuleKey;
 
-/// A program has some hundred. Each load takes about 250 bytes.
+/// Maximum module loads; 64 Ki, because programs have some hundred, and each takes about 250 bytes.
 const MAX_LOADS: usize = 1 << 16;
 
-/// See the module documentation.
+/// A tracker recording, as a source of the player.
 #[derive(Debug)]
 pub(super) struct TrackerRecording {
     modules: Vec<PlayedModule>,
     frames: Vec<PlayedFrame>,
-    /// Where in `frames` the n-th stack ends; it begins where the one before ends.
+    /// End of the n-th stack in `frames`; it begins at the end of the previous one.
     ends: Vec<usize>,
     events: Vec<Event>,
     start_wall_nanos: u64,
@@ -43,7 +43,7 @@ impl TrackerRecording {
         let reader = Reader::new(bytes, layout);
         let first = reader.clone().next().and_then(Result::ok).map(|first| first.timestamp_nanos);
         let start_wall_nanos = match first {
-            // The clock of a computer that records does not stand at 1970.
+            // No recording computer has its clock at 1970.
             None | Some(0) if word_size.is_none() => return Err(no_recording()),
             first => first.unwrap_or(0),
         };
@@ -91,7 +91,7 @@ impl TrackerRecording {
                     Some(mark(stack))
                 }
             };
-            for what in finding.and_then(odd).into_iter().chain(what) {
+            for what in finding.and_then(anomaly).into_iter().chain(what) {
                 self.push(place, what);
             }
         }
@@ -160,7 +160,8 @@ impl Tables for TrackerRecording {
     }
 }
 
-/// The layout of this word size that reads farther; elsewhere than on Windows the units of paths have four bytes.
+/// Returns the layout of this word size that reads furthest; outside Windows, path units have four
+/// bytes.
 fn layout_of(bytes: &[u8], word_size: WordSize) -> Layout {
     let with = |char_width| Layout { word_size, char_width };
     let end = |layout: &Layout| {
@@ -181,15 +182,15 @@ fn mark(stack: StackKey) -> What {
     }
 }
 
-fn odd(finding: Finding) -> Option<What> {
+fn anomaly(finding: Finding) -> Option<What> {
     match finding {
         // At the start of every recording.
         Finding::ListedAgain => None,
-        Finding::Overlapped(count) => Some(What::Odd(format!(
-            "{count} other modules were still there, whose unloading was not recorded"
-        ))),
-        Finding::UnknownPath => Some(What::Odd("a module was unloaded that is not known".to_owned())),
-        _ => Some(What::Odd("an odd event".to_owned())),
+        Finding::Overlapped(count) => {
+            Some(What::Anomaly(format!("{count} other modules at these addresses had no recorded unload")))
+        }
+        Finding::UnknownPath => Some(What::Anomaly("an unknown module was unloaded".to_owned())),
+        _ => Some(What::Anomaly("an unexpected event".to_owned())),
     }
 }
 

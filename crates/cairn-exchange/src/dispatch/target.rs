@@ -1,4 +1,4 @@
-//! The formats by name, and one function that writes any of them.
+//! Exports to any format, chosen by name.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -14,34 +14,34 @@ use crate::import::Imported;
 use crate::model::marks::MarkAt;
 use crate::model::profile::{Profile, Unit};
 
-/// A format that can be written.
+/// A format for export.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Target {
-    /// For `pprof`, and services that take it.
+    /// `pprof`, and services that accept it.
     Pprof,
-    /// For profiler.firefox.com.
+    /// profiler.firefox.com.
     Firefox,
-    /// For speedscope.app.
+    /// speedscope.app.
     Speedscope,
     /// Chrome's memory panel, and speedscope.
     Heapprofile,
-    /// For flamegraph.pl, inferno, and others.
+    /// flamegraph.pl, inferno, and other flame graph tools.
     Folded,
-    /// For `heaptrack_gui` and `heaptrack_print`.
+    /// `heaptrack_gui` and `heaptrack_print`.
     Heaptrack,
-    /// For valgrind's `dh_view.html`.
+    /// valgrind's `dh_view.html`.
     Dhat,
     /// OpenTelemetry's profiles; experimental.
     Otlp,
     /// A table with commas.
     Csv,
-    /// A table as JSON, one object a line.
+    /// A table of JSON objects, one per line.
     JsonLines,
 }
 
 impl Target {
-    /// All of them.
+    /// All formats.
     pub const ALL: [Self; 10] = [
         Self::Pprof,
         Self::Firefox,
@@ -55,7 +55,7 @@ impl Target {
         Self::JsonLines,
     ];
 
-    /// The word for it, as arguments have it.
+    /// Returns the format's name on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -72,7 +72,7 @@ impl Target {
         }
     }
 
-    /// What it is for, as a list of formats says it.
+    /// Returns a description for a list of formats.
     #[must_use]
     pub const fn reader(self) -> &'static str {
         match self {
@@ -89,7 +89,7 @@ impl Target {
         }
     }
 
-    /// What a file of it is called behind its last points.
+    /// Returns the file name extension.
     #[must_use]
     pub const fn extension(self) -> &'static str {
         match self {
@@ -106,112 +106,114 @@ impl Target {
         }
     }
 
-    /// True when a file holds events, and not sums.
+    /// Reports whether the format stores events instead of sums.
     #[must_use]
     pub const fn has_events(self) -> bool {
         matches!(self, Self::Firefox | Self::Heaptrack | Self::Dhat)
     }
 
-    /// True when a file holds one kind of number, which has to be chosen.
+    /// Reports whether the format stores a single column, which must be chosen.
     #[must_use]
     pub const fn has_one_column(self) -> bool {
         matches!(self, Self::Heapprofile | Self::Folded)
     }
 }
 
-/// What a table lists.
+/// The rows of a table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Rows {
     /// Whole stacks.
     Stacks,
-    /// Functions that asked.
+    /// Allocating functions.
     Functions,
-    /// Lines that asked.
+    /// Allocating lines.
     Lines,
-    /// Modules that asked.
+    /// Allocating modules.
     Modules,
     /// Threads.
     Threads,
-    /// Classes of sizes.
+    /// Size classes.
     Sizes,
-    /// Classes of lifetimes.
+    /// Lifetime classes.
     Lifetimes,
     /// Memory over time.
     Timeline,
 }
 
-/// What is written.
+/// The data to export.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject<'a> {
-    /// Stacks and their numbers.
+    /// Stacks with their values.
     pub profile: &'a Profile,
-    /// Where the events of a heap are.
+    /// The source of heap events, if there is a heap.
     pub heap: Option<&'a HeapEvents<'a>>,
-    /// Marks, one by one.
+    /// All marks.
     pub marks: &'a [MarkAt],
 }
 
-/// Where the events of a heap are.
+/// The source of heap events.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum EventSource<'a> {
-    /// In a recording of cairn's.
+    /// A recording by cairn.
     Recording(&'a HeapRecording),
-    /// In a file of another tool that [tells all](crate::import::Times::All) of time.
+    /// A file of another tool with [complete times](crate::import::Times::All).
     Imported(&'a Imported),
-    /// In an image of memory: it has what lives, and no times.
+    /// A memory image: it has live blocks, but no times.
     Live(&'a [LiveBlock]),
 }
 
-/// A block of an image.
+/// A block in a memory image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LiveBlock {
     /// Number of its stack.
     pub stack: u32,
-    /// How large it is.
+    /// Size in bytes.
     pub size_bytes: u64,
 }
 
-/// A heap with its events, for the formats that hold them.
+/// A heap with its events, for the formats that store them.
 #[derive(Debug)]
 pub struct HeapEvents<'a> {
-    /// Where they are read.
+    /// The source of the events.
     pub source: EventSource<'a>,
-    /// What of it is written.
+    /// The exported part of the events.
     pub scope: &'a Scope,
-    /// What that adds up to.
+    /// The sums of that part.
     pub sums: &'a HeapProfile,
-    /// Its threads.
+    /// The threads.
     pub threads: Vec<ThreadName>,
-    /// Which stack of the profile each stack of the recording is.
+    /// The profile's stack for each stack of the recording.
     pub stacks: &'a HashMap<u32, Option<u32>>,
 }
 
-/// What to choose where a format does not hold everything.
+/// Choices for formats that cannot store everything.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Choice {
-    /// The column, in formats that have one.
+    /// The column, for formats with one.
     pub column: usize,
-    /// The rows of a table.
+    /// The rows, for tables.
     pub rows: Rows,
-    /// How the file is packed: as its name says. `None` where there is no name: then as is usual
-    /// for the format.
+    /// The compression; `None` for the format's default.
     pub compression: Option<Compression>,
 }
 
-/// How a file is packed. Readers such as `heaptrack_print` know it by the file's name alone.
+/// The compression of a file. Readers such as `heaptrack_print` recognise it only by the file's
+/// name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Compression {
-    /// Not at all.
+    /// No compression.
     Plain,
-    /// By gzip: `.gz`.
+    /// gzip: `.gz`.
     Gzip,
-    /// By Zstandard: `.zst`.
+    /// Zstandard: `.zst`.
     Zstd,
 }
 
 impl Compression {
-    /// How a file of this name is packed.
+    /// Returns the compression for a file name.
     ///
     /// ```
     /// use cairn_exchange::Compression;
@@ -229,19 +231,22 @@ impl Compression {
     }
 }
 
-/// What became of it.
+/// The result of an export.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
+#[non_exhaustive]
 pub struct Written {
-    /// What the format could not hold: a sentence each.
+    /// Sentences about data that the format could not store.
     pub losses: Vec<String>,
 }
 
-/// Writes the subject in the format, packed as [`Choice::compression`] says. A pprof file is always
-/// packed with gzip.
+/// Exports the subject in a format, with the compression in [`Choice::compression`].
+///
+/// A pprof file is always compressed with gzip.
 ///
 /// # Errors
 ///
-/// When the output cannot be written, the recording not be read, or the format is not for such a thing.
+/// If the output cannot be written, the recording cannot be read, or the format cannot store the
+/// data.
 pub fn write(
     target: Target,
     subject: &Subject<'_>,
@@ -262,7 +267,7 @@ pub fn write(
             Ok(written)
         }
         Compression::Zstd => {
-            // Level 3 is what heaptrack itself writes.
+            // heaptrack itself uses level 3.
             let mut packed = zstd::stream::write::Encoder::new(output, 3).map_err(ExchangeError::writing)?;
             let written = write_plain(target, subject, choice, &mut packed)?;
             packed.finish().map_err(ExchangeError::writing)?;
@@ -271,7 +276,7 @@ pub fn write(
     }
 }
 
-/// Writes the format itself.
+/// Exports without compression.
 fn write_plain(
     target: Target,
     subject: &Subject<'_>,
@@ -287,32 +292,33 @@ fn write_plain(
         column = profile.columns.iter().position(|column| column.unit == Unit::Bytes).ok_or(
             ExchangeError::CannotHold {
                 format: ".heapprofile",
-                reason: "it holds bytes, and there are none here; speedscope or folded hold any numbers",
+                reason: "it stores bytes, and this input has none; speedscope or folded store any numbers",
             },
         )?;
     }
     if target.has_one_column() && profile.columns.len() > 1 {
-        let told = &profile.columns[column];
+        let chosen = &profile.columns[column];
         losses.push(format!(
-            "{} holds one number a stack: {} ({})",
+            "{} stores one number per stack: {} ({})",
             target.name(),
-            told.name,
-            told.unit.name()
+            chosen.name,
+            chosen.unit.name()
         ));
     }
     match target {
         Target::Pprof => {
             pprof::write(profile, output)?;
-            losses.push("pprof has no times: sums alone".to_owned());
+            losses.push("pprof has no times, only sums".to_owned());
         }
         Target::Speedscope => {
             speedscope::write(profile, output)?;
-            losses.push("speedscope has no times and no threads: sums alone, a profile for each".to_owned());
+            losses
+                .push("speedscope has no times and no threads, only sums: one profile per column".to_owned());
         }
         Target::Otlp => {
             otlp::write(profile, output)?;
             losses.push(
-                "OTLP profiles are an alpha: version 1.10 of the messages, which others may not read"
+                "OTLP profiles are an alpha: written as version 1.10, which other tools may not read"
                     .to_owned(),
             );
         }
@@ -322,7 +328,7 @@ fn write_plain(
         }
         Target::Folded => {
             folded::write(profile, column, output)?;
-            losses.push("folded stacks have function names alone".to_owned());
+            losses.push("folded stacks have function names only".to_owned());
         }
         Target::Csv => table::write_csv(subject, choice.rows, output)?,
         Target::JsonLines => table::write_json_lines(subject, choice.rows, output)?,
@@ -334,7 +340,7 @@ fn write_plain(
             None if subject.marks.is_empty() && !profile.samples.is_empty() => {
                 return Err(ExchangeError::CannotHold {
                     format: "a profile of the Firefox Profiler",
-                    reason: "it is made of events, and there are only sums here; pprof or speedscope hold sums",
+                    reason: "it consists of events, and this input has sums only; pprof or speedscope store sums",
                 });
             }
             None => firefox::write_marks(profile, subject.marks, output)?,
@@ -353,30 +359,29 @@ fn write_plain(
         }
         Target::Dhat => {
             dhat::write(whole(target, events_of("DHAT's file", subject)?)?, profile, output)?;
-            losses.push("DHAT's file has no threads, and of times only lifetimes".to_owned());
+            losses.push("DHAT's file has no threads, and lifetimes instead of times".to_owned());
         }
     }
     if target.has_events() && subject.heap.is_some_and(|heap| matches!(heap.source, EventSource::Live(_))) {
         let name = target.name();
         losses.push(format!(
-            "of an image it is not known when its blocks were allocated: in {name} all of them are at time 0, and nothing was freed"
+            "an image has no allocation times: in {name} all blocks are allocated at time 0 and never freed"
         ));
     }
     Ok(Written { losses })
 }
 
 fn events_of<'a>(format: &'static str, subject: &Subject<'a>) -> Result<&'a HeapEvents<'a>, ExchangeError> {
-    let reason =
-        "it is for heap recordings with their events; pprof or speedscope hold other stacks and sums";
+    let reason = "it is for heap recordings with events; pprof or speedscope store other stacks and sums";
     subject.heap.ok_or(ExchangeError::CannotHold { format, reason })
 }
 
-/// Refuses samples: formats that hold single blocks do not know that a block stands for many.
+/// Refuses sampled recordings: formats of single blocks cannot state that a block represents many.
 fn whole<'a>(target: Target, heap: &'a HeapEvents<'a>) -> Result<&'a HeapEvents<'a>, ExchangeError> {
     if heap.sums.sampling.is_estimate() {
         return Err(ExchangeError::CannotHold {
             format: target.name(),
-            reason: "it holds single blocks, and in a sampled recording each stands for many; pprof or speedscope hold estimated sums",
+            reason: "it stores single blocks, and each block of a sampled recording represents many; pprof or speedscope store estimated sums",
         });
     }
     Ok(heap)

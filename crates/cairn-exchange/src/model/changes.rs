@@ -1,4 +1,4 @@
-//! Bytes that came and went, one by one: what files of events hold once they were read.
+//! Allocations and frees, one by one: the content of event files after parsing.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -8,24 +8,24 @@ use cairn_analysis::heap::{
     Aggregator, Bin, HeapProfile, SIZE_CLASSES, Sampling, Scope, Sums, Timeline, size_class,
 };
 
-/// Bytes came or went.
+/// An allocation or a free.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Change {
     pub(crate) nanos: u64,
-    /// 0 is the stack without frames, `n + 1` the profile's stack `n`.
+    /// 0 is the stack without frames, `n + 1` is the profile's stack `n`.
     pub(crate) stack: u32,
     pub(crate) thread: u32,
-    /// Addresses are of one process.
+    /// The process of the address.
     pub(crate) process: u32,
-    /// Below 0, a block was freed.
+    /// Negative for a free.
     pub(crate) bytes: i64,
-    /// Any number that no two blocks have at the same time.
+    /// Any number that no two live blocks share.
     pub(crate) address: u64,
 }
 
-/// A block came or went. Its number is given again once it was freed.
+/// An allocation or a free, with the number of its object, which is reused after the free.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Moved {
+pub(crate) enum BlockEvent {
     Allocated {
         object: u32,
         stack: u32,
@@ -37,14 +37,14 @@ pub(crate) enum Moved {
         object: u32,
         nanos: u64,
     },
-    /// No block: resident memory was looked at.
+    /// A sample of resident memory; no block changed.
     Used {
         nanos: u64,
         resident_bytes: u64,
     },
 }
 
-impl Moved {
+impl BlockEvent {
     pub(crate) fn add_to(self, heap: &mut Aggregator) {
         match self {
             Self::Allocated { object, stack, thread, size_bytes, nanos } => {
@@ -56,34 +56,34 @@ impl Moved {
     }
 }
 
-/// What a block takes that lives, here and in the aggregator.
-pub(crate) const SEGMENT_BYTES: usize = 80;
+/// Bytes per live block, here and in the aggregator.
+pub(crate) const BLOCK_BYTES: usize = 80;
 
-/// Of the picture of a whole time.
+/// Bins of the timeline.
 const MOST_BINS: u64 = 512;
-/// Entries of slices before equal ones are put together.
+/// Entries of slices before equal ones are merged.
 const ENTRIES_AT_ONCE: usize = 1 << 20;
 
-/// All changes, in the order of their times.
+/// All changes, in order of time.
 #[derive(Default, Debug)]
 pub(crate) struct Changes {
     pub(crate) list: Vec<Change>,
-    /// Frees are there, and name their blocks.
+    /// Whether there are frees that identify their blocks.
     pub(crate) has_frees: bool,
     pub(crate) end_nanos: u64,
 }
 
-/// What the changes of a scope add up to.
+/// The sums of a scope's changes.
 pub(crate) struct Added {
     pub(crate) sums: HeapProfile,
-    /// Where they were asked for.
+    /// Present if requested.
     pub(crate) slices: Option<Slices>,
-    /// Frees of blocks that were not there.
+    /// Frees without a matching block.
     pub(crate) unmatched_frees: u64,
 }
 
 impl Changes {
-    /// Adds up what the scope asks for; of stacks and threads there are so many.
+    /// Sums the changes of a scope, for this number of stacks and threads.
     pub(crate) fn read(
         &self,
         stacks: usize,
@@ -108,23 +108,23 @@ impl Changes {
         Added { sums, slices, unmatched_frees }
     }
 
-    /// Gives each block that came or went to `take`, with the number of the block; answers how many frees were of none.
-    pub(crate) fn replay(&self, mut take: impl FnMut(Moved)) -> u64 {
-        // By process and address: the object that is there now, and its size.
+    /// Passes each change to `take`, with object numbers; returns the number of unmatched frees.
+    pub(crate) fn replay(&self, mut take: impl FnMut(BlockEvent)) -> u64 {
+        // By process and address: the current object and its size.
         let mut live: HashMap<(u32, u64), (u32, i64)> = HashMap::new();
         let (mut free_objects, mut objects) = (Vec::new(), 0);
         let mut unmatched_frees = 0;
         for change in &self.list {
             let entry = live.entry((change.process, change.address));
             let is_free = match &entry {
-                // Blocks of no bytes come and go with the same weight.
+                // Frees of empty blocks have the same size as their allocations.
                 Entry::Occupied(block) => change.bytes < 0 || (change.bytes == 0 && block.get().1 == 0),
                 Entry::Vacant(_) => change.bytes < 0,
             };
             if let Entry::Occupied(block) = entry {
-                // Where one is allocated while another is there, that was freed unseen.
+                // An allocation at the address of a live block: its free was not recorded.
                 let (object, _) = block.remove();
-                take(Moved::Freed { object, nanos: change.nanos });
+                take(BlockEvent::Freed { object, nanos: change.nanos });
                 free_objects.push(object);
             } else if is_free {
                 unmatched_frees += 1;
@@ -137,7 +137,7 @@ impl Changes {
                 objects - 1
             });
             live.insert((change.process, change.address), (object, change.bytes));
-            take(Moved::Allocated {
+            take(BlockEvent::Allocated {
                 object,
                 stack: change.stack,
                 thread: change.thread,
@@ -148,7 +148,7 @@ impl Changes {
         unmatched_frees
     }
 
-    /// The sums of allocations, where it is not known how long they lived.
+    /// Sums allocations whose lifetimes are unknown.
     fn allocations(
         &self,
         stacks: usize,
@@ -193,7 +193,7 @@ impl Changes {
                 slices.stacks.push(entry(stack));
                 slices.threads.push(entry(thread));
                 slices.sizes.push(entry(class as u32));
-                // Never more than twice what is left of them.
+                // Bounds the list at twice its merged size.
                 if slices.stacks.len().is_multiple_of(ENTRIES_AT_ONCE) {
                     put_all_together(&mut slices);
                 }

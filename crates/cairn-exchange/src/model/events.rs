@@ -1,16 +1,16 @@
-//! The events of a heap recording once more, for formats that need their order: those that a scope counts, and no others.
+//! Replays the events of a heap that a scope counts, for formats that need their order.
 
 use cairn_analysis::heap::{LOST_STACK, Scope};
 use cairn_recording::{Alloc, Events, Free, StackId, ThreadId, Usage, Wanted};
 
 use crate::dispatch::target::{EventSource, HeapEvents, LiveBlock};
 use crate::error::ExchangeError;
-use crate::model::changes::Moved;
+use crate::model::changes::BlockEvent;
 
-/// A block, when it is allocated.
+/// A block at its allocation.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Block {
-    /// Given again once it was freed.
+pub(crate) struct AllocatedBlock {
+    /// Its number, which is reused after the free.
     pub(crate) object: u32,
     /// The recording's number of the stack.
     pub(crate) stack: u32,
@@ -18,20 +18,20 @@ pub(crate) struct Block {
     pub(crate) nanos: u64,
 }
 
-/// Takes the events, in order.
-pub(crate) trait Blocks {
-    fn allocated(&mut self, block: Block) -> Result<(), ExchangeError>;
+/// Receives events in order.
+pub(crate) trait EventSink {
+    fn allocated(&mut self, block: AllocatedBlock) -> Result<(), ExchangeError>;
 
     fn freed(&mut self, object: u32, nanos: u64) -> Result<(), ExchangeError>;
 
-    /// What the process used was sampled.
+    /// Receives a sample of the process's resident memory.
     fn used(&mut self, _nanos: u64, _resident_bytes: u64) -> Result<(), ExchangeError> {
         Ok(())
     }
 }
 
-/// Reads the recording and gives each event of the scope to `blocks`; the first error of it ends the reading.
-pub(crate) fn replay(heap: &HeapEvents<'_>, blocks: &mut dyn Blocks) -> Result<(), ExchangeError> {
+/// Replays the events of the scope into `blocks`; its first error ends the replay.
+pub(crate) fn replay(heap: &HeapEvents<'_>, blocks: &mut dyn EventSink) -> Result<(), ExchangeError> {
     let scope = heap.scope;
     let recording = match heap.source {
         EventSource::Recording(recording) => recording.recording(),
@@ -45,7 +45,7 @@ pub(crate) fn replay(heap: &HeapEvents<'_>, blocks: &mut dyn Blocks) -> Result<(
             for (block, object) in live.iter().zip(0_u32..) {
                 let &LiveBlock { stack, size_bytes } = block;
                 if scope.counts(0, size_bytes, stack, 0) {
-                    blocks.allocated(Block { object, stack, size_bytes, nanos: 0 })?;
+                    blocks.allocated(AllocatedBlock { object, stack, size_bytes, nanos: 0 })?;
                 }
             }
             return Ok(());
@@ -59,9 +59,9 @@ pub(crate) fn replay(heap: &HeapEvents<'_>, blocks: &mut dyn Blocks) -> Result<(
 
 struct Visitor<'a> {
     scope: &'a Scope,
-    blocks: &'a mut dyn Blocks,
+    blocks: &'a mut dyn EventSink,
     threads: Vec<ThreadId>,
-    /// By object: whether the block that has the number now is one of those that are counted.
+    /// By object: whether its current block is counted.
     counted: Vec<bool>,
     failed: Option<ExchangeError>,
 }
@@ -75,9 +75,9 @@ impl Visitor<'_> {
 }
 
 impl Visitor<'_> {
-    fn moved(&mut self, moved: Moved) {
+    fn moved(&mut self, moved: BlockEvent) {
         match moved {
-            Moved::Allocated { object, stack, thread, size_bytes, nanos } => {
+            BlockEvent::Allocated { object, stack, thread, size_bytes, nanos } => {
                 let counts =
                     nanos <= self.scope.to_nanos && self.scope.counts(nanos, size_bytes, stack, thread);
                 if self.counted.len() <= object as usize {
@@ -85,17 +85,17 @@ impl Visitor<'_> {
                 }
                 self.counted[object as usize] = counts;
                 if counts && self.failed.is_none() {
-                    let outcome = self.blocks.allocated(Block { object, stack, size_bytes, nanos });
+                    let outcome = self.blocks.allocated(AllocatedBlock { object, stack, size_bytes, nanos });
                     self.note(outcome);
                 }
             }
-            Moved::Used { nanos, resident_bytes } => {
+            BlockEvent::Used { nanos, resident_bytes } => {
                 if nanos <= self.scope.to_nanos && self.failed.is_none() {
                     let outcome = self.blocks.used(nanos, resident_bytes);
                     self.note(outcome);
                 }
             }
-            Moved::Freed { object, nanos } => {
+            BlockEvent::Freed { object, nanos } => {
                 let is_in_time = nanos <= self.scope.to_nanos;
                 let counted = is_in_time && self.counted.get_mut(object as usize).is_some_and(std::mem::take);
                 if counted && self.failed.is_none() {
@@ -112,15 +112,15 @@ impl Events for Visitor<'_> {
         let stack = if event.stack == StackId::LOST { LOST_STACK } else { event.stack.number() };
         let thread = self.threads.binary_search(&event.at.thread).map_or(u32::MAX, |index| index as u32);
         let (object, size_bytes, nanos) = (event.object.number(), event.size_bytes, event.at.nanos);
-        self.moved(Moved::Allocated { object, stack, thread, size_bytes, nanos });
+        self.moved(BlockEvent::Allocated { object, stack, thread, size_bytes, nanos });
     }
 
     fn free(&mut self, event: &Free) {
-        self.moved(Moved::Freed { object: event.object.number(), nanos: event.at.nanos });
+        self.moved(BlockEvent::Freed { object: event.object.number(), nanos: event.at.nanos });
     }
 
     fn usage(&mut self, event: &Usage) {
-        self.moved(Moved::Used { nanos: event.at.nanos, resident_bytes: event.program_bytes() });
+        self.moved(BlockEvent::Used { nanos: event.at.nanos, resident_bytes: event.program_bytes() });
     }
 
     fn is_enough(&self) -> bool {

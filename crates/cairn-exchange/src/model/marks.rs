@@ -1,4 +1,4 @@
-//! Marks of a recording as a profile: how often each stack was marked, and when.
+//! Converts the marks of a recording to a profile: how often each stack was marked, and when.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -9,42 +9,44 @@ use cairn_analysis::player::{Event, Filter, PlayError, PlayedFrame, Player, Tabl
 
 use crate::model::profile::{Column, Function, Line, Location, Module, Profile, Sample, Stack, Unit};
 
-/// Marks are kept one by one up to so many; of more, the sums alone.
+/// Maximum marks to store individually; of more, only the sums.
 const MOST_MARKS: usize = 2_000_000;
 
-/// A mark, or that a module came or went.
+/// A mark, or the load or unload of a module.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct MarkAt {
-    /// From the start of the recording.
+    /// Nanoseconds since the start of the recording.
     pub nanos: u64,
-    /// What the kernel calls the thread.
+    /// The kernel's id of the thread.
     pub thread: u32,
-    /// What it calls itself.
+    /// The thread's name.
     pub thread_name: String,
-    /// What was marked.
+    /// The text of the mark.
     pub text: String,
     /// Index of the stack in the profile.
     pub stack: Option<u32>,
 }
 
-/// Marks, and the profile that they add up to.
+/// The marks of a recording, and their profile.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
+#[non_exhaustive]
 pub struct Marks {
-    /// One column: how often.
+    /// One column: the number of marks.
     pub profile: Profile,
-    /// In the order of their time.
+    /// In order of time.
     pub marks: Vec<MarkAt>,
     /// Marks that are in the profile, but not in the list.
     pub left_out: u64,
 }
 
-/// Plays the marks that pass the filter; without names, frames are told by their module and place in it.
+/// Plays the marks that pass the filter. Without `names`, frames are modules with offsets.
 ///
 /// # Errors
 ///
-/// As [`Player::play`].
+/// Those of [`Player::play`].
 pub fn read(player: &mut Player, filter: &Filter, names: Option<&mut Names>) -> Result<Marks, PlayError> {
-    let mut builder = Builder::default();
+    let mut builder = MarkProfileBuilder::default();
     builder.result.profile.columns =
         vec![Column { name: "marks".into(), unit: Unit::Count, title: "Marks".into() }];
     player.play(filter, names, &mut |event, tables, names| {
@@ -58,9 +60,9 @@ pub fn read(player: &mut Player, filter: &Filter, names: Option<&mut Names>) -> 
     Ok(builder.result)
 }
 
-/// Turns stacks of a player into the tables of a profile.
+/// Converts stacks of a player to the tables of a profile.
 #[derive(Default)]
-pub(crate) struct Builder {
+pub(crate) struct MarkProfileBuilder {
     result: Marks,
     modules: HashMap<Arc<str>, u32>,
     functions: HashMap<Function, u32>,
@@ -69,13 +71,13 @@ pub(crate) struct Builder {
     samples: HashMap<Option<u32>, usize>,
 }
 
-impl Builder {
-    /// What was built.
+impl MarkProfileBuilder {
+    /// Returns the built profile.
     pub(crate) fn into_profile(self) -> Profile {
         self.result.profile
     }
 
-    /// The stack of an event; none where there were no frames.
+    /// Returns the stack of an event; `None` without frames.
     pub(crate) fn stack_of(
         &mut self,
         event: &Event,

@@ -1,4 +1,4 @@
-//! Stacks of named frames with numbers: what most formats of other tools hold, and what they are written from and read into.
+//! Stacks of named frames with numbers: the model that most formats are written from and read into.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,17 +7,18 @@ use cairn_analysis::heap::{
     Address, Asker, LOST_STACK, LineId, NO_FRAMES, Names, Position, Questions, Stacks, Sums,
 };
 
-/// What the numbers of a column count.
+/// The unit of a column.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Unit {
-    /// Memory.
+    /// Bytes of memory.
     Bytes,
-    /// Things.
+    /// A number of things.
     Count,
 }
 
 impl Unit {
-    /// The word that formats have for it.
+    /// Returns the unit's name in exported formats.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -27,32 +28,34 @@ impl Unit {
     }
 }
 
-/// One kind of number that every stack has.
+/// A number that every stack has.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Column {
-    /// Its name in pprof, as `inuse_space`.
+    /// Name in pprof, as `inuse_space`.
     pub name: Arc<str>,
-    /// What it counts.
+    /// Unit of its values.
     pub unit: Unit,
-    /// Its name for people, as `Not freed`.
+    /// Title for display, as `Not freed`.
     pub title: Arc<str>,
 }
 
-/// A file that code came from.
+/// A file that contains code.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
+#[non_exhaustive]
 pub struct Module {
-    /// Its path on the machine of the recording.
+    /// Path on the recorded machine.
     pub path: Arc<str>,
-    /// The id of its build as hexadecimal digits; empty when it has none.
+    /// Build id in hexadecimal; empty if it has none.
     pub build_id: String,
-    /// The lowest address used in it.
+    /// Lowest used address.
     pub start: u64,
-    /// The first address behind the highest one used in it.
+    /// End of the highest used address.
     pub end: u64,
 }
 
 impl Module {
-    /// The last part of the path.
+    /// Returns the last component of the path.
     #[must_use]
     pub fn name(&self) -> &str {
         self.path.rsplit('/').find(|part| !part.is_empty()).unwrap_or("")
@@ -61,6 +64,7 @@ impl Module {
 
 /// A function.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
 pub struct Function {
     /// Readable name.
     pub name: Arc<str>,
@@ -70,17 +74,19 @@ pub struct Function {
 
 /// A line of a function.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
 pub struct Line {
     /// Index of the function.
     pub function: u32,
-    /// Line in its file; 0 when that is not known.
+    /// Line in its file; 0 if unknown.
     pub line: u32,
 }
 
-/// A place in the code, with the lines that the compiler put there.
+/// A code address, with the lines that the compiler generated there.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Location {
-    /// The address as the module's file counts; 0 for what is no address.
+    /// Address as the module's file counts; 0 if it has none.
     pub address: u64,
     /// Index of the module.
     pub module: Option<u32>,
@@ -88,54 +94,57 @@ pub struct Location {
     pub lines: Vec<Line>,
 }
 
-/// A stack is its caller's stack and a location; the outermost has no caller.
+/// A location and its caller's stack; the outermost has no caller.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
 pub struct Stack {
-    /// Index of the stack without the innermost location; always smaller than that of this one.
+    /// Index of the caller's stack; always smaller than that of this one.
     pub caller: Option<u32>,
     /// Index of the innermost location.
     pub location: u32,
 }
 
-/// The numbers of a stack.
+/// The values of a stack.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Sample {
-    /// Index of the stack; `None` where there were no frames.
+    /// Index of the stack; `None` without frames.
     pub stack: Option<u32>,
-    /// One number for each column.
+    /// One value per column.
     pub values: Vec<u64>,
 }
 
-/// Stacks of named frames, with numbers for each.
+/// Stacks of named frames, with values for each.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
+#[non_exhaustive]
 pub struct Profile {
-    /// What a reader should know of the numbers, for formats that have a place for it.
+    /// Remarks on the values, for formats that can store them.
     pub notes: Vec<String>,
-    /// What was run.
+    /// The command that was run.
     pub title: String,
-    /// The process, where it is known.
+    /// Process id, if known.
     pub process: u32,
-    /// When it began, in nanoseconds since 1970; 0 when that is not known.
+    /// Start in nanoseconds since 1970; 0 if unknown.
     pub started_wall_nanos: u64,
-    /// How long it lasted.
+    /// Duration in nanoseconds.
     pub duration_nanos: u64,
-    /// What the numbers are.
+    /// Names and units of the values.
     pub columns: Vec<Column>,
-    /// The column that is asked for most.
+    /// Index of the default column.
     pub main_column: usize,
-    /// Files.
+    /// Files with code.
     pub modules: Vec<Module>,
     /// Functions.
     pub functions: Vec<Function>,
-    /// Places in the code.
+    /// Code addresses.
     pub locations: Vec<Location>,
-    /// Stacks, callers before those that they call.
+    /// Stacks, callers first.
     pub stacks: Vec<Stack>,
-    /// The numbers, each stack at most once.
+    /// Values; each stack at most once.
     pub samples: Vec<Sample>,
 }
 
-/// The columns of a heap.
+/// Returns the columns of a heap profile.
 #[must_use]
 pub fn heap_columns() -> Vec<Column> {
     let column = |name: &str, unit, title: &str| Column { name: name.into(), unit, title: title.into() };
@@ -150,7 +159,7 @@ pub fn heap_columns() -> Vec<Column> {
     ]
 }
 
-/// The numbers of [`heap_columns`].
+/// Returns the values for [`heap_columns`].
 #[must_use]
 pub fn heap_values(sums: &Sums) -> Vec<u64> {
     vec![
@@ -164,11 +173,13 @@ pub fn heap_values(sums: &Sums) -> Vec<u64> {
     ]
 }
 
-/// Of [`heap_columns`], the one that people look at first.
+/// Index in [`heap_columns`] of the default column.
 const PEAK_SPACE: usize = 5;
 
 impl Profile {
-    /// A heap, with the folding of the names that the questions have; and which of its stacks each of the recording's is.
+    /// Builds the profile of a heap, and a map from the recording's stacks to the profile's.
+    ///
+    /// Names are folded as in `questions`.
     #[must_use]
     pub fn of_heap(questions: &mut Questions<'_>) -> (Self, HashMap<u32, Option<u32>>) {
         let profile = questions.profile();
@@ -180,45 +191,45 @@ impl Profile {
             .collect();
         let rows: Vec<(Asker, Vec<u64>)> =
             askers.into_iter().map(|asker| (asker, heap_values(questions.sums(asker.stack)))).collect();
-        let (mut built, at) = Builder::new(questions.names_mut()).build(&rows);
+        let (mut built, at) = HeapProfileBuilder::new(questions.names_mut()).build(&rows);
         built.columns = heap_columns();
         built.main_column = PEAK_SPACE;
         built.duration_nanos = profile.end_nanos;
         (built, at)
     }
 
-    /// The sum of a column.
+    /// Returns the sum of a column.
     #[must_use]
     pub fn total(&self, column: usize) -> u64 {
         let values = self.samples.iter().filter_map(|sample| sample.values.get(column));
         values.fold(0, |sum, &value| sum.saturating_add(value))
     }
 
-    /// The locations of a stack, innermost first.
+    /// Returns the locations of a stack, innermost first.
     pub fn locations_of(&self, stack: Option<u32>) -> impl Iterator<Item = u32> {
         let at = |index: Option<u32>| self.stacks.get(index? as usize).copied();
         std::iter::successors(at(stack), move |stack| at(stack.caller)).map(|stack| stack.location)
     }
 
-    /// The lines of a stack, innermost first, inlined calls included.
+    /// Returns the lines of a stack, innermost first, with inlined calls.
     pub fn lines_of(&self, stack: Option<u32>) -> impl Iterator<Item = (Line, Option<u32>)> {
         self.locations_of(stack)
             .filter_map(|index| self.locations.get(index as usize))
             .flat_map(|location| location.lines.iter().map(move |&line| (line, location.module)))
     }
 
-    /// The name of a function; something to read where a file names one that is not there.
+    /// Returns the name of a line's function, or a placeholder if the index is invalid.
     #[must_use]
     pub fn function_name(&self, line: Line) -> &str {
         self.name_of(line.function)
     }
 
-    /// The same, by the function's index.
+    /// Returns the name of a function by its index.
     pub(crate) fn name_of(&self, function: u32) -> &str {
         self.functions.get(function as usize).map_or("?", |function| &function.name)
     }
 
-    /// The profile with these columns alone, in their order here; the first one is the main one. Names that are not there are passed over.
+    /// Selects columns, in this order; the first becomes the default. Unknown names are ignored.
     #[must_use]
     pub fn with_columns(mut self, names: &[&str]) -> Self {
         let kept: Vec<usize> = names.iter().filter_map(|name| self.column(name)).collect();
@@ -231,19 +242,21 @@ impl Profile {
         self
     }
 
-    /// The column of this name.
+    /// Finds a column by name.
     #[must_use]
     pub fn column(&self, name: &str) -> Option<usize> {
         self.columns.iter().position(|column| &*column.name == name)
     }
 
-    /// A tree of functions that no longer knows lines and addresses: what viewers with one name per frame draw. Children come after their
-    /// callers.
+    /// Builds a tree of functions without lines and addresses, for viewers with one name per frame.
+    ///
+    /// Children follow their callers.
     #[must_use]
     pub fn function_tree(&self) -> Vec<TreeNode> {
         let mut nodes = vec![TreeNode { function: u32::MAX, caller: None, own: vec![0; self.columns.len()] }];
         let mut known: HashMap<(u32, u32), u32> = HashMap::new();
-        // What a stack's innermost frame is in the tree; callers come first, so each is known when it is asked for.
+        // The tree node of each stack's innermost frame. Callers come first, so each is known when
+        // needed.
         let mut at_stack: Vec<u32> = Vec::with_capacity(self.stacks.len());
         for stack in &self.stacks {
             let mut node =
@@ -272,40 +285,42 @@ impl Profile {
     }
 }
 
-/// A function and the calls that led to it.
+/// A function, with the calls that led to it.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct TreeNode {
-    /// Index of the function; `u32::MAX` for the root, which stands for everything.
+    /// Index of the function; `u32::MAX` for the root.
     pub function: u32,
-    /// Index of the node that called it; none for the root.
+    /// Index of the calling node; `None` for the root.
     pub caller: Option<u32>,
-    /// What ended in it, by column.
+    /// Values of the stacks that end here, by column.
     pub own: Vec<u64>,
 }
 
-/// Where lines are.
+/// The address of lines.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Site {
-    /// At the address of this index.
+    /// The address of this index.
     Address(u32),
-    /// Nowhere: "the stack was lost".
+    /// None: the stack was lost.
     None(u32),
 }
 
-/// Turns positions in the stacks of a recording into the tables of a [`Profile`].
-struct Builder<'n, 'a> {
+/// Converts positions in a recording's stacks to the tables of a [`Profile`].
+struct HeapProfileBuilder<'n, 'a> {
     names: &'n mut Names<'a>,
     profile: Profile,
     functions: HashMap<Function, u32>,
-    /// A stack may begin or end in the middle of what was inlined at an address: also by the first frame, and how many there are.
+    /// A stack may start or end within inlined calls, so the key includes the first frame and their
+    /// number.
     locations: HashMap<(Site, u32, usize), u32>,
     stacks: HashMap<Stack, u32>,
-    /// The stack from a position outwards, by the innermost position at its address: callers are shared, and recursion is deep.
+    /// Stacks by innermost position: callers are shared, because recursion can be deep.
     known: HashMap<Position, u32>,
     samples: HashMap<Option<u32>, usize>,
 }
 
-impl<'n, 'a> Builder<'n, 'a> {
+impl<'n, 'a> HeapProfileBuilder<'n, 'a> {
     fn new(names: &'n mut Names<'a>) -> Self {
         Self {
             names,
@@ -339,10 +354,10 @@ impl<'n, 'a> Builder<'n, 'a> {
         (self.profile, at)
     }
 
-    /// The stack from a position outwards.
+    /// Returns the stack from a position outwards.
     fn stack(&mut self, position: Position) -> Option<u32> {
         let mut caller = None;
-        // Frames of one address together, up to an address whose stack is known.
+        // Groups frames by address, up to an address whose stack is known.
         let mut groups: Vec<Vec<Position>> = Vec::new();
         for position in self.names.outwards(position) {
             match groups.last_mut() {

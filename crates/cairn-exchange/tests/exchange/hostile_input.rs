@@ -1,4 +1,4 @@
-//! Files that are broken, and files that were made to break what reads them.
+//! Broken files, and files that attack their readers.
 
 use std::io::Read;
 
@@ -13,7 +13,7 @@ fn read(bytes: &[u8]) -> Result<ImportedSums, ExchangeError> {
     Imported::from_bytes(bytes.to_vec())?.read(&Scope::default())
 }
 
-/// An error says where, or that the file is something else.
+/// Checks that an error states the position, or that the file is of another kind.
 fn check(bytes: &[u8]) {
     match read(bytes) {
         Ok(_) | Err(ExchangeError::Unknown | ExchangeError::NoHeap { .. }) => {}
@@ -25,7 +25,7 @@ fn check(bytes: &[u8]) {
     }
 }
 
-/// A small file of each format, as it is written and without its compression.
+/// Returns a small file of each format, as written and without compression.
 fn files() -> Vec<Vec<u8>> {
     let shape: Vec<(usize, usize)> = (0..12).map(|index| (index / 2, index)).collect();
     let events: Vec<(usize, u64, u32)> =
@@ -43,14 +43,14 @@ fn files() -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn every_truncation_gives_a_result_or_a_place() {
+fn truncated_files_give_results_or_positions() {
     for file in files() {
         (0..file.len()).for_each(|end| check(&file[..end]));
     }
 }
 
 #[test]
-fn every_damage_gives_a_result_or_a_place() {
+fn damaged_files_give_results_or_positions() {
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     for file in files() {
         for _ in 0..2000 {
@@ -74,7 +74,7 @@ fn error_of(text: &str) -> String {
 }
 
 #[test]
-fn a_heaptrack_file_that_makes_no_sense_is_told_by_its_line() {
+fn heaptrack_errors_state_the_line() {
     let cases = [
         ("v 10400 2\n", "line 1: version 2 of the format"),
         ("v \n", "line 1: a heaptrack file begins with its version"),
@@ -96,20 +96,20 @@ fn a_heaptrack_file_that_makes_no_sense_is_told_by_its_line() {
 }
 
 #[test]
-fn what_a_killed_heaptrack_leaves_is_read_up_to_its_last_whole_line() {
+fn heaptrack_incomplete_last_line_is_ignored() {
     let read = read(b"v 1 3\na ffffffffffffffff 0\n+ 0\n+ 0\n- 0\n- 0\n- 0\n+ 0\n+ ").unwrap();
     assert_eq!((read.sums.totals.allocations, read.sums.totals.live_blocks), (3, 1));
     assert_eq!(read.unmatched_frees, 1);
 }
 
-/// A field of a message: its number, and what is in it.
+/// Encodes a field of a message: its number and its content.
 fn field(tag: u8, content: &[u8]) -> Vec<u8> {
     assert!(content.len() < 128);
     [&[tag << 3 | 2, content.len() as u8], content].concat()
 }
 
 #[test]
-fn a_pprof_file_that_makes_no_sense_is_told_by_its_byte() {
+fn pprof_errors_state_the_byte() {
     let kind = field(1, &[8, 1, 16, 2]);
     let texts = [field(6, b""), field(6, b"inuse_space"), field(6, b"bytes")].concat();
     let sound = [&kind[..], &texts].concat();
@@ -135,7 +135,7 @@ fn a_pprof_file_that_makes_no_sense_is_told_by_its_byte() {
     assert!(matches!(read(&cpu), Err(ExchangeError::NoHeap { counts, .. }) if counts == "cpu"));
 }
 
-/// A processed profile: four allocations and a free, of which two are in `main`, with these tables and lists replaced.
+/// Builds a processed profile with four allocations and a free, two in `main`, with replaced parts.
 fn firefox(replaced: &[(&str, &str)]) -> String {
     let mut text = r#"{"meta":{"preprocessedProfileVersion":48,"startTime":1700000000000,"product":"app"},
 "threads":[{"name":"GeckoMain","pid":"7","tid":70,
@@ -155,7 +155,7 @@ fn firefox(replaced: &[(&str, &str)]) -> String {
 }
 
 #[test]
-fn a_profile_of_firefox_that_makes_no_sense_is_told_by_its_place() {
+fn firefox_errors_state_the_position() {
     let sound = read(firefox(&[]).as_bytes()).unwrap();
     let Sums { allocations, allocated_bytes, live_bytes, live_blocks, .. } = sound.sums.totals;
     assert_eq!((allocations, allocated_bytes, live_bytes, live_blocks), (4, 111, 101, 3));
@@ -166,7 +166,7 @@ fn a_profile_of_firefox_that_makes_no_sense_is_told_by_its_place() {
         (&[("\"preprocessedProfileVersion\":48,", "")], "meta: it has no preprocessedProfileVersion"),
         (
             &[("[null,0]", "[null,1]")],
-            "threads[0].stackTable.prefix[1]: a caller that does not stand in front",
+            "threads[0].stackTable.prefix[1]: a caller that does not precede its callee",
         ),
         (
             &[("[0,1,1,0,null]", "[0,1,9,0,null]")],
@@ -194,8 +194,8 @@ fn a_profile_of_firefox_that_makes_no_sense_is_told_by_its_place() {
 }
 
 #[test]
-fn profiles_of_firefox_have_their_numbers_in_more_places_than_one() {
-    // Newer versions have tables that all threads share, and files in a table of their own.
+fn firefox_versions_are_all_read() {
+    // Newer versions have tables shared by all threads, and a table of files.
     let newer = firefox(&[
         ("\n\"threads\":[{", "\"shared\":{"),
         ("\"name\":\"GeckoMain\",\"pid\":\"7\",\"tid\":70,", ""),
@@ -205,7 +205,7 @@ fn profiles_of_firefox_have_their_numbers_in_more_places_than_one() {
             "\"resourceTable\":{\"name\":[3],\"length\":1},\"sources\":{\"filename\":[2]}},\n\"threads\":[{",
         ),
     ]);
-    // And the newest ones have bits that say which columns have something, and callers by their distance.
+    // The newest versions have bits for set columns, and callers by distance.
     let newest = newer
         .replace("\"prefix\":[null,0]", "\"prefixOffset\":[0,1]")
         .replace(
@@ -240,7 +240,7 @@ fn profiles_of_firefox_have_their_numbers_in_more_places_than_one() {
     );
     assert!(error.contains("shared.stackTable.prefix[1]"), "{error}");
 
-    // Without addresses it is not known what was freed; nor is it of scripts, nor where samples are weighed in bytes.
+    // Without addresses, frees cannot be matched; nor in scripts, nor in samples weighted by bytes.
     let no_addresses = firefox(&[("\"memoryAddress\":[16,32,48,64,32],", "")]);
     let scripts = firefox(&[("nativeAllocations", "jsAllocations")]);
     let samples = firefox(&[
@@ -257,7 +257,7 @@ fn profiles_of_firefox_have_their_numbers_in_more_places_than_one() {
 }
 
 #[test]
-fn a_free_on_another_thread_of_the_process_is_one_of_the_block() {
+fn firefox_free_on_another_thread_is_matched() {
     let change = |pid: &str, weight: i32, time: u32| {
         format!(
             r#"{{"name":"t{time}","pid":{pid},"tid":"{time}","nativeAllocations":{{"time":[{time}],"stack":[null],"weight":[{weight}],"memoryAddress":[16]}}}}"#
@@ -279,12 +279,12 @@ fn a_free_on_another_thread_of_the_process_is_one_of_the_block() {
     assert_eq!(of_thread.sums.totals.allocated_bytes, 10);
     let two = file([change("1", 100, 1), change("2", -100, 3), change("1", 10, 2)]);
     let read = two.read(&Scope::default()).unwrap();
-    // Where the block was, another was allocated: it had been freed, unseen.
+    // Another allocation at the same address: the first block was freed without a record.
     assert_eq!((read.sums.totals.live_bytes, read.unmatched_frees), (10, 1));
 }
 
 #[test]
-fn each_stack_of_a_tracker_recording_is_an_allocation() {
+fn tracker_stacks_count_as_allocations() {
     let vectors = include_str!("../../../../fixtures/vectors/module_recording.json");
     let vectors: serde_json::Value = serde_json::from_str(vectors).unwrap();
     let mut with_stacks = 0;
@@ -315,7 +315,7 @@ fn each_stack_of_a_tracker_recording_is_an_allocation() {
         }
     }
     assert!(with_stacks > 15, "{with_stacks}");
-    // It came and went, and nobody took a stack.
+    // A module was loaded and unloaded, without any stack.
     let mut module = [&[0][..], &1_700_000_000_000_000_000_u64.to_le_bytes(), &[1, 0, b'C', 0]].concat();
     module.extend([0; 12]);
     assert!(
@@ -324,7 +324,7 @@ fn each_stack_of_a_tracker_recording_is_an_allocation() {
 }
 
 #[test]
-fn other_files_are_unknown() {
+fn unknown_formats_are_refused() {
     for bytes in
         [&b""[..], b"hello, world\n", b"{\"nodes\":{}}", b"\x7fELF\x02\x01\x01", b"\n\n\n", &[0; 100]]
     {
@@ -333,7 +333,7 @@ fn other_files_are_unknown() {
 }
 
 #[test]
-fn what_cannot_be_read_again_is_refused() {
+fn pipes_and_directories_are_refused() {
     let directory = std::env::temp_dir();
     assert!(matches!(Imported::open(&directory), Err(ExchangeError::NoFile)));
     assert!(matches!(Imported::open(&directory.join("no-such-file")), Err(ExchangeError::Io { .. })));

@@ -1,4 +1,4 @@
-//! Recordings of a program that never ran, written in every format, and read again where a format is read.
+//! Exports recordings of a fictitious program to every format, and imports them again.
 
 mod hostile_input;
 mod real_files;

@@ -1,4 +1,4 @@
-//! Files that heaptrack and Go wrote, against what their own tools say of them.
+//! Compares files from heaptrack and Go with the output of their own tools.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ fn opened(name: &str) -> Imported {
     Imported::open(&path).unwrap()
 }
 
-/// The sums of each function that asked for memory.
+/// Returns the sums of each allocating function.
 fn functions(file: &Imported, sums: &HeapProfile) -> Vec<(String, Sums)> {
     let questions = Questions::new(sums, Names::new(file.stacks(), file, Folding::default()));
     let top = questions.top(Group::Function, Cost::Allocated);
@@ -18,12 +18,12 @@ fn functions(file: &Imported, sums: &HeapProfile) -> Vec<(String, Sums)> {
 }
 
 #[test]
-fn heaptrack() {
+fn heaptrack_file_agrees_with_its_own_tool() {
     let file = opened("heaptrack-small.zst");
     assert_eq!(file.kind(), Kind::Heaptrack);
     assert_eq!(file.profile().title, "./small");
     let read = file.read(&Scope::default()).unwrap();
-    // What heaptrack_print says, with the leaks that it holds back.
+    // The output of heaptrack_print, plus the leaks that it suppresses.
     let Sums { allocations, live_bytes, peak_bytes, temporary, .. } = read.sums.totals;
     assert_eq!((allocations, live_bytes, peak_bytes, temporary), (116, 4253, 138_820, 50));
     let load = functions(&file, &read.sums).into_iter().find(|(name, _)| name == "load").unwrap().1;
@@ -36,7 +36,7 @@ fn heaptrack() {
 }
 
 #[test]
-fn go() {
+fn go_file_agrees_with_its_own_tool() {
     let file = opened("go-heap.pb.gz");
     assert_eq!(file.kind(), Kind::Pprof);
     let read = file.read(&Scope::default()).unwrap();

@@ -1,4 +1,4 @@
-//! What is written and read again tells the same of every stack.
+//! An export that is imported again has the same data for every stack.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,9 +10,9 @@ use cairn_format::{AbsoluteAddress, SliceSink};
 use cairn_wire::tracker::{self, Layout};
 use proptest::prelude::*;
 
-use crate::subject::{Told, by_stack, converted, export, profile_of, recorded, written_image};
+use crate::subject::{ExportedFrame, by_stack, converted, export, profile_of, recorded, written_image};
 
-/// The profile that questions to an imported file give.
+/// Builds the profile of an imported file.
 fn asked(file: &Imported, scope: &Scope) -> Profile {
     let read = file.read(scope).expect("it was just written");
     assert_eq!(read.unmatched_frees, 0);
@@ -25,10 +25,12 @@ fn without_control(name: &str) -> String {
     name.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// heaptrack has another idea of what is temporary.
-fn without_temporary(mut told: BTreeMap<Vec<Told>, Vec<u64>>) -> BTreeMap<Vec<Told>, Vec<u64>> {
-    told.values_mut().for_each(|sums| sums.truncate(6));
-    told
+/// heaptrack defines temporary differently.
+fn without_temporary(
+    mut exported: BTreeMap<Vec<ExportedFrame>, Vec<u64>>,
+) -> BTreeMap<Vec<ExportedFrame>, Vec<u64>> {
+    exported.values_mut().for_each(|sums| sums.truncate(6));
+    exported
 }
 
 /// In the year 2023.
@@ -36,7 +38,7 @@ const STARTED: u64 = 1_700_000_000_000_000_000;
 
 fn events() -> impl Strategy<Value = Vec<(usize, u64, u32)>> {
     let size = prop_oneof![2 => 1_u64..100_000, 1 => Just(0), 1 => Just(64)];
-    // At least one allocation: the Firefox Profiler's format does not tell an empty heap from none.
+    // At least one allocation: Firefox's format cannot represent an empty heap.
     let first = (any::<usize>(), 1_u64..100, 0_u32..2);
     (first, prop::collection::vec((any::<usize>(), size, 0_u32..2), 0..120)).prop_map(|(first, mut rest)| {
         rest.insert(0, first);
@@ -48,7 +50,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn pprof(shape in prop::collection::vec((any::<usize>(), any::<usize>()), 0..30), events in events()) {
+    fn round_trip_of_pprof(shape in prop::collection::vec((any::<usize>(), any::<usize>()), 0..30), events in events()) {
         let heap = recorded(&shape, &events);
         let before = profile_of(&heap);
         let file = Imported::from_bytes(export(Target::Pprof, &heap)).unwrap();
@@ -65,25 +67,25 @@ proptest! {
     }
 
     #[test]
-    fn heaptrack(shape in prop::collection::vec((any::<usize>(), any::<usize>()), 0..30), events in events()) {
+    fn round_trip_of_heaptrack(shape in prop::collection::vec((any::<usize>(), any::<usize>()), 0..30), events in events()) {
         let heap = recorded(&shape, &events);
         let before = profile_of(&heap);
         let file = Imported::from_bytes(export(Target::Heaptrack, &heap)).unwrap();
         prop_assert_eq!(file.kind(), Kind::Heaptrack);
-        let told = |profile: &Profile| without_temporary(by_stack(profile, without_control));
-        prop_assert_eq!(told(&asked(&file, &Scope::default())), told(&before));
+        let exported = |profile: &Profile| without_temporary(by_stack(profile, without_control));
+        prop_assert_eq!(exported(&asked(&file, &Scope::default())), exported(&before));
         prop_assert_eq!(&file.profile().title, &before.title);
     }
 
     #[test]
-    fn firefox(shape in prop::collection::vec((any::<usize>(), any::<usize>()), 0..30), events in events()) {
+    fn round_trip_of_firefox(shape in prop::collection::vec((any::<usize>(), any::<usize>()), 0..30), events in events()) {
         let heap = recorded(&shape, &events);
         let before = profile_of(&heap);
         let file = Imported::from_bytes(export(Target::Firefox, &heap)).unwrap();
         prop_assert_eq!(file.kind(), Kind::Firefox);
-        // All allocations are on one thread there, so what is temporary is not what it was.
-        let told = |profile: &Profile| without_temporary(by_stack(profile, str::to_owned));
-        prop_assert_eq!(told(&asked(&file, &Scope::default())), told(&before));
+        // All allocations are on one thread there, so temporary blocks differ.
+        let exported = |profile: &Profile| without_temporary(by_stack(profile, str::to_owned));
+        prop_assert_eq!(exported(&asked(&file, &Scope::default())), exported(&before));
         prop_assert_eq!(&file.profile().title, &before.title);
         let modules: BTreeSet<&str> = file.profile().modules.iter().map(|module| &*module.path).collect();
         prop_assert!(modules.iter().all(|name| before.modules.iter().any(|module| module.name() == *name)));
@@ -91,20 +93,21 @@ proptest! {
     }
 
     #[test]
-    fn between_heaptrack_and_firefox(shape in prop::collection::vec((any::<usize>(), any::<usize>()), 0..30), events in events()) {
+    fn round_trip_of_heaptrack_through_firefox(shape in prop::collection::vec((any::<usize>(), any::<usize>()), 0..30), events in events()) {
         let heap = recorded(&shape, &events);
-        // heaptrack knows classes and not blocks: which of equal ones was freed, and so what is temporary, is another.
-        let told = |file: &Imported| without_temporary(by_stack(&asked(file, &Scope::default()), without_control));
+        // heaptrack frees classes, not blocks: which equal block was freed, and so what is
+        // temporary, differs.
+        let exported = |file: &Imported| without_temporary(by_stack(&asked(file, &Scope::default()), without_control));
         for (from, to) in [(Target::Heaptrack, Target::Firefox), (Target::Firefox, Target::Heaptrack)] {
             let first = Imported::from_bytes(export(from, &heap)).unwrap();
             prop_assert_eq!(first.times(), Times::All);
             let second = Imported::from_bytes(converted(&first, to).unwrap()).unwrap();
-            prop_assert_eq!(told(&second), told(&first));
+            prop_assert_eq!(exported(&second), exported(&first));
         }
     }
 
     #[test]
-    fn slices_add_up(shape in prop::collection::vec((any::<usize>(), any::<usize>()), 0..30), events in events()) {
+    fn imported_slices_add_up(shape in prop::collection::vec((any::<usize>(), any::<usize>()), 0..30), events in events()) {
         let heap = recorded(&shape, &events);
         for target in [Target::Heaptrack, Target::Firefox] {
             let file = Imported::from_bytes(export(target, &heap)).unwrap();
@@ -119,20 +122,20 @@ proptest! {
     }
 
     #[test]
-    fn blocks_of_an_image(blocks in prop::collection::vec((0_usize..30, 0_u64..5000), 1..80), shape in prop::collection::vec((any::<usize>(), any::<usize>()), 0..30)) {
+    fn round_trip_of_image_blocks(blocks in prop::collection::vec((0_usize..30, 0_u64..5000), 1..80), shape in prop::collection::vec((any::<usize>(), any::<usize>()), 0..30)) {
         let heap = recorded(&shape, &[]);
         let count = heap.stacks().len() as u32;
         let blocks: Vec<LiveBlock> = blocks.iter().map(|&(stack, size_bytes)| LiveBlock { stack: stack as u32 % count, size_bytes }).collect();
         for target in [Target::Heaptrack, Target::Firefox] {
             let (bytes, before) = written_image(&heap, &blocks, target);
             let after = asked(&Imported::from_bytes(bytes).unwrap(), &Scope::default());
-            let told = |profile: &Profile| without_temporary(by_stack(profile, without_control));
-            prop_assert_eq!(told(&after), told(&before));
+            let exported = |profile: &Profile| without_temporary(by_stack(profile, without_control));
+            prop_assert_eq!(exported(&after), exported(&before));
         }
     }
 
     #[test]
-    fn tracker(stacks in prop::collection::vec((prop::collection::vec(0_u64..12, 0..20), 0_u64..1000), 1..60)) {
+    fn round_trip_of_tracker(stacks in prop::collection::vec((prop::collection::vec(0_u64..12, 0..20), 0_u64..1000), 1..60)) {
         let mut buffer = vec![0; 1 << 16];
         let mut writer = tracker::Writer::new(SliceSink::new(&mut buffer), Layout::WINDOWS_64);
         let base = 0x7ff6_0000_0000;
@@ -149,16 +152,16 @@ proptest! {
         let after = asked(&file, &Scope::default());
         let allocations = after.column("alloc_objects").unwrap();
         prop_assert_eq!(after.total(allocations), stacks.len() as u64);
-        let mut told: BTreeMap<Vec<u64>, u64> = BTreeMap::new();
+        let mut exported: BTreeMap<Vec<u64>, u64> = BTreeMap::new();
         for sample in &after.samples {
             let names = after.lines_of(sample.stack).map(|(line, _)| after.function_name(line));
             let place = |name: &str| match name.strip_prefix("app.exe+0x") {
                 Some(digits) => base + u64::from_str_radix(digits, 16).unwrap(),
                 None => u64::from_str_radix(name.trim_start_matches("0x"), 16).unwrap_or(0),
             };
-            *told.entry(names.map(place).filter(|&place| place > 0).collect()).or_default() += sample.values[allocations];
+            *exported.entry(names.map(place).filter(|&place| place > 0).collect()).or_default() += sample.values[allocations];
         }
-        prop_assert_eq!(told, before);
+        prop_assert_eq!(exported, before);
         let early = Scope { to_nanos: 499, ..Scope::default() };
         let count = stacks.iter().filter(|(_, nanos)| *nanos < 500).count() as u64;
         prop_assert_eq!(file.read(&early).unwrap().sums.totals.allocations, count);
@@ -166,7 +169,7 @@ proptest! {
 }
 
 #[test]
-fn scopes_choose_among_the_events_of_heaptrack_and_the_stacks_of_pprof() {
+fn scopes_select_heaptrack_events_and_pprof_stacks() {
     let shape = [(0, 0), (2, 1), (2, 2)];
     let heap = recorded(&shape, &[(2, 100, 0), (3, 10, 0), (4, 1, 0), (0, 0, 0)]);
     let heaptrack = Imported::from_bytes(export(Target::Heaptrack, &heap)).unwrap();

@@ -1,4 +1,5 @@
-//! What is written: a heap with stacks of any shape, and names that no format likes.
+//! The exported data: a heap with stacks of any shape, and names that are difficult in every
+//! format.
 
 use std::collections::BTreeMap;
 
@@ -34,7 +35,7 @@ pub(crate) const FRAMES: &[&[&str]] = &[
 
 const BASE: u64 = 0x5555_0000_0000;
 
-/// Names by the table above.
+/// Resolves names from the table above.
 pub(crate) struct Table;
 
 impl Namer for Table {
@@ -59,8 +60,9 @@ fn frame(name: &str, place: usize) -> SourceFrame {
     frame
 }
 
-/// A program with these stacks: of each the caller, an index of those in front of it, and the address. Answers with their numbers, behind that of the
-/// stack that was lost.
+/// Builds a program with these stacks, each given by its caller (an earlier index) and address.
+///
+/// Returns their numbers, after those of the empty and the lost stack.
 pub(crate) fn program(shape: &[(usize, usize)]) -> (Program, Vec<u32>) {
     let mut program = Program::new(2, 1);
     let spool = &mut program.spool;
@@ -71,11 +73,11 @@ pub(crate) fn program(shape: &[(usize, usize)]) -> (Program, Vec<u32>) {
             sink.pc(index + 1, PcKind::ProgramCounter, address, u32::from(index != 4))
         });
     }
-    // No frames at all, and lost.
+    // The empty stack, and the lost one.
     let mut stacks = vec![0, u32::MAX];
     let mut next_word = 1;
     for &(caller, address) in shape {
-        // No stack is inside of one that was lost.
+        // A lost stack has no callees.
         let caller = stacks[caller % stacks.len()];
         let caller = if caller == u32::MAX { 0 } else { caller };
         stacks.push(spool.segment(1, next_word, caller, &[1 + (address % FRAMES.len()) as u32]));
@@ -84,7 +86,7 @@ pub(crate) fn program(shape: &[(usize, usize)]) -> (Program, Vec<u32>) {
     (program, stacks)
 }
 
-/// What happens: an allocation of a size at a stack, or, of size 0, a free.
+/// Records events: an allocation of a size at a stack, or, with size 0, a free.
 pub(crate) fn recorded(shape: &[(usize, usize)], events: &[(usize, u64, u32)]) -> HeapRecording {
     let (mut program, stacks) = program(shape);
     for &(which, size_bytes, thread) in events {
@@ -103,7 +105,7 @@ pub(crate) fn opened(program: Program) -> HeapRecording {
     HeapRecording::new(Recording::from_bytes(program.finish()).expect("a spool as recorders write it"))
 }
 
-/// Everything of a heap, with nothing folded.
+/// Exports the whole heap, without folding.
 pub(crate) fn with_subject<R>(heap: &HeapRecording, take: impl FnOnce(&Subject<'_>) -> R) -> R {
     let scope = Scope::default();
     let answer = heap.read(scope.clone()).expect("it lies in memory");
@@ -139,14 +141,17 @@ pub(crate) fn export(target: Target, heap: &HeapRecording) -> Vec<u8> {
     try_export(target, heap).expect("a vector takes everything").0
 }
 
-/// A frame as formats tell it.
-pub(crate) type Told = (String, Option<String>, u32);
+/// A frame as exported: function, file, line.
+pub(crate) type ExportedFrame = (String, Option<String>, u32);
 
-/// The sums by stack, outermost frame first.
-pub(crate) fn by_stack(profile: &Profile, name: impl Fn(&str) -> String) -> BTreeMap<Vec<Told>, Vec<u64>> {
-    let mut told = BTreeMap::new();
+/// Returns the sums by stack, outermost frame first.
+pub(crate) fn by_stack(
+    profile: &Profile,
+    name: impl Fn(&str) -> String,
+) -> BTreeMap<Vec<ExportedFrame>, Vec<u64>> {
+    let mut exported = BTreeMap::new();
     for sample in &profile.samples {
-        let mut stack: Vec<Told> = profile
+        let mut stack: Vec<ExportedFrame> = profile
             .lines_of(sample.stack)
             .map(|(line, _)| {
                 let function = &profile.functions[line.function as usize];
@@ -154,15 +159,15 @@ pub(crate) fn by_stack(profile: &Profile, name: impl Fn(&str) -> String) -> BTre
             })
             .collect();
         stack.reverse();
-        let sums = told.entry(stack).or_insert_with(|| vec![0; sample.values.len()]);
+        let sums = exported.entry(stack).or_insert_with(|| vec![0; sample.values.len()]);
         for (sum, value) in sums.iter_mut().zip(&sample.values) {
             *sum += value;
         }
     }
-    told
+    exported
 }
 
-/// A deep recursion that allocates halfway and at its end.
+/// Builds a deep recursion that allocates halfway and at its end.
 pub(crate) fn deep(frames: u32) -> HeapRecording {
     let (mut program, _) = program(&[]);
     let (mut parent, mut next_word) = (0, 1);
@@ -170,7 +175,7 @@ pub(crate) fn deep(frames: u32) -> HeapRecording {
         let pcs: Vec<u32> = (0..1000).map(|place| 1 + place % 3).collect();
         parent = program.spool.segment(1, next_word, parent, &pcs);
         next_word += 1001;
-        // Not everywhere: formats without trees write each stack from end to end.
+        // Not at every level: formats without trees write each stack in full.
         if segment % (frames / 2000) == 0 {
             program.counter += 3_000_000;
             program.alloc(1, 100, parent);
@@ -179,7 +184,7 @@ pub(crate) fn deep(frames: u32) -> HeapRecording {
     opened(program)
 }
 
-/// A file of another tool, written in the format.
+/// Converts a file of another tool to a format.
 pub(crate) fn converted(file: &Imported, target: Target) -> Result<Vec<u8>, ExchangeError> {
     let scope = Scope::default();
     let answer = file.read(&scope)?;
@@ -204,7 +209,7 @@ pub(crate) fn converted(file: &Imported, target: Target) -> Result<Vec<u8>, Exch
     Ok(bytes)
 }
 
-/// Blocks of an image with the recording's stacks, written in the format; and what they add up to.
+/// Exports image blocks with the recording's stacks; also returns their sums.
 pub(crate) fn written_image(
     heap: &HeapRecording,
     blocks: &[LiveBlock],

@@ -1,4 +1,4 @@
-//! What stands in a file of each format, taken apart by other code than what wrote it.
+//! Checks files of each format with parsers independent of the writers.
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::subject::{FRAMES, deep, export, opened, profile_of, program, recorded, try_export, with_subject};
 
-/// All shapes and names, some blocks freed, on two threads.
+/// Builds a heap with all shapes and names, some blocks freed, on two threads.
 fn heap() -> cairn_analysis::heap::HeapRecording {
     let shape: Vec<(usize, usize)> = (0..60).map(|index| (index * 5 / 3, index)).collect();
     let events: Vec<(usize, u64, u32)> = (0..300)
@@ -33,7 +33,7 @@ fn sum(values: &Value) -> i64 {
 }
 
 #[test]
-fn lost_stacks_and_stacks_without_frames_are_among_the_others() {
+fn lost_and_empty_stacks_are_exported() {
     let heap = recorded(&[], &[(0, 10, 0), (1, 20, 0)]);
     let profile = profile_of(&heap);
     let names: BTreeSet<&str> = profile
@@ -56,10 +56,13 @@ fn speedscope_has_all_columns() {
     let file = json(&export(Target::Speedscope, &heap));
     let profiles = file["profiles"].as_array().unwrap();
     assert_eq!(profiles.len(), profile.columns.len());
-    for (index, told) in profiles.iter().enumerate() {
-        assert_eq!(sum(&told["weights"]) as u64, profile.total(index), "{}", told["name"]);
-        assert_eq!(told["samples"].as_array().unwrap().len(), told["weights"].as_array().unwrap().len());
-        assert_eq!(told["endValue"].as_u64(), Some(profile.total(index)));
+    for (index, exported) in profiles.iter().enumerate() {
+        assert_eq!(sum(&exported["weights"]) as u64, profile.total(index), "{}", exported["name"]);
+        assert_eq!(
+            exported["samples"].as_array().unwrap().len(),
+            exported["weights"].as_array().unwrap().len()
+        );
+        assert_eq!(exported["endValue"].as_u64(), Some(profile.total(index)));
     }
     let frames: BTreeSet<&str> = file["shared"]["frames"]
         .as_array()
@@ -85,7 +88,7 @@ fn heapprofile_is_a_tree_of_one_column() {
 }
 
 #[test]
-fn folded_lines_can_be_taken_apart_again() {
+fn folded_lines_can_be_split_again() {
     let (heap, profile) = (heap(), profile_of(&heap()));
     let text = String::from_utf8(export(Target::Folded, &heap)).unwrap();
     let mut sum = 0;
@@ -99,7 +102,7 @@ fn folded_lines_can_be_taken_apart_again() {
 }
 
 #[test]
-fn dhat_has_each_list_of_frames_once() {
+fn dhat_frame_lists_are_unique() {
     let (heap, profile) = (heap(), profile_of(&heap()));
     let file = json(&export(Target::Dhat, &heap));
     let points = file["pps"].as_array().unwrap();
@@ -128,7 +131,7 @@ fn dhat_has_each_list_of_frames_once() {
 }
 
 #[test]
-fn firefox_has_every_event_and_the_peak_in_its_track() {
+fn firefox_has_every_event_and_the_peak() {
     let (heap, profile) = (heap(), profile_of(&heap()));
     let file = json(&export(Target::Firefox, &heap));
     let allocations = &file["threads"][0]["nativeAllocations"];
@@ -155,12 +158,12 @@ fn otlp_decodes() {
     let file = ProfilesData::decode(&export(Target::Otlp, &heap)[..]).unwrap();
     let dictionary = file.dictionary.unwrap();
     let profiles = &file.resource_profiles[0].scope_profiles[0].profiles;
-    for (index, told) in profiles.iter().enumerate() {
-        let name = &dictionary.string_table[told.sample_type.unwrap().type_strindex as usize];
+    for (index, exported) in profiles.iter().enumerate() {
+        let name = &dictionary.string_table[exported.sample_type.unwrap().type_strindex as usize];
         assert_eq!(**name, *profile.columns[index].name);
-        let sum: i64 = told.samples.iter().flat_map(|sample| &sample.values).sum();
+        let sum: i64 = exported.samples.iter().flat_map(|sample| &sample.values).sum();
         assert_eq!(sum as u64, profile.total(index));
-        for sample in &told.samples {
+        for sample in &exported.samples {
             let stack = &dictionary.stack_table[sample.stack_index as usize];
             let known = |&location: &i32| (location as usize) < dictionary.location_table.len();
             assert!(!stack.location_indices.is_empty() && stack.location_indices.iter().all(known));
@@ -170,7 +173,7 @@ fn otlp_decodes() {
 }
 
 #[test]
-fn every_table_is_as_csv_what_it_is_as_json() {
+fn tables_are_equal_in_csv_and_json() {
     let heap = heap();
     let all = [
         Rows::Stacks,
@@ -199,11 +202,12 @@ fn every_table_is_as_csv_what_it_is_as_json() {
             for (line, record) in lines.lines().zip(&records) {
                 let object = json(line.as_bytes());
                 for (name, cell) in header.iter().zip(record) {
-                    let told = object[name].as_str().map_or_else(|| object[name].to_string(), str::to_owned);
-                    // Failed with: a formula as a spreadsheet would compute it.
-                    let is_formula = object[name].is_string() && told.starts_with(['=', '+', '-', '@']);
-                    let told = if is_formula { format!("'{told}") } else { told };
-                    assert_eq!(told, cell, "{rows:?} {name}");
+                    let exported =
+                        object[name].as_str().map_or_else(|| object[name].to_string(), str::to_owned);
+                    // Failed with: a formula that a spreadsheet would evaluate.
+                    let is_formula = object[name].is_string() && exported.starts_with(['=', '+', '-', '@']);
+                    let exported = if is_formula { format!("'{exported}") } else { exported };
+                    assert_eq!(exported, cell, "{rows:?} {name}");
                 }
             }
             if let Some(column) = header.iter().position(|name| name == "alloc_space") {
@@ -215,7 +219,7 @@ fn every_table_is_as_csv_what_it_is_as_json() {
 }
 
 #[test]
-fn a_recursion_of_100_000_frames_is_written_in_every_format() {
+fn deep_recursion_is_exported_to_every_format() {
     let heap = deep(100_000);
     let profile = profile_of(&heap);
     assert_eq!(profile.stacks.len(), 100_000);
@@ -224,7 +228,7 @@ fn a_recursion_of_100_000_frames_is_written_in_every_format() {
     }
 }
 
-/// Takes bytes, and knows the most that came at once.
+/// Discards bytes, and records the largest write.
 #[derive(Default)]
 struct InPieces {
     whole_bytes: usize,
@@ -244,7 +248,7 @@ impl Write for InPieces {
 }
 
 #[test]
-fn a_recursion_that_allocates_at_every_level_is_never_in_memory_as_a_whole() {
+fn deep_recursion_is_written_in_pieces() {
     let shape: Vec<(usize, usize)> = (0..1100).map(|level| (level + 1, level)).collect();
     let events: Vec<(usize, u64, u32)> = (0..1100).map(|level| (level + 2, 8, 0)).collect();
     let heap = recorded(&shape, &events);
@@ -259,7 +263,7 @@ fn a_recursion_that_allocates_at_every_level_is_never_in_memory_as_a_whole() {
                 Choice { column: subject.profile.main_column, rows: Rows::Stacks, compression: None };
             write(target, subject, choice, &mut output).unwrap();
             assert!(output.most_bytes < locations / 2, "{target:?}: {}", output.most_bytes);
-            // Only pprof's is packed.
+            // Only pprof is compressed.
             assert!(
                 target == Target::Pprof || output.whole_bytes > locations,
                 "{target:?}: {}",
@@ -270,7 +274,7 @@ fn a_recursion_that_allocates_at_every_level_is_never_in_memory_as_a_whole() {
 }
 
 #[test]
-fn samples_are_refused_where_a_format_holds_single_blocks() {
+fn samples_are_refused_by_formats_of_single_blocks() {
     let (mut program, stacks) = program(&[(0, 0)]);
     program.spool.facts(&[("sample_bytes", "1000")]);
     for _ in 0..10 {

@@ -1,13 +1,13 @@
-//! Finds blocks that say who made them.
+//! Finds annotated blocks, whose headers refer to the stack that allocated them.
 //!
 //! ```text
 //!   writable memory, window by window
 //!        |
 //!        v                     .--> heapprof: an end word pairs with the nearest start word before it
-//!   landmarks (one pass) ------+--> cairn: 16 bytes whose check agrees
-//!        |                     '--> anchor: where the lists of lws blocks and the stack table are
+//!   landmarks (one pass) ------+--> cairn: 16 bytes with a valid check
+//!        |                     '--> anchor: the addresses of the lws lists and the stack table
 //!        v
-//!   lws nodes (one pass): three pointers that agree with their neighbours, behind a blob that decodes
+//!   lws nodes (one pass): three pointers that agree with their neighbours, after a blob that decodes
 //! ```
 
 use std::collections::HashMap;
@@ -26,38 +26,39 @@ use super::candidates::{Landmark, Landmarks};
 use super::{BlockStacks, lws_lists};
 use crate::image::Image;
 
-/// Stays in the second-level cache, and is large enough that its overlap costs nothing.
+/// Bytes per window; 512 KiB, which fits the second-level cache and makes the overlap negligible.
 const WINDOW_BYTES: usize = 512 << 10;
-/// From the first byte of a heapprof header to its last there are at most 99 words and one.
+/// Bytes that windows overlap; 1 KiB, because a heapprof header spans at most 100 words.
 const OVERLAP_BYTES: usize = 1024;
-/// From a heapprof start word to its end word: the size and at most 97 callers.
+/// Words from a heapprof start word to its end word: the size and at most 97 callers.
 const HEAPPROF_WORDS: std::ops::RangeInclusive<u64> = 2..=99;
-/// Landmarks that are none, of which so many are kept to be explained: the memory of an answer has an end.
+/// Maximum broken headers to report; 100,000, to bound the memory of an answer.
 const MAX_SUSPECTS: usize = 100_000;
-/// No real stack has more; a table with a cycle cannot be (parents are smaller), one that is damaged can be long.
+/// Maximum frames of a stack; 4096, more than real stacks have. Parents are smaller, so no cycle is
+/// possible, but a damaged table can be long.
 const MAX_FRAMES: usize = 4096;
 
-/// What is searched for.
+/// Selects the block layouts to search for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct FindOptions {
-    /// Blocks as libwebsockets annotates them.
+    /// Blocks in libwebsockets' layout.
     pub lws: bool,
-    /// heapprof's blocks.
+    /// Blocks in heapprof's layout.
     pub heapprof: bool,
-    /// cairn's own blocks.
+    /// Blocks in cairn's own layout.
     pub cairn: bool,
 }
 
 impl Default for FindOptions {
-    /// All of them.
+    /// Searches for all layouts.
     fn default() -> Self {
         Self { lws: true, heapprof: true, cairn: true }
     }
 }
 
 impl FindOptions {
-    /// Only one of them.
+    /// Searches for a single layout.
     #[must_use]
     pub fn only(layout: BlockLayout) -> Self {
         Self {
@@ -70,73 +71,76 @@ impl FindOptions {
 
 /// An allocated block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Block {
-    /// What the program got from its allocator.
+    /// The address that the program got from its allocator.
     pub user_address: u64,
-    /// What it asked for.
+    /// The requested size.
     pub size_bytes: u64,
-    /// Bytes of annotation in front of the user's; 0 for a block without.
+    /// Bytes of annotation before the user's bytes; 0 without an annotation.
     pub prefix_bytes: u32,
     /// Number of its stack in [`Annotated::stacks`].
     pub stack: u32,
-    /// How it says who made it; none for a block of an ordinary heap.
+    /// The layout of its annotation; `None` for a block of an ordinary heap.
     pub layout: Option<BlockLayout>,
-    /// Whether the bytes behind it are a guard.
+    /// Whether guard bytes follow it.
     pub is_guarded: bool,
 }
 
 const _: () = assert!(size_of::<Block>() == 32);
 
 impl Block {
-    /// Behind its last byte.
+    /// Returns the address after its last byte.
     #[must_use]
     pub const fn end(&self) -> u64 {
         self.user_address.saturating_add(self.size_bytes)
     }
 
-    /// Where its annotation begins.
+    /// Returns the address of its annotation.
     #[must_use]
     pub const fn start(&self) -> u64 {
         self.user_address.saturating_sub(self.prefix_bytes as u64)
     }
 
-    /// Whether an address lies in what the program asked for. A block of no bytes has its own address.
+    /// Reports whether an address is inside the requested bytes. An empty block contains its own
+    /// address.
     #[must_use]
     pub const fn contains(&self, address: u64) -> bool {
         address >= self.user_address && (address < self.end() || address == self.user_address)
     }
 }
 
-/// The block that an address has to do with.
+/// The block nearest to an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Near {
     /// The block.
     pub block: Block,
-    /// Where the address is.
+    /// The position of the address relative to the block.
     pub place: NearPlace,
 }
 
-/// Where an address is, seen from a block.
+/// A position relative to a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum NearPlace {
-    /// In the block, so many bytes from its start.
+    /// Inside the block, at this offset.
     Inside(u64),
-    /// In the annotation in front of it, so many bytes before the user's.
+    /// In the block's annotation, this many bytes before the user's address.
     InAnnotation(u64),
-    /// So many bytes past the end: 0 is the first one.
+    /// This many bytes past the end; 0 is the first one.
     Behind(u64),
 }
 
 /// The annotated blocks of an image.
 #[derive(Clone, Debug, Default)]
 pub struct Annotated {
-    /// By address.
+    /// Sorted by address.
     blocks: Vec<Block>,
     stacks: BlockStacks,
     freed: u64,
     scanned_bytes: u64,
     anchors: Vec<Anchor>,
-    /// User addresses of headers with a right magic and a wrong check.
+    /// User addresses of headers with a valid magic but a wrong check.
     pub(super) suspects: Vec<(u64, BlockLayout)>,
     usual_callers: Option<u64>,
 }
@@ -168,56 +172,57 @@ impl Annotated {
         finder.finish(&mut lists)
     }
 
-    /// The blocks in use, by address.
+    /// Returns the blocks in use, by address.
     #[must_use]
     pub fn blocks(&self) -> &[Block] {
         &self.blocks
     }
 
-    /// Their stacks.
+    /// Returns the stacks of the blocks.
     #[must_use]
     pub fn stacks(&self) -> &BlockStacks {
         &self.stacks
     }
 
-    /// What the blocks in use hold.
+    /// Returns the total size of the blocks in use.
     #[must_use]
     pub fn live_bytes(&self) -> u64 {
         self.blocks.iter().fold(0, |sum, block| sum.saturating_add(block.size_bytes))
     }
 
-    /// Headers of cairn blocks that were freed and not yet overwritten.
+    /// Counts headers of freed cairn blocks that are not yet overwritten.
     #[must_use]
     pub fn freed_count(&self) -> u64 {
         self.freed
     }
 
-    /// How much memory was searched.
+    /// Returns the number of searched bytes.
     #[must_use]
     pub fn scanned_bytes(&self) -> u64 {
         self.scanned_bytes
     }
 
-    /// What annotated heaps say of themselves.
+    /// Returns the anchors of annotated heaps.
     #[must_use]
     pub fn anchors(&self) -> &[Anchor] {
         &self.anchors
     }
 
-    /// How many callers most heapprof blocks have.
+    /// Returns the most frequent number of callers among heapprof blocks.
     #[must_use]
     pub fn usual_caller_count(&self) -> Option<u64> {
         self.usual_callers
     }
 
-    /// The block that holds an address, or the last one before it.
+    /// Finds the block that contains an address, or the last one before it.
     #[must_use]
     pub fn near(&self, address: u64) -> Option<Near> {
         near(&self.blocks, address)
     }
 }
 
-/// The block that holds an address or whose annotation does, or the last one that begins before it.
+/// Finds the block whose bytes or annotation contain an address, or the last one that begins before
+/// it.
 pub(super) fn near(blocks: &[Block], address: u64) -> Option<Near> {
     let after = blocks.partition_point(|block| block.user_address <= address);
     let before = after.checked_sub(1).and_then(|index| blocks.get(index));
@@ -235,22 +240,22 @@ pub(super) fn near(blocks: &[Block], address: u64) -> Option<Near> {
     before.map(|block| Near { block: *block, place: NearPlace::Behind(address - block.end()) })
 }
 
-/// What is known in the middle of a stretch of memory.
+/// State of the search within a range of memory.
 struct Finder<'a> {
     image: &'a Image,
     options: FindOptions,
     landmarks: Landmarks,
     found: Annotated,
     tables: StackTables<'a>,
-    /// Before the tables are known, blocks refer to them by number.
+    /// Blocks whose stacks are numbers of a table that is not yet known.
     numbered: Vec<(usize, u32)>,
     frames: Vec<Frame>,
     caller_counts: [u64; 100],
-    /// Landmarks below this address were seen.
+    /// Landmarks below this address were processed.
     seen_until: u64,
-    /// heapprof: the nearest start word behind the last block.
+    /// heapprof: the nearest start word after the last block.
     pending_start: Option<u64>,
-    /// heapprof: where the last block's header ends.
+    /// heapprof: the end of the last block's header.
     header_end: u64,
 }
 
@@ -271,7 +276,7 @@ impl<'a> Finder<'a> {
         }
     }
 
-    /// A stretch of memory begins, which the one before does not reach.
+    /// Starts a range of memory that does not touch the previous one.
     fn begin(&mut self, start: u64) {
         self.seen_until = start;
         self.pending_start = None;
@@ -279,11 +284,12 @@ impl<'a> Finder<'a> {
     }
 
     fn look(&mut self, start: u64, window: &[u8], is_last: bool) {
-        // Windows begin at the same remainder of four as their stretch; an odd one begins in the first word.
+        // A window has its range's alignment modulo four; an unaligned range is skipped up to its
+        // first word.
         let skip = (4 - start % 4) % 4;
         let Some(aligned) = window.get(skip as usize..) else { return };
         let base = start.saturating_add(skip);
-        // What a landmark is can be told from the eight bytes behind it.
+        // A landmark can be classified by the eight bytes that follow it.
         let end = base.saturating_add(aligned.len() as u64);
         let until = if is_last { end } else { end.saturating_sub(8) };
         let from = self.seen_until.saturating_sub(base) as usize;
@@ -315,7 +321,7 @@ impl<'a> Finder<'a> {
         self.seen_until = until.max(self.seen_until);
     }
 
-    /// The address of a magic word of heapprof, if all of the word is there and it stands where a word does.
+    /// Returns the address of a heapprof magic word, if the whole word is present and aligned.
     fn magic_word(&self, memory: &[u8], index: usize, base: u64) -> Option<u64> {
         let machine = self.image.machine();
         let start = match machine.word_size {
@@ -386,7 +392,7 @@ impl<'a> Finder<'a> {
         match Header::from_bytes(*bytes, user_address, self.image.machine().byte_order) {
             Ok((_, State::Freed)) => self.found.freed += 1,
             Ok((header, State::Live)) => self.cairn_block(header, user_address),
-            // Of one that was freed, the allocator underneath has overwritten a part as a rule.
+            // The allocator below has usually overwritten part of a freed block's header.
             Err(HeaderError::WrongCheck)
                 if self.found.suspects.len() < MAX_SUSPECTS && self.is_live_magic(bytes) =>
             {
@@ -473,7 +479,7 @@ impl<'a> Finder<'a> {
                 blocks.sort_by_key(order);
             }
         }
-        // A node that is on two lists is one block.
+        // A node on two lists is one block.
         blocks.dedup_by(|later, earlier| {
             later.user_address == earlier.user_address && later.layout == earlier.layout
         });
@@ -484,7 +490,8 @@ impl<'a> Finder<'a> {
     }
 }
 
-/// The tables that stack numbers refer to. With several heaps in one image the first table that knows a number answers.
+/// Resolves stack numbers. With several heaps in an image, the first table that has a number
+/// answers.
 struct StackTables<'a> {
     image: &'a Image,
     known: HashMap<u32, u32>,
@@ -536,7 +543,7 @@ impl StackTables<'_> {
     }
 }
 
-/// How far the guard behind a block was overwritten; 0 when it is whole, or cannot be read.
+/// Counts the overwritten guard bytes of a block; 0 if intact or unreadable.
 pub(super) fn guard_damage(image: &Image, block: &Block) -> u64 {
     let mut bytes = [0; 8];
     let Some(guard) = bytes.get_mut(..guard::bytes_behind(block.size_bytes)) else { return 0 };

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use cairn_format::Frame;
 
-/// Stacks by number. Number 0 is the stack of which nothing is known.
+/// Stacks by number. Number 0 is the unknown stack.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BlockStacks {
     stacks: Vec<Box<[Frame]>>,
@@ -18,7 +18,7 @@ impl Default for BlockStacks {
 }
 
 impl BlockStacks {
-    /// The number of a stack, innermost frame first.
+    /// Returns the number of a stack, innermost frame first.
     pub(crate) fn number(&mut self, frames: &[Frame]) -> u32 {
         if let Some(&number) = self.numbers.get(frames) {
             return number;
@@ -31,14 +31,14 @@ impl BlockStacks {
         number
     }
 
-    /// The frames of a stack as they stand in memory: a heapprof block has zeros, or remains of earlier blocks, behind the
-    /// real ones.
+    /// Returns a stack's frames as stored: after the real ones, heapprof blocks have zeros or
+    /// remains.
     #[must_use]
     pub fn raw(&self, number: u32) -> &[Frame] {
         self.stacks.get(number as usize).map_or(&[], |frames| frames)
     }
 
-    /// The frames of a stack, innermost first, up to the first that is zero.
+    /// Returns the frames of a stack, innermost first, up to the first zero.
     #[must_use]
     pub fn frames(&self, number: u32) -> &[Frame] {
         let raw = self.raw(number);
@@ -47,13 +47,13 @@ impl BlockStacks {
         raw.get(..end).unwrap_or_default()
     }
 
-    /// How many stacks there are, the unknown one among them.
+    /// Returns the number of stacks, including the unknown one.
     #[must_use]
     pub fn len(&self) -> usize {
         self.stacks.len()
     }
 
-    /// Never: the unknown stack is always there.
+    /// Always false: the unknown stack is always present.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         false

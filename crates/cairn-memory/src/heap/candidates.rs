@@ -1,24 +1,24 @@
-//! The first question to memory: could something of interest be here? Asked of 64 bytes at once.
+//! Prefilters memory: finds 64-byte chunks that may contain a landmark.
 //!
-//! All landmarks of the three layouts are told by one 32-bit word, and stand at the first or the second half of a machine word,
-//! so one pass serves all. The loop behind the question has a fixed length and no branch, which compilers turn into vector
-//! instructions; only where the answer is yes is a chunk looked at word by word. `memchr::memmem` finds one needle at a time, of
-//! every alignment: five passes.
+//! All landmarks of the three layouts are recognised by one 32-bit word in the first or second half
+//! of a machine word, so one pass finds them all. The filter loop has a fixed length and no branch,
+//! so compilers vectorize it; only chunks with a hit are searched word by word. `memchr::memmem`
+//! would need five passes, because it finds one needle at a time, at every alignment.
 
 use cairn_format::WordSize;
 use cairn_wire::heapblock::{ByteOrder, FREED_MAGIC, LIVE_MAGIC};
 
-/// One cache line.
+/// Bytes per chunk; 64, one cache line.
 const CHUNK: usize = 64;
 
-/// What a word may be.
+/// The landmarks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Landmark {
-    /// The half of heapprof's first magic that is not zero.
+    /// The nonzero half of heapprof's start magic.
     HeapprofStart,
-    /// The half of heapprof's second one.
+    /// The nonzero half of heapprof's end magic.
     HeapprofEnd,
-    /// The last word of a cairn header, by its magic.
+    /// The last word of a cairn header, which contains its magic.
     CairnHeader,
     /// The first bytes of an annotated heap's anchor.
     Anchor,
@@ -30,8 +30,10 @@ const CAIRN_LIVE: u32 = (LIVE_MAGIC as u32) << 16;
 const CAIRN_FREED: u32 = (FREED_MAGIC as u32) << 16;
 const ANCHOR: [u8; 4] = *b"cair";
 
-/// Which of 64 bytes are worth a look. Of a word only the bits of the mask count: so a compare serves exact values and magics
-/// alike. Both are for words at even and at odd places, twice: the four words of the narrowest vectors.
+/// Finds candidate words in a chunk.
+///
+/// The mask selects the compared bits, so that exact values and magics need the same comparison.
+/// The arrays hold even and odd positions twice: the narrowest vectors have four words.
 #[derive(Clone, Copy, Debug)]
 struct Filter<const WANTED: usize> {
     mask: [u32; 4],
@@ -39,7 +41,8 @@ struct Filter<const WANTED: usize> {
 }
 
 impl<const WANTED: usize> Filter<WANTED> {
-    /// `wanted` is what stands at even and what at odd places, as a little-endian load sees it.
+    /// Creates a filter; `wanted` are the values at even and odd positions, as little-endian loads
+    /// see them.
     fn new(mask: [u32; 2], wanted: [[u32; 2]; WANTED]) -> Self {
         let twice = |[even, odd]: [u32; 2]| [even, odd, even, odd];
         Self { mask: twice(mask), wanted: wanted.map(|[even, odd]| twice([even & mask[0], odd & mask[1]])) }
@@ -47,7 +50,8 @@ impl<const WANTED: usize> Filter<WANTED> {
 
     #[inline(always)]
     fn is_in(&self, chunk: &[u8; CHUNK]) -> bool {
-        // Whole words as the answer: bits that are packed after every compare cost as much as the compares.
+        // Accumulate whole words: packing bits after every comparison costs as much as the
+        // comparisons.
         let mut hits = [0_u32; 4];
         for vector in chunk.as_chunks::<16>().0 {
             let words = vector.as_chunks::<4>().0;
@@ -62,18 +66,19 @@ impl<const WANTED: usize> Filter<WANTED> {
     }
 }
 
-/// As few compares as the machine allows.
+/// The smallest filter for each machine.
 #[derive(Clone, Copy, Debug)]
 enum Filters {
     /// 64 bits, little-endian.
     Three(Filter<3>),
-    /// 64 bits, big-endian: the halves of heapprof's magics that are not zero stand where cairn's do.
+    /// 64 bits, big-endian: the nonzero halves of heapprof's magics have the same positions as
+    /// cairn's.
     Four(Filter<4>),
-    /// 32 bits: everything can be everywhere.
+    /// 32 bits: every landmark can be at every position.
     Five(Filter<5>),
 }
 
-/// Words as a little-endian load sees them, which is the fast one here.
+/// The words to search for, as little-endian loads see them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Landmarks {
     start: u32,
@@ -124,8 +129,10 @@ impl Landmarks {
         }
     }
 
-    /// Calls `found` for each landmark in `memory`, which begins at address `base`, a multiple of four, from index `from` on.
-    /// Words that cannot be landmarks by their place are told of or not.
+    /// Calls `found` for each landmark in `memory` from index `from` on.
+    ///
+    /// `memory` begins at address `base`, a multiple of four. Words at positions where a landmark
+    /// cannot be may or may not be reported.
     pub(super) fn each(&self, base: u64, memory: &[u8], from: usize, found: impl FnMut(usize, Landmark)) {
         match &self.filters {
             Filters::Three(filter) => self.each_by(filter, base, memory, from, found),
@@ -145,7 +152,7 @@ impl Landmarks {
     ) {
         let from = from.next_multiple_of(4);
         let Some(rest) = memory.get(from..) else { return };
-        // Chunks begin at a multiple of eight.
+        // Chunks begin at multiples of eight.
         let before = if base.wrapping_add(from as u64).is_multiple_of(8) { 0 } else { 4.min(rest.len()) };
         let (head, rest) = rest.split_at(before);
         let (chunks, tail) = rest.as_chunks::<CHUNK>();
@@ -172,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn landmarks_are_found_at_every_place_where_they_can_be() {
+    fn landmarks_are_found_at_every_position() {
         use ByteOrder::{BigEndian, LittleEndian};
         let all_places = [0, 4];
         for (word_size, order, heapprof, cairn, anchor) in [
@@ -209,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn the_search_begins_where_it_is_told() {
+    fn landmark_search_starts_at_the_given_index() {
         let mut seen = Vec::new();
         Landmarks::new(WordSize::Bits32, ByteOrder::LittleEndian).each(
             0,

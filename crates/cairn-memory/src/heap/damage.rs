@@ -1,43 +1,43 @@
-//! What is broken among the blocks, and which block it happened from.
+//! Finds damage among annotated blocks, and the block that was written past.
 
 use super::annotated::{guard_damage, near};
 use super::{Annotated, Block, BlockLayout, NearPlace};
 use crate::image::Image;
 
-/// A header that was overwritten lies at most so far behind the block it was overwritten from: the allocator's own header, and
-/// the padding of an alignment.
+/// Maximum bytes between a block and a header that a write past its end destroyed; 256, which
+/// covers the allocator's own header and alignment padding.
 const MAX_GAP_BYTES: u64 = 256;
 
-/// Something that no sound program leaves behind.
+/// A state that no correct program produces.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Damage {
-    /// When the guard behind a block was written to.
+    /// When the guard after a block was overwritten.
     TailOverwritten {
         /// The block that was written past.
         block: Block,
-        /// How many bytes past its end were changed, at least.
+        /// Minimum number of changed bytes past its end.
         bytes: u64,
     },
     /// When the header of a block is broken, and the block before it ends right there.
     HeaderOverwritten {
         /// The block that was most likely written past.
         before: Block,
-        /// The user address of the block whose header is broken.
+        /// The user address of the block with the broken header.
         user_address: u64,
-        /// How its header was laid out.
+        /// The layout of the broken header.
         layout: BlockLayout,
     },
-    /// When two blocks claim the same bytes: one of the headers is old, or its size was overwritten.
+    /// When two blocks claim the same bytes: one header is stale, or its size was overwritten.
     Overlap {
-        /// The one that begins first.
+        /// The block that begins first.
         first: Block,
-        /// The one that begins inside of it.
+        /// The block that begins inside the first.
         second: Block,
-        /// How many bytes both claim.
+        /// The number of shared bytes.
         bytes: u64,
     },
-    /// When a block goes past the end of the memory that it lies in.
+    /// When a block extends past the end of its memory.
     PastMemory {
         /// The block.
         block: Block,
@@ -45,7 +45,7 @@ pub enum Damage {
 }
 
 impl Annotated {
-    /// What is broken, by address.
+    /// Returns all damage, by address.
     #[must_use]
     pub fn damage(&self, image: &Image) -> Vec<Damage> {
         let mut found = Vec::new();
@@ -62,7 +62,7 @@ impl Annotated {
     }
 
     fn overlaps(&self, image: &Image, found: &mut Vec<Damage>) {
-        // The block that reaches furthest of those that began.
+        // The started block with the highest end.
         let mut furthest: Option<Block> = None;
         for block in self.blocks() {
             if let Some(first) = furthest
@@ -82,12 +82,15 @@ impl Annotated {
         }
     }
 
-    /// A magic without its other half, or with a wrong check, is mostly chance: user data, old headers. It counts where the
-    /// block before ends right in front of it.
+    /// Reports broken headers.
+    ///
+    /// A magic without its other half, or with a wrong check, is mostly chance: user data or stale
+    /// headers. It counts only directly after another block.
     fn broken_headers(&self, image: &Image, found: &mut Vec<Damage>) {
         let word = image.machine().word_size.bytes() as u64;
         for &(user_address, layout) in &self.suspects {
-            // Headers of these two are words, and no allocator puts words across words: a magic there is data.
+            // Headers of these two consist of words, which allocators align: an unaligned magic is
+            // data.
             if layout != BlockLayout::Lws && !user_address.is_multiple_of(word) {
                 continue;
             }
@@ -109,7 +112,7 @@ impl Annotated {
     }
 }
 
-/// Whether memory lies between two addresses without a hole.
+/// Reports whether memory is contiguous between two addresses.
 fn is_one_stretch(image: &Image, first: u64, last: u64) -> bool {
     let mut at = first;
     loop {
@@ -122,7 +125,7 @@ fn is_one_stretch(image: &Image, first: u64, last: u64) -> bool {
 }
 
 impl Damage {
-    /// Where it is.
+    /// Returns the address of the damage.
     #[must_use]
     pub const fn address(&self) -> u64 {
         match self {
@@ -132,7 +135,7 @@ impl Damage {
         }
     }
 
-    /// The block that is to blame, as far as that can be told.
+    /// Returns the most likely culprit.
     #[must_use]
     pub const fn block(&self) -> &Block {
         match self {

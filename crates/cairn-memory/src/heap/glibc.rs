@@ -1,17 +1,19 @@
-//! The heap of an ordinary program, by what glibc's `malloc` itself writes into memory.
+//! Finds the heap of an ordinary program, by the data structures of glibc's `malloc`.
 //!
 //! ```text
-//!   main arena (in libc's data):  ... fastbins | top | last remainder | 127 bins, each a list | bitmap | next arena | ...
+//!   main arena (in libc's data):
+//!           ... fastbins | top | last remainder | 127 bins, each a list | bitmap | next arena | ...
 //!
-//!   chunk:  | size of the one before, if that is free | size, flags | user's bytes ... |
-//!           flags: 1 the one before is in use   2 mapped by itself   4 of another arena than the main one
+//!   chunk:  | size of the previous one, if that is free | size, flags | user's bytes ... |
+//!           flags: 1 previous in use   2 own mapping   4 not of the main arena
 //! ```
 //!
-//! Nothing names the main arena in a stripped libc. But an empty bin points to itself, and of 127 bins most are empty: a
-//! hundred words that each hold their own place minus two words are found by looking for them.
+//! Nothing names the main arena in a stripped libc. But an empty bin points to itself, and most of
+//! the 127 bins are empty, so a search finds a hundred words that each hold their own address minus
+//! two words.
 //!
-//! Chunks follow one another up to the *top* chunk. Where a size cannot be, the walk says so and goes on at the next place from
-//! which the sizes fit together again: an overwritten size is what one looks for in a heap.
+//! Chunks follow one another up to the *top* chunk. At an impossible size, the walk reports the
+//! damage and resumes at the next address from which sizes are consistent again.
 
 use std::collections::HashSet;
 
@@ -23,19 +25,20 @@ use crate::image::Image;
 
 const BINS: u64 = 127;
 const FAST_BINS: u64 = 10;
-/// Of 127; a heap of any size leaves most empty.
+/// Minimum empty bins of an arena; 32 of 127, because heaps of any size leave most empty.
 const LEAST_EMPTY_BINS: u64 = 32;
-/// Places that are looked at closely, in each stretch: memory full of self-references is somebody's joke.
+/// Maximum candidates per range that are verified; 4096, because memory full of self-references is
+/// malicious.
 const MAX_TRIES: usize = 4096;
-/// A list of arenas that is longer is a cycle.
+/// Maximum arenas; 4096. A longer list is a cycle.
 const MAX_ARENAS: usize = 4096;
-/// A list of free chunks that is longer is a cycle.
+/// Maximum length of a free list; 10 million. A longer list is a cycle.
 const MAX_LIST: usize = 10_000_000;
-/// How far behind a broken chunk the next sound one is looked for.
+/// Maximum bytes to search for a valid chunk after a broken one; 16 MiB.
 const RESYNC_BYTES: u64 = 16 << 20;
-/// So many chunks in a row make a place sound.
+/// Number of consecutive chunks that make an address valid; 8.
 const SOUND_ROW: usize = 8;
-/// More damage of one kind is not told one by one.
+/// Maximum reports per kind of damage; 1000.
 const MAX_DAMAGES: usize = 1000;
 const PAGE: u64 = 4096;
 
@@ -44,101 +47,104 @@ const MAPPED: u64 = 2;
 const OTHER_ARENA: u64 = 4;
 const FLAGS: u64 = 7;
 
-/// What has become of a chunk.
+/// The state of a chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
 pub enum ChunkState {
-    /// The program has it.
+    /// In use by the program.
     InUse,
-    /// The program has it, and it is a mapping of its own.
+    /// In use by the program, in a mapping of its own.
     Mapped,
-    /// Freed, and kept by a thread for itself.
+    /// Freed, in a thread's cache.
     ThreadCache,
-    /// Freed, and kept in a list of small ones.
+    /// Freed, in a list of small chunks.
     FastBin,
     /// Freed.
     Free,
 }
 
 impl ChunkState {
-    /// Whether the program has it.
+    /// Reports whether the program uses the chunk.
     #[must_use]
     pub const fn is_in_use(self) -> bool {
         matches!(self, Self::InUse | Self::Mapped)
     }
 }
 
-/// A chunk of a heap, with the allocator's part of it.
+/// A chunk of a heap, including the allocator's header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Chunk {
-    /// Where its header is.
+    /// The address of its header.
     pub address: u64,
-    /// All of its bytes.
+    /// The size, with its header.
     pub size_bytes: u64,
-    /// What has become of it.
+    /// The state of the chunk.
     pub state: ChunkState,
 }
 
-/// An arena: threads allocate from several, so that they need not wait for each other.
+/// An arena: threads allocate from several to avoid contention.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Arena {
-    /// Where its data is.
+    /// The address of its `malloc_state`.
     pub address: u64,
-    /// Whether it is the first one.
+    /// Whether it is the main arena.
     pub is_main: bool,
-    /// What it got from the system, as it says itself.
+    /// Bytes obtained from the system, as it states.
     pub system_bytes: u64,
-    /// Bytes at its end that were never given out, or are free again.
+    /// Bytes at its end that were never allocated, or are free again.
     pub top_bytes: u64,
-    /// Where its chunks lie.
+    /// Ranges of its chunks.
     heaps: Vec<(u64, u64)>,
     top: u64,
     fields: u64,
 }
 
-/// What is wrong with a heap.
+/// A defect of a heap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum HeapDamage {
-    /// When a chunk has a size that cannot be.
+    /// When a chunk has an impossible size.
     BadSize {
         /// The chunk.
         chunk: u64,
-        /// What stands in its place.
+        /// The stored size.
         size: u64,
-        /// The chunk before it, which may have been written past.
+        /// The previous chunk, which may have been written past.
         before: Option<u64>,
-        /// Where the sizes fit together again.
+        /// The address at which sizes are consistent again.
         resumed_at: Option<u64>,
     },
-    /// When a free chunk's size is not what the one behind it remembers.
+    /// When a free chunk's size differs from the copy in the next chunk.
     SizesDiffer {
         /// The free chunk.
         chunk: u64,
         /// Its size.
         size: u64,
-        /// What the one behind it says.
+        /// The size in the next chunk.
         remembered: u64,
     },
-    /// When the lists that a free chunk is in do not lead back to it: something was written to memory that was freed.
+    /// When the links of a free chunk do not lead back to it: freed memory was written to.
     BrokenLinks {
         /// The chunk.
         chunk: u64,
-        /// Where it points forwards.
+        /// The forward link.
         forward: u64,
-        /// Where it points backwards.
+        /// The backward link.
         backward: u64,
     },
-    /// When a list of free chunks leads to what is no chunk.
+    /// When a free list leads to an address without a chunk.
     BadFreeList {
-        /// The last good place.
+        /// The last valid address of the list.
         after: u64,
-        /// What stands there.
+        /// The invalid link.
         next: u64,
     },
 }
 
 impl HeapDamage {
-    /// Where it is.
+    /// Returns the address of the damage.
     #[must_use]
     pub const fn address(&self) -> u64 {
         match *self {
@@ -159,8 +165,8 @@ impl std::fmt::Display for HeapDamage {
                     write!(f, "; it was overwritten, perhaps from the block at {before:#x} before it")?;
                 }
                 match resumed_at {
-                    Some(at) => write!(f, "; the heap goes on at {at:#x}"),
-                    None => f.write_str("; what follows in this heap was not read"),
+                    Some(at) => write!(f, "; the heap continues at {at:#x}"),
+                    None => f.write_str("; the rest of this heap was not read"),
                 }
             }
             Self::SizesDiffer { chunk, size, remembered } => write!(
@@ -181,14 +187,15 @@ impl std::fmt::Display for HeapDamage {
     }
 }
 
-/// How many chunks of one size there are.
+/// The number of chunks of one size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct SizeCount {
-    /// What a chunk of this size has room for.
+    /// Usable bytes of a chunk of this size.
     pub usable_bytes: u64,
-    /// How many of them the program has.
+    /// The number in use.
     pub in_use: u64,
-    /// How many are free.
+    /// The number of free ones.
     pub free: u64,
 }
 
@@ -196,15 +203,17 @@ pub struct SizeCount {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct GlibcHeap {
     arenas: Vec<Arena>,
-    /// By address.
+    /// Sorted by address.
     chunks: Vec<Chunk>,
     damage: Vec<HeapDamage>,
     word_bytes: u64,
 }
 
 impl GlibcHeap {
-    /// Finds and walks the heap; `None` when there is none: the program has another allocator, is linked statically with its
-    /// modules unknown, or libc's data is not in the image.
+    /// Finds and walks the heap.
+    ///
+    /// Returns `None` if the program uses another allocator, is linked statically with unknown
+    /// modules, or if libc's data is missing from the image.
     #[must_use]
     pub fn find(image: &Image) -> Option<Self> {
         if image.machine().word_size == WordSize::Bits16 {
@@ -227,25 +236,25 @@ impl GlibcHeap {
         Some(walker.heap)
     }
 
-    /// The arenas; the main one is the first.
+    /// Returns the arenas; the main arena is first.
     #[must_use]
     pub fn arenas(&self) -> &[Arena] {
         &self.arenas
     }
 
-    /// All chunks, by address.
+    /// Returns all chunks, by address.
     #[must_use]
     pub fn chunks(&self) -> &[Chunk] {
         &self.chunks
     }
 
-    /// What is broken, by address.
+    /// Returns the damage, by address.
     #[must_use]
     pub fn damage(&self) -> &[HeapDamage] {
         &self.damage
     }
 
-    /// The chunk that an address lies in.
+    /// Finds the chunk that contains an address.
     #[must_use]
     pub fn chunk_at(&self, address: u64) -> Option<&Chunk> {
         let after = self.chunks.partition_point(|chunk| chunk.address <= address);
@@ -253,7 +262,7 @@ impl GlibcHeap {
         (address - chunk.address < chunk.size_bytes).then_some(chunk)
     }
 
-    /// What the program can use of a chunk: where it begins, and how long it is.
+    /// Returns address and size of the part of a chunk that the program can use.
     #[must_use]
     pub fn user_part(&self, chunk: &Chunk) -> (u64, u64) {
         // The first word of the next chunk belongs to this one while it is in use.
@@ -261,13 +270,13 @@ impl GlibcHeap {
         (chunk.address + 2 * self.word_bytes, chunk.size_bytes.saturating_sub(overhead))
     }
 
-    /// Number and bytes of the chunks in these states.
+    /// Counts the chunks in these states, and adds up their bytes.
     pub fn sum(&self, states: impl Fn(ChunkState) -> bool) -> (u64, u64) {
         let chunks = self.chunks.iter().filter(|chunk| states(chunk.state));
         chunks.fold((0, 0), |(count, bytes), chunk| (count + 1, chunk.size_bytes.saturating_add(bytes)))
     }
 
-    /// How many chunks of each size there are, those with most bytes in use first.
+    /// Counts the chunks of each size, those with most bytes in use first.
     #[must_use]
     pub fn sizes(&self) -> Vec<SizeCount> {
         let mut by_size = std::collections::HashMap::<u64, SizeCount>::new();
@@ -286,7 +295,7 @@ impl GlibcHeap {
         sizes
     }
 
-    /// The chunks in use as blocks whose makers are not known.
+    /// Returns the chunks in use as blocks without stacks.
     #[must_use]
     pub fn blocks(&self) -> Vec<Block> {
         let block = |chunk: &Chunk| {
@@ -297,7 +306,7 @@ impl GlibcHeap {
         self.chunks.iter().filter(|chunk| chunk.state.is_in_use()).map(block).collect()
     }
 
-    /// Whether an address is in what an arena manages, given out or not.
+    /// Reports whether an arena manages an address, allocated or not.
     #[must_use]
     pub fn manages(&self, address: u64) -> bool {
         self.chunk_at(address).is_some()
@@ -308,7 +317,8 @@ impl GlibcHeap {
                 .any(|&(start, end)| (start..end).contains(&address))
     }
 
-    /// For a broken size: the annotated block that ends in front of it, and how many bytes lie between.
+    /// For a broken size: returns the annotated block that ends before it, and the distance in
+    /// bytes.
     #[must_use]
     pub fn blame(damage: &HeapDamage, blocks: &[Block]) -> Option<(Block, u64)> {
         const MAX_GAP: u64 = 64;
@@ -337,7 +347,7 @@ impl<'a> Walker<'a> {
         self.image.word(address)
     }
 
-    /// The size of a chunk without flags, and the flags.
+    /// Returns the size of a chunk without flags, and the flags.
     fn size_of(&self, chunk: u64) -> Option<(u64, u64)> {
         let size = self.word_at(chunk.checked_add(self.word)?)?;
         Some((size & !FLAGS, size & FLAGS))
@@ -353,15 +363,16 @@ impl<'a> Walker<'a> {
         }
     }
 
-    /// Looks for the bins of the main arena in the data of modules; where no modules are known, in all memory.
+    /// Searches the data of modules for the main arena's bins, or all memory if no modules are
+    /// known.
     fn find_arenas(&mut self) {
-        // It is libc's data. Not every core names all modules: then it may be anywhere.
+        // The bins are libc's data. Some cores list few modules; then they may be anywhere.
         if self.image.modules().is_empty() || !self.find_arenas_in(true) {
             self.find_arenas_in(false);
         }
     }
 
-    /// Searches what belongs to modules, or what belongs to none, and says whether there are arenas.
+    /// Searches the memory of modules, or all other memory; reports whether an arena was found.
     fn find_arenas_in(&mut self, of_modules: bool) -> bool {
         let image = self.image;
         let mut buffer = Vec::new();
@@ -372,7 +383,7 @@ impl<'a> Walker<'a> {
             let (start, end) = (piece.range.start.value(), piece.range.end.value());
             let mut at = start;
             while at < end {
-                // Windows overlap by all the bins, so that one of them holds the whole.
+                // Windows overlap by the size of all bins, so that one window contains all of them.
                 let length = (end - at).min(1 << 20);
                 if let Some(bytes) = image.bytes(at, length as usize, &mut buffer)
                     && let Some(bins) = self.find_bins(at, bytes)
@@ -389,7 +400,7 @@ impl<'a> Walker<'a> {
         false
     }
 
-    /// The address of the first bin, if all 127 are in these bytes.
+    /// Returns the address of the first bin, if all 127 are in these bytes.
     fn find_bins(&self, base: u64, bytes: &[u8]) -> Option<u64> {
         let word = self.word as usize;
         let mut words = bytes.chunks_exact(word).enumerate();
@@ -400,7 +411,7 @@ impl<'a> Walker<'a> {
             if self.image.number(value)? != own || self.word_at(place + self.word)? != own {
                 return None;
             }
-            // Some of the bins before the first empty one may be in use.
+            // Bins before the first empty one may be in use.
             let mut candidates = (0..BINS).filter_map(|bin| place.checked_sub(bin * 2 * self.word));
             candidates.find(|&bins| tried.len() < MAX_TRIES && tried.insert(bins) && self.is_bins(bins))
         })
@@ -426,25 +437,26 @@ impl<'a> Walker<'a> {
         empty >= LEAST_EMPTY_BINS && self.top_of(bins).is_some()
     }
 
-    /// The arena's top chunk. Before the first allocation it is the bins themselves.
+    /// Returns the arena's top chunk; before the first allocation, it is the bins themselves.
     fn top_of(&self, bins: u64) -> Option<u64> {
         let top = self.word_at(bins.checked_sub(2 * self.word)?)?;
         let is_unused = top == bins - 2 * self.word;
         (is_unused || self.size_of(top).is_some_and(|(size, _)| size > 0)).then_some(top)
     }
 
-    /// Where `next` is, behind the bins and the bitmap of 128 of them.
+    /// Returns the address of the field `next`, after the bins and the bitmap of 128 bins.
     fn next_field(&self, bins: u64) -> u64 {
         bins + 2 * BINS * self.word + 16
     }
 
-    /// Adds the arena of these bins and all that its list leads to. The list is a circle, which tells where the arena begins.
+    /// Adds the arena of these bins, and all others on its circular list, which locates the arena's
+    /// start.
     fn add_arenas(&mut self, bins: u64) -> bool {
         let Some(first) = self.word_at(self.next_field(bins)) else { return false };
         let is_own = |address: u64| address < bins && bins - address < 256;
         let mut others = Vec::new();
         let mut next = first;
-        // How far the bins are from an arena's beginning is not known before the circle closes; both usual distances are tried.
+        // The distance from arena to bins is unknown until the list closes; try each usual one.
         for distance in [14 * self.word, 13 * self.word, 15 * self.word, 16 * self.word] {
             others.clear();
             next = first;
@@ -462,12 +474,13 @@ impl<'a> Walker<'a> {
             }
         }
         if !is_own(next) {
-            // A broken circle: the main arena alone.
+            // The list is broken: use the main arena only.
             others.clear();
             next = bins - 14 * self.word;
         }
         let distance = bins - next;
-        // The bins that were found may be those of any arena. The main one is no part of a heap that begins with its address.
+        // The bins may belong to any arena. The main one is not inside a heap that its address maps
+        // to.
         let mut addresses: Vec<u64> = [next].into_iter().chain(others).collect();
         let heap_bytes = self.heap_bytes();
         let is_of_heap = |address: &u64| self.word_at(address & !(heap_bytes - 1)) == Some(*address);
@@ -519,12 +532,13 @@ impl<'a> Walker<'a> {
         }
     }
 
-    /// The largest size of a heap of an arena that is not the main one.
+    /// Returns the maximum size of a heap of a secondary arena.
     const fn heap_bytes(&self) -> u64 {
         if self.word == 8 { 64 << 20 } else { 1 << 20 }
     }
 
-    /// Heaps of other arenas begin at multiples of their largest size, with a header that leads to the one before.
+    /// Collects an arena's heaps, which begin at multiples of their maximum size and link
+    /// backwards.
     fn heaps_of(&self, arena: &Arena, heaps: &mut Vec<(u64, u64)>) {
         let heap_bytes = self.heap_bytes();
         let mut heap = arena.top & !(heap_bytes - 1);
@@ -545,7 +559,8 @@ impl<'a> Walker<'a> {
         }
     }
 
-    /// The first place from `start` on, within the size of a header, from which chunks follow one another.
+    /// Finds the first address from `start` on, within the size of a header, with consecutive
+    /// chunks.
     fn first_chunk(&self, start: u64, end: u64) -> Option<u64> {
         let align = if self.word == 8 { 16 } else { 8 };
         let mut places = (0..16).map(|step| start.next_multiple_of(align).saturating_add(step * align));
@@ -625,7 +640,8 @@ impl<'a> Walker<'a> {
         }
     }
 
-    /// Chunks that are mappings of their own begin a page, and are whole pages.
+    /// Finds chunks that are mappings of their own: they begin at a page, and consist of whole
+    /// pages.
     fn find_mapped(&mut self) {
         let image = self.image;
         for piece in image.pieces().iter().filter(|piece| piece.is_writable && !piece.is_from_file) {
@@ -671,9 +687,10 @@ impl<'a> Walker<'a> {
         }
     }
 
-    /// A thread keeps freed chunks in a table that is itself a chunk: numbers, and the first of each size.
+    /// Marks thread caches: tables of freed chunks, stored in a chunk, with a count and a list per
+    /// size.
     fn mark_thread_caches(&mut self) {
-        // (bins, bytes of a number): since 2.42, since 2.30, since 2.26.
+        // (bins, bytes of a count): since 2.42, since 2.30, since 2.26.
         let kinds = [(76, 2), (64, 2), (64, 1)];
         let word = self.word;
         let align = 2 * word;
@@ -697,8 +714,8 @@ impl<'a> Walker<'a> {
             if self.image.read(AbsoluteAddress::new(chunk + 2 * word), &mut counts).is_none() {
                 continue;
             }
-            // A program's own block of that size may hold a pointer to another one; but not numbers that go with it. Since 2.42
-            // they count what is not used.
+            // A program's block of that size may hold a pointer to another block, but no matching
+            // counts. Since 2.42 they count unused slots.
             let mut counts = counts.chunks(number as usize).map(|count| count.iter().any(|byte| *byte != 0));
             let is_table = (0..bins).all(|bin| match self.word_at(entries + bin * word) {
                 first if bins == 64 && counts.next() != first.map(|first| first != 0) => false,
@@ -719,7 +736,8 @@ impl<'a> Walker<'a> {
         }
     }
 
-    /// Follows a list of freed chunks whose links are plain before glibc 2.32, and mixed with their own place since.
+    /// Follows a list of freed chunks. Since glibc 2.32, its links are mixed with their own
+    /// address.
     fn mark_list(&mut self, from: u64, first: u64, state: ChunkState) {
         let word = self.word;
         let (mut after, mut chunk) = (from, first);
@@ -727,7 +745,7 @@ impl<'a> Walker<'a> {
             let Some(place) = self.index_of(chunk).and_then(|index| self.heap.chunks.get_mut(index)) else {
                 return self.add_damage(HeapDamage::BadFreeList { after, next: chunk });
             };
-            // A list that leads into itself, or a chunk in two lists.
+            // The list is cyclic, or a chunk is on two lists.
             if place.state != ChunkState::InUse {
                 return;
             }
@@ -735,7 +753,7 @@ impl<'a> Walker<'a> {
             let link = chunk + 2 * word;
             let Some(raw) = self.word_at(link) else { return };
             let user = raw ^ (link >> 12);
-            // Links of a thread's cache lead to the user's part, those of fast bins to the chunk.
+            // Links of thread caches lead to the user's part, those of fast bins to the chunk.
             let to_chunk =
                 |link: u64| if state == ChunkState::ThreadCache { link.wrapping_sub(2 * word) } else { link };
             let next = if raw == 0 || user == 0 {

@@ -1,11 +1,12 @@
-//! Finds blocks of the lws layout, in which nothing is constant: by the list that all live ones are in.
+//! Finds blocks of the lws layout, which has no magic, by the lists of live blocks.
 //!
-//! A node is `previous, next, owner`; an owner is `last, first, count`. A place is a node when its neighbours point back at it
-//! (the owner does where there is no neighbour) and the bytes in front of it are a blob that decodes. Chance does not do that:
-//! two pointers of the machine's width must agree.
+//! A node is `previous, next, owner`; an owner is `last, first, count`. An address is a node if its
+//! neighbours point back at it (or the owner does, at an end) and a blob that decodes precedes it.
+//! Two pointers of machine width must agree, which rules out chance.
 //!
-//! A block whose allocator gave its stack up has no blob that could tell it from anything else. Where an annotated heap says
-//! by its anchor where its lists are, these are walked as well, as far as they have more blocks than were found.
+//! Blocks whose allocator dropped the stack have no blob and cannot be recognised that way. If an
+//! anchor states the addresses of the lists, those are also walked, unless all their blocks were
+//! found.
 
 use std::collections::{HashMap, HashSet};
 
@@ -17,23 +18,23 @@ use cairn_wire::lws;
 use super::{Block, BlockLayout, BlockStacks};
 use crate::image::Image;
 
-/// The length field alone tells nothing; a blob of a depth of 127 with 64-bit addresses has 1.3 KiB.
+/// Maximum bytes of a blob; 2 KiB, because a depth of 127 with 64-bit addresses takes 1.3.
 const MAX_BLOB_BYTES: u16 = 2048;
 
-/// No heap has as many shards.
+/// Maximum lists of a heap; 65536, more than any number of shards.
 const MAX_LISTS: u32 = 1 << 16;
 
-/// Words that are asked about at once.
+/// Words that are filtered at once.
 const ROW: usize = 8;
 
 pub(super) struct Nodes<'a> {
     image: &'a Image,
-    /// From the lowest writable address to the highest: where lists lie.
+    /// From the lowest writable address to the highest, which contain all lists.
     lowest: u64,
     span: u64,
-    /// How many blocks of each list were found.
+    /// Number of found blocks per list.
     found: HashMap<u64, u64>,
-    /// Lists that were walked: anchors that agree need no second look.
+    /// Lists that were walked, so that several anchors do not repeat the walk.
     walked: HashSet<u64>,
 }
 
@@ -51,7 +52,7 @@ impl<'a> Nodes<'a> {
         }
     }
 
-    /// Looks at a window whose first `seen_bytes` were looked at already.
+    /// Searches a window; its first `seen_bytes` were searched before.
     pub(super) fn look(
         &mut self,
         start: u64,
@@ -65,7 +66,7 @@ impl<'a> Nodes<'a> {
         let skip = (start.next_multiple_of(word as u64) - start) as usize;
         let Some(aligned) = window.get(skip..) else { return };
         let base = start + skip as u64;
-        // A node was seen when all three of its words were.
+        // A node was processed once all three of its words were visible.
         let from = (seen_bytes.saturating_sub(skip as u64) as usize / word).saturating_sub(2).max(1);
         match (machine.word_size, machine.byte_order) {
             (WordSize::Bits64, ByteOrder::LittleEndian) => {
@@ -94,7 +95,8 @@ impl<'a> Nodes<'a> {
         blocks: &mut Vec<Block>,
     ) {
         let words = memory.as_chunks::<WORD>().0;
-        // An owner lies in memory: the upper halves of the words tell most that do not, several at a time.
+        // An owner is in memory: the upper halves of the words exclude most others, several at a
+        // time.
         let shift = if WORD == 8 { 32 } else { 0 };
         let (first, last) = (self.lowest >> shift, self.lowest.saturating_add(self.span) >> shift);
         let (lowest, span) = (first as u32, u32::try_from(last - first).unwrap_or(u32::MAX));
@@ -117,7 +119,7 @@ impl<'a> Nodes<'a> {
         }
     }
 
-    /// The block whose node is at this index, if one is.
+    /// Returns the block whose node is at this index, if there is one.
     #[inline]
     fn block_at<const WORD: usize>(
         &mut self,
@@ -149,8 +151,9 @@ impl<'a> Nodes<'a> {
         Some(block)
     }
 
-    /// Adds the blocks on the lists of a heap that were not found without them. `blocks` is sorted by address, and what is
-    /// added stands at its end.
+    /// Adds the blocks on a heap's lists that the scan did not find.
+    ///
+    /// Expects `blocks` sorted by address, and appends to it.
     pub(super) fn walk(&mut self, anchor: &Anchor, stacks: &mut BlockStacks, blocks: &mut Vec<Block>) {
         let word = self.image.machine().word_size.bytes() as u64;
         if anchor.layout != BlockLayout::Lws || u64::from(anchor.list_stride_bytes) < 3 * word {
@@ -161,12 +164,12 @@ impl<'a> Nodes<'a> {
             let offset = list * u64::from(anchor.list_stride_bytes);
             let Some(owner) = anchor.lists_address.checked_add(offset) else { return };
             let at = |index: u64| self.image.word(owner.checked_add(index * word)?);
-            // Lists lie side by side: where one cannot be read, the rest is missing too.
+            // The lists are contiguous: if one is unreadable, so are the rest.
             let (Some(last), Some(first), Some(count)) = (at(0), at(1), at(2)) else { return };
             if count <= self.found.get(&owner).copied().unwrap_or(0) || !self.walked.insert(owner) {
                 continue;
             }
-            // Where the list is broken, its other end may still be whole.
+            // If the list is broken, the part before the other end may be intact.
             for (first, next, back) in [(first, 1, 0), (last, 0, 1)] {
                 let is_whole = self.follow(owner, first, (next, back), |node| {
                     let Some(user_address) = node.checked_add(3 * word) else { return };
@@ -187,8 +190,10 @@ impl<'a> Nodes<'a> {
         }
     }
 
-    /// Calls `visit` with each node from one end of a list on, and says whether it came to the other end. Each node must lead
-    /// back to the one before it, so no list goes round in a circle.
+    /// Calls `visit` with each node from one end of a list, and reports whether the other end was
+    /// reached.
+    ///
+    /// Each node must link back to the previous one, so a cycle is impossible.
     fn follow(&self, owner: u64, first: u64, (next, back): (u64, u64), mut visit: impl FnMut(u64)) -> bool {
         let word = self.image.machine().word_size.bytes() as u64;
         let (mut before, mut node) = (0, first);
@@ -204,7 +209,8 @@ impl<'a> Nodes<'a> {
         true
     }
 
-    /// A block that is known to be one. Of one that gave up, the size is not known.
+    /// Reads a block that is known to be one. The size is unknown if the allocator dropped the
+    /// stack.
     fn listed(&self, node: u64, word: u64, stacks: &mut BlockStacks) -> Option<Block> {
         let mut length = [0; 2];
         self.image.read(AbsoluteAddress::new(node.checked_sub(2)?), &mut length)?;

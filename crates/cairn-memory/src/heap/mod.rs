@@ -1,4 +1,5 @@
-//! From a memory image to answers: who allocated this block, what holds the memory, what is damaged, what leaked.
+//! Finds blocks in a memory image: who allocated them, who refers to them, which are damaged or
+//! leaked.
 //!
 //! ```no_run
 //! use cairn_memory::heap::{Annotated, FindOptions};
@@ -13,13 +14,14 @@
 //! # Ok::<(), cairn_memory::image::ImageError>(())
 //! ```
 //!
-//! - [`Annotated`]: blocks that say who made them, of three layouts, found by one pass over the memory.
-//! - [`GlibcHeap`]: the heap of an ordinary program, by glibc's own bookkeeping: sizes, what is in use, what is corrupt.
-//! - [`References`] and [`Reachability`]: what points to a block, and which blocks nothing points to.
-//! - [`Damage`]: blocks that overlap, ends that were written past.
+//! - [`Annotated`]: annotated blocks of three layouts, found by one pass over the memory.
+//! - [`GlibcHeap`]: the heap of an ordinary program, by glibc's own bookkeeping: sizes, states,
+//!   damage.
+//! - [`References`] and [`Reachability`]: the pointers to a block, and the blocks without pointers.
+//! - [`Damage`]: overlapping blocks, and writes past the end of a block.
 //! - [`BlockStacks`]: the stacks that blocks refer to, each once.
 //!
-//! Memory is that of the answer (32 bytes for a block), not that of the image.
+//! Memory use follows the answer (32 bytes per block), not the size of the image.
 
 mod annotated;
 mod block_stacks;

@@ -1,7 +1,8 @@
-//! What points where: the places that hold an address of a block, and the blocks that nothing leads to.
+//! Finds the pointers to a block, and the blocks that no pointer leads to.
 //!
-//! Conservative: whatever looks like an address is one, and an address anywhere in a block holds it. So a block that is told as
-//! leaked is one, as far as programs do not hide pointers; some that are leaked are not told.
+//! The search is conservative: every value that could be an address counts as a pointer, and a
+//! pointer to any byte of a block keeps it reachable. So reported leaks are real, as far as
+//! programs do not hide pointers, and some leaks are not reported.
 
 use cairn_format::{AbsoluteAddress, WordSize};
 
@@ -9,43 +10,46 @@ use super::{Block, GlibcHeap};
 use crate::image::Image;
 
 const WINDOW_BYTES: usize = 512 << 10;
-/// What a function without calls may use below the stack pointer.
+/// Bytes below the stack pointer that a leaf function may use.
 const RED_ZONE_BYTES: u64 = 128;
 
-/// A place that holds an address.
+/// The location of an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Holder {
-    /// A register of a thread.
+    /// In a register of a thread.
     Register {
-        /// The thread's number.
+        /// The number of the thread.
         thread: u32,
-        /// The register's name.
+        /// The name of the register.
         name: &'static str,
     },
-    /// Memory at this address.
+    /// In memory, at this address.
     Memory(u64),
 }
 
 /// A reference to a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Reference {
-    /// What holds it.
+    /// The location of the reference.
     pub holder: Holder,
-    /// The address that it holds.
+    /// The referenced address.
     pub value: u64,
 }
 
-/// What refers to a stretch of memory.
+/// The references to an address range.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct References {
     /// Registers first, then memory by address.
     pub found: Vec<Reference>,
-    /// How many more there are.
+    /// The number of further references.
     pub more: u64,
 }
 
 impl References {
-    /// Finds what holds an address from `start` to `end`, at most `limit` places.
+    /// Finds references to addresses from `start` to `end`, at most `limit` of them.
     #[must_use]
     pub fn find(image: &Image, start: u64, end: u64, limit: usize) -> Self {
         let mut references = Self::default();
@@ -81,11 +85,12 @@ impl References {
     }
 }
 
-/// Which blocks something leads to.
+/// Classifies blocks by whether a pointer leads to them.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Reachability {
     state: Vec<State>,
-    /// How many bytes of registers, stacks and data were looked at.
+    /// Bytes of registers, stacks and data that were searched.
     pub root_bytes: u64,
 }
 
@@ -93,7 +98,7 @@ pub struct Reachability {
 enum State {
     Unknown,
     Reachable,
-    /// Only leaked blocks lead there.
+    /// Only leaked blocks refer to it.
     Indirect,
     Direct,
 }
@@ -110,8 +115,10 @@ struct Marker<'a> {
 }
 
 impl Reachability {
-    /// Marks what registers, stacks and data lead to. `blocks` are sorted by address. `heap` tells what of the heap is free;
-    /// without it, all memory between blocks counts as data, and fewer leaks are found.
+    /// Marks the blocks that registers, stacks and data lead to.
+    ///
+    /// `blocks` are sorted by address. `heap` states which memory of the heap is free; without it,
+    /// all memory between blocks counts as data, and fewer leaks are found.
     #[must_use]
     pub fn find(image: &Image, blocks: &[Block], heap: Option<&GlibcHeap>) -> Self {
         let mut marker = Marker {
@@ -147,12 +154,12 @@ impl Reachability {
         Self { state: marker.state, root_bytes }
     }
 
-    /// Indices of the blocks that nothing leads to.
+    /// Returns the indices of the blocks that no pointer leads to.
     pub fn leaked(&self) -> impl Iterator<Item = usize> + '_ {
         self.with(State::Direct)
     }
 
-    /// Indices of the blocks that only leaked ones lead to.
+    /// Returns the indices of the blocks that only leaked blocks refer to.
     pub fn indirectly_leaked(&self) -> impl Iterator<Item = usize> + '_ {
         self.with(State::Indirect)
     }
@@ -170,7 +177,7 @@ impl Marker<'_> {
         }
         let Some(index) = self.starts.partition_point(|&start| start <= value).checked_sub(1) else { return };
         let Some(block) = self.blocks.get(index) else { return };
-        // One past the end still holds a block: iterators do that.
+        // A pointer past the end still refers to the block: iterators hold such pointers.
         if value > block.end() {
             return;
         }
@@ -188,7 +195,7 @@ impl Marker<'_> {
         let mut buffer = std::mem::take(&mut self.buffer);
         let image = self.image;
         while at < end {
-            // A stretch may go from one piece into the next.
+            // A range may continue in the next piece.
             let piece_end =
                 image.piece_at(AbsoluteAddress::new(at)).map_or(at, |piece| piece.range.end.value());
             let length = (end.min(piece_end) - at).min(WINDOW_BYTES as u64);
@@ -216,7 +223,8 @@ impl Marker<'_> {
     }
 }
 
-/// What keeps blocks alive by itself: stacks from their pointers up, and all writable memory that is no heap.
+/// Returns the roots: stacks from their stack pointers up, and all writable memory outside the
+/// heap.
 fn roots(image: &Image, blocks: &[Block], heap: Option<&GlibcHeap>) -> Vec<(u64, u64)> {
     let mut roots = Vec::new();
     for piece in image.pieces().iter().filter(|piece| piece.is_writable && !piece.is_from_file) {
@@ -231,7 +239,7 @@ fn roots(image: &Image, blocks: &[Block], heap: Option<&GlibcHeap>) -> Vec<(u64,
     roots
 }
 
-/// The parts of a stretch that no block takes; where the heap is known, not what is free in it.
+/// Returns the parts of a range outside all blocks and, with a known heap, outside its free memory.
 fn gaps(
     image: &Image,
     blocks: &[Block],
@@ -246,7 +254,7 @@ fn gaps(
     let _ = image;
     let mut add = |from: u64, to: u64| {
         let Some(heap) = heap.filter(|heap| heap.manages(from)) else { return roots.push((from, to)) };
-        // Blocks of the heap that are not annotated are in use by somebody, and lead on.
+        // Heap blocks without annotation are in use, and may contain pointers.
         let chunks = heap.chunks();
         let first = chunks.partition_point(|chunk| chunk.address.saturating_add(chunk.size_bytes) <= from);
         for chunk in chunks.iter().skip(first).take_while(|chunk| chunk.address < to) {

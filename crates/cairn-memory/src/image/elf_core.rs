@@ -1,10 +1,11 @@
-//! ELF core files: what the kernel writes when a program ends by a signal, and what gdb's `gcore` writes.
+//! ELF core files, from the kernel and from gdb's `gcore`.
 //!
-//! Read by hand and not with a crate: every number in it may be wrong, of any word size and byte order, and what is left
-//! after a damaged part is the point.
+//! Parsed by hand instead of by a crate: every number may be wrong, with any word size and byte
+//! order, and the part after the damage is needed.
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::Arc;
 
 use cairn_format::{AbsoluteAddress, FileOffset, WordSize};
 use cairn_unwind::AddressRange;
@@ -19,7 +20,7 @@ use crate::process::Mapping;
 const CORE: u16 = 4;
 const LOAD: u32 = 1;
 const NOTE: u32 = 4;
-/// In place of a number of program headers that does not fit: the first section header has it.
+/// Marks a number of program headers that does not fit; the first section header has it.
 const IN_SECTION: u16 = 0xffff;
 
 const PRSTATUS: u32 = 1;
@@ -31,13 +32,13 @@ const FILE: u32 = 0x4649_4c45;
 const WRITABLE: u32 = 2;
 const EXECUTABLE: u32 = 1;
 
-struct Segment {
+struct CoreSegment {
     address: u64,
     memory_bytes: u64,
     flags: u32,
 }
 
-/// What the notes tell.
+/// The facts in the notes.
 #[derive(Default)]
 struct Notes {
     /// Start, end, file offset in bytes, path.
@@ -94,7 +95,7 @@ pub(super) fn read(
     let mut notes = Notes::default();
     let segments = read_segments(fields, processor, &mut parts, &mut notes).ok_or_else(cut)?;
     (parts.mappings, parts.without_segment) = mappings(&segments, &notes, &parts.threads, is_wide);
-    parts.files.push(bytes);
+    parts.files.push(Arc::new(bytes));
     Ok(Image::assemble(parts, options))
 }
 
@@ -103,7 +104,7 @@ fn read_segments(
     processor: u16,
     parts: &mut Parts,
     notes: &mut Notes,
-) -> Option<Vec<Segment>> {
+) -> Option<Vec<CoreSegment>> {
     let is_wide = fields.is_wide;
     let table = fields.word_at(32, 28)?;
     let entry_bytes = u64::from(fields.u16(if is_wide { 54 } else { 42 })?);
@@ -140,7 +141,8 @@ fn read_segments(
                 }
             }
             LOAD => {
-                // gcore and the kernel agree here; a segment without a size in memory is believed to have its bytes.
+                // gcore and the kernel agree here; a segment without a memory size has that of its
+                // bytes.
                 let memory_bytes = if memory_bytes == 0 { file_bytes } else { memory_bytes };
                 let room = last_address.saturating_sub(address);
                 let whole = memory_bytes.min(room);
@@ -150,7 +152,7 @@ fn read_segments(
                         address: AbsoluteAddress::new(address),
                     });
                 }
-                segments.push(Segment { address, memory_bytes: whole, flags });
+                segments.push(CoreSegment { address, memory_bytes: whole, flags });
                 let wanted = file_bytes.min(whole);
                 let there = there.min(wanted);
                 stated_bytes = stated_bytes.saturating_add(wanted);
@@ -180,7 +182,7 @@ fn range(start: u64, end: u64) -> AddressRange {
     AddressRange::new(AbsoluteAddress::new(start), AbsoluteAddress::new(end))
 }
 
-/// Reads notes as far as they are whole. `offset` is where they lie in the file.
+/// Parses the complete notes. `offset` is their position in the file.
 fn read_notes(all: Fields<'_>, offset: u64, processor: u16, parts: &mut Parts, notes: &mut Notes) {
     let mut rest = all;
     while !rest.bytes.is_empty() {
@@ -229,12 +231,12 @@ fn understand(kind: u32, note: Fields<'_>, processor: u16, parts: &mut Parts, no
             };
             parts.about.name = text(name, 16);
             parts.about.command_line = text(command_line, 80);
-            // The threads before this note are named as well as those behind it.
+            // The program's name applies to the threads before this note too.
             let name = parts.about.name.clone();
             parts.threads.iter_mut().for_each(|thread| thread.name.clone_from(&name));
         }
         SIGINFO => {
-            // Faults of memory have an address; the kernel's own signals have a positive code.
+            // Memory faults have an address; the kernel's own signals have a positive code.
             let (signal, code) = (note.u32(0), note.u32(8));
             let has_address = matches!(signal, Some(4 | 5 | 7 | 8 | 11))
                 && code.is_some_and(|code| (1..0x80).contains(&code));
@@ -254,7 +256,7 @@ fn understand(kind: u32, note: Fields<'_>, processor: u16, parts: &mut Parts, no
     }
 }
 
-/// `count, page size, (start, end, offset in pages) ..., names with a zero behind each`.
+/// Parses `count, page size, (start, end, offset in pages) ..., names, each with a zero`.
 fn read_files(note: Fields<'_>, parts: &mut Parts, notes: &mut Notes) {
     let (Some(count), Some(page_bytes)) = (note.word(0), note.word(1)) else { return };
     let word = if note.is_wide { 8 } else { 4 };
@@ -278,15 +280,17 @@ fn read_files(note: Fields<'_>, parts: &mut Parts, notes: &mut Notes) {
     }
 }
 
-/// Lists what lay where, as `/proc/PID/maps` did: segments, with the names that the notes have. The second value holds the
-/// starts of mapped files without a segment, whose access rights the core does not state.
+/// Lists the mappings as in `/proc/PID/maps`: segments, with the names in the notes.
+///
+/// The second value has the starts of mapped files without a segment, whose access rights the core
+/// does not state.
 fn mappings(
-    segments: &[Segment],
+    segments: &[CoreSegment],
     notes: &Notes,
     threads: &[ImageThread],
     is_wide: bool,
 ) -> (Vec<Mapping>, BTreeSet<AbsoluteAddress>) {
-    let mut by_start: Vec<&Segment> = segments.iter().collect();
+    let mut by_start: Vec<&CoreSegment> = segments.iter().collect();
     by_start.sort_by_key(|segment| segment.address);
     let segment_at = |address: u64| {
         let after = by_start.partition_point(|segment| segment.address <= address);
@@ -294,7 +298,7 @@ fn mappings(
             .get(after.checked_sub(1)?)
             .filter(|segment| address < segment.address.saturating_add(segment.memory_bytes))
     };
-    // The same file is the same number.
+    // Equal files get equal numbers.
     let mut names: Vec<&[u8]> = notes.files.iter().map(|file| &*file.3).collect();
     names.sort_unstable();
     names.dedup();
@@ -304,8 +308,9 @@ fn mappings(
         .map(|(start, end, offset, name)| Mapping {
             range: range(*start, *end),
             is_readable: true,
-            // The kernel writes a segment for every mapping; gcore writes none for what it does not dump, as the code
-            // of every library. `modules::complete_rights` asks the file's own headers for those.
+            // The kernel writes a segment for every mapping; gcore omits those that it does not
+            // dump, as library code. `modules::complete_rights` takes their rights from the file's
+            // own headers.
             is_executable: segment_at(*start).is_some_and(|segment| segment.flags & EXECUTABLE != 0),
             file_offset: FileOffset::new(*offset),
             inode: names.binary_search(&&**name).map_or(0, |index| index as u64 + 1),

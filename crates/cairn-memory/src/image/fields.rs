@@ -1,8 +1,8 @@
-//! Numbers of any machine in a slice: word size and byte order come from the file.
+//! Reads numbers of any word size and byte order from a slice.
 
 use cairn_wire::heapblock::ByteOrder;
 
-/// Bytes with the machine's way to write numbers. Reading outside of them is `None`.
+/// Bytes, with the machine's word size and byte order. Reads outside of them return `None`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fields<'a> {
     pub(super) bytes: &'a [u8],
@@ -36,7 +36,7 @@ impl<'a> Fields<'a> {
         Some(self.order.u64(*self.at(offset)?.bytes.first_chunk()?))
     }
 
-    /// A word of the machine at so many words.
+    /// Reads the machine word at an index.
     pub(super) fn word(self, index: u64) -> Option<u64> {
         if self.is_wide {
             self.u64(index.checked_mul(8)?)
@@ -45,7 +45,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// The field that lies at one place on 64-bit machines, and at another on 32-bit ones; as wide as a word.
+    /// Reads a word-sized field whose offset differs between 64-bit and 32-bit machines.
     pub(super) fn word_at(self, wide: u64, narrow: u64) -> Option<u64> {
         if self.is_wide { self.u64(wide) } else { self.u32(narrow).map(u64::from) }
     }

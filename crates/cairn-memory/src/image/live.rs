@@ -1,4 +1,4 @@
-//! A process as an image: it stands still while it is looked at, and nothing in it is written.
+//! Opens a process as an image: its threads are stopped during inspection, and nothing is written.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ pub(super) fn look<R: Send>(number: u32, look: impl FnOnce(&Image) -> R + Send) 
             .iter()
             .find(|thread| thread.registers.is_ok())
             .map_or(number, |thread| thread.id);
-        // Readable as long as the threads stand still; what cannot be read has no mappings then.
+        // Readable while the threads are stopped; without it there are no mappings.
         let maps = std::fs::read(format!("/proc/{view}/maps")).unwrap_or_default();
         let mappings = parse_mappings(&maps);
         let writable = writable_of(&maps);
@@ -63,14 +63,14 @@ pub(super) fn look<R: Send>(number: u32, look: impl FnOnce(&Image) -> R + Send) 
     .map_err(ImageError::Process)
 }
 
-/// Reading a device may do something.
+/// Detects devices, because reading one can have side effects.
 fn is_device(name: &[u8]) -> bool {
     name.starts_with(b"/dev/") && !name.starts_with(b"/dev/shm/") && !name.starts_with(b"/dev/zero")
         || name == b"[vvar]"
         || name == b"[vsyscall]"
 }
 
-/// Where the mappings begin that can be written to, in ascending order as the kernel lists them.
+/// Returns the starts of writable mappings, in ascending order, like the kernel's list.
 fn writable_of(maps: &[u8]) -> Vec<u64> {
     let start = |line: &[u8]| {
         let text = std::str::from_utf8(line.get(..line.iter().position(|&byte| byte == b' ')?)?).ok()?;

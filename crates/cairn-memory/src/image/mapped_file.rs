@@ -1,10 +1,10 @@
-//! The bytes of an image file, mapped. The one file with unsafe code of this room.
+//! Maps the bytes of an image file. With `process/ptrace.rs`, the only unsafe code of this crate.
 //!
-//! What it promises: the mapping is read-only and private. What it cannot prevent: whoever makes the file shorter while it is
-//! mapped ends this process with SIGBUS. That is the contract of every program that maps files which it did not write; a
-//! core that is still being written is read as far as it goes when it is opened.
+//! Mappings are private and read-only. If another process truncates a mapped file, a read beyond
+//! the new end raises `SIGBUS`; every program that maps foreign files accepts this. A core that is
+//! still being written is read up to its size at opening.
 
-#![allow(unsafe_code, reason = "a file mapping is memory that others may change; see above")]
+#![allow(unsafe_code, reason = "another process may change a mapped file; see above")]
 
 use std::fs::File;
 use std::io;
@@ -23,7 +23,7 @@ pub(super) enum FileBytes {
 }
 
 impl FileBytes {
-    /// Maps a regular file. Anything else that may lie at the path (a FIFO, a device) is refused without waiting for it.
+    /// Maps a regular file. Refuses anything else (a FIFO, a device) without blocking on it.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         if !std::fs::metadata(path)?.is_file() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
@@ -36,14 +36,17 @@ impl FileBytes {
         if file.metadata()?.len() == 0 {
             return Ok(Self::Owned(Vec::new()));
         }
-        // SAFETY: the mapping is read-only and private. Users must not shorten the file meanwhile, as the type's documentation states.
-        // Bytes that are written meanwhile are read with any value, and every reader here checks all that it reads.
+        // SAFETY: the mapping is private and read-only, `Mmap` unmaps it only when dropped, and the
+        // length comes from this descriptor, so the slice covers mapped pages. Truncation is
+        // excluded by the contract in the module documentation. Concurrent writes may change bytes
+        // between reads, so no reader relies on reading the same value twice.
         let map = unsafe { Mmap::map(&file) }?;
         Ok(Self::Mapped { map, file })
     }
 
-    /// The parts of a stretch of the file that hold data: a sparse file's holes read as zeros and need no look. All of it
-    /// where the file system does not tell.
+    /// Returns the parts of a range with data: holes of a sparse file are zeros.
+    ///
+    /// Returns the whole range if the file system does not report holes.
     pub(super) fn data_in(&self, range: Range<u64>) -> Vec<Range<u64>> {
         let Self::Mapped { file, .. } = self else { return vec![range] };
         let mut found = Vec::new();
@@ -67,35 +70,38 @@ impl FileBytes {
         found
     }
 
-    /// Lets the kernel take back the pages of a stretch that nobody needs soon, so that a pass over a large image does not
-    /// fill this process with it.
+    /// Releases the pages of a range, so that a pass over a large image does not fill this
+    /// process's memory.
     pub(super) fn done_with(&self, range: Range<usize>) {
         const PAGE: usize = 4096;
         let Self::Mapped { map, .. } = self else { return };
         let (from, to) = (range.start.next_multiple_of(PAGE), range.end.min(map.len()) / PAGE * PAGE);
         if from < to {
-            // SAFETY: a private, read-only mapping of a file: what is dropped is read from the file again.
+            // SAFETY: the mapping is private, read-only and file-backed, so its pages are clean,
+            // and the kernel reloads a dropped page from the file with the same bytes. `from..to`
+            // is inside the mapping, because `to` is at most `map.len()`.
             let _ =
                 unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, from, to - from) };
         }
     }
 
-    /// Has the kernel map the pages of a stretch at once: one call in place of a fault for every few of them.
+    /// Maps the pages of a range at once: one call instead of a fault for every few pages.
     pub(super) fn about_to_read(&self, range: Range<usize>) {
         const PAGE: usize = 4096;
         let Self::Mapped { map, .. } = self else { return };
         let (from, to) = (range.start / PAGE * PAGE, range.end.min(map.len()));
         if from < to {
-            // Refused by kernels before 5.14, where the faults do it.
+            // Kernels before 5.14 refuse this, and page faults do the work.
             let _ = map.advise_range(memmap2::Advice::PopulateRead, from, to - from);
         }
     }
 }
 
-/// Where the next data or hole is; the second is false when the file system does not tell.
+/// Finds the next data or hole; the second value is false if the file system does not report them.
 fn seek(file: &File, from: u64, what: libc::c_int) -> (Option<u64>, bool) {
     let Ok(from) = libc::off_t::try_from(from) else { return (None, true) };
-    // SAFETY: the descriptor is ours; the call touches no memory.
+    // SAFETY: `lseek` touches no memory of this process. `file` is borrowed, so its descriptor is
+    // open.
     let found = unsafe { libc::lseek(file.as_raw_fd(), from, what) };
     match u64::try_from(found) {
         Ok(found) => (Some(found), true),

@@ -1,9 +1,12 @@
-//! Minidumps, as Breakpad and Crashpad write them on every system: streams of tables, found by a directory.
+//! Minidumps, as Breakpad and Crashpad write them on every system: a directory of streams of
+//! tables.
 //!
-//! Read by hand for what is asked of a memory image, threads, modules and memory: the crate for them brings 46 others along.
+//! Parsed by hand, because an image needs only threads, modules and memory, and the crate for
+//! minidumps has 46 dependencies.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use cairn_format::{AbsoluteAddress, WordSize};
 use cairn_unwind::{AddressRange, Registers, x86_64};
@@ -32,17 +35,17 @@ const MODULE_BYTES: u64 = 108;
 const THREAD_NAME_BYTES: u64 = 12;
 
 const WINDOWS: u32 = 2;
-/// Signal number of a dump that was requested, without a crash.
+/// Signal number of a dump that was requested without a crash.
 const DUMP_REQUESTED: u32 = u32::MAX;
 
 const X86: u16 = 0;
 const ARM: u16 = 5;
 const AMD64: u16 = 9;
 const ARM64: u16 = 12;
-/// What Breakpad wrote before there was an official number.
+/// The number that Breakpad used before there was an official one.
 const ARM64_OLD: u16 = 0x8003;
 
-struct Reader<'a> {
+struct DumpReader<'a> {
     file: Fields<'a>,
     parts: Parts,
     processor: u16,
@@ -63,7 +66,7 @@ pub(super) fn read(
         problem: "the file ends inside of its first header".to_owned(),
     };
     let (stated, directory) = (file.u32(8).ok_or_else(cut)?, u64::from(file.u32(12).ok_or_else(cut)?));
-    let mut reader = Reader {
+    let mut reader = DumpReader {
         file,
         parts: Parts {
             machine: Machine::default(),
@@ -97,7 +100,7 @@ pub(super) fn read(
             Some((entry.u32(0)?, entry.u32(8)?.into(), entry.u32(4)?.into()))
         })
         .collect();
-    // The processor decides how registers are read; who crashed comes first among the threads.
+    // The processor determines the register layout; the crashed thread must come first.
     streams.sort_by_key(|stream| match stream.0 {
         SYSTEM => 0,
         EXCEPTION => 1,
@@ -129,11 +132,12 @@ pub(super) fn read(
             piece.is_writable = around.is_none_or(|mapping| !mapping.is_executable);
         }
     }
-    parts.files.push(bytes);
+    parts.files.push(Arc::new(bytes));
     Ok(Image::assemble(parts, options))
 }
 
-/// Without the system's list: each module is one mapping, and holds code; so is the memory around it.
+/// Derives mappings without the system's list: each module is one, executable like the memory
+/// around.
 fn mappings_of(parts: &Parts) -> Vec<Mapping> {
     use std::os::unix::ffi::OsStrExt;
     let modules = parts.named.iter().enumerate().map(|(index, module)| Mapping {
@@ -155,7 +159,7 @@ fn mappings_of(parts: &Parts) -> Vec<Mapping> {
     modules.chain(memory).collect()
 }
 
-impl Reader<'_> {
+impl DumpReader<'_> {
     fn stream(&mut self, kind: u32, offset: u64, length: u64) {
         let Some(stream) = self.file.at(offset) else { return };
         match kind {
@@ -195,7 +199,7 @@ impl Reader<'_> {
 
     fn exception(&mut self, stream: Fields<'_>) {
         self.crashed = stream.u32(0);
-        // An exception of Windows is no signal.
+        // A Windows exception is not a signal.
         self.parts.about.signal =
             stream.u32(8).filter(|&signal| signal != DUMP_REQUESTED && !self.is_windows);
         let is_crash = stream.u32(8) != Some(DUMP_REQUESTED);
@@ -208,7 +212,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A length, which of the fields are there, the process.
+    /// Parses the record of length, valid fields and process id.
     fn miscellaneous(&mut self, stream: Fields<'_>) {
         const HAS_PROCESS: u32 = 1;
         if stream.u32(4).is_some_and(|flags| flags & HAS_PROCESS != 0) {
@@ -227,7 +231,7 @@ impl Reader<'_> {
         }
     }
 
-    /// How many of the entries that a table states are there; its entries begin behind the number.
+    /// Returns how many of a table's stated entries are present; the entries follow the count.
     fn count(&mut self, table: &'static str, stream: Fields<'_>, entry_bytes: u64) -> u64 {
         let stated = u64::from(stream.u32(0).unwrap_or(0));
         let found = stated.min((stream.bytes.len() as u64).saturating_sub(4) / entry_bytes);
@@ -279,7 +283,7 @@ impl Reader<'_> {
                 Some(ImageThread::of_words(id, String::new(), elf::AARCH64, &words?))
             }
             X86 => {
-                // In the order of the kernel's list, as far as the context has them.
+                // In the kernel's order, as far as the context has them.
                 const PLACES: [u64; 7] = [164, 172, 168, 160, 156, 180, 176];
                 let mut words = vec![0; 17];
                 for (place, word) in PLACES.into_iter().zip(&mut words) {
@@ -313,8 +317,9 @@ impl Reader<'_> {
         let name = self.text(entry.u32(20)?.into()).unwrap_or_default();
         let (record_bytes, record) = (entry.u32(76)?, entry.u32(80)?);
         let record = self.file.slice(record.into(), record_bytes.into()).unwrap_or_default();
-        // Breakpad's own record holds the whole build id. That of Windows holds the PDB's GUID and age, which are the build
-        // id of a program of Windows; older writers put the first 16 bytes of a build id there, which prove nothing.
+        // Breakpad's own record has the whole build id. That of Windows has the PDB's GUID and age,
+        // which identify a Windows build; older writers store the first 16 bytes of a build id
+        // there, which prove nothing.
         let build_id = match record.strip_prefix(b"LEpB") {
             Some(id) => id,
             None if self.is_windows => {
@@ -336,7 +341,7 @@ impl Reader<'_> {
         })
     }
 
-    /// A length in bytes, then UTF-16.
+    /// Parses a string: a length in bytes, then UTF-16.
     fn text(&self, offset: u64) -> Option<String> {
         let length = u64::from(self.file.u32(offset)?).min(1 << 16);
         let bytes = self.file.slice(offset.checked_add(4)?, length)?;
@@ -354,7 +359,8 @@ impl Reader<'_> {
         }
     }
 
-    /// A number, where the first bytes lie, and (start, length) of stretches that follow each other in the file.
+    /// Parses a count, the position of the first bytes, and (start, length) of ranges stored in
+    /// sequence.
     fn memory_64(&mut self, stream: Fields<'_>, _offset: u64) {
         let (Some(stated), Some(mut at)) = (stream.u64(0), stream.u64(8)) else { return };
         let found = stated.min((stream.bytes.len() as u64).saturating_sub(16) / 16);
@@ -376,7 +382,7 @@ impl Reader<'_> {
         let Ok(offset) = usize::try_from(at) else { return };
         let range =
             AddressRange::new(AbsoluteAddress::new(start), AbsoluteAddress::new(start.saturating_add(there)));
-        // Stacks are in the list of threads and in that of memory.
+        // Stacks appear both in the thread list and in the memory list.
         if self.parts.pieces.iter().rev().take(64).any(|piece| piece.range == range) {
             return;
         }

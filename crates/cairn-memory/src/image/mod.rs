@@ -1,4 +1,4 @@
-//! The memory of a program, wherever it came from: an ELF core, a minidump, bytes that a debug probe read, a process.
+//! The memory of a program, from an ELF core, a minidump, raw dumps, or a process.
 //!
 //! ```no_run
 //! use cairn_memory::image::{Image, OpenOptions};
@@ -12,118 +12,124 @@
 //! ```
 //!
 //! ```text
-//!   ELF core (kernel, gcore) ---.                        .---> pieces: which bytes lie at which addresses
-//!   minidump -------------------+--> one Image ----------+---> modules: which files, where, of which build
+//!   ELF core (kernel, gcore) ---.                        .---> pieces: which bytes are at which addresses
+//!   minidump -------------------+--> one Image ----------+---> modules: files, addresses, builds
 //!   raw dumps with addresses ---+                        +---> threads: registers
-//!   a process that stands still '                        '---> findings: what is missing or contradicts itself
+//!   a stopped process ----------'                        '---> findings: gaps and contradictions
 //! ```
 //!
-//! Files are mapped, not read: memory does not grow with the image. What an image leaves out and a file on disk has (code,
-//! constants) is taken from that file if its build id is the one in the image, and else not at all.
+//! Files are mapped, not read: memory use does not grow with the image. Content that an image omits
+//! (code, constants) is taken from the module's file on disk, only if its build id is that of the
+//! image.
 //!
-//! Images come from strangers and from broken devices. Whatever in one cannot be, the rest is used, and a [`Finding`] says so.
+//! Images come from strangers and broken devices. Invalid parts are skipped and reported as a
+//! [`Finding`]; the rest is used.
 
+mod assemble;
 mod elf_core;
+mod errors;
 mod fields;
 mod live;
 mod mapped_file;
 mod minidump;
+mod module_files;
 mod modules;
 mod raw;
 mod registers;
 mod unpack;
 
-use std::collections::BTreeSet;
-use std::fmt;
-use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use cairn_format::{AbsoluteAddress, WordSize};
 use cairn_unwind::{AddressRange, MemoryReader};
 use cairn_wire::heapblock::ByteOrder;
 
-use crate::process::{self, Mapping, ModuleMap, ProcessMemory, Thread, ThreadSource};
+use crate::process::{Mapping, ModuleMap, ProcessMemory, Thread, ThreadSource};
+use assemble::Parts;
 use fields::Fields;
 use mapped_file::FileBytes;
 use unpack::Packed;
 
+pub use errors::{Finding, ImageError};
 pub use modules::{FileState, ImageModule};
 pub use registers::ImageThread;
 
-/// How an image is opened.
+/// Options for opening an image.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct OpenOptions {
-    /// The program, where it lies elsewhere than the image says.
+    /// The program's file, if its path differs from the recorded one.
     pub program: Option<PathBuf>,
     /// The directory below which the paths of modules are looked up.
     pub root: PathBuf,
-    /// A compressed image may unpack to so many bytes; what is usual for its size where this is not
-    /// set ([`UnpackBound::IMAGE`](cairn_format::unpack::UnpackBound::IMAGE)).
+    /// Maximum bytes to which a compressed image may unpack. The default depends on its size
+    /// ([`UnpackBound::IMAGE`](cairn_format::unpack::UnpackBound::IMAGE)).
     pub unpack_limit_bytes: Option<u64>,
 }
 
 impl Default for OpenOptions {
-    /// Files where the image says they are; what is usual.
+    /// Looks up files at their recorded paths.
     fn default() -> Self {
         Self { program: None, root: "/".into(), unpack_limit_bytes: None }
     }
 }
 
-/// The machine that an image is of.
+/// The machine of an image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Machine {
     /// Width of an address.
     pub word_size: WordSize,
-    /// Which byte of a number comes first.
+    /// The order of the bytes in a number.
     pub byte_order: ByteOrder,
 }
 
 impl Default for Machine {
-    /// The machine this code runs on.
+    /// Returns the machine that this code runs on.
     fn default() -> Self {
         Self { word_size: WordSize::NATIVE, byte_order: ByteOrder::NATIVE }
     }
 }
 
-/// Where the bytes of a piece are.
+/// The storage of a piece's bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Backing {
     /// In the file of this index, from this offset on.
     File { file: usize, offset: usize },
-    /// In the process that is looked at.
+    /// In the inspected process.
     Process,
 }
 
-/// A stretch of memory whose bytes are at hand.
+/// A range of memory with available bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Piece {
-    /// Where it lies.
+    /// The addresses of the piece.
     pub range: AddressRange,
-    /// Whether the program could write to it; true where that is not known.
+    /// Whether the program could write to it; true if unknown.
     pub is_writable: bool,
-    /// True for what is not in the image and was taken from a file of the same build.
+    /// True for bytes that are not in the image but in a file of the same build.
     pub is_from_file: bool,
     backing: Backing,
 }
 
-/// What an image says of the program as a whole.
+/// The facts that an image states about its program.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 #[non_exhaustive]
 pub struct About {
-    /// What the image is: `ELF core`, `minidump`, `raw memory`, `process`.
+    /// The kind of image: `ELF core`, `minidump`, `raw memory`, `process`.
     pub kind: &'static str,
-    /// The machine's name, if it says so.
+    /// The machine's name, if known.
     pub machine: Option<&'static str>,
-    /// The process.
+    /// The process id.
     pub process: Option<u32>,
-    /// What the program is called; at most 15 characters in a core.
+    /// The program's name; at most 15 characters in a core.
     pub name: String,
-    /// Its command line; at most 80 characters in a core.
+    /// The command line; at most 80 characters in a core.
     pub command_line: String,
-    /// The signal that ended it, or that it stopped for.
+    /// The signal that ended or stopped the program.
     pub signal: Option<u32>,
-    /// The address that the signal is about, where it is about one.
+    /// The address that the signal refers to, if any.
     pub fault_address: Option<u64>,
 }
 
@@ -134,7 +140,7 @@ pub struct Image {
     about: About,
     /// Sorted, without overlaps.
     pieces: Vec<Piece>,
-    files: Vec<FileBytes>,
+    files: Vec<Arc<FileBytes>>,
     process: Option<ProcessMemory>,
     modules: Vec<ImageModule>,
     map: ModuleMap,
@@ -144,217 +150,12 @@ pub struct Image {
     lost_bytes: u64,
 }
 
-/// Why an image cannot be opened.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum ImageError {
-    /// When the file cannot be read.
-    Open {
-        /// The file.
-        path: PathBuf,
-        /// What the system says.
-        source: io::Error,
-    },
-    /// When the file is no memory image.
-    NotAnImage {
-        /// The file.
-        path: PathBuf,
-        /// What it is.
-        is: &'static str,
-    },
-    /// When the file is one, and not even its beginning can be understood.
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// Where.
-        offset: u64,
-        /// What is wrong there.
-        problem: String,
-    },
-    /// When it is a process, and that cannot be looked at.
-    Process(process::Error),
-}
-
-impl fmt::Display for ImageError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Open { path, source } => write!(f, "{}: {source}", path.display()),
-            Self::NotAnImage { path, is } => {
-                write!(
-                    f,
-                    "{}: {is}, not a core file or minidump; for plain bytes of memory use --raw",
-                    path.display()
-                )
-            }
-            Self::Damaged { path, offset, problem } => {
-                write!(f, "{}: {problem} at byte {offset}", path.display())
-            }
-            Self::Process(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for ImageError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Open { source, .. } => Some(source),
-            Self::Process(error) => Some(error),
-            _ => None,
-        }
-    }
-}
-
-/// What a reader of an image should know of it.
-#[derive(Clone, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum Finding {
-    /// When the file ends before the memory that it states.
-    Cut {
-        /// Bytes that are not there.
-        missing_bytes: u64,
-        /// Bytes that should be.
-        stated_bytes: u64,
-        /// Segments that are cut or gone.
-        segments: usize,
-    },
-    /// When a compressed file ends too early or is damaged.
-    PackedCut {
-        /// What the decompressor said.
-        problem: String,
-    },
-    /// When two segments claim the same addresses; the first one is believed.
-    Overlap {
-        /// Where the overlap begins.
-        address: AbsoluteAddress,
-        /// How many bytes of the second one are passed over.
-        bytes: u64,
-    },
-    /// When there are fewer entries of a table than it states.
-    ShortTable {
-        /// Which table.
-        table: &'static str,
-        /// How many entries it states.
-        stated: u64,
-        /// How many are there.
-        found: u64,
-    },
-    /// When a note reaches past the end of the notes, or of the file.
-    NoteCut {
-        /// Where in the file the note begins.
-        offset: u64,
-    },
-    /// When a segment's addresses go past the end of the address space.
-    ImpossibleSegment {
-        /// Its number.
-        number: usize,
-        /// Where it begins.
-        address: AbsoluteAddress,
-    },
-    /// When a module's file on disk is not the one that ran.
-    DifferentFile {
-        /// The file.
-        path: PathBuf,
-        /// The build id in the image.
-        expected: String,
-        /// The build id of the file, if it has one.
-        found: Option<String>,
-    },
-    /// When a module without a build id has other ELF headers on disk than in the image.
-    DifferentHeader {
-        /// The file.
-        path: PathBuf,
-    },
-    /// When the image holds neither the build id nor the ELF header of a module.
-    NotIdentified {
-        /// The file.
-        path: PathBuf,
-        /// How many bytes of it are missing in the image.
-        bytes: u64,
-    },
-    /// When the image leaves out parts of a module and there is no file to take them from.
-    NotFilled {
-        /// The file.
-        path: PathBuf,
-        /// How many bytes are missing.
-        bytes: u64,
-        /// Why the file was not taken.
-        reason: &'static str,
-    },
-}
-
-impl fmt::Display for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Cut { missing_bytes, stated_bytes, segments } => write!(
-                f,
-                "the file is cut short: {missing_bytes} of {stated_bytes} bytes of memory, in {segments} segments, \
-                 are missing; what is there was looked at"
-            ),
-            Self::PackedCut { problem } => {
-                write!(
-                    f,
-                    "the compressed file could not be unpacked to its end: {problem}; what came out was looked at"
-                )
-            }
-            Self::Overlap { address, bytes } => {
-                write!(f, "two segments lie at {address}; {bytes} bytes of the second were passed over")
-            }
-            Self::ShortTable { table, stated, found } => {
-                write!(f, "the file states {stated} {table}, and has room for {found}")
-            }
-            Self::NoteCut { offset } => {
-                write!(
-                    f,
-                    "the note at byte {offset} reaches past the end of the notes; it and those behind it were not read"
-                )
-            }
-            Self::ImpossibleSegment { number, address } => {
-                write!(
-                    f,
-                    "segment {number} at {address} reaches past the end of the address space; it was cut there"
-                )
-            }
-            Self::DifferentFile { path, expected, found: Some(found) } => write!(
-                f,
-                "{} is of a different build than what ran: its build id is {found}, in the image is {expected}; it was \
-                 not used",
-                path.display()
-            ),
-            Self::DifferentFile { path, expected, found: None } => write!(
-                f,
-                "{} is of a different build than what ran: it has no build id, in the image is {expected}; it was not \
-                 used",
-                path.display()
-            ),
-            Self::DifferentHeader { path } => write!(
-                f,
-                "{} is of a different build than what ran: its ELF headers are not those in the image; it was not used",
-                path.display()
-            ),
-            Self::NotIdentified { path, bytes } => {
-                let path = path.display();
-                write!(
-                    f,
-                    "nothing in the image says which build of {path} ran: its functions are not named"
-                )?;
-                if *bytes > 0 {
-                    write!(f, ", and {bytes} bytes of it are missing")?;
-                }
-                write!(f, "; --allow-mismatch takes the names of the file on disk, which may be wrong")
-            }
-            Self::NotFilled { path, bytes, reason } => {
-                write!(f, "{bytes} bytes of {} are not in the image: {reason}", path.display())
-            }
-        }
-    }
-}
-
-/// One file of raw memory.
+/// A file of raw memory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RawFile {
     /// The file.
     pub path: PathBuf,
-    /// Where its first byte was.
+    /// The address of its first byte.
     pub load_address: AbsoluteAddress,
 }
 
@@ -363,7 +164,7 @@ impl Image {
     ///
     /// # Errors
     ///
-    /// [`ImageError`]. A file that is cut, or contradicts itself, is opened as far as it goes.
+    /// [`ImageError`]. A truncated or contradictory file is opened as far as possible.
     pub fn open(path: &Path, options: &OpenOptions) -> Result<Self, ImageError> {
         let failed = |source| ImageError::Open { path: path.to_owned(), source };
         let mut bytes = FileBytes::open(path).map_err(failed)?;
@@ -376,7 +177,7 @@ impl Image {
         Self::of_bytes(bytes, path, options, findings)
     }
 
-    /// Reads a core file or a minidump that is in memory. `path` is what errors call it.
+    /// Parses a core file or a minidump in memory. Errors refer to it as `path`.
     ///
     /// # Errors
     ///
@@ -400,16 +201,17 @@ impl Image {
         Err(ImageError::NotAnImage { path: path.to_owned(), is })
     }
 
-    /// Memory that was read from a device: files, and where each of them was. What is not in them is a hole.
+    /// Opens memory that was read from a device: files, each with its load address. The rest is
+    /// absent.
     ///
     /// # Errors
     ///
-    /// When a file cannot be read.
+    /// [`ImageError`], if a file cannot be read.
     pub fn open_raw(files: &[RawFile], machine: Machine, options: &OpenOptions) -> Result<Self, ImageError> {
         raw::read(files, machine, options)
     }
 
-    /// Stops a process, looks at its memory, and lets it go on. Nothing in it is changed.
+    /// Stops a process, inspects its memory, and resumes it. Nothing in it is changed.
     ///
     /// # Errors
     ///
@@ -418,69 +220,69 @@ impl Image {
         live::look(process, look)
     }
 
-    /// The machine that it is of.
+    /// Returns the machine of the image.
     #[must_use]
     pub fn machine(&self) -> Machine {
         self.machine
     }
 
-    /// What it says of the program as a whole.
+    /// Returns the facts about the program.
     #[must_use]
     pub fn about(&self) -> &About {
         &self.about
     }
 
-    /// What memory there is, by address.
+    /// Returns the pieces of memory, by address.
     #[must_use]
     pub fn pieces(&self) -> &[Piece] {
         &self.pieces
     }
 
-    /// What was loaded, by address.
+    /// Returns the loaded modules, by address.
     #[must_use]
     pub fn modules(&self) -> &[ImageModule] {
         &self.modules
     }
 
-    /// The threads; the one that the image was made for comes first.
+    /// Returns the threads; the one for which the image was made is first.
     #[must_use]
     pub fn threads(&self) -> &[ImageThread] {
         &self.threads
     }
 
-    /// What is missing in it, or contradicts itself.
+    /// Returns the gaps and contradictions of the image.
     #[must_use]
     pub fn findings(&self) -> &[Finding] {
         &self.findings
     }
 
-    /// Bytes of memory in the image itself.
+    /// Returns the bytes of memory in the image itself.
     #[must_use]
     pub fn dumped_bytes(&self) -> u64 {
         let dumped = self.pieces.iter().filter(|piece| !piece.is_from_file);
         dumped.fold(0, |sum, piece| sum.saturating_add(length(piece.range)))
     }
 
-    /// Bytes that the image states and does not have, because it was cut.
+    /// Returns the bytes that are missing because the image is truncated.
     #[must_use]
     pub fn lost_bytes(&self) -> u64 {
         self.lost_bytes
     }
 
-    /// The piece around an address.
+    /// Finds the piece that contains an address.
     #[must_use]
     pub fn piece_at(&self, address: AbsoluteAddress) -> Option<&Piece> {
         let after = self.pieces.partition_point(|piece| piece.range.start <= address);
         self.pieces.get(after.checked_sub(1)?).filter(|piece| piece.range.contains(address))
     }
 
-    /// The module around an address.
+    /// Finds the module that contains an address.
     #[must_use]
     pub fn module_at(&self, address: AbsoluteAddress) -> Option<&ImageModule> {
         self.modules.get(self.module_index_at(address)?)
     }
 
-    /// Index of the module around an address.
+    /// Finds the index of the module that contains an address.
     #[must_use]
     pub fn module_index_at(&self, address: AbsoluteAddress) -> Option<usize> {
         let after = self.modules.partition_point(|module| module.range.start <= address);
@@ -488,13 +290,13 @@ impl Image {
         self.modules.get(index)?.range.contains(address).then_some(index)
     }
 
-    /// The mapping around an address, as the image lists it.
+    /// Finds the mapping that contains an address.
     #[must_use]
     pub fn mapping_at(&self, address: AbsoluteAddress) -> Option<&Mapping> {
         self.map.mapping_at(address)
     }
 
-    /// The word at an address, in the machine's width and byte order.
+    /// Reads the machine word at an address.
     #[must_use]
     #[inline]
     pub fn word(&self, address: u64) -> Option<u64> {
@@ -505,7 +307,7 @@ impl Image {
         self.number(field)
     }
 
-    /// The 32-bit number at an address.
+    /// Reads the 32-bit number at an address.
     #[must_use]
     pub fn half(&self, address: u64) -> Option<u32> {
         let mut bytes = [0; 4];
@@ -513,7 +315,7 @@ impl Image {
         Some(self.machine.byte_order.u32(bytes))
     }
 
-    /// The number that a word of this machine is.
+    /// Decodes a machine word.
     #[must_use]
     #[inline]
     pub fn number(&self, word: &[u8]) -> Option<u64> {
@@ -524,8 +326,9 @@ impl Image {
         }
     }
 
-    /// The bytes from an address on, as they lie in a mapped file, up to the end of the piece. `None` for a process, and
-    /// where there is nothing.
+    /// Returns the bytes from an address to the end of its piece.
+    ///
+    /// `None` for a process, and for absent memory.
     fn mapped(&self, address: AbsoluteAddress) -> Option<&[u8]> {
         let piece = self.piece_at(address)?;
         let Backing::File { file, offset } = piece.backing else { return None };
@@ -534,7 +337,7 @@ impl Image {
         self.files.get(file)?.get(offset.checked_add(into)?..)?.get(..length)
     }
 
-    /// The bytes of a stretch: as they lie in a mapped file, else read into `buffer`.
+    /// Returns the bytes of a range: borrowed from a mapped file, or else read into `buffer`.
     pub(crate) fn bytes<'b>(
         &'b self,
         address: u64,
@@ -545,7 +348,7 @@ impl Image {
         if let Some(bytes) = self.mapped(address).and_then(|bytes| bytes.get(..length)) {
             return Some(bytes);
         }
-        // A size from a damaged header asks for what is not there; memory is taken only for what is.
+        // A damaged header may state any size; allocate only for memory that exists.
         let last = address.checked_add((length as u64).checked_sub(1)?)?;
         self.piece_at(address)?;
         self.piece_at(last)?;
@@ -554,11 +357,11 @@ impl Image {
         Some(buffer)
     }
 
-    /// Shows all memory that the program could write to, in windows of at most `window_bytes`, each of which begins with the
-    /// last `overlap_bytes` of the one before it where both are of one stretch. `look` gets the address of the window, its
-    /// bytes, and whether the stretch ends there.
+    /// Passes all memory that the program could write to, in windows of at most `window_bytes`.
     ///
-    /// What a sparse file does not hold is passed over. Pages that were seen are given back.
+    /// Each window begins with the last `overlap_bytes` of the previous one, within a contiguous
+    /// range. `look` gets the address of the window, its bytes, and whether the range ends there.
+    /// Holes of a sparse file are skipped, and pages are released after use.
     pub fn scan_writable(
         &self,
         window_bytes: usize,
@@ -573,7 +376,7 @@ impl Image {
         }
     }
 
-    /// The addresses of a piece that a sparse file holds.
+    /// Returns the ranges of a piece that a sparse file stores.
     fn data_of(&self, piece: &Piece) -> Vec<AddressRange> {
         let Backing::File { file, offset } = piece.backing else { return vec![piece.range] };
         let Some(bytes) = self.files.get(file) else { return Vec::new() };
@@ -624,224 +427,11 @@ impl Image {
             at = at.saturating_add(step);
         }
     }
-
-    /// Puts an image together. `pieces` may be in any order and overlap.
-    fn assemble(parts: Parts, options: &OpenOptions) -> Self {
-        let Parts {
-            machine,
-            about,
-            pieces,
-            files,
-            process,
-            mappings,
-            without_segment,
-            named,
-            threads,
-            mut findings,
-            lost_bytes,
-        } = parts;
-        let mut pieces = pieces;
-        pieces.iter_mut().for_each(|piece| piece.range = below_the_end(piece.range));
-        let mut mappings = mappings;
-        mappings.iter_mut().for_each(|mapping| mapping.range = below_the_end(mapping.range));
-        let pieces = without_overlaps(pieces, &mut findings);
-        let mut image = Self {
-            machine,
-            about,
-            pieces,
-            files,
-            process,
-            modules: Vec::new(),
-            map: ModuleMap::new(Vec::new(), &NoMemory, None),
-            threads: Vec::new(),
-            walkable: Vec::new(),
-            findings,
-            lost_bytes,
-        };
-        let in_parts = modules::complete_rights(&image, &mut mappings, &without_segment, &threads, options);
-        image.modules = modules::find(&image, named, &mappings, &in_parts, options);
-        image.threads = threads;
-        image.fill_from_files(&mappings);
-        image.map = ModuleMap::new(mappings, &image, Some(options.root.clone()));
-        let mask = image.map.address_mask();
-        image.walkable = image.threads.iter().filter_map(|thread| thread.walkable(mask)).collect();
-        image
-    }
-
-    /// Adds what the image leaves out of modules, from files of the same build; says where that cannot be.
-    fn fill_from_files(&mut self, mappings: &[Mapping]) {
-        let mut unfilled: Vec<u64> = vec![0; self.modules.len()];
-        let mut leave_out = |index: usize, hole: AddressRange| {
-            if let Some(bytes) = unfilled.get_mut(index) {
-                *bytes = bytes.saturating_add(length(hole));
-            }
-        };
-        let mut opened: Vec<Option<usize>> = vec![None; self.modules.len()];
-        let mut writable: Vec<Vec<AddressRange>> = vec![Vec::new(); self.modules.len()];
-        let mut unknown_data: Vec<u64> = vec![0; self.modules.len()];
-        // Pages that the program wrote to are dumped where its stacks are, by one rule for both; a page that is not there is
-        // still the file's. A minidump has stacks and no data.
-        let is_minidump = self.about.kind == "minidump";
-        let has_stack =
-            self.threads.iter().any(|thread| thread.sp.is_some_and(|sp| self.piece_at(sp).is_some()));
-        let has_all_writes = has_stack && !is_minidump;
-        let mut added = Vec::new();
-        for mapping in mappings.iter().filter(|mapping| mapping.inode != 0) {
-            let Some(index) = self.module_index_at(mapping.range.start) else { continue };
-            let Some(module) = self.modules.get(index) else { continue };
-            for hole in self.holes_in(mapping.range) {
-                let FileState::Same(path) = &module.file else {
-                    leave_out(index, hole);
-                    continue;
-                };
-                let file = match opened.get(index).copied().flatten() {
-                    Some(file) => file,
-                    None => {
-                        let Ok(bytes) = FileBytes::open(path) else {
-                            leave_out(index, hole);
-                            continue;
-                        };
-                        self.files.push(bytes);
-                        let file = self.files.len() - 1;
-                        if let (Some(known), Some(pages), Some(bytes)) =
-                            (opened.get_mut(index), writable.get_mut(index), self.files.last())
-                        {
-                            *known = Some(file);
-                            *pages = modules::writable_pages(bytes, module.range.start);
-                        }
-                        file
-                    }
-                };
-                let is_writable = writable
-                    .get(index)
-                    .is_some_and(|pages| pages.iter().any(|pages| pages.contains(hole.start)));
-                if is_writable && !has_all_writes {
-                    if let Some(bytes) = unknown_data.get_mut(index) {
-                        *bytes = bytes.saturating_add(length(hole));
-                    }
-                    continue;
-                }
-                let into = hole.start.value() - mapping.range.start.value();
-                let offset = mapping.file_offset.value().saturating_add(into);
-                let there = self.files.get(file).map_or(0, |file| file.len() as u64);
-                let bytes = length(hole).min(there.saturating_sub(offset));
-                if bytes > 0 {
-                    added.push(Piece {
-                        range: AddressRange::new(
-                            hole.start,
-                            AbsoluteAddress::new(hole.start.value().saturating_add(bytes)),
-                        ),
-                        is_writable: false,
-                        is_from_file: true,
-                        backing: Backing::File { file, offset: offset as usize },
-                    });
-                }
-            }
-        }
-        self.pieces.extend(added);
-        self.pieces.sort_by_key(|piece| piece.range.start);
-        for (module, (bytes, data_bytes)) in self.modules.iter().zip(unfilled.into_iter().zip(unknown_data)) {
-            if let Some(finding) = module.complaint() {
-                self.findings.push(finding);
-            }
-            // The kernel's own library is no file.
-            let is_file = !module.path.as_os_str().as_encoded_bytes().starts_with(b"[");
-            if !module.is_identified && is_file {
-                let path = module.path.clone();
-                self.findings
-                    .push(Finding::NotIdentified { path, bytes: if is_minidump { 0 } else { bytes } });
-                continue;
-            }
-            // A minidump leaves out all modules, on purpose.
-            let missing = [
-                (bytes, module.file.reason()),
-                (data_bytes, "the program could write there, and the file has what it began with"),
-            ];
-            for (bytes, reason) in missing.into_iter().filter(|(bytes, _)| *bytes > 0 && !is_minidump) {
-                self.findings.push(Finding::NotFilled { path: module.path.clone(), bytes, reason });
-            }
-        }
-    }
-
-    /// The parts of a range that no piece covers.
-    fn holes_in(&self, range: AddressRange) -> Vec<AddressRange> {
-        let first = self.pieces.partition_point(|piece| piece.range.end <= range.start);
-        let mut holes = Vec::new();
-        let mut at = range.start;
-        for piece in self.pieces.iter().skip(first).take_while(|piece| piece.range.start < range.end) {
-            if at < piece.range.start {
-                holes.push(AddressRange::new(at, piece.range.start));
-            }
-            at = at.max(piece.range.end);
-        }
-        if at < range.end {
-            holes.push(AddressRange::new(at, range.end));
-        }
-        holes
-    }
 }
 
-/// What the readers of the kinds of images find.
-struct Parts {
-    machine: Machine,
-    about: About,
-    pieces: Vec<Piece>,
-    files: Vec<FileBytes>,
-    process: Option<ProcessMemory>,
-    mappings: Vec<Mapping>,
-    /// Starts of the mapped files whose access rights the image does not state.
-    without_segment: BTreeSet<AbsoluteAddress>,
-    /// Modules that the image lists by itself.
-    named: Vec<ImageModule>,
-    threads: Vec<ImageThread>,
-    findings: Vec<Finding>,
-    lost_bytes: u64,
-}
-
-/// Memory of which there is none.
-struct NoMemory;
-
-impl MemoryReader for NoMemory {
-    fn read(&self, _address: AbsoluteAddress, _into: &mut [u8]) -> Option<()> {
-        None
-    }
-}
-
-/// Bytes from the start of a range to its end.
+/// Returns the number of bytes in a range.
 pub(crate) fn length(range: AddressRange) -> u64 {
     range.end.value().saturating_sub(range.start.value())
-}
-
-/// A range without the last 64 KiB of 64 bits, where no system has anything: so what lies a header or a page behind any address of an
-/// image is an address too.
-fn below_the_end(range: AddressRange) -> AddressRange {
-    const END: AbsoluteAddress = AbsoluteAddress::new(u64::MAX << 16);
-    AddressRange::new(range.start.min(END), range.end.min(END))
-}
-
-/// Sorts pieces; of two at one address, the one that came first stays whole.
-fn without_overlaps(mut pieces: Vec<Piece>, findings: &mut Vec<Finding>) -> Vec<Piece> {
-    pieces.retain(|piece| piece.range.start < piece.range.end);
-    pieces.sort_by_key(|piece| piece.range.start);
-    let mut kept: Vec<Piece> = Vec::with_capacity(pieces.len());
-    for mut piece in pieces {
-        if let Some(last) = kept.last()
-            && piece.range.start < last.range.end
-        {
-            let end = last.range.end.min(piece.range.end);
-            let bytes = end.value() - piece.range.start.value();
-            findings.push(Finding::Overlap { address: piece.range.start, bytes });
-            if let Backing::File { offset, .. } = &mut piece.backing {
-                *offset = offset.saturating_add(bytes as usize);
-            }
-            piece.range.start = end;
-            if piece.range.start >= piece.range.end {
-                continue;
-            }
-        }
-        kept.push(piece);
-    }
-    kept
 }
 
 impl MemoryReader for Image {
@@ -851,7 +441,7 @@ impl MemoryReader for Image {
         {
             return process.read(address, into);
         }
-        // A read may go from one piece into the next, as where a segment was cut in two by its access rights.
+        // A read may span pieces, as where access rights split a segment.
         let mut address = address;
         let mut rest = into;
         loop {
@@ -871,7 +461,7 @@ impl MemoryReader for Image {
 impl ThreadSource for Image {
     type Memory = Self;
 
-    /// Those whose stacks can be walked.
+    /// Returns the threads whose stacks can be walked.
     fn threads(&self) -> &[Thread] {
         &self.walkable
     }

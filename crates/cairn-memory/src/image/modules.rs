@@ -1,4 +1,4 @@
-//! Which files were loaded where, and whether those on disk are the same: by the ELF headers in the image.
+//! Finds loaded modules by the ELF headers in the image, and compares them with the files on disk.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ffi::OsStr;
@@ -9,12 +9,13 @@ use cairn_format::AbsoluteAddress;
 use cairn_unwind::{AddressRange, MemoryReader};
 use cairn_wire::heapblock::ByteOrder;
 
-use super::{Fields, FileBytes, Finding, Image, ImageThread, OpenOptions};
+use super::module_files::ModuleFiles;
+use super::{Fields, Finding, Image, ImageThread, OpenOptions};
 use crate::process::Mapping;
 
-/// Real files have a dozen.
+/// Maximum program headers; 1024, because real files have a dozen.
 const MAX_PROGRAM_HEADERS: u64 = 1024;
-/// Real notes take some hundred bytes.
+/// Maximum bytes of notes; 64 KiB, because real ones have some hundred.
 const MAX_NOTE_BYTES: u64 = 1 << 16;
 
 const LOAD: u32 = 1;
@@ -22,44 +23,45 @@ const NOTE: u32 = 4;
 const EXECUTABLE: u32 = 1;
 const WRITABLE: u32 = 2;
 
-/// Behind the name of a file that was gone when the image was made.
+/// Suffix of a file that was deleted before the image was made.
 const DELETED: &[u8] = b" (deleted)";
 
-/// A program or library, as it was loaded.
+/// A loaded program or library.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct ImageModule {
-    /// The file as the program saw it, or the kernel's word for what is no file. The program itself may be named otherwise by
-    /// whoever opened the image.
+    /// The file as the program saw it, or the kernel's name of a mapping without a file. For the
+    /// program itself, [`OpenOptions::program`] may replace it.
     pub path: PathBuf,
     /// From its first byte to its last.
     pub range: AddressRange,
-    /// What addresses in memory are larger by than the ones stated in the file.
+    /// Difference of addresses in memory and those stated in the file.
     pub bias: u64,
-    /// The GNU build id; empty when the image does not tell.
+    /// GNU build id; empty if the image does not have it.
     pub build_id: Vec<u8>,
-    /// Whether the file on disk is this one.
+    /// The state of the file on disk.
     pub file: FileState,
-    /// False when the image holds neither the build id nor the file's ELF header: any build of a file of this name may have
-    /// run, and the names of its functions cannot be known.
+    /// False if the image has neither build id nor ELF header: any build of the file may have run,
+    /// so its function names are unknown.
     pub is_identified: bool,
 }
 
-/// What is known of a module's file on disk.
+/// The state of a module's file on disk.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum FileState {
-    /// It is the one that was loaded.
+    /// The loaded file is present.
     Same(PathBuf),
-    /// It is of another build: with this id, or with none.
+    /// Another build is present, with this id or without one.
     Different(Option<Vec<u8>>),
-    /// There is none.
+    /// There is no file.
     Missing,
-    /// The image does not tell the build, so nobody can say.
+    /// The image does not identify the build, so the file cannot be compared.
     Unknown,
 }
 
 impl FileState {
-    /// Why such a file is not taken for the missing parts of an image.
+    /// Explains why the file does not replace missing parts of the image.
     #[must_use]
     pub(super) fn reason(&self) -> &'static str {
         match self {
@@ -87,12 +89,12 @@ impl ImageModule {
     }
 }
 
-/// Formats a build id as tools print it.
+/// Formats a build id in hexadecimal.
 fn hexadecimal(build_id: &[u8]) -> String {
     build_id.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A loaded segment, as the program headers state it.
+/// A loadable segment, as stated in the program headers.
 #[derive(Clone, Copy)]
 struct Load {
     address: u64,
@@ -101,21 +103,22 @@ struct Load {
     flags: u32,
 }
 
-/// What the headers of an ELF file say.
+/// The headers of an ELF file.
 struct Elf {
     loads: Vec<Load>,
-    /// Stated address, file offset and length of each stretch of notes.
+    /// Stated address, file offset and length of each range of notes.
     notes: Vec<(u64, u64, u64)>,
     order: ByteOrder,
-    /// From the file's first byte to the end of its program headers, where those follow the first header.
+    /// Bytes from the file's start to the end of its program headers, if those follow the first
+    /// header.
     header_bytes: usize,
 }
 
 impl Elf {
-    /// `read` gets a distance from the first byte of the file.
+    /// Parses the headers. `read` takes an offset from the file's first byte.
     fn read(read: &impl Fn(u64, &mut [u8]) -> Option<()>) -> Option<Self> {
         let mut header = [0; 64];
-        // A 32-bit header has 52 bytes; what follows is mapped too.
+        // A 32-bit header has 52 bytes; the bytes after it are mapped too.
         read(0, &mut header)?;
         let is_wide = match header {
             [0x7f, b'E', b'L', b'F', 1, ..] => false,
@@ -151,20 +154,20 @@ impl Elf {
         Some(elf)
     }
 
-    /// From the lowest stated address to the end of the highest.
+    /// Returns the lowest stated address and the end of the highest segment.
     fn stated(&self) -> Option<(u64, u64)> {
         let start = self.loads.iter().map(|load| load.address).min()?;
         let end = self.loads.iter().map(|load| load.address.saturating_add(load.memory_bytes)).max()?;
         Some((start, end))
     }
 
-    /// What is added to a stated address when the file's first byte is loaded to `start`.
+    /// Returns the bias of a file whose first byte is loaded to `start`.
     fn bias(&self, start: u64) -> Option<u64> {
         let first = self.loads.iter().find(|load| load.file_offset < 0x1000)?;
         Some(start.wrapping_sub(first.address.wrapping_sub(first.file_offset)))
     }
 
-    /// The whole pages of the segments with a right, where the file's first byte is loaded to `start`.
+    /// Returns the pages of segments with this right, for a file loaded to `start`.
     fn pages_with(&self, right: u32, start: u64) -> Vec<AddressRange> {
         const PAGE: u64 = 0x1000;
         let Some(bias) = self.bias(start) else { return Vec::new() };
@@ -192,7 +195,7 @@ impl Elf {
     }
 }
 
-/// The description of the note that GNU's linker makes: name `GNU`, kind 3.
+/// Finds the linker's build id note: name `GNU`, type 3.
 fn build_id(notes: &[u8], order: ByteOrder) -> Option<Vec<u8>> {
     const BUILD_ID: u32 = 3;
     let mut rest = Fields { bytes: notes, order, is_wide: false };
@@ -211,14 +214,14 @@ fn build_id(notes: &[u8], order: ByteOrder) -> Option<Vec<u8>> {
 fn reader_of(bytes: &[u8]) -> impl Fn(u64, &mut [u8]) -> Option<()> {
     |offset, into| {
         let from = bytes.get(usize::try_from(offset).ok()?..)?;
-        // Small files end before a whole 64-bit header does.
+        // Small files end before a whole 64-bit header.
         let there = from.len().min(into.len());
         into.get_mut(..there)?.copy_from_slice(from.get(..there)?);
         (there == into.len() || offset == 0).then_some(())
     }
 }
 
-/// Where an ELF file states that it is loaded, and its build id.
+/// Returns the load addresses and build id that an ELF file states.
 pub(super) fn stated_range(file: &[u8]) -> Option<(AddressRange, Vec<u8>)> {
     let read = reader_of(file);
     let elf = Elf::read(&read)?;
@@ -227,21 +230,26 @@ pub(super) fn stated_range(file: &[u8]) -> Option<(AddressRange, Vec<u8>)> {
     Some((range, elf.build_id(|note| note.1, &read)))
 }
 
-/// The pages that a file's own headers state as writable, where its first byte is loaded to `start`.
+/// Returns the pages that a file states as writable, if its first byte is loaded to `start`.
 pub(super) fn writable_pages(file: &[u8], start: AbsoluteAddress) -> Vec<AddressRange> {
     Elf::read(&reader_of(file)).map_or_else(Vec::new, |elf| elf.pages_with(WRITABLE, start.value()))
 }
 
-/// The place of a module below the directory in which paths are looked up.
-fn place_below(root: &Path, path: &Path) -> PathBuf {
+/// Maps the path of a module below a root directory.
+fn path_below(root: &Path, path: &Path) -> PathBuf {
     let bytes = path.as_os_str().as_bytes();
     let path = Path::new(OsStr::from_bytes(bytes.strip_suffix(DELETED).unwrap_or(bytes)));
     root.join(path.strip_prefix("/").unwrap_or(path))
 }
 
-/// The library with this build id in the directories that loaders search, where the image has no more than its name:
-/// Crashpad takes the name that a library gives itself.
-fn library_of_build(name: &Path, build_id: &[u8], options: &OpenOptions) -> Option<PathBuf> {
+/// Finds a library by build id in the loader's directories, for images that have only its name:
+/// Crashpad records a library's soname.
+fn library_of_build(
+    name: &Path,
+    build_id: &[u8],
+    options: &OpenOptions,
+    module_files: &mut ModuleFiles,
+) -> Option<PathBuf> {
     const DIRECTORIES: [&str; 10] = [
         "/lib/x86_64-linux-gnu",
         "/usr/lib/x86_64-linux-gnu",
@@ -259,29 +267,33 @@ fn library_of_build(name: &Path, build_id: &[u8], options: &OpenOptions) -> Opti
     }
     let own = options.program.as_deref().and_then(Path::parent).map(|directory| directory.join(name));
     let recorded = DIRECTORIES.iter().map(|directory| Path::new(directory).join(name));
-    let is_it = |path: &Path| {
-        let found = FileBytes::open(path).ok().and_then(|bytes| stated_range(&bytes));
+    let mut is_it = |path: &Path| {
+        let found = module_files.open(path).and_then(|bytes| stated_range(&bytes));
         found.is_some_and(|(_, id)| id == build_id)
     };
-    own.filter(|path| is_it(path))
-        .or_else(|| recorded.into_iter().find(|path| is_it(&place_below(&options.root, path))))
+    if let Some(own) = own.filter(|path| is_it(path)) {
+        return Some(own);
+    }
+    recorded.into_iter().find(|path| is_it(&path_below(&options.root, path)))
 }
 
 fn overlaps(one: AddressRange, other: AddressRange) -> bool {
     one.start < other.end && other.start < one.end
 }
 
-/// Finds out which mappings hold code where the image states no access rights: by the program headers of their file, in
-/// the image or else on disk, and by the pcs of threads. Returns the names of files that were loaded part by part, as
-/// programs are, and whose headers are nowhere.
+/// Determines which mappings contain code, if the image states no access rights.
 ///
-/// The file on disk may be of another build. It decides here whether a mapping is listed as a module, and no more.
+/// Uses the program headers of their file, in the image or else on disk, and the pcs of threads.
+/// Returns the names of files that were loaded in parts, as programs are, but whose headers are
+/// missing. A file on disk may be of another build; here it only decides whether a mapping is
+/// listed as a module.
 pub(super) fn complete_rights(
     image: &Image,
     mappings: &mut [Mapping],
     without_segment: &BTreeSet<AbsoluteAddress>,
     threads: &[ImageThread],
     options: &OpenOptions,
+    module_files: &mut ModuleFiles,
 ) -> HashSet<Vec<u8>> {
     let is_open = |mapping: &Mapping| mapping.inode != 0 && without_segment.contains(&mapping.range.start);
     let open: HashSet<u64> =
@@ -297,10 +309,12 @@ pub(super) fn complete_rights(
         let pages = if read(0, &mut [0; 4]).is_some() {
             Elf::read(&read).map(|elf| elf.pages_with(EXECUTABLE, start.value()))
         } else {
-            let path = place_below(&options.root, Path::new(OsStr::from_bytes(&mapping.name)));
-            match FileBytes::open(&path) {
-                Ok(file) => Elf::read(&reader_of(&file)).map(|elf| elf.pages_with(EXECUTABLE, start.value())),
-                Err(_) => {
+            let path = path_below(&options.root, Path::new(OsStr::from_bytes(&mapping.name)));
+            match module_files.open(&path) {
+                Some(file) => {
+                    Elf::read(&reader_of(&file)).map(|elf| elf.pages_with(EXECUTABLE, start.value()))
+                }
+                None => {
                     headless.insert(mapping.inode);
                     None
                 }
@@ -318,25 +332,27 @@ pub(super) fn complete_rights(
     mappings.iter().filter(in_parts).map(|mapping| mapping.name.clone()).collect()
 }
 
-/// Compares the file of a module with the build that ran. `is_like_image` compares its headers with those in the image, for
-/// a module without a build id.
+/// Compares the file of a module with the build that ran.
+///
+/// Without a build id, `is_like_image` compares its headers with those in the image.
 pub(super) fn file_state(
     build_id: &[u8],
     path: &Path,
+    file: Option<&[u8]>,
     is_like_image: impl FnOnce(&[u8]) -> bool,
 ) -> FileState {
-    let Ok(bytes) = FileBytes::open(path) else { return FileState::Missing };
+    let Some(bytes) = file else { return FileState::Missing };
     if build_id.is_empty() {
-        return if is_like_image(&bytes) { FileState::Unknown } else { FileState::Different(None) };
+        return if is_like_image(bytes) { FileState::Unknown } else { FileState::Different(None) };
     }
-    match stated_range(&bytes) {
+    match stated_range(bytes) {
         Some((_, found)) if found == build_id => FileState::Same(path.to_owned()),
         Some((_, found)) if !found.is_empty() => FileState::Different(Some(found)),
         _ => FileState::Different(None),
     }
 }
 
-/// Whether the headers that the image has of a module are those of a file. True where the image has none.
+/// Compares a module's headers in the image with a file's. True if the image has none.
 fn has_headers_of(image: &Image, start: AbsoluteAddress, file: &[u8]) -> bool {
     let read = |offset: u64, into: &mut [u8]| image.read(start.checked_add(offset)?, into);
     let Some(elf) = Elf::read(&read) else { return true };
@@ -344,14 +360,16 @@ fn has_headers_of(image: &Image, start: AbsoluteAddress, file: &[u8]) -> bool {
     read(0, &mut in_image).is_none() || file.get(..in_image.len()) == Some(&in_image)
 }
 
-/// The modules among the mappings of files, and those that the image lists by itself. `in_parts` names the files that are
-/// modules though nothing says where their code is.
+/// Combines the modules among the mappings with those that the image lists itself.
+///
+/// `in_parts` names files that are modules although their code is not identified.
 pub(super) fn find(
     image: &Image,
     mut named: Vec<ImageModule>,
     mappings: &[Mapping],
     in_parts: &HashSet<Vec<u8>>,
     options: &OpenOptions,
+    module_files: &mut ModuleFiles,
 ) -> Vec<ImageModule> {
     let mut ends: HashMap<&[u8], AbsoluteAddress> = HashMap::new();
     for mapping in mappings.iter().filter(|mapping| mapping.inode != 0) {
@@ -371,7 +389,7 @@ pub(super) fn find(
         let start = mapping.range.start;
         let read = |offset: u64, into: &mut [u8]| image.read(start.checked_add(offset)?, into);
         let Some(elf) = Elf::read(&read) else {
-            // The page with the header was not dumped: the file is known by its name alone.
+            // The header's page was not dumped: only the file's name is known.
             named.push(ImageModule {
                 path: PathBuf::from(OsStr::from_bytes(&mapping.name)),
                 range: AddressRange::new(
@@ -399,38 +417,48 @@ pub(super) fn find(
         });
     }
     named.sort_by_key(|module| module.range.start);
-    // A minidump may list a module by itself and its mapping; the first has the build id.
+    // A minidump may list both a module and its mapping; the first has the build id.
     named.dedup_by(|later, earlier| {
         later.range.start == earlier.range.start
             || later.range.start < earlier.range.end && later.path == earlier.path
     });
-    // What one file claims beyond the start of the next is not its own.
+    // A module ends at the start of the next one, whatever its headers claim.
     for index in 1..named.len() {
         let next = named.get(index).map_or(AbsoluteAddress::new(u64::MAX), |module| module.range.start);
         if let Some(module) = named.get_mut(index - 1) {
             module.range.end = module.range.end.min(next);
         }
     }
-    name_the_program(image, &mut named, options);
+    name_the_program(image, &mut named, options, module_files);
     for module in &mut named {
         if module.file == FileState::Unknown && !module.path.as_os_str().as_bytes().starts_with(b"[") {
             let given = options.program.as_ref() == Some(&module.path);
-            if !given && let Some(found) = library_of_build(&module.path, &module.build_id, options) {
+            if !given
+                && let Some(found) = library_of_build(&module.path, &module.build_id, options, module_files)
+            {
                 module.path = found;
             }
-            let path = if given { module.path.clone() } else { place_below(&options.root, &module.path) };
+            let path = if given { module.path.clone() } else { path_below(&options.root, &module.path) };
             let start = module.range.start;
-            module.file = file_state(&module.build_id, &path, |file| has_headers_of(image, start, file));
+            let file = module_files.open(&path);
+            let is_like_image = |file: &[u8]| has_headers_of(image, start, file);
+            module.file =
+                file_state(&module.build_id, &path, file.as_ref().map(|file| &***file), is_like_image);
         }
     }
     named
 }
 
-/// The program may lie elsewhere than where it ran: then the module with its build id, or with its name, is it.
-fn name_the_program(image: &Image, modules: &mut [ImageModule], options: &OpenOptions) {
+/// Renames the program's module to the path in the options, found by build id or else by name.
+fn name_the_program(
+    image: &Image,
+    modules: &mut [ImageModule],
+    options: &OpenOptions,
+    module_files: &mut ModuleFiles,
+) {
     let Some(program) = &options.program else { return };
-    let id = FileBytes::open(program)
-        .ok()
+    let id = module_files
+        .open(program)
         .and_then(|bytes| stated_range(&bytes))
         .map(|(_, id)| id)
         .unwrap_or_default();

@@ -1,6 +1,7 @@
-//! Bytes that a debug probe read: nothing in them says what they are.
+//! Raw bytes from a debug probe, without any description.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use cairn_format::AbsoluteAddress;
 use cairn_unwind::AddressRange;
@@ -45,12 +46,12 @@ pub(super) fn read(files: &[RawFile], machine: Machine, options: &OpenOptions) -
             is_from_file: false,
             backing: Backing::File { file: parts.files.len(), offset: 0 },
         });
-        parts.files.push(bytes);
+        parts.files.push(Arc::new(bytes));
     }
     if let Some(program) = &options.program {
         let bytes =
             FileBytes::open(program).map_err(|source| ImageError::Open { path: program.clone(), source })?;
-        // A device's program lies where its file says.
+        // A device's program is loaded at its stated address.
         let (range, build_id) = modules::stated_range(&bytes).ok_or(ImageError::NotAnImage {
             path: program.clone(),
             is: "a file without loadable segments",

@@ -1,4 +1,4 @@
-//! The registers of an image's threads, on machines whose stacks can be walked and on others.
+//! The registers of an image's threads, on machines with and without stack walks.
 
 use cairn_format::AbsoluteAddress;
 use cairn_unwind::{aarch64, x86_64};
@@ -11,45 +11,45 @@ use crate::process::{Thread, ThreadRegisters};
 #[derive(Clone, PartialEq, Debug)]
 #[non_exhaustive]
 pub struct ImageThread {
-    /// Its number.
+    /// The number of the thread.
     pub id: u32,
-    /// Its name, where the image tells it.
+    /// The name, if the image has it.
     pub name: String,
-    /// The signal that it was about to get, if any.
+    /// The signal that was about to be delivered, if any.
     pub signal: Option<u32>,
-    /// Names and contents of its general registers, in the machine's usual order.
+    /// Names and values of its general registers, in the machine's usual order.
     pub registers: Vec<(&'static str, u64)>,
-    /// Where its stack pointer points.
+    /// The stack pointer.
     pub sp: Option<AbsoluteAddress>,
-    /// The instruction that it was about to run.
+    /// The next instruction.
     pub pc: Option<AbsoluteAddress>,
-    /// The same registers as a walk takes them. `None` on machines whose stacks are not known here.
+    /// The registers for a stack walk; `None` on machines without stack walks.
     pub walk: Option<Walkable>,
 }
 
-/// Registers as a walk takes them.
+/// Registers for a stack walk.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Walkable(Kind);
+pub struct Walkable(WalkRegisters);
 
 #[derive(Clone, Copy, PartialEq, Debug)]
-enum Kind {
-    /// The mask of addresses is known already, or not needed.
+enum WalkRegisters {
+    /// Complete: the address mask is known or unnecessary.
     Ready(ThreadRegisters),
-    /// The words as the kernel orders them.
+    /// The words in kernel order; the address mask is not yet known.
     Aarch64([u64; 34]),
 }
 
 impl Walkable {
     pub(super) fn ready(registers: ThreadRegisters) -> Self {
-        Self(Kind::Ready(registers))
+        Self(WalkRegisters::Ready(registers))
     }
 }
 
 impl ImageThread {
     pub(super) fn walkable(&self, address_mask: u64) -> Option<Thread> {
         let registers = match self.walk?.0 {
-            Kind::Ready(registers) => registers,
-            Kind::Aarch64(words) => {
+            WalkRegisters::Ready(registers) => registers,
+            WalkRegisters::Aarch64(words) => {
                 let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
                 ThreadRegisters::from_aarch64(&bytes, address_mask)?
             }
@@ -57,7 +57,7 @@ impl ImageThread {
         Some(Thread { id: self.id, name: self.name.clone(), registers: Ok(registers) })
     }
 
-    /// A thread whose registers were read already.
+    /// Creates a thread from parsed registers.
     pub(super) fn of_walk(id: u32, name: String, registers: ThreadRegisters) -> Self {
         let (list, pc, sp): (Vec<(&'static str, u64)>, _, _) = match registers {
             ThreadRegisters::X86_64(of) => {
@@ -84,7 +84,7 @@ impl ImageThread {
         }
     }
 
-    /// A thread from the words that the kernel of an ELF machine orders in its own way.
+    /// Creates a thread from register words in the kernel's order for this processor.
     pub(super) fn of_words(id: u32, name: String, processor: u16, words: &[u64]) -> Self {
         let mut thread =
             Self { id, name, signal: None, registers: Vec::new(), sp: None, pc: None, walk: None };
@@ -112,14 +112,14 @@ impl ImageThread {
                 let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
                 ThreadRegisters::from_x86_64(&bytes).map(Walkable::ready)
             }
-            elf::AARCH64 => words.first_chunk().map(|words| Walkable(Kind::Aarch64(*words))),
+            elf::AARCH64 => words.first_chunk().map(|words| Walkable(WalkRegisters::Aarch64(*words))),
             _ => None,
         };
         thread
     }
 }
 
-/// Numbers of machines in ELF headers.
+/// Machine numbers of ELF headers.
 pub(super) mod elf {
     pub(in crate::image) const I386: u16 = 3;
     pub(in crate::image) const ARM: u16 = 40;
@@ -144,7 +144,7 @@ pub(super) mod elf {
     }
 }
 
-/// The part of a `prstatus` note that counts.
+/// The relevant part of a `prstatus` note.
 pub(super) struct Status {
     pub(super) thread: u32,
     pub(super) signal: u32,
@@ -152,7 +152,8 @@ pub(super) struct Status {
 }
 
 impl Status {
-    /// The kernel's `struct elf_prstatus`: signals, ids and times in front of the registers, one word behind them.
+    /// Parses the kernel's `struct elf_prstatus`: signals, ids, times, the registers, and one more
+    /// word.
     pub(super) fn read(note: &[u8], order: ByteOrder, is_wide: bool) -> Option<Self> {
         let fields = Fields { bytes: note, order, is_wide };
         let (registers, trailing) = if is_wide { (112, 8) } else { (72, 4) };
@@ -186,7 +187,7 @@ const X86_64_NAMES: [(&str, u16); 17] = [
     ("rip", x86_64::RIP),
 ];
 
-/// An empty name is a register that holds no address.
+/// An empty name is a register without an address.
 const X86_64_KERNEL: [&str; 27] = [
     "r15", "r14", "r13", "r12", "rbp", "rbx", "r11", "r10", "r9", "r8", "rax", "rcx", "rdx", "rsi", "rdi",
     "", "rip", "", "", "rsp", "", "fs_base", "gs_base", "", "", "", "",

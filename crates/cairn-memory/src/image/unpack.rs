@@ -1,14 +1,14 @@
-//! Compressed images: unpacked as a stream into a file without a name, which is then mapped as any other.
+//! Decompresses images as a stream into an unnamed file, which is then mapped like any other.
 //!
-//! Not into memory: an image is often larger than what is free. Stretches of zeros become holes, of which most heaps have
-//! many.
+//! Not into memory: images are often larger than free memory. Runs of zeros, which most heaps
+//! contain, become holes.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 
 use cairn_format::unpack::{UnpackBound, UnpackLimit};
 
-/// A way to compress.
+/// A compression format.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Packed {
     Zstd,
@@ -16,15 +16,15 @@ pub(super) enum Packed {
     Gzip,
 }
 
-/// Read at a time.
+/// Bytes per read.
 const PIECE: usize = 1 << 16;
-/// Stretches of this many zeros are left out: a page of most machines, and a block of most file
+/// Minimum run of zeros that becomes a hole; 4096, a page of most machines and a block of most file
 /// systems.
 const HOLE: usize = 1 << 12;
 static ZEROS: [u8; HOLE] = [0; HOLE];
 
 impl Packed {
-    /// What the first bytes of a file say.
+    /// Detects the format from the first bytes of a file.
     pub(super) fn of(start: &[u8]) -> Option<Self> {
         match start {
             [0x28, 0xb5, 0x2f, 0xfd, ..] => Some(Self::Zstd),
@@ -34,15 +34,15 @@ impl Packed {
         }
     }
 
-    /// The file as it was before. The second value says why there is no more of it, when it ends
-    /// too early. One that unpacks to more than its limit, or than `chosen_limit_bytes` in its
-    /// place, is refused.
+    /// Decompresses the file. The second value is the error of an input that ends early.
+    ///
+    /// Refuses a file that unpacks to more than its limit, or than `chosen_limit_bytes` instead.
     pub(super) fn unpack(
         self,
         packed: &[u8],
         chosen_limit_bytes: Option<u64>,
     ) -> io::Result<(File, Option<io::Error>)> {
-        // Private from its creation on, and in no directory: memory images hold secrets.
+        // Private from its creation and without a name: memory images contain secrets.
         let mut output = cairn_files::unnamed_file()?;
         let limits = Limits {
             whole: UnpackBound::IMAGE.limit(packed.len() as u64, chosen_limit_bytes),
@@ -57,14 +57,14 @@ impl Packed {
     }
 }
 
-/// How long the output may become, and how much of it may be other than zeros.
+/// The maximum length of the output, and the maximum of its nonzero bytes.
 #[derive(Clone, Copy)]
 struct Limits {
     whole: UnpackLimit,
     data: UnpackLimit,
 }
 
-/// Errors of writing end it, and so do limits; an error of reading is an answer.
+/// Copies until the end. Write errors and limits fail; a read error is returned as a value.
 fn copy(mut from: impl Read, to: &mut File, limits: Limits) -> io::Result<Option<io::Error>> {
     let mut buffer = vec![0; PIECE];
     let (mut whole_bytes, mut data_bytes) = (0_u64, 0_u64);
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn all_three_ways_give_the_bytes_back_and_a_cut_file_what_it_holds() {
+    fn unpack_reads_all_formats_and_truncated_files() {
         let plain = image();
         let zstd = zstd::encode_all(&*plain, 1).unwrap();
         let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
@@ -154,8 +154,8 @@ mod tests {
 
     // Failed with: an image that was cut at a terabyte, and a full disk before that.
     #[test]
-    fn image_that_unpacks_too_far_is_refused() {
-        // What an attacker sends, and the same of zeros, which take no space.
+    fn unpack_refuses_images_beyond_the_limit() {
+        // An attacker's file, and one of zeros, which take no space.
         for byte in [b'A', 0] {
             for (format, packed) in packed_three_ways(|| io::repeat(byte).take(64 << 20)) {
                 let error = format.unpack(&packed, Some(32 << 20)).unwrap_err().to_string();
@@ -165,22 +165,23 @@ mod tests {
         }
     }
 
-    // Failed with: 20 GiB of zeros of 727 KB, and as much on the disk where they were no zeros.
+    // Failed with: 727 KB unpacked to 20 GiB of zeros, and, without zeros, filled as much disk.
     #[test]
-    fn image_limits_fit_cores_and_no_bombs() {
+    fn unpack_limits_admit_cores_but_no_bombs() {
         let limits = |packed: u64| {
             [UnpackBound::IMAGE, UnpackBound::IMAGE_DATA].map(|bound| bound.limit(packed, None).limit_bytes)
         };
         let [whole, data] = limits(727 << 10);
         assert!(whole < 20 << 30 && data <= 1 << 30);
-        // A core of 64 GiB of which a fortieth is no zero, which shrinks to a sixth.
+        // A core of 64 GiB, of which a fortieth is nonzero and shrinks to a sixth.
         let [whole, data] = limits((64 << 30) / 40 / 6);
         assert!(whole > 64 << 30 && data > (64 << 30) / 40);
     }
 
-    // Failed with: the sparse image took all of its space, because each 64 KiB has a byte.
+    // Failed with: the sparse image used its full size on disk, because each 64 KiB contains a
+    // byte.
     #[test]
-    fn image_of_zero_pages_takes_no_space() {
+    fn unpack_leaves_holes_for_zero_pages() {
         use std::os::unix::fs::MetadataExt;
 
         let pages = 1 << 12;
@@ -195,9 +196,9 @@ mod tests {
         assert!(unpacked(&packed) == (plain, false));
     }
 
-    /// It had mode 0644, and a name in the directory for temporary files, for a moment.
+    /// Failed with: mode 0644, and briefly a name in the temporary directory.
     #[test]
-    fn unpacked_image_is_private_and_in_no_directory() {
+    fn unpack_output_is_private_and_unnamed() {
         use std::os::unix::fs::MetadataExt;
 
         let packed = zstd::encode_all(&b"secret"[..], 1).unwrap();

@@ -1,14 +1,15 @@
-//! Stopping the threads of a process, and letting them go again.
+//! Stops the threads of a process, and resumes them.
 //!
 //! ```text
 //!            seize, interrupt            it stops                 registers
-//!   listed ------------------> seized ------------> stopped -----------------> looked at --> detached
+//!   listed ------------------> seized ------------> stopped -----------------> inspected --> detached
 //!      |                          |
-//!      | gone: not listed again   | gone, or no stop within the time: a reason in place of registers
+//!      | gone: not listed again   | gone, or no stop in time: a reason instead of registers
 //! ```
 //!
-//! Tracing belongs to a thread of the tracer, so all of it happens in a thread of its own. When that ends, the kernel
-//! detaches whatever is still attached: a thread that did not stop in time, everything after a panic.
+//! ptrace ties a tracee to the tracing thread, so a dedicated thread does all of it. When that
+//! thread ends, the kernel detaches everything that is still attached: threads that did not stop in
+//! time, and all threads after a panic.
 
 use std::fmt;
 use std::fs;
@@ -16,61 +17,61 @@ use std::io::{self, Read};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use super::image;
+use super::elf_headers;
 use super::mapping::parse_mappings;
 use super::ptrace::{self, Stop};
 use super::{ModuleMap, NoRegisters, ProcessMemory, Thread, ThreadRegisters, ThreadSource};
 
-/// Threads that run stop within microseconds, those that have no processor when they get one. What takes longer sits in
-/// the kernel, perhaps for ever.
+/// Maximum wait for a stop; two seconds. Running threads stop within microseconds, preempted ones
+/// when scheduled; a thread that takes longer is blocked in the kernel, perhaps indefinitely.
 const TIME_TO_STOP: Duration = Duration::from_secs(2);
-/// So much longer it takes at most to get a processor.
+/// Maximum additional wait for a runnable thread to be scheduled; 20 seconds.
 const TIME_FOR_PROCESSOR: Duration = Duration::from_secs(20);
 
-/// Registers of any machine fit.
+/// Bytes for registers; 1 KiB, enough for any machine.
 const MAX_REGISTER_BYTES: usize = 1024;
 
-/// Why the stacks of a process cannot be had.
+/// The reason why a process cannot be inspected.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// When there is no process of that number.
+    /// When no process has this number.
     NoSuchProcess {
-        /// The number.
+        /// The requested number.
         process: u32,
     },
-    /// When the number is that of a thread, not of a process.
+    /// When the number belongs to a thread, not to a process.
     IsThread {
-        /// The number.
+        /// The thread.
         thread: u32,
-        /// The process that it belongs to.
+        /// The process of the thread.
         process: u32,
     },
-    /// When the process has ended and its parent has not noticed yet.
+    /// When the process has ended, and its parent has not waited for it.
     Zombie {
         /// The process.
         process: u32,
     },
-    /// When it is a thread of the kernel, which has no memory of its own.
+    /// When it is a kernel thread, which has no memory of its own.
     KernelThread {
         /// The process.
         process: u32,
     },
-    /// When it is the process that asks.
+    /// When the process would inspect itself.
     OwnProcess,
-    /// When it is a program of 32 bits, whose stacks are not known here.
+    /// When it is a 32-bit program, whose stacks are not supported.
     Is32Bit {
         /// The process.
         process: u32,
     },
-    /// When another program traces it already, as a debugger does.
+    /// When another program traces it already, as a debugger.
     TracedBy {
         /// The process.
         process: u32,
-        /// Who traces it.
+        /// The tracing process.
         tracer: u32,
     },
-    /// When the kernel does not let this user look.
+    /// When this user lacks permission.
     NoPermission {
         /// The process.
         process: u32,
@@ -79,9 +80,9 @@ pub enum Error {
     Kernel {
         /// The process.
         process: u32,
-        /// What was asked.
+        /// The refused operation.
         asked: &'static str,
-        /// What it answered.
+        /// The kernel's error.
         source: io::Error,
     },
 }
@@ -101,7 +102,7 @@ impl fmt::Display for Error {
             }
             Self::OwnProcess => f.write_str("a process cannot stop itself to look at its own stacks"),
             Self::Is32Bit { process } => {
-                write!(f, "process {process} is a 32-bit program; only 64-bit programs can be looked at")
+                write!(f, "process {process} is a 32-bit program; only 64-bit programs are supported")
             }
             Self::TracedBy { process, tracer } => {
                 write!(f, "process {process} is traced by process {tracer} already; end that first")
@@ -125,7 +126,7 @@ impl std::error::Error for Error {
     }
 }
 
-/// What to do when Linux does not allow to look at a process: depends on how this machine is set up.
+/// Returns advice for a refused inspection, depending on this machine's settings.
 fn permission_advice() -> &'static str {
     let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
     match scope.trim() {
@@ -135,7 +136,7 @@ fn permission_advice() -> &'static str {
         }
         "2" => "this machine lets only root look (kernel.yama.ptrace_scope is 2): use sudo",
         "3" => {
-            "nobody may look at processes on this machine (kernel.yama.ptrace_scope is 3), and only a restart \
+            "no user may inspect processes on this machine (kernel.yama.ptrace_scope is 3), and only a restart \
              changes that"
         }
         _ => {
@@ -144,25 +145,25 @@ fn permission_advice() -> &'static str {
     }
 }
 
-/// A process all of whose threads stand still. See [`while_stopped`].
+/// A process whose threads are all stopped. See [`while_stopped`].
 #[derive(Debug)]
 pub struct StoppedProcess {
     threads: Vec<Thread>,
     memory: ProcessMemory,
     modules: ModuleMap,
     process: u32,
-    /// Threads and the signals that they were about to get.
+    /// Threads, with the signals that were about to be delivered.
     pending: Vec<(u32, i32)>,
 }
 
 impl StoppedProcess {
-    /// The signal that a thread was about to get when it stopped, and gets when it goes on; 0 for none.
+    /// Returns the signal that a thread will receive when it resumes; 0 for none.
     #[must_use]
     pub fn pending_signal(&self, thread: u32) -> i32 {
         self.pending.iter().find(|(id, _)| *id == thread).map_or(0, |(_, signal)| *signal)
     }
 
-    /// The number of the process.
+    /// Returns the process id.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.process
@@ -185,11 +186,13 @@ impl ThreadSource for StoppedProcess {
     }
 }
 
-/// Stops a process, calls `look`, and lets the process go on. `look` should be quick; naming what was found can wait.
+/// Stops a process, calls `look`, and resumes the process.
+///
+/// `look` should be quick; names can be resolved afterwards.
 ///
 /// # Errors
 ///
-/// [`Error`]. The process goes on in every case.
+/// [`Error`]. The process resumes in every case.
 pub fn while_stopped<R: Send>(
     process: u32,
     look: impl FnOnce(&StoppedProcess) -> R + Send,
@@ -200,12 +203,12 @@ pub fn while_stopped<R: Send>(
         let stopped = attached.describe()?;
         Ok(look(&stopped))
     };
-    // Its end is what detaches in the last resort.
+    // The end of this thread detaches everything, as a last resort.
     let result = std::thread::scope(|scope| scope.spawn(tracer).join());
     result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// Answers with an error what would otherwise be a riddle of the kernel's.
+/// Replaces obscure kernel errors by specific ones.
 fn check(process: u32) -> Result<(), Error> {
     const KERNEL_THREAD: u64 = 0x20_0000;
     if process == std::process::id() {
@@ -224,7 +227,7 @@ fn check(process: u32) -> Result<(), Error> {
         if stat.flags & KERNEL_THREAD != 0 {
             return Err(Error::KernelThread { process });
         }
-        // The first thread may end before the others: then the process lives.
+        // The main thread may exit before the others; the process then continues.
         if stat.has_ended() && threads_of(process).is_none_or(|threads| threads.len() < 2) {
             return Err(Error::Zombie { process });
         }
@@ -234,13 +237,13 @@ fn check(process: u32) -> Result<(), Error> {
     }
     let mut start = [0; 5];
     let program = fs::File::open(format!("/proc/{process}/exe"));
-    if program.and_then(|mut file| file.read_exact(&mut start)).is_ok() && image::is_32_bit(&start) {
+    if program.and_then(|mut file| file.read_exact(&mut start)).is_ok() && elf_headers::is_32_bit(&start) {
         return Err(Error::Is32Bit { process });
     }
     Ok(())
 }
 
-/// What `/proc/PID/stat` says of a thread.
+/// The relevant fields of `/proc/PID/stat`.
 struct Stat {
     state: char,
     flags: u64,
@@ -249,7 +252,7 @@ struct Stat {
 impl Stat {
     fn read(path: &str) -> Option<Self> {
         let text = fs::read(path).ok()?;
-        // `1234 (a name, which may hold anything) S 1 1234 1234 0 -1 4194560 ...`
+        // `1234 (a name with any characters) S 1 1234 1234 0 -1 4194560 ...`
         let behind_name = text.iter().rposition(|&byte| byte == b')')? + 1;
         let mut fields = std::str::from_utf8(text.get(behind_name..)?).ok()?.split_ascii_whitespace();
         let state = fields.next()?.chars().next()?;
@@ -261,17 +264,17 @@ impl Stat {
     }
 }
 
-/// The numbers of all threads; `None` when the process is gone.
+/// Returns the ids of all threads; `None` if the process is gone.
 fn threads_of(process: u32) -> Option<Vec<u32>> {
     let entries = fs::read_dir(format!("/proc/{process}/task")).ok()?;
     let number = |entry: io::Result<fs::DirEntry>| entry.ok()?.file_name().to_str()?.parse().ok();
     let mut threads: Vec<u32> = entries.filter_map(number).collect();
-    // The process's first thread has its number; the order of the others is that of the list.
+    // The main thread has the process's number; the others follow in listed order.
     threads.sort_by_key(|&thread| thread != process);
     Some(threads)
 }
 
-/// A thread that is traced, or was found to be beyond it.
+/// A thread that is traced, or was found to be untraceable.
 struct AttachedThread {
     id: u32,
     state: AttachedState,
@@ -283,15 +286,17 @@ enum AttachedState {
     Without(NoRegisters),
 }
 
-/// The threads of a process, traced by this thread.
+/// The threads of a process, traced by the calling thread.
 struct Attached {
     process: u32,
     threads: Vec<AttachedThread>,
 }
 
 impl Attached {
-    /// Stops all threads. While one of them still runs it may make new ones, so the list is read until it holds nothing
-    /// new once all that were known stand still.
+    /// Stops all threads.
+    ///
+    /// Running threads may create new ones, so the list is read until it has no new entry after all
+    /// known threads have stopped.
     fn all_of(process: u32) -> Result<Self, Error> {
         let deadline = Instant::now() + TIME_TO_STOP;
         let mut attached = Self { process, threads: Vec::new() };
@@ -307,7 +312,7 @@ impl Attached {
                 attached.seize(thread)?;
             }
             attached.wait(deadline);
-            // Listed for ever, yet not to be had: not seen so far, but this loop must end.
+            // Always listed, but never stopped: not observed so far, but the loop must end.
             if attached.threads.len() == known_before && Instant::now() > deadline {
                 return Ok(attached);
             }
@@ -338,14 +343,14 @@ impl Attached {
         Stat::read(&format!("/proc/{}/task/{thread}/stat", self.process)).is_none_or(|stat| stat.has_ended())
     }
 
-    /// Whether it is worth while to wait: in time, and longer for a thread that would run if it had a processor.
+    /// Reports whether to continue waiting: until the deadline, and longer for a runnable thread.
     fn may_still_stop(&self, thread: u32, deadline: Instant) -> bool {
         let late = Instant::now().saturating_duration_since(deadline);
         let stat = || Stat::read(&format!("/proc/{}/task/{thread}/stat", self.process));
         late.is_zero() || late < TIME_FOR_PROCESSOR && stat().is_some_and(|stat| stat.state == 'R')
     }
 
-    /// Waits until every seized thread stands still, has ended, or the time is over.
+    /// Waits until every seized thread has stopped or ended, or time is up.
     fn wait(&mut self, deadline: Instant) {
         let mut pause = Duration::from_micros(20);
         loop {
@@ -370,7 +375,7 @@ impl Attached {
         }
     }
 
-    /// What has become of a seized thread; `None` when nothing has.
+    /// Returns the new state of a seized thread; `None` if unchanged.
     fn next_state(&self, thread: &AttachedThread, deadline: Instant) -> Option<AttachedState> {
         if !matches!(thread.state, AttachedState::Seized) {
             return None;
@@ -385,10 +390,10 @@ impl Attached {
         }
     }
 
-    /// What there is to see, now that nothing moves.
+    /// Reads everything, now that all threads are stopped.
     fn describe(&self) -> Result<StoppedProcess, Error> {
         let process = self.process;
-        // Where the first thread has ended, the process's own number shows no memory any more; every thread's does.
+        // After the main thread has ended, its number gives no memory; every other thread's does.
         let is_stopped = |thread: &&AttachedThread| matches!(thread.state, AttachedState::Stopped(_));
         let view = self.threads.iter().find(is_stopped).map_or(process, |thread| thread.id);
         let maps = fs::read(format!("/proc/{view}/maps")).map_err(|error| match error.kind() {
@@ -426,14 +431,14 @@ impl Attached {
         let mut bytes = [0; MAX_REGISTER_BYTES];
         let filled = match ptrace::register_set(thread as i32, ptrace::GENERAL_REGISTERS, &mut bytes) {
             Ok(length) => bytes.get_mut(..length).unwrap_or_default(),
-            // Killed while it stood still: the one thing that a stopped thread can do.
+            // Killed while stopped, the one event that can still happen.
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(Err(NoRegisters::Ended)),
             Err(error) => return Ok(Err(NoRegisters::Refused(error.raw_os_error().unwrap_or(0)))),
         };
         let registers = own_machine(thread, filled, address_mask);
         if stop.signal == 0 && registers.is_some() {
-            // A thread that is gone waits no more.
-            let _ = ptrace::keep_waiting(thread as i32, filled);
+            // A thread that is gone has no wait to continue.
+            let _ = ptrace::restart_wait(thread as i32, filled);
         }
         registers.map(Ok).ok_or(Error::Is32Bit { process: self.process })
     }
@@ -443,14 +448,14 @@ impl Drop for Attached {
     fn drop(&mut self) {
         for thread in &self.threads {
             if let AttachedState::Stopped(stop) = thread.state {
-                // It may have been killed meanwhile; then there is nothing to let go.
+                // It may have been killed meanwhile; then there is nothing to detach.
                 let _ = ptrace::detach(thread.id as i32, stop.signal);
             }
         }
     }
 }
 
-/// The kernel lets a program trace its own machine only.
+/// Parses registers; the kernel only traces programs of its own architecture.
 #[cfg(target_arch = "x86_64")]
 fn own_machine(_thread: u32, bytes: &[u8], _address_mask: u64) -> Option<ThreadRegisters> {
     ThreadRegisters::from_x86_64(bytes)
@@ -458,12 +463,12 @@ fn own_machine(_thread: u32, bytes: &[u8], _address_mask: u64) -> Option<ThreadR
 
 #[cfg(target_arch = "aarch64")]
 fn own_machine(thread: u32, bytes: &[u8], address_mask: u64) -> Option<ThreadRegisters> {
-    ThreadRegisters::from_aarch64(bytes, told_mask(thread).unwrap_or(address_mask))
+    ThreadRegisters::from_aarch64(bytes, signature_mask(thread).unwrap_or(address_mask))
 }
 
-/// The bits of a code address that hold no signature, where the kernel knows of signatures.
+/// Returns the bits of a code address without a signature, if the kernel supports signatures.
 #[cfg(target_arch = "aarch64")]
-fn told_mask(thread: u32) -> Option<u64> {
+fn signature_mask(thread: u32) -> Option<u64> {
     let mut masks = [0; 16];
     ptrace::register_set(thread as i32, ptrace::SIGNATURE_MASKS, &mut masks).ok()?;
     let [_data, code] = masks.as_chunks::<8>().0 else { return None };

@@ -1,35 +1,37 @@
-//! The mappings of a process, as `/proc/PID/maps` lists them: `7f00a000-7f00b000 r-xp 00002000 fd:01 1234  /usr/lib/x.so`.
+//! The mappings of a process, from `/proc/PID/maps`: `7f00a000-7f00b000 r-xp 00002000 fd:01 1234
+//! /usr/lib/x.so`.
 
 use cairn_format::{AbsoluteAddress, FileOffset};
 use cairn_unwind::AddressRange;
 
-/// One stretch of a process's address space.
+/// A mapping of a process's address space.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Mapping {
-    /// Where it lies.
+    /// The addresses of the mapping.
     pub range: AddressRange,
-    /// True when the process may read it.
+    /// Whether the process may read it.
     pub is_readable: bool,
-    /// True when the process may run code in it.
+    /// Whether the process may execute it.
     pub is_executable: bool,
-    /// Where in the file it begins.
+    /// The offset in the file at which it begins.
     pub file_offset: FileOffset,
-    /// The file's number; 0 for memory that is no file.
+    /// The file's inode; 0 for memory without a file.
     pub inode: u64,
-    /// The file, or the kernel's word for what it is, such as `[stack]`. Empty for plain memory. A file that was deleted
-    /// since has ` (deleted)` behind its name.
+    /// The file, or the kernel's name of a mapping without a file, such as `[stack]`. Empty for
+    /// anonymous memory. A deleted file has the suffix ` (deleted)`.
     pub name: Vec<u8>,
 }
 
 impl Mapping {
-    /// True for the kernel's own library of system calls, which is no file.
+    /// Reports whether this is the vdso, the kernel's library of system calls, which is not a file.
     #[must_use]
     pub fn is_vdso(&self) -> bool {
         self.name == b"[vdso]"
     }
 }
 
-/// Reads the text of `/proc/PID/maps`. Lines that are none of it are passed over.
+/// Parses the text of `/proc/PID/maps`. Invalid lines are ignored.
 #[must_use]
 pub fn parse_mappings(text: &[u8]) -> Vec<Mapping> {
     text.split(|&byte| byte == b'\n').filter_map(parse_line).collect()
@@ -53,7 +55,7 @@ fn parse_line(line: &[u8]) -> Option<Mapping> {
     })
 }
 
-/// The first word of a line, and what follows it.
+/// Returns the first word of a line, and the rest.
 fn word(line: &[u8]) -> Option<(&str, &[u8])> {
     let line = line.trim_ascii_start();
     let end = line.iter().position(|&byte| byte == b' ').unwrap_or(line.len());
@@ -61,7 +63,7 @@ fn word(line: &[u8]) -> Option<(&str, &[u8])> {
     Some((std::str::from_utf8(word).ok()?, rest)).filter(|(word, _)| !word.is_empty())
 }
 
-/// The kernel writes a line break in a file's name as `\012`.
+/// Decodes `\012`, the kernel's escape of a newline in a file name.
 fn unescaped(name: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(name.len());
     let mut rest = name;
@@ -85,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_every_kind_are_read() {
+    fn mappings_of_every_kind_are_parsed() {
         let text =
             b"55d0a000-55d0b000 r--p 00002000 fd:01 1234                 /usr/lib/a b\\012c.so (deleted)\n\
             7ffc0000-7ffd0000 rwxp 00000000 00:00 0                            [stack]\n\

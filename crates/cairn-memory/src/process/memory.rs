@@ -1,4 +1,4 @@
-//! The memory of another process, a few pages at a time.
+//! Reads the memory of another process, a few pages at a time.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -12,33 +12,33 @@ use super::ptrace;
 
 pub(super) const PAGE_BYTES: u64 = 4096;
 
-/// So many pages are asked for at once: 64 KiB upwards from the first, the way a walk goes. A stack of a hundred frames
-/// is one or two system calls.
+/// Pages per read; 16, from the first one upwards, the direction of a walk. A stack of a hundred
+/// frames takes one or two system calls.
 const PAGES_AT_ONCE: u64 = 16;
 
-/// 32 MiB. A walk over more memory starts the cache anew.
+/// Maximum cached pages; 8192, which take 32 MiB. A longer walk clears the cache.
 const MAX_PAGES: usize = 8192;
 
-/// Reads that are larger go around the cache.
+/// Maximum bytes of a cached read; larger ones bypass the cache.
 const MAX_CACHED_BYTES: usize = 4 * PAGE_BYTES as usize;
 
 type Page = Box<[u8; PAGE_BYTES as usize]>;
 
-/// Reads the memory of a process that holds still: what was read once is not read again.
+/// Reads the memory of a stopped process, and caches it.
 ///
-/// Asks `process_vm_readv`; what that refuses (a sandbox forbids the call, the page may not be read by the process
-/// itself) is asked from `/proc/PID/mem`.
+/// Uses `process_vm_readv`, and falls back to `/proc/PID/mem` if that fails: a sandbox may forbid
+/// the call, or the page may be unreadable for the process itself.
 #[derive(Debug)]
 pub struct ProcessMemory {
     process: i32,
     file: Option<File>,
-    /// `None` for a page that cannot be read.
+    /// `None` for an unreadable page.
     pages: RefCell<HashMap<u64, Option<Page>>>,
     system_calls: Cell<u64>,
 }
 
 impl ProcessMemory {
-    /// The memory of the process that this thread belongs to, which must stand still for the answers to fit together.
+    /// Opens the memory of this thread's process, which must be stopped for consistent answers.
     pub(crate) fn of(thread: u32) -> Self {
         Self::new(thread as i32)
     }
@@ -48,13 +48,13 @@ impl ProcessMemory {
         Self { process, file, pages: RefCell::default(), system_calls: Cell::new(0) }
     }
 
-    /// How many times the kernel was asked so far.
+    /// Returns the number of system calls so far.
     #[must_use]
     pub fn system_calls(&self) -> u64 {
         self.system_calls.get()
     }
 
-    /// Fills `into` with what lies in the page at `page`, from `offset` on. Both lie within the page.
+    /// Copies from the page at `page`, from `offset` on. The copy must stay within the page.
     fn read_cached(&self, page: u64, offset: usize, into: &mut [u8]) -> Option<()> {
         let mut pages = self.pages.borrow_mut();
         if !pages.contains_key(&page) {
@@ -68,7 +68,7 @@ impl ProcessMemory {
         Some(())
     }
 
-    /// Reads the page and those above it that can be had with it.
+    /// Reads the page, and pages above it with the same call.
     fn fetch(&self, first: u64, pages: &mut HashMap<u64, Option<Page>>) {
         let mut bytes = vec![0; (PAGES_AT_ONCE * PAGE_BYTES) as usize];
         let starts: Vec<u64> =
@@ -91,7 +91,7 @@ impl ProcessMemory {
         Some(bytes)
     }
 
-    /// A read of many pages, which no walk repeats.
+    /// Reads many pages without caching, because no walk repeats such a read.
     fn read_directly(&self, address: u64, into: &mut [u8]) -> Option<()> {
         self.count_system_call();
         let read = ptrace::read_memory(self.process, &[address], into.len(), into);
@@ -119,7 +119,7 @@ impl MemoryReader for ProcessMemory {
             let length = rest.len().min((PAGE_BYTES - offset) as usize);
             let (part, behind) = rest.split_at_mut(length);
             self.read_cached(address - offset, offset as usize, part)?;
-            // The last page of the address space has none behind it.
+            // No page follows the last page of the address space.
             address = address.checked_add(length as u64).or(behind.is_empty().then_some(0))?;
             rest = behind;
         }
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn words_and_large_pieces_are_what_they_are() {
+    fn memory_reads_words_and_large_ranges() {
         let memory = own_memory();
         let values: Vec<u64> = (0..20_000).collect();
         let start = address_of(&values[0]);
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_are_read_at_once_and_only_once() {
+    fn memory_reads_neighbouring_pages_once() {
         let memory = own_memory();
         let values = vec![7_u64; 4096];
         for value in &values {
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_mapped_is_an_answer() {
+    fn memory_read_of_unmapped_page_fails() {
         let memory = own_memory();
         for address in [0, 8, u64::MAX - 7, u64::MAX, 0xffff_8000_0000_0000] {
             assert_eq!(memory.word64(AbsoluteAddress::new(address)), None, "{address:#x}");
@@ -176,8 +176,8 @@ mod tests {
     }
 
     #[test]
-    fn the_file_serves_where_the_call_is_refused() {
-        // No process has the number 0, so the call fails as it does under a sandbox.
+    fn memory_falls_back_to_proc_mem() {
+        // No process has the number 0, so the call fails as it does in a sandbox.
         let memory = ProcessMemory { process: 0, ..own_memory() };
         let value = 0x1234_5678_u64;
         assert_eq!(memory.word64(address_of(&value)), Some(0x1234_5678));

@@ -1,4 +1,5 @@
-//! The stacks of another process, while it runs: its threads are stopped for some milliseconds, walked, and let go.
+//! Walks the stacks of a running process: stops its threads for some milliseconds, and resumes
+//! them.
 //!
 //! ```no_run
 //! use cairn_memory::process::{self, ThreadSource};
@@ -12,21 +13,22 @@
 //! ```
 //!
 //! ```text
-//!   threads:  list, seize, interrupt -- again until no new one turns up -- wait until each stands still
-//!   modules:  /proc/PID/maps, ELF headers in memory --> where the unwind table of an address lies
-//!   memory:   process_vm_readv, 16 pages at a time, each page once; /proc/PID/mem where that is refused
+//!   threads:  list, seize, interrupt -- until no new one appears -- wait until each has stopped
+//!   modules:  /proc/PID/maps, ELF headers in memory --> the unwind table of an address
+//!   memory:   process_vm_readv, 16 pages at a time, each page once; /proc/PID/mem if that fails
 //!   then:     cairn_unwind::Walk for each thread; detach
 //! ```
 //!
-//! [`ThreadSource`] is the border to what is not about Linux processes: a core file has threads, memory and modules too,
-//! and is walked by the same code.
+//! [`ThreadSource`] separates walks from Linux processes: a core file has threads, memory and
+//! modules too, and the same code walks it.
 //!
-//! What it does to the process: system calls that wait are interrupted and go on afterwards. Those that Linux lets return `EINTR` then
-//! (`epoll_wait`, `semop`, reading from `inotify`; see `signal(7)`) are begun anew on x86-64, with their whole time. Signals that
-//! arrive meanwhile are delivered afterwards. Nothing of it outlasts [`while_stopped`], however that ends, not even in a
-//! panic: the kernel itself lets go of everything when the thread ends that did the stopping.
+//! Effects on the process: blocking system calls are interrupted and continue afterwards. On
+//! x86-64, those for which Linux returns `EINTR` (`epoll_wait`, `semop`, reads of `inotify`; see
+//! `signal(7)`) are restarted with their whole timeout. Signals that arrive meanwhile are delivered
+//! afterwards. No effect outlasts [`while_stopped`], not even after a panic: the kernel detaches
+//! everything when the tracing thread ends.
 
-mod image;
+mod elf_headers;
 mod live;
 mod mapping;
 mod memory;
@@ -45,27 +47,28 @@ pub use memory::ProcessMemory;
 pub use modules::{LoadedModule, ModuleMap};
 pub use registers::ThreadRegisters;
 
-/// One thread of a process that holds still.
+/// A thread of a stopped process.
 #[derive(Clone, PartialEq, Debug)]
+#[non_exhaustive]
 pub struct Thread {
-    /// Its number.
+    /// The number of the thread.
     pub id: u32,
-    /// What it calls itself, at most 15 bytes.
+    /// The thread's name, at most 15 bytes.
     pub name: String,
-    /// Its registers, or why they could not be had.
+    /// The registers, or the reason why they are missing.
     pub registers: Result<ThreadRegisters, NoRegisters>,
 }
 
-/// Why a thread has no stack to show.
+/// The reason why a thread has no stack.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum NoRegisters {
-    /// When the thread has ended and others of its process have not.
+    /// When the thread has ended but its process continues.
     Ended,
-    /// When the thread did not stop within two seconds: it waits inside the kernel for a device, or for the child of a
-    /// `vfork`.
+    /// When the thread did not stop within two seconds: it waits in the kernel for a device, or for
+    /// the child of a `vfork`.
     DidNotStop,
-    /// When the kernel refused; the number is its error.
+    /// When the kernel refused, with this error number.
     Refused(i32),
 }
 
@@ -83,39 +86,41 @@ impl std::fmt::Display for NoRegisters {
     }
 }
 
-/// One frame of a thread, and how far it can be trusted.
+/// A frame of a thread, and its reliability.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct ThreadFrame {
     /// The frame.
     pub frame: Frame,
-    /// How it was found.
+    /// The method that found it.
     pub found_by: FoundBy,
 }
 
 /// The stack of a thread.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct ThreadStack {
     /// Its frames, innermost first.
     pub frames: Vec<ThreadFrame>,
-    /// Why there are no more.
+    /// The reason why the walk ended.
     pub stop: StopReason,
 }
 
-/// Threads that hold still, and what is needed to walk their stacks: a stopped process, a core file.
+/// Stopped threads, with everything that walks need: a stopped process, a core file.
 pub trait ThreadSource {
-    /// Where the memory of these threads is read from.
+    /// The memory of these threads.
     type Memory: MemoryReader;
 
-    /// All threads; the one the process started with is the first, if it is there.
+    /// Returns all threads; the main thread is first, if present.
     fn threads(&self) -> &[Thread];
 
-    /// Their memory.
+    /// Returns the memory of the threads.
     fn memory(&self) -> &Self::Memory;
 
-    /// What is mapped into it.
+    /// Returns the mappings and modules.
     fn modules(&self) -> &ModuleMap;
 
-    /// The stack of a thread with these registers, of at most `limit` frames.
+    /// Walks the stack of a thread with these registers, up to `limit` frames.
     fn stack(&self, registers: &ThreadRegisters, limit: u32) -> ThreadStack {
         match registers {
             ThreadRegisters::X86_64(registers) => walk(self, *registers, limit),

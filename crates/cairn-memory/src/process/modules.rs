@@ -1,4 +1,4 @@
-//! The modules of a process that holds still: from an address to the file and to its unwind table.
+//! The modules of a stopped process: finds file and unwind table of an address.
 
 use std::cell::OnceCell;
 use std::collections::HashSet;
@@ -12,25 +12,25 @@ use cairn_format::{AbsoluteAddress, StatedAddress, WordSize};
 use cairn_unwind::cfi::{Bases, FrameTable, Section};
 use cairn_unwind::{AddressRange, FnMemory, MemoryReader, Modules};
 
-use super::image::{Image, Place};
+use super::elf_headers::{ElfHeaders, Placement};
 use super::mapping::Mapping;
 
-/// No unwind table is larger; a process that claims one is not believed.
+/// Maximum bytes of an unwind table; 512 MiB, more than real ones have. Larger claims are ignored.
 const MAX_TABLE_BYTES: u64 = 1 << 29;
 
-/// What the kernel writes behind the name of a file that is gone.
+/// Suffix in the kernel's list for a deleted file.
 const DELETED: &[u8] = b" (deleted)";
 
-/// One program or library, as it was loaded.
+/// A loaded program or library.
 #[derive(Debug)]
 pub struct LoadedModule {
-    image: Image,
+    headers: ElfHeaders,
     name: Vec<u8>,
     inode: u64,
     table: OnceCell<Option<UnwindBytes>>,
 }
 
-/// The part of a segment from the first of `.eh_frame_hdr` and `.eh_frame` on.
+/// The part of a segment from `.eh_frame_hdr` or `.eh_frame` on, whichever is first.
 #[derive(Debug)]
 struct UnwindBytes {
     start: AbsoluteAddress,
@@ -39,32 +39,33 @@ struct UnwindBytes {
 }
 
 impl LoadedModule {
-    /// From its first byte to its last.
+    /// Returns the range from its first byte to its last.
     #[must_use]
     pub fn range(&self) -> AddressRange {
-        self.image.range
+        self.headers.range
     }
 
-    /// The file's path as the process sees it, or the kernel's word for what is no file.
+    /// Returns the file's path as the process sees it, or the kernel's name of a mapping without a
+    /// file.
     #[must_use]
     pub fn name(&self) -> &[u8] {
         &self.name
     }
 
-    /// What the linker stamped on it.
+    /// Returns the build id.
     #[must_use]
     pub fn build_id(&self) -> Option<&[u8]> {
-        self.image.build_id.as_deref()
+        self.headers.build_id.as_deref()
     }
 
-    /// What the file and its debug information call the place at `address`.
+    /// Returns the address that the file and its debug information use for `address`.
     #[must_use]
     pub fn stated_address(&self, address: AbsoluteAddress) -> StatedAddress {
-        StatedAddress::new(address.value().wrapping_sub(self.image.bias))
+        StatedAddress::new(address.value().wrapping_sub(self.headers.bias))
     }
 
-    /// The file below `root`, if it is the one that was loaded: with the same build id, or, where there is none, the same
-    /// inode. A file that was replaced since would answer with the names of other functions.
+    /// Returns the file below `root`, if it is the loaded one: with the same build id or, without
+    /// one, the same inode. A replaced file would give the names of other functions.
     #[must_use]
     pub fn file_below(&self, root: &Path) -> Option<PathBuf> {
         let name = self.name.strip_prefix(b"/")?;
@@ -79,8 +80,8 @@ impl LoadedModule {
         if !metadata.is_file() {
             return false;
         }
-        match &self.image.build_id {
-            Some(_) => image_of_file(file).is_some_and(|image| image.build_id == self.image.build_id),
+        match &self.headers.build_id {
+            Some(_) => headers_of_file(file).is_some_and(|headers| headers.build_id == self.headers.build_id),
             None => metadata.ino() == self.inode,
         }
     }
@@ -97,15 +98,16 @@ impl LoadedModule {
         .ok()
     }
 
-    /// From memory, which is what runs; from the file where a core left the memory out.
+    /// Reads the table from memory, which is what runs, or from the file if a core omits it.
     fn read_table(&self, memory: &impl MemoryReader, root: Option<&Path>) -> Option<UnwindBytes> {
-        let header = self.image.frame_header?;
+        let header = self.headers.frame_header?;
         self.read_table_from(memory, header).or_else(|| {
             let path = self.file_below(root?)?;
             let file = File::open(path).ok()?;
-            let image = image_of_file(&file)?;
-            let loaded =
-                |address: AbsoluteAddress| image.file_offset(address.value().wrapping_sub(self.image.bias));
+            let headers = headers_of_file(&file)?;
+            let loaded = |address: AbsoluteAddress| {
+                headers.file_offset(address.value().wrapping_sub(self.headers.bias))
+            };
             let memory = FnMemory(|address: AbsoluteAddress, into: &mut [u8]| {
                 file.read_exact_at(into, loaded(address)?).ok()
             });
@@ -114,7 +116,7 @@ impl LoadedModule {
     }
 
     fn read_table_from(&self, memory: &impl MemoryReader, header: AbsoluteAddress) -> Option<UnwindBytes> {
-        let segment = self.image.segment_at(header)?;
+        let segment = self.headers.segment_at(header)?;
         let start = match frames_start(memory, header) {
             Some(frames) if segment.contains(frames) => frames.min(header),
             _ => segment.start,
@@ -127,9 +129,9 @@ impl LoadedModule {
     }
 }
 
-/// Where `.eh_frame` starts, as its header says in the encoding that linkers use.
+/// Returns the start of `.eh_frame`, if its header uses the encoding that linkers emit.
 fn frames_start(memory: &impl MemoryReader, header: AbsoluteAddress) -> Option<AbsoluteAddress> {
-    /// Signed, four bytes, counted from its own place.
+    /// Signed, four bytes, relative to its own address.
     const RELATIVE_I32: u8 = 0x1b;
     let mut bytes = [0; 8];
     memory.read(header, &mut bytes)?;
@@ -138,10 +140,10 @@ fn frames_start(memory: &impl MemoryReader, header: AbsoluteAddress) -> Option<A
     Some(AbsoluteAddress::new(header.value().wrapping_add(4).wrapping_add_signed(distance)))
 }
 
-fn image_of_file(file: &File) -> Option<Image> {
+fn headers_of_file(file: &File) -> Option<ElfHeaders> {
     let bytes =
         FnMemory(|address: AbsoluteAddress, into: &mut [u8]| file.read_exact_at(into, address.value()).ok());
-    Image::read(&bytes, AbsoluteAddress::new(0), Place::File)
+    ElfHeaders::read(&bytes, AbsoluteAddress::new(0), Placement::File)
 }
 
 /// The mappings and modules of a process.
@@ -149,81 +151,84 @@ fn image_of_file(file: &File) -> Option<Image> {
 pub struct ModuleMap {
     mappings: Vec<Mapping>,
     modules: Vec<LoadedModule>,
-    /// Where the paths of the modules begin.
+    /// The root directory of module paths.
     root: Option<PathBuf>,
 }
 
 impl ModuleMap {
-    /// Finds the modules among `mappings`, by the ELF headers in `memory`. Paths are looked up below `root`; without one
-    /// no file is opened.
+    /// Finds the modules among `mappings`, by the ELF headers in `memory`.
+    ///
+    /// Paths are looked up below `root`; without it, no file is opened.
     #[must_use]
     pub fn new(mut mappings: Vec<Mapping>, memory: &impl MemoryReader, root: Option<PathBuf>) -> Self {
         mappings.sort_by_key(|mapping| mapping.range.start);
-        // A damaged core claims what no kernel does: mappings without a byte, and two at one address.
+        // A damaged core may contain what no kernel creates: empty mappings, and two at one
+        // address.
         let mut end = AbsoluteAddress::new(0);
         mappings.retain(|mapping| {
             let fits = mapping.range.start >= end && mapping.range.end > mapping.range.start;
             end = if fits { mapping.range.end } else { end };
             fits
         });
-        // A file that is mapped to be read, or a device, is no module, and is not touched.
+        // A file mapped as data, or a device, is not a module, and is not opened.
         let runs = |mapping: &&Mapping| mapping.is_executable && mapping.inode != 0;
         let run_inodes: HashSet<u64> = mappings.iter().filter(runs).map(|mapping| mapping.inode).collect();
         let mut modules: Vec<LoadedModule> = Vec::new();
         for (index, mapping) in mappings.iter().enumerate() {
             let begins_file = mapping.file_offset.value() == 0 && run_inodes.contains(&mapping.inode);
             let last = modules.last();
-            let is_covered = last.is_some_and(|last| last.image.range.contains(mapping.range.start));
+            let is_covered = last.is_some_and(|last| last.headers.range.contains(mapping.range.start));
             if (begins_file || mapping.is_vdso())
                 && !is_covered
-                && let Some(mut image) = Image::read(memory, mapping.range.start, Place::Memory)
+                && let Some(mut headers) = ElfHeaders::read(memory, mapping.range.start, Placement::Memory)
             {
                 let own_end = end_of_file(mappings.get(index..).unwrap_or_default());
-                image.range = AddressRange::new(mapping.range.start, image.range.end.min(own_end));
-                if !runs_code(&mappings, mapping, image.range) {
+                headers.range = AddressRange::new(mapping.range.start, headers.range.end.min(own_end));
+                if !runs_code(&mappings, mapping, headers.range) {
                     continue;
                 }
                 let name = mapping.name.strip_suffix(DELETED).unwrap_or(&mapping.name).to_vec();
-                modules.push(LoadedModule { image, name, inode: mapping.inode, table: OnceCell::new() });
+                modules.push(LoadedModule { headers, name, inode: mapping.inode, table: OnceCell::new() });
             }
         }
         Self { mappings, modules, root }
     }
 
-    /// The module that covers `address`.
+    /// Finds the module that contains `address`.
     #[must_use]
     pub fn module_at(&self, address: AbsoluteAddress) -> Option<&LoadedModule> {
-        let after = self.modules.partition_point(|module| module.image.range.start <= address);
-        self.modules.get(after.checked_sub(1)?).filter(|module| module.image.range.contains(address))
+        let after = self.modules.partition_point(|module| module.headers.range.start <= address);
+        self.modules.get(after.checked_sub(1)?).filter(|module| module.headers.range.contains(address))
     }
 
-    /// All modules, lowest first.
+    /// Returns all modules, lowest first.
     #[must_use]
     pub fn modules(&self) -> &[LoadedModule] {
         &self.modules
     }
 
-    /// All mappings, lowest first.
+    /// Returns all mappings, lowest first.
     #[must_use]
     pub fn mappings(&self) -> &[Mapping] {
         &self.mappings
     }
 
-    /// The mapping that covers `address`.
+    /// Finds the mapping that contains `address`.
     #[must_use]
     pub fn mapping_at(&self, address: AbsoluteAddress) -> Option<&Mapping> {
         let after = self.mappings.partition_point(|mapping| mapping.range.start <= address);
         self.mappings.get(after.checked_sub(1)?).filter(|mapping| mapping.range.contains(address))
     }
 
-    /// The file of a module, if it is still the one that was loaded.
+    /// Returns the file of a module, if it is still the loaded one.
     #[must_use]
     pub fn file_of(&self, module: &LoadedModule) -> Option<PathBuf> {
         module.file_below(self.root.as_deref()?)
     }
 
-    /// The bits that an address in user space of this process can have: none lies above the highest mapping, which the
-    /// kernel puts close to the top. What a return address has above them is a signature.
+    /// Returns a mask of the bits that user-space addresses of this process can have: none is above
+    /// the highest mapping, which the kernel places near the top. Higher bits of a return address
+    /// are a signature.
     #[must_use]
     pub fn address_mask(&self) -> u64 {
         let is_user = |mapping: &&Mapping| mapping.range.end.value() >> 55 == 0;
@@ -234,14 +239,14 @@ impl ModuleMap {
         }
     }
 
-    /// The view that a walk asks.
+    /// Combines the map with memory, as the interface that walks use.
     pub(super) fn with_memory<'a, M>(&'a self, memory: &'a M) -> ModulesInMemory<'a, M> {
         ModulesInMemory { map: self, memory }
     }
 }
 
-/// Where another file begins behind the one that the first of `mappings` belongs to. What its headers claim beyond is not
-/// its own.
+/// Returns the start of the next file's mappings. A module's headers may claim more, but it ends
+/// there.
 fn end_of_file(mappings: &[Mapping]) -> AbsoluteAddress {
     let Some((first, others)) = mappings.split_first() else { return AbsoluteAddress::new(0) };
     if first.inode == 0 {
@@ -251,14 +256,14 @@ fn end_of_file(mappings: &[Mapping]) -> AbsoluteAddress {
     foreign.map_or(AbsoluteAddress::new(u64::MAX), |mapping| mapping.range.start)
 }
 
-/// A library of which one copy is loaded may be mapped once more to be read, as debuggers do: that copy is no module.
+/// Excludes a second, data-only mapping of a loaded library, as debuggers create it.
 fn runs_code(mappings: &[Mapping], first: &Mapping, range: AddressRange) -> bool {
     let of_this_file =
         |mapping: &&Mapping| mapping.range.start >= first.range.start && range.contains(mapping.range.start);
     mappings.iter().filter(of_this_file).any(|mapping| mapping.is_executable && mapping.inode == first.inode)
 }
 
-/// A [`ModuleMap`] with the memory that unwind tables are read from when they are first wanted.
+/// A [`ModuleMap`] with the memory from which unwind tables are read on first use.
 #[derive(Debug)]
 pub(super) struct ModulesInMemory<'a, M> {
     map: &'a ModuleMap,

@@ -1,10 +1,11 @@
-//! The general registers of a thread, as `PTRACE_GETREGSET` and the notes of a core file hold them (`NT_PRSTATUS`).
+//! The general registers of a thread, as in `PTRACE_GETREGSET` and the core file note
+//! `NT_PRSTATUS`.
 
 use cairn_unwind::aarch64::Aarch64;
 use cairn_unwind::x86_64::{self, X86_64};
 use cairn_unwind::{Registers, aarch64};
 
-/// The registers of a thread that stands still, by the machine it runs on.
+/// The registers of a stopped thread, by architecture.
 #[derive(Clone, Copy, PartialEq, Debug)]
 #[non_exhaustive]
 pub enum ThreadRegisters {
@@ -14,7 +15,7 @@ pub enum ThreadRegisters {
     Aarch64(Registers<Aarch64>),
 }
 
-/// Registers in the kernel's order, as DWARF numbers; `SKIPPED` are not tracked.
+/// Registers in the kernel's order, as DWARF numbers; `SKIPPED` ones are not tracked.
 const X86_64_ORDER: [u16; 27] = {
     use x86_64::{R8, R9, R10, R11, R12, R13, R14, R15, RAX, RBP, RBX, RCX, RDI, RDX, RIP, RSI, RSP};
     const SKIPPED: u16 = u16::MAX;
@@ -30,12 +31,13 @@ const X86_64_ORDER: [u16; 27] = {
     order
 };
 
-/// x0 to x30, sp, pc, and the status register, which is not tracked.
+/// Words of x0 to x30, sp, pc, and the status register, which is not tracked.
 const AARCH64_WORDS: usize = 34;
 
 impl ThreadRegisters {
-    /// The registers of an x86-64 thread from the kernel's `struct user_regs_struct`. `None` when the bytes are not as
-    /// many: a 32-bit thread has 68.
+    /// Parses the kernel's `struct user_regs_struct` of x86-64.
+    ///
+    /// `None` for any other size: a 32-bit thread has 68 bytes.
     #[must_use]
     pub fn from_x86_64(bytes: &[u8]) -> Option<Self> {
         let words = words::<27>(bytes)?;
@@ -46,10 +48,11 @@ impl ThreadRegisters {
         Some(Self::X86_64(registers))
     }
 
-    /// The registers of an AArch64 thread from the kernel's `struct user_pt_regs`. `None` when the bytes are not as many:
-    /// a 32-bit thread has 72.
+    /// Parses the kernel's `struct user_pt_regs` of AArch64.
     ///
-    /// `address_mask` has the bits of a code address that hold no signature.
+    /// `None` for any other size: a 32-bit thread has 72 bytes.
+    ///
+    /// `address_mask` has the bits of a code address without a signature.
     #[must_use]
     pub fn from_aarch64(bytes: &[u8], address_mask: u64) -> Option<Self> {
         let words = words::<AARCH64_WORDS>(bytes)?;
@@ -76,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn registers_stand_where_the_kernel_puts_them() {
+    fn registers_are_in_kernel_order() {
         let Some(ThreadRegisters::X86_64(registers)) = ThreadRegisters::from_x86_64(&counted(27)) else {
             panic!("27 words are the registers of x86-64");
         };
@@ -91,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn another_number_of_bytes_is_another_machine() {
+    fn registers_of_wrong_size_are_refused() {
         assert_eq!(ThreadRegisters::from_x86_64(&[0; 68]), None);
         assert_eq!(ThreadRegisters::from_x86_64(&counted(28)), None);
         assert_eq!(ThreadRegisters::from_aarch64(&counted(27), u64::MAX), None);

@@ -1,12 +1,14 @@
-//! Programs that have come to rest, as `/proc` tells.
+//! Waits for programs to become idle, according to `/proc`.
 
 use std::fs;
 use std::time::{Duration, Instant};
 
-/// Waits until every thread of a process sleeps, as they do once they are where the test wants them: at the same moment, of which two
-/// looks with nothing between them tell. One after the other, each of several that hand something around may be seen asleep.
+/// Waits until every thread of a process sleeps at the same time.
+///
+/// Two identical readings prove it. Separate readings would not: threads that wake each other in
+/// turn may each be seen asleep.
 pub(crate) fn wait_until_asleep(process: u32) {
-    // Only what never comes takes so long, however busy the machine is.
+    // Only a program that never becomes idle takes this long, on any machine.
     let deadline = Instant::now() + Duration::from_secs(300);
     let mut before = None;
     loop {
@@ -20,7 +22,7 @@ pub(crate) fn wait_until_asleep(process: u32) {
     }
 }
 
-/// For each thread, how often it has given its processor away; nothing when one of them runs.
+/// Returns each thread's count of voluntary context switches; `None` if one of them runs.
 fn sleep_of_threads(process: u32) -> Option<Vec<String>> {
     let tasks = fs::read_dir(format!("/proc/{process}/task")).unwrap().filter_map(Result::ok);
     let sleep_of = |thread: fs::DirEntry| {

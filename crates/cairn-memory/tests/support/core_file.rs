@@ -1,4 +1,4 @@
-//! Core files and minidumps made by hand, without the layouts of the code that reads them.
+//! Builds core files and minidumps by hand, without the layouts of the code that reads them.
 
 use cairn_format::WordSize;
 use cairn_memory::image::Machine;
@@ -21,7 +21,7 @@ pub(crate) struct CoreFile {
     machine: Machine,
     pub(crate) notes: Vec<Note>,
     pub(crate) segments: Vec<Segment>,
-    /// In place of the true length of the notes.
+    /// Replaces the true length of the notes.
     pub(crate) stated_note_bytes: Option<u64>,
 }
 
@@ -49,13 +49,13 @@ impl Writer {
     }
 }
 
-/// The processors of these tests: x86-64 and Arm, whichever byte order they have.
+/// The processors of these tests: x86-64 and Arm, in either byte order.
 fn processor(machine: Machine) -> u64 {
     if machine.word_size == WordSize::Bits64 { 62 } else { 40 }
 }
 
 impl Note {
-    /// `struct elf_prstatus` with zeros but for what is told.
+    /// Builds a `struct elf_prstatus` with zeros except for the arguments.
     pub(crate) fn status(machine: Machine, thread: u64, signal: u64, pc: u64, sp: u64) -> Self {
         let mut writer = Writer { machine, bytes: vec![0; 12] };
         writer.number(signal, 2);
@@ -104,7 +104,7 @@ impl CoreFile {
 
     fn header_bytes(&self) -> usize {
         let (header, entry) = if self.is_wide() { (64, 56) } else { (52, 32) };
-        // Room for one more than there are.
+        // Reserves space for one more than the list has.
         header + entry * (self.segments.len() + 2)
     }
 
@@ -184,7 +184,7 @@ impl CoreFile {
         file.bytes
     }
 
-    /// States one segment more, whose bytes lie behind the file; returns where.
+    /// States one more segment, whose bytes are past the end of the file; returns its offset.
     pub(crate) fn add_stated_segment(&self, bytes: &mut [u8], address: u64, length: u64) -> u64 {
         let offset = (bytes.len() as u64).next_multiple_of(0x1000);
         let header = self.program_header(1, 6, offset, address, length, length);
@@ -196,7 +196,8 @@ impl CoreFile {
     }
 }
 
-/// A minidump of x86-64 with one thread, number 7, and one module; the first stretch of memory is its stack.
+/// Builds an x86-64 minidump with one thread, number 7, and one module; the first range is its
+/// stack.
 pub(crate) fn minidump(memory: &[(u64, Vec<u8>)], sp: u64, pc: u64) -> Vec<u8> {
     const DIRECTORY: usize = 32;
     let mut file = vec![0_u8; DIRECTORY + 4 * 12];

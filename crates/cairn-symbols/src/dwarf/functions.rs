@@ -85,9 +85,10 @@ struct InlinedRange {
 }
 
 impl<'a> Functions<'a> {
-    /// Finds the functions of a unit. The quick scan skips the bodies of functions where the file
-    /// links siblings; nested functions with code are rare, and a caller that misses one repeats
-    /// the full scan.
+    /// Finds the functions of a unit.
+    ///
+    /// The quick scan skips the bodies of functions where the file links siblings; nested functions
+    /// with code are rare, and a caller that misses one repeats the full scan.
     pub(super) fn read(
         unit: UnitRef<'_, Reader<'a>>,
         quickly: bool,
@@ -368,8 +369,9 @@ fn read_attributes<'a>(
     Ok(())
 }
 
-/// Reports whether a tag is a type. Types contain code only inside functions: the code of lambdas,
-/// and of members of local types.
+/// Reports whether a tag is a type.
+///
+/// Types contain code only inside functions: the code of lambdas, and of members of local types.
 fn is_type(tag: gimli::DwTag) -> bool {
     matches!(
         tag,

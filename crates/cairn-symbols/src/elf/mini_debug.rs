@@ -8,8 +8,10 @@ use cairn_format::unpack::{UnpackBound, UnpackLimit};
 use object::{Object, ObjectSection};
 use xz4rust::{DICT_SIZE_MIN, DICT_SIZE_PROFILE_9, XzDecoder, XzReader};
 
-/// Unpacks the small file. `None` if there is none, if it is broken, or if it unpacks to more than
-/// the default limit, or than `chosen_limit_bytes` instead.
+/// Unpacks the small file.
+///
+/// `None` if there is none, if it is broken, or if it unpacks to more than the default limit, or
+/// than `chosen_limit_bytes` instead.
 pub(crate) fn unpack(object: &object::File<'_>, chosen_limit_bytes: Option<u64>) -> Option<Vec<u8>> {
     let packed = section(object)?;
     let limit = UnpackBound::MINI_DEBUG.limit(packed.len() as u64, chosen_limit_bytes);

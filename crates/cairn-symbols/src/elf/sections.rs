@@ -10,6 +10,7 @@ use crate::mapped_file::FileBytes;
 
 /// A section of an ELF, PE or Mach-O file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Section {
     /// The section's first address.
     pub address: StatedAddress,

@@ -130,8 +130,10 @@ impl ElfSource {
         Engine::new(Arc::clone(&self.debug))
     }
 
-    /// Returns the engine. One that caches too much is replaced by an empty one, because everything
-    /// can be parsed again.
+    /// Returns the engine.
+    ///
+    /// One that caches too much is replaced by an empty one, because everything can be parsed
+    /// again.
     pub(crate) fn engine(&self) -> Result<Arc<Engine>, DwarfError> {
         if let Some(problem) = self.broken.get() {
             return Err(*problem);

@@ -34,8 +34,10 @@ impl Cache {
         Some(index)
     }
 
-    /// Stores an index. Concurrent writers of the same index each write a temporary file and rename
-    /// it, so that a reader sees a whole index or none.
+    /// Stores an index.
+    ///
+    /// Concurrent writers of the same index each write a temporary file and rename it, so that a
+    /// reader sees a whole index or none.
     pub(crate) fn store(&self, identity: &Identity, index: &Built) -> io::Result<()> {
         if index.len_bytes() > self.limit_bytes {
             self.note_failure(identity);

@@ -3,11 +3,15 @@
 //! A header, then records, all in the byte order of the writing machine:
 //!
 //! ```text
-//! header  | "JiTD" as a number: u32 | version: u32 | size of header: u32 | machine: u32 | 0: u32 | pid: u32 | time: u64 | flags: u64 |
+//! header  | "JiTD" as a number: u32 | version: u32 | size of header: u32 | machine: u32
+//!         | 0: u32 | pid: u32 | time: u64 | flags: u64 |
 //! record  | kind: u32 | size with this prefix: u32 | time: u64 | …
-//!   load  | pid: u32 | tid: u32 | vma: u64 | address: u64 | size: u64 | number: u64 | name, 0 | the code |
-//!   move  | pid: u32 | tid: u32 | vma: u64 | old address: u64 | new address: u64 | size: u64 | number: u64 |
-//! lines | address of the code: u64 | count: u64 | count times: | address: u64 | line: u32 | column or 0: u32 | file, 0 |
+//!   load  | pid: u32 | tid: u32 | vma: u64 | address: u64 | size: u64 | number: u64
+//!         | name, 0 | the code |
+//!   move  | pid: u32 | tid: u32 | vma: u64 | old address: u64 | new address: u64
+//!         | size: u64 | number: u64 |
+//!   lines | address of the code: u64 | count: u64
+//!         | count times: | address: u64 | line: u32 | column or 0: u32 | file, 0 |
 //! ```
 //!
 //! The lines of a function precede its load record. The file name `\xff` repeats the previous
@@ -71,8 +75,9 @@ const PREFIX_BYTES: usize = 16;
 const HEADER_IN_LINES: u64 = 64;
 
 impl JitDump {
-    /// Parses all records except lines, which are parsed on demand. A truncated record ends the
-    /// file, because the process may be writing it.
+    /// Parses all records except lines, which are parsed on demand.
+    ///
+    /// A truncated record ends the file, because the process may be writing it.
     ///
     /// # Errors
     ///

@@ -209,8 +209,9 @@ pub(crate) fn build_id(guid: &[u8; 16], age: u32) -> BuildId {
     BuildId::new(&[&guid[..], &age.to_le_bytes()].concat())
 }
 
-/// Strips the calling convention from a C name: `_name`, `_name@8`, `@name@8`. Names with
-/// parameters come from other records, and have none.
+/// Strips the calling convention from a C name: `_name`, `_name@8`, `@name@8`.
+///
+/// Names with parameters come from other records, and have none.
 pub(crate) fn undecorated(name: &str) -> &str {
     let Some(bare) = name.strip_prefix(['_', '@']).filter(|_| !name.contains('(')) else { return name };
     match bare.rsplit_once('@') {

@@ -35,8 +35,10 @@ pub(crate) fn is_name(path: &Path) -> bool {
 }
 
 impl PerfMap {
-    /// Parses the lines. The last may be incomplete, because the process may be writing it; other
-    /// invalid lines are ignored, like in perf.
+    /// Parses the lines.
+    ///
+    /// The last may be incomplete, because the process may be writing it; other invalid lines are
+    /// ignored, like in perf.
     ///
     /// # Errors
     ///

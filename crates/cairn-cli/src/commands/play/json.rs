@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cairn_analysis::calendar::Moment;
 use cairn_analysis::names::{Names, named_frames, without_recorder};
-use cairn_analysis::player::{Event, Group, PlayedFrame, PlayedModule, Tables, What};
+use cairn_analysis::player::{Event, PlayedFrame, PlayedModule, StackGroup, Tables, What};
 use cairn_format::recording::{EndReason, LossKind, MappingKind, MarkValue, PcKind};
 use cairn_symbols::{BuildId, SourceFrame};
 use serde::Serialize;
@@ -132,7 +132,7 @@ pub(super) fn event(
 /// Prints equal stacks once, with their number.
 pub(super) fn group(
     output: &mut impl Write,
-    group: &Group,
+    group: &StackGroup,
     tables: &dyn Tables,
     names: Option<&mut Names>,
 ) -> io::Result<()> {
@@ -261,7 +261,7 @@ fn described<'a>(event: &'a Event, tables: &'a dyn Tables) -> (&'static str, Jso
             };
             ("ended", JsonWhat::Ended { reason })
         }
-        What::Odd(text) => ("odd", JsonWhat::Odd { text }),
+        What::Anomaly(text) => ("odd", JsonWhat::Odd { text }),
         _ => ("other", JsonWhat::Nothing {}),
     }
 }

@@ -7,7 +7,7 @@ use std::io::{self, Write};
 
 use cairn_analysis::calendar::Moment;
 use cairn_analysis::names::{Names, named_frames, without_recorder};
-use cairn_analysis::player::{Event, Group, PlayedFrame, PlayedModule, StackKey, Tables, What};
+use cairn_analysis::player::{Event, PlayedFrame, PlayedModule, StackGroup, StackKey, Tables, What};
 use cairn_format::recording::{EndReason, LossKind, MappingKind, MarkValue};
 use cairn_symbols::SourceFrame;
 
@@ -89,7 +89,7 @@ impl EventPrinter {
             ),
             What::Lost { kind, count } => writeln!(output, "{time}: {count} {}", loss(*kind)),
             What::Ended(reason) => writeln!(output, "{time}: {}", end(*reason)),
-            What::Odd(text) => writeln!(output, "{time}: {}", printable(text)),
+            What::Anomaly(text) => writeln!(output, "{time}: {}", printable(text)),
             _ => Ok(()),
         }
     }
@@ -98,7 +98,7 @@ impl EventPrinter {
     pub(super) fn group(
         &mut self,
         output: &mut impl Write,
-        group: &Group,
+        group: &StackGroup,
         tables: &dyn Tables,
         names: Option<&mut Names>,
     ) -> io::Result<()> {

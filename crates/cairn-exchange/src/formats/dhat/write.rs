@@ -7,23 +7,23 @@ use serde::Serialize;
 
 use crate::dispatch::target::HeapEvents;
 use crate::error::ExchangeError;
-use crate::model::events::{Block, Blocks, replay};
+use crate::model::events::{AllocatedBlock, EventSink, replay};
 use crate::model::profile::{Line, Profile};
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct File<'a> {
+struct DhatFile<'a> {
     dhat_file_version: u32,
     mode: &'static str,
     verb: &'static str,
-    /// Lifetimes are there.
+    /// Whether there are lifetimes.
     bklt: bool,
-    /// Accesses are not.
+    /// Whether there are accesses.
     bkacc: bool,
     tu: &'static str,
     #[serde(rename = "Mtu")]
     mtu: &'static str,
-    /// Blocks that live shorter are short-lived.
+    /// Lifetimes below this count as short-lived.
     tuth: u64,
     cmd: &'a str,
     pid: u32,
@@ -33,21 +33,21 @@ struct File<'a> {
     ftbl: Vec<String>,
 }
 
-/// A stack, in DHAT's words a program point.
+/// A stack; DHAT calls it a program point.
 #[derive(Serialize, Default)]
 struct Point {
     tb: u64,
     tbk: u64,
-    /// The lifetimes of all its blocks together.
+    /// Total lifetime of its blocks.
     tl: u64,
-    /// The most that it held at once.
+    /// Maximum bytes that it held at once.
     mb: u64,
     mbk: u64,
     gb: u64,
     gbk: u64,
     eb: u64,
     ebk: u64,
-    /// Frames, outermost last.
+    /// Frames, innermost first.
     fs: Vec<usize>,
     #[serde(skip)]
     held: (u64, u64),
@@ -70,13 +70,13 @@ pub(crate) fn write(
         column("peak_objects"),
         column("peak_space"),
     ) else {
-        return Err(ExchangeError::CannotHold { format: "DHAT", reason: "it is for heaps alone" });
+        return Err(ExchangeError::CannotHold { format: "DHAT", reason: "it is for heaps only" });
     };
-    // The viewer takes each list of frames once, and knows frames by their text.
+    // The viewer requires unique lists of frames, and identifies frames by their text.
     let mut frames =
         Frames { texts: vec!["[root]".to_owned()], known: HashMap::new(), lines: HashMap::new() };
     let mut lives =
-        Lives { points: Vec::new(), of_stack: HashMap::new(), stacks: heap.stacks, live: Vec::new() };
+        Lifetimes { points: Vec::new(), of_stack: HashMap::new(), stacks: heap.stacks, live: Vec::new() };
     let mut known: HashMap<Vec<usize>, usize> = HashMap::new();
     for sample in &profile.samples {
         let mut list: Vec<usize> = profile
@@ -107,7 +107,7 @@ pub(crate) fn write(
     replay(heap, &mut lives)?;
     let end_nanos = heap.sums.end_nanos;
     lives.finish(end_nanos);
-    let file = File {
+    let file = DhatFile {
         dhat_file_version: 2,
         mode: "heap",
         verb: "Allocated",
@@ -155,16 +155,16 @@ fn frame_text(profile: &Profile, line: Line, module: Option<u32>) -> String {
     }
 }
 
-/// Follows blocks, for what the sums do not tell: lifetimes, and the most that each stack held.
-struct Lives<'a> {
+/// Follows blocks, for values that the sums lack: lifetimes, and each stack's maximum.
+struct Lifetimes<'a> {
     points: Vec<Point>,
     of_stack: HashMap<Option<u32>, usize>,
     stacks: &'a HashMap<u32, Option<u32>>,
-    /// By object: its point, size, and when it was allocated.
+    /// By object: its point, size, and allocation time.
     live: Vec<Option<(usize, u64, u64)>>,
 }
 
-impl Lives<'_> {
+impl Lifetimes<'_> {
     fn end(&mut self, object: usize, nanos: u64) {
         let Some((point, size_bytes, born_nanos)) = self.live.get_mut(object).and_then(Option::take) else {
             return;
@@ -182,8 +182,8 @@ impl Lives<'_> {
     }
 }
 
-impl Blocks for Lives<'_> {
-    fn allocated(&mut self, block: Block) -> Result<(), ExchangeError> {
+impl EventSink for Lifetimes<'_> {
+    fn allocated(&mut self, block: AllocatedBlock) -> Result<(), ExchangeError> {
         let stack = self.stacks.get(&block.stack).copied().flatten();
         let Some(&index) = self.of_stack.get(&stack) else { return Ok(()) };
         let point = &mut self.points[index];

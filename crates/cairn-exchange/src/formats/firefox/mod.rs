@@ -1,7 +1,8 @@
 //! The Firefox Profiler's processed profiles.
 //!
-//! A profile is one JSON object: `meta`, and a list of threads, each with samples or allocations that refer to its tables of stacks, frames, functions
-//! and texts. Newer versions have the tables once for all threads, in `shared`.
+//! A profile is a JSON object: `meta`, and a list of threads, each with samples or allocations that
+//! refer to its tables of stacks, frames, functions and texts. Newer versions share one set of
+//! tables among all threads, in `shared`.
 
 mod read;
 mod tables;

@@ -1,12 +1,12 @@
-//! From a processed profile to a heap.
+//! Imports a heap from a processed profile.
 //!
-//! The file is read as a stream, and of it only the columns that a heap has are kept, as numbers: what a hostile one says of its sizes costs no memory.
-//! What it holds of a heap is one of these, the first that is there:
+//! The file is parsed as a stream, and only the columns of a heap are stored, as numbers, so false
+//! sizes in a hostile file cost no memory. The heap comes from the first of these that is present:
 //!
 //! | | frees |
 //! |---|---|
 //! | `nativeAllocations` with addresses of blocks | known, also from other threads of the process |
-//! | `nativeAllocations` without addresses | not known which block was freed: only allocations count |
+//! | `nativeAllocations` without addresses | unknown which block was freed: only allocations count |
 //! | `jsAllocations` | not recorded |
 //! | `samples` whose weights are bytes | not recorded |
 
@@ -22,24 +22,26 @@ use serde::{Deserialize, Deserializer};
 use super::FORMAT;
 use crate::error::ExchangeError;
 use crate::inflate::{Budget, Limits, Unpacked};
-use crate::model::changes::{Change, Changes, SEGMENT_BYTES};
+use crate::model::changes::{BLOCK_BYTES, Change, Changes};
 use crate::model::profile::{Function, Line, Location, Module, Profile, Stack};
 
-/// Later ones may have their tables elsewhere, as some versions before had: read as these are, they would be wrong.
+/// Newest known version. Later ones may move their tables, as versions before have, and would be
+/// misread.
 const NEWEST_VERSION: u64 = 75;
-/// What a byte of the file can become: `0,` is a number of 8 bytes.
+/// Maximum bytes of memory per byte of input: `0,` becomes a number of 8 bytes.
 const BYTES_PER_BYTE: usize = 4;
-/// What an entry of a table takes here, in all its forms: more than it can take, so that a budget holds.
+/// Bytes per table entry, in all its forms; an upper bound, so that the budget is valid.
 const ENTRY_BYTES: usize = 192;
-/// The largest systems run some ten thousand; an empty one takes three bytes of a file, and much more here.
+/// Maximum threads; 65536, because large systems run ten thousand, and an empty one takes three
+/// bytes of a file but much more memory.
 const MOST_THREADS: usize = 1 << 16;
-/// Thirty years: what is said to be later is no time.
+/// Maximum time; thirty years. A later one is invalid.
 const MOST_NANOS: f64 = 30.0 * 366.0 * 86_400.0 * 1e9;
 const NANOS_PER_MILLISECOND: f64 = 1e6;
-/// Stands for the tables that all threads share; threads are fewer.
+/// Marks the tables shared by all threads; above all thread indices.
 const SHARED: u32 = u32::MAX;
 
-/// True for bytes that a profile can begin with: writers have `meta` first.
+/// Detects the first bytes of a profile: writers emit `meta` first.
 pub(crate) fn begins(bytes: &[u8]) -> bool {
     let Some((b'{', rest)) = bytes.trim_ascii_start().split_first() else { return false };
     let version: &[u8] = b"\"preprocessedProfileVersion\"";
@@ -49,18 +51,18 @@ pub(crate) fn begins(bytes: &[u8]) -> bool {
 
 /// The heap of a profile.
 #[derive(Debug)]
-pub(crate) struct Recorded {
+pub(crate) struct FirefoxImport {
     /// Names and stacks.
     pub(crate) profile: Profile,
-    /// All threads, by their number.
+    /// All threads, by number.
     pub(crate) threads: Vec<ThreadName>,
-    /// What is not in the file: a sentence each.
+    /// Sentences about missing data.
     pub(crate) notes: Vec<String>,
     pub(crate) changes: Changes,
 }
 
-/// Reads a profile.
-pub(crate) fn read(input: impl Read, limits: Limits) -> Result<Recorded, ExchangeError> {
+/// Parses a profile.
+pub(crate) fn read(input: impl Read, limits: Limits) -> Result<FirefoxImport, ExchangeError> {
     let unpacked = Unpacked::new(FORMAT, input, limits)?;
     let budget = unpacked.budget();
     let mut source = Charged { unpacked, budget, failed: None };
@@ -71,7 +73,7 @@ pub(crate) fn read(input: impl Read, limits: Limits) -> Result<Recorded, Exchang
     let file = file.map_err(|error| {
         let place = format!("line {}, column {}", error.line(), error.column());
         let text = error.to_string();
-        // The place stands at the end of the text as well.
+        // The text repeats the position at its end.
         let problem = text.split(" at line ").next().unwrap_or_default().to_owned();
         ExchangeError::Malformed { format: FORMAT, place, problem }
     })?;
@@ -80,17 +82,16 @@ pub(crate) fn read(input: impl Read, limits: Limits) -> Result<Recorded, Exchang
         return Err(bad("meta".to_owned(), problem));
     };
     if version > NEWEST_VERSION {
-        let problem = format!(
-            "version {version} of the format, of which {NEWEST_VERSION} is the newest that is known here"
-        );
+        let problem =
+            format!("version {version} of the format; the newest supported version is {NEWEST_VERSION}");
         return Err(bad("meta.preprocessedProfileVersion".to_owned(), problem));
     }
     heap(file, &mut source.budget)
 }
 
-fn parse(source: &mut Charged<'_>) -> Result<File, serde_json::Error> {
+fn parse(source: &mut Charged<'_>) -> Result<ProcessedProfile, serde_json::Error> {
     let mut json = serde_json::Deserializer::from_reader(BufReader::with_capacity(1 << 16, source));
-    let file = File::deserialize(&mut json)?;
+    let file = ProcessedProfile::deserialize(&mut json)?;
     json.end()?;
     Ok(file)
 }
@@ -99,7 +100,7 @@ fn bad(place: String, problem: impl Into<String>) -> ExchangeError {
     ExchangeError::Malformed { format: FORMAT, place, problem: problem.into() }
 }
 
-/// Bytes that are noted as kept when they are read.
+/// Counts the bytes that are charged to the budget as they are read.
 struct Charged<'r> {
     unpacked: Unpacked<'r>,
     budget: Budget,
@@ -119,15 +120,15 @@ impl Read for &mut Charged<'_> {
         });
         outcome.map_err(|error| {
             self.failed = Some(error);
-            io::Error::other("see the error that is kept")
+            io::Error::other("see the stored error")
         })
     }
 }
 
-/// The file, without what no heap has.
+/// The file, without data that no heap has.
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct File {
+struct ProcessedProfile {
     meta: Meta,
     shared: Thread,
     threads: Threads,
@@ -143,7 +144,7 @@ struct Meta {
     product: Option<String>,
 }
 
-/// A thread with its tables; or the tables that all threads share, which stand in the same words.
+/// A thread with its tables, or the shared tables, which have the same names.
 #[derive(Deserialize, Default)]
 #[serde(default, rename_all = "camelCase")]
 struct Thread {
@@ -153,7 +154,7 @@ struct Thread {
     samples: Option<Weights>,
     native_allocations: Option<Weights>,
     js_allocations: Option<Weights>,
-    string_array: Texts,
+    string_array: TextColumn,
     stack_table: StackTable,
     frame_table: FrameTable,
     func_table: FuncTable,
@@ -164,15 +165,15 @@ struct Thread {
 #[derive(Deserialize, Default)]
 #[serde(default)]
 struct StackTable {
-    frame: Column,
-    prefix: Column,
-    /// In newer versions, how far in front of the stack its caller stands; 0 where it has none.
+    frame: NumberColumn,
+    prefix: NumberColumn,
+    /// In newer versions, the distance back to the caller; 0 if there is none.
     #[serde(rename = "prefixOffset")]
-    prefix_offset: Column,
+    prefix_offset: NumberColumn,
 }
 
 impl StackTable {
-    /// The caller of a stack; nothing where that cannot be.
+    /// Returns the caller of a stack; an error if it is impossible.
     fn caller(&self, stack: usize) -> Result<Option<usize>, ()> {
         let caller = match self.prefix_offset.index(stack) {
             None => self.prefix.index(stack),
@@ -186,21 +187,21 @@ impl StackTable {
 #[derive(Deserialize, Default)]
 #[serde(default)]
 struct FrameTable {
-    func: Column,
-    line: Column,
+    func: NumberColumn,
+    line: NumberColumn,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
 struct FuncTable {
-    name: Column,
-    resource: Column,
+    name: NumberColumn,
+    resource: NumberColumn,
     #[serde(rename = "fileName")]
-    file_name: Column,
-    /// In newer versions the file is an entry of a table.
-    source: Column,
-    /// And in yet newer ones bits say which of the columns have something.
-    flags: Column,
+    file_name: NumberColumn,
+    /// In newer versions, the file is an entry of a table.
+    source: NumberColumn,
+    /// In the newest versions, bits that state which columns are set.
+    flags: NumberColumn,
 }
 
 impl FuncTable {
@@ -223,25 +224,25 @@ const HAS_SOURCE: usize = 8;
 #[derive(Deserialize, Default)]
 #[serde(default)]
 struct ResourceTable {
-    name: Column,
+    name: NumberColumn,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
 struct SourceTable {
-    filename: Column,
+    filename: NumberColumn,
 }
 
-/// Samples, or allocations.
+/// Samples or allocations.
 #[derive(Deserialize, Default)]
 #[serde(default, rename_all = "camelCase")]
 struct Weights {
-    stack: Column,
-    weight: Option<Column>,
+    stack: NumberColumn,
+    weight: Option<NumberColumn>,
     weight_type: Option<String>,
-    time: Option<Column>,
-    time_deltas: Option<Column>,
-    memory_address: Option<Column>,
+    time: Option<NumberColumn>,
+    time_deltas: Option<NumberColumn>,
+    memory_address: Option<NumberColumn>,
 }
 
 impl Weights {
@@ -250,22 +251,22 @@ impl Weights {
     }
 }
 
-/// A column of numbers; what is `null` there is none here.
+/// A column of numbers, with `null` as NaN.
 #[derive(Default)]
-struct Column(Vec<f64>);
+struct NumberColumn(Vec<f64>);
 
-impl Column {
+impl NumberColumn {
     fn at(&self, index: usize) -> Option<f64> {
         self.0.get(index).copied().filter(|number| !number.is_nan())
     }
 
-    /// An index into a table; what is below 0, as in older versions, is none.
+    /// Returns an index into a table; `None` for negative values, as in older versions.
     fn index(&self, index: usize) -> Option<usize> {
         self.at(index).filter(|&number| number >= 0.0).map(|number| number as usize)
     }
 }
 
-impl<'de> Deserialize<'de> for Column {
+impl<'de> Deserialize<'de> for NumberColumn {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Cells;
 
@@ -293,39 +294,39 @@ impl<'de> Deserialize<'de> for Column {
     }
 }
 
-/// A list of texts, end to end.
+/// A list of texts, concatenated.
 #[derive(Default)]
-struct Texts {
+struct TextColumn {
     text: String,
     ends: Vec<usize>,
 }
 
-impl Texts {
+impl TextColumn {
     fn at(&self, index: usize) -> Option<&str> {
         let start = index.checked_sub(1).map_or(Some(0), |before| self.ends.get(before).copied())?;
         self.text.get(start..*self.ends.get(index)?)
     }
 }
 
-impl<'de> Deserialize<'de> for Texts {
+impl<'de> Deserialize<'de> for TextColumn {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct List;
+        struct TextListVisitor;
 
-        impl<'de> Visitor<'de> for List {
-            type Value = Texts;
+        impl<'de> Visitor<'de> for TextListVisitor {
+            type Value = TextColumn;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a list of texts")
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
-                let mut texts = Texts::default();
+                let mut texts = TextColumn::default();
                 while list.next_element_seed(Next(&mut texts))?.is_some() {}
                 Ok(texts)
             }
         }
 
-        struct Next<'t>(&'t mut Texts);
+        struct Next<'t>(&'t mut TextColumn);
 
         impl<'de> DeserializeSeed<'de> for Next<'_> {
             type Value = ();
@@ -349,11 +350,11 @@ impl<'de> Deserialize<'de> for Texts {
             }
         }
 
-        deserializer.deserialize_seq(List)
+        deserializer.deserialize_seq(TextListVisitor)
     }
 }
 
-/// The number of a process or thread, which newer versions have as text.
+/// The id of a process or thread, which newer versions store as text.
 #[derive(Default)]
 struct Id(String);
 
@@ -399,15 +400,15 @@ impl<'de> Deserialize<'de> for Id {
     }
 }
 
-/// The threads, of which there are not too many.
+/// The threads, up to the maximum.
 #[derive(Default)]
 struct Threads(Vec<Thread>);
 
 impl<'de> Deserialize<'de> for Threads {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct List;
+        struct ThreadListVisitor;
 
-        impl<'de> Visitor<'de> for List {
+        impl<'de> Visitor<'de> for ThreadListVisitor {
             type Value = Vec<Thread>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -426,19 +427,19 @@ impl<'de> Deserialize<'de> for Threads {
             }
         }
 
-        deserializer.deserialize_seq(List).map(Self)
+        deserializer.deserialize_seq(ThreadListVisitor).map(Self)
     }
 }
 
-/// Which of the lists of a thread tell of its heap.
+/// The list of a thread that describes its heap.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Tells {
+enum HeapList {
     Native,
     Js,
     Samples,
 }
 
-impl Tells {
+impl HeapList {
     const fn name(self) -> &'static str {
         match self {
             Self::Native => "nativeAllocations",
@@ -456,27 +457,27 @@ impl Tells {
     }
 }
 
-fn heap(file: File, budget: &mut Budget) -> Result<Recorded, ExchangeError> {
-    let File { meta, shared, threads: Threads(mut threads) } = file;
-    let tells = if threads.iter().any(|thread| thread.native_allocations.is_some()) {
-        Tells::Native
+fn heap(file: ProcessedProfile, budget: &mut Budget) -> Result<FirefoxImport, ExchangeError> {
+    let ProcessedProfile { meta, shared, threads: Threads(mut threads) } = file;
+    let heap_list = if threads.iter().any(|thread| thread.native_allocations.is_some()) {
+        HeapList::Native
     } else if threads.iter().any(|thread| thread.js_allocations.is_some()) {
-        Tells::Js
+        HeapList::Js
     } else if threads.iter().any(|thread| thread.samples.as_ref().is_some_and(Weights::has_bytes)) {
-        Tells::Samples
+        HeapList::Samples
     } else {
-        let counts = "samples of where time went, or marks; nativeAllocations and jsAllocations are what a heap is made of";
+        let counts = "time samples or markers; a heap needs nativeAllocations or jsAllocations";
         return Err(ExchangeError::NoHeap { format: FORMAT, counts: counts.to_owned() });
     };
-    let mut builder = Builder::default();
+    let mut builder = ProfileAssembly::default();
     let milliseconds = meta.start_milliseconds.unwrap_or(0.0);
     builder.profile.started_wall_nanos = (milliseconds * NANOS_PER_MILLISECOND) as u64;
     builder.profile.title = meta.product.unwrap_or_default();
     let mut recorded_threads = Vec::new();
     let mut processes: HashMap<String, u32> = HashMap::new();
-    let mut has_frees = tells == Tells::Native;
+    let mut has_frees = heap_list == HeapList::Native;
     for (index, thread) in threads.iter_mut().enumerate() {
-        let changes = tells.of(thread);
+        let changes = heap_list.of(thread);
         let next = processes.len() as u32;
         let process = *processes.entry(std::mem::take(&mut thread.pid.0)).or_insert(next);
         recorded_threads.push(ThreadName {
@@ -487,25 +488,25 @@ fn heap(file: File, budget: &mut Budget) -> Result<Recorded, ExchangeError> {
         });
         let Some(changes) = changes else { continue };
         has_frees &= changes.memory_address.is_some();
-        let mut tables = Reading { thread, shared: &shared, index, stacks: HashMap::new() };
-        builder.changes(&changes, tells, process, &mut tables, budget)?;
+        let mut tables = ThreadReader { thread, shared: &shared, index, stacks: HashMap::new() };
+        builder.changes(&changes, heap_list, process, &mut tables, budget)?;
     }
     if let Some((pid, _)) = processes.iter().find(|(_, index)| **index == 0) {
         builder.profile.process = Id(pid.clone()).number();
     }
-    let Builder { mut profile, mut list, .. } = builder;
-    // Threads are lists of their own; what happened at the same time stays in the order of the file.
+    let ProfileAssembly { mut profile, mut list, .. } = builder;
+    // Threads have separate lists; the sort is stable, so simultaneous events stay in file order.
     list.sort_by_key(|change| change.nanos);
     let end_nanos = list.last().map_or(0, |change| change.nanos);
     profile.duration_nanos = end_nanos;
     let mut notes = Vec::new();
     if !has_frees {
         notes.push(format!(
-            "{} of this file have no frees that belong to a block: what was allocated is known, and not what was held",
-            tells.name()
+            "{} of this file have no frees of identified blocks: allocations are known, but not the memory in use",
+            heap_list.name()
         ));
     }
-    Ok(Recorded {
+    Ok(FirefoxImport {
         profile,
         threads: recorded_threads,
         notes,
@@ -513,17 +514,17 @@ fn heap(file: File, budget: &mut Budget) -> Result<Recorded, ExchangeError> {
     })
 }
 
-/// A thread's tables while it is read.
-struct Reading<'f> {
+/// A thread's tables during parsing.
+struct ThreadReader<'f> {
     thread: &'f Thread,
     shared: &'f Thread,
     index: usize,
-    /// By the file's number: 0 is without frames, `n + 1` the profile's stack `n`.
+    /// Stacks by the file's number: 0 is without frames, `n + 1` is the profile's stack `n`.
     stacks: HashMap<usize, u32>,
 }
 
-impl<'f> Reading<'f> {
-    /// The thread's own table, where it has one, and where tables are for an error.
+impl<'f> ThreadReader<'f> {
+    /// Returns the thread's own table or else the shared one, and which of them, for errors.
     fn table<T>(&self, of: impl Fn(&'f Thread) -> &'f T, length: impl Fn(&T) -> usize) -> (&'f T, bool) {
         let own = of(self.thread);
         if length(own) > 0 { (own, true) } else { (of(self.shared), false) }
@@ -537,7 +538,7 @@ impl<'f> Reading<'f> {
         }
     }
 
-    /// A text, and which one of all it is.
+    /// Returns a text, and its key.
     fn text(&self, index: Option<usize>) -> Option<(&'f str, (u32, usize))> {
         let (texts, is_own) = self.table(|thread| &thread.string_array, |texts| texts.ends.len());
         let text = texts.at(index?).filter(|text| !text.is_empty())?;
@@ -546,10 +547,10 @@ impl<'f> Reading<'f> {
 }
 
 #[derive(Default)]
-struct Builder {
+struct ProfileAssembly {
     profile: Profile,
-    /// By the thread, or the number that stands for the tables of all, and the place there. A text is looked at once, however often it is named: they may
-    /// be long.
+    /// Function numbers by thread (or [`SHARED`]) and index of the text. Each text is hashed once,
+    /// however often it is referenced, because texts may be long.
     texts: HashMap<(u32, usize), u32>,
     text_numbers: HashMap<Arc<str>, u32>,
     kept_texts: Vec<Arc<str>>,
@@ -560,21 +561,22 @@ struct Builder {
     list: Vec<Change>,
 }
 
-impl Builder {
+impl ProfileAssembly {
     fn changes(
         &mut self,
         changes: &Weights,
-        tells: Tells,
+        heap_list: HeapList,
         process: u32,
-        tables: &mut Reading<'_>,
+        tables: &mut ThreadReader<'_>,
         budget: &mut Budget,
     ) -> Result<(), ExchangeError> {
         let of_thread = tables.index;
-        let place =
-            |column: &str, index: usize| format!("threads[{of_thread}].{}.{column}[{index}]", tells.name());
+        let place = |column: &str, index: usize| {
+            format!("threads[{of_thread}].{}.{column}[{index}]", heap_list.name())
+        };
         let Some(weights) = &changes.weight else {
             return Err(bad(
-                format!("threads[{}].{}", tables.index, tells.name()),
+                format!("threads[{}].{}", tables.index, heap_list.name()),
                 "allocations without weights",
             ));
         };
@@ -589,7 +591,7 @@ impl Builder {
             if nanos > MOST_NANOS {
                 return Err(bad(place("time", index), format!("{milliseconds} milliseconds are no time")));
             }
-            // In a list of samples, most may have allocated nothing.
+            // In a list of samples, most may have no allocation.
             let Some(weight) = weights.at(index) else { continue };
             if weight.abs() > (1_u64 << 62) as f64 {
                 return Err(bad(place("weight", index), format!("{weight} bytes are no size")));
@@ -599,7 +601,7 @@ impl Builder {
                 Some(stack) => self.stack(stack, tables, budget)?,
                 None => 0,
             };
-            budget.keep(size_of::<Change>().saturating_add(SEGMENT_BYTES))?;
+            budget.keep(size_of::<Change>().saturating_add(BLOCK_BYTES))?;
             self.list.push(Change {
                 nanos: nanos.max(0.0) as u64,
                 stack,
@@ -612,15 +614,15 @@ impl Builder {
         Ok(())
     }
 
-    /// The stack that has this number in the file.
+    /// Returns the profile's stack for a number in the file.
     fn stack(
         &mut self,
         number: usize,
-        tables: &mut Reading<'_>,
+        tables: &mut ThreadReader<'_>,
         budget: &mut Budget,
     ) -> Result<u32, ExchangeError> {
         let (table, is_own) = tables.table(|thread| &thread.stack_table, |table| table.frame.0.len());
-        // From the innermost outwards to the first that is known, and back.
+        // Walk outwards to the first known stack, and back.
         let mut open = Vec::new();
         let mut next = Some(number);
         let mut caller = None;
@@ -634,7 +636,7 @@ impl Builder {
                 return Err(bad(tables.place(is_own, "stackTable.prefix", stack), problem));
             }
             next = table.caller(stack).map_err(|()| {
-                let problem = "a caller that does not stand in front of what it calls";
+                let problem = "a caller that does not precede its callee";
                 bad(tables.place(is_own, "stackTable.prefix", stack), problem)
             })?;
             open.push(stack);
@@ -662,7 +664,7 @@ impl Builder {
     fn location(
         &mut self,
         frame: usize,
-        tables: &Reading<'_>,
+        tables: &ThreadReader<'_>,
         budget: &mut Budget,
     ) -> Result<u32, ExchangeError> {
         let (frames, is_own) = tables.table(|thread| &thread.frame_table, |table| table.func.0.len());
@@ -714,7 +716,7 @@ impl Builder {
         Ok(index)
     }
 
-    /// The number of a text; the same text has the same one.
+    /// Returns the number of a text; equal texts have one number.
     fn text(
         &mut self,
         text: Option<(&str, (u32, usize))>,
@@ -756,7 +758,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_unpacks_without_end_stops_soon() {
+    fn unpacking_without_end_stops_at_the_limit() {
         let lists = [
             ("\"threads\":[", "{},", "{}]"),
             ("\"threads\":[{\"stringArray\":[", "\"\",", "\"\"]}]"),

@@ -1,7 +1,8 @@
-//! Source lines, files and modules of frames, which `fxprof-processed-profile` has no words for.
+//! Adds source lines, files and modules of frames, which `fxprof-processed-profile` cannot express.
 //!
-//! So each frame gets a [`label`] that says which line of the profile it is, and of what is written, the tables of frames, functions and modules
-//! are made from these labels. All else passes as it is.
+//! Each frame gets a [`label`] with its line of the profile. The tables of frames, functions and
+//! modules in the written JSON are then rebuilt from the labels; everything else is copied
+//! unchanged.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,24 +16,24 @@ use serde_json::value::RawValue;
 use crate::error::ExchangeError;
 use crate::model::profile::{Line, Profile};
 
-/// What stands for no module.
+/// Marks a missing module.
 const NO_MODULE: u32 = u32::MAX;
-/// What the format calls a module: a library.
+/// The format's type number of a library.
 const LIBRARY: u32 = 1;
 
-/// The text that stands for a line until the file is written.
+/// Returns the placeholder text of a line.
 pub(super) fn label(line: Line, module: Option<u32>) -> String {
     format!("{}:{}:{}", line.function, line.line, module.unwrap_or(NO_MODULE))
 }
 
-/// What a label says; nothing for other texts.
+/// Parses a label; `None` for other texts.
 fn of_label(text: &str) -> Option<(Line, u32)> {
     let mut numbers = text.trim_matches('"').split(':').map(str::parse::<u32>);
     let mut next = || numbers.next()?.ok();
     Some((Line { function: next()?, line: next()? }, next()?))
 }
 
-/// Writes the file with its places.
+/// Writes the file with its real tables.
 pub(super) fn write(
     file: &fxprof_processed_profile::Profile,
     profile: &Profile,
@@ -62,8 +63,8 @@ fn thread_with_places<'t>(
     let functions: Object<'_> = thread.get("funcTable")?;
     let mut frames: Object<'_> = thread.get("frameTable")?;
     let names: Vec<u32> = functions.get("name")?;
-    let mut tables = Tables::new(profile, texts.len());
-    // A function here is a label there.
+    let mut tables = ThreadTables::new(profile, texts.len());
+    // Each function in the generated file is a label.
     let (mut of_frames, mut lines) = (Vec::new(), Vec::new());
     for function in frames.get::<Vec<u32>>("func")? {
         let label = names.get(function as usize).and_then(|&name| texts.get(name as usize));
@@ -75,7 +76,7 @@ fn thread_with_places<'t>(
     frames.put("func", Part::Numbers(of_frames));
     frames.put("line", Part::Optional(lines));
     thread.put("frameTable", Part::Table(frames));
-    let Tables { functions, files, modules, of_function, new_texts, .. } = tables;
+    let ThreadTables { functions, files, modules, of_function, new_texts, .. } = tables;
     let count = |entries: usize| Part::Number(entries as u64);
     let none = |entries: usize| Part::Optional(vec![None; entries]);
     let (length, rows) = (functions.len(), modules.len());
@@ -98,20 +99,20 @@ fn thread_with_places<'t>(
     ]);
     thread.put("funcTable", Part::Table(functions));
     thread.put("resourceTable", Part::Table(resources));
-    // Others refer to texts by their place: new ones come behind them.
+    // Texts are referenced by index, so new ones are appended.
     thread.put("stringArray", Part::Texts(texts, new_texts));
     Ok(thread)
 }
 
-/// The tables of a thread in the making.
-struct Tables<'p> {
+/// The tables of a thread under construction.
+struct ThreadTables<'p> {
     profile: &'p Profile,
     texts: usize,
     new_texts: Vec<&'p str>,
     text_of: HashMap<&'p str, u32>,
     /// By function and module.
     known: HashMap<(u32, u32), u32>,
-    /// Of each function its name, its file and its entry in the table of modules.
+    /// For each function: its name, its file, and its entry in the resource table.
     functions: Vec<u32>,
     files: Vec<Option<u32>>,
     of_function: Vec<i64>,
@@ -119,7 +120,7 @@ struct Tables<'p> {
     modules: Vec<u32>,
 }
 
-impl<'p> Tables<'p> {
+impl<'p> ThreadTables<'p> {
     fn new(profile: &'p Profile, texts: usize) -> Self {
         Self {
             profile,
@@ -175,7 +176,7 @@ impl<'p> Tables<'p> {
     }
 }
 
-/// A JSON object whose values are left as they stand in the file, or are replaced.
+/// A JSON object whose values are copied unchanged or replaced.
 struct Object<'t>(Vec<(&'t str, Part<'t>)>);
 
 enum Part<'t> {
@@ -191,7 +192,7 @@ enum Part<'t> {
 }
 
 impl<'t> Object<'t> {
-    /// A value that the file must have.
+    /// Returns a required value.
     fn get<T: Deserialize<'t>>(&self, key: &str) -> Result<T, serde_json::Error> {
         match self.0.iter().find(|(name, _)| *name == key) {
             Some((_, Part::Kept(value))) => serde_json::from_str(value.get()),

@@ -1,8 +1,9 @@
-//! The Firefox Profiler's processed profile: allocations and frees with their times, the memory as a track, resident memory, marks.
+//! Exports to the processed profile: allocations and frees with times, memory tracks, and marks.
 //!
-//! A browser holds a few million events. Where there are more, the blocks that lived shortest are left out: what is retained in any stretch of time that is
-//! longer than these stays exact. Which they are is known when a block is freed, so the events are read once more in front, and a bit is noted for
-//! each allocation; keeping the events until all is decided would take memory by their number.
+//! A browser can hold a few million events. If there are more, the blocks with the shortest
+//! lifetimes are omitted, so memory retained over longer periods stays exact. A block's lifetime is
+//! known at its free, so the events are read twice: the first pass sets a bit per omitted
+//! allocation. Storing the events instead would take memory in proportion to their number.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -17,16 +18,16 @@ use fxprof_processed_profile::{
 use super::tables;
 use crate::dispatch::target::HeapEvents;
 use crate::error::ExchangeError;
-use crate::model::events::{Block, Blocks, replay};
+use crate::model::events::{AllocatedBlock, EventSink, replay};
 use crate::model::marks::MarkAt;
 use crate::model::profile::Profile;
 
-/// Allocations in a file.
+/// Maximum allocations in a file.
 const MOST_BLOCKS: u64 = 1_000_000;
-/// Of the memory track; each has up to two points.
+/// Maximum bins of the memory track; each has up to two points.
 const MOST_BINS: u64 = 10_000;
 
-/// Writes the events of the scope; returns the sentences about what was left out.
+/// Writes the events of the scope; returns sentences about omitted data.
 pub(crate) fn write(
     heap: &HeapEvents<'_>,
     profile: &Profile,
@@ -38,15 +39,15 @@ pub(crate) fn write(
     if least_nanos > 0 {
         replay(heap, &mut short)?;
     }
-    let mut file = Built::new(profile);
+    let mut file = FileBuilder::new(profile);
     let thread = file.allocations(profile);
     let memory = file.file.add_counter(file.process, "malloc", "Memory", "Bytes in blocks");
     let resident = file.file.add_counter(file.process, "resident", "Memory", "Resident memory");
-    // Viewers take the first point of a track for what was before the recording, and leave it out.
+    // Viewers drop the first point of a track, taking it for the state before the recording.
     for counter in [memory, resident] {
         file.file.add_counter_sample(counter, Timestamp::from_nanos_since_reference(0), 0.0, 0);
     }
-    let mut writer = Writer {
+    let mut writer = EventWriter {
         stacks: heap.stacks,
         thread,
         short,
@@ -62,22 +63,22 @@ pub(crate) fn write(
     writer.end_of_bin();
     let (blocks, bytes) = (writer.short.blocks, writer.short.bytes);
     tables::write(&writer.file.file, profile, output)?;
-    let mut losses = vec!["the Firefox Profiler has all allocations on one thread here".to_owned()];
+    let mut losses = vec!["in the Firefox Profiler, all allocations are on one thread".to_owned()];
     if blocks > 0 {
         losses.push(format!(
-            "{blocks} allocations of {bytes} bytes that were freed within {least_nanos} ns are left out of the allocations (the memory track has them)"
+            "{blocks} allocations of {bytes} bytes that were freed within {least_nanos} ns are omitted from the allocations (the memory track includes them)"
         ));
     }
     Ok(losses)
 }
 
-/// Writes marks and module events of a recording of marks.
+/// Writes marks and module events.
 pub(crate) fn write_marks(
     profile: &Profile,
     marks: &[MarkAt],
     output: &mut dyn Write,
 ) -> Result<(), ExchangeError> {
-    let mut file = Built::new(profile);
+    let mut file = FileBuilder::new(profile);
     let threads = file.threads_of(marks);
     for mark in marks {
         let Some(&thread) = threads.get(&mark.thread) else { continue };
@@ -91,7 +92,7 @@ pub(crate) fn write_marks(
     tables::write(&file.file, profile, output)
 }
 
-/// A mark, or that a module came or went.
+/// A mark, or the load or unload of a module.
 struct MarkMarker(StringHandle);
 
 impl fxprof_processed_profile::StaticSchemaMarker for MarkMarker {
@@ -115,7 +116,8 @@ impl fxprof_processed_profile::StaticSchemaMarker for MarkMarker {
     }
 }
 
-/// How long a block has to live to be in the file: the shortest class of lifetimes with which there are few enough.
+/// Returns the shortest lifetime to include: the lowest class with at most `most` allocations above
+/// it.
 fn least_lifetime(sums: &HeapProfile, most: u64) -> u64 {
     let mut blocks = sums.totals.live_blocks;
     for (class, lifetimes) in sums.lifetimes.iter().enumerate().rev() {
@@ -127,14 +129,14 @@ fn least_lifetime(sums: &HeapProfile, most: u64) -> u64 {
     0
 }
 
-/// The file in the making.
-struct Built {
+/// The file under construction.
+struct FileBuilder {
     file: fxprof_processed_profile::Profile,
     process: ProcessHandle,
     stacks: Vec<Option<StackHandle>>,
 }
 
-impl Built {
+impl FileBuilder {
     fn new(profile: &Profile) -> Self {
         let started = ReferenceTimestamp::from_duration_since_unix_epoch(Duration::from_nanos(
             profile.started_wall_nanos,
@@ -147,7 +149,8 @@ impl Built {
         Self { file, process, stacks: Vec::new() }
     }
 
-    /// The thread that has all allocations, with all stacks: the format has them on the first thread alone.
+    /// Adds the thread with all allocations and stacks: the format allows them on the first thread
+    /// only.
     fn allocations(&mut self, profile: &Profile) -> ThreadHandle {
         let start = Timestamp::from_nanos_since_reference(0);
         let end = Timestamp::from_nanos_since_reference(profile.duration_nanos);
@@ -215,14 +218,14 @@ impl Built {
     }
 }
 
-/// Which allocations lived too short to be in the file.
+/// Selects the allocations that are too short-lived to include.
 #[derive(Default)]
 struct ShortLived {
     least_nanos: u64,
-    /// Of all allocations, by their number, a bit each.
+    /// One bit per allocation, by number.
     left_out: Vec<u64>,
     allocations: u64,
-    /// By object: number and size of the block that it is now, and when it was allocated.
+    /// By object: number and size of its current block, and its allocation time.
     live: Vec<(u64, u64, u64)>,
     blocks: u64,
     bytes: u64,
@@ -235,8 +238,8 @@ impl ShortLived {
     }
 }
 
-impl Blocks for ShortLived {
-    fn allocated(&mut self, block: Block) -> Result<(), ExchangeError> {
+impl EventSink for ShortLived {
+    fn allocated(&mut self, block: AllocatedBlock) -> Result<(), ExchangeError> {
         *at_index(&mut self.live, block.object as usize) = (self.allocations, block.size_bytes, block.nanos);
         self.allocations += 1;
         Ok(())
@@ -253,7 +256,7 @@ impl Blocks for ShortLived {
     }
 }
 
-/// The entry of this index, which is made when it is not there.
+/// Returns the entry at an index, and extends the list if necessary.
 fn at_index<T: Clone + Default>(list: &mut Vec<T>, index: usize) -> &mut T {
     if list.len() <= index {
         list.resize(index + 1, T::default());
@@ -261,23 +264,23 @@ fn at_index<T: Clone + Default>(list: &mut Vec<T>, index: usize) -> &mut T {
     &mut list[index]
 }
 
-struct Writer<'a> {
+struct EventWriter<'a> {
     stacks: &'a HashMap<u32, Option<u32>>,
     thread: ThreadHandle,
     short: ShortLived,
     allocations: u64,
-    /// By object: its size, and whether it is in the file.
+    /// By object: its size, and whether it is included.
     live: Vec<(u64, bool)>,
     memory: CounterHandle,
     resident: CounterHandle,
     resident_bytes: u64,
     track: Track,
-    file: Built,
+    file: FileBuilder,
 }
 
-impl Writer<'_> {
+impl EventWriter<'_> {
     fn sample(&mut self, nanos: u64, stack: Option<StackHandle>, object: u32, change: i64) {
-        // What looks like an address: aligned, and not 0.
+        // Resembles an address: aligned, and not 0.
         let address = (u64::from(object) + 1) << 4;
         let at = Timestamp::from_nanos_since_reference(nanos);
         self.file.file.add_allocation_sample(self.thread, at, stack, address, change);
@@ -298,9 +301,9 @@ impl Writer<'_> {
     }
 }
 
-impl Blocks for Writer<'_> {
-    fn allocated(&mut self, block: Block) -> Result<(), ExchangeError> {
-        let Block { object, stack, size_bytes, nanos } = block;
+impl EventSink for EventWriter<'_> {
+    fn allocated(&mut self, block: AllocatedBlock) -> Result<(), ExchangeError> {
+        let AllocatedBlock { object, stack, size_bytes, nanos } = block;
         self.held(nanos, signed(size_bytes));
         let is_shown = !self.short.has(self.allocations);
         self.allocations += 1;
@@ -335,15 +338,16 @@ fn signed(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
-/// A bin of the memory track: changes put together, so that there are not too many points, but with the most that was held in between.
+/// A bin of the memory track: merges changes to limit the points, but preserves the maximum between
+/// them.
 #[derive(Clone, Copy, Default)]
 struct Track {
     step_nanos: u64,
-    /// When it began, when most was held in it, when it last changed.
+    /// Times of the bin's start, its maximum, and its last change.
     nanos: [u64; 3],
-    /// Since it began: at the most, and now.
+    /// Change since the start: at the maximum, and at the end.
     change: [i64; 2],
-    /// Up to the most, and since.
+    /// Events up to the maximum, and after it.
     events: [u32; 2],
 }
 
@@ -366,7 +370,7 @@ impl Track {
         }
     }
 
-    /// The points of the bin, and the next one: time, change, and how many events that were.
+    /// Returns the bin's points and the next one: time, change, and number of events.
     fn take(&mut self) -> [(u64, i64, u32); 2] {
         let Self { step_nanos, nanos: [_, most, last], change: [up, now], events: [before, behind] } = *self;
         *self = Self { step_nanos, nanos: [last; 3], ..Self::default() };
@@ -379,7 +383,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_track_keeps_peaks_between_its_bins() {
+    fn firefox_track_includes_peaks_within_bins() {
         let mut track = Track { step_nanos: 100, ..Track::default() };
         for (nanos, change) in [(10, 5), (20, 70), (30, -60), (40, -10)] {
             assert!(!track.is_full(nanos));

@@ -1,4 +1,4 @@
-//! Folded stacks: a line for each stack, outermost function first, and one number. Read by every flame graph tool.
+//! Folded stacks for flame graph tools: a line per stack, outermost function first, and a number.
 
 mod write;
 

@@ -7,7 +7,7 @@ use cairn_analysis::heap::folded_name;
 use crate::error::ExchangeError;
 use crate::model::profile::{Profile, TreeNode};
 
-/// Writes one column. Stacks of the same functions are one line.
+/// Writes one column; merges stacks of the same functions into one line.
 pub(crate) fn write(profile: &Profile, column: usize, output: &mut dyn Write) -> Result<(), ExchangeError> {
     let tree = profile.function_tree();
     for node in &tree {
@@ -22,13 +22,13 @@ pub(crate) fn write(profile: &Profile, column: usize, output: &mut dyn Write) ->
     Ok(())
 }
 
-/// The functions from a node outwards.
+/// Iterates over the functions from a node outwards.
 fn path<'t>(tree: &'t [TreeNode], node: &'t TreeNode) -> impl Iterator<Item = u32> + 't {
     let caller = |node: &&'t TreeNode| tree.get(node.caller? as usize);
     std::iter::successors(Some(node), caller).filter(|node| node.caller.is_some()).map(|node| node.function)
 }
 
-/// The names of a stack, outermost first, as one text that can be taken apart again.
+/// Joins the names of a stack, outermost first, so that the text can be split again.
 pub(crate) fn joined<'n>(names: impl Iterator<Item = &'n str>) -> String {
     let mut text = String::new();
     for name in names {

@@ -1,4 +1,4 @@
-//! Chrome's `.heapprofile`: a tree of functions, with the bytes that ended in each.
+//! Chrome's `.heapprofile`: a tree of functions, with the bytes allocated by each.
 
 mod write;
 

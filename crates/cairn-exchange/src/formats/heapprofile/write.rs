@@ -7,7 +7,8 @@ use serde::Serialize;
 use crate::error::ExchangeError;
 use crate::model::profile::{Profile, TreeNode};
 
-/// What a node begins with. Its children are written by hand: stacks are deeper than what a recursive writer can stand.
+/// The start of a node. Children are written iteratively: stacks are too deep for a recursive
+/// writer.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct CallFrame<'a> {
@@ -29,7 +30,7 @@ pub(crate) fn write(profile: &Profile, column: usize, output: &mut dyn Write) ->
     }
     let mut write = |text: &str| output.write_all(text.as_bytes()).map_err(ExchangeError::writing);
     write("{\"head\":")?;
-    // Indices to open, and between them what closes a node.
+    // Nodes to open, and markers that close a node.
     let mut open = vec![Step::Open(0)];
     while let Some(step) = open.pop() {
         let index = match step {

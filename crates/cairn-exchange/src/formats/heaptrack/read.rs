@@ -1,7 +1,8 @@
-//! From a heaptrack file to a heap.
+//! Imports a heap from a heaptrack file.
 //!
-//! Lines are read once, in order; what is kept grows with texts, stacks and live blocks, and not with events. heaptrack frees classes and
-//! not blocks, so of equal blocks the one that was allocated last counts as freed: sums and peaks are the same whichever it was, lifetimes are not known.
+//! Reads lines once, in order; memory grows with texts, stacks and live blocks, not with events.
+//! heaptrack records the class of a freed block, not the block, so the last allocated of equal
+//! blocks counts as freed. Sums and peaks do not depend on that choice; lifetimes are unknown.
 
 use std::collections::HashMap;
 use std::io::Read;
@@ -13,41 +14,41 @@ use cairn_analysis::heap::{Aggregator, HeapProfile, Sampling, Scope, UsageSample
 use super::FORMAT;
 use crate::error::ExchangeError;
 use crate::inflate::{Budget, Limits, Unpacked};
-use crate::model::changes::Moved;
+use crate::model::changes::BlockEvent;
 use crate::model::profile::{Function, Line, Location, Module, Profile, Stack};
 
-/// A text is at most so long; C++ has names of some hundred thousand bytes.
+/// Maximum bytes of a line; 4 MiB, because C++ names reach some hundred thousand bytes.
 const MAX_LINE_BYTES: u64 = 1 << 22;
 const NANOS_PER_MILLISECOND: u64 = 1_000_000;
-/// Thirty years: what is said to be later is no time.
+/// Maximum time; thirty years. A later one is invalid.
 const MOST_MILLISECONDS: u64 = 30 * 366 * 86_400 * 1000;
-/// What an entry of a table takes here, in all its forms: more than it can take, so that a budget holds.
+/// Bytes per table entry, in all its forms; an upper bound, so that the budget is valid.
 const ENTRY_BYTES: usize = 160;
-/// What a byte of a line can become: "1 1 1" is a line of source.
+/// Maximum bytes of memory per byte of a line: "1 1 1" is a source line.
 const BYTES_PER_BYTE: usize = 8;
-/// What a stack takes, with its sums.
+/// Bytes per stack, with its sums.
 const STACK_BYTES: usize = 96;
-/// What a live block takes, here and in the aggregator.
-const SEGMENT_BYTES: usize = 32;
+/// Bytes per live block, here and in the aggregator.
+const BLOCK_BYTES: usize = 32;
 
-/// What the events of a file add up to. Stack `n` of the profile is stack `n + 1` of the sums; 0 has no frames.
+/// The sums of a file's events. Stack `n` of the profile is `n + 1` in the sums; 0 has no frames.
 pub(crate) struct Sums {
     pub(crate) sums: HeapProfile,
-    /// Where they were asked for.
+    /// Present if requested.
     pub(crate) slices: Option<Slices>,
     pub(crate) usage: Vec<UsageSample>,
-    /// Frees of classes of which no block was left.
+    /// Frees of classes without live blocks.
     pub(crate) unmatched_frees: u64,
 }
 
 /// Reads names and stacks.
 pub(crate) fn read_tables(input: impl Read, limits: Limits) -> Result<Profile, ExchangeError> {
-    let mut tables = Tables::default();
+    let mut tables = HeaptrackTables::default();
     lines(input, limits, |record, budget| tables.take(record, budget))?;
     Ok(tables.profile)
 }
 
-/// Adds up the events of the scope. The tables were read before, so that sums have their places.
+/// Sums the events of the scope. The tables were read before, so each sum has a stack.
 pub(crate) fn read_events(
     input: impl Read,
     limits: Limits,
@@ -64,21 +65,21 @@ pub(crate) fn read_events(
     Ok(Sums { sums, slices, usage: replayed.usage, unmatched_frees: replayed.unmatched_frees })
 }
 
-/// What a file has beside its blocks.
+/// The data of a file apart from its blocks.
 pub(crate) struct Replayed {
     nanos: u64,
     pub(crate) usage: Vec<UsageSample>,
     unmatched_frees: u64,
 }
 
-/// Gives each block that came or went to `take`.
+/// Passes each allocation and free to `take`.
 pub(crate) fn replay(
     input: impl Read,
     limits: Limits,
     profile: &Profile,
-    take: impl FnMut(Moved),
+    take: impl FnMut(BlockEvent),
 ) -> Result<Replayed, ExchangeError> {
-    let mut events = Events {
+    let mut events = EventReplay {
         moved: take,
         stacks: profile.stacks.len() + 1,
         classes: Vec::new(),
@@ -90,7 +91,7 @@ pub(crate) fn replay(
         unmatched_frees: 0,
     };
     lines(input, limits, |record, budget| events.take(record, budget))?;
-    let Events { nanos, usage, unmatched_frees, .. } = events;
+    let EventReplay { nanos, usage, unmatched_frees, .. } = events;
     Ok(Replayed { nanos, usage, unmatched_frees })
 }
 
@@ -106,7 +107,7 @@ impl<'a> Record<'a> {
         ExchangeError::at_line(FORMAT, self.number, problem)
     }
 
-    /// The next hexadecimal number; `None` at the end of the line.
+    /// Parses the next hexadecimal number; `None` at the end of the line.
     fn next(&mut self) -> Result<Option<u64>, ExchangeError> {
         let word = self.rest.trim_ascii_start();
         let end = word.iter().position(u8::is_ascii_whitespace).unwrap_or(word.len());
@@ -125,7 +126,7 @@ impl<'a> Record<'a> {
         self.next()?.ok_or_else(|| self.bad(format!("{what} is missing")))
     }
 
-    /// A time from the start of the program.
+    /// Parses a time since the start of the program.
     fn nanos(&mut self) -> Result<u64, ExchangeError> {
         let milliseconds = self.number("a time")?;
         if milliseconds > MOST_MILLISECONDS {
@@ -134,7 +135,7 @@ impl<'a> Record<'a> {
         Ok(milliseconds.saturating_mul(NANOS_PER_MILLISECOND))
     }
 
-    /// A number that counts from 1 in a table of this length; 0 is none.
+    /// Parses an index that counts from 1 in a table of this length; 0 is none.
     fn index(&mut self, what: &str, length: usize) -> Result<Option<u32>, ExchangeError> {
         let number = self.number(what)?;
         self.check(what, number, length)
@@ -171,7 +172,7 @@ fn lines(
         } else if line.len() as u64 >= MAX_LINE_BYTES {
             return Err(ExchangeError::at_line(FORMAT, number, "a line without an end"));
         } else {
-            // The program or its recorder was killed: the last line is half written.
+            // The program or its recorder was killed: the last line is incomplete.
             break;
         }
         let Some((&kind, rest)) = line.split_first() else { continue };
@@ -199,15 +200,15 @@ fn lines(
 
 /// Names and stacks.
 #[derive(Default)]
-struct Tables {
+struct HeaptrackTables {
     texts: Vec<Arc<str>>,
-    /// By text: the module of that path, the function of that name and file.
+    /// By text: the module with that path, and the function with that name and file.
     modules: HashMap<u32, u32>,
     functions: HashMap<(u32, u32), u32>,
     profile: Profile,
 }
 
-impl Tables {
+impl HeaptrackTables {
     fn take(&mut self, mut record: Record<'_>, budget: &mut Budget) -> Result<(), ExchangeError> {
         match record.kind {
             b's' | b'i' => {
@@ -249,7 +250,7 @@ impl Tables {
         let mut lines = Vec::new();
         while let Some(function) = record.next()? {
             let function = record.check("text", function, self.texts.len())?;
-            // heaptrack leaves out what it does not know at the end of the line.
+            // heaptrack omits unknown values at the end of the line.
             let file = match record.next()? {
                 Some(file) => record.check("text", file, self.texts.len())?,
                 None => None,
@@ -283,7 +284,7 @@ impl Tables {
         let next = self.profile.functions.len() as u32;
         let Some(name) = name else {
             let module = module.and_then(|module| self.profile.modules.get(module as usize));
-            // heaptrack keeps addresses as they were in the process, and no start of the module.
+            // heaptrack stores process addresses, without the module's start.
             let name = module.map_or_else(
                 || format!("{address:#x}"),
                 |module| format!("{} at {address:#x}", module.name()),
@@ -300,13 +301,13 @@ impl Tables {
     }
 }
 
-/// Allocations and frees.
-struct Events<F> {
+/// Replays allocations and frees.
+struct EventReplay<F> {
     moved: F,
-    /// How many there are, the one without frames among them.
+    /// Number of stacks, including the one without frames.
     stacks: usize,
     classes: Vec<Class>,
-    /// Numbers of blocks that were freed, to be given again.
+    /// Numbers of freed blocks, for reuse.
     free_objects: Vec<u32>,
     objects: u32,
     nanos: u64,
@@ -318,17 +319,17 @@ struct Events<F> {
 struct Class {
     size_bytes: u64,
     stack: u32,
-    /// The blocks of it that live.
+    /// Live blocks of the class.
     live: Vec<u32>,
 }
 
-impl<F: FnMut(Moved)> Events<F> {
+impl<F: FnMut(BlockEvent)> EventReplay<F> {
     fn take(&mut self, mut record: Record<'_>, budget: &mut Budget) -> Result<(), ExchangeError> {
         match record.kind {
             b'I' => self.page_bytes = record.number("the size of a page")?,
             b'a' => {
                 let size_bytes = record.number("a size")?;
-                // 0 is the stack without frames, which is one of them.
+                // 0 is the stack without frames, which counts as one.
                 let stack = record.index("stack", self.stacks - 1)?.map_or(0, |stack| stack + 1);
                 budget.keep(ENTRY_BYTES)?;
                 self.classes.push(Class { size_bytes, stack, live: Vec::new() });
@@ -338,18 +339,18 @@ impl<F: FnMut(Moved)> Events<F> {
                 let object = match self.free_objects.pop() {
                     Some(freed) => freed,
                     None => {
-                        budget.keep(SEGMENT_BYTES)?;
+                        budget.keep(BLOCK_BYTES)?;
                         self.objects += 1;
                         self.objects - 1
                     }
                 };
                 class.live.push(object);
                 let (stack, size_bytes, nanos) = (class.stack, class.size_bytes, self.nanos);
-                (self.moved)(Moved::Allocated { object, stack, thread: 0, size_bytes, nanos });
+                (self.moved)(BlockEvent::Allocated { object, stack, thread: 0, size_bytes, nanos });
             }
             b'-' => match class(&mut self.classes, &mut record)?.live.pop() {
                 Some(object) => {
-                    (self.moved)(Moved::Freed { object, nanos: self.nanos });
+                    (self.moved)(BlockEvent::Freed { object, nanos: self.nanos });
                     self.free_objects.push(object);
                 }
                 None => self.unmatched_frees += 1,
@@ -358,7 +359,7 @@ impl<F: FnMut(Moved)> Events<F> {
             b'R' => {
                 let resident_bytes = record.number("pages")?.saturating_mul(self.page_bytes);
                 budget.keep(size_of::<UsageSample>())?;
-                (self.moved)(Moved::Used { nanos: self.nanos, resident_bytes });
+                (self.moved)(BlockEvent::Used { nanos: self.nanos, resident_bytes });
                 self.usage.push(UsageSample {
                     nanos: self.nanos,
                     resident_bytes,
@@ -391,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_unpacks_without_end_stops_soon() {
+    fn unpacking_without_end_stops_at_the_limit() {
         let lines = [
             ("s 0 \n", "texts"),
             ("i 0 0\n", "places"),
@@ -410,9 +411,9 @@ mod tests {
         }
     }
 
-    // Failed with: 20 GiB of times, of which nothing stays, were read for minutes.
+    // Failed with: 20 GiB of times, which need no memory, were read for minutes.
     #[test]
-    fn file_of_which_nothing_stays_unpacks_to_its_limit() {
+    fn unpacking_of_empty_events_stops_at_the_limit() {
         let text = format!("v 1 3\n{}", "c 0\n".repeat(1 << 20));
         let packed = zstd::encode_all(text.as_bytes(), 1).unwrap();
         assert!(read(&packed, None).is_ok());

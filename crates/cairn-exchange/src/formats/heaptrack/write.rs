@@ -1,7 +1,8 @@
-//! From a recording's events to a heaptrack file.
+//! Exports a recording's events to a heaptrack file.
 //!
-//! A line `-` names a class of allocations and no block, and heaptrack takes a `-` right behind a `+` of its class for the end of a temporary
-//! block. So events are written in their true order, one by one.
+//! A line `-` refers to a class of allocations, not to a block, and heaptrack takes a `-` right
+//! after a `+` of its class for the free of a temporary block. So events are written one by one, in
+//! their true order.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -9,7 +10,7 @@ use std::sync::Arc;
 
 use crate::dispatch::target::HeapEvents;
 use crate::error::ExchangeError;
-use crate::model::events::{Block, Blocks, replay};
+use crate::model::events::{AllocatedBlock, EventSink, replay};
 use crate::model::profile::Profile;
 
 const PAGE_BYTES: u64 = 4096;
@@ -21,7 +22,7 @@ pub(crate) fn write(
     profile: &Profile,
     output: &mut dyn Write,
 ) -> Result<(), ExchangeError> {
-    let mut writer = Writer {
+    let mut writer = LineWriter {
         profile,
         stacks: heap.stacks,
         texts: HashMap::new(),
@@ -39,14 +40,14 @@ pub(crate) fn write(
     writer.clock(heap.sums.end_nanos)
 }
 
-struct Writer<'a> {
+struct LineWriter<'a> {
     profile: &'a Profile,
     stacks: &'a HashMap<u32, Option<u32>>,
     texts: HashMap<Arc<str>, usize>,
-    /// By location, the number of its line `i`; 0 where it has none yet.
+    /// By location: the number of its line `i`; 0 if not yet written.
     places: Vec<u32>,
     placed: u32,
-    /// By stack, the number of its line `t`; 0 where it has none yet.
+    /// By stack: the number of its line `t`; 0 if not yet written.
     traces: Vec<u32>,
     traced: u32,
     /// By size and trace.
@@ -56,13 +57,13 @@ struct Writer<'a> {
     output: &'a mut dyn Write,
 }
 
-impl Writer<'_> {
+impl LineWriter<'_> {
     fn put(&mut self, line: std::fmt::Arguments<'_>) -> Result<(), ExchangeError> {
         self.output.write_fmt(line).map_err(ExchangeError::writing)
     }
 
     fn head(&mut self) -> Result<(), ExchangeError> {
-        // The version of heaptrack whose files look like this one.
+        // The version of heaptrack that writes this format.
         self.put(format_args!("v 10400 3\n"))?;
         let command = one_line(&self.profile.title);
         self.put(format_args!("X {command}\nI {PAGE_BYTES:x} 0\n"))
@@ -107,7 +108,7 @@ impl Writer<'_> {
 
     fn trace(&mut self, stack: Option<u32>) -> Result<u32, ExchangeError> {
         let Some(innermost) = stack else { return Ok(0) };
-        // From the innermost outwards to the first that is written, and back.
+        // Walk outwards to the first written stack, and back.
         let mut open = Vec::new();
         let mut next = Some(innermost);
         while let Some(stack) = next.filter(|&stack| self.traces[stack as usize] == 0) {
@@ -135,8 +136,8 @@ impl Writer<'_> {
     }
 }
 
-impl Blocks for Writer<'_> {
-    fn allocated(&mut self, block: Block) -> Result<(), ExchangeError> {
+impl EventSink for LineWriter<'_> {
+    fn allocated(&mut self, block: AllocatedBlock) -> Result<(), ExchangeError> {
         self.clock(block.nanos)?;
         let trace = self.trace(self.stacks.get(&block.stack).copied().flatten())?;
         let class = match self.classes.get(&(block.size_bytes, trace)) {
@@ -167,7 +168,7 @@ impl Blocks for Writer<'_> {
     }
 }
 
-/// A text that does not end its line.
+/// Replaces newlines in a text.
 fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

@@ -1,7 +1,7 @@
-//! OpenTelemetry's profiles signal, `v1development`: an alpha, which changes between its releases. What is written here is read by those who
-//! read version 1.10 of the messages.
+//! OpenTelemetry's profiles signal, `v1development`: an alpha that changes between releases. Files
+//! are readable with version 1.10 of the messages.
 //!
-//! Entry 0 of every table is the one that means none.
+//! Entry 0 of every table means none.
 
 mod write;
 

@@ -99,11 +99,12 @@ pub(crate) fn write(profile: &Profile, output: &mut dyn Write) -> Result<(), Exc
     write_stacks(profile, output)
 }
 
-/// Of stacks, in memory at once: some megabytes.
+/// Locations of stacks in memory at once; 256 Ki, a few megabytes.
 const LOCATIONS_AT_ONCE: usize = 1 << 18;
 
-/// The stacks, each from end to end: all at once, those of a deep recursion that allocates at every level would fill the memory. Messages end to end
-/// are one message, whose dictionaries are one with the entries of all.
+/// Writes the stacks in pieces: each is a full list of locations, so a deep recursion that
+/// allocates at every level would exhaust memory. Concatenated messages are one message with all
+/// entries.
 fn write_stacks(profile: &Profile, output: &mut dyn Write) -> Result<(), ExchangeError> {
     let mut put = |stack_table: Vec<otlp::Stack>| {
         let dictionary = Some(otlp::ProfilesDictionary { stack_table, ..Default::default() });
@@ -124,13 +125,13 @@ fn write_stacks(profile: &Profile, output: &mut dyn Write) -> Result<(), Exchang
     if stacks.is_empty() { Ok(()) } else { put(stacks) }
 }
 
-/// Sixteen bytes that no other profile has.
+/// Returns a unique 16-byte id.
 fn profile_id(profile: &Profile, column: usize) -> Vec<u8> {
     let process = u64::from(profile.process) << 32 | (column as u64 + 1);
     [profile.started_wall_nanos.to_be_bytes(), process.to_be_bytes()].concat()
 }
 
-/// Where the entry of this index is behind the entry that means none.
+/// Shifts an index past entry 0, which means none.
 fn index(index: usize) -> i32 {
     i32::try_from(index + 1).unwrap_or(0)
 }

@@ -1,19 +1,20 @@
-//! The messages of pprof's `profile.proto`. Texts are indices into the table of texts; index 0 is the empty text.
+//! The messages of pprof's `profile.proto`. Texts are indices into the string table; index 0 is
+//! empty.
 
 use prost::Message;
 
 #[derive(Clone, PartialEq, Message)]
-pub(crate) struct Profile {
+pub(crate) struct ProfileMessage {
     #[prost(message, repeated, tag = "1")]
     pub(crate) sample_type: Vec<ValueType>,
     #[prost(message, repeated, tag = "2")]
-    pub(crate) sample: Vec<Sample>,
+    pub(crate) sample: Vec<SampleMessage>,
     #[prost(message, repeated, tag = "3")]
     pub(crate) mapping: Vec<Mapping>,
     #[prost(message, repeated, tag = "4")]
-    pub(crate) location: Vec<Location>,
+    pub(crate) location: Vec<LocationMessage>,
     #[prost(message, repeated, tag = "5")]
-    pub(crate) function: Vec<Function>,
+    pub(crate) function: Vec<FunctionMessage>,
     #[prost(string, repeated, tag = "6")]
     pub(crate) string_table: Vec<String>,
     #[prost(int64, tag = "9")]
@@ -39,7 +40,7 @@ pub(crate) struct ValueType {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(crate) struct Sample {
+pub(crate) struct SampleMessage {
     /// Innermost first.
     #[prost(uint64, repeated, tag = "1")]
     pub(crate) location_id: Vec<u64>,
@@ -72,7 +73,7 @@ pub(crate) struct Mapping {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(crate) struct Location {
+pub(crate) struct LocationMessage {
     #[prost(uint64, tag = "1")]
     pub(crate) id: u64,
     #[prost(uint64, tag = "2")]
@@ -81,11 +82,11 @@ pub(crate) struct Location {
     pub(crate) address: u64,
     /// Innermost inlined call first.
     #[prost(message, repeated, tag = "4")]
-    pub(crate) line: Vec<Line>,
+    pub(crate) line: Vec<LineMessage>,
 }
 
 #[derive(Clone, Copy, PartialEq, Message)]
-pub(crate) struct Line {
+pub(crate) struct LineMessage {
     #[prost(uint64, tag = "1")]
     pub(crate) function_id: u64,
     #[prost(int64, tag = "2")]
@@ -93,7 +94,7 @@ pub(crate) struct Line {
 }
 
 #[derive(Clone, Copy, PartialEq, Message)]
-pub(crate) struct Function {
+pub(crate) struct FunctionMessage {
     #[prost(uint64, tag = "1")]
     pub(crate) id: u64,
     #[prost(int64, tag = "2")]

@@ -1,6 +1,6 @@
 //! pprof: a gzip-compressed protocol buffer, read by `go tool pprof` and by many services.
 //!
-//! The messages are those of `perftools.profiles`, of which only the fields that are used stand in `messages`.
+//! `messages` has the used fields of `perftools.profiles`.
 
 mod messages;
 mod read;
@@ -9,5 +9,5 @@ mod write;
 pub(crate) use read::{begins, read};
 pub(crate) use write::write;
 
-/// As people call it.
+/// Name of the format in messages.
 pub(crate) const FORMAT: &str = "pprof";

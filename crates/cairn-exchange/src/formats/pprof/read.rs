@@ -1,7 +1,7 @@
-//! From a pprof file to a profile.
+//! Imports a profile from a pprof file.
 //!
-//! The file is taken apart field by field, so that what a hostile one says of its sizes costs no memory: what is kept is a small
-//! multiple of what was read.
+//! Parses field by field, so false sizes in a hostile file cost no memory: memory use is a small
+//! multiple of the bytes read.
 
 use std::collections::HashMap;
 use std::io::Read;
@@ -16,11 +16,13 @@ use crate::error::ExchangeError;
 use crate::inflate::{Budget, Limits, Unpacked};
 use crate::model::profile::{Column, Function, Line, Location, Module, Profile, Sample, Stack, Unit};
 
-/// True for bytes that a profile can begin with: a whole field of it, and no nonsense behind it. Writers begin with any of the fields: Go's heap profiles
-/// with the period, its others with the time.
+/// Detects the first bytes of a profile: valid fields of the format.
+///
+/// Writers start with different fields: Go's heap profiles with the period, its others with the
+/// time.
 pub(crate) fn begins(bytes: &[u8]) -> bool {
     let mut rest = bytes;
-    // More would take a broken profile for no profile.
+    // Requiring more fields would reject broken profiles as unknown files.
     for place in 0..3 {
         if rest.is_empty() {
             return place > 0;
@@ -39,7 +41,7 @@ pub(crate) fn begins(bytes: &[u8]) -> bool {
     true
 }
 
-/// Reads a profile; sums of the same stack are added up.
+/// Parses a profile; adds up samples of equal stacks.
 pub(crate) fn read(input: impl Read, limits: Limits) -> Result<Profile, ExchangeError> {
     let mut input = Unpacked::new(FORMAT, input, limits)?;
     let mut budget = input.budget();
@@ -54,10 +56,10 @@ pub(crate) fn read(input: impl Read, limits: Limits) -> Result<Profile, Exchange
         let read = chunk.len();
         input.consume(read)?;
     }
-    let mut tables = Tables::default();
+    let mut tables = PprofTables::default();
     fields(&bytes, |field, at| tables.take(field, at, &mut budget))?;
-    // Samples refer to tables that may stand behind them.
-    let mut build = Build::new(tables)?;
+    // Samples refer to tables that may follow them.
+    let mut build = ProfileBuild::new(tables)?;
     fields(&bytes, |field, at| build.sample(field, at, &mut budget))?;
     Ok(build.profile)
 }
@@ -68,7 +70,7 @@ enum Field<'a> {
     Bytes(u32, &'a [u8]),
 }
 
-/// Calls `take` with every field and where it begins.
+/// Calls `take` with every field and its position.
 fn fields(
     bytes: &[u8],
     mut take: impl FnMut(Field<'_>, u64) -> Result<(), ExchangeError>,
@@ -103,37 +105,37 @@ fn message<M: Message + Default>(bytes: &[u8], at: u64, what: &str) -> Result<M,
     M::decode(bytes).map_err(|error| ExchangeError::at_byte(FORMAT, at, format!("{what}: {error}")))
 }
 
-/// Everything but the samples, as it stands in the file.
+/// All fields but the samples, as stored.
 #[derive(Default)]
-struct Tables {
+struct PprofTables {
     kinds: Vec<messages::ValueType>,
     mappings: Vec<messages::Mapping>,
     mapping_ids: HashMap<u64, u32>,
-    locations: Vec<messages::Location>,
+    locations: Vec<messages::LocationMessage>,
     location_ids: HashMap<u64, u32>,
-    functions: Vec<messages::Function>,
+    functions: Vec<messages::FunctionMessage>,
     function_ids: HashMap<u64, u32>,
     texts: Vec<Arc<str>>,
-    /// The first one alone: the rest is for people.
+    /// The first one only: the others are free text.
     comment: Option<i64>,
     time_nanos: i64,
     duration_nanos: i64,
     default_kind: i64,
 }
 
-/// What an entry of a table takes here, in all its forms: a little more than was measured, so that
-/// a budget holds, and real files fit into it.
+/// Bytes per entry of a table, in all its forms; slightly above the measured size, so that the
+/// budget is valid but real files fit.
 const PLACE_BYTES: usize = 256;
 const ENTRY_BYTES: usize = 192;
 const TEXT_BYTES: usize = 64;
-/// What a line of a place takes, in the file's form and in the profile's.
+/// Bytes per line of a location, as stored and in the profile.
 const LINE_BYTES: usize = 40;
-/// What a byte of an entry can become while it is read: a line of two bytes takes 24.
+/// Bytes of memory per byte of an entry during parsing: a line of two bytes takes 24.
 const BYTES_PER_BYTE: usize = 16;
-/// What a stack takes: in the list, in the map, and in the tables that are asked questions.
+/// Bytes per stack: in the list, in the map, and in the tables of the questions.
 const STACK_BYTES: usize = 72;
 
-impl Tables {
+impl PprofTables {
     fn take(&mut self, field: Field<'_>, at: u64, budget: &mut Budget) -> Result<(), ExchangeError> {
         match field {
             Field::Bytes(1 | 3 | 5, _) => budget.keep(ENTRY_BYTES)?,
@@ -150,14 +152,14 @@ impl Tables {
             Field::Bytes(4, bytes) => {
                 let for_now = bytes.len().saturating_mul(BYTES_PER_BYTE);
                 budget.keep(for_now)?;
-                let location: messages::Location = message(bytes, at, "location")?;
+                let location: messages::LocationMessage = message(bytes, at, "location")?;
                 budget.keep(location.line.len().saturating_mul(LINE_BYTES).saturating_add(PLACE_BYTES))?;
                 budget.release(for_now);
                 number(&mut self.location_ids, location.id, at, "location")?;
                 self.locations.push(location);
             }
             Field::Bytes(5, bytes) => {
-                let function: messages::Function = message(bytes, at, "function")?;
+                let function: messages::FunctionMessage = message(bytes, at, "function")?;
                 number(&mut self.function_ids, function.id, at, "function")?;
                 self.functions.push(function);
             }
@@ -186,7 +188,7 @@ impl Tables {
     }
 }
 
-/// Gives the entry of this id the next index. As in pprof itself, 0 is no id, and no two entries have the same.
+/// Assigns the next index to an id. As in pprof, 0 is not an id, and ids are unique.
 fn number(ids: &mut HashMap<u64, u32>, id: u64, at: u64, what: &str) -> Result<(), ExchangeError> {
     let next = ids.len() as u32;
     if id == 0 || ids.insert(id, next).is_some() {
@@ -200,20 +202,24 @@ fn number(ids: &mut HashMap<u64, u32>, id: u64, at: u64, what: &str) -> Result<(
     Ok(())
 }
 
-/// A profile in the making.
-struct Build {
+/// A profile under construction.
+struct ProfileBuild {
     profile: Profile,
-    /// Indices by the ids of the file.
+    /// Indices by the file's ids.
     locations: HashMap<u64, u32>,
     stacks: HashMap<Stack, u32>,
     samples: HashMap<Option<u32>, usize>,
 }
 
-impl Build {
-    fn new(tables: Tables) -> Result<Self, ExchangeError> {
+impl ProfileBuild {
+    fn new(tables: PprofTables) -> Result<Self, ExchangeError> {
         let columns: Vec<Column> = tables.kinds.iter().map(|kind| column(&tables, *kind)).collect();
         if columns.is_empty() {
-            return Err(ExchangeError::at_byte(FORMAT, 0, "it says of no value what it is (sample_type)"));
+            return Err(ExchangeError::at_byte(
+                FORMAT,
+                0,
+                "it does not state the types of its values (sample_type)",
+            ));
         }
         let main = tables.text(tables.default_kind);
         let modules = tables.mappings.iter().map(|mapping| Module {
@@ -239,7 +245,7 @@ impl Build {
         };
         for location in &tables.locations {
             let module = tables.mapping_ids.get(&location.mapping_id).copied();
-            let line = |line: &messages::Line| {
+            let line = |line: &messages::LineMessage| {
                 let function = *tables.function_ids.get(&line.function_id)?;
                 Some(Line { function, line: u32::try_from(line.line).unwrap_or(0) })
             };
@@ -256,7 +262,7 @@ impl Build {
         let Field::Bytes(2, bytes) = field else { return Ok(()) };
         let for_now = bytes.len().saturating_mul(BYTES_PER_BYTE);
         budget.keep(for_now)?;
-        let sample: messages::Sample = message(bytes, at, "sample")?;
+        let sample: messages::SampleMessage = message(bytes, at, "sample")?;
         if sample.value.len() != self.profile.columns.len() {
             let (has, kinds) = (sample.value.len(), self.profile.columns.len());
             return Err(ExchangeError::at_byte(
@@ -283,7 +289,7 @@ impl Build {
             }
         };
         for (sum, value) in self.profile.samples[index].values.iter_mut().zip(&sample.value) {
-            // A difference of two profiles has values below 0, which no heap has.
+            // Differences of profiles have negative values, which a heap cannot have.
             *sum = sum.saturating_add(u64::try_from(*value).unwrap_or(0));
         }
         budget.release(for_now);
@@ -302,13 +308,13 @@ impl Build {
     }
 }
 
-fn column(tables: &Tables, kind: messages::ValueType) -> Column {
+fn column(tables: &PprofTables, kind: messages::ValueType) -> Column {
     let name = tables.text(kind.r#type);
     let unit = if &*tables.text(kind.unit) == "bytes" { Unit::Bytes } else { Unit::Count };
     Column { title: Arc::clone(&name), name, unit }
 }
 
-/// A line for a place that has no name.
+/// Returns a line for a location without a name.
 fn nameless(profile: &mut Profile, address: u64, module: Option<u32>) -> Line {
     let module = module.and_then(|module| profile.modules.get(module as usize));
     let name = match module {
@@ -326,10 +332,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_profile_that_unpacks_without_end_stops_soon() {
+    fn pprof_unpacking_stops_at_the_limit() {
         let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
         packed.write_all(&[0x0a, 4, 8, 1, 16, 2]).unwrap();
-        // Texts of no bytes.
+        // Empty texts.
         packed.write_all(&[0x32, 0].repeat(1 << 20)).unwrap();
         let error = read(&packed.finish().unwrap()[..], Limits::default()).unwrap_err();
         assert!(matches!(error, ExchangeError::TooLarge { format: FORMAT, .. }), "{error}");

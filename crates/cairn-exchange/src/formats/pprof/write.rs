@@ -1,4 +1,4 @@
-//! From a profile to a pprof file.
+//! Exports a profile to a pprof file.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -11,13 +11,13 @@ use super::messages;
 use crate::error::ExchangeError;
 use crate::model::profile::{Profile, Unit};
 
-/// The table of texts.
-struct Texts<'a> {
+/// The string table.
+struct StringTable<'a> {
     list: Vec<String>,
     known: HashMap<&'a str, i64>,
 }
 
-impl<'a> Texts<'a> {
+impl<'a> StringTable<'a> {
     fn new() -> Self {
         Self { list: vec![String::new()], known: HashMap::from([("", 0)]) }
     }
@@ -30,17 +30,17 @@ impl<'a> Texts<'a> {
     }
 }
 
-/// Numbers in pprof have a sign; what is larger than they can be is the largest.
+/// Converts to pprof's signed numbers; saturates.
 fn signed(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
-/// Of stacks, in memory at once: some megabytes.
+/// Locations of stacks in memory at once; 256 Ki, a few megabytes.
 const LOCATIONS_AT_ONCE: usize = 1 << 18;
 
 /// Writes the profile.
 pub(crate) fn write(profile: &Profile, output: &mut dyn Write) -> Result<(), ExchangeError> {
-    let mut texts = Texts::new();
+    let mut texts = StringTable::new();
     let sample_type: Vec<_> = profile
         .columns
         .iter()
@@ -52,10 +52,10 @@ pub(crate) fn write(profile: &Profile, output: &mut dyn Write) -> Result<(), Exc
     let function = profile.functions.iter().zip(1..).map(|(function, id)| {
         let name = texts.index(&function.name);
         let filename = function.file.as_deref().map_or(0, |file| texts.index(file));
-        messages::Function { id, name, system_name: name, filename, start_line: 0 }
+        messages::FunctionMessage { id, name, system_name: name, filename, start_line: 0 }
     });
     let function: Vec<_> = function.collect();
-    // What stands in no file, as "the stack was lost", has mapping 0: none.
+    // Functions without a file, as "the stack was lost", have mapping 0: none.
     let mapping = profile.modules.iter().zip(1..).map(|(module, id)| messages::Mapping {
         id,
         memory_start: module.start,
@@ -63,7 +63,7 @@ pub(crate) fn write(profile: &Profile, output: &mut dyn Write) -> Result<(), Exc
         file_offset: 0,
         filename: texts.index(&module.path),
         build_id: texts.index(&module.build_id),
-        // Without these, tools look for names themselves, and find none.
+        // Without these flags, tools try to symbolize the profile themselves, and fail.
         has_functions: true,
         has_filenames: true,
         has_line_numbers: true,
@@ -72,12 +72,12 @@ pub(crate) fn write(profile: &Profile, output: &mut dyn Write) -> Result<(), Exc
     let mapping: Vec<_> = mapping.collect();
     let location = profile.locations.iter().zip(1..).map(|(location, id)| {
         let lines = location.lines.iter();
-        messages::Location {
+        messages::LocationMessage {
             id,
             mapping_id: location.module.map_or(0, |module| u64::from(module) + 1),
             address: location.address,
             line: lines
-                .map(|line| messages::Line {
+                .map(|line| messages::LineMessage {
                     function_id: u64::from(line.function) + 1,
                     line: line.line.into(),
                 })
@@ -85,7 +85,7 @@ pub(crate) fn write(profile: &Profile, output: &mut dyn Write) -> Result<(), Exc
         }
     });
     let main = profile.columns.get(profile.main_column);
-    let message = messages::Profile {
+    let message = messages::ProfileMessage {
         sample_type,
         sample: Vec::new(),
         mapping,
@@ -93,7 +93,7 @@ pub(crate) fn write(profile: &Profile, output: &mut dyn Write) -> Result<(), Exc
         function,
         time_nanos: signed(profile.started_wall_nanos),
         duration_nanos: signed(profile.duration_nanos),
-        // Of heaps, what a sampler counts down: bytes, whatever the column.
+        // For heaps, the sampling period is in bytes, whatever the column.
         period_type: main.map(|column| match column.unit {
             Unit::Bytes => messages::ValueType { r#type: texts.index("space"), unit: texts.index("bytes") },
             Unit::Count => {
@@ -112,22 +112,22 @@ pub(crate) fn write(profile: &Profile, output: &mut dyn Write) -> Result<(), Exc
     };
     let mut output = GzEncoder::new(output, Compression::default());
     output.write_all(&message.encode_to_vec()).map_err(ExchangeError::writing)?;
-    // Each stack is there from end to end: all at once, those of a deep recursion that allocates at every level would fill the memory. Messages end
-    // to end are one message with the entries of all.
-    let (mut some, mut locations) = (messages::Profile::default(), 0);
+    // Writes stacks in pieces: each is a full list of locations, so a deep recursion that allocates
+    // at every level would exhaust memory. Concatenated messages are one message with all entries.
+    let (mut message, mut locations) = (messages::ProfileMessage::default(), 0);
     for sample in &profile.samples {
         let location_id: Vec<u64> =
             profile.locations_of(sample.stack).map(|index| u64::from(index) + 1).collect();
         locations += location_id.len() + 1;
         let value = sample.values.iter().map(|&value| signed(value)).collect();
-        some.sample.push(messages::Sample { location_id, value });
+        message.sample.push(messages::SampleMessage { location_id, value });
         if locations >= LOCATIONS_AT_ONCE {
-            output.write_all(&some.encode_to_vec()).map_err(ExchangeError::writing)?;
-            some.sample.clear();
+            output.write_all(&message.encode_to_vec()).map_err(ExchangeError::writing)?;
+            message.sample.clear();
             locations = 0;
         }
     }
-    output.write_all(&some.encode_to_vec()).map_err(ExchangeError::writing)?;
+    output.write_all(&message.encode_to_vec()).map_err(ExchangeError::writing)?;
     output.finish().map_err(ExchangeError::writing)?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! speedscope's own JSON: one table of frames, and a profile for each column.
+//! speedscope's own JSON: a shared table of frames, and a profile per column.
 
 mod write;
 

@@ -10,18 +10,18 @@ use crate::model::profile::{Line, Profile, Unit};
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct File<'a> {
+struct SpeedscopeFile<'a> {
     #[serde(rename = "$schema")]
     schema: &'static str,
     exporter: &'static str,
     name: &'a str,
     active_profile_index: usize,
-    shared: Shared<'a>,
+    shared: SharedFrames<'a>,
     profiles: Vec<Sampled<'a>>,
 }
 
 #[derive(Serialize)]
-struct Shared<'a> {
+struct SharedFrames<'a> {
     frames: Vec<Frame<'a>>,
 }
 
@@ -42,19 +42,19 @@ struct Sampled<'a> {
     unit: &'static str,
     start_value: u64,
     end_value: u64,
-    samples: Stacks<'a>,
+    samples: ColumnStacks<'a>,
     weights: Vec<u64>,
 }
 
-/// The stacks that have something in a column. They are put together while they are written: all at once, those of a deep recursion that
-/// allocates at every level would fill the memory.
-struct Stacks<'a> {
+/// Serializes the stacks with values in a column, one at a time: each is a full list of frames, so
+/// a deep recursion that allocates at every level would exhaust memory.
+struct ColumnStacks<'a> {
     profile: &'a Profile,
     column: usize,
     frames: &'a HashMap<Line, usize>,
 }
 
-impl Serialize for Stacks<'_> {
+impl Serialize for ColumnStacks<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let rows = self.profile.samples.iter().filter(|sample| sample.values[self.column] > 0);
         serializer.collect_seq(rows.map(|sample| {
@@ -88,7 +88,7 @@ pub(crate) fn write(profile: &Profile, output: &mut dyn Write) -> Result<(), Exc
         unit: if column.unit == Unit::Bytes { "bytes" } else { "none" },
         start_value: 0,
         end_value: profile.total(index),
-        samples: Stacks { profile, column: index, frames: &known },
+        samples: ColumnStacks { profile, column: index, frames: &known },
         weights: profile
             .samples
             .iter()
@@ -96,13 +96,13 @@ pub(crate) fn write(profile: &Profile, output: &mut dyn Write) -> Result<(), Exc
             .filter(|&value| value > 0)
             .collect(),
     });
-    let file = File {
+    let file = SpeedscopeFile {
         schema: "https://www.speedscope.app/file-format-schema.json",
         exporter: concat!("cairn ", env!("CARGO_PKG_VERSION")),
         name: &profile.title,
         active_profile_index: profile.main_column,
         profiles: profiles.collect(),
-        shared: Shared { frames },
+        shared: SharedFrames { frames },
     };
     serde_json::to_writer(output, &file).map_err(|error| ExchangeError::writing(error.into()))
 }

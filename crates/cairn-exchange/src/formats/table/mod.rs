@@ -1,4 +1,4 @@
-//! Tables as CSV and as lines of JSON, for databases and spreadsheets.
+//! Tables as CSV and as JSON lines, for databases and spreadsheets.
 
 mod write;
 

@@ -13,22 +13,23 @@ use crate::error::ExchangeError;
 use crate::formats::folded::joined;
 use crate::model::profile::{Column, Profile, heap_columns, heap_values};
 
-/// What stands in a place of a table.
+/// A cell of a table.
 #[derive(Clone, PartialEq, Debug)]
 enum Cell {
     Text(String),
     Number(u64),
 }
 
-/// A table with names for its columns.
+/// A table with named columns.
 struct Table<'a> {
     header: Vec<String>,
     rows: Box<dyn Iterator<Item = Vec<Cell>> + 'a>,
 }
 
-/// Text that a spreadsheet shows, and does not compute: behind a quotation mark where it would
-/// begin a formula, also behind blanks and quotation marks, which some programs take away, as in
-/// OWASP's "CSV Injection". A text may have a line break in it, but none of its lines is a cell.
+/// Escapes text that a spreadsheet would evaluate as a formula, with a leading quotation mark.
+///
+/// Also covers formulas after blanks and quotation marks, which some programs strip, as in OWASP's
+/// "CSV Injection". Quoted text may contain newlines, whose lines are not cells.
 fn no_formula(text: &str) -> Cow<'_, str> {
     let start = text.trim_start_matches(|c: char| {
         c.is_whitespace() || matches!(c, '"' | '\'') || changes_its_surroundings(c)
@@ -37,8 +38,7 @@ fn no_formula(text: &str) -> Cow<'_, str> {
     if begins_one || text.starts_with(['\t', '\r', '\n']) { format!("'{text}").into() } else { text.into() }
 }
 
-/// Writes the table as CSV, a header first. Text that would be a formula to a spreadsheet begins
-/// with `'`.
+/// Writes the table as CSV, with a header. Text that would be a formula gets a leading `'`.
 pub(crate) fn write_csv(
     subject: &Subject<'_>,
     rows: Rows,
@@ -58,7 +58,7 @@ pub(crate) fn write_csv(
     writer.flush().map_err(ExchangeError::writing)
 }
 
-/// Writes the table as one JSON object a line.
+/// Writes the table as one JSON object per line.
 pub(crate) fn write_json_lines(
     subject: &Subject<'_>,
     rows: Rows,
@@ -86,7 +86,7 @@ fn table<'a>(subject: &Subject<'a>, rows: Rows) -> Result<Table<'a>, ExchangeErr
     let of_heap = || {
         subject.heap.ok_or(ExchangeError::CannotHold {
             format: "this table",
-            reason: "there are only stacks, functions, lines and modules of what is no heap recording",
+            reason: "only heap recordings have more than stacks, functions, lines and modules",
         })
     };
     Ok(match rows {
@@ -129,19 +129,19 @@ fn stacks(profile: &Profile) -> Table<'_> {
     Table { header: header(&["stack"], &profile.columns), rows: Box::new(rows) }
 }
 
-/// Who asked: the innermost frame of a stack.
+/// The innermost frame of a stack.
 #[derive(Default)]
-struct Place {
+struct InnermostFrame {
     function: String,
     file: String,
     line: String,
     module: String,
 }
 
-fn place(profile: &Profile, stack: Option<u32>) -> Place {
-    let Some((line, module)) = profile.lines_of(stack).next() else { return Place::default() };
+fn place(profile: &Profile, stack: Option<u32>) -> InnermostFrame {
+    let Some((line, module)) = profile.lines_of(stack).next() else { return InnermostFrame::default() };
     let file = profile.functions.get(line.function as usize).and_then(|function| function.file.as_deref());
-    Place {
+    InnermostFrame {
         function: profile.function_name(line).to_owned(),
         file: file.unwrap_or("").to_owned(),
         line: if line.line > 0 { line.line.to_string() } else { String::new() },
@@ -151,7 +151,11 @@ fn place(profile: &Profile, stack: Option<u32>) -> Place {
     }
 }
 
-fn grouped(profile: &Profile, names: &[&str], key: impl Fn(&Place) -> Vec<String>) -> Table<'static> {
+fn grouped(
+    profile: &Profile,
+    names: &[&str],
+    key: impl Fn(&InnermostFrame) -> Vec<String>,
+) -> Table<'static> {
     let mut groups: BTreeMap<Vec<String>, Vec<u64>> = BTreeMap::new();
     for sample in &profile.samples {
         let sums = groups
@@ -216,9 +220,9 @@ fn timeline(sums: &HeapProfile) -> Table<'_> {
 mod tests {
     use super::*;
 
-    // Failed with: each of them as it is.
+    // Failed with: each of them unescaped.
     #[test]
-    fn csv_text_is_no_formula() {
+    fn csv_text_is_never_a_formula() {
         let formulas = [
             "=1+2",
             "+1",

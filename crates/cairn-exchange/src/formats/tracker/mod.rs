@@ -1,7 +1,8 @@
-//! From a recording of call-stack-tracker to a heap.
+//! Imports a heap from a recording of call-stack-tracker.
 //!
-//! The tracker notes stacks, and neither sizes nor frees. Where it is called by an allocator's hook, as it is made for, each stack is one allocation: how
-//! often each stack asked for memory is known exactly, and how much is not.
+//! The tracker records stacks, but neither sizes nor frees. If an allocator's hook calls it, as
+//! intended, each stack is one allocation: the number of allocations per stack is exact, and sizes
+//! are unknown.
 
 mod read;
 

@@ -8,20 +8,21 @@ use cairn_analysis::player::{Filter, PlayError, Player, What};
 
 use crate::error::ExchangeError;
 use crate::model::changes::{Change, Changes};
-use crate::model::marks::Builder;
+use crate::model::marks::MarkProfileBuilder;
 use crate::model::profile::Profile;
 
 const FORMAT: &str = "call-stack-tracker";
-/// What people should know of its numbers.
-pub(crate) const NOTE: &str = "call-stack-tracker keeps neither sizes nor frees: each stack that it took counts as an allocation of unknown size";
-/// Clocks of computers that record stand between 2000 and 2100.
+/// Remark on the numbers of an imported recording.
+pub(crate) const NOTE: &str = "call-stack-tracker records neither sizes nor frees: each recorded stack counts as an allocation of unknown size";
+/// Plausible wall times in nanoseconds: from 2000 to 2100.
 const CLOCK_NANOS: std::ops::Range<u64> = 946_684_800_000_000_000..4_102_444_800_000_000_000;
-/// The tracker keeps no more of a stack.
+/// Maximum frames of a stack, as in the tracker.
 const MOST_FRAMES: u16 = 200;
-/// Windows has no longer paths.
+/// Maximum UTF-16 units of a path, as in Windows.
 const MOST_UNITS: u16 = 1 << 15;
 
-/// True for bytes that a recording can begin with, which has no mark of its own: a kind of event, a time, a length.
+/// Detects a recording, which has no magic: an event type, a time, and a length in plausible
+/// ranges.
 pub(crate) fn begins(bytes: &[u8]) -> bool {
     let [code @ 0..=2, rest @ ..] = bytes else { return false };
     let Some((nanos, rest)) = rest.split_first_chunk() else { return false };
@@ -29,7 +30,7 @@ pub(crate) fn begins(bytes: &[u8]) -> bool {
     let length = u16::from_le_bytes(*length);
     let is_length = match code {
         2 => length <= MOST_FRAMES,
-        // A path begins with a letter, or with a slash.
+        // A path begins with a letter or a slash.
         _ => {
             length == 0 || (length <= MOST_UNITS && matches!(rest, [unit, 0, ..] if !unit.is_ascii_control()))
         }
@@ -37,19 +38,19 @@ pub(crate) fn begins(bytes: &[u8]) -> bool {
     is_length && CLOCK_NANOS.contains(&u64::from_le_bytes(*nanos))
 }
 
-/// What a recording holds.
+/// The content of a recording.
 #[derive(Debug)]
-pub(crate) struct Recorded {
+pub(crate) struct TrackerImport {
     pub(crate) profile: Profile,
     pub(crate) changes: Changes,
-    /// What was wrong with it.
+    /// Defects of the recording.
     pub(crate) findings: Vec<String>,
 }
 
-/// Reads a recording, with names where they are wanted.
-pub(crate) fn read(input: impl Read, names: Option<&mut Names>) -> Result<Recorded, ExchangeError> {
+/// Reads a recording; resolves names if requested.
+pub(crate) fn read(input: impl Read, names: Option<&mut Names>) -> Result<TrackerImport, ExchangeError> {
     let mut player = Player::from_reader(input).map_err(of_player)?;
-    let mut builder = Builder::default();
+    let mut builder = MarkProfileBuilder::default();
     let mut list = Vec::new();
     let outcome = player.play(&Filter::default(), names, &mut |event, tables, names| {
         if let What::Mark { .. } = event.what {
@@ -69,7 +70,7 @@ pub(crate) fn read(input: impl Read, names: Option<&mut Names>) -> Result<Record
     profile.started_wall_nanos = player.tables().wall_nanos(0);
     profile.duration_nanos = end_nanos;
     let changes = Changes { list, has_frees: false, end_nanos };
-    Ok(Recorded { profile, changes, findings: player.findings() })
+    Ok(TrackerImport { profile, changes, findings: player.findings() })
 }
 
 fn of_player(error: PlayError) -> ExchangeError {

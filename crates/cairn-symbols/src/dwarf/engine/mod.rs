@@ -93,8 +93,9 @@ impl Engine {
         self.0.with_dependent_mut(|_, reading| reading.emit_window(begin, end, extra, sink))
     }
 
-    /// Frees units whose code lies entirely before an address, for sequential readers. They are
-    /// parsed again if queried again.
+    /// Frees units whose code lies entirely before an address, for sequential readers.
+    ///
+    /// They are parsed again if queried again.
     pub(crate) fn forget_before(&mut self, address: u64) {
         self.0.with_dependent_mut(|_, reading| reading.forget_before(address));
     }
@@ -155,8 +156,10 @@ pub(crate) struct SourcePosition {
 /// Whether the quick scan found it, and its number.
 type FunctionKey = (bool, u32);
 
-/// Scopes and files that this window has emitted. Addresses ascend, so function and unit are mostly
-/// unchanged; a hash table is consulted only when they change.
+/// Scopes and files that this window has emitted.
+///
+/// Addresses ascend, so function and unit are mostly unchanged; a hash table is consulted only when
+/// they change.
 #[derive(Default)]
 struct KnownScopes {
     function: (usize, FunctionKey),
@@ -558,9 +561,10 @@ impl<'a> ModuleDebugInfo<'a> {
         Ok(())
     }
 
-    /// Returns a key for a name, so that equal keys mean equal names. A name stored at its function
-    /// is keyed by its memory address, which is stable while this engine lives. `None` for names in
-    /// split files, whose offsets are not unique.
+    /// Returns a key for a name, so that equal keys mean equal names.
+    ///
+    /// A name stored at its function is keyed by its memory address, which is stable while this
+    /// engine lives. `None` for names in split files, whose offsets are not unique.
     fn name_key(&self, view: &UnitView<'_, 'a>, origin: Origin<'a>) -> Option<TextKey> {
         let (kind, at) = match origin {
             Origin::Nowhere => return None,

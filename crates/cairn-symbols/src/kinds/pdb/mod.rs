@@ -80,8 +80,9 @@ fn id_of<'s>(pdb: &mut PDB<'s, impl Source<'s> + 's>) -> Result<BuildId, pdb::Er
 
 const PANICKED: &str = "the PDB holds what its reader has no words for";
 
-/// Catches panics of the PDB parser, which some broken files cause. The parser only writes to its
-/// own memory, so nothing else is affected.
+/// Catches panics of the PDB parser, which some broken files cause.
+///
+/// The parser only writes to its own memory, so nothing else is affected.
 fn guarded<T>(work: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(work)).ok()
 }

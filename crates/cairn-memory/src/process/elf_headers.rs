@@ -1,14 +1,14 @@
-//! What a walk needs of an ELF file: where it lies, its build id, and where its unwind table begins. Read from the memory
-//! of a process, where only the loaded segments are, or from the file.
+//! Reads from an ELF file the facts for a walk: addresses, build id, and unwind table. Works on a
+//! process's memory, which has only loaded segments, and on the file.
 
 use cairn_format::AbsoluteAddress;
 use cairn_unwind::{AddressRange, MemoryReader};
 
 const HEADER_BYTES: usize = 64;
 const PROGRAM_HEADER_BYTES: usize = 56;
-/// Real files have a dozen.
+/// Maximum program headers; 1024, because real files have a dozen.
 const MAX_PROGRAM_HEADERS: usize = 1024;
-/// Real notes take some hundred bytes.
+/// Maximum bytes of notes; 64 KiB, because real ones have some hundred.
 const MAX_NOTE_BYTES: u64 = 1 << 16;
 
 const LOAD: u32 = 1;
@@ -19,36 +19,36 @@ const CLASS_32: u8 = 1;
 const CLASS_64: u8 = 2;
 const LITTLE_ENDIAN: u8 = 1;
 
-/// How the addresses in an ELF file lead to its bytes.
+/// The mapping from an ELF file's addresses to its bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
-    /// The segments lie where the loader put them.
+pub(super) enum Placement {
+    /// Segments are where the loader put them.
     Memory,
-    /// The bytes are those of the file, from address 0 on.
+    /// Bytes are those of the file, from address 0 on.
     File,
 }
 
-/// One loaded segment.
+/// A loaded segment.
 #[derive(Clone, Copy, Debug)]
-struct Segment {
+struct LoadedSegment {
     /// The part that comes from the file.
     range: AddressRange,
-    /// What the file states of it.
+    /// Its address as stated in the file.
     stated_address: u64,
     file_offset: u64,
 }
 
-/// See the module documentation.
+/// The parsed headers; see the module documentation.
 #[derive(Clone, Debug)]
-pub(super) struct Image {
-    /// Added to an address stated in the file it gives the address in the process. It wraps around.
+pub(super) struct ElfHeaders {
+    /// The wrapping difference of addresses in the process and those stated in the file.
     pub(super) bias: u64,
     /// From the first loaded byte to the last.
     pub(super) range: AddressRange,
     pub(super) build_id: Option<Vec<u8>>,
-    /// Where `.eh_frame_hdr` lies.
+    /// The address of `.eh_frame_hdr`.
     pub(super) frame_header: Option<AbsoluteAddress>,
-    segments: Vec<Segment>,
+    segments: Vec<LoadedSegment>,
 }
 
 #[derive(Clone, Copy)]
@@ -60,20 +60,20 @@ struct ProgramHeader {
     memory_bytes: u64,
 }
 
-impl Image {
-    /// Reads the headers of the 64-bit little-endian file that begins at `start`; `None` when there is none.
-    pub(super) fn read(memory: &impl MemoryReader, start: AbsoluteAddress, place: Place) -> Option<Self> {
+impl ElfHeaders {
+    /// Parses the headers of the 64-bit little-endian file at `start`; `None` if there is none.
+    pub(super) fn read(memory: &impl MemoryReader, start: AbsoluteAddress, place: Placement) -> Option<Self> {
         let headers = program_headers(memory, start)?;
         let loads = || headers.iter().filter(|header| header.kind == LOAD);
-        // The segment that holds the file's first byte ties addresses to the place where that byte lies.
+        // The segment with the file's first byte relates addresses to file offsets.
         let first = loads().find(|header| header.offset < 0x1000)?;
         let bias = start.value().wrapping_sub(first.address.wrapping_sub(first.offset));
         let range = |address: u64, bytes: u64| {
             let from = bias.wrapping_add(address);
             AddressRange::new(AbsoluteAddress::new(from), AbsoluteAddress::new(from.saturating_add(bytes)))
         };
-        let segments: Vec<Segment> = loads()
-            .map(|load| Segment {
+        let segments: Vec<LoadedSegment> = loads()
+            .map(|load| LoadedSegment {
                 range: range(load.address, load.file_bytes),
                 stated_address: load.address,
                 file_offset: load.offset,
@@ -85,8 +85,8 @@ impl Image {
         let header = headers.iter().find(|header| header.kind == EH_FRAME_HEADER);
         let build_id = headers.iter().filter(|header| header.kind == NOTE).find_map(|note| {
             let at = match place {
-                Place::Memory => bias.wrapping_add(note.address),
-                Place::File => start.value().checked_add(note.offset)?,
+                Placement::Memory => bias.wrapping_add(note.address),
+                Placement::File => start.value().checked_add(note.offset)?,
             };
             let mut bytes = vec![0; note.file_bytes.min(MAX_NOTE_BYTES) as usize];
             memory.read(AbsoluteAddress::new(at), &mut bytes)?;
@@ -101,12 +101,12 @@ impl Image {
         })
     }
 
-    /// The part of the segment around `address` that comes from the file.
+    /// Returns the file-backed part of the segment around `address`.
     pub(super) fn segment_at(&self, address: AbsoluteAddress) -> Option<AddressRange> {
         self.segments.iter().map(|segment| segment.range).find(|range| range.contains(address))
     }
 
-    /// Where in the file the byte lies that is loaded to a stated address.
+    /// Returns the file offset of the byte with a stated address.
     pub(super) fn file_offset(&self, stated_address: u64) -> Option<u64> {
         self.segments.iter().find_map(|segment| {
             let offset = stated_address.checked_sub(segment.stated_address)?;
@@ -116,7 +116,7 @@ impl Image {
     }
 }
 
-/// True for the first bytes of a 32-bit ELF file.
+/// Detects the first bytes of a 32-bit ELF file.
 pub(super) fn is_32_bit(start: &[u8]) -> bool {
     matches!(start, [0x7f, b'E', b'L', b'F', CLASS_32, ..])
 }
@@ -146,7 +146,7 @@ fn program_header(bytes: &[u8]) -> Option<ProgramHeader> {
     })
 }
 
-/// The description of the note that GNU's linker makes: name `GNU`, kind 3.
+/// Finds the linker's build id note: name `GNU`, type 3.
 fn build_id(notes: &[u8]) -> Option<Vec<u8>> {
     const BUILD_ID: u32 = 3;
     let mut rest = notes;
@@ -187,27 +187,28 @@ mod tests {
     }
 
     #[test]
-    fn this_program_is_read_from_its_file() {
+    fn elf_headers_of_this_program_are_read() {
         let bytes = own_program();
         let memory = SliceMemory::new(AbsoluteAddress::new(0x5500_0000_0000), &bytes);
-        let image = Image::read(&memory, AbsoluteAddress::new(0x5500_0000_0000), Place::File).unwrap();
-        let header = image.frame_header.unwrap();
-        assert!(image.range.contains(header));
-        assert!(image.segment_at(header).unwrap().contains(header));
-        assert_eq!(image.segment_at(AbsoluteAddress::new(1)), None);
+        let headers =
+            ElfHeaders::read(&memory, AbsoluteAddress::new(0x5500_0000_0000), Placement::File).unwrap();
+        let header = headers.frame_header.unwrap();
+        assert!(headers.range.contains(header));
+        assert!(headers.segment_at(header).unwrap().contains(header));
+        assert_eq!(headers.segment_at(AbsoluteAddress::new(1)), None);
     }
 
     proptest! {
         #[test]
-        fn damaged_headers_are_an_answer(changes in prop::collection::vec((0_usize..2000, any::<u8>()), 0..20)) {
+        fn elf_headers_damaged_do_not_panic(changes in prop::collection::vec((0_usize..2000, any::<u8>()), 0..20)) {
             let mut bytes = own_program();
             bytes.truncate(4096);
             for (place, byte) in changes {
                 bytes[place] = byte;
             }
             let memory = SliceMemory::new(AbsoluteAddress::new(0x1000), &bytes);
-            let _ = Image::read(&memory, AbsoluteAddress::new(0x1000), Place::Memory);
-            let _ = Image::read(&memory, AbsoluteAddress::new(0x1000), Place::File);
+            let _ = ElfHeaders::read(&memory, AbsoluteAddress::new(0x1000), Placement::Memory);
+            let _ = ElfHeaders::read(&memory, AbsoluteAddress::new(0x1000), Placement::File);
             let _ = build_id(&bytes);
         }
     }
