@@ -1,5 +1,5 @@
-//! Writes the stack of a crash and goes on to die of it. The handler has a stack of its own: after a stack overflow there
-//! is none other left.
+//! Writes the stack of a crash and goes on to die of it. The handler has a stack of its own: after
+//! a stack overflow there is none other left.
 //!
 //! `cargo run -p cairn-examples --bin crash_handler -- overflow`
 
@@ -11,7 +11,8 @@ use cairn_capture::capture_interrupted;
 
 extern "C" fn on_crash(signal: c_int, _info: *mut libc::siginfo_t, context: *mut c_void) {
     let what = b"crashed:\n";
-    // SAFETY: writing and raising are allowed in handlers, and the context is the one of this handler.
+    // SAFETY: writing and raising are allowed in handlers, and the context is the one of this
+    // handler.
     unsafe {
         libc::write(2, what.as_ptr().cast(), what.len());
         // A closed standard error is no reason to crash differently.
@@ -24,8 +25,8 @@ extern "C" fn on_crash(signal: c_int, _info: *mut libc::siginfo_t, context: *mut
 fn install() {
     const OWN_STACK_BYTES: usize = 64 * 1024;
     let own_stack = Box::leak(vec![0_u8; OWN_STACK_BYTES].into_boxed_slice());
-    // SAFETY: the stack lasts as long as the process, zeros are a value of an action, and the handler only does what a
-    // handler may do.
+    // SAFETY: the stack lasts as long as the process, zeros are a value of an action, and the
+    // handler only does what a handler may do.
     unsafe {
         let stack =
             libc::stack_t { ss_sp: own_stack.as_mut_ptr().cast(), ss_flags: 0, ss_size: OWN_STACK_BYTES };

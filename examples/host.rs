@@ -1,14 +1,15 @@
 //! A program whose modules come and go while it is recorded: what `cairn play` has to tell apart.
 //!
-//! `host DIRECTORY RECORDING` loads `libfoo测试.so` and `libbar.so` from the directory (`modules/build.sh` makes them), calls
-//! through both, and then lets the same addresses be, one after the other,
+//! `host DIRECTORY RECORDING` loads `libfoo测试.so` and `libbar.so` from the directory
+//! (`modules/build.sh` makes them), calls through both, and then lets the same addresses be, one
+//! after the other,
 //!
 //! ```text
 //!   foo -> nothing -> code without a file, as a JIT compiler makes it -> qux        and foo comes back elsewhere
 //! ```
 //!
-//! with a marked stack at each stage. `cairn play RECORDING` shows each stack with the modules of its time, and
-//! `cairn play --modules RECORDING` what was where.
+//! with a marked stack at each stage. `cairn play RECORDING` shows each stack with the modules of
+//! its time, and `cairn play --modules RECORDING` what was where.
 
 use std::error::Error;
 use std::ffi::{CStr, CString, OsStr, c_char, c_void};

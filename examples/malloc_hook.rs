@@ -1,4 +1,5 @@
-//! Who asks for how much memory: an allocator around the usual one counts the bytes by the call stack that wants them.
+//! Who asks for how much memory: an allocator around the usual one counts the bytes by the call
+//! stack that wants them.
 //!
 //! `cargo run --release -p cairn-examples --bin malloc_hook`
 

@@ -1,5 +1,5 @@
-//! The stack of another thread: a signal stops it for a moment, and its handler hands over the number of the stack that it
-//! interrupted.
+//! The stack of another thread: a signal stops it for a moment, and its handler hands over the
+//! number of the stack that it interrupted.
 //!
 //! `cargo run -p cairn-examples --bin paused_thread`
 
@@ -29,7 +29,8 @@ extern "C" fn on_question(_signal: c_int, _info: *mut libc::siginfo_t, context: 
     IS_ANSWERED.store(true, Ordering::Release);
 }
 
-/// What another thread is doing at this moment. The numbers mean the same in all threads. One question at a time.
+/// What another thread is doing at this moment. The numbers mean the same in all threads. One
+/// question at a time.
 fn stack_of<T>(thread: &JoinHandle<T>) -> Stack {
     IS_ANSWERED.store(false, Ordering::Relaxed);
     // SAFETY: the thread was not joined, so it is there.

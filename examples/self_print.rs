@@ -1,4 +1,5 @@
-//! A program that prints its own stack: raw, as any program can at any moment, and with names, as a debugging tool would.
+//! A program that prints its own stack: raw, as any program can at any moment, and with names, as a
+//! debugging tool would.
 //!
 //! `cargo run -p cairn-examples --bin self_print`
 
@@ -21,7 +22,8 @@ fn outer() {
 
 #[inline(never)]
 fn inner() {
-    // Three lines to a stack. This prints addresses and modules, and is safe even in a signal handler.
+    // Three lines to a stack. This prints addresses and modules, and is safe even in a signal
+    // handler.
     let stack = cairn_capture::capture();
     stack.write_text(1).expect("standard output is open");
     println!("stack number {}: {}", stack.id().number(), stack.stop_reason());

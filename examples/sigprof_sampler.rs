@@ -1,5 +1,5 @@
-//! A sampling profiler in one file: every few milliseconds of processor time a signal notes which stack it interrupted;
-//! afterwards the stacks are counted and named.
+//! A sampling profiler in one file: every few milliseconds of processor time a signal notes which
+//! stack it interrupted; afterwards the stacks are counted and named.
 //!
 //! `cargo run --release -p cairn-examples --bin sigprof_sampler`
 
@@ -67,7 +67,8 @@ fn report() {
         let id = StackId::from_number(sample.load(Ordering::Relaxed)).expect("every sample is a stack");
         *by_stack.entry(id).or_default() += 1;
     }
-    // Each stack is named once, however often it was seen; what differs by the instruction alone then becomes one.
+    // Each stack is named once, however often it was seen; what differs by the instruction alone
+    // then becomes one.
     let mut by_path: HashMap<String, usize> = HashMap::new();
     for (id, count) in by_stack {
         let path: Vec<String> = Stack::from_id(id).frames().map(|frame| names.name(frame)).collect();

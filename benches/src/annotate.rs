@@ -1,7 +1,8 @@
-//! What annotated blocks cost: ns, instructions and bytes, beside heapprof's own library where it is named.
+//! What annotated blocks cost: ns, instructions and bytes, beside heapprof's own library where it
+//! is named.
 //!
-//! One program, `annotate_churn.c`, runs plain and with each library in turn, round after round; the medians of the added time
-//! are compared.
+//! One program, `annotate_churn.c`, runs plain and with each library in turn, round after round;
+//! the medians of the added time are compared.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,8 +10,8 @@ use std::process::Command;
 
 use crate::machine;
 
-/// Frames of `annotate_churn` below which `malloc` is called: 17 with `pairs`, one more of its own, main and the three of the
-/// C library's start.
+/// Frames of `annotate_churn` below which `malloc` is called: 17 with `pairs`, one more of its own,
+/// main and the three of the C library's start.
 const DEPTH: &str = "11";
 const PAIRS: u32 = 400_000;
 

@@ -1,7 +1,8 @@
 //! How many bytes of machine code the encoders cost an embedded user.
 //!
-//! Builds `examples/embedded-encoders` (`no_std`, `opt-level = "z"`, one LTO unit), links it with `--gc-sections` so that only what
-//! the exported functions reach stays, and reads the section sizes with `size`.
+//! Builds `examples/embedded-encoders` (`no_std`, `opt-level = "z"`, one LTO unit), links it with
+//! `--gc-sections` so that only what the exported functions reach stays, and reads the section
+//! sizes with `size`.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -69,8 +70,8 @@ fn build(target: &str) -> Result<PathBuf, String> {
     Ok(example().join("target").join(target).join("release/libembedded_encoders.a"))
 }
 
-/// Links with Rust's own linker, which knows every target. Functions of the C library (`memcpy`) stay unresolved where
-/// the target has no copy in Rust: an embedded program has them already.
+/// Links with Rust's own linker, which knows every target. Functions of the C library (`memcpy`)
+/// stay unresolved where the target has no copy in Rust: an embedded program has them already.
 fn link(library: &Path, functions: &[&str]) -> Result<PathBuf, String> {
     let sysroot = output(Command::new("rustc").args(["--print", "sysroot"]))?;
     let version = output(Command::new("rustc").arg("-vV"))?;

@@ -1,5 +1,5 @@
-//! `cargo xtask bench core CAIRN`: how fast blocks are found in a memory image, how long a whole answer takes, and how many blocks
-//! are found where none are.
+//! `cargo xtask bench core CAIRN`: how fast blocks are found in a memory image, how long a whole
+//! answer takes, and how many blocks are found where none are.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -28,8 +28,8 @@ const STACKS: u32 = 20_000;
 const ADDRESSES: u64 = 20_000;
 const FRAMES: u32 = 16;
 
-/// Runs all parts. `gibibytes` is the size of the image that is searched; ten times a gigabyte of random bytes are searched for
-/// blocks that are none, and the files named by `more` too.
+/// Runs all parts. `gibibytes` is the size of the image that is searched; ten times a gigabyte of
+/// random bytes are searched for blocks that are none, and the files named by `more` too.
 pub(crate) fn run(cairn: &str, gibibytes: u64, more: &[&str]) -> Result<(), String> {
     let directory = std::env::temp_dir().join(format!("cairn-bench-core-{}", std::process::id()));
     std::fs::create_dir_all(&directory).map_err(|error| error.to_string())?;
@@ -235,7 +235,8 @@ fn false_blocks(directory: &Path, more: &[&str]) -> Result<(), String> {
     Ok(())
 }
 
-/// A core of the `cairn` program itself, as the kernel would write it, but for the contents of its heap.
+/// A core of the `cairn` program itself, as the kernel would write it, but for the contents of its
+/// heap.
 fn write_core(path: &Path, program: &Path) -> std::io::Result<()> {
     let elf = std::fs::read(program)?;
     let program = std::fs::canonicalize(program)?;
@@ -349,7 +350,8 @@ fn write_heap(file: &mut impl Write) -> std::io::Result<()> {
     Ok(())
 }
 
-/// An anchor, and behind it a stack table of stacks of [`FRAMES`] frames each, anywhere in the program's code.
+/// An anchor, and behind it a stack table of stacks of [`FRAMES`] frames each, anywhere in the
+/// program's code.
 fn table_image(code: u64, code_bytes: u64) -> Vec<u8> {
     let order = ByteOrder::LittleEndian;
     let end = (STACKS + 1) * FRAMES + 1;

@@ -1,7 +1,9 @@
-//! The corpus: call stacks of thirteen real programs, in the order in which their `malloc` calls came.
+//! The corpus: call stacks of thirteen real programs, in the order in which their `malloc` calls
+//! came.
 //!
-//! `fixtures/stacks/README.md` says how it was made and draws the bytes; [`Program::load`] reads them back. The reader
-//! trusts its input only as far as a fixture deserves: a damaged file is an error message, never a wrong figure.
+//! `fixtures/stacks/README.md` says how it was made and draws the bytes; [`Program::load`] reads
+//! them back. The reader trusts its input only as far as a fixture deserves: a damaged file is an
+//! error message, never a wrong figure.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -39,7 +41,8 @@ impl Module {
         self.mappings.last().map_or(self.base, |&(_, end)| end)
     }
 
-    /// Where Debian keeps a file of this kind. The traces recorded names only; image maps hold paths.
+    /// Where Debian keeps a file of this kind. The traces recorded names only; image maps hold
+    /// paths.
     pub(crate) fn path(&self) -> String {
         let directory = match self.name.as_str() {
             name if name.starts_with('[') => "",
@@ -51,8 +54,8 @@ impl Module {
     }
 }
 
-/// Many stacks in one piece of memory, so that a pass over them measures the format and not the cache misses of
-/// thousands of small vectors.
+/// Many stacks in one piece of memory, so that a pass over them measures the format and not the
+/// cache misses of thousands of small vectors.
 #[derive(Clone, Default)]
 pub(crate) struct Stacks {
     addresses: Vec<AbsoluteAddress>,
@@ -99,7 +102,8 @@ impl Stacks {
         self.addresses.len()
     }
 
-    /// The same stacks, each cut to its `limit` innermost frames: what libwebsockets' capture keeps.
+    /// The same stacks, each cut to its `limit` innermost frames: what libwebsockets' capture
+    /// keeps.
     pub(crate) fn innermost(&self, limit: usize) -> Self {
         let mut cut = Self::default();
         for stack in self.iter() {
@@ -131,10 +135,11 @@ impl Program {
         Ok(Self { name: name.to_owned(), modules, stacks })
     }
 
-    /// The same program as if linked for low memory: its modules, and the 1 MiB areas that belong to none, placed one
-    /// after the other from 0x400000.
+    /// The same program as if linked for low memory: its modules, and the 1 MiB areas that belong
+    /// to none, placed one after the other from 0x400000.
     ///
-    /// libwebsockets' encoder loses bits of addresses of 2^31 and more; on these it and cairn do the same work.
+    /// libwebsockets' encoder loses bits of addresses of 2^31 and more; on these it and cairn do
+    /// the same work.
     pub(crate) fn relocated_low(&self) -> Self {
         const FIRST: u64 = 0x40_0000;
         const AREA: u64 = 1 << 20;

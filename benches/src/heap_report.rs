@@ -1,4 +1,5 @@
-//! How fast the heap's questions are answered: events added up a second, and the time to a report against heaptrack_print.
+//! How fast the heap's questions are answered: events added up a second, and the time to a report
+//! against heaptrack_print.
 
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -65,7 +66,8 @@ fn aggregator() {
     }
 }
 
-/// Allocations and frees of blocks at random, after the first `live` blocks; a tenth of the stacks makes most of them.
+/// Allocations and frees of blocks at random, after the first `live` blocks; a tenth of the stacks
+/// makes most of them.
 fn synthesize(live: usize) -> HeapProfile {
     let mut heap = Aggregator::new(STACKS as usize, THREADS as usize, Scope::default(), Sampling::All);
     let mut random = 0x1234_5678_9abc_def1_u64;
@@ -161,7 +163,8 @@ fn cost(words: &[String]) -> Result<Cost, String> {
     // SAFETY: all bytes of the struct may be zero.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     let mut status = 0;
-    // SAFETY: our child, which nobody else waits for, and two places that are writable and of the types that are asked for.
+    // SAFETY: our child, which nobody else waits for, and two places that are writable and of the
+    // types that are asked for.
     let waited = unsafe { libc::wait4(child.id() as libc::pid_t, &raw mut status, 0, &raw mut usage) };
     let wall_seconds = start.elapsed().as_secs_f64();
     // A recording that has no end is told with 3.

@@ -1,7 +1,8 @@
-//! Instructions per frame, counted by callgrind: a figure that does not depend on the machine's mood.
+//! Instructions per frame, counted by callgrind: a figure that does not depend on the machine's
+//! mood.
 //!
-//! Each case runs in a child process of this same program, once with one pass and once with three; half the difference
-//! is one pass, without loading the corpus or setting up.
+//! Each case runs in a child process of this same program, once with one pass and once with three;
+//! half the difference is one pass, without loading the corpus or setting up.
 
 use std::env;
 use std::process::Command;

@@ -1,7 +1,9 @@
-//! The peer: libwebsockets' own C code, loaded at run time from a shared library that the user names.
+//! The peer: libwebsockets' own C code, loaded at run time from a shared library that the user
+//! names.
 //!
-//! Nothing of it is part of cairn. `CAIRN_PEER_LWS_SO=/path/to/library.so` names a build of libwebsockets' backtrace and
-//! base64 code; `benchmarks/README.md` lists the symbols. The structures below restate its public header.
+//! Nothing of it is part of cairn. `CAIRN_PEER_LWS_SO=/path/to/library.so` names a build of
+//! libwebsockets' backtrace and base64 code; `benchmarks/README.md` lists the symbols. The
+//! structures below restate its public header.
 
 use std::env;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
@@ -79,7 +81,8 @@ impl LwsReference {
     pub(crate) fn load() -> Result<Self, String> {
         let path = env::var(VARIABLE).map_err(|_| format!("{VARIABLE} is not set"))?;
         let c_path = CString::new(path.as_str()).map_err(|_| format!("{VARIABLE} holds a NUL byte"))?;
-        // SAFETY: `c_path` is NUL-terminated. Loading runs the library's constructors: the user named it for that.
+        // SAFETY: `c_path` is NUL-terminated. Loading runs the library's constructors: the user
+        // named it for that.
         let library = unsafe { libc::dlopen(c_path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if library.is_null() {
             return Err(format!("{path}: {}", dlopen_error()));
@@ -91,7 +94,8 @@ impl LwsReference {
         let parse = symbol(c"lws_alloc_metadata_parse")?;
         let base64_encode = symbol(c"lws_b64_encode_string")?;
         let base64_decode = symbol(c"lws_b64_decode_string_len")?;
-        // SAFETY: each symbol is a function with the signature that libwebsockets' public header gives this name.
+        // SAFETY: each symbol is a function with the signature that libwebsockets' public header
+        // gives this name.
         unsafe {
             Ok(Self {
                 stream_init: transmute::<*mut c_void, StreamInit>(stream_init),
@@ -104,8 +108,8 @@ impl LwsReference {
         }
     }
 
-    /// Writes a whole blob (backtrace, size, length) to `blob`, in the steps in which `lws_alloc_metadata_gen` does.
-    /// Answers the blob's length, or `None` when it does not fit.
+    /// Writes a whole blob (backtrace, size, length) to `blob`, in the steps in which
+    /// `lws_alloc_metadata_gen` does. Answers the blob's length, or `None` when it does not fit.
     pub(crate) fn encode(
         &self,
         addresses: &[AbsoluteAddress],
@@ -119,8 +123,9 @@ impl LwsReference {
         }
         let mut stream = Stream { bytes: null_mut(), position_bits: 0, length_bytes: 0 };
         let size_bits = (usize::BITS - allocation_bytes.leading_zeros()).max(1);
-        // SAFETY: the stream writes only to `blob`, of which it knows the length less one byte: on overrun the C code
-        // clears one byte past what it was told. `info.depth` is below 32, the number of its addresses.
+        // SAFETY: the stream writes only to `blob`, of which it knows the length less one byte: on
+        // overrun the C code clears one byte past what it was told. `info.depth` is below 32, the
+        // number of its addresses.
         let overrun = unsafe {
             (self.stream_init)(&mut stream, blob.as_mut_ptr(), blob.len().checked_sub(1)?);
             (self.compress)(&mut info, &mut stream) != 0
@@ -137,10 +142,11 @@ impl LwsReference {
         Some(length)
     }
 
-    /// Reads `blob`, which must be one that [`encode`](Self::encode) made: the C code trusts what it reads.
+    /// Reads `blob`, which must be one that [`encode`](Self::encode) made: the C code trusts what
+    /// it reads.
     pub(crate) fn decode(&self, blob: &[u8], decoded: &mut Decoded) -> bool {
-        // SAFETY: the pointer just past the blob, whose last two bytes give its length; a blob of the encoder refers
-        // only backwards and holds fewer than 32 addresses.
+        // SAFETY: the pointer just past the blob, whose last two bytes give its length; a blob of
+        // the encoder refers only backwards and holds fewer than 32 addresses.
         unsafe { (self.parse)(&mut decoded.info, blob.as_ptr_range().end) == 0 }
     }
 
@@ -172,7 +178,8 @@ fn symbol(library: *mut c_void, name: &CStr) -> Result<*mut c_void, &str> {
 }
 
 fn dlopen_error() -> String {
-    // SAFETY: `dlerror` answers NULL or a NUL-terminated text that is valid until the next call on this thread.
+    // SAFETY: `dlerror` answers NULL or a NUL-terminated text that is valid until the next call on
+    // this thread.
     unsafe {
         let text = libc::dlerror();
         if text.is_null() {

@@ -1,4 +1,5 @@
-//! Interleaved timing: every case runs once per round, so that a noisy second of the machine falls on all of them alike.
+//! Interleaved timing: every case runs once per round, so that a noisy second of the machine falls
+//! on all of them alike.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -39,8 +40,8 @@ pub(crate) struct Case<'a> {
     pub(crate) units: usize,
     /// Encoded bytes that one pass reads or writes.
     pub(crate) bytes: usize,
-    /// One pass over the input. The number keeps the optimiser from dropping the work, and shows that all passes and
-    /// all implementations of an operation did the same.
+    /// One pass over the input. The number keeps the optimiser from dropping the work, and shows
+    /// that all passes and all implementations of an operation did the same.
     pub(crate) pass: Box<dyn FnMut() -> u64 + 'a>,
 }
 

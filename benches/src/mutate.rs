@@ -1,8 +1,9 @@
 //! Millions of damaged recordings, opened and read: each ends, without a panic, in bounded memory.
 //!
-//! What a fuzzer cannot do in the time is done here: its target also packs and compares, and takes many times as long. The
-//! changes are bytes, whole words, and pieces copied, at random places; checksums are made right again in every second packed one,
-//! so that what is behind them is reached.
+//! What a fuzzer cannot do in the time is done here: its target also packs and compares, and takes
+//! many times as long. The changes are bytes, whole words, and pieces copied, at random places;
+//! checksums are made right again in every second packed one, so that what is behind them is
+//! reached.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -42,7 +43,8 @@ impl Events for Sum {
     }
 }
 
-/// A small spool with something of everything, cut behind its last record, and what packing makes of it.
+/// A small spool with something of everything, cut behind its last record, and what packing makes
+/// of it.
 fn samples(seed: u64) -> Result<[Vec<u8>; 2], String> {
     let mut random = Random(seed);
     let mut program = Program::new(2, 8);

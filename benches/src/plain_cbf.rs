@@ -1,9 +1,10 @@
-//! A yardstick for the Compact Backtrace Format: the rule as its document tells it, written plainly, one byte at a time.
+//! A yardstick for the Compact Backtrace Format: the rule as its document tells it, written
+//! plainly, one byte at a time.
 //!
-//! Swift's own encoder needs a Swift compiler, which this harness does not ask for. This is **not** that encoder; it
-//! does what the rule says in the most direct way (an iterator of bytes in, a growing vector out), so that the figures
-//! show what the care taken in `cairn_wire::cbf` buys. It writes the bytes of `cairn_format`'s default dialect, and
-//! the harness checks that.
+//! Swift's own encoder needs a Swift compiler, which this harness does not ask for. This is **not**
+//! that encoder; it does what the rule says in the most direct way (an iterator of bytes in, a
+//! growing vector out), so that the figures show what the care taken in `cairn_wire::cbf` buys. It
+//! writes the bytes of `cairn_format`'s default dialect, and the harness checks that.
 
 use cairn_format::AbsoluteAddress;
 
@@ -68,7 +69,8 @@ fn put_operand(value: u64, bytes: u32, output: &mut Vec<u8>) {
     }
 }
 
-/// Calls `visit` with every address of the record in `bytes`; false when it is not a record of [`encode`].
+/// Calls `visit` with every address of the record in `bytes`; false when it is not a record of
+/// [`encode`].
 pub(crate) fn decode(bytes: impl IntoIterator<Item = u8>, mut visit: impl FnMut(u64)) -> bool {
     let mut bytes = bytes.into_iter();
     if bytes.next() != Some(0x02) {

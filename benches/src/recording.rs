@@ -1,6 +1,8 @@
-//! What recordings cost after the program: packing, opening, reading, a window of time, and bytes for each event.
+//! What recordings cost after the program: packing, opening, reading, a window of time, and bytes
+//! for each event.
 //!
-//! The spools are made by the test support of `cairn-analysis`, by the rules that a recorder follows, in memory.
+//! The spools are made by the test support of `cairn-analysis`, by the rules that a recorder
+//! follows, in memory.
 
 use std::fs::File;
 use std::io::BufWriter;
@@ -75,7 +77,8 @@ fn churn(name: &'static str, pairs: u64, threads: u64, stacks: u64, sizes: u64) 
     Work { name, events: pairs * 2, units: pairs, spool: program.finish() }
 }
 
-/// A program of loops: each round allocates the same nodes and strings, now and then one that stays.
+/// A program of loops: each round allocates the same nodes and strings, now and then one that
+/// stays.
 fn loops(pairs: u64) -> Work {
     let mut random = Random(43);
     let mut program = Program::new(1, 8);
@@ -235,8 +238,9 @@ fn row(work: &Work, directory: &std::path::Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Marks whose text nobody can foresee, as request numbers are: the packed recording is nearly as large as the spool. A mark each
-/// 30 us on average, by four threads, at one of some thousand stacks.
+/// Marks whose text nobody can foresee, as request numbers are: the packed recording is nearly as
+/// large as the spool. A mark each 30 us on average, by four threads, at one of some thousand
+/// stacks.
 fn unforeseen_marks(count: u64) -> Vec<u8> {
     let mut random = Random(45);
     let mut program = Program::new(4, 8);
@@ -272,7 +276,8 @@ fn peak_bytes(work: impl FnOnce()) -> Result<u64, String> {
     Ok(status_bytes("VmHWM:")?.saturating_sub(before))
 }
 
-/// Prints what a second out of the middle of a long recording takes. `millions` is how many millions of marks.
+/// Prints what a second out of the middle of a long recording takes. `millions` is how many
+/// millions of marks.
 pub(crate) fn run_window(millions: u64) -> Result<(), String> {
     print!("{}", machine::description());
     println!(

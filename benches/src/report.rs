@@ -19,7 +19,7 @@ pub(crate) fn formats() -> Result<(), String> {
         inputs.peer.as_ref().map_or_else(|why| format!("missing, {why}"), |_| "in the run".to_owned())
     );
     println!(
-        "- Swift's encoder: missing (needs a Swift compiler); `plain rule` stands beside ours as a yardstick\n"
+        "- Swift's encoder: missing (needs a Swift compiler); `plain rule` is the yardstick beside ours\n"
     );
     print_timings(&rows);
     println!();
@@ -58,8 +58,8 @@ fn print_timings(rows: &[Row<'_>]) {
     }
 }
 
-/// Every other implementation of an operation on the same input, against cairn's. The lowest times are those that a busy
-/// machine disturbs least: where the two columns differ much, it was busy.
+/// Every other implementation of an operation on the same input, against cairn's. The lowest times
+/// are those that a busy machine disturbs least: where the two columns differ much, it was busy.
 fn print_ratios(rows: &[Row<'_>]) {
     println!("| operation | on | against | times faster, by medians | by lowest |");
     println!("|---|---|---|---:|---:|");

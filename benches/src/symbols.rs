@@ -1,7 +1,9 @@
-//! Names for addresses, against llvm-symbolizer and binutils, each as a whole process on the same addresses.
+//! Names for addresses, against llvm-symbolizer and binutils, each as a whole process on the same
+//! addresses.
 //!
-//! An address is asked for as often as stacks repeat it: 20,000 places picked by code size, asked for 100,000 times by
-//! Zipf's law. The child process of our own, `symbols-run`, prints what llvm-symbolizer prints.
+//! An address is asked for as often as stacks repeat it: 20,000 places picked by code size, asked
+//! for 100,000 times by Zipf's law. The child process of our own, `symbols-run`, prints what
+//! llvm-symbolizer prints.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -37,8 +39,9 @@ pub(crate) fn run(programs: &[&str]) -> Result<()> {
     outcome
 }
 
-/// The child: answers the addresses of standard input. With a cache directory it uses the index there; with `build` it
-/// makes the index and answers nothing; with `memory` it prints what memory the answers took in place of them.
+/// The child: answers the addresses of standard input. With a cache directory it uses the index
+/// there; with `build` it makes the index and answers nothing; with `memory` it prints what memory
+/// the answers took in place of them.
 pub(crate) fn answer(arguments: &[&str]) -> Result<()> {
     let [file, rest @ ..] = arguments else { return Err("symbols-run FILE [CACHE [build|memory]]".into()) };
     let mut options = SymbolizerOptions::new();
@@ -76,12 +79,13 @@ pub(crate) fn answer(arguments: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// What the answers take: each is dropped before the next one, so that the question's list and the answers do not count.
+/// What the answers take: each is dropped before the next one, so that the question's list and the
+/// answers do not count.
 ///
-/// Touched is what the kernel says is resident of the mappings of the index and of the program (`Rss` in
-/// `/proc/self/smaps`); it maps up to 16 pages around each that is asked for. The growth is that of the process's
-/// resident memory, at its highest (`VmHWM`), since before the first answer; what was mapped until then counts as touched
-/// and as growth.
+/// Touched is what the kernel says is resident of the mappings of the index and of the program
+/// (`Rss` in `/proc/self/smaps`); it maps up to 16 pages around each that is asked for. The growth
+/// is that of the process's resident memory, at its highest (`VmHWM`), since before the first
+/// answer; what was mapped until then counts as touched and as growth.
 fn answer_one_by_one(symbolizer: &Symbolizer, lookups: &[(ModuleId, Lookup)]) -> Result<()> {
     let (before, mapped) = (resident_kb("VmRSS:")?, mapped_kb()?);
     for &(module, lookup) in lookups {
@@ -99,7 +103,8 @@ fn resident_kb(field: &str) -> Result<u64> {
     Ok(line.trim().trim_end_matches(" kB").parse()?)
 }
 
-/// Of all files that are mapped from their first byte on and are not executable: the index and the program that is asked for.
+/// Of all files that are mapped from their first byte on and are not executable: the index and the
+/// program that is asked for.
 fn mapped_kb() -> Result<u64> {
     let maps = fs::read_to_string("/proc/self/smaps")?;
     let mut counts = false;

@@ -1,8 +1,9 @@
-//! Full malloc traces, which are too large to commit: the corpus is cut from them, and bytes per frame can be counted
-//! over all of them.
+//! Full malloc traces, which are too large to commit: the corpus is cut from them, and bytes per
+//! frame can be counted over all of them.
 //!
-//! A trace is `NAME.stacks.zst` beside `NAME.modules.tsv`. Unpacked by `zstd --long=27` it is little-endian words, one
-//! record after the other: `| requested size << 16 \| depth | depth return addresses, innermost first |`.
+//! A trace is `NAME.stacks.zst` beside `NAME.modules.tsv`. Unpacked by `zstd --long=27` it is
+//! little-endian words, one record after the other:
+//! `| requested size << 16 \| depth | depth return addresses, innermost first |`.
 
 use std::fs;
 use std::io::{BufReader, Read};
@@ -13,8 +14,8 @@ use cairn_format::AbsoluteAddress;
 
 use crate::corpus::{self, Stacks, Window};
 
-/// Stacks kept per program: eight runs of 64 calls, evenly spread, so that both the likeness of neighbours and the
-/// variety of the whole run survive.
+/// Stacks kept per program: eight runs of 64 calls, evenly spread, so that both the likeness of
+/// neighbours and the variety of the whole run survive.
 const WINDOWS: u64 = 8;
 const WINDOW_STACKS: u64 = 64;
 

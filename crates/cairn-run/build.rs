@@ -1,6 +1,7 @@
 //! Builds the library that is put into programs, so that it can be carried inside the command.
 //!
-//! It is built by a cargo of its own, because it needs another profile: without unwinding, optimised, one object file.
+//! It is built by a cargo of its own, because it needs another profile: without unwinding,
+//! optimised, one object file.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -38,7 +39,8 @@ fn main() {
     }
     println!("cargo::rerun-if-changed={}", crates.join("../Cargo.toml").display());
     let manifest = crates.join("cairn-preload/Cargo.toml");
-    // The second one is for programs that use another allocator than the C library's; the third annotates and records nothing.
+    // The second one is for programs that use another allocator than the C library's; the third
+    // annotates and records nothing.
     for (variable, features) in [
         ("CAIRN_PRELOAD_LIBRARY", ""),
         ("CAIRN_PRELOAD_ALLOCATORS", "allocators"),
@@ -62,7 +64,8 @@ fn build(manifest: &Path, target: &str, features: &str) -> PathBuf {
         .arg(manifest)
         .arg("--target-dir")
         .arg(&directory)
-        // What the outer cargo was asked for (a wrapper for coverage, a linter, flags) is not for the library.
+        // What the outer cargo was asked for (a wrapper for coverage, a linter, flags) is not for
+        // the library.
         .env_remove("RUSTC_WORKSPACE_WRAPPER")
         .env_remove("RUSTC_WRAPPER")
         .env_remove("CARGO_ENCODED_RUSTFLAGS")

@@ -14,8 +14,8 @@ fn printed(program: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// True when lines of `text` are the functions `names`, in this order. Debug information of lines alone does not name the
-/// module of each function.
+/// True when lines of `text` are the functions `names`, in this order. Debug information of lines
+/// alone does not name the module of each function.
 fn in_order(text: &str, names: &[&str]) -> bool {
     let mut lines = text.lines();
     names.iter().all(|name| lines.any(|line| line.trim().rsplit("::").next() == Some(name)))

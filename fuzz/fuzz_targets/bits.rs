@@ -1,5 +1,5 @@
-//! Fields of any width, written and read back: the reader sees what the writer was given, at the position
-//! that the widths add up to.
+//! Fields of any width, written and read back: the reader sees what the writer was given, at the
+//! position that the widths add up to.
 #![no_main]
 
 use cairn_format::SliceSink;

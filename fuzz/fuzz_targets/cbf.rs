@@ -1,4 +1,5 @@
-//! Any bytes decode under all rules, the ways to read agree, and what was read comes back from the encoder.
+//! Any bytes decode under all rules, the ways to read agree, and what was read comes back from the
+//! encoder.
 #![no_main]
 
 use cairn_format::{Frame, SliceSink, WordSize};
@@ -64,7 +65,8 @@ fn read_all_ways(data: &[u8], rules: Rules) -> Vec<Result<Frame, DecodeError>> {
     one_by_one
 }
 
-/// The splitter and the decoder agree on where a record ends; in one piece or byte by byte, the splitter with itself.
+/// The splitter and the decoder agree on where a record ends; in one piece or byte by byte, the
+/// splitter with itself.
 fn check_split(data: &[u8]) {
     let mut end = 0;
     for record in Records::new(data) {
@@ -72,7 +74,8 @@ fn check_split(data: &[u8]) {
         end += record.bytes.len();
         let mut runs = Decoder::new(record.bytes, Rules::LENIENT).runs();
         runs.by_ref().for_each(drop);
-        // At a repeat of nothing the decoder stops, and the splitter, which looks at lengths only, does not.
+        // At a repeat of nothing the decoder stops, and the splitter, which looks at lengths only,
+        // does not.
         if runs.findings().stopped_by().is_none() {
             assert_eq!(record.ending == Ending::Complete, runs.end() != End::None);
         }

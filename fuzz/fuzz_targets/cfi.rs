@@ -1,6 +1,8 @@
-//! Unwind tables of any bytes: no panic, bounded time, and the packed rule never says other than the whole row.
+//! Unwind tables of any bytes: no panic, bounded time, and the packed rule never says other than
+//! the whole row.
 //!
-//! The input is `| header length: u16 | asked for: u8 | header | frames |`; the frames lie right behind the header.
+//! The input is `| header length: u16 | asked for: u8 | header | frames |`; the frames lie right
+//! behind the header.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! Whatever the bytes: strict and lenient reading agree, the work is bounded, and what was read can be written and read again.
+//! Whatever the bytes: strict and lenient reading agree, the work is bounded, and what was read can
+//! be written and read again.
 #![no_main]
 
 use cairn_format::{Module, Sink, SinkFull, WordSize};
@@ -99,7 +100,8 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let lenient = match Decoder::lenient(data, &mut slots) {
         Ok(decoder) => read(decoder),
         Err(error) => {
-            // Strict reading may have stopped earlier: at the platform's name, when the count behind it is cut.
+            // Strict reading may have stopped earlier: at the platform's name, when the count
+            // behind it is cut.
             assert!(strict.is_err_and(|strict| strict.offset <= error.offset));
             return;
         }

@@ -1,5 +1,5 @@
-//! Any bytes as a core file or a minidump: what can be read is, in order and without overlaps, and every question about it has
-//! an answer.
+//! Any bytes as a core file or a minidump: what can be read is, in order and without overlaps, and
+//! every question about it has an answer.
 #![no_main]
 
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! Any text as a mangled name: the readable form keeps to its limit, and what is no name stays as it is.
+//! Any text as a mangled name: the readable form keeps to its limit, and what is no name stays as
+//! it is.
 #![no_main]
 
 use cairn_symbols::demangle::{MAX_DEMANGLED_BYTES, readable, scheme};

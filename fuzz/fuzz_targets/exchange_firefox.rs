@@ -1,4 +1,5 @@
-//! Whatever the bytes: a processed profile of the Firefox Profiler is read as a heap, or refused with a reason; its stacks are a tree, and what its stacks add up to is its total.
+//! Whatever the bytes: a processed profile of the Firefox Profiler is read as a heap, or refused
+//! with a reason; its stacks are a tree, and what its stacks add up to is its total.
 #![no_main]
 
 use cairn_fuzz::ask_imported;

@@ -1,4 +1,5 @@
-//! Whatever the bytes: headers, anchors and stack tables are read or refused, and what was read is written as it was.
+//! Whatever the bytes: headers, anchors and stack tables are read or refused, and what was read is
+//! written as it was.
 #![no_main]
 
 use cairn_wire::heapblock::{

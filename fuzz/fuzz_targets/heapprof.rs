@@ -1,5 +1,5 @@
-//! Whatever the memory: every search gives the same blocks for one slice, for chunks of any size and for windows, and the
-//! blocks ascend, do not overlap, and have magics around them.
+//! Whatever the memory: every search gives the same blocks for one slice, for chunks of any size
+//! and for windows, and the blocks ascend, do not overlap, and have magics around them.
 #![no_main]
 
 use cairn_wire::heapprof::{

@@ -1,5 +1,5 @@
-//! Any bytes as a log line: the marks lie in it, in order; what decodes strictly is salvaged alike; what
-//! parses is written alike.
+//! Any bytes as a log line: the marks lie in it, in order; what decodes strictly is salvaged alike;
+//! what parses is written alike.
 #![no_main]
 
 use cairn_format::{Sink, SinkFull, WordSize};

@@ -1,4 +1,5 @@
-//! Any bytes as a libwebsockets blob, as memory in front of an allocation, and as addresses to encode.
+//! Any bytes as a libwebsockets blob, as memory in front of an allocation, and as addresses to
+//! encode.
 #![no_main]
 
 use cairn_format::{AbsoluteAddress, CountingSink, WordSize};

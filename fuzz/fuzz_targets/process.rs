@@ -1,5 +1,5 @@
-//! Any text as the mappings of a process and any bytes as its memory: modules lie where mappings say and do not overlap,
-//! and every stack has an end and a reason.
+//! Any text as the mappings of a process and any bytes as its memory: modules lie where mappings
+//! say and do not overlap, and every stack has an end and a reason.
 //!
 //! The input is the text, an empty line, and the memory, which lies at `MEMORY`.
 #![no_main]

@@ -1,5 +1,5 @@
-//! Any bytes as the file that a process is about to become by `exec`, read inside of it: there is an answer after a bounded number of
-//! reads, and what is not known to refuse the library takes it.
+//! Any bytes as the file that a process is about to become by `exec`, read inside of it: there is
+//! an answer after a bounded number of reads, and what is not known to refuse the library takes it.
 #![no_main]
 
 use std::cell::Cell;
@@ -34,6 +34,7 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     }
     let takes_it = program_takes_library(&file, &start);
     assert!(takes_it || bytes.starts_with(b"\x7fELF"));
-    // Three looks through the headers, the loader's name, and twice the dynamic section with a name for each entry.
+    // Three looks through the headers, the loader's name, and twice the dynamic section with a name
+    // for each entry.
     assert!(file.reads.get() < 3 * 128 + 2 * 4096 + 200);
 });

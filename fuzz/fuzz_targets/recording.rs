@@ -1,5 +1,5 @@
-//! Whatever the bytes: a recording opens or says why not, its events make sense, and packing it gives a recording that
-//! tells the same.
+//! Whatever the bytes: a recording opens or says why not, its events make sense, and packing it
+//! gives a recording that tells the same.
 #![no_main]
 
 use std::collections::HashMap;
@@ -70,7 +70,8 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
         assert_eq!(seen.counts, seen_again.counts);
         assert_eq!(seen.live, seen_again.live);
     }
-    // The same bytes as a heap: by sums that are kept in them, if there are any, or by their events.
+    // The same bytes as a heap: by sums that are kept in them, if there are any, or by their
+    // events.
     let Ok(recording) = Recording::from_bytes(bytes) else { return };
     let heap = HeapRecording::new(recording);
     let (read, slices) = heap.read_sliced(Scope::default(), 64).unwrap();

@@ -1,5 +1,5 @@
-//! A PDB: every address has frames or a reason, soon. Its reader panics at some of them, which the source catches; here
-//! that must not end the run.
+//! A PDB: every address has frames or a reason, soon. Its reader panics at some of them, which the
+//! source catches; here that must not end the run.
 #![no_main]
 
 use std::sync::Once;

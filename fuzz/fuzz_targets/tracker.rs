@@ -1,5 +1,6 @@
-//! Whatever the bytes: events cover the recording without a gap up to the error, intervals are well-formed, addresses lie
-//! in the modules they are said to lie in, and strict reading, salvage, guess and writer agree.
+//! Whatever the bytes: events cover the recording without a gap up to the error, intervals are
+//! well-formed, addresses lie in the modules they are said to lie in, and strict reading, salvage,
+//! guess and writer agree.
 #![no_main]
 
 use cairn_format::SliceSink;

@@ -1,4 +1,5 @@
-//! Any bytes as the address of a request to `cairn view`: a path, and the words behind its question mark.
+//! Any bytes as the address of a request to `cairn view`: a path, and the words behind its question
+//! mark.
 #![no_main]
 
 use cairn_web::view::reads_words;

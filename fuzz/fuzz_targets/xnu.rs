@@ -1,4 +1,5 @@
-//! Whatever the bytes and the base: unpacking gives whole entries, and packing them again gives the same bytes.
+//! Whatever the bytes and the base: unpacking gives whole entries, and packing them again gives the
+//! same bytes.
 #![no_main]
 
 use cairn_format::AbsoluteAddress;

@@ -1,4 +1,5 @@
-//! Walks over any memory: no panic, no endless loop, and the corrected walks record what the kernel records.
+//! Walks over any memory: no panic, no endless loop, and the corrected walks record what the kernel
+//! records.
 //!
 //! The input is `| options: u8 | room: u8 | fp: u16 | memory |`; the memory lies at 0x7000.
 
@@ -51,7 +52,7 @@ fuzz_target!(|input: &[u8]| {
     let count = records.by_ref().count();
     assert!(count <= bytes.len() / 8 && records.stop_reason().is_some());
 
-    let program = OneModule { code: AddressRange::ALL, table: None };
+    let program = OneModule::new(AddressRange::ALL, None);
     let mut walk = Walk::new(Registers::<X86_64>::new(0x1000, BASE, fp), memory, program).with_stack(stack);
     assert!(walk.by_ref().count() <= bytes.len() / 8 + 1 && walk.stop_reason().is_some());
 });

@@ -13,7 +13,8 @@ use crate::process::{Failure, Outcome, at, cargo, run as run_command, workspace_
 /// The profile of the root Cargo.toml, and with it the directory below `target`.
 const PROFILE: &str = "c-library";
 
-/// The name that programs which link the shared library ask the loader for; `build.rs` of cairn-c says the same.
+/// The name that programs which link the shared library ask the loader for; `build.rs` of cairn-c
+/// says the same.
 const SONAME: &str = "libcairn.so.0";
 
 const USAGE: &str = "usage: cargo xtask c-library [--target TRIPLE] [--prefix DIRECTORY]";
@@ -110,7 +111,8 @@ fn install(built: &Built, prefix: &Path) -> Outcome {
     fs::write(&description, text).map_err(at(&description))
 }
 
-/// Copies beside the place and renames, so that a program which has the old file mapped keeps it whole.
+/// Copies beside the place and renames, so that a program which has the old file mapped keeps it
+/// whole.
 fn copy(from: &Path, to: &Path) -> Outcome {
     make_parent(to)?;
     let fresh = to.with_extension("new");

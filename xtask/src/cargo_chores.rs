@@ -22,7 +22,8 @@ pub(crate) fn fmt(arguments: &[String]) -> Outcome {
 
 /// Clippy on libraries, programs, tests, benches and examples.
 ///
-/// `--locked` here makes a `Cargo.lock` that does not fit the manifests an error, in CI and before a commit alike.
+/// `--locked` here makes a `Cargo.lock` that does not fit the manifests an error, in CI and before
+/// a commit alike.
 pub(crate) fn lint(arguments: &[String]) -> Outcome {
     without_arguments("lint", arguments)?;
     run(cargo().args(["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]))?;
@@ -41,7 +42,8 @@ pub(crate) fn doc(arguments: &[String]) -> Outcome {
     run(cargo().env("RUSTDOCFLAGS", "-D warnings").args(["doc", "--workspace", "--no-deps", "--locked"]))
 }
 
-/// All tests: the README's command, word for word; before it, those of features that the usual build leaves out.
+/// All tests: the README's command, word for word; before it, those of features that the usual
+/// build leaves out.
 pub(crate) fn test(arguments: &[String]) -> Outcome {
     without_arguments("test", arguments)?;
     let features = ["--package", "cairn-symbols", "--features", "debuginfod", "--test", "debuginfod"];

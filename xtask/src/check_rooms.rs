@@ -1,23 +1,30 @@
-//! `cargo xtask check-rooms`: are the walls between the crates still where ARCHITECTURE.md draws them?
+//! `cargo xtask check-rooms`: compares the crates with the map in ARCHITECTURE.md.
 //!
-//! [`table`] says what each crate may use and what it must declare; [`facts`] reads what the crates are, from
-//! `cargo metadata` and their sources; [`rules`] compares the two and does nothing else, so that its tests can give it
-//! crates that do not exist.
+//! [`table`] lists the crates that each crate may use and the attributes that it must declare.
+//! [`facts`] reads `cargo metadata` and the sources. [`rules`] compares the two without any input
+//! or output, so that its tests can pass crates that do not exist. [`long_files`] limits the length
+//! of source files; `--shrink` removes files that became shorter from the list of allowances.
 
 pub(crate) mod facts;
+mod long_files;
 mod rules;
 mod source;
 mod table;
 
 use std::fs;
 
+use crate::allowances;
+use crate::check_words::text_files;
 use crate::process::{Failure, Outcome, at, workspace_root};
 
 /// Prints every violation, then fails if there was one.
 pub(crate) fn run(arguments: &[String]) -> Outcome {
-    if let [first, ..] = arguments {
-        return Err(Failure::usage(format!("check-rooms takes no arguments, but got {first:?}")));
-    }
+    let shrinks = match arguments {
+        [] => false,
+        [flag] if flag == "--shrink" => true,
+        _ => return Err(Failure::usage("usage: cargo xtask check-rooms [--shrink]")),
+    };
+    check_lengths(shrinks)?;
     let crates = facts::gather()?;
     let mut violations = rules::violations(table::ROOMS, &crates);
     let architecture = workspace_root().join("ARCHITECTURE.md");
@@ -26,7 +33,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
         violations.extend(rules::missing_in_architecture(table::ROOMS, &crates, &text));
     }
     if violations.is_empty() {
-        println!("{} crates keep to their rooms", crates.len());
+        println!("{} crates agree with the table of rooms", crates.len());
         return Ok(());
     }
     for violation in &violations {
@@ -36,4 +43,15 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
         "{} violations of the table of rooms (xtask/src/check_rooms/table.rs)",
         violations.len()
     )))
+}
+
+/// Checks the lengths of all source files.
+fn check_lengths(shrinks: bool) -> Outcome {
+    let mut breaches = Vec::new();
+    for path in text_files()? {
+        // A file that is listed but not there was removed and is not committed yet.
+        let Ok(text) = fs::read_to_string(workspace_root().join(&path)) else { continue };
+        breaches.extend(long_files::breach(&path, &text));
+    }
+    allowances::report("check-rooms", &[long_files::RULE], &breaches, shrinks)
 }

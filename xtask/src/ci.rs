@@ -1,23 +1,29 @@
 //! `cargo xtask ci`: what CI runs, in its order.
 //!
-//! Cheap checks first, so that a slip shows within seconds. The tests come last and nothing is printed after them:
-//! whoever reads the end of the log reads the test runner's own summary.
+//! Cheap checks first, so that a slip shows within seconds. The tests come last and nothing is
+//! printed after them: whoever reads the end of the log reads the test runner's own summary.
 
 use std::time::Instant;
 
 use crate::process::{Failure, Outcome};
-use crate::{cargo_chores, check_rooms, fuzz_smoke, header, portability, supply_chain, unsafe_inventory};
+use crate::{
+    api, book, cargo_chores, check_rooms, check_words, fuzz_smoke, header, portability, supply_chain,
+    unsafe_inventory,
+};
 
 type Step = (&'static str, fn() -> Outcome);
 
 const BEFORE_THE_TESTS: &[Step] = &[
     ("fmt", || cargo_chores::fmt(&["--check".to_owned()])),
     ("check-rooms", || check_rooms::run(&[])),
+    ("check-words", || check_words::run(&[])),
     ("unsafe-inventory", || unsafe_inventory::run(&["--check".to_owned()])),
+    ("book", || book::run(&[])),
     ("deny", || supply_chain::deny(&[])),
     ("header", || header::run(&["--check".to_owned()])),
     ("lint", || cargo_chores::lint(&[])),
     ("doc", || cargo_chores::doc(&[])),
+    ("api", || api::run(&["--check".to_owned()])),
     ("portability", || portability::run(&[])),
     ("fuzz-smoke", || fuzz_smoke::run(&[])),
 ];

@@ -1,4 +1,5 @@
-//! What chores need from Debian: tools installed when they are missing, and packages unpacked without being installed.
+//! What chores need from Debian: tools installed when they are missing, and packages unpacked
+//! without being installed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,11 +14,13 @@ pub(crate) struct Tool {
     pub(crate) program: &'static str,
     /// Installed, with `also`, when the program is missing.
     pub(crate) package: &'static str,
-    /// What the package only recommends but the chore needs (such as the C library a cross compiler links).
+    /// What the package only recommends but the chore needs (such as the C library a cross compiler
+    /// links).
     pub(crate) also: &'static [&'static str],
 }
 
-/// Makes sure that the tools are there: as root (or with a `sudo` that asks nothing) the missing ones are installed.
+/// Makes sure that the tools are there: as root (or with a `sudo` that asks nothing) the missing
+/// ones are installed.
 ///
 /// # Errors
 /// Names the command to run when it may not install.
@@ -44,7 +47,8 @@ fn install(packages: &[&str]) -> Outcome {
     if !on_path("apt-get") {
         return Err(Failure::new("there is no apt-get on this machine"));
     }
-    // A mirror in the middle of an update makes `update` fail although the lists at hand serve; `install` decides.
+    // A mirror in the middle of an update makes `update` fail although the lists at hand serve;
+    // `install` decides.
     if let Err(failure) = run(as_root("apt-get").args(["update", "-qq"])) {
         eprintln!("{failure}; going on with the package lists at hand");
     }
@@ -61,9 +65,10 @@ fn as_root(program: &str) -> Command {
     command
 }
 
-/// An apt of our own: its lists cover other architectures, its idea of what is installed is "nothing", and it writes
-/// only below its directory. So packages of any architecture can be fetched (and their signatures checked) without
-/// root, and without `dpkg --add-architecture` on a machine that is not ours.
+/// An apt of our own: its lists cover other architectures, its idea of what is installed is
+/// "nothing", and it writes only below its directory. So packages of any architecture can be
+/// fetched (and their signatures checked) without root, and without `dpkg --add-architecture` on a
+/// machine that is not ours.
 pub(crate) struct PrivateApt {
     options: Vec<String>,
 }
@@ -96,8 +101,8 @@ impl PrivateApt {
         command
     }
 
-    /// Fetches the package lists. A source that fails is reported and passed over: what is missing in the end is
-    /// noticed when a package is asked for.
+    /// Fetches the package lists. A source that fails is reported and passed over: what is missing
+    /// in the end is noticed when a package is asked for.
     pub(crate) fn update(&self) {
         println!("fetching package lists into a directory of our own");
         if let Err(failure) = read(self.command("apt-get").args(["update", "-qq"])) {
@@ -109,12 +114,14 @@ impl PrivateApt {
 
     /// The versions that can be had of `package` (`name` or `name:architecture`), newest first.
     pub(crate) fn versions(&self, package: &str) -> Outcome<Vec<String>> {
-        // One line a version and source: `libstd-rust-web-dev:arm64 | 1.85.0+dfsg3-1~deb12u3 | http://… Packages`.
+        // One line a version and source:
+        // `libstd-rust-web-dev:arm64 | 1.85.0+dfsg3-1~deb12u3 | http://… Packages`.
         let lines = read(self.command("apt-cache").args(["madison", package]))?;
         Ok(lines.lines().filter_map(|line| line.split('|').nth(1)).map(|v| v.trim().to_owned()).collect())
     }
 
-    /// All packages that `package` needs, itself included, and that are not installed on this machine.
+    /// All packages that `package` needs, itself included, and that are not installed on this
+    /// machine.
     pub(crate) fn missing_closure(&self, package: &str) -> Outcome<Vec<String>> {
         let only_needs = ["recommends", "suggests", "conflicts", "breaks", "replaces", "enhances"];
         let lines = read(
@@ -126,7 +133,8 @@ impl PrivateApt {
         Ok(dependency_names(&lines).into_iter().filter(|name| !is_installed(name)).collect())
     }
 
-    /// Fetches `packages` (`name`, `name:architecture`, each possibly with `=version`) into `directory`.
+    /// Fetches `packages` (`name`, `name:architecture`, each possibly with `=version`) into
+    /// `directory`.
     pub(crate) fn download(&self, packages: &[String], directory: &Path) -> Outcome {
         fs::create_dir_all(directory).map_err(at(directory))?;
         println!("fetching {} packages: {}", packages.len(), packages.join(" "));
@@ -134,7 +142,8 @@ impl PrivateApt {
     }
 }
 
-/// The package names in `apt-cache depends` output: they stand at the start of a line; virtual ones are in `<>`.
+/// The package names in `apt-cache depends` output: they stand at the start of a line; virtual ones
+/// are in `<>`.
 fn dependency_names(lines: &str) -> Vec<String> {
     lines
         .lines()
@@ -163,7 +172,8 @@ pub(crate) fn archives(directory: &Path) -> Outcome<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// Unpacks what of an archive matches `pattern` (a `tar` wildcard on paths such as `./usr/lib`) into `root`.
+/// Unpacks what of an archive matches `pattern` (a `tar` wildcard on paths such as `./usr/lib`)
+/// into `root`.
 pub(crate) fn unpack(archive: &Path, pattern: &str, root: &Path) -> Outcome {
     fs::create_dir_all(root).map_err(at(root))?;
     let mut reader = Command::new("dpkg-deb")

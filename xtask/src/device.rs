@@ -155,7 +155,8 @@ impl Board {
             let found = self.run_program(&program, layout)?;
             found.check(layout, EXPECTED_BLOCKS_OF_C)?;
             found.check_callers()?;
-            // An interrupt may come at any instruction; without interrupts nothing of that is tested.
+            // An interrupt may come at any instruction; without interrupts nothing of that is
+            // tested.
             if found.number("interrupts")? < 5000 {
                 return Err(Failure::new(format!("{}: too few interrupts:\n{}", self.name, found.output)));
             }

@@ -1,7 +1,9 @@
-//! `cargo xtask exports [--require] [FILE]`: a recording in every format of other tools, opened by these tools; their totals must be ours.
+//! `cargo xtask exports [--require] [FILE]`: a recording in every format of other tools, opened by
+//! these tools; their totals must be ours.
 //!
-//! Without a file, a run of python3 is recorded. What is not on the machine and comes from npm, PyPI or Go's compiler is put into `target/exports`; Debian
-//! packages are only named. A tool that is missing is told, and is a failure with `--require` alone.
+//! Without a file, a run of python3 is recorded. What is not on the machine and comes from npm,
+//! PyPI or Go's compiler is put into `target/exports`; Debian packages are only named. A tool that
+//! is missing is told, and is a failure with `--require` alone.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -368,7 +370,8 @@ impl Drop for Running {
     }
 }
 
-/// It has no words for a script; that it opens the file and goes on is checked, and what it shows is kept for eyes.
+/// It has no words for a script; that it opens the file and goes on is checked, and what it shows
+/// is kept for eyes.
 fn heaptrack_gui(exports: &Exports) -> Outcome<Answer> {
     const DISPLAY: &str = ":97";
     if !["heaptrack_gui", "Xvfb", "import"].iter().all(|program| on_path(program)) {

@@ -1,14 +1,17 @@
-//! `cargo xtask fuzz-smoke`: every fuzz target for a few seconds, on its kept corpus and onward from there.
+//! `cargo xtask fuzz-smoke`: every fuzz target for a few seconds, on its kept corpus and onward
+//! from there.
 //!
-//! Needs neither a nightly compiler nor cargo-fuzz: what cargo-fuzz adds on nightly is the address sanitizer, which has
-//! nothing to find in crates that forbid `unsafe`. libFuzzer itself (built by the `libfuzzer-sys` crate, hence g++)
-//! needs only the coverage counters, and these are a pass of LLVM that the stable compiler runs when told.
+//! Needs neither a nightly compiler nor cargo-fuzz: what cargo-fuzz adds on nightly is the address
+//! sanitizer, which has nothing to find in crates that forbid `unsafe`. libFuzzer itself (built by
+//! the `libfuzzer-sys` crate, hence g++) needs only the coverage counters, and these are a pass of
+//! LLVM that the stable compiler runs when told.
 //!
-//! libFuzzer draws its changes from a fixed seed, so that a check of the same commit tries the same inputs again, and a failure
-//! belongs to the change that brought it. `--seed random` looks where no run has looked before: that is for long runs.
+//! libFuzzer draws its changes from a fixed seed, so that a check of the same commit tries the same
+//! inputs again, and a failure belongs to the change that brought it. `--seed random` looks where
+//! no run has looked before: that is for long runs.
 //!
-//! libFuzzer adds what it finds to the first directory it is given, so that one is scratch space below `fuzz/target`;
-//! the kept corpus is the second and stays as it is.
+//! libFuzzer adds what it finds to the first directory it is given, so that one is scratch space
+//! below `fuzz/target`; the kept corpus is the second and stays as it is.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -32,7 +35,8 @@ const DEFAULT_SEED: u32 = 1;
 /// What libFuzzer understands as "take one of your own".
 const RANDOM_SEED: u32 = 0;
 
-/// The coverage that libFuzzer works with. One codegen unit, as the counters of several do not link into one table.
+/// The coverage that libFuzzer works with. One codegen unit, as the counters of several do not link
+/// into one table.
 const RUSTFLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing -Ccodegen-units=1";
@@ -130,7 +134,8 @@ impl Layout {
         self.fuzz.join("target/smoke").join(target)
     }
 
-    /// The targets of the manifest, after checking that manifest, source files and corpora tell the same story.
+    /// The targets of the manifest, after checking that manifest, source files and corpora tell the
+    /// same story.
     fn targets(&self) -> Outcome<Vec<String>> {
         let mut command = cargo();
         command.args(["metadata", "--no-deps", "--format-version=1", "--manifest-path"]).arg(self.manifest());
@@ -174,7 +179,8 @@ fn names_in(directory: &Path, extension: Option<&str>) -> Outcome<BTreeSet<Strin
     Ok(wanted.filter_map(|path| Some(path.file_stem()?.to_string_lossy().into_owned())).collect())
 }
 
-/// What does not fit together. A target that is listed but never runs would pass for a target that found nothing.
+/// What does not fit together. A target that is listed but never runs would pass for a target that
+/// found nothing.
 fn faults(
     listed: &BTreeSet<String>,
     sources: &BTreeSet<String>,
@@ -226,14 +232,16 @@ fn host_triple() -> Outcome<String> {
     host.map(str::to_owned).ok_or_else(|| Failure::new("rustc -vV names no host"))
 }
 
-/// Runs the targets, as many at a time as there are processors, and returns the names of those that failed.
+/// Runs the targets, as many at a time as there are processors, and returns the names of those that
+/// failed.
 fn run_all(layout: &Layout, binaries: &Path, targets: &[String], request: &Request) -> Vec<String> {
     let workers = thread::available_parallelism().map_or(1, usize::from);
     let waiting = Mutex::new(targets.iter());
     let failed = Mutex::new(Vec::new());
     let work = || {
         loop {
-            // The guard is gone at the end of this statement; a target runs without holding the queue.
+            // The guard is gone at the end of this statement; a target runs without holding the
+            // queue.
             let next = waiting.lock().expect("no worker panics").next();
             let Some(target) = next else { return };
             match smoke(layout, binaries, target, request) {
@@ -287,7 +295,8 @@ fn smoke(layout: &Layout, binaries: &Path, target: &str, request: &Request) -> O
     }
 }
 
-/// The line `#<runs> DONE cov: … exec/s: …`. A target without it has run nothing, whatever its exit status.
+/// The line `#<runs> DONE cov: … exec/s: …`. A target without it has run nothing, whatever its exit
+/// status.
 fn done_line(words: &str) -> Option<&str> {
     words.lines().rev().find(|line| line.starts_with('#') && line.contains("DONE")).map(str::trim)
 }

@@ -1,8 +1,10 @@
-//! `cargo xtask header`: writes `cairn_capture.h` and `cairn_heap.h` from the Rust text that defines the C API.
+//! `cargo xtask header`: writes `cairn_capture.h` and `cairn_heap.h` from the Rust text that
+//! defines the C API.
 //!
-//! A translator for the little Rust that a C border is made of: constants, `#[repr(C)]` structs, functions with their
-//! doc comments. Whatever it does not know is an error that names the line, so nothing is left out in silence. cbindgen
-//! does this for all of Rust; it brings 38 crates, two minutes of compiling, into every run of the chores.
+//! A translator for the little Rust that a C border is made of: constants, `#[repr(C)]` structs,
+//! functions with their doc comments. Whatever it does not know is an error that names the line, so
+//! nothing is left out in silence. cbindgen does this for all of Rust; it brings 38 crates, two
+//! minutes of compiling, into every run of the chores.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -26,7 +28,7 @@ const HEADERS: &[Header] = &[
  *
  *     cairn_stack_print(cairn_capture(), 2);
  *
- * docs/c-api.md tells how to use it. This file is written by `cargo xtask header`; edit the sources of cairn-c instead.
+ * docs/book/reference/c-api.md tells how to use it. This file is written by `cargo xtask header`; edit the sources of cairn-c instead.
 ",
         sources: &[
             "crates/cairn-c/src/capture.rs",
@@ -45,7 +47,7 @@ const HEADERS: &[Header] = &[
  *     cairn_annotated_configure(&options);
  *     void *block = cairn_annotated_malloc(100);
  *
- * docs/annotate.md tells how to use it. This file is written by `cargo xtask header`; edit the sources of cairn-heap instead.
+ * docs/book/reference/annotate.md tells how to use it. This file is written by `cargo xtask header`; edit the sources of cairn-heap instead.
 ",
         sources: &["crates/cairn-heap/src/c.rs"],
     },

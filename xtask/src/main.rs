@@ -1,30 +1,41 @@
 //! Chores of the workspace, behind one door: `cargo xtask help` lists them.
 //!
-//! A chore is a function from its arguments to an [`Outcome`]; to add one, write `xtask/src/<chore>.rs` with a
-//! `pub(crate) fn run(arguments: &[String]) -> Outcome` and give it a line in [`CHORES`]. Chores start the tools a
-//! contributor would start by hand, and print each command first, so that every step can be repeated without xtask.
+//! A chore is a function from its arguments to an [`Outcome`]; to add one, write
+//! `xtask/src/<chore>.rs` with a `pub(crate) fn run(arguments: &[String]) -> Outcome` and give it a
+//! line in [`CHORES`]. Chores start the tools a contributor would start by hand, and print each
+//! command first, so that every step can be repeated without xtask.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "chores talk to whoever started them")]
 
+mod allowances;
+mod api;
 mod bench;
+mod book;
 mod c_library;
 mod cargo_chores;
 mod check_rooms;
+mod check_words;
 mod ci;
 mod debian;
+mod design_constants;
 mod device;
+mod documents;
 mod exports;
 mod fuzz_smoke;
 mod header;
+mod miri;
 mod page;
+mod pictures;
 mod portability;
 mod process;
 #[cfg(test)]
 mod sources;
 mod supply_chain;
 mod symbols_agreement;
+mod tool;
 mod truth;
+mod unsafe_contracts;
 mod unsafe_inventory;
 
 use std::process::ExitCode;
@@ -50,6 +61,16 @@ const CHORES: &[Chore] = &[
         help: "compare crates, edges and crate attributes with the table of rooms",
     },
     Chore {
+        name: "check-words",
+        run: check_words::run,
+        help: "[--shrink]: check the words, widths and names of comments, documents, messages and tests",
+    },
+    Chore {
+        name: "api",
+        run: api::run,
+        help: "[--check] [CRATE...]: list the public items of the libraries into docs/api; --check only compares",
+    },
+    Chore {
         name: "header",
         run: header::run,
         help: "write the C header from the sources of cairn-c; --check only reports",
@@ -57,7 +78,22 @@ const CHORES: &[Chore] = &[
     Chore {
         name: "unsafe-inventory",
         run: unsafe_inventory::run,
-        help: "count the unsafe code of every crate into docs/unsafe.md; --check only compares",
+        help: "check the contracts of unsafe code, and count it into docs/book/reference/unsafe.md; --check only compares",
+    },
+    Chore {
+        name: "book",
+        run: book::run,
+        help: "[--check]: check the links, paths and constants of all documents, and build the book (mdbook)",
+    },
+    Chore {
+        name: "pictures",
+        run: pictures::run,
+        help: "make the pictures of the README from a real recording (node, chromium, c++)",
+    },
+    Chore {
+        name: "miri",
+        run: miri::run,
+        help: "run the pure unsafe logic of captures under Miri (nightly toolchain)",
     },
     Chore {
         name: "deny",
@@ -92,7 +128,7 @@ const CHORES: &[Chore] = &[
     Chore {
         name: "bench",
         run: bench::run_benches,
-        help: "formats | instructions | code-size | capture | marks: what it costs, as benchmarks/README.md tells",
+        help: "[--keep] COMMAND...: measure, and append the rows to benchmarks/history.jsonl; see benchmarks/README.md",
     },
     Chore {
         name: "truth",

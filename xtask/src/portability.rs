@@ -1,22 +1,28 @@
-//! `cargo xtask portability`: the portable crates' tests, built for other processors and run there by an emulator.
+//! `cargo xtask portability`: the portable crates' tests, built for other processors and run there
+//! by an emulator.
 //!
-//! What each target is for: `aarch64` (64-bit, the other common host), `armv7` (32-bit), `s390x` (big-endian), and
-//! `bare-metal` (`thumbv7m-none-eabi`: there is no std and no alloc that a crate could use by mistake).
+//! What each target is for: `aarch64` (64-bit, the other common host), `armv7` (32-bit), `s390x`
+//! (big-endian), and `bare-metal` (`thumbv7m-none-eabi`: there is no std and no alloc that a crate
+//! could use by mistake).
 //!
-//! A rustup toolchain has no standard library for most of these without fetching one, and rustup is not everywhere;
-//! Debian signs compilers and libraries for all of them. The compiler and its libraries must be of one version
-//! (`E0514` otherwise) and Debian's versions cannot be installed next to each other, so nothing is installed: the
-//! packages are unpacked into a cache directory, `target/portability` or `$CAIRN_PORTABILITY_CACHE`. The version is
-//! the newest that Debian has for every target, in Debian 12 that is 1.85, and so this also proves the portable
-//! crates' `rust-version`. Only the cross linkers and the emulator are installed, and only where they are missing.
+//! A rustup toolchain has no standard library for most of these without fetching one, and rustup is
+//! not everywhere; Debian signs compilers and libraries for all of them. The compiler and its
+//! libraries must be of one version (`E0514` otherwise) and Debian's versions cannot be installed
+//! next to each other, so nothing is installed: the packages are unpacked into a cache directory,
+//! `target/portability` or `$CAIRN_PORTABILITY_CACHE`. The version is the newest that Debian has
+//! for every target, in Debian 12 that is 1.85, and so this also proves the portable crates'
+//! `rust-version`. Only the cross linkers and the emulator are installed, and only where they are
+//! missing.
 //!
-//! The crates that capture stacks want the workspace's newer compiler, and run on Linux on two processors. Theirs is
-//! the newest that Debian has for these two, from its security updates. It also builds the library that `cairn heap` puts
-//! into programs; C programs are recorded in the emulator, and what this machine's cairn reads must be what they counted.
+//! The crates that capture stacks want the workspace's newer compiler, and run on Linux on two
+//! processors. Theirs is the newest that Debian has for these two, from its security updates. It
+//! also builds the library that `cairn heap` puts into programs; C programs are recorded in the
+//! emulator, and what this machine's cairn reads must be what they counted.
 //!
-//! `darwin` compiles the capture crates for Apple's systems, against `core` built from the newer compiler's source. Nothing is linked,
-//! because Apple's linker inputs are not to be had here, and nothing runs. Where Debian's source cannot be fetched it says
-//! what was not checked, and the other targets go on.
+//! `darwin` compiles the capture crates for Apple's systems, against `core` built from the newer
+//! compiler's source. Nothing is linked, because Apple's linker inputs are not to be had here, and
+//! nothing runs. Where Debian's source cannot be fetched it says what was not checked, and the
+//! other targets go on.
 //!
 //! ```text
 //! <cache>/apt/     package lists of all architectures, an apt that knows nothing of this machine's packages
@@ -28,8 +34,8 @@
 //! target/portability/build/    what cargo builds
 //! ```
 //!
-//! Delete the cache directory to fetch newer packages. Doc tests are left out: running them for another target needs
-//! a newer rustdoc than this compiler's.
+//! Delete the cache directory to fetch newer packages. Doc tests are left out: running them for
+//! another target needs a newer rustdoc than this compiler's.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -39,10 +45,12 @@ use std::process::Command;
 use crate::debian::{self, PrivateApt, Tool};
 use crate::process::{self, Failure, Outcome, at, cargo, read, workspace_root};
 
-/// The crates that must work everywhere. A crate joins when a microcontroller or another processor is to run it.
+/// The crates that must work everywhere. A crate joins when a microcontroller or another processor
+/// is to run it.
 const PORTABLE_CRATES: &[&str] = &["cairn-format", "cairn-wire"];
 
-/// The crates that run inside a watched program, or read one: also on each processor where programs are watched.
+/// The crates that run inside a watched program, or read one: also on each processor where programs
+/// are watched.
 const CAPTURE_CRATES: &[&str] = &["cairn-unwind", "cairn-capture"];
 
 /// The library that is put into programs, and the profile that it is shipped in.
@@ -118,8 +126,9 @@ const BARE_METAL_TRIPLE: &str = "thumbv7m-none-eabi";
 const DARWIN: &str = "darwin";
 const DARWIN_TRIPLES: &[&str] = &["aarch64-apple-darwin", "x86_64-apple-darwin"];
 
-/// Property tests run this many cases in an emulator, which is many times slower than the processor. The cases
-/// that depend on word size or byte order are in the conformance vectors, all of which run.
+/// Property tests run this many cases in an emulator, which is many times slower than the
+/// processor. The cases that depend on word size or byte order are in the conformance vectors, all
+/// of which run.
 const EMULATED_PROPTEST_CASES: &str = "32";
 
 /// Runs the targets named in `arguments`, or all.
@@ -219,7 +228,8 @@ impl Wanted {
 
 fn cache_directory() -> PathBuf {
     match std::env::var_os("CAIRN_PORTABILITY_CACHE") {
-        // Relative to where the chore was started, as its user means it; cargo and rustc run elsewhere.
+        // Relative to where the chore was started, as its user means it; cargo and rustc run
+        // elsewhere.
         Some(directory) => std::path::absolute(&directory).unwrap_or_else(|_| directory.into()),
         None => workspace_root().join("target/portability"),
     }
@@ -265,7 +275,8 @@ impl Compiler {
         let targets = TARGETS.iter().filter(|target| (purpose.serves)(target));
         let architectures: Vec<&str> =
             std::iter::once("amd64").chain(targets.map(|target| target.architecture)).collect();
-        // Written last, with what the directory then holds: an interrupted run or a new target fetches again.
+        // Written last, with what the directory then holds: an interrupted run or a new target
+        // fetches again.
         let complete = root.join("complete");
         let contents = format!("libraries: {}\n", architectures.join(" "));
         if fs::read_to_string(&complete).is_ok_and(|found| found == contents) {
@@ -366,7 +377,8 @@ fn packages(
     packages.extend(
         architectures.iter().map(|architecture| format!("libstd-rust-web-dev:{architecture}={version}")),
     );
-    // The shared libraries of rustc itself are in a package named after the series, `libstd-rust-web-1.85`.
+    // The shared libraries of rustc itself are in a package named after the series,
+    // `libstd-rust-web-1.85`.
     let series: Vec<&str> = version.splitn(3, '.').take(2).collect();
     packages.extend(apt.missing_closure(&format!("libstd-rust-web-{}:amd64", series.join(".")))?);
     Ok(packages)
@@ -397,7 +409,8 @@ fn test_on(target: &Target, compiler: &Compiler) -> Outcome {
 
 /// Builds the library that records, and records programs with it in the emulator.
 ///
-/// The test belongs to this machine: of the whole workspace, because `cargo test --workspace` then finds everything built.
+/// The test belongs to this machine: of the whole workspace, because `cargo test --workspace` then
+/// finds everything built.
 fn record_on(target: &Target, compiler: &Compiler) -> Outcome {
     let mut build = compiler.cargo_on(&[LIBRARY_CRATE], "build", target.triple);
     build.args(["--profile", LIBRARY_PROFILE]).env(target.variable("LINKER"), target.linker.program);
@@ -421,9 +434,10 @@ fn build_bare_metal(compiler: &Compiler, sysroot: &Path) -> Outcome {
 
 /// Builds `core` from Debian's source, as a sysroot of one library.
 ///
-/// `cargo -Zbuild-std=core` does it too, but fetches everything the library's lock file names and needs a cargo whose
-/// unstable option fits a library of another version. `compiler_builtins`, which `no_std` crates name, would come from
-/// there; as nothing is linked here, an empty one serves.
+/// `cargo -Zbuild-std=core` does it too, but fetches everything the library's lock file names and
+/// needs a cargo whose unstable option fits a library of another version. `compiler_builtins`,
+/// which `no_std` crates name, would come from there; as nothing is linked here, an empty one
+/// serves.
 fn build_core(compiler: &Compiler, sysroot: &Path, triple: &str) -> Outcome {
     let libraries = sysroot.join("lib/rustlib").join(triple).join("lib");
     let complete = sysroot.join("complete");
@@ -440,7 +454,8 @@ fn build_core(compiler: &Compiler, sysroot: &Path, triple: &str) -> Outcome {
         .ok_or_else(|| Failure::new(format!("{}: no edition", manifest.display())))?;
     let library = |name: &str, edition: &str, root: &Path| {
         let mut command = Command::new(&compiler.rustc);
-        // The source is Debian's, for this very compiler; only its own unstable features are let in by this.
+        // The source is Debian's, for this very compiler; only its own unstable features are let in
+        // by this.
         command.env("RUSTC_BOOTSTRAP", "1");
         command.args(["--crate-type=rlib", "--target", triple, "-Cpanic=abort", "--cap-lints=allow"]);
         command

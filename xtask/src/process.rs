@@ -1,4 +1,5 @@
-//! Starting other programs: each is printed before it runs, gets no stdin, and fails with its own words.
+//! Starting other programs: each is printed before it runs, gets no stdin, and fails with its own
+//! words.
 
 use std::fmt;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! `cargo xtask symbols-agreement [FILE...]`: every function of real libraries, named by cairn, by binutils and by
-//! llvm-symbolizer; and a sample of them by gdb.
+//! `cargo xtask symbols-agreement [FILE...]`: every function of real libraries, named by cairn, by
+//! binutils and by llvm-symbolizer; and a sample of them by gdb.
 
 use std::path::Path;
 

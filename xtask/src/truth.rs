@@ -1,5 +1,5 @@
-//! The long runs, in a release build: `cargo xtask truth` and `cargo xtask torture` of the crate cairn-truth, `cargo xtask kill` of
-//! the recorder.
+//! The long runs, in a release build: `cargo xtask truth` and `cargo xtask torture` of the crate
+//! cairn-truth, `cargo xtask kill` of the recorder.
 
 use crate::process::{Failure, Outcome, cargo, run};
 
@@ -11,7 +11,8 @@ pub(crate) fn truth(arguments: &[String]) -> Outcome {
     }
 }
 
-/// A hundred cold starts under timer signals, then long runs; and a thousand times attach and detach for each of three programs.
+/// A hundred cold starts under timer signals, then long runs; and a thousand times attach and
+/// detach for each of three programs.
 pub(crate) fn torture(arguments: &[String]) -> Outcome {
     let usage = || Failure::usage("usage: cargo xtask torture [--seconds N] [--cycles N]");
     let (mut seconds, mut cycles) = ("60", "1000");
@@ -45,7 +46,8 @@ pub(crate) fn kill(arguments: &[String]) -> Outcome {
 }
 
 fn start(arguments: &[&str]) -> Outcome {
-    // First the library that the programs load: `run` alone builds it too, but only for as long as it is linked here.
+    // First the library that the programs load: `run` alone builds it too, but only for as long as
+    // it is linked here.
     run(cargo().args(["build", "--release", "--quiet", "-p", "cairn-truth"]))?;
     run(cargo().args(["run", "--release", "--quiet", "-p", "cairn-truth", "--"]).args(arguments))
 }

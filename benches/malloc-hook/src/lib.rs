@@ -4,9 +4,10 @@
 //! LD_PRELOAD=libcairn_bench_malloc_hook.so CAIRN_BENCH_UNWINDER=libunwind CAIRN_BENCH_REPORT=/tmp/report program
 //! ```
 //!
-//! `CAIRN_BENCH_UNWINDER` is a name of `cairn_bench_unwinders::UNWINDERS`, `none` (the hook alone), or `cairn-count`,
-//! which counts different stacks and is not for timing. The report is one line of `name=value` words; its CPU time is that between this library's
-//! constructor and the program's exit.
+//! `CAIRN_BENCH_UNWINDER` is a name of `cairn_bench_unwinders::UNWINDERS`, `none` (the hook alone),
+//! or `cairn-count`, which counts different stacks and is not for timing. The report is one line of
+//! `name=value` words; its CPU time is that between this library's constructor and the program's
+//! exit.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -57,7 +58,8 @@ static COUNTS: MainThread<Counts> =
 /// Captures with cairn and counts.
 extern "C" fn count() -> u64 {
     let stack = cairn_capture::capture();
-    // SAFETY: only the main thread captures, and a capture inside this one is held off by `is_busy`.
+    // SAFETY: only the main thread captures, and a capture inside this one is held off by
+    // `is_busy`.
     let counts = unsafe { &mut *COUNTS.0.get() };
     let id = stack.id().number() as usize;
     if let Some(word) = counts.seen.get_mut(id / 64) {
@@ -101,31 +103,31 @@ unsafe extern "C" {
 
 /// # Safety
 ///
-/// As malloc.
+/// - The arguments are valid for the C library's `malloc`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn malloc(size: usize) -> *mut c_void {
     on_allocation();
-    // SAFETY: by contract.
+    // SAFETY: the caller promises what the C library's function requires.
     unsafe { __libc_malloc(size) }
 }
 
 /// # Safety
 ///
-/// As calloc.
+/// - The arguments are valid for the C library's `calloc`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
     on_allocation();
-    // SAFETY: by contract.
+    // SAFETY: the caller promises what the C library's function requires.
     unsafe { __libc_calloc(count, size) }
 }
 
 /// # Safety
 ///
-/// As realloc.
+/// - The arguments are valid for the C library's `realloc`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void {
     on_allocation();
-    // SAFETY: by contract.
+    // SAFETY: the caller promises what the C library's function requires.
     unsafe { __libc_realloc(block, size) }
 }
 

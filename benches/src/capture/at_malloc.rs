@@ -1,8 +1,9 @@
-//! Captures at every malloc, calloc and realloc of real programs: most stacks differ from the one before, and the
-//! program's own work has been through the caches in between.
+//! Captures at every malloc, calloc and realloc of real programs: most stacks differ from the one
+//! before, and the program's own work has been through the caches in between.
 //!
-//! Each unwinder runs in the same preloaded library (`benches/malloc-hook`). Its cost is the program's CPU time with it,
-//! less that with a hook that captures nothing, by captures; from interleaved runs.
+//! Each unwinder runs in the same preloaded library (`benches/malloc-hook`). Its cost is the
+//! program's CPU time with it, less that with a hook that captures nothing, by captures; from
+//! interleaved runs.
 
 use std::collections::HashMap;
 use std::fs;

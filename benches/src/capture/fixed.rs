@@ -1,4 +1,5 @@
-//! One unchanging stack, captured again and again: the cost when everything is in the caches and every guess is right.
+//! One unchanging stack, captured again and again: the cost when everything is in the caches and
+//! every guess is right.
 
 use std::ffi::c_int;
 

@@ -1,4 +1,5 @@
-//! The fixed stacks, counted: a child process with one number of calls and one with more; the difference is the calls.
+//! The fixed stacks, counted: a child process with one number of calls and one with more; the
+//! difference is the calls.
 
 use std::env;
 use std::process::Command;

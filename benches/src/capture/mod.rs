@@ -52,7 +52,8 @@ pub(crate) fn run_new_sites(arguments: &[&str]) -> Result<(), String> {
     slow::print_new_sites(unwinder)
 }
 
-/// `capture-loop PROGRAM DEPTH UNWINDER CALLS`: one fixed stack without a clock around it, for callgrind.
+/// `capture-loop PROGRAM DEPTH UNWINDER CALLS`: one fixed stack without a clock around it, for
+/// callgrind.
 pub(crate) fn run_loop(arguments: &[&str]) -> Result<(), String> {
     let [program, depth, unwinder, calls] = arguments else {
         return Err("usage: capture-loop PROGRAM DEPTH UNWINDER CALLS".to_owned());

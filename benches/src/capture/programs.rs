@@ -1,4 +1,5 @@
-//! The C++ programs: compiled when a benchmark starts, so that their flags are part of the benchmark.
+//! The C++ programs: compiled when a benchmark starts, so that their flags are part of the
+//! benchmark.
 
 use std::env;
 use std::ffi::{CStr, CString, c_int, c_void};

@@ -128,14 +128,15 @@ fn resident_bytes() -> Result<u64, String> {
     kilobytes.map(|kilobytes| kilobytes * 1024).ok_or_else(|| "smaps_rollup: no Anonymous line".to_owned())
 }
 
-/// Bytes of stack that `capture` touches: the stack below is painted first and looked at afterwards. Below 128 it cannot tell.
+/// Bytes of stack that `capture` touches: the stack below is painted first and looked at
+/// afterwards. Below 128 it cannot tell.
 #[inline(never)]
 fn stack_use<R>(capture: impl Fn() -> R) -> usize {
     const PAINTED_WORDS: usize = 8192;
     const PAINT: u64 = 0x5ca1_ab1e_0ddb_a115;
     let (mut changed, words) = (0_u64, PAINTED_WORDS as u64);
-    // SAFETY: writes below the stack pointer, where nothing lives yet, and no farther than a thread's stack reaches.
-    // The red zone of this function is left alone.
+    // SAFETY: writes below the stack pointer, where nothing lives yet, and no farther than a
+    // thread's stack reaches. The red zone of this function is left alone.
     unsafe {
         core::arch::asm!(
             "lea {place}, [rsp - 128]",

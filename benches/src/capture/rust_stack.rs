@@ -70,7 +70,8 @@ type In2<L> = In<In<L>>;
 type In8<L> = In2<In2<In2<In2<L>>>>;
 type In10<L> = In2<In8<L>>;
 type In20<L> = In10<In10<L>>;
-/// Around those of `Level` are: the capture's shim, `time_captures`, `outermost`, and two of the C library.
+/// Around those of `Level` are: the capture's shim, `time_captures`, `outermost`, and two of the C
+/// library.
 type Levels14 = In8<Innermost>;
 type Levels34 = In20<Levels14>;
 type Levels104 = In10<In20<In20<In20<Levels34>>>>;
@@ -100,7 +101,8 @@ extern "C" fn outermost(argument: *mut c_void) -> *mut c_void {
     std::ptr::null_mut()
 }
 
-/// Runs the job at that depth on a thread of its own, where `prepare` runs first; 0 when that could be done.
+/// Runs the job at that depth on a thread of its own, where `prepare` runs first; 0 when that could
+/// be done.
 pub(crate) extern "C" fn run_fixed_stack(job: *mut Job, depth: c_int, prepare: extern "C" fn()) -> c_int {
     let mut thread = Thread { job, depth, prepare };
     let mut id = 0;

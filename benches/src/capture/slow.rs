@@ -45,7 +45,8 @@ fn new_sites(unwinder: &Unwinder) -> Result<f64, String> {
     Ok(best)
 }
 
-/// Prints how much longer the first capture at a place takes than a later one, in a process that has captured little.
+/// Prints how much longer the first capture at a place takes than a later one, in a process that
+/// has captured little.
 pub(crate) fn print_new_sites(unwinder: &str) -> Result<(), String> {
     let unwinder = by_name(unwinder).ok_or_else(|| format!("{unwinder}: no such unwinder"))?;
     let program = programs::load_fixed_stack(&["-fomit-frame-pointer"])?;

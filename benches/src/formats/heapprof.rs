@@ -1,4 +1,5 @@
-//! heapprof blocks: headers written for every allocation of the corpus, and the search over the heap that they make.
+//! heapprof blocks: headers written for every allocation of the corpus, and the search over the
+//! heap that they make.
 
 use cairn_format::{AbsoluteAddress, SliceSink};
 use cairn_wire::heapprof::{HeaderWriter, Layout, Search};
@@ -62,7 +63,8 @@ fn write_all(stacks: &Stacks, writer: HeaderWriter) -> u64 {
     written
 }
 
-/// A heap of all allocations of the corpus. User data is text, pointers and zeros in turn, as in real heaps.
+/// A heap of all allocations of the corpus. User data is text, pointers and zeros in turn, as in
+/// real heaps.
 fn heap(stacks: &Stacks, writer: HeaderWriter) -> Vec<u8> {
     let mut heap = Vec::new();
     for (index, stack) in stacks.iter().enumerate() {

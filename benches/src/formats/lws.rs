@@ -1,7 +1,7 @@
 //! libwebsockets blobs, against libwebsockets.
 //!
-//! On real addresses its encoder loses bits above 2^31, so the comparison is on low addresses, where both sides write the
-//! same bytes; the real ones are measured for cairn alone.
+//! On real addresses its encoder loses bits above 2^31, so the comparison is on low addresses,
+//! where both sides write the same bytes; the real ones are measured for cairn alone.
 
 use cairn_format::{SliceSink, WordSize};
 use cairn_wire::lws::{BLOB_BUFFER_BYTES, decode, encode};

@@ -1,4 +1,5 @@
-//! XNU packing: whole words, and 32-bit distances from a kernel base (for which the low addresses stand in).
+//! XNU packing: whole words, and 32-bit distances from a kernel base (for which the low addresses
+//! stand in).
 
 use cairn_format::AbsoluteAddress;
 use cairn_wire::xnu::{Packer, Packing, unpack};

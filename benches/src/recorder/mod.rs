@@ -1,7 +1,8 @@
-//! What the recorder adds to a capture: heap events and marks, in 1, 2 and 8 threads, with a process that drains
-//! the spool, in a ring, and kept in a file.
+//! What the recorder adds to a capture: heap events and marks, in 1, 2 and 8 threads, with a
+//! process that drains the spool, in a ring, and stored in a file.
 //!
-//! Every case runs in one process in turn with the bare capture of the same stack, so that a ratio is of the same moments.
+//! Every case runs in one process in turn with the bare capture of the same stack, so that a ratio
+//! is of the same moments.
 
 mod drain;
 pub(crate) mod modules;
@@ -93,7 +94,7 @@ pub(crate) fn run() -> Result<(), String> {
     println!("In brackets the ratio to the bare capture of the same run.\n");
     println!("| spool | threads | {} |", CASES.map(|case| case.name).join(" | "));
     println!("|---|---:|{}", "---:|".repeat(CASES.len()));
-    for way in ["drained", "ring", "kept"] {
+    for way in ["drained", "ring", "stored"] {
         for threads in ["1", "2", "8"] {
             println!("{}", child(&["marks-child", way, threads])?);
         }
@@ -206,11 +207,11 @@ pub(crate) fn run_loop(case: &str, rounds: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Ten million marks of many stacks, kept.
+/// Ten million marks of many stacks, stored in a file.
 pub(crate) fn run_long() -> Result<(), String> {
     const MARKS: usize = 10_000_000;
     let path = spool_path("long");
-    begin(&path, "kept")?;
+    begin(&path, "stored")?;
     let start = cpu_nanos();
     for number in 0..MARKS / 4000 {
         below(10 + number as u32 % 30, || {
@@ -222,7 +223,7 @@ pub(crate) fn run_long() -> Result<(), String> {
     let blocks = drain::claimed_blocks(&path);
     let _ = std::fs::remove_file(&path);
     println!(
-        "{MARKS} marks of 16 characters at 30 depths, one thread, kept in a file: {nanos:.1} ns of processor time and {:.1} bytes of the spool a mark.",
+        "{MARKS} marks of 16 characters at 30 depths, one thread, stored in a file: {nanos:.1} ns of processor time and {:.1} bytes of the spool a mark.",
         blocks as f64 * 65536.0 / MARKS as f64
     );
     Ok(())

@@ -1,5 +1,5 @@
-//! The fastest walk there could be in a program built with frame pointers: two loads and the checks that keep it from
-//! crashing, namely that each frame lies above the last one and inside the stack.
+//! The fastest walk there could be in a program built with frame pointers: two loads and the checks
+//! that keep it from crashing, namely that each frame lies above the last one and inside the stack.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

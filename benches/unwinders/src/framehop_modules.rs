@@ -31,9 +31,13 @@ pub(crate) fn prepare() -> Result<(), String> {
     Ok(())
 }
 
-/// The ELF program headers that matter here.
+/// Adds a module to the unwinder, by its program headers.
+///
+/// # Safety
+///
+/// - `info` is valid during the call, and `argument` points to an unwinder to which no other reference exists.
 unsafe extern "C" fn add_module(info: *mut libc::dl_phdr_info, _size: usize, argument: *mut c_void) -> c_int {
-    // SAFETY: as passed by `prepare`, and by the loader.
+    // SAFETY: the caller promises a valid `info` and the only reference to an unwinder.
     let (unwinder, info) =
         unsafe { (&mut *argument.cast::<UnwinderX86_64<&'static [u8], Policy>>(), &*info) };
     // SAFETY: the loader's own table of this module.
@@ -48,8 +52,8 @@ unsafe extern "C" fn add_module(info: *mut libc::dl_phdr_info, _size: usize, arg
     let all = loads().map(range).reduce(|first, next| first.start..next.end);
     let segment = loads().map(range).find(|range| range.contains(&index.start));
     let (Some(text), Some(all), Some(segment)) = (text, all, segment) else { return 0 };
-    // The index begins with version and encodings (4 bytes), then the frames' address relative to that place.
-    // SAFETY: mapped, as the program header says.
+    // The index begins with version and encodings (4 bytes), then the frames' address relative to
+    // that place. SAFETY: mapped, as the program header says.
     let distance = unsafe { ((index.start + 4) as *const i32).read_unaligned() };
     let frames = (index.start + 4).wrapping_add_signed(distance.into())..segment.end;
     // SAFETY: mapped for as long as the module is, and the benchmarks unload none.
@@ -85,7 +89,8 @@ pub(crate) extern "C" fn capture() -> u64 {
 extern "C" fn walk(pc: u64, sp: u64, fp: u64) -> u64 {
     // SAFETY: prepared, and one thread at a time.
     let Some(State { unwinder, cache }) = (unsafe { &mut *STATE.0.get() }) else { return 0 };
-    // SAFETY: framehop asks for words of the stack that its rules say are there; in these programs they are.
+    // SAFETY: framehop asks for words of the stack that its rules say are there; in these programs
+    // they are.
     let mut read = |address: u64| Ok(unsafe { *(address as *const u64) });
     let mut frames = unwinder.iter_frames(pc, UnwindRegsX86_64::new(pc, sp, fp), cache, &mut read);
     let mut count = 0;

@@ -1,7 +1,8 @@
 //! cairn's capture and its peers behind one function type.
 //!
-//! Each capture writes its frames to [`FRAMES`] and returns their number, except cairn, which returns the stack's number
-//! and writes nothing: what others would have to do next (find out whether this stack is a known one) is part of it.
+//! Each capture writes its frames to [`FRAMES`] and returns their number, except cairn, which
+//! returns the stack's number and writes nothing: what others would have to do next (find out
+//! whether this stack is a known one) is part of it.
 //!
 //! For benchmarks: one thread at a time, and no care for errors that a benchmark does not have.
 
@@ -76,7 +77,8 @@ extern "C" fn cairn() -> u64 {
 /// The frames of the stack with this number, which [`CAIRN`]'s capture returned.
 #[must_use]
 pub fn cairn_frames(number: u64) -> Vec<cairn_format::Frame> {
-    // SAFETY: a `StackId` is its number (`repr(transparent)`), and this one came from a capture in this process.
+    // SAFETY: a `StackId` is its number (`repr(transparent)`), and this one came from a capture in
+    // this process.
     let id = unsafe { std::mem::transmute::<u32, cairn_capture::StackId>(number as u32) };
     cairn_capture::Stack::from_id(id).frames().collect()
 }

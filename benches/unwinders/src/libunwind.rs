@@ -1,4 +1,5 @@
-//! libunwind's `unw_backtrace`, loaded at run time so that a machine without it can still run the rest.
+//! libunwind's `unw_backtrace`, loaded at run time so that a machine without it can still run the
+//! rest.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};

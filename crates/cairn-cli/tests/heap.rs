@@ -548,7 +548,7 @@ fn without_the_command_the_library_records_by_itself() {
         .env("CAIRN_HEAP", "sampel=3")
         .current_dir(&directory)));
     assert_eq!(wrong.status, Some(4));
-    assert_eq!(wrong.errors, "cairn: CAIRN_HEAP: \"sampel=3\" makes no sense; nothing is recorded\n");
+    assert_eq!(wrong.errors, "cairn: CAIRN_HEAP: \"sampel=3\" is not an option; nothing is recorded\n");
     let unwritable = Shown::from(run(Command::new(&program)
         .arg("exit")
         .env("LD_PRELOAD", &library)
@@ -1064,7 +1064,7 @@ fn pools_tell_of_their_blocks_and_are_reported_by_who_took_them() {
     let directory = scratch("pool");
     let program = compile(&directory, "../../../examples/c/pool.c", "pool", &[]);
     let shown = same_as_plain(&directory, &program, &[]);
-    assert_eq!(shown.output, "300 sessions are kept\n");
+    assert_eq!(shown.output, "300 sessions remain\n");
     let report = report(&directory, &["--by", "stack", "--cost", "count"]);
     let of = |function: &str| {
         let is_of = |entry: &&Value| {

@@ -59,8 +59,8 @@ impl Directory {
         walk(Path::new(start), path, Missing::Fail)
     }
 
-    /// As [`open`](Self::open), and makes what is missing of it, with the permissions that the umask
-    /// leaves.
+    /// As [`open`](Self::open), and makes what is missing of it, with the permissions that the
+    /// umask leaves.
     ///
     /// # Errors
     ///
@@ -70,14 +70,14 @@ impl Directory {
         walk(Path::new(start), path, Missing::Make)
     }
 
-    /// Opens a directory that no other user can replace or write to, and makes what is missing of it:
-    /// each of its parents is this user's or root's, and others may write to none of them, unless it
-    /// is a sticky one as `/tmp`.
+    /// Opens a directory that no other user can replace or write to, and makes what is missing of
+    /// it: each of its parents is this user's or root's, and others may write to none of them,
+    /// unless it is a sticky one as `/tmp`.
     ///
     /// # Errors
     ///
-    /// [`PermissionDenied`](io::ErrorKind::PermissionDenied) when another user can interfere; the text
-    /// says where. Nothing is made then.
+    /// [`PermissionDenied`](io::ErrorKind::PermissionDenied) when another user can interfere; the
+    /// text says where. Nothing is made then.
     pub fn private(path: &Path) -> io::Result<Self> {
         walk(Path::new("/"), &std::path::absolute(path)?, Missing::MakePrivate)?.checked()
     }
@@ -91,8 +91,8 @@ impl Directory {
         walk(Path::new("/"), &std::path::absolute(path)?, Missing::Fail)?.checked()
     }
 
-    /// Returns an error when [`private`](Self::private) would refuse the path because of another user. Makes
-    /// nothing; what is missing of the path is no reason.
+    /// Returns an error when [`private`](Self::private) would refuse the path because of another
+    /// user. Makes nothing; what is missing of the path is no reason.
     ///
     /// # Errors
     ///
@@ -111,7 +111,8 @@ impl Directory {
         Ok(())
     }
 
-    /// Splits a path into its directory, which is opened as by [`open`](Self::open), and the name in it.
+    /// Splits a path into its directory, which is opened as by [`open`](Self::open), and the name
+    /// in it.
     ///
     /// # Errors
     ///
@@ -147,8 +148,8 @@ impl Directory {
     ///
     /// # Errors
     ///
-    /// [`AlreadyExists`](io::ErrorKind::AlreadyExists) when there is anything of that name, and what the
-    /// kernel says.
+    /// [`AlreadyExists`](io::ErrorKind::AlreadyExists) when there is anything of that name, and
+    /// what the kernel says.
     pub fn make(&self, name: &OsStr) -> io::Result<Self> {
         rustix::fs::mkdirat(&self.fd, name, Mode::RWXU)?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;

@@ -2,8 +2,8 @@
 //!
 //! A path is walked once, directory by directory, to an open [`Directory`]; links that another user
 //! may have planted are refused on the way. All that follows is relative to that directory and by
-//! descriptor, so that nothing can be swapped between a check and its use. Files have mode 0600 from
-//! their creation on. `docs/design/0007-files.md` has the reasons.
+//! descriptor, so that nothing can be swapped between a check and its use. Files have mode 0600
+//! from their creation on. `docs/design/0007-files.md` has the reasons.
 //!
 //! ```no_run
 //! use std::io::Write;

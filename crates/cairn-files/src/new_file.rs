@@ -68,7 +68,8 @@ impl NewFile {
     ///
     /// # Errors
     ///
-    /// [`AlreadyExists`](io::ErrorKind::AlreadyExists), or what the kernel says; the file is gone then.
+    /// [`AlreadyExists`](io::ErrorKind::AlreadyExists), or what the kernel says; the file is gone
+    /// then.
     pub fn commit(mut self, existing: Existing) -> io::Result<()> {
         if self.part.is_none() && existing == Existing::Refuse {
             match self.directory.name_unnamed(&self.file, &self.name) {

@@ -28,15 +28,15 @@ pub enum Output {
 
 /// Opens `path` for output.
 ///
-/// Character devices and FIFOs are written into. A link leads to its target when it is this user's or
-/// root's. Regular files, block devices and what links lead to must not be there, unless `replace` is
-/// set.
+/// Character devices and FIFOs are written into. A link leads to its target when it is this user's
+/// or root's. Regular files, block devices and what links lead to must not be there, unless
+/// `replace` is set.
 ///
 /// # Errors
 ///
 /// [`AlreadyExists`](io::ErrorKind::AlreadyExists) for what only `replace` would write to,
-/// [`PermissionDenied`](io::ErrorKind::PermissionDenied) for links, targets and FIFOs of other users,
-/// and what the kernel says.
+/// [`PermissionDenied`](io::ErrorKind::PermissionDenied) for links, targets and FIFOs of other
+/// users, and what the kernel says.
 pub fn open_output(path: &Path, replace: bool) -> io::Result<Output> {
     let mut path = path.to_owned();
     let mut through_link = false;
@@ -101,7 +101,8 @@ pub fn open_output(path: &Path, replace: bool) -> io::Result<Output> {
 /// # Errors
 ///
 /// [`PermissionDenied`](io::ErrorKind::PermissionDenied) for links of other users,
-/// [`InvalidInput`](io::ErrorKind::InvalidInput) when it is no regular file, and what the kernel says.
+/// [`InvalidInput`](io::ErrorKind::InvalidInput) when it is no regular file, and what the kernel
+/// says.
 pub fn open_existing(path: &Path) -> io::Result<File> {
     let mut path = path.to_owned();
     for _ in 0..MAX_LINKS {

@@ -52,8 +52,8 @@ impl fmt::Display for Doubt {
 
 impl std::error::Error for Doubt {}
 
-/// Returns true for an error of this crate that says that another user could interfere, and false for
-/// one of the kernel's.
+/// Returns true for an error of this crate that says that another user could interfere, and false
+/// for one of the kernel's.
 #[must_use]
 pub fn is_distrust(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|inner| inner.is::<Doubt>())

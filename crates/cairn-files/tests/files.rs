@@ -1,5 +1,5 @@
-//! What other users of the machine could do to files, as far as one process can show it: links, FIFOs
-//! and directories that belong to them. Those need root, which gives them away.
+//! What other users of the machine could do to files, as far as one process can show it: links,
+//! FIFOs and directories that belong to them. Those need root, which gives them away.
 
 #![allow(clippy::print_stdout, reason = "tests say what they have skipped")]
 
@@ -72,7 +72,8 @@ fn replaced(path: &Path, bytes: &[u8]) -> io::Result<()> {
     }
 }
 
-/// Before there was this crate, files were made with mode 0644 and under a name that all could guess.
+/// Before there was this crate, files were made with mode 0644 and under a name that all could
+/// guess.
 #[test]
 fn new_file_is_private_and_has_no_name_until_complete() {
     let scratch = Scratch::new("new");

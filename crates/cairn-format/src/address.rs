@@ -1,7 +1,8 @@
 //! Addresses, typed by the place where they are valid.
 //!
-//! A number alone does not say whether it is valid in the watched process, inside one module, or inside a file. Mixing
-//! these up is the classic error of a symbolizer, so each has its own type and only `Module` and `Mapping` convert.
+//! A number alone does not say whether it is valid in the watched process, inside one module, or
+//! inside a file. Mixing these up is the classic error of a symbolizer, so each has its own type
+//! and only `Module` and `Mapping` convert.
 
 use core::fmt;
 
@@ -76,7 +77,8 @@ address_type! {
     AbsoluteAddress
 }
 address_type! {
-    /// The distance from a module's base address. This is what recordings keep, because it survives relocation.
+    /// The distance from a module's base address. This is what recordings keep, because it survives
+    /// relocation.
     ModuleOffset
 }
 address_type! {

@@ -2,7 +2,8 @@
 
 use crate::WordSize;
 
-/// A cursor over borrowed bytes. Every read either succeeds whole or leaves the cursor where it was.
+/// A cursor over borrowed bytes. Every read either succeeds whole or leaves the cursor where it
+/// was.
 #[derive(Clone, Copy, Debug)]
 pub struct ByteReader<'a> {
     input: &'a [u8],
@@ -60,12 +61,14 @@ impl<'a> ByteReader<'a> {
         self.take(N)?.try_into().ok()
     }
 
-    /// The next `count` bytes as an unsigned number, most significant byte first. Bits above 64 are dropped.
+    /// The next `count` bytes as an unsigned number, most significant byte first. Bits above 64 are
+    /// dropped.
     pub fn unsigned_big_endian(&mut self, count: usize) -> Option<u64> {
         Some(self.take(count)?.iter().fold(0, |value, &byte| (value << 8) | u64::from(byte)))
     }
 
-    /// The next `count` bytes as a signed number, most significant byte first, sign-extended to 64 bits.
+    /// The next `count` bytes as a signed number, most significant byte first, sign-extended to 64
+    /// bits.
     pub fn signed_big_endian(&mut self, count: usize) -> Option<i64> {
         let bytes = self.take(count)?;
         let sign = if bytes.first().is_some_and(|&byte| byte >= 0x80) { -1 } else { 0 };
@@ -78,7 +81,8 @@ impl<'a> ByteReader<'a> {
         Some(bytes.iter().rev().fold(0, |value, &byte| (value << 8) | u64::from(byte)))
     }
 }
-/// The `N` bytes at `offset` of a record whose fields have fixed places; `None` when it ends before.
+/// The `N` bytes at `offset` of a record whose fields have fixed places; `None` when it ends
+/// before.
 #[inline]
 #[must_use]
 pub fn array_at<const N: usize>(bytes: &[u8], offset: usize) -> Option<[u8; N]> {

@@ -4,11 +4,13 @@ use crate::AbsoluteAddress;
 
 /// One entry of a call stack, innermost first.
 ///
-/// A *stack* is any sequence of frames together with a [`WordSize`](crate::WordSize). Formats differ in what they can
-/// hold: libwebsockets blobs and XNU buffers hold return addresses only, the Compact Backtrace Format holds all five.
+/// A *stack* is any sequence of frames together with a [`WordSize`](crate::WordSize). Formats
+/// differ in what they can hold: libwebsockets blobs and XNU buffers hold return addresses only,
+/// the Compact Backtrace Format holds all five.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Frame {
-    /// The instruction that was about to run: the interrupted instruction of a signal, or the top of a paused thread.
+    /// The instruction that was about to run: the interrupted instruction of a signal, or the top
+    /// of a paused thread.
     ProgramCounter(AbsoluteAddress),
     /// Where a call returns to. The call itself lies *before* this address.
     ReturnAddress(AbsoluteAddress),
@@ -32,8 +34,9 @@ impl Frame {
         }
     }
 
-    /// The address to look up in symbol tables: one byte before a return address, so that a call at the very end of a
-    /// line, a function or an inlined range is found in the range it belongs to. The others are looked up as they are.
+    /// The address to look up in symbol tables: one byte before a return address, so that a call at
+    /// the very end of a line, a function or an inlined range is found in the range it belongs to.
+    /// The others are looked up as they are.
     ///
     /// ```
     /// use cairn_format::{AbsoluteAddress, Frame};

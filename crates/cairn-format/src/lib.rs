@@ -1,6 +1,8 @@
-//! Defines the types that describe call stacks (addresses, frames, modules), and the bytes of recordings.
+//! Defines the types that describe call stacks (addresses, frames, modules), and the bytes of
+//! recordings.
 //!
-//! Every other crate of cairn depends on this one. It is `no_std`, without allocation, `unsafe` or dependencies.
+//! Every other crate of cairn depends on this one. It is `no_std`, without allocation, `unsafe` or
+//! dependencies.
 //!
 //! ```
 //! use cairn_format::{AbsoluteAddress, Frame};
@@ -15,13 +17,15 @@
 //!
 //! # One vocabulary
 //!
-//! A [`Frame`] is a program counter, a return address, an async resume point, a number of omitted frames, or the mark that a
-//! stack goes on unrecorded. A stack is a sequence of frames, innermost first, with a [`WordSize`]. The difference between a
-//! program counter and a return address matters to the very end: a return address is looked up one byte earlier
-//! ([`Frame::lookup_address`]), because the call that it returns to may be the last instruction of its function.
+//! A [`Frame`] is a program counter, a return address, an async resume point, a number of omitted
+//! frames, or the mark that a stack goes on unrecorded. A stack is a sequence of frames, innermost
+//! first, with a [`WordSize`]. The difference between a program counter and a return address
+//! matters to the very end: a return address is looked up one byte earlier
+//! ([`Frame::lookup_address`]), because the call that it returns to may be the last instruction of
+//! its function.
 //!
-//! Addresses have types, by where they are valid: [`AbsoluteAddress`] in a process, [`ModuleOffset`] in a [`Module`],
-//! [`StatedAddress`] in a file's own tables, [`FileOffset`].
+//! Addresses have types, by where they are valid: [`AbsoluteAddress`] in a process,
+//! [`ModuleOffset`] in a [`Module`], [`StatedAddress`] in a file's own tables, [`FileOffset`].
 
 #![no_std]
 #![forbid(unsafe_code)]
@@ -42,8 +46,3 @@ pub use module::Module;
 pub use shown::changes_its_surroundings;
 pub use sink::{CountingSink, Sink, SinkFull, SliceSink};
 pub use word_size::WordSize;
-
-/// Runs the example in the README as a test.
-#[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-struct Readme;

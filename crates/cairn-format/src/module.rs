@@ -4,8 +4,8 @@ use crate::{AbsoluteAddress, ModuleOffset};
 
 /// A program or library in the memory of a process.
 ///
-/// `P` is how a format hands out the path: plain bytes, or a value that builds the text as it is read. Paths are bytes
-/// because file names are; formats that demand UTF-8 say so.
+/// `P` is how a format hands out the path: plain bytes, or a value that builds the text as it is
+/// read. Paths are bytes because file names are; formats that demand UTF-8 say so.
 ///
 /// ```
 /// use cairn_format::{AbsoluteAddress, Module, ModuleOffset};

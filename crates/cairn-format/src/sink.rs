@@ -4,8 +4,8 @@ use core::fmt;
 
 /// Takes the bytes that an encoder makes, in order.
 ///
-/// Implement it for a UART, a ring buffer or a file. A sink whose device fails keeps the cause and answers
-/// [`SinkFull`]; the encoder stops at once and passes that on.
+/// Implement it for a UART, a ring buffer or a file. A sink whose device fails keeps the cause and
+/// answers [`SinkFull`]; the encoder stops at once and passes that on.
 ///
 /// ```
 /// use cairn_format::{Sink, SinkFull};
@@ -26,9 +26,10 @@ pub trait Sink {
     /// [`SinkFull`] when the bytes do not fit or the device behind the sink failed.
     fn put(&mut self, bytes: &[u8]) -> Result<(), SinkFull>;
 
-    /// Takes the first `count` (at most 16) bytes of `bytes`, most significant first. The same as [`put`](Self::put), for
-    /// encoders that write a few bytes at a time: a sink with memory behind it may store all 16 at once, which costs two
-    /// instructions in place of a call to `memcpy`. A number and not an array, because an array goes through memory.
+    /// Takes the first `count` (at most 16) bytes of `bytes`, most significant first. The same as
+    /// [`put`](Self::put), for encoders that write a few bytes at a time: a sink with memory behind
+    /// it may store all 16 at once, which costs two instructions in place of a call to `memcpy`. A
+    /// number and not an array, because an array goes through memory.
     ///
     /// # Errors
     ///
@@ -64,7 +65,8 @@ impl fmt::Display for SinkFull {
 
 impl core::error::Error for SinkFull {}
 
-/// Writes into a caller's buffer. The bytes behind what is [`written`](Self::written) may be anything.
+/// Writes into a caller's buffer. The bytes behind what is [`written`](Self::written) may be
+/// anything.
 ///
 /// ```
 /// use cairn_format::{Sink, SinkFull, SliceSink};
@@ -90,7 +92,8 @@ impl<'a> SliceSink<'a> {
     /// The bytes written so far.
     #[must_use]
     pub fn written(&self) -> &[u8] {
-        // `used` never passes the end, so the fallback is unreachable; it keeps the panic machinery out of firmware.
+        // `used` never passes the end, so the fallback is unreachable; it keeps the panic machinery
+        // out of firmware.
         self.buffer.get(..self.used).unwrap_or_default()
     }
 

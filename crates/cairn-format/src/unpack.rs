@@ -6,8 +6,8 @@
 //!
 //! Measured: files of heaptrack unpack to 3 to 15 times their size, and to 5,000 times where a
 //! program repeats one loop; profiles of pprof to 2 to 5 times; sections of debug information to 3
-//! to 5 times; cores of Python and of redis-server to 30 and 140 times, zeros included. A program that
-//! holds gigabytes of zeros leaves a core that unpacks to more than 1,000 times its size.
+//! to 5 times; cores of Python and of redis-server to 30 and 140 times, zeros included. A program
+//! that holds gigabytes of zeros leaves a core that unpacks to more than 1,000 times its size.
 //!
 //! ```
 //! use cairn_format::unpack::UnpackBound;

@@ -146,7 +146,8 @@ pub struct Options<'a> {
 ///
 /// # Errors
 ///
-/// [`Error`] when the target cannot hold the record at all. What it cannot hold of it is in [`Converted::losses`].
+/// [`Error`] when the target cannot hold the record at all. What it cannot hold of it is in
+/// [`Converted::losses`].
 pub fn convert(record: &Record, format: Format, options: &Options<'_>) -> Result<Converted, Error> {
     let mut losses = Vec::new();
     let bytes = match (format, record) {
@@ -313,7 +314,8 @@ fn image_map(map: &ImageMap) -> Result<Vec<u8>, Error> {
 
 fn swift_json(stack: &StackRecord, options: &Options<'_>, losses: &mut Vec<Loss>) -> Result<Vec<u8>, Error> {
     let architecture = stack.architecture.as_deref().or(options.architecture).ok_or(Error::NoArchitecture)?;
-    // A format that does not state its word size was read with a guess; the architecture knows better.
+    // A format that does not state its word size was read with a guess; the architecture knows
+    // better.
     let word_size = swift_json::word_size_of(architecture).unwrap_or(stack.word_size);
     let backtrace = cbf_record(stack, word_size, options, losses)?;
     let images = stack.images.as_ref().map(image_map).transpose()?;

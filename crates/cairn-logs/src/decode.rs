@@ -1,5 +1,5 @@
-//! One kind of value for everything that can be decoded: [`StackRecord`], from bytes in a known format, or from text that
-//! says itself what it is.
+//! One kind of value for everything that can be decoded: [`StackRecord`], from bytes in a known
+//! format, or from text that says itself what it is.
 
 use std::fmt;
 
@@ -67,7 +67,8 @@ pub struct StackRecord {
     pub word_size: WordSize,
     /// Size of the allocation that the stack belongs to, where the format has one.
     pub allocation_size_bytes: Option<u64>,
-    /// The frames, innermost first, each with how often it comes in a row: a few bytes may claim 2^63 repeats.
+    /// The frames, innermost first, each with how often it comes in a row: a few bytes may claim
+    /// 2^63 repeats.
     pub runs: Vec<(Frame, u64)>,
     /// Name of the processor architecture, where the format has one.
     pub architecture: Option<String>,
@@ -75,8 +76,8 @@ pub struct StackRecord {
     pub images: Option<ImageMap>,
     /// What is wrong with the record although something could be read of it.
     pub faults: Vec<Error>,
-    /// The addresses (by their place in the stack) of which only the low 31 bits are certain, because the 64-bit
-    /// encoder of libwebsockets damages wide values.
+    /// The addresses (by their place in the stack) of which only the low 31 bits are certain,
+    /// because the 64-bit encoder of libwebsockets damages wide values.
     pub uncertain: Vec<usize>,
     /// The same encoder may have damaged the allocation size: do not add it up.
     pub is_size_uncertain: bool,
@@ -257,7 +258,8 @@ impl StackRecord {
 ///
 /// # Errors
 ///
-/// [`Error::Text`] when nothing can be had of it. When something can, the record's faults say what is wrong.
+/// [`Error::Text`] when nothing can be had of it. When something can, the record's faults say what
+/// is wrong.
 pub fn mark(
     mark: &lws::log_line::Mark<'_>,
     options: &Options,
@@ -398,7 +400,8 @@ pub fn records(
         }
         Format::Cbf => {
             for record in cbf::Records::new(bytes) {
-                // Behind a byte that was refused nothing tells where a record begins: the decoder gets to say why.
+                // Behind a byte that was refused nothing tells where a record begins: the decoder
+                // gets to say why.
                 let refused = matches!(record.ending, cbf::Ending::Refused(_));
                 let rest = bytes.get(record.offset..).unwrap_or_default();
                 let bytes = if refused { rest } else { record.bytes };
@@ -440,7 +443,8 @@ fn cbf_record(bytes: &[u8], offset: usize, options: &Options) -> Result<StackRec
             _ => record.runs.push((frame, count)),
         }
     }
-    // Swift writes the first address relative, whatever its document says: nothing to complain about.
+    // Swift writes the first address relative, whatever its document says: nothing to complain
+    // about.
     let is_fault = |error: &cbf::DecodeError| error.kind != cbf::DecodeErrorKind::FirstAddressRelative;
     record.faults = runs.findings().iter().filter(is_fault).map(in_input).collect();
     match record.faults.last() {
@@ -513,7 +517,8 @@ fn image_map(bytes: &[u8], options: &Options) -> Result<ImageMap, Error> {
     Ok(map)
 }
 
-/// The format that `bytes` are in, if they are a sound record of one. Only formats that give themselves away are tried.
+/// The format that `bytes` are in, if they are a sound record of one. Only formats that give
+/// themselves away are tried.
 #[must_use]
 pub fn guess(bytes: &[u8], options: &Options) -> Option<Format> {
     if lws::decode(bytes, options.word_size).is_ok_and(|backtrace| !backtrace.addresses.is_empty()) {

@@ -1,4 +1,5 @@
-//! Reads the logs of devices and crash logs: decodes the stacks in them, converts them, and sums allocations.
+//! Reads the logs of devices and crash logs: decodes the stacks in them, converts them, and sums
+//! allocations.
 //!
 //! ```
 //! use cairn_format::AbsoluteAddress;

@@ -1,15 +1,16 @@
 //! Lines of a log, in bounded memory.
 //!
-//! A device log may hold a gigabyte without a line break, or bytes that are no text at all. Lines longer than
-//! [`MAX_LINE_BYTES`] therefore arrive in pieces; a piece ends at white space where there is some, so that a mark in the
-//! line is not cut in two.
+//! A device log may hold a gigabyte without a line break, or bytes that are no text at all. Lines
+//! longer than [`MAX_LINE_BYTES`] therefore arrive in pieces; a piece ends at white space where
+//! there is some, so that a mark in the line is not cut in two.
 
 use std::io::{self, Read};
 
 /// The longest line that is handed out whole; also the size of the buffer.
 pub const MAX_LINE_BYTES: usize = 1 << 20;
 
-/// How far before the end of a full buffer a place to cut is looked for: longer than any text that may be marked.
+/// How far before the end of a full buffer a place to cut is looked for: longer than any text that
+/// may be marked.
 const CUT_SEARCH_BYTES: usize = 1 << 16;
 
 /// One line, or one piece of a line that is too long.
@@ -23,7 +24,8 @@ pub struct Line<'a> {
     pub ends: bool,
 }
 
-/// Splits a byte stream into lines. An answer is given as soon as its line is complete, so a live pipe can be followed.
+/// Splits a byte stream into lines. An answer is given as soon as its line is complete, so a live
+/// pipe can be followed.
 #[derive(Debug)]
 pub struct LineReader<R> {
     input: R,
@@ -71,7 +73,8 @@ impl<R: Read> LineReader<R> {
         }
     }
 
-    /// True when the next line is here already: [`next_line`](Self::next_line) would not wait for the input.
+    /// True when the next line is here already: [`next_line`](Self::next_line) would not wait for
+    /// the input.
     #[must_use]
     pub fn has_line(&self) -> bool {
         memchr::memchr(b'\n', &self.buffer[self.start + self.searched..self.end]).is_some()

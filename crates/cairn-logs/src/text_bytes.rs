@@ -59,8 +59,8 @@ impl TextEncoding {
         }
     }
 
-    /// How all of `content` is written, or `None` when it has bytes that neither way of writing has. Digits that could
-    /// be both are hexadecimal.
+    /// How all of `content` is written, or `None` when it has bytes that neither way of writing
+    /// has. Digits that could be both are hexadecimal.
     #[must_use]
     pub fn of(content: &[u8]) -> Option<Self> {
         let is_hex = |byte: &u8| byte.is_ascii_hexdigit() || byte.is_ascii_whitespace();

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 
 use cairn_format::AbsoluteAddress;
 
-/// What a log adds up to, in memory that is bounded by [`AllocationTotals::with_stack_limit`] and not by the log.
+/// What a log adds up to, in memory that is bounded by [`AllocationTotals::with_stack_limit`] and
+/// not by the log.
 ///
 /// ```
 /// use cairn_logs::totals::AllocationTotals;
@@ -73,7 +74,8 @@ pub struct Cluster<'a> {
     pub uncertain: &'a [usize],
 }
 
-/// A quarter of a million stacks of 31 frames take some 80 MB. A device's firmware has a few hundred.
+/// A quarter of a million stacks of 31 frames take some 80 MB. A device's firmware has a few
+/// hundred.
 pub const DEFAULT_STACK_LIMIT: usize = 1 << 18;
 
 impl Default for AllocationTotals {
@@ -133,13 +135,15 @@ impl AllocationTotals {
         self.total.count
     }
 
-    /// Bytes and number of the allocations whose stack came after the limit was reached. They are in the total.
+    /// Bytes and number of the allocations whose stack came after the limit was reached. They are
+    /// in the total.
     #[must_use]
     pub fn unclustered(&self) -> (u128, u64) {
         (self.unclustered.size_bytes, self.unclustered.count)
     }
 
-    /// The clusters, most bytes first; equal ones by stack, so that the same log always gives the same answer.
+    /// The clusters, most bytes first; equal ones by stack, so that the same log always gives the
+    /// same answer.
     #[must_use]
     pub fn clusters_by_size(&self) -> Vec<Cluster<'_>> {
         let mut clusters: Vec<_> = self

@@ -1,5 +1,6 @@
-//! What the library says of the recordings that it began: lines in a file that the command makes and the library appends
-//! to, or links beside it where no file may become larger. No descriptor and no socket stays in the program for that.
+//! What the library says of the recordings that it began: lines in a file that the command makes
+//! and the library appends to, or links beside it where no file may become larger. No descriptor
+//! and no socket stays in the program for that.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -40,8 +41,8 @@ pub struct Announcements {
 const MAX_LINE_BYTES: usize = 1 << 16;
 
 impl Announcements {
-    /// Makes the file in the directory for temporary files; where that cannot be, or its path has a comma in it, which ends an
-    /// option, in `/tmp` or `/var/tmp`.
+    /// Makes the file in the directory for temporary files; where that cannot be, or its path has a
+    /// comma in it, which ends an option, in `/tmp` or `/var/tmp`.
     ///
     /// # Errors
     ///

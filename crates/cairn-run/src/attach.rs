@@ -1,7 +1,7 @@
 //! Putting the library into a process that runs already, and ending its work there.
 //!
-//! What is done and why it is safe: `docs/heap.md`. Who calls this stops the threads and looks at their stacks; what lies on
-//! them decides which thread can be used ([`Target::forbids`]).
+//! What is done and why it is safe: `docs/book/reference/heap.md`. Who calls this stops the threads and looks at
+//! their stacks; what lies on them decides which thread can be used ([`Target::forbids`]).
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -35,7 +35,8 @@ pub enum AttachError {
         /// What is the matter, and what helps.
         reason: String,
     },
-    /// It cannot be done at this moment: another thread of the process is in the way. To be tried again.
+    /// It cannot be done at this moment: another thread of the process is in the way. To be tried
+    /// again.
     Busy {
         /// The process.
         process: u32,
@@ -169,7 +170,8 @@ fn has_ended(process: u32) -> bool {
         })
 }
 
-/// Whether other threads go on in a process whose first one has ended, which makes it look as if it were gone.
+/// Whether other threads go on in a process whose first one has ended, which makes it look as if it
+/// were gone.
 fn is_left_by_first_thread(process: u32) -> bool {
     let mut others =
         fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().filter_map(Result::ok);
@@ -180,7 +182,8 @@ fn is_left_by_first_thread(process: u32) -> bool {
     others.any(goes_on)
 }
 
-/// The names that the C library's allocator consists of. What lies between the first and the last of them is the allocator.
+/// The names that the C library's allocator consists of. What lies between the first and the last
+/// of them is the allocator.
 const ALLOCATOR: [&str; 14] = [
     "malloc",
     "free",
@@ -198,7 +201,8 @@ const ALLOCATOR: [&str; 14] = [
     "malloc_info",
 ];
 
-/// Functions of the C library that hold locks which loading a library needs: of the list of modules, of threads and their stacks.
+/// Functions of the C library that hold locks which loading a library needs: of the list of
+/// modules, of threads and their stacks.
 const LOCKING: [&str; 8] = [
     "dl_iterate_phdr",
     "fork",
@@ -245,7 +249,8 @@ impl Target {
         if field("Tgid") != process.to_string() {
             return Err(refused(format!("a thread of process {}; give that number", field("Tgid"))));
         }
-        // Threads of the kernel are children of the one that is process 2; what else has no memory is about to end.
+        // Threads of the kernel are children of the one that is process 2; what else has no memory
+        // is about to end.
         let has_memory = status.contains("VmSize");
         let is_of_kernel = field("Kthread") == "1" || !has_memory && (process == 2 || field("PPid") == "2");
         if !has_memory && !is_of_kernel {
@@ -321,7 +326,8 @@ impl Target {
             .find(|other| other.path == map.path && other.offset == 0)
             .ok_or("libc.so.6 is mapped in no known way")?;
         let bias = start.start.wrapping_sub(first);
-        // The file may have been replaced by another of the same name: what is in memory has the same first bytes.
+        // The file may have been replaced by another of the same name: what is in memory has the
+        // same first bytes.
         let mut head = vec![0; 4096.min(bytes.len())];
         let count = inject::read_memory(process as i32, start.start, &mut head)
             .map_err(|_| permission_advice().to_owned())?;
@@ -397,7 +403,8 @@ impl Target {
         Ok(Self { process, program, dlopen, dlsym, dlerror, errno, places, own: None, locked, maps })
     }
 
-    /// Looks up what must be known of the library when the loader cannot be asked, where the library is loaded.
+    /// Looks up what must be known of the library when the loader cannot be asked, where the
+    /// library is loaded.
     fn find_own(&mut self) {
         self.own = None;
         let Some(path) = self.loaded_library() else { return };
@@ -428,7 +435,8 @@ impl Target {
         (count == bytes.len()).then_some(u64::from_le_bytes(bytes))
     }
 
-    /// Whether ended recordings have left memory in the process: see [`release_memory`](Self::release_memory).
+    /// Whether ended recordings have left memory in the process: see
+    /// [`release_memory`](Self::release_memory).
     #[must_use]
     pub fn has_left_memory(&self) -> bool {
         [shared::HAS_MEMORY, shared::STACK]
@@ -436,8 +444,9 @@ impl Target {
             .any(|word| self.own_word(word).is_some_and(|word| word != 0))
     }
 
-    /// Unmaps what ended recordings have left in the process. All of its `threads` are stopped and traced by the calling thread, and
-    /// none is inside the library; `caller` is one of them, that no signal is on its way to.
+    /// Unmaps what ended recordings have left in the process. All of its `threads` are stopped and
+    /// traced by the calling thread, and none is inside the library; `caller` is one of them, that
+    /// no signal is on its way to.
     ///
     /// # Errors
     ///
@@ -468,8 +477,8 @@ impl Target {
         &self.program
     }
 
-    /// Whether a thread with this address on its stack may hold a lock that loading a library needs, or is in code that must not
-    /// be called again.
+    /// Whether a thread with this address on its stack may hold a lock that loading a library
+    /// needs, or is in code that must not be called again.
     #[must_use]
     pub fn forbids(&self, address: u64) -> bool {
         if self.locked.iter().any(|(start, end)| (*start..*end).contains(&address)) {
@@ -478,7 +487,8 @@ impl Target {
         self.is_in(address, &["ld-linux", "libcairn_preload", "libjemalloc", "libtcmalloc", "libmimalloc"])
     }
 
-    /// Whether an address is in the C library or the loader. A thread that has nothing else on its stack is about to begin or to end.
+    /// Whether an address is in the C library or the loader. A thread that has nothing else on its
+    /// stack is about to begin or to end.
     #[must_use]
     pub fn is_system_code(&self, address: u64) -> bool {
         self.is_in(address, &["ld-linux", "libc.so"])
@@ -511,8 +521,9 @@ impl Target {
         self.maps.iter().find(is_ours).map(|map| map.path.clone())
     }
 
-    /// Files that it has mapped to share what it writes there, by the kernel's links to them: a recording is one. Its name in the
-    /// list of mappings is that of the moment when it was made, which is none.
+    /// Files that it has mapped to share what it writes there, by the kernel's links to them: a
+    /// recording is one. Its name in the list of mappings is that of the moment when it was made,
+    /// which is none.
     pub fn shared_files(&self) -> impl Iterator<Item = PathBuf> {
         let shared = self.maps.iter().filter(|map| map.is_shared && map.path.is_absolute());
         shared.map(|map| {
@@ -549,7 +560,8 @@ impl Target {
         fs::metadata(format!("/proc/{}/root/", self.process)).is_ok()
     }
 
-    /// Whether the process runs and still has the library in it: not after its end, and not after `exec`.
+    /// Whether the process runs and still has the library in it: not after its end, and not after
+    /// `exec`.
     #[must_use]
     pub fn has_library(&self) -> bool {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.process));
@@ -562,7 +574,8 @@ impl Target {
         })
     }
 
-    /// Loads the library and lets it record, in a thread that is stopped and traced by the calling thread.
+    /// Loads the library and lets it record, in a thread that is stopped and traced by the calling
+    /// thread.
     ///
     /// # Errors
     ///

@@ -8,9 +8,10 @@ use std::process::{Command, Stdio};
 
 /// Starts a program that goes on when this one is over, and does not wait for it.
 ///
-/// It has a session of its own, so that neither a key nor the end of the terminal reaches it; the lowest priority for
-/// processors and disks; and none of this process's descriptors, so that nobody waits for the end of a pipe or a lock
-/// that it holds. It is this process's child until this process ends, which should be soon.
+/// It has a session of its own, so that neither a key nor the end of the terminal reaches it; the
+/// lowest priority for processors and disks; and none of this process's descriptors, so that nobody
+/// waits for the end of a pipe or a lock that it holds. It is this process's child until this
+/// process ends, which should be soon.
 ///
 /// # Errors
 ///
@@ -26,8 +27,8 @@ pub fn start_detached(program: &Path, name: &OsStr, arguments: &[OsString]) -> i
 
 /// What fails here is a courtesy less; the work is done all the same.
 fn step_back() -> io::Result<()> {
-    // SAFETY: numbers only. Descriptors are not closed, but marked to be closed by exec: the standard library waits on
-    // one of them for the news of exec.
+    // SAFETY: numbers only. Descriptors are not closed, but marked to be closed by exec: the
+    // standard library waits on one of them for the news of exec.
     unsafe {
         libc::setsid();
         libc::setpriority(libc::PRIO_PROCESS, 0, LOWEST);
@@ -39,7 +40,8 @@ fn step_back() -> io::Result<()> {
 
 const LOWEST: libc::c_int = 19;
 
-// Of <linux/ioprio.h> and <linux/close_range.h>, which the libc crate does not have for every C library.
+// Of <linux/ioprio.h> and <linux/close_range.h>, which the libc crate does not have for every C
+// library.
 const IOPRIO_WHO_PROCESS: libc::c_int = 1;
 const IOPRIO_CLASS_IDLE: libc::c_int = 3;
 const IOPRIO_CLASS_SHIFT: libc::c_int = 13;

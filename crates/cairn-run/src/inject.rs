@@ -1,16 +1,20 @@
-//! Calling functions inside another process, in one of its threads that is stopped and traced by this thread.
+//! Calling functions inside another process, in one of its threads that is stopped and traced by
+//! this thread.
 //!
-//! The thread is used as a processor: functions are called in it, and afterwards its registers, its signal mask and its
-//! floating-point state are what they were. A system call that was interrupted goes on afterwards as after any stop.
+//! The thread is used as a processor: functions are called in it, and afterwards its registers, its
+//! signal mask and its floating-point state are what they were. A system call that was interrupted
+//! goes on afterwards as after any stop.
 //!
-//! **The thread needs nobody to find its way back.** A call is prepared as the kernel prepares the call of a signal handler: below
-//! the thread's stack lies a frame with all of its state, and the function returns to the C library's code that asks the kernel to
-//! restore that state (`rt_sigreturn`). If this process is killed at any moment, the thread finishes the call and goes on where it
-//! was. While this process lives, it stops the thread at that system call, which is then not made: the state is put back from
-//! outside, and with it what `rt_sigreturn` would lose of a system call that is to go on.
+//! **The thread needs nobody to find its way back.** A call is prepared as the kernel prepares the
+//! call of a signal handler: below the thread's stack lies a frame with all of its state, and the
+//! function returns to the C library's code that asks the kernel to restore that state
+//! (`rt_sigreturn`). If this process is killed at any moment, the thread finishes the call and goes
+//! on where it was. While this process lives, it stops the thread at that system call, which is
+//! then not made: the state is put back from outside, and with it what `rt_sigreturn` would lose of
+//! a system call that is to go on.
 //!
-//! Stops at system calls make a call slow. The library's own functions, which make many, run without: they say when they are done,
-//! and wait a little to be stopped.
+//! Stops at system calls make a call slow. The library's own functions, which make many, run
+//! without: they say when they are done, and wait a little to be stopped.
 //!
 //! ```text
 //!   stopped --registers: the function, its frame--> runs --PTRACE_SYSCALL--> at rt_sigreturn --> next call
@@ -84,7 +88,8 @@ pub(crate) struct Borrowed {
     mask: u64,
     /// The mapping that functions have as their stack; 0 for none.
     stack: u64,
-    /// Two words in the process that say where it is and how large, for who comes after this process was killed.
+    /// Two words in the process that say where it is and how large, for who comes after this
+    /// process was killed.
     note: Option<u64>,
     /// Where the thread is between calls.
     parked: Parked,
@@ -122,10 +127,11 @@ const RED_ZONE_BYTES: u64 = 128;
 const CONTROL_BLOCK_BYTES: usize = 2304;
 /// Loading a library takes milliseconds, where nobody holds the loader's lock.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// So long a thread waits for the loader's lock before another moment is tried: the holder may be waiting for this very thread.
+/// So long a thread waits for the loader's lock before another moment is tried: the holder may be
+/// waiting for this very thread.
 const LOCK_PATIENCE: Duration = Duration::from_millis(200);
-/// So often it is waited for a thread that does not wait for a lock: to give up in the midst of its work would leave that half done, and
-/// whatever locks it holds taken for ever.
+/// So often it is waited for a thread that does not wait for a lock: to give up in the midst of its
+/// work would leave that half done, and whatever locks it holds taken for ever.
 const TIMES: u32 = 15;
 
 fn request(what: u32, thread: i32, address: usize, data: *mut c_void) -> io::Result<()> {
@@ -146,7 +152,8 @@ fn set_registers(thread: i32, registers: &libc::user_regs_struct) -> io::Result<
     request(libc::PTRACE_SETREGS, thread, 0, ptr::from_ref(registers).cast_mut().cast())
 }
 
-/// Whether a signal that is about to be delivered is a fault of the code that runs, and not one that a process has sent.
+/// Whether a signal that is about to be delivered is a fault of the code that runs, and not one
+/// that a process has sent.
 fn is_own_fault(thread: i32) -> bool {
     let mut place = MaybeUninit::<libc::siginfo_t>::zeroed();
     let asked = request(libc::PTRACE_GETSIGINFO, thread, 0, place.as_mut_ptr().cast());
@@ -154,8 +161,8 @@ fn is_own_fault(thread: i32) -> bool {
     asked.is_err() || unsafe { place.assume_init() }.si_code > 0
 }
 
-/// Whether a stopped thread waits for the lock at this address, and was not woken: who is woken and goes away leaves the others that
-/// wait asleep.
+/// Whether a stopped thread waits for the lock at this address, and was not woken: who is woken and
+/// goes away leaves the others that wait asleep.
 fn waits_for_lock(registers: &libc::user_regs_struct, lock: Option<u64>) -> bool {
     const ERESTARTSYS: i64 = -512;
     registers.orig_rax.cast_signed() == libc::SYS_futex
@@ -172,7 +179,8 @@ pub(crate) fn is_late(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::TimedOut
 }
 
-/// Whether a stopped thread was waiting in a system call: one that is to be made again, or one of those that end with `EINTR`.
+/// Whether a stopped thread was waiting in a system call: one that is to be made again, or one of
+/// those that end with `EINTR`.
 pub(crate) fn waits(thread: i32) -> bool {
     registers(thread).is_ok_and(|registers| {
         let result = registers.rax.cast_signed();
@@ -191,7 +199,8 @@ pub(crate) fn stack_pointer(thread: i32) -> io::Result<u64> {
     registers(thread).map(|registers| registers.rsp)
 }
 
-/// Makes a stopped thread's word of thread-local storage null that lies at `distance` from its thread pointer.
+/// Makes a stopped thread's word of thread-local storage null that lies at `distance` from its
+/// thread pointer.
 pub(crate) fn clear_word(thread: i32, distance: u64) -> io::Result<()> {
     /// The thread control block has its own address in it.
     const OWN_ADDRESS: u64 = 16;
@@ -244,7 +253,8 @@ impl Borrowed {
         extended.truncate(vector.iov_len);
         let mut mask = 0_u64;
         request(PTRACE_GETSIGMASK, thread, 8, (&raw mut mask).cast())?;
-        // A stop at a system call is then no signal, also to the thread itself when this process is killed.
+        // A stop at a system call is then no signal, also to the thread itself when this process is
+        // killed.
         let options = ptr::without_provenance_mut(libc::PTRACE_O_TRACESYSGOOD as usize);
         request(libc::PTRACE_SETOPTIONS, thread, 0, options)?;
         Ok(Self {
@@ -270,7 +280,8 @@ impl Borrowed {
         request(PTRACE_SETSIGMASK, self.thread, 8, (&raw mut mask).cast())
     }
 
-    /// Notes in the process, in the two words at `place`, which memory the thread's calls have as their stack.
+    /// Notes in the process, in the two words at `place`, which memory the thread's calls have as
+    /// their stack.
     pub(crate) fn note_stack(&mut self, place: u64) -> io::Result<()> {
         let mut first = [0; 8];
         read_memory(self.thread, place, &mut first)?;
@@ -298,8 +309,9 @@ impl Borrowed {
         self.call_at(self.stack + STACK_BYTES, address, [a, b, c, 0, 0, 0])
     }
 
-    /// Calls a function that makes many system calls, none of which is to stop the thread. Its third argument is `done_at`, the place of
-    /// a word that it makes another one than 0 when it is done; then it waits for some seconds to be stopped.
+    /// Calls a function that makes many system calls, none of which is to stop the thread. Its
+    /// third argument is `done_at`, the place of a word that it makes another one than 0 when it is
+    /// done; then it waits for some seconds to be stopped.
     pub(crate) fn call_long(&mut self, address: u64, [a, b]: [u64; 2], done_at: u64) -> io::Result<u64> {
         self.done_at = Some(done_at);
         let result = self.call(address, [a, b, done_at]);
@@ -336,7 +348,8 @@ impl Borrowed {
         // No direction, no single step.
         registers.eflags &= !0x500;
         [registers.rdi, registers.rsi, registers.rdx, registers.rcx, registers.r8, registers.r9] = arguments;
-        // In one step, and first: from here on the thread finds its way back by itself, with its mask.
+        // In one step, and first: from here on the thread finds its way back by itself, with its
+        // mask.
         set_registers(self.thread, &registers)?;
         self.block_signals()?;
         if let Err(error) = self.go(frame_at + RETURN_BYTES) {
@@ -350,8 +363,9 @@ impl Borrowed {
         Ok(u64::from_le_bytes(result))
     }
 
-    /// The frame that leads the thread back to where it was, and its address, which is what a function finds as its stack pointer: the
-    /// return address lies there. As in the kernel's `struct rt_sigframe`.
+    /// The frame that leads the thread back to where it was, and its address, which is what a
+    /// function finds as its stack pointer: the return address lies there. As in the kernel's
+    /// `struct rt_sigframe`.
     fn frame_below(&self, top: u64) -> (u64, Vec<u8>) {
         let state = restorable_state(&self.extended);
         let state_at = (top - state.len() as u64) & !63;
@@ -361,7 +375,8 @@ impl Borrowed {
         words.extend([self.places.keeper.address, 0, self.places.restorer]);
         // uc_flags: there is such a state, and the stack segment is told.
         words.extend([1 | 2 | 4, 0]);
-        // uc_stack: one that the kernel refuses, so that the thread's alternate stack stays what it is.
+        // uc_stack: one that the kernel refuses, so that the thread's alternate stack stays what it
+        // is.
         words.extend([0, 0xdead, 0]);
         words.extend([old.r8, old.r9, old.r10, old.r11, old.r12, old.r13, old.r14, old.r15]);
         words.extend([old.rdi, old.rsi, old.rbp, old.rbx, old.rdx, old.rax, old.rcx, old.rsp, old.rip]);
@@ -380,8 +395,8 @@ impl Borrowed {
         (frame_at, bytes)
     }
 
-    /// From the beginning of `rt_sigreturn`, which is not made: to the end of that system call. If this process is killed meanwhile, the
-    /// thread makes it once more.
+    /// From the beginning of `rt_sigreturn`, which is not made: to the end of that system call. If
+    /// this process is killed meanwhile, the thread makes it once more.
     fn leave_return(&mut self) -> io::Result<()> {
         if self.parked != Parked::AtReturn {
             return Ok(());
@@ -440,7 +455,8 @@ impl Borrowed {
         Ok(Some(status))
     }
 
-    /// Lets the thread run until it begins the system call that ends the call, with its stack pointer at `end`.
+    /// Lets the thread run until it begins the system call that ends the call, with its stack
+    /// pointer at `end`.
     fn go(&mut self, end: u64) -> io::Result<()> {
         let started = Instant::now();
         let mut deadline = started + LOCK_PATIENCE.min(PATIENCE);
@@ -476,7 +492,8 @@ impl Borrowed {
                     request(libc::PTRACE_SYSCALL, self.thread, 0, ptr::null_mut())?;
                     continue;
                 }
-                // Then it has done nothing yet: of all else that it may wait for, nothing can be given up.
+                // Then it has done nothing yet: of all else that it may wait for, nothing can be
+                // given up.
                 if waits_for_lock(&registers(self.thread)?, self.places.load_lock) {
                     self.forget_stack();
                     return Err(io::Error::new(
@@ -528,7 +545,8 @@ impl Borrowed {
         done_at.is_some_and(|at| read_memory(self.thread, at, &mut word).is_ok() && word != [0; 8])
     }
 
-    /// After a fault: has the thread go on where it gives the loader's lock back. False when it does not hold it.
+    /// After a fault: has the thread go on where it gives the loader's lock back. False when it
+    /// does not hold it.
     fn recover(&self) -> io::Result<bool> {
         let Some(Recovery { code, stack_word }) = self.recovery else { return Ok(false) };
         let mut bytes = [0; 8];
@@ -545,8 +563,8 @@ impl Borrowed {
         Ok(true)
     }
 
-    /// For a call that is given up: what the C library has noted of it in the thread's control block must not lead to a stack that is
-    /// about to be unmapped.
+    /// For a call that is given up: what the C library has noted of it in the thread's control
+    /// block must not lead to a stack that is about to be unmapped.
     fn forget_stack(&self) {
         let mut now = vec![0; self.control_block.len()];
         if self.stack == 0 || read_memory(self.thread, self.registers.fs_base, &mut now).is_err() {
@@ -616,8 +634,8 @@ impl Pause {
 const RETURN_BYTES: u64 = 8 * 3;
 const FRAME_BYTES: u64 = RETURN_BYTES + 8 * (2 + 3 + 8 + 9 + 1 + 1 + 4 + 1 + 8 + 1) + 8;
 
-/// The registers with which a thread goes on that was stopped in a system call: as the kernel has it make the call again where that is
-/// what the call's result says.
+/// The registers with which a thread goes on that was stopped in a system call: as the kernel has
+/// it make the call again where that is what the call's result says.
 fn resumed(registers: &libc::user_regs_struct) -> libc::user_regs_struct {
     const ERESTARTSYS: i64 = -512;
     const ERESTARTNOINTR: i64 = -513;
@@ -640,8 +658,9 @@ fn resumed(registers: &libc::user_regs_struct) -> libc::user_regs_struct {
     registers
 }
 
-/// The floating-point and vector state as the kernel lays it into a frame of a signal, from how it gives it to a tracer: with words that
-/// say what is in it. Tiles (AMX) are left out: most threads may not have them.
+/// The floating-point and vector state as the kernel lays it into a frame of a signal, from how it
+/// gives it to a tracer: with words that say what is in it. Tiles (AMX) are left out: most threads
+/// may not have them.
 fn restorable_state(extended: &[u8]) -> Vec<u8> {
     const WORDS_AT: usize = 464;
     const LEGACY_BYTES: u32 = 576;
@@ -673,8 +692,8 @@ fn restorable_state(extended: &[u8]) -> Vec<u8> {
     state
 }
 
-/// A recursive mutex of the C library, in words: a state, how often it was taken, by whom, for how many, the kind, and what only other
-/// kinds use.
+/// A recursive mutex of the C library, in words: a state, how often it was taken, by whom, for how
+/// many, the kind, and what only other kinds use.
 const MUTEX_WORDS: usize = 10;
 const RECURSIVE: u32 = 1;
 
@@ -682,7 +701,8 @@ const RECURSIVE: u32 = 1;
 fn owner(words: &[u32]) -> Option<u32> {
     match *words {
         [0, 0, 0, 0, RECURSIVE, 0, 0, 0, 0, 0] => Some(0),
-        // Who has just taken it, or is about to give it back, has not noted that yet, or not any more.
+        // Who has just taken it, or is about to give it back, has not noted that yet, or not any
+        // more.
         [1 | 2, _, owner, _, RECURSIVE, 0, 0, 0, 0, 0] => Some(owner),
         _ => None,
     }
@@ -696,7 +716,8 @@ fn words(process: i32, (start, end): (u64, u64)) -> Vec<u32> {
     bytes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect()
 }
 
-/// The first of the loader's locks, which lie side by side in its data: the one that it holds while it loads or unloads.
+/// The first of the loader's locks, which lie side by side in its data: the one that it holds while
+/// it loads or unloads.
 pub(crate) fn load_lock(process: i32, parts: &[(u64, u64)]) -> Option<u64> {
     parts.iter().find_map(|part| {
         let words = words(process, *part);

@@ -1,8 +1,8 @@
 //! Starts a program with cairn's recording library in it.
 //!
-//! The program shall not notice: it gets the arguments, the environment, the directory, the descriptors, the signals that
-//! it would get from the shell, and ends with the same status. What cannot be recorded is refused before it starts, with a
-//! reason and what to do instead.
+//! The program shall not notice: it gets the arguments, the environment, the directory, the
+//! descriptors, the signals that it would get from the shell, and ends with the same status. What
+//! cannot be recorded is refused before it starts, with a reason and what to do instead.
 //!
 //! ```no_run
 //! use cairn_run::{Event, Library, Program, Start};

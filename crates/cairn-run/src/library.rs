@@ -1,4 +1,5 @@
-//! The library that is put into programs: carried inside this crate, unpacked where the loader finds it.
+//! The library that is put into programs: carried inside this crate, unpacked where the loader
+//! finds it.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read, Write};
@@ -33,11 +34,12 @@ pub struct Library {
 }
 
 impl Library {
-    /// Makes sure that the library is in the user's cache directory, under a name with a hash of its content, so that
-    /// several versions live side by side and a program that runs keeps the one it has.
+    /// Makes sure that the library is in the user's cache directory, under a name with a hash of
+    /// its content, so that several versions live side by side and a program that runs keeps the
+    /// one it has.
     ///
-    /// Where there is no cache directory that no other user can write to or replace, or its path has a character that the loader
-    /// takes for a separator, the directory is one below `/tmp`.
+    /// Where there is no cache directory that no other user can write to or replace, or its path
+    /// has a character that the loader takes for a separator, the directory is one below `/tmp`.
     ///
     /// # Errors
     ///
@@ -47,8 +49,8 @@ impl Library {
     }
 
     /// The same with the library for programs that use jemalloc, tcmalloc or mimalloc
-    /// ([`Program::uses_other_allocator`](crate::Program::uses_other_allocator)): it stands in front of their own functions and
-    /// of `operator new` as well.
+    /// ([`Program::uses_other_allocator`](crate::Program::uses_other_allocator)): it stands in
+    /// front of their own functions and of `operator new` as well.
     ///
     /// # Errors
     ///
@@ -110,8 +112,9 @@ fn is_one_word(path: &Path) -> bool {
 }
 
 fn unpack_into(directory: &Path, name: &str, content: &[u8]) -> io::Result<PathBuf> {
-    // No other user can replace the directory, what is in it, or any directory above it. So the file that is compared here, through its
-    // descriptor, is the one that the loader finds by the path.
+    // No other user can replace the directory, what is in it, or any directory above it. So the
+    // file that is compared here, through its descriptor, is the one that the loader finds by the
+    // path.
     let directory = Directory::private(directory)?;
     let path = directory.path().join(name);
     if !is_one_word(&path) {
@@ -130,8 +133,8 @@ fn unpack_into(directory: &Path, name: &str, content: &[u8]) -> io::Result<PathB
     written.map(|()| path)
 }
 
-/// A file beside `name` that nobody else writes to: neither another thread, nor a process that has the same number in another
-/// container and the same cache directory.
+/// A file beside `name` that nobody else writes to: neither another thread, nor a process that has
+/// the same number in another container and the same cache directory.
 fn fresh_file(directory: &Directory, name: &OsStr) -> io::Result<(OsString, fs::File)> {
     let mut number = 0_u32;
     loop {
@@ -160,7 +163,8 @@ fn holds(mut file: fs::File, content: &[u8]) -> io::Result<bool> {
     }
 }
 
-/// As FNV-1a of 64 bits, but of eight bytes at a time: tells versions apart, and every start waits for it.
+/// As FNV-1a of 64 bits, but of eight bytes at a time: tells versions apart, and every start waits
+/// for it.
 fn hash(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks();
     let words = words.iter().map(|word| u64::from_le_bytes(*word));
@@ -191,7 +195,8 @@ mod tests {
         fs::remove_dir_all(directory).unwrap();
     }
 
-    /// The library was taken from a directory whose parents another user could replace, and from a file that was not ours.
+    /// The library was taken from a directory whose parents another user could replace, and from a
+    /// file that was not ours.
     #[test]
     fn library_is_not_taken_from_another_users_reach() {
         use std::os::unix::fs::{PermissionsExt, chown, symlink};

@@ -58,7 +58,8 @@ pub enum Obstacle {
         /// The loader.
         loader: String,
     },
-    /// It is built with a sanitizer that has to be the first of all libraries, and ends the program where it is not.
+    /// It is built with a sanitizer that has to be the first of all libraries, and ends the program
+    /// where it is not.
     Sanitizer {
         /// The file.
         path: PathBuf,
@@ -77,17 +78,6 @@ impl Obstacle {
     #[must_use]
     pub const fn can_run(&self) -> bool {
         !matches!(self, Self::NotFound { .. } | Self::NotExecutable { .. })
-    }
-
-    /// The exit status that a shell has for it: 127 for what is not found, 126 for what cannot be run; 2 for what cairn
-    /// refuses.
-    #[must_use]
-    pub const fn exit_status(&self) -> u8 {
-        match self {
-            Self::NotFound { .. } => 127,
-            Self::NotExecutable { .. } => 126,
-            _ => 2,
-        }
     }
 }
 

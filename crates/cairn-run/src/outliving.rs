@@ -1,7 +1,9 @@
-//! What becomes of a program when this process has no memory left: it goes on, and its end is still this process's own.
+//! What becomes of a program when this process has no memory left: it goes on, and its end is still
+//! this process's own.
 //!
-//! A limit of the shell (`ulimit -v`, `ulimit -d`) holds for the command as well as for the program, and the command may be the one
-//! that needs more. Its end would be an abort in place of the program's.
+//! A limit of the shell (`ulimit -v`, `ulimit -d`) holds for the command as well as for the
+//! program, and the command may be the one that needs more. Its end would be an abort in place of
+//! the program's.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ffi::c_int;
@@ -9,10 +11,11 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 use crate::End;
 
-/// The system's allocator for a command that starts a program ([`Start`](crate::Start)). When nothing is left while the program runs, the
-/// command says so, waits for the program's end and ends as it did; when the program has ended, the command ends so at once. The
-/// same becomes of an abort, with this allocator or without.
-/// Without a program, and where the answer may be an error ([`Vec::try_reserve`] knows no difference), it is the system's.
+/// The system's allocator for a command that starts a program ([`Start`](crate::Start)). When
+/// nothing is left while the program runs, the command says so, waits for the program's end and
+/// ends as it did; when the program has ended, the command ends so at once. The same becomes of an
+/// abort, with this allocator or without. Without a program, and where the answer may be an error
+/// ([`Vec::try_reserve`] knows no difference), it is the system's.
 ///
 /// ```
 /// #[global_allocator]
@@ -34,11 +37,13 @@ const SIGNAL: u32 = 256;
 /// Notes the program that this process has started.
 pub(crate) fn note_start(process: c_int) {
     PROGRAM.store(process, Ordering::Release);
-    // SAFETY: a handler that makes only calls which handlers may make, and nothing is asked of the old one.
+    // SAFETY: a handler that makes only calls which handlers may make, and nothing is asked of the
+    // old one.
     unsafe { libc::signal(libc::SIGABRT, aborted as *const () as libc::sighandler_t) };
 }
 
-/// Rust ends a process in this way where memory that is not the allocator's is missing, or the stack is at its end. It has said so.
+/// Rust ends a process in this way where memory that is not the allocator's is missing, or the
+/// stack is at its end. It has said so.
 extern "C" fn aborted(_: c_int) {
     nothing_is_left();
 }
@@ -107,7 +112,8 @@ fn wait_for(program: c_int) -> End {
 // SAFETY: the system's allocator, and nothing is returned that it did not return.
 unsafe impl GlobalAlloc for Outliving {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: by contract.
+        // SAFETY: `GlobalAlloc` requires of our caller what it requires of us here: a layout of a
+        // size other than 0.
         let block = unsafe { System.alloc(layout) };
         if block.is_null() {
             nothing_is_left();
@@ -116,7 +122,8 @@ unsafe impl GlobalAlloc for Outliving {
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: by contract.
+        // SAFETY: `GlobalAlloc` requires of our caller what it requires of us here: a layout of a
+        // size other than 0.
         let block = unsafe { System.alloc_zeroed(layout) };
         if block.is_null() {
             nothing_is_left();
@@ -125,7 +132,8 @@ unsafe impl GlobalAlloc for Outliving {
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: by contract.
+        // SAFETY: `GlobalAlloc` requires of our caller a block of this allocator with its layout,
+        // and every such block is of `System`.
         let block = unsafe { System.realloc(block, layout, size) };
         if block.is_null() {
             nothing_is_left();
@@ -134,7 +142,8 @@ unsafe impl GlobalAlloc for Outliving {
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: by contract.
+        // SAFETY: `GlobalAlloc` requires of our caller a block of this allocator with its layout,
+        // and every such block is of `System`.
         unsafe { System.dealloc(block, layout) };
     }
 }

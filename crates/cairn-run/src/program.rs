@@ -1,7 +1,7 @@
 //! Which file a command is, and whether a library can be put into it.
 //!
-//! What is told here is told before the program starts, from its file alone. The peers' wrappers start first, and then
-//! wait for a library that never comes.
+//! What is told here is told before the program starts, from its file alone. The peers' wrappers
+//! start first, and then wait for a library that never comes.
 
 use std::env;
 use std::ffi::{CString, OsStr, OsString};
@@ -36,11 +36,13 @@ pub(crate) const OWN_MACHINE: (u16, &str) =
 const MAX_SCRIPTS: usize = 5;
 
 impl Program {
-    /// Finds `name`, as the shell does: with a slash in it, it is a path; else it is looked for in `PATH`.
+    /// Finds `name`, as the shell does: with a slash in it, it is a path; else it is looked for in
+    /// `PATH`.
     ///
     /// # Errors
     ///
-    /// [`Obstacle::NotFound`], and [`Obstacle::NotExecutable`] when there are only files that may not be run.
+    /// [`Obstacle::NotFound`], and [`Obstacle::NotExecutable`] when there are only files that may
+    /// not be run.
     pub fn find(name: &OsStr) -> Result<Self, Obstacle> {
         let found = |path: PathBuf| Self { path, name: name.to_owned() };
         if name.as_bytes().contains(&b'/') {
@@ -84,7 +86,8 @@ impl Program {
         &self.name
     }
 
-    /// Whether it can be recorded. Of a script, the interpreter is looked at; of `/usr/bin/env`, what it starts.
+    /// Whether it can be recorded. Of a script, the interpreter is looked at; of `/usr/bin/env`,
+    /// what it starts.
     ///
     /// # Errors
     ///
@@ -121,8 +124,8 @@ impl Program {
         parsed.build_id().ok().flatten().map(<[u8]>::to_vec)
     }
 
-    /// Whether the loader finds jemalloc, tcmalloc or mimalloc for it, as shared libraries. The loader itself is asked, by its
-    /// own `--list`; nothing of the program runs.
+    /// Whether the loader finds jemalloc, tcmalloc or mimalloc for it, as shared libraries. The
+    /// loader itself is asked, by its own `--list`; nothing of the program runs.
     #[must_use]
     pub fn uses_other_allocator(&self) -> bool {
         const LOADER: &str = if cfg!(target_arch = "aarch64") {
@@ -264,8 +267,8 @@ fn has_capabilities(path: &Path) -> bool {
     unsafe { libc::getxattr(text.as_ptr(), c"security.capability".as_ptr(), std::ptr::null_mut(), 0) > 0 }
 }
 
-/// The sanitizer's library that the program is linked with, if it is one that will not stand behind ours. Linked statically, it is an
-/// allocator of the program's own.
+/// The sanitizer's library that the program is linked with, if it is one that will not stand behind
+/// ours. Linked statically, it is an allocator of the program's own.
 fn needed_sanitizer<'data, R: ReadRef<'data>>(
     header: &FileHeader64<Endianness>,
     endian: Endianness,
@@ -287,7 +290,8 @@ fn needed_sanitizer<'data, R: ReadRef<'data>>(
     names.map(|name| name.into_owned()).find(|name| is_sanitizer(name))
 }
 
-/// Whether the program itself defines `malloc`: all callers then get that one, or its own calls are no calls of a library.
+/// Whether the program itself defines `malloc`: all callers then get that one, or its own calls are
+/// no calls of a library.
 fn has_own_malloc<'data, R: ReadRef<'data>>(
     header: &FileHeader64<Endianness>,
     endian: Endianness,
@@ -296,7 +300,8 @@ fn has_own_malloc<'data, R: ReadRef<'data>>(
     let Ok(sections) = header.sections(endian, file) else { return false };
     [SHT_DYNSYM, SHT_SYMTAB].into_iter().any(|kind| {
         let Ok(symbols) = sections.symbols(endian, file, kind) else { return false };
-        // All names at once: a compiler has thirty thousand, and each would be two calls of the kernel.
+        // All names at once: a compiler has thirty thousand, and each would be two calls of the
+        // kernel.
         let names = sections.section(symbols.string_section()).and_then(|section| section.data(endian, file));
         let Ok(names) = names else { return false };
         let strings = StringTable::new(names, 0, names.len() as u64);

@@ -1,10 +1,11 @@
 //! The start of a program, the signals that come meanwhile, and its end.
 //!
-//! Rust's own `Command` gives the program an empty signal mask and a default SIGPIPE, whatever we inherited. Here it gets
-//! what it would get without us.
+//! Rust's own `Command` gives the program an empty signal mask and a default SIGPIPE, whatever we
+//! inherited. Here it gets what it would get without us.
 //!
-//! Signals are not handled but waited for: those that a terminal or an administrator may send are blocked in this process
-//! and taken by [`Running::wait`]. A terminal sends to the program too, so only what a process sent to us alone is passed on.
+//! Signals are not handled but waited for: those that a terminal or an administrator may send are
+//! blocked in this process and taken by [`Running::wait`]. A terminal sends to the program too, so
+//! only what a process sent to us alone is passed on.
 
 use std::ffi::{CString, NulError, OsStr, OsString, c_int};
 use std::io;
@@ -59,9 +60,10 @@ impl From<io::Error> for StartError {
     }
 }
 
-/// Whether a line on the terminal behind standard error disturbs nobody: this process is in the foreground, and the terminal takes
-/// whole lines. A program that draws on the terminal, or reads its keys, has it for itself; and a terminal may stop a process in
-/// the background that writes to it.
+/// Whether a line on the terminal behind standard error disturbs nobody: this process is in the
+/// foreground, and the terminal takes whole lines. A program that draws on the terminal, or reads
+/// its keys, has it for itself; and a terminal may stop a process in the background that writes to
+/// it.
 #[must_use]
 pub fn terminal_takes_lines() -> bool {
     // SAFETY: zeros are a value of it, and the call only writes to it.
@@ -69,7 +71,8 @@ pub fn terminal_takes_lines() -> bool {
         let mut modes: libc::termios = mem::zeroed();
         libc::tcgetattr(libc::STDERR_FILENO, &raw mut modes) == 0 && modes.c_lflag & libc::ICANON != 0
     };
-    // SAFETY: both only ask. The first one fails for a terminal that controls another session: nobody stops us there.
+    // SAFETY: both only ask. The first one fails for a terminal that controls another session:
+    // nobody stops us there.
     let (foreground, own) = unsafe { (libc::tcgetpgrp(libc::STDERR_FILENO), libc::getpgrp()) };
     is_by_line && (foreground < 0 || foreground == own)
 }
@@ -82,8 +85,8 @@ pub struct Running {
     failure: Failure,
 }
 
-/// A word that is shared with the child until it is another program: the number of the error when it does not become one.
-/// Not a pipe: under a tight limit there may be no descriptor left for it.
+/// A word that is shared with the child until it is another program: the number of the error when
+/// it does not become one. Not a pipe: under a tight limit there may be no descriptor left for it.
 #[derive(Debug)]
 struct Failure(*mut c_int);
 
@@ -141,7 +144,8 @@ const PRELOAD: &str = "LD_PRELOAD";
 const OPTIONS: &str = "CAIRN_HEAP";
 
 impl Start<'_> {
-    /// Starts it. Call this before the process has a second thread: those would not have the signals blocked.
+    /// Starts it. Call this before the process has a second thread: those would not have the
+    /// signals blocked.
     ///
     /// # Errors
     ///

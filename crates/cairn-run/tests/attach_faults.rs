@@ -27,7 +27,8 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Starts a program that waits for a file, in the middle of a long `nanosleep`, and then says whether it was interrupted.
+/// Starts a program that waits for a file, in the middle of a long `nanosleep`, and then says
+/// whether it was interrupted.
 fn begin(directory: &Path) -> Child {
     let program = compile(
         directory,

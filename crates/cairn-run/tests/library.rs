@@ -1,4 +1,5 @@
-//! What the library that is put into programs takes from them, and what it costs each of their threads.
+//! What the library that is put into programs takes from them, and what it costs each of their
+//! threads.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
@@ -16,13 +17,15 @@ const TAKEN: &[&str] = &[
     "__gmon_start__",
     // Of the caller's thread: its errno is saved and restored.
     "__errno_location",
-    // Of the process: its first stack, its environment, its modules. Data, or functions without a lock.
+    // Of the process: its first stack, its environment, its modules. Data, or functions without a
+    // lock.
     "__libc_stack_end",
     "_dl_find_object",
     "_r_debug",
     "environ",
     "getauxval",
-    // With a lock, once, in the constructor, and only in emulators that do not wipe memory in forked children.
+    // With a lock, once, in the constructor, and only in emulators that do not wipe memory in
+    // forked children.
     "__register_atfork",
     // With the loader's lock: at the start, and in front of the program's own calls of the loader.
     "dl_iterate_phdr",

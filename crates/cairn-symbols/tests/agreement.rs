@@ -59,7 +59,7 @@ fn plain(path: &str) -> String {
 }
 
 /// Covers every function of the local C library and, with `cargo xtask symbols-agreement`, of the
-/// files and with the peers that it names: at the start, and halfway. docs/symbolize.md explains
+/// files and with the peers that it names: at the start, and halfway. docs/book/reference/symbolize.md explains
 /// each class.
 #[test]
 fn functions_of_libraries_agree_with_other_symbolizers() {

@@ -1,8 +1,9 @@
 //! Base64 without allocation, as the two text forms here need it.
 //!
-//! Swift writes base64 without padding and accepts both alphabets; libwebsockets writes padding, and its reader accepts
-//! both alphabets, white space anywhere and missing padding. One decoder with those liberties serves both; it hands out
-//! bytes one at a time, so that a blob can be read out of a log line with no buffer for the line.
+//! Swift writes base64 without padding and accepts both alphabets; libwebsockets writes padding,
+//! and its reader accepts both alphabets, white space anywhere and missing padding. One decoder
+//! with those liberties serves both; it hands out bytes one at a time, so that a blob can be read
+//! out of a log line with no buffer for the line.
 
 use core::fmt;
 
@@ -64,8 +65,8 @@ impl fmt::Display for DecodeError {
 
 impl core::error::Error for DecodeError {}
 
-/// Puts bytes together from the characters of a base64 text, given one at a time: for a text that is not in one piece.
-/// Accepts what [`Decoder`] accepts.
+/// Puts bytes together from the characters of a base64 text, given one at a time: for a text that
+/// is not in one piece. Accepts what [`Decoder`] accepts.
 ///
 /// ```
 /// use cairn_wire::base64::Assembler;
@@ -120,8 +121,8 @@ impl Assembler {
 
 /// Iterates over the bytes behind a base64 text.
 ///
-/// Accepts `-` and `_` for `+` and `/`, white space anywhere, and missing padding. Left-over bits of the last group are
-/// ignored. After an error the iterator ends.
+/// Accepts `-` and `_` for `+` and `/`, white space anywhere, and missing padding. Left-over bits
+/// of the last group are ignored. After an error the iterator ends.
 ///
 /// ```
 /// use cairn_wire::base64;
@@ -190,7 +191,8 @@ impl fmt::Display for DecodeIntoError {
 
 impl core::error::Error for DecodeIntoError {}
 
-/// Decodes all of `text` to the start of `buffer` and returns the bytes. Accepts what [`Decoder`] accepts, faster.
+/// Decodes all of `text` to the start of `buffer` and returns the bytes. Accepts what [`Decoder`]
+/// accepts, faster.
 ///
 /// # Errors
 ///

@@ -1,16 +1,17 @@
 //! Bit streams: fields of any width, most significant bit first.
 //!
-//! A libwebsockets blob ([`lws`](crate::lws)) is one such stream, and a program may put its own fields behind
-//! the backtrace. So the writer and the reader are public, and know the two ways a number lies in the stream:
+//! A libwebsockets blob ([`lws`](crate::lws)) is one such stream, and a program may put its own
+//! fields behind the backtrace. So the writer and the reader are public, and know the two ways a
+//! number lies in the stream:
 //!
 //! ```text
 //!   bits(0b101, 3)    1 0 1
 //!   field(0b101, 3)   1 0 1 0      the value, then one spare bit: libwebsockets calls this a field of 3 bits
 //! ```
 //!
-//! The spare bit is a slip of the original C loop that became the format. This writer always makes it 0 and
-//! this reader never looks at it, because builds of the C code by different compilers put different things
-//! there.
+//! The spare bit is a slip of the original C loop that became the format. This writer always makes
+//! it 0 and this reader never looks at it, because builds of the C code by different compilers put
+//! different things there.
 //!
 //! ```
 //! use cairn_format::SliceSink;
@@ -33,12 +34,13 @@ use cairn_format::{Sink, SinkFull};
 
 /// Writes fields of up to 64 bits into a [`Sink`], most significant bit first.
 ///
-/// Bits gather in one 64-bit word and reach the sink eight bytes at a time; [`finish`](Self::finish) delivers
-/// the rest.
+/// Bits gather in one 64-bit word and reach the sink eight bytes at a time;
+/// [`finish`](Self::finish) delivers the rest.
 #[derive(Debug)]
 pub struct BitWriter<S> {
     sink: S,
-    /// The low `pending_bits` bits wait for the sink. The bits above them are left-overs, shifted out later.
+    /// The low `pending_bits` bits wait for the sink. The bits above them are left-overs, shifted
+    /// out later.
     pending: u64,
     /// Always below 64.
     pending_bits: u32,
@@ -57,7 +59,8 @@ impl<S: Sink> BitWriter<S> {
         self.delivered_bytes.wrapping_mul(8).wrapping_add(u64::from(self.pending_bits))
     }
 
-    /// Writes the low `count` bits of `value`; higher bits are ignored. A `count` above 64 counts as 64.
+    /// Writes the low `count` bits of `value`; higher bits are ignored. A `count` above 64 counts
+    /// as 64.
     ///
     /// # Errors
     ///

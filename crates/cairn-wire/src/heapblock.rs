@@ -1,8 +1,10 @@
-//! Blocks that say who made them, in 16 bytes: cairn's own annotation, found again in any memory image.
+//! Blocks that say who made them, in 16 bytes: cairn's own annotation, found again in any memory
+//! image.
 //!
-//! Two older layouts exist: [`lws::metadata`](crate::lws::metadata), small and hard to find, because nothing in it is
-//! constant, and [`heapprof`](crate::heapprof), easy to find and 152 bytes long, which also takes any text `HeaP … ProF` for a
-//! block. This one is small, found at memory speed, and not mistaken:
+//! Two older layouts exist: [`lws::metadata`](crate::lws::metadata), small and hard to find,
+//! because nothing in it is constant, and [`heapprof`](crate::heapprof), easy to find and 152 bytes
+//! long, which also takes any text `HeaP … ProF` for a block. This one is small, found at memory
+//! speed, and not mistaken:
 //!
 //! ```text
 //!   prefix_bytes: a multiple of the block's alignment
@@ -23,12 +25,16 @@
 //!
 //! Words have 32 bits and the byte order of the machine, on 64-bit machines as on others.
 //!
-//! - [`Header`] is what a header says; [`Header::to_words`] and [`Header::from_words`] (bytes: [`Header::to_bytes`],
-//!   [`Header::from_bytes`]) are the one definition for whoever writes and whoever searches.
-//! - [`guard`] is the pattern behind the user's data: who writes past the end of a block is found out by it.
-//! - [`inline_stack`] is for images without a stack table: the Compact Backtrace Format, in front of the header.
+//! - [`Header`] is what a header says; [`Header::to_words`] and [`Header::from_words`] (bytes:
+//!   [`Header::to_bytes`], [`Header::from_bytes`]) are the one definition for whoever writes and
+//!   whoever searches.
+//! - [`guard`] is the pattern behind the user's data: who writes past the end of a block is found
+//!   out by it.
+//! - [`inline_stack`] is for images without a stack table: the Compact Backtrace Format, in front
+//!   of the header.
 //! - [`stack_table`] is the table in the program's memory that the numbers refer to.
-//! - [`Anchor`] is a landmark that a heap leaves in memory: which layout it has, where its table and its lists are.
+//! - [`Anchor`] is a landmark that a heap leaves in memory: which layout it has, where its table
+//!   and its lists are.
 //!
 //! ```
 //! use cairn_wire::heapblock::{ByteOrder, Header, StackReference, State};
@@ -47,21 +53,26 @@
 //!
 //! # Why these fields in this order
 //!
-//! - **The check comes first**, at the lowest address: what overflows from the block before destroys it before anything else. A
-//!   header whose magic is right and whose check is not, where a block is expected, was overwritten from below.
-//! - **The magic comes last**, so that a search compares one aligned word in 16 bytes and hashes one place in 65,536.
-//! - **The address is in the check**: a header on the stack of who made it, in a copy of the block, in a page that was moved
-//!   is none. It is added and not hashed, so a header tells the address that it was made for
-//!   ([`Header::implied_address`]): a dump whose load address nobody wrote down tells it by itself.
-//! - **Freeing changes the magic alone**, one store. The check still holds for the old one, so a freed block is told from
-//!   chance, and a second `free` is noticed.
-//! - **The alignment, not the distance** to the underlying allocation, which follows from it: 5 bits in place of 31.
+//! - **The check comes first**, at the lowest address: what overflows from the block before
+//!   destroys it before anything else. A header whose magic is right and whose check is not, where
+//!   a block is expected, was overwritten from below.
+//! - **The magic comes last**, so that a search compares one aligned word in 16 bytes and hashes
+//!   one place in 65,536.
+//! - **The address is in the check**: a header on the stack of who made it, in a copy of the block,
+//!   in a page that was moved is none. It is added and not hashed, so a header tells the address
+//!   that it was made for ([`Header::implied_address`]): a dump whose load address nobody wrote
+//!   down tells it by itself.
+//! - **Freeing changes the magic alone**, one store. The check still holds for the old one, so a
+//!   freed block is told from chance, and a second `free` is noticed.
+//! - **The alignment, not the distance** to the underlying allocation, which follows from it: 5
+//!   bits in place of 31.
 //!
 //! # How likely a block is found that is none
 //!
-//! 16 bits of magic and 32 of check must agree by chance: 2^-48 for a place in random bytes. That is 0.0000024 blocks in
-//! 10 GB searched at every 16th byte, and 0.0000095 at every fourth. In memory that is not random the magic may be frequent,
-//! and the check alone tells 1 in 2^32; it depends on all other bits, as a test measures.
+//! 16 bits of magic and 32 of check must agree by chance: 2^-48 for a place in random bytes. That
+//! is 0.0000024 blocks in 10 GB searched at every 16th byte, and 0.0000095 at every fourth. In
+//! memory that is not random the magic may be frequent, and the check alone tells 1 in 2^32; it
+//! depends on all other bits, as a test measures.
 
 mod anchor;
 mod byte_order;

@@ -1,7 +1,9 @@
-//! Reads and writes the byte formats of call stacks and annotated heaps that other tools made first.
+//! Reads and writes the byte formats of call stacks and annotated heaps that other tools made
+//! first.
 //!
-//! The crate is usable on its own, on a microcontroller as well as in a shell pipe: `no_std`, no allocation, no `unsafe`.
-//! Its only dependency is [`cairn_format`], which has the types of addresses, frames and modules.
+//! The crate is usable on its own, on a microcontroller as well as in a shell pipe: `no_std`, no
+//! allocation, no `unsafe`. Its only dependency is [`cairn_format`], which has the types of
+//! addresses, frames and modules.
 //!
 //! ```
 //! use cairn_format::{AbsoluteAddress, Frame, SliceSink, WordSize};
@@ -33,28 +35,34 @@
 //! | cairn's recordings | [`cairn_format::recording`] | modules, stacks, marks, allocations, in time | 0.1 to 4 | cairn |
 //! | call-stack-tracker recordings | [`tracker`] | module loads and unloads and stacks, in time | 8 | a Windows tutorial |
 //!
-//! A new program that may choose takes CBF: it is the only one that says where frames are missing. A device that already
-//! prints `~m#` lines keeps doing so. (Bytes a frame: real stacks of thirteen programs, 64-bit addresses.)
+//! A new program that may choose takes CBF: it is the only one that says where frames are missing.
+//! A device that already prints `~m#` lines keeps doing so. (Bytes a frame: real stacks of thirteen
+//! programs, 64-bit addresses.)
 //!
 //! # How the modules are alike
 //!
-//! An encoder writes into any [`Sink`](cairn_format::Sink): a slice, a UART, a file. A decoder is an iterator over borrowed bytes; repeats are
-//! expanded as they are read, because a few bytes may claim 2^63 frames. No input, however hostile, makes a decoder panic,
-//! allocate, or work longer than its output is asked for.
+//! An encoder writes into any [`Sink`](cairn_format::Sink): a slice, a UART, a file. A decoder is
+//! an iterator over borrowed bytes; repeats are expanded as they are read, because a few bytes may
+//! claim 2^63 frames. No input, however hostile, makes a decoder panic, allocate, or work longer
+//! than its output is asked for.
 //!
-//! *Strict* decoders refuse what the format's document does not allow, and say at which byte or bit. *Lenient* ones return
-//! what can be had, with a list of findings, and never fewer frames than the strict ones.
+//! *Strict* decoders refuse what the format's document does not allow, and say at which byte or
+//! bit. *Lenient* ones return what can be had, with a list of findings, and never fewer frames than
+//! the strict ones.
 //!
 //! # Where the published documents are wrong
 //!
-//! Each module ends its introduction with what its documents get wrong; all of it was established by running the
-//! implementations. In short:
+//! Each module ends its introduction with what its documents get wrong; all of it was established
+//! by running the implementations. In short:
 //!
-//! - [`lws`]: every field has a spare bit that the description does not mention, whose content depends on the compiler; the
-//!   documented example does not decode to the line beside it; addresses of 2^31 and more come out damaged.
-//! - [`cbf`]: Swift writes the first address relative and, up to 6.2, no end mark, and its reader then claims that a complete
-//!   stack was cut; older copies of the document reserve the `rep` instruction that every shipped version writes.
-//! - [`cif`]: counts with a useless leading byte, prefix codes cut to too few bytes, framework names that overflow.
+//! - [`lws`]: every field has a spare bit that the description does not mention, whose content
+//!   depends on the compiler; the documented example does not decode to the line beside it;
+//!   addresses of 2^31 and more come out damaged.
+//! - [`cbf`]: Swift writes the first address relative and, up to 6.2, no end mark, and its reader
+//!   then claims that a complete stack was cut; older copies of the document reserve the `rep`
+//!   instruction that every shipped version writes.
+//! - [`cif`]: counts with a useless leading byte, prefix codes cut to too few bytes, framework
+//!   names that overflow.
 //! - [`xnu`]: the last entry that exactly fits a buffer is written but not counted.
 //! - [`heapprof`]: a stray magic word in user data swallows the block behind it.
 //! - [`tracker`]: a module that takes the place of another keeps the other's range.
@@ -72,3 +80,8 @@ pub mod lws;
 pub mod swift_json;
 pub mod tracker;
 pub mod xnu;
+
+/// Runs the example in the book as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/book/reference/wire-formats.md")]
+struct Book;

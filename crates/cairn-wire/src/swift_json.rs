@@ -25,19 +25,21 @@
 //!                                          a CBF record      a CIF map
 //! ```
 //!
-//! The keys come in any order (Swift's own encoder does not fix one), and others may be between them; those are passed
-//! over whatever they hold. Swift writes base64 without padding and reads it with or without, in both alphabets; its
-//! JSON encoder writes the `/` of base64 as `\/`, so that the base64 in a text is not always what it seems. The bytes
-//! within are told in [`cbf`](crate::cbf) and [`cif`](crate::cif).
+//! The keys come in any order (Swift's own encoder does not fix one), and others may be between
+//! them; those are passed over whatever they hold. Swift writes base64 without padding and reads it
+//! with or without, in both alphabets; its JSON encoder writes the `/` of base64 as `\/`, so that
+//! the base64 in a text is not always what it seems. The bytes within are told in
+//! [`cbf`](crate::cbf) and [`cif`](crate::cif).
 //!
-//! A known key that comes twice is refused: readers do not agree on which one counts, and a backtrace that means one thing
-//! here and another there is worse than none.
+//! A known key that comes twice is refused: readers do not agree on which one counts, and a
+//! backtrace that means one thing here and another there is worse than none.
 //!
 //! # Why not serde
 //!
-//! This crate depends on `core` alone, so that the same code reads a stack on a server and in a bootloader. Four keys do
-//! not need a general reader: here the text is borrowed, nothing is allocated, and the values of unknown keys are walked
-//! with 64 bits of memory in place of recursion, so that a deeply nested text can exhaust nothing.
+//! This crate depends on `core` alone, so that the same code reads a stack on a server and in a
+//! bootloader. Four keys do not need a general reader: here the text is borrowed, nothing is
+//! allocated, and the values of unknown keys are walked with 64 bits of memory in place of
+//! recursion, so that a deeply nested text can exhaust nothing.
 
 mod json_text;
 mod scanner;
@@ -56,7 +58,8 @@ pub const MAX_DEPTH: u32 = 64;
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Document<'a> {
-    /// The name that Swift gives to the processor, such as `x86_64` or `arm64`; see [`word_size_of`].
+    /// The name that Swift gives to the processor, such as `x86_64` or `arm64`; see
+    /// [`word_size_of`].
     pub architecture: JsonText<'a>,
     /// Base64 of a Compact Backtrace Format record.
     pub backtrace: JsonText<'a>,
@@ -65,15 +68,16 @@ pub struct Document<'a> {
 }
 
 impl Document<'_> {
-    /// The word size of the architecture, if it is a known one. The backtrace and the image map state their own; this
-    /// is to check them by.
+    /// The word size of the architecture, if it is a known one. The backtrace and the image map
+    /// state their own; this is to check them by.
     #[must_use]
     pub fn word_size(&self) -> Option<WordSize> {
         ARCHITECTURES.iter().find(|(name, _)| self.architecture == **name).map(|&(_, word_size)| word_size)
     }
 }
 
-/// The word size of the machine that Swift, LLVM or Linux calls `architecture`, or `None` when the name is not known.
+/// The word size of the machine that Swift, LLVM or Linux calls `architecture`, or `None` when the
+/// name is not known.
 ///
 /// ```
 /// use cairn_format::WordSize;
@@ -86,7 +90,8 @@ pub fn word_size_of(architecture: &str) -> Option<WordSize> {
     ARCHITECTURES.iter().find(|(name, _)| *name == architecture).map(|&(_, word_size)| word_size)
 }
 
-/// Swift itself names its machines x86_64, i386, arm64 and arm; the others are what tools around it write.
+/// Swift itself names its machines x86_64, i386, arm64 and arm; the others are what tools around it
+/// write.
 const ARCHITECTURES: [(&str, WordSize); 34] = {
     use WordSize::{Bits16, Bits32, Bits64};
     [
@@ -195,8 +200,8 @@ impl core::error::Error for ReadError {}
 ///
 /// # Errors
 ///
-/// [`ReadError`] when the text is not JSON, or not that of a backtrace. Whether the base64 is any, and what it holds, is
-/// found out when it is decoded.
+/// [`ReadError`] when the text is not JSON, or not that of a backtrace. Whether the base64 is any,
+/// and what it holds, is found out when it is decoded.
 ///
 /// ```
 /// use cairn_wire::swift_json::{ReadErrorKind, read};
@@ -214,7 +219,8 @@ pub fn read(text: &[u8]) -> Result<Document<'_>, ReadError> {
     Ok(document)
 }
 
-/// Reads the backtrace at the start of `text`, and gives what follows it: for texts one after the other.
+/// Reads the backtrace at the start of `text`, and gives what follows it: for texts one after the
+/// other.
 ///
 /// # Errors
 ///
@@ -299,8 +305,8 @@ impl<'a> Found<'a> {
 
 /// Writes the text of one backtrace, on one line and without a line feed.
 ///
-/// `backtrace` is a Compact Backtrace Format record, `image_map` a Compact ImageMap Format map; both are written as they
-/// are.
+/// `backtrace` is a Compact Backtrace Format record, `image_map` a Compact ImageMap Format map;
+/// both are written as they are.
 ///
 /// # Errors
 ///

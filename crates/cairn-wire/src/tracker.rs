@@ -1,9 +1,9 @@
-//! Recordings of tutorial-callstack-tracker: module loads, unloads and call stacks in the order in which they
-//! happened.
+//! Recordings of tutorial-callstack-tracker: module loads, unloads and call stacks in the order in
+//! which they happened.
 //!
-//! The tracker runs inside a Windows program, notes each DLL that comes and goes and each stack it is asked to
-//! take, and leaves all symbols to a player that reads the recording later. A recording is its events end to end,
-//! little-endian and packed, with nothing before or between them:
+//! The tracker runs inside a Windows program, notes each DLL that comes and goes and each stack it
+//! is asked to take, and leaves all symbols to a player that reads the recording later. A recording
+//! is its events end to end, little-endian and packed, with nothing before or between them:
 //!
 //! ```text
 //!   | code: u8 | timestamp: u64, nanoseconds since 1970 | body |
@@ -13,13 +13,14 @@
 //!   code 2, call stack       | count: u16 | return addresses, innermost first: count × word |
 //! ```
 //!
-//! A path is UTF-16 without a terminator; built for a system whose `wchar_t` has four bytes, it is UTF-32. Neither
-//! that nor the word size (8 or 4 bytes) is written anywhere: give both as a [`Layout`], or let [`Layout::guess`]
-//! try what reads the file to its end.
+//! A path is UTF-16 without a terminator; built for a system whose `wchar_t` has four bytes, it is
+//! UTF-32. Neither that nor the word size (8 or 4 bytes) is written anywhere: give both as a
+//! [`Layout`], or let [`Layout::guess`] try what reads the file to its end.
 //!
 //! - [`Reader`] iterates over the events; [`Writer`] makes recordings.
-//! - [`Timeline`] follows the modules and tells for each stack which module and which offset an address was in *at
-//!   that place of the file*. Timestamps are wall clock and may go back; the order in the file is the order of truth.
+//! - [`Timeline`] follows the modules and tells for each stack which module and which offset an
+//!   address was in *at that place of the file*. Timestamps are wall clock and may go back; the
+//!   order in the file is the order of truth.
 //!
 //! ```
 //! use cairn_format::{AbsoluteAddress, ModuleOffset, SliceSink};
@@ -44,14 +45,18 @@
 //!
 //! # Where the reference differs from what one would expect
 //!
-//! - When its 1 MiB buffer is full, the recorder drops each *part* of an event that does not fit but still writes
-//!   smaller parts behind it, so the tail of such a recording is out of step. Its last byte is never used.
-//! - The player skips an event of unknown code after its first 9 bytes, out of step from there; it delivers a cut
-//!   stack with no addresses, and drops other cut events without a word. [`Reader::like_reference`] does the same.
-//! - A module loaded over another takes the other's *range* in the player, and with it addresses that are not its
-//!   own. [`Timeline::like_reference`] does the same.
-//! - Modules are usually listed twice at the start: once by the notification and once by the enumeration.
-//! - The recorder keeps at most 200 addresses. The player has room for 1024 characters of path and does not check.
+//! - When its 1 MiB buffer is full, the recorder drops each *part* of an event that does not fit
+//!   but still writes smaller parts behind it, so the tail of such a recording is out of step. Its
+//!   last byte is never used.
+//! - The player skips an event of unknown code after its first 9 bytes, out of step from there; it
+//!   delivers a cut stack with no addresses, and drops other cut events without a word.
+//!   [`Reader::like_reference`] does the same.
+//! - A module loaded over another takes the other's *range* in the player, and with it addresses
+//!   that are not its own. [`Timeline::like_reference`] does the same.
+//! - Modules are usually listed twice at the start: once by the notification and once by the
+//!   enumeration.
+//! - The recorder keeps at most 200 addresses. The player has room for 1024 characters of path and
+//!   does not check.
 
 mod path;
 mod reader;

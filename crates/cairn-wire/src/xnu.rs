@@ -1,14 +1,16 @@
 //! XNU backtrace packing: kernel addresses in four bytes each.
 //!
-//! The XNU kernel stores backtraces as plain words, or as signed distances from the kernel's base address, half as
-//! big. [`Packer`] writes both into a buffer of the caller's; [`unpack`] and [`unpack_lenient`] read them back.
+//! The XNU kernel stores backtraces as plain words, or as signed distances from the kernel's base
+//! address, half as big. [`Packer`] writes both into a buffer of the caller's; [`unpack`] and
+//! [`unpack_lenient`] read them back.
 //!
 //! ```text
 //! BTP_NONE            | address: u64 LE | address: u64 LE | …
 //! BTP_KERN_OFFSET_32  | address - kernel base: i32 LE | … |       base + sign-extended entry, wrapping at 2^64
 //! ```
 //!
-//! There is no header and no count: the size of the buffer, the packing and the kernel base travel beside it.
+//! There is no header and no count: the size of the buffer, the packing and the kernel base travel
+//! beside it.
 //!
 //! ```
 //! use cairn_format::AbsoluteAddress;
@@ -25,14 +27,15 @@
 //!
 //! # Where the kernel differs from what one would expect
 //!
-//! - The kernel's pack function writes an entry that fits exactly, but does not count it: `n` entries need `n *
-//!   width + 1` bytes. Here an entry that is written is counted; [`Capacity::Xnu`] reproduces the kernel's count.
-//! - An address out of reach of a signed 32-bit distance does not survive: x86-64 kernels store the distance of a
-//!   fixed function instead, arm64 release kernels keep the low 32 bits (debug kernels stop). Here it is an error,
-//!   unless [`OutOfReach`] says otherwise.
-//! - The kernel's unpack function passes over bytes behind the last whole entry; for plain words it even copies
-//!   them into the next slot without counting it. [`unpack`] refuses such a size, [`unpack_lenient`] reports the
-//!   bytes.
+//! - The kernel's pack function writes an entry that fits exactly, but does not count it: `n`
+//!   entries need `n * width + 1` bytes. Here an entry that is written is counted;
+//!   [`Capacity::Xnu`] reproduces the kernel's count.
+//! - An address out of reach of a signed 32-bit distance does not survive: x86-64 kernels store the
+//!   distance of a fixed function instead, arm64 release kernels keep the low 32 bits (debug
+//!   kernels stop). Here it is an error, unless [`OutOfReach`] says otherwise.
+//! - The kernel's unpack function passes over bytes behind the last whole entry; for plain words it
+//!   even copies them into the next slot without counting it. [`unpack`] refuses such a size,
+//!   [`unpack_lenient`] reports the bytes.
 
 use core::fmt;
 
@@ -67,8 +70,8 @@ pub enum Capacity {
     /// All of them.
     #[default]
     Exact,
-    /// All but one that ends at the very end of the buffer, as the kernel counts. That entry is in memory all the
-    /// same.
+    /// All but one that ends at the very end of the buffer, as the kernel counts. That entry is in
+    /// memory all the same.
     Xnu,
 }
 
@@ -78,9 +81,11 @@ pub enum OutOfReach {
     /// Packing stops with [`PackErrorKind::OutOfReach`].
     #[default]
     Error,
-    /// This address is stored instead, as x86-64 kernels do; of *its* distance only the low 32 bits are kept.
+    /// This address is stored instead, as x86-64 kernels do; of *its* distance only the low 32 bits
+    /// are kept.
     Sentinel(AbsoluteAddress),
-    /// The low 32 bits of the distance are stored, as arm64 release kernels do. Unpacking yields another address.
+    /// The low 32 bits of the distance are stored, as arm64 release kernels do. Unpacking yields
+    /// another address.
     KeepLow32,
 }
 
@@ -99,8 +104,8 @@ pub struct Packed {
     pub size_bytes: usize,
     /// Entries counted.
     pub count: usize,
-    /// True when addresses were left over for lack of room (with [`Capacity::Xnu`]: also when the last entry in the
-    /// buffer is not counted).
+    /// True when addresses were left over for lack of room (with [`Capacity::Xnu`]: also when the
+    /// last entry in the buffer is not counted).
     pub truncated: bool,
 }
 
@@ -123,11 +128,13 @@ impl Packer {
         Self { out_of_reach, ..self }
     }
 
-    /// Writes as many addresses as fit to the start of `buffer`, innermost first; bytes behind them stay as they are.
+    /// Writes as many addresses as fit to the start of `buffer`, innermost first; bytes behind them
+    /// stay as they are.
     ///
     /// # Errors
     ///
-    /// [`PackErrorKind::OutOfReach`] unless [`OutOfReach`] says otherwise; the entries before it are in the buffer.
+    /// [`PackErrorKind::OutOfReach`] unless [`OutOfReach`] says otherwise; the entries before it
+    /// are in the buffer.
     ///
     /// ```
     /// use cairn_format::AbsoluteAddress;
@@ -151,13 +158,13 @@ impl Packer {
         }
     }
 
-    /// Writes all addresses into `sink`, innermost first, and returns how many bytes that took. The capacity rule
-    /// does not matter here.
+    /// Writes all addresses into `sink`, innermost first, and returns how many bytes that took. The
+    /// capacity rule does not matter here.
     ///
     /// # Errors
     ///
-    /// [`PackErrorKind::OutOfReach`] as for [`pack`](Self::pack), [`PackErrorKind::SinkFull`] when the sink refuses
-    /// an entry. Whole entries were written before either.
+    /// [`PackErrorKind::OutOfReach`] as for [`pack`](Self::pack), [`PackErrorKind::SinkFull`] when
+    /// the sink refuses an entry. Whole entries were written before either.
     pub fn encode(
         &self,
         addresses: impl IntoIterator<Item = AbsoluteAddress>,
@@ -171,7 +178,8 @@ impl Packer {
         }
     }
 
-    /// Fills a buffer with entries of one width, known when this is compiled, so that each is a single store.
+    /// Fills a buffer with entries of one width, known when this is compiled, so that each is a
+    /// single store.
     #[inline]
     fn fill<const WIDTH: usize>(
         &self,
@@ -182,7 +190,8 @@ impl Packer {
         let mut packed = Packed { size_bytes: 0, count: 0, truncated: false };
         let mut room = buffer;
         for address in addresses {
-            // The first address that does not fit ends the packing, and so does the first that is not counted.
+            // The first address that does not fit ends the packing, and so does the first that is
+            // not counted.
             let Some((place, rest)) = room.split_first_chunk_mut() else {
                 return Ok(Packed { truncated: true, ..packed });
             };
@@ -238,7 +247,8 @@ fn put_all<const WIDTH: usize>(
 ///
 /// # Errors
 ///
-/// [`UnpackError`] when the size is not a whole number of entries; [`unpack_lenient`] reads what is whole.
+/// [`UnpackError`] when the size is not a whole number of entries; [`unpack_lenient`] reads what is
+/// whole.
 pub const fn unpack(packed: &[u8], packing: Packing) -> Result<Addresses<'_>, UnpackError> {
     let addresses = unpack_lenient(packed, packing);
     if addresses.trailing_bytes().is_empty() {
@@ -249,7 +259,8 @@ pub const fn unpack(packed: &[u8], packing: Packing) -> Result<Addresses<'_>, Un
     }
 }
 
-/// Reads the whole entries of a packed backtrace; what is left over stays in [`Addresses::trailing_bytes`].
+/// Reads the whole entries of a packed backtrace; what is left over stays in
+/// [`Addresses::trailing_bytes`].
 ///
 /// ```
 /// use cairn_wire::xnu;
@@ -263,8 +274,8 @@ pub const fn unpack_lenient(packed: &[u8], packing: Packing) -> Addresses<'_> {
     Addresses { entries, trailing, packing }
 }
 
-/// Iterates over the addresses of a packed backtrace, innermost first. They are return addresses, except that the
-/// kernel puts the program counter first when it was interrupted.
+/// Iterates over the addresses of a packed backtrace, innermost first. They are return addresses,
+/// except that the kernel puts the program counter first when it was interrupted.
 #[derive(Clone, Debug)]
 pub struct Addresses<'a> {
     /// Always whole entries.

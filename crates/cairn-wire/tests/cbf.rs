@@ -77,7 +77,8 @@ fn check_encode(case: &Value) {
         (Dialect::SwiftNewer, "reference_newer_hex"),
     ] {
         let (bytes, result) = encoded(&frames, word_size, dialect);
-        // Swift drops what follows the truncation mark; the strict encoder writes the same, and says so.
+        // Swift drops what follows the truncation mark; the strict encoder writes the same, and
+        // says so.
         let surplus = kept < frames.len() && dialect == Dialect::Strict;
         assert_eq!(result, if surplus { Err(EncodeError::AfterTruncated) } else { Ok(()) }, "{name} ({key})");
         assert_eq!(to_hex(&bytes), text(case, key), "{name} ({key})");
@@ -213,7 +214,8 @@ fn check_limit(case: &Value) {
     assert!(results[0].len() <= limit.limit, "{name}");
 }
 
-/// The base64 of a vector is the reference form of its frames; the rest of the text form is tested in `swift_json.rs`.
+/// The base64 of a vector is the reference form of its frames; the rest of the text form is tested
+/// in `swift_json.rs`.
 fn check_json_payload(case: &Value) {
     let bytes: Result<Vec<u8>, _> = base64::Decoder::new(text(case, "base64").as_bytes()).collect();
     let bytes = bytes.unwrap();
@@ -298,7 +300,8 @@ fn limited_three_ways(limit: CaptureLimit, stack: &[Frame]) -> [Vec<Frame>; 3] {
     [limit.slice(stack).collect(), streamed, pushed]
 }
 
-/// Straight from the rules, byte by byte, without the encoder's code: the forms with the fewest bytes.
+/// Straight from the rules, byte by byte, without the encoder's code: the forms with the fewest
+/// bytes.
 fn encoded_by_the_book(frames: &[Frame], word_size: WordSize) -> Vec<u8> {
     fn signed(value: i64) -> Vec<u8> {
         let all = value.to_be_bytes();
@@ -365,7 +368,8 @@ fn word_sizes() -> impl Strategy<Value = WordSize> {
     prop_oneof![Just(WordSize::Bits16), Just(WordSize::Bits32), Just(WordSize::Bits64)]
 }
 
-/// A stack as programs have it: addresses near each other, now and then far away, runs, and the other frames.
+/// A stack as programs have it: addresses near each other, now and then far away, runs, and the
+/// other frames.
 fn stacks(word_size: WordSize) -> impl Strategy<Value = Vec<Frame>> {
     let address = prop_oneof![
         3 => (0u64..4, 0u64..0x300).prop_map(|(module, offset)| module * 0x5555_1234_0000 + 0x1000 + offset),

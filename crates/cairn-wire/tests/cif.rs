@@ -1,4 +1,5 @@
-//! The Compact ImageMap Format against the conformance vectors, and against two plain models of the format's rules.
+//! The Compact ImageMap Format against the conformance vectors, and against two plain models of the
+//! format's rules.
 
 mod support;
 
@@ -237,7 +238,8 @@ fn check_decode(case: &Value) {
     check_newer_upstream(case, &input);
 }
 
-/// What the vectors call an error. Their names are suggestions, but each must be about the same thing.
+/// What the vectors call an error. Their names are suggestions, but each must be about the same
+/// thing.
 fn kinds_called(name: &str) -> &'static [DecodeErrorKind] {
     use DecodeErrorKind as Kind;
     match name {
@@ -256,7 +258,8 @@ fn kinds_called(name: &str) -> &'static [DecodeErrorKind] {
     }
 }
 
-/// Lenient reading gives what Swift 6.2 gives, wherever it gives anything, but for the version byte it does not know.
+/// Lenient reading gives what Swift 6.2 gives, wherever it gives anything, but for the version byte
+/// it does not know.
 fn check_lenient_against_reference(case: &Value, input: &[u8]) {
     let name = support::name(case);
     let reference = &case["reference_6_2"];
@@ -282,7 +285,8 @@ fn check_lenient_against_reference(case: &Value, input: &[u8]) {
     }
 }
 
-/// What newer Swift refuses is refused in strict mode, or found. What it reads without path is an error or that path.
+/// What newer Swift refuses is refused in strict mode, or found. What it reads without path is an
+/// error or that path.
 fn check_newer_upstream(case: &Value, input: &[u8]) {
     let name = support::name(case);
     let Some(newer) = case.get("newer_upstream") else { return };
@@ -534,7 +538,8 @@ fn map() -> impl Strategy<Value = OwnedMap> {
     })
 }
 
-/// Bytes that look like a map: real ones with faults, and paths put together from opcodes at random.
+/// Bytes that look like a map: real ones with faults, and paths put together from opcodes at
+/// random.
 fn bytes_like_a_map() -> impl Strategy<Value = Vec<u8>> {
     let damaged = (
         map(),
@@ -617,7 +622,8 @@ proptest! {
             prop_assert!(lenient.map.images.starts_with(&strict.map.images));
             prop_assert!(lenient.findings.starts_with(&strict.findings));
             if let Some(error) = strict.error {
-                // The first thing that strict reading stops at is the first thing that lenient reading tells.
+                // The first thing that strict reading stops at is the first thing that lenient
+                // reading tells.
                 let told = lenient.findings.iter().chain(&lenient.error).find(|told| told.kind != DecodeErrorKind::EmptyText);
                 prop_assert_eq!(told, Some(&error));
             }
@@ -731,7 +737,8 @@ fn prefixes_nest_sixteen_deep_and_no_deeper() {
 
 #[test]
 fn doubling_prefixes_end_at_the_longest_path() {
-    // Image 0 defines 63 bytes as code 32; each further one defines eight times the text of the one before.
+    // Image 0 defines 63 bytes as code 32; each further one defines eight times the text of the one
+    // before.
     let mut first = vec![0x3f];
     first.extend([b'x'; 62]);
     first.extend(b"/\x00");
@@ -956,7 +963,8 @@ fn what_the_format_cannot_hold_is_refused_by_the_writer() {
 
 #[test]
 fn thousands_of_images_take_time_in_proportion() {
-    // All keys share a long start, which is the worst for a list. Enough of them that n * n would be felt.
+    // All keys share a long start, which is the worst for a list. Enough of them that n * n would
+    // be felt.
     let image = |index: u64| OwnedImage {
         base: index << 12,
         end: (index << 12) + 0x800,

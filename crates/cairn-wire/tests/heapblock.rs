@@ -16,7 +16,8 @@ fn a_header_is_these_bytes() {
     let big = header.to_bytes(0x7f12_3456_7000, ByteOrder::BigEndian);
     assert_eq!(big[4..], [0x23, 0x45, 0x67, 0x89, 0xde, 0xad, 0xbe, 0xef, 0xca, 0x1a, 0x01, 0x6c]);
     assert!(little[..4].iter().eq(big[..4].iter().rev()));
-    // The check, as a few lines of Python reckon it: it is part of the format and must never change.
+    // The check, as a few lines of Python reckon it: it is part of the format and must never
+    // change.
     assert_eq!(little[..4], 0x247b_2fae_u32.to_le_bytes());
     assert_eq!(header.prefix_bytes(), 4096);
 }
@@ -45,8 +46,9 @@ fn extremes_are_clamped_or_refused() {
     assert_eq!(inline_stack::reference(&[0; 65_536]), None);
 }
 
-/// 2^20 random headers with a right magic: their checks must be right as often as chance has it. Of 32 bits, 14 are looked at,
-/// so that there is something to count: 64 are expected, and a fair hash is within 5 standard deviations of it.
+/// 2^20 random headers with a right magic: their checks must be right as often as chance has it. Of
+/// 32 bits, 14 are looked at, so that there is something to count: 64 are expected, and a fair hash
+/// is within 5 standard deviations of it.
 #[test]
 fn checks_agree_no_more_often_than_by_chance() {
     let mut random = Random(0x1234_5678_9abc_def1);
@@ -64,8 +66,9 @@ fn checks_agree_no_more_often_than_by_chance() {
     }
 }
 
-/// Headers as they are in real heaps, small sizes and small numbers, differ from each other in few bits. The check of one
-/// must not be that of its neighbours: about half of its bits change with each bit.
+/// Headers as they are in real heaps, small sizes and small numbers, differ from each other in few
+/// bits. The check of one must not be that of its neighbours: about half of its bits change with
+/// each bit.
 #[test]
 fn every_bit_of_a_header_is_in_the_check() {
     let mut changed = [0_u32; 96];

@@ -158,7 +158,8 @@ fn check(case: &Value) {
                 assert_eq!(findings, Findings::default(), "{case_name}");
                 assert_eq!(report(&compat).as_deref(), case["reference_report"].as_str(), "{case_name}");
             }
-            // Where the reference stops with an error for want of a size, the blocks around it are found all the same.
+            // Where the reference stops with an error for want of a size, the blocks around it are
+            // found all the same.
             Some(error) => {
                 assert_eq!(error, "struct.error", "{case_name}");
                 assert!(case["reference_blocks"].is_null(), "{case_name}");
@@ -238,7 +239,8 @@ fn the_writer_says_what_it_cannot_write() {
     assert_eq!(writer.clear_magics(&mut [0; 19]).unwrap_err().kind, WriteErrorKind::NoRoom);
 }
 
-/// The slow and plain model of the reference's search: offsets of magics by text search, over the whole dump each time.
+/// The slow and plain model of the reference's search: offsets of magics by text search, over the
+/// whole dump each time.
 fn model_compat(word: usize, memory: &[u8]) -> Vec<(usize, usize)> {
     let find = |text: &[u8], from: usize| {
         memory.get(from..)?.windows(4).position(|bytes| bytes == text).map(|place| place + from)

@@ -1,5 +1,5 @@
-//! libwebsockets blobs, their place in memory and their text forms, against the conformance vectors and
-//! against a model of the format that works on strings of `0` and `1`.
+//! libwebsockets blobs, their place in memory and their text forms, against the conformance vectors
+//! and against a model of the format that works on strings of `0` and `1`.
 
 mod support;
 
@@ -365,7 +365,8 @@ fn decoded_line(blob: &[u8]) -> String {
     String::from_utf8(sink.written().to_vec()).unwrap()
 }
 
-/// The format once more, from its description alone: strings of `0` and `1`, no shifts, no history buffer.
+/// The format once more, from its description alone: strings of `0` and `1`, no shifts, no history
+/// buffer.
 mod model {
     use cairn_format::AbsoluteAddress;
 
@@ -531,7 +532,8 @@ fn an_address_wider_than_the_word_is_an_error_not_a_shorter_address() {
 
 #[test]
 fn doubt_about_a_base_is_doubt_about_what_is_reckoned_from_it() {
-    // 33 bits whose top bit equals the lowest one; a delta of 4 on it; then a literal that is sound.
+    // 33 bits whose top bit equals the lowest one; a delta of 4 on it; then a literal that is
+    // sound.
     let bits = [
         model::field(3, 5),
         model::field(0, 1) + &model::sized(0x1_0000_0001),

@@ -48,8 +48,8 @@ fn event_json(record: &Record<'_>) -> Value {
     }
 }
 
-/// The stacks of a timeline the way the vectors write them: a module by its path's place in `paths`, an offset outside of
-/// the module as null.
+/// The stacks of a timeline the way the vectors write them: a module by its path's place in
+/// `paths`, an offset outside of the module as null.
 fn stacks_json(mut timeline: Timeline<'_, '_>, paths: &[Value]) -> Vec<Value> {
     let mut stacks = Vec::new();
     loop {
@@ -394,7 +394,8 @@ fn write_events(events: &[(u64, Written)], layout: Layout) -> Vec<u8> {
     writer.into_sink().into_written().to_vec()
 }
 
-/// The timeline by the rules and without cleverness: a list of what is loaded, looked through from end to end.
+/// The timeline by the rules and without cleverness: a list of what is loaded, looked through from
+/// end to end.
 fn model_places(events: &[(u64, Written)]) -> Vec<Places> {
     let mut loaded: Vec<(usize, &str, u64, u64)> = Vec::new();
     let (mut loads, mut stacks) = (0, Vec::new());

@@ -40,6 +40,10 @@ static VECTORS: Vectors = Vectors {
 };
 
 /// The first code: no frame further out, so no frame pointer.
+///
+/// # Safety
+///
+/// - Only the processor calls it, at reset.
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 unsafe extern "C" fn reset() -> ! {
@@ -125,7 +129,8 @@ unsafe impl critical_section::Impl for InterruptsOff {
     }
 }
 
-/// Stacks by frame pointers: register 7 points to the caller's register 7, and behind it lies the return address.
+/// Stacks by frame pointers: register 7 points to the caller's register 7, and behind it lies the
+/// return address.
 #[cfg(not(feature = "plain"))]
 pub(crate) struct FramePointers;
 
@@ -139,7 +144,8 @@ impl cairn_heap::CallStack for FramePointers {
         let top = (&raw const STACK_TOP).addr();
         let (mut bottom, mut count) = (bottom, 0);
         for place in into {
-            // Frames lie in the stack, each further out than the one before: whatever stands there, this ends.
+            // Frames lie in the stack, each further out than the one before: whatever stands there,
+            // this ends.
             if frame < bottom || frame > top - 8 || frame % 4 != 0 {
                 break;
             }

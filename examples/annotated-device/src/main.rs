@@ -1,5 +1,5 @@
-//! A device without an operating system, without a debugger, with a heap of 64 KiB: and when memory runs short, it says over
-//! its UART who has it.
+//! A device without an operating system, without a debugger, with a heap of 64 KiB: and when memory
+//! runs short, it says over its UART who has it.
 //!
 //! ```text
 //! cargo build --release
@@ -9,9 +9,9 @@
 //! With `--target thumbv6m-none-eabi` it is built for a Cortex-M0, which has no compare-and-swap:
 //! [`device`] says then what a critical section is.
 //!
-//! The allocator underneath ([`pool`]) knows nothing of this. [`cairn_heap::Annotated`] stands in front of it, asks
-//! [`device::FramePointers`] who allocates, and keeps the answer in front of each block. [`dump`] walks the pool and prints a
-//! line `~m#…` for each live block, without allocating.
+//! The allocator underneath ([`pool`]) knows nothing of this. [`cairn_heap::Annotated`] stands in
+//! front of it, asks [`device::FramePointers`] who allocates, and keeps the answer in front of each
+//! block. [`dump`] walks the pool and prints a line `~m#…` for each live block, without allocating.
 
 #![no_std]
 #![no_main]

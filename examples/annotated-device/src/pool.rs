@@ -50,7 +50,8 @@ impl Pool {
     }
 }
 
-// For a reference, so that the pool can be looked at beside the allocator. SAFETY: parts do not overlap, and are multiples of 8.
+// For a reference, so that the pool can be looked at beside the allocator. SAFETY: parts do not
+// overlap, and are multiples of 8.
 unsafe impl GlobalAlloc for &'static Pool {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if layout.align() > 8 || layout.size() > POOL_BYTES {

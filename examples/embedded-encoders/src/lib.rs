@@ -1,7 +1,8 @@
-//! What a small device links: two C functions that turn a captured stack into bytes to keep or to print.
+//! What a small device links: two C functions that turn a captured stack into bytes to keep or to
+//! print.
 //!
-//! No std, no allocator, no formatting, no panic that can be reached. `cargo xtask bench code-size` builds this for several
-//! processors and reports how many bytes of machine code it comes to.
+//! No std, no allocator, no formatting, no panic that can be reached. `cargo xtask bench code-size`
+//! builds this for several processors and reports how many bytes of machine code it comes to.
 //!
 //! ```c
 //! size_t cairn_cbf_encode(const uintptr_t *addresses, size_t count, uint8_t *buffer, size_t capacity);
@@ -24,8 +25,8 @@ fn panic(_info: &PanicInfo<'_>) -> ! {
     loop {}
 }
 
-/// Writes `count` return addresses, innermost first, as one Compact Backtrace Format record. Answers the number of bytes, or 0
-/// when they do not fit.
+/// Writes `count` return addresses, innermost first, as one Compact Backtrace Format record.
+/// Answers the number of bytes, or 0 when they do not fit.
 ///
 /// # Safety
 ///
@@ -43,8 +44,8 @@ pub unsafe extern "C" fn cairn_cbf_encode(
     cbf(addresses, buffer).unwrap_or(0)
 }
 
-/// Writes a libwebsockets blob of up to 31 return addresses, innermost first, and the size of an allocation. Answers the number of
-/// bytes, or 0 when it cannot be written.
+/// Writes a libwebsockets blob of up to 31 return addresses, innermost first, and the size of an
+/// allocation. Answers the number of bytes, or 0 when it cannot be written.
 ///
 /// # Safety
 ///

@@ -80,7 +80,8 @@ fn from_metadata(metadata: &Value) -> Vec<Crate> {
         .collect()
 }
 
-/// The roots of what is shipped (not tests, examples or build scripts), and all files beside and below them.
+/// The roots of what is shipped (not tests, examples or build scripts), and all files beside and
+/// below them.
 fn sources(package: &Value) -> Outcome<Vec<SourceFile>> {
     let roots: Vec<PathBuf> = list(&package["targets"])
         .iter()

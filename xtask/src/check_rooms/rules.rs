@@ -73,7 +73,8 @@ fn room_of<'a>(rooms: &'a [Room], name: &str) -> Option<&'a Room> {
     rooms.iter().find(|room| room.name == name)
 }
 
-/// Dev-dependencies are free: they reach nobody who uses the crate. Build dependencies count as normal ones.
+/// Dev-dependencies are free: they reach nobody who uses the crate. Build dependencies count as
+/// normal ones.
 fn edge_violation(rooms: &[Room], room: &Room, checked: &Crate, edge: &Dependency) -> Option<Violation> {
     if edge.is_dev {
         return None;
@@ -136,7 +137,8 @@ fn is_on_by_default(checked: &Crate, name: &str) -> bool {
     let mut waiting = vec!["default".to_owned()];
     let mut seen = BTreeSet::new();
     while let Some(entry) = waiting.pop() {
-        // `dep:name`, `name/feature` and a feature that has the dependency's name switch it on; `name?/feature` does not.
+        // `dep:name`, `name/feature` and a feature that has the dependency's name switch it on;
+        // `name?/feature` does not.
         let switched_on =
             entry.strip_prefix("dep:").or(entry.split_once('/').map(|(crate_name, _)| crate_name));
         if switched_on.unwrap_or(&entry) == name {
@@ -266,7 +268,8 @@ mod tests {
         Dependency { is_dev: true, ..inside(name) }
     }
 
-    /// Checks one crate; `expected` is in the only violation, or there is none and `expected` is empty.
+    /// Checks one crate; `expected` is in the only violation, or there is none and `expected` is
+    /// empty.
     fn check(checked: Crate, expected: &str) {
         let found: Vec<String> = violations(ROOMS, &[checked]).iter().map(Violation::to_string).collect();
         match (found.as_slice(), expected) {

@@ -1,8 +1,10 @@
-//! What can be told from a source file without parsing Rust: the attributes at its top, and a few telling lines.
+//! What can be told from a source file without parsing Rust: the attributes at its top, and a few
+//! telling lines.
 
 /// The `#![…]` at the top of a file, without blanks: `forbid(unsafe_code)`.
 ///
-/// Comments may stand between them; the first other line ends the search, as it does for the compiler.
+/// Comments may stand between them; the first other line ends the search, as it does for the
+/// compiler.
 pub(crate) fn inner_attributes(text: &str) -> Vec<String> {
     let mut attributes = Vec::new();
     let mut lines = text.lines().map(str::trim);
@@ -25,7 +27,8 @@ pub(crate) fn inner_attributes(text: &str) -> Vec<String> {
     attributes
 }
 
-/// Whether the attributes set `lint` to one of `levels`: `forbid(unsafe_code)`, also among other lints.
+/// Whether the attributes set `lint` to one of `levels`: `forbid(unsafe_code)`, also among other
+/// lints.
 pub(crate) fn sets_lint(attributes: &[String], levels: &[&str], lint: &str) -> bool {
     attributes.iter().any(|attribute| {
         let Some((level, rest)) = attribute.split_once('(') else { return false };
@@ -45,8 +48,8 @@ pub(crate) fn lines_that_allow(text: &str, lint: &str) -> Vec<usize> {
 
 /// The lines that bring in std or alloc, except for tests.
 ///
-/// At the left margin a line is for tests if `#[cfg(test)]` stands right above it; within a module, if that stands
-/// anywhere above, since tests are last in a file.
+/// At the left margin a line is for tests if `#[cfg(test)]` stands right above it; within a module,
+/// if that stands anywhere above, since tests are last in a file.
 pub(crate) fn lines_with_std_or_alloc(text: &str) -> Vec<usize> {
     let mut found = Vec::new();
     let mut previous = "";

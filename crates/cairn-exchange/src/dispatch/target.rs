@@ -350,7 +350,7 @@ fn write_plain(
             heaptrack::write(heap, profile, output)?;
             losses.push(
                 "heaptrack has no threads; it calls temporary a free right behind an allocation of the same stack and size \
-                 (docs/report.md has both definitions)"
+                 (docs/book/reference/report.md has both definitions)"
                     .to_owned(),
             );
             losses.extend(

@@ -1,19 +1,21 @@
 //! The fast way through a record: plain addresses, no loop, few branches.
 //!
-//! Nearly every instruction of a real stack is a relative return address. [`Cursor`] knows these and says `None` to
-//! everything else (another instruction, a relative first address, an operand wider than the word, an error, the end),
-//! without having moved; [`Decoder`](super::Decoder) then decides by its rules. A cursor is `Copy`, and a loop over a
-//! local copy keeps it in registers.
+//! Nearly every instruction of a real stack is a relative return address. [`Cursor`] knows these
+//! and says `None` to everything else (another instruction, a relative first address, an operand
+//! wider than the word, an error, the end), without having moved; [`Decoder`](super::Decoder) then
+//! decides by its rules. A cursor is `Copy`, and a loop over a local copy keeps it in registers.
 
 use cairn_format::{AbsoluteAddress, Frame, WordSize};
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cursor<'a> {
     input: &'a [u8],
-    /// The end of `input`, from the next instruction. Empty while the fast way is closed: see `held_back`.
+    /// The end of `input`, from the next instruction. Empty while the fast way is closed: see
+    /// `held_back`.
     rest: &'a [u8],
-    /// What would be `rest`, kept out of sight of the fast way while no relative address is allowed, while repeats are
-    /// owed, or for good when the word is narrow. So the fast way needs no test for all that.
+    /// What would be `rest`, kept out of sight of the fast way while no relative address is
+    /// allowed, while repeats are owed, or for good when the word is narrow. So the fast way needs
+    /// no test for all that.
     held_back: &'a [u8],
     /// The last address; relative operands count from it.
     base: u64,
@@ -21,7 +23,8 @@ pub(super) struct Cursor<'a> {
     word_mask: u64,
     /// The instruction of the last frame; 0 when there is none yet.
     pub(super) last_opcode: u8,
-    /// The bit of an opcode that says more operand bytes than a 32-bit word has; 0 if the word has 64.
+    /// The bit of an opcode that says more operand bytes than a 32-bit word has; 0 if the word has
+    /// 64.
     too_wide: u8,
     /// 16 bits: the fast way takes operands of three and four bytes without a look at the word.
     word_is_narrow: bool,
@@ -121,10 +124,11 @@ impl<'a> Cursor<'a> {
 
     /// The next instruction, if it is a plain address.
     ///
-    /// An instruction says where the next begins. Computed, that takes a load and two steps, 7 cycles a frame, and the
-    /// processor can do nothing else meanwhile. Five of six instructions in real stacks are a return address relative
-    /// by three, two or four bytes, in this order of frequency. For these the length is a branch, which the processor
-    /// predicts and runs past. It is wrong now and then, yet that costs less than waiting.
+    /// An instruction says where the next begins. Computed, that takes a load and two steps, 7
+    /// cycles a frame, and the processor can do nothing else meanwhile. Five of six instructions in
+    /// real stacks are a return address relative by three, two or four bytes, in this order of
+    /// frequency. For these the length is a branch, which the processor predicts and runs past. It
+    /// is wrong now and then, yet that costs less than waiting.
     #[inline(always)]
     pub(super) fn address(&mut self) -> Option<Frame> {
         let (&opcode, operand) = self.rest.split_first()?;
@@ -150,7 +154,8 @@ impl<'a> Cursor<'a> {
         self.address_of_any_length(opcode, operand)
     }
 
-    /// The address instruction `opcode`, without a branch on its length. `operand` is what follows it.
+    /// The address instruction `opcode`, without a branch on its length. `operand` is what follows
+    /// it.
     #[inline(always)]
     fn address_of_any_length(&mut self, opcode: u8, operand: &'a [u8]) -> Option<Frame> {
         if !is_address(opcode) || opcode & self.too_wide != 0 {
@@ -170,7 +175,8 @@ impl<'a> Cursor<'a> {
         Some(self.moved(opcode, operand))
     }
 
-    /// The frame of an address instruction whose operand is the low bytes of `window`, on the slow way.
+    /// The frame of an address instruction whose operand is the low bytes of `window`, on the slow
+    /// way.
     pub(super) fn computed(&mut self, opcode: u8, window: u64) -> Frame {
         let unused_bits = 56 - 8 * u32::from(opcode & OPERAND_CODE);
         self.address_seen = true;

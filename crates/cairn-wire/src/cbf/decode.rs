@@ -25,7 +25,8 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// Refuses everything that the document does not allow. A missing end is allowed by it; ask [`Decoder::end`].
+    /// Refuses everything that the document does not allow. A missing end is allowed by it; ask
+    /// [`Decoder::end`].
     pub const STRICT: Self = Self {
         tolerant: false,
         missing_end_truncates: false,
@@ -33,18 +34,19 @@ impl Rules {
         repeat_limit: MAX_REPEATS,
     };
 
-    /// Gives all frames that can be had. An error in the middle becomes a last [`Frame::Truncated`]; the iterator
-    /// yields no `Err`. A bad info byte gives no frames at all, because nothing after it can be understood.
+    /// Gives all frames that can be had. An error in the middle becomes a last
+    /// [`Frame::Truncated`]; the iterator yields no `Err`. A bad info byte gives no frames at all,
+    /// because nothing after it can be understood.
     pub const LENIENT: Self =
         Self { tolerant: true, missing_end_truncates: false, signed_repeats: false, repeat_limit: u64::MAX };
 
-    /// The frames that the reader of Swift 6.2 shows, including the `Truncated` it adds when the end is missing, which
-    /// is always with records that Swift 6.2 itself wrote.
+    /// The frames that the reader of Swift 6.2 shows, including the `Truncated` it adds when the
+    /// end is missing, which is always with records that Swift 6.2 itself wrote.
     pub const SWIFT_62: Self =
         Self { tolerant: true, missing_end_truncates: true, signed_repeats: true, repeat_limit: u64::MAX };
 
-    /// The frames that newer Swift shows: as [`SWIFT_62`](Self::SWIFT_62), and `Truncated` in place of a repeat of more
-    /// than [`MAX_REPEATS`].
+    /// The frames that newer Swift shows: as [`SWIFT_62`](Self::SWIFT_62), and `Truncated` in place
+    /// of a repeat of more than [`MAX_REPEATS`].
     pub const SWIFT_NEWER: Self = Self {
         tolerant: true,
         missing_end_truncates: true,
@@ -52,7 +54,8 @@ impl Rules {
         repeat_limit: MAX_REPEATS,
     };
 
-    /// The same rules with another highest number for one `rep`. Above it: an error, or `Truncated` when lenient.
+    /// The same rules with another highest number for one `rep`. Above it: an error, or `Truncated`
+    /// when lenient.
     ///
     /// ```
     /// use cairn_wire::cbf::{Decoder, Rules};
@@ -88,10 +91,12 @@ enum Stage {
 
 /// Iterates over the frames of one record.
 ///
-/// Repeats are expanded one frame at a time, and a few bytes can claim 2^63 of them: take as many as are wanted, or use
-/// [`runs`](Self::runs), which costs no more than the record is long. After an error the iterator ends.
+/// Repeats are expanded one frame at a time, and a few bytes can claim 2^63 of them: take as many
+/// as are wanted, or use [`runs`](Self::runs), which costs no more than the record is long. After
+/// an error the iterator ends.
 ///
-/// Adapters that take all frames (`for_each`, `fold`, `extend`, `map` before them) are somewhat faster than a `for` loop.
+/// Adapters that take all frames (`for_each`, `fold`, `extend`, `map` before them) are somewhat
+/// faster than a `for` loop.
 ///
 /// ```
 /// use cairn_wire::cbf::{Decoder, End, Rules};
@@ -118,7 +123,8 @@ pub struct Decoder<'a> {
 }
 
 impl<'a> Decoder<'a> {
-    /// A decoder of the record that is `input`. Reads the info byte; if that is bad, the first item is the error.
+    /// A decoder of the record that is `input`. Reads the info byte; if that is bad, the first item
+    /// is the error.
     #[must_use]
     #[inline]
     pub fn new(input: &'a [u8], rules: Rules) -> Self {
@@ -184,7 +190,8 @@ impl<'a> Decoder<'a> {
 
     /// The next frame where the fast way does not lead.
     ///
-    /// By value, so that the address of a decoder never leaves the loop over it: then its cursor can stay in registers.
+    /// By value, so that the address of a decoder never leaves the loop over it: then its cursor
+    /// can stay in registers.
     #[inline(never)]
     fn next_slowly(mut self) -> (Self, Option<Result<Frame, DecodeError>>) {
         if self.repeats > 0 {
@@ -351,8 +358,9 @@ impl<'a> Decoder<'a> {
 impl Iterator for Decoder<'_> {
     type Item = Result<Frame, DecodeError>;
 
-    // Always: as a call, each frame would travel through memory twice, which takes longer than decoding it.
-    // Always: as a call, each frame would travel through memory twice, which takes longer than decoding it.
+    // Always: as a call, each frame would travel through memory twice, which takes longer than
+    // decoding it. Always: as a call, each frame would travel through memory twice, which takes
+    // longer than decoding it.
     #[inline(always)]
     fn next(&mut self) -> Option<Self::Item> {
         // While repeats are owed the fast way is closed, so it needs no test for them.
@@ -369,7 +377,8 @@ impl Iterator for Decoder<'_> {
         item
     }
 
-    /// Plain addresses in an inner loop with nothing else in it, which compilers handle better than all in one.
+    /// Plain addresses in an inner loop with nothing else in it, which compilers handle better than
+    /// all in one.
     fn fold<B, F: FnMut(B, Self::Item) -> B>(mut self, init: B, mut f: F) -> B {
         let mut result = init;
         loop {
@@ -390,8 +399,8 @@ impl Iterator for Decoder<'_> {
         }
     }
 
-    /// The lower bound never promises more than a small number of repeats: a `Vec` reserves what is promised, and a few
-    /// hostile bytes must not reserve gigabytes.
+    /// The lower bound never promises more than a small number of repeats: a `Vec` reserves what is
+    /// promised, and a few hostile bytes must not reserve gigabytes.
     fn size_hint(&self) -> (usize, Option<usize>) {
         const MOST_PROMISED: u64 = 1024;
         (self.repeats.min(MOST_PROMISED) as usize, None)
@@ -425,8 +434,8 @@ impl FusedIterator for Decoder<'_> {}
 
 /// Iterates over the frames of one record, each with the number of times it comes in a row.
 ///
-/// One item for each instruction: a frame that is repeated gives one item for itself and another for each `rep`. The
-/// cost is bounded by the length of the record, whatever the repeats claim.
+/// One item for each instruction: a frame that is repeated gives one item for itself and another
+/// for each `rep`. The cost is bounded by the length of the record, whatever the repeats claim.
 ///
 /// ```
 /// use cairn_wire::cbf::{Decoder, Rules};

@@ -1,19 +1,21 @@
-//! The encoder, for the capturing side: no buffer of its own, one write per instruction, small code.
+//! The encoder, for the capturing side: no buffer of its own, one write per instruction, small
+//! code.
 
 use core::fmt;
 
 use super::{MAX_REPEATS, info_byte};
 use cairn_format::{Frame, Sink, SinkFull, WordSize};
 
-/// Which writer's bytes to make. All three hold the same frames and are read by every version of Swift.
+/// Which writer's bytes to make. All three hold the same frames and are read by every version of
+/// Swift.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[non_exhaustive]
 pub enum Dialect {
     /// As the document says: the first address is absolute, and an end is always written.
     #[default]
     Strict,
-    /// The bytes of Swift 6.2: the first address is relative to 0, and `end` is never written. Only with this dialect the
-    /// record cannot be found in a stream of records.
+    /// The bytes of Swift 6.2: the first address is relative to 0, and `end` is never written. Only
+    /// with this dialect the record cannot be found in a stream of records.
     Swift62,
     /// The bytes of newer Swift: the first address is relative to 0, and an end is always written.
     SwiftNewer,
@@ -23,14 +25,16 @@ pub enum Dialect {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum EncodeError {
-    /// A frame that omits no frames. No instruction says that in its short form, and Swift's encoder stops the program.
+    /// A frame that omits no frames. No instruction says that in its short form, and Swift's
+    /// encoder stops the program.
     OmittedNothing,
-    /// A number of omitted frames that does not fit in the word ([`Dialect::Strict`] only: the Swift dialects write it,
-    /// as Swift does, though the document does not allow it).
+    /// A number of omitted frames that does not fit in the word ([`Dialect::Strict`] only: the
+    /// Swift dialects write it, as Swift does, though the document does not allow it).
     OmittedTooWide,
     /// An address that does not fit in the word.
     AddressTooWide,
-    /// A frame after [`Frame::Truncated`] ([`Dialect::Strict`] only: the Swift dialects drop it, as Swift does).
+    /// A frame after [`Frame::Truncated`] ([`Dialect::Strict`] only: the Swift dialects drop it, as
+    /// Swift does).
     AfterTruncated,
     /// The sink took no more bytes.
     SinkFull,
@@ -62,8 +66,8 @@ impl From<SinkFull> for EncodeError {
 ///
 /// # Errors
 ///
-/// See [`EncodeError`]. With [`EncodeError::AfterTruncated`] the sink holds a complete record of the frames up to and
-/// with the truncation mark; with the others it holds an unfinished one.
+/// See [`EncodeError`]. With [`EncodeError::AfterTruncated`] the sink holds a complete record of
+/// the frames up to and with the truncation mark; with the others it holds an unfinished one.
 ///
 /// ```
 /// use cairn_wire::cbf::{Dialect, EncodeError, encode};
@@ -99,8 +103,9 @@ pub fn encode(
 
 /// Writes a stack frame by frame, as an unwinder finds it.
 ///
-/// Equal frames in a row are counted and written as one `rep` when another frame or the end comes. An encoder is a
-/// handful of words and never waits, allocates or panics: made for interrupt handlers and microcontrollers.
+/// Equal frames in a row are counted and written as one `rep` when another frame or the end comes.
+/// An encoder is a handful of words and never waits, allocates or panics: made for interrupt
+/// handlers and microcontrollers.
 ///
 /// A frame that [`push`](Self::push) refuses leaves no trace: the caller may skip it and go on.
 ///
@@ -236,7 +241,8 @@ impl<S: Sink> Encoder<S> {
         Ok(self.sink)
     }
 
-    /// The shorter of the absolute and the relative form; on a tie the relative one, as Swift has it.
+    /// The shorter of the absolute and the relative form; on a tie the relative one, as Swift has
+    /// it.
     #[inline]
     fn address(&self, opcode: u8, address: u64) -> Result<Instruction, EncodeError> {
         if address > self.word_size.max_address() {
@@ -264,7 +270,8 @@ impl<S: Sink> Encoder<S> {
         }
     }
 
-    /// Up to 31 inside the instruction. 32 would fit too, but Swift writes it outside and the bytes shall be the same.
+    /// Up to 31 inside the instruction. 32 would fit too, but Swift writes it outside and the bytes
+    /// shall be the same.
     fn omit(&self, count: u64) -> Result<Instruction, EncodeError> {
         match count {
             0 => Err(EncodeError::OmittedNothing),
@@ -291,8 +298,8 @@ impl<S: Sink> Encoder<S> {
         Ok(())
     }
 
-    /// Swift 6.2 writes any number in one `rep`. Newer Swift stays one below what it accepts, and the document lets no
-    /// operand be wider than the word.
+    /// Swift 6.2 writes any number in one `rep`. Newer Swift stays one below what it accepts, and
+    /// the document lets no operand be wider than the word.
     fn longest_repeat(&self) -> u64 {
         match self.dialect {
             Dialect::Strict => (MAX_REPEATS - 1).min(self.word_size.max_address()),
@@ -314,7 +321,8 @@ impl Instruction {
         Self { bytes: (opcode as u128) << 120, length: 1 }
     }
 
-    /// `operand_bytes` (1..=8) low bytes of `operand`, most significant first; the opcode carries their number less one.
+    /// `operand_bytes` (1..=8) low bytes of `operand`, most significant first; the opcode carries
+    /// their number less one.
     #[inline]
     const fn with_operand(opcode: u8, operand: u64, operand_bytes: u32) -> Self {
         let opcode = opcode | (operand_bytes - 1) as u8;

@@ -45,7 +45,8 @@ pub enum DecodeErrorKind {
     RepeatFirst,
     /// A repeat of 0 times.
     ZeroRepeat,
-    /// A repeat of more than [`MAX_REPEATS`](super::MAX_REPEATS) times, or of what [`Rules::with_repeat_limit`](super::Rules::with_repeat_limit) allows.
+    /// A repeat of more than [`MAX_REPEATS`](super::MAX_REPEATS) times, or of what
+    /// [`Rules::with_repeat_limit`](super::Rules::with_repeat_limit) allows.
     RepeatTooLarge,
     /// There are bytes after the end.
     TrailingData,
@@ -76,7 +77,8 @@ impl fmt::Display for DecodeError {
 
 impl core::error::Error for DecodeError {}
 
-/// The kinds that a lenient decoder passes over; the index in [`Findings`] of each is its place here.
+/// The kinds that a lenient decoder passes over; the index in [`Findings`] of each is its place
+/// here.
 const TOLERATED: [DecodeErrorKind; 5] = [
     DecodeErrorKind::FirstAddressRelative,
     DecodeErrorKind::OperandTooWide,
@@ -100,7 +102,8 @@ const TOLERATED: [DecodeErrorKind; 5] = [
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Findings {
-    /// None is 0: that is the info byte, of which nothing is tolerated. Small, because each decoder begins with it.
+    /// None is 0: that is the info byte, of which nothing is tolerated. Small, because each decoder
+    /// begins with it.
     offsets: [Option<NonZeroUsize>; TOLERATED.len()],
     pub(super) stopped_by: Option<DecodeError>,
 }

@@ -6,21 +6,25 @@ use core::slice;
 
 use cairn_format::Frame;
 
-/// How much of a stack to keep. The default is Swift's: 64 entries, none dropped, 16 at the outer end.
+/// How much of a stack to keep. The default is Swift's: 64 entries, none dropped, 16 at the outer
+/// end.
 ///
 /// ```text
 /// frames   a b c d e f g h i j          limit 6, offset 1, top 2
 /// kept       b c d [4 omitted] i j      6 entries, the mark being one of them
 /// ```
 ///
-/// A stack that fits is kept whole, with no mark. With a `top` of 0 the mark is [`Frame::Truncated`] in the last place.
-/// `top` is at most `limit - 1`, as the mark needs a place too; with a `limit` of 0 nothing is kept.
+/// A stack that fits is kept whole, with no mark. With a `top` of 0 the mark is
+/// [`Frame::Truncated`] in the last place. `top` is at most `limit - 1`, as the mark needs a place
+/// too; with a `limit` of 0 nothing is kept.
 ///
-/// The numbers count entries. An [`Frame::Omitted`] in the input is one entry and counts as one where it is itself left
-/// out, as in Swift: limit while capturing, not a stack that was limited before.
+/// The numbers count entries. An [`Frame::Omitted`] in the input is one entry and counts as one
+/// where it is itself left out, as in Swift: limit while capturing, not a stack that was limited
+/// before.
 ///
-/// Three ways, one rule: [`slice`](Self::slice) for frames in memory, [`known_length`](Self::known_length) when the
-/// depth is known before, [`streaming`](Self::streaming) (or a [`TailRing`] to push into) when it is not.
+/// Three ways, one rule: [`slice`](Self::slice) for frames in memory,
+/// [`known_length`](Self::known_length) when the depth is known before,
+/// [`streaming`](Self::streaming) (or a [`TailRing`] to push into) when it is not.
 ///
 /// ```
 /// use cairn_wire::cbf::CaptureLimit;
@@ -35,7 +39,8 @@ use cairn_format::Frame;
 pub struct CaptureLimit {
     /// The most entries to keep, the mark included.
     pub limit: usize,
-    /// So many innermost frames are dropped first, without a mark: the frames of the capturing code itself.
+    /// So many innermost frames are dropped first, without a mark: the frames of the capturing code
+    /// itself.
     pub offset: usize,
     /// So many outermost frames are kept when the stack is too deep.
     pub top: usize,
@@ -48,7 +53,8 @@ impl Default for CaptureLimit {
 }
 
 impl CaptureLimit {
-    /// The frames kept at the outer end; the ring of [`streaming`](Self::streaming) must hold as many.
+    /// The frames kept at the outer end; the ring of [`streaming`](Self::streaming) must hold as
+    /// many.
     #[must_use]
     pub const fn ring_frames(self) -> usize {
         let most = self.limit.saturating_sub(1);
@@ -65,10 +71,11 @@ impl CaptureLimit {
         self.known_length(frames.iter().copied(), frames.len() as u64)
     }
 
-    /// Limits `frames` of which there are `depth`, before any are dropped. Needs no memory, and steps over the frames
-    /// between with [`Iterator::nth`].
+    /// Limits `frames` of which there are `depth`, before any are dropped. Needs no memory, and
+    /// steps over the frames between with [`Iterator::nth`].
     ///
-    /// When `frames` end sooner than promised, so does the result; frames beyond `depth` are not looked at.
+    /// When `frames` end sooner than promised, so does the result; frames beyond `depth` are not
+    /// looked at.
     pub fn known_length<I>(self, frames: I, depth: u64) -> KnownLength<I::IntoIter>
     where
         I: IntoIterator<Item = Frame>,
@@ -93,8 +100,8 @@ impl CaptureLimit {
         }
     }
 
-    /// Limits `frames` of unknown number, with `ring` as the only memory. With a `top` of 0 it stops reading as soon as
-    /// it is known that the stack is too deep.
+    /// Limits `frames` of unknown number, with `ring` as the only memory. With a `top` of 0 it
+    /// stops reading as soon as it is known that the stack is too deep.
     ///
     /// # Errors
     ///
@@ -212,7 +219,8 @@ impl<I: Iterator<Item = Frame>> Iterator for KnownLength<I> {
     }
 }
 
-/// Limits frames as they come, with a ring for the outer end as the only memory. Made by [`CaptureLimit::ring`].
+/// Limits frames as they come, with a ring for the outer end as the only memory. Made by
+/// [`CaptureLimit::ring`].
 ///
 /// Each frame pushed may give one frame that is settled; [`finish`](Self::finish) gives the rest.
 ///
@@ -316,7 +324,8 @@ impl Iterator for Tail<'_> {
                 return Some(mark);
             }
         }
-        // From the oldest to the end of the ring, then from its beginning; `filled` counts down what is left.
+        // From the oldest to the end of the ring, then from its beginning; `filled` counts down
+        // what is left.
         let left = self.ring.filled.checked_sub(1)?;
         let frame = self.ring.ring.get(self.ring.oldest).copied();
         self.ring.filled = left;

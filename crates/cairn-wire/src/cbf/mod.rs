@@ -1,4 +1,5 @@
-//! Swift's Compact Backtrace Format, version 0: one stack as a string of one-byte instructions with operands.
+//! Swift's Compact Backtrace Format, version 0: one stack as a string of one-byte instructions with
+//! operands.
 //!
 //! ```
 //! use cairn_wire::cbf::{Decoder, Dialect, Rules, encode};
@@ -38,27 +39,32 @@
 //! others      reserved
 //! ```
 //!
-//! `omit` and `rep` leave the last address alone, and after a `rep` the frame before is still the same frame. An `omit`
-//! may be repeated too.
+//! `omit` and `rep` leave the last address alone, and after a `rep` the frame before is still the
+//! same frame. An `omit` may be repeated too.
 //!
 //! # Where Swift and the published document differ
 //!
-//! - The document demands that the first address be absolute. Swift writes it relative to 0 and reads both.
-//! - The document lets a writer leave `end` out. Swift 6.2 always does, and yet its reader turns data that is over into a
-//!   last "truncated" frame, so that every complete capture prints `...` at its end. Newer Swift writes `end`.
-//! - Older copies of the document know no `rep` and call `1xxxxxxx` reserved; all shipped versions write it.
-//! - A `rep` with a number of 0 means no repeat; Swift repeats once. Swift 6.2 accepts every number (and stops the program
-//!   at the lowest negative one); newer Swift refuses more than 1048577.
+//! - The document demands that the first address be absolute. Swift writes it relative to 0 and
+//!   reads both.
+//! - The document lets a writer leave `end` out. Swift 6.2 always does, and yet its reader turns
+//!   data that is over into a last "truncated" frame, so that every complete capture prints `...`
+//!   at its end. Newer Swift writes `end`.
+//! - Older copies of the document know no `rep` and call `1xxxxxxx` reserved; all shipped versions
+//!   write it.
+//! - A `rep` with a number of 0 means no repeat; Swift repeats once. Swift 6.2 accepts every number
+//!   (and stops the program at the lowest negative one); newer Swift refuses more than 1048577.
 //! - Operands wider than the word are not foreseen; Swift accepts them and drops the bits on top.
 //! - Counts above 63 bits are read by Swift as negative numbers.
-//! - Errors have no place in Swift's reader: a bad first byte is an empty stack, every later error a "truncated" frame.
+//! - Errors have no place in Swift's reader: a bad first byte is an empty stack, every later error
+//!   a "truncated" frame.
 //!
 //! [`Dialect`] selects what is written and [`Rules`] what is accepted.
 //!
 //! # Parts
 //!
-//! [`Encoder`] takes frame by frame on the capturing side; [`CaptureLimit`] keeps both ends of a stack that is too deep;
-//! [`Decoder`] and [`Runs`] read; [`Accumulator`] and [`Records`] find where a record ends in a stream.
+//! [`Encoder`] takes frame by frame on the capturing side; [`CaptureLimit`] keeps both ends of a
+//! stack that is too deep; [`Decoder`] and [`Runs`] read; [`Accumulator`] and [`Records`] find
+//! where a record ends in a stream.
 
 mod cursor;
 mod decode;
@@ -75,7 +81,8 @@ pub use split::{Accumulated, Accumulator, Ending, Record, Records};
 
 use cairn_format::WordSize;
 
-/// The highest number that one `rep` may carry: what newer Swift accepts, and what [`Rules::STRICT`] accepts.
+/// The highest number that one `rep` may carry: what newer Swift accepts, and what
+/// [`Rules::STRICT`] accepts.
 pub const MAX_REPEATS: u64 = 1_048_577;
 
 /// The first byte of a record of this word size.

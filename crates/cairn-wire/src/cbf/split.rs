@@ -1,7 +1,8 @@
 //! Where a record ends: for records one after the other in a file, on a wire, or in a log.
 //!
-//! Swift calls this the accumulator. It looks at nothing but the lengths of instructions, and it works only on records
-//! that have an end mark; those of Swift 6.2 have none, and the next record's bytes are taken for more of the first.
+//! Swift calls this the accumulator. It looks at nothing but the lengths of instructions, and it
+//! works only on records that have an end mark; those of Swift 6.2 have none, and the next record's
+//! bytes are taken for more of the first.
 
 use super::{DecodeErrorKind, read_info_byte};
 
@@ -22,14 +23,16 @@ pub enum Ending {
     Complete,
     /// The data is over, at the end of an instruction or within one.
     Unfinished,
-    /// A byte came that cannot be part of a record; it is not in the record. Nothing tells where the next one begins.
+    /// A byte came that cannot be part of a record; it is not in the record. Nothing tells where
+    /// the next one begins.
     Refused(DecodeErrorKind),
 }
 
 /// What an [`Accumulator`] did with the bytes it was given.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Accumulated {
-    /// So many bytes at the front belong to the record. After them comes the next one, if this one is complete.
+    /// So many bytes at the front belong to the record. After them comes the next one, if this one
+    /// is complete.
     pub taken: usize,
     /// How the record ended; [`Ending::Unfinished`] while it wants more bytes.
     pub ending: Ending,
@@ -127,8 +130,9 @@ pub struct Record<'a> {
 
 /// Iterates over the records that lie one after the other in a slice.
 ///
-/// A byte that cannot be part of a record ends the iteration: the last record has [`Ending::Refused`] and the bytes before
-/// that byte, perhaps none. The offending byte is at `record.offset + record.bytes.len()`.
+/// A byte that cannot be part of a record ends the iteration: the last record has
+/// [`Ending::Refused`] and the bytes before that byte, perhaps none. The offending byte is at
+/// `record.offset + record.bytes.len()`.
 ///
 /// ```
 /// use cairn_wire::cbf::{Ending, Records};

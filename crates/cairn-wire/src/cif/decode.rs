@@ -21,7 +21,8 @@ pub struct Image<'a> {
 }
 
 impl Image<'_> {
-    /// What is wrong with this image. In strict mode that can only be [`DecodeErrorKind::EmptyText`].
+    /// What is wrong with this image. In strict mode that can only be
+    /// [`DecodeErrorKind::EmptyText`].
     #[must_use]
     pub fn findings(&self) -> &[DecodeError] {
         self.findings.as_slice()
@@ -30,19 +31,20 @@ impl Image<'_> {
 
 /// Reads a map: the header at once, then image by image.
 ///
-/// The decoder needs slots to remember where the text of each prefix lies, one per prefix that the map defines.
-/// [`slots_needed`] counts them; 256 do for most processes. A path that needs a prefix without a slot is an
-/// error in strict mode and missing in lenient mode, with a finding.
+/// The decoder needs slots to remember where the text of each prefix lies, one per prefix that the
+/// map defines. [`slots_needed`] counts them; 256 do for most processes. A path that needs a prefix
+/// without a slot is an error in strict mode and missing in lenient mode, with a finding.
 ///
 /// An `Err` is always the last item: it says why the rest was not read. All images before it stand.
 ///
-/// - **Strict** refuses what the document does not allow, with the limits that newer Swift readers set.
-/// - **Lenient** takes what it can get. An image whose path is broken comes without path; what else is odd is in
-///   [`Image::findings`], or in [`findings`](Self::findings) for the map itself.
-///   It ends with an `Err` only where nothing tells how to go on.
+/// - **Strict** refuses what the document does not allow, with the limits that newer Swift readers
+///   set.
+/// - **Lenient** takes what it can get. An image whose path is broken comes without path; what else
+///   is odd is in [`Image::findings`], or in [`findings`](Self::findings) for the map itself. It
+///   ends with an `Err` only where nothing tells how to go on.
 ///
-/// The time for the whole map is in proportion to the bytes of the input, however many images they announce. Reading the
-/// text of a path costs extra, see [`Path`].
+/// The time for the whole map is in proportion to the bytes of the input, however many images they
+/// announce. Reading the text of a path costs extra, see [`Path`].
 ///
 /// # Examples
 ///
@@ -153,19 +155,22 @@ impl<'a> Decoder<'a> {
         self.platform
     }
 
-    /// How many images the header announces. The input may end sooner: take no memory for so many unseen.
+    /// How many images the header announces. The input may end sooner: take no memory for so many
+    /// unseen.
     #[must_use]
     pub const fn announced_images(&self) -> u64 {
         self.announced
     }
 
-    /// How many prefixes the bytes read so far have defined, whether or not there were slots for them.
+    /// How many prefixes the bytes read so far have defined, whether or not there were slots for
+    /// them.
     #[must_use]
     pub const fn prefixes_defined(&self) -> usize {
         self.assigned
     }
 
-    /// What is wrong with the header and, when the last item was an error, with the image that it cut off.
+    /// What is wrong with the header and, when the last item was an error, with the image that it
+    /// cut off.
     #[must_use]
     pub fn findings(&self) -> &[DecodeError] {
         self.findings.as_slice()
@@ -177,7 +182,8 @@ impl<'a> Decoder<'a> {
         match self.read_module(&mut findings) {
             Ok(module) => Ok(Image { module, offset, findings }),
             Err(error) => {
-                // There is no image to carry them, and they may well be the cause: a false length, say.
+                // There is no image to carry them, and they may well be the cause: a false length,
+                // say.
                 findings
                     .as_slice()
                     .iter()
@@ -219,7 +225,8 @@ impl<'a> Decoder<'a> {
             findings.report(offset, DecodeErrorKind::OperandTooWide)?;
         }
         let last = if header & RELATIVE == 0 { 0 } else { self.last_base };
-        // In 64 bits the sum may wrap: from the last user address to the first kernel address is a small step up.
+        // In 64 bits the sum may wrap: from the last user address to the first kernel address is a
+        // small step up.
         self.last_base = last.wrapping_add(operand);
         if !is_address(self.word_size, self.last_base) {
             findings.report(offset, DecodeErrorKind::BaseOutsideWord)?;
@@ -233,7 +240,8 @@ impl<'a> Decoder<'a> {
         let operand = self.read_signed(length)?;
         let end = check_end(self.word_size, base, operand);
         let allowed = match end {
-            // The offset of a text that crosses the middle may need one byte more than a word, see `check_end`.
+            // The offset of a text that crosses the middle may need one byte more than a word, see
+            // `check_end`.
             Ok(EndForm::Crossing) => usize::from(signed_length(operand)).max(self.word_size.bytes()),
             _ => self.word_size.bytes(),
         };
@@ -303,7 +311,8 @@ impl<'a> Iterator for Decoder<'a> {
 
 impl core::iter::FusedIterator for Decoder<'_> {}
 
-/// How many slots the [`Decoder`] needs for all paths of this map: it is read once for that, in lenient mode.
+/// How many slots the [`Decoder`] needs for all paths of this map: it is read once for that, in
+/// lenient mode.
 ///
 /// Never more than the input has bytes. A map without a header needs none.
 ///
@@ -376,9 +385,10 @@ enum EndForm {
 
 /// Checks that base plus offset is an address of the word and not below the base.
 ///
-/// Swift widens addresses as signed numbers before it subtracts. The upper half of the address space thereby lies *below*
-/// the lower half, and a text that begins in one and ends in the other gets a negative offset, in the worst case of one
-/// byte more than a word: 16 bits, 0x7f00 to 0x8100 is `ff 02 00`. That is no other map's meaning, so it is allowed.
+/// Swift widens addresses as signed numbers before it subtracts. The upper half of the address
+/// space thereby lies *below* the lower half, and a text that begins in one and ends in the other
+/// gets a negative offset, in the worst case of one byte more than a word: 16 bits, 0x7f00 to
+/// 0x8100 is `ff 02 00`. That is no other map's meaning, so it is allowed.
 ///
 /// In 64 bits no text crosses the middle: processors leave the addresses around it out. There a
 /// negative offset, and a distance that leads across, is damage.
@@ -418,8 +428,9 @@ struct Findings {
 }
 
 impl Findings {
-    /// Platform and count of the map; header bit, width and value of the base, width and value of the end, emptiness
-    /// and build id of an image without path. One with its path, alone, has fewer.
+    /// Platform and count of the map; header bit, width and value of the base, width and value of
+    /// the end, emptiness and build id of an image without path. One with its path, alone, has
+    /// fewer.
     const MOST: usize = 9;
 
     const fn new(strictness: Strictness) -> Self {

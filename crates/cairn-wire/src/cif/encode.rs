@@ -16,27 +16,29 @@ pub enum Dialect {
     /// Right in every case, and read back right by Swift 6.2.3 as well.
     #[default]
     Canonical,
-    /// The very bytes of Swift 6.2.3, faults included: counts from 64 on with a useless leading byte, codes from 320
-    /// on cut to too few bytes (such paths come back wrong), framework names of 65 to 256 bytes (such a map cannot be
-    /// read on). For comparing with what a Swift runtime writes, not for keeping data.
+    /// The very bytes of Swift 6.2.3, faults included: counts from 64 on with a useless leading
+    /// byte, codes from 320 on cut to too few bytes (such paths come back wrong), framework names
+    /// of 65 to 256 bytes (such a map cannot be read on). For comparing with what a Swift runtime
+    /// writes, not for keeping data.
     Swift62,
 }
 
 /// Writes a map as Compact ImageMap Format.
 ///
-/// `slots` is working memory. With one slot per image the output is the shortest that the format's rules give,
-/// and the same for everyone. With fewer, even with none, it is longer and means the same: a path whose prefixes were
-/// not remembered is spelled out again.
+/// `slots` is working memory. With one slot per image the output is the shortest that the format's
+/// rules give, and the same for everyone. With fewer, even with none, it is longer and means the
+/// same: a path whose prefixes were not remembered is spelled out again.
 ///
-/// The time is in proportion to the bytes of the map for ten images as for a million: each search for a known prefix takes at
-/// most nine steps per byte of one path component, however many prefixes are known.
+/// The time is in proportion to the bytes of the map for ten images as for a million: each search
+/// for a known prefix takes at most nine steps per byte of one path component, however many
+/// prefixes are known.
 ///
 /// An empty build id and an empty path cannot be told from an absent one, and are written so.
 ///
 /// # Errors
 ///
-/// What the format cannot hold, with the number of the image, or [`EncodeErrorKind::SinkFull`]. The bytes written before
-/// an error are no map.
+/// What the format cannot hold, with the number of the image, or [`EncodeErrorKind::SinkFull`]. The
+/// bytes written before an error are no map.
 ///
 /// # Examples
 ///
@@ -120,7 +122,8 @@ impl<S: Sink + ?Sized> ImageEncoder<'_, '_, S> {
             return Err(EncodeErrorKind::TextCrossesMiddle);
         }
         let from_last = base.wrapping_sub(last_base);
-        // A tie goes to the absolute address, the other way round than in the Compact Backtrace Format.
+        // A tie goes to the absolute address, the other way round than in the Compact Backtrace
+        // Format.
         let (relative, address) =
             if signed_length(base) <= signed_length(from_last) { (0, base) } else { (RELATIVE, from_last) };
         let text_length = end.wrapping_sub(base);
@@ -184,7 +187,8 @@ impl<S: Sink + ?Sized> ImageEncoder<'_, '_, S> {
         self.put(low_bytes(&extended.to_be_bytes(), length))
     }
 
-    /// The parts of `rest` if it is exactly `/<name>.framework/Versions/<version>/<name>`, with the name of the image.
+    /// The parts of `rest` if it is exactly `/<name>.framework/Versions/<version>/<name>`, with the
+    /// name of the image.
     fn framework<'p>(&self, rest: &'p [u8]) -> Result<Option<Framework<'p>>, EncodeErrorKind> {
         let Some(framework) = Framework::parse(rest) else { return Ok(None) };
         let opcode_holds_it =
@@ -197,7 +201,8 @@ impl<S: Sink + ?Sized> ImageEncoder<'_, '_, S> {
     }
 
     fn put_framework(&mut self, framework: Framework<'_>) -> Result<(), EncodeErrorKind> {
-        // Up to 64 bytes of name the length stays below the opcode's bits. Swift 6.2 lets longer ones run into them.
+        // Up to 64 bytes of name the length stays below the opcode's bits. Swift 6.2 lets longer
+        // ones run into them.
         let length_less_one = framework.name.len().wrapping_sub(1) as u8;
         self.put(&[0x40 | length_less_one, framework.version])?;
         self.put(framework.name)

@@ -4,8 +4,8 @@ use core::fmt;
 
 /// Something in the input that the format does not allow, and where.
 ///
-/// Strict reading ends with the first of them. Lenient reading keeps them as findings as long as the rest can still be
-/// read, and ends with one only when it cannot.
+/// Strict reading ends with the first of them. Lenient reading keeps them as findings as long as
+/// the rest can still be read, and ends with one only when it cannot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DecodeError {
     /// Offset of the byte, from the start of the input.

@@ -1,15 +1,19 @@
-//! The encoder's memory: which prefixes have a code by now, and the longest of them that a path starts with.
+//! The encoder's memory: which prefixes have a code by now, and the longest of them that a path
+//! starts with.
 //!
-//! All prefixes that one path assigns are cuts of one text, its string data: `/opt`, `/opt/tools`, `/opt/tools/x64`. So
-//! one slot per *path* holds them all, and the text itself stays in the caller's images.
+//! All prefixes that one path assigns are cuts of one text, its string data: `/opt`, `/opt/tools`,
+//! `/opt/tools/x64`. So one slot per *path* holds them all, and the text itself stays in the
+//! caller's images.
 //!
-//! String data is written only when no known prefix fits. Hence its first component (`/opt`) is new every time and can
-//! be the key of its slot. A path that starts with any known prefix starts with such a key, and the longest such key leads
-//! to the longest prefix: keys hold no separator but as first byte, so of two that fit only the longer can go on behind
-//! one. The search is therefore: the longest key, then as far along the text of its slot as the two agree.
+//! String data is written only when no known prefix fits. Hence its first component (`/opt`) is new
+//! every time and can be the key of its slot. A path that starts with any known prefix starts with
+//! such a key, and the longest such key leads to the longest prefix: keys hold no separator but as
+//! first byte, so of two that fit only the longer can go on behind one. The search is therefore:
+//! the longest key, then as far along the text of its slot as the two agree.
 //!
-//! The keys form a digital search tree: every node is a slot, and a node at depth `d` sends a key left or right by its
-//! bit `d`. A byte counts as nine bits, the first of which says that there is a byte; a 0 ends the key:
+//! The keys form a digital search tree: every node is a slot, and a node at depth `d` sends a key
+//! left or right by its bit `d`. A byte counts as nine bits, the first of which says that there is
+//! a byte; a 0 ends the key:
 //!
 //! ```text
 //!                /opt         depth 0: is there a first byte?
@@ -19,8 +23,9 @@
 //!                 /srv        depth 2 ...
 //! ```
 //!
-//! A search passes at most one node per bit of the path's first component, however many images there are. A hash table does that on
-//! average only, and a plain list, as the reference has it, makes the time grow with the square of the number of images.
+//! A search passes at most one node per bit of the path's first component, however many images
+//! there are. A hash table does that on average only, and a plain list, as the reference has it,
+//! makes the time grow with the square of the number of images.
 
 use super::prefixes::{FIRST_ASSIGNED_CODE, FIXED_PREFIXES, is_separator};
 use cairn_format::Module;
@@ -68,18 +73,22 @@ impl<'a> KnownPrefixes<'a> {
         Self { images, slots, used: 0, next_code: FIRST_ASSIGNED_CODE }
     }
 
-    /// The longest known prefix that `rest` starts with. Borders of components do not matter: `/lib` fits `/library`.
+    /// The longest known prefix that `rest` starts with. Borders of components do not matter:
+    /// `/lib` fits `/library`.
     pub(super) fn longest(&self, rest: &[u8]) -> Option<KnownPrefix> {
-        // Two of equal length would be the same text, and a text that starts with a known prefix gets no second code.
+        // Two of equal length would be the same text, and a text that starts with a known prefix
+        // gets no second code.
         match (longest_fixed(rest), self.longest_assigned(rest)) {
             (Some(fixed), Some(assigned)) if fixed.length > assigned.length => Some(fixed),
             (fixed, assigned) => assigned.or(fixed),
         }
     }
 
-    /// Gives codes to the prefixes of the string data that begins at `start` in the path of this image.
+    /// Gives codes to the prefixes of the string data that begins at `start` in the path of this
+    /// image.
     ///
-    /// Without a free slot the codes are given all the same, because the reader counts them, but not remembered.
+    /// Without a free slot the codes are given all the same, because the reader counts them, but
+    /// not remembered.
     pub(super) fn assign(&mut self, image: usize, start: usize) {
         let text = self.text(image, start);
         let Some(key_length) = first_separator(text) else { return };
@@ -123,7 +132,8 @@ impl<'a> KnownPrefixes<'a> {
             best = self.longer_fit(best, node, rest);
             let [ends_here, _] = node.children;
             if depth % BITS_PER_BYTE == 0 {
-                // `rest` takes this turn only where it ends itself, but the key that ends here is a cut of it.
+                // `rest` takes this turn only where it ends itself, but the key that ends here is a
+                // cut of it.
                 if let Some(ending) = self.slot(ends_here) {
                     best = self.longer_fit(best, ending, rest);
                 }

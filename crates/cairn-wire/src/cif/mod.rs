@@ -1,7 +1,9 @@
-//! Compact ImageMap Format: which programs and libraries lie where in a process, as Swift's runtime writes it.
+//! Compact ImageMap Format: which programs and libraries lie where in a process, as Swift's runtime
+//! writes it.
 //!
-//! A backtrace of bare addresses is worth little without this map. It says for each image (a module, in cairn's words)
-//! where it begins, where its code ends, its build id and its path; prefixes of paths are written once.
+//! A backtrace of bare addresses is worth little without this map. It says for each image (a
+//! module, in cairn's words) where it begins, where its code ends, its build id and its path;
+//! prefixes of paths are written once.
 //!
 //! Read one with a [`Decoder`], write one with [`encode`]:
 //!
@@ -51,40 +53,48 @@
 //! | `80`-`bf` | the text of code opcode - `80` |
 //! | `c0`-`ff` | opcode - `bf` bytes hold v: the text of code v + 64 |
 //!
-//! Codes 0 to 11 are fixed: `/lib`, `/usr/lib`, `/usr/local/lib`, `/opt/lib`, `/System/Library/Frameworks`,
-//! `/System/Library/PrivateFrameworks`, `/System/iOSSupport`, `/Library/Frameworks`, `/System/Applications`,
-//! `/Applications`, `C:\Windows\System32`, `C:\Program Files`. The rest up to 31 is reserved. From 32 on, every `/` or `\`
-//! in string data, except its first byte, assigns the next code to the text from the start of the path's string data up to
-//! there. Text that was expanded before the string data does not belong to it; text expanded in its middle does.
+//! Codes 0 to 11 are fixed: `/lib`, `/usr/lib`, `/usr/local/lib`, `/opt/lib`,
+//! `/System/Library/Frameworks`, `/System/Library/PrivateFrameworks`, `/System/iOSSupport`,
+//! `/Library/Frameworks`, `/System/Applications`, `/Applications`, `C:\Windows\System32`,
+//! `C:\Program Files`. The rest up to 31 is reserved. From 32 on, every `/` or `\` in string data,
+//! except its first byte, assigns the next code to the text from the start of the path's string
+//! data up to there. Text that was expanded before the string data does not belong to it; text
+//! expanded in its middle does.
 //!
-//! A writer takes the longest prefix known so far, again and again until none fits, and does not care where a component
-//! ends: `/library` is code 0 and `rary`.
+//! A writer takes the longest prefix known so far, again and again until none fits, and does not
+//! care where a component ends: `/library` is code 0 and `rary`.
 //!
 //! # Where the published document and Swift differ
 //!
-//! - The document's example has a `00` behind a framework. No writer puts it there, and readers would take it for the
-//!   header of the next image.
-//! - The document writes the count 127 as `7f`. Swift 6.2 writes `80 7f`: a useless `80` in front of every count whose
-//!   number of bits is a multiple of seven. Both are read; [`Dialect::Canonical`] writes the short one.
-//! - Swift 6.2 writes prefix codes from 320 on with too few bytes, so that it reads its own paths back wrong, and lets
-//!   framework names above 64 bytes run into the opcode. [`Dialect::Canonical`] does neither.
-//! - Swift 6.2 takes bases with the top bit set in 16- and 32-bit maps for negative numbers inside. So the end of a
-//!   text across the middle of the address space is written as a negative offset, at times one byte wider than a word.
-//!   In a 64-bit map, no text crosses the middle: strict reading and writing refuse it.
-//! - Swift 6.2 traps on overflowing counts and codes, reports no error in a path and goes on in the middle of it, and
-//!   replaces bad UTF-8. Newer Swift refuses more than [`MAX_IMAGES`] images, build ids above [`MAX_BUILD_ID_BYTES`], a
-//!   platform that is not UTF-8 and empty texts, and drops paths that are not UTF-8. Strict reading here has the same
-//!   limits but lets an empty text pass, with a finding.
-//! - Newer Swift has frameworks without a `Versions` folder, `/<name>.framework/<name>`, under the version byte 1. They are
-//!   read here and, since Swift 6.2 would not understand them, not written.
-//! - The first drafts of the format had no platform. Such a map cannot be told from a newer one, and reads as nonsense.
+//! - The document's example has a `00` behind a framework. No writer puts it there, and readers
+//!   would take it for the header of the next image.
+//! - The document writes the count 127 as `7f`. Swift 6.2 writes `80 7f`: a useless `80` in front
+//!   of every count whose number of bits is a multiple of seven. Both are read;
+//!   [`Dialect::Canonical`] writes the short one.
+//! - Swift 6.2 writes prefix codes from 320 on with too few bytes, so that it reads its own paths
+//!   back wrong, and lets framework names above 64 bytes run into the opcode.
+//!   [`Dialect::Canonical`] does neither.
+//! - Swift 6.2 takes bases with the top bit set in 16- and 32-bit maps for negative numbers inside.
+//!   So the end of a text across the middle of the address space is written as a negative offset,
+//!   at times one byte wider than a word. In a 64-bit map, no text crosses the middle: strict
+//!   reading and writing refuse it.
+//! - Swift 6.2 traps on overflowing counts and codes, reports no error in a path and goes on in the
+//!   middle of it, and replaces bad UTF-8. Newer Swift refuses more than [`MAX_IMAGES`] images,
+//!   build ids above [`MAX_BUILD_ID_BYTES`], a platform that is not UTF-8 and empty texts, and
+//!   drops paths that are not UTF-8. Strict reading here has the same limits but lets an empty text
+//!   pass, with a finding.
+//! - Newer Swift has frameworks without a `Versions` folder, `/<name>.framework/<name>`, under the
+//!   version byte 1. They are read here and, since Swift 6.2 would not understand them, not
+//!   written.
+//! - The first drafts of the format had no platform. Such a map cannot be told from a newer one,
+//!   and reads as nonsense.
 //!
 //! # Bounds
 //!
-//! Reading takes time in proportion to the input and no memory but the caller's slots. A prefix may contain expanded
-//! prefixes, so a few bytes can stand for a text that doubles with every image; therefore the text of a path is limited to
-//! [`MAX_PATH_BYTES`] and the nesting to 16, both far beyond what any writer makes, and text is built only for whoever
-//! reads it.
+//! Reading takes time in proportion to the input and no memory but the caller's slots. A prefix may
+//! contain expanded prefixes, so a few bytes can stand for a text that doubles with every image;
+//! therefore the text of a path is limited to [`MAX_PATH_BYTES`] and the nesting to 16, both far
+//! beyond what any writer makes, and text is built only for whoever reads it.
 
 mod decode;
 mod encode;
@@ -112,13 +122,14 @@ pub const MAX_BUILD_ID_BYTES: u64 = 1024;
 
 /// The longest text of a path that is accepted here.
 ///
-/// Linux and macOS end at 4096 bytes. Windows takes 32767 UTF-16 units, at most 98301 bytes of UTF-8.
+/// Linux and macOS end at 4096 bytes. Windows takes 32767 UTF-16 units, at most 98301 bytes of
+/// UTF-8.
 pub const MAX_PATH_BYTES: u64 = 1 << 17;
 
 /// A map to be written.
 ///
-/// The document asks for images in the order of their base addresses. Nothing depends on it; any order is written and
-/// read, in somewhat more bytes.
+/// The document asks for images in the order of their base addresses. Nothing depends on it; any
+/// order is written and read, in somewhat more bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct ImageMap<'a> {
     /// The width of addresses.

@@ -12,7 +12,8 @@ pub(super) enum Opcode<'a> {
     Str(&'a [u8]),
     /// `40`-`7f`: a framework, with one version byte. The path is complete.
     Framework { version: &'a [u8], name: &'a [u8] },
-    /// `80`-`ff`: a prefix by its code. A code beyond 64 bits reads as `u64::MAX`, which nothing ever gets.
+    /// `80`-`ff`: a prefix by its code. A code beyond 64 bits reads as `u64::MAX`, which nothing
+    /// ever gets.
     Expand(u64),
 }
 

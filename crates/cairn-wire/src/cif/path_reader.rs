@@ -1,4 +1,5 @@
-//! Reads over a path once: checks it, and notes the prefixes that it defines. Its text is not built.
+//! Reads over a path once: checks it, and notes the prefixes that it defines. Its text is not
+//! built.
 
 use core::cell::Cell;
 
@@ -17,20 +18,23 @@ pub(super) struct PathResult<'a> {
     pub(super) assigned: usize,
     /// Bytes of text; 0 means that there is no path.
     pub(super) text_length: u32,
-    /// The first thing wrong with it, but one that makes the text unreadable before one that does not.
+    /// The first thing wrong with it, but one that makes the text unreadable before one that does
+    /// not.
     pub(super) problem: Option<DecodeError>,
 }
 
 /// The state of reading one path.
 ///
-/// A broken path does not stop the reading: the opcodes still tell where it ends and which prefixes the writer counted
-/// in it. (Swift 6.2 goes on right behind the broken opcode instead, and takes the rest of the path for the next image.)
+/// A broken path does not stop the reading: the opcodes still tell where it ends and which prefixes
+/// the writer counted in it. (Swift 6.2 goes on right behind the broken opcode instead, and takes
+/// the rest of the path for the next image.)
 pub(super) struct PathReader<'a> {
     input: &'a [u8],
     reader: ByteReader<'a>,
     slots: &'a [Cell<DecoderSlot>],
     assigned: usize,
-    /// Lengths saturate. That is far above the limit for paths, so whatever holds such a text is too long as well.
+    /// Lengths saturate. That is far above the limit for paths, so whatever holds such a text is
+    /// too long as well.
     text_length: u32,
     /// From the first `str` opcode on.
     string_data: Option<StringData>,
@@ -39,7 +43,8 @@ pub(super) struct PathReader<'a> {
     not_utf8: Option<DecodeError>,
 }
 
-/// The part of the text that prefixes are cut from: from the first `str` on, with whatever is expanded in between.
+/// The part of the text that prefixes are cut from: from the first `str` on, with whatever is
+/// expanded in between.
 #[derive(Clone, Copy)]
 struct StringData {
     opcode_offset: usize,
@@ -228,7 +233,8 @@ impl<'a> PathReader<'a> {
 }
 
 impl StringData {
-    /// The prefix from the start of the string data to a separator at this offset, so many bytes on from here.
+    /// The prefix from the start of the string data to a separator at this offset, so many bytes on
+    /// from here.
     fn prefix(&self, separator_offset: usize, more: usize) -> DecoderSlot {
         let content = if self.unknown_from < separator_offset {
             PrefixContent::Unknown

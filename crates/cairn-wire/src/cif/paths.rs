@@ -1,4 +1,5 @@
-//! The path of a decoded image: opcodes in the input, turned into text piece by piece as it is read.
+//! The path of a decoded image: opcodes in the input, turned into text piece by piece as it is
+//! read.
 
 use core::cell::Cell;
 use core::fmt;
@@ -9,10 +10,12 @@ use super::utf8::{Utf8Part, Utf8Stream};
 use cairn_format::bytes::ByteReader;
 use cairn_format::{Sink, SinkFull};
 
-/// How many prefixes may stand one inside the other. Encoders that are known to exist never nest any.
+/// How many prefixes may stand one inside the other. Encoders that are known to exist never nest
+/// any.
 pub(super) const MAX_NESTING: usize = 16;
 
-/// Working memory of the [`Decoder`](super::Decoder): where the text of one prefix lies in the input.
+/// Working memory of the [`Decoder`](super::Decoder): where the text of one prefix lies in the
+/// input.
 #[derive(Clone, Copy, Debug)]
 pub struct DecoderSlot {
     /// Offset of the path's first `str` opcode, where the text of the prefix begins.
@@ -48,7 +51,8 @@ pub(super) enum Prefix {
     Assigned(DecoderSlot),
 }
 
-/// Looks up a code that is known to have been assigned. `None` when it is reserved, or no slot was left for it.
+/// Looks up a code that is known to have been assigned. `None` when it is reserved, or no slot was
+/// left for it.
 pub(super) fn prefix(slots: &[Cell<DecoderSlot>], code: u64) -> Option<Prefix> {
     match code.checked_sub(FIRST_ASSIGNED_CODE) {
         None => FIXED_PREFIXES.get(code as usize).copied().map(Prefix::Fixed),
@@ -56,10 +60,12 @@ pub(super) fn prefix(slots: &[Cell<DecoderSlot>], code: u64) -> Option<Prefix> {
     }
 }
 
-/// The path of an image, as bytes. Reading it takes time in proportion to its length, which is at most
-/// [`MAX_PATH_BYTES`](super::MAX_PATH_BYTES) whatever the input claims; not reading it costs nothing.
+/// The path of an image, as bytes. Reading it takes time in proportion to its length, which is at
+/// most [`MAX_PATH_BYTES`](super::MAX_PATH_BYTES) whatever the input claims; not reading it costs
+/// nothing.
 ///
-/// In strict mode the bytes are UTF-8. [`Display`](fmt::Display) shows what is not as U+FFFD, as Swift does.
+/// In strict mode the bytes are UTF-8. [`Display`](fmt::Display) shows what is not as U+FFFD, as
+/// Swift does.
 ///
 /// ```
 /// use cairn_format::SliceSink;
@@ -100,7 +106,8 @@ impl<'a> Path<'a> {
         self.text_length
     }
 
-    /// The slices that make up the path, in order. A character may begin in one and end in the next.
+    /// The slices that make up the path, in order. A character may begin in one and end in the
+    /// next.
     #[must_use]
     pub fn pieces(&self) -> Pieces<'a> {
         let mut stack = [Span::default(); MAX_NESTING + 1];
@@ -169,8 +176,9 @@ impl fmt::Debug for Path<'_> {
 
 /// The slices of a [`Path`].
 ///
-/// A prefix is a stretch of an earlier path: its opcodes are run again, up to its last byte. Prefixes inside it go
-/// onto a small stack. Every stretch begins with bytes of its own, so the work is in proportion to the output.
+/// A prefix is a stretch of an earlier path: its opcodes are run again, up to its last byte.
+/// Prefixes inside it go onto a small stack. Every stretch begins with bytes of its own, so the
+/// work is in proportion to the output.
 #[derive(Clone, Debug)]
 pub struct Pieces<'a> {
     input: &'a [u8],
@@ -232,7 +240,8 @@ impl<'a> Iterator for Pieces<'a> {
 }
 
 impl Pieces<'_> {
-    /// Goes on with the text of a prefix. The decoder has refused paths that nest deeper than the stack.
+    /// Goes on with the text of a prefix. The decoder has refused paths that nest deeper than the
+    /// stack.
     fn push(&mut self, slot: DecoderSlot) -> Option<()> {
         let above = self.stack.get_mut(self.depth + 1)?;
         *above = Span { position: slot.start, end: slot.end };

@@ -31,7 +31,8 @@ pub(super) const LONGEST_STR: usize = 0x3f;
 /// The longest framework name that the opcode can state.
 pub(super) const LONGEST_FRAMEWORK_NAME: usize = 64;
 
-/// The version byte of a framework without a `Versions` folder, as on iOS. Swift 6.2 does not know it.
+/// The version byte of a framework without a `Versions` folder, as on iOS. Swift 6.2 does not know
+/// it.
 pub(super) const FLAT_FRAMEWORK: u8 = 1;
 
 /// True for the bytes that end a prefix. Both count on every platform.

@@ -1,4 +1,5 @@
-//! UTF-8 in pieces: a path comes as several slices, and a character may begin in one and end in the next.
+//! UTF-8 in pieces: a path comes as several slices, and a character may begin in one and end in the
+//! next.
 
 /// The bytes of an unfinished character at the end of the last piece.
 #[derive(Clone, Copy, Default, Debug)]

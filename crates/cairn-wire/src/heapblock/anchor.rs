@@ -7,8 +7,9 @@ use super::ByteOrder;
 /// Size of an anchor.
 pub const ANCHOR_BYTES: usize = 72;
 
-/// The first bytes of an anchor, which lies at a multiple of 8. Whoever searches takes them for a hint only: the text is also
-/// in the code that writes it, and [`Anchor::parse`] tells the difference.
+/// The first bytes of an anchor, which lies at a multiple of 8. Whoever searches takes them for a
+/// hint only: the text is also in the code that writes it, and [`Anchor::parse`] tells the
+/// difference.
 pub const ANCHOR_MAGIC: [u8; 16] = *b"cairn annotates\n";
 
 const VERSION: u32 = 1;
@@ -26,7 +27,8 @@ pub enum BlockLayout {
     Cairn = 3,
 }
 
-/// What an annotated heap says of itself, at a place in memory that whoever has an image finds by [`ANCHOR_MAGIC`].
+/// What an annotated heap says of itself, at a place in memory that whoever has an image finds by
+/// [`ANCHOR_MAGIC`].
 ///
 /// ```text
 ///    0 magic, 16 bytes        32 parameter 64                          56 stack table's address 64
@@ -37,8 +39,9 @@ pub enum BlockLayout {
 ///
 /// Numbers have the machine's byte order and these widths on every machine.
 ///
-/// A list (of the lws layout) is an owner as libwebsockets has it, of three words: last node, first node, count. Each node
-/// is `previous, next, owner`, and the blob of the block lies in front of it.
+/// A list (of the lws layout) is an owner as libwebsockets has it, of three words: last node, first
+/// node, count. Each node is `previous, next, owner`, and the blob of the block lies in front of
+/// it.
 ///
 /// ```
 /// use cairn_wire::heapblock::{Anchor, BlockLayout, ByteOrder};
@@ -60,7 +63,8 @@ pub struct Anchor {
     pub layout: BlockLayout,
     /// Where the anchor itself lies: elsewhere it is a copy.
     pub own_address: u64,
-    /// lws: the alignment that every block has, in bytes. heapprof: the number of callers. cairn: 1 if blocks have guards.
+    /// lws: the alignment that every block has, in bytes. heapprof: the number of callers. cairn: 1
+    /// if blocks have guards.
     pub parameter: u64,
     /// lws: where the first list of live blocks is. 0 for none.
     pub lists_address: u64,
@@ -138,7 +142,8 @@ impl Anchor {
         bytes
     }
 
-    /// What the anchor at the start of `bytes` says. Whether it lies where it says, the caller compares.
+    /// What the anchor at the start of `bytes` says. Whether it lies where it says, the caller
+    /// compares.
     ///
     /// # Errors
     ///

@@ -1,8 +1,9 @@
 //! The pattern behind a block's data: who writes past the end changes it.
 //!
-//! It fills the bytes from the end of the user's data to the next multiple of 8 from the user address, at least one. The byte
-//! at a distance d from the user address is `PATTERN[d % 8]`. All have their highest bit set: what overflows is mostly text
-//! or a zero, and never equal to one of these.
+//! It fills the bytes from the end of the user's data to the next multiple of 8 from the user
+//! address, at least one. The byte at a distance d from the user address is `PATTERN[d % 8]`. All
+//! have their highest bit set: what overflows is mostly text or a zero, and never equal to one of
+//! these.
 //!
 //! ```
 //! use cairn_wire::heapblock::guard;
@@ -31,8 +32,9 @@ pub fn pattern(size_bytes: u64) -> impl Iterator<Item = u8> + Clone {
     PATTERN.into_iter().skip((size_bytes & 7) as usize)
 }
 
-/// How far the guard that was found behind so many bytes is overwritten: 0 when it is whole, else the number of its bytes up
-/// to the last wrong one. A guard that was not read whole is judged by what there is.
+/// How far the guard that was found behind so many bytes is overwritten: 0 when it is whole, else
+/// the number of its bytes up to the last wrong one. A guard that was not read whole is judged by
+/// what there is.
 #[must_use]
 pub fn damaged_bytes(size_bytes: u64, found: &[u8]) -> usize {
     let wrong =

@@ -7,7 +7,8 @@ use super::ByteOrder;
 /// Size of a header. It ends where the user's data begins.
 pub const HEADER_BYTES: usize = 16;
 
-/// Upper half of word 3 of a block in use. No text, no small number, no half of an address or of a usual float.
+/// Upper half of word 3 of a block in use. No text, no small number, no half of an address or of a
+/// usual float.
 pub const LIVE_MAGIC: u16 = 0xca1a;
 
 /// Upper half of word 3 of a block that was freed.
@@ -45,7 +46,8 @@ pub enum StackReference {
     None,
     /// A number in the image's [stack table](super::stack_table).
     Number(u32),
-    /// The bytes in front of the header; made by [`inline_stack::reference`](super::inline_stack::reference).
+    /// The bytes in front of the header; made by
+    /// [`inline_stack::reference`](super::inline_stack::reference).
     Inline {
         /// How many.
         length_bytes: u16,
@@ -120,7 +122,8 @@ pub struct Header {
 pub enum HeaderError {
     /// The magic is neither of the two.
     NoMagic,
-    /// The magic is there and the check does not agree: chance, a copy from elsewhere, or a header that was overwritten.
+    /// The magic is there and the check does not agree: chance, a copy from elsewhere, or a header
+    /// that was overwritten.
     WrongCheck,
     /// Magic and check agree, and a bit is set that stands for nothing.
     UnknownBits,
@@ -139,8 +142,8 @@ impl fmt::Display for HeaderError {
 impl core::error::Error for HeaderError {}
 
 impl Header {
-    /// A header for a block of `size_bytes` whose user address is a multiple of 2^`alignment_log2`. Sizes above
-    /// [`SIZE_LIMIT`] are stated as that. `None` for an alignment above 2 GiB.
+    /// A header for a block of `size_bytes` whose user address is a multiple of 2^`alignment_log2`.
+    /// Sizes above [`SIZE_LIMIT`] are stated as that. `None` for an alignment above 2 GiB.
     #[inline]
     #[must_use]
     pub const fn new(
@@ -170,7 +173,8 @@ impl Header {
         self.stack
     }
 
-    /// The logarithm, to base 2, of the alignment that the user address keeps and the prefix is a multiple of.
+    /// The logarithm, to base 2, of the alignment that the user address keeps and the prefix is a
+    /// multiple of.
     #[inline]
     #[must_use]
     pub const fn alignment_log2(self) -> u32 {
@@ -184,9 +188,10 @@ impl Header {
         self.is_guarded
     }
 
-    /// Bytes from the underlying allocation to the user's data: header, inline stack and pad. An allocator that aligns by itself
-    /// may have more, and keeps the address of the underlying allocation in the word below header and inline stack; so do all of
-    /// cairn's for blocks of a larger alignment than the allocator's own.
+    /// Bytes from the underlying allocation to the user's data: header, inline stack and pad. An
+    /// allocator that aligns by itself may have more, and keeps the address of the underlying
+    /// allocation in the word below header and inline stack; so do all of cairn's for blocks of a
+    /// larger alignment than the allocator's own.
     #[inline]
     #[must_use]
     pub const fn prefix_bytes(self) -> u64 {
@@ -245,8 +250,8 @@ impl Header {
         Ok((header, state))
     }
 
-    /// The state that word 3 of a header stands for; `None` when it has no magic. The first and cheapest question of a
-    /// search.
+    /// The state that word 3 of a header stands for; `None` when it has no magic. The first and
+    /// cheapest question of a search.
     #[inline]
     #[must_use]
     pub const fn magic_of(word_3: u32) -> Option<State> {
@@ -288,11 +293,12 @@ impl Header {
         Self::from_words(words(bytes, order), user_address)
     }
 
-    /// Bits 2 to 33 of the user address that these bytes were made for, as they stand: the two lowest bits and all above are
-    /// zero. Nothing else is checked than the magic; random bytes imply a random address.
+    /// Bits 2 to 33 of the user address that these bytes were made for, as they stand: the two
+    /// lowest bits and all above are zero. Nothing else is checked than the magic; random bytes
+    /// imply a random address.
     ///
-    /// In a dump whose load address is not known, the difference to where the bytes lie is the load address, and the one
-    /// that most of the bytes imply is the right one.
+    /// In a dump whose load address is not known, the difference to where the bytes lie is the load
+    /// address, and the one that most of the bytes imply is the right one.
     ///
     /// ```
     /// use cairn_wire::heapblock::{ByteOrder, Header, StackReference};
@@ -318,15 +324,15 @@ impl Header {
     }
 }
 
-/// What an address adds to the check. The lowest two bits are zero everywhere; 32 further ones tell places apart that are up
-/// to 16 GiB away from each other.
+/// What an address adds to the check. The lowest two bits are zero everywhere; 32 further ones tell
+/// places apart that are up to 16 GiB away from each other.
 #[inline]
 const fn address_part(user_address: u64) -> u32 {
     (user_address >> 2) as u32
 }
 
-/// Hash of the words 1 to 3. Multiplications of 32 bits, because the smallest processors have these; the constants are those
-/// of xxHash, whose steps these are.
+/// Hash of the words 1 to 3. Multiplications of 32 bits, because the smallest processors have
+/// these; the constants are those of xxHash, whose steps these are.
 #[inline]
 const fn check(size: u32, stack: u32, rest: u32) -> u32 {
     let mut hash = size.wrapping_mul(0x9e37_79b1);

@@ -1,7 +1,8 @@
 //! The stack itself, in front of a header: for images that carry no stack table.
 //!
-//! The frames in the [Compact Backtrace Format](crate::cbf), innermost first, ending right where the header begins. The header
-//! has the length and 16 bits of check, because these bytes may be overwritten from below while the header is whole.
+//! The frames in the [Compact Backtrace Format](crate::cbf), innermost first, ending right where
+//! the header begins. The header has the length and 16 bits of check, because these bytes may be
+//! overwritten from below while the header is whole.
 //!
 //! ```
 //! use cairn_format::{AbsoluteAddress, Frame, SliceSink, WordSize};
@@ -30,7 +31,8 @@ pub fn reference(bytes: &[u8]) -> Option<StackReference> {
     Some(StackReference::Inline { length_bytes, check: check(bytes) })
 }
 
-/// Whether these are the bytes that the reference was made of. False for a reference of another kind.
+/// Whether these are the bytes that the reference was made of. False for a reference of another
+/// kind.
 #[must_use]
 pub fn is_intact(reference: StackReference, bytes: &[u8]) -> bool {
     self::reference(bytes) == Some(reference)

@@ -1,7 +1,8 @@
 //! The table that stack numbers refer to, in the memory of the program itself.
 //!
-//! A stack is the stack of its caller and one frame more, so a table of (parent, frame) holds all stacks, and a parent has a
-//! smaller number than its children. Its head, found through an [`Anchor`](super::Anchor), and its segments:
+//! A stack is the stack of its caller and one frame more, so a table of (parent, frame) holds all
+//! stacks, and a parent has a smaller number than its children. Its head, found through an
+//! [`Anchor`](super::Anchor), and its segments:
 //!
 //! ```text
 //!   head, at a multiple of 8        0 magic, 16 bytes        24 end 32          32 + 8 k   address of segment k, 64,
@@ -12,8 +13,8 @@
 //!                                   0 address 64             8 parent 32        12 kind 32
 //! ```
 //!
-//! Numbers have the machine's byte order and these widths on every machine. `end` is larger than every number in use. An
-//! entry is written whole before any block can refer to it, its kind last.
+//! Numbers have the machine's byte order and these widths on every machine. `end` is larger than
+//! every number in use. An entry is written whole before any block can refer to it, its kind last.
 //!
 //! ```
 //! use cairn_format::{AbsoluteAddress, Frame};
@@ -153,7 +154,8 @@ impl Head {
         Ok(head)
     }
 
-    /// Where the entry of a stack is: which segment, and how many bytes into it. `None` for a number that is not in use.
+    /// Where the entry of a stack is: which segment, and how many bytes into it. `None` for a
+    /// number that is not in use.
     #[must_use]
     pub const fn place_of(&self, number: u32) -> Option<(u32, u64)> {
         if number == 0 || number >= self.end || self.segment_entries_log2 > 28 {
@@ -179,7 +181,8 @@ impl Entry {
         bytes
     }
 
-    /// What the entry of stack `number` says. A walk from parent to parent ends, because parents are smaller.
+    /// What the entry of stack `number` says. A walk from parent to parent ends, because parents
+    /// are smaller.
     ///
     /// # Errors
     ///

@@ -2,8 +2,8 @@
 
 use cairn_format::{AbsoluteAddress, Frame, WordSize};
 
-/// The most callers a block can have and still be found: searches take 99 words and more between the magics for
-/// chance.
+/// The most callers a block can have and still be found: searches take 99 words and more between
+/// the magics for chance.
 pub const MAX_CALLERS: usize = 97;
 
 const START_MAGIC: u64 = 0x5061_6548;
@@ -147,7 +147,8 @@ impl<'a> Block<'a> {
         (self.words.len() / self.layout.word_bytes()).saturating_sub(1)
     }
 
-    /// All callers as they stand, innermost first, with the zeros or the garbage behind the real ones.
+    /// All callers as they stand, innermost first, with the zeros or the garbage behind the real
+    /// ones.
     #[must_use]
     pub fn callers(&self) -> Callers<'a> {
         Callers { words: self.words.get(self.layout.word_bytes()..).unwrap_or_default(), layout: self.layout }

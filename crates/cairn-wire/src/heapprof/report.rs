@@ -1,19 +1,21 @@
-//! The text of the reference's report, cluster by cluster. Grouping needs memory, so it is the caller's:
+//! The text of the reference's report, cluster by cluster. Grouping needs memory, so it is the
+//! caller's:
 //!
 //! 1. group the blocks by their callers, all of them, zeros and garbage included;
 //! 2. sum the sizes of each group;
-//! 3. sort by (sum, callers), largest first, where callers compare word by word and a shorter list that is a prefix
-//!    comes before the longer one;
+//! 3. sort by (sum, callers), largest first, where callers compare word by word and a shorter list
+//!    that is a prefix comes before the longer one;
 //! 4. [`write_cluster`] for each.
 
 use core::fmt;
 
 use cairn_format::AbsoluteAddress;
 
-/// What part of `total` bytes a cluster of `sum` bytes is, in whole percent, rounded down. `None` when `total` is
-/// zero, where the reference stops with a division error.
+/// What part of `total` bytes a cluster of `sum` bytes is, in whole percent, rounded down. `None`
+/// when `total` is zero, where the reference stops with a division error.
 ///
-/// Computed in double precision like the reference's, so that the same numbers come out for garbage sizes too.
+/// Computed in double precision like the reference's, so that the same numbers come out for garbage
+/// sizes too.
 ///
 /// ```
 /// use cairn_wire::heapprof::percent;
@@ -25,11 +27,11 @@ pub fn percent(sum: u128, total: u128) -> Option<u64> {
     (total != 0).then(|| (100.0 * sum as f64 / total as f64) as u64)
 }
 
-/// Writes one cluster the way the reference's report does: a line `<percent>% <sum> [<sizes>]`, then a line
-/// `  0x<address> <symbol>` for each caller that is not zero.
+/// Writes one cluster the way the reference's report does: a line `<percent>% <sum> [<sizes>]`,
+/// then a line `  0x<address> <symbol>` for each caller that is not zero.
 ///
-/// Sizes are given in the order of the dump. `symbol` writes the text for an address. Of sizes from 2^63 the
-/// reference (Python 2) shows a trailing `L`, and so does this.
+/// Sizes are given in the order of the dump. `symbol` writes the text for an address. Of sizes from
+/// 2^63 the reference (Python 2) shows a trailing `L`, and so does this.
 ///
 /// # Errors
 ///

@@ -1,14 +1,15 @@
 //! Finds magics in large memory, fast, without `unsafe`: the part of a search where the time goes.
 //!
-//! Memory is nearly free of magics, so it is looked at 64 bytes at a time with one question: *could* one be here? The
-//! loops behind that question have a fixed length and no branch, which is what compilers turn into vector
-//! instructions (checked for SSE2 and NEON). Only a chunk that answers yes is looked at place by place.
+//! Memory is nearly free of magics, so it is looked at 64 bytes at a time with one question:
+//! *could* one be here? The loops behind that question have a fixed length and no branch, which is
+//! what compilers turn into vector instructions (checked for SSE2 and NEON). Only a chunk that
+//! answers yes is looked at place by place.
 
 /// Bytes asked about at once: one cache line.
 const CHUNK: usize = 64;
 
-/// The first place at or after `from` where one of the needles stands. Places are `from`, `from + step`, …; a step
-/// is 1 or a multiple of 4.
+/// The first place at or after `from` where one of the needles stands. Places are `from`,
+/// `from + step`, …; a step is 1 or a multiple of 4.
 pub(super) fn find<const N: usize>(
     memory: &[u8],
     from: usize,
@@ -58,7 +59,8 @@ fn find_anywhere<const N: usize>(memory: &[u8], needles: &[[u8; 4]; N]) -> Optio
         bytes.windows(4).position(|place| place.first_chunk().is_some_and(|p| needles.contains(p)))
     };
     let mut skipped = 0;
-    // A needle may start in the last bytes of a chunk, so each chunk comes with the three bytes behind it.
+    // A needle may start in the last bytes of a chunk, so each chunk comes with the three bytes
+    // behind it.
     let shifted = memory.get(3..)?;
     for (first, last) in memory.chunks_exact(CHUNK).zip(shifted.chunks_exact(CHUNK)) {
         let (Some(first_bytes), Some(last_bytes)) = (first.first_chunk(), last.first_chunk()) else { break };
@@ -72,8 +74,8 @@ fn find_anywhere<const N: usize>(memory: &[u8], needles: &[[u8; 4]; N]) -> Optio
     place_in(memory.get(skipped..)?).map(|place| skipped + place)
 }
 
-/// Whether the first and the last byte of a needle stand at the same index of the chunk and of the chunk three
-/// bytes on. Two of the four bytes are enough to be rare, and half the work.
+/// Whether the first and the last byte of a needle stand at the same index of the chunk and of the
+/// chunk three bytes on. Two of the four bytes are enough to be rare, and half the work.
 #[inline]
 fn any_ends<const N: usize>(chunk: &[u8; CHUNK], shifted: &[u8; CHUNK], needles: &[[u8; 4]; N]) -> bool {
     let mut hit = false;

@@ -1,7 +1,8 @@
 //! The two searches, as one resumable state machine over windows of a dump.
 //!
-//! Everything a search remembers is a position from the start of the dump, so that it can go on in the next window
-//! as if there had been only one. It asks for at most [`MAX_OVERLAP_BYTES`] of what it has already seen.
+//! Everything a search remembers is a position from the start of the dump, so that it can go on in
+//! the next window as if there had been only one. It asks for at most [`MAX_OVERLAP_BYTES`] of what
+//! it has already seen.
 //!
 //! ```text
 //!   robust                                              compat
@@ -24,14 +25,15 @@ use super::{
 /// A window must repeat at most so many bytes of the one before it: 100 words of 64 bits.
 pub const MAX_OVERLAP_BYTES: usize = 100 * 8;
 
-/// From a start magic to its end magic there are at most so many words: the start itself, the size and the callers.
+/// From a start magic to its end magic there are at most so many words: the start itself, the size
+/// and the callers.
 const MAX_DISTANCE_WORDS: usize = MAX_CALLERS + 2;
 
 /// Where a search looks for magic words.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub enum Alignment {
-    /// At multiples of the word size from the start of the dump. Where memory was dumped as it was mapped, allocators
-    /// leave no other place.
+    /// At multiples of the word size from the start of the dump. Where memory was dumped as it was
+    /// mapped, allocators leave no other place.
     #[default]
     Word,
     /// At every byte, for dumps that start somewhere.
@@ -52,17 +54,18 @@ enum Rule {
 }
 
 impl Search {
-    /// Finds whole magic words in the byte order and the alignment they must have, and takes for each end word the
-    /// *nearest* start word before it, so that neither stray text nor one damaged block hides another.
+    /// Finds whole magic words in the byte order and the alignment they must have, and takes for
+    /// each end word the *nearest* start word before it, so that neither stray text nor one damaged
+    /// block hides another.
     #[must_use]
     pub const fn robust(layout: Layout) -> Self {
         Self { layout, rule: Rule::Robust(Alignment::Word) }
     }
 
-    /// Finds what the reference's search finds, in the same order, faults included, except that a start magic
-    /// directly in front of an end magic is passed over, where the reference stops with an error. Like the
-    /// reference it knows little-endian memory only and looks at every byte, so it takes just the word size from
-    /// `layout`.
+    /// Finds what the reference's search finds, in the same order, faults included, except that a
+    /// start magic directly in front of an end magic is passed over, where the reference stops with
+    /// an error. Like the reference it knows little-endian memory only and looks at every byte, so
+    /// it takes just the word size from `layout`.
     ///
     /// ```
     /// use cairn_wire::heapprof::{Layout, Search};
@@ -77,7 +80,8 @@ impl Search {
         Self { layout: layout.little_endian(), rule: Rule::Compat }
     }
 
-    /// Looks at these places only. The reference's search looks at every byte whatever is said here.
+    /// Looks at these places only. The reference's search looks at every byte whatever is said
+    /// here.
     #[must_use]
     pub const fn alignment(self, alignment: Alignment) -> Self {
         match self.rule {
@@ -174,16 +178,18 @@ pub struct Searcher {
 }
 
 impl Searcher {
-    /// The next block in `window`, whose first byte is `window_offset` bytes from the start of the dump; `None`
-    /// when the window has no further one that can be told without the bytes behind it. `last` says that no bytes
-    /// follow.
+    /// The next block in `window`, whose first byte is `window_offset` bytes from the start of the
+    /// dump; `None` when the window has no further one that can be told without the bytes behind
+    /// it. `last` says that no bytes follow.
     ///
-    /// Call it until it returns `None`, then go on with the next window, which must start at or before
-    /// [`needed_from`](Self::needed_from): an overlap of [`MAX_OVERLAP_BYTES`] is always enough.
+    /// Call it until it returns `None`, then go on with the next window, which must start at or
+    /// before [`needed_from`](Self::needed_from): an overlap of [`MAX_OVERLAP_BYTES`] is always
+    /// enough.
     ///
     /// # Errors
     ///
-    /// [`WindowGap`] when the window starts behind the first byte still needed. The search has not moved then.
+    /// [`WindowGap`] when the window starts behind the first byte still needed. The search has not
+    /// moved then.
     pub fn next_block<'w>(
         &mut self,
         window: &'w [u8],
@@ -219,7 +225,8 @@ impl Searcher {
         let step = if alignment == Alignment::Byte { 1 } else { word };
         let (start_word, end_word) = (layout.start_word(), layout.end_word());
         let (start_word, end_word) = (start_word.get(..word)?, end_word.get(..word)?);
-        // The scan looks for the half of a 64-bit magic that is not zero; it comes second in big-endian memory.
+        // The scan looks for the half of a 64-bit magic that is not zero; it comes second in
+        // big-endian memory.
         let lead = if layout == Layout::BigEndian64 { 4 } else { 0 };
         let needles = [*start_word.get(lead..)?.first_chunk()?, *end_word.get(lead..)?.first_chunk()?];
         let trail = word - 4 - lead;
@@ -265,7 +272,8 @@ impl Searcher {
         }
     }
 
-    /// Drops a start that is too far away for any end still to come, so that the window need not reach back to it.
+    /// Drops a start that is too far away for any end still to come, so that the window need not
+    /// reach back to it.
     fn forget_distant_start(&mut self) {
         let reach = (MAX_DISTANCE_WORDS * self.search.layout.word_bytes()) as u64;
         self.pending_start = self.pending_start.filter(|&start| self.position - start <= reach);
@@ -300,7 +308,8 @@ impl Searcher {
         }
     }
 
-    /// The first end magic behind `start`. Looks at no byte twice, however many starts precede one end.
+    /// The first end magic behind `start`. Looks at no byte twice, however many starts precede one
+    /// end.
     fn end_behind(&mut self, window: &Window<'_>, start: u64, place: usize) -> EndBehind {
         if let Some(end) = self.next_end.filter(|&end| end >= start) {
             return EndBehind::At(end);
@@ -362,7 +371,8 @@ impl Window<'_> {
         usize::try_from(position.checked_sub(self.offset)?).ok()
     }
 
-    /// The first place that a fruitless scan from index `from` could not look at: fewer than `width` bytes were left.
+    /// The first place that a fruitless scan from index `from` could not look at: fewer than
+    /// `width` bytes were left.
     fn position_after_scan(&self, from: usize, width: usize, step: usize) -> u64 {
         let first_cut = (self.bytes.len() + 1).saturating_sub(width);
         let steps = first_cut.saturating_sub(from).div_ceil(step);
@@ -370,7 +380,8 @@ impl Window<'_> {
     }
 }
 
-/// The window starts behind bytes that the search still needs; results would differ from those of a whole search.
+/// The window starts behind bytes that the search still needs; results would differ from those of a
+/// whole search.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WindowGap {
     /// The first byte of the dump that the window had to contain.
@@ -391,10 +402,11 @@ impl fmt::Display for WindowGap {
 
 impl core::error::Error for WindowGap {}
 
-/// How many blocks have how many callers: one pass to learn what most have, a second to keep just those.
+/// How many blocks have how many callers: one pass to learn what most have, a second to keep just
+/// those.
 ///
-/// An allocator gives all its blocks the same number of callers, so a block with another number is mostly a chance
-/// find.
+/// An allocator gives all its blocks the same number of callers, so a block with another number is
+/// mostly a chance find.
 ///
 /// ```
 /// use cairn_wire::heapprof::{CallerCounts, Layout, Search};
@@ -423,8 +435,8 @@ impl CallerCounts {
         }
     }
 
-    /// The caller count that most blocks have; the largest of them if there are several, because a stray magic in the
-    /// callers makes a block look shorter. `None` when no block was counted.
+    /// The caller count that most blocks have; the largest of them if there are several, because a
+    /// stray magic in the callers makes a block look shorter. `None` when no block was counted.
     #[must_use]
     pub fn most_frequent(&self) -> Option<usize> {
         let (callers, &blocks) = self.blocks.iter().enumerate().max_by_key(|&(_, blocks)| blocks)?;

@@ -5,10 +5,12 @@ use super::{
     search::{Findings, MAX_OVERLAP_BYTES, Search, Searcher},
 };
 
-/// Room for what the search needs again and as much new: one filling is enough to go on in the caller's chunk.
+/// Room for what the search needs again and as much new: one filling is enough to go on in the
+/// caller's chunk.
 const CARRY_BYTES: usize = 2 * MAX_OVERLAP_BYTES;
 
-/// Searches a dump that arrives in chunks of any size, and finds what a search of the whole would find.
+/// Searches a dump that arrives in chunks of any size, and finds what a search of the whole would
+/// find.
 ///
 /// It keeps 1600 bytes; large chunks are searched where they are.
 ///
@@ -39,7 +41,8 @@ impl StreamSearcher {
         Self { searcher: search.searcher(), carry: [0; CARRY_BYTES], carried: 0, pushed: 0 }
     }
 
-    /// Searches the next bytes of the dump. Blocks come in ascending order, each as soon as it is certain.
+    /// Searches the next bytes of the dump. Blocks come in ascending order, each as soon as it is
+    /// certain.
     pub fn push(&mut self, chunk: &[u8], mut on_block: impl FnMut(Block<'_>)) {
         let chunk_offset = self.pushed;
         if self.carried > 0 {
@@ -51,9 +54,9 @@ impl StreamSearcher {
             if rest.is_empty() {
                 return;
             }
-            // The carry could not take the whole chunk, so it had been cleared of all but MAX_OVERLAP_BYTES and now
-            // holds at least as many of the chunk. All that is needed again lies in the chunk, where the search
-            // goes on.
+            // The carry could not take the whole chunk, so it had been cleared of all but
+            // MAX_OVERLAP_BYTES and now holds at least as many of the chunk. All that is needed
+            // again lies in the chunk, where the search goes on.
             self.carried = 0;
         }
         self.search_chunk(chunk, chunk_offset, &mut on_block);

@@ -44,12 +44,13 @@ impl HeaderWriter {
         self.layout.user_offset(self.caller_capacity) as usize
     }
 
-    /// Writes the whole header and its padding into `sink`, callers innermost first, unused places as zero.
+    /// Writes the whole header and its padding into `sink`, callers innermost first, unused places
+    /// as zero.
     ///
     /// # Errors
     ///
-    /// [`WriteError`] for more callers than places, a number that a word cannot hold (nothing is written then), or
-    /// a full sink.
+    /// [`WriteError`] for more callers than places, a number that a word cannot hold (nothing is
+    /// written then), or a full sink.
     pub fn encode(
         &self,
         size_bytes: u64,
@@ -73,13 +74,13 @@ impl HeaderWriter {
         Ok(())
     }
 
-    /// Writes the header to the start of `memory` the way the reference does: places of callers beyond `callers`
-    /// and the padding keep what they hold.
+    /// Writes the header to the start of `memory` the way the reference does: places of callers
+    /// beyond `callers` and the padding keep what they hold.
     ///
     /// # Errors
     ///
-    /// [`WriteError`] for more callers than places, a number that a word cannot hold, or too little memory; nothing
-    /// is written then.
+    /// [`WriteError`] for more callers than places, a number that a word cannot hold, or too little
+    /// memory; nothing is written then.
     pub fn write_in_place(
         &self,
         size_bytes: u64,

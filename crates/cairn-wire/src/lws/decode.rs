@@ -10,8 +10,8 @@ use cairn_format::{AbsoluteAddress, Frame, WordSize};
 /// What is wrong with a blob, and where.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DecodeError {
-    /// Bits between the first byte of the blob (of the input, if the blob could not be found in it) and the
-    /// field at fault.
+    /// Bits between the first byte of the blob (of the input, if the blob could not be found in it)
+    /// and the field at fault.
     pub offset_bits: u64,
     /// What is wrong there.
     pub kind: DecodeErrorKind,
@@ -40,14 +40,14 @@ pub enum DecodeErrorKind {
         /// How many addresses back it refers, 1 to 8.
         back: u8,
     },
-    /// An address needs more bits than the word size asked for: the blob comes from a machine with wider
-    /// words.
+    /// An address needs more bits than the word size asked for: the blob comes from a machine with
+    /// wider words.
     WiderThanWord {
         /// Significant bits of the address.
         bits: u32,
     },
-    /// Whole bytes lie between the last field read and the length field. They may be the program's own
-    /// fields.
+    /// Whole bytes lie between the last field read and the length field. They may be the program's
+    /// own fields.
     UnusedBytes {
         /// How many.
         count: usize,
@@ -94,7 +94,8 @@ impl<'a> Blob<'a> {
     ///
     /// # Errors
     ///
-    /// [`DecodeErrorKind::NoLength`], [`DecodeErrorKind::GaveUp`] or [`DecodeErrorKind::WrongLength`].
+    /// [`DecodeErrorKind::NoLength`], [`DecodeErrorKind::GaveUp`] or
+    /// [`DecodeErrorKind::WrongLength`].
     pub fn whole(bytes: &'a [u8]) -> Result<Self, DecodeError> {
         let (before, stated_bytes) = split_length(bytes)?;
         let error = |kind| DecodeError { offset_bits: bits_in(before), kind };
@@ -111,8 +112,8 @@ impl<'a> Blob<'a> {
     ///
     /// # Errors
     ///
-    /// As for [`whole`](Self::whole); here [`DecodeErrorKind::WrongLength`] says that the blob would begin
-    /// before `memory`, or be shorter than its own length field.
+    /// As for [`whole`](Self::whole); here [`DecodeErrorKind::WrongLength`] says that the blob
+    /// would begin before `memory`, or be shorter than its own length field.
     pub fn at_end_of(memory: &'a [u8]) -> Result<Self, DecodeError> {
         let (before, stated_bytes) = split_length(memory)?;
         let error = |kind| DecodeError { offset_bits: bits_in(before), kind };
@@ -136,7 +137,8 @@ impl<'a> Blob<'a> {
 
     /// Decodes all of the blob, strictly: besides the padding nothing may follow the size.
     ///
-    /// A blob with the program's own fields behind the size is read with [`decoder`](Self::decoder).
+    /// A blob with the program's own fields behind the size is read with
+    /// [`decoder`](Self::decoder).
     ///
     /// # Errors
     ///
@@ -161,7 +163,8 @@ impl<'a> Blob<'a> {
     /// Fills a backtrace in its place, because moving its 31 slots costs as much as decoding some.
     #[inline]
     fn decode_to(self, backtrace: &mut Backtrace, word_size: WordSize) -> Result<Ending<'a>, DecodeError> {
-        // Not by way of `Decoder`: here the list itself is the history, and the position stays in a register.
+        // Not by way of `Decoder`: here the list itself is the history, and the position stays in a
+        // register.
         let mut bits = BitReader::new(self.body);
         let depth = read_depth(&mut bits)?;
         let mut suspected_losses = SuspectedLosses::default();
@@ -201,10 +204,11 @@ pub fn decode(bytes: &[u8], word_size: WordSize) -> Result<Backtrace, DecodeErro
     Blob::whole(bytes)?.decode(word_size)
 }
 
-/// Takes what can be had out of `bytes`, which should be one blob but may be cut, damaged or overlong.
+/// Takes what can be had out of `bytes`, which should be one blob but may be cut, damaged or
+/// overlong.
 ///
-/// When the length field is right, or is the only thing wrong, nothing is lost. When the end is missing, the
-/// addresses before the cut are there.
+/// When the length field is right, or is the only thing wrong, nothing is lost. When the end is
+/// missing, the addresses before the cut are there.
 ///
 /// ```
 /// use cairn_format::WordSize;
@@ -235,9 +239,9 @@ pub fn salvage(bytes: &[u8], word_size: WordSize) -> Salvage {
 
 /// Reads the addresses of one blob lazily, innermost first.
 ///
-/// Iterate to get the addresses, then ask [`finish`](Self::finish) for the allocation size and for the
-/// program's own fields. Return addresses as frames are `decoder.map(|address|
-/// address.map(Frame::ReturnAddress))`.
+/// Iterate to get the addresses, then ask [`finish`](Self::finish) for the allocation size and for
+/// the program's own fields. Return addresses as frames are
+/// `decoder.map(|address| address.map(Frame::ReturnAddress))`.
 ///
 /// ```
 /// use cairn_format::{AbsoluteAddress, SliceSink, WordSize};
@@ -355,10 +359,12 @@ fn read_ending<'a>(
     Ok(Ending { allocation_size_bytes: size, suspected_losses, user_fields: bits })
 }
 
-/// Reads item number `index` and returns its address; `earlier` gives the addresses before it by their number.
+/// Reads item number `index` and returns its address; `earlier` gives the addresses before it by
+/// their number.
 ///
-/// One window holds the header, and as a rule the value as well. Literals and deltas mix in a way that no processor
-/// predicts, so there is no branch between them: a literal is a delta that is added to 0.
+/// One window holds the header, and as a rule the value as well. Literals and deltas mix in a way
+/// that no processor predicts, so there is no branch between them: a literal is a delta that is
+/// added to 0.
 #[inline(always)]
 fn read_item(
     bits: &mut BitReader<'_>,
@@ -397,8 +403,8 @@ fn read_item(
     Ok(address & max_address)
 }
 
-/// Reads the value of `width` bits, 63 at most, that lies `header_bits` behind the current position, where `window` was
-/// taken, and moves past its spare bit.
+/// Reads the value of `width` bits, 63 at most, that lies `header_bits` behind the current
+/// position, where `window` was taken, and moves past its spare bit.
 #[inline(always)]
 fn value_behind(bits: &mut BitReader<'_>, header_bits: u32, width: u32, window: u64) -> Option<u64> {
     let start = *bits;
@@ -443,8 +449,8 @@ pub struct Ending<'a> {
     pub allocation_size_bytes: u64,
     /// The losses suspected in the addresses and in the size.
     pub suspected_losses: SuspectedLosses,
-    /// Stands behind the size: read here what [`OpenBlob::user_fields`](crate::lws::OpenBlob::user_fields)
-    /// wrote.
+    /// Stands behind the size: read here what
+    /// [`OpenBlob::user_fields`](crate::lws::OpenBlob::user_fields) wrote.
     pub user_fields: BitReader<'a>,
 }
 
@@ -551,10 +557,11 @@ impl Findings {
 
 /// Which values of a blob may be the remains of longer ones (finding `reference-64-bit-loss`).
 ///
-/// In a field of k bits, k above 32, the 64-bit libwebsockets encoder of 2022 writes a 1 for bit 31, and for
-/// the k-32 bits above it the lowest k-32 bits once more. Such a field gives itself away, because its top
-/// k-32 bits equal its lowest k-32. A sound field of k bits looks like that by chance once in 2^(k-32) cases,
-/// hence "suspected". The low 31 bits ([`CERTAIN_BITS`](crate::lws::CERTAIN_BITS)) are right in any case.
+/// In a field of k bits, k above 32, the 64-bit libwebsockets encoder of 2022 writes a 1 for bit
+/// 31, and for the k-32 bits above it the lowest k-32 bits once more. Such a field gives itself
+/// away, because its top k-32 bits equal its lowest k-32. A sound field of k bits looks like that
+/// by chance once in 2^(k-32) cases, hence "suspected". The low 31 bits
+/// ([`CERTAIN_BITS`](crate::lws::CERTAIN_BITS)) are right in any case.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct SuspectedLosses(u32);
 
@@ -568,7 +575,8 @@ impl SuspectedLosses {
         self.0 != 0
     }
 
-    /// True when the address at `index` is under suspicion: its own field, or one it was reckoned from.
+    /// True when the address at `index` is under suspicion: its own field, or one it was reckoned
+    /// from.
     #[must_use]
     pub const fn address(self, index: usize) -> bool {
         index < MAX_DEPTH && self.0 >> index & 1 != 0

@@ -1,4 +1,5 @@
-//! Writes compressed backtraces: runs in the watched program, so it is small, fast and without panic paths.
+//! Writes compressed backtraces: runs in the watched program, so it is small, fast and without
+//! panic paths.
 
 use core::fmt;
 
@@ -6,15 +7,17 @@ use crate::bits::BitWriter;
 use crate::lws::{GIVE_UP_BLOB, HISTORY, LENGTH_BYTES, MAX_BLOB_BYTES, MAX_DEPTH};
 use cairn_format::{AbsoluteAddress, Sink, SinkFull, SliceSink};
 
-/// Cost of a delta beside its distance, and of a literal beside its value, as the encoder reckons them. The
-/// true costs are 16 and 10: the C code forgets the spare bits on both sides, and so must we to choose alike.
+/// Cost of a delta beside its distance, and of a literal beside its value, as the encoder reckons
+/// them. The true costs are 16 and 10: the C code forgets the spare bits on both sides, and so must
+/// we to choose alike.
 const DELTA_OVERHEAD_BITS: u32 = 11;
 const LITERAL_OVERHEAD_BITS: u32 = 7;
 
 /// Why a backtrace could not be encoded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct EncodeError {
-    /// Index of the address at fault; the number of addresses when the fault is in what follows them.
+    /// Index of the address at fault; the number of addresses when the fault is in what follows
+    /// them.
     pub item: usize,
     /// What is wrong there.
     pub kind: EncodeErrorKind,
@@ -24,17 +27,18 @@ pub struct EncodeError {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum EncodeErrorKind {
-    /// There are more than 31 addresses: the depth field has 5 bits. libwebsockets writes 32 as 0 and loses
-    /// them all.
+    /// There are more than 31 addresses: the depth field has 5 bits. libwebsockets writes 32 as 0
+    /// and loses them all.
     TooDeep,
-    /// An address that has to be written out has bit 63 set, and the width field ends at 63. libwebsockets
-    /// writes a blob that cannot be read.
+    /// An address that has to be written out has bit 63 set, and the width field ends at 63.
+    /// libwebsockets writes a blob that cannot be read.
     AddressTooWide,
     /// The allocation size has bit 63 set.
     SizeTooWide,
     /// More or fewer addresses were given than [`Encoder::new`] was told.
     WrongCount,
-    /// With the caller's own fields the blob passes the 65535 bytes that its length field can state.
+    /// With the caller's own fields the blob passes the 65535 bytes that its length field can
+    /// state.
     BlobTooLong,
     /// The sink has no room for the rest.
     SinkFull,
@@ -101,13 +105,15 @@ impl<S: Sink> Encoder<S> {
         Ok(encoder)
     }
 
-    /// Goes on behind the last address of a blob that was begun before: `bits` is how many bits of it there are
-    /// ([`backtrace_bits`](Self::backtrace_bits)), `words` holds them, most significant bit first. The next block of the
-    /// same stack differs in its size alone, which is what may follow.
+    /// Goes on behind the last address of a blob that was begun before: `bits` is how many bits of
+    /// it there are ([`backtrace_bits`](Self::backtrace_bits)), `words` holds them, most
+    /// significant bit first. The next block of the same stack differs in its size alone, which is
+    /// what may follow.
     ///
     /// # Errors
     ///
-    /// [`EncodeErrorKind::SinkFull`], and [`EncodeErrorKind::WrongCount`] when there are fewer words than that.
+    /// [`EncodeErrorKind::SinkFull`], and [`EncodeErrorKind::WrongCount`] when there are fewer
+    /// words than that.
     ///
     /// ```
     /// use cairn_format::{AbsoluteAddress, SliceSink};
@@ -158,12 +164,13 @@ impl<S: Sink> Encoder<S> {
         self.bits.position_bits()
     }
 
-    /// Writes the next address: as the distance from one of the eight before it where libwebsockets would,
-    /// else in full.
+    /// Writes the next address: as the distance from one of the eight before it where libwebsockets
+    /// would, else in full.
     ///
     /// # Errors
     ///
-    /// [`EncodeErrorKind::AddressTooWide`], [`EncodeErrorKind::WrongCount`] or [`EncodeErrorKind::SinkFull`].
+    /// [`EncodeErrorKind::AddressTooWide`], [`EncodeErrorKind::WrongCount`] or
+    /// [`EncodeErrorKind::SinkFull`].
     pub fn address(&mut self, address: AbsoluteAddress) -> Result<(), EncodeError> {
         if self.count >= self.depth {
             return Err(EncodeError { item: self.count + 1, kind: EncodeErrorKind::WrongCount });
@@ -172,8 +179,8 @@ impl<S: Sink> Encoder<S> {
         let value_bits = significant_bits(value);
         let (base_index, distance) = self.nearest(value);
         let distance_bits = significant_bits(distance);
-        // The first address is no base: the C code takes its index, 0, for "none found". Byte-exactness keeps
-        // that.
+        // The first address is no base: the C code takes its index, 0, for "none found".
+        // Byte-exactness keeps that.
         let pays = distance_bits + DELTA_OVERHEAD_BITS < value_bits + LITERAL_OVERHEAD_BITS;
         let written = if base_index != 0 && pays {
             let base = self.history[base_index % HISTORY];
@@ -191,7 +198,8 @@ impl<S: Sink> Encoder<S> {
         Ok(())
     }
 
-    /// Index of the nearest of the last eight addresses and its distance; of equals, the one farthest back.
+    /// Index of the nearest of the last eight addresses and its distance; of equals, the one
+    /// farthest back.
     fn nearest(&self, value: u64) -> (usize, u64) {
         let mut nearest = (0, u64::MAX);
         for index in self.count.saturating_sub(HISTORY)..self.count {
@@ -203,11 +211,13 @@ impl<S: Sink> Encoder<S> {
         nearest
     }
 
-    /// Writes the size of the allocation that the backtrace belongs to, and hands over the open blob.
+    /// Writes the size of the allocation that the backtrace belongs to, and hands over the open
+    /// blob.
     ///
     /// # Errors
     ///
-    /// [`EncodeErrorKind::SizeTooWide`], [`EncodeErrorKind::WrongCount`] or [`EncodeErrorKind::SinkFull`].
+    /// [`EncodeErrorKind::SizeTooWide`], [`EncodeErrorKind::WrongCount`] or
+    /// [`EncodeErrorKind::SinkFull`].
     pub fn allocation_size(mut self, size_bytes: u64) -> Result<OpenBlob<S>, EncodeError> {
         let width = significant_bits(size_bytes);
         if self.count != self.depth {
@@ -241,7 +251,8 @@ impl<S: Sink> OpenBlob<S> {
         &mut self.bits
     }
 
-    /// Fills the last byte, writes the total length behind it, and gives back that length and the sink.
+    /// Fills the last byte, writes the total length behind it, and gives back that length and the
+    /// sink.
     ///
     /// # Errors
     ///
@@ -260,8 +271,8 @@ impl<S: Sink> OpenBlob<S> {
 
 /// Writes the blob of these addresses and this allocation size, and returns its length in bytes.
 ///
-/// The bytes are those of libwebsockets wherever libwebsockets reads its own blob back (every value below
-/// 2^31 on 64-bit machines), and are right beyond that, too.
+/// The bytes are those of libwebsockets wherever libwebsockets reads its own blob back (every value
+/// below 2^31 on 64-bit machines), and are right beyond that, too.
 ///
 /// # Errors
 ///
@@ -319,8 +330,8 @@ pub fn encode_into<'b>(
     Ok(buffer.get(..blob_bytes).unwrap_or_default())
 }
 
-/// The blob, or [`GIVE_UP_BLOB`] together with the reason: for an allocator that must put something in front
-/// of the block.
+/// The blob, or [`GIVE_UP_BLOB`] together with the reason: for an allocator that must put something
+/// in front of the block.
 ///
 /// ```
 /// use cairn_format::AbsoluteAddress;
@@ -331,8 +342,8 @@ pub fn encode_into<'b>(
 /// assert_eq!(reason.unwrap().kind, lws::EncodeErrorKind::SinkFull);
 /// ```
 ///
-/// libwebsockets does the same when its buffer is too small, by the rule [`Capacity::Reference`] that is
-/// applied here.
+/// libwebsockets does the same when its buffer is too small, by the rule [`Capacity::Reference`]
+/// that is applied here.
 pub fn encode_or_give_up<'b>(
     addresses: &[AbsoluteAddress],
     allocation_size_bytes: u64,

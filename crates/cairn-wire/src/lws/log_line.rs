@@ -1,6 +1,7 @@
 //! Backtraces in log lines.
 //!
-//! A device prints its records as text among its other messages; the decode tool prints what is in them:
+//! A device prints its records as text among its other messages; the decode tool prints what is in
+//! them:
 //!
 //! ```text
 //!   [2022/03/01 10:00:00:1234] N: ~m#IF0BmUQugNCkgCnkhdAYpQa6wAAV      base64 of a whole blob
@@ -32,13 +33,13 @@
 //! # Ok::<(), log_line::TextError>(())
 //! ```
 //!
-//! The reference tool takes a record only at the very start of its input, and then refuses everything but
-//! base64 behind it; that rule is [`decode_text`]. It accepts white space within the base64, as does
-//! [`decode_text`]; in a log line the record ends there.
+//! The reference tool takes a record only at the very start of its input, and then refuses
+//! everything but base64 behind it; that rule is [`decode_text`]. It accepts white space within the
+//! base64, as does [`decode_text`]; in a log line the record ends there.
 //!
-//! The reference's dump function prints at most 184 characters of base64. Of a longer blob (over 138 bytes)
-//! the rest is missing, and since no end is printed either, whatever lay on the stack may follow.
-//! [`CompressedText::salvage`] knows that limit.
+//! The reference's dump function prints at most 184 characters of base64. Of a longer blob (over
+//! 138 bytes) the rest is missing, and since no end is printed either, whatever lay on the stack
+//! may follow. [`CompressedText::salvage`] knows that limit.
 
 use core::fmt;
 use core::ops::Range;
@@ -195,7 +196,8 @@ impl<'a> CompressedText<'a> {
         self.line.get(self.start + COMPRESSED_MARK.len()..self.end).unwrap_or_default()
     }
 
-    /// The bytes behind the base64 text, whatever they hold. `buffer` is best [`BUFFER_BYTES`] long.
+    /// The bytes behind the base64 text, whatever they hold. `buffer` is best [`BUFFER_BYTES`]
+    /// long.
     ///
     /// # Errors
     ///
@@ -221,8 +223,8 @@ impl<'a> CompressedText<'a> {
 
     /// Takes what can be had of the blob, also when the text is cut short.
     ///
-    /// When the length is wrong and there are more than [`DUMP_LIMIT_CHARACTERS`], only these are believed:
-    /// behind them lies what happened to be in the memory of the device.
+    /// When the length is wrong and there are more than [`DUMP_LIMIT_CHARACTERS`], only these are
+    /// believed: behind them lies what happened to be in the memory of the device.
     ///
     /// # Errors
     ///
@@ -248,8 +250,8 @@ pub struct DecodedText<'a> {
 }
 
 impl<'a> DecodedText<'a> {
-    /// Where it lies in the line: from `~b#` to the end of the last number that can be read, and the space
-    /// behind it.
+    /// Where it lies in the line: from `~b#` to the end of the last number that can be read, and
+    /// the space behind it.
     #[must_use]
     pub fn range(&self) -> Range<usize> {
         let Ok((_, mut frames)) = self.frames() else {
@@ -340,7 +342,8 @@ impl<'a> DecodedText<'a> {
     }
 }
 
-/// The addresses of a `~b#` line; ends at the first thing that does not start with ` 0x`, or after an error.
+/// The addresses of a `~b#` line; ends at the first thing that does not start with ` 0x`, or after
+/// an error.
 #[derive(Clone, Debug)]
 pub struct Addresses<'a> {
     line: &'a [u8],
@@ -520,12 +523,12 @@ fn leading_frame(text: &[u8]) -> Result<(TextFrame, usize), usize> {
     Ok((TextFrame { frame, is_uncertain }, start + digits + usize::from(is_uncertain)))
 }
 
-/// Decodes a text by the rule of the reference decode tool: a whole blob in base64, with or without lead-in,
-/// and nothing else.
+/// Decodes a text by the rule of the reference decode tool: a whole blob in base64, with or without
+/// lead-in, and nothing else.
 ///
-/// `~` with any character and `#` at the start is the lead-in. Both base64 alphabets, spaces, tabs and line
-/// ends anywhere, and missing padding are accepted. The blob in it is decoded strictly, except that, like the
-/// reference, this allows whatever follows the size.
+/// `~` with any character and `#` at the start is the lead-in. Both base64 alphabets, spaces, tabs
+/// and line ends anywhere, and missing padding are accepted. The blob in it is decoded strictly,
+/// except that, like the reference, this allows whatever follows the size.
 ///
 /// # Errors
 ///
@@ -623,7 +626,8 @@ fn find_tilde(line: &[u8], from: usize) -> Option<usize> {
     let rest = line.get(from..)?;
     let is_tilde = |&byte: &u8| byte == b'~';
     let chunks = rest.chunks_exact(16);
-    // `fold` instead of `any`: without an early exit the comparison of a chunk is one vector instruction.
+    // `fold` instead of `any`: without an early exit the comparison of a chunk is one vector
+    // instruction.
     let skipped =
         chunks.take_while(|chunk| !chunk.iter().fold(false, |found, byte| found | is_tilde(byte))).count();
     let near = skipped * 16;
@@ -639,8 +643,8 @@ fn base64_end(text: &[u8]) -> usize {
     COMPRESSED_MARK.len() + characters + padding
 }
 
-/// The number at the start of `text` and how many digits it has. `None` when there is no digit, when the
-/// number passes 64 bits, or when a letter or digit that is not its own follows.
+/// The number at the start of `text` and how many digits it has. `None` when there is no digit,
+/// when the number passes 64 bits, or when a letter or digit that is not its own follows.
 fn leading_number(text: &[u8], radix: u32) -> Option<(u64, usize)> {
     let mut value = 0_u64;
     let mut digits = 0;

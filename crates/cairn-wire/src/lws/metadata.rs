@@ -1,6 +1,7 @@
 //! Where a blob lies in front of an allocation.
 //!
-//! An allocator that records who asked for each block puts the record before the bytes it hands out:
+//! An allocator that records who asked for each block puts the record before the bytes it hands
+//! out:
 //!
 //! ```text
 //!   true allocation                                          list node                 user pointer
@@ -9,16 +10,16 @@
 //!                         |<------------ L bytes ----------->|<------- 3 p bytes ----->|
 //! ```
 //!
-//! with p bytes to a pointer. The pad brings blob and pad together to a multiple of p; it lies at the *low*
-//! end, and nobody initializes it. From the user pointer, or from the list node (live allocations form a
-//! list), everything is found backwards through the blob's length field.
+//! with p bytes to a pointer. The pad brings blob and pad together to a multiple of p; it lies at
+//! the *low* end, and nobody initializes it. From the user pointer, or from the list node (live
+//! allocations form a list), everything is found backwards through the blob's length field.
 //!
-//! The C code adds this prefix to the allocation twice; the excess at the end harms nobody and is not
-//! imitated. For a blob that says "gave up" (length field 0) its arithmetic yields a true allocation that is
-//! one pointer too far; here the two bytes count as a blob of two.
+//! The C code adds this prefix to the allocation twice; the excess at the end harms nobody and is
+//! not imitated. For a blob that says "gave up" (length field 0) its arithmetic yields a true
+//! allocation that is one pointer too far; here the two bytes count as a blob of two.
 //!
-//! This module is arithmetic on byte slices: it reads memory images, and an allocator asks it how much to
-//! allocate.
+//! This module is arithmetic on byte slices: it reads memory images, and an allocator asks it how
+//! much to allocate.
 //!
 //! ```
 //! use cairn_format::WordSize;
@@ -52,8 +53,9 @@ pub struct PrefixLayout {
 }
 
 impl PrefixLayout {
-    /// The layout for a blob of `blob_bytes`, its length field included, on a machine of this word size.
-    /// `None` when the blob is shorter than its length field or the sum passes the largest number.
+    /// The layout for a blob of `blob_bytes`, its length field included, on a machine of this word
+    /// size. `None` when the blob is shorter than its length field or the sum passes the largest
+    /// number.
     #[must_use]
     pub const fn new(blob_bytes: usize, word_size: WordSize) -> Option<Self> {
         if blob_bytes < LENGTH_BYTES {
@@ -125,7 +127,8 @@ pub struct Metadata<'a> {
 /// Why no record was found in front of an allocation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MetadataError {
-    /// Offset in the memory image of the part at fault, or the offset given if no such part can exist.
+    /// Offset in the memory image of the part at fault, or the offset given if no such part can
+    /// exist.
     pub offset: usize,
     /// What is wrong there.
     pub kind: MetadataErrorKind,
@@ -179,8 +182,8 @@ pub fn find(memory: &[u8], user_offset: usize, word_size: WordSize) -> Result<Me
     find_before_list_node(memory, list_node_offset, word_size)
 }
 
-/// The record in front of the list node at `list_node_offset` of `memory`: what a walk along the list of live
-/// allocations meets.
+/// The record in front of the list node at `list_node_offset` of `memory`: what a walk along the
+/// list of live allocations meets.
 ///
 /// # Errors
 ///

@@ -1,10 +1,11 @@
-//! Compressed backtraces of libwebsockets: a call stack and an allocation size in some thirty bytes.
+//! Compressed backtraces of libwebsockets: a call stack and an allocation size in some thirty
+//! bytes.
 //!
-//! libwebsockets can put a record in front of every allocation that tells who asked for it and for how much,
-//! and can print these records as log lines. This module writes and reads the records ([`encode`],
-//! [`decode`], [`salvage`], and piece by piece [`Encoder`] and [`Blob`]), lays them out in memory
-//! ([`metadata`]), finds and writes the log lines ([`log_line`]), and picks frames as libwebsockets does
-//! ([`trim`]).
+//! libwebsockets can put a record in front of every allocation that tells who asked for it and for
+//! how much, and can print these records as log lines. This module writes and reads the records
+//! ([`encode`], [`decode`], [`salvage`], and piece by piece [`Encoder`] and [`Blob`]), lays them
+//! out in memory ([`metadata`]), finds and writes the log lines ([`log_line`]), and picks frames as
+//! libwebsockets does ([`trim`]).
 //!
 //! ```
 //! use cairn_format::{AbsoluteAddress, SliceSink, WordSize};
@@ -24,8 +25,8 @@
 //!
 //! # The bytes
 //!
-//! A blob is a bit stream, most significant bit first. `n+1` is a field of n bits followed by a spare bit
-//! ([`bits`](crate::bits)).
+//! A blob is a bit stream, most significant bit first. `n+1` is a field of n bits followed by a
+//! spare bit ([`bits`](crate::bits)).
 //!
 //! ```text
 //!   | depth 5+1 | depth items | size | caller's own fields | 0 bits to the byte border | blob length 16 |
@@ -35,9 +36,9 @@
 //!   size             | k 6+1 | size in bytes, k+1 |
 //! ```
 //!
-//! A delta counts from the address `back` (1 to 8) items before. The length counts the whole blob, itself
-//! included; because it stands at the end, a reader that has only the address behind the blob finds its
-//! start. The two documented addresses 0x406651 and 0x406852 begin so:
+//! A delta counts from the address `back` (1 to 8) items before. The length counts the whole blob,
+//! itself included; because it stands at the end, a reader that has only the address behind the
+//! blob finds its start. The two documented addresses 0x406651 and 0x406852 begin so:
 //!
 //! ```text
 //!   20       5d       01       99       44       2e       80       d0       a4 ...
@@ -45,27 +46,31 @@
 //!   depth 4  literal, k 23  0x406651                   literal, k 23  0x406852
 //! ```
 //!
-//! The encoder takes the nearest of the eight addresses before, of equally near ones the farthest back, and
-//! writes a delta when `bits(distance) + 11 < bits(address) + 7`.
+//! The encoder takes the nearest of the eight addresses before, of equally near ones the farthest
+//! back, and writes a delta when `bits(distance) + 11 < bits(address) + 7`.
 //!
 //! # Where the published description and the C code differ from this
 //!
-//! - The description has no spare bits. Every field has one; without them not even its own examples decode.
-//! - What the spare bit holds depends on the compiler that built the C code; what some builds write, others
-//!   misread. Here it is written 0 and never looked at.
-//! - The description's first example, `~m#IF0BmagugNDWgCnkhdAYpQa6wAAV`, does not decode to the line printed
-//!   beside it, but to `0x40666a 0x40686b 0x406c34 0x406294`. The example in its addr2line section is the
-//!   matching one. The 55-byte example of the decode tool's README is in an older format that nothing reads.
-//! - The first address is never the base of a delta the encoder writes, and when it is the nearest one, no
-//!   other base is tried. (The C code takes its index, 0, for "none found".) The decoder accepts such deltas.
+//! - The description has no spare bits. Every field has one; without them not even its own examples
+//!   decode.
+//! - What the spare bit holds depends on the compiler that built the C code; what some builds
+//!   write, others misread. Here it is written 0 and never looked at.
+//! - The description's first example, `~m#IF0BmagugNDWgCnkhdAYpQa6wAAV`, does not decode to the
+//!   line printed beside it, but to `0x40666a 0x40686b 0x406c34 0x406294`. The example in its
+//!   addr2line section is the matching one. The 55-byte example of the decode tool's README is in
+//!   an older format that nothing reads.
+//! - The first address is never the base of a delta the encoder writes, and when it is the nearest
+//!   one, no other base is tried. (The C code takes its index, 0, for "none found".) The decoder
+//!   accepts such deltas.
 //! - On 64-bit machines the C code keeps values below 2^31 only. Others it writes damaged
-//!   ([`SuspectedLosses`]) and reads sign-extended, even from blobs of 32-bit devices. Here all values up to
-//!   63 bits come back as they were. Nothing can hold a literal of 64 bits, such as a kernel address: that is
-//!   [`EncodeErrorKind::AddressTooWide`].
+//!   ([`SuspectedLosses`]) and reads sign-extended, even from blobs of 32-bit devices. Here all
+//!   values up to 63 bits come back as they were. Nothing can hold a literal of 64 bits, such as a
+//!   kernel address: that is [`EncodeErrorKind::AddressTooWide`].
 //! - The C code writes 32 addresses as depth 0. Here more than 31 are refused.
-//! - The C code's buffer must be a byte larger than the blob ([`Capacity::Reference`]). If it is not, two
-//!   zero bytes stand for the blob: a length field that says 0, though its own two bytes are there. Its
-//!   reader of the memory in front of an allocation is then off by one word; [`metadata`] is not.
+//! - The C code's buffer must be a byte larger than the blob ([`Capacity::Reference`]). If it is
+//!   not, two zero bytes stand for the blob: a length field that says 0, though its own two bytes
+//!   are there. Its reader of the memory in front of an allocation is then off by one word;
+//!   [`metadata`] is not.
 
 mod decode;
 mod encode;
@@ -88,8 +93,8 @@ pub const MAX_DEPTH: usize = 31;
 /// The longest blob: its length field has 16 bits.
 pub const MAX_BLOB_BYTES: usize = 0xffff;
 
-/// A buffer of this size holds every blob without fields of the caller's own, and the reference's spare byte:
-/// 31 literals of 63 bits take 291 bytes.
+/// A buffer of this size holds every blob without fields of the caller's own, and the reference's
+/// spare byte: 31 literals of 63 bits take 291 bytes.
 pub const BLOB_BUFFER_BYTES: usize = 296;
 
 /// What stands for a blob that could not be made: a length field of 0.

@@ -6,15 +6,15 @@ use cairn_format::AbsoluteAddress;
 pub const DEFAULT_PRE: usize = 2;
 /// How many outermost frames libwebsockets leaves out: the loader's.
 pub const DEFAULT_POST: usize = 1;
-/// How many frames a libwebsockets capture keeps. One more than [`MAX_DEPTH`](crate::lws::MAX_DEPTH): with
-/// `post` 0 a capture can be too deep to encode.
+/// How many frames a libwebsockets capture keeps. One more than
+/// [`MAX_DEPTH`](crate::lws::MAX_DEPTH): with `post` 0 a capture can be too deep to encode.
 pub const CAPTURE_LIMIT: usize = 32;
 
-/// The frames that libwebsockets keeps of a walk: without the first `pre`, without zero addresses, no more
-/// than [`CAPTURE_LIMIT`], and then without the last `post`, if more than `post` are there.
+/// The frames that libwebsockets keeps of a walk: without the first `pre`, without zero addresses,
+/// no more than [`CAPTURE_LIMIT`], and then without the last `post`, if more than `post` are there.
 ///
-/// In a stack deeper than the limit the `post` frames dropped are thus not the outermost ones: the 32nd goes,
-/// not `_start`.
+/// In a stack deeper than the limit the `post` frames dropped are thus not the outermost ones: the
+/// 32nd goes, not `_start`.
 ///
 /// ```
 /// use cairn_format::AbsoluteAddress;

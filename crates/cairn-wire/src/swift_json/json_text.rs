@@ -53,8 +53,8 @@ impl<'a> JsonText<'a> {
         Base64Bytes { characters: self.characters(), offset: 0, assembler: Assembler::new() }
     }
 
-    /// Decodes base64 to the start of `buffer` and returns the bytes. Three quarters of the length of
-    /// [`escaped`](Self::escaped) are always room enough.
+    /// Decodes base64 to the start of `buffer` and returns the bytes. Three quarters of the length
+    /// of [`escaped`](Self::escaped) are always room enough.
     ///
     /// # Errors
     ///
@@ -132,8 +132,8 @@ impl Iterator for Characters<'_> {
 
 /// Iterates over the bytes behind a JSON string of base64. After an error the iterator ends.
 ///
-/// An error has the index of the offending character in the text, an escape counted as one; a character that is not ASCII
-/// is reported as byte 0xff.
+/// An error has the index of the offending character in the text, an escape counted as one; a
+/// character that is not ASCII is reported as byte 0xff.
 #[derive(Clone, Debug)]
 pub struct Base64Bytes<'a> {
     characters: Characters<'a>,

@@ -82,7 +82,8 @@ impl<'a> Scanner<'a> {
                 self.position += length;
                 Ok(())
             }
-            // The longest is `\ud83d\ude00`; with fewer bytes left the fault may be that the text is cut.
+            // The longest is `\ud83d\ude00`; with fewer bytes left the fault may be that the text
+            // is cut.
             None if rest.len() < 12 && !rest.contains(&b'"') => {
                 Err(ReadError { offset: self.text.len(), kind: ReadErrorKind::UnexpectedEnd })
             }
@@ -90,7 +91,8 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Any value, however nested, checked and dropped. A loop, because the text says how deep it goes.
+    /// Any value, however nested, checked and dropped. A loop, because the text says how deep it
+    /// goes.
     pub(super) fn skip_value(&mut self) -> Result<(), ReadError> {
         // The bit of a level is 1 for an object; the innermost is the lowest.
         let mut objects = 0u64;

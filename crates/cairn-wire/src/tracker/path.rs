@@ -1,4 +1,5 @@
-//! Paths as they stand in a recording: UTF-16 or UTF-32, little-endian, decoded only when someone looks.
+//! Paths as they stand in a recording: UTF-16 or UTF-32, little-endian, decoded only when someone
+//! looks.
 
 use core::fmt;
 
@@ -22,8 +23,9 @@ impl CharWidth {
     }
 }
 
-/// The path of a module, as raw bytes. Two are equal when they are exactly the same, upper and lower case and all:
-/// that is how the reference finds the module of an unload. Their order is that of their bytes.
+/// The path of a module, as raw bytes. Two are equal when they are exactly the same, upper and
+/// lower case and all: that is how the reference finds the module of an unload. Their order is that
+/// of their bytes.
 ///
 /// ```
 /// use cairn_wire::tracker::{CharWidth, ModulePath};
@@ -69,8 +71,8 @@ impl<'a> ModulePath<'a> {
         Chars { bytes: self.bytes, width: self.width, lossy: false }
     }
 
-    /// Whether all units stand for characters, so that [`chars`](Self::chars) and `Display` tell all there is.
-    /// Windows does not insist on that.
+    /// Whether all units stand for characters, so that [`chars`](Self::chars) and `Display` tell
+    /// all there is. Windows does not insist on that.
     #[must_use]
     pub fn is_lossless(&self) -> bool {
         let mut chars = self.chars();
@@ -113,7 +115,8 @@ impl Chars<'_> {
                 if !(0xd800..0xdc00).contains(&high) {
                     return Some(high);
                 }
-                // A high surrogate without its low one stands alone; what follows is its own character.
+                // A high surrogate without its low one stands alone; what follows is its own
+                // character.
                 let Some(low) = self.unit_of_two(0xdc00..=0xdfff) else { return Some(high) };
                 Some(0x1_0000 + ((high - 0xd800) << 10) + (low - 0xdc00))
             }

@@ -24,8 +24,8 @@ impl Layout {
     /// A 32-bit program elsewhere.
     pub const OTHER_32: Self = Self { word_size: WordSize::Bits32, char_width: CharWidth::Four };
 
-    /// The first of the four layouts that reads the recording to its end, in the order in which they stand above.
-    /// When none does, the one that gets farthest.
+    /// The first of the four layouts that reads the recording to its end, in the order in which
+    /// they stand above. When none does, the one that gets farthest.
     ///
     /// ```
     /// use cairn_wire::tracker::Layout;
@@ -56,7 +56,8 @@ impl Layout {
 pub struct Guess {
     /// The layout to read with.
     pub layout: Layout,
-    /// Whether it reads the recording to its end. If not, the recording is cut or damaged, or no recording at all.
+    /// Whether it reads the recording to its end. If not, the recording is cut or damaged, or no
+    /// recording at all.
     pub whole: bool,
 }
 
@@ -137,9 +138,10 @@ impl core::iter::FusedIterator for Addresses<'_> {}
 
 /// Iterates over the events of a recording.
 ///
-/// The first event that is cut or unknown is an error, and the iterator ends behind it: nothing marks the start of an
-/// event, so what follows cannot be trusted. Strict readers `collect` into a `Result`; lenient ones keep what came
-/// before, for which [`salvage`](Self::salvage) is a shorthand.
+/// The first event that is cut or unknown is an error, and the iterator ends behind it: nothing
+/// marks the start of an event, so what follows cannot be trusted. Strict readers `collect` into a
+/// `Result`; lenient ones keep what came before, for which [`salvage`](Self::salvage) is a
+/// shorthand.
 ///
 /// ```
 /// use cairn_wire::tracker::{Layout, ReadErrorKind, Reader};
@@ -165,8 +167,9 @@ impl<'a> Reader<'a> {
         Self { input: ByteReader::new(recording), layout, like_reference: false, ended: false }
     }
 
-    /// Reads as the reference's player does: an event of unknown code is skipped after 9 bytes, a stack that is cut
-    /// behind its timestamp has no addresses, other cut events are dropped, and nothing is an error.
+    /// Reads as the reference's player does: an event of unknown code is skipped after 9 bytes, a
+    /// stack that is cut behind its timestamp has no addresses, other cut events are dropped, and
+    /// nothing is an error.
     #[must_use]
     pub const fn like_reference(self) -> Self {
         Self { like_reference: true, ..self }
@@ -274,7 +277,8 @@ pub struct ReadError {
 pub enum ReadErrorKind {
     /// The recording ends inside the event, or the event claims more than there is.
     Truncated,
-    /// The event's code is not 0, 1 or 2. Recordings of 2022 numbered other events so, and are not read here.
+    /// The event's code is not 0, 1 or 2. Recordings of 2022 numbered other events so, and are not
+    /// read here.
     UnknownEvent(u8),
 }
 

@@ -1,8 +1,10 @@
-//! Which module was where when: intervals of modules, and stacks resolved at their place in the file.
+//! Which module was where when: intervals of modules, and stacks resolved at their place in the
+//! file.
 //!
-//! The crate has no memory of its own, so the caller lends slots, one for each *load* of a module. Running out of
-//! them is an error, and [`Reader::count_loads`] tells beforehand how many it takes. (The other way, scanning the
-//! recording again from the start for each stack, needs no slots and quadratic time.)
+//! The crate has no memory of its own, so the caller lends slots, one for each *load* of a module.
+//! Running out of them is an error, and [`Reader::count_loads`] tells beforehand how many it takes.
+//! (The other way, scanning the recording again from the start for each stack, needs no slots and
+//! quadratic time.)
 //!
 //! The loaded modules are the nodes of two search trees, whose links are fields of the slots: one
 //! by address, for loads and stacks, and one by path, for unloads. Empty modules are in the second
@@ -41,7 +43,8 @@ pub struct ModuleSlot<'a> {
     pub size_bytes: u32,
     /// The event that loaded it.
     pub loaded: EventPlace,
-    /// The event from which on it is gone: an unload, or a load that overlaps it. `None`: it stayed to the end.
+    /// The event from which on it is gone: an unload, or a load that overlaps it. `None`: it stayed
+    /// to the end.
     pub unloaded: Option<EventPlace>,
     /// Where addresses are taken for this module's: its own range, except in the reference's eyes.
     range: Range,
@@ -52,7 +55,8 @@ pub struct ModuleSlot<'a> {
 }
 
 impl ModuleSlot<'_> {
-    /// A slot to lend: `[ModuleSlot::EMPTY; 64]`, or `vec![ModuleSlot::EMPTY; reader.count_loads()]`.
+    /// A slot to lend: `[ModuleSlot::EMPTY; 64]`, or
+    /// `vec![ModuleSlot::EMPTY; reader.count_loads()]`.
     pub const EMPTY: Self = Self {
         path: ModulePath::new(&[], CharWidth::Two),
         base: AbsoluteAddress::new(0),
@@ -151,8 +155,9 @@ impl Range {
         self.contains(other.first) || other.contains(self.first)
     }
 
-    /// Whether the reference's player takes the two for the same key of its map. It compares the last address of
-    /// one with the first of the other, where the "last" of an empty range lies before its first.
+    /// Whether the reference's player takes the two for the same key of its map. It compares the
+    /// last address of one with the first of the other, where the "last" of an empty range lies
+    /// before its first.
     const fn is_same_key(self, other: Self) -> bool {
         self.last() >= other.first && other.last() >= self.first
     }
@@ -203,11 +208,12 @@ pub enum Change<'t, 'a> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Finding {
-    /// The same module was loaded at the same place without an unload between. Usual at the start of a recording,
-    /// where modules are listed both as they come and as they are there. The earlier interval ends here.
+    /// The same module was loaded at the same place without an unload between. Usual at the start
+    /// of a recording, where modules are listed both as they come and as they are there. The
+    /// earlier interval ends here.
     ListedAgain,
-    /// So many other modules were still loaded where this one came; their unloads were missed. Their intervals end
-    /// here.
+    /// So many other modules were still loaded where this one came; their unloads were missed.
+    /// Their intervals end here.
     Overlapped(usize),
     /// The path of an unload is not that of a loaded module, by exact comparison.
     UnknownPath,
@@ -219,9 +225,9 @@ impl<'s, 'a> Timeline<'s, 'a> {
         Self { reader, slots, used: 0, by_address: NONE, by_path: NONE, like_reference: false, failed: false }
     }
 
-    /// Resolves as the reference's player does: a module loaded over another takes over the other's range and not its
-    /// own, so that [`ModulePlace::offset`] may be meaningless (it wraps). Only the lowest of several others gives
-    /// way.
+    /// Resolves as the reference's player does: a module loaded over another takes over the other's
+    /// range and not its own, so that [`ModulePlace::offset`] may be meaningless (it wraps). Only
+    /// the lowest of several others gives way.
     #[must_use]
     pub fn like_reference(self) -> Self {
         Self { like_reference: true, ..self }
@@ -237,7 +243,8 @@ impl<'s, 'a> Timeline<'s, 'a> {
     ///
     /// # Errors
     ///
-    /// [`TimelineError`] when the event cannot be read, or when it loads a module and no slot is left.
+    /// [`TimelineError`] when the event cannot be read, or when it loads a module and no slot is
+    /// left.
     pub fn step(&mut self) -> Option<Result<Step<'_, 'a>, TimelineError>> {
         if self.failed {
             return None;
@@ -319,7 +326,8 @@ impl<'s, 'a> Timeline<'s, 'a> {
             .find(|(_, other)| other.range.overlaps(range))
     }
 
-    /// The reference's way: the lowest module in the way is replaced and leaves its range to the new one.
+    /// The reference's way: the lowest module in the way is replaced and leaves its range to the
+    /// new one.
     fn replace_first_overlapped(&mut self, module: &mut ModuleSlot<'a>) -> Option<Finding> {
         let modules = self.loaded_modules();
         let (_, mut next) = modules.around(|_| false);
@@ -473,7 +481,8 @@ pub struct TimelineError {
 pub enum TimelineErrorKind {
     /// The event cannot be read.
     Read(ReadErrorKind),
-    /// The event loads a module, and all slots are taken. [`Reader::count_loads`] tells how many it takes.
+    /// The event loads a module, and all slots are taken. [`Reader::count_loads`] tells how many it
+    /// takes.
     OutOfSlots,
 }
 

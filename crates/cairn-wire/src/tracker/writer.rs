@@ -19,8 +19,9 @@ const _: () = assert!(MAX_STACK_ADDRESSES <= u16::MAX as usize);
 
 /// Writes events into a [`Sink`].
 ///
-/// It refuses what the reference's player cannot take. An event that is refused leaves no trace; when the sink is
-/// full, the event may be cut, and nothing more is written behind it, so that readers keep everything before.
+/// It refuses what the reference's player cannot take. An event that is refused leaves no trace;
+/// when the sink is full, the event may be cut, and nothing more is written behind it, so that
+/// readers keep everything before.
 ///
 /// ```
 /// use cairn_format::{AbsoluteAddress, SliceSink};
@@ -75,7 +76,8 @@ impl<S: Sink> Writer<S> {
     ///
     /// # Errors
     ///
-    /// [`WriteError`] for a path too long or of the wrong width, a base too high for the word size, or a full sink.
+    /// [`WriteError`] for a path too long or of the wrong width, a base too high for the word size,
+    /// or a full sink.
     pub fn module_loaded<'p>(
         &mut self,
         timestamp_nanos: u64,
@@ -112,7 +114,8 @@ impl<S: Sink> Writer<S> {
     ///
     /// # Errors
     ///
-    /// [`WriteError`] for more than [`MAX_STACK_ADDRESSES`], an address too high for the word size, or a full sink.
+    /// [`WriteError`] for more than [`MAX_STACK_ADDRESSES`], an address too high for the word size,
+    /// or a full sink.
     pub fn stack<I>(&mut self, timestamp_nanos: u64, addresses: I) -> Result<(), WriteError>
     where
         I: IntoIterator<Item = AbsoluteAddress, IntoIter: Clone>,

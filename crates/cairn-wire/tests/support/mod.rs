@@ -17,7 +17,8 @@ pub fn vector_path(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/vectors").join(name)
 }
 
-/// All cases of a vector file whose `group` is `group` (`None`: all cases). Never empty, so that no test passes idly.
+/// All cases of a vector file whose `group` is `group` (`None`: all cases). Never empty, so that no
+/// test passes idly.
 pub fn cases(file: &str, group: Option<&str>) -> Vec<Value> {
     let text = std::fs::read_to_string(vector_path(file)).unwrap();
     let mut document: Value = serde_json::from_str(&text).unwrap();

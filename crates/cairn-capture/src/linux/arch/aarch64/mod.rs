@@ -1,0 +1,14 @@
+//! AArch64.
+
+pub(crate) mod engine;
+mod entry;
+mod registers;
+mod words;
+
+pub(crate) use cairn_unwind::aarch64::{Aarch64 as Native, Aarch64Rule as Rule};
+pub use entry::cairn_capture_here;
+pub(crate) use registers::{
+    address_mask, interrupted_call_site, interrupted_sp, no_registers, take_interrupted_registers,
+    take_own_registers,
+};
+pub(crate) use words::{find_object_address, load_thread_word, store_thread_word, thread_control_block};
