@@ -121,7 +121,6 @@ pub struct Near {
 
 /// A position relative to a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
 pub enum NearPlace {
     /// Inside the block, at this offset.
     Inside(u64),

@@ -49,7 +49,6 @@ const FLAGS: u64 = 7;
 
 /// The state of a chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[non_exhaustive]
 pub enum ChunkState {
     /// In use by the program.
     InUse,

@@ -15,7 +15,6 @@ const RED_ZONE_BYTES: u64 = 128;
 
 /// The location of an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
 pub enum Holder {
     /// In a register of a thread.
     Register {
