@@ -19,10 +19,12 @@ use std::path::Path;
 use cairn_format::recording::{CHUNK_HEADER_BYTES, ChunkHeader, ChunkKind, MAX_CHUNK_BYTES};
 
 use super::error::{Finding, RecordingError};
-use super::{Layout, Recording};
+
 use crate::packed::chunk::{self, ChunkReader, ChunkWriter};
 use crate::packed::columns::{Put, Take};
 use crate::packed::reader::EVENTS;
+use crate::recording::{Layout, Recording};
+use crate::source::Source;
 
 /// What is kept: the sums, and the slices.
 const KEPT: [ChunkKind; 2] = [ChunkKind::SUMS, ChunkKind::SLICES];
@@ -208,7 +210,7 @@ impl Recording {
     /// Whether the file ends as what is open here does: its index tells where all is.
     fn is_at_end_of(&self, file: &File, length: u64) -> Result<bool, RecordingError> {
         const COMPARED: usize = 4096;
-        let file = super::Source::File(file.try_clone().map_err(RecordingError::io("opening it again"))?);
+        let file = Source::File(file.try_clone().map_err(RecordingError::io("opening it again"))?);
         let (mut here, mut there) = (Vec::new(), Vec::new());
         for offset in [0, length.saturating_sub(COMPARED as u64)] {
             self.source.read_at(offset, COMPARED, &mut here)?;

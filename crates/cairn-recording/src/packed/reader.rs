@@ -10,8 +10,8 @@ use crate::error::{EndedEarly, Finding, RecordingError};
 use crate::model::{At, Events, Fact, Mark, Wanted};
 use crate::packed::heap_events::HeapDecoder;
 use crate::source::Source;
+use crate::spool::control_words::{RawEarlyEnd, note_loss, parse_facts};
 use crate::spool::deliver::Slots;
-use crate::spool::reader::{RawEarlyEnd, note_loss, parse_facts};
 use crate::tables::TableBuilder;
 use crate::write::pack::Summary;
 
@@ -67,14 +67,26 @@ pub(crate) const EVENTS: [ChunkKind; 4] =
 /// Those of allocations and frees.
 const HEAP: [ChunkKind; 2] = [ChunkKind::HEAP, ChunkKind::HEAP_STREAM];
 
+/// How much of a packed recording that was not closed is to be read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Extent {
+    /// Everything that is intact.
+    Whole,
+    /// Everything in front of the last `PROG` chunk: what follows is in the spool as well.
+    UpToProgress,
+}
+
 /// Reads the tables.
 pub(crate) fn open(
     source: &Source,
     header: &FileHeader,
+    extent: Extent,
     findings: &mut Vec<Finding>,
 ) -> Result<Opened, RecordingError> {
     let mut reader = ChunkReader::new()?;
-    let places = chunk::find_chunks(source, &mut reader, findings)?;
+    let mut of_places = Vec::new();
+    let places = chunk::find_chunks(source, &mut reader, &mut of_places)?;
+    let (all_findings, findings) = (findings, &mut Vec::new());
     let mut facts = Vec::new();
     let mut tables = TableBuilder::default();
     let mut starts = rows::Starts::new();
@@ -105,8 +117,23 @@ pub(crate) fn open(
         Some(_) => None,
         None => last_progress(source, &mut reader, &places)?,
     };
-    let packed = Packed { places, summary, progress, unmatched_frees: 0 };
+    let mut packed = Packed { places, summary, progress, unmatched_frees: 0 };
+    if extent == Extent::UpToProgress && packed.summary.is_none() {
+        let end = packed.end_at_progress();
+        of_places.retain(|finding| is_in_front_of(finding, end));
+    }
+    all_findings.append(&mut of_places);
+    all_findings.append(findings);
     Ok(Opened { packed, facts, tables, end, early })
+}
+
+/// Whether a finding is of chunks in front of that place: behind it, and of the missing index, nothing is read.
+fn is_in_front_of(finding: &Finding, end: u64) -> bool {
+    match finding {
+        Finding::NoIndex => false,
+        Finding::TornTail { offset, .. } | Finding::SkippedBytes { offset, .. } => *offset < end,
+        _ => true,
+    }
 }
 
 /// Takes what a chunk of tables holds; answers with the summary where that is what it holds.
@@ -162,8 +189,8 @@ impl Packed {
         Self { places: Vec::new(), summary: None, progress: None, unmatched_frees: 0 }
     }
 
-    /// Leaves out what the spool has as well, and answers from where on.
-    pub(crate) fn end_at_progress(&mut self) -> u64 {
+    /// Leaves out what the spool has as well; returns where that begins.
+    fn end_at_progress(&mut self) -> u64 {
         let end = self.progress.as_ref().map_or(0, |progress| progress.offset);
         self.places.retain(|place| place.offset < end);
         end

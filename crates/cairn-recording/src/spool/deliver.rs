@@ -345,16 +345,16 @@ mod tests {
 
     use cairn_format::recording::{BadRecord, CounterKind, FileHeader, RecordSink, Shape};
 
-    use super::super::merge::{Feed, Merger, NextBlock};
+    use super::super::merge::{Feed, Merger, NextPiece};
     use super::*;
 
-    /// One piece for one stream.
+    /// One piece for one lane.
     struct Piece(Option<Vec<u8>>);
 
     impl Feed for Piece {
-        fn more(&mut self, _: u32, bytes: &mut Vec<u8>) -> Option<NextBlock> {
+        fn more(&mut self, _: u32, bytes: &mut Vec<u8>) -> Option<NextPiece> {
             *bytes = self.0.take()?;
-            Some(NextBlock { ticks: 0, offset: 0, thread: 1 })
+            Some(NextPiece { ticks: 0, offset: 0, thread: 1 })
         }
 
         fn thread(&mut self, _: u32, _: u64, _: ThreadEvent<'_>) -> Option<u32> {
@@ -423,8 +423,8 @@ mod tests {
         let mut feed = Piece(Some(bytes));
         let mut seen = Live::default();
         let mut delivery = Delivery::resume(&scale, Wanted::ALL, &mut seen, Pairing::new(), 0);
-        let stream = merger.add_stream();
-        merger.wake(stream, &mut feed);
+        let lane = merger.add_lane();
+        merger.wake(lane, &mut feed);
         merger.run(u64::MAX, &mut feed, &mut delivery, |_| false);
         let (pairing, _) = delivery.into_parts();
         assert!(pairing.generation() > 10, "{}", pairing.generation());

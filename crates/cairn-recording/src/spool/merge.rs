@@ -1,10 +1,10 @@
 //! One order for the events of all threads of a spool.
 //!
 //! Every thread's events lie in order in its blocks, with a stamp now and then. Events between two stamps are taken to be
-//! evenly spread, and the streams are merged by that time. So the order across threads is as good as the stamps are; which
+//! evenly spread, and the lanes are merged by that time. So the order across threads is as good as the stamps are; which
 //! allocation a free belongs to does not hang on it (`pairing`).
 //!
-//! Works on what is there: a program may still be writing, so a stream that has run out is asked again.
+//! Works on what is there: a program may still be writing, so a lane that has run out is asked again.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -15,7 +15,7 @@ use cairn_format::recording::{
 
 /// Receives the events of all threads in one order. Times are ticks since the recording's start, and may go back a little.
 pub(crate) trait Merged {
-    /// These come soon, with others of other streams between them; told of each once.
+    /// These come soon, with others of other lanes between them; told of each once.
     fn expect(&mut self, events: &[RawEvent]);
     /// These come sooner, and are told of the second time; here they get their places.
     fn expect_next(&mut self, events: &mut [RawEvent]);
@@ -23,15 +23,15 @@ pub(crate) trait Merged {
     fn generation(&self) -> u32;
     /// These come next, and are told of the third time.
     fn expect_last(&mut self, events: &[RawEvent]);
-    /// Some events of one stream, in their order. `bytes` is what they were read from; `is_moving` is true between the two
+    /// Some events of one lane, in their order. `bytes` is what they were read from; `is_moving` is true between the two
     /// halves of a reallocation.
     fn some(&mut self, source: Origin, events: &[RawEvent], bytes: &[u8], is_moving: &mut bool);
 }
 
-/// Which stream an event is from, and which of the threads that had its lane one after the other.
+/// Which lane an event is from, and which of the threads that had its lane one after the other.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Origin {
-    pub(crate) stream: u32,
+    pub(crate) lane: u32,
     pub(crate) thread: u32,
 }
 
@@ -55,25 +55,25 @@ pub(crate) struct RawFree {
     pub(crate) is_move: bool,
 }
 
-/// Gives a stream what follows in it.
+/// Gives a lane what follows in it.
 pub(crate) trait Feed {
-    /// Replaces `bytes` by the records of the stream's next block. `None` when there are none at present.
-    fn more(&mut self, stream: u32, bytes: &mut Vec<u8>) -> Option<NextBlock>;
+    /// Replaces `bytes` by the records of the lane's next block. `None` when there are none at present.
+    fn more(&mut self, lane: u32, bytes: &mut Vec<u8>) -> Option<NextPiece>;
 
     /// Told of each record that is neither an event of the heap nor a stamp, when it is read: some events before it is handed on.
-    fn met(&mut self, stream: u32, record: &[u8]) {
-        let _ = (stream, record);
+    fn met(&mut self, lane: u32, record: &[u8]) {
+        let _ = (lane, record);
     }
 
-    /// Receives each record of a thread in the stream's order, before what follows it in the
-    /// stream; returns the number of the thread whose events follow.
-    fn thread(&mut self, stream: u32, counter: u64, event: ThreadEvent<'_>) -> Option<u32>;
+    /// Receives each record of a thread in the lane's order, before what follows it in the
+    /// lane; returns the number of the thread whose events follow.
+    fn thread(&mut self, lane: u32, counter: u64, event: ThreadEvent<'_>) -> Option<u32>;
 
     /// Told of a record that cannot be read; the rest of what was given last is left out.
-    fn damaged(&mut self, stream: u32, error: BadRecord, lost_bytes: u64);
+    fn damaged(&mut self, lane: u32, error: BadRecord, lost_bytes: u64);
 }
 
-pub(crate) struct NextBlock {
+pub(crate) struct NextPiece {
     /// Not before this time: ticks when the block was taken.
     pub(crate) ticks: u64,
     /// Where in its block the first byte was.
@@ -151,7 +151,7 @@ pub(crate) fn ticks_of(record: &Record<'_>, start_counter: u64) -> Option<u64> {
 ///                           \___ `events`: some runs _________/^position
 ///   events   | given before |^next   |^ready   |^expected_last   |^expected_next   |^expected
 /// ```
-struct Stream {
+struct LaneEvents {
     origin: Origin,
     bytes: Vec<u8>,
     /// The next record.
@@ -175,7 +175,7 @@ struct Stream {
     is_moving: bool,
 }
 
-impl Stream {
+impl LaneEvents {
     /// Reads some runs: events up to the next stamp, which tells when they were. False when there is no event before the end.
     fn read_runs(&mut self, start_counter: u64, feed: &mut impl Feed) -> bool {
         let Self { events, bytes, ticks: now, .. } = self;
@@ -217,7 +217,7 @@ impl Stream {
                     end = Some(at);
                     break;
                 }
-                if let Some(thread) = feed.thread(self.origin.stream, counter, event) {
+                if let Some(thread) = feed.thread(self.origin.lane, counter, event) {
                     self.origin.thread = thread;
                 }
             }
@@ -225,7 +225,7 @@ impl Stream {
                 record,
                 Record::Alloc { .. } | Record::Free { .. } | Record::Move { .. } | Record::Stamp { .. }
             ) {
-                feed.met(self.origin.stream, bytes.get(at..records.offset()).unwrap_or_default());
+                feed.met(self.origin.lane, bytes.get(at..records.offset()).unwrap_or_default());
             }
             match record {
                 Record::Alloc { address, size_bytes, epoch, stack } => {
@@ -262,7 +262,7 @@ impl Stream {
         self.position = end.unwrap_or(records.offset());
         if let Some((at, mut error)) = damage {
             error.offset = self.offset + at;
-            feed.damaged(self.origin.stream, error, (self.bytes.len() - at) as u64);
+            feed.damaged(self.origin.lane, error, (self.bytes.len() - at) as u64);
             self.bytes.truncate(at);
             self.position = at;
         }
@@ -311,7 +311,7 @@ impl Stream {
                 self.look_ahead(sink);
             }
             let told = self.events.get(self.next..self.ready).unwrap_or_default();
-            // Times do not go back within a stream.
+            // Times do not go back within a lane.
             let is_due = |event: &RawEvent| event.ticks <= limit;
             let due = if told.last().is_some_and(is_due) {
                 told.len()
@@ -387,24 +387,24 @@ fn end_run(events: &mut [RawEvent], begin: usize, now: &mut u64, ticks: u64) -> 
     events.len()
 }
 
-/// Merges the streams of a process.
+/// Merges the lanes of a process.
 pub(crate) struct Merger {
     start_counter: u64,
-    streams: Vec<Stream>,
-    /// The streams that have an event at hand, by its time.
+    lanes: Vec<LaneEvents>,
+    /// The lanes that have an event at hand, by its time.
     queue: BinaryHeap<Reverse<(u64, u32)>>,
 }
 
 impl Merger {
     pub(crate) fn new(start_counter: u64) -> Self {
-        Self { start_counter, streams: Vec::new(), queue: BinaryHeap::new() }
+        Self { start_counter, lanes: Vec::new(), queue: BinaryHeap::new() }
     }
 
-    /// A further stream; the answer is its number.
-    pub(crate) fn add_stream(&mut self) -> u32 {
-        let stream = self.streams.len() as u32;
-        self.streams.push(Stream {
-            origin: Origin { stream, thread: 0 },
+    /// A further lane; the answer is its number.
+    pub(crate) fn add_lane(&mut self) -> u32 {
+        let lane = self.lanes.len() as u32;
+        self.lanes.push(LaneEvents {
+            origin: Origin { lane, thread: 0 },
             bytes: Vec::new(),
             position: 0,
             events_from: 0,
@@ -419,36 +419,35 @@ impl Merger {
             offset: SEGMENT_HEADER_BYTES,
             is_moving: false,
         });
-        stream
+        lane
     }
 
-    /// A stream that goes on where another merger was: its next event is not before this time, and perhaps the second half of a move.
-    pub(crate) fn resume_stream(&mut self, ticks: u64, is_moving: bool) -> u32 {
-        let number = self.add_stream();
-        if let Some(stream) = self.streams.get_mut(number as usize) {
-            (stream.ticks, stream.is_moving) = (ticks, is_moving);
+    /// A lane that goes on where another merger was: its next event is not before this time, and perhaps the second half of a move.
+    pub(crate) fn resume_lane(&mut self, ticks: u64, is_moving: bool) -> u32 {
+        let number = self.add_lane();
+        if let Some(lane) = self.lanes.get_mut(number as usize) {
+            (lane.ticks, lane.is_moving) = (ticks, is_moving);
         }
         number
     }
 
-    /// Where a stream is: how many bytes of what it was given last are handed on, `usize::MAX` for all; the time up to there; and
+    /// Where a lane is: how many bytes of what it was given last are handed on, `usize::MAX` for all; the time up to there; and
     /// whether the first half of a move was.
     #[cfg(target_os = "linux")]
-    pub(crate) fn place(&self, stream: u32) -> Option<(usize, u64, bool)> {
-        let stream = self.streams.get(stream as usize)?;
-        let ticks = if stream.has_events() { stream.head_ticks() } else { stream.ticks };
-        let position =
-            if stream.bytes.is_empty() { usize::MAX } else { stream.given_bytes(self.start_counter) };
-        Some((position, ticks, stream.is_moving))
+    pub(crate) fn place(&self, lane: u32) -> Option<(usize, u64, bool)> {
+        let lane = self.lanes.get(lane as usize)?;
+        let ticks = if lane.has_events() { lane.head_ticks() } else { lane.ticks };
+        let position = if lane.bytes.is_empty() { usize::MAX } else { lane.given_bytes(self.start_counter) };
+        Some((position, ticks, lane.is_moving))
     }
 
-    /// Gives a stream the chance to get its first or next events from `feed`: for all at the start, later for those that had
+    /// Gives a lane the chance to get its first or next events from `feed`: for all at the start, later for those that had
     /// run out.
-    pub(crate) fn wake(&mut self, stream: u32, feed: &mut impl Feed) {
+    pub(crate) fn wake(&mut self, lane: u32, feed: &mut impl Feed) {
         let start_counter = self.start_counter;
-        let Some(sleeper) = self.streams.get_mut(stream as usize) else { return };
+        let Some(sleeper) = self.lanes.get_mut(lane as usize) else { return };
         if !sleeper.has_events() && refill(sleeper, start_counter, feed) {
-            self.queue.push(Reverse((sleeper.head_ticks(), stream)));
+            self.queue.push(Reverse((sleeper.head_ticks(), lane)));
         }
     }
 
@@ -467,14 +466,14 @@ impl Merger {
             self.queue.pop();
             let others = self.queue.peek().map_or(u64::MAX, |&Reverse((ticks, _))| ticks);
             let limit = horizon.min(others);
-            let Some(stream) = self.streams.get_mut(number as usize) else { continue };
+            let Some(lane) = self.lanes.get_mut(number as usize) else { continue };
             let mut given = 0;
             let has_more = loop {
-                stream.give(limit, sink);
-                if stream.has_events() {
+                lane.give(limit, sink);
+                if lane.has_events() {
                     break true;
                 }
-                if !refill(stream, self.start_counter, feed) {
+                if !refill(lane, self.start_counter, feed) {
                     break false;
                 }
                 given += 1;
@@ -483,7 +482,7 @@ impl Merger {
                 }
             };
             if has_more {
-                self.queue.push(Reverse((stream.head_ticks(), number)));
+                self.queue.push(Reverse((lane.head_ticks(), number)));
             }
         }
     }
@@ -492,19 +491,19 @@ impl Merger {
 /// A single thread has all turns; still somebody may have seen enough.
 const RUNS_BETWEEN_QUESTIONS: u32 = 64;
 
-fn refill(stream: &mut Stream, start_counter: u64, feed: &mut impl Feed) -> bool {
+fn refill(lane: &mut LaneEvents, start_counter: u64, feed: &mut impl Feed) -> bool {
     loop {
-        if stream.read_runs(start_counter, feed) {
+        if lane.read_runs(start_counter, feed) {
             return true;
         }
-        let Some(block) = feed.more(stream.origin.stream, &mut stream.bytes) else {
-            stream.bytes.clear();
-            stream.position = 0;
+        let Some(block) = feed.more(lane.origin.lane, &mut lane.bytes) else {
+            lane.bytes.clear();
+            lane.position = 0;
             return false;
         };
-        stream.position = 0;
-        stream.offset = block.offset;
-        stream.origin.thread = block.thread;
-        stream.ticks = stream.ticks.max(block.ticks);
+        lane.position = 0;
+        lane.offset = block.offset;
+        lane.origin.thread = block.thread;
+        lane.ticks = lane.ticks.max(block.ticks);
     }
 }
