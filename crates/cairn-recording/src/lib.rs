@@ -89,11 +89,11 @@ pub use prefetch::fetch;
 pub use recording::{Outcome, Recording};
 #[cfg(target_os = "linux")]
 pub use spool::external_marks::{command_from_outside, command_in, mark_from_outside, mark_in};
-pub use summary::{Detail, Kept};
+pub use summary::{Detail, StoredSummary};
 pub use tables::StackTree;
 #[cfg(target_os = "linux")]
 pub use write::drain::{Drain, Status};
-pub use write::pack::{Summary, pack};
+pub use write::pack::{Totals, pack};
 
 pub use cairn_format::recording::{EndReason, LossKind, MappingKind, MarkValue, PcKind, control};
 

@@ -90,7 +90,7 @@ impl Live {
     pub fn unmatched_frees(&self, recording: &Recording) -> u64 {
         match &self.reader {
             LiveReader::Spool(spool) => spool.unmatched_frees(),
-            LiveReader::Packed(_) => recording.summary().map_or(0, |summary| summary.unmatched_frees),
+            LiveReader::Packed(_) => recording.totals().map_or(0, |totals| totals.unmatched_frees),
         }
     }
 
@@ -120,8 +120,8 @@ impl Live {
                 spool.look(source, &mut spool::Look { tables, end, early }, is_last)
             }
             (LiveReader::Packed(packed), Layout::Packed(into)) => {
-                let summary = &mut into.summary;
-                let mut look = packed::Look { header, facts, tables, end, early, summary };
+                let totals = &mut into.totals;
+                let mut look = packed::Look { header, facts, tables, end, early, totals };
                 packed.look(source, &mut look, is_last)
             }
             // Both were made of one header.

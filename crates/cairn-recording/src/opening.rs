@@ -187,7 +187,7 @@ impl Recording {
 
     /// Whether this is a packed recording that was not closed.
     fn is_left(&self) -> bool {
-        matches!(&self.layout, Layout::Packed(packed) if packed.summary.is_none())
+        matches!(&self.layout, Layout::Packed(packed) if packed.totals.is_none())
     }
 
     /// Whether the files are what they were when the reading of them began, at `moment` while the program ran.
@@ -227,7 +227,7 @@ impl Recording {
     /// had from that.
     fn joined_with(&self, path: &Path) -> Result<Option<Self>, RecordingError> {
         let Layout::Packed(packed) = &self.layout else { return Ok(None) };
-        if packed.summary.is_some() {
+        if packed.totals.is_some() {
             return Ok(None);
         }
         let source = open_source(path)?;
@@ -246,7 +246,7 @@ impl Recording {
         let mut joined = Self { window: self.window, ..again };
         source.read_at(0, SEGMENT_BYTES, &mut first)?;
         let Layout::Packed(packed) = &mut joined.layout else { return Ok(None) };
-        if packed.summary.is_some() {
+        if packed.totals.is_some() {
             return Ok(Some(joined));
         }
         let is_given_back = word(&first, control::FREE_GIVEN) > 0;
@@ -374,7 +374,7 @@ fn open_drained(
     let Layout::Packed(packed) = &mut recording.layout else {
         return Ok(Opened::Changed(Ok(recording.with_situation(None))));
     };
-    if packed.summary.is_some() {
+    if packed.totals.is_some() {
         return Ok(Opened::Settled(recording.with_situation(None)));
     }
     // Written behind each PROG chunk: the same before and after means that it is of the one that was read.

@@ -15,7 +15,7 @@ use crate::spool::control_words::RawEarlyEnd;
 use crate::spool::deliver::Renumbered;
 use crate::spool::reader::Spool;
 use crate::tables::{StackTree, Tables};
-use crate::write::pack::Summary;
+use crate::write::pack::Totals;
 
 /// A recording, opened: its tables are read, its events are read on demand.
 pub struct Recording {
@@ -166,10 +166,10 @@ impl Recording {
 
     /// What the recording holds in sum; `None` for a spool, and for a packed recording that was not closed.
     #[must_use]
-    pub fn summary(&self) -> Option<&Summary> {
+    pub fn totals(&self) -> Option<&Totals> {
         match &self.layout {
             Layout::Spool(_) => None,
-            Layout::Packed(packed) => packed.summary.as_ref(),
+            Layout::Packed(packed) => packed.totals.as_ref(),
         }
     }
 
@@ -216,8 +216,8 @@ impl Recording {
                         let unmatched = spool.read(source, scale, wanted, &mut events, end.nanos)?;
                         unmatched.saturating_add(packed.unmatched_frees)
                     }
-                    _ => match &packed.summary {
-                        Some(summary) => summary.unmatched_frees,
+                    _ => match &packed.totals {
+                        Some(totals) => totals.unmatched_frees,
                         None => packed.unmatched_frees,
                     },
                 }

@@ -192,7 +192,7 @@ impl Tables for CairnRecording {
                 self.see(at);
             }
         }
-        let told = self.recording.summary().map(|summary| summary.end_nanos);
+        let told = self.recording.totals().map(|totals| totals.end_nanos);
         let last = match told.or(self.recording.end().map(|(_, nanos)| nanos)) {
             Some(nanos) => nanos,
             None => {

@@ -17,7 +17,7 @@ use crate::model::{Events, Fact, Wanted};
 use crate::source::Source;
 use crate::spool::control_words::RawEarlyEnd;
 use crate::tables::TableBuilder;
-use crate::write::pack::Summary;
+use crate::write::pack::Totals;
 
 /// See the module documentation.
 pub(crate) struct LivePacked {
@@ -50,7 +50,7 @@ pub(crate) struct Look<'a> {
     pub(crate) end: &'a mut Option<(EndReason, u64)>,
     pub(crate) early: &'a mut Option<RawEarlyEnd>,
     /// `None` until the recording is closed.
-    pub(crate) summary: &'a mut Option<Summary>,
+    pub(crate) totals: &'a mut Option<Totals>,
 }
 
 impl LivePacked {
@@ -101,21 +101,21 @@ impl LivePacked {
                 let read = self.reader.read(source, place)?;
                 let header = look.header;
                 let (facts, tables) = (&mut *look.facts, &mut *look.tables);
-                let summary = read.and_then(|payload| {
+                let totals = read.and_then(|payload| {
                     reader::take_table(place.kind, payload, header, facts, tables, &mut self.starts)
                 });
-                match summary {
+                match totals {
                     Ok(None) => {}
-                    Ok(Some(summary)) => {
-                        *look.end = reader::end_of(&summary, header);
-                        *look.early = reader::early_end_of(&summary, header);
-                        *look.summary = Some(summary);
+                    Ok(Some(totals)) => {
+                        *look.end = reader::end_of(&totals, header);
+                        *look.early = reader::early_end_of(&totals, header);
+                        *look.totals = Some(totals);
                     }
                     Err(problem) => self.findings.push(reader::damaged(place, problem)),
                 }
             }
         }
-        if is_last || look.summary.is_some() {
+        if is_last || look.totals.is_some() {
             self.ready.push_back((std::mem::take(&mut self.waiting), 0));
         }
         // What has no events has been read when all in front of it has.

@@ -38,7 +38,7 @@ use crate::model::{At, Events, ThreadId, Usage, Wanted};
 use crate::spool::control_words::{self, RawEarlyEnd};
 use crate::spool::follower::Follower;
 use crate::spool::lane::SpoolBytes;
-use crate::write::pack::{Packer, Summary};
+use crate::write::pack::{Packer, Totals};
 
 /// Segments that wait at most until chunks are cut short for them: 3 MiB, so that the program writes again to pages that are
 /// there and in a cache, and about as much as a chunk of allocations holds.
@@ -63,8 +63,8 @@ const MOST_USAGES: usize = 4096;
 ///     drain.step()?;
 ///     std::thread::sleep(Duration::from_millis(1));
 /// }
-/// let (summary, _) = drain.finish()?;
-/// println!("{} allocations", summary.allocations);
+/// let (totals, _) = drain.finish()?;
+/// println!("{} allocations", totals.allocations);
 /// # Ok::<(), cairn_recording::RecordingError>(())
 /// ```
 pub struct Drain {
@@ -250,7 +250,7 @@ impl Drain {
         }
         // An error here means that the disk is full: the program counts what it loses.
         let _ = self.ring.reserve(&mut self.shared);
-        self.shared.store(control::LIVE_BYTES as u64, self.output.packer.summary.live_bytes);
+        self.shared.store(control::LIVE_BYTES as u64, self.output.packer.totals.live_bytes);
         Ok(self.status(is_busy))
     }
 
@@ -261,7 +261,7 @@ impl Drain {
         let since = self.ending.paused_since;
         match control::State::from_word(self.shared.load(control::STATE as u64)) {
             // What began paused has missed nothing that it knows of.
-            control::State::Paused if since.is_none() && self.output.packer.summary.allocations > 0 => {
+            control::State::Paused if since.is_none() && self.output.packer.totals.allocations > 0 => {
                 self.ending.paused_since = Some(nanos());
             }
             control::State::Recording => {
@@ -313,8 +313,8 @@ impl Drain {
     fn status(&self, is_busy: bool) -> Status {
         let packer = &self.output.packer;
         Status {
-            live_bytes: packer.summary.live_bytes,
-            allocations: packer.summary.allocations,
+            live_bytes: packer.totals.live_bytes,
+            allocations: packer.totals.allocations,
             packed_bytes: packer.written_bytes(),
             nanos: self.follower.nanos(),
             lost_events: self.shared.load(control::LOST_EVENTS as u64),
@@ -408,7 +408,7 @@ impl Drain {
     /// # Errors
     ///
     /// As [`step`](Self::step).
-    pub fn finish(mut self) -> Result<(Summary, Vec<Finding>), RecordingError> {
+    pub fn finish(mut self) -> Result<(Totals, Vec<Finding>), RecordingError> {
         while self.read_rest()?.is_busy {}
         self.merge_with_usages(u64::MAX);
         let early = self.early_end();
@@ -419,7 +419,7 @@ impl Drain {
         for thread in &self.merged.lives.threads(&clock.scale) {
             packer.thread(thread);
         }
-        packer.summary.unmatched_frees = follower.unmatched_frees();
+        packer.totals.unmatched_frees = follower.unmatched_frees();
         let clocks = read_clocks(self.header.counter);
         packer.clock(clock.scale.nanos(clocks.counter), clocks.wall_nanos);
         for (word, kind) in control_words::LOSSES {
@@ -428,17 +428,17 @@ impl Drain {
                 control_words::note_loss(kind, count, &mut findings);
             }
         }
-        packer.summary.end_reason = reason;
+        packer.totals.end_reason = reason;
         for finding in &findings {
             if let Finding::Lost { kind, count } = finding {
-                packer.summary.lost.push((*kind, *count));
+                packer.totals.lost.push((*kind, *count));
             }
         }
         if let Some(early) = early {
-            packer.summary.end_early(early);
+            packer.totals.end_early(early);
         }
-        let (_, summary) = packer.close()?;
-        Ok((summary, findings))
+        let (_, totals) = packer.close()?;
+        Ok((totals, findings))
     }
 
     /// How the recording ended, by all that is known of it.
