@@ -85,7 +85,7 @@ pub use model::{
     StackFrame, StackId, Thread, ThreadId, Usage, Wanted,
 };
 pub use packed::columns::{Put, Take};
-pub use prefetch::fetch;
+pub use prefetch::prefetch;
 pub use recording::{Outcome, Recording};
 #[cfg(target_os = "linux")]
 pub use spool::external_marks::{command_from_outside, command_in, mark_from_outside, mark_in};

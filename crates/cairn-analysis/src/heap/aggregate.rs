@@ -7,7 +7,7 @@ use super::sampling::{Errors, Sampling, Variance, Variances};
 use super::slices::{LiveBlock, Rows, SliceOptions, Slicer, Slices};
 use super::sums::{Row, Sums, Weight};
 use super::timeline::{Bin, Timeline};
-use cairn_recording::fetch;
+use cairn_recording::prefetch;
 
 /// Which blocks are counted, and until when.
 ///
@@ -437,8 +437,8 @@ impl Aggregator {
 
     /// Asks for the memory that this object will need when something happens to it soon.
     #[inline]
-    pub(super) fn expect(&self, object: u32) {
-        fetch(&self.blocks, object as usize);
+    pub(super) fn prefetch_object(&self, object: u32) {
+        prefetch(&self.blocks, object as usize);
     }
 
     /// A block was freed.

@@ -181,8 +181,8 @@ impl Events for RecordingFold {
     }
 
     #[inline]
-    fn expect_next(&mut self, object: ObjectId, _: StackId, _: u64) {
-        self.heap.expect(object.number());
+    fn prefetch_object(&mut self, object: ObjectId, _: StackId, _: u64) {
+        self.heap.prefetch_object(object.number());
     }
 
     fn mark(&mut self, event: &Mark<'_>) {

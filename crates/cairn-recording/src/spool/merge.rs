@@ -2,9 +2,9 @@
 //!
 //! Every thread's events lie in order in its blocks, with a stamp now and then. Events between two stamps are taken to be
 //! evenly spread, and the lanes are merged by that time. So the order across threads is as good as the stamps are; which
-//! allocation a free belongs to does not hang on it (`pairing`).
+//! allocation a free belongs to does not depend on it (`pairing`).
 //!
-//! Works on what is there: a program may still be writing, so a lane that has run out is asked again.
+//! Works on what is there: a program may still be writing, so a lane that has run out is read again.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -15,17 +15,17 @@ use cairn_format::recording::{
 
 /// Receives the events of all threads in one order. Times are ticks since the recording's start, and may go back a little.
 pub(crate) trait Merged {
-    /// These come soon, with others of other lanes between them; told of each once.
-    fn expect(&mut self, events: &[RawEvent]);
-    /// These come sooner, and are told of the second time; here they get their places.
-    fn expect_next(&mut self, events: &mut [RawEvent]);
-    /// Another one when places that events have got may be wrong.
+    /// First prefetch stage: loads what leads to the cells of these events, which come soon.
+    fn prefetch_regions(&mut self, events: &[RawEvent]);
+    /// Second prefetch stage: finds the cells of these events, and loads them.
+    fn resolve_cells(&mut self, events: &mut [RawEvent]);
+    /// Changes when cells that were resolved may be wrong.
     fn generation(&self) -> u32;
-    /// These come next, and are told of the third time.
-    fn expect_last(&mut self, events: &[RawEvent]);
-    /// Some events of one lane, in their order. `bytes` is what they were read from; `is_moving` is true between the two
-    /// halves of a reallocation.
-    fn some(&mut self, source: Origin, events: &[RawEvent], bytes: &[u8], is_moving: &mut bool);
+    /// Third prefetch stage: loads the objects of these events, which come next.
+    fn prefetch_objects(&mut self, events: &[RawEvent]);
+    /// Receives events of one lane, in their order. `bytes` is what they were read from; `is_moving` is true between the
+    /// two halves of a reallocation.
+    fn hand_on(&mut self, source: Origin, events: &[RawEvent], bytes: &[u8], is_moving: &mut bool);
 }
 
 /// Which lane an event is from, and which of the threads that had its lane one after the other.
@@ -60,7 +60,7 @@ pub(crate) trait Feed {
     /// Replaces `bytes` by the records of the lane's next block. `None` when there are none at present.
     fn more(&mut self, lane: u32, bytes: &mut Vec<u8>) -> Option<NextPiece>;
 
-    /// Told of each record that is neither an event of the heap nor a stamp, when it is read: some events before it is handed on.
+    /// Receives each record that is neither an event of the heap nor a stamp, some events before it is handed on.
     fn met(&mut self, lane: u32, record: &[u8]) {
         let _ = (lane, record);
     }
@@ -69,7 +69,7 @@ pub(crate) trait Feed {
     /// lane; returns the number of the thread whose events follow.
     fn thread(&mut self, lane: u32, counter: u64, event: ThreadEvent<'_>) -> Option<u32>;
 
-    /// Told of a record that cannot be read; the rest of what was given last is left out.
+    /// Receives what is wrong with a record; the rest of what was given last is left out.
     fn damaged(&mut self, lane: u32, error: BadRecord, lost_bytes: u64);
 }
 
@@ -82,7 +82,7 @@ pub(crate) struct NextPiece {
     pub(crate) thread: u32,
 }
 
-/// An event as it is kept between reading and handing on: what its kind does not have holds no meaning.
+/// An event between reading and handing on; fields that its kind does not have hold no meaning.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RawEvent {
     pub(crate) ticks: u64,
@@ -101,7 +101,7 @@ pub(crate) const NO_PLACE: u32 = u32::MAX;
 
 const _: () = assert!(size_of::<RawEvent>() == 40);
 
-/// A stamp is none of them: in its place stands what is neither an allocation nor a free.
+/// A stamp is no event; its number marks what is neither an allocation nor a free.
 pub(crate) type RawKind = FrequentKind;
 pub(crate) const OTHER: RawKind = FrequentKind::Stamp;
 
@@ -116,13 +116,12 @@ impl RawEvent {
     }
 }
 
-/// So many events are looked at without a stamp before they are handed on.
+/// Events that are read without a stamp before they are handed on.
 const LONGEST_RUN: usize = 256;
-/// Runs are read until there are so many events: several times what the sink is told of ahead, and few enough to stay in the nearest
-/// cache.
+/// Events until which runs are read; 512, several times what is prefetched, and few enough to stay in the nearest cache.
 const WINDOW_EVENTS: usize = 512;
-/// The sink is told of so many events at a time, some such times ahead.
-const AHEAD_EVENTS: usize = 16;
+/// Events that a prefetch stage takes at a time; 16, as many lines as processors load at once.
+const PREFETCH_EVENTS: usize = 16;
 /// Events behind a stamp are spread over at most so many ticks, about a millisecond: a thread that then slept for a second
 /// did not take that long for them, and had it, it would have noticed the next tick.
 const LONGEST_SPREAD_TICKS: u64 = 1 << 22;
@@ -144,12 +143,13 @@ pub(crate) fn ticks_of(record: &Record<'_>, start_counter: u64) -> Option<u64> {
     Some(counter.saturating_sub(start_counter))
 }
 
-/// The events of a thread's lane.
+/// The events of a thread's lane, with the three stages of their prefetch.
 ///
 /// ```text
 ///   bytes    | read before | stamp  event event event  stamp ... | not read yet
 ///                           \___ `events`: some runs _________/^position
-///   events   | given before |^next   |^ready   |^expected_last   |^expected_next   |^expected
+///   events   | given before |^next   |^ready   |^objects_prefetched   |^resolved   |^regions_prefetched
+///                                     third stage           second      first
 /// ```
 struct LaneEvents {
     origin: Origin,
@@ -161,10 +161,10 @@ struct LaneEvents {
     /// What was read of `bytes`.
     events: Vec<RawEvent>,
     next: usize,
-    /// Up to where the sink was told of them: for the first, the second and the third time, and long enough ago to get them.
-    expected: usize,
-    expected_next: usize,
-    expected_last: usize,
+    /// Up to where each prefetch stage was run, and up to where the third one has had its time.
+    regions_prefetched: usize,
+    resolved: usize,
+    objects_prefetched: usize,
     ready: usize,
     /// [`Merged::generation`] of the places of events.
     generation: u32,
@@ -181,7 +181,7 @@ impl LaneEvents {
         let Self { events, bytes, ticks: now, .. } = self;
         events.clear();
         (self.next, self.ready, self.events_from) = (0, 0, self.position);
-        (self.expected, self.expected_next, self.expected_last) = (0, 0, 0);
+        (self.regions_prefetched, self.resolved, self.objects_prefetched) = (0, 0, 0);
         let mut records = Records::new(bytes.get(self.position..).unwrap_or_default(), self.position);
         let mut begin = 0;
         let mut damage = None;
@@ -308,55 +308,55 @@ impl LaneEvents {
     fn give(&mut self, limit: u64, sink: &mut impl Merged) {
         while self.has_events() {
             if self.next >= self.ready {
-                self.look_ahead(sink);
+                self.prefetch(sink);
             }
-            let told = self.events.get(self.next..self.ready).unwrap_or_default();
+            let ready = self.events.get(self.next..self.ready).unwrap_or_default();
             // Times do not go back within a lane.
             let is_due = |event: &RawEvent| event.ticks <= limit;
-            let due = if told.last().is_some_and(is_due) {
-                told.len()
+            let due = if ready.last().is_some_and(is_due) {
+                ready.len()
             } else {
-                told.iter().position(|event| !is_due(event)).unwrap_or(0)
+                ready.iter().position(|event| !is_due(event)).unwrap_or(0)
             };
             if due == 0 {
                 return;
             }
             if sink.generation() != self.generation {
-                self.renew_places(sink);
+                self.renew_cells(sink);
                 continue;
             }
-            sink.some(self.origin, told.get(..due).unwrap_or_default(), &self.bytes, &mut self.is_moving);
+            sink.hand_on(self.origin, ready.get(..due).unwrap_or_default(), &self.bytes, &mut self.is_moving);
             self.next += due;
         }
     }
 
     #[cold]
-    fn renew_places(&mut self, sink: &mut impl Merged) {
-        if let Some(events) = self.events.get_mut(self.next..self.expected_next) {
-            sink.expect_next(events);
+    fn renew_cells(&mut self, sink: &mut impl Merged) {
+        if let Some(events) = self.events.get_mut(self.next..self.resolved) {
+            sink.resolve_cells(events);
         }
         self.generation = sink.generation();
     }
 
-    /// Tells the sink of what comes: of each event three times, each time some events later, and again some later it is handed on.
+    /// Runs the three prefetch stages, each some events ahead of the next, and the last some events ahead of handing on.
     #[inline]
-    fn look_ahead(&mut self, sink: &mut impl Merged) {
+    fn prefetch(&mut self, sink: &mut impl Merged) {
         let length = self.events.len();
-        self.ready = length.min(self.next + AHEAD_EVENTS);
-        let third = length.min(self.ready + AHEAD_EVENTS);
-        let second = length.min(third + AHEAD_EVENTS);
-        let first = length.min(second + AHEAD_EVENTS);
-        if let Some(events) = self.events.get(self.expected..first) {
-            sink.expect(events);
-            self.expected = first;
+        self.ready = length.min(self.next + PREFETCH_EVENTS);
+        let third = length.min(self.ready + PREFETCH_EVENTS);
+        let second = length.min(third + PREFETCH_EVENTS);
+        let first = length.min(second + PREFETCH_EVENTS);
+        if let Some(events) = self.events.get(self.regions_prefetched..first) {
+            sink.prefetch_regions(events);
+            self.regions_prefetched = first;
         }
-        if let Some(events) = self.events.get_mut(self.expected_next..second) {
-            sink.expect_next(events);
-            self.expected_next = second;
+        if let Some(events) = self.events.get_mut(self.resolved..second) {
+            sink.resolve_cells(events);
+            self.resolved = second;
         }
-        if let Some(events) = self.events.get(self.expected_last..third) {
-            sink.expect_last(events);
-            self.expected_last = third;
+        if let Some(events) = self.events.get(self.objects_prefetched..third) {
+            sink.prefetch_objects(events);
+            self.objects_prefetched = third;
         }
     }
 }
@@ -410,9 +410,9 @@ impl Merger {
             events_from: 0,
             events: Vec::new(),
             next: 0,
-            expected: 0,
-            expected_next: 0,
-            expected_last: 0,
+            regions_prefetched: 0,
+            resolved: 0,
+            objects_prefetched: 0,
             ready: 0,
             generation: 0,
             ticks: 0,
@@ -451,7 +451,7 @@ impl Merger {
         }
     }
 
-    /// Hands on all events up to `horizon`, and stops early when `sink` has enough, which `is_enough` tells.
+    /// Hands on all events up to `horizon`, and stops early when `is_enough` says that `sink` has enough.
     pub(crate) fn run<S: Merged>(
         &mut self,
         horizon: u64,
@@ -488,7 +488,7 @@ impl Merger {
     }
 }
 
-/// A single thread has all turns; still somebody may have seen enough.
+/// Runs of one lane between two questions whether the sink has enough; 64, because a single thread has all turns.
 const RUNS_BETWEEN_QUESTIONS: u32 = 64;
 
 fn refill(lane: &mut LaneEvents, start_counter: u64, feed: &mut impl Feed) -> bool {

@@ -33,7 +33,7 @@ use std::hash::{BuildHasher, Hasher};
 use cairn_format::recording::ADDRESS_BITS;
 
 use super::merge::{NO_PLACE, Origin, RawAlloc, RawFree};
-use crate::prefetch::{Table, fetch};
+use crate::prefetch::{Table, prefetch};
 
 /// A block of memory that lives, or lived last, under a slot's number.
 #[derive(Clone, Copy, Default, Debug)]
@@ -220,8 +220,8 @@ impl Pairing {
 
     /// Asks for what an event of this address will need first.
     #[inline(always)]
-    pub(crate) fn expect(&self, address: u64) {
-        self.table.fetch_region(address);
+    pub(crate) fn prefetch_region(&self, address: u64) {
+        self.table.prefetch_region(address);
     }
 
     /// False while what leads to the cells fits into the nearer caches.
@@ -241,7 +241,7 @@ impl Pairing {
     #[inline(always)]
     pub(crate) fn resolve(&self, address: u64) -> u32 {
         let place = self.table.place(address);
-        fetch(self.table.cells(), place as usize);
+        prefetch(self.table.cells(), place as usize);
         place
     }
 
@@ -253,10 +253,10 @@ impl Pairing {
 
     /// Asks for what an event at a place needs last. The answer is the slot of the block that lives there, any if there is none.
     #[inline(always)]
-    pub(crate) fn expect_object(&self, place: u32) -> u32 {
+    pub(crate) fn prefetch_object(&self, place: u32) -> u32 {
         // Where nothing lives, the first one: a line that is not there would cost the processor a walk of its page tables.
         let slot = self.table.cells().get(place as usize).map_or(0, |&cell| (cell & SLOTS).saturating_sub(1));
-        fetch(self.objects.as_slice(), slot as usize);
+        prefetch(self.objects.as_slice(), slot as usize);
         slot
     }
 
@@ -769,8 +769,8 @@ impl AddressTable {
     }
 
     #[inline(always)]
-    fn fetch_region(&self, address: u64) {
-        fetch(self.regions.as_slice().as_flattened(), self.region(address));
+    fn prefetch_region(&self, address: u64) {
+        prefetch(self.regions.as_slice().as_flattened(), self.region(address));
     }
 
     /// Which one of all cells an address has, [`NO_PLACE`] for none.

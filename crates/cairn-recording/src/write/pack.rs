@@ -406,13 +406,13 @@ impl<W: Write> Events for Packer<W> {
     }
 
     #[inline(always)]
-    fn expect(&mut self, stack: StackId, size_bytes: u64) {
-        self.heap.expect(stack, size_bytes);
+    fn prefetch_site(&mut self, stack: StackId, size_bytes: u64) {
+        self.heap.prefetch_site(stack, size_bytes);
     }
 
     #[inline(always)]
-    fn expect_next(&mut self, object: ObjectId, stack: StackId, size_bytes: u64) {
-        self.heap.expect_next(object.index(), stack, size_bytes);
+    fn prefetch_object(&mut self, object: ObjectId, stack: StackId, size_bytes: u64) {
+        self.heap.prefetch_object(object.index(), stack, size_bytes);
     }
 
     #[inline(always)]
