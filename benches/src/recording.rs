@@ -214,7 +214,7 @@ fn row(work: &Work, directory: &std::path::Path) -> Result<(), String> {
     if spool_events != packed_events || spool_events != work.events {
         return Err(failed(&format!("{spool_events} and {packed_events} events of {}", work.events)));
     }
-    let middle = packed.summary().map_or(0, |summary| summary.end_nanos) / 2;
+    let middle = packed.totals().map_or(0, |totals| totals.end_nanos) / 2;
     let window = Wanted::OTHERS.between(middle, middle + 1_000_000_000);
     let window_nanos = nanos(|| {
         let packed = Recording::open(&packed_path).expect("it was opened before");

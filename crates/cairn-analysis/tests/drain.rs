@@ -432,7 +432,7 @@ fn a_packed_file_of_a_killed_drain_opens() {
     let mut sums = Sums::default();
     packed.read(&Wanted::ALL, &mut sums).unwrap();
     assert_eq!(sums.allocations, program.allocations);
-    assert!(packed.summary().is_none() && packed.findings().contains(&Finding::NotClosed));
+    assert!(packed.totals().is_none() && packed.findings().contains(&Finding::NotClosed));
     // Both tell of the other one.
     let rest = Recording::open(&spool_path).unwrap();
     assert!(rest.findings().iter().any(|finding| matches!(finding, Finding::Drained { segments: 1.. })));

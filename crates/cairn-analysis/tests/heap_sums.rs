@@ -205,7 +205,7 @@ fn check(events: &[Event], scope: &Scope) {
         assert_eq!(lifetimes.blocks, of_class.clone().count() as u64, "lifetimes of class {class}");
         assert_eq!(lifetimes.bytes, of_class.map(|(block, ..)| block.size_bytes).sum::<u64>());
     }
-    assert_eq!(profile.odd, cairn_analysis::heap::Odd::default());
+    assert_eq!(profile.anomalies, cairn_analysis::heap::Anomalies::default());
     let bins = &profile.timeline.bins;
     assert_eq!(bins.iter().map(|bin| bin.most_bytes).max(), Some(model.peak_bytes));
     assert_eq!(bins.last().map(|bin| bin.last_bytes), Some(profile.live_bytes_of_all));
@@ -283,7 +283,7 @@ proptest! {
             taken += u64::from(allocates);
         }
         let profile = heap.finish(0);
-        prop_assert_eq!(profile.totals.allocations + profile.odd.bad_numbers, taken);
+        prop_assert_eq!(profile.totals.allocations + profile.anomalies.bad_numbers, taken);
         prop_assert!(profile.timeline.bins.len() <= cairn_analysis::heap::MAX_BINS);
     }
 }
@@ -294,7 +294,7 @@ fn an_object_far_above_all_others_takes_no_memory() {
     heap.allocated(u32::MAX - 3, 0, 0, 8, 0);
     heap.allocated(u32::MAX, 0, 0, 8, 0);
     let profile = heap.finish(0);
-    assert_eq!((profile.odd.bad_numbers, profile.totals.allocations), (2, 0));
+    assert_eq!((profile.anomalies.bad_numbers, profile.totals.allocations), (2, 0));
 }
 
 /// The estimates of many sampled recordings of one program: on average the truth, and as far off as they say.

@@ -798,7 +798,7 @@ fn what_a_program_starts_last_is_followed_though_it_has_not_begun_when_that_ends
         assert_eq!(run(command.current_dir(&directory)).status.code(), Some(5));
         let all = recordings(&directory);
         let worker = all.iter().find(|one| one.count(14001) == Count { made: 5000, left: 1000 }).unwrap();
-        assert!(Recording::open(&worker.path).unwrap().summary().is_some(), "left as the program wrote it");
+        assert!(Recording::open(&worker.path).unwrap().totals().is_some(), "left as the program wrote it");
         all.iter().for_each(|one| fs::remove_file(&one.path).unwrap());
     }
 }
@@ -874,7 +874,7 @@ fn a_recording_of_many_events_keeps_their_sums_once_it_was_summed_up() {
         command.arg("heap").args(arguments).arg("-o").arg(&path).arg(&program).args([pairs, "1"]);
         assert!(command.output().unwrap().status.success());
         let heap = HeapRecording::new(Recording::open(&path).unwrap());
-        assert_eq!(heap.keeps_sums().unwrap(), is_kept, "{pairs} {arguments:?}");
+        assert_eq!(heap.has_summary().unwrap(), is_kept, "{pairs} {arguments:?}");
         let read = heap.read(Scope::default()).unwrap();
         assert!(read.profile.totals.allocations >= pairs.parse().unwrap());
         fs::remove_file(path).unwrap();

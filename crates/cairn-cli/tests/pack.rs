@@ -29,7 +29,7 @@ fn a_spool_is_packed_beside_itself_and_never_over_another_file() {
     fs::copy(spool(), &from).unwrap();
     cairn().arg("pack").arg(&from).assert().success().stdout_eq("");
     assert!(fs::metadata(&to).unwrap().len() * 10 < fs::metadata(&from).unwrap().len());
-    assert!(Recording::open(&to).unwrap().summary().is_some());
+    assert!(Recording::open(&to).unwrap().totals().is_some());
     cairn().arg("pack").arg(&from).assert().code(1).stderr_eq(str![[r#"
 ...
 cairn: [..]program.cairn: the file exists; name another one, or replace it with --force
@@ -44,7 +44,7 @@ fn a_pipe_in_and_a_pipe_out_are_fine() {
     let bytes = fs::read(spool()).unwrap();
     let output = cairn().args(["pack", "-o", "-", "-"]).stdin(bytes).output().unwrap();
     assert!(output.status.success());
-    assert!(Recording::from_bytes(output.stdout).unwrap().summary().is_some());
+    assert!(Recording::from_bytes(output.stdout).unwrap().totals().is_some());
 }
 
 #[test]
@@ -65,5 +65,5 @@ fn events_that_cannot_be_read_are_told_and_the_others_are_packed() {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(errors.contains("note: chunk HEP2 at byte "), "{errors}");
     let packed = Recording::from_bytes(output.stdout).unwrap();
-    assert!(packed.summary().is_some_and(|summary| summary.marks > 0));
+    assert!(packed.totals().is_some_and(|totals| totals.marks > 0));
 }

@@ -236,7 +236,7 @@ fn counter() -> u64 {
 
 /// Asks the processor for the line with the element of that index, if there is one; returns at once.
 #[inline(always)]
-pub fn fetch<T>(slice: &[T], index: usize) {
+pub fn prefetch<T>(slice: &[T], index: usize) {
     let place = slice.as_ptr().wrapping_add(index);
     #[cfg(target_arch = "x86_64")]
     // SAFETY: every x86-64 processor has the instruction. It is a hint for any address, and reads nothing into the program.

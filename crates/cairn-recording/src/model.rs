@@ -358,17 +358,17 @@ pub trait Events {
         let _ = (at, change);
     }
 
-    /// An allocation with this stack and of this size is likely to come soon; or an event of another kind, and then they mean
-    /// nothing. Nothing happened yet: this is for visitors that ask for memory ahead, which costs less for many events at once.
+    /// Loads what an allocation with this stack and of this size will need, into the caches. One is likely to come soon; before
+    /// events of other kinds, the two mean nothing. Nothing has happened yet.
     #[inline]
-    fn expect(&mut self, stack: StackId, size_bytes: u64) {
+    fn prefetch_site(&mut self, stack: StackId, size_bytes: u64) {
         let _ = (stack, size_bytes);
     }
 
-    /// As [`expect`](Self::expect), a little later, when what that has asked for may be there; with the object if a free is
-    /// likely, else a number that means nothing.
+    /// Loads what an event of this object will need, a little after [`prefetch_site`](Self::prefetch_site). The object means nothing
+    /// unless a free is likely.
     #[inline]
-    fn expect_next(&mut self, object: ObjectId, stack: StackId, size_bytes: u64) {
+    fn prefetch_object(&mut self, object: ObjectId, stack: StackId, size_bytes: u64) {
         let _ = (object, stack, size_bytes);
     }
 

@@ -1,16 +1,18 @@
-//! Memory that will be needed: asked for early.
+//! Prefetching: loads memory into the caches before it is needed.
 //!
-//! All of it only makes things faster: a program does the same without.
+//! Events of many live blocks each need a line of memory that is in no cache, and one after the other they would wait for it.
+//! `spool::merge` runs the three stages of the prefetch for spools, `packed::heap_events` the one for packed recordings;
+//! visitors take part by `Events::prefetch_site` and `Events::prefetch_object`. Results are the same without.
 
 #[cfg(target_os = "linux")]
 pub(crate) use super::mapped_file::Table;
 #[cfg(target_os = "linux")]
-pub use super::mapped_file::fetch;
+pub use super::mapped_file::prefetch;
 
 /// Does nothing here.
 #[cfg(not(target_os = "linux"))]
 #[inline(always)]
-pub fn fetch<T>(_: &[T], _: usize) {}
+pub fn prefetch<T>(_: &[T], _: usize) {}
 
 /// Elements that begin as zeros.
 #[cfg(not(target_os = "linux"))]

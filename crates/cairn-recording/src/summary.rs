@@ -1,8 +1,8 @@
-//! Sums of all events, and slices of their time, kept behind them in a packed recording: two streams of bytes here, of which
-//! [`cairn_analysis::heap`] knows the meaning.
+//! Summaries of recordings: sums of all events and slices of their time, stored behind the events of a packed recording.
 //!
-//! They are added to a recording that is closed, behind its trailer, with another index and trailer behind them. So what was there
-//! is not touched, and when they cannot be written the file is cut to what it was.
+//! Here they are bytes; [`cairn_analysis::heap`] gives them their meaning. They are added to a recording that is closed, behind its
+//! trailer, with another index and trailer behind them. So what was there is not touched, and when they cannot be written the file
+//! is cut to what it was.
 //!
 //! ```text
 //!   HEAP ... SUMM INDX trailer | SUMS ... SLCS ... INDX trailer
@@ -10,7 +10,7 @@
 //!
 //! Sums of other events than those in front are worse than none, so they begin with what they were made from: a checksum of where
 //! each chunk is and what its header says of it, and place and checksum of the last chunk of events. A recording that was cut,
-//! continued or damaged where its tables and headers are is not the one they speak of.
+//! continued or damaged where its tables and headers are does not match it.
 
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
@@ -18,40 +18,45 @@ use std::path::Path;
 
 use cairn_format::recording::{CHUNK_HEADER_BYTES, ChunkHeader, ChunkKind, MAX_CHUNK_BYTES};
 
-use super::error::{Finding, RecordingError};
-use super::{Layout, Recording};
+use crate::error::{Finding, RecordingError};
 use crate::packed::chunk::{self, ChunkReader, ChunkWriter};
 use crate::packed::columns::{Put, Take};
 use crate::packed::reader::EVENTS;
+use crate::recording::{Layout, Recording};
+use crate::source::Source;
 
-/// What is kept: the sums, and the slices.
-const KEPT: [ChunkKind; 2] = [ChunkKind::SUMS, ChunkKind::SLICES];
-/// How much a stream tells, which is also the number of the layout of its chunks. Those of another one are passed over.
+/// The chunks of a summary: sums, and slices.
+const SUMMARY_KINDS: [ChunkKind; 2] = [ChunkKind::SUMS, ChunkKind::SLICES];
+
+/// How much a summary has, which is also the number of the layout of its chunks. Those of another layout are passed over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Detail {
-    /// All that there is.
+    /// Everything.
     Whole = 1,
-    /// What the whole picture of a report shows.
+    /// What the first screen of a report shows.
     Brief = 2,
 }
-/// A part of the stream; with the numbers in front of it, it is within what a chunk may hold.
+
+/// Bytes of a part of a summary; with the numbers in front of it, it is within what a chunk may hold.
 const PART_BYTES: usize = MAX_CHUNK_BYTES / 4;
-/// Compressing so few as well as can be takes no time that anybody notices.
+/// Bytes that are compressed at the highest level; 64 KiB, which takes a millisecond.
 const FEW_BYTES: usize = 64 << 10;
-/// No chunk stores more than it holds unpacked.
+/// Bytes of a stored chunk: not more than it holds unpacked.
 const MAX_STORED_BYTES: usize = MAX_CHUNK_BYTES;
-/// The whole of it: what a stranger's file says must not fill memory.
+/// Bytes of a summary; 128 MiB, because a file from elsewhere must not fill memory.
 const MOST_BYTES: usize = 128 << 20;
 
-/// A stream that is kept.
-pub struct Kept {
+/// One kind of chunks of a summary, joined.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct StoredSummary {
     /// Where it begins.
     pub offset: u64,
     /// The bytes, as they were written.
     pub bytes: Vec<u8>,
 }
 
-/// What sums are made from.
+/// What a summary was made from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Basis {
     chunks: u64,
@@ -86,13 +91,17 @@ impl Recording {
         self.source.length()
     }
 
-    /// The stream that is kept in chunks of this kind, when it is of this recording as it is; the inner error says why it is of
-    /// no use.
-    pub fn kept_sums(
+    /// Reads the summary in chunks of this kind, when it is of this recording as it is. The inner error says why it cannot be
+    /// used.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be read any more.
+    pub fn read_summary(
         &self,
         kind: ChunkKind,
         detail: Detail,
-    ) -> Result<Option<Result<Kept, Finding>>, RecordingError> {
+    ) -> Result<Option<Result<StoredSummary, Finding>>, RecordingError> {
         let Some(places) = self.closed_places() else { return Ok(None) };
         let mut reader = ChunkReader::new()?;
         let (mut stream, mut parts, mut of_parts) = (Vec::new(), 0, 0);
@@ -141,16 +150,20 @@ impl Recording {
         }
         let begin = stream.len() - take.bytes.len();
         stream.drain(..begin);
-        Ok(Some(Ok(Kept { offset: first, bytes: stream })))
+        Ok(Some(Ok(StoredSummary { offset: first, bytes: stream })))
     }
 
-    /// Adds streams of so much to this recording, which is in the file at `path`; answers with how many bytes longer that is. When it would be more
-    /// than `most_bytes`, or this is no recording that sums are kept in, nothing is written.
-    pub fn keep_sums(
+    /// Adds a summary to this recording, which is in the file at `path`; returns by how many bytes that grew. When that would be
+    /// more than `most_bytes`, or this is no closed and intact packed recording, nothing is written.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be read or written any more.
+    pub fn write_summary(
         &self,
         path: &Path,
         detail: Detail,
-        streams: &[(ChunkKind, &[u8])],
+        parts: &[(ChunkKind, &[u8])],
         most_bytes: u64,
     ) -> Result<Option<u64>, RecordingError> {
         let Some(places) = self.closed_places() else { return Ok(None) };
@@ -162,15 +175,17 @@ impl Recording {
         {
             return Ok(None);
         }
-        // Where none are kept yet, the index there is needs no copy.
-        let keeps_some = places.iter().any(|place| KEPT.contains(&place.kind));
+        // Where no summary is there yet, the index that is there needs no copy.
+        let has_summary = places.iter().any(|place| SUMMARY_KINDS.contains(&place.kind));
         let (index_at, known) = match chunk::last_index(&self.source)? {
-            Some(index_at) if !keeps_some => (Some(index_at), Vec::new()),
-            _ => (None, places.iter().filter(|place| !KEPT.contains(&place.kind)).copied().collect()),
+            Some(index_at) if !has_summary => (Some(index_at), Vec::new()),
+            _ => {
+                (None, places.iter().filter(|place| !SUMMARY_KINDS.contains(&place.kind)).copied().collect())
+            }
         };
-        let bytes: usize = streams.iter().map(|(_, sums)| sums.len()).sum();
+        let bytes: usize = parts.iter().map(|(_, sums)| sums.len()).sum();
         let mut chunks = ChunkWriter::resume(Vec::new(), length, known, index_at, bytes <= FEW_BYTES)?;
-        for &(kind, sums) in streams {
+        for &(kind, sums) in parts {
             let mut stream = Vec::new();
             basis.put(&mut stream);
             stream.extend_from_slice(sums);
@@ -208,7 +223,7 @@ impl Recording {
     /// Whether the file ends as what is open here does: its index tells where all is.
     fn is_at_end_of(&self, file: &File, length: u64) -> Result<bool, RecordingError> {
         const COMPARED: usize = 4096;
-        let file = super::Source::File(file.try_clone().map_err(RecordingError::io("opening it again"))?);
+        let file = Source::File(file.try_clone().map_err(RecordingError::io("opening it again"))?);
         let (mut here, mut there) = (Vec::new(), Vec::new());
         for offset in [0, length.saturating_sub(COMPARED as u64)] {
             self.source.read_at(offset, COMPARED, &mut here)?;
@@ -265,7 +280,7 @@ impl Recording {
                     | Finding::Continued { .. }
             )
         };
-        let is_whole = packed.summary.is_some()
+        let is_whole = packed.totals.is_some()
             && self.rest.is_none()
             && self.window.is_none()
             && !self.findings.iter().any(is_damage);
@@ -274,7 +289,7 @@ impl Recording {
 
     fn basis(&self, places: &[chunk::Place]) -> Result<Option<Basis>, RecordingError> {
         let of_recording =
-            |place: &&chunk::Place| place.kind != ChunkKind::INDEX && !KEPT.contains(&place.kind);
+            |place: &&chunk::Place| place.kind != ChunkKind::INDEX && !SUMMARY_KINDS.contains(&place.kind);
         let mut chunks = 0;
         let mut sum = crc32fast::Hasher::new();
         let mut last = None;

@@ -318,7 +318,7 @@ fn a_packed_recording_tells_what_the_spool_tells() {
         assert_eq!(told(&packed, &window), told(&spool, &window));
 
         let (seen, unmatched) = see(&packed);
-        let summary = packed.summary().unwrap();
+        let summary = packed.totals().unwrap();
         assert_eq!(summary.unmatched_frees, unmatched);
         assert_eq!((summary.allocations, summary.frees), (seen.allocations, seen.frees));
         assert_eq!(summary.marks as usize, seen.marks.len());

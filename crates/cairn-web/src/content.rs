@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use cairn_analysis::heap::slices::Entry;
 use cairn_analysis::heap::{
-    HeapRead, LIFETIME_CLASSES, MarkTold, Names, SIZE_CLASSES, Sampling, Sums, Unfreed, lifetime_class_range,
+    HeapMark, HeapRead, LIFETIME_CLASSES, Names, SIZE_CLASSES, Sampling, Sums, Unfreed, lifetime_class_range,
     size_class_range,
 };
 use cairn_recording::EndReason;
@@ -452,6 +452,6 @@ fn thread(thread: &PageThread) -> ThreadTold {
     }
 }
 
-fn mark(mark: &MarkTold) -> MarkJson {
+fn mark(mark: &HeapMark) -> MarkJson {
     MarkJson { nanos: mark.nanos.min(MOST), thread: mark.thread, text: shown(&mark.text).into_owned() }
 }

@@ -7,7 +7,7 @@ use super::sampling::{Errors, Sampling, Variance, Variances};
 use super::slices::{LiveBlock, Rows, SliceOptions, Slicer, Slices};
 use super::sums::{Row, Sums, Weight};
 use super::timeline::{Bin, Timeline};
-use cairn_recording::fetch;
+use cairn_recording::prefetch;
 
 /// Which blocks are counted, and until when.
 ///
@@ -97,7 +97,7 @@ pub struct Aggregator {
     sampling: Sampling,
     variances: Option<SampledErrors>,
     slicer: Option<Box<Slicer>>,
-    odd: Odd,
+    anomalies: Anomalies,
     past_end: bool,
 }
 
@@ -159,7 +159,7 @@ struct SampledErrors {
 
 /// Events that make no sense. A recorder never writes them; a damaged recording can hold them.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Odd {
+pub struct Anomalies {
     /// Frees of objects that were not live.
     pub unknown_frees: u64,
     /// Allocations of objects that were live already; the older block counts as freed then.
@@ -201,7 +201,7 @@ pub struct HeapProfile {
     /// How the allocations were chosen.
     pub sampling: Sampling,
     /// Events that make no sense.
-    pub odd: Odd,
+    pub anomalies: Anomalies,
 }
 
 impl HeapProfile {
@@ -270,7 +270,7 @@ impl Aggregator {
             sampling,
             variances,
             slicer: None,
-            odd: Odd::default(),
+            anomalies: Anomalies::default(),
             past_end: false,
         };
         if heap.variances.is_some() {
@@ -324,7 +324,7 @@ impl Aggregator {
             return self.allocated_at_new_object(object, stack, thread, size_bytes);
         };
         if block.stack != FREE {
-            self.odd.reused_objects += 1;
+            self.anomalies.reused_objects += 1;
             self.release(object);
         }
         self.hold(object, stack, thread, size_bytes);
@@ -335,7 +335,7 @@ impl Aggregator {
         let (Some(&place), Some(of_thread)) =
             (self.places.get(place_of(stack) as usize), self.threads.get_mut(thread as usize))
         else {
-            self.odd.bad_numbers += 1;
+            self.anomalies.bad_numbers += 1;
             return;
         };
         let weight = self.sampling.weigh(size_bytes);
@@ -427,7 +427,7 @@ impl Aggregator {
     #[cold]
     fn allocated_at_new_object(&mut self, object: u32, stack: u32, thread: u32, size_bytes: u64) {
         if object as usize > self.blocks.len().saturating_add(OBJECT_SLACK) || object == FREE {
-            self.odd.bad_numbers += 1;
+            self.anomalies.bad_numbers += 1;
             return;
         }
         let free = Block { size_bytes: 0, born_nanos: 0, stack: FREE, thread: 0 };
@@ -437,8 +437,8 @@ impl Aggregator {
 
     /// Asks for the memory that this object will need when something happens to it soon.
     #[inline]
-    pub(super) fn expect(&self, object: u32) {
-        fetch(&self.blocks, object as usize);
+    pub(super) fn prefetch_object(&self, object: u32) {
+        prefetch(&self.blocks, object as usize);
     }
 
     /// A block was freed.
@@ -449,7 +449,7 @@ impl Aggregator {
         }
         match self.blocks.get(object as usize) {
             Some(block) if block.stack != FREE => self.release(object),
-            _ => self.odd.unknown_frees += 1,
+            _ => self.anomalies.unknown_frees += 1,
         }
     }
 
@@ -608,8 +608,8 @@ impl Aggregator {
 
     /// Events so far that make no sense.
     #[must_use]
-    pub fn odd(&self) -> Odd {
-        self.odd
+    pub fn anomalies(&self) -> Anomalies {
+        self.anomalies
     }
 
     /// The sums, and the [slices](Self::slices) where they were asked for.
@@ -680,7 +680,7 @@ impl Aggregator {
             live_bytes_of_all: self.held.bytes,
             end_nanos,
             sampling,
-            odd: self.odd,
+            anomalies: self.anomalies,
         }
     }
 }

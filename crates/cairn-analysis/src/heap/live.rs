@@ -7,7 +7,7 @@
 //!   packed    the file itself                                closed, or left by whoever made it: then with the rest in the spool
 //! ```
 //!
-//! Adding up is the code that adds up a recording that is read at once (`fold`); only room is made between.
+//! Adding up is the code that adds up a recording that is read at once (`recording_fold`); only room is made between.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,9 +15,12 @@ use std::time::{Duration, Instant};
 
 use cairn_format::recording::Shape;
 
+use super::about::{About, about};
 use super::aggregate::Scope;
-use super::fold::Fold;
-use super::recorded::{About, HeapRead, HeapRecording, about, sampling, stacks};
+use super::heap_read::HeapRead;
+use super::recorded::HeapRecording;
+use super::recording_fold::RecordingFold;
+use super::recording_stacks::{sampling, stacks};
 use super::slices::{SliceOptions, Slices};
 use super::stacks::Stacks;
 use cairn_recording::{
@@ -78,7 +81,7 @@ enum State {
 struct Growing {
     recording: Recording,
     live: Live,
-    fold: Fold,
+    fold: RecordingFold,
     /// What is read.
     path: PathBuf,
     /// Where the program writes, if what is read is made of that.
@@ -318,7 +321,8 @@ impl Growing {
         live.set_event_limit(EVENTS);
         // Facts say how to add up.
         live.look(&mut recording, false)?;
-        let fold = Fold::new(&recording, sampling(&recording), Scope::default(), asked.slices.as_ref());
+        let fold =
+            RecordingFold::new(&recording, sampling(&recording), Scope::default(), asked.slices.as_ref());
         let (tables, is_fresh) = (live.tables_version(), live.had_news());
         // What nobody has written to for a while may have been left long ago.
         let age =
@@ -337,7 +341,7 @@ impl Growing {
             fresh.read_new()?;
             // What was seen stays to be seen until it is in the other file as well.
             let is_there = fresh.fold.has_all_of(&self.fold)
-                || fresh.recording.summary().is_some()
+                || fresh.recording.totals().is_some()
                 || since.elapsed() > CATCHES_UP && !is_drained_at_present(&asked.path);
             let next = is_there.then(|| self.drained.take()).flatten();
             return Ok(Step { is_new: false, next: next.map(|(fresh, _)| State::Growing(fresh)) });
@@ -357,7 +361,7 @@ impl Growing {
         let is_new = self.read_new()?;
         let next = if self.live.has_more() {
             None
-        } else if self.recording.summary().is_some() {
+        } else if self.recording.totals().is_some() {
             Some(State::Ended(Box::new(self.closed(asked)?)))
         } else if !is_spool && self.news.elapsed() > PATIENCE {
             self.left(asked, is_running)?
@@ -412,7 +416,7 @@ impl Growing {
     }
 
     fn end_nanos(&self) -> Option<u64> {
-        match self.recording.summary() {
+        match self.recording.totals() {
             Some(_) => self.recording.end().map(|(_, nanos)| nanos),
             None => {
                 Some(self.live.read_until_nanos(&self.recording).unwrap_or_else(|| self.fold.seen_nanos()))

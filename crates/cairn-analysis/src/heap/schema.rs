@@ -4,11 +4,12 @@
 
 use serde::Serialize;
 
+use super::about::{About, ThreadName};
 use super::diff::{Diff, DiffEntry};
+use super::heap_read::HeapRead;
 use super::names::LineId;
 use super::patterns::Suppressed;
 use super::questions::{Entry, Group, Questions};
-use super::recorded::{About, HeapRead, ThreadName};
 use super::resident::{Resident, UsageSample};
 use super::tree::Tree;
 use super::unfreed::Unfreed;

@@ -193,7 +193,7 @@ impl Tables for CairnRecording {
                 self.see(at);
             }
         }
-        let stated_end = self.recording.summary().map(|summary| summary.end_nanos);
+        let stated_end = self.recording.totals().map(|totals| totals.end_nanos);
         let last = match stated_end.or(self.recording.end().map(|(_, nanos)| nanos)) {
             Some(nanos) => nanos,
             None => {

@@ -281,7 +281,7 @@ fn is_heap(heap: &Heap) -> bool {
         // It has stacks and times, which are told better as marks: there are no bytes.
         Heap::Imported(heap) => return heap.kind() != Kind::Tracker,
     };
-    match heap.recording().summary() {
+    match heap.recording().totals() {
         Some(summary) => summary.allocations > 0,
         None => heap.read(Scope::default()).is_ok_and(|read| read.profile.totals.allocations > 0),
     }

@@ -4,8 +4,8 @@ use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
-use cairn_analysis::heap::HeapRecording;
-use cairn_recording::{Events, Finding, Recording, RecordingError, Summary, Wanted, pack};
+use cairn_analysis::heap::{HeapRecording, SummarySize};
+use cairn_recording::{Events, Finding, Recording, RecordingError, Totals, Wanted, pack};
 use clap::{Args, ValueEnum};
 
 use crate::new_file::{DASH, Output};
@@ -97,28 +97,28 @@ impl Pack {
         let mut file = Output::begin(&output, self.force)?;
         file.refuse_terminal("a packed recording")?;
         if output == Path::new(DASH) {
-            let summary = pack(&recording, &mut file).map_err(in_file)?;
+            let totals = pack(&recording, &mut file).map_err(in_file)?;
             file.finish()?;
-            note(&summary.findings);
-            return Ok(either(of_opening, outcome_of(&summary.findings)));
+            note(&totals.findings);
+            return Ok(either(of_opening, outcome_of(&totals.findings)));
         }
         let progress = Progress::begin("packing");
-        let summary = pack(&recording, &mut file).map_err(in_file)?;
+        let totals = pack(&recording, &mut file).map_err(in_file)?;
         let mut bytes = None;
         if let Some(packed) = file.new_file()? {
             progress.now("adding up");
             // Through the descriptor: the file has no name yet.
             let path = PathBuf::from(format!("/proc/self/fd/{}", packed.as_raw_fd()));
             if self.sums != Sums::Never && path.exists() {
-                store_sums(&path, self.sums == Sums::Always).map_err(in_file)?;
+                write_summary(&path, self.sums == Sums::Always).map_err(in_file)?;
             }
             bytes = Some(packed.metadata()?.len());
         }
         drop(progress);
-        note(&summary.findings);
+        note(&totals.findings);
         file.finish()?;
-        bytes.map_or(Ok(()), |bytes| print_size(&summary, &output, bytes))?;
-        Ok(either(of_opening, outcome_of(&summary.findings)))
+        bytes.map_or(Ok(()), |bytes| print_size(&totals, &output, bytes))?;
+        Ok(either(of_opening, outcome_of(&totals.findings)))
     }
 }
 
@@ -146,12 +146,12 @@ fn check(recording: Recording, path: &Path) -> io::Result<Outcome> {
     }
     let mut outcome = either(outcome_of(recording.findings()), outcome_of(&findings));
     let heap = HeapRecording::new(recording);
-    let of_sums = heap.check_sums().map_err(named)?;
-    if !of_sums.is_empty() {
+    let of_summary = heap.check_summary().map_err(named)?;
+    if !of_summary.is_empty() {
         outcome = Outcome::Incomplete;
     }
     drop(progress);
-    for finding in findings.iter().chain(&of_sums) {
+    for finding in findings.iter().chain(&of_summary) {
         complain(&format_args!("{}: {finding}", path.display()));
     }
     if outcome == Outcome::Done {
@@ -161,20 +161,16 @@ fn check(recording: Recording, path: &Path) -> io::Result<Outcome> {
     Ok(outcome)
 }
 
-/// Stores sums in a recording that was just packed. It is complete without them, so errors of writing are ignored.
-fn store_sums(path: &Path, always: bool) -> Result<(), RecordingError> {
+/// Adds a summary to what was just packed. Where it cannot be written, reports are slower and say the same.
+fn write_summary(path: &Path, always: bool) -> Result<(), RecordingError> {
     let heap = HeapRecording::new(Recording::open(path)?);
-    if always {
-        heap.keep(path, u64::MAX)?
-    } else {
-        heap.keep_what_is_small(path)?
-    };
-    Ok(())
+    let size = if always { SummarySize::Whole { most_bytes: u64::MAX } } else { SummarySize::Small };
+    heap.write_summary(path, size).map(drop)
 }
 
 fn add_sums(recording: Recording, path: &Path) -> io::Result<Outcome> {
     let named = |error: RecordingError| io::Error::other(format!("{}: {error}", path.display()));
-    if recording.summary().is_none() {
+    if recording.totals().is_none() {
         let why = "sums are added to a packed recording that was closed; pack this one to another file";
         return Err(io::Error::other(format!("{}: {why}", path.display())));
     }
@@ -183,17 +179,18 @@ fn add_sums(recording: Recording, path: &Path) -> io::Result<Outcome> {
         let name = path.display().to_string();
         writeln!(anstream::stderr(), "{}: {what}", crate::output::printable(&name))
     };
-    if heap.keeps_sums().map_err(named)? {
+    if heap.has_summary().map_err(named)? {
         report("the sums are there already")?;
         return Ok(Outcome::Done);
     }
     let progress = Progress::begin("adding up");
-    let stored = heap.keep(path, u64::MAX).map_err(named)?;
+    let size = SummarySize::Whole { most_bytes: u64::MAX };
+    let written = heap.write_summary(path, size).map_err(named)?;
     drop(progress);
-    for finding in &stored.read.findings {
+    for finding in &written.read.findings {
         complain(&format_args!("{}: {finding}", path.display()));
     }
-    let added = stored.added.map_err(|error| io::Error::other(error.to_string()))?;
+    let added = written.added.map_err(|error| io::Error::other(error.to_string()))?;
     if added == 0 {
         let why = "no sums are added to what is damaged or was not closed; pack it to another file";
         return Err(io::Error::other(format!("{}: {why}", path.display())));
@@ -202,8 +199,8 @@ fn add_sums(recording: Recording, path: &Path) -> io::Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-fn print_size(summary: &Summary, output: &Path, bytes: u64) -> io::Result<()> {
-    let Summary { allocations, marks, changes, .. } = summary;
+fn print_size(totals: &Totals, output: &Path, bytes: u64) -> io::Result<()> {
+    let Totals { allocations, marks, changes, .. } = totals;
     writeln!(
         anstream::stderr(),
         "{}: {bytes} bytes; {allocations} allocations, {marks} marks, {changes} other events",

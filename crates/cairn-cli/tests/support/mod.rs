@@ -228,7 +228,7 @@ impl Recording {
 
     fn read_packed(path: &Path, header: &FileHeader) -> Self {
         let opened = cairn_recording::Recording::open(path).unwrap();
-        let summary = opened.summary().expect("it was closed");
+        let summary = opened.totals().expect("it was closed");
         let mut counts = Counts::default();
         opened.read(&cairn_recording::Wanted::ALL, &mut counts).unwrap();
         let modules = opened.modules();

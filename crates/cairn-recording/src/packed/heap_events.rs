@@ -38,7 +38,7 @@ use super::columns::{Put, PutPlanes, Take, TakePlanes};
 use super::times::{TimeReader, TimeWriter, Times};
 use crate::HEAP_TIME_QUANTUM_NANOS;
 use crate::model::{Alloc, At, Events, Free, ObjectId, StackId, ThreadId, Wanted};
-use crate::prefetch::{Table, fetch};
+use crate::prefetch::{Table, prefetch};
 use crate::spool::deliver::Slots;
 
 /// The writer names blocks by how many allocations ago they were made when these are fewer; the reader knows as many again twice, which older
@@ -437,21 +437,21 @@ impl HeapEncoder {
 
     /// Asks for the memory that an allocation will need which comes soon.
     #[inline(always)]
-    pub(crate) fn expect(&self, stack: StackId, size_bytes: u64) {
+    pub(crate) fn prefetch_site(&self, stack: StackId, size_bytes: u64) {
         if self.sites.len() >= LARGE_SITES {
-            fetch(&self.numbers.slots, self.numbers.home(Site { stack: stack.0, size_bytes }));
+            prefetch(&self.numbers.slots, self.numbers.home(Site { stack: stack.0, size_bytes }));
         }
     }
 
     /// As above, what it needs next, or a free of the block of this slot.
     #[inline(always)]
-    pub(crate) fn expect_next(&self, slot: usize, stack: StackId, size_bytes: u64) {
+    pub(crate) fn prefetch_object(&self, slot: usize, stack: StackId, size_bytes: u64) {
         if self.sites.len() >= LARGE_SITES {
             let home = self.numbers.home(Site { stack: stack.0, size_bytes });
             let number = self.numbers.slots.get(home).copied().unwrap_or_default();
-            fetch(self.sites.list.as_slice(), (number as usize).wrapping_add(1));
+            prefetch(self.sites.list.as_slice(), (number as usize).wrapping_add(1));
         }
-        fetch(self.serials.as_slice(), slot);
+        prefetch(self.serials.as_slice(), slot);
     }
 
     #[inline(always)]
@@ -1003,8 +1003,8 @@ impl HeapDecoder {
                     // The blocks to come take what is below, if none is given back.
                     let later = self.free_slots.len().wrapping_sub(AHEAD_OBJECTS);
                     if let Some(&later) = self.free_slots.get(later) {
-                        fetch(&self.objects, later as usize);
-                        events.expect_next(ObjectId(later), StackId(0), 0);
+                        prefetch(&self.objects, later as usize);
+                        events.prefetch_object(ObjectId(later), StackId(0), 0);
                     }
                     slot
                 }

@@ -3,6 +3,7 @@
 pub(crate) mod chunk;
 pub(crate) mod columns;
 pub(crate) mod heap_events;
+pub(crate) mod live;
 pub(crate) mod marks;
 pub(crate) mod progress;
 pub(crate) mod reader;

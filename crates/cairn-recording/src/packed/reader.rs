@@ -10,18 +10,18 @@ use crate::error::{EndedEarly, Finding, RecordingError};
 use crate::model::{At, Events, Fact, Mark, Wanted};
 use crate::packed::heap_events::HeapDecoder;
 use crate::source::Source;
+use crate::spool::control_words::{RawEarlyEnd, note_loss, parse_facts};
 use crate::spool::deliver::Slots;
-use crate::spool::reader::{RawEarlyEnd, note_loss, parse_facts};
 use crate::tables::TableBuilder;
-use crate::write::pack::Summary;
+use crate::write::pack::Totals;
 
 /// Where the chunks are.
 pub(crate) struct Packed {
     pub(crate) places: Vec<Place>,
-    pub(crate) summary: Option<Summary>,
+    pub(crate) totals: Option<Totals>,
     /// Where the spool goes on when this recording was not closed.
     pub(crate) progress: Option<LastProgress>,
-    /// Frees without a block, while it has no summary that tells how many there are.
+    /// Frees without a block, while it has no totals that tells how many there are.
     pub(crate) unmatched_frees: u64,
 }
 
@@ -67,24 +67,36 @@ pub(crate) const EVENTS: [ChunkKind; 4] =
 /// Those of allocations and frees.
 const HEAP: [ChunkKind; 2] = [ChunkKind::HEAP, ChunkKind::HEAP_STREAM];
 
+/// How much of a packed recording that was not closed is to be read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Extent {
+    /// Everything that is intact.
+    Whole,
+    /// Everything in front of the last `PROG` chunk: what follows is in the spool as well.
+    UpToProgress,
+}
+
 /// Reads the tables.
 pub(crate) fn open(
     source: &Source,
     header: &FileHeader,
+    extent: Extent,
     findings: &mut Vec<Finding>,
 ) -> Result<Opened, RecordingError> {
     let mut reader = ChunkReader::new()?;
-    let places = chunk::find_chunks(source, &mut reader, findings)?;
+    let mut of_places = Vec::new();
+    let places = chunk::find_chunks(source, &mut reader, &mut of_places)?;
+    let (all_findings, findings) = (findings, &mut Vec::new());
     let mut facts = Vec::new();
     let mut tables = TableBuilder::default();
     let mut starts = rows::Starts::new();
-    let mut summary = None;
+    let mut totals = None;
     for kind in TABLES {
         for place in places.iter().filter(|place| place.kind == kind) {
             let read = reader.read(source, place)?;
             let taken = read
                 .and_then(|payload| take_table(kind, payload, header, &mut facts, &mut tables, &mut starts));
-            let result = taken.map(|found| summary = found.or(summary.take()));
+            let result = taken.map(|found| totals = found.or(totals.take()));
             if let Err(problem) = result {
                 findings.push(damaged(place, problem));
             }
@@ -97,19 +109,34 @@ pub(crate) fn open(
             findings.push(Finding::UnknownChunk { offset: place.offset, kind: place.kind });
         }
     }
-    let lost = summary.iter().flat_map(Summary::losses);
+    let lost = totals.iter().flat_map(Totals::losses);
     lost.for_each(|(kind, count)| note_loss(kind, count, findings));
-    let end = summary.as_ref().and_then(|summary| end_of(summary, header));
-    let early = summary.as_ref().and_then(|summary| early_end_of(summary, header));
-    let progress = match summary {
+    let end = totals.as_ref().and_then(|totals| end_of(totals, header));
+    let early = totals.as_ref().and_then(|totals| early_end_of(totals, header));
+    let progress = match totals {
         Some(_) => None,
         None => last_progress(source, &mut reader, &places)?,
     };
-    let packed = Packed { places, summary, progress, unmatched_frees: 0 };
+    let mut packed = Packed { places, totals, progress, unmatched_frees: 0 };
+    if extent == Extent::UpToProgress && packed.totals.is_none() {
+        let end = packed.end_at_progress();
+        of_places.retain(|finding| is_in_front_of(finding, end));
+    }
+    all_findings.append(&mut of_places);
+    all_findings.append(findings);
     Ok(Opened { packed, facts, tables, end, early })
 }
 
-/// Takes what a chunk of tables holds; answers with the summary where that is what it holds.
+/// Whether a finding is of chunks in front of that place: behind it, and of the missing index, nothing is read.
+fn is_in_front_of(finding: &Finding, end: u64) -> bool {
+    match finding {
+        Finding::NoIndex => false,
+        Finding::TornTail { offset, .. } | Finding::SkippedBytes { offset, .. } => *offset < end,
+        _ => true,
+    }
+}
+
+/// Takes what a chunk of tables holds; answers with the totals where that is what it holds.
 pub(crate) fn take_table(
     kind: ChunkKind,
     payload: &[u8],
@@ -117,7 +144,7 @@ pub(crate) fn take_table(
     facts: &mut Vec<Fact>,
     tables: &mut TableBuilder,
     starts: &mut rows::Starts,
-) -> Result<Option<Summary>, &'static str> {
+) -> Result<Option<Totals>, &'static str> {
     match kind {
         ChunkKind::FACTS => facts.extend(parse_facts(payload)),
         ChunkKind::MODULES => rows::take_modules(payload, header.start_counter, tables, starts)?,
@@ -125,18 +152,18 @@ pub(crate) fn take_table(
         ChunkKind::CLOCKS => rows::take_clocks(payload, header.start_counter, &mut tables.clocks)?,
         ChunkKind::ADDRESSES => rows::take_pcs(payload, tables, starts)?,
         ChunkKind::STACKS => rows::take_words(payload, tables)?,
-        ChunkKind::SUMMARY => return Summary::take(payload).map(Some).ok_or("it is too short"),
+        ChunkKind::SUMMARY => return Totals::take(payload).map(Some).ok_or("it is too short"),
         _ => {}
     }
     Ok(None)
 }
 
-pub(crate) fn end_of(summary: &Summary, header: &FileHeader) -> Option<(EndReason, u64)> {
-    Some((summary.end_reason?, header.start_counter.saturating_add(summary.end_nanos)))
+pub(crate) fn end_of(totals: &Totals, header: &FileHeader) -> Option<(EndReason, u64)> {
+    Some((totals.end_reason?, header.start_counter.saturating_add(totals.end_nanos)))
 }
 
-pub(crate) fn early_end_of(summary: &Summary, header: &FileHeader) -> Option<RawEarlyEnd> {
-    let EndedEarly { cause, nanos, missed } = summary.ended_early?;
+pub(crate) fn early_end_of(totals: &Totals, header: &FileHeader) -> Option<RawEarlyEnd> {
+    let EndedEarly { cause, nanos, missed } = totals.ended_early?;
     let counter = if nanos == 0 { 0 } else { header.start_counter.saturating_add(nanos) };
     Some(RawEarlyEnd { cause, counter, missed })
 }
@@ -159,11 +186,11 @@ fn last_progress(
 impl Packed {
     /// One without chunks.
     pub(crate) fn empty() -> Self {
-        Self { places: Vec::new(), summary: None, progress: None, unmatched_frees: 0 }
+        Self { places: Vec::new(), totals: None, progress: None, unmatched_frees: 0 }
     }
 
-    /// Leaves out what the spool has as well, and answers from where on.
-    pub(crate) fn end_at_progress(&mut self) -> u64 {
+    /// Leaves out what the spool has as well; returns where that begins.
+    fn end_at_progress(&mut self) -> u64 {
         let end = self.progress.as_ref().map_or(0, |progress| progress.offset);
         self.places.retain(|place| place.offset < end);
         end

@@ -92,22 +92,20 @@ impl<'a, E: Events> Delivery<'a, E> {
 }
 
 impl<E: Events> Merged for Delivery<'_, E> {
-    /// Asks for the memory that the events will need. One after the other they would wait for it one by one, and that is most of
-    /// their time when many blocks live.
     #[inline]
-    fn expect(&mut self, events: &[RawEvent]) {
+    fn prefetch_regions(&mut self, events: &[RawEvent]) {
         if !self.out.wanted.heap {
             return;
         }
-        // No branch hangs on the kind: what an event does not have costs nothing to ask for.
+        // No branch on the kind: prefetching what an event does not have costs nothing.
         if self.pairing.has_many_regions() {
-            events.iter().for_each(|event| self.pairing.expect(event.address));
+            events.iter().for_each(|event| self.pairing.prefetch_region(event.address));
         }
-        events.iter().for_each(|event| self.out.events.expect(StackId(event.stack), event.size_bytes));
+        events.iter().for_each(|event| self.out.events.prefetch_site(StackId(event.stack), event.size_bytes));
     }
 
     #[inline]
-    fn expect_next(&mut self, events: &mut [RawEvent]) {
+    fn resolve_cells(&mut self, events: &mut [RawEvent]) {
         if self.out.wanted.heap {
             events.iter_mut().for_each(|event| event.place = self.pairing.resolve(event.address));
         }
@@ -119,18 +117,18 @@ impl<E: Events> Merged for Delivery<'_, E> {
     }
 
     #[inline]
-    fn expect_last(&mut self, events: &[RawEvent]) {
+    fn prefetch_objects(&mut self, events: &[RawEvent]) {
         if !self.out.wanted.heap || !self.pairing.is_large() {
             return;
         }
         for event in events {
-            let slot = self.pairing.expect_object(event.place);
-            self.out.events.expect_next(ObjectId(slot), StackId(event.stack), event.size_bytes);
+            let slot = self.pairing.prefetch_object(event.place);
+            self.out.events.prefetch_object(ObjectId(slot), StackId(event.stack), event.size_bytes);
         }
     }
 
     #[inline]
-    fn some(&mut self, origin: Origin, events: &[RawEvent], bytes: &[u8], is_moving: &mut bool) {
+    fn hand_on(&mut self, origin: Origin, events: &[RawEvent], bytes: &[u8], is_moving: &mut bool) {
         self.pairing.count_events(events.len() as u64);
         if !self.out.wanted.heap {
             return self.without_heap(origin, events, bytes);
@@ -345,16 +343,16 @@ mod tests {
 
     use cairn_format::recording::{BadRecord, CounterKind, FileHeader, RecordSink, Shape};
 
-    use super::super::merge::{Feed, Merger, NextBlock};
+    use super::super::merge::{Feed, Merger, NextPiece};
     use super::*;
 
-    /// One piece for one stream.
+    /// One piece for one lane.
     struct Piece(Option<Vec<u8>>);
 
     impl Feed for Piece {
-        fn more(&mut self, _: u32, bytes: &mut Vec<u8>) -> Option<NextBlock> {
+        fn more(&mut self, _: u32, bytes: &mut Vec<u8>) -> Option<NextPiece> {
             *bytes = self.0.take()?;
-            Some(NextBlock { ticks: 0, offset: 0, thread: 1 })
+            Some(NextPiece { ticks: 0, offset: 0, thread: 1 })
         }
 
         fn thread(&mut self, _: u32, _: u64, _: ThreadEvent<'_>) -> Option<u32> {
@@ -423,8 +421,8 @@ mod tests {
         let mut feed = Piece(Some(bytes));
         let mut seen = Live::default();
         let mut delivery = Delivery::resume(&scale, Wanted::ALL, &mut seen, Pairing::new(), 0);
-        let stream = merger.add_stream();
-        merger.wake(stream, &mut feed);
+        let lane = merger.add_lane();
+        merger.wake(lane, &mut feed);
         merger.run(u64::MAX, &mut feed, &mut delivery, |_| false);
         let (pairing, _) = delivery.into_parts();
         assert!(pairing.generation() > 10, "{}", pairing.generation());

@@ -136,6 +136,11 @@ impl Lives {
         life
     }
 
+    /// Returns whose records follow in a lane; 0 when nothing was met of it.
+    pub(crate) fn present(&self, lane: LaneKey) -> u32 {
+        self.present.get(&lane).copied().unwrap_or(0)
+    }
+
     /// A record of a thread in a lane; the answer is whose records follow.
     pub(crate) fn record(&mut self, lane: LaneKey, counter: u64, event: ThreadEvent<'_>) -> Option<u32> {
         match event {

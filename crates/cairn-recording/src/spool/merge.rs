@@ -1,10 +1,10 @@
 //! One order for the events of all threads of a spool.
 //!
 //! Every thread's events lie in order in its blocks, with a stamp now and then. Events between two stamps are taken to be
-//! evenly spread, and the streams are merged by that time. So the order across threads is as good as the stamps are; which
-//! allocation a free belongs to does not hang on it (`pairing`).
+//! evenly spread, and the lanes are merged by that time. So the order across threads is as good as the stamps are; which
+//! allocation a free belongs to does not depend on it (`pairing`).
 //!
-//! Works on what is there: a program may still be writing, so a stream that has run out is asked again.
+//! Works on what is there: a program may still be writing, so a lane that has run out is read again.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -15,23 +15,23 @@ use cairn_format::recording::{
 
 /// Receives the events of all threads in one order. Times are ticks since the recording's start, and may go back a little.
 pub(crate) trait Merged {
-    /// These come soon, with others of other streams between them; told of each once.
-    fn expect(&mut self, events: &[RawEvent]);
-    /// These come sooner, and are told of the second time; here they get their places.
-    fn expect_next(&mut self, events: &mut [RawEvent]);
-    /// Another one when places that events have got may be wrong.
+    /// First prefetch stage: loads what leads to the cells of these events, which come soon.
+    fn prefetch_regions(&mut self, events: &[RawEvent]);
+    /// Second prefetch stage: finds the cells of these events, and loads them.
+    fn resolve_cells(&mut self, events: &mut [RawEvent]);
+    /// Changes when cells that were resolved may be wrong.
     fn generation(&self) -> u32;
-    /// These come next, and are told of the third time.
-    fn expect_last(&mut self, events: &[RawEvent]);
-    /// Some events of one stream, in their order. `bytes` is what they were read from; `is_moving` is true between the two
-    /// halves of a reallocation.
-    fn some(&mut self, source: Origin, events: &[RawEvent], bytes: &[u8], is_moving: &mut bool);
+    /// Third prefetch stage: loads the objects of these events, which come next.
+    fn prefetch_objects(&mut self, events: &[RawEvent]);
+    /// Receives events of one lane, in their order. `bytes` is what they were read from; `is_moving` is true between the
+    /// two halves of a reallocation.
+    fn hand_on(&mut self, source: Origin, events: &[RawEvent], bytes: &[u8], is_moving: &mut bool);
 }
 
-/// Which stream an event is from, and which of the threads that had its lane one after the other.
+/// Which lane an event is from, and which of the threads that had its lane one after the other.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Origin {
-    pub(crate) stream: u32,
+    pub(crate) lane: u32,
     pub(crate) thread: u32,
 }
 
@@ -55,25 +55,25 @@ pub(crate) struct RawFree {
     pub(crate) is_move: bool,
 }
 
-/// Gives a stream what follows in it.
+/// Gives a lane what follows in it.
 pub(crate) trait Feed {
-    /// Replaces `bytes` by the records of the stream's next block. `None` when there are none at present.
-    fn more(&mut self, stream: u32, bytes: &mut Vec<u8>) -> Option<NextBlock>;
+    /// Replaces `bytes` by the records of the lane's next block. `None` when there are none at present.
+    fn more(&mut self, lane: u32, bytes: &mut Vec<u8>) -> Option<NextPiece>;
 
-    /// Told of each record that is neither an event of the heap nor a stamp, when it is read: some events before it is handed on.
-    fn met(&mut self, stream: u32, record: &[u8]) {
-        let _ = (stream, record);
+    /// Receives each record that is neither an event of the heap nor a stamp, some events before it is handed on.
+    fn met(&mut self, lane: u32, record: &[u8]) {
+        let _ = (lane, record);
     }
 
-    /// Receives each record of a thread in the stream's order, before what follows it in the
-    /// stream; returns the number of the thread whose events follow.
-    fn thread(&mut self, stream: u32, counter: u64, event: ThreadEvent<'_>) -> Option<u32>;
+    /// Receives each record of a thread in the lane's order, before what follows it in the
+    /// lane; returns the number of the thread whose events follow.
+    fn thread(&mut self, lane: u32, counter: u64, event: ThreadEvent<'_>) -> Option<u32>;
 
-    /// Told of a record that cannot be read; the rest of what was given last is left out.
-    fn damaged(&mut self, stream: u32, error: BadRecord, lost_bytes: u64);
+    /// Receives what is wrong with a record; the rest of what was given last is left out.
+    fn damaged(&mut self, lane: u32, error: BadRecord, lost_bytes: u64);
 }
 
-pub(crate) struct NextBlock {
+pub(crate) struct NextPiece {
     /// Not before this time: ticks when the block was taken.
     pub(crate) ticks: u64,
     /// Where in its block the first byte was.
@@ -82,7 +82,7 @@ pub(crate) struct NextBlock {
     pub(crate) thread: u32,
 }
 
-/// An event as it is kept between reading and handing on: what its kind does not have holds no meaning.
+/// An event between reading and handing on; fields that its kind does not have hold no meaning.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RawEvent {
     pub(crate) ticks: u64,
@@ -101,7 +101,7 @@ pub(crate) const NO_PLACE: u32 = u32::MAX;
 
 const _: () = assert!(size_of::<RawEvent>() == 40);
 
-/// A stamp is none of them: in its place stands what is neither an allocation nor a free.
+/// A stamp is no event; its number marks what is neither an allocation nor a free.
 pub(crate) type RawKind = FrequentKind;
 pub(crate) const OTHER: RawKind = FrequentKind::Stamp;
 
@@ -116,13 +116,12 @@ impl RawEvent {
     }
 }
 
-/// So many events are looked at without a stamp before they are handed on.
+/// Events that are read without a stamp before they are handed on.
 const LONGEST_RUN: usize = 256;
-/// Runs are read until there are so many events: several times what the sink is told of ahead, and few enough to stay in the nearest
-/// cache.
+/// Events until which runs are read; 512, several times what is prefetched, and few enough to stay in the nearest cache.
 const WINDOW_EVENTS: usize = 512;
-/// The sink is told of so many events at a time, some such times ahead.
-const AHEAD_EVENTS: usize = 16;
+/// Events that a prefetch stage takes at a time; 16, as many lines as processors load at once.
+const PREFETCH_EVENTS: usize = 16;
 /// Events behind a stamp are spread over at most so many ticks, about a millisecond: a thread that then slept for a second
 /// did not take that long for them, and had it, it would have noticed the next tick.
 const LONGEST_SPREAD_TICKS: u64 = 1 << 22;
@@ -144,14 +143,15 @@ pub(crate) fn ticks_of(record: &Record<'_>, start_counter: u64) -> Option<u64> {
     Some(counter.saturating_sub(start_counter))
 }
 
-/// The events of a thread's lane.
+/// The events of a thread's lane, with the three stages of their prefetch.
 ///
 /// ```text
 ///   bytes    | read before | stamp  event event event  stamp ... | not read yet
 ///                           \___ `events`: some runs _________/^position
-///   events   | given before |^next   |^ready   |^expected_last   |^expected_next   |^expected
+///   events   | given before |^next   |^ready   |^objects_prefetched   |^resolved   |^regions_prefetched
+///                                     third stage           second      first
 /// ```
-struct Stream {
+struct LaneEvents {
     origin: Origin,
     bytes: Vec<u8>,
     /// The next record.
@@ -161,10 +161,10 @@ struct Stream {
     /// What was read of `bytes`.
     events: Vec<RawEvent>,
     next: usize,
-    /// Up to where the sink was told of them: for the first, the second and the third time, and long enough ago to get them.
-    expected: usize,
-    expected_next: usize,
-    expected_last: usize,
+    /// Up to where each prefetch stage was run, and up to where the third one has had its time.
+    regions_prefetched: usize,
+    resolved: usize,
+    objects_prefetched: usize,
     ready: usize,
     /// [`Merged::generation`] of the places of events.
     generation: u32,
@@ -175,13 +175,13 @@ struct Stream {
     is_moving: bool,
 }
 
-impl Stream {
+impl LaneEvents {
     /// Reads some runs: events up to the next stamp, which tells when they were. False when there is no event before the end.
     fn read_runs(&mut self, start_counter: u64, feed: &mut impl Feed) -> bool {
         let Self { events, bytes, ticks: now, .. } = self;
         events.clear();
         (self.next, self.ready, self.events_from) = (0, 0, self.position);
-        (self.expected, self.expected_next, self.expected_last) = (0, 0, 0);
+        (self.regions_prefetched, self.resolved, self.objects_prefetched) = (0, 0, 0);
         let mut records = Records::new(bytes.get(self.position..).unwrap_or_default(), self.position);
         let mut begin = 0;
         let mut damage = None;
@@ -217,7 +217,7 @@ impl Stream {
                     end = Some(at);
                     break;
                 }
-                if let Some(thread) = feed.thread(self.origin.stream, counter, event) {
+                if let Some(thread) = feed.thread(self.origin.lane, counter, event) {
                     self.origin.thread = thread;
                 }
             }
@@ -225,7 +225,7 @@ impl Stream {
                 record,
                 Record::Alloc { .. } | Record::Free { .. } | Record::Move { .. } | Record::Stamp { .. }
             ) {
-                feed.met(self.origin.stream, bytes.get(at..records.offset()).unwrap_or_default());
+                feed.met(self.origin.lane, bytes.get(at..records.offset()).unwrap_or_default());
             }
             match record {
                 Record::Alloc { address, size_bytes, epoch, stack } => {
@@ -262,7 +262,7 @@ impl Stream {
         self.position = end.unwrap_or(records.offset());
         if let Some((at, mut error)) = damage {
             error.offset = self.offset + at;
-            feed.damaged(self.origin.stream, error, (self.bytes.len() - at) as u64);
+            feed.damaged(self.origin.lane, error, (self.bytes.len() - at) as u64);
             self.bytes.truncate(at);
             self.position = at;
         }
@@ -308,55 +308,55 @@ impl Stream {
     fn give(&mut self, limit: u64, sink: &mut impl Merged) {
         while self.has_events() {
             if self.next >= self.ready {
-                self.look_ahead(sink);
+                self.prefetch(sink);
             }
-            let told = self.events.get(self.next..self.ready).unwrap_or_default();
-            // Times do not go back within a stream.
+            let ready = self.events.get(self.next..self.ready).unwrap_or_default();
+            // Times do not go back within a lane.
             let is_due = |event: &RawEvent| event.ticks <= limit;
-            let due = if told.last().is_some_and(is_due) {
-                told.len()
+            let due = if ready.last().is_some_and(is_due) {
+                ready.len()
             } else {
-                told.iter().position(|event| !is_due(event)).unwrap_or(0)
+                ready.iter().position(|event| !is_due(event)).unwrap_or(0)
             };
             if due == 0 {
                 return;
             }
             if sink.generation() != self.generation {
-                self.renew_places(sink);
+                self.renew_cells(sink);
                 continue;
             }
-            sink.some(self.origin, told.get(..due).unwrap_or_default(), &self.bytes, &mut self.is_moving);
+            sink.hand_on(self.origin, ready.get(..due).unwrap_or_default(), &self.bytes, &mut self.is_moving);
             self.next += due;
         }
     }
 
     #[cold]
-    fn renew_places(&mut self, sink: &mut impl Merged) {
-        if let Some(events) = self.events.get_mut(self.next..self.expected_next) {
-            sink.expect_next(events);
+    fn renew_cells(&mut self, sink: &mut impl Merged) {
+        if let Some(events) = self.events.get_mut(self.next..self.resolved) {
+            sink.resolve_cells(events);
         }
         self.generation = sink.generation();
     }
 
-    /// Tells the sink of what comes: of each event three times, each time some events later, and again some later it is handed on.
+    /// Runs the three prefetch stages, each some events ahead of the next, and the last some events ahead of handing on.
     #[inline]
-    fn look_ahead(&mut self, sink: &mut impl Merged) {
+    fn prefetch(&mut self, sink: &mut impl Merged) {
         let length = self.events.len();
-        self.ready = length.min(self.next + AHEAD_EVENTS);
-        let third = length.min(self.ready + AHEAD_EVENTS);
-        let second = length.min(third + AHEAD_EVENTS);
-        let first = length.min(second + AHEAD_EVENTS);
-        if let Some(events) = self.events.get(self.expected..first) {
-            sink.expect(events);
-            self.expected = first;
+        self.ready = length.min(self.next + PREFETCH_EVENTS);
+        let third = length.min(self.ready + PREFETCH_EVENTS);
+        let second = length.min(third + PREFETCH_EVENTS);
+        let first = length.min(second + PREFETCH_EVENTS);
+        if let Some(events) = self.events.get(self.regions_prefetched..first) {
+            sink.prefetch_regions(events);
+            self.regions_prefetched = first;
         }
-        if let Some(events) = self.events.get_mut(self.expected_next..second) {
-            sink.expect_next(events);
-            self.expected_next = second;
+        if let Some(events) = self.events.get_mut(self.resolved..second) {
+            sink.resolve_cells(events);
+            self.resolved = second;
         }
-        if let Some(events) = self.events.get(self.expected_last..third) {
-            sink.expect_last(events);
-            self.expected_last = third;
+        if let Some(events) = self.events.get(self.objects_prefetched..third) {
+            sink.prefetch_objects(events);
+            self.objects_prefetched = third;
         }
     }
 }
@@ -387,72 +387,71 @@ fn end_run(events: &mut [RawEvent], begin: usize, now: &mut u64, ticks: u64) -> 
     events.len()
 }
 
-/// Merges the streams of a process.
+/// Merges the lanes of a process.
 pub(crate) struct Merger {
     start_counter: u64,
-    streams: Vec<Stream>,
-    /// The streams that have an event at hand, by its time.
+    lanes: Vec<LaneEvents>,
+    /// The lanes that have an event at hand, by its time.
     queue: BinaryHeap<Reverse<(u64, u32)>>,
 }
 
 impl Merger {
     pub(crate) fn new(start_counter: u64) -> Self {
-        Self { start_counter, streams: Vec::new(), queue: BinaryHeap::new() }
+        Self { start_counter, lanes: Vec::new(), queue: BinaryHeap::new() }
     }
 
-    /// A further stream; the answer is its number.
-    pub(crate) fn add_stream(&mut self) -> u32 {
-        let stream = self.streams.len() as u32;
-        self.streams.push(Stream {
-            origin: Origin { stream, thread: 0 },
+    /// A further lane; the answer is its number.
+    pub(crate) fn add_lane(&mut self) -> u32 {
+        let lane = self.lanes.len() as u32;
+        self.lanes.push(LaneEvents {
+            origin: Origin { lane, thread: 0 },
             bytes: Vec::new(),
             position: 0,
             events_from: 0,
             events: Vec::new(),
             next: 0,
-            expected: 0,
-            expected_next: 0,
-            expected_last: 0,
+            regions_prefetched: 0,
+            resolved: 0,
+            objects_prefetched: 0,
             ready: 0,
             generation: 0,
             ticks: 0,
             offset: SEGMENT_HEADER_BYTES,
             is_moving: false,
         });
-        stream
+        lane
     }
 
-    /// A stream that goes on where another merger was: its next event is not before this time, and perhaps the second half of a move.
-    pub(crate) fn resume_stream(&mut self, ticks: u64, is_moving: bool) -> u32 {
-        let number = self.add_stream();
-        if let Some(stream) = self.streams.get_mut(number as usize) {
-            (stream.ticks, stream.is_moving) = (ticks, is_moving);
+    /// A lane that goes on where another merger was: its next event is not before this time, and perhaps the second half of a move.
+    pub(crate) fn resume_lane(&mut self, ticks: u64, is_moving: bool) -> u32 {
+        let number = self.add_lane();
+        if let Some(lane) = self.lanes.get_mut(number as usize) {
+            (lane.ticks, lane.is_moving) = (ticks, is_moving);
         }
         number
     }
 
-    /// Where a stream is: how many bytes of what it was given last are handed on, `usize::MAX` for all; the time up to there; and
+    /// Where a lane is: how many bytes of what it was given last are handed on, `usize::MAX` for all; the time up to there; and
     /// whether the first half of a move was.
     #[cfg(target_os = "linux")]
-    pub(crate) fn place(&self, stream: u32) -> Option<(usize, u64, bool)> {
-        let stream = self.streams.get(stream as usize)?;
-        let ticks = if stream.has_events() { stream.head_ticks() } else { stream.ticks };
-        let position =
-            if stream.bytes.is_empty() { usize::MAX } else { stream.given_bytes(self.start_counter) };
-        Some((position, ticks, stream.is_moving))
+    pub(crate) fn place(&self, lane: u32) -> Option<(usize, u64, bool)> {
+        let lane = self.lanes.get(lane as usize)?;
+        let ticks = if lane.has_events() { lane.head_ticks() } else { lane.ticks };
+        let position = if lane.bytes.is_empty() { usize::MAX } else { lane.given_bytes(self.start_counter) };
+        Some((position, ticks, lane.is_moving))
     }
 
-    /// Gives a stream the chance to get its first or next events from `feed`: for all at the start, later for those that had
+    /// Gives a lane the chance to get its first or next events from `feed`: for all at the start, later for those that had
     /// run out.
-    pub(crate) fn wake(&mut self, stream: u32, feed: &mut impl Feed) {
+    pub(crate) fn wake(&mut self, lane: u32, feed: &mut impl Feed) {
         let start_counter = self.start_counter;
-        let Some(sleeper) = self.streams.get_mut(stream as usize) else { return };
+        let Some(sleeper) = self.lanes.get_mut(lane as usize) else { return };
         if !sleeper.has_events() && refill(sleeper, start_counter, feed) {
-            self.queue.push(Reverse((sleeper.head_ticks(), stream)));
+            self.queue.push(Reverse((sleeper.head_ticks(), lane)));
         }
     }
 
-    /// Hands on all events up to `horizon`, and stops early when `sink` has enough, which `is_enough` tells.
+    /// Hands on all events up to `horizon`, and stops early when `is_enough` says that `sink` has enough.
     pub(crate) fn run<S: Merged>(
         &mut self,
         horizon: u64,
@@ -467,14 +466,14 @@ impl Merger {
             self.queue.pop();
             let others = self.queue.peek().map_or(u64::MAX, |&Reverse((ticks, _))| ticks);
             let limit = horizon.min(others);
-            let Some(stream) = self.streams.get_mut(number as usize) else { continue };
+            let Some(lane) = self.lanes.get_mut(number as usize) else { continue };
             let mut given = 0;
             let has_more = loop {
-                stream.give(limit, sink);
-                if stream.has_events() {
+                lane.give(limit, sink);
+                if lane.has_events() {
                     break true;
                 }
-                if !refill(stream, self.start_counter, feed) {
+                if !refill(lane, self.start_counter, feed) {
                     break false;
                 }
                 given += 1;
@@ -483,28 +482,28 @@ impl Merger {
                 }
             };
             if has_more {
-                self.queue.push(Reverse((stream.head_ticks(), number)));
+                self.queue.push(Reverse((lane.head_ticks(), number)));
             }
         }
     }
 }
 
-/// A single thread has all turns; still somebody may have seen enough.
+/// Runs of one lane between two questions whether the sink has enough; 64, because a single thread has all turns.
 const RUNS_BETWEEN_QUESTIONS: u32 = 64;
 
-fn refill(stream: &mut Stream, start_counter: u64, feed: &mut impl Feed) -> bool {
+fn refill(lane: &mut LaneEvents, start_counter: u64, feed: &mut impl Feed) -> bool {
     loop {
-        if stream.read_runs(start_counter, feed) {
+        if lane.read_runs(start_counter, feed) {
             return true;
         }
-        let Some(block) = feed.more(stream.origin.stream, &mut stream.bytes) else {
-            stream.bytes.clear();
-            stream.position = 0;
+        let Some(block) = feed.more(lane.origin.lane, &mut lane.bytes) else {
+            lane.bytes.clear();
+            lane.position = 0;
             return false;
         };
-        stream.position = 0;
-        stream.offset = block.offset;
-        stream.origin.thread = block.thread;
-        stream.ticks = stream.ticks.max(block.ticks);
+        lane.position = 0;
+        lane.offset = block.offset;
+        lane.origin.thread = block.thread;
+        lane.ticks = lane.ticks.max(block.ticks);
     }
 }

@@ -4,7 +4,7 @@
 //! address; any other one has a *ticket*, and the allocations of an address with an *epoch* that is not greater than the
 //! ticket came before it. Two blocks never live at one address at once. So each of these is a proof that a block is dead:
 //!
-//! - its thread freed it locally: behind it in the same stream, with no other allocation of the address between;
+//! - its thread freed it locally: behind it in the same lane, with no other allocation of the address between;
 //! - a free of its address has a ticket that is not smaller than its epoch;
 //! - its address was allocated with a greater epoch, or again by the same thread.
 //!
@@ -22,7 +22,7 @@
 //!
 //! Every block so gets one free at most, perhaps a moment before its own, and then by the thread whose event was the
 //! proof. The kept tickets are dropped when [`WINDOW`] events have passed: no allocation is that late, because the
-//! recorder commits it before the program has the block, and streams are merged to about a millisecond.
+//! recorder commits it before the program has the block, and lanes are merged to about a millisecond.
 //!
 //! The frees in excess of the blocks that died are of blocks older than the recording.
 
@@ -33,7 +33,7 @@ use std::hash::{BuildHasher, Hasher};
 use cairn_format::recording::ADDRESS_BITS;
 
 use super::merge::{NO_PLACE, Origin, RawAlloc, RawFree};
-use crate::prefetch::{Table, fetch};
+use crate::prefetch::{Table, prefetch};
 
 /// A block of memory that lives, or lived last, under a slot's number.
 #[derive(Clone, Copy, Default, Debug)]
@@ -58,7 +58,7 @@ impl Object {
     }
 }
 
-/// Who made the block of a slot, and [`Pairing::era`] when it was made: asked for only where there are several streams.
+/// Who made the block of a slot, and [`Pairing::era`] when it was made: asked for only where there are several lanes.
 type Maker = [u32; 2];
 
 /// Receives allocations, and frees with the slot of what they free.
@@ -86,15 +86,15 @@ pub(crate) struct Pairing {
     objects: Table<Kept>,
     /// How many slots there ever were.
     slots: usize,
-    /// By slot. Empty while only one stream has allocated.
+    /// By slot. Empty while only one lane has allocated.
     makers: Table<Maker>,
     free_slots: FreeSlots,
     /// Blocks that seem to live at an address beside the one in the table, oldest first: with the same epoch, made by other
     /// threads. All but one of them were freed locally, and that has not arrived yet.
     tied: HashMap<u64, Vec<u32>, Seed>,
     tickets: Tickets,
-    /// The only stream that has allocated so far, or one of the constants.
-    only_stream: u64,
+    /// The only lane that has allocated so far, or one of the constants.
+    only_lane: u64,
     events: u64,
     /// Of these, what was neither an allocation nor a free.
     others: u64,
@@ -182,9 +182,9 @@ impl Tickets {
     }
 }
 
-const NO_STREAM: u64 = u64::MAX;
+const NO_LANE: u64 = u64::MAX;
 /// Several have.
-const STREAMS: u64 = NO_STREAM - 1;
+const SEVERAL_LANES: u64 = NO_LANE - 1;
 
 impl Pairing {
     pub(crate) fn new() -> Self {
@@ -197,7 +197,7 @@ impl Pairing {
             free_slots: FreeSlots { list: Table::new(LEAST_SLOTS), count: 0 },
             tied: HashMap::with_hasher(seed),
             tickets: Tickets::default(),
-            only_stream: NO_STREAM,
+            only_lane: NO_LANE,
             events: 0,
             others: 0,
             allocs: 0,
@@ -220,8 +220,8 @@ impl Pairing {
 
     /// Asks for what an event of this address will need first.
     #[inline(always)]
-    pub(crate) fn expect(&self, address: u64) {
-        self.table.fetch_region(address);
+    pub(crate) fn prefetch_region(&self, address: u64) {
+        self.table.prefetch_region(address);
     }
 
     /// False while what leads to the cells fits into the nearer caches.
@@ -241,7 +241,7 @@ impl Pairing {
     #[inline(always)]
     pub(crate) fn resolve(&self, address: u64) -> u32 {
         let place = self.table.place(address);
-        fetch(self.table.cells(), place as usize);
+        prefetch(self.table.cells(), place as usize);
         place
     }
 
@@ -253,10 +253,10 @@ impl Pairing {
 
     /// Asks for what an event at a place needs last. The answer is the slot of the block that lives there, any if there is none.
     #[inline(always)]
-    pub(crate) fn expect_object(&self, place: u32) -> u32 {
+    pub(crate) fn prefetch_object(&self, place: u32) -> u32 {
         // Where nothing lives, the first one: a line that is not there would cost the processor a walk of its page tables.
         let slot = self.table.cells().get(place as usize).map_or(0, |&cell| (cell & SLOTS).saturating_sub(1));
-        fetch(self.objects.as_slice(), slot as usize);
+        prefetch(self.objects.as_slice(), slot as usize);
         slot
     }
 
@@ -294,8 +294,8 @@ impl Pairing {
         if let Some(kept) = self.objects.as_mut_slice().get_mut(slot as usize) {
             *kept = object.keep();
         }
-        if self.only_stream != u64::from(origin.stream) {
-            self.note_maker(origin.stream, slot);
+        if self.only_lane != u64::from(origin.lane) {
+            self.note_maker(origin.lane, slot);
         }
         sink.alloc(origin.thread, slot, &object, is_move);
         match self.table.cells_mut().get_mut(place as usize) {
@@ -346,7 +346,7 @@ impl Pairing {
         if slot >= self.objects.as_slice().len() {
             self.objects.grow(slot * 2);
             self.free_slots.list.grow(slot * 2);
-            if self.only_stream == STREAMS {
+            if self.only_lane == SEVERAL_LANES {
                 self.makers.grow(self.objects.as_slice().len());
             }
         }
@@ -358,32 +358,32 @@ impl Pairing {
     }
 
     #[inline(never)]
-    fn note_maker(&mut self, stream: u32, slot: u32) {
-        match self.only_stream {
-            NO_STREAM => return self.only_stream = stream.into(),
-            STREAMS => {}
-            before => self.meet_stream(before as u32),
+    fn note_maker(&mut self, lane: u32, slot: u32) {
+        match self.only_lane {
+            NO_LANE => return self.only_lane = lane.into(),
+            SEVERAL_LANES => {}
+            before => self.meet_lane(before as u32),
         }
         let era = self.era();
         if let Some(maker) = self.makers.as_mut_slice().get_mut(slot as usize) {
-            *maker = [stream, era];
+            *maker = [lane, era];
         }
     }
 
-    /// From now on it has to be known who made what. All that there is was made by one stream. When that was is not known; but what
+    /// From now on it has to be known who made what. All that there is was made by one lane. When that was is not known; but what
     /// [`is_over`](Self::is_over) wants to know is how often the counter of tickets may have gone round, and that was counted.
     #[cold]
-    fn meet_stream(&mut self, before: u32) {
-        self.only_stream = STREAMS;
+    fn meet_lane(&mut self, before: u32) {
+        self.only_lane = SEVERAL_LANES;
         self.makers.grow(self.objects.as_slice().len());
         let rounds = u32::try_from(self.ticketed / WINDOW).unwrap_or(u32::MAX);
         let era = self.era().wrapping_sub(rounds.saturating_add(1).min(self.era()));
         self.makers.as_mut_slice().iter_mut().take(self.slots).for_each(|maker| *maker = [before, era]);
     }
 
-    fn is_made_by(&self, slot: u32, stream: u32) -> bool {
-        self.only_stream == u64::from(stream)
-            || self.makers.as_slice().get(slot as usize).is_some_and(|maker| maker[0] == stream)
+    fn is_made_by(&self, slot: u32, lane: u32) -> bool {
+        self.only_lane == u64::from(lane)
+            || self.makers.as_slice().get(slot as usize).is_some_and(|maker| maker[0] == lane)
     }
 
     #[inline(always)]
@@ -423,7 +423,7 @@ impl Pairing {
         let mut is_dead = false;
         let mut survivors = self.living(address);
         survivors.retain(|&known| {
-            let is_own = self.is_made_by(known, origin.stream);
+            let is_own = self.is_made_by(known, origin.lane);
             let is_over = is_own || is_before(self.epoch(known), epoch);
             is_dead |= !is_over && is_before(epoch, self.epoch(known));
             if is_over {
@@ -459,8 +459,8 @@ impl Pairing {
             return false;
         };
         let slot = *cell - 1;
-        if self.only_stream != u64::from(origin.stream)
-            && self.makers.as_slice().get(slot as usize).is_none_or(|maker| maker[0] != origin.stream)
+        if self.only_lane != u64::from(origin.lane)
+            && self.makers.as_slice().get(slot as usize).is_none_or(|maker| maker[0] != origin.lane)
         {
             return false;
         }
@@ -480,8 +480,8 @@ impl Pairing {
         if rest & TIED != 0 {
             return self.free_tied(origin, address, is_move, sink);
         }
-        let is_own = self.only_stream == u64::from(origin.stream)
-            || self.makers.as_slice().get(slot as usize).is_some_and(|maker| maker[0] == origin.stream);
+        let is_own = self.only_lane == u64::from(origin.lane)
+            || self.makers.as_slice().get(slot as usize).is_some_and(|maker| maker[0] == origin.lane);
         if slot != NOBODY && is_own {
             self.tickets.set_rest(cell, 0);
             self.die(origin.thread, slot, is_move, sink);
@@ -534,7 +534,7 @@ impl Pairing {
     #[cold]
     fn free_tied(&mut self, origin: Origin, address: u64, is_move: bool, sink: &mut impl Paired) {
         let mut living = self.living(address);
-        let own = living.iter().position(|&slot| self.is_made_by(slot, origin.stream));
+        let own = living.iter().position(|&slot| self.is_made_by(slot, origin.lane));
         if let Some(index) = own {
             let slot = living.remove(index);
             self.die(origin.thread, slot, is_move, sink);
@@ -769,8 +769,8 @@ impl AddressTable {
     }
 
     #[inline(always)]
-    fn fetch_region(&self, address: u64) {
-        fetch(self.regions.as_slice().as_flattened(), self.region(address));
+    fn prefetch_region(&self, address: u64) {
+        prefetch(self.regions.as_slice().as_flattened(), self.region(address));
     }
 
     /// Which one of all cells an address has, [`NO_PLACE`] for none.
@@ -950,7 +950,7 @@ mod tests {
     }
 
     fn give(pairing: &mut Pairing, thread: u32, event: Event, live: &mut Live) {
-        let origin = Origin { stream: thread, thread };
+        let origin = Origin { lane: thread, thread };
         pairing.count_events(1);
         match event {
             Event::Alloc(block) => {

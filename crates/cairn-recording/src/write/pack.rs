@@ -25,7 +25,7 @@ const LONG_ROWS: usize = 1 << 20;
 /// What a recording holds in sum.
 #[derive(Clone, PartialEq, Default, Debug)]
 #[non_exhaustive]
-pub struct Summary {
+pub struct Totals {
     /// When the last event was.
     pub end_nanos: u64,
     /// Why it was the last; `None` when the program was killed or the recording was left.
@@ -60,7 +60,7 @@ pub struct Summary {
     pub findings: Vec<Finding>,
 }
 
-impl Summary {
+impl Totals {
     /// Notes that the recording ended before its program did.
     pub(crate) fn end_early(&mut self, early: EndedEarly) {
         self.end_reason = Some(EndReason::Stopped);
@@ -113,7 +113,7 @@ impl Summary {
     /// Further numbers behind those that are known here are left alone.
     pub(crate) fn take(payload: &[u8]) -> Option<Self> {
         let mut take = Take::new(payload);
-        let mut summary = Self {
+        let mut totals = Self {
             end_nanos: take.number()?,
             end_reason: take.number32()?.checked_sub(1).and_then(EndReason::from_number),
             allocations: take.number()?,
@@ -133,15 +133,15 @@ impl Summary {
         };
         for _ in 0..take.number()? {
             let (kind, count) = (take.number32()?, take.number()?);
-            summary.lost.extend(LossKind::from_number(kind).map(|kind| (kind, count)));
+            totals.lost.extend(LossKind::from_number(kind).map(|kind| (kind, count)));
         }
         // Earlier versions wrote nothing here.
         if !take.is_empty() {
             let (cause, nanos, missed) =
                 (EarlyEnd::from_word(take.number()?), take.number()?, take.number()?);
-            summary.ended_early = cause.map(|cause| EndedEarly { cause, nanos, missed });
+            totals.ended_early = cause.map(|cause| EndedEarly { cause, nanos, missed });
         }
-        Some(summary)
+        Some(totals)
     }
 }
 
@@ -157,7 +157,7 @@ pub(crate) struct Packer<W: Write> {
     pcs: PcRows,
     words: WordRows,
     /// As [`settled`](Self::settle) last.
-    pub(crate) summary: Summary,
+    pub(crate) totals: Totals,
     /// Of the last allocation or free.
     heap_nanos: u64,
     payload: Vec<u8>,
@@ -186,7 +186,7 @@ impl<W: Write> Packer<W> {
             clocks: Default::default(),
             pcs: PcRows::default(),
             words: WordRows::new(),
-            summary: Summary::default(),
+            totals: Totals::default(),
             heap_nanos: 0,
             payload: Vec::new(),
             failure: None,
@@ -335,22 +335,22 @@ impl<W: Write> Packer<W> {
         self.chunks.flush()
     }
 
-    /// Makes the summary complete: what follows from other numbers is not counted with each event.
+    /// Makes the totals complete: what follows from other numbers is not counted with each event.
     fn settle(&mut self) {
-        let summary = &mut self.summary;
-        summary.frees = self.heap.position() - summary.allocations;
-        summary.live_blocks = summary.allocations.saturating_sub(summary.frees);
-        summary.end_nanos = summary.end_nanos.max(self.heap_nanos);
+        let totals = &mut self.totals;
+        totals.frees = self.heap.position() - totals.allocations;
+        totals.live_blocks = totals.allocations.saturating_sub(totals.frees);
+        totals.end_nanos = totals.end_nanos.max(self.heap_nanos);
     }
 
-    /// Writes what is left, the summary and the index.
-    pub(crate) fn close(mut self) -> Result<(W, Summary), RecordingError> {
+    /// Writes what is left, the totals and the index.
+    pub(crate) fn close(mut self) -> Result<(W, Totals), RecordingError> {
         self.flush()?;
         self.settle();
         let mut payload = Vec::new();
-        self.summary.put(&mut payload);
+        self.totals.put(&mut payload);
         self.chunks.write(ChunkKind::SUMMARY, 1, 0, &payload)?;
-        Ok((self.chunks.close()?, self.summary))
+        Ok((self.chunks.close()?, self.totals))
     }
 
     pub(crate) fn written_bytes(&self) -> u64 {
@@ -359,16 +359,16 @@ impl<W: Write> Packer<W> {
 
     #[inline(always)]
     fn happened(&mut self, at: At) {
-        self.summary.end_nanos = self.summary.end_nanos.max(at.nanos);
+        self.totals.end_nanos = self.totals.end_nanos.max(at.nanos);
     }
 
     fn place(&self) -> Place {
-        Place { position: self.heap.position(), ordinal: self.summary.marks + self.summary.changes }
+        Place { position: self.heap.position(), ordinal: self.totals.marks + self.totals.changes }
     }
 
     fn rare(&mut self, rare: &Rare) {
         self.changes.put(rare, self.place());
-        self.summary.changes += 1;
+        self.totals.changes += 1;
         if self.changes.bytes.len() >= LONG_ROWS {
             self.keep(Self::flush_changes);
         }
@@ -379,15 +379,15 @@ impl<W: Write> Events for Packer<W> {
     #[inline(always)]
     fn alloc(&mut self, event: &Alloc) {
         self.heap_nanos = event.at.nanos;
-        let summary = &mut self.summary;
-        summary.allocations += 1;
-        summary.moves += u64::from(event.is_move);
+        let totals = &mut self.totals;
+        totals.allocations += 1;
+        totals.moves += u64::from(event.is_move);
         // Sizes of a stranger's file may add up to more than there is.
-        summary.allocated_bytes = summary.allocated_bytes.wrapping_add(event.size_bytes);
-        summary.live_bytes = summary.live_bytes.wrapping_add(event.size_bytes);
-        if summary.live_bytes > summary.peak_bytes {
-            summary.peak_bytes = summary.live_bytes;
-            summary.peak_nanos = event.at.nanos / HEAP_TIME_QUANTUM_NANOS * HEAP_TIME_QUANTUM_NANOS;
+        totals.allocated_bytes = totals.allocated_bytes.wrapping_add(event.size_bytes);
+        totals.live_bytes = totals.live_bytes.wrapping_add(event.size_bytes);
+        if totals.live_bytes > totals.peak_bytes {
+            totals.peak_bytes = totals.live_bytes;
+            totals.peak_nanos = event.at.nanos / HEAP_TIME_QUANTUM_NANOS * HEAP_TIME_QUANTUM_NANOS;
         }
         self.heap.alloc(event);
         if self.heap.is_full() {
@@ -398,7 +398,7 @@ impl<W: Write> Events for Packer<W> {
     #[inline(always)]
     fn free(&mut self, event: &Free) {
         self.heap_nanos = event.at.nanos;
-        self.summary.live_bytes = self.summary.live_bytes.wrapping_sub(event.size_bytes);
+        self.totals.live_bytes = self.totals.live_bytes.wrapping_sub(event.size_bytes);
         self.heap.free(event);
         if self.heap.is_full() {
             self.keep(Self::flush_heap);
@@ -406,13 +406,13 @@ impl<W: Write> Events for Packer<W> {
     }
 
     #[inline(always)]
-    fn expect(&mut self, stack: StackId, size_bytes: u64) {
-        self.heap.expect(stack, size_bytes);
+    fn prefetch_site(&mut self, stack: StackId, size_bytes: u64) {
+        self.heap.prefetch_site(stack, size_bytes);
     }
 
     #[inline(always)]
-    fn expect_next(&mut self, object: ObjectId, stack: StackId, size_bytes: u64) {
-        self.heap.expect_next(object.index(), stack, size_bytes);
+    fn prefetch_object(&mut self, object: ObjectId, stack: StackId, size_bytes: u64) {
+        self.heap.prefetch_object(object.index(), stack, size_bytes);
     }
 
     #[inline(always)]
@@ -423,7 +423,7 @@ impl<W: Write> Events for Packer<W> {
     fn mark(&mut self, event: &Mark<'_>) {
         self.happened(event.at);
         self.marks.mark(event, self.place());
-        self.summary.marks += 1;
+        self.totals.marks += 1;
         if self.marks.is_full() {
             self.keep(Self::flush_marks);
         }
@@ -442,7 +442,7 @@ impl<W: Write> Events for Packer<W> {
     fn change(&mut self, at: At, change: Change) {
         self.happened(at);
         if let Change::Ended(reason) = change {
-            self.summary.end_reason = Some(reason);
+            self.totals.end_reason = Some(reason);
         }
         self.rare(&Rare::Change(at, change));
     }
@@ -465,11 +465,11 @@ impl<W: Write> Events for Packer<W> {
 /// use cairn_recording::{Recording, pack};
 /// let spool = Recording::open("program.4711.spool")?;
 /// let mut packed = Vec::new();
-/// let summary = pack(&spool, &mut packed)?;
-/// println!("{} allocations in {} bytes", summary.allocations, packed.len());
+/// let totals = pack(&spool, &mut packed)?;
+/// println!("{} allocations in {} bytes", totals.allocations, packed.len());
 /// # Ok::<(), cairn_recording::RecordingError>(())
 /// ```
-pub fn pack(recording: &Recording, out: impl Write) -> Result<Summary, RecordingError> {
+pub fn pack(recording: &Recording, out: impl Write) -> Result<Totals, RecordingError> {
     let mut packer = Packer::new(out, recording.header(), recording.facts())?;
     recording.modules().iter().for_each(|module| packer.module(module));
     recording.threads().iter().for_each(|thread| packer.thread(thread));
@@ -478,18 +478,18 @@ pub fn pack(recording: &Recording, out: impl Write) -> Result<Summary, Recording
     }
     pack_stacks(recording, &mut packer);
     let outcome = recording.read(&Wanted::ALL, &mut packer)?;
-    packer.summary.unmatched_frees = outcome.unmatched_frees;
-    packer.summary.end_reason = recording.end().map(|(reason, _)| reason);
+    packer.totals.unmatched_frees = outcome.unmatched_frees;
+    packer.totals.end_reason = recording.end().map(|(reason, _)| reason);
     for finding in recording.findings() {
         if let Finding::Lost { kind, count } = finding {
-            packer.summary.lost.push((*kind, *count));
+            packer.totals.lost.push((*kind, *count));
         }
     }
     if let Some(early) = recording.ended_early() {
-        packer.summary.end_early(early);
+        packer.totals.end_early(early);
     }
-    let (_, summary) = packer.close()?;
-    Ok(Summary { findings: outcome.findings, ..summary })
+    let (_, totals) = packer.close()?;
+    Ok(Totals { findings: outcome.findings, ..totals })
 }
 
 fn pack_stacks<W: Write>(recording: &Recording, packer: &mut Packer<W>) {
@@ -542,20 +542,20 @@ mod tests {
     #[test]
     fn summaries_say_early_ends_behind_all_else() {
         let lost = vec![(LossKind::NoStorage, 5), (LossKind::NestedTooDeep, 2)];
-        let mut summary = Summary { allocations: 7, lost, ..Summary::default() };
+        let mut totals = Totals { allocations: 7, lost, ..Totals::default() };
         let mut plain = Vec::new();
-        summary.put(&mut plain);
+        totals.put(&mut plain);
         let ended = EndedEarly { cause: EarlyEnd::DiskFull(28), nanos: 300_000_000, missed: 40 };
-        summary.end_early(ended);
+        totals.end_early(ended);
         let mut payload = Vec::new();
-        summary.put(&mut payload);
-        let read = Summary::take(&payload).unwrap();
+        totals.put(&mut payload);
+        let read = Totals::take(&payload).unwrap();
         assert_eq!((read.ended_early, read.end_reason), (Some(ended), Some(EndReason::Stopped)));
-        assert_eq!(read, summary);
+        assert_eq!(read, totals);
         // The events behind the end are told with it, and others as losses.
         let losses: Vec<_> = read.losses().collect();
         assert_eq!(losses, [(LossKind::NestedTooDeep, 2), (LossKind::NoStorage, 5)]);
-        assert_eq!(Summary::take(&plain).unwrap().ended_early, None);
+        assert_eq!(Totals::take(&plain).unwrap().ended_early, None);
         let text = "recording ended early: the disk was full after 0.3 s; what the program did later is not in the numbers";
         assert_eq!(ended.to_string(), format!("{text} (40 events)"));
     }

@@ -4,7 +4,9 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use cairn_analysis::heap::{Cost, Folding, Group, HeapRecording, Names, Questions, Sampling, Unfreed};
+use cairn_analysis::heap::{
+    Cost, Folding, Group, HeapRecording, Names, Questions, Sampling, SummarySize, Unfreed,
+};
 use cairn_recording::{Finding, Recording};
 use cairn_symbols::SymbolizerOptions;
 
@@ -24,8 +26,8 @@ const NUMBERS: usize = 28;
 /// Writes the summary of `recording`, which is in the file at `path`.
 pub(super) fn write(out: &mut impl Write, recording: Recording, path: &Path) -> io::Result<()> {
     let heap = HeapRecording::new(recording);
-    // Without what is kept, reports take longer and say the same: no reason to complain.
-    let read = heap.keep_what_is_small(path).map_err(io::Error::other)?.read;
+    // Where it cannot be written, reports take longer and say the same: no reason to complain.
+    let read = heap.write_summary(path, SummarySize::Small).map_err(io::Error::other)?.read;
     let symbols = heap.symbols(SymbolizerOptions::new());
     let names = Names::new(heap.stacks(), &symbols, Folding::default());
     let mut questions = Questions::new(&read.profile, names);

@@ -743,7 +743,7 @@ impl<'p, 'q, W: Write> Printer<'p, 'q, W> {
         if lost > 0 {
             notes.push(format!("{} without a stack, because it was lost", counted(lost, "allocation")));
         }
-        let odd = self.questions.profile().odd;
+        let odd = self.questions.profile().anomalies;
         let sum = odd.bad_numbers + odd.reused_objects + odd.unknown_frees;
         if sum > 0 {
             notes.push(format!("{} made no sense and were left out", counted(sum, "event")));

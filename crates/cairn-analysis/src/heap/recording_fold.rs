@@ -1,7 +1,7 @@
 //! From the events of a recording to what is read of it: the same for one that is read at once and one that grows.
 
 use super::aggregate::{Aggregator, LOST_STACK, Scope};
-use super::recorded::{HeapRead, MOST_MARK_BYTES, MOST_MARKS, MarkTold};
+use super::heap_read::{HeapMark, HeapRead, MOST_MARK_BYTES, MOST_MARKS};
 use super::resident::{ResidentOverTime, UsageSample};
 use super::sampling::Sampling;
 use super::slices::{SliceOptions, Slices, put_together};
@@ -13,7 +13,7 @@ use cairn_recording::{
 pub(super) const MOST_NANOS: u64 = 30 * 366 * 86_400 * 1_000_000_000;
 
 /// Adds up what it sees.
-pub(super) struct Fold {
+pub(super) struct RecordingFold {
     heap: Aggregator,
     /// By number, with their indices, which are in the order in which they were met.
     threads: Vec<(ThreadId, u32)>,
@@ -25,12 +25,12 @@ pub(super) struct Fold {
     usage_nanos: u64,
     resident: ResidentOverTime,
     /// With the threads' indices as they were met.
-    marks: Vec<MarkTold>,
+    marks: Vec<HeapMark>,
     more_marks: u64,
     is_whole: bool,
 }
 
-impl Fold {
+impl RecordingFold {
     /// For events of what `recording` knows by now; the indices of threads in the scope are those of its threads.
     pub(super) fn new(
         recording: &Recording,
@@ -84,7 +84,7 @@ impl Fold {
 
     /// True when some event was left out, because what it names was not known.
     pub(super) fn left_out_some(&self) -> bool {
-        self.heap.odd().bad_numbers > 0
+        self.heap.anomalies().bad_numbers > 0
     }
 
     /// What was added up so far, of a recording that knows these threads and ends there.
@@ -93,7 +93,7 @@ impl Fold {
         let of_thread = |thread: &Thread| profile.threads.get(self.index_of(thread.id)? as usize).copied();
         profile.threads = threads.iter().map(|thread| of_thread(thread).unwrap_or_default()).collect();
         let order = self.order_of(threads);
-        let marks = self.marks.iter().map(|mark| MarkTold { thread: order(mark.thread), ..mark.clone() });
+        let marks = self.marks.iter().map(|mark| HeapMark { thread: order(mark.thread), ..mark.clone() });
         let most = self.resident.most();
         HeapRead {
             profile,
@@ -165,7 +165,7 @@ impl Fold {
     }
 }
 
-impl Events for Fold {
+impl Events for RecordingFold {
     #[inline]
     fn alloc(&mut self, event: &Alloc) {
         let thread = self.thread(event.at.thread);
@@ -181,8 +181,8 @@ impl Events for Fold {
     }
 
     #[inline]
-    fn expect_next(&mut self, object: ObjectId, _: StackId, _: u64) {
-        self.heap.expect(object.number());
+    fn prefetch_object(&mut self, object: ObjectId, _: StackId, _: u64) {
+        self.heap.prefetch_object(object.number());
     }
 
     fn mark(&mut self, event: &Mark<'_>) {
@@ -193,7 +193,7 @@ impl Events for Fold {
         let mut text = String::from_utf8_lossy(event.text).into_owned();
         text.truncate(text.floor_char_boundary(MOST_MARK_BYTES));
         let thread = self.thread(event.at.thread);
-        self.marks.push(MarkTold { nanos: event.at.nanos, thread, text });
+        self.marks.push(HeapMark { nanos: event.at.nanos, thread, text });
     }
 
     fn usage(&mut self, event: &Usage) {

@@ -1,41 +1,26 @@
-//! The answer of a pass over all events, as bytes that a recording keeps beside them: who asks again need not read the events.
+//! The bytes of a whole summary: everything of a [`HeapRead`], each list a count and a column for each field. Rows of which nothing is
+//! known are left out. `docs/book/reference/format.md` has the layout.
 //!
-//! What is kept is the whole [`HeapRead`] of everything, and the [`Slices`] of the time, coarse enough that all of it is a small part
-//! of the file. `docs/book/reference/format.md` tells the bytes. Each list is a count and a column for each field, as numbers of one kind beside
-//! each other compress best; rows of which nothing is known are left out.
-//!
-//! The bytes may be a stranger's or damaged. Indices are compared with the tables of the recording, columns have to end where they
-//! should, and sums by stack, thread, class of size and slice have to add up to the same: what does not is no answer, and the
-//! events are read instead.
+//! The bytes may come from anywhere and be damaged. Indices are compared with the tables of the recording, columns have to end where
+//! they should, and sums by stack, thread and class of size have to add up to the same: what does not is no answer, and the events
+//! are read instead.
 
-use super::aggregate::{HeapProfile, LOST_STACK, Odd};
-use super::recorded::{HeapRead, MOST_MARKS, MarkTold};
-use super::resident::{MOST_SAMPLES, Resident, UsageSample};
-use super::sampling::{Errors, Sampling};
-use super::slices::{Entry, Slices};
-use super::timeline::{Bin, MAX_BINS, Timeline};
-use super::{LIFETIME_CLASSES, Lifetimes, SIZE_CLASSES, Sums};
+use super::SummaryTables;
+use super::columns::{Columns, numbers, put_column, put_places, put_steps};
+use crate::heap::aggregate::{Anomalies, HeapProfile};
+use crate::heap::heap_read::{HeapMark, HeapRead, MOST_MARKS};
+use crate::heap::resident::{MOST_SAMPLES, Resident, UsageSample};
+use crate::heap::sampling::{Errors, Sampling};
+use crate::heap::timeline::{Bin, MAX_BINS, Timeline};
+use crate::heap::{LIFETIME_CLASSES, Lifetimes, SIZE_CLASSES, Sums};
 use cairn_recording::{Put, Take};
-
-/// Entries of slices that are kept, at most: what a stranger's file says must not fill memory.
-pub(super) const MOST_ENTRIES: usize = 4 << 20;
-/// Slices that are kept, at most.
-const MOST_SLICES: u64 = 1 << 16;
-
-/// What the tables of a recording say of its sums.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Tables {
-    pub(super) stacks: usize,
-    pub(super) threads: usize,
-    pub(super) sampling: Sampling,
-}
 
 /// The bytes of the sums.
 pub(super) fn put(read: &HeapRead) -> Vec<u8> {
     let mut into = Vec::new();
     let profile = &read.profile;
     into.put_number(mean_bytes(profile.sampling));
-    let Odd { unknown_frees, reused_objects, bad_numbers } = profile.odd;
+    let Anomalies { unknown_frees, reused_objects, bad_numbers } = profile.anomalies;
     let single = [
         profile.end_nanos,
         profile.peak_nanos,
@@ -61,19 +46,8 @@ pub(super) fn put(read: &HeapRead) -> Vec<u8> {
     into
 }
 
-/// The bytes of the slices.
-pub(super) fn put_slices(slices: &Slices) -> Vec<u8> {
-    let mut into = Vec::new();
-    into.put_number(slices.count as u64);
-    into.put_number(slices.slice_nanos);
-    for entries in [&slices.stacks, &slices.sizes, &slices.threads, &slices.lifetimes] {
-        put_entries(&mut into, entries);
-    }
-    into
-}
-
-/// What the bytes say; `None` when they make no sense.
-pub(super) fn take(bytes: &[u8], tables: Tables) -> Option<HeapRead> {
+/// What the bytes say; `None` when they contradict each other or the recording.
+pub(super) fn take(bytes: &[u8], tables: SummaryTables) -> Option<HeapRead> {
     let mut take = Take::new(bytes);
     let take = &mut take;
     if take.number()? != mean_bytes(tables.sampling) {
@@ -81,7 +55,7 @@ pub(super) fn take(bytes: &[u8], tables: Tables) -> Option<HeapRead> {
     }
     let [end_nanos, peak_nanos, peak_bytes_of_all, live_bytes_of_all, unmatched_frees, a, b, c] =
         numbers(take)?;
-    let odd = Odd { unknown_frees: a, reused_objects: b, bad_numbers: c };
+    let anomalies = Anomalies { unknown_frees: a, reused_objects: b, bad_numbers: c };
     let first = take_sums(take, 2)?;
     let profile = HeapProfile {
         totals: *first.first()?,
@@ -98,7 +72,7 @@ pub(super) fn take(bytes: &[u8], tables: Tables) -> Option<HeapRead> {
         live_bytes_of_all,
         end_nanos,
         sampling: tables.sampling,
-        odd,
+        anomalies,
     };
     let mut usage = take_usage(take)?;
     let mut resident = take_resident(take)?;
@@ -116,28 +90,6 @@ pub(super) fn take(bytes: &[u8], tables: Tables) -> Option<HeapRead> {
         findings: Vec::new(),
     };
     (take.is_empty() && adds_up(&read.profile)).then_some(read)
-}
-
-/// What the bytes of slices say, which are of this profile; `None` when they make no sense.
-pub(super) fn take_slices(bytes: &[u8], tables: Tables, profile: &HeapProfile) -> Option<Slices> {
-    let mut take = Take::new(bytes);
-    let take = &mut take;
-    let [count, slice_nanos] = numbers(take)?;
-    // They end with the recording.
-    let last = profile.end_nanos.checked_div(slice_nanos)?;
-    if count > MOST_SLICES || last.checked_add(1)? != count {
-        return None;
-    }
-    let mut room = MOST_ENTRIES;
-    let slices = Slices {
-        count: usize::try_from(count).ok()?,
-        slice_nanos,
-        stacks: take_entries(take, tables.stacks, true, count, &mut room)?,
-        sizes: take_entries(take, SIZE_CLASSES, false, count, &mut room)?,
-        threads: take_entries(take, tables.threads, false, count, &mut room)?,
-        lifetimes: take_entries(take, LIFETIME_CLASSES, false, count, &mut room)?,
-    };
-    (take.is_empty() && is_of(&slices, profile)).then_some(slices)
 }
 
 /// Whether all ways to sum up lead to the same. Estimates are rounded in each row, so that they need not.
@@ -162,98 +114,11 @@ pub(super) fn adds_up(profile: &HeapProfile) -> bool {
         && (is_brief || sizes == totals)
 }
 
-/// Whether slices add up to the sums.
-fn is_of(slices: &Slices, profile: &HeapProfile) -> bool {
-    let totals = &profile.totals;
-    [&slices.stacks, &slices.sizes, &slices.threads].into_iter().all(|entries| {
-        let mut sum = Entry::default();
-        entries.iter().for_each(|entry| sum.add(entry));
-        let blocks = profile.sampling.blocks(sum.allocations);
-        let same = (sum.allocated_bytes, blocks, sum.temporary)
-            == (totals.allocated_bytes, totals.allocations, totals.temporary);
-        same && u64::try_from(sum.grown_bytes) == Ok(totals.live_bytes)
-            && sum.leaked_bytes == totals.live_bytes
-    })
-}
-
 fn mean_bytes(sampling: Sampling) -> u64 {
     match sampling {
         Sampling::All => 0,
         Sampling::Poisson { mean_bytes } => mean_bytes,
     }
-}
-
-pub(super) fn numbers<const N: usize>(take: &mut Take<'_>) -> Option<[u64; N]> {
-    let mut numbers = [0; N];
-    for number in &mut numbers {
-        *number = take.number()?;
-    }
-    Some(numbers)
-}
-
-/// A column of numbers.
-pub(super) fn put_column(into: &mut Vec<u8>, values: impl Iterator<Item = u64>) {
-    let mut column = Vec::new();
-    values.for_each(|value| column.put_number(value));
-    into.put_bytes(&column);
-}
-
-/// What each number is more than the one before, modulo 2^64, as a signed number: for what wanders.
-fn put_steps(into: &mut Vec<u8>, values: impl Iterator<Item = u64>) {
-    let mut before = 0_u64;
-    let mut column = Vec::new();
-    for value in values {
-        column.put_signed(value.wrapping_sub(before).cast_signed());
-        before = value;
-    }
-    into.put_bytes(&column);
-}
-
-/// Columns of as many numbers each, which end together.
-pub(super) struct Columns<'a, const N: usize>([Take<'a>; N]);
-
-impl<'a, const N: usize> Columns<'a, N> {
-    pub(super) fn new(take: &mut Take<'a>) -> Option<Self> {
-        let mut columns = [Take::default(); N];
-        for column in &mut columns {
-            *column = Take::new(take.column()?);
-        }
-        Some(Self(columns))
-    }
-
-    pub(super) fn row(&mut self) -> Option<[u64; N]> {
-        let mut row = [0; N];
-        for (number, column) in row.iter_mut().zip(&mut self.0) {
-            *number = column.number()?;
-        }
-        Some(row)
-    }
-
-    /// A row of steps, added to the row before.
-    fn step(&mut self, row: &mut [u64; N]) -> Option<()> {
-        for (number, column) in row.iter_mut().zip(&mut self.0) {
-            *number = number.wrapping_add_signed(column.signed()?);
-        }
-        Some(())
-    }
-
-    pub(super) fn end(&self) -> Option<()> {
-        self.0.iter().all(Take::is_empty).then_some(())
-    }
-}
-
-/// | count of rows | how many others are in front of each |
-pub(super) fn put_places(into: &mut Vec<u8>, rows: impl Iterator<Item = usize> + Clone) {
-    into.put_number(rows.clone().count() as u64);
-    let mut next = 0;
-    put_column(
-        into,
-        rows.map(|row| {
-            let left_out = row - next;
-            next = row + 1;
-            left_out as u64
-        }),
-    );
 }
 
 /// | count of rows that are not empty | how many empty ones are in front of each | a column for each sum |
@@ -351,7 +216,7 @@ fn take_row_of_errors(take: &mut Take<'_>) -> Option<Errors> {
     Some(Errors { allocations, allocated_bytes, live_blocks, live_bytes, peak_blocks, peak_bytes })
 }
 
-fn take_stack_errors(take: &mut Take<'_>, tables: Tables) -> Option<Vec<Errors>> {
+fn take_stack_errors(take: &mut Take<'_>, tables: SummaryTables) -> Option<Vec<Errors>> {
     let count = take.number()?;
     let mut steps = Columns::<1>::new(take)?;
     let mut rows = Take::new(take.column()?);
@@ -496,7 +361,7 @@ pub(super) fn take_resident(take: &mut Take<'_>) -> Option<Option<Resident>> {
 }
 
 /// | count | columns: times, threads (one more, 0 when not known) | texts | marks beyond these |
-fn put_marks(into: &mut Vec<u8>, marks: &[MarkTold], more: u64) {
+fn put_marks(into: &mut Vec<u8>, marks: &[HeapMark], more: u64) {
     into.put_number(marks.len() as u64);
     put_steps(into, marks.iter().map(|mark| mark.nanos));
     put_column(into, marks.iter().map(|mark| u64::from(mark.thread.wrapping_add(1))));
@@ -504,7 +369,7 @@ fn put_marks(into: &mut Vec<u8>, marks: &[MarkTold], more: u64) {
     into.put_number(more);
 }
 
-fn take_marks(take: &mut Take<'_>) -> Option<(Vec<MarkTold>, u64)> {
+fn take_marks(take: &mut Take<'_>) -> Option<(Vec<HeapMark>, u64)> {
     let count = take.number()?;
     let mut times = Columns::<1>::new(take)?;
     let mut threads = Columns::<1>::new(take)?;
@@ -518,76 +383,9 @@ fn take_marks(take: &mut Take<'_>) -> Option<(Vec<MarkTold>, u64)> {
         let [thread] = threads.row()?;
         let thread = u32::try_from(thread).ok()?.wrapping_sub(1);
         let text = std::str::from_utf8(take.column()?).ok()?.to_owned();
-        marks.push(MarkTold { nanos: time[0], thread, text });
+        marks.push(HeapMark { nanos: time[0], thread, text });
     }
     times.end()?;
     threads.end()?;
     Some((marks, take.number()?))
-}
-
-/// | count | columns: rows less the one before, slices (less the one before of the same row), sums |
-fn put_entries(into: &mut Vec<u8>, entries: &[Entry]) {
-    into.put_number(entries.len() as u64);
-    let before = || std::iter::once(None).chain(entries.iter().map(Some));
-    put_column(
-        into,
-        entries
-            .iter()
-            .zip(before())
-            .map(|(entry, before)| u64::from(entry.row - before.map_or(0, |before| before.row))),
-    );
-    put_column(
-        into,
-        entries.iter().zip(before()).map(|(entry, before)| {
-            let of_row = before.filter(|before| before.row == entry.row);
-            u64::from(entry.slice - of_row.map_or(0, |before| before.slice))
-        }),
-    );
-    put_column(into, entries.iter().map(|entry| entry.allocated_bytes));
-    put_column(into, entries.iter().map(|entry| entry.allocations));
-    // What was freed: for the most part of blocks that were allocated here, so that the number occurs twice.
-    let freed = |entry: &Entry| entry.allocated_bytes.wrapping_sub(entry.grown_bytes.cast_unsigned());
-    put_column(into, entries.iter().map(freed));
-    put_column(into, entries.iter().map(|entry| entry.leaked_bytes));
-    put_column(into, entries.iter().map(|entry| entry.temporary));
-}
-
-/// `rows` is how many there are; beyond these only that of lost stacks may be.
-fn take_entries(
-    take: &mut Take<'_>,
-    rows: usize,
-    has_lost: bool,
-    slices: u64,
-    room: &mut usize,
-) -> Option<Vec<Entry>> {
-    let count = take.number()?;
-    let mut columns = Columns::<7>::new(take)?;
-    *room = room.checked_sub(usize::try_from(count).ok()?)?;
-    let mut entries: Vec<Entry> = Vec::new();
-    for _ in 0..count {
-        let [row, slice, allocated_bytes, allocations, freed_bytes, leaked_bytes, temporary] =
-            columns.row()?;
-        let before = entries.last().map(|before| (before.row, before.slice));
-        let is_same_row = row == 0 && before.is_some();
-        let row = u32::try_from(row).ok()?.checked_add(before.map_or(0, |(row, _)| row))?;
-        let from = before.filter(|_| is_same_row).map_or(0, |(_, slice)| slice);
-        let is_repeated = is_same_row && slice == 0;
-        let slice = u32::try_from(slice).ok()?.checked_add(from)?;
-        let is_row = (row as usize) < rows || has_lost && row == LOST_STACK;
-        if is_repeated || !is_row || u64::from(slice) >= slices {
-            return None;
-        }
-        let grown_bytes = allocated_bytes.wrapping_sub(freed_bytes).cast_signed();
-        entries.push(Entry {
-            row,
-            slice,
-            allocated_bytes,
-            allocations,
-            grown_bytes,
-            leaked_bytes,
-            temporary,
-        });
-    }
-    columns.end()?;
-    Some(entries)
 }

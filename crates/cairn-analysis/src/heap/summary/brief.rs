@@ -6,15 +6,14 @@
 //! rows, the sums of stacks and threads, and how many blocks of which size there were. [`abridge`] leaves just that, of whatever was read, so
 //! that the picture is the same from the events, from all sums, and from the brief ones.
 
-use super::aggregate::{HeapProfile, Odd};
-use super::kept::{
-    Columns, Tables, adds_up, numbers, put_column, put_own, put_places, put_resident, put_sums, take_own,
-    take_resident, take_sums,
-};
-use super::recorded::HeapRead;
-use super::sampling::{Errors, Sampling};
-use super::timeline::{Bin, Timeline};
-use super::{SIZE_CLASSES, Sums};
+use super::SummaryTables;
+use super::columns::{Columns, numbers, put_column, put_places};
+use super::whole::{adds_up, put_own, put_resident, put_sums, take_own, take_resident, take_sums};
+use crate::heap::aggregate::{Anomalies, HeapProfile};
+use crate::heap::heap_read::HeapRead;
+use crate::heap::sampling::{Errors, Sampling};
+use crate::heap::timeline::{Bin, Timeline};
+use crate::heap::{SIZE_CLASSES, Sums};
 use cairn_recording::{Put, Take};
 
 /// Most steps of the curve; a picture has at most half as many columns.
@@ -24,7 +23,7 @@ const LEVELS: u64 = 255;
 
 /// Leaves of what was read what the whole picture shows: no lifetimes, samples and marks, of sizes the allocations, and of the time a curve of
 /// at most 256 steps, each of 256 levels.
-pub(super) fn abridge(read: &mut HeapRead) {
+pub(in crate::heap) fn abridge(read: &mut HeapRead) {
     let profile = &mut read.profile;
     profile.lifetimes.clear();
     for sums in &mut profile.sizes {
@@ -77,7 +76,7 @@ fn of_levels(bin_nanos: u64, levels: impl Iterator<Item = u8>, most: u64) -> Tim
 pub(super) fn put(read: &HeapRead) -> Vec<u8> {
     let mut into = Vec::new();
     let profile = &read.profile;
-    let Odd { unknown_frees, reused_objects, bad_numbers } = profile.odd;
+    let Anomalies { unknown_frees, reused_objects, bad_numbers } = profile.anomalies;
     let single = [
         profile.end_nanos,
         profile.peak_nanos,
@@ -106,15 +105,15 @@ pub(super) fn put(read: &HeapRead) -> Vec<u8> {
     into
 }
 
-/// What the bytes say; `None` when they make no sense.
-pub(super) fn take(bytes: &[u8], tables: Tables) -> Option<HeapRead> {
+/// What the bytes say; `None` when they contradict each other or the recording.
+pub(super) fn take(bytes: &[u8], tables: SummaryTables) -> Option<HeapRead> {
     if tables.sampling != Sampling::All {
         return None;
     }
     let mut take = Take::new(bytes);
     let take = &mut take;
     let [end_nanos, peak_nanos, unmatched_frees, a, b, c, bin_nanos, bins] = numbers(take)?;
-    let odd = Odd { unknown_frees: a, reused_objects: b, bad_numbers: c };
+    let anomalies = Anomalies { unknown_frees: a, reused_objects: b, bad_numbers: c };
     if bin_nanos == 0 || bins > MOST_BINS as u64 {
         return None;
     }
@@ -146,7 +145,7 @@ pub(super) fn take(bytes: &[u8], tables: Tables) -> Option<HeapRead> {
         live_bytes_of_all: totals.live_bytes,
         end_nanos,
         sampling: tables.sampling,
-        odd,
+        anomalies,
     };
     let read = HeapRead {
         most_resident_bytes: resident.as_ref().map(|most| most.sample.resident_bytes),

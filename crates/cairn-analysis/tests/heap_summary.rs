@@ -1,4 +1,4 @@
-//! Sums that a recording keeps beside its events: they are what reading the events gives, in every field, or they are not used.
+//! Summaries of recordings: they equal what reading the events gives, in every field, or they are not used.
 
 #[path = "../../cairn-recording/tests/support/spool.rs"]
 mod spool;
@@ -6,13 +6,15 @@ mod spool;
 use std::path::{Path, PathBuf};
 
 use cairn_analysis::heap::slices::Slices;
-use cairn_analysis::heap::{HeapRead, HeapRecording, Sampling, Scope};
+use cairn_analysis::heap::{HeapRead, HeapRecording, Sampling, Scope, SummarySize};
 use cairn_format::recording::{CHUNK_HEADER_BYTES, ChunkHeader, ChunkKind, Lane, Sample};
 use cairn_recording::{Finding, MappingKind, Recording, pack};
 use proptest::prelude::*;
 use spool::{Program, Random};
 
 const LOST: u32 = u32::MAX;
+const WHOLE: SummarySize = SummarySize::Whole { most_bytes: u64::MAX };
+const BRIEF: SummarySize = SummarySize::Brief { most_bytes: u64::MAX };
 const EVERYTHING: Scope =
     Scope { from_nanos: 0, to_nanos: u64::MAX, sizes: 0..=u64::MAX, threads: None, stacks: None };
 
@@ -21,7 +23,7 @@ struct TestFile(PathBuf);
 
 impl TestFile {
     fn new(name: &str, bytes: &[u8]) -> Self {
-        let name = format!("cairn-kept-{name}-{}-{:?}", std::process::id(), std::thread::current().id());
+        let name = format!("cairn-summary-{name}-{}-{:?}", std::process::id(), std::thread::current().id());
         let path = std::env::temp_dir().join(name);
         std::fs::write(&path, bytes).unwrap();
         Self(path)
@@ -148,12 +150,12 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
     #[test]
-    fn what_is_kept_is_what_reading_gives(seed in any::<u64>(), steps in 0_u32..900, sampled in any::<bool>()) {
+    fn whole_summary_equals_reading_the_events(seed in any::<u64>(), steps in 0_u32..900, sampled in any::<bool>()) {
         let file = TestFile::new("same", &packed(seed, steps, sampled));
         let before = file.bytes();
         let expected = read_all(&file.heap());
         prop_assert_eq!(expected.0.profile.sampling != Sampling::All, sampled);
-        let kept = file.heap().keep(&file.0, u64::MAX).unwrap();
+        let kept = file.heap().write_summary(&file.0, WHOLE).unwrap();
         prop_assert_eq!(&kept.read, &expected.0);
         let added = kept.added.unwrap() as usize;
         let mut bytes = file.bytes();
@@ -167,7 +169,7 @@ proptest! {
         std::fs::write(&file.0, &bytes).unwrap();
         prop_assert_eq!(&all_in_spite_of_damage(&file.heap()), &expected);
         // Once is enough.
-        prop_assert_eq!(file.heap().keep(&file.0, u64::MAX).unwrap().added.unwrap(), 0);
+        prop_assert_eq!(file.heap().write_summary(&file.0, WHOLE).unwrap().added.unwrap(), 0);
         prop_assert_eq!(file.bytes(), bytes);
     }
 }
@@ -176,7 +178,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
     #[test]
-    fn what_is_kept_in_brief_is_what_reading_gives(seed in any::<u64>(), steps in 0_u32..900) {
+    fn brief_summary_equals_reading_the_events(seed in any::<u64>(), steps in 0_u32..900) {
         let file = TestFile::new("brief", &packed(seed, steps, false));
         let whole = read_all(&file.heap());
         let brief = file.heap().read_brief(EVERYTHING).unwrap();
@@ -187,7 +189,7 @@ proptest! {
         prop_assert_eq!((picture.peak_nanos, picture.end_nanos), (all.peak_nanos, all.end_nanos));
         prop_assert_eq!((&brief.resident, brief.unmatched_frees), (&whole.0.resident, whole.0.unmatched_frees));
         let before = file.bytes();
-        let kept = file.heap().keep_brief(&file.0, u64::MAX).unwrap();
+        let kept = file.heap().write_summary(&file.0, BRIEF).unwrap();
         prop_assert_eq!(&kept.read, &whole.0);
         let added = kept.added.unwrap() as usize;
         let bytes = file.bytes();
@@ -195,15 +197,15 @@ proptest! {
         prop_assert!(file.heap().findings().is_empty(), "{:?}", file.heap().findings());
         prop_assert_eq!(&file.heap().read_brief(EVERYTHING).unwrap(), &brief);
         // Once is enough, and who asks for more is answered from the events.
-        prop_assert_eq!(file.heap().keep_brief(&file.0, u64::MAX).unwrap().added.unwrap(), 0);
-        prop_assert!(!file.heap().keeps_sums().unwrap());
+        prop_assert_eq!(file.heap().write_summary(&file.0, BRIEF).unwrap().added.unwrap(), 0);
+        prop_assert!(!file.heap().has_summary().unwrap());
         prop_assert_eq!(&read_all(&file.heap()), &whole);
         let mut spoiled = bytes.clone();
         spoil_events(&mut spoiled);
         let heap = HeapRecording::new(Recording::from_bytes(spoiled).unwrap());
         prop_assert_eq!(&brief_in_spite_of_damage(&heap), &brief);
         // All sums go in front of these.
-        prop_assert!(file.heap().keep(&file.0, u64::MAX).unwrap().added.unwrap() > 0);
+        prop_assert!(file.heap().write_summary(&file.0, WHOLE).unwrap().added.unwrap() > 0);
         let mut spoiled = file.bytes();
         spoil_events(&mut spoiled);
         let heap = HeapRecording::new(Recording::from_bytes(spoiled).unwrap());
@@ -213,7 +215,7 @@ proptest! {
 }
 
 #[test]
-fn the_curve_of_a_picture_is_that_of_the_events_in_fewer_steps() {
+fn brief_curve_is_that_of_the_events_in_fewer_steps() {
     let file = TestFile::new("curve", &packed(77, 20_000, false));
     let fine = file.heap().read(EVERYTHING).unwrap().profile.timeline;
     let brief = file.heap().read_brief(EVERYTHING).unwrap();
@@ -247,10 +249,10 @@ fn with_other_bit(
 }
 
 #[test]
-fn brief_sums_that_are_damaged_or_do_not_add_up_are_told_and_the_events_are_read() {
+fn damaged_brief_summary_is_reported_and_events_are_read() {
     let file = TestFile::new("brief-damaged", &packed(3, 600, false));
     let expected = file.heap().read_brief(EVERYTHING).unwrap();
-    assert!(file.heap().keep_brief(&file.0, u64::MAX).unwrap().added.unwrap() > 0);
+    assert!(file.heap().write_summary(&file.0, BRIEF).unwrap().added.unwrap() > 0);
     let bytes = file.bytes();
     let mut random = Random(9);
     let (at, header) = chunks(&bytes, ChunkKind::SUMS)[0];
@@ -276,19 +278,22 @@ fn brief_sums_that_are_damaged_or_do_not_add_up_are_told_and_the_events_are_read
 }
 
 #[test]
-fn brief_sums_are_kept_where_there_is_room_and_of_no_estimates() {
+fn brief_summary_is_written_where_there_is_room() {
     let file = TestFile::new("room", &packed(5, 600, false));
     let before = file.bytes();
-    assert_eq!(file.heap().keep_brief(&file.0, 40).unwrap().added.unwrap(), 0);
+    assert_eq!(
+        file.heap().write_summary(&file.0, SummarySize::Brief { most_bytes: 40 }).unwrap().added.unwrap(),
+        0
+    );
     // So few events are read at once.
-    assert_eq!(file.heap().keep_what_is_small(&file.0).unwrap().added.unwrap(), 0);
+    assert_eq!(file.heap().write_summary(&file.0, SummarySize::Small).unwrap().added.unwrap(), 0);
     assert_eq!(file.bytes(), before);
     let sampled = TestFile::new("estimates", &packed(5, 600, true));
-    assert_eq!(sampled.heap().keep_brief(&sampled.0, u64::MAX).unwrap().added.unwrap(), 0);
+    assert_eq!(sampled.heap().write_summary(&sampled.0, BRIEF).unwrap().added.unwrap(), 0);
 }
 
 #[test]
-fn parts_of_a_recording_are_read_from_its_events() {
+fn summary_answers_for_everything_alone() {
     let file = TestFile::new("parts", &packed(5, 3000, false));
     let scopes = [
         Scope { from_nanos: 5_000_000, ..EVERYTHING },
@@ -299,7 +304,7 @@ fn parts_of_a_recording_are_read_from_its_events() {
     ];
     let read = |scope: &Scope| file.heap().read(scope.clone()).unwrap();
     let expected: Vec<HeapRead> = scopes.iter().map(read).collect();
-    assert!(file.heap().keep(&file.0, u64::MAX).unwrap().added.unwrap() > 0);
+    assert!(file.heap().write_summary(&file.0, WHOLE).unwrap().added.unwrap() > 0);
     for (scope, expected) in scopes.iter().zip(&expected) {
         assert_eq!(&read(scope), expected, "{scope:?}");
         assert_ne!(expected.profile.totals, read(&EVERYTHING).profile.totals, "{scope:?}");
@@ -307,15 +312,16 @@ fn parts_of_a_recording_are_read_from_its_events() {
 }
 
 #[test]
-fn slices_become_wider_for_the_room_there_is_and_then_go_before_the_sums() {
+fn summary_slices_widen_and_then_go_when_room_is_short() {
     let bytes = packed(11, 20_000, false);
     let whole = TestFile::new("wide", &bytes);
     let expected = read_all(&whole.heap());
-    let added = whole.heap().keep(&whole.0, u64::MAX).unwrap().added.unwrap();
+    let added = whole.heap().write_summary(&whole.0, WHOLE).unwrap().added.unwrap();
     let (mut counts, mut refused) = (Vec::new(), 0);
     for part in [2, 4, 8, 16, 32, 64, 1024] {
         let file = TestFile::new("narrow", &bytes);
-        let kept = file.heap().keep(&file.0, added / part).unwrap();
+        let kept =
+            file.heap().write_summary(&file.0, SummarySize::Whole { most_bytes: added / part }).unwrap();
         let grown = file.bytes().len() - bytes.len();
         assert_eq!(kept.added.unwrap(), grown as u64);
         // The index comes with it.
@@ -340,7 +346,7 @@ fn slices_become_wider_for_the_room_there_is_and_then_go_before_the_sums() {
 fn check_changed(name: &str, kind: ChunkKind, repaired: bool) -> (u32, u32) {
     let file = TestFile::new(name, &packed(3, 600, false));
     let expected = read_all(&file.heap());
-    file.heap().keep(&file.0, u64::MAX).unwrap().added.unwrap();
+    file.heap().write_summary(&file.0, WHOLE).unwrap().added.unwrap();
     let bytes = file.bytes();
     let (mut used, mut refused) = (0, 0);
     let mut random = Random(9);
@@ -365,7 +371,7 @@ fn check_changed(name: &str, kind: ChunkKind, repaired: bool) -> (u32, u32) {
 }
 
 #[test]
-fn what_is_damaged_is_told_and_the_events_are_read() {
+fn damaged_summary_is_reported_and_events_are_read() {
     for kind in [ChunkKind::SUMS, ChunkKind::SLICES] {
         let (used, refused) = check_changed("damaged", kind, false);
         assert!(used == 0 && refused > 100, "{used} used, {refused} refused");
@@ -373,7 +379,7 @@ fn what_is_damaged_is_told_and_the_events_are_read() {
 }
 
 #[test]
-fn what_does_not_add_up_is_told_and_the_events_are_read() {
+fn inconsistent_summary_is_reported_and_events_are_read() {
     for kind in [ChunkKind::SUMS, ChunkKind::SLICES] {
         // Who repairs checksums can tell of another peak; sums that differ from each other are found.
         let (_, refused) = check_changed("repaired", kind, true);
@@ -383,10 +389,10 @@ fn what_does_not_add_up_is_told_and_the_events_are_read() {
 
 /// Puts another file's events in front of kept sums.
 #[test]
-fn sums_of_another_state_of_the_recording_are_not_believed() {
+fn summary_of_another_state_is_refused() {
     let file = TestFile::new("state", &packed(21, 2000, false));
     let plain = file.bytes();
-    file.heap().keep(&file.0, u64::MAX).unwrap().added.unwrap();
+    file.heap().write_summary(&file.0, WHOLE).unwrap().added.unwrap();
     let kept = file.bytes();
     let first = |bytes: &[u8], kind| chunks(bytes, kind)[0].0;
     let sums = &kept[first(&kept, ChunkKind::SUMS)..first(&kept[..], ChunkKind::SUMS) + {
@@ -419,10 +425,10 @@ fn in_spite_of_damage_if_any(read: HeapRead) -> HeapRead {
 }
 
 #[test]
-fn a_recording_that_is_cut_anywhere_answers_from_its_events() {
+fn cut_recording_answers_from_its_events() {
     let file = TestFile::new("cut", &packed(31, 400, false));
     let plain = file.bytes();
-    file.heap().keep(&file.0, u64::MAX).unwrap().added.unwrap();
+    file.heap().write_summary(&file.0, WHOLE).unwrap().added.unwrap();
     let bytes = file.bytes();
     for length in (64..bytes.len()).step_by(29) {
         let cut = &bytes[..length];
@@ -437,11 +443,11 @@ fn a_recording_that_is_cut_anywhere_answers_from_its_events() {
 }
 
 #[test]
-fn what_was_added_in_part_is_found_as_that_and_costs_nothing_else() {
+fn partly_written_summary_is_found_and_harmless() {
     let file = TestFile::new("part", &packed(41, 400, false));
     let plain = file.bytes();
     let expected = read_all(&file.heap());
-    file.heap().keep(&file.0, u64::MAX).unwrap().added.unwrap();
+    file.heap().write_summary(&file.0, WHOLE).unwrap().added.unwrap();
     let bytes = file.bytes();
     // Behind whole chunks: the trailer in the middle is no damage.
     for (at, _) in chunks(&bytes, ChunkKind::SUMS).into_iter().chain(chunks(&bytes, ChunkKind::SLICES)) {
@@ -454,13 +460,13 @@ fn what_was_added_in_part_is_found_as_that_and_costs_nothing_else() {
 }
 
 #[test]
-fn sums_are_kept_in_closed_packed_recordings_that_are_still_the_same() {
+fn summary_is_written_to_closed_unchanged_recordings_alone() {
     let bytes = packed(51, 400, false);
     let index = chunks(&bytes, ChunkKind::INDEX)[0].0;
     let summary = chunks(&bytes, ChunkKind::SUMMARY)[0].0;
     let is_added = |file: &TestFile| {
         let before = file.bytes();
-        let added = file.heap().keep(&file.0, u64::MAX).unwrap().added.unwrap();
+        let added = file.heap().write_summary(&file.0, WHOLE).unwrap().added.unwrap();
         assert_eq!(file.bytes().len(), before.len() + added as usize);
         added > 0
     };
@@ -477,28 +483,28 @@ fn sums_are_kept_in_closed_packed_recordings_that_are_still_the_same() {
     // Somebody has put another file there.
     let (one, other) = (TestFile::new("one", &bytes), TestFile::new("other", &packed(52, 400, false)));
     let before = other.bytes();
-    assert_eq!(one.heap().keep(&other.0, u64::MAX).unwrap().added.unwrap(), 0);
+    assert_eq!(one.heap().write_summary(&other.0, WHOLE).unwrap().added.unwrap(), 0);
     assert_eq!(other.bytes(), before);
-    let kept = one.heap().keep(Path::new("/nowhere/at/all"), u64::MAX).unwrap();
+    let kept = one.heap().write_summary(Path::new("/nowhere/at/all"), WHOLE).unwrap();
     assert!(kept.added.unwrap_err().to_string().contains("/nowhere/at/all"));
     assert_eq!(kept.read, one.heap().read(EVERYTHING).unwrap());
 }
 
 /// The layout of what is kept is as much a promise as that of the events.
 #[test]
-fn the_recording_of_version_1_answers_from_the_sums_it_keeps() {
+fn version_1_answers_from_its_whole_summary() {
     let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/recordings/v1");
     let from_events = Recording::open(format!("{directory}/packed.cairn")).unwrap();
     let expected = read_all(&HeapRecording::new(from_events));
     let mut bytes = std::fs::read(format!("{directory}/kept.cairn")).unwrap();
     spoil_events(&mut bytes);
     let heap = HeapRecording::new(Recording::from_bytes(bytes).unwrap());
-    assert!(heap.keeps_sums().unwrap());
+    assert!(heap.has_summary().unwrap());
     assert_eq!(all_in_spite_of_damage(&heap), expected);
 }
 
 #[test]
-fn the_recording_of_version_1_answers_from_the_brief_sums_it_keeps() {
+fn version_1_answers_from_its_brief_summary() {
     let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/recordings/v1");
     let from_events = Recording::open(format!("{directory}/packed.cairn")).unwrap();
     let expected = HeapRecording::new(from_events).read_brief(EVERYTHING).unwrap();

@@ -1,0 +1,71 @@
+//! The stacks of a recording, as the questions need them.
+
+use std::collections::HashMap;
+
+use super::recording_fold::MOST_NANOS;
+use super::sampling::Sampling;
+use super::stacks::{Address, Module, NO_FRAMES, Stacks};
+use cairn_recording::{PcKind, Recording, StackId};
+
+/// How long a recording lasted, as far as it is known without reading events.
+pub(super) fn end_nanos(recording: &Recording) -> Option<u64> {
+    recording.end().map(|(_, nanos)| nanos).filter(|&nanos| nanos < MOST_NANOS)
+}
+
+/// How the allocations of a recording were chosen.
+pub(super) fn sampling(recording: &Recording) -> Sampling {
+    let sampled =
+        recording.fact("sample_bytes").and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
+    match sampled {
+        Some(mean_bytes) if mean_bytes > 0 => Sampling::Poisson { mean_bytes },
+        _ => Sampling::All,
+    }
+}
+
+/// Its stacks; equal files that were loaded several times are one module.
+pub(super) fn stacks(recording: &Recording) -> Stacks {
+    let mut stacks = Stacks::new();
+    let mut modules: HashMap<(String, Vec<u8>), u32> = HashMap::new();
+    let mut module_indices: HashMap<cairn_recording::ModuleId, u32> = HashMap::new();
+    for module in recording.modules() {
+        let path = module.path_text().into_owned();
+        let key = (path.clone(), module.build_id.clone());
+        let index = *modules
+            .entry(key)
+            .or_insert_with(|| stacks.add_module(Module { path, build_id: module.build_id.clone() }));
+        module_indices.insert(module.id, index);
+    }
+    let tree = recording.stacks();
+    stacks.reserve(tree.len(), tree.pcs_len());
+    // The numbers of addresses and stacks stay as they are; tables of a damaged file have gaps.
+    let mut used: Vec<Option<cairn_recording::PcId>> = vec![None; tree.pcs_len()];
+    for pc in tree.ids().filter_map(|id| tree.pc(id)) {
+        if let Some(place) = used.get_mut(pc.index()) {
+            *place = Some(pc);
+        }
+    }
+    let unknown = Address { kind: PcKind::ReturnAddress, absolute: 0, stated: 0, module: None };
+    for pc in used {
+        let frame = pc.and_then(|pc| recording.frame(pc));
+        stacks.add_address(frame.map_or(unknown, |frame| {
+            let (module, bias) = match frame.place {
+                cairn_recording::Place::Module(module, offset) => {
+                    let bias = recording.module(module).map_or(0, |module| module.bias);
+                    (module_indices.get(&module).map(|&index| (index, offset.value())), bias)
+                }
+                cairn_recording::Place::Absolute(_) => (None, 0),
+            };
+            let absolute = frame.address.value();
+            Address { kind: frame.kind, absolute, stated: absolute.wrapping_sub(bias), module }
+        }));
+    }
+    for number in 1..tree.len() as u32 {
+        let id = StackId::from_number(number);
+        let parent = tree.parent(id).map_or(NO_FRAMES, StackId::number);
+        let added = tree.pc(id).and_then(|pc| stacks.add_stack(parent, pc.number()));
+        if added.is_none() {
+            stacks.skip();
+        }
+    }
+    stacks
+}
