@@ -52,7 +52,7 @@ fuzz_target!(|input: &[u8]| {
     let count = records.by_ref().count();
     assert!(count <= bytes.len() / 8 && records.stop_reason().is_some());
 
-    let program = OneModule { code: AddressRange::ALL, table: None };
+    let program = OneModule::new(AddressRange::ALL, None);
     let mut walk = Walk::new(Registers::<X86_64>::new(0x1000, BASE, fp), memory, program).with_stack(stack);
     assert!(walk.by_ref().count() <= bytes.len() / 8 + 1 && walk.stop_reason().is_some());
 });

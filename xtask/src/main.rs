@@ -24,6 +24,7 @@ mod documents;
 mod exports;
 mod fuzz_smoke;
 mod header;
+mod miri;
 mod page;
 mod pictures;
 mod portability;
@@ -88,6 +89,11 @@ const CHORES: &[Chore] = &[
         name: "pictures",
         run: pictures::run,
         help: "make the pictures of the README from a real recording (node, chromium, c++)",
+    },
+    Chore {
+        name: "miri",
+        run: miri::run,
+        help: "run the pure unsafe logic of captures under Miri (nightly toolchain)",
     },
     Chore {
         name: "deny",

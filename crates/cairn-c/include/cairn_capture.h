@@ -15,28 +15,31 @@
 extern "C" {
 #endif
 
-/* The number of a call stack of this process: equal stacks have equal numbers, for as long as the process lives. */
+/*
+ * The number of a call stack of this process: equal stacks have equal numbers, as long as the
+ * process lives.
+ */
 typedef uint32_t cairn_stack_id;
 
 /* The stack without frames. */
 #define CAIRN_STACK_EMPTY UINT32_C(0)
 
-/* There was no room to keep the stack. Such losses are counted, see cairn_statistics. */
+/* There was no room to store the stack. Such losses are counted, see cairn_statistics. */
 #define CAIRN_STACK_LOST UINT32_C(0xffffffff)
 
-/* An argument is not what it must be: a null pointer, a type_size that cannot be, a reserved field that is not zero. */
+/* An argument is invalid: a null pointer, a wrong type_size, a reserved field that is not zero. */
 #define CAIRN_ERROR_ARGUMENT (-1)
 
 /* The number is not one of a stack of this process, or the stack was lost. */
 #define CAIRN_ERROR_STACK (-2)
 
-/* The buffer is too small. Call with a null pointer to learn the size. */
+/* The buffer is too small. Call with a null pointer to get the size. */
 #define CAIRN_ERROR_BUFFER (-3)
 
 /* The format cannot hold this stack: in an lws blob, an address or a size of 64 bits. */
 #define CAIRN_ERROR_FORMAT (-4)
 
-/* The file descriptor takes no more. */
+/* Writing to the file descriptor failed. */
 #define CAIRN_ERROR_WRITE (-5)
 
 /* The address is that of the instruction that was interrupted, or was about to run. */
@@ -51,10 +54,10 @@ typedef uint32_t cairn_stack_id;
 /* The outermost frame was reached: the whole stack is known. */
 #define CAIRN_STOP_END_OF_STACK UINT32_C(0)
 
-/* There are more frames than are kept (1048575). The innermost ones are known. */
+/* There are more frames than the limit (1048575). The innermost ones are known. */
 #define CAIRN_STOP_LIMIT UINT32_C(1)
 
-/* Nothing says who called the code at the address. */
+/* There is no unwind information for the code at the address. */
 #define CAIRN_STOP_NO_UNWIND_INFO UINT32_C(2)
 
 /* The unwind tables for the address are malformed. */
@@ -88,51 +91,56 @@ struct cairn_frame {
     uint64_t address;
 };
 
-/* Why a stack ends where it ends. */
+/* The reason why a stack ends at its outermost frame. */
 struct cairn_stop {
     /* One of CAIRN_STOP_... */
     uint32_t kind;
     /* Zero. */
     uint32_t reserved;
-    /* What the kind says of it, or zero. */
+    /* The address that belongs to the kind, or zero. */
     uint64_t address;
 };
 
-/* What the captures of this process cost so far, and what they lost. */
+/* Memory and losses of the captures of this process. */
 struct cairn_statistics {
-    /* Set it to the size of this struct before the call; the fields of a newer library are then left out. */
+    /*
+     * Set it to the size of this struct before the call; the fields of a newer library are then
+     * left out.
+     */
     size_t type_size;
-    /* Captures for which there was no room, or that came while two others of the same thread were under way. */
+    /* Captures for which there was no room, or that interrupted two others of the same thread. */
     uint64_t lost;
-    /* Bytes of memory that hold all stacks, without what each thread caches. */
+    /* Bytes of memory that hold all stacks, without the threads' caches. */
     uint64_t memory_bytes;
 };
 
 /*
- * The call stack of the caller, whose own frame is the innermost.
+ * Captures the call stack of the caller, whose own frame is the innermost.
  *
- * Call it from anywhere: in malloc, in a signal handler, in a thread that is about to end. It does not allocate, takes
- * no lock, and leaves errno alone.
+ * Call it from anywhere: in malloc, in a signal handler, in a thread that is about to end. It does
+ * not allocate, takes no lock, and preserves errno.
  */
 cairn_stack_id cairn_capture(void);
 
 /*
- * The call stack of the code that a signal interrupted: its innermost frame is the interrupted instruction, and nothing
- * of the handler is in it. ucontext is the third argument of a handler installed with SA_SIGINFO.
+ * Captures the call stack of the code that a signal interrupted: its innermost frame is the
+ * interrupted instruction, and nothing of the handler is in it. ucontext is the third argument of
+ * a handler installed with SA_SIGINFO.
  *
  * It works after a stack overflow too, when the handler runs on its own stack (SA_ONSTACK).
  */
 cairn_stack_id cairn_capture_interrupted(const void *ucontext);
 
 /*
- * Copies the frames of a stack, innermost first, and returns how many it has; no more than capacity are written. stop,
- * where it is not null, is told why the stack ends where it ends.
+ * Copies the frames of a stack, innermost first, and returns how many it has; no more than
+ * capacity are written. stop, if it is not null, gets the reason why the stack ends.
  */
 size_t cairn_stack_frames(cairn_stack_id stack, struct cairn_frame *frames, size_t capacity, struct cairn_stop *stop);
 
 /*
- * Writes a stack as text into a file descriptor, a line for each frame: its address, its module, and the address in
- * there as addr2line takes it. Recursion is folded. Returns 0 or a negative CAIRN_ERROR_...
+ * Writes a stack as text into a file descriptor, a line for each frame: its address, its module,
+ * and the address in there as addr2line takes it. Recursion is folded. Returns 0 or a negative
+ * CAIRN_ERROR_...
  *
  *     #0  0x000055f2b4a0716c /usr/bin/prog+0x116c
  *     #1  0x00007f0f7f2461ca /lib/x86_64-linux-gnu/libc.so.6+0x271ca
@@ -142,50 +150,61 @@ size_t cairn_stack_frames(cairn_stack_id stack, struct cairn_frame *frames, size
 int cairn_stack_print(cairn_stack_id stack, int descriptor);
 
 /*
- * What backtrace() of the C library does: fills buffer with the addresses of the caller's stack, innermost first, and
- * returns how many there are, at most size. Unlike that one it may be called in malloc and in signal handlers.
+ * Does the same as backtrace() of the C library: fills buffer with the addresses of the caller's
+ * stack, innermost first, and returns their number, at most size. Unlike backtrace() it may be
+ * called in malloc and in signal handlers.
  */
 int cairn_backtrace(void **buffer, int size);
 
 /* Fills statistics, whose type_size the caller has set. Returns 0 or CAIRN_ERROR_ARGUMENT. */
 int cairn_statistics(struct cairn_statistics *statistics);
 
-/* The version of the library, such as "0.1.0". The string lives as long as the process. */
+/* Returns the version of the library, such as "0.1.0". The string lives as long as the process. */
 const char *cairn_version(void);
 
-/* Which frames of a stack are encoded. Zero all of it, set type_size, then what you need: zeroes mean the whole stack. */
+/*
+ * Selects the frames of a stack to encode. Fill it with zeros, set type_size, then the fields that
+ * you need: zeros mean the whole stack.
+ */
 struct cairn_pick {
     /* Size of this struct. */
     size_t type_size;
-    /* So many innermost frames are left out, without a mark: those of your own hook. */
+    /* Number of innermost frames to leave out, without a mark: those of your own hook. */
     uint32_t skip_innermost;
-    /* So many outermost frames are left out, without a mark, if there are more than these. */
+    /* Number of outermost frames to leave out, without a mark, if there are more than these. */
     uint32_t drop_outermost;
-    /* The most entries to keep, 0 for all. What is left out is replaced by one entry that tells how many. */
+    /*
+     * Maximum number of entries, 0 for all. The others are replaced by one entry with their
+     * number.
+     */
     uint32_t limit;
-    /* Of the limit, so many are taken from the outer end, and what lies between is left out. */
+    /*
+     * Number of entries within the limit that are taken from the outer end; those between are left
+     * out.
+     */
     uint32_t keep_outermost;
-    /* Not 0: rounds of recursion, of up to eight functions, are kept once and counted. */
+    /* Nonzero: rounds of recursion, of up to eight functions, are stored once and counted. */
     uint32_t fold_recursion;
     /* Zero. */
     uint32_t reserved[7];
 };
 
 /*
- * Encodes a stack in the Compact Backtrace Format into buffer and returns the bytes used, or a negative CAIRN_ERROR_...
- * With a null buffer it returns the bytes needed. pick may be null for the whole stack. A stack whose end could not be
- * reached is marked as truncated.
+ * Encodes a stack in the Compact Backtrace Format into buffer and returns the bytes used, or a
+ * negative CAIRN_ERROR_... With a null buffer it returns the bytes needed. pick may be null for
+ * the whole stack. A stack whose end could not be reached is marked as truncated.
  *
  * It may be called in a signal handler.
  */
 ptrdiff_t cairn_stack_encode_cbf(cairn_stack_id stack, const struct cairn_pick *pick, uint8_t *buffer, size_t size_bytes);
 
 /*
- * Encodes a stack and the size of an allocation as a compressed backtrace of libwebsockets into buffer and returns the
- * bytes used, or a negative CAIRN_ERROR_... With a null buffer it returns the bytes needed. pick may be null for the
- * whole stack.
+ * Encodes a stack and the size of an allocation as a compressed backtrace of libwebsockets into
+ * buffer and returns the bytes used, or a negative CAIRN_ERROR_... With a null buffer it returns
+ * the bytes needed. pick may be null for the whole stack.
  *
- * A blob holds up to 31 addresses, the innermost ones of those picked, and no marks. 296 bytes hold every blob.
+ * A blob holds up to 31 addresses, the innermost ones of those picked, and no marks. 296 bytes
+ * hold every blob.
  *
  * It may be called in a signal handler.
  */
@@ -194,7 +213,7 @@ ptrdiff_t cairn_stack_encode_lws(cairn_stack_id stack, const struct cairn_pick *
 /* A recording is under way already, or being started by another thread. */
 #define CAIRN_ERROR_STARTED (-6)
 
-/* The file cannot be made, or there is a file of that name that may not be overwritten. */
+/* The file cannot be made, or a file of that name exists. */
 #define CAIRN_ERROR_FILE (-7)
 
 /* There is no room: the disk is full, or a limit of the process too low. */
@@ -203,73 +222,86 @@ ptrdiff_t cairn_stack_encode_lws(cairn_stack_id stack, const struct cairn_pick *
 /* Nothing is recorded in this process. */
 #define CAIRN_ERROR_NOT_STARTED (-9)
 
-/* How to record. Fill it with zeros, then set type_size and what shall be otherwise than by default. */
+/*
+ * Options of a recording. Fill it with zeros, then set type_size and the fields that differ from
+ * their defaults.
+ */
 struct cairn_recording_options {
     /* The size of this struct. */
     size_t type_size;
     /*
-     * Where the recording goes. %p stands for the process id, %e for the program's name; where such a file is already, .1, .2 and
-     * so on are tried. Null for memory without a file, which ring_bytes or ring_nanos must be set for.
+     * Path of the file. %p stands for the process id, %e for the program's name; if the file
+     * exists, .1, .2 and so on are appended. Null to record into memory, which requires ring_bytes
+     * or ring_nanos.
      */
     const char *path;
-    /* Not 0 to keep only the last events, so many bytes of them (1 MiB to 1 GiB), as a flight recorder does. */
+    /*
+     * Nonzero to keep only the last events, as a flight recorder does: their bytes (1 MiB to 1
+     * GiB).
+     */
     uint64_t ring_bytes;
-    /* Not 0 to end the recording when its file is so large. */
+    /* Nonzero to end the recording at this size of its file. */
     uint64_t limit_bytes;
-    /* Names of environment variables to keep, separated by commas; null for none. */
+    /* Names of environment variables to store, separated by commas; null for none. */
     const char *environment;
-    /* Not 0 for a recording of its own for each forked child that marks something. */
+    /* Nonzero for a recording of its own for each forked child that marks something. */
     uint32_t follows_children;
-    /* Not 0 to begin paused. */
+    /* Nonzero to begin paused. */
     uint32_t is_paused;
-    /* Not 0 to keep only events of the last so many nanoseconds, and no more than ring_bytes of them, or 64 MiB where that is 0. */
+    /*
+     * Nonzero to keep only events of the last so many nanoseconds, and at most ring_bytes of them,
+     * or 64 MiB if that is 0.
+     */
     uint64_t ring_nanos;
 };
 
 /*
- * Begins to record; null stands for a file PROGRAM.PID.cairn in the working directory, or where the environment variable
- * CAIRN_RECORDING says. Returns 0 or a negative CAIRN_ERROR_...; the program goes on unrecorded then.
+ * Begins to record. Null stands for the path in the environment variable CAIRN_RECORDING, or else
+ * PROGRAM.PID.cairn in the working directory. Returns 0, or a negative CAIRN_ERROR_... and the
+ * program continues unrecorded.
  *
- * It need not be called: the first mark starts a recording as with null.
+ * The call is optional: the first mark starts a recording as with null.
  */
 int cairn_recording_start(const struct cairn_recording_options *options);
 
 /*
- * Marks this moment in the recording with a text and the caller's stack, of which the skip innermost frames are hidden. Call it
- * from anywhere: in malloc, in a signal handler, in a static constructor. Texts are cut at 4096 bytes; null is an empty one.
+ * Marks this moment in the recording with a text and the caller's stack, of which the skip
+ * innermost frames are hidden. Call it from anywhere: in malloc, in a signal handler, in a static
+ * constructor. Texts are cut at 4096 bytes; null is an empty one.
  */
 void cairn_mark(const char *text, uint32_t skip);
 
-/* As cairn_mark, with a number. */
+/* Marks this moment as cairn_mark does, with a number. */
 void cairn_mark_value(const char *text, uint32_t skip, double value);
 
-/* As cairn_mark, with a whole number. */
+/* Marks this moment as cairn_mark does, with a whole number. */
 void cairn_mark_integer(const char *text, uint32_t skip, int64_t value);
 
 /*
- * Marks this moment with the stack that a signal interrupted, as cairn_capture_interrupted finds it. For crash handlers: what was
- * recorded before is safe already, and this is when the function returns.
+ * Marks this moment with the stack that a signal interrupted, as cairn_capture_interrupted finds
+ * it. For crash handlers: earlier events are safe already, and this one when the function returns.
  */
 void cairn_mark_from_context(const void *ucontext, const char *text);
 
 /*
- * Notes that an allocator of the program's own, a pool or an arena, has given out size bytes at address. Blocks of malloc are
- * noted by cairn heap. Nothing happens when nothing is recorded.
+ * Records that an allocator of the program, a pool or an arena, has allocated size bytes at
+ * address. Blocks of malloc are recorded by cairn heap. Does nothing without a recording.
  */
 void cairn_heap_alloc(const void *address, size_t size);
 
-/* Notes that such a block is about to be taken back. Call it before the block can be given out again. */
+/* Records that such a block is about to be freed. Call it before the block can be allocated again. */
 void cairn_heap_free(const void *address);
 
 /*
- * Waits until everything recorded so far is on the disk, to survive a power cut; the end of the program needs no flush. Returns 0 or
- * a negative CAIRN_ERROR_...
+ * Waits until all recorded events are on the disk, to survive a power failure; the end of the
+ * program needs no flush. Returns 0 or a negative CAIRN_ERROR_...
  */
 int cairn_recording_flush(void);
 
 /*
- * Writes what is recorded so far into a new file at path, as a recording of its own: of a ring, where last_nanos is not 0, about the
- * last so many nanoseconds. It may be called in a signal handler. Returns 0 or a negative CAIRN_ERROR_...
+ * Writes all recorded events into a new file at path, as a recording of its own: of a ring, if
+ * last_nanos is not 0, about the last so many nanoseconds. It may be called in a signal handler.
+ * Returns 0 or a negative CAIRN_ERROR_...
  */
 int cairn_recording_dump(const char *path, uint64_t last_nanos);
 
@@ -279,19 +311,20 @@ void cairn_recording_pause(void);
 /* Records again after cairn_recording_pause. */
 void cairn_recording_resume(void);
 
-/* Ends the recording. Nothing is lost without it. Not for signal handlers. */
+/* Ends the recording. The call is optional: no event is lost without it. Not for signal handlers. */
 void cairn_recording_stop(void);
 
 /*
- * Notes which modules are loaded at present. Modules are noted by themselves when they are first on a stack, and when some module is
- * closed; this notes also those that never are. Not for signal handlers.
+ * Records which modules are loaded. A module is recorded without this call when it is first on a
+ * stack, and when any module is closed; the call records the others as well. Not for signal
+ * handlers.
  */
 void cairn_recording_scan_modules(void);
 
 /*
- * Calls unload(argument), which may unload modules by other ways than dlclose, and forgets what captures learned of
- * them, so that no stack is mistaken for another when a new module takes their addresses. Captures in other threads go on
- * meanwhile.
+ * Calls unload(argument), which may unload modules by other ways than dlclose, and makes captures
+ * forget them, so that no stack is mistaken for another when a new module takes their addresses.
+ * Captures in other threads continue meanwhile.
  *
  * dlclose itself needs no such care: the library wraps it.
  */
@@ -307,15 +340,15 @@ void cairn_unloading(void (*unload)(void *), void *argument);
 #define CAIRN_WALK_ARM64 UINT32_C(4)
 
 /*
- * In cairn_walk_control: Darwin's faults at the end of the buffer are repeated. A stack that ends where the buffer ends is then
- * reported as truncated.
+ * In cairn_walk_control: Darwin's faults at the end of the buffer are repeated. A stack that ends
+ * where the buffer ends is then reported as truncated.
  */
 #define CAIRN_WALK_AS_XNU UINT32_C(8)
 
 /* In cairn_walk_info: the frames have 64 bits. */
 #define CAIRN_WALK_INFO_64_BIT UINT32_C(1)
 
-/* In cairn_walk_info: the stack goes on beyond what was recorded, or could not be followed. */
+/* In cairn_walk_info: the stack continues beyond the recorded addresses, or could not be followed. */
 #define CAIRN_WALK_INFO_TRUNCATED UINT32_C(2)
 
 /* Addresses are packed as they are, in 8 bytes each, little-endian. */
@@ -325,8 +358,9 @@ void cairn_unloading(void (*unload)(void *), void *argument);
 #define CAIRN_PACK_OFFSET_32 UINT32_C(1)
 
 /*
- * Where a walk starts, what it adds, and whose memory it reads. Zero all of it, set type_size, then what you need: zeroes mean this
- * thread, from the caller of the function.
+ * Start of a walk, memory that it reads, and offset of addresses. Fill it with zeros, set
+ * type_size, then the fields that you need: zeros mean this thread, from the caller of the
+ * function.
  */
 struct cairn_walk_control {
     /* Size of this struct. */
@@ -336,46 +370,62 @@ struct cairn_walk_control {
     /* Zero. */
     uint32_t reserved;
     /*
-     * Not 0: the first frame record, in place of the caller's. To leave out frames, to go on at next_frame_address, or to follow
-     * async_frame_address.
+     * Nonzero: the first frame record, in place of the caller's. To leave out frames, to continue
+     * at next_frame_address, or to follow async_frame_address.
      */
     uint64_t frame_address;
-    /* Added to each address that is recorded; 1 for async frames, so that looking up address - 1 finds the resume point. */
+    /*
+     * Added to each address that is recorded; 1 for async frames, so that looking up address - 1
+     * finds the resume point.
+     */
     int64_t address_offset;
-    /* Not null: the third argument of a signal handler of this thread; the walk starts where the signal interrupted it. */
+    /*
+     * Not null: the third argument of a signal handler of this thread; the walk starts where the
+     * signal interrupted it.
+     */
     const void *context;
     /*
-     * Not null: reads the memory of the thread that is walked, in place of this process's: copies as many bytes as its last
-     * argument says from the address into the buffer, and returns 0 or an errno. Its first argument is copy_context. Only for cairn_walk_user.
+     * Not null: reads the memory of the walked thread, in place of this process's: copies as many
+     * bytes as its last argument states from the address into the buffer, and returns 0 or an
+     * errno. Its first argument is copy_context. Only for cairn_walk_user.
      */
     int (*copy_function)(void *, void *, uint64_t, size_t);
-    /* Handed to copy_function. */
+    /* First argument of copy_function. */
     void *copy_context;
     /* With copy_function: the pc of the thread that is walked; it is recorded first. */
     uint64_t pc;
     /* With copy_function: the frame pointer of the thread that is walked. */
     uint64_t frame_pointer;
-    /* With copy_function: the bits of an address that are no pointer authentication code; 0 for all. */
+    /*
+     * With copy_function: the bits of an address that are no pointer authentication code; 0 for
+     * all.
+     */
     uint64_t address_mask;
-    /* What packed distances count from. */
+    /* Base of packed distances. */
     uint64_t packing_base;
 };
 
-/* What a walk found beside the addresses. Set type_size before the call; the fields of a newer library are then left out. */
+/*
+ * Results of a walk other than the addresses. Set type_size before the call; the fields of a newer
+ * library are then left out.
+ */
 struct cairn_walk_info {
     /* Size of this struct. */
     size_t type_size;
     /* CAIRN_WALK_INFO_... flags. */
     uint32_t flags;
-    /* 0, 14 (EFAULT) where a frame pointer or memory could not be followed, or 22 (EINVAL) for a control that is not valid. */
+    /*
+     * 0, 14 (EFAULT) where a frame pointer or memory could not be followed, or 22 (EINVAL) for a
+     * control that is not valid.
+     */
     int error;
-    /* Why the walk ended. */
+    /* The reason why the walk ended. */
     struct cairn_stop stop;
-    /* Where to go on when the buffer was full: the next frame_address. Otherwise 0. */
+    /* Where to continue when the buffer was full: the next frame_address. Otherwise 0. */
     uint64_t next_frame_address;
     /*
-     * The index of the recorded address that the async stack takes the place of, with all behind it. It counts where
-     * async_frame_address is not 0.
+     * The index of the recorded address that the async stack takes the place of, with all behind
+     * it. It counts where async_frame_address is not 0.
      */
     uint64_t async_start_index;
     /* The first async frame, to be walked with address_offset 1; 0 when there is none. */
@@ -383,40 +433,46 @@ struct cairn_walk_info {
 };
 
 /*
- * Fills addresses with the return addresses of this thread by frame pointers, innermost first, and returns how many there are, at
- * most capacity: backtrace of Darwin's backtrace(9). The first is where this function returns to; the one next to a zero
- * frame pointer, in the outermost frame, is not recorded. control and info may be null.
+ * Fills addresses with the return addresses of this thread by frame pointers, innermost first, and
+ * returns how many there are, at most capacity: backtrace of Darwin's backtrace(9). The first is
+ * where this function returns to; the one next to a zero frame pointer, in the outermost frame, is
+ * not recorded. control and info may be null.
  *
- * It may be called in malloc and in signal handlers. The program must be built with frame pointers (-fno-omit-frame-pointer).
+ * It may be called in malloc and in signal handlers. The program must be built with frame pointers
+ * (-fno-omit-frame-pointer).
  */
 size_t cairn_walk(uint64_t *addresses, size_t capacity, const struct cairn_walk_control *control, struct cairn_walk_info *info);
 
 /*
- * As cairn_walk, with the addresses packed into buffer: backtrace_packed of Darwin's backtrace(9). packing is one of CAIRN_PACK_...
- * Returns how many bytes are used, CAIRN_ERROR_ARGUMENT, or CAIRN_ERROR_FORMAT for an address out of reach of packing_base.
+ * As cairn_walk, with the addresses packed into buffer: backtrace_packed of Darwin's backtrace(9).
+ * packing is one of CAIRN_PACK_... Returns how many bytes are used, CAIRN_ERROR_ARGUMENT, or
+ * CAIRN_ERROR_FORMAT for an address out of reach of packing_base.
  */
 ptrdiff_t cairn_walk_packed(uint32_t packing, uint8_t *buffer, size_t size_bytes, const struct cairn_walk_control *control, struct cairn_walk_info *info);
 
 /*
- * Reads what cairn_walk_packed has written: backtrace_unpack of Darwin's backtrace(9). packing and packing_base must be those that it
- * was written with. Returns how many addresses are in addresses, at most capacity, or CAIRN_ERROR_FORMAT where the bytes end
- * within one, or CAIRN_ERROR_ARGUMENT.
+ * Reads what cairn_walk_packed has written: backtrace_unpack of Darwin's backtrace(9). packing and
+ * packing_base must be those that it was written with. Returns how many addresses are in
+ * addresses, at most capacity, or CAIRN_ERROR_FORMAT where the bytes end within one, or
+ * CAIRN_ERROR_ARGUMENT.
  */
 ptrdiff_t cairn_walk_unpack(uint32_t packing, uint64_t packing_base, const uint8_t *packed, size_t size_bytes, uint64_t *addresses, size_t capacity);
 
 /*
- * Fills addresses with a stack by frame pointers, innermost first, and returns how many there are, at most capacity: backtrace_user of
- * Darwin's backtrace(9). It walks this thread, from where the caller called this function, or with a copy_function whatever that reads,
- * from the pc and frame_pointer of the control. The pc comes first, unless frame_address is set. The slot behind the last address is set
- * to zero if there is one.
+ * Fills addresses with a stack by frame pointers, innermost first, and returns how many there are,
+ * at most capacity: backtrace_user of Darwin's backtrace(9). It walks this thread, from where the
+ * caller called this function, or with a copy_function whatever that reads, from the pc and
+ * frame_pointer of the control. The pc comes first, unless frame_address is set. The slot behind
+ * the last address is set to zero if there is one.
  *
  * It may be called in malloc and in signal handlers. A copy_function must be safe there as well.
  */
 size_t cairn_walk_user(uint64_t *addresses, size_t capacity, const struct cairn_walk_control *control, struct cairn_walk_info *info);
 
 /*
- * As cairn_backtrace, and says in info, which may be null, whether the stack goes on: CAIRN_WALK_INFO_TRUNCATED is set when there was
- * no room for more, and when it could not be followed to its end. The stack is found by unwind tables, so next_frame_address is 0.
+ * As cairn_backtrace, and says in info, which may be null, whether the stack goes on:
+ * CAIRN_WALK_INFO_TRUNCATED is set when there was no room for more, and when it could not be
+ * followed to its end. The stack is found by unwind tables, so next_frame_address is 0.
  */
 int cairn_backtrace_info(void **buffer, int size, struct cairn_walk_info *info);
 

@@ -1,4 +1,4 @@
-//! Capturing, and what can be asked of a captured stack.
+//! Captures stacks, and reads captured ones.
 
 use core::ffi::{c_char, c_int, c_void};
 
@@ -6,28 +6,29 @@ use crate::versioned;
 use cairn_capture::{Stack, StackId, StopReason};
 use cairn_format::Frame;
 
-/// The number of a call stack of this process: equal stacks have equal numbers, for as long as the process lives.
+/// The number of a call stack of this process: equal stacks have equal numbers, as long as the
+/// process lives.
 pub type CairnStackId = u32;
 
 /// The stack without frames.
 pub const CAIRN_STACK_EMPTY: CairnStackId = 0;
 
-/// There was no room to keep the stack. Such losses are counted, see cairn_statistics.
+/// There was no room to store the stack. Such losses are counted, see cairn_statistics.
 pub const CAIRN_STACK_LOST: CairnStackId = 0xffff_ffff;
 
-/// An argument is not what it must be: a null pointer, a type_size that cannot be, a reserved field that is not zero.
+/// An argument is invalid: a null pointer, a wrong type_size, a reserved field that is not zero.
 pub const CAIRN_ERROR_ARGUMENT: c_int = -1;
 
 /// The number is not one of a stack of this process, or the stack was lost.
 pub const CAIRN_ERROR_STACK: c_int = -2;
 
-/// The buffer is too small. Call with a null pointer to learn the size.
+/// The buffer is too small. Call with a null pointer to get the size.
 pub const CAIRN_ERROR_BUFFER: c_int = -3;
 
 /// The format cannot hold this stack: in an lws blob, an address or a size of 64 bits.
 pub const CAIRN_ERROR_FORMAT: c_int = -4;
 
-/// The file descriptor takes no more.
+/// Writing to the file descriptor failed.
 pub const CAIRN_ERROR_WRITE: c_int = -5;
 
 /// The address is that of the instruction that was interrupted, or was about to run.
@@ -42,10 +43,10 @@ pub const CAIRN_FRAME_ASYNC_RESUME_POINT: u32 = 3;
 /// The outermost frame was reached: the whole stack is known.
 pub const CAIRN_STOP_END_OF_STACK: u32 = 0;
 
-/// There are more frames than are kept (1048575). The innermost ones are known.
+/// There are more frames than the limit (1048575). The innermost ones are known.
 pub const CAIRN_STOP_LIMIT: u32 = 1;
 
-/// Nothing says who called the code at the address.
+/// There is no unwind information for the code at the address.
 pub const CAIRN_STOP_NO_UNWIND_INFO: u32 = 2;
 
 /// The unwind tables for the address are malformed.
@@ -81,7 +82,7 @@ pub struct CairnFrame {
     pub address: u64,
 }
 
-/// Why a stack ends where it ends.
+/// The reason why a stack ends at its outermost frame.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct CairnStop {
@@ -89,18 +90,19 @@ pub struct CairnStop {
     pub kind: u32,
     /// Zero.
     pub reserved: u32,
-    /// What the kind says of it, or zero.
+    /// The address that belongs to the kind, or zero.
     pub address: u64,
 }
 
-/// What the captures of this process cost so far, and what they lost.
+/// Memory and losses of the captures of this process.
 #[repr(C)]
 pub struct CairnStatistics {
-    /// Set it to the size of this struct before the call; the fields of a newer library are then left out.
+    /// Set it to the size of this struct before the call; the fields of a newer library are then
+    /// left out.
     pub type_size: usize,
-    /// Captures for which there was no room, or that came while two others of the same thread were under way.
+    /// Captures for which there was no room, or that interrupted two others of the same thread.
     pub lost: u64,
-    /// Bytes of memory that hold all stacks, without what each thread caches.
+    /// Bytes of memory that hold all stacks, without the threads' caches.
     pub memory_bytes: u64,
 }
 
@@ -108,10 +110,10 @@ const _: () = assert!(size_of::<CairnFrame>() == 16 && size_of::<CairnStop>() ==
 const _: () = assert!(size_of::<CairnStatistics>() == 24);
 const _: () = assert!(CAIRN_STACK_LOST == StackId::LOST.number() && StackId::EMPTY.number() == 0);
 
-/// The call stack of the caller, whose own frame is the innermost.
+/// Captures the call stack of the caller, whose own frame is the innermost.
 ///
-/// Call it from anywhere: in malloc, in a signal handler, in a thread that is about to end. It does not allocate, takes
-/// no lock, and leaves errno alone.
+/// Call it from anywhere: in malloc, in a signal handler, in a thread that is about to end. It does
+/// not allocate, takes no lock, and preserves errno.
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 pub extern "C" fn cairn_capture() -> CairnStackId {
@@ -122,8 +124,9 @@ pub extern "C" fn cairn_capture() -> CairnStackId {
     core::arch::naked_asm!("b {here}", here = sym cairn_capture::cairn_capture_here);
 }
 
-/// The call stack of the code that a signal interrupted: its innermost frame is the interrupted instruction, and nothing
-/// of the handler is in it. ucontext is the third argument of a handler installed with SA_SIGINFO.
+/// Captures the call stack of the code that a signal interrupted: its innermost frame is the
+/// interrupted instruction, and nothing of the handler is in it. ucontext is the third argument of
+/// a handler installed with SA_SIGINFO.
 ///
 /// It works after a stack overflow too, when the handler runs on its own stack (SA_ONSTACK).
 ///
@@ -135,12 +138,12 @@ pub unsafe extern "C" fn cairn_capture_interrupted(ucontext: *const c_void) -> C
     if ucontext.is_null() {
         return CAIRN_STACK_LOST;
     }
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that `ucontext` is null or an interrupted context of this thread.
     unsafe { cairn_capture::capture_interrupted(ucontext.cast()) }.id().number()
 }
 
-/// Copies the frames of a stack, innermost first, and returns how many it has; no more than capacity are written. stop,
-/// where it is not null, is told why the stack ends where it ends.
+/// Copies the frames of a stack, innermost first, and returns how many it has; no more than
+/// capacity are written. stop, if it is not null, gets the reason why the stack ends.
 ///
 /// # Safety
 ///
@@ -158,7 +161,7 @@ pub unsafe extern "C" fn cairn_stack_frames(
         let mut found = stack.frames();
         for frame in found.by_ref() {
             if count < capacity {
-                // SAFETY: below the capacity, by contract.
+                // SAFETY: the index is below the capacity, for which the caller promises room.
                 unsafe { frames.add(count).write(exported(frame)) };
             }
             count += 1;
@@ -166,14 +169,16 @@ pub unsafe extern "C" fn cairn_stack_frames(
         reason = exported_stop(found.stop_reason());
     }
     if !stop.is_null() {
-        // SAFETY: by contract.
+        // SAFETY: the caller promises that `frames` has room for `capacity` entries; `stop` is null
+        // or valid.
         unsafe { stop.write(reason) };
     }
     count
 }
 
-/// Writes a stack as text into a file descriptor, a line for each frame: its address, its module, and the address in
-/// there as addr2line takes it. Recursion is folded. Returns 0 or a negative CAIRN_ERROR_...
+/// Writes a stack as text into a file descriptor, a line for each frame: its address, its module,
+/// and the address in there as addr2line takes it. Recursion is folded. Returns 0 or a negative
+/// CAIRN_ERROR_...
 ///
 ///     #0  0x000055f2b4a0716c /usr/bin/prog+0x116c
 ///     #1  0x00007f0f7f2461ca /lib/x86_64-linux-gnu/libc.so.6+0x271ca
@@ -185,8 +190,9 @@ pub extern "C" fn cairn_stack_print(stack: CairnStackId, descriptor: c_int) -> c
     stack.write_text(descriptor).map_or(CAIRN_ERROR_WRITE, |()| 0)
 }
 
-/// What backtrace() of the C library does: fills buffer with the addresses of the caller's stack, innermost first, and
-/// returns how many there are, at most size. Unlike that one it may be called in malloc and in signal handlers.
+/// Does the same as backtrace() of the C library: fills buffer with the addresses of the caller's
+/// stack, innermost first, and returns their number, at most size. Unlike backtrace() it may be
+/// called in malloc and in signal handlers.
 ///
 /// # Safety
 ///
@@ -202,7 +208,7 @@ pub unsafe extern "C" fn cairn_backtrace(buffer: *mut *mut c_void, size: c_int) 
     let addresses = cairn_capture::capture().frames().skip(1).filter_map(Frame::address);
     let mut count = 0;
     for (index, address) in addresses.take(capacity).enumerate() {
-        // SAFETY: below the capacity, by contract.
+        // SAFETY: the index is below the capacity, for which the caller promises room.
         unsafe { buffer.add(index).write(address.value() as *mut c_void) };
         count += 1;
     }
@@ -219,7 +225,7 @@ pub unsafe extern "C" fn cairn_statistics(statistics: *mut CairnStatistics) -> c
     if statistics.is_null() {
         return CAIRN_ERROR_ARGUMENT;
     }
-    // SAFETY: by contract, its first field is there.
+    // SAFETY: not null, so the caller promises `type_size` bytes, which include the first field.
     let type_size = unsafe { (*statistics).type_size };
     if type_size < size_of::<usize>() {
         return CAIRN_ERROR_ARGUMENT;
@@ -227,18 +233,18 @@ pub unsafe extern "C" fn cairn_statistics(statistics: *mut CairnStatistics) -> c
     let found = cairn_capture::statistics();
     let known =
         CairnStatistics { type_size, lost: found.lost.into(), memory_bytes: found.memory_bytes as u64 };
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that `statistics` is null or points to `type_size` bytes.
     unsafe { versioned::give(&known, statistics, type_size) };
     0
 }
 
-/// The version of the library, such as "0.1.0". The string lives as long as the process.
+/// Returns the version of the library, such as "0.1.0". The string lives as long as the process.
 #[unsafe(no_mangle)]
 pub extern "C" fn cairn_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
 }
 
-/// The stack of this number, unless it is none.
+/// Returns the stack of this number, if there is one.
 pub(crate) fn known(stack: CairnStackId) -> Option<Stack> {
     StackId::from_number(stack).filter(|&id| id != StackId::LOST).map(Stack::from_id)
 }

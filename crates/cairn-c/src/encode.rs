@@ -1,4 +1,4 @@
-//! Captured stacks in the wire formats, into a buffer of the caller's.
+//! Encodes captured stacks in the wire formats, into a buffer of the caller.
 
 use core::ffi::c_int;
 use core::slice;
@@ -13,21 +13,24 @@ use crate::capture::{
 };
 use crate::versioned;
 
-/// Which frames of a stack are encoded. Zero all of it, set type_size, then what you need: zeroes mean the whole stack.
+/// Selects the frames of a stack to encode. Fill it with zeros, set type_size, then the fields that
+/// you need: zeros mean the whole stack.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct CairnPick {
     /// Size of this struct.
     pub type_size: usize,
-    /// So many innermost frames are left out, without a mark: those of your own hook.
+    /// Number of innermost frames to leave out, without a mark: those of your own hook.
     pub skip_innermost: u32,
-    /// So many outermost frames are left out, without a mark, if there are more than these.
+    /// Number of outermost frames to leave out, without a mark, if there are more than these.
     pub drop_outermost: u32,
-    /// The most entries to keep, 0 for all. What is left out is replaced by one entry that tells how many.
+    /// Maximum number of entries, 0 for all. The others are replaced by one entry with their
+    /// number.
     pub limit: u32,
-    /// Of the limit, so many are taken from the outer end, and what lies between is left out.
+    /// Number of entries within the limit that are taken from the outer end; those between are left
+    /// out.
     pub keep_outermost: u32,
-    /// Not 0: rounds of recursion, of up to eight functions, are kept once and counted.
+    /// Nonzero: rounds of recursion, of up to eight functions, are stored once and counted.
     pub fold_recursion: u32,
     /// Zero.
     pub reserved: [u32; 7],
@@ -35,7 +38,7 @@ pub struct CairnPick {
 
 const _: () = assert!(size_of::<CairnPick>() == 56);
 
-/// Rounds of so many functions are folded.
+/// Maximum functions in a round of recursion that is folded.
 const FOLDED_ROUND: usize = 8;
 
 impl CairnPick {
@@ -49,25 +52,26 @@ impl CairnPick {
         reserved: [0; 7],
     };
 
-    /// What the caller gave, of whatever version: fields that it does not know are zero, and those that we do not know
-    /// have to be.
+    /// Reads the struct of any version: fields that the caller does not know are zero, and fields
+    /// that this library does not know have to be.
     ///
     /// # Safety
     ///
-    /// `pick` is null or points to as many bytes as it says.
+    /// `pick` is null or points to as many bytes as its first field states.
     unsafe fn read(pick: *const Self) -> Result<Self, c_int> {
         if pick.is_null() {
             return Ok(Self::ALL);
         }
-        // SAFETY: by contract; the struct is made of numbers.
+        // SAFETY: the caller promises that `pick` is null or points to as many bytes as it says;
+        // the struct is made of numbers.
         let known = unsafe { versioned::take(pick, Self::ALL) };
         known.filter(|known| known.reserved == [0; 7]).ok_or(CAIRN_ERROR_ARGUMENT)
     }
 }
 
-/// Encodes a stack in the Compact Backtrace Format into buffer and returns the bytes used, or a negative CAIRN_ERROR_...
-/// With a null buffer it returns the bytes needed. pick may be null for the whole stack. A stack whose end could not be
-/// reached is marked as truncated.
+/// Encodes a stack in the Compact Backtrace Format into buffer and returns the bytes used, or a
+/// negative CAIRN_ERROR_... With a null buffer it returns the bytes needed. pick may be null for
+/// the whole stack. A stack whose end could not be reached is marked as truncated.
 ///
 /// It may be called in a signal handler.
 ///
@@ -81,19 +85,22 @@ pub unsafe extern "C" fn cairn_stack_encode_cbf(
     buffer: *mut u8,
     size_bytes: usize,
 ) -> isize {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that `pick` is null or valid; `buffer` is null or has
+    // `size_bytes` bytes.
     let encoded = unsafe { with_frames(stack, pick) }.and_then(|(stack, pick)| {
-        // SAFETY: by contract.
+        // SAFETY: the caller promises that `pick` is null or valid; `buffer` is null or has
+        // `size_bytes` bytes.
         unsafe { into_buffer(buffer, size_bytes, |sink| encode_cbf(stack, &pick, sink)) }
     });
     encoded.unwrap_or_else(|error| error as isize)
 }
 
-/// Encodes a stack and the size of an allocation as a compressed backtrace of libwebsockets into buffer and returns the
-/// bytes used, or a negative CAIRN_ERROR_... With a null buffer it returns the bytes needed. pick may be null for the
-/// whole stack.
+/// Encodes a stack and the size of an allocation as a compressed backtrace of libwebsockets into
+/// buffer and returns the bytes used, or a negative CAIRN_ERROR_... With a null buffer it returns
+/// the bytes needed. pick may be null for the whole stack.
 ///
-/// A blob holds up to 31 addresses, the innermost ones of those picked, and no marks. 296 bytes hold every blob.
+/// A blob holds up to 31 addresses, the innermost ones of those picked, and no marks. 296 bytes
+/// hold every blob.
 ///
 /// It may be called in a signal handler.
 ///
@@ -108,10 +115,12 @@ pub unsafe extern "C" fn cairn_stack_encode_lws(
     buffer: *mut u8,
     size_bytes: usize,
 ) -> isize {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that `pick` is null or valid; `buffer` is null or has
+    // `size_bytes` bytes.
     let encoded = unsafe { with_frames(stack, pick) }.and_then(|(stack, pick)| {
         let encode = |sink: &mut dyn Sink| encode_lws(stack, &pick, allocation_size_bytes, sink);
-        // SAFETY: by contract.
+        // SAFETY: the caller promises that `pick` is null or valid; `buffer` is null or has
+        // `size_bytes` bytes.
         unsafe { into_buffer(buffer, size_bytes, encode) }
     });
     encoded.unwrap_or_else(|error| error as isize)
@@ -119,14 +128,15 @@ pub unsafe extern "C" fn cairn_stack_encode_lws(
 
 /// # Safety
 ///
-/// As [`CairnPick::read`].
+/// `pick` is null or points to as many bytes as its first field states.
 unsafe fn with_frames(stack: CairnStackId, pick: *const CairnPick) -> Result<(Stack, CairnPick), c_int> {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that `pick` is null or points to as many bytes as its first field
+    // states.
     let pick = unsafe { CairnPick::read(pick)? };
     Ok((known(stack).ok_or(CAIRN_ERROR_STACK)?, pick))
 }
 
-/// Encodes into the caller's buffer, or counts when there is none.
+/// Encodes into the caller's buffer, or counts the bytes if there is none.
 ///
 /// # Safety
 ///
@@ -141,9 +151,9 @@ unsafe fn into_buffer(
         encode(&mut sink)?;
         sink.count
     } else {
-        // More than that cannot be one object, and a slice must not claim to be.
+        // No object is larger, and a slice must not be either.
         let size_bytes = size_bytes.min(isize::MAX as usize);
-        // SAFETY: by contract.
+        // SAFETY: the caller promises that `buffer` is null or has `size_bytes` bytes.
         let mut sink = SliceSink::new(unsafe { slice::from_raw_parts_mut(buffer, size_bytes) });
         encode(&mut sink)?;
         sink.written().len()
@@ -176,12 +186,12 @@ fn encode_lws(stack: Stack, pick: &CairnPick, size_bytes: u64, sink: &mut dyn Si
     })
 }
 
-/// What a blob can hold of `frames`.
+/// Returns the frames that a blob can hold.
 fn addresses(frames: &mut dyn Iterator<Item = Frame>) -> impl Iterator<Item = AbsoluteAddress> {
     frames.filter_map(Frame::address).take(lws::MAX_DEPTH)
 }
 
-/// Hands the frames that `pick` selects to `encode`.
+/// Passes the frames that `pick` selects to `encode`.
 fn picked<R>(
     stack: Stack,
     pick: &CairnPick,

@@ -1,4 +1,5 @@
-//! Recording: marks and blocks of own allocators, with their stacks, into a file that survives the program.
+//! Records marks and blocks of the program's own allocators, with their stacks, into a file that
+//! survives the program.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 
@@ -10,7 +11,7 @@ use crate::capture::CAIRN_ERROR_ARGUMENT;
 /// A recording is under way already, or being started by another thread.
 pub const CAIRN_ERROR_STARTED: c_int = -6;
 
-/// The file cannot be made, or there is a file of that name that may not be overwritten.
+/// The file cannot be made, or a file of that name exists.
 pub const CAIRN_ERROR_FILE: c_int = -7;
 
 /// There is no room: the disk is full, or a limit of the process too low.
@@ -19,39 +20,44 @@ pub const CAIRN_ERROR_ROOM: c_int = -8;
 /// Nothing is recorded in this process.
 pub const CAIRN_ERROR_NOT_STARTED: c_int = -9;
 
-/// How to record. Fill it with zeros, then set type_size and what shall be otherwise than by default.
+/// Options of a recording. Fill it with zeros, then set type_size and the fields that differ from
+/// their defaults.
 #[repr(C)]
 pub struct CairnRecordingOptions {
     /// The size of this struct.
     pub type_size: usize,
-    /// Where the recording goes. %p stands for the process id, %e for the program's name; where such a file is already, .1, .2 and
-    /// so on are tried. Null for memory without a file, which ring_bytes or ring_nanos must be set for.
+    /// Path of the file. %p stands for the process id, %e for the program's name; if the file
+    /// exists, .1, .2 and so on are appended. Null to record into memory, which requires ring_bytes
+    /// or ring_nanos.
     pub path: *const c_char,
-    /// Not 0 to keep only the last events, so many bytes of them (1 MiB to 1 GiB), as a flight recorder does.
+    /// Nonzero to keep only the last events, as a flight recorder does: their bytes (1 MiB to 1
+    /// GiB).
     pub ring_bytes: u64,
-    /// Not 0 to end the recording when its file is so large.
+    /// Nonzero to end the recording at this size of its file.
     pub limit_bytes: u64,
-    /// Names of environment variables to keep, separated by commas; null for none.
+    /// Names of environment variables to store, separated by commas; null for none.
     pub environment: *const c_char,
-    /// Not 0 for a recording of its own for each forked child that marks something.
+    /// Nonzero for a recording of its own for each forked child that marks something.
     pub follows_children: u32,
-    /// Not 0 to begin paused.
+    /// Nonzero to begin paused.
     pub is_paused: u32,
-    /// Not 0 to keep only events of the last so many nanoseconds, and no more than ring_bytes of them, or 64 MiB where that is 0.
+    /// Nonzero to keep only events of the last so many nanoseconds, and at most ring_bytes of them,
+    /// or 64 MiB if that is 0.
     pub ring_nanos: u64,
 }
 
 const _: () = assert!(size_of::<CairnRecordingOptions>() == 56);
 
-/// What the struct had at first; programs that were built then say so.
+/// Size of the struct in the first version of the header.
 const FIRST_OPTIONS_BYTES: usize = 48;
-/// What a ring without a size may take.
+/// Bytes of a ring without a size.
 const RING_BYTES: u64 = 64 << 20;
 
-/// Begins to record; null stands for a file PROGRAM.PID.cairn in the working directory, or where the environment variable
-/// CAIRN_RECORDING says. Returns 0 or a negative CAIRN_ERROR_...; the program goes on unrecorded then.
+/// Begins to record. Null stands for the path in the environment variable CAIRN_RECORDING, or else
+/// PROGRAM.PID.cairn in the working directory. Returns 0, or a negative CAIRN_ERROR_... and the
+/// program continues unrecorded.
 ///
-/// It need not be called: the first mark starts a recording as with null.
+/// The call is optional: the first mark starts a recording as with null.
 ///
 /// # Safety
 ///
@@ -68,14 +74,17 @@ pub unsafe extern "C" fn cairn_recording_start(options: *const CairnRecordingOpt
     }
     let mut given = core::mem::MaybeUninit::<CairnRecordingOptions>::zeroed();
     let known = type_size.min(size_of::<CairnRecordingOptions>());
-    // SAFETY: so many bytes are there by contract, and fit. All bits are values of the fields, the zeros behind them too.
+    // SAFETY: so many bytes are there by contract, and fit. All bits are values of the fields, the
+    // zeros behind them too.
     let given = unsafe {
         core::ptr::copy_nonoverlapping(options.cast::<u8>(), given.as_mut_ptr().cast::<u8>(), known);
         given.assume_init()
     };
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that `options` is null or points to `type_size` bytes, and its
+    // strings end with a NUL.
     let mut wanted = Options::new(unsafe { bytes(given.path) });
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that `options` is null or points to `type_size` bytes, and its
+    // strings end with a NUL.
     wanted.environment = unsafe { bytes(given.environment) };
     if given.ring_bytes > 0 || given.ring_nanos > 0 {
         let or = |number: u64, other| if number > 0 { number } else { other };
@@ -99,8 +108,9 @@ fn start_error(error: StartError) -> c_int {
     }
 }
 
-/// Marks this moment in the recording with a text and the caller's stack, of which the skip innermost frames are hidden. Call it
-/// from anywhere: in malloc, in a signal handler, in a static constructor. Texts are cut at 4096 bytes; null is an empty one.
+/// Marks this moment in the recording with a text and the caller's stack, of which the skip
+/// innermost frames are hidden. Call it from anywhere: in malloc, in a signal handler, in a static
+/// constructor. Texts are cut at 4096 bytes; null is an empty one.
 ///
 /// # Safety
 ///
@@ -111,30 +121,30 @@ pub unsafe extern "C" fn cairn_mark(text: *const c_char, skip: u32) {
     cairn_recorder::jump_with_call_site!(2, mark_at)
 }
 
-/// As cairn_mark, with a number.
+/// Marks this moment as cairn_mark does, with a number.
 ///
 /// # Safety
 ///
-/// As for `cairn_mark`.
+/// `text` is null or ends with a NUL.
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 pub unsafe extern "C" fn cairn_mark_value(text: *const c_char, skip: u32, value: f64) {
     cairn_recorder::jump_with_call_site!(2, mark_value_at)
 }
 
-/// As cairn_mark, with a whole number.
+/// Marks this moment as cairn_mark does, with a whole number.
 ///
 /// # Safety
 ///
-/// As for `cairn_mark`.
+/// `text` is null or ends with a NUL.
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 pub unsafe extern "C" fn cairn_mark_integer(text: *const c_char, skip: u32, value: i64) {
     cairn_recorder::jump_with_call_site!(3, mark_integer_at)
 }
 
-/// Marks this moment with the stack that a signal interrupted, as cairn_capture_interrupted finds it. For crash handlers: what was
-/// recorded before is safe already, and this is when the function returns.
+/// Marks this moment with the stack that a signal interrupted, as cairn_capture_interrupted finds
+/// it. For crash handlers: earlier events are safe already, and this one when the function returns.
 ///
 /// # Safety
 ///
@@ -142,20 +152,21 @@ pub unsafe extern "C" fn cairn_mark_integer(text: *const c_char, skip: u32, valu
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cairn_mark_from_context(ucontext: *const c_void, text: *const c_char) {
     if !ucontext.is_null() {
-        // SAFETY: by contract.
+        // SAFETY: the caller promises that `ucontext` is null or an interrupted context of this
+        // thread; `text` as for `cairn_mark`.
         unsafe { cairn_recorder::capture_from_context(ucontext.cast(), bytes(text)) };
     }
 }
 
-/// Notes that an allocator of the program's own, a pool or an arena, has given out size bytes at address. Blocks of malloc are
-/// noted by cairn heap. Nothing happens when nothing is recorded.
+/// Records that an allocator of the program, a pool or an arena, has allocated size bytes at
+/// address. Blocks of malloc are recorded by cairn heap. Does nothing without a recording.
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 pub extern "C" fn cairn_heap_alloc(address: *const c_void, size: usize) {
     cairn_recorder::jump_with_call_site!(2, heap_alloc_at)
 }
 
-/// Notes that such a block is about to be taken back. Call it before the block can be given out again.
+/// Records that such a block is about to be freed. Call it before the block can be allocated again.
 #[unsafe(no_mangle)]
 pub extern "C" fn cairn_heap_free(address: *const c_void) {
     if !address.is_null() {
@@ -163,15 +174,16 @@ pub extern "C" fn cairn_heap_free(address: *const c_void) {
     }
 }
 
-/// Waits until everything recorded so far is on the disk, to survive a power cut; the end of the program needs no flush. Returns 0 or
-/// a negative CAIRN_ERROR_...
+/// Waits until all recorded events are on the disk, to survive a power failure; the end of the
+/// program needs no flush. Returns 0 or a negative CAIRN_ERROR_...
 #[unsafe(no_mangle)]
 pub extern "C" fn cairn_recording_flush() -> c_int {
     cairn_recorder::flush().map_or_else(dump_error, |()| 0)
 }
 
-/// Writes what is recorded so far into a new file at path, as a recording of its own: of a ring, where last_nanos is not 0, about the
-/// last so many nanoseconds. It may be called in a signal handler. Returns 0 or a negative CAIRN_ERROR_...
+/// Writes all recorded events into a new file at path, as a recording of its own: of a ring, if
+/// last_nanos is not 0, about the last so many nanoseconds. It may be called in a signal handler.
+/// Returns 0 or a negative CAIRN_ERROR_...
 ///
 /// # Safety
 ///
@@ -179,7 +191,7 @@ pub extern "C" fn cairn_recording_flush() -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cairn_recording_dump(path: *const c_char, last_nanos: u64) -> c_int {
     let last = (last_nanos > 0).then_some(last_nanos);
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that `path` is null or ends with a NUL.
     cairn_recorder::dump(unsafe { bytes(path) }, last).map_or_else(dump_error, |()| 0)
 }
 
@@ -203,21 +215,22 @@ pub extern "C" fn cairn_recording_resume() {
     cairn_recorder::resume();
 }
 
-/// Ends the recording. Nothing is lost without it. Not for signal handlers.
+/// Ends the recording. The call is optional: no event is lost without it. Not for signal handlers.
 #[unsafe(no_mangle)]
 pub extern "C" fn cairn_recording_stop() {
     modules::scan();
     cairn_recorder::stop(EndReason::Stopped);
 }
 
-/// Notes which modules are loaded at present. Modules are noted by themselves when they are first on a stack, and when some module is
-/// closed; this notes also those that never are. Not for signal handlers.
+/// Records which modules are loaded. A module is recorded without this call when it is first on a
+/// stack, and when any module is closed; the call records the others as well. Not for signal
+/// handlers.
 #[unsafe(no_mangle)]
 pub extern "C" fn cairn_recording_scan_modules() {
     modules::scan();
 }
 
-/// The bytes of a C string; none for null.
+/// Returns the bytes of a C string; none for null.
 ///
 /// # Safety
 ///
@@ -226,7 +239,7 @@ unsafe fn bytes<'a>(text: *const c_char) -> &'a [u8] {
     if text.is_null() {
         return &[];
     }
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that `text` is null or ends with a NUL, and stays as it is.
     unsafe { CStr::from_ptr(text) }.to_bytes()
 }
 
@@ -234,32 +247,36 @@ unsafe fn bytes<'a>(text: *const c_char) -> &'a [u8] {
 ///
 /// The registers of a caller that waits for this function; `text` as for `cairn_mark`.
 unsafe extern "C" fn mark_at(text: *const c_char, skip: u32, pc: u64, sp: u64, fp: u64) {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises the registers of its own caller, and a text that is null or ends
+    // with a NUL.
     unsafe { note(text, skip, MarkValue::None, CallSite { pc, sp, fp }) };
 }
 
 /// # Safety
 ///
-/// As for `mark_at`.
+/// The registers of a caller that waits for this function; `text` is null or ends with a NUL.
 unsafe extern "C" fn mark_value_at(text: *const c_char, skip: u32, pc: u64, sp: u64, fp: u64, value: f64) {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises the registers of its own caller, and a text that is null or ends
+    // with a NUL.
     unsafe { note(text, skip, MarkValue::Float(value), CallSite { pc, sp, fp }) };
 }
 
 /// # Safety
 ///
-/// As for `mark_at`.
+/// The registers of a caller that waits for this function; `text` is null or ends with a NUL.
 unsafe extern "C" fn mark_integer_at(text: *const c_char, skip: u32, value: i64, pc: u64, sp: u64, fp: u64) {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises the registers of its own caller, and a text that is null or ends
+    // with a NUL.
     unsafe { note(text, skip, MarkValue::Integer(value), CallSite { pc, sp, fp }) };
 }
 
 /// # Safety
 ///
-/// As for `mark_at`.
+/// The registers of a caller that waits for this function; `text` is null or ends with a NUL.
 #[inline(always)]
 unsafe fn note(text: *const c_char, skip: u32, value: MarkValue, site: CallSite) {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises the registers of its own caller, and a text that is null or ends
+    // with a NUL.
     let (stack, text): (Stack, &[u8]) = unsafe { (capture_at(site), bytes(text)) };
     cairn_recorder::mark_stack(stack, u16::try_from(skip).unwrap_or(u16::MAX), value, text);
 }
@@ -269,7 +286,8 @@ unsafe fn note(text: *const c_char, skip: u32, value: MarkValue, site: CallSite)
 /// The registers of a caller that waits for this function.
 unsafe extern "C" fn heap_alloc_at(address: *const c_void, size: usize, pc: u64, sp: u64, fp: u64) {
     if !address.is_null() {
-        // SAFETY: by contract.
+        // SAFETY: the caller promises the registers of its own caller, which waits for this
+        // function.
         unsafe { heap::allocated(address as u64, size as u64, CallSite { pc, sp, fp }) };
     }
 }

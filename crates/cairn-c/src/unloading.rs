@@ -1,12 +1,13 @@
-//! Unloading modules: what captures know of a module must be forgotten when it goes, and a recording must say that it went.
+//! Unloads modules: captures have to forget an unloaded module, and a recording has to state the
+//! unload.
 
 use core::ffi::{c_char, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 use core::{mem, ptr};
 
-/// Calls unload(argument), which may unload modules by other ways than dlclose, and forgets what captures learned of
-/// them, so that no stack is mistaken for another when a new module takes their addresses. Captures in other threads go on
-/// meanwhile.
+/// Calls unload(argument), which may unload modules by other ways than dlclose, and makes captures
+/// forget them, so that no stack is mistaken for another when a new module takes their addresses.
+/// Captures in other threads continue meanwhile.
 ///
 /// dlclose itself needs no such care: the library wraps it.
 ///
@@ -19,26 +20,27 @@ pub unsafe extern "C" fn cairn_unloading(
     argument: *mut c_void,
 ) {
     let Some(unload) = unload else { return };
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that `unload` may be called with `argument`, and returns.
     cairn_recorder::modules::while_unloading(|| unsafe { unload(argument) });
 }
 
 type Close = unsafe extern "C" fn(*mut c_void) -> c_int;
 
-/// Found at the first call.
+/// The C library's `dlclose`, found at the first call.
 static REAL_DLCLOSE: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
-/// Stands in for the C library's `dlclose`, wherever this library comes before it, as a preloaded or a linked one does.
+/// Replaces the C library's `dlclose` if this library comes before it, as a preloaded or a linked
+/// one does.
 ///
 /// # Safety
 ///
-/// As for the real one.
+/// `handle` is valid for the C library's `dlclose`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlclose(handle: *mut c_void) -> c_int {
     let mut address = REAL_DLCLOSE.load(Ordering::Relaxed);
     if address.is_null() {
         // Takes the loader's lock, as `dlclose` itself does; neither is for signal handlers.
-        // SAFETY: asks the loader for the next definition of a name.
+        // SAFETY: the name ends with a NUL.
         address = unsafe { libc::dlsym(libc::RTLD_NEXT, c"dlclose".as_ptr().cast::<c_char>()) };
         REAL_DLCLOSE.store(address, Ordering::Relaxed);
     }
@@ -46,6 +48,6 @@ pub unsafe extern "C" fn dlclose(handle: *mut c_void) -> c_int {
     let Some(close) = (unsafe { mem::transmute::<*mut c_void, Option<Close>>(address) }) else {
         return -1;
     };
-    // SAFETY: by contract.
+    // SAFETY: the caller promises a handle that is valid for the C library's function.
     cairn_recorder::modules::while_unloading(|| unsafe { close(handle) })
 }

@@ -1,35 +1,40 @@
-//! Structs of the caller, whose first field is their size in bytes: a program may have been compiled
-//! with an older header than this library, or with a newer one.
+//! Structs of the caller, whose first field is their size in bytes: a program may have been
+//! compiled with an older header than this library, or with a newer one.
 
 use core::{ptr, slice};
 
-/// The largest size that is believed; 4096, far more than any struct has. More was never initialised.
+/// Maximum valid size; 4096, far more than any struct has. A larger value is uninitialised memory.
 pub(crate) const MAX_TYPE_SIZE: usize = 4096;
 
-/// Takes the fields that the caller knows over those of `defaults`. `None` for a size that cannot be,
-/// and for fields of a newer header that are not zero.
+/// Replaces the fields of `defaults` that the caller knows. `None` for an invalid size, and for
+/// fields of a newer header that are not zero.
 ///
 /// # Safety
 ///
 /// - The first field of `T` is its size, a `usize`, and `given` points to as many bytes as it says.
 /// - Any bytes that the caller may have there are values of the fields of `T`.
 pub(crate) unsafe fn take<T: Copy>(given: *const T, defaults: T) -> Option<T> {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that the first field of `T` is its size, a `usize`, and `given`
+    // points to as many bytes as it says; any bytes that the caller may have there are values of
+    // the fields of `T`.
     let type_size = unsafe { *given.cast::<usize>() };
     if !(size_of::<usize>()..=MAX_TYPE_SIZE).contains(&type_size) {
         return None;
     }
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that the first field of `T` is its size, a `usize`, and `given`
+    // points to as many bytes as it says; any bytes that the caller may have there are values of
+    // the fields of `T`.
     let bytes = unsafe { slice::from_raw_parts(given.cast::<u8>(), type_size) };
     let (ours, newer) = bytes.split_at_checked(size_of::<T>()).unwrap_or((bytes, &[]));
     let mut known = defaults;
-    // SAFETY: `ours` is no longer than the struct, and its bytes are values, by contract.
+    // SAFETY: `ours` is no longer than the struct, and the caller promises that its bytes are
+    // values of the fields.
     unsafe { ptr::copy_nonoverlapping(ours.as_ptr(), (&raw mut known).cast(), ours.len()) };
     newer.iter().all(|&byte| byte == 0).then_some(known)
 }
 
-/// Copies `found` into the caller's struct of `type_size` bytes, as much as that has. Fields of a newer
-/// header become zero: nothing is known of them.
+/// Copies `found` into the caller's struct of `type_size` bytes, as far as it fits. Fields of a
+/// newer header become zero.
 ///
 /// # Safety
 ///

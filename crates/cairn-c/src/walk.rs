@@ -20,14 +20,14 @@ pub const CAIRN_WALK_X86_64: u32 = 2;
 /// In cairn_walk_control: frame pointers are refused as on arm64, whatever this processor is.
 pub const CAIRN_WALK_ARM64: u32 = 4;
 
-/// In cairn_walk_control: Darwin's faults at the end of the buffer are repeated. A stack that ends where the buffer ends is then
-/// reported as truncated.
+/// In cairn_walk_control: Darwin's faults at the end of the buffer are repeated. A stack that ends
+/// where the buffer ends is then reported as truncated.
 pub const CAIRN_WALK_AS_XNU: u32 = 8;
 
 /// In cairn_walk_info: the frames have 64 bits.
 pub const CAIRN_WALK_INFO_64_BIT: u32 = 1;
 
-/// In cairn_walk_info: the stack goes on beyond what was recorded, or could not be followed.
+/// In cairn_walk_info: the stack continues beyond the recorded addresses, or could not be followed.
 pub const CAIRN_WALK_INFO_TRUNCATED: u32 = 2;
 
 /// Addresses are packed as they are, in 8 bytes each, little-endian.
@@ -36,8 +36,9 @@ pub const CAIRN_PACK_NONE: u32 = 0;
 /// Addresses are packed as signed distances from packing_base, in 4 bytes each, little-endian.
 pub const CAIRN_PACK_OFFSET_32: u32 = 1;
 
-/// Where a walk starts, what it adds, and whose memory it reads. Zero all of it, set type_size, then what you need: zeroes mean this
-/// thread, from the caller of the function.
+/// Start of a walk, memory that it reads, and offset of addresses. Fill it with zeros, set
+/// type_size, then the fields that you need: zeros mean this thread, from the caller of the
+/// function.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct CairnWalkControl {
@@ -47,31 +48,36 @@ pub struct CairnWalkControl {
     pub flags: u32,
     /// Zero.
     pub reserved: u32,
-    /// Not 0: the first frame record, in place of the caller's. To leave out frames, to go on at next_frame_address, or to follow
-    /// async_frame_address.
+    /// Nonzero: the first frame record, in place of the caller's. To leave out frames, to continue
+    /// at next_frame_address, or to follow async_frame_address.
     pub frame_address: u64,
-    /// Added to each address that is recorded; 1 for async frames, so that looking up address - 1 finds the resume point.
+    /// Added to each address that is recorded; 1 for async frames, so that looking up address - 1
+    /// finds the resume point.
     pub address_offset: i64,
-    /// Not null: the third argument of a signal handler of this thread; the walk starts where the signal interrupted it.
+    /// Not null: the third argument of a signal handler of this thread; the walk starts where the
+    /// signal interrupted it.
     pub context: *const c_void,
-    /// Not null: reads the memory of the thread that is walked, in place of this process's: copies as many bytes as its last
-    /// argument says from the address into the buffer, and returns 0 or an errno. Its first argument is copy_context. Only for cairn_walk_user.
+    /// Not null: reads the memory of the walked thread, in place of this process's: copies as many
+    /// bytes as its last argument states from the address into the buffer, and returns 0 or an
+    /// errno. Its first argument is copy_context. Only for cairn_walk_user.
     pub copy_function: Option<unsafe extern "C" fn(*mut c_void, *mut c_void, u64, usize) -> c_int>,
-    /// Handed to copy_function.
+    /// First argument of copy_function.
     pub copy_context: *mut c_void,
     /// With copy_function: the pc of the thread that is walked; it is recorded first.
     pub pc: u64,
     /// With copy_function: the frame pointer of the thread that is walked.
     pub frame_pointer: u64,
-    /// With copy_function: the bits of an address that are no pointer authentication code; 0 for all.
+    /// With copy_function: the bits of an address that are no pointer authentication code; 0 for
+    /// all.
     pub address_mask: u64,
-    /// What packed distances count from.
+    /// Base of packed distances.
     pub packing_base: u64,
 }
 
 const _: () = assert!(size_of::<CairnWalkControl>() == 88);
 
-/// What a walk found beside the addresses. Set type_size before the call; the fields of a newer library are then left out.
+/// Results of a walk other than the addresses. Set type_size before the call; the fields of a newer
+/// library are then left out.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct CairnWalkInfo {
@@ -79,14 +85,15 @@ pub struct CairnWalkInfo {
     pub type_size: usize,
     /// CAIRN_WALK_INFO_... flags.
     pub flags: u32,
-    /// 0, 14 (EFAULT) where a frame pointer or memory could not be followed, or 22 (EINVAL) for a control that is not valid.
+    /// 0, 14 (EFAULT) where a frame pointer or memory could not be followed, or 22 (EINVAL) for a
+    /// control that is not valid.
     pub error: c_int,
-    /// Why the walk ended.
+    /// The reason why the walk ended.
     pub stop: CairnStop,
-    /// Where to go on when the buffer was full: the next frame_address. Otherwise 0.
+    /// Where to continue when the buffer was full: the next frame_address. Otherwise 0.
     pub next_frame_address: u64,
-    /// The index of the recorded address that the async stack takes the place of, with all behind it. It counts where
-    /// async_frame_address is not 0.
+    /// The index of the recorded address that the async stack takes the place of, with all behind
+    /// it. It counts where async_frame_address is not 0.
     pub async_start_index: u64,
     /// The first async frame, to be walked with address_offset 1; 0 when there is none.
     pub async_frame_address: u64,
@@ -114,16 +121,18 @@ impl CairnWalkControl {
         packing_base: 0,
     };
 
-    /// What the caller gave, of whatever version.
+    /// Reads the struct of any version.
     ///
     /// # Safety
     ///
-    /// `control` is null or points to as many bytes as it says.
+    /// `control` is null or points to as many bytes as its first field states.
     unsafe fn read(control: *const Self) -> Option<Self> {
         if control.is_null() {
             return Some(Self::NONE);
         }
-        // SAFETY: by contract; the fields are numbers and pointers, and the function pointer is null or one of the program's.
+        // SAFETY: the caller promises that `control` is null or points to as many bytes as its
+        // first field states; the fields are numbers and pointers, and the function pointer is null
+        // or one of the program's.
         let known = unsafe { versioned::take(control, Self::NONE) }?;
         let flags = CAIRN_WALK_32_BIT | CAIRN_WALK_X86_64 | CAIRN_WALK_ARM64 | CAIRN_WALK_AS_XNU;
         let machines = CAIRN_WALK_X86_64 | CAIRN_WALK_ARM64;
@@ -131,7 +140,8 @@ impl CairnWalkControl {
         let is_understood = known.flags & !flags == 0
             && known.flags & machines != machines
             && known.reserved == 0
-            // Of this thread, registers and width are known, and of another one there is no context.
+            // Of this thread, registers and width are known, and of another one there is no
+            // context.
             && (is_other || known.flags & (CAIRN_WALK_32_BIT | machines) == 0)
             && (!is_other || known.context.is_null());
         is_understood.then_some(known)
@@ -145,7 +155,7 @@ impl CairnWalkControl {
         (self.frame_address != 0).then_some(AbsoluteAddress::new(self.frame_address))
     }
 
-    /// The same for this thread.
+    /// Returns the walk of this thread.
     ///
     /// # Safety
     ///
@@ -154,13 +164,13 @@ impl CairnWalkControl {
         let mut own = FrameControl::new();
         own.start_frame = self.start_frame();
         own.address_offset = self.address_offset;
-        // SAFETY: by contract.
+        // SAFETY: the caller promises that the context is null or one of this thread.
         own.interrupted = unsafe { self.context.cast::<libc::ucontext_t>().as_ref() };
         own.quirks = self.quirks();
         own
     }
 
-    /// A walk of another thread, by its registers.
+    /// Returns the walk of another thread, by its registers.
     fn other(&self) -> UserWalk {
         let is_arm = match self.flags & (CAIRN_WALK_X86_64 | CAIRN_WALK_ARM64) {
             0 => cfg!(target_arch = "aarch64"),
@@ -201,7 +211,7 @@ impl CairnWalkInfo {
         }
     }
 
-    /// Of a control that is not valid.
+    /// Returns the results for an invalid control.
     fn invalid() -> Self {
         Self { error: EINVAL, ..Self::new(exported_stop(StopReason::EndOfStack)) }
     }
@@ -228,21 +238,22 @@ impl CairnWalkInfo {
         }
     }
 
-    /// Copies it into the caller's struct, as much as that has.
+    /// Copies the results into the caller's struct, as far as they fit.
     ///
     /// # Safety
     ///
-    /// `info` is null or points to as many bytes as it says.
+    /// `info` is null or points to as many bytes as its first field states.
     unsafe fn give(mut self, info: *mut Self) {
         if info.is_null() {
             return;
         }
-        // SAFETY: by contract, its first field is there.
+        // SAFETY: not null, so the caller promises the first field.
         self.type_size = unsafe { (*info).type_size };
         if !(size_of::<usize>()..=MAX_TYPE_SIZE).contains(&self.type_size) {
             return;
         }
-        // SAFETY: by contract.
+        // SAFETY: the caller promises that `info` is null or points to as many bytes as its first
+        // field states.
         unsafe { versioned::give(&self, info, self.type_size) };
     }
 }
@@ -252,8 +263,8 @@ const fn flags(is_64_bit: bool, truncated: bool) -> u32 {
         | (if truncated { CAIRN_WALK_INFO_TRUNCATED } else { 0 })
 }
 
-/// The registers of a caller, as the naked functions put them on the stack. The first two are a frame record, as that of a
-/// function with a frame pointer.
+/// The registers of a caller, as the naked functions put them on the stack. The first two are a
+/// frame record, as that of a function with a frame pointer.
 #[repr(C)]
 struct Caller {
     fp: u64,
@@ -266,7 +277,8 @@ impl Caller {
         CallSite { pc: self.pc, sp: self.sp, fp: self.fp }
     }
 
-    /// The site whose first frame record is this one: a walk from there records first where the caller called.
+    /// The site whose first frame record is this one: a walk from there records first where the
+    /// caller called.
     fn record(&self) -> CallSite {
         let record = ptr::from_ref(self) as u64;
         CallSite { pc: self.pc, sp: record, fp: record }
@@ -317,11 +329,13 @@ macro_rules! with_caller {
     };
 }
 
-/// Fills addresses with the return addresses of this thread by frame pointers, innermost first, and returns how many there are, at
-/// most capacity: backtrace of Darwin's backtrace(9). The first is where this function returns to; the one next to a zero
-/// frame pointer, in the outermost frame, is not recorded. control and info may be null.
+/// Fills addresses with the return addresses of this thread by frame pointers, innermost first, and
+/// returns how many there are, at most capacity: backtrace of Darwin's backtrace(9). The first is
+/// where this function returns to; the one next to a zero frame pointer, in the outermost frame, is
+/// not recorded. control and info may be null.
 ///
-/// It may be called in malloc and in signal handlers. The program must be built with frame pointers (-fno-omit-frame-pointer).
+/// It may be called in malloc and in signal handlers. The program must be built with frame pointers
+/// (-fno-omit-frame-pointer).
 ///
 /// # Safety
 ///
@@ -337,6 +351,10 @@ pub unsafe extern "C" fn cairn_walk(
     with_caller!(walk_own);
 }
 
+/// # Safety
+///
+/// The arguments are valid for `cairn_walk`; `caller` points to the registers that `with_caller`
+/// has stored, and that caller waits for this function.
 unsafe extern "C" fn walk_own(
     addresses: *mut u64,
     capacity: usize,
@@ -345,24 +363,26 @@ unsafe extern "C" fn walk_own(
     _: usize,
     caller: *const Caller,
 ) -> usize {
-    // SAFETY: by contract of the exported function.
+    // SAFETY: the caller promises that `control` is null or valid, and room for the results.
     let (control, addresses) = unsafe { (CairnWalkControl::read(control), room(addresses, capacity)) };
     let (count, found) = match control {
         Some(control) if control.copy_function.is_none() => {
-            // SAFETY: as above, and the caller's registers by `with_caller`.
+            // SAFETY: the caller promises the registers that `with_caller` has stored, of a call
+            // that waits.
             let (walk, memory) = unsafe { kernel_walk_at(&control.own(), (*caller).record()) };
             let found = walk.run(&memory, addresses);
             (found.count, CairnWalkInfo::of_own(found.stop, found.truncated, found.next_frame))
         }
         _ => (0, CairnWalkInfo::invalid()),
     };
-    // SAFETY: by contract of the exported function.
+    // SAFETY: the caller promises that `info` is null or valid.
     unsafe { found.give(info) };
     count
 }
 
-/// As cairn_walk, with the addresses packed into buffer: backtrace_packed of Darwin's backtrace(9). packing is one of CAIRN_PACK_...
-/// Returns how many bytes are used, CAIRN_ERROR_ARGUMENT, or CAIRN_ERROR_FORMAT for an address out of reach of packing_base.
+/// As cairn_walk, with the addresses packed into buffer: backtrace_packed of Darwin's backtrace(9).
+/// packing is one of CAIRN_PACK_... Returns how many bytes are used, CAIRN_ERROR_ARGUMENT, or
+/// CAIRN_ERROR_FORMAT for an address out of reach of packing_base.
 ///
 /// # Safety
 ///
@@ -379,6 +399,10 @@ pub unsafe extern "C" fn cairn_walk_packed(
     with_caller!(walk_own_packed);
 }
 
+/// # Safety
+///
+/// The arguments are valid for `cairn_walk_packed`; `caller` points to the registers that
+/// `with_caller` has stored, and that caller waits for this function.
 unsafe extern "C" fn walk_own_packed(
     packing: u32,
     buffer: *mut u8,
@@ -389,13 +413,14 @@ unsafe extern "C" fn walk_own_packed(
 ) -> isize {
     let size_bytes = if buffer.is_null() { 0 } else { size_bytes };
     let buffer = if buffer.is_null() { ptr::dangling_mut() } else { buffer };
-    // SAFETY: by contract of the exported function.
+    // SAFETY: the caller promises that `control` is null or valid, and room for the results.
     let (control, buffer) =
         unsafe { (CairnWalkControl::read(control), slice::from_raw_parts_mut(buffer, size_bytes)) };
     let control = control.filter(|control| control.copy_function.is_none());
     let (result, found) = match control.and_then(|control| Some((control, control.packing(packing)?))) {
         Some((control, packing)) => {
-            // SAFETY: as above, and the caller's registers by `with_caller`.
+            // SAFETY: the caller promises the registers that `with_caller` has stored, of a call
+            // that waits.
             let (walk, memory) = unsafe { kernel_walk_at(&control.own(), (*caller).record()) };
             match walk.run_packed(&memory, packing, OutOfReach::Error, buffer) {
                 Ok(found) => (
@@ -407,14 +432,15 @@ unsafe extern "C" fn walk_own_packed(
         }
         None => (CAIRN_ERROR_ARGUMENT as isize, CairnWalkInfo::invalid()),
     };
-    // SAFETY: by contract of the exported function.
+    // SAFETY: the caller promises that `info` is null or valid.
     unsafe { found.give(info) };
     result
 }
 
-/// Reads what cairn_walk_packed has written: backtrace_unpack of Darwin's backtrace(9). packing and packing_base must be those that it
-/// was written with. Returns how many addresses are in addresses, at most capacity, or CAIRN_ERROR_FORMAT where the bytes end
-/// within one, or CAIRN_ERROR_ARGUMENT.
+/// Reads what cairn_walk_packed has written: backtrace_unpack of Darwin's backtrace(9). packing and
+/// packing_base must be those that it was written with. Returns how many addresses are in
+/// addresses, at most capacity, or CAIRN_ERROR_FORMAT where the bytes end within one, or
+/// CAIRN_ERROR_ARGUMENT.
 ///
 /// # Safety
 ///
@@ -433,7 +459,8 @@ pub unsafe extern "C" fn cairn_walk_unpack(
         return CAIRN_ERROR_ARGUMENT as isize;
     };
     let packed = if packed.is_null() { ptr::dangling() } else { packed };
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that `packed` has `size_bytes` bytes; `addresses` has room for
+    // `capacity` numbers.
     let (packed, addresses) =
         unsafe { (slice::from_raw_parts(packed, size_bytes), room(addresses, capacity)) };
     let Ok(unpacked) = xnu::unpack(packed, packing) else { return CAIRN_ERROR_FORMAT as isize };
@@ -445,10 +472,11 @@ pub unsafe extern "C" fn cairn_walk_unpack(
     count
 }
 
-/// Fills addresses with a stack by frame pointers, innermost first, and returns how many there are, at most capacity: backtrace_user of
-/// Darwin's backtrace(9). It walks this thread, from where the caller called this function, or with a copy_function whatever that reads,
-/// from the pc and frame_pointer of the control. The pc comes first, unless frame_address is set. The slot behind the last address is set
-/// to zero if there is one.
+/// Fills addresses with a stack by frame pointers, innermost first, and returns how many there are,
+/// at most capacity: backtrace_user of Darwin's backtrace(9). It walks this thread, from where the
+/// caller called this function, or with a copy_function whatever that reads, from the pc and
+/// frame_pointer of the control. The pc comes first, unless frame_address is set. The slot behind
+/// the last address is set to zero if there is one.
 ///
 /// It may be called in malloc and in signal handlers. A copy_function must be safe there as well.
 ///
@@ -466,6 +494,10 @@ pub unsafe extern "C" fn cairn_walk_user(
     with_caller!(walk_user);
 }
 
+/// # Safety
+///
+/// The arguments are valid for `cairn_walk_user`; `caller` points to the registers that
+/// `with_caller` has stored, and that caller waits for this function.
 unsafe extern "C" fn walk_user(
     addresses: *mut u64,
     capacity: usize,
@@ -474,7 +506,7 @@ unsafe extern "C" fn walk_user(
     _: usize,
     caller: *const Caller,
 ) -> usize {
-    // SAFETY: by contract of the exported function.
+    // SAFETY: the caller promises that `control` is null or valid, and room for the results.
     let (control, addresses) = unsafe { (CairnWalkControl::read(control), room(addresses, capacity)) };
     let (count, found) = match control {
         None => (0, CairnWalkInfo::invalid()),
@@ -484,19 +516,21 @@ unsafe extern "C" fn walk_user(
                     let memory = CopiedMemory { copy, context: control.copy_context };
                     control.other().run(&memory, addresses)
                 }
-                // SAFETY: as above, and the caller's registers by `with_caller`.
+                // SAFETY: the caller promises the registers that `with_caller` has stored, of a
+                // call that waits.
                 None => unsafe { walk_frames_at(&control.own(), (*caller).site(), addresses) },
             };
             (found.count, CairnWalkInfo::of_user(&found))
         }
     };
-    // SAFETY: by contract of the exported function.
+    // SAFETY: the caller promises that `info` is null or valid.
     unsafe { found.give(info) };
     count
 }
 
-/// As cairn_backtrace, and says in info, which may be null, whether the stack goes on: CAIRN_WALK_INFO_TRUNCATED is set when there was
-/// no room for more, and when it could not be followed to its end. The stack is found by unwind tables, so next_frame_address is 0.
+/// As cairn_backtrace, and says in info, which may be null, whether the stack goes on:
+/// CAIRN_WALK_INFO_TRUNCATED is set when there was no room for more, and when it could not be
+/// followed to its end. The stack is found by unwind tables, so next_frame_address is 0.
 ///
 /// # Safety
 ///
@@ -511,6 +545,10 @@ pub unsafe extern "C" fn cairn_backtrace_info(
     with_caller!(backtrace_info);
 }
 
+/// # Safety
+///
+/// The arguments are valid for `cairn_backtrace_info`; `caller` points to the registers that
+/// `with_caller` has stored, and that caller waits for this function.
 unsafe extern "C" fn backtrace_info(
     buffer: *mut *mut c_void,
     size: c_int,
@@ -529,14 +567,14 @@ unsafe extern "C" fn backtrace_info(
             is_cut = true;
             break;
         }
-        // SAFETY: below the capacity, by contract of the exported function.
+        // SAFETY: `count` is below the capacity, for which the caller promises room.
         unsafe { buffer.add(count).write(address.value() as *mut c_void) };
         count += 1;
     }
     let is_lost = stack.id() == cairn_capture::StackId::LOST;
     let reason = if is_cut || is_lost { StopReason::Limit } else { frames.stop_reason() };
     let truncated = reason != StopReason::EndOfStack;
-    // SAFETY: by contract of the exported function.
+    // SAFETY: the caller promises that `info` is null or valid.
     unsafe {
         CairnWalkInfo { flags: flags(true, truncated), ..CairnWalkInfo::new(exported_stop(reason)) }
             .give(info)
@@ -552,7 +590,8 @@ struct CopiedMemory {
 
 impl MemoryReader for CopiedMemory {
     fn read(&self, address: AbsoluteAddress, into: &mut [u8]) -> Option<()> {
-        // SAFETY: the function is the caller's, and writes no more than it is asked for, by contract.
+        // SAFETY: the function is the caller's, and writes no more than it is asked for, by
+        // contract.
         let status =
             unsafe { (self.copy)(self.context, into.as_mut_ptr().cast(), address.value(), into.len()) };
         (status == 0).then_some(())
@@ -568,6 +607,7 @@ unsafe fn room<'a>(addresses: *mut u64, capacity: usize) -> &'a mut [AbsoluteAdd
     if addresses.is_null() {
         return &mut [];
     }
-    // SAFETY: by contract; an address is a number.
+    // SAFETY: the caller promises that `addresses` is null or has room for `capacity` numbers; an
+    // address is a number.
     unsafe { slice::from_raw_parts_mut(addresses.cast(), capacity) }
 }

@@ -125,7 +125,7 @@ fn paused_thread() {
 }
 
 #[test]
-fn a_module_that_takes_the_addresses_of_another_has_stacks_of_its_own() {
+fn reused_addresses_get_new_stacks() {
     // Two plugins that differ in the sizes of their frames alone, so chosen that what holds in the first leads in the
     // second to a return address as well, but past one frame.
     let source = scratch().join("plugin.s");
@@ -207,7 +207,7 @@ fn a_module_that_takes_the_addresses_of_another_has_stacks_of_its_own() {
 /// when the first capture comes from a constructor of the program.
 // Failed with: each stack ended at its first frame, "no unwind information".
 #[test]
-fn programs_without_a_table_header_have_whole_stacks() {
+fn static_program_without_table_header_has_whole_stacks() {
     let source = scratch().join("headerless.c");
     fs::write(
         &source,

@@ -59,7 +59,7 @@ fn symbols(library: &Path, kind: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn the_shared_library_takes_nothing_but_what_it_may() {
+fn shared_library_imports_only_allowed_symbols() {
     let taken = symbols(&installed().join("lib/libcairn.so"), "--undefined-only");
     assert!(taken.contains("mmap"), "{taken:?}");
     let beyond: Vec<&String> = taken.iter().filter(|name| !TAKEN.contains(&name.as_str())).collect();
@@ -67,7 +67,7 @@ fn the_shared_library_takes_nothing_but_what_it_may() {
 }
 
 #[test]
-fn the_shared_library_exports_what_the_header_declares() {
+fn shared_library_exports_match_header() {
     let header: String = ["cairn_capture.h", "cairn_heap.h"]
         .iter()
         .map(|name| fs::read_to_string(installed().join("include").join(name)).unwrap())
@@ -86,7 +86,7 @@ fn the_shared_library_exports_what_the_header_declares() {
 }
 
 #[test]
-fn programs_ask_for_the_shared_library_by_its_version_and_keep_it() {
+fn shared_library_is_loaded_by_versioned_name() {
     let text = output_of(Command::new("readelf").arg("-dW").arg(installed().join("lib/libcairn.so")));
     assert!(text.contains("[libcairn.so.0]"), "{text}");
     assert!(text.contains("NODELETE"), "{text}");
@@ -118,7 +118,7 @@ fn is_here(program: &str) -> bool {
 }
 
 #[test]
-fn the_header_stands_alone_in_c_and_in_cpp() {
+fn header_compiles_alone_in_c_and_cpp() {
     let file = scratch().join("header.c");
     fs::write(&file, "#include <cairn_capture.h>\n#include <cairn_heap.h>\n#include <cairn_capture.h>\n#include <cairn_heap.h>\nextern int x;\n").unwrap();
     for mut compiler in compilers() {
@@ -127,7 +127,7 @@ fn the_header_stands_alone_in_c_and_in_cpp() {
 }
 
 #[test]
-fn the_snippets_of_the_guide_compile_and_run() {
+fn c_guide_snippets_compile_and_run() {
     let guide: String =
         ["c-and-rust.md", "reference/c-api.md", "reference/annotate.md", "reference/backtrace9.md"]
             .iter()
@@ -171,7 +171,7 @@ fn pkg_config(text: &str, key: &str) -> String {
 }
 
 #[test]
-fn a_program_links_the_shared_library_as_pkg_config_says() {
+fn shared_link_by_pkg_config_works() {
     let text = fs::read_to_string(installed().join("lib/pkgconfig/cairn.pc")).unwrap();
     assert_eq!(pkg_config(&text, "Version"), env!("CARGO_PKG_VERSION"));
     let file = scratch().join("linked.c");
@@ -198,7 +198,7 @@ fn a_program_links_the_shared_library_as_pkg_config_says() {
 
 // Failed with: no `Libs.private` in the file.
 #[test]
-fn a_static_program_is_linked_as_pkg_config_says() {
+fn static_link_by_pkg_config_works() {
     let text = fs::read_to_string(installed().join("lib/pkgconfig/cairn.pc")).unwrap();
     let file = scratch().join("linked_static.c");
     let program = scratch().join("linked_static");
@@ -236,19 +236,19 @@ fn annotated_blocks_of_c_are_found() {
 }
 
 #[test]
-fn wrong_and_extreme_arguments_are_answered() {
+fn c_api_survives_invalid_arguments() {
     run_c_test("edges");
 }
 
 #[test]
 #[cfg(target_arch = "x86_64")]
-fn a_capture_takes_little_of_its_callers_stack() {
+fn capture_uses_little_stack() {
     run_c_test("stack_use");
 }
 
 // Failed with: no such functions.
 #[test]
-fn walks_by_frame_pointers_have_the_manual_pages_controls() {
+fn frame_walks_follow_backtrace9_controls() {
     for level in ["-O0", "-O2"] {
         let program = scratch().join(format!("walk{level}"));
         let mut compiler = support::c_compiler();
@@ -267,7 +267,7 @@ fn walks_by_frame_pointers_have_the_manual_pages_controls() {
 
 /// Marks, blocks, a crash, a child: what C programs record, read with the format's own readers.
 #[test]
-fn a_recording_of_c_holds_what_was_marked() {
+fn c_recording_holds_marks() {
     let program = scratch().join("recording");
     let mut compiler = support::c_compiler();
     compiler.args(["-O1", "-fno-optimize-sibling-calls"]);

@@ -27,7 +27,8 @@ use crate::macos::{ThreadMemory, address_mask, interrupted_call_site};
 ///
 /// let mut addresses = [AbsoluteAddress::default(); 64];
 /// let info = walk_frames(&FrameControl::new(), &mut addresses);
-/// // The first address is that of this call. The walk ends at the first caller without a frame pointer.
+/// // The first address is that of this call. The walk ends at the first caller without a frame
+/// // pointer.
 /// assert!(info.count >= 1);
 ///
 /// // Another walk continues where the buffer was full.

@@ -77,7 +77,8 @@
 //!
 //! let stack = cairn_capture::capture();
 //!
-//! // Swift's Compact Backtrace Format. `marked_frames` adds a mark when the stack could not be followed to its end.
+//! // Swift's Compact Backtrace Format. `marked_frames` adds a mark to a stack that could not be
+//! // followed to its end.
 //! let mut buffer = [0; 1024];
 //! let mut sink = SliceSink::new(&mut buffer);
 //! cbf::encode(stack.marked_frames(), WordSize::NATIVE, cbf::Dialect::Strict, &mut sink)?;
@@ -115,7 +116,8 @@
 //! }
 //! let stack = recurse(500);
 //!
-//! // Both ends: 12 entries, 4 of them from the outer end. The frames in between are omitted and counted.
+//! // Both ends: 12 entries, 4 of them from the outer end. The frames in between are omitted and
+//! // counted.
 //! let limit = CaptureLimit { limit: 12, offset: 0, top: 4 };
 //! let depth = stack.frames().count() as u64;
 //! let ends: Vec<Frame> = limit.known_length(stack.frames(), depth).collect();
@@ -127,7 +129,8 @@
 //! assert!(folded.len() < 50);
 //! assert!(folded.iter().any(|frame| matches!(frame, Frame::Omitted(490..))));
 //!
-//! // As libwebsockets does: skips the 2 innermost frames, takes at most 32, and drops the outermost of these.
+//! // As libwebsockets does: skips the 2 innermost frames, takes at most 32, and drops the
+//! // outermost of these.
 //! let addresses = stack.frames().filter_map(Frame::address);
 //! let trimmed: Vec<AbsoluteAddress> = lws::trim(addresses, lws::DEFAULT_PRE, lws::DEFAULT_POST).collect();
 //! assert_eq!(trimmed.len(), 31);

@@ -548,7 +548,7 @@ fn without_the_command_the_library_records_by_itself() {
         .env("CAIRN_HEAP", "sampel=3")
         .current_dir(&directory)));
     assert_eq!(wrong.status, Some(4));
-    assert_eq!(wrong.errors, "cairn: CAIRN_HEAP: \"sampel=3\" makes no sense; nothing is recorded\n");
+    assert_eq!(wrong.errors, "cairn: CAIRN_HEAP: \"sampel=3\" is not an option; nothing is recorded\n");
     let unwritable = Shown::from(run(Command::new(&program)
         .arg("exit")
         .env("LD_PRELOAD", &library)

@@ -9,14 +9,14 @@ use crate::backend::Global;
 use crate::heap::{Heap, Options};
 use crate::stack::CallStack;
 
-/// Where the stacks of an [`Annotated`] come from unless something else is said: captured with the feature `capture`, else none.
+/// Default source of stacks of an [`Annotated`]: captured with the feature `capture`, else none.
 #[cfg(feature = "capture")]
 pub type DefaultStack = crate::Here;
-/// Where the stacks of an [`Annotated`] come from unless something else is said: captured with the feature `capture`, else none.
+/// Default source of stacks of an [`Annotated`]: captured with the feature `capture`, else none.
 #[cfg(not(feature = "capture"))]
 pub type DefaultStack = crate::NoStack;
 
-/// An allocator whose blocks say who made them.
+/// An allocator that writes the allocating stack in front of each block.
 ///
 /// ```
 /// use std::alloc::System;
@@ -26,14 +26,14 @@ pub type DefaultStack = crate::NoStack;
 /// static ALLOCATOR: Annotated<System> = Annotated::new(System);
 ///
 /// let before = ALLOCATOR.heap().counters();
-/// let kept = vec![0_u8; 1000];
+/// let data = vec![0_u8; 1000];
 /// let after = ALLOCATOR.heap().counters();
 /// assert_eq!(after.live_bytes - before.live_bytes, 1000);
-/// # drop(kept);
+/// # drop(data);
 /// ```
 ///
-/// On a device without an operating system the allocator underneath is that of the device's crate, and the stack comes from
-/// what the device has: see [`CallStack`].
+/// On a device without an operating system the underlying allocator is that of the device's crate,
+/// and stacks come from what the device has: see [`CallStack`].
 pub struct Annotated<A, S = DefaultStack> {
     heap: Heap<Global<A>>,
     stack: S,
@@ -56,19 +56,19 @@ impl<A: GlobalAlloc> Annotated<A> {
 }
 
 impl<A: GlobalAlloc, S: CallStack> Annotated<A, S> {
-    /// Annotates the blocks of `allocator` as the options say, with the stacks that `stack` gives.
+    /// Annotates the blocks of `allocator` by these options, with stacks from `stack`.
     #[must_use]
     pub const fn with(allocator: A, options: Options, stack: S) -> Self {
         Self { heap: Heap::new(Global(allocator), options), stack }
     }
 
-    /// The heap: its counters, limit, observer and blocks.
+    /// Returns the heap with its counters, limit, observer and blocks.
     pub const fn heap(&self) -> &Heap<Global<A>> {
         &self.heap
     }
 }
 
-// SAFETY: the heap's blocks have the size and the alignment asked for, and are nobody else's.
+// SAFETY: `Heap::allocate` returns exclusive memory of the requested size and alignment.
 unsafe impl<A: GlobalAlloc, S: CallStack> GlobalAlloc for Annotated<A, S> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         self.heap.allocate(layout.size(), layout.align(), false, &self.stack)
@@ -79,7 +79,7 @@ unsafe impl<A: GlobalAlloc, S: CallStack> GlobalAlloc for Annotated<A, S> {
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: by contract.
+        // SAFETY: the caller promises a block of this allocator that nobody uses any more.
         unsafe { self.heap.release(block, layout.align()) }
     }
 
@@ -87,7 +87,7 @@ unsafe impl<A: GlobalAlloc, S: CallStack> GlobalAlloc for Annotated<A, S> {
         if Layout::from_size_align(new_size, layout.align()).is_err() {
             return ptr::null_mut();
         }
-        // SAFETY: by contract.
+        // SAFETY: the caller promises a block of this allocator that nobody else uses.
         unsafe { self.heap.resize(block, new_size, layout.align(), &self.stack) }
     }
 }

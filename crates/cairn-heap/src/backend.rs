@@ -1,4 +1,4 @@
-//! The allocator underneath: where the memory of annotated blocks comes from.
+//! The underlying allocator, which provides the memory of annotated blocks.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::ffi::c_void;
@@ -8,93 +8,98 @@ use core::ptr;
 ///
 /// # Safety
 ///
-/// - Memory that was given out is nobody else's until it is given back, and has the size and the alignment asked for.
-/// - [`alignment`](Self::alignment) is a power of two, at least the size of a pointer, and always the same.
+/// - Returned memory is exclusive until it is released, and has the requested size and alignment.
+/// - [`alignment`](Self::alignment) is a power of two, at least the size of a pointer, and always
+///   the same.
 pub unsafe trait Backend {
-    /// The alignment that every block has, without being asked for.
+    /// Returns the alignment that all memory has without a request.
     fn alignment(&self) -> usize;
 
-    /// Whether [`allocate`](Self::allocate) can give larger alignments. Where it cannot, the heap asks for more and aligns
-    /// by itself.
+    /// Returns whether [`allocate`](Self::allocate) supports larger alignments. Otherwise the heap
+    /// requests more bytes and aligns by itself.
     fn can_align(&self) -> bool {
         true
     }
 
-    /// Memory of `size` bytes; zeros if `is_zeroed`. Null when there is none.
+    /// Allocates `size` bytes, zeroed if `is_zeroed`; null when there is no memory.
     fn allocate(&self, size: usize, alignment: usize, is_zeroed: bool) -> *mut u8;
 
-    /// Takes memory back.
+    /// Releases memory.
     ///
     /// # Safety
     ///
-    /// `origin` was given out by this allocator, with this size and this alignment, and nobody uses it.
+    /// This allocator returned `origin` for this size and this alignment, and nobody uses it any
+    /// more.
     unsafe fn release(&self, origin: *mut u8, size: usize, alignment: usize);
 
-    /// Memory of another size with the old content, or null and nothing has changed.
+    /// Resizes memory and preserves its contents; on failure returns null and changes nothing.
     ///
     /// # Safety
     ///
-    /// `origin` was given out by this allocator with this size and [`alignment`](Self::alignment), and nobody uses it.
+    /// This allocator returned `origin` for this size and [`alignment`](Self::alignment), and
+    /// nobody else uses it.
     unsafe fn resize(&self, origin: *mut u8, size: usize, new_size: usize) -> *mut u8;
 
-    /// How many bytes at `origin` may be used, where the allocator knows.
+    /// Returns the usable bytes at `origin`, if the allocator knows them.
     ///
     /// # Safety
     ///
-    /// `origin` was given out by this allocator.
+    /// This allocator returned `origin`.
     unsafe fn usable_size(&self, _origin: *mut u8) -> Option<usize> {
         None
     }
 
-    /// Whether the 16 bytes in front of `user` may be read. True for every block of this allocator; it is for whoever must
-    /// expect blocks of others.
+    /// Returns whether the 16 bytes in front of `user` may be read: true for every block of this
+    /// allocator. Override it where blocks of other allocators may come.
     fn may_read_before(&self, _user: *const u8) -> bool {
         true
     }
 
-    /// Takes what is no block of the heap: memory that was allocated past it. Nothing happens where there is no such thing.
+    /// Releases memory that was allocated without the heap. By default it does nothing.
     ///
     /// # Safety
     ///
     /// Nobody uses it any more.
     unsafe fn release_foreign(&self, _user: *mut u8) {}
 
-    /// Resizes what is no block of the heap; null where there is no such thing.
+    /// Resizes memory that was allocated without the heap. By default it returns null.
     ///
     /// # Safety
     ///
-    /// As for [`release_foreign`](Self::release_foreign).
+    /// Nobody else uses the memory.
     unsafe fn resize_foreign(&self, _user: *mut u8, _size: usize) -> *mut u8 {
         ptr::null_mut()
     }
 
-    /// Is told that memory which was released is freed again. Nothing happens by default; a C library's own `free` would say so
-    /// and end the program.
+    /// Called when a released block is freed again. By default it does nothing; a C library's
+    /// `free` reports the error and ends the program.
     ///
     /// # Safety
     ///
-    /// `origin` was given out by this allocator and released.
+    /// This allocator returned `origin`, and it was released.
     unsafe fn freed_twice(&self, _origin: *mut u8) {}
 
-    /// A number that is not 0 and that no other thread has which runs at the same time.
+    /// Returns a nonzero number that differs between threads that run at the same time.
     fn thread(&self) -> usize {
         1
     }
 
-    /// Which of the heap's shards this thread uses. Any number; threads that are likely to run at once should differ.
+    /// Returns any number, which selects the shard of this thread; threads that often run at once
+    /// should differ.
     fn shard(&self) -> usize {
         0
     }
 }
 
-/// Any [`GlobalAlloc`] as what is underneath.
+/// Uses any [`GlobalAlloc`] as the underlying allocator.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Global<A>(pub A);
 
-/// What `GlobalAlloc` is always asked for: the alignment of `malloc`.
+/// Alignment of all requests to `GlobalAlloc`; that of `malloc`.
 const GLOBAL_ALIGNMENT: usize = 2 * size_of::<usize>();
 
-// SAFETY: the contract of GlobalAlloc has all that is asked for here.
+// SAFETY: `GlobalAlloc` requires exclusive memory of the size and alignment of the layout, which is
+// all that `Backend` requires.
 unsafe impl<A: GlobalAlloc> Backend for Global<A> {
     fn alignment(&self) -> usize {
         GLOBAL_ALIGNMENT
@@ -123,22 +128,23 @@ unsafe impl<A: GlobalAlloc> Backend for Global<A> {
     }
 }
 
-/// Functions of the shape of `malloc`, given by the program: an RTOS's heap, dlmalloc, a pool.
+/// Functions with the signatures of `malloc` and its family: an RTOS's heap, dlmalloc, a pool.
 #[derive(Clone, Copy, Debug)]
 pub struct MallocFunctions {
-    /// As `malloc`.
+    /// Allocates as `malloc` does.
     pub malloc: unsafe extern "C" fn(usize) -> *mut c_void,
-    /// As `free`.
+    /// Frees as `free` does.
     pub free: unsafe extern "C" fn(*mut c_void),
-    /// As `realloc`, if there is one.
+    /// Resizes as `realloc` does, if there is one.
     pub realloc: Option<unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void>,
-    /// As `memalign`, if there is one: alignment, size.
+    /// Allocates as `memalign` does, if there is one: alignment, size.
     pub memalign: Option<unsafe extern "C" fn(usize, usize) -> *mut c_void>,
-    /// The alignment of what `malloc` returns: a power of two, at least the size of a pointer.
+    /// Alignment of memory from `malloc`: a power of two, at least the size of a pointer.
     pub alignment: usize,
 }
 
-// SAFETY: whoever gives the functions vouches for them (`CHeap::new`, the C interface).
+// SAFETY: the C interface, which alone makes such values of foreign functions, requires an
+// allocator.
 unsafe impl Backend for MallocFunctions {
     fn alignment(&self) -> usize {
         self.alignment
@@ -149,7 +155,7 @@ unsafe impl Backend for MallocFunctions {
     }
 
     fn allocate(&self, size: usize, alignment: usize, is_zeroed: bool) -> *mut u8 {
-        // SAFETY: functions of that shape take any size.
+        // SAFETY: `malloc` and `memalign` accept any size.
         let memory = unsafe {
             match self.memalign {
                 Some(memalign) if alignment > self.alignment => memalign(alignment, size),
@@ -165,28 +171,29 @@ unsafe impl Backend for MallocFunctions {
     }
 
     unsafe fn release(&self, origin: *mut u8, _size: usize, _alignment: usize) {
-        // SAFETY: by contract.
+        // SAFETY: the caller promises memory of `malloc` that nobody uses any more.
         unsafe { (self.free)(origin.cast()) }
     }
 
     unsafe fn release_foreign(&self, user: *mut u8) {
-        // SAFETY: by contract it is this allocator's.
+        // SAFETY: the caller promises memory that the program got from the same functions.
         unsafe { (self.free)(user.cast()) }
     }
 
     unsafe fn resize_foreign(&self, user: *mut u8, size: usize) -> *mut u8 {
-        // SAFETY: by contract it is this allocator's.
+        // SAFETY: the caller promises memory that the program got from the same functions.
         self.realloc.map_or(ptr::null_mut(), |realloc| unsafe { realloc(user.cast(), size) }.cast())
     }
 
     unsafe fn resize(&self, origin: *mut u8, size: usize, new_size: usize) -> *mut u8 {
         if let Some(realloc) = self.realloc {
-            // SAFETY: by contract.
+            // SAFETY: the caller promises memory of `malloc` that nobody else uses.
             return unsafe { realloc(origin.cast(), new_size) }.cast();
         }
         let new = self.allocate(new_size, self.alignment, false);
         if !new.is_null() {
-            // SAFETY: two blocks of at least so many bytes; the old one is nobody's from here on.
+            // SAFETY: both blocks have at least as many bytes as are copied; the caller promises that nobody else
+            // uses the old one.
             unsafe {
                 ptr::copy_nonoverlapping(origin, new, size.min(new_size));
                 (self.free)(origin.cast());

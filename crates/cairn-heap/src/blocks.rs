@@ -1,4 +1,5 @@
-//! The live blocks of a heap: walked in its memory, kept and sorted as the caller says, written as lines. Nothing allocates.
+//! Iterates over the live blocks of a heap in its memory, filters and sorts them, and writes them
+//! as lines of a log. Nothing allocates.
 //!
 //! ```
 //! use core::ops::ControlFlow;
@@ -43,11 +44,11 @@ pub struct Block<'a> {
     stack: BlockStack<'a>,
 }
 
-/// What a block says of its stack.
+/// The stack in the annotation of a block.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum BlockStack<'a> {
-    /// Nothing.
+    /// No stack.
     None,
     /// A number in the stack table.
     Number(u32),
@@ -62,26 +63,26 @@ pub enum BlockStack<'a> {
 }
 
 impl<'a> Block<'a> {
-    /// Where the user's bytes are.
+    /// Returns the address of the user's bytes.
     #[must_use]
     pub const fn user_address(&self) -> usize {
         self.user_address
     }
 
-    /// How many bytes the program asked for.
+    /// Returns the requested size.
     #[must_use]
     pub const fn size_bytes(&self) -> usize {
         self.size_bytes
     }
 
-    /// What it says of its stack.
+    /// Returns the stack in the annotation.
     #[must_use]
     pub const fn stack(&self) -> BlockStack<'a> {
         self.stack
     }
 
-    /// Writes the return addresses, innermost first, and says how many. `of_number` does the same for the number of a stack;
-    /// a tag is taken for an address.
+    /// Writes the return addresses, innermost first, and returns their number. `of_number` does the
+    /// same for the number of a stack; a tag counts as an address.
     pub fn addresses(&self, of_number: impl Fn(u32, &mut [usize]) -> usize, into: &mut [usize]) -> usize {
         let fill = |into: &mut [usize], addresses: &mut dyn Iterator<Item = u64>| {
             into.iter_mut().zip(addresses).map(|(place, address)| *place = address as usize).count()
@@ -104,11 +105,12 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// Writes the block as a line of a log, `~m#` and base64, which `cairn decode` reads: whatever the layout is.
+    /// Writes the block as a line of a log, `~m#` and base64, which `cairn decode` reads; it works
+    /// for each layout.
     ///
     /// # Errors
     ///
-    /// [`SinkFull`] when the sink takes no more.
+    /// [`SinkFull`] when the sink is full.
     pub fn write_line(
         &self,
         of_number: impl Fn(u32, &mut [usize]) -> usize,
@@ -135,11 +137,11 @@ impl<'a> From<lws::LiveBlock<'a>> for Block<'a> {
     }
 }
 
-/// Calls `visit` with the blocks that `keep` keeps, in the order that `order` says and by address where it says equal, until
-/// `visit` breaks off.
+/// Calls `visit` with the blocks that `keep` accepts, sorted by `order` and then by address, until
+/// `visit` breaks.
 ///
-/// Nothing is stored, so each further block costs a pass over all: right for the few largest of thousands, or for all of a
-/// few hundred on a device.
+/// Nothing is stored, so each further block costs a pass over all: which suits the few largest of
+/// thousands, or all of a few hundred on a device.
 pub fn for_each_in_order<'a>(
     blocks: impl Iterator<Item = Block<'a>> + Clone,
     keep: impl Fn(&Block<'a>) -> bool,
@@ -158,15 +160,16 @@ pub fn for_each_in_order<'a>(
     }
 }
 
-/// The blocks of the cairn layout in `bytes` bytes of memory from `start` on, in the order of their addresses. `start` is a
-/// multiple of 4; `step` is the alignment of blocks, at least 4.
+/// The blocks of the cairn layout in `bytes` bytes of memory from `start` on, in the order of their
+/// addresses. `start` is a multiple of 4; `step` is the alignment of blocks, at least 4.
 ///
 /// # Safety
 ///
-/// The memory may be read, and nobody changes it for as long as the iterator or one of its items is used.
+/// The memory may be read, and does not change while the iterator or one of its items is used.
 #[must_use]
 pub unsafe fn cairn_blocks<'a>(start: *const u8, bytes: usize, step: usize) -> CairnBlocks<'a> {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that the memory may be read, and nobody changes it for as long as
+    // the iterator or one of its items is used.
     let memory = unsafe { slice::from_raw_parts(start, bytes) };
     CairnBlocks { memory, address: start.addr(), at: 0, step: step.max(4) }
 }
@@ -210,14 +213,15 @@ impl<'a> Iterator for CairnBlocks<'a> {
     }
 }
 
-/// The blocks of the heapprof layout in `bytes` bytes of memory from `start` on, a multiple of the word size.
+/// The blocks of the heapprof layout in `bytes` bytes of memory from `start` on, a multiple of the
+/// word size.
 ///
 /// # Safety
 ///
-/// As for [`cairn_blocks`].
+/// The memory may be read, and does not change while the iterator or one of its items is used.
 pub unsafe fn heapprof_blocks<'a>(start: *const u8, bytes: usize) -> impl Iterator<Item = Block<'a>> + Clone {
     use cairn_wire::heapprof::{Layout, Search};
-    // SAFETY: by contract.
+    // SAFETY: the caller promises memory that may be read and does not change meanwhile.
     let memory = unsafe { slice::from_raw_parts(start, bytes) };
     let layout = match (WordSize::NATIVE, ByteOrder::NATIVE) {
         (WordSize::Bits64, ByteOrder::LittleEndian) => Layout::LittleEndian64,

@@ -1,8 +1,8 @@
 //! The C face: what `cairn_heap.h` declares.
 //!
-//! `cargo xtask header` writes the header from the text of this file, doc comments included, which are therefore written for
-//! readers of C. `libcairn` has these functions; for a device, the crate is built as a static library with the features
-//! `c-api` and `staticlib`.
+//! `cargo xtask header` writes the header from the text of this file, doc comments included, which
+//! are therefore written for readers of C. `libcairn` has these functions; for a device, the crate
+//! is built as a static library with the features `c-api` and `staticlib`.
 //!
 //! The functions that allocate are naked: their first instructions note the return address and the
 //! frame pointer of the caller, which no instruction behind them could know. So a recorded stack
@@ -33,25 +33,25 @@ pub const CAIRN_LAYOUT_HEAPPROF: u32 = 2;
 /// The layout of cairn: 16 bytes, and a guard behind the block.
 pub const CAIRN_LAYOUT_CAIRN: u32 = 3;
 
-/// An argument is null where it must not be, or makes no sense.
+/// An argument is invalid, such as a null pointer that is required.
 pub const CAIRN_HEAP_ERROR_ARGUMENT: c_int = -1;
 
-/// A block was given out; the program does not have it yet.
+/// A block was allocated; the program does not have it yet.
 pub const CAIRN_EVENT_ALLOCATED: u32 = 1;
 
-/// A block is about to be given back; its content is as the program left it.
+/// A block is about to be freed; its contents are unchanged.
 pub const CAIRN_EVENT_FREEING: u32 = 2;
 
-/// A block has another size, and mostly another address.
+/// A block was resized, and usually moved.
 pub const CAIRN_EVENT_MOVED: u32 = 3;
 
-/// There is no memory, or the limit was met.
+/// An allocation failed for want of memory, or for the limit.
 pub const CAIRN_EVENT_REFUSED: u32 = 4;
 
 /// The guard behind a block was overwritten. Noticed when the block is freed or resized.
 pub const CAIRN_EVENT_OVERFLOWED: u32 = 5;
 
-/// A block was freed that had been freed before.
+/// A block was freed a second time.
 pub const CAIRN_EVENT_FREED_TWICE: u32 = 6;
 
 /// One event of the heap, for observer_function.
@@ -61,18 +61,19 @@ pub struct CairnAnnotatedEvent {
     pub type_size: usize,
     /// One of CAIRN_EVENT_...
     pub kind: u32,
-    /// Overflowed: how many bytes of the guard are wrong, up to the last one. Else 0.
+    /// Overflowed: bytes from the start of the guard to its last wrong byte. Else 0.
     pub overflow_bytes: u32,
-    /// The block; null for a refusal.
+    /// The block; null for a failed allocation.
     pub block: *mut c_void,
-    /// Moved: where the block was. Else null.
+    /// Moved: the previous address. Else null.
     pub from: *mut c_void,
-    /// How many bytes the program asked for; 0 where it is not known.
+    /// The requested size in bytes; 0 if it is unknown.
     pub size: usize,
 }
 
-/// Who allocates a block, for the functions whose names end with _at. Fill it with zeros, then set
-/// type_size and what is known. With zeros alone they do what the functions without _at do.
+/// The caller that allocates a block, for the functions whose names end with _at. Fill it with
+/// zeros, then set type_size and the known fields. With zeros alone they do the same as the
+/// functions without _at.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct CairnAnnotatedCall {
@@ -80,106 +81,108 @@ pub struct CairnAnnotatedCall {
     pub type_size: usize,
     /// The return addresses to record, innermost first; or null.
     pub frames: *const usize,
-    /// How many frames there are.
+    /// Number of frames.
     pub frame_count: usize,
     /// Without frames: the return address to begin with, as __builtin_return_address(0) in a
-    /// function that wraps the allocation; 0 for that of this very call.
+    /// function that wraps the allocation; 0 for that of this call itself.
     pub pc: usize,
     /// With pc: the frame pointer of the function that pc lies in; 0 if there is none. For
     /// walk_function.
     pub fp: usize,
-    /// Layout of libwebsockets: bits of the program's own, written behind the size. The other layouts
-    /// leave them out.
+    /// Layout of libwebsockets: bits of the program, written behind the size. The other layouts
+    /// ignore them.
     pub user_bits: u64,
-    /// How many of them; at most 64.
+    /// Number of these bits; at most 64.
     pub user_bit_count: u32,
 }
 
-/// How to annotate, and where memory comes from. Fill it with zeros, then set type_size, layout, malloc_function, free_function,
-/// and what shall be otherwise than by default.
+/// Layout of annotations, and source of memory. Fill it with zeros, then set type_size, layout,
+/// malloc_function, free_function, and the fields that differ from their defaults.
 #[repr(C)]
 pub struct CairnAnnotatedOptions {
     /// The size of this struct.
     pub type_size: usize,
     /// One of CAIRN_LAYOUT_...; 0 for cairn's.
     pub layout: u32,
-    /// heapprof: how many callers (up to 97); 0 for 16.
+    /// heapprof: number of callers (up to 97); 0 for 16.
     pub callers: u32,
-    /// How many innermost frames to leave out of stacks.
+    /// Number of innermost frames to leave out of stacks.
     pub pre: u32,
-    /// How many outermost frames to leave out of stacks.
+    /// Number of outermost frames to leave out of stacks.
     pub post: u32,
-    /// cairn: not 0 for no guard behind the blocks.
+    /// cairn: nonzero for no guard behind the blocks.
     pub has_no_guards: u32,
-    /// cairn: not 0 to keep stacks in front of the blocks even where they have numbers.
+    /// cairn: nonzero to store stacks in front of the blocks even if they have numbers.
     pub is_inline: u32,
-    /// The alignment of what malloc_function returns; 0 for two pointers.
+    /// Alignment of memory from malloc_function; 0 for two pointers.
     pub alignment: usize,
-    /// Refuse what would bring the bytes in use above this; 0 for no limit.
+    /// Limit of the bytes in use; 0 for no limit.
     pub limit_bytes: usize,
-    /// As malloc: an RTOS's heap, dlmalloc, the C library's own.
+    /// Allocates as malloc does: an RTOS's heap, dlmalloc, the C library's own.
     pub malloc_function: Option<unsafe extern "C" fn(usize) -> *mut c_void>,
-    /// As free.
+    /// Frees as free does.
     pub free_function: Option<unsafe extern "C" fn(*mut c_void)>,
-    /// As realloc, or null.
+    /// Resizes as realloc does, or null.
     pub realloc_function: Option<unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void>,
-    /// As memalign (alignment, size), or null: then more is asked for, and aligned here.
+    /// Allocates as memalign does (alignment, size), or null: then more bytes are requested, and
+    /// aligned here.
     pub memalign_function: Option<unsafe extern "C" fn(usize, usize) -> *mut c_void>,
-    /// Writes the return addresses of the present stack, innermost first, at most as many as
-    /// its last argument says, and returns how many. It is called from inside of cairn, so what it finds up to the return address of
-    /// the annotated call is left out. Where that address is not among what it finds, it is all
-    /// that is recorded. Null, and no walk_function: captured by cairn where that is built in, else
-    /// the return address of the call alone.
+    /// Writes the return addresses of the present stack, innermost first, at most as many as its
+    /// last argument allows, and returns their number. It is called from inside of cairn, so the
+    /// frames up to the return address of the annotated call are left out. If that address is not
+    /// among them, it is recorded alone. Null, without a walk_function: cairn captures the stack if
+    /// that is built in, else the return address of the call is recorded alone.
     pub capture_function: Option<unsafe extern "C" fn(*mut usize, usize) -> usize>,
-    /// Called before the lists are changed, for a few instructions: interrupts off. Null for a
+    /// Called before the lists are changed, for a few instructions: disables interrupts. Null for a
     /// lock. Required by a library for a processor without compare-and-swap, where the counters
     /// need it as well.
     pub enter_function: Option<unsafe extern "C" fn() -> usize>,
-    /// Called after it, with what enter_function returned.
+    /// Called after the change, with the result of enter_function.
     pub leave_function: Option<unsafe extern "C" fn(usize)>,
-    /// In place of capture_function: gets the return address of the annotated call and the frame
-    /// pointer of the function that it lies in, and writes the return addresses further out, at
-    /// most as many as its last argument says, and returns how many. cairn_frame_pointer_walk does this for code with frame
-    /// pointers.
+    /// Used in place of capture_function: takes the return address of the annotated call and the
+    /// frame pointer of the function around it, writes the return addresses further out, at most as
+    /// many as its last argument allows, and returns their number. cairn_frame_pointer_walk does
+    /// this for code with frame pointers.
     pub walk_function: Option<unsafe extern "C" fn(usize, usize, *mut usize, usize) -> usize>,
-    /// Called for every event, in the thread where it happens, with observer_context. It may
-    /// allocate and free, and is called for that, too. Null for none.
+    /// Called for every event, in its thread, with observer_context. It may allocate and free, and
+    /// is called for that as well. Null for none.
     pub observer_function: Option<unsafe extern "C" fn(*const CairnAnnotatedEvent, *mut c_void)>,
     /// The last argument of observer_function.
     pub observer_context: *mut c_void,
 }
 
-/// What there is and was. Fill in type_size.
+/// Counters of the heap. Set type_size before the call.
 #[repr(C)]
 pub struct CairnAnnotatedCounters {
     /// The size of this struct.
     pub type_size: usize,
     /// Blocks in use.
     pub live_blocks: usize,
-    /// Bytes in use, as asked for.
+    /// Bytes in use, by requested sizes.
     pub live_bytes: usize,
-    /// The most bytes in use.
+    /// Peak of the bytes in use.
     pub peak_bytes: usize,
-    /// Blocks given out since the start.
+    /// Blocks allocated since the start.
     pub allocations: usize,
-    /// Requests that were refused.
+    /// Failed allocations.
     pub refused: usize,
-    /// Frees of what is no block of the heap.
+    /// Frees of addresses that are no blocks of the heap.
     pub foreign: usize,
     /// Blocks freed twice.
     pub freed_twice: usize,
-    /// Blocks behind whose end somebody wrote.
+    /// Blocks whose guard was overwritten.
     pub overflowed: usize,
 }
 
-/// A list of live blocks in the layout of libwebsockets; zeros are an empty one. Nodes are three pointers: previous, next, owner.
+/// A list of live blocks in the layout of libwebsockets; zeros are an empty one. Nodes are three
+/// pointers: previous, next, owner.
 #[repr(C)]
 pub struct CairnLwsOwner {
     /// The last node.
     pub tail: *mut c_void,
     /// The first node.
     pub head: *mut c_void,
-    /// How many there are.
+    /// Number of nodes.
     pub count: usize,
 }
 
@@ -187,17 +190,18 @@ const _: () = assert!(size_of::<CairnLwsOwner>() == size_of::<Owner>());
 
 /// The size of the struct in the first version of the header.
 const FIRST_OPTIONS_BYTES: usize = offset_of!(CairnAnnotatedOptions, walk_function);
-/// As above.
+/// The size of that struct in the first version of the header.
 const FIRST_CALL_BYTES: usize = size_of::<CairnAnnotatedCall>();
 
-/// Takes a struct of a caller who may know fewer fields of it, or more: what is missing is zero.
+/// Copies a struct of a caller that may know fewer fields of it, or more: missing ones are zero.
 ///
 /// # Safety
 ///
 /// - Zeros are a value of `T`, whose first field is its size.
 /// - `given` is null or points to as many bytes as its first field says.
 unsafe fn versioned<T>(given: *const T, first_bytes: usize) -> Option<T> {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that zeros are a value of `T`, whose first field is its size;
+    // `given` is null or points to as many bytes as its first field says.
     unsafe {
         let bytes = *given.cast::<usize>().as_ref()?;
         if bytes < first_bytes {
@@ -228,7 +232,8 @@ impl Function {
     unsafe fn get<F>(&self) -> F {
         const { assert!(size_of::<F>() == size_of::<*mut ()>()) };
         let word = self.0.load(Ordering::Acquire);
-        // SAFETY: by contract; null is `None`.
+        // SAFETY: the caller promises that `F` is an `Option` of the type of function that was set;
+        // null is `None`.
         unsafe { mem::transmute_copy(&word) }
     }
 }
@@ -245,12 +250,12 @@ static OBSERVE: Function = Function::new();
 static OBSERVER_CONTEXT: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 static ALIGNMENT: AtomicUsize = AtomicUsize::new(2 * size_of::<usize>());
 
-/// What the functions that were configured give.
+/// The allocator of the configured functions.
 struct Configured;
 
 impl Configured {
     fn functions(&self) -> Option<crate::MallocFunctions> {
-        // SAFETY: set by `cairn_annotated_configure` to these types.
+        // SAFETY: `cairn_annotated_configure` stores functions of these types only.
         unsafe {
             Some(crate::MallocFunctions {
                 malloc: MALLOC.get::<Option<_>>()?,
@@ -263,7 +268,8 @@ impl Configured {
     }
 }
 
-// SAFETY: the functions are an allocator, by contract of `cairn_annotated_configure`.
+// SAFETY: `cairn_annotated_configure` requires functions that are an allocator, and nothing is
+// given out before it was called.
 unsafe impl Backend for Configured {
     fn alignment(&self) -> usize {
         ALIGNMENT.load(Ordering::Relaxed)
@@ -279,26 +285,26 @@ unsafe impl Backend for Configured {
 
     unsafe fn release(&self, origin: *mut u8, size: usize, alignment: usize) {
         if let Some(functions) = self.functions() {
-            // SAFETY: by contract.
+            // SAFETY: the caller promises memory of these functions that nobody uses any more.
             unsafe { functions.release(origin, size, alignment) }
         }
     }
 
     unsafe fn resize(&self, origin: *mut u8, size: usize, new_size: usize) -> *mut u8 {
-        // SAFETY: by contract.
+        // SAFETY: the caller promises memory of these functions that nobody else uses.
         self.functions()
             .map_or(ptr::null_mut(), |functions| unsafe { functions.resize(origin, size, new_size) })
     }
 
     unsafe fn release_foreign(&self, user: *mut u8) {
         if let Some(functions) = self.functions() {
-            // SAFETY: by contract.
+            // SAFETY: the caller promises memory of these functions that nobody uses any more.
             unsafe { functions.release_foreign(user) }
         }
     }
 
     unsafe fn resize_foreign(&self, user: *mut u8, size: usize) -> *mut u8 {
-        // SAFETY: by contract.
+        // SAFETY: the caller promises memory of these functions that nobody else uses.
         self.functions().map_or(ptr::null_mut(), |functions| unsafe { functions.resize_foreign(user, size) })
     }
 }
@@ -306,9 +312,10 @@ unsafe impl Backend for Configured {
 static LOCK: Lock = Lock::new();
 
 fn enter() -> usize {
-    // SAFETY: set to this type.
+    // SAFETY: `cairn_annotated_configure` stores a function of this type only.
     match unsafe { ENTER.get::<Option<unsafe extern "C" fn() -> usize>>() } {
-        // SAFETY: by contract of `cairn_annotated_configure`.
+        // SAFETY: `cairn_annotated_configure` requires functions that may be called with any such
+        // arguments.
         Some(enter) => unsafe { enter() },
         None => {
             LOCK.acquire(1);
@@ -318,9 +325,10 @@ fn enter() -> usize {
 }
 
 fn leave(state: usize) {
-    // SAFETY: set to this type.
+    // SAFETY: `cairn_annotated_configure` stores a function of this type only.
     match unsafe { LEAVE.get::<Option<unsafe extern "C" fn(usize)>>() } {
-        // SAFETY: by contract of `cairn_annotated_configure`.
+        // SAFETY: `cairn_annotated_configure` requires functions that may be called with any such
+        // arguments.
         Some(leave) => unsafe { leave(state) },
         None => LOCK.release(),
     }
@@ -338,30 +346,32 @@ mod section {
 
     critical_section::set_impl!(Section);
 
-    // SAFETY: by contract of `cairn_annotated_configure`, which takes no options without the
-    // functions; before it, nothing is given out, and a counter of foreign blocks is all that is
-    // changed.
+    // SAFETY: `cairn_annotated_configure` takes no options without the two functions, which the
+    // program states to be a critical section. Before that call nothing is given out, and only a
+    // counter of foreign blocks changes.
     unsafe impl critical_section::Impl for Section {
         unsafe fn acquire() -> critical_section::RawRestoreState {
-            // SAFETY: set to this type.
+            // SAFETY: `cairn_annotated_configure` stores a function of this type only.
             let enter = unsafe { super::ENTER.get::<Option<unsafe extern "C" fn() -> usize>>() };
-            // SAFETY: by contract of `cairn_annotated_configure`.
+            // SAFETY: `cairn_annotated_configure` requires functions that may be called with any
+            // such arguments.
             enter.map_or(0, |enter| unsafe { enter() })
         }
 
         unsafe fn release(state: critical_section::RawRestoreState) {
-            // SAFETY: set to this type.
+            // SAFETY: `cairn_annotated_configure` stores a function of this type only.
             if let Some(leave) = unsafe { super::LEAVE.get::<Option<unsafe extern "C" fn(usize)>>() } {
-                // SAFETY: by contract of `cairn_annotated_configure`.
+                // SAFETY: `cairn_annotated_configure` requires functions that may be called with
+                // any such arguments.
                 unsafe { leave(state) }
             }
         }
     }
 }
 
-/// Hands an event to the program's observer.
+/// Passes an event to the program's observer.
 fn observe(event: &Event) {
-    // SAFETY: set to this type.
+    // SAFETY: `cairn_annotated_configure` stores a function of this type only.
     let function =
         unsafe { OBSERVE.get::<Option<unsafe extern "C" fn(*const CairnAnnotatedEvent, *mut c_void)>>() };
     let Some(function) = function else { return };
@@ -382,11 +392,12 @@ fn observe(event: &Event) {
         from: from.cast(),
         size,
     };
-    // SAFETY: by contract of `cairn_annotated_configure`.
+    // SAFETY: `cairn_annotated_configure` requires functions that may be called with any such
+    // arguments.
     unsafe { function(&raw const event, OBSERVER_CONTEXT.load(Ordering::Acquire)) }
 }
 
-/// The caller's registers, noted by a naked function; zeros on processors without one.
+/// The caller's registers, stored by a naked function; zeros on processors without one.
 #[derive(Clone, Copy)]
 struct Site {
     /// The return address.
@@ -401,7 +412,7 @@ struct Site {
 /// The stack of the caller of a function of this file.
 struct Caller {
     site: Site,
-    /// The caller's own statement.
+    /// The call that the program stated.
     call: Option<CairnAnnotatedCall>,
 }
 
@@ -409,8 +420,8 @@ type Capture = Option<unsafe extern "C" fn(*mut usize, usize) -> usize>;
 type Walk = Option<unsafe extern "C" fn(usize, usize, *mut usize, usize) -> usize>;
 
 impl Caller {
-    /// The return address to begin with, and the frame pointer there; no address where the
-    /// processor has no entry.
+    /// Returns the return address to begin with, and the frame pointer there; 0 on processors
+    /// without a naked function.
     fn start(&self) -> (usize, usize) {
         match self.call {
             Some(call) if call.pc != 0 => (code_address(call.pc), call.fp),
@@ -418,32 +429,33 @@ impl Caller {
         }
     }
 
-    /// The addresses that the caller gave.
+    /// Returns the addresses that the program stated.
     fn given(&self) -> Option<&[usize]> {
         let call = self.call.as_ref().filter(|call| !call.frames.is_null())?;
-        // SAFETY: by contract of the functions that take such a call.
+        // SAFETY: every function with `_at` requires frames of `frame_count` words, and waits for
+        // this one.
         Some(unsafe { slice::from_raw_parts(call.frames, call.frame_count) })
     }
 
-    /// Whether the program has no say in the stack.
+    /// Returns true when cairn captures the stack.
     #[cfg(feature = "capture")]
     fn is_captured(&self) -> bool {
-        // SAFETY: set to these types.
+        // SAFETY: `cairn_annotated_configure` stores functions of these types only.
         let has_functions = unsafe { CAPTURE.get::<Capture>().is_some() || WALK.get::<Walk>().is_some() };
         !has_functions && self.call.is_none_or(|call| call.frames.is_null() && call.pc == 0)
     }
 
-    /// The stack of the noted call.
+    /// Returns the stack of the stored registers.
     #[cfg(feature = "capture")]
     fn captured(&self) -> crate::At {
         let Site { pc, fp, sp } = self.site;
         let site = cairn_capture::CallSite { pc: pc as u64, sp: sp as u64, fp: fp as u64 };
-        // SAFETY: noted by a naked function that jumped to the one that has this value and waits
-        // for it.
+        // SAFETY: a naked function has stored the registers of its caller, which waits for this
+        // function.
         unsafe { crate::At::new(site) }
     }
 
-    /// As captured by cairn, from inside: to be cut.
+    /// Captures the stack of this function, from which the frames of cairn have to be cut.
     #[cfg(feature = "capture")]
     fn captured_from_here(&self, into: &mut [usize]) -> usize {
         crate::Here { skip: 0 }.addresses(into)
@@ -466,16 +478,18 @@ impl CallStack for Caller {
             return self.captured().addresses(into);
         }
         let (pc, fp) = self.start();
-        // SAFETY: set to this type.
+        // SAFETY: `cairn_annotated_configure` stores a function of this type only.
         if let Some(walk) = unsafe { WALK.get::<Walk>() } {
             let Some((first, rest)) = into.split_first_mut() else { return 0 };
             *first = pc;
-            // SAFETY: by contract of `cairn_annotated_configure`.
+            // SAFETY: `cairn_annotated_configure` requires functions that may be called with any
+            // such arguments.
             return 1 + unsafe { walk(pc, fp, rest.as_mut_ptr(), rest.len()) }.min(rest.len());
         }
-        // SAFETY: set to this type.
+        // SAFETY: `cairn_annotated_configure` stores a function of this type only.
         let count = match unsafe { CAPTURE.get::<Capture>() } {
-            // SAFETY: by contract of `cairn_annotated_configure`.
+            // SAFETY: `cairn_annotated_configure` requires functions that may be called with any
+            // such arguments.
             Some(capture) => unsafe { capture(into.as_mut_ptr(), into.len()) }.min(into.len()),
             None => self.captured_from_here(into),
         };
@@ -496,13 +510,13 @@ impl CallStack for Caller {
     }
 }
 
-/// A return address without the bit that says which instruction set it returns to.
+/// Returns a return address without the bit of the instruction set.
 const fn code_address(pc: usize) -> usize {
     if cfg!(target_arch = "arm") { pc & !1 } else { pc }
 }
 
-/// Leaves out of the first `count` addresses what comes before `pc`; where it is not among them, it
-/// alone remains. Says how many there are.
+/// Removes the addresses in front of `pc` from the first `count`; if `pc` is not among them, it
+/// remains alone. Returns the number of addresses.
 fn begin_at(pc: usize, addresses: &mut [usize], count: usize) -> usize {
     if pc == 0 {
         return count;
@@ -518,10 +532,9 @@ fn begin_at(pc: usize, addresses: &mut [usize], count: usize) -> usize {
     })
 }
 
-/// Functions of up to three arguments that hand on where they were called from: each becomes a
-/// naked function that adds the caller's return address, frame pointer and stack pointer as a
-/// fourth to sixth argument. On processors that are not listed here these are zeros, and a stack is
-/// what the functions of the program say.
+/// Defines functions of up to three arguments as naked functions that pass the caller's return
+/// address, frame pointer and stack pointer as fourth to sixth argument. On processors that are not
+/// listed here these are zeros, and stacks come from the functions of the program.
 macro_rules! entries {
     ($(
         $(#[$attribute:meta])*
@@ -554,7 +567,7 @@ macro_rules! entries {
                 ".cfi_endproc",
                 inner = sym $inner,
             );
-            // The sum of what is pushed leaves the stack pointer aligned to 16 at the call.
+            // The pushed words leave the stack pointer aligned to 16 at the call.
             #[cfg(target_arch = "x86")]
             core::arch::naked_asm!(
                 ".cfi_startproc",
@@ -625,15 +638,14 @@ macro_rules! entries {
     };
 }
 
-/// Thumb code's frame pointer, which is all that processors without an operating system run here,
-/// and Arm code's.
+/// Frame pointer of Thumb code, for targets without an operating system.
 #[cfg(all(target_arch = "arm", target_os = "none"))]
 macro_rules! frame_pointer {
     () => {
         "r7"
     };
 }
-/// As above.
+/// Frame pointer of Arm code.
 #[cfg(all(target_arch = "arm", not(target_os = "none")))]
 macro_rules! frame_pointer {
     () => {
@@ -641,8 +653,7 @@ macro_rules! frame_pointer {
     };
 }
 
-/// A call whose stack has begun at its caller: what the inner functions below get of the naked
-/// ones.
+/// Returns the caller of a function without _at, from the registers that its naked function passes.
 const fn plain(pc: usize, fp: usize, _sp: usize) -> Caller {
     let site = Site {
         pc,
@@ -653,13 +664,13 @@ const fn plain(pc: usize, fp: usize, _sp: usize) -> Caller {
     Caller { site, call: None }
 }
 
-/// As `plain`, with what the caller says; `None` for an argument that is not usable.
+/// Returns the caller of a function with _at; `None` for an invalid argument.
 fn with_call(call: *const CairnAnnotatedCall, pc: usize, fp: usize, sp: usize) -> Option<Caller> {
     let caller = plain(pc, fp, sp);
     if call.is_null() {
         return Some(caller);
     }
-    // SAFETY: by contract of the functions with `_at`; zeros are such a call.
+    // SAFETY: every function with `_at` requires `type_size` bytes there; zeros are such a call.
     let call = unsafe { versioned(call, FIRST_CALL_BYTES) }?;
     let is_usable = call.user_bit_count <= 64 && (call.frames.is_null() || call.frames.is_aligned());
     is_usable.then_some(Caller { call: Some(call), ..caller })
@@ -667,7 +678,7 @@ fn with_call(call: *const CairnAnnotatedCall, pc: usize, fp: usize, sp: usize) -
 
 type Call = *const CairnAnnotatedCall;
 
-/// Allocates for a caller; null where the size has no number or the call is not usable.
+/// Allocates for a caller; null if the size overflows or the call is invalid.
 fn allocate(size: Option<usize>, alignment: usize, is_zeroed: bool, caller: Option<Caller>) -> *mut c_void {
     let (Some(size), Some(caller)) = (size, caller) else { return ptr::null_mut() };
     HEAP.allocate(size, alignment, is_zeroed, caller).cast()
@@ -726,7 +737,8 @@ extern "C" fn realloc(
     fp: usize,
     sp: usize,
 ) -> *mut c_void {
-    // SAFETY: by contract of `cairn_annotated_realloc`.
+    // SAFETY: `cairn_annotated_realloc` requires null or a block of this heap that nobody else
+    // uses.
     unsafe { resize(block, size, plain(pc, fp, sp)) }
 }
 
@@ -739,32 +751,34 @@ extern "C" fn realloc_at(
     sp: usize,
 ) -> *mut c_void {
     let Some(caller) = with_call(call, pc, fp, sp) else { return ptr::null_mut() };
-    // SAFETY: by contract of `cairn_annotated_realloc_at`.
+    // SAFETY: `cairn_annotated_realloc_at` requires null or a block of this heap that nobody else
+    // uses.
     unsafe { resize(block, size, caller) }
 }
 
 /// # Safety
 ///
-/// As for realloc.
+/// `block` is null, or a block of this heap that nobody else uses.
 unsafe fn resize(block: *mut c_void, size: usize, caller: Caller) -> *mut c_void {
     if size == 0 && !block.is_null() {
-        // SAFETY: by contract.
+        // SAFETY: the caller promises null, or a block of this heap that nobody else uses.
         unsafe { HEAP.release(block.cast(), 1) };
         return ptr::null_mut();
     }
-    // SAFETY: by contract.
+    // SAFETY: the caller promises null, or a block of this heap that nobody else uses.
     unsafe { HEAP.resize(block.cast(), size, 1, caller) }.cast()
 }
 
-/// Says where memory comes from and how to annotate it; before the first block. Until then nothing is given out. Returns 0 or
-/// CAIRN_HEAP_ERROR_ARGUMENT.
+/// Sets the source of memory and the layout, before the first block; all allocations fail until
+/// then. Returns 0 or CAIRN_HEAP_ERROR_ARGUMENT.
 ///
 /// # Safety
 ///
-/// `options` points to `type_size` bytes, and the functions do what they are said to do.
+/// `options` points to `type_size` bytes, and the functions do what their fields require.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cairn_annotated_configure(options: *const CairnAnnotatedOptions) -> c_int {
-    // SAFETY: by contract; zeros are such options.
+    // SAFETY: the caller promises that `options` points to `type_size` bytes, and the functions do
+    // what they are said to do; zeros are such options.
     let Some(given) = (unsafe { versioned(options, FIRST_OPTIONS_BYTES) }) else {
         return CAIRN_HEAP_ERROR_ARGUMENT;
     };
@@ -812,28 +826,28 @@ pub unsafe extern "C" fn cairn_annotated_configure(options: *const CairnAnnotate
     MEMALIGN.set(given.memalign_function.map_or(null, |function| function as *mut ()));
     FREE.set(given.free_function.map_or(null, |function| function as *mut ()));
     MALLOC.set(given.malloc_function.map_or(null, |function| function as *mut ()));
-    // SAFETY: a static; who configures does it alone.
+    // SAFETY: a static; the program configures the heap before other threads use it.
     unsafe { HEAP.write_anchor(0) };
     0
 }
 
 entries! {
-/// As malloc. The recorded stack begins at the caller.
+/// Allocates as malloc does. The recorded stack begins at the caller.
 pub extern "C" fn cairn_annotated_malloc(size: usize) -> *mut c_void {
     malloc(size, 0, 0)
 }
 
-/// As calloc.
+/// Allocates as calloc does.
 pub extern "C" fn cairn_annotated_calloc(count: usize, size: usize) -> *mut c_void {
     calloc(count, size, 0)
 }
 
-/// As memalign: alignment is a power of two.
+/// Allocates as memalign does: alignment is a power of two.
 pub extern "C" fn cairn_annotated_memalign(alignment: usize, size: usize) -> *mut c_void {
     memalign(alignment, size, 0)
 }
 
-/// As realloc; a size of 0 frees the block and returns null.
+/// Resizes as realloc does; a size of 0 frees the block and returns null.
 ///
 /// # Safety
 ///
@@ -842,8 +856,8 @@ pub unsafe extern "C" fn cairn_annotated_realloc(block: *mut c_void, size: usize
     realloc(block, size, 0)
 }
 
-/// As malloc, by the caller that call says. Null also when call is not usable: a type_size that
-/// cannot be, more than 64 bits, frames that are not aligned.
+/// Allocates as malloc does, with the caller in call. Also returns null for an invalid call: a
+/// wrong type_size, more than 64 bits, frames that are not aligned.
 ///
 /// # Safety
 ///
@@ -852,29 +866,31 @@ pub unsafe extern "C" fn cairn_annotated_malloc_at(size: usize, call: *const Cai
     malloc_at(size, call, 0)
 }
 
-/// As calloc, by the caller that call says.
+/// Allocates as calloc does, with the caller in call.
 ///
 /// # Safety
 ///
-/// As for `cairn_annotated_malloc_at`.
+/// `call` is null or points to `type_size` bytes, its frames to `frame_count` words.
 pub unsafe extern "C" fn cairn_annotated_calloc_at(count: usize, size: usize, call: *const CairnAnnotatedCall) -> *mut c_void {
     calloc_at(count, size, call)
 }
 
-/// As memalign, by the caller that call says.
+/// Allocates as memalign does, with the caller in call.
 ///
 /// # Safety
 ///
-/// As for `cairn_annotated_malloc_at`.
+/// `call` is null or points to `type_size` bytes, its frames to `frame_count` words.
 pub unsafe extern "C" fn cairn_annotated_memalign_at(alignment: usize, size: usize, call: *const CairnAnnotatedCall) -> *mut c_void {
     memalign_at(alignment, size, call)
 }
 
-/// As realloc, by the caller that call says; null and nothing has changed when call is not usable.
+/// Resizes as realloc does, with the caller in call; returns null and changes nothing for an
+/// invalid call.
 ///
 /// # Safety
 ///
-/// As for realloc and `cairn_annotated_malloc_at`.
+/// `block` is null, or a block of this heap that nobody else uses; `call` as for
+/// `cairn_annotated_malloc_at`.
 pub unsafe extern "C" fn cairn_annotated_realloc_at(block: *mut c_void, size: usize, call: *const CairnAnnotatedCall) -> *mut c_void {
     realloc_at(block, size, call)
 }
@@ -882,10 +898,10 @@ pub unsafe extern "C" fn cairn_annotated_realloc_at(block: *mut c_void, size: us
 
 /// Walks frame pointers, for walk_function: from fp, the frame pointer of a function that called
 /// the allocation, up to stack_end, the end of its stack, its highest address. Writes the return
-/// addresses that it finds, innermost first, at most room, and says how many. It ends at whatever
-/// is no frame: 0, an address outside of the stack or not aligned, one that is not above the frame
-/// before. The frames are those of the compiler's convention: GCC's and LLVM's on x86, AArch64 and
-/// RISC-V, LLVM's on Arm.
+/// addresses that it finds, innermost first, at most room, and returns their number. It ends at an
+/// invalid frame pointer: 0, outside of the stack, not aligned, or not above the frame before. The
+/// frames are those of the compiler's convention: GCC's and LLVM's on x86, AArch64 and RISC-V,
+/// LLVM's on Arm.
 ///
 /// # Safety
 ///
@@ -904,7 +920,8 @@ pub unsafe extern "C" fn cairn_frame_pointer_walk(
     let at = |address: usize| AbsoluteAddress::new(address as u64);
     let stack = AddressRange::new(at(if is_riscv { lowest } else { fp }), at(stack_end));
     let memory = FnMemory(|address: AbsoluteAddress, into: &mut [u8]| {
-        // SAFETY: by contract; the walk reads only within the range.
+        // SAFETY: the caller promises that the memory from `fp` to `stack_end` is a stack, and may
+        // be read; `addresses` points to `room` words; the walk reads only within the range.
         unsafe {
             let from = ptr::with_exposed_provenance::<u8>(address.value() as usize);
             ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len());
@@ -917,25 +934,27 @@ pub unsafe extern "C" fn cairn_frame_pointer_walk(
     let records = FramePointerWalk::new(memory, fp as u64, stack, WordSize::NATIVE).layout(layout);
     let mut count = 0;
     for record in records.take(room) {
-        // SAFETY: by contract.
+        // SAFETY: the caller promises that the memory from `fp` to `stack_end` is a stack, and may
+        // be read; `addresses` points to `room` words.
         unsafe { addresses.add(count).write(code_address(record.return_address.value() as usize)) };
         count += 1;
     }
     count
 }
 
-/// As free. What malloc_function gave out past this heap goes to free_function as it is.
+/// Frees as free does. Memory that malloc_function returned outside of this heap is passed to
+/// free_function.
 ///
 /// # Safety
 ///
-/// As for free.
+/// `block` is null, or a block of this heap that nobody uses any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cairn_annotated_free(block: *mut c_void) {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises null, or a block of this heap that nobody uses any more.
     unsafe { HEAP.release(block.cast(), 1) }
 }
 
-/// The size that was asked for; 0 for what is no block of this heap.
+/// Returns the requested size; 0 for an address that is no block of this heap.
 ///
 /// # Safety
 ///
@@ -945,18 +964,18 @@ pub unsafe extern "C" fn cairn_annotated_usable_size(block: *const c_void) -> us
     if block.is_null() {
         return 0;
     }
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that `block` is null or a block that is in use.
     unsafe { HEAP.size_of(block.cast()) }.unwrap_or(0)
 }
 
-/// What there is and was. Returns 0 or CAIRN_HEAP_ERROR_ARGUMENT.
+/// Fills counters, whose type_size the caller has set. Returns 0 or CAIRN_HEAP_ERROR_ARGUMENT.
 ///
 /// # Safety
 ///
 /// `counters` points to `type_size` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cairn_annotated_counters(counters: *mut CairnAnnotatedCounters) -> c_int {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that `counters` points to `type_size` bytes.
     match unsafe { counters.as_mut() } {
         Some(place) if place.type_size >= size_of::<CairnAnnotatedCounters>() => {
             let found = HEAP.counters();
@@ -974,8 +993,9 @@ pub unsafe extern "C" fn cairn_annotated_counters(counters: *mut CairnAnnotatedC
     }
 }
 
-/// Calls put with a line ~m#... for each live block of the layout of libwebsockets, line end included, oldest first. put gets context
-/// as it is, and must not allocate. Of other layouts, cairn_annotated_lines_in finds the blocks in the memory of the heap.
+/// Calls put with a line ~m#... for each live block of the layout of libwebsockets, line end
+/// included, oldest first. put is passed context, and must not allocate. For other layouts,
+/// cairn_annotated_lines_in finds the blocks in the memory of the heap.
 ///
 /// # Safety
 ///
@@ -987,16 +1007,16 @@ pub unsafe extern "C" fn cairn_annotated_lines(
 ) -> c_int {
     let Some(put) = put else { return CAIRN_HEAP_ERROR_ARGUMENT };
     HEAP.for_each_live(|block| {
-        // SAFETY: by contract.
+        // SAFETY: the caller promises that `put` may be called with these arguments.
         let mut sink = lws::line_sink(|bytes| unsafe { put(bytes.as_ptr().cast(), bytes.len(), context) });
-        // The sink takes everything.
+        // The sink cannot fail.
         let _ = block.write_line(&mut sink);
     });
     0
 }
 
-/// As cairn_annotated_lines, for each live block of the layout of cairn or heapprof in these bytes of memory, in the order of
-/// addresses. Nobody may allocate or free meanwhile.
+/// Does the same as cairn_annotated_lines for each live block of the layout of cairn or heapprof in
+/// these bytes of memory, in the order of addresses. No thread may allocate or free meanwhile.
 ///
 /// # Safety
 ///
@@ -1014,12 +1034,14 @@ pub unsafe extern "C" fn cairn_annotated_lines_in(
         return CAIRN_HEAP_ERROR_ARGUMENT;
     }
     let show = |block: crate::blocks::Block<'_>| {
-        // SAFETY: by contract.
+        // SAFETY: the caller promises that the memory may be read and does not change; `put` as for
+        // `cairn_annotated_lines`.
         let mut sink = lws::line_sink(|bytes| unsafe { put(bytes.as_ptr().cast(), bytes.len(), context) });
         // The sink takes everything.
         let _ = block.write_line(of_number, &mut sink);
     };
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that the memory may be read and does not change; `put` as for
+    // `cairn_annotated_lines`.
     unsafe {
         match HEAP.options().layout {
             BlockLayout::Heapprof => crate::blocks::heapprof_blocks(start, bytes).for_each(show),
@@ -1041,9 +1063,11 @@ fn of_number(_number: u32, _into: &mut [usize]) -> usize {
     0
 }
 
-/// Compresses a stack and a size into blob, and returns how many bytes to allocate more than size: a multiple of alignment, which is
-/// a power of two and at least that of a pointer. As lws_alloc_metadata_gen, with the addresses given. A blob that does not fit into
-/// one byte less than room says that it gave up. 0 for wrong arguments.
+/// Compresses a stack and a size into blob, and returns the bytes to allocate beyond size: a
+/// multiple of alignment, which is a power of two and at least that of a pointer. Corresponds to
+/// lws_alloc_metadata_gen, with the addresses as an argument. A blob that does not fit into one
+/// byte less than room is replaced by the one that marks a failure. Returns 0 for invalid
+/// arguments.
 ///
 /// # Safety
 ///
@@ -1058,16 +1082,17 @@ pub unsafe extern "C" fn cairn_lws_generate(
     room: usize,
     blob_bytes: *mut usize,
 ) -> usize {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that `addresses` points to `count` words, `blob` to `room` bytes,
+    // `blob_bytes` to a word.
     unsafe { cairn_lws_generate_with(size, addresses, count, alignment, 0, 0, blob, room, blob_bytes) }
 }
 
-/// As cairn_lws_generate, with user_bit_count bits of the program's own behind the size; at most
-/// 64.
+/// Does the same as cairn_lws_generate, with user_bit_count bits of the program behind the size; at
+/// most 64.
 ///
 /// # Safety
 ///
-/// As for `cairn_lws_generate`.
+/// `addresses` points to `count` words, `blob` to `room` bytes, `blob_bytes` to a word.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cairn_lws_generate_with(
     size: usize,
@@ -1088,7 +1113,7 @@ pub unsafe extern "C" fn cairn_lws_generate_with(
     if !is_usable || !alignment.is_power_of_two() || alignment < size_of::<usize>() {
         return 0;
     }
-    // SAFETY: by contract.
+    // SAFETY: the caller promises `count` words, `room` bytes and a word at these addresses.
     let (addresses, buffer) = unsafe {
         let addresses = if count == 0 { &[] } else { slice::from_raw_parts(addresses, count) };
         (addresses, slice::from_raw_parts_mut(blob, room))
@@ -1097,7 +1122,8 @@ pub unsafe extern "C" fn cairn_lws_generate_with(
     let generated = lws::generate(addresses, size, alignment, bits.fields(), buffer);
     let (prefix_bytes, bytes) = (generated.prefix_bytes(), generated.blob().len());
     let gave_up = bytes == 2;
-    // SAFETY: by contract; there are at least 3 bytes.
+    // SAFETY: the caller promises `count` words, `room` bytes and a word at these addresses; there
+    // are at least 3 bytes.
     unsafe {
         if gave_up {
             blob.cast::<[u8; 2]>().write([0, 0]);
@@ -1107,12 +1133,13 @@ pub unsafe extern "C" fn cairn_lws_generate_with(
     prefix_bytes
 }
 
-/// Puts a blob to the start of an allocation of prefix_bytes and more, and the block on the list; returns the user's address. As
-/// _lws_alloc_metadata_adjust. The caller sees to it that nobody else uses the list meanwhile.
+/// Writes a blob to the start of an allocation of prefix_bytes and more, and appends the block to
+/// the list; returns the user's address. Corresponds to _lws_alloc_metadata_adjust. The caller must
+/// lock the list meanwhile.
 ///
 /// # Safety
 ///
-/// The arguments are what `cairn_lws_generate` gave, for memory of its alignment.
+/// The arguments are results of `cairn_lws_generate`, for memory of its alignment.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cairn_lws_adjust(
     owner: *mut CairnLwsOwner,
@@ -1121,7 +1148,8 @@ pub unsafe extern "C" fn cairn_lws_adjust(
     blob: *const u8,
     blob_bytes: usize,
 ) -> *mut c_void {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that the arguments are what `cairn_lws_generate` gave, for memory
+    // of its alignment.
     unsafe {
         let user = origin.cast::<u8>().add(prefix_bytes);
         lws::write_before(user, slice::from_raw_parts(blob, blob_bytes));
@@ -1130,8 +1158,9 @@ pub unsafe extern "C" fn cairn_lws_adjust(
     }
 }
 
-/// Takes a block off its list and returns the start of the underlying allocation, to be freed. blob and blob_bytes, if not null, tell
-/// where its blob is. As _lws_alloc_metadata_trim. The caller sees to it that nobody else uses the list meanwhile.
+/// Removes a block from its list and returns the start of the underlying allocation, to be freed.
+/// Stores the place of its blob in blob and blob_bytes, if these are not null. Corresponds to
+/// _lws_alloc_metadata_trim. The caller must lock the list meanwhile.
 ///
 /// # Safety
 ///
@@ -1144,7 +1173,8 @@ pub unsafe extern "C" fn cairn_lws_trim(
     blob: *mut *const u8,
     blob_bytes: *mut usize,
 ) -> *mut c_void {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that `user` came from `cairn_lws_adjust` with this list and this
+    // alignment.
     unsafe {
         let trimmed = lws::trim(owner.cast(), user.cast(), alignment);
         if let Some(place) = blob.as_mut() {
@@ -1157,8 +1187,9 @@ pub unsafe extern "C" fn cairn_lws_trim(
     }
 }
 
-/// Writes the return addresses of a block, innermost first, and its size, if that is not null. As lws_alloc_metadata_parse. Returns
-/// how many addresses, or CAIRN_HEAP_ERROR_ARGUMENT for a blob that gave up or was overwritten.
+/// Writes the return addresses of a block, innermost first, and its size, if that is not null.
+/// Corresponds to lws_alloc_metadata_parse. Returns the number of addresses, or
+/// CAIRN_HEAP_ERROR_ARGUMENT for a blob that marks a failure or was overwritten.
 ///
 /// # Safety
 ///
@@ -1170,9 +1201,11 @@ pub unsafe extern "C" fn cairn_lws_parse(
     room: usize,
     size: *mut usize,
 ) -> c_int {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that `user` is a block with this layout; `addresses` points to
+    // `room` words.
     let Ok(backtrace) = (unsafe { lws::parse(user.cast()) }) else { return CAIRN_HEAP_ERROR_ARGUMENT };
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that `user` is a block with this layout; `addresses` points to
+    // `room` words.
     unsafe {
         if let Some(size) = size.as_mut() {
             *size = backtrace.allocation_size_bytes as usize;
@@ -1186,9 +1219,9 @@ pub unsafe extern "C" fn cairn_lws_parse(
     }
 }
 
-/// Reads the bits of the program's own behind the size of a block, of which there are bit_count.
-/// Returns 0, or CAIRN_HEAP_ERROR_ARGUMENT when the block has fewer, or its blob gave up or
-/// was overwritten.
+/// Reads bit_count bits of the program behind the size of a block. Returns 0, or
+/// CAIRN_HEAP_ERROR_ARGUMENT when the block has fewer, or its blob marks a failure or was
+/// overwritten.
 ///
 /// # Safety
 ///
@@ -1198,10 +1231,12 @@ pub unsafe extern "C" fn cairn_lws_user_bits(user: *const c_void, bit_count: u32
     if user.is_null() || bits.is_null() || bit_count > 64 {
         return CAIRN_HEAP_ERROR_ARGUMENT;
     }
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that `user` is a block with this layout; `bits` points to 8
+    // bytes.
     match unsafe { lws::user_bits(user.cast(), bit_count) } {
         Some(found) => {
-            // SAFETY: by contract.
+            // SAFETY: the caller promises that `user` is a block with this layout; `bits` points to
+            // 8 bytes.
             unsafe { bits.write(found) };
             0
         }
@@ -1209,8 +1244,8 @@ pub unsafe extern "C" fn cairn_lws_user_bits(user: *const c_void, bit_count: u32
     }
 }
 
-/// Calls visit with each block of a list, oldest first: the user's address, the blob, its length, context. As
-/// _lws_alloc_metadata_dump. The caller sees to it that nobody else uses the list meanwhile.
+/// Calls visit with each block of a list, oldest first: the user's address, the blob, its length,
+/// context. Corresponds to _lws_alloc_metadata_dump. The caller must lock the list meanwhile.
 ///
 /// # Safety
 ///
@@ -1222,7 +1257,7 @@ pub unsafe extern "C" fn cairn_lws_dump(
     context: *mut c_void,
 ) {
     let Some(visit) = visit else { return };
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that `visit` may be called with these arguments.
     unsafe {
         for block in lws::live(owner.cast()) {
             visit(block.user().cast(), block.blob().as_ptr(), block.blob().len(), context);
@@ -1230,8 +1265,9 @@ pub unsafe extern "C" fn cairn_lws_dump(
     }
 }
 
-/// Writes a blob as a text ~m#... that ends with a NUL, for a log; as lws_alloc_metadata_dump_stdout prints it. Returns its length
-/// without the NUL, or CAIRN_HEAP_ERROR_ARGUMENT when there is no room.
+/// Writes a blob as a text ~m#... that ends with a NUL, for a log; as
+/// lws_alloc_metadata_dump_stdout prints it. Returns its length without the NUL, or
+/// CAIRN_HEAP_ERROR_ARGUMENT when there is no room.
 ///
 /// # Safety
 ///
@@ -1246,7 +1282,7 @@ pub unsafe extern "C" fn cairn_lws_line(
     if blob.is_null() || line.is_null() || room == 0 {
         return CAIRN_HEAP_ERROR_ARGUMENT;
     }
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that `blob` points to `blob_bytes` bytes, `line` to `room`.
     let (blob, buffer) = unsafe {
         (slice::from_raw_parts(blob, blob_bytes), slice::from_raw_parts_mut(line.cast::<u8>(), room))
     };

@@ -1,4 +1,4 @@
-//! Compressed backtraces that were made before, for the next block of the same stack.
+//! Caches compressed backtraces for the next block of the same stack.
 
 use core::sync::atomic::{AtomicU32, Ordering, fence};
 
@@ -8,42 +8,46 @@ use cairn_wire::lws::Encoder;
 use crate::atomic::SwapU32;
 use crate::stack::UserBits;
 
-/// A power of two; with [`WORDS`] a quarter of a MiB, of which a program touches what it uses.
+/// Logarithm of the number of entries; 10, which with [`WORDS`] make 256 KiB, of which a program
+/// touches the used ones.
 const ENTRIES_LOG2: u32 = 10;
-/// A backtrace of more bits is not kept: with the rest of an entry four cache lines. 31 addresses of programs take about 40.
+/// Words of the longest cached backtrace; 60, which make an entry of four cache lines. 31 addresses
+/// of usual programs take about 40.
 const WORDS: usize = 60;
 
-/// Backtraces of the lws layout by the number of their stack, up to the size, which differs from block to block.
+/// Cache of backtraces of the lws layout, by the number of their stack, without the size, which
+/// differs between blocks.
 ///
-/// Threads share it without waiting for each other: who meets an entry in change compresses the stack itself. So do signal
-/// handlers, and children that were forked amid a change.
+/// Threads share it without waiting for each other: one that finds an entry being changed
+/// compresses the stack itself. So do signal handlers, and children that were forked during a
+/// change.
 #[derive(Debug)]
 pub struct CompressedStacks {
-    entries: [Entry; 1 << ENTRIES_LOG2],
+    entries: [CacheEntry; 1 << ENTRIES_LOG2],
 }
 
 #[derive(Debug)]
 #[repr(align(64))]
-struct Entry {
-    /// Odd while the rest is changed; 0 before the first time.
+struct CacheEntry {
+    /// Odd while the entry is being changed; 0 before its first use.
     sequence: SwapU32,
     bits: AtomicU32,
     number: AtomicU32,
     left_out: AtomicU32,
-    /// Of 32 bits, as devices have no larger atomics.
+    /// Words of 32 bits, because devices have no larger atomics.
     words: [AtomicU32; WORDS],
 }
 
-/// Which backtrace.
+/// Key of a backtrace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Key {
+pub(crate) struct BacktraceKey {
     number: u32,
-    /// What is left out at either end.
+    /// Number of frames left out at either end.
     left_out: u32,
 }
 
-impl Key {
-    /// `None` where more is left out than any stack has.
+impl BacktraceKey {
+    /// Returns the key; `None` if more frames are left out than any stack has.
     pub(crate) fn new(number: u32, pre: usize, post: usize) -> Option<Self> {
         let (pre, post) = (u16::try_from(pre).ok()?, u16::try_from(post).ok()?);
         Some(Self { number, left_out: u32::from(pre) << 16 | u32::from(post) })
@@ -57,12 +61,12 @@ impl Default for CompressedStacks {
 }
 
 impl CompressedStacks {
-    /// None yet. Can be a static.
+    /// Returns an empty cache. Can initialise a static.
     #[must_use]
     pub const fn new() -> Self {
         Self {
             entries: [const {
-                Entry {
+                CacheEntry {
                     sequence: SwapU32::new(0),
                     bits: AtomicU32::new(0),
                     number: AtomicU32::new(0),
@@ -73,18 +77,25 @@ impl CompressedStacks {
         }
     }
 
-    fn entry(&self, key: Key) -> Option<&Entry> {
+    fn entry(&self, key: BacktraceKey) -> Option<&CacheEntry> {
         let hash = (key.number ^ key.left_out).wrapping_mul(0x9e37_79b9) >> (32 - ENTRIES_LOG2);
         self.entries.get(hash as usize)
     }
 
-    /// The blob of a block of `size` bytes, written to the start of `buffer`: its length, if the backtrace is here.
-    pub(crate) fn blob(&self, key: Key, size: usize, bits: UserBits, buffer: &mut [u8]) -> Option<usize> {
+    /// Writes the blob of a block of `size` bytes to the start of `buffer`; returns its length if
+    /// the backtrace is cached.
+    pub(crate) fn blob(
+        &self,
+        key: BacktraceKey,
+        size: usize,
+        bits: UserBits,
+        buffer: &mut [u8],
+    ) -> Option<usize> {
         let entry = self.entry(key)?;
         let sequence = entry.sequence.load(Ordering::Acquire);
         let load = |place: &AtomicU32| place.load(Ordering::Relaxed);
-        let kept = Key { number: load(&entry.number), left_out: load(&entry.left_out) };
-        if sequence % 2 == 1 || sequence == 0 || kept != key {
+        let found = BacktraceKey { number: load(&entry.number), left_out: load(&entry.left_out) };
+        if sequence % 2 == 1 || sequence == 0 || found != key {
             return None;
         }
         let backtrace_bits = load(&entry.bits);
@@ -103,8 +114,8 @@ impl CompressedStacks {
         Some(open.close().ok()?.0)
     }
 
-    /// Keeps the first bits of a blob: its backtrace.
-    pub(crate) fn keep(&self, key: Key, blob: &[u8], bits: u32) {
+    /// Stores the backtrace of a blob, which is its first `bits` bits.
+    pub(crate) fn store(&self, key: BacktraceKey, blob: &[u8], bits: u32) {
         let Some(entry) = self.entry(key) else { return };
         let used_bytes = (bits as usize).div_ceil(8);
         let Some(used) = blob.get(..used_bytes).filter(|used| used.len() <= WORDS * 4) else { return };
@@ -148,17 +159,17 @@ mod tests {
             .collect()
     }
 
-    /// Entries are shared by more stacks than there are, threads read and change them at the same time, and each blob is that
-    /// of its own stack.
+    /// Entries are shared by more stacks than there are, threads read and change them at the same
+    /// time, and each blob is that of its own stack.
     #[test]
-    fn what_was_kept_gives_the_same_blob() {
+    fn cached_backtrace_gives_the_same_blob() {
         let hits = AtomicU32::new(0);
         let work = |seed: u32| {
             let mut state = seed;
             for _ in 0..40_000 {
                 state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
                 let (number, size) = ((state >> 8) % 3000, (state >> 4) as usize % 5000);
-                let key = Key::new(number, 0, number as usize % 2).unwrap();
+                let key = BacktraceKey::new(number, 0, number as usize % 2).unwrap();
                 let addresses = stack(number);
                 let mut fresh = [0; BLOB_BUFFER_BYTES];
                 let bits = UserBits { value: u64::from(state), count: state % 9 };
@@ -169,7 +180,7 @@ mod tests {
                         assert_eq!(again.get(..length), fresh.get(..bytes), "{number} {size}");
                         hits.fetch_add(1, Ordering::Relaxed);
                     }
-                    None => KEPT.keep(key, &fresh, backtrace_bits as u32),
+                    None => KEPT.store(key, &fresh, backtrace_bits as u32),
                 }
             }
         };
@@ -178,16 +189,19 @@ mod tests {
     }
 
     #[test]
-    fn too_much_left_out_and_too_long_backtraces_are_not_kept() {
-        assert_eq!(Key::new(1, 1 << 16, 0), None);
-        let key = Key::new(70_000, 0, 0).unwrap();
-        let kept = CompressedStacks::new();
+    fn cache_refuses_long_backtraces() {
+        assert_eq!(BacktraceKey::new(1, 1 << 16, 0), None);
+        let key = BacktraceKey::new(70_000, 0, 0).unwrap();
+        let cache = CompressedStacks::new();
         let mut buffer = [0; BLOB_BUFFER_BYTES];
-        kept.keep(key, &[0xf8; BLOB_BUFFER_BYTES], 61 * 32);
-        assert_eq!(kept.blob(key, 1, UserBits::NONE, &mut buffer), None);
+        cache.store(key, &[0xf8; BLOB_BUFFER_BYTES], 61 * 32);
+        assert_eq!(cache.blob(key, 1, UserBits::NONE, &mut buffer), None);
         let (_, bits) = encode(&[0x1234], 1, |_| (), &mut buffer).unwrap();
-        kept.keep(key, &buffer, bits as u32);
-        assert!(kept.blob(key, 1, UserBits::NONE, &mut buffer).is_some());
-        assert_eq!(kept.blob(Key::new(70_000, 1, 0).unwrap(), 1, UserBits::NONE, &mut buffer), None);
+        cache.store(key, &buffer, bits as u32);
+        assert!(cache.blob(key, 1, UserBits::NONE, &mut buffer).is_some());
+        assert_eq!(
+            cache.blob(BacktraceKey::new(70_000, 1, 0).unwrap(), 1, UserBits::NONE, &mut buffer),
+            None
+        );
     }
 }

@@ -1,15 +1,17 @@
-//! The heap: an allocator underneath, and the annotation that every block gets.
+//! The heap: writes an annotation in front of each block of an underlying allocator.
 //!
 //! ```text
-//!   allocate: ask for the stack -> how much goes in front -> memory from below -> write it there -> count -> tell
-//!   release:  is it ours? -> is its guard whole? -> tell -> mark it as free -> count -> give the memory back
+//!   allocate: take the stack -> size of the prefix -> memory -> write the prefix -> count -> observe
+//!   release:  find the block -> check its guard -> observe -> mark it as free -> count -> release the memory
 //! ```
 //!
-//! A block is told from those of others by what stands in front of it, never by a table: so an allocation costs its stack
-//! and a few stores, and no two threads meet. Only the lws layout has lists, one for each shard, each with its lock.
+//! The words in front of a block identify it, without a table: so an allocation costs its stack and
+//! a few stores, and threads share nothing. Only the lws layout has lists, one for each shard, each
+//! with a lock.
 //!
-//! Blocks of a larger alignment than the allocator's own have one word more, below everything else: the address of the
-//! underlying allocation. Where it is, is known from the rest: the header's alignment (cairn), the list (lws), always (heapprof).
+//! Blocks of a larger alignment than the allocator's own have one word more, below everything else:
+//! the address of the underlying allocation. The alignment in the header (cairn) or the list (lws)
+//! states that there is one; heapprof always has one.
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
@@ -25,46 +27,46 @@ use cairn_wire::{cbf, lws as format};
 
 use crate::atomic::SwapUsize;
 use crate::backend::Backend;
-use crate::compressed::Key;
+use crate::compressed::BacktraceKey;
 use crate::lock::{Critical, HAS_CRITICAL_SECTION, Lock, in_critical_section};
 use crate::lws::{self, Owner};
 use crate::stack::CallStack;
 
 const WORD_BYTES: usize = size_of::<usize>();
-/// Frames of an inline stack at most.
+/// Maximum frames of an inline stack.
 const INLINE_FRAMES: usize = 32;
-/// Bytes of an inline stack at most: 32 addresses of 9 bytes and an end.
+/// Maximum bytes of an inline stack: 32 addresses of 9 bytes and an end.
 const INLINE_BYTES: usize = 296;
-/// Frames that are asked for, for the lws layout: the ones it keeps and what is left out at the inner end.
+/// Frames that the lws layout requests: those that it stores, and those left out at the inner end.
 const LWS_FRAMES: usize = 64;
 
-/// How blocks are annotated.
+/// Options of the annotation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Options {
-    /// Which layout. It must not change once there are blocks.
+    /// Layout of the annotation. It must not change once there are blocks.
     pub layout: BlockLayout,
-    /// heapprof: how many callers; at most [`MAX_CALLERS`]. The same goes for it.
+    /// heapprof: number of callers, at most [`MAX_CALLERS`]. It must not change either.
     pub callers: usize,
-    /// How many innermost frames to leave out of addresses.
+    /// Number of innermost frames to leave out.
     pub pre: usize,
-    /// How many outermost frames to leave out of addresses: the loader's.
+    /// Number of outermost frames to leave out, such as the loader's.
     pub post: usize,
-    /// cairn: whether a guard stands behind each block.
+    /// cairn: true for a guard behind each block.
     pub has_guards: bool,
-    /// cairn: keep addresses inline even where stacks have numbers.
+    /// cairn: true to store addresses inline even if stacks have numbers.
     pub is_inline: bool,
 }
 
 impl Options {
-    /// The layout with what is usual for it: 16 callers, nothing left out, guards.
+    /// Returns the default options of a layout: 16 callers, all frames, guards.
     #[must_use]
     pub const fn new(layout: BlockLayout) -> Self {
         Self { layout, callers: 16, pre: 0, post: 0, has_guards: true, is_inline: false }
     }
 }
 
-/// Options that may be set at run time; `pre` and `post` at any moment.
+/// The options as atomics; `pre` and `post` may change at any time.
 #[derive(Debug)]
 struct Settings {
     layout: AtomicU32,
@@ -92,25 +94,25 @@ const fn callers(wanted: usize) -> u32 {
     if wanted > MAX_CALLERS { MAX_CALLERS as u32 } else { wanted as u32 }
 }
 
-/// What happened to a block.
+/// Event of a block, for an [`Observer`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Event {
-    /// It was given out. What the observer does comes before the program has it.
+    /// It was allocated. The observer runs before the program has it.
     Allocated {
         /// The user's address.
         user: *mut u8,
         /// The user's size.
         size: usize,
     },
-    /// It is about to be given back; its content is as the program left it.
+    /// It is about to be freed; its contents are unchanged.
     Freeing {
         /// The user's address.
         user: *mut u8,
         /// The user's size.
         size: usize,
     },
-    /// It has another size, and mostly another address.
+    /// It was resized, and usually moved.
     Moved {
         /// The address before.
         from: *mut u8,
@@ -119,46 +121,46 @@ pub enum Event {
         /// The user's size.
         size: usize,
     },
-    /// There is no memory, or a limit was met.
+    /// An allocation failed for want of memory, or for the limit.
     Refused {
-        /// What the program asked for.
+        /// The requested size.
         size: usize,
     },
-    /// Somebody wrote behind its end. Noticed when it is freed or resized.
+    /// Its guard was overwritten. Noticed when it is freed or resized.
     Overflowed {
         /// The user's address.
         user: *mut u8,
         /// The user's size.
         size: usize,
-        /// How many bytes of the guard are wrong, up to the last one.
+        /// Bytes from the start of the guard to its last wrong byte.
         bytes: usize,
     },
-    /// It was freed before. The underlying allocator is not asked again.
+    /// It was freed before. It is not released again.
     FreedTwice {
         /// The user's address.
         user: *mut u8,
     },
 }
 
-/// Told of events, in the thread that they happen in. It may allocate and free from the same heap, and is told of that,
-/// too; where that ends is its own affair.
+/// Function that is called for each event, in its thread. It may allocate and free from the same
+/// heap, is called for that as well, and has to end such a recursion itself.
 pub type Observer = fn(&Event);
 
-/// How much of what there was.
+/// Counters of a heap.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[non_exhaustive]
 pub struct Counters {
     /// Blocks in use.
     pub live_blocks: usize,
-    /// Bytes in use, as the program asked for them.
+    /// Bytes in use, by requested sizes.
     pub live_bytes: usize,
-    /// The most bytes in use; exact with one shard, else an upper bound.
+    /// Peak of bytes in use; exact with one shard, else an upper bound.
     pub peak_bytes: usize,
-    /// Blocks given out since the start.
+    /// Blocks allocated since the start.
     pub allocations: usize,
     /// Requests that were refused.
     pub refused: usize,
-    /// Frees of what is no block of this heap.
+    /// Frees of addresses that are no blocks of this heap.
     pub foreign: usize,
     /// Blocks freed twice.
     pub freed_twice: usize,
@@ -175,7 +177,7 @@ struct ShardCounters {
     peak_bytes: SwapUsize,
 }
 
-/// A list, in a cache line half of its own where there are caches.
+/// A list of blocks, in half a cache line of its own if there are caches.
 #[cfg_attr(target_pointer_width = "64", repr(C, align(32)))]
 #[cfg_attr(not(target_pointer_width = "64"), repr(C))]
 struct List(UnsafeCell<Owner>);
@@ -198,10 +200,10 @@ pub struct Heap<B, const SHARDS: usize = 1> {
     foreign: SwapUsize,
     freed_twice: SwapUsize,
     overflowed: SwapUsize,
-    /// Who has all locks for a while: see [`lock_all`](Self::lock_all).
+    /// The thread that holds all locks: see [`lock_all`](Self::lock_all).
     all_held_by: AtomicUsize,
     shards: [Shard; SHARDS],
-    /// For each shard one of usual and one of over-aligned blocks.
+    /// For each shard a list of usual blocks, and one of over-aligned ones.
     lists: [[List; 2]; SHARDS],
     anchor: AnchorPlace,
 }
@@ -209,10 +211,11 @@ pub struct Heap<B, const SHARDS: usize = 1> {
 #[repr(C, align(8))]
 struct AnchorPlace(UnsafeCell<[u8; ANCHOR_BYTES]>);
 
-// SAFETY: the lists are changed under their locks; the anchor is written by one call that its contract keeps alone.
+// SAFETY: the lists are changed under their locks, and `write_anchor` may not be called by two
+// threads at once. All other fields are atomic.
 unsafe impl<B: Sync, const SHARDS: usize> Sync for Heap<B, SHARDS> {}
 
-/// What goes in front of a block, before it is known where that is.
+/// Contents of an annotation, before its address is known.
 #[derive(Clone, Copy)]
 enum Note<'a> {
     Cairn { stack: StackReference, inline: &'a [u8], has_guard: bool },
@@ -221,7 +224,7 @@ enum Note<'a> {
 }
 
 impl Note<'_> {
-    /// Whole words, without the word for an over-aligned block's origin.
+    /// Returns its bytes in whole words, without the word for an over-aligned block's origin.
     #[inline(always)]
     const fn own_bytes(&self) -> usize {
         match self {
@@ -231,7 +234,7 @@ impl Note<'_> {
         }
     }
 
-    /// Bytes behind the user's.
+    /// Returns the bytes behind the user's.
     #[inline(always)]
     const fn tail_bytes(&self, size: usize) -> usize {
         match self {
@@ -243,7 +246,7 @@ impl Note<'_> {
     }
 }
 
-/// From the start magic to the user's data.
+/// Returns the bytes from the start magic to the user's data.
 const fn heapprof_bytes(callers: usize) -> usize {
     ((callers + 3) * WORD_BYTES).next_multiple_of(8)
 }
@@ -251,20 +254,20 @@ const fn heapprof_bytes(callers: usize) -> usize {
 const HEAPPROF_START: usize = 0x5061_6548;
 const HEAPPROF_END: usize = 0x466f_7250;
 
-/// Where everything of a new block goes.
+/// Sizes and alignments of a new block.
 #[derive(Clone, Copy)]
-struct Place {
+struct BlockPlan {
     prefix_bytes: usize,
     own_bytes: usize,
-    /// What the user may rely on.
+    /// Alignment of the user's address.
     alignment: usize,
     is_over_aligned: bool,
-    /// What is asked of the allocator underneath.
+    /// Size of the request to the backend.
     total_bytes: usize,
     asked_alignment: usize,
 }
 
-/// A block that was found to be ours.
+/// A block of this heap.
 #[derive(Clone, Copy)]
 struct Found {
     origin: *mut u8,
@@ -275,19 +278,19 @@ struct Found {
     mark: Mark,
 }
 
-/// What has to be undone when a block becomes free.
+/// The words that mark a block as one of this heap.
 #[derive(Clone, Copy)]
 enum Mark {
     /// Word 3 of the header.
     Cairn(u32),
     /// The list.
     Lws { shard: usize, list: usize },
-    /// Where the start magic is.
+    /// Address of the start magic.
     Heapprof { start: *mut usize },
 }
 
 impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
-    /// A heap that gets its memory from `backend`. Can be a static.
+    /// Returns a heap with memory from `backend`. Can initialise a static.
     #[must_use]
     pub const fn new(backend: B, options: Options) -> Self {
         const { assert!(SHARDS > 0, "a heap has at least one shard") };
@@ -318,14 +321,14 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
         }
     }
 
-    /// The same heap, which does this around the changes of its lists in place of spinning.
+    /// Sets functions that are called around changes of the lists, in place of a spin lock.
     #[must_use]
     pub const fn with_critical(mut self, critical: Critical) -> Self {
         self.critical = Some(critical);
         self
     }
 
-    /// Other options: all of them before the first block, `pre` and `post` at any time.
+    /// Sets the options: all of them before the first block, `pre` and `post` at any time.
     pub fn configure(&self, options: Options) {
         let set = |place: &AtomicU32, value| place.store(value, Ordering::Relaxed);
         set(&self.settings.layout, options.layout as u32);
@@ -336,7 +339,7 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
         set(&self.settings.is_inline, options.is_inline.into());
     }
 
-    /// The options as they are.
+    /// Returns the present options.
     #[must_use]
     pub fn options(&self) -> Options {
         let value = |place: &AtomicU32| place.load(Ordering::Relaxed);
@@ -350,19 +353,19 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
         }
     }
 
-    /// Refuses what would bring the bytes in use above `bytes`. Threads that allocate at the same moment may pass it by what
-    /// they ask for.
+    /// Limits the bytes in use to `bytes`. Threads that allocate at the same moment may exceed it
+    /// by the size of their requests.
     pub fn set_limit(&self, bytes: usize) {
         self.limit_bytes.store(bytes, Ordering::Relaxed);
     }
 
-    /// Has `observer` told of all events from now on.
+    /// Calls `observer` for all events from now on.
     pub fn set_observer(&self, observer: Option<Observer>) {
         let function = observer.map_or(ptr::null_mut(), |observer| observer as *mut ());
         self.observer.store(function, Ordering::Release);
     }
 
-    /// The allocator underneath.
+    /// Returns the underlying allocator.
     pub const fn backend(&self) -> &B {
         &self.backend
     }
@@ -376,8 +379,8 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
         }
     }
 
-    /// A block of `size` bytes that says that `stack` allocated it; null when there is no memory. `alignment` is a power of
-    /// two; smaller ones than the allocator's own are that.
+    /// Allocates a block of `size` bytes with `stack` in its annotation; null when there is no
+    /// memory. `alignment` is a power of two; the allocator's own is the least.
     #[inline]
     pub fn allocate(&self, size: usize, alignment: usize, is_zeroed: bool, stack: impl CallStack) -> *mut u8 {
         let user = self.note(size, &stack, |note| self.allocate_noted(size, alignment, is_zeroed, note));
@@ -399,7 +402,8 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
         if origin.is_null() {
             return self.refuse();
         }
-        // SAFETY: fresh memory of the size that was reckoned for this.
+        // SAFETY: the backend has just returned memory of `total_bytes`, which cover prefix, block
+        // and guard.
         unsafe {
             let user = user_in(origin, &place);
             self.write(origin, user, size, &place, note, !is_zeroed);
@@ -414,18 +418,21 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
         ptr::null_mut()
     }
 
-    /// Gives a block back. What is no block of this heap goes to [`Backend`] as it is, if the backend takes such.
+    /// Frees a block. An address that is no block of this heap is passed to the [`Backend`].
     ///
     /// # Safety
     ///
-    /// - `user` is null, or came from this heap, or is something that the backend takes; nobody uses it any more.
-    /// - `alignment` is what it was allocated with, or the backend does not care.
+    /// - `user` is null, or a block of this heap, or an address that the backend takes; nobody uses
+    ///   it any more.
+    /// - `alignment` is that of its allocation, unless the backend ignores it.
     #[inline]
     pub unsafe fn release(&self, user: *mut u8, alignment: usize) {
         if user.is_null() {
             return;
         }
-        // SAFETY: by contract.
+        // SAFETY: the caller promises that `user` is null, or came from this heap, or is something
+        // that the backend takes; nobody uses it any more; `alignment` is what it was allocated
+        // with, or the backend does not care.
         unsafe {
             let Some(found) = self.find(user) else { return self.release_foreign(user) };
             if found.state == State::Freed {
@@ -442,12 +449,13 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
         }
     }
 
-    /// The same block with another size and `stack` as who asked for it; null and nothing has changed when there is no memory.
-    /// Null in `user` allocates. The alignment is kept only as far as it is given here again.
+    /// Resizes a block, and writes `stack` into its annotation; on failure returns null and changes
+    /// nothing. Allocates for a null `user`. The block has the alignment that is passed here.
     ///
     /// # Safety
     ///
-    /// As for [`release`](Self::release).
+    /// `user` is null, or a block of this heap, or an address that the backend takes; nobody else
+    /// uses it.
     pub unsafe fn resize(
         &self,
         user: *mut u8,
@@ -458,7 +466,8 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
         if user.is_null() {
             return self.allocate(size, alignment, false, stack);
         }
-        // SAFETY: by contract.
+        // SAFETY: the caller promises null, a block of this heap, or an address that the backend
+        // takes.
         unsafe {
             let Some(found) = self.find(user) else {
                 self.foreign.fetch_add(1, Ordering::Relaxed);
@@ -481,6 +490,10 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
         }
     }
 
+    /// # Safety
+    ///
+    /// `found` is what `find` returned for `user`, and the block has not changed since.
+    /// Nobody else uses the block.
     unsafe fn resize_noted(
         &self,
         user: *mut u8,
@@ -493,13 +506,14 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
             return self.refuse();
         }
         let Some(place) = self.place(&note, size, alignment) else { return self.refuse() };
-        // SAFETY: by contract of `resize`.
+        // SAFETY: the caller promises a block that `find` found and that nobody else uses.
         unsafe {
             let prefix_bytes = user.offset_from_unsigned(found.origin);
             if found.is_over_aligned || place.is_over_aligned || prefix_bytes != place.prefix_bytes {
                 return self.move_noted(user, found, size, alignment, note);
             }
-            // The memory below must not say "block" while the allocator may move it: it would remain where it was.
+            // The annotation must be unmarked while the backend may move the memory: a stale copy
+            // would look like a block.
             self.unmark(user, found);
             let total = prefix_bytes + found.size + found.tail_bytes;
             let origin = self.backend.resize(found.origin, total, place.total_bytes);
@@ -515,7 +529,12 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
         }
     }
 
-    /// By hand: what is in front has another length, or the alignment is not the allocator's own.
+    /// Moves a block whose prefix changes its length, or whose alignment is not the backend's own.
+    ///
+    /// # Safety
+    ///
+    /// `found` is what `find` returned for `user`, and the block has not changed since.
+    /// Nobody else uses the block.
     #[cold]
     unsafe fn move_noted(
         &self,
@@ -527,7 +546,7 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
     ) -> *mut u8 {
         let new = self.allocate_noted(size, alignment, false, note);
         if !new.is_null() {
-            // SAFETY: two blocks of these sizes; the old one is nobody's any more. The observer is told of the move.
+            // SAFETY: two blocks of these sizes; the old one is nobody's any more. The observer is called for the move.
             unsafe {
                 ptr::copy_nonoverlapping(user, new, size.min(found.size));
                 self.unmark(user, found);
@@ -539,14 +558,15 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
         new
     }
 
-    /// The size of a block as the program asked for it; `None` for what is no block of this heap.
+    /// Returns the requested size of a block; `None` for an address that is no block of this heap.
     ///
     /// # Safety
     ///
-    /// - `user` is not null and came from this heap or is something that the backend takes.
+    /// - `user` is a block of this heap, or an address that the backend takes.
     #[must_use]
     pub unsafe fn size_of(&self, user: *const u8) -> Option<usize> {
-        // SAFETY: by contract.
+        // SAFETY: the caller promises that `user` is not null and came from this heap or is
+        // something that the backend takes.
         let found = unsafe { self.find(user.cast_mut()) }?;
         if found.size as u64 >= SIZE_LIMIT {
             // SAFETY: the block's origin.
@@ -556,7 +576,7 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
         Some(found.size)
     }
 
-    /// What there is and was.
+    /// Returns the counters.
     #[must_use]
     pub fn counters(&self) -> Counters {
         let sum = |counter: fn(&ShardCounters) -> &SwapUsize| {
@@ -578,8 +598,8 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
         }
     }
 
-    /// Calls `visit` with each live block of the lws layout, under the locks: it must not allocate here. The other layouts
-    /// have no lists; see [`blocks`](mod@crate::blocks).
+    /// Calls `visit` with each live block of the lws layout, under the locks: `visit` must not
+    /// allocate from this heap. The other layouts have no lists; see [`blocks`](mod@crate::blocks).
     pub fn for_each_live(&self, mut visit: impl FnMut(lws::LiveBlock<'_>)) {
         for shard in 0..SHARDS {
             self.locked(shard, || {
@@ -591,19 +611,21 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
         }
     }
 
-    /// The live blocks of the lws layout, all lists one after the other, without a lock: for [`blocks`](crate::blocks), where
-    /// the program can see to it that nothing else runs.
+    /// The live blocks of the lws layout, all lists one after the other, without a lock: for
+    /// [`blocks`](crate::blocks), if the program can make sure that nothing else runs.
     ///
     /// # Safety
     ///
-    /// Nobody allocates, frees or resizes for as long as the iterator or one of its items is used.
+    /// No thread allocates, frees or resizes while the iterator or one of its items is used.
     pub unsafe fn live_unlocked(&self) -> impl Iterator<Item = crate::blocks::Block<'_>> + Clone {
-        // SAFETY: by contract.
+        // SAFETY: the caller promises that nobody allocates, frees or resizes for as long as the
+        // iterator or one of its items is used.
         self.lists.iter().flatten().flat_map(|list| unsafe { lws::live(list.0.get()) }).map(Into::into)
     }
 
-    /// Writes a landmark into this heap's own memory that whoever has an image of it finds: which layout, where the lists are.
-    /// `stack_table` is the address of the table that stack numbers refer to, or 0.
+    /// Writes an anchor into this heap's own memory, which leads readers of a memory image to the
+    /// layout and the lists. `stack_table` is the address of the table that stack numbers refer to,
+    /// or 0.
     ///
     /// # Safety
     ///
@@ -630,8 +652,8 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
         unsafe { place.write_volatile(anchor.to_bytes(ByteOrder::NATIVE)) };
     }
 
-    /// Takes the locks of all lists for the thread `holder`, which goes on to use the heap: before a `fork`, so that no list
-    /// is half changed in the child.
+    /// Takes the locks of all lists for the thread `holder`, which may continue to use the heap.
+    /// Call it before a `fork`, so that no list is half changed in the child.
     pub fn lock_all(&self, holder: usize) {
         for shard in &self.shards {
             shard.lock.acquire(holder);
@@ -639,7 +661,8 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
         self.all_held_by.store(holder, Ordering::Relaxed);
     }
 
-    /// Gives back what [`lock_all`](Self::lock_all) took: after the `fork`, in both processes.
+    /// Releases the locks of [`lock_all`](Self::lock_all). Call it after the `fork`, in both
+    /// processes.
     pub fn unlock_all(&self) {
         self.all_held_by.store(0, Ordering::Relaxed);
         for shard in &self.shards {
@@ -671,7 +694,7 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
         let Some(Shard { counters, .. }) = self.shards.get(self.shard()) else { return };
         counters.allocations.fetch_add(1, Ordering::Relaxed);
         let live = counters.live_bytes.fetch_add(size, Ordering::Relaxed).wrapping_add(size);
-        // Where other shards freed more, the sum of one is "negative" and no peak.
+        // A shard that freed blocks of others has a negative sum, which is no peak.
         if live > counters.peak_bytes.load(Ordering::Relaxed) && live <= isize::MAX as usize {
             counters.peak_bytes.fetch_max(live, Ordering::Relaxed);
         }
@@ -684,7 +707,7 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
         counters.live_bytes.fetch_sub(size, Ordering::Relaxed);
     }
 
-    /// Asks for the stack as the layout needs it, and calls `then` with what goes in front of the block.
+    /// Takes the stack in the form that the layout needs, and calls `then` with the annotation.
     #[inline(always)]
     fn note<R>(&self, size: usize, stack: &impl CallStack, then: impl FnOnce(Note<'_>) -> R) -> R {
         match self.layout() {
@@ -703,33 +726,37 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
         }
     }
 
-    /// The addresses that are kept of a stack.
-    fn kept<'a>(&self, addresses: &'a [usize], post: bool) -> &'a [usize] {
+    /// Selects the addresses of a stack by `pre` and `post`.
+    fn selected<'a>(&self, addresses: &'a [usize], post: bool) -> &'a [usize] {
         let pre = self.settings.pre.load(Ordering::Relaxed) as usize;
         let post = if post { self.settings.post.load(Ordering::Relaxed) as usize } else { 0 };
-        let kept = addresses.get(pre..).unwrap_or_default();
-        if kept.len() > post { kept.get(..kept.len() - post).unwrap_or_default() } else { kept }
+        let selected = addresses.get(pre..).unwrap_or_default();
+        if selected.len() > post {
+            selected.get(..selected.len() - post).unwrap_or_default()
+        } else {
+            selected
+        }
     }
 
     #[inline(never)]
     fn note_inline<R>(&self, has_guard: bool, stack: &impl CallStack, then: impl FnOnce(Note<'_>) -> R) -> R {
         let mut addresses = [0; INLINE_FRAMES];
         let count = stack.addresses(&mut addresses);
-        let mut kept = self.kept(addresses.get(..count).unwrap_or_default(), true);
+        let mut selected = self.selected(addresses.get(..count).unwrap_or_default(), true);
         let mut bytes = [0; INLINE_BYTES];
         let written = loop {
             let frames =
-                kept.iter().map(|address| Frame::ReturnAddress(AbsoluteAddress::new(*address as u64)));
+                selected.iter().map(|address| Frame::ReturnAddress(AbsoluteAddress::new(*address as u64)));
             let mut sink = SliceSink::new(&mut bytes);
             match cbf::encode(frames, WordSize::NATIVE, cbf::Dialect::Strict, &mut sink) {
                 Ok(()) => break sink.written().len(),
-                Err(_) => match kept.split_last() {
-                    Some((_, fewer)) => kept = fewer,
+                Err(_) => match selected.split_last() {
+                    Some((_, fewer)) => selected = fewer,
                     None => break 0,
                 },
             }
         };
-        let inline = if kept.is_empty() { &[] } else { bytes.get(..written).unwrap_or_default() };
+        let inline = if selected.is_empty() { &[] } else { bytes.get(..written).unwrap_or_default() };
         match inline_stack::reference(inline) {
             Some(stack) if !inline.is_empty() => then(Note::Cairn { stack, inline, has_guard }),
             _ => then(Note::Cairn { stack: StackReference::None, inline: &[], has_guard }),
@@ -740,19 +767,21 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
     fn note_lws<R>(&self, size: usize, stack: &impl CallStack, then: impl FnOnce(Note<'_>) -> R) -> R {
         let pre = self.settings.pre.load(Ordering::Relaxed) as usize;
         let post = self.settings.post.load(Ordering::Relaxed) as usize;
-        // A backtrace and a size, and the user's bits behind them.
+        // Room for backtrace, size and the user's bits.
         let mut buffer = [0; lws::BLOB_BYTES + 16];
         let bits = stack.user_bits();
-        let known = stack.numbered().and_then(|(number, kept)| Some((Key::new(number, pre, post)?, kept)));
-        if let Some((key, kept)) = known
-            && let Some(bytes) = kept.blob(key, size, bits, &mut buffer)
+        let known =
+            stack.numbered().and_then(|(number, cache)| Some((BacktraceKey::new(number, pre, post)?, cache)));
+        if let Some((key, cache)) = known
+            && let Some(bytes) = cache.blob(key, size, bits, &mut buffer)
         {
             return then(Note::Lws { blob: buffer.get(..bytes).unwrap_or_default() });
         }
         let mut addresses = [0; LWS_FRAMES];
         let count = stack.addresses(&mut addresses);
         let walked = addresses.get(..count).unwrap_or_default();
-        // As libwebsockets: without the innermost, without zeros, at most 32, without the outermost.
+        // As libwebsockets does: skips the innermost frames and zeros, takes at most 32, drops the
+        // outermost ones.
         let walked = walked.iter().map(|address| AbsoluteAddress::new(*address as u64));
         let mut addresses = [0; format::MAX_DEPTH];
         let count = addresses
@@ -763,12 +792,13 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
         let addresses = addresses.get(..count).unwrap_or_default();
         let bytes = match lws::encode(addresses, size, bits.fields(), &mut buffer) {
             Ok((bytes, backtrace_bits)) => {
-                if let Some((key, kept)) = known {
-                    kept.keep(key, &buffer, backtrace_bits as u32);
+                if let Some((key, cache)) = known {
+                    cache.store(key, &buffer, backtrace_bits as u32);
                 }
                 bytes
             }
-            // Where an address cannot be written, the size still can, without which the block cannot be moved.
+            // The size can be written even if an address cannot; without it the block could not be
+            // moved.
             Err(_) => lws::encode(&[], size, bits.fields(), &mut buffer).map_or(0, |(bytes, _)| bytes),
         };
         let blob = buffer.get(..bytes).filter(|blob| !blob.is_empty()).unwrap_or(&format::GIVE_UP_BLOB);
@@ -782,13 +812,13 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
         let mut addresses = [0; MAX_CALLERS + 8];
         let wanted = addresses.len().min(callers + pre);
         let count = addresses.get_mut(..wanted).map_or(0, |places| stack.addresses(places));
-        let kept = self.kept(addresses.get(..count).unwrap_or_default(), false);
-        let addresses = kept.get(..callers).unwrap_or(kept);
+        let selected = self.selected(addresses.get(..count).unwrap_or_default(), false);
+        let addresses = selected.get(..callers).unwrap_or(selected);
         then(Note::Heapprof { addresses, callers })
     }
 
     #[inline(always)]
-    fn place(&self, note: &Note<'_>, size: usize, alignment: usize) -> Option<Place> {
+    fn place(&self, note: &Note<'_>, size: usize, alignment: usize) -> Option<BlockPlan> {
         let natural = self.backend.alignment();
         let is_over_aligned = alignment > natural;
         let own_bytes = note.own_bytes();
@@ -796,7 +826,7 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
         if !is_over_aligned {
             let prefix_bytes = own_bytes.next_multiple_of(natural);
             let total_bytes = prefix_bytes.checked_add(size)?.checked_add(tail_bytes)?;
-            let place = Place {
+            let place = BlockPlan {
                 prefix_bytes,
                 own_bytes,
                 alignment: natural,
@@ -816,7 +846,7 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
         size: usize,
         tail_bytes: usize,
         alignment: usize,
-    ) -> Option<Place> {
+    ) -> Option<BlockPlan> {
         if alignment.trailing_zeros() > MAX_ALIGNMENT_LOG2 || !alignment.is_power_of_two() {
             return None;
         }
@@ -830,28 +860,36 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
             asked_alignment = self.backend.alignment();
             total_bytes = total_bytes.checked_add(alignment - asked_alignment)?;
         }
-        let place =
-            Place { prefix_bytes, own_bytes, alignment, is_over_aligned: true, total_bytes, asked_alignment };
+        let place = BlockPlan {
+            prefix_bytes,
+            own_bytes,
+            alignment,
+            is_over_aligned: true,
+            total_bytes,
+            asked_alignment,
+        };
         (total_bytes <= isize::MAX as usize).then_some(place)
     }
 
-    /// Writes everything around a new block.
+    /// Writes the annotation of a new block.
     ///
     /// # Safety
     ///
-    /// The memory from `origin` on has the size that `place` says, `user` is where it says, and `is_fresh` only if nobody
-    /// has written to it yet.
+    /// The memory from `origin` on has the size that `place` says, `user` is where it says, and
+    /// `is_fresh` only if nobody has written to it yet.
     #[inline(always)]
     unsafe fn write(
         &self,
         origin: *mut u8,
         user: *mut u8,
         size: usize,
-        place: &Place,
+        place: &BlockPlan,
         note: Note<'_>,
         is_fresh: bool,
     ) {
-        // SAFETY: by contract; the prefix has room for all of it, in whole words.
+        // SAFETY: the caller promises that the memory from `origin` on has the size that `place`
+        // says, `user` is where it says, and `is_fresh` only if nobody has written to it yet; the
+        // prefix has room for all of it, in whole words.
         unsafe {
             match note {
                 Note::Cairn { stack, inline, .. } => {
@@ -893,13 +931,16 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
         }
     }
 
+    /// # Safety
+    ///
+    /// `user` is a block of this heap with a node in front of it that is on no list.
     unsafe fn link(&self, user: *mut u8, shard: usize, list: usize) {
         let Some(place) = self.lists.get(shard).and_then(|lists| lists.get(list)) else { return };
         // SAFETY: under the lock; the node is in the prefix.
         self.locked(shard, || unsafe { lws::link(place.0.get(), lws::node_of(user)) });
     }
 
-    /// Runs `change` with the lists of a shard to itself.
+    /// Runs `change` with exclusive access to the lists of a shard.
     #[inline]
     fn locked<R>(&self, shard: usize, change: impl FnOnce() -> R) -> R {
         if let Some(critical) = self.critical {
@@ -912,7 +953,7 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
             return in_critical_section(change);
         }
         let Some(Shard { lock, .. }) = self.shards.get(shard) else { return change() };
-        // Threads differ in where their stacks are.
+        // A number that differs between threads.
         let holder = self.backend.thread();
         if self.all_held_by.load(Ordering::Relaxed) == holder && lock.is_held_by(holder) {
             return change();
@@ -923,14 +964,15 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
         result
     }
 
-    /// The block whose user address this is, if it is one of this heap.
+    /// Finds the block with this user address, if it is one of this heap.
     ///
     /// # Safety
     ///
-    /// As for [`release`](Self::release).
+    /// `user` is null, a block of this heap, or an address that the backend takes.
     #[inline(always)]
     unsafe fn find(&self, user: *mut u8) -> Option<Found> {
-        // SAFETY: by contract; what is not ours may begin right at a page.
+        // SAFETY: the caller promises null, a block of this heap, or an address that the backend
+        // takes; what is not ours may begin right at a page.
         unsafe {
             if !user.addr().is_multiple_of(WORD_BYTES) || !self.may_read_before(user) {
                 return None;
@@ -945,21 +987,25 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
 
     #[inline(always)]
     fn may_read_before(&self, user: *const u8) -> bool {
-        /// No page is smaller.
+        /// Smallest page size of all systems.
         const PAGE_BYTES: usize = 4096;
         user.addr() % PAGE_BYTES >= HEADER_BYTES || self.backend.may_read_before(user)
     }
 
+    /// # Safety
+    ///
+    /// The 16 bytes in front of `user` may be read.
     #[inline(always)]
     unsafe fn find_cairn(&self, user: *mut u8) -> Option<Found> {
-        // SAFETY: by contract of `find` these may be read.
+        // SAFETY: the caller promises that these bytes may be read; blocks are aligned to words.
         let words = unsafe { user.cast::<[u32; 4]>().sub(1).read() };
         let (header, state) = Header::from_words(words, user.addr() as u64).ok()?;
         let natural = self.backend.alignment().trailing_zeros();
         let is_over_aligned = header.alignment_log2() > natural;
         let own_bytes = (HEADER_BYTES + header.stack().inline_bytes() as usize).next_multiple_of(WORD_BYTES);
         let origin = if is_over_aligned {
-            // SAFETY: the header is ours, so the word is there.
+            // SAFETY: the header's checksum depends on its address, so it is a block's, which has
+            // this word.
             unsafe { user.sub(own_bytes + WORD_BYTES).cast::<*mut u8>().read() }
         } else {
             user.wrapping_sub(own_bytes.next_multiple_of(1 << natural))
@@ -974,17 +1020,22 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
         })
     }
 
+    /// # Safety
+    ///
+    /// The word in front of `user` may be read.
     unsafe fn find_lws(&self, user: *mut u8) -> Option<Found> {
-        // SAFETY: by contract of `find` the word may be read.
+        // SAFETY: the caller promises that the word may be read.
         let owner = unsafe { lws::owner_of(user) };
-        // In front of what is not ours stands anything, but not the address of one of our lists.
+        // The word in front of foreign memory may be anything except the address of one of this
+        // heap's lists.
         let distance = owner.addr().checked_sub(self.lists.as_ptr().addr())?;
         let index = distance / size_of::<List>();
         if distance % size_of::<List>() != 0 || index >= 2 * SHARDS {
             return None;
         }
         let (shard, list) = (index / 2, index % 2);
-        // SAFETY: a node on our list, in a block of ours.
+        // SAFETY: the word is the address of a list of this heap, which only blocks of this heap
+        // hold.
         unsafe {
             let blob_bytes = lws::blob_before(lws::node_of(user)).len();
             let own_bytes = blob_bytes.next_multiple_of(WORD_BYTES) + 3 * WORD_BYTES;
@@ -1004,13 +1055,16 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
         }
     }
 
+    /// # Safety
+    ///
+    /// The 8 bytes in front of `user` may be read.
     unsafe fn find_heapprof(&self, user: *mut u8) -> Option<Found> {
         let callers = self.settings.callers.load(Ordering::Relaxed) as usize;
         let bytes = heapprof_bytes(callers);
         let start = user.wrapping_sub(bytes).cast::<usize>();
         let end = start.wrapping_add(2 + callers);
-        // SAFETY: the end magic is in the last 8 bytes, which may be read by contract of `find`; where it stands, the rest is
-        // there as well.
+        // SAFETY: the end magic is in the 8 bytes that the caller promises to be readable; a block
+        // with this magic has the other words as well.
         unsafe {
             if end.read() != HEAPPROF_END || start.read() != HEAPPROF_START {
                 return None;
@@ -1031,10 +1085,15 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
         }
     }
 
-    /// Takes from the memory in front of a block what says that it is one.
+    /// Removes the mark of a block, so that it is not found any more.
+    ///
+    /// # Safety
+    ///
+    /// `found` is what `find` returned for `user`, and the block has not changed since.
     #[inline(always)]
     unsafe fn unmark(&self, user: *mut u8, found: &Found) {
-        // SAFETY: what `find` found.
+        // SAFETY: the caller promises the result of `find` for this block, whose words are where
+        // that states.
         unsafe {
             match found.mark {
                 Mark::Cairn(word) => user.cast::<u32>().sub(1).write_volatile(Header::freed(word)),
@@ -1051,10 +1110,15 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
         }
     }
 
-    /// Undoes [`unmark`](Self::unmark).
+    /// Restores the mark that [`unmark`](Self::unmark) removed.
+    ///
+    /// # Safety
+    ///
+    /// `found` is what `find` returned for `user`, and the block has not changed since.
     #[cold]
     unsafe fn mark_again(&self, user: *mut u8, found: &Found) {
-        // SAFETY: what `find` found.
+        // SAFETY: the caller promises the result of `find` for this block, whose words are where
+        // that states.
         unsafe {
             match found.mark {
                 Mark::Cairn(word) => user.cast::<u32>().sub(1).write_volatile(word),
@@ -1068,21 +1132,27 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
         }
     }
 
+    /// # Safety
+    ///
+    /// `found` is what `find` returned for `user`, and the block has not changed since.
     #[inline(always)]
     unsafe fn check_guard(&self, user: *mut u8, found: &Found) {
-        // SAFETY: the guard of a live block.
+        // SAFETY: the caller promises a block of this size with a guard of `tail_bytes`.
         if found.tail_bytes > 0 && !unsafe { is_guard_whole(user, found.size) } {
-            // SAFETY: as above.
+            // SAFETY: the caller promises the result of `find` for this block.
             unsafe { self.report_overflow(user, found) };
         }
     }
 
+    /// # Safety
+    ///
+    /// `found` is what `find` returned for `user`, and the block has not changed since.
     #[cold]
     unsafe fn report_overflow(&self, user: *mut u8, found: &Found) {
         self.overflowed.fetch_add(1, Ordering::Relaxed);
         let mut tail = [0; 8];
         let tail = tail.get_mut(..found.tail_bytes).unwrap_or_default();
-        // SAFETY: the guard of a live block.
+        // SAFETY: the caller promises a block of this size with a guard of `tail_bytes`.
         unsafe { ptr::copy_nonoverlapping(user.add(found.size), tail.as_mut_ptr(), tail.len()) };
         let bytes = guard::damaged_bytes(found.size as u64, tail);
         if let Some(observer) = self.observer() {
@@ -1090,32 +1160,43 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
         }
     }
 
+    /// # Safety
+    ///
+    /// `origin` was given out by the backend and released.
     #[cold]
     unsafe fn report_freed_twice(&self, user: *mut u8, origin: *mut u8) {
         self.freed_twice.fetch_add(1, Ordering::Relaxed);
         if let Some(observer) = self.observer() {
             observer(&Event::FreedTwice { user });
         }
-        // SAFETY: by contract of `release`.
+        // SAFETY: the caller promises memory that the backend gave out and that was released.
         unsafe { self.backend.freed_twice(origin) };
     }
 
+    /// # Safety
+    ///
+    /// `user` is an address that the backend takes and that nobody uses any more.
     #[cold]
     unsafe fn release_foreign(&self, user: *mut u8) {
         self.foreign.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: by contract of `release`.
+        // SAFETY: the caller promises an address that the backend takes and that nobody uses any
+        // more.
         unsafe { self.backend.release_foreign(user) };
     }
 }
 
-/// Where the user's bytes begin.
+/// Returns the address of the user's bytes.
+///
+/// # Safety
+///
+/// `origin` is memory of the size that `place` states.
 #[inline(always)]
-unsafe fn user_in(origin: *mut u8, place: &Place) -> *mut u8 {
+unsafe fn user_in(origin: *mut u8, place: &BlockPlan) -> *mut u8 {
     // SAFETY: the prefix, and what was asked for beyond it, are inside of the memory.
     unsafe {
         let user = origin.add(place.prefix_bytes);
         if place.is_over_aligned {
-            // An allocator that does not align gave more: the next multiple is inside.
+            // A backend without alignments returned more bytes: the next multiple is inside.
             let beyond = user.addr() % place.alignment;
             if beyond != 0 { user.add(place.alignment - beyond) } else { user }
         } else {
@@ -1124,19 +1205,26 @@ unsafe fn user_in(origin: *mut u8, place: &Place) -> *mut u8 {
     }
 }
 
-/// The last bytes of the user's and the guard, as one word.
+/// Returns the address of the word with the user's last bytes and the guard.
+///
+/// # Safety
+///
+/// `user` is a block of this size, with a guard behind it.
 #[inline(always)]
 unsafe fn last_word(user: *mut u8, size: usize) -> *mut u64 {
-    // SAFETY: by contract of the callers: inside of the block.
+    // SAFETY: the caller promises a block with a guard: the word ends in the guard at the latest.
     unsafe { user.add(size & !7).cast() }
 }
 
+/// Writes the guard behind a block.
+///
 /// # Safety
 ///
 /// A block of that size with a guard; `is_fresh` when the user's bytes hold nothing yet.
 #[inline(always)]
 unsafe fn write_guard(user: *mut u8, size: usize, is_fresh: bool) {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises a block of that size with a guard; `is_fresh` when the user's
+    // bytes hold nothing yet.
     unsafe {
         if is_fresh {
             last_word(user, size).write_unaligned(u64::from_ne_bytes(guard::PATTERN));
@@ -1148,12 +1236,14 @@ unsafe fn write_guard(user: *mut u8, size: usize, is_fresh: bool) {
     }
 }
 
+/// Returns whether the guard behind a block is intact.
+///
 /// # Safety
 ///
 /// A block of that size with a guard.
 #[inline(always)]
 unsafe fn is_guard_whole(user: *mut u8, size: usize) -> bool {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises a block of that size with a guard.
     let word = unsafe { last_word(user, size).read_unaligned() };
     let different = u64::from_le(word ^ u64::from_ne_bytes(guard::PATTERN));
     different >> (8 * (size & 7)) == 0

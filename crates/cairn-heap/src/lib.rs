@@ -1,8 +1,9 @@
-//! Heap blocks that say who allocated them: in memory, right in front of the user's bytes.
+//! Writes who allocated a block into memory, right in front of the user's bytes.
 //!
-//! On a device without a profiler, in a core file from the field, after a memory corruption, the question is "who allocated
-//! this block?". The answer stands beside the block, so whoever has the memory has it: `cairn core` finds it in a core file, a
-//! dump read over JTAG, a running process; the program itself prints it to a UART.
+//! On a device without a profiler, in a core file from the field, or after a memory corruption, the
+//! question is "who allocated this block?". The answer is beside the block: `cairn core` finds it
+//! in a core file, a dump read over JTAG, or a running process, and the program itself can print it
+//! to a UART.
 //!
 //! # A Rust program
 //!
@@ -17,10 +18,10 @@
 //! assert!(ALLOCATOR.heap().counters().live_bytes >= text.len());
 //! ```
 //!
-//! # An allocator of one's own
+//! # A custom allocator
 //!
-//! [`Heap`] takes memory from anything that implements [`Backend`]: a `GlobalAlloc`, functions of the shape of `malloc`, a pool.
-//! Who asks is told by a [`CallStack`].
+//! [`Heap`] takes memory from any [`Backend`]: a `GlobalAlloc`, functions with the signatures of
+//! `malloc`, a pool. A [`CallStack`] states the caller.
 //!
 //! ```
 //! use cairn_heap::{BlockLayout, Global, Heap, Options};
@@ -35,34 +36,36 @@
 //! unsafe { HEAP.release(block, 64) };
 //! ```
 //!
-//! Without a heap around it, line by line into an allocator that is there: [`lws`].
+//! To instrument an existing allocator line by line, without a heap around it, use [`lws`].
 //!
-//! # Which layout
+//! # Layouts
 //!
-//! | layout | in front of a block | finds itself | for |
+//! | layout | in front of a block | found in memory | purpose |
 //! |---|---|---|---|
-//! | [`Cairn`](BlockLayout::Cairn) | 16 bytes, and up to 8 behind it | always, with its state; damage is named | what is new |
+//! | [`Cairn`](BlockLayout::Cairn) | 16 bytes, and up to 8 behind it | always, with its state; damage is reported | new programs |
 //! | [`Lws`](BlockLayout::Lws) | 12 or 24 bytes and a compressed stack, 20 to 150 | by a list | tools that read libwebsockets' |
-//! | [`Heapprof`](BlockLayout::Heapprof) | a word for each caller and four more | by text, with false finds | tools that read heapprof's |
+//! | [`Heapprof`](BlockLayout::Heapprof) | a word for each caller and four more | by text, with false positives | tools that read heapprof's |
 //!
-//! The cairn layout holds the number of a stack, where stacks have numbers (on Linux, by `cairn-capture`; the table lies in the
-//! program's memory, see [`StackTable`]), or the stack itself, compressed, where they have none.
+//! The cairn layout holds the number of a stack if stacks have numbers (on Linux, by
+//! `cairn-capture`; the table is in the program's memory, see [`StackTable`]), or the compressed
+//! stack itself.
 //!
-//! # Rules of the house
+//! # Rules
 //!
-//! No allocation, no std, no formatting, no panic. Nothing is locked but lists, for a few stores ([`lws`] says which functions
-//! the caller has to lock himself). What came from elsewhere is told from blocks of the heap before it is touched.
+//! No allocation, no std, no formatting, no panic. Only lists are locked, for a few stores ([`lws`]
+//! states which functions the caller has to lock). Foreign memory is distinguished from blocks of
+//! the heap before it is written to.
 //!
-//! An [`Observer`] is told of every allocation and free, in the thread where it happens, and may itself allocate.
-//! [`Heap::set_limit`] refuses what is too much; [`Heap::counters`] says what there is.
+//! An [`Observer`] is called for every allocation and free, in its thread, and may itself allocate.
+//! [`Heap::set_limit`] limits the bytes in use; [`Heap::counters`] returns the counters.
 
 //! # A processor without compare-and-swap
 //!
 //! RISC-V without the A extension (`riscv32imc`), Cortex-M0 (`thumbv6m`): there, and with the
 //! feature `critical-section` everywhere, the crate
 //! [`critical-section`](https://docs.rs/critical-section) guards counters and lists. The program,
-//! or the crate of its chip (`cortex-m`, `riscv`, `esp-hal`), says what a critical section is, as
-//! for embedded allocators: interrupts off, and on again. C programs give two functions, see
+//! or the crate of its chip (`cortex-m`, `riscv`, `esp-hal`), implements the critical section, as
+//! for embedded allocators: interrupts off, and on again. C programs set two functions, see
 //! `cairn_heap.h`.
 
 #![no_std]
@@ -80,9 +83,9 @@ mod stack;
 #[cfg(target_has_atomic = "64")]
 mod table;
 
-/// Atomics with compare-and-swap: the processor's own, else made of the program's critical section,
-/// where even a load enters it. For words that are loaded and stored only, `core` has atomics on
-/// every processor.
+/// Atomics with compare-and-swap: the processor's own, or else built on the program's critical
+/// section, which even a load enters. Words that are only loaded and stored use the atomics of
+/// `core`, which every processor has.
 pub(crate) mod atomic {
     #[cfg(target_has_atomic = "ptr")]
     pub(crate) use core::sync::atomic::{AtomicU32 as SwapU32, AtomicUsize as SwapUsize};
@@ -103,7 +106,7 @@ pub use stack::{CallStack, NoStack, UserBits};
 #[cfg(target_has_atomic = "64")]
 pub use table::StackTable;
 
-/// There is nobody to tell. No input is known that leads here.
+/// Loops forever: there is no output. No known input leads here.
 #[cfg(feature = "staticlib")]
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {

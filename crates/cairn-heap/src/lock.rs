@@ -1,24 +1,24 @@
-//! The lock of a list: spins, or does what the program says.
+//! The lock of a list: spins, or calls functions of the program.
 //!
-//! Held for a few stores. On a device with one core and allocations in interrupt handlers, spinning
-//! would be for ever: such a program gives functions that switch interrupts off and on
+//! Held for a few stores. On a device with one core and allocations in interrupt handlers, a spin
+//! lock could never be released: such a program sets functions that disable and enable interrupts
 //! ([`Critical`]), or implements the crate `critical-section`.
 
 use core::sync::atomic::Ordering;
 
 use crate::atomic::SwapUsize;
 
-/// What to do around the few stores that change a list.
+/// Functions that are called around the few stores that change a list.
 #[derive(Clone, Copy, Debug)]
 pub struct Critical {
-    /// Begins; what it answers is handed to `leave`: the state of interrupts, say.
+    /// Begins; returns a value for `leave`, such as the state of interrupts.
     pub enter: fn() -> usize,
     /// Ends.
     pub leave: fn(usize),
 }
 
-/// True where the crate `critical-section` guards lists: by choice, or because the processor has no
-/// compare-and-swap.
+/// True if the crate `critical-section` guards lists: by the feature, or because the processor has
+/// no compare-and-swap.
 pub(crate) const HAS_CRITICAL_SECTION: bool =
     cfg!(any(feature = "critical-section", not(target_has_atomic = "ptr")));
 
@@ -33,7 +33,7 @@ pub(crate) fn in_critical_section<R>(change: impl FnOnce() -> R) -> R {
 
 const FREE: usize = 0;
 
-/// 0, or who has it.
+/// The holder of the lock; 0 for none.
 #[derive(Debug)]
 pub(crate) struct Lock(SwapUsize);
 
@@ -42,7 +42,8 @@ impl Lock {
         Self(SwapUsize::new(FREE))
     }
 
-    /// Waits for it. `holder` is not 0, and tells threads apart as far as the caller can.
+    /// Waits for the lock. `holder` is nonzero, and differs between threads as far as the caller
+    /// can tell.
     pub(crate) fn acquire(&self, holder: usize) {
         while self.0.compare_exchange_weak(FREE, holder, Ordering::Acquire, Ordering::Relaxed).is_err() {
             core::hint::spin_loop();

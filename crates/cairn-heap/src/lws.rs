@@ -1,5 +1,6 @@
-//! The layout of libwebsockets, as raw functions: for an allocator of one's own, instrumented line by line as libwebsockets'
-//! document tells it. `docs/book/reference/annotate.md` in the repository maps its names to these.
+//! The layout of libwebsockets, as raw functions: for a custom allocator that is instrumented line
+//! by line, as libwebsockets' document describes. `docs/book/reference/annotate.md` in the repository maps its
+//! names to these.
 //!
 //! ```
 //! use core::ptr;
@@ -16,8 +17,8 @@
 //! let user = unsafe { lws::adjust(&raw mut live, origin, &generated) };
 //! assert_eq!(user as usize % 16, 0);
 //!
-//! // Whenever somebody wants to know.
-//! // SAFETY: the block above, and nobody changes the list meanwhile.
+//! // A report.
+//! // SAFETY: the block above, and no other code uses the list.
 //! let lines = unsafe { lws::live(&raw const live) }.map(|block| {
 //!     let mut line = Vec::new();
 //!     block.write_line(&mut lws::line_sink(|bytes| line.extend_from_slice(bytes))).unwrap();
@@ -32,10 +33,10 @@
 //! assert!(live.is_empty());
 //! ```
 //!
-//! # What must be locked
+//! # Locking
 //!
-//! [`adjust`], [`trim`] and [`live`] change or read a list: whoever calls them keeps others from the same list meanwhile.
-//! [`generate`] and [`parse`] touch nothing shared. [`Heap`](crate::Heap) does all of this by itself.
+//! [`adjust`], [`trim`] and [`live`] change or read a list, which the caller has to lock meanwhile.
+//! [`generate`] and [`parse`] use no shared data. [`Heap`](crate::Heap) locks its lists itself.
 
 use core::marker::PhantomData;
 use core::{ptr, slice};
@@ -46,13 +47,13 @@ use cairn_wire::lws::{
     self as format, Backtrace, Blob, DecodeError, EncodeError, Encoder, GIVE_UP_BLOB, log_line,
 };
 
-/// Room for any blob without many fields of the caller's own.
+/// Room for any blob without many fields of the caller.
 pub const BLOB_BYTES: usize = format::BLOB_BUFFER_BYTES;
 
 const WORD_BYTES: usize = size_of::<usize>();
 const NODE_BYTES: usize = size_of::<Node>();
 
-/// What a live block hangs on its list by: in front of the user's bytes.
+/// Links of a live block in its list, in front of the user's bytes.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Node {
@@ -61,7 +62,8 @@ pub struct Node {
     owner: *mut Owner,
 }
 
-/// A list of live blocks, oldest first. The fields stand as in libwebsockets, so that a debugger's scripts for it work.
+/// A list of live blocks, oldest first. The fields have the order of libwebsockets, so that a
+/// debugger's scripts for it work.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Owner {
@@ -73,19 +75,19 @@ pub struct Owner {
 const _: () = assert!(NODE_BYTES == 3 * WORD_BYTES && size_of::<Owner>() == 3 * WORD_BYTES);
 
 impl Owner {
-    /// A list without blocks.
+    /// Returns an empty list.
     #[must_use]
     pub const fn new() -> Self {
         Self { tail: ptr::null_mut(), head: ptr::null_mut(), count: 0 }
     }
 
-    /// How many blocks are on it.
+    /// Returns the number of blocks.
     #[must_use]
     pub const fn count(&self) -> usize {
         self.count
     }
 
-    /// Whether no block is on it.
+    /// Returns true for an empty list.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.count == 0
@@ -98,7 +100,7 @@ impl Default for Owner {
     }
 }
 
-/// What goes in front of a block.
+/// The prefix of a block.
 #[derive(Clone, Copy, Debug)]
 pub struct Generated<'b> {
     blob: &'b [u8],
@@ -106,24 +108,25 @@ pub struct Generated<'b> {
 }
 
 impl Generated<'_> {
-    /// How many bytes more than the user's to allocate: a multiple of the alignment.
+    /// Returns the bytes to allocate beyond the user's: a multiple of the alignment.
     #[must_use]
     pub const fn prefix_bytes(&self) -> usize {
         self.prefix_bytes
     }
 
-    /// The blob: backtrace, size, own fields, length.
+    /// Returns the blob: backtrace, size, the caller's fields, length.
     #[must_use]
     pub const fn blob(&self) -> &[u8] {
         self.blob
     }
 }
 
-/// Compresses a stack, innermost first (at most 31 addresses of it), and a size. `alignment` is what the allocator's blocks
-/// have and users may rely on: a power of two, at least a word. `user_fields` may append fields of the program's own.
+/// Compresses a stack, innermost first (at most 31 addresses of it), and a size. `alignment` is
+/// that of the allocator's blocks: a power of two, at least a word. `user_fields` may append fields
+/// of the program.
 ///
-/// As in libwebsockets, a blob must be shorter than `buffer`; one that is not, or cannot be written, is replaced by one that
-/// says that it gave up.
+/// As in libwebsockets, a blob must be shorter than `buffer`; one that is not, or cannot be
+/// written, is replaced by the blob that marks a failure.
 pub fn generate<'b>(
     addresses: &[usize],
     size: usize,
@@ -141,7 +144,7 @@ pub fn generate<'b>(
     Generated { blob, prefix_bytes: prefix_bytes(blob.len(), alignment) }
 }
 
-/// The length of the blob, and how many bits of it are the backtrace.
+/// Encodes a blob; returns its length, and the bits of its backtrace.
 pub(crate) fn encode(
     addresses: &[usize],
     size: usize,
@@ -158,21 +161,25 @@ pub(crate) fn encode(
     Ok((open.close()?.0, backtrace_bits))
 }
 
-/// Pad, blob and node together. At an alignment of one word this is libwebsockets' own arithmetic; at a larger one, the pad
-/// at the low end is larger.
+/// Pad, blob and node together. At an alignment of one word this is libwebsockets' own arithmetic;
+/// at a larger one, the pad at the low end is larger.
 const fn prefix_bytes(blob_bytes: usize, alignment: usize) -> usize {
     // A blob has at most 65,535 bytes.
     (blob_bytes.next_multiple_of(WORD_BYTES) + NODE_BYTES).next_multiple_of(alignment)
 }
 
-/// Puts what was generated to the start of an allocation and the block on its list; answers with the user's address.
+/// Writes the prefix to the start of an allocation and appends the block to its list; returns the
+/// user's address.
 ///
 /// # Safety
 ///
-/// - `origin` is memory of at least `generated.prefix_bytes()`, with the alignment that was generated for.
+/// - `origin` is memory of at least `generated.prefix_bytes()`, with the alignment that was
+///   generated for.
 /// - `owner` is a list that nobody else uses at this moment, and that stays where it is.
 pub unsafe fn adjust(owner: *mut Owner, origin: *mut u8, generated: &Generated<'_>) -> *mut u8 {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that `origin` is memory of at least `generated.prefix_bytes()`,
+    // with the alignment that was generated for; `owner` is a list that nobody else uses at this
+    // moment, and that stays where it is.
     unsafe {
         let user = origin.add(generated.prefix_bytes);
         write_before(user, generated.blob);
@@ -185,21 +192,24 @@ pub unsafe fn adjust(owner: *mut Owner, origin: *mut u8, generated: &Generated<'
 ///
 /// # Safety
 ///
-/// There is room.
+/// The bytes in front of `user` have room for blob and node.
 pub(crate) unsafe fn write_before(user: *mut u8, blob: &[u8]) {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises room in front of `user`.
     unsafe {
         let place = node_of(user).cast::<u8>().sub(blob.len());
         ptr::copy_nonoverlapping(blob.as_ptr(), place, blob.len());
     }
 }
 
+/// # Safety
+///
+/// `user` is the user address of a block with this layout.
 pub(crate) const unsafe fn node_of(user: *mut u8) -> *mut Node {
-    // SAFETY: by contract of the callers: a block's user address.
+    // SAFETY: the caller promises the user address of a block, which has a node in front of it.
     unsafe { user.cast::<Node>().sub(1) }
 }
 
-/// The owner of the block, if it is a block.
+/// Returns the word that holds the list of a block, of an address that may be no block.
 ///
 /// # Safety
 ///
@@ -213,7 +223,8 @@ pub(crate) const unsafe fn owner_of(user: *const u8) -> *mut Owner {
 ///
 /// `node` is on no list, `owner` is used by nobody else now.
 pub(crate) unsafe fn link(owner: *mut Owner, node: *mut Node) {
-    // SAFETY: by contract; nodes on a list are in live blocks.
+    // SAFETY: the caller promises that `node` is on no list, `owner` is used by nobody else now;
+    // nodes on a list are in live blocks.
     unsafe {
         let last = (*owner).tail;
         node.write(Node { previous: last, next: ptr::null_mut(), owner });
@@ -230,7 +241,8 @@ pub(crate) unsafe fn link(owner: *mut Owner, node: *mut Node) {
 ///
 /// `node` is on `owner`'s list, which is used by nobody else now.
 pub(crate) unsafe fn unlink(owner: *mut Owner, node: *mut Node) {
-    // SAFETY: by contract; nodes on a list are in live blocks.
+    // SAFETY: the caller promises that `node` is on `owner`'s list, which is used by nobody else
+    // now; nodes on a list are in live blocks.
     unsafe {
         let Node { previous, next, .. } = *node;
         match previous.as_mut() {
@@ -242,30 +254,31 @@ pub(crate) unsafe fn unlink(owner: *mut Owner, node: *mut Node) {
             None => (*owner).tail = previous,
         }
         (*owner).count = (*owner).count.saturating_sub(1);
-        // Whoever meets the block again sees that it is none.
+        // Marks it as no block for a later free or resize.
         (*node).owner = ptr::null_mut();
     }
 }
 
-/// What was in front of a block that is about to be freed.
+/// The prefix of a block that is about to be freed.
 #[derive(Clone, Copy, Debug)]
 pub struct Trimmed {
-    /// What the underlying allocator gave out, and takes back.
+    /// Address to release to the underlying allocator.
     pub origin: *mut u8,
-    /// Where the blob is, until then.
+    /// Address of the blob until then.
     pub blob: *const u8,
-    /// Its length; 2 if it says that it gave up.
+    /// Length of the blob; 2 if it marks a failure.
     pub blob_bytes: usize,
 }
 
-/// Takes a block off its list and says where the underlying allocation begins.
+/// Removes a block from its list; returns the start of the underlying allocation.
 ///
 /// # Safety
 ///
-/// - `user` came from [`adjust`], with `owner`, and was generated for `alignment`.
-/// - Nobody else uses the list at this moment.
+/// - `user` was returned by [`adjust`] for `owner`, with a prefix for `alignment`.
+/// - Nobody else uses the list meanwhile.
 pub unsafe fn trim(owner: *mut Owner, user: *mut u8, alignment: usize) -> Trimmed {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that `user` came from [`adjust`], with `owner`, and was generated
+    // for `alignment`; nobody else uses the list at this moment.
     unsafe {
         let node = node_of(user);
         unlink(owner, node);
@@ -275,13 +288,14 @@ pub unsafe fn trim(owner: *mut Owner, user: *mut u8, alignment: usize) -> Trimme
     }
 }
 
-/// The blob in front of a node, with its length; 2 bytes for one that gave up.
+/// Returns the blob in front of a node; 2 bytes for one that marks a failure.
 ///
 /// # Safety
 ///
-/// `node` is of a block.
+/// `node` is the node of a block.
 pub(crate) unsafe fn blob_before<'a>(node: *const Node) -> &'a [u8] {
-    // SAFETY: by contract the length stands there, and so many bytes.
+    // SAFETY: the caller promises the node of a block, in front of which are the length and as many
+    // bytes.
     unsafe {
         let end = node.cast::<u8>();
         let length = u16::from_be_bytes([*end.sub(2), *end.sub(1)]);
@@ -290,46 +304,46 @@ pub(crate) unsafe fn blob_before<'a>(node: *const Node) -> &'a [u8] {
     }
 }
 
-/// Stack and size of a blob, which may have bits of the program's own behind them.
+/// Decodes stack and size of a blob, which may have bits of the program behind them.
 pub(crate) fn decode(blob: &[u8]) -> Result<Backtrace, DecodeError> {
     Blob::whole(blob)?.decode_leading(WordSize::NATIVE)
 }
 
-/// The stack and the size in front of a live block.
+/// Returns the stack and the size in front of a live block.
 ///
 /// # Errors
 ///
-/// [`DecodeError`] for a blob that gave up, or was overwritten.
+/// [`DecodeError`] for a blob that marks a failure, or was overwritten.
 ///
 /// # Safety
 ///
 /// `user` is the address of a block with this layout.
 pub unsafe fn parse(user: *const u8) -> Result<Backtrace, DecodeError> {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that `user` is the address of a block with this layout.
     decode(unsafe { blob_before(node_of(user.cast_mut())) })
 }
 
-/// The bits of the program's own behind the size of a live block, if the blob has that many: see
+/// Returns the bits of the program behind the size of a live block, if the blob has that many: see
 /// [`UserBits`](crate::UserBits).
 ///
 /// # Safety
 ///
-/// As for [`parse`].
+/// `user` is the address of a block with this layout.
 #[must_use]
 pub unsafe fn user_bits(user: *const u8, count: u32) -> Option<u64> {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that `user` is the address of a block with this layout.
     let blob = unsafe { blob_before(node_of(user.cast_mut())) };
     let decoder = Blob::whole(blob).ok()?.decoder(WordSize::NATIVE).ok()?;
     decoder.finish().ok()?.user_fields.field(count)
 }
 
-/// The user's size alone; 0 for a blob that gave up.
+/// Returns the user's size; 0 for a blob that marks a failure.
 ///
 /// # Safety
 ///
-/// As for [`parse`].
+/// `user` is the address of a block with this layout.
 pub(crate) unsafe fn size_of_block(user: *const u8) -> usize {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that `user` is the address of a block with this layout.
     let blob = unsafe { blob_before(node_of(user.cast_mut())) };
     let ending = Blob::whole(blob)
         .and_then(|blob| blob.decoder(WordSize::NATIVE))
@@ -337,13 +351,14 @@ pub(crate) unsafe fn size_of_block(user: *const u8) -> usize {
     ending.map_or(0, |ending| ending.allocation_size_bytes as usize)
 }
 
-/// The blocks of a list, oldest first.
+/// Iterates over the blocks of a list, oldest first.
 ///
 /// # Safety
 ///
-/// `owner` is a list, and nobody changes it for as long as the iterator or one of its items is used.
+/// `owner` is a list that does not change while the iterator or one of its items is used.
 pub const unsafe fn live<'a>(owner: *const Owner) -> Live<'a> {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that `owner` is a list, and nobody changes it for as long as the
+    // iterator or one of its items is used.
     Live { next: unsafe { (*owner).head }, list: PhantomData }
 }
 
@@ -378,19 +393,19 @@ pub struct LiveBlock<'a> {
 }
 
 impl<'a> LiveBlock<'a> {
-    /// Where the user's bytes are.
+    /// Returns the address of the user's bytes.
     #[must_use]
     pub const fn user(&self) -> *const u8 {
         self.user
     }
 
-    /// The compressed backtrace, with its length.
+    /// Returns the compressed backtrace, with its length.
     #[must_use]
     pub const fn blob(&self) -> &'a [u8] {
         self.blob
     }
 
-    /// Stack and size.
+    /// Returns stack and size.
     ///
     /// # Errors
     ///
@@ -403,14 +418,14 @@ impl<'a> LiveBlock<'a> {
     ///
     /// # Errors
     ///
-    /// [`SinkFull`] when the sink takes no more.
+    /// [`SinkFull`] when the sink is full.
     pub fn write_line(&self, sink: &mut impl Sink) -> Result<(), SinkFull> {
         log_line::write_compressed(self.blob, sink)?;
         sink.put(b"\n")
     }
 }
 
-/// A sink that hands every piece to a function that cannot fail: a UART that waits.
+/// Returns a sink that passes each piece to a function that cannot fail, such as a UART that waits.
 pub const fn line_sink<F: FnMut(&[u8])>(put: F) -> impl Sink {
     FunctionSink(put)
 }

@@ -1,4 +1,4 @@
-//! What a heap asks for when it notes who allocated a block.
+//! Sources of the stack that a heap writes into the annotation of a block.
 
 use cairn_format::SliceSink;
 use cairn_wire::bits::BitWriter;
@@ -6,11 +6,11 @@ use cairn_wire::heapblock::StackReference;
 
 use crate::compressed::CompressedStacks;
 
-/// Where the call stack of an allocation comes from. A heap asks for what its layout needs: addresses (lws, heapprof, inline
-/// stacks) or a number (cairn).
+/// Source of the call stack of an allocation. A heap requests the form that its layout needs:
+/// addresses (lws, heapprof, inline stacks) or a number (cairn).
 ///
-/// On a device without an operating system this is the place for what the device has: a walk along frame pointers, a scan of
-/// the stack for return addresses, or the return address alone.
+/// On a device without an operating system implement it by what the device has: a walk along frame
+/// pointers, a scan of the stack for return addresses, or the return address alone.
 ///
 /// ```
 /// use cairn_heap::CallStack;
@@ -25,23 +25,24 @@ use crate::compressed::CompressedStacks;
 /// assert_eq!(ReturnAddress(0x0800_1234).addresses(&mut [0; 4]), 1);
 /// ```
 pub trait CallStack {
-    /// Writes the return addresses, innermost first, and says how many.
+    /// Writes the return addresses, innermost first, and returns their number.
     fn addresses(&self, into: &mut [usize]) -> usize;
 
-    /// The stack as a number: in the [stack table](cairn_wire::heapblock::stack_table) of this image, or a tag of the
-    /// program's own. [`StackReference::None`] where stacks have no numbers; then the cairn layout keeps the addresses inline.
+    /// Returns the stack as a number in the [stack table](cairn_wire::heapblock::stack_table), or
+    /// as a tag of the program. [`StackReference::None`] if stacks have no numbers; then the cairn
+    /// layout stores the addresses inline.
     fn reference(&self) -> StackReference {
         StackReference::None
     }
 
-    /// The stack as a number that means these addresses for as long as the program runs, and where to keep what they compress
-    /// to: so the lws layout compresses each stack once. `None` where stacks have no such numbers.
+    /// Returns a number that identifies these addresses as long as the program runs, and a cache of
+    /// compressed backtraces, so that the lws layout compresses each stack once. `None` if stacks
+    /// have no such numbers.
     fn numbered(&self) -> Option<(u32, &'static CompressedStacks)> {
         None
     }
 
-    /// Bits of the program's own for this block: the lws layout has room for them, the other
-    /// layouts leave them out.
+    /// Returns bits of the program for this block; only the lws layout has room for them.
     fn user_bits(&self) -> UserBits {
         UserBits::NONE
     }
@@ -49,8 +50,8 @@ pub trait CallStack {
 
 /// Bits that a program adds to a compressed backtrace: a task, a tag, a tick.
 ///
-/// They follow the size in the blob, as a field of libwebsockets: whoever reads them has to know
-/// how many there are.
+/// They follow the size in the blob, as a field of libwebsockets: a reader has to know their
+/// number.
 ///
 /// ```
 /// use cairn_heap::{BlockLayout, CallStack, Global, Heap, Options, UserBits, lws};
@@ -74,9 +75,9 @@ pub trait CallStack {
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct UserBits {
-    /// The bits; those above the count are left out.
+    /// The bits; those above the count are ignored.
     pub value: u64,
-    /// How many there are; at most 64, and 0 for none.
+    /// Number of bits, 0 to 64.
     pub count: u32,
 }
 
@@ -84,12 +85,11 @@ impl UserBits {
     /// No bits.
     pub const NONE: Self = Self { value: 0, count: 0 };
 
-    /// Writes them behind the size of a blob.
+    /// Returns a function that writes them behind the size of a blob.
     pub(crate) fn fields(self) -> impl FnOnce(&mut BitWriter<SliceSink<'_>>) {
         move |writer| {
             if self.count > 0 {
-                // A sink that is full here is full when the blob is closed, which is where it is
-                // reported.
+                // A sink that is full here is still full when the blob is closed, which reports it.
                 let _ = writer.field(self.value, self.count.min(64));
             }
         }
@@ -127,7 +127,7 @@ impl<S: CallStack + ?Sized> CallStack for &S {
     }
 }
 
-/// No stack: blocks say their size alone.
+/// No stack: annotations hold the size only.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct NoStack;
 
@@ -137,11 +137,11 @@ impl CallStack for NoStack {
     }
 }
 
-/// The stack that calls the allocator, captured by `cairn-capture` when the heap asks.
+/// The stack that calls the allocator, captured by `cairn-capture` on request of the heap.
 #[cfg(feature = "capture")]
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Here {
-    /// How many innermost frames to leave out: those of the allocator itself.
+    /// Number of innermost frames to leave out: those of the allocator itself.
     pub skip: usize,
 }
 
@@ -165,18 +165,19 @@ impl CallStack for Here {
     }
 }
 
-/// The stack of a call that a hook in front of an allocator noted at its first instruction.
+/// The stack of a call whose registers a hook of an allocator has stored at its first instruction.
 #[cfg(feature = "capture")]
 #[derive(Clone, Copy, Debug)]
 pub struct At(cairn_capture::CallSite);
 
 #[cfg(feature = "capture")]
 impl At {
-    /// The stack that calls from `site`.
+    /// Returns the stack that calls from `site`.
     ///
     /// # Safety
     ///
-    /// As for [`cairn_capture::capture_at`], for as long as this value is used.
+    /// While this value is used, the contract of [`cairn_capture::capture_at`] holds: `site` is of
+    /// a call on this thread that has not returned.
     #[inline(always)]
     #[must_use]
     pub const unsafe fn new(site: cairn_capture::CallSite) -> Self {
@@ -188,19 +189,19 @@ impl At {
 impl CallStack for At {
     #[inline(always)]
     fn addresses(&self, into: &mut [usize]) -> usize {
-        // SAFETY: by contract of `new`.
+        // SAFETY: the caller of `new` has promised a call that has not returned.
         addresses_of(unsafe { cairn_capture::capture_at(self.0) }, 0, into)
     }
 
     #[inline(always)]
     fn reference(&self) -> StackReference {
-        // SAFETY: by contract of `new`.
+        // SAFETY: the caller of `new` has promised a call that has not returned.
         reference_of(unsafe { cairn_capture::capture_at(self.0) }.id())
     }
 
     #[inline(always)]
     fn numbered(&self) -> Option<(u32, &'static CompressedStacks)> {
-        // SAFETY: by contract of `new`.
+        // SAFETY: the caller of `new` has promised a call that has not returned.
         match unsafe { cairn_capture::capture_at(self.0) }.id() {
             cairn_capture::StackId::LOST => None,
             id => Some((id.number(), &COMPRESSED)),
@@ -208,7 +209,7 @@ impl CallStack for At {
     }
 }
 
-/// One for all heaps of the program: a number means the same in all.
+/// Cache of all heaps of the program, in which a number means the same stack.
 #[cfg(feature = "capture")]
 static COMPRESSED: CompressedStacks = CompressedStacks::new();
 

@@ -1,7 +1,9 @@
-//! The stack table in this program's own memory: what the numbers in block headers mean to whoever has an image of it.
+//! The stack table in this program's own memory, which maps the numbers in block headers to stacks
+//! for readers of a memory image.
 //!
-//! Filled by whoever gives the numbers, before any block can have one; read by `cairn core`, from an image. It only grows, in
-//! segments that never move. See [`cairn_wire::heapblock::stack_table`] for the bytes.
+//! The source of the numbers fills it before any block can have one; `cairn core` reads it from an
+//! image. It only grows, in segments that never move. See [`cairn_wire::heapblock::stack_table`]
+//! for the bytes.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -39,18 +41,18 @@ pub struct StackTable<const SEGMENTS: usize> {
 
 const _: () = assert!(size_of::<StackTable<2>>() == HEAD_BYTES + 16);
 
-/// An entry where it lies.
+/// An entry in a segment.
 #[repr(C)]
-struct Place {
+struct TableEntry {
     address: AtomicU64,
     parent: AtomicU32,
     kind: AtomicU32,
 }
 
-const _: () = assert!(size_of::<Place>() == ENTRY_BYTES);
+const _: () = assert!(size_of::<TableEntry>() == ENTRY_BYTES);
 
 impl<const SEGMENTS: usize> StackTable<SEGMENTS> {
-    /// An empty table.
+    /// Returns an empty table.
     #[must_use]
     pub const fn new() -> Self {
         const { assert!(SEGMENTS > 0 && SEGMENTS <= MAX_SEGMENTS as usize, "as many as a reader accepts") };
@@ -64,9 +66,10 @@ impl<const SEGMENTS: usize> StackTable<SEGMENTS> {
         }
     }
 
-    /// Adds the stack `number`: that of `parent`, and one frame more. `map` gives zeroed memory of so many bytes, aligned to
-    /// 8, that stays for ever, or null. False when there is no room. May be called by several threads at once, and in signal
-    /// handlers; the same number with the same content any number of times.
+    /// Adds the stack `number`: that of `parent`, and one frame more. `map` returns null, or zeroed
+    /// memory of the passed size, aligned to 8, that is never released. Returns false when there is
+    /// no room. May be called by several threads at once, and in signal handlers; the same number
+    /// with the same content any number of times.
     pub fn add(
         &self,
         number: u32,
@@ -83,7 +86,7 @@ impl<const SEGMENTS: usize> StackTable<SEGMENTS> {
         true
     }
 
-    fn place(&self, number: u32, map: impl FnOnce(usize) -> *mut u8) -> Option<&Place> {
+    fn place(&self, number: u32, map: impl FnOnce(usize) -> *mut u8) -> Option<&TableEntry> {
         let segment = self.segments.get((number >> SEGMENT_ENTRIES_LOG2) as usize)?;
         let mut start = segment.load(Ordering::Acquire);
         if start == 0 {
@@ -91,7 +94,8 @@ impl<const SEGMENTS: usize> StackTable<SEGMENTS> {
             if fresh.is_null() {
                 return None;
             }
-            // Who comes second has mapped in vain; that happens to few segments, and the memory was never touched.
+            // The second of two threads has mapped a segment in vain; that is rare, and the memory
+            // was never touched.
             start = match segment.compare_exchange(0, fresh as u64, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => fresh as u64,
                 Err(present) => present,
@@ -100,13 +104,13 @@ impl<const SEGMENTS: usize> StackTable<SEGMENTS> {
         Self::entry(start, number)
     }
 
-    fn entry(start: u64, number: u32) -> Option<&'static Place> {
+    fn entry(start: u64, number: u32) -> Option<&'static TableEntry> {
         let index = (number & ((1 << SEGMENT_ENTRIES_LOG2) - 1)) as usize;
-        // SAFETY: a segment is memory of that many entries that stays.
-        (start != 0).then(|| unsafe { &*(start as *const Place).add(index) })
+        // SAFETY: `map` returned zeroed memory for a segment, which is never released.
+        (start != 0).then(|| unsafe { &*(start as *const TableEntry).add(index) })
     }
 
-    /// Writes the addresses of a stack, innermost first, and says how many.
+    /// Writes the addresses of a stack, innermost first, and returns their number.
     pub fn addresses(&self, number: u32, into: &mut [usize]) -> usize {
         let (mut number, mut count) = (number, 0);
         while number != 0 && count < into.len() {
@@ -126,7 +130,7 @@ impl<const SEGMENTS: usize> StackTable<SEGMENTS> {
                 count += 1;
             }
             let parent = entry.parent.load(Ordering::Relaxed);
-            // Parents are smaller, so this ends.
+            // Numbers of parents are smaller, so that the loop ends.
             number = if parent < number { parent } else { 0 };
         }
         count

@@ -208,7 +208,7 @@ fn work(heap: &TestHeap, seed: u64, operations: usize, shared: &Mutex<Vec<Expect
 
 /// A hundred thousand operations of each layout by default; `CAIRN_HEAP_OPERATIONS` asks for more.
 #[test]
-fn no_block_is_wrong_after_threads_raced() {
+fn blocks_are_sound_after_thread_race() {
     let asked = std::env::var("CAIRN_HEAP_OPERATIONS").ok().and_then(|text| text.parse().ok());
     let operations: usize = asked.unwrap_or(40_000);
     let seed = std::env::var("CAIRN_HEAP_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
@@ -290,7 +290,7 @@ mod poor {
 }
 
 #[test]
-fn functions_that_can_do_nothing_but_malloc_and_free_are_enough() {
+fn heap_works_with_malloc_and_free_alone() {
     let functions = MallocFunctions {
         malloc: poor::malloc,
         free: poor::free,
@@ -346,7 +346,7 @@ fn note_event(event: &Event) {
 }
 
 #[test]
-fn an_observer_sees_everything_and_may_allocate() {
+fn observer_sees_all_events_and_may_allocate() {
     let heap: &Heap<_> = Box::leak(Box::new(Heap::new(Global(System), Options::new(BlockLayout::Lws))));
     NESTED_HEAP.set(Some(heap));
     heap.set_observer(Some(note_event));
@@ -383,7 +383,7 @@ fn an_observer_sees_everything_and_may_allocate() {
 }
 
 #[test]
-fn who_writes_behind_a_block_is_noticed() {
+fn guard_reports_overflow() {
     let heap: Heap<Global<System>> = Heap::new(Global(System), Options::new(BlockLayout::Cairn));
     for size in 0..40_usize {
         for bytes in 1..=(8 - size % 8) {
@@ -422,7 +422,7 @@ unsafe extern "C" fn pool_malloc(size: usize) -> *mut c_void {
 unsafe extern "C" fn pool_free(_: *mut c_void) {}
 
 #[test]
-fn a_second_free_is_noticed_and_stale_headers_are_no_blocks() {
+fn second_free_is_reported() {
     let functions = MallocFunctions {
         malloc: pool_malloc,
         free: pool_free,
@@ -481,7 +481,7 @@ fn a_second_free_is_noticed_and_stale_headers_are_no_blocks() {
 
 /// Memory that the heap did not give out is left alone.
 #[test]
-fn foreign_blocks_are_told_from_own_ones() {
+fn foreign_blocks_are_passed_on() {
     for layout in LAYOUTS {
         let heap: Heap<Global<System>> = Heap::new(Global(System), Options::new(layout));
         let mut memory = vec![0_u64; 512];
@@ -503,7 +503,7 @@ fn foreign_blocks_are_told_from_own_ones() {
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
+fn impossible_requests_are_refused() {
     for layout in LAYOUTS {
         let heap: Heap<Global<System>> = Heap::new(Global(System), Options::new(layout));
         for size in [usize::MAX, usize::MAX - 100, isize::MAX as usize, isize::MAX as usize - 10] {

@@ -1,23 +1,24 @@
-//! The other library: every block of the program says who allocated it, in memory in front of it, and nothing is recorded.
+//! The annotating library: writes the allocating stack in front of each block; records nothing.
 //!
-//! The program's calls of `malloc` and its family come here and go on to [`HEAP`], which asks the next allocator for a little
-//! more than the program did. What was allocated past this library (by the loader at the start, by an allocator's own
-//! functions) is told from the heap's blocks and passed on as it is.
+//! The program's calls of `malloc` and its family come here and go on to [`HEAP`], which requests a
+//! few bytes more from the next allocator. Memory that was allocated without this library (by the
+//! loader at the start, by an allocator's own functions) is recognised and passed on unchanged.
 //!
-//! Of the cairn layout, blocks have the number of their stack, and [`TABLE`] says what the numbers mean: in the program's own
-//! memory, so that a core file has it. [`HEAP`]'s anchor leads there.
+//! In the cairn layout, a block holds the number of its stack. [`TABLE`] maps numbers to stacks, in
+//! the program's own memory, so that a core file contains it; the anchor of [`HEAP`] leads there.
 //!
-//! The process stays annotated when it becomes another program by `exec`; what it starts beside it is not, unless asked for.
+//! The process stays annotated after `exec`; processes that it starts are not, unless `children` is
+//! set.
 //!
 //! # The options
 //!
-//! In `CAIRN_HEAP`, words with commas between them:
+//! `CAIRN_HEAP` holds words that commas separate:
 //!
 //! | word | meaning |
 //! |---|---|
 //! | `cairn`, `lws`, `heapprof` | the layout; `cairn` if none is given |
-//! | `frames=N` | heapprof: how many callers; else `HEAPPROF_FRAMES` says, else 16 |
-//! | `post=N` | leave out so many outermost frames (lws) |
+//! | `frames=N` | heapprof: number of callers; default `HEAPPROF_FRAMES`, or 16 |
+//! | `post=N` | number of outermost frames to leave out (lws) |
 //! | `no-guards` | cairn: no guard behind the blocks |
 //! | `inline` | cairn: stacks in front of the blocks, and no table |
 //! | `children` | also programs that this one starts |
@@ -39,33 +40,34 @@ use crate::real::{
 };
 use crate::{nesting, next, system};
 
-/// Threads that run at once mostly have shards of their own.
+/// Number of shards; 64, so that threads that run at once mostly use different ones.
 const SHARDS: usize = 64;
 
 static HEAP: Heap<NextAllocator, SHARDS> = Heap::new(NextAllocator, Options::new(BlockLayout::Cairn));
 
-/// 268 million stacks, as many as a capture's numbers go to.
+/// Room for 268 million stacks, the limit of a capture's numbers.
 static TABLE: StackTable<4096> = StackTable::new();
 
-/// What the program would have called.
+/// The allocator that the program would have called.
 struct NextAllocator;
 
-/// The alignment of the C library's blocks on a 64-bit machine, and of all that stand in for it.
+/// Alignment of blocks in bytes; 16, that of the C library and its replacements on 64-bit machines.
 const ALIGNMENT: usize = 16;
 
-/// Calls the next allocator. One that is not the C library's may come back here, and is then let through.
+/// Calls the next allocator. An allocator other than the C library's may call the hooks again,
+/// which pass such calls on.
 #[inline(always)]
 fn below<R: Copy>(call: impl FnOnce() -> R) -> R {
     if next::is_foreign() { nesting::outermost(call, |_| ()) } else { call() }
 }
 
-/// Whether the call comes from the next allocator itself.
+/// Returns true when the next allocator itself calls.
 #[inline(always)]
 fn is_from_below() -> bool {
     next::is_foreign() && nesting::is_inside()
 }
 
-// SAFETY: the next allocator is one: what it gives out is nobody else's.
+// SAFETY: the next allocator returns exclusive memory, as every definition of these functions must.
 unsafe impl Backend for NextAllocator {
     #[inline(always)]
     fn alignment(&self) -> usize {
@@ -97,20 +99,20 @@ unsafe impl Backend for NextAllocator {
     #[inline(always)]
     unsafe fn release(&self, origin: *mut u8, _size: usize, _alignment: usize) {
         let real = real!(free: Free);
-        // SAFETY: by contract.
+        // SAFETY: the caller promises memory of this allocator that nobody uses any more.
         below(|| unsafe { real(origin.cast()) });
     }
 
     #[inline(always)]
     unsafe fn resize(&self, origin: *mut u8, _size: usize, new_size: usize) -> *mut u8 {
         let real = real!(realloc: Realloc, or ptr::null_mut());
-        // SAFETY: by contract.
+        // SAFETY: the caller promises memory of this allocator that nobody else uses.
         below(|| unsafe { real(origin.cast(), new_size) }).cast()
     }
 
     unsafe fn usable_size(&self, origin: *mut u8) -> Option<usize> {
         let real = real!(malloc_usable_size: UsableSize, or None);
-        // SAFETY: by contract.
+        // SAFETY: the caller promises memory of this allocator.
         Some(below(|| unsafe { real(origin.cast()) }))
     }
 
@@ -125,18 +127,19 @@ unsafe impl Backend for NextAllocator {
     }
 
     unsafe fn release_foreign(&self, user: *mut u8) {
-        // SAFETY: by contract.
+        // SAFETY: the caller promises memory of the next allocator that nobody uses any more.
         unsafe { self.release(user, 0, 0) }
     }
 
     unsafe fn resize_foreign(&self, user: *mut u8, size: usize) -> *mut u8 {
-        // SAFETY: by contract.
+        // SAFETY: the caller promises memory of the next allocator that nobody else uses.
         unsafe { self.resize(user, 0, size) }
     }
 
     unsafe fn freed_twice(&self, origin: *mut u8) {
-        // What happens without this library: the C library says so, and ends the program.
-        // SAFETY: by contract it is at least an address that was given out.
+        // As without this library: the C library reports the error and ends the program.
+        // SAFETY: the caller promises an address that this allocator gave out; the C library
+        // reports the error.
         unsafe { self.release(origin, 0, 0) }
     }
 
@@ -153,7 +156,7 @@ unsafe impl Backend for NextAllocator {
     }
 }
 
-/// A block of the heap, or `errno`.
+/// Allocates a block of the heap; null with `errno` on failure.
 #[inline(always)]
 fn allocated(size: usize, alignment: usize, is_zeroed: bool, site: CallSite) -> Block {
     // SAFETY: the entries of the hooks pass the caller's registers, and it waits for the hook.
@@ -161,27 +164,35 @@ fn allocated(size: usize, alignment: usize, is_zeroed: bool, site: CallSite) -> 
     if block.is_null() { no_memory() } else { block.cast() }
 }
 
-/// Before the first block, the layout has to be known.
+/// Returns true when the options are read, which set the layout.
 #[inline(always)]
 fn is_ready() -> bool {
     !address_of(&NEXT.malloc).is_null()
 }
 
 entry! { 1 malloc => on_malloc }
+/// # Safety
+///
+/// The arguments are valid for the C library's `malloc`; `pc`, `sp` and `fp` are registers of the
+/// caller, which waits for this function.
 unsafe extern "C" fn on_malloc(size: usize, pc: u64, sp: u64, fp: u64) -> Block {
     if !is_ready() || is_from_below() {
         let real = real!(malloc: OfSize, or no_memory());
-        // SAFETY: by contract.
+        // SAFETY: the caller promises arguments that are valid for the C library's function.
         return unsafe { real(size) };
     }
     allocated(size, 1, false, CallSite { pc, sp, fp })
 }
 
 entry! { 2 calloc => on_calloc }
+/// # Safety
+///
+/// The arguments are valid for the C library's `calloc`; `pc`, `sp` and `fp` are registers of the
+/// caller, which waits for this function.
 unsafe extern "C" fn on_calloc(count: usize, size: usize, pc: u64, sp: u64, fp: u64) -> Block {
     if !is_ready() || is_from_below() {
         let real = real!(calloc: OfTwo, or no_memory());
-        // SAFETY: by contract.
+        // SAFETY: the caller promises arguments that are valid for the C library's function.
         return unsafe { real(count, size) };
     }
     let Some(size) = count.checked_mul(size) else { return no_memory() };
@@ -189,12 +200,20 @@ unsafe extern "C" fn on_calloc(count: usize, size: usize, pc: u64, sp: u64, fp: 
 }
 
 entry! { 2 realloc => on_realloc }
+/// # Safety
+///
+/// The arguments are valid for the C library's `realloc`; `pc`, `sp` and `fp` are registers of the
+/// caller, which waits for this function.
 unsafe extern "C" fn on_realloc(old: Block, size: usize, pc: u64, sp: u64, fp: u64) -> Block {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises arguments that are valid for the C library's function.
     unsafe { reallocated(old, size, CallSite { pc, sp, fp }) }
 }
 
 entry! { 3 reallocarray => on_reallocarray }
+/// # Safety
+///
+/// The arguments are valid for the C library's `reallocarray`; `pc`, `sp` and `fp` are registers of
+/// the caller, which waits for this function.
 unsafe extern "C" fn on_reallocarray(
     old: Block,
     count: usize,
@@ -204,29 +223,33 @@ unsafe extern "C" fn on_reallocarray(
     fp: u64,
 ) -> Block {
     let Some(size) = count.checked_mul(size) else { return no_memory() };
-    // SAFETY: by contract.
+    // SAFETY: the caller promises arguments that are valid for the C library's function.
     unsafe { reallocated(old, size, CallSite { pc, sp, fp }) }
 }
 
+/// # Safety
+///
+/// `old` is null or a block that nobody else uses; `site` has the registers of the caller, which
+/// waits.
 #[inline(always)]
 unsafe fn reallocated(old: Block, size: usize, site: CallSite) -> Block {
     if !is_ready() || is_from_below() {
         let real = real!(realloc: Realloc, or no_memory());
-        // SAFETY: by contract.
+        // SAFETY: the caller promises arguments that are valid for the C library's function.
         return unsafe { real(old, size) };
     }
     if size == 0 && !old.is_null() {
-        // The C library's other way to free a block.
-        // SAFETY: by contract.
+        // The C library frees the block then.
+        // SAFETY: the caller promises arguments that are valid for the C library's function.
         unsafe { HEAP.release(old.cast(), 1) };
         return ptr::null_mut();
     }
-    // SAFETY: by contract, and as for `allocated`.
+    // SAFETY: the caller promises a block that nobody else uses, and its registers.
     let block = unsafe { HEAP.resize(old.cast(), size, 1, At::new(site)) };
     if block.is_null() { no_memory() } else { block.cast() }
 }
 
-/// As the C library: the next power of two.
+/// Allocates with the next power of two as alignment, as the C library does.
 fn aligned(alignment: usize, size: usize, site: CallSite) -> Block {
     let Some(alignment) = alignment.checked_next_power_of_two() else {
         system::set_errno(libc::EINVAL);
@@ -236,26 +259,38 @@ fn aligned(alignment: usize, size: usize, site: CallSite) -> Block {
 }
 
 entry! { 2 memalign => on_memalign }
+/// # Safety
+///
+/// The arguments are valid for the C library's `memalign`; `pc`, `sp` and `fp` are registers of the
+/// caller, which waits for this function.
 unsafe extern "C" fn on_memalign(alignment: usize, size: usize, pc: u64, sp: u64, fp: u64) -> Block {
     if !is_ready() || is_from_below() {
         let real = real!(memalign: OfTwo, or no_memory());
-        // SAFETY: by contract.
+        // SAFETY: the caller promises arguments that are valid for the C library's function.
         return unsafe { real(alignment, size) };
     }
     aligned(alignment, size, CallSite { pc, sp, fp })
 }
 
 entry! { 2 aligned_alloc => on_aligned_alloc }
+/// # Safety
+///
+/// The arguments are valid for the C library's `aligned_alloc`; `pc`, `sp` and `fp` are registers
+/// of the caller, which waits for this function.
 unsafe extern "C" fn on_aligned_alloc(alignment: usize, size: usize, pc: u64, sp: u64, fp: u64) -> Block {
     if !is_ready() || is_from_below() {
         let real = real!(aligned_alloc: OfTwo, or no_memory());
-        // SAFETY: by contract.
+        // SAFETY: the caller promises arguments that are valid for the C library's function.
         return unsafe { real(alignment, size) };
     }
     aligned(alignment, size, CallSite { pc, sp, fp })
 }
 
 entry! { 3 posix_memalign => on_posix_memalign }
+/// # Safety
+///
+/// The arguments are valid for the C library's `posix_memalign`; `pc`, `sp` and `fp` are registers
+/// of the caller, which waits for this function.
 unsafe extern "C" fn on_posix_memalign(
     place: *mut Block,
     alignment: usize,
@@ -266,7 +301,7 @@ unsafe extern "C" fn on_posix_memalign(
 ) -> c_int {
     if !is_ready() || is_from_below() {
         let real = real!(posix_memalign: PosixMemalign, or libc::ENOMEM);
-        // SAFETY: by contract.
+        // SAFETY: the caller promises arguments that are valid for the C library's function.
         return unsafe { real(place, alignment, size) };
     }
     if !alignment.is_power_of_two() || alignment < size_of::<usize>() {
@@ -278,26 +313,34 @@ unsafe extern "C" fn on_posix_memalign(
     if block.is_null() {
         return libc::ENOMEM;
     }
-    // SAFETY: by contract.
+    // SAFETY: the caller promises arguments that are valid for the C library's function.
     unsafe { place.write(block) };
     0
 }
 
 entry! { 1 valloc => on_valloc }
+/// # Safety
+///
+/// The arguments are valid for the C library's `valloc`; `pc`, `sp` and `fp` are registers of the
+/// caller, which waits for this function.
 unsafe extern "C" fn on_valloc(size: usize, pc: u64, sp: u64, fp: u64) -> Block {
     if !is_ready() || is_from_below() {
         let real = real!(valloc: OfSize, or no_memory());
-        // SAFETY: by contract.
+        // SAFETY: the caller promises arguments that are valid for the C library's function.
         return unsafe { real(size) };
     }
     allocated(size, system::page_bytes(), false, CallSite { pc, sp, fp })
 }
 
 entry! { 1 pvalloc => on_pvalloc }
+/// # Safety
+///
+/// The arguments are valid for the C library's `pvalloc`; `pc`, `sp` and `fp` are registers of the
+/// caller, which waits for this function.
 unsafe extern "C" fn on_pvalloc(size: usize, pc: u64, sp: u64, fp: u64) -> Block {
     if !is_ready() || is_from_below() {
         let real = real!(pvalloc: OfSize, or no_memory());
-        // SAFETY: by contract.
+        // SAFETY: the caller promises arguments that are valid for the C library's function.
         return unsafe { real(size) };
     }
     let Some(size) = size.checked_next_multiple_of(system::page_bytes()) else { return no_memory() };
@@ -311,10 +354,10 @@ unsafe extern "C" fn on_pvalloc(size: usize, pc: u64, sp: u64, fp: u64) -> Block
 pub unsafe extern "C" fn free(block: Block) {
     if !is_ready() || is_from_below() {
         let real = real!(free: Free);
-        // SAFETY: by contract.
+        // SAFETY: the caller promises what the C library's function requires.
         return unsafe { real(block) };
     }
-    // SAFETY: by contract.
+    // SAFETY: the caller promises what the C library's function requires.
     unsafe { HEAP.release(block.cast(), 1) }
 }
 
@@ -323,7 +366,7 @@ pub unsafe extern "C" fn free(block: Block) {
 /// As for the C library's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cfree(block: Block) {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises what the C library's function requires.
     unsafe { free(block) }
 }
 
@@ -332,7 +375,7 @@ pub unsafe extern "C" fn cfree(block: Block) {
 /// As for C23's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free_sized(block: Block, _size: usize) {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises a block of the C library's allocator, which is not used any more.
     unsafe { free(block) }
 }
 
@@ -341,11 +384,11 @@ pub unsafe extern "C" fn free_sized(block: Block, _size: usize) {
 /// As for C23's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free_aligned_sized(block: Block, _alignment: usize, _size: usize) {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises a block of the C library's allocator, which is not used any more.
     unsafe { free(block) }
 }
 
-/// What the program asked for: it may use no more, a guard stands behind it.
+/// Returns the requested size, which is all that the program may use: a guard is behind it.
 ///
 /// # Safety
 ///
@@ -356,13 +399,13 @@ pub unsafe extern "C" fn malloc_usable_size(block: Block) -> usize {
         return 0;
     }
     if is_ready() && !is_from_below() {
-        // SAFETY: by contract.
+        // SAFETY: the caller promises what the C library's function requires.
         if let Some(size) = unsafe { HEAP.size_of(block.cast()) } {
             return size;
         }
     }
     let real = real!(malloc_usable_size: UsableSize, or 0);
-    // SAFETY: by contract.
+    // SAFETY: the caller promises what the C library's function requires.
     unsafe { real(block) }
 }
 
@@ -372,18 +415,19 @@ pub unsafe extern "C" fn malloc_usable_size(block: Block) -> usize {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlclose(handle: *mut c_void) -> c_int {
     let real = real!(dlclose: unsafe extern "C" fn(*mut c_void) -> c_int, or -1);
-    // SAFETY: by contract.
+    // SAFETY: the caller promises what the C library's function requires.
     cairn_capture::while_unloading(|| unsafe { real(handle) })
 }
 
 static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
-/// The process that was started.
+/// Number of the process that began.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 static WITH_CHILDREN: AtomicBool = AtomicBool::new(false);
-/// The text of `CAIRN_HEAP=...`, where the kernel put it; null when there is none.
+/// The text of `CAIRN_HEAP=...` in the kernel's own array; null when there is none.
 static OPTIONS: AtomicPtr<c_char> = AtomicPtr::new(ptr::null_mut());
 
-/// Finds what is below, and reads the options; at the first call, which is the loader's as a rule.
+/// Finds the next allocator and reads the options, at the first call, which is usually the
+/// loader's.
 #[cold]
 pub(crate) extern "C" fn begin() {
     let errno = system::errno();
@@ -397,7 +441,7 @@ pub(crate) extern "C" fn begin() {
         let (text, frames) = unsafe {
             (environment::options(environment), environment::value(environment, b"HEAPPROF_FRAMES="))
         };
-        // A program with more rights than its caller is not directed by the caller.
+        // The caller must not direct a program with more rights than itself.
         let is_ours = !system::has_raised_rights();
         let (text, frames) = (text.filter(|_| is_ours), frames.filter(|_| is_ours));
         let (options, with_children) = options(text.unwrap_or_default(), frames);
@@ -410,31 +454,31 @@ pub(crate) extern "C" fn begin() {
         // SAFETY: a static, and this is done once.
         unsafe { HEAP.write_anchor(table) };
         if let Some(text) = text {
-            // SAFETY: the name of the variable stands in front of its value.
+            // SAFETY: the name of the variable is in front of its value.
             let whole = unsafe { text.as_ptr().sub(b"CAIRN_HEAP=".len()) };
             OPTIONS.store(whole.cast_mut().cast(), Ordering::Relaxed);
         }
         PROCESS.store(system::process_id(), Ordering::Relaxed);
         WITH_CHILDREN.store(with_children, Ordering::Relaxed);
-        // With children, the variables stay: `system` and `popen` hand on what they find.
+        // With children, the variables stay: `system` and `popen` pass the environment on.
         if !with_children {
             // SAFETY: the program has not begun.
             unsafe { environment::remove_own(environment, next::own_path()) };
         }
     }
-    // Last: who finds functions finds the options set.
+    // Last: a thread that finds the functions finds the options set.
     next::resolve();
     system::set_errno(errno);
 }
 
-/// What a program needs that takes the place of this process.
+/// Returns the variables for the next program of this process.
 pub(crate) fn variables_for_exec() -> Option<OwnVariables> {
     let follows =
         system::process_id() == PROCESS.load(Ordering::Relaxed) || WITH_CHILDREN.load(Ordering::Relaxed);
     follows.then(own_variables)
 }
 
-/// What a program needs that is started beside this one.
+/// Returns the variables for a process that this one starts.
 pub(crate) fn variables_for_children() -> Option<OwnVariables> {
     WITH_CHILDREN.load(Ordering::Relaxed).then(own_variables)
 }
@@ -443,7 +487,7 @@ fn own_variables() -> OwnVariables {
     OwnVariables { is_wanted: true, options: OPTIONS.load(Ordering::Relaxed), library: next::own_path() }
 }
 
-/// What the words say; those that make no sense are told and left out.
+/// Parses the words; reports unknown ones on standard error, and ignores them.
 fn options(text: &[u8], frames: Option<&[u8]>) -> (Options, bool) {
     let mut options = Options::new(BlockLayout::Cairn);
     let mut with_children = false;
@@ -466,7 +510,7 @@ fn options(text: &[u8], frames: Option<&[u8]>) -> (Options, bool) {
             (b"children", None) => with_children = true,
             _ => {
                 let mut line = crate::text::Text::<512>::new();
-                for part in [b"cairn: CAIRN_HEAP: \"", word, b"\" makes no sense here; it is left out\n"] {
+                for part in [b"cairn: CAIRN_HEAP: \"", word, b"\" is not an option here; it is ignored\n"] {
                     line.push(part);
                 }
                 system::complain(line.as_bytes());
@@ -481,7 +525,7 @@ fn number(digits: &[u8]) -> Option<usize> {
     text.parse::<usize>().ok().filter(|number| *number <= 1000)
 }
 
-/// Keeps what new numbers mean. Called inside captures.
+/// Adds the stacks of new numbers to the table. Called inside captures.
 fn on_new_stacks(stacks: NewStacks) {
     for row in stacks.rows() {
         let (kind, address) = match row.frame {
@@ -489,14 +533,14 @@ fn on_new_stacks(stacks: NewStacks) {
             Ok(frame) => (FrameKind::ReturnAddress, frame.address().map_or(0, |address| address.value())),
             Err(_) => (FrameKind::Truncated, 0),
         };
-        // Where there is no memory, the stack of that number stays unknown.
+        // Without memory, the stack of that number stays unknown.
         TABLE.add(row.id.number(), row.parent.number(), address, kind, |bytes| {
             system::map(bytes).unwrap_or(ptr::null_mut())
         });
     }
 }
 
-/// Whether lists have to be whole in a forked child.
+/// Returns true when the lists must not be half changed in a forked child.
 fn has_lists() -> bool {
     HEAP.options().layout == BlockLayout::Lws
 }

@@ -1,29 +1,33 @@
-//! Recording a program that runs already: `cairn heap --attach` loads this library into it and calls [`cairn_attach`].
+//! Records a running program: `cairn heap --attach` loads this library into it and calls
+//! [`cairn_attach`].
 //!
-//! Nothing of the program comes here then, because its calls are bound to the C library. So they are bound anew:
+//! The program's calls are bound to the C library at that time, and are bound to the hooks as
+//! follows:
 //!
-//! - **The slots** that the loader filled with the addresses of functions (`JUMP_SLOT` and `GLOB_DAT` relocations, and pointers
-//!   in data) of all loaded modules. A slot is changed only if it holds what the name means in this program, or is not
-//!   bound yet.
-//! - **The symbols** themselves, in the memory of the module that defines them: what is loaded later is bound by them,
-//!   before its first constructor runs.
+//! - **The slots** that the loader filled with the addresses of functions (`JUMP_SLOT` and
+//!   `GLOB_DAT` relocations, and pointers in data) of all loaded modules. A slot is changed only if
+//!   it holds this program's definition of the name, or is not bound yet.
+//! - **The symbols** themselves, in the memory of the module that defines them: a module that is
+//!   loaded later is bound by them, before its first constructor runs.
 //!
-//! A word is written at once, so that other threads, which go on meanwhile, see the old address or the new one. Recording
-//! begins when all of it is done, and ends before it is undone: every block is either seen from its beginning to its end, or
-//! is older than the recording.
+//! A word is written atomically, so that other threads, which continue meanwhile, see the old
+//! address or the new one. Recording begins after all changes, and ends before they are undone:
+//! every block is either recorded from allocation to free, or older than the recording.
 //!
-//! **All of this runs under the loader's lock**, which `dlopen` holds while it maps, relocates and protects a module, and `dlclose`
-//! while it unmaps one: no module is half relocated, and none goes. No function of the C library takes that lock for others. But
-//! `dlsym` holds it while it asks an indirect function (`STT_GNU_IFUNC`) for its address, so the work is done by the resolver of
-//! such a symbol of this library, `cairn_locked`. A page is writable afterwards if it was writable before: that is asked of the
-//! kernel, and not concluded from the module's headers.
+//! **All of this runs under the loader's lock**, which `dlopen` holds while it maps, relocates and
+//! protects a module, and `dlclose` while it unmaps one: no module is half relocated, and none is
+//! unmapped. The C library has no function that takes that lock for a caller. But `dlsym` holds it
+//! while it asks an indirect function (`STT_GNU_IFUNC`) for its address, so the work is done by the
+//! resolver of such a symbol of this library, `cairn_locked`. A page is writable afterwards if it
+//! was writable before, which the kernel states, and not the module's headers.
 //!
-//! [`cairn_detach`] puts everything back. The library stays: a thread may be inside it, and the program may have kept an
-//! address of a hook; it does what the C library does then. What the recording has left in memory is unmapped by
-//! [`cairn_release`], when `cairn` has seen that no thread is inside the library.
+//! [`cairn_detach`] puts everything back. The library stays: a thread may be inside it, and the
+//! program may hold the address of a hook, which then only calls the C library. [`cairn_release`]
+//! unmaps the memory of the recording, after `cairn` has checked that no thread is inside the
+//! library.
 //!
-//! A module that the program opens with `RTLD_DEEPBIND` is bound past a library that was preloaded. [`before_deep_open`] changes the
-//! symbols for it.
+//! A module that the program opens with `RTLD_DEEPBIND` bypasses a preloaded library.
+//! [`before_deep_open`] changes the symbols for it.
 
 use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_int, c_void};
@@ -32,22 +36,25 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::next::{self, Dynamic, Module, Symbol};
 use crate::{recorder, start, system};
 
-/// One function that is hooked.
+/// One hooked function.
 #[derive(Clone, Copy)]
 struct Hook {
     name: &'static CStr,
     own: u64,
     real: u64,
-    /// The C library's own definition, where another module's is the one that is reached; otherwise `real`.
+    /// The C library's own definition, if the program's calls reach that of another module;
+    /// otherwise `real`.
     library: u64,
-    /// Its entry in the table of the module that defines it, and the bias of that; null when later modules cannot be bound by it.
+    /// Its entry in the symbol table of the defining module, and the bias of that module; null when
+    /// it cannot bind later modules.
     symbol: *const Symbol,
     bias: u64,
     is_mapping: bool,
-    /// It allocates or frees.
+    /// True if it allocates or frees.
     is_heap: bool,
 }
 
+/// Maximum hooks; 160, above the number of exported names.
 const MOST_HOOKS: usize = 160;
 
 struct Hooks {
@@ -57,42 +64,46 @@ struct Hooks {
 
 struct HooksCell(UnsafeCell<Hooks>);
 
-// SAFETY: written by the thread that has taken the work, once; read by it, and by others after `ARE_KNOWN`.
+// SAFETY: written by the thread that has taken the work, once; read by it, and by others after
+// `ARE_KNOWN`.
 unsafe impl Sync for HooksCell {}
 
 static HOOKS: HooksCell = HooksCell(UnsafeCell::new(Hooks { all: [None; MOST_HOOKS], count: 0 }));
-/// The hooks are filled in, and do not change any more.
+/// True when the hooks are filled in; they do not change any more.
 static ARE_KNOWN: AtomicBool = AtomicBool::new(false);
-/// Modules were loaded that nobody has looked at.
+/// True when modules were loaded that were not searched for slots yet.
 static HAS_LOADED: AtomicBool = AtomicBool::new(false);
 static IS_ATTACHED: AtomicBool = AtomicBool::new(false);
-/// Modules that are loaded later have to be changed themselves: not every symbol could be changed, or was from the beginning.
+/// True when modules that are loaded later have to be changed themselves, because not every symbol
+/// could be changed.
 static MUST_FOLLOW: AtomicBool = AtomicBool::new(false);
-/// The symbols were changed for modules that are opened with `RTLD_DEEPBIND`.
+/// True when the symbols were changed for modules that are opened with `RTLD_DEEPBIND`.
 static IS_DEEP: AtomicBool = AtomicBool::new(false);
-/// Places that could not be changed.
+/// Number of words that could not be changed.
 static REFUSED: AtomicU32 = AtomicU32::new(0);
-/// Slots that lead to a hook.
+/// Number of slots that lead to a hook.
 static BOUND: AtomicU64 = AtomicU64::new(0);
-/// Slots that lead past the hooks, to the C library.
+/// Number of slots that bypass the hooks and lead to the C library.
 static PASSING: AtomicU64 = AtomicU64::new(0);
 
-/// What `cairn` reads and writes from outside.
+/// Words that `cairn` reads and writes from its own process.
 #[repr(C)]
 pub struct Shared {
-    /// Where the thread's word of the recorder is, as a distance from the thread pointer; 0 while that is not known.
+    /// Distance of the recorder's thread word from the thread pointer; 0 while it is unknown.
     thread_word: AtomicU64,
     /// 1 when ended recordings have left memory for [`cairn_release`].
     has_memory: AtomicU64,
-    /// Who changes modules, as process and thread; 0 for nobody.
+    /// Process and thread that change modules; 0 for none.
     worker: AtomicU64,
-    /// The stack pointer of the resolver's frame while work is done under the loader's lock: see `cairn_recover`.
+    /// The stack pointer of the resolver's frame while work is done under the loader's lock: see
+    /// `cairn_recover`.
     recovery: AtomicU64,
-    /// The stack that `cairn` has given to a thread for its calls, and its size; nothing between calls, if `cairn` was not killed.
+    /// The stack that `cairn` has mapped for its calls, and its size; zeros between calls, unless
+    /// `cairn` was killed.
     stack: [AtomicU64; 2],
 }
 
-/// See [`Shared`].
+/// The shared words of this process.
 #[allow(non_upper_case_globals, reason = "the name of a symbol that `cairn` looks up")]
 #[unsafe(no_mangle)]
 pub static cairn_shared: Shared = Shared {
@@ -103,29 +114,29 @@ pub static cairn_shared: Shared = Shared {
     stack: [const { AtomicU64::new(0) }; 2],
 };
 
-/// What `cairn` is told.
+/// Result of a call by `cairn`.
 #[repr(i32)]
 #[derive(Clone, Copy)]
 enum Answer {
     Done = 0,
     /// A recording is under way.
     Recorded = 1,
-    /// The recording could not begin; why was announced.
+    /// The recording could not begin; the reason was announced.
     NoRecording = 2,
-    /// The kernel does not let the pages be changed.
+    /// The kernel refuses to change the pages.
     Protected = 3,
     /// No call of the program could be bound to a hook.
     Nothing = 4,
     /// Another thread changes modules at this moment.
     Busy = 5,
-    /// There is nothing to detach from.
+    /// No recording is attached.
     NotAttached = 6,
-    /// The work under the loader's lock could not be done, or not to its end.
+    /// The work under the loader's lock failed, or was interrupted.
     Fault = 7,
 }
 
-/// Begins to record. `text` is what would be in `CAIRN_HEAP`. When that is done, `is_done` is set, and what is left is a wait to be
-/// stopped.
+/// Begins to record by the options in `text`, in the format of `CAIRN_HEAP`. At the end it sets
+/// `is_done` and waits until `cairn` stops the thread.
 ///
 /// # Safety
 ///
@@ -133,9 +144,11 @@ enum Answer {
 /// - The thread may take the loader's lock.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cairn_attach(text: *const u8, length: usize, is_done: *const AtomicU64) -> c_int {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that `text` has `length` bytes, and `is_done` is a word; the
+    // thread may take the loader's lock.
     let is_done = unsafe { &*is_done };
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that `text` has `length` bytes, and `is_done` is a word; the
+    // thread may take the loader's lock.
     let text = unsafe { core::slice::from_raw_parts(text, length) };
     let Some(work) = Work::take() else { return done(is_done, Answer::Busy) };
     let answer = if recorder::is_under_way() { Answer::Recorded } else { attach(&work, text) };
@@ -144,14 +157,14 @@ pub unsafe extern "C" fn cairn_attach(text: *const u8, length: usize, is_done: *
     done(is_done, answer)
 }
 
-/// Ends the recording that [`cairn_attach`] began, and leaves the program as it was.
+/// Ends the recording that [`cairn_attach`] began, and restores the program's bindings.
 ///
 /// # Safety
 ///
-/// As for that.
+/// `is_done` is a word, and the thread may take the loader's lock.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cairn_detach(_: usize, _: usize, is_done: *const AtomicU64) -> c_int {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that `is_done` is a word.
     let is_done = unsafe { &*is_done };
     let Some(work) = Work::take() else { return done(is_done, Answer::Busy) };
     if !IS_ATTACHED.load(Ordering::Acquire) {
@@ -160,18 +173,19 @@ pub unsafe extern "C" fn cairn_detach(_: usize, _: usize, is_done: *const Atomic
     }
     recorder::end();
     let answer = if work.under_lock(Task::Out) { Answer::Done } else { Answer::Fault };
-    // After a fault some slots may still lead here: what comes is passed on, and the next attempt changes the rest.
+    // After a fault some slots may still lead here: the hooks pass such calls on, and the next
+    // attempt changes the rest.
     if matches!(answer, Answer::Done) {
         IS_ATTACHED.store(false, Ordering::Release);
     }
-    // Last: threads that were in the midst of an event have had time to finish it.
+    // Last, so that threads which were writing an event have had time to finish it.
     recorder::leave_file();
     note_memory();
     drop(work);
     done(is_done, answer)
 }
 
-/// Ends a call: says that it is done, and waits until `cairn` stops the thread, or for some seconds if nobody does.
+/// Ends a call: sets `is_done`, and waits until `cairn` stops the thread, at most some seconds.
 fn done(is_done: &AtomicU64, answer: Answer) -> c_int {
     const SECONDS: i64 = 3;
     is_done.store(1, Ordering::SeqCst);
@@ -179,20 +193,22 @@ fn done(is_done: &AtomicU64, answer: Answer) -> c_int {
     answer as c_int
 }
 
-/// Unmaps what ended recordings have left, and the stack of a call in which `cairn` was killed.
+/// Unmaps the memory of ended recordings, and the stack of a call during which `cairn` was killed.
 ///
 /// # Safety
 ///
-/// As for [`cairn_recorder::release_ended`]: no other thread of the process runs before it returns, and none was stopped inside this
-/// library, or on that stack.
+/// No other thread of the process runs before it returns, and none was stopped inside this library,
+/// or on that stack: the contract of [`cairn_recorder::release_ended`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cairn_release() -> c_int {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that no other thread runs before it returns, and that none was
+    // stopped inside this library.
     unsafe { recorder::release_ended() };
     let [stack, bytes] = &cairn_shared.stack;
     let (at, bytes) = (stack.swap(0, Ordering::SeqCst), bytes.swap(0, Ordering::SeqCst));
     if at != 0 {
-        // SAFETY: a mapping of `cairn`'s, that no thread has as its stack: by contract.
+        // SAFETY: `cairn` has mapped it, and the caller promises that no thread uses it as its
+        // stack.
         unsafe { system::unmap(at as *mut u8, bytes as usize) };
     }
     note_memory();
@@ -205,8 +221,8 @@ fn note_memory() {
     cairn_shared.has_memory.store(recorder::has_ended_memory().into(), Ordering::Release);
 }
 
-/// Binds what was loaded since, where the symbols could not do that. Threads that load at once leave it to one of them, which looks
-/// again when others have come meanwhile.
+/// Binds newly loaded modules, if the symbols could not bind them. Of threads that load at once,
+/// one does it, and repeats it when others have loaded meanwhile.
 pub(crate) fn after_load() {
     let is_wanted = IS_ATTACHED.load(Ordering::Acquire) && MUST_FOLLOW.load(Ordering::Relaxed)
         || IS_DEEP.load(Ordering::Relaxed);
@@ -218,7 +234,7 @@ pub(crate) fn after_load() {
         && let Some(work) = Work::take()
     {
         HAS_LOADED.store(false, Ordering::SeqCst);
-        // It may have ended before the work was taken.
+        // The recording may have ended before the work was taken.
         if IS_ATTACHED.load(Ordering::Acquire) || IS_DEEP.load(Ordering::Relaxed) {
             work.under_lock(Task::Follow);
             recorder::note_bypassing_slots(PASSING.load(Ordering::Relaxed));
@@ -226,13 +242,14 @@ pub(crate) fn after_load() {
     }
 }
 
-/// To be called before `dlopen` with `RTLD_DEEPBIND`: the module will look for functions in its own dependencies first, and find the
-/// C library's before the hooks. It finds the hooks all the same when they are what the C library's symbols mean.
+/// Prepares a `dlopen` with `RTLD_DEEPBIND`, whose module searches its own dependencies first, and
+/// finds the C library's functions before the hooks. Changed symbols of the C library lead it to
+/// the hooks.
 pub(crate) fn before_deep_open() {
     if IS_ATTACHED.load(Ordering::Acquire) || !recorder::is_under_way() {
         return;
     }
-    // Before the work, so that whoever does it now looks again at the modules afterwards.
+    // Before the work, so that a thread that is doing it now searches the modules again afterwards.
     if IS_DEEP.swap(true, Ordering::SeqCst) {
         return;
     }
@@ -241,12 +258,13 @@ pub(crate) fn before_deep_open() {
     }
 }
 
-/// The real function behind the hook `name`, where modules were changed: their tables lead to the hook itself then.
+/// Returns the real function behind the hook `name` if modules were changed, whose tables lead to
+/// the hook itself.
 pub(crate) fn real_behind(name: &CStr) -> Option<*mut c_void> {
     if !ARE_KNOWN.load(Ordering::Acquire) {
         return None;
     }
-    // SAFETY: filled in, and not changed any more.
+    // SAFETY: `ARE_KNOWN` is set, after which the hooks do not change.
     let hooks = unsafe { &*HOOKS.0.get() };
     hooks.all.iter().flatten().find(|hook| hook.name == name).map(|hook| hook.real as *mut c_void)
 }
@@ -260,8 +278,9 @@ impl Work {
         let here = system::process_and_thread();
         let mut found = worker.load(Ordering::SeqCst);
         loop {
-            // Nobody's; or of the process that this one was forked from, or of a thread that has ended, or of a call of this thread
-            // that was given up: a thread that is at work does not come here.
+            // Free; or held by the process that this one was forked from, by a thread that has
+            // ended, or by an interrupted call of this thread: a thread that holds it never calls
+            // this.
             let is_free =
                 found == 0 || found >> 32 != here >> 32 || found == here || system::has_ended(found as u32);
             if !is_free {
@@ -274,16 +293,17 @@ impl Work {
         }
     }
 
-    /// Does the task under the loader's lock. False when that was not possible, or not to the end.
+    /// Does the task under the loader's lock; returns false if it failed or was interrupted.
     fn under_lock(&self, task: Task) -> bool {
         let Some(look_up) = next::library_dlsym() else { return false };
         IS_DONE.store(false, Ordering::Relaxed);
         TASK.store(task as u32, Ordering::SeqCst);
-        // SAFETY: the C library's `dlsym`; without a handle it looks where calls of this library lead.
+        // SAFETY: the C library's `dlsym`; without a handle it looks where calls of this library
+        // lead.
         unsafe { look_up(core::ptr::null_mut(), c"cairn_locked".as_ptr()) };
         TASK.store(Task::None as u32, Ordering::SeqCst);
         cairn_shared.recovery.store(0, Ordering::Relaxed);
-        // A call that was given up may have left a page open.
+        // An interrupted call may have left a page writable.
         OPEN_PAGE.close();
         IS_DONE.load(Ordering::Relaxed)
     }
@@ -295,26 +315,27 @@ impl Drop for Work {
     }
 }
 
-/// What is to be done under the loader's lock.
+/// Work to do under the loader's lock.
 #[repr(u32)]
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Task {
     None,
     /// Bind all modules to the hooks.
     In,
-    /// Bind the slots of modules that were loaded since.
+    /// Bind the slots of newly loaded modules.
     Follow,
     /// Bind the symbols only.
     Deep,
-    /// Put everything back.
+    /// Restore all bindings.
     Out,
 }
 
 static TASK: AtomicU32 = AtomicU32::new(Task::None as u32);
 static IS_DONE: AtomicBool = AtomicBool::new(false);
 
-/// Does the task, on behalf of the resolver `cairn_locked`: the caller is the loader, which holds its lock. Whoever else looks that
-/// symbol up finds nothing to do. `frame` is where the resolver's stack pointer is.
+/// Does the task, on behalf of the resolver `cairn_locked`: the caller is the loader, which holds
+/// its lock. Without a task, as when the program looks that symbol up, it does nothing. `frame` is
+/// the resolver's stack pointer.
 pub(crate) extern "C" fn do_task(frame: u64) {
     let task = TASK.swap(Task::None as u32, Ordering::SeqCst);
     if task == Task::None as u32 {
@@ -322,7 +343,8 @@ pub(crate) extern "C" fn do_task(frame: u64) {
     }
     cairn_shared.recovery.store(frame, Ordering::SeqCst);
     next::resolve();
-    // SAFETY: the thread that has set the task has taken the work; and the loader's lock lets one thread in.
+    // SAFETY: the thread that has set the task has taken the work; and the loader's lock lets one
+    // thread in.
     let hooks = unsafe { &mut *HOOKS.0.get() };
     if hooks.count == 0 {
         hooks.fill();
@@ -349,7 +371,7 @@ fn attach(work: &Work, text: &[u8]) -> Answer {
     let Ok(asked) = start::prepare_attached(text) else { return Answer::NoRecording };
     REFUSED.store(0, Ordering::Relaxed);
     BOUND.store(0, Ordering::Relaxed);
-    // First: a call that is given up while it waits for the lock has done nothing then.
+    // First: a call that is interrupted while it waits for the lock has changed nothing.
     let is_done = work.under_lock(Task::In);
     let failure = match (REFUSED.load(Ordering::Relaxed), BOUND.load(Ordering::Relaxed)) {
         _ if !is_done => Some(Answer::Fault),
@@ -358,7 +380,7 @@ fn attach(work: &Work, text: &[u8]) -> Answer {
         _ => asked.begin().is_err().then_some(Answer::NoRecording),
     };
     if let Some(failure) = failure {
-        // What cannot be put back leads to hooks that pass on.
+        // Bindings that cannot be restored lead to hooks, which pass the calls on.
         if work.under_lock(Task::Out) {
             IS_ATTACHED.store(false, Ordering::Release);
         }
@@ -372,7 +394,7 @@ fn attach(work: &Work, text: &[u8]) -> Answer {
 }
 
 impl Hooks {
-    /// All that this library exports and the program has as well.
+    /// Collects the functions that this library exports and the program has as well.
     fn fill(&mut self) {
         let Some(own) = next::own_module() else { return };
         // SAFETY: this library is loaded.
@@ -406,7 +428,7 @@ impl Hooks {
         }
     }
 
-    /// Those that are asked for.
+    /// Yields the hooks that the options select.
     fn wanted(&self, direction: Direction) -> impl Iterator<Item = &Hook> {
         let with_mappings = direction == Direction::Out || start::with_mappings();
         self.all.iter().flatten().filter(move |hook| with_mappings || !hook.is_mapping)
@@ -428,7 +450,8 @@ impl Hook {
     }
 }
 
-/// Symbols before slots: a slot that is bound lazily meanwhile is bound right, or is overwritten.
+/// Changes the symbols, before the slots: a slot that is bound lazily meanwhile is bound to the
+/// hook, or is overwritten.
 fn change_symbols(hooks: &Hooks, direction: Direction) {
     if direction == Direction::In {
         MUST_FOLLOW.store(false, Ordering::Relaxed);
@@ -439,12 +462,13 @@ fn change_symbols(hooks: &Hooks, direction: Direction) {
                 MUST_FOLLOW.store(true, Ordering::Relaxed);
                 continue;
             }
-            // SAFETY: an entry of a module that does not go: the program's calls reach it.
+            // SAFETY: an entry in the table of a module that stays loaded, because the program's
+            // calls reach it.
             let place = unsafe { &raw const (*hook.symbol).value } as u64;
             let (from, to) = hook.change_in(direction);
             if module.contains(place) {
                 let (from, to) = (from.wrapping_sub(hook.bias), to.wrapping_sub(hook.bias));
-                // SAFETY: a value of a symbol.
+                // SAFETY: the value of a function's symbol; the loader's lock is held.
                 if unsafe { module.write(place, from, to) } == Written::No {
                     MUST_FOLLOW.store(true, Ordering::Relaxed);
                 }
@@ -464,27 +488,27 @@ fn change_slots(hooks: &Hooks, direction: Direction) {
     });
 }
 
-/// What became of a word.
+/// Result of writing a word.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Written {
-    /// It is what it should be now.
+    /// It has the wanted value.
     Yes,
-    /// It holds something else, or cannot be written.
+    /// It has another value, or cannot be written.
     No,
 }
 
-/// The page that words are being written to.
+/// The page that is being written to.
 struct OpenPage {
     address: AtomicU64,
-    /// It was read-only before.
+    /// True if it was read-only before.
     was_sealed: AtomicBool,
 }
 
-/// Of the thread that works under the loader's lock.
+/// Used by the thread that works under the loader's lock.
 static OPEN_PAGE: OpenPage = OpenPage { address: AtomicU64::new(0), was_sealed: AtomicBool::new(false) };
 
 impl OpenPage {
-    /// Makes the page around `place` writable, if it is not; false when the kernel does not allow that.
+    /// Makes the page around `place` writable; returns false if the kernel refuses.
     fn open(&self, place: u64) -> bool {
         let page = place & !(system::page_bytes() as u64 - 1);
         if self.address.load(Ordering::Relaxed) == page {
@@ -498,7 +522,7 @@ impl OpenPage {
         if was_sealed {
             self.was_sealed.store(true, Ordering::Relaxed);
             self.address.store(page, Ordering::SeqCst);
-            // SAFETY: the page can be read all the time, and `close` makes it what it was.
+            // SAFETY: adds the right to write; `close` removes it again.
             let is_open =
                 unsafe { system::protect(page, system::page_bytes(), libc::PROT_READ | libc::PROT_WRITE) };
             if !is_open {
@@ -512,11 +536,12 @@ impl OpenPage {
         true
     }
 
-    /// Protects the page again that was protected before.
+    /// Removes the right to write again, if the page had none before.
     fn close(&self) {
         let page = self.address.load(Ordering::Relaxed);
         if page != 0 && self.was_sealed.load(Ordering::Relaxed) {
-            // SAFETY: it was read-only, and the loader's lock has kept it from being changed since.
+            // SAFETY: the page was read-only before `open`, and the loader's lock has prevented
+            // changes since.
             unsafe { system::protect(page, system::page_bytes(), libc::PROT_READ) };
         }
         self.address.store(0, Ordering::Relaxed);
@@ -552,27 +577,31 @@ const PT_LOAD: u32 = 1;
 const PT_DYNAMIC: u32 = 2;
 const PF_EXECUTE: u32 = 1;
 
-/// One module, as the loader tells of it.
+/// One module of the loader's list.
 struct Loaded<'a> {
     bias: u64,
     headers: &'a [libc::Elf64_Phdr],
 }
 
-/// So many modules are collected in one walk of the loader's list.
+/// Modules that are collected in one walk of the loader's list; 32, for a small stack.
 const MODULES_AT_ONCE: usize = 32;
 
-/// Some of the loader's list.
+/// A part of the loader's list.
 struct Listed {
     found: [(u64, *const libc::Elf64_Phdr, u16); MODULES_AT_ONCE],
     count: usize,
     skip: usize,
 }
 
-/// Calls `look` with each module. The caller holds the loader's lock, so that the list stays as it is; the lock of the list itself is
-/// held for moments only: a thread that forks meanwhile leaves it locked in its child.
+/// Calls `look` with each module. The caller holds the loader's lock, so that the list does not
+/// change. The lock of the list itself is held for moments only: a thread that forks meanwhile
+/// leaves it locked in its child.
 fn each_module(mut look: impl FnMut(&Loaded<'_>)) {
+    /// # Safety
+    ///
+    /// `information` is the loader's, and `listed` points to a [`Listed`] that nobody else uses.
     unsafe extern "C" fn visit(information: *mut libc::dl_phdr_info, _: usize, listed: *mut c_void) -> c_int {
-        // SAFETY: the loader's, for the time of this call; and what was passed below.
+        // SAFETY: the caller promises both.
         let (information, listed) = unsafe { (&*information, &mut *listed.cast::<Listed>()) };
         if listed.skip > 0 {
             listed.skip -= 1;
@@ -587,11 +616,13 @@ fn each_module(mut look: impl FnMut(&Loaded<'_>)) {
     loop {
         let mut listed =
             Listed { found: [(0, core::ptr::null(), 0); MODULES_AT_ONCE], count: 0, skip: first };
-        // SAFETY: the callback takes what it is given here, and it is not kept.
+        // SAFETY: the callback takes a `Listed`, which is passed here and lives longer than the
+        // call.
         unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut listed).cast()) };
         for &(bias, headers, count) in listed.found.iter().take(listed.count) {
             if !headers.is_null() {
-                // SAFETY: the headers of a loaded module, which does not go while the loader's lock is held.
+                // SAFETY: the headers of a loaded module, which does not go while the loader's lock
+                // is held.
                 let headers = unsafe { core::slice::from_raw_parts(headers, count.into()) };
                 look(&Loaded { bias, headers });
             }
@@ -619,18 +650,20 @@ impl Loaded<'_> {
         self.segment_of(address).is_some()
     }
 
-    /// Writes `to` where `from` is.
+    /// Replaces `from` by `to` in a word.
     ///
     /// # Safety
     ///
-    /// A word of this module that is read only as an address of a function. The caller holds the loader's lock.
+    /// `place` is a word of this module that is read only as an address of a function. The caller
+    /// holds the loader's lock.
     unsafe fn write(&self, place: u64, from: u64, to: u64) -> Written {
         let Some(segment) = self.segment_of(place) else { return Written::No };
-        // Threads may run in such a page: what may be done with it is not changed for a moment, either.
+        // Threads may run code of such a page, so that its protection must not change.
         if segment.p_flags & PF_EXECUTE != 0 || !place.is_multiple_of(8) {
             return Written::No;
         }
-        // SAFETY: by contract.
+        // SAFETY: the caller promises a word of this module that is read only as an address of a
+        // function.
         let word = unsafe { &*(place as *const AtomicU64) };
         match word.load(Ordering::Relaxed) {
             found if found == to => return Written::Yes,
@@ -641,7 +674,7 @@ impl Loaded<'_> {
             REFUSED.fetch_add(1, Ordering::Relaxed);
             return Written::No;
         }
-        // Another thread may have bound it since, which only it can say.
+        // Another thread may have bound it meanwhile.
         match word.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed) {
             Ok(_) => Written::Yes,
             Err(found) if found == to => Written::Yes,
@@ -655,7 +688,7 @@ impl Loaded<'_> {
     unsafe fn change_slots(&self, hooks: &Hooks, own: &Module, direction: Direction) {
         let Some(dynamic) = self.header(PT_DYNAMIC) else { return };
         let first = self.bias.wrapping_add(dynamic.p_vaddr) as *const Dynamic;
-        // SAFETY: by contract.
+        // SAFETY: the caller promises that the module is loaded, and stays.
         let module = unsafe { Module::at(self.bias, first) };
         if module.symbols.is_null() || module.strings.is_null() {
             return;
@@ -674,7 +707,7 @@ impl Loaded<'_> {
                 DT_PLTRELSZ => sizes[1] = *value,
                 _ => {}
             }
-            // SAFETY: not the last one.
+            // SAFETY: this entry is not the last one.
             entry = unsafe { entry.add(1) };
         }
         for (table, bytes) in tables.into_iter().zip(sizes) {
@@ -682,7 +715,7 @@ impl Loaded<'_> {
                 continue;
             }
             let count = bytes as usize / size_of::<Relocation>();
-            // SAFETY: the table that the loader itself has read.
+            // SAFETY: the module's dynamic section states address and size of this table.
             let relocations = unsafe { core::slice::from_raw_parts(table as *const Relocation, count) };
             for relocation in relocations {
                 let is_slot = match relocation.kind {
@@ -691,7 +724,7 @@ impl Loaded<'_> {
                     _ => false,
                 };
                 if is_slot && relocation.symbol != 0 {
-                    // SAFETY: by contract.
+                    // SAFETY: the caller promises that the module is loaded, and stays.
                     unsafe { self.change_slot(&module, relocation, hooks, own, direction) };
                 }
             }
@@ -709,7 +742,7 @@ impl Loaded<'_> {
         own: &Module,
         direction: Direction,
     ) {
-        // SAFETY: names are texts in the module's table.
+        // SAFETY: symbol and name are in the tables of a loaded module, by its relocation.
         let (name, ours) = unsafe {
             let symbol = module.symbols.add(relocation.symbol as usize);
             let name = CStr::from_ptr(module.strings.add((*symbol).name as usize).cast());
@@ -724,11 +757,12 @@ impl Loaded<'_> {
         if !self.contains(place) || !place.is_multiple_of(8) {
             return;
         }
-        // SAFETY: the loader has written there.
+        // SAFETY: an aligned word of a mapped segment, which the loader has relocated.
         let found = unsafe { (*(place as *const AtomicU64)).load(Ordering::Relaxed) };
-        // Not bound yet: it leads to the module's own code that asks the loader. What that module has itself under the name
-        // may be another function.
-        // SAFETY: by contract; an entry of the module's table.
+        // An unbound slot leads to the module's own code that calls the loader. A definition of the
+        // name in that module may be another function.
+        // SAFETY: the caller promises that the relocation is the module's; an entry of the module's
+        // table.
         let is_the_same = || unsafe {
             module.definition(name).is_none_or(|symbol| {
                 let address = self.bias.wrapping_add((*symbol).value);
@@ -742,9 +776,10 @@ impl Loaded<'_> {
             && self.contains(found)
             && is_the_same();
         if found == to || found == from || is_unbound {
-            // SAFETY: a slot for the address of this function.
+            // SAFETY: a slot for the address of this function, and the caller holds the loader's
+            // lock.
             let mut written = unsafe { self.write(place, found, to) };
-            // The program has bound it just now.
+            // The program has bound it meanwhile.
             if written == Written::No && is_unbound {
                 // SAFETY: as above.
                 written = unsafe { self.write(place, from, to) };

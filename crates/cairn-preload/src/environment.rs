@@ -1,5 +1,6 @@
-//! The environment: our two variables are in it so that we get here. The program must see the one it would have without
-//! us, so they are taken out before anything of the program runs, and put back when the process replaces itself by `exec`.
+//! The environment and our two variables in it. The program must see the environment that it would
+//! have without this library, so the variables are removed before any code of the program runs, and
+//! added again for `exec`.
 
 use core::ffi::{CStr, c_char, c_int};
 use core::{ptr, slice};
@@ -8,11 +9,12 @@ use crate::system;
 
 /// The variable with our options.
 const OPTIONS: &[u8] = b"CAIRN_HEAP=";
-/// The variable that makes the loader load us.
+/// The variable that makes the loader load this library.
 const PRELOAD: &[u8] = b"LD_PRELOAD=";
 
 unsafe extern "C" {
-    /// Where the kernel put the count of the arguments: they follow, a null pointer, the environment, and another.
+    /// Address of the number of arguments on the first stack. The arguments follow, a null pointer,
+    /// the environment, and another null pointer.
     #[link_name = "__libc_stack_end"]
     static STACK_END: *mut usize;
     #[link_name = "environ"]
@@ -26,12 +28,12 @@ pub(crate) struct ProcessArguments {
 }
 
 impl ProcessArguments {
-    /// Finds them on the first stack; before the C library's own start that is the only way. `None` when it does not
-    /// look as the kernel leaves it.
+    /// Finds the arrays on the first stack, which is the only way before the C library's own start.
+    /// `None` when the words differ from what the kernel writes.
     ///
     /// # Safety
     ///
-    /// The program has not begun, or not written to what the kernel gave it.
+    /// The program has not begun, or has not written to these arrays.
     pub(crate) unsafe fn find() -> Option<Self> {
         // SAFETY: the loader's variable, and words that the kernel wrote.
         unsafe {
@@ -45,7 +47,7 @@ impl ProcessArguments {
         }
     }
 
-    /// Name of the program as it was called, without directories.
+    /// Returns the name that the program was called by, without directories.
     pub(crate) fn program_name(&self) -> &'static [u8] {
         // SAFETY: an array of texts that ends with a null pointer.
         let name =
@@ -55,13 +57,13 @@ impl ProcessArguments {
     }
 }
 
-/// The program's present environment.
+/// Returns the program's present environment.
 pub(crate) fn current() -> *mut *mut c_char {
     // SAFETY: a word that is read as the C library itself reads it.
     unsafe { ENVIRON }
 }
 
-/// The texts of an environment.
+/// Yields the texts of an environment.
 ///
 /// # Safety
 ///
@@ -69,7 +71,8 @@ pub(crate) fn current() -> *mut *mut c_char {
 unsafe fn texts<'a>(environment: *const *mut c_char) -> impl Iterator<Item = &'a [u8]> {
     let mut entry = environment;
     core::iter::from_fn(move || {
-        // SAFETY: by contract.
+        // SAFETY: the caller promises that `environment` is null, or an array of texts that ends
+        // with a null pointer and stays.
         unsafe {
             let text = (*entry.as_ref()?).as_ref()?;
             entry = entry.add(1);
@@ -78,45 +81,46 @@ unsafe fn texts<'a>(environment: *const *mut c_char) -> impl Iterator<Item = &'a
     })
 }
 
-/// The value of our own variable.
+/// Returns the value of our own variable.
 ///
 /// # Safety
 ///
 /// As for [`texts`].
 pub(crate) unsafe fn options<'a>(environment: *const *mut c_char) -> Option<&'a [u8]> {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises an array of texts that ends with a null pointer.
     unsafe { texts(environment) }.find_map(|text| text.strip_prefix(OPTIONS))
 }
 
-/// Where programs are searched.
+/// Returns the directories in which programs are searched.
 ///
 /// # Safety
 ///
 /// As for [`texts`].
 pub(crate) unsafe fn search_path<'a>(environment: *const *mut c_char) -> Option<&'a [u8]> {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises an array of texts that ends with a null pointer.
     unsafe { texts(environment) }.find_map(|text| text.strip_prefix(b"PATH="))
 }
 
-/// The value of another variable; `name` ends with an equals sign.
+/// Returns the value of another variable; `name` ends with an equals sign.
 ///
 /// # Safety
 ///
 /// As for [`texts`].
 #[cfg(feature = "annotate")]
 pub(crate) unsafe fn value<'a>(environment: *const *mut c_char, name: &[u8]) -> Option<&'a [u8]> {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises an array of texts that ends with a null pointer.
     unsafe { texts(environment) }.find_map(|text| text.strip_prefix(name))
 }
 
-/// Takes our variables out of `environment`, in place. Other libraries in `LD_PRELOAD` stay.
+/// Removes our variables from `environment`, in place. Other libraries in `LD_PRELOAD` stay.
 ///
 /// # Safety
 ///
 /// - As for [`texts`], and its words and texts may be written.
 /// - Nobody else uses it meanwhile.
 pub(crate) unsafe fn remove_own(environment: *mut *mut c_char, own_path: &[u8]) {
-    // SAFETY: by contract; the place to write to never is ahead of the one that is read.
+    // SAFETY: the caller promises an array of texts that ends with null, is writable, and has no
+    // other user; the place to write to is never ahead of the one that is read.
     unsafe {
         let (mut from, mut to) = (environment, environment);
         while let Some(text) = (*from).as_mut() {
@@ -135,7 +139,8 @@ pub(crate) unsafe fn remove_own(environment: *mut *mut c_char, own_path: &[u8]) 
     }
 }
 
-/// Takes `own_path` out of the list when `variable`, NUL included, is `LD_PRELOAD`; false when nothing is left of it.
+/// Removes `own_path` from the list when `variable`, including its NUL, is `LD_PRELOAD`. Returns
+/// false when the variable has to be removed.
 fn keeps(variable: &mut [u8], own_path: &[u8]) -> bool {
     if !variable.starts_with(PRELOAD) {
         return true;
@@ -160,21 +165,22 @@ fn keeps(variable: &mut [u8], own_path: &[u8]) -> bool {
     true
 }
 
-/// What the loader separates libraries by.
+/// Returns true for a separator of libraries.
 const fn is_separator(byte: &u8) -> bool {
     matches!(*byte, b':' | b' ')
 }
 
-/// As the loader knows this library, or by its file's name, as in a relative path or a name that the loader searched for.
+/// Returns true for the loader's name of this library, and for its file name, as in a relative
+/// path.
 fn is_own(item: &[u8], own_path: &[u8]) -> bool {
     let base = |path: &'_ [u8]| path.iter().rposition(|byte| *byte == b'/').map_or(0, |at| at + 1);
     !item.is_empty() && (item == own_path || item[base(item)..] == own_path[base(own_path)..])
 }
 
-/// What has to be put back, or taken out.
+/// The variables of this library for a new program.
 #[derive(Clone, Copy)]
 pub(crate) struct OwnVariables {
-    /// False to take them out, where a program must not get them.
+    /// False to remove them, for a program that must not get them.
     pub(crate) is_wanted: bool,
     /// The whole text of `CAIRN_HEAP=...`; null when there was none.
     pub(crate) options: *const c_char,
@@ -182,13 +188,13 @@ pub(crate) struct OwnVariables {
     pub(crate) library: &'static [u8],
 }
 
-/// Entries that are built on the stack; more are built in a mapping.
+/// Maximum entries that are built on the stack; more are built in a mapping.
 const ENTRIES_ON_STACK: usize = 128;
-/// Bytes of a whole `LD_PRELOAD=...` that are built on the stack.
+/// Maximum bytes of `LD_PRELOAD=...` that are built on the stack.
 const PRELOAD_ON_STACK: usize = 512;
 
 impl OwnVariables {
-    /// Calls `f` with a copy of `environment` that has our variables in it, or has not.
+    /// Calls `f` with a copy of `environment` with our variables, or without them.
     ///
     /// # Safety
     ///
@@ -198,12 +204,12 @@ impl OwnVariables {
         environment: *const *mut c_char,
         f: &mut dyn FnMut(*const *const c_char) -> c_int,
     ) -> c_int {
-        // SAFETY: by contract.
+        // SAFETY: the caller promises an array of texts that ends with a null pointer.
         let count = unsafe { texts(environment) }.count() + 3;
-        // SAFETY: by contract.
+        // SAFETY: the caller promises an array of texts that ends with a null pointer.
         let present =
             unsafe { texts(environment) }.find_map(|text| text.strip_prefix(PRELOAD)).unwrap_or(b"");
-        // SAFETY: by contract.
+        // SAFETY: the caller promises an array of texts that ends with a null pointer.
         let has_options = unsafe { options(environment) }.is_some();
         if self.is_in(present) == self.is_wanted && (self.is_wanted || !has_options) {
             return f(environment.cast());
@@ -212,12 +218,12 @@ impl OwnVariables {
         let mut words = [ptr::null(); ENTRIES_ON_STACK];
         let mut text = [0; PRELOAD_ON_STACK];
         if count <= words.len() && text_bytes <= text.len() {
-            // SAFETY: by contract.
+            // SAFETY: the caller promises an array of texts that ends with a null pointer.
             unsafe { self.fill(environment, present, &mut words, &mut text) };
             return f(words.as_ptr());
         }
         let bytes = count * size_of::<usize>() + text_bytes;
-        // Without memory the new program is not recorded; it runs all the same.
+        // Without memory the new program runs unrecorded.
         let Some(memory) = system::map(bytes) else { return f(environment.cast()) };
         // SAFETY: the mapping has both parts, zeroed and aligned.
         let result = unsafe {
@@ -239,7 +245,8 @@ impl OwnVariables {
 
     /// # Safety
     ///
-    /// As for [`texts`]; `words` has three more places than there are texts, and `text` room for the list.
+    /// As for [`texts`]; `words` has three more places than there are texts, and `text` room for
+    /// the list.
     unsafe fn fill(
         self,
         environment: *const *mut c_char,
@@ -272,7 +279,7 @@ impl OwnVariables {
             }
         }
         push(b"\0");
-        // SAFETY: by contract.
+        // SAFETY: the caller promises an array of texts that ends with null.
         let others = unsafe { texts(environment) }
             .filter(|text| !text.starts_with(PRELOAD) && !text.starts_with(OPTIONS))
             .map(|text| text.as_ptr().cast::<c_char>());

@@ -1,17 +1,19 @@
-//! Whether this thread is inside an allocator.
+//! Detects calls of an allocator by itself.
 //!
-//! The C library's allocator calls none of its functions by their public names. Others do: a `calloc` that calls
-//! `malloc` comes back to our hook, and one allocation would be noted twice. So with such an allocator the hooks note
-//! the outermost call only. With the C library's nothing of this is touched.
+//! The C library's allocator calls none of its functions by their public names. Others do: a
+//! `calloc` that calls `malloc` comes back to our hook, and one allocation would be noted twice. So
+//! with such an allocator the hooks note the outermost call only. The C library's allocator needs
+//! none of this.
 //!
-//! What is kept is where the stack was at the outermost call: what is called from there lies below. So a call that was left by an
-//! exception or a jump needs no cleaning up.
+//! The thread's word holds the stack pointer of the outermost call: frames below it belong to that
+//! call. So a call that ends by an exception or a jump needs no cleanup.
 
 use core::arch::global_asm;
 
 use crate::arch::{load_nesting_word as mark, stack_pointer, store_nesting_word as set_inside};
 
-// As cairn-capture keeps its word: `#[thread_local]` is not stable, and `std::thread_local!` may allocate.
+// Laid out in assembly as the word of cairn-recorder: `#[thread_local]` is not stable, and
+// `std::thread_local!` may allocate.
 global_asm!(
     ".pushsection .tbss.cairn_preload_is_inside,\"awT\",%nobits",
     ".globl cairn_preload_is_inside",
@@ -24,13 +26,14 @@ global_asm!(
     ".popsection",
 );
 
-/// Whether an allocator's function is among the callers.
+/// Returns true when a function of the allocator is among the callers.
 #[inline(always)]
 pub(crate) fn is_inside() -> bool {
     stack_pointer() < mark()
 }
 
-/// Enters an allocator from a frame whose stack pointer is `sp`; nothing when this thread is inside one already.
+/// Enters an allocator from a frame whose stack pointer is `sp`; nothing when this thread is inside
+/// one already.
 #[cfg(feature = "allocators")]
 pub(crate) fn enter(sp: u64) {
     if !is_inside() {
@@ -38,7 +41,7 @@ pub(crate) fn enter(sp: u64) {
     }
 }
 
-/// Leaves it, and says whether it was that very frame that entered it.
+/// Leaves the allocator; returns true when this frame has entered it.
 #[cfg(feature = "allocators")]
 pub(crate) fn leave(sp: u64) -> bool {
     let was_outermost = mark() == sp;
@@ -48,13 +51,14 @@ pub(crate) fn leave(sp: u64) -> bool {
     was_outermost
 }
 
-/// Calls `call`, and then `note` with what it returns, unless this thread is inside an allocator already.
+/// Calls `call`, and then `note` with what it returns, unless this thread is inside an allocator
+/// already.
 #[inline(never)]
 pub(crate) fn outermost<R: Copy>(call: impl FnOnce() -> R, note: impl FnOnce(R)) -> R {
     if is_inside() {
         return call();
     }
-    // What `call` calls has its frame below ours.
+    // Frames of functions that `call` calls lie below this one.
     set_inside(stack_pointer());
     let result = call();
     set_inside(0);

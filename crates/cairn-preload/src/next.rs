@@ -1,8 +1,10 @@
-//! What the program would have called: the definition of a name that comes after this library in the loader's order.
+//! Finds the functions that the program would have called: the next definition of a name after this
+//! library in the loader's order.
 //!
-//! `dlsym(RTLD_NEXT)` would answer the same, but takes the loader's lock, and may allocate. So the tables of the loaded
-//! modules are read in place, as the loader itself does: nothing but loads from memory that stays. This is done once, at
-//! the first call of any hook, when the program has one thread and has loaded nothing by itself yet.
+//! `dlsym(RTLD_NEXT)` returns the same, but takes the loader's lock, and may allocate. So the
+//! tables of the loaded modules are read in place, as the loader itself does: nothing but loads
+//! from memory that stays. This is done once, at the first call of any hook, when the program has
+//! one thread and has loaded nothing by itself yet.
 
 use core::ffi::{CStr, c_char, c_void};
 use core::ptr;
@@ -11,7 +13,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 /// The loader's entry of a module: the part that is documented in `link.h`.
 #[repr(C)]
 pub(crate) struct LinkMap {
-    /// What addresses in memory are larger by than in the file.
+    /// Difference between an address in memory and in the file.
     bias: u64,
     name: *const c_char,
     dynamic: *const Dynamic,
@@ -80,7 +82,7 @@ impl Module {
     ///
     /// `map` is an entry of the loader's list.
     unsafe fn of(map: &LinkMap) -> Self {
-        // SAFETY: by contract.
+        // SAFETY: the caller promises that `map` is an entry of the loader's list.
         unsafe { Self::at(map.bias, map.dynamic) }
     }
 
@@ -101,7 +103,7 @@ impl Module {
         while let Some(Dynamic { tag, value }) = unsafe { entry.as_ref() }
             && *tag != DT_NULL
         {
-            // The loader has made addresses of them, but for the kernel's own module.
+            // The loader has relocated these values, except in the kernel's own module.
             let address = if *value < bias { value + bias } else { *value } as *const u8;
             match *tag {
                 DT_SYMTAB => module.symbols = address.cast(),
@@ -117,7 +119,7 @@ impl Module {
         module
     }
 
-    /// The address of the function `name`, when the module defines it for others.
+    /// Returns the address of the function `name`, if the module exports it.
     ///
     /// # Safety
     ///
@@ -149,7 +151,7 @@ impl Module {
             }
             Some((address, kind))
         };
-        // SAFETY: by contract.
+        // SAFETY: the caller promises that the tables are a loaded module's.
         let found = unsafe {
             if !self.gnu_hash.is_null() {
                 gnu_candidates(self.gnu_hash, name, &mut meet)
@@ -161,17 +163,19 @@ impl Module {
         };
         let (address, kind) = found.or(hidden)?;
         if kind == TYPE_INDIRECT {
-            // SAFETY: such a symbol's value is a function that answers with the address. On AArch64 it is told what the
-            // processor has.
+            // SAFETY: such a symbol's value is a function that answers with the address. On AArch64
+            // its arguments describe the processor.
             let resolve: unsafe extern "C" fn(u64, *const c_void) -> *mut c_void =
                 unsafe { core::mem::transmute(address) };
-            // SAFETY: as the loader does. Of a processor that has nothing special it is the plain one, which always works.
+            // SAFETY: as the loader does. Of a processor that has nothing special it is the plain
+            // one, which always works.
             return Some(unsafe { resolve(0, ptr::null()) });
         }
         Some(address)
     }
 
-    /// The entry of the function `name` in the table of symbols, when the module defines it for others in its default version.
+    /// Returns the entry of the function `name` in the symbol table, if the module exports its
+    /// default version.
     ///
     /// # Safety
     ///
@@ -190,11 +194,11 @@ impl Module {
                 (is_function && !is_hidden && has_name()).then_some(place)
             }
         };
-        // SAFETY: by contract.
+        // SAFETY: the caller promises that the tables are a loaded module's.
         unsafe { gnu_candidates(self.gnu_hash, name, &mut meet) }
     }
 
-    /// Calls `meet` with each symbol that the module defines for others.
+    /// Calls `meet` with each symbol that the module exports.
     ///
     /// # Safety
     ///
@@ -224,7 +228,11 @@ impl Module {
     }
 }
 
-/// Symbols whose names may be `name`, by the GNU hash table.
+/// Calls `meet` with each symbol of this hash in the GNU hash table, until it returns something.
+///
+/// # Safety
+///
+/// `table` is the GNU hash table of a loaded module.
 unsafe fn gnu_candidates<T>(
     table: *const u32,
     name: &CStr,
@@ -261,7 +269,11 @@ unsafe fn gnu_candidates<T>(
     }
 }
 
-/// The same by the older table.
+/// Does the same with the older hash table.
+///
+/// # Safety
+///
+/// `table` is the ELF hash table of a loaded module.
 unsafe fn candidates<T>(
     table: *const u32,
     name: &CStr,
@@ -289,10 +301,11 @@ unsafe fn candidates<T>(
     None
 }
 
-/// What [`own_map`] has found: it is looked for once, in the constructor or before it, when the list cannot change.
+/// Result of [`own_map`], which searches once, in the constructor or before it, when the list
+/// cannot change.
 static OWN_MAP: AtomicPtr<LinkMap> = AtomicPtr::new(ptr::null_mut());
 
-/// This library's entry in the loader's list.
+/// Returns this library's entry in the loader's list.
 fn own_map() -> Option<&'static LinkMap> {
     // SAFETY: null, or the entry of this library, which is never unloaded.
     if let Some(map) = unsafe { OWN_MAP.load(Ordering::Acquire).as_ref() } {
@@ -303,7 +316,7 @@ fn own_map() -> Option<&'static LinkMap> {
     Some(map)
 }
 
-/// The modules after `map`, or all of them.
+/// Yields the modules after `map`, or all modules.
 fn maps(after: Option<&'static LinkMap>) -> impl Iterator<Item = &'static LinkMap> {
     let first = match after {
         Some(map) => map.next,
@@ -314,7 +327,7 @@ fn maps(after: Option<&'static LinkMap>) -> impl Iterator<Item = &'static LinkMa
     core::iter::successors(unsafe { first.as_ref() }, |map| unsafe { map.next.as_ref() })
 }
 
-/// Whether `pc` is in this library.
+/// Returns true when `pc` is in this library.
 pub(crate) fn is_own_code(pc: u64) -> bool {
     unsafe extern "C" {
         /// The first byte of this library in memory, by the linker.
@@ -327,19 +340,20 @@ pub(crate) fn is_own_code(pc: u64) -> bool {
     (&raw const START as u64..&raw const END as u64).contains(&pc)
 }
 
-/// This library's own tables.
+/// Returns this library's own tables.
 pub(crate) fn own_module() -> Option<Module> {
     // SAFETY: a loaded module.
     own_map().map(|map| unsafe { Module::of(map) })
 }
 
-/// Whether nothing was loaded after this library: the C library comes after one that is preloaded.
+/// Returns true when nothing was loaded after this library, as in a program that loads it while
+/// running: after a preloaded library comes the C library.
 pub(crate) fn is_last() -> bool {
     own_map().is_some_and(|map| map.next.is_null())
 }
 
-/// The definition of `name` that the program's calls reach: its address, and its entry in a table of symbols if that can be
-/// told.
+/// Returns the definition of `name` that the program's calls reach: its address, and its entry in a
+/// symbol table if it can be found.
 pub(crate) fn reached(name: &CStr) -> Option<(*mut c_void, Option<(*const Symbol, u64)>)> {
     let (address, map) = find(name)?;
     // SAFETY: a loaded module.
@@ -351,7 +365,7 @@ pub(crate) fn reached(name: &CStr) -> Option<(*mut c_void, Option<(*const Symbol
     Some((address, symbol.map(|symbol| (symbol, map.bias))))
 }
 
-/// The address of `name` in the C library itself.
+/// Returns the address of `name` in the C library itself.
 pub(crate) fn library_definition(name: &CStr) -> Option<*mut c_void> {
     let (_, map) = find(c"gnu_get_libc_version")?;
     // SAFETY: a loaded module.
@@ -361,7 +375,7 @@ pub(crate) fn library_definition(name: &CStr) -> Option<*mut c_void> {
 /// `dlsym`.
 type LookUp = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 
-/// The C library's own `dlsym`, from [`resolve`] on.
+/// Returns the C library's own `dlsym`, after [`resolve`].
 pub(crate) fn library_dlsym() -> Option<LookUp> {
     let address = LIBRARY_DLSYM.load(Ordering::Acquire);
     // SAFETY: null, or a function of that type.
@@ -370,15 +384,15 @@ pub(crate) fn library_dlsym() -> Option<LookUp> {
 
 static LIBRARY_DLSYM: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
-/// The path that this library was loaded from.
+/// Returns the path that this library was loaded from.
 pub(crate) fn own_path() -> &'static [u8] {
     // SAFETY: the name of an entry is a text that stays.
     own_map().map_or(b"", |map| unsafe { CStr::from_ptr(map.name) }.to_bytes())
 }
 
-/// The next definition of `name`.
+/// Returns the next definition of `name`.
 fn find(name: &CStr) -> Option<(*mut c_void, &'static LinkMap)> {
-    // Loaded by hand into a running program, this library is the last; then everything comes before it.
+    // In a program that has loaded this library while running, all other modules come before it.
     let own = own_map();
     let others = maps(None).filter(move |map| own.is_none_or(|own| !ptr::eq(own, *map)));
     maps(own)
@@ -387,7 +401,7 @@ fn find(name: &CStr) -> Option<(*mut c_void, &'static LinkMap)> {
         .find_map(|map| unsafe { Module::of(map).find(name) }.map(|address| (address, map)))
 }
 
-/// A function that may be null where the C library is too old to have it.
+/// Address of a hooked function; null if the C library is too old to have it.
 pub(crate) struct Next {
     name: &'static CStr,
     address: AtomicPtr<c_void>,
@@ -398,20 +412,20 @@ impl Next {
         Self { name, address: AtomicPtr::new(ptr::null_mut()) }
     }
 
-    /// Null before [`resolve`], and when there is none.
+    /// Returns the address; null before [`resolve`], and when there is none.
     #[inline(always)]
     pub(crate) fn address(&self) -> *mut c_void {
         self.address.load(Ordering::Relaxed)
     }
 
-    /// As [`address`](Self::address).
+    /// Returns the address if there is one.
     #[inline(always)]
     pub(crate) fn known(&self) -> Option<*mut c_void> {
         Some(self.address()).filter(|address| !address.is_null())
     }
 
     pub(crate) fn resolve(&self) {
-        // Where modules were changed, their tables lead to this library.
+        // The tables of changed modules lead to this library.
         #[cfg(not(feature = "annotate"))]
         if let Some(address) = crate::attach::real_behind(self.name) {
             self.address.store(address, Ordering::Relaxed);
@@ -425,7 +439,7 @@ impl Next {
 
 macro_rules! nexts {
     ($($field:ident: $name:literal,)*) => {
-        /// One word for each function that is hooked; those of the hot path share a cache line.
+        /// One word for each hooked function; those of the hot path share a cache line.
         #[repr(C, align(64))]
         pub(crate) struct Nexts { $(pub(crate) $field: Next,)* }
 
@@ -473,19 +487,19 @@ nexts! {
     syscall: c"syscall",
 }
 
-/// The program's allocator is not the C library's.
+/// True when the program's allocator is not the C library's.
 static IS_FOREIGN: AtomicBool = AtomicBool::new(false);
 
-/// True when the program's allocator may call its own functions by their public names.
+/// Returns true when the program's allocator may call its own functions by their public names.
 #[inline(always)]
 pub(crate) fn is_foreign() -> bool {
     IS_FOREIGN.load(Ordering::Relaxed)
 }
 
-/// The functions have been looked up.
+/// True after all functions were looked up.
 static IS_RESOLVED: AtomicBool = AtomicBool::new(false);
 
-/// Looks all functions up, once. Two threads that do it at once write the same words.
+/// Looks all functions up, once. Two threads that do so at once write the same words.
 #[cold]
 pub(crate) fn resolve() {
     if !IS_RESOLVED.load(Ordering::Acquire) {

@@ -1,4 +1,5 @@
-//! The options in `CAIRN_HEAP`: words with commas between them; `output=` comes last and takes the rest, commas and all.
+//! Parses the options in `CAIRN_HEAP`: words that commas separate. `output=` comes last and takes
+//! the rest, including commas.
 //!
 //! ```text
 //! CAIRN_HEAP=max-size=2GiB,children,output=/var/tmp/%n.%p.cairn
@@ -7,20 +8,20 @@
 //! | word | meaning |
 //! |---|---|
 //! | `off` | record nothing |
-//! | `output=PATH` | where to; `%n` is the program's name, `%p` its process id, `%%` a percent sign |
-//! | `max-size=SIZE` | end recording when the file is that large |
-//! | `mmap` | also the mappings that the program makes itself |
-//! | `children` | also programs that this one starts, and its forked children |
-//! | `sample=SIZE` | not all blocks: those of which a byte was picked, on average one of so many |
-//! | `seed=NUMBER` | what the random numbers for that begin with |
+//! | `output=PATH` | path of the file; `%n` is the program's name, `%p` its process id, `%%` a percent sign |
+//! | `max-size=SIZE` | end recording at this size of the file |
+//! | `mmap` | record the program's own mappings as well |
+//! | `children` | record programs that this one starts, and its forked children, as well |
+//! | `sample=SIZE` | record blocks that contain a picked byte; SIZE is the mean distance of picked bytes |
+//! | `seed=NUMBER` | seed of the random numbers for that |
 //! | `paused` | begin paused |
-//! | `stamp=COUNT` | at most so many events of a thread between two times |
+//! | `stamp=COUNT` | maximum events of a thread between two stamps |
 //! | `parent` | a process drains the recording while it is made |
-//! | `announce=PATH` | tell whoever reads that file what was begun (`cairn heap` does) |
+//! | `announce=PATH` | append a line to that file for each recording; `cairn heap` reads it |
 //!
 //! A size has a unit (`KiB`, `MiB`, `GiB`, or `K`, `M`, `G` for the same) or is in bytes.
 
-/// What a text of options says.
+/// Parsed options.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Options<'a> {
     pub(crate) is_off: bool,
@@ -36,7 +37,7 @@ pub(crate) struct Options<'a> {
     pub(crate) announce: &'a [u8],
 }
 
-/// In the working directory, as the shell's users expect it.
+/// Default path, in the working directory.
 const DEFAULT_OUTPUT: &[u8] = b"%n.%p.cairn";
 
 impl<'a> Options<'a> {
@@ -56,7 +57,7 @@ impl<'a> Options<'a> {
         }
     }
 
-    /// Reads `text`; an error is the word that makes no sense.
+    /// Parses `text`; an error is the word that is not an option.
     pub(crate) fn parse(text: &'a [u8]) -> Result<Self, &'a [u8]> {
         let mut options = Self::new();
         let mut rest = text;
@@ -102,7 +103,7 @@ impl<'a> Options<'a> {
     }
 }
 
-/// A number of bytes with its unit.
+/// Parses a number of bytes with its unit.
 fn size(text: &[u8]) -> Option<u64> {
     let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let (number, unit) = text.split_at_checked(digits)?;

@@ -1,14 +1,14 @@
-//! What a script or a program asks for to be run: its interpreter, its loader, its libraries.
+//! Reads which interpreter, loader and libraries a script or a program needs.
 //!
-//! Files are anybody's: whatever is in them, there is an answer, and it is true where nothing speaks against it.
+//! Files are untrusted: any bytes give an answer, which is yes unless a reason against it is found.
 
-/// A file that can be read anywhere.
+/// A file that can be read at any offset.
 pub(crate) trait ReadAt {
-    /// Reads as much as there is, and says how much that is; 0 for errors.
+    /// Reads up to the length of `into`; returns the number of bytes, 0 for errors.
     fn read_at(&self, into: &mut [u8], at: u64) -> usize;
 }
 
-/// As much of a file as the kernel looks at for a script.
+/// Bytes of a file that the kernel reads for a script.
 pub(crate) const START_BYTES: usize = 256;
 
 const PROGRAM_HEADER_BYTES: usize = 56;
@@ -20,20 +20,21 @@ const DYNAMIC: u32 = 2;
 const INTERPRETER: u32 = 3;
 const NEEDED: u64 = 1;
 const STRINGS: u64 = 5;
-/// More program headers than any program has.
+/// Maximum program headers that are read; 128, more than any program has.
 const MAX_SEGMENTS: u64 = 128;
 
-/// What the first line of a script names.
+/// Returns the interpreter in the first line of a script.
 pub(crate) fn interpreter(start: &[u8]) -> &[u8] {
     let line = start.get(2..).unwrap_or_default().split(|byte| *byte == b'\n').next().unwrap_or_default();
     let mut words = line.split(|byte| matches!(byte, b' ' | b'\t' | b'\r' | 0));
     words.find(|word| !word.is_empty()).unwrap_or_default()
 }
 
-/// A program without a loader takes nothing, and what it starts may.
+/// Returns whether a program can load the library. One without a loader cannot, but its children
+/// may.
 pub(crate) fn program_takes_library(file: &impl ReadAt, start: &[u8; START_BYTES]) -> bool {
     if !start.starts_with(b"\x7fELF") {
-        // A script without a first line that says so: the shell's.
+        // A script without an interpreter line, which the shell runs.
         return true;
     }
     if start[4] != CLASS_64 || u16::from_le_bytes([start[18], start[19]]) != MACHINE {
@@ -57,7 +58,7 @@ struct Segments<'a, File> {
     count: u64,
 }
 
-/// Where a part of the file lies, there and in memory.
+/// Place of a part of the file, there and in memory.
 struct Segment {
     offset: u64,
     address: u64,
@@ -79,7 +80,7 @@ impl<File: ReadAt> Segments<'_, File> {
     }
 }
 
-/// Whether a sanitizer is among the libraries that is no use behind another one.
+/// Returns whether a needed library is a sanitizer that must be the first library.
 fn needs_sanitizer(segments: &Segments<'_, impl ReadAt>) -> bool {
     let Some(dynamic) = segments.find(DYNAMIC, |_| true) else { return false };
     let Some(strings) = entries(segments.file, &dynamic, STRINGS, Some) else { return false };
@@ -100,7 +101,7 @@ fn needs_sanitizer(segments: &Segments<'_, impl ReadAt>) -> bool {
     entries(segments.file, &dynamic, NEEDED, |name| is_sanitizer(name).then_some(())).is_some()
 }
 
-/// The first answer of `meet` to the values of the entries of a dynamic section that have this tag.
+/// Calls `meet` with the values of this tag in a dynamic section, until it returns something.
 fn entries<T>(
     file: &impl ReadAt,
     dynamic: &Segment,
@@ -108,7 +109,7 @@ fn entries<T>(
     mut meet: impl FnMut(u64) -> Option<T>,
 ) -> Option<T> {
     const ENTRY_BYTES: u64 = 16;
-    /// More than any program has.
+    /// Maximum entries that are read; 4096, more than any program has.
     const MOST: u64 = 4096;
     let mut part = [0; 32 * ENTRY_BYTES as usize];
     let end = dynamic.bytes.min(MOST * ENTRY_BYTES);

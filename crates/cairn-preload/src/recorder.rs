@@ -1,4 +1,4 @@
-//! The one door to the recorder.
+//! All calls of the recorder by the hooks.
 
 use cairn_capture::CallSite;
 use cairn_recorder::{EndReason, StartError, heap};
@@ -21,7 +21,8 @@ pub(crate) use cairn_recorder::{recording_path, set_child_starter, start, start_
 use crate::options::Options;
 use crate::system::Error;
 
-/// Begins to record to `path`, which is absolute; `start` is one of the recorder's ways to do it.
+/// Begins to record to `path`, which is absolute, by `start`, one of the recorder's start
+/// functions.
 pub(crate) fn begin(
     path: &[u8],
     options: &Options<'_>,
@@ -33,9 +34,9 @@ pub(crate) fn begin(
     if let Some(bytes) = options.max_size_bytes {
         asked.limit_bytes = bytes;
     }
-    /// Events between two times where `cairn` drains the recording and makes the time tick.
+    /// Events between two stamps while `cairn` drains the recording and ticks.
     const STAMP_INTERVAL_WITH_TICKS: u32 = 16;
-    // Of a sample, events are few and may all have their time.
+    // Sampled events are few, so that each can have a stamp.
     let has_ticks = options.has_parent && options.sample_bytes.is_none();
     asked.stamp_interval = match (options.stamp_interval, has_ticks) {
         (Some(interval), _) => interval,
@@ -47,7 +48,7 @@ pub(crate) fn begin(
     start(&asked)
 }
 
-/// What an error of the start means.
+/// Returns the text of a failed start.
 pub(crate) const fn meaning(error: StartError) -> &'static str {
     match error {
         StartError::Path => "the path is too long",
@@ -59,44 +60,45 @@ pub(crate) const fn meaning(error: StartError) -> &'static str {
     }
 }
 
-/// Notes a block that the program got by a call from `site`, which has not returned.
+/// Records a block that the program got by a call from `site`, which has not returned.
 #[inline(always)]
 pub(crate) fn allocated(address: u64, size: u64, site: CallSite) {
     // SAFETY: the entries of the hooks pass the caller's registers, and it waits for the hook.
     unsafe { heap::allocated(address, size, site) }
 }
 
-/// As [`allocated`], for the hooks that few programs need: a capture is a kilobyte of code, and one more will do for all of them.
+/// Records as [`allocated`] does, for rarely used hooks: a capture is a kilobyte of code, which
+/// they share.
 #[inline(never)]
 pub(crate) fn allocated_rarely(address: u64, size: u64, site: CallSite) {
     allocated(address, size, site);
 }
 
-/// Notes that a block is about to be free; `usable_size` is asked how large it is, for few of them.
+/// Records that a block is about to be freed; `usable_size` is called for few blocks.
 #[inline(always)]
 pub(crate) fn freeing(address: u64, usable_size: impl FnOnce() -> u64) {
     heap::freeing_of_size(address, usable_size);
 }
 
-/// Notes where a block is now.
+/// Records the new address of a block.
 #[inline(always)]
 pub(crate) fn moved(moving: Moving, address: u64, size: u64, site: CallSite) {
     // SAFETY: as for `allocated`.
     unsafe { heap::moved(moving, address, size, site) }
 }
 
-/// Notes a change of a range of addresses.
+/// Records a change of a range of addresses.
 pub(crate) fn mapping(kind: MappingKind, address: u64, size: u64, site: CallSite) {
     // SAFETY: as for `allocated`.
     unsafe { heap::mapping(kind, address, size, site) }
 }
 
-/// Lets the events of a recording come that began paused.
+/// Resumes a recording that began paused.
 pub(crate) fn resume() {
     cairn_recorder::resume();
 }
 
-/// Ends the recording because it was asked for. What it took stays until [`leave_file`].
+/// Ends the recording on request. Its memory stays until [`leave_file`].
 pub(crate) fn end() {
     cairn_recorder::stop(EndReason::Stopped);
 }

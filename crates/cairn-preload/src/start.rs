@@ -1,8 +1,9 @@
-//! The first call of any hook: finds the real functions, reads the options, cleans the environment, begins to record.
+//! Starts everything at the first call of a hook: finds the real functions, reads the options,
+//! cleans the environment, begins to record.
 //!
-//! That first call is malloc's, as a rule, from the loader itself, before any constructor; the C library is not set up
-//! then. Nothing is used of it here. The constructor at the end is for programs that never allocate, the destructor tells a plain end from
-//! being killed.
+//! Usually that is a call of malloc by the loader itself, before any constructor, when the C
+//! library is not initialised: nothing of it is used here. The constructor at the end is for
+//! programs that never allocate.
 
 use core::ffi::{CStr, c_char};
 use core::ptr;
@@ -15,18 +16,18 @@ use crate::text::Text;
 use crate::{next, system};
 
 static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
-/// The process that began to record; 0 when none did.
+/// Number of the process that began to record; 0 for none.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 static WITH_CHILDREN: AtomicBool = AtomicBool::new(false);
-/// Mappings are recorded, too.
+/// True when mappings are recorded as well.
 static WITH_MAPPINGS: AtomicBool = AtomicBool::new(false);
-/// The text of `CAIRN_HEAP=...`, where the kernel put it; with children to record, a copy, because some programs write their
-/// title over what the kernel put there.
+/// The text of `CAIRN_HEAP=...` in the kernel's own array; with children to record, a copy, because
+/// some programs overwrite that array with their title.
 static OPTIONS: AtomicPtr<c_char> = AtomicPtr::new(ptr::null_mut());
 /// The program's name, for its forked children; null when they are not recorded.
 static NAME: AtomicPtr<c_char> = AtomicPtr::new(ptr::null_mut());
 
-/// Does it all, once; a call from another thread or a signal handler meanwhile returns at once.
+/// Starts once; a call from another thread or a signal handler meanwhile returns at once.
 #[cold]
 pub(crate) extern "C" fn begin() {
     next::resolve();
@@ -38,7 +39,8 @@ pub(crate) extern "C" fn begin() {
 }
 
 fn begin_once() {
-    // SAFETY: the program has not begun, or this library was loaded by hand and the next line finds nothing.
+    // SAFETY: the program has not begun, or this library was loaded by hand and the next line finds
+    // nothing.
     let found = unsafe { ProcessArguments::find() };
     let environment = found.as_ref().map_or_else(environment::current, |found| found.environment);
     let name = found.as_ref().map_or(&b"program"[..], ProcessArguments::program_name);
@@ -47,16 +49,16 @@ fn begin_once() {
     let options = match Options::parse(text.unwrap_or_default()) {
         Ok(options) => options,
         Err(word) => {
-            complain(&[b"CAIRN_HEAP: \"", word, b"\" makes no sense; nothing is recorded"]);
+            complain(&[b"CAIRN_HEAP: \"", word, b"\" is not an option; nothing is recorded"]);
             Options { is_off: true, ..Options::new() }
         }
     };
     if let Some(text) = text {
-        // SAFETY: the name of the variable stands in front of its value.
+        // SAFETY: the name of the variable is in front of its value.
         let whole = unsafe { text.as_ptr().sub(b"CAIRN_HEAP=".len()) };
         OPTIONS.store(whole.cast_mut().cast(), Ordering::Relaxed);
     }
-    // A program with more rights than its caller writes nothing where the caller says, or stands.
+    // A program with more rights than its caller must not write where the caller directs it.
     if !options.is_off && !system::has_raised_rights() {
         match record(&options, name, recorder::start, Voice::Any) {
             Ok(()) => {
@@ -70,14 +72,14 @@ fn begin_once() {
             Err(()) => WITH_CHILDREN.store(false, Ordering::Relaxed),
         }
     }
-    // With children to record, the variables stay: `system` and `popen` hand on what they find.
+    // With children to record, the variables stay: `system` and `popen` pass the environment on.
     if !WITH_CHILDREN.load(Ordering::Relaxed) {
         // SAFETY: the program has not begun.
         unsafe { environment::remove_own(environment, next::own_path()) };
     }
 }
 
-/// Sees to it that forked children are recorded, each to a file of its own.
+/// Makes forked children record, each to a file of its own.
 fn follow_children(name: &[u8]) {
     // SAFETY: null, or the whole text of the variable.
     let text = unsafe { OPTIONS.load(Ordering::Relaxed).as_ref() };
@@ -95,7 +97,8 @@ fn follow_children(name: &[u8]) {
     recorder::set_child_starter(begin_in_child);
 }
 
-/// A forked child has its first event: it is recorded from here on. On the stack of that event, so that nothing large is on it.
+/// Starts the recording of a forked child at its first event. It runs on the stack of that event,
+/// so that large variables are elsewhere.
 extern "C" fn begin_in_child() {
     let (text, name) = (OPTIONS.load(Ordering::Relaxed), NAME.load(Ordering::Relaxed));
     if text.is_null() || name.is_null() {
@@ -111,10 +114,10 @@ extern "C" fn begin_in_child() {
     }
 }
 
-/// Paths of the kernel have no more bytes.
+/// Maximum bytes of a path in the kernel.
 const PATH_BYTES: usize = 4096;
 
-/// Room to begin in, which small stacks do not have. All-zero bytes are empty texts.
+/// Memory for the start, which small stacks do not have. All-zero bytes are empty texts.
 #[repr(C)]
 struct Workspace {
     path: Text<PATH_BYTES>,
@@ -126,12 +129,12 @@ struct Workspace {
 
 type Begin = fn(&cairn_recorder::Options<'_>) -> Result<(), cairn_recorder::StartError>;
 
-/// Begins to record, and tells who wants to know.
+/// Begins to record, and announces the result.
 fn record(options: &Options<'_>, name: &[u8], begin: Begin, voice: Voice) -> Result<(), ()> {
     let memory = system::map(size_of::<Workspace>()).ok_or(())?;
     // SAFETY: fresh, zeroed memory of that size, with the alignment of a page.
     let result = record_in(unsafe { &mut *memory.cast::<Workspace>() }, options, name, begin, voice);
-    // SAFETY: nothing refers to it any more.
+    // SAFETY: mapped above; `record_in` has returned, so that nothing refers to it.
     unsafe { system::unmap(memory, size_of::<Workspace>()) };
     result
 }
@@ -148,7 +151,8 @@ fn record_in(
             escape(&mut room.escaped, room.path.as_bytes());
             match recorder::begin(room.escaped.as_bytes(), options, begin) {
                 Ok(()) => {
-                    // Another process may have had the same name in mind; the recorder took the next one then.
+                    // The recorder takes the next name if another process has taken this one
+                    // meanwhile.
                     if let Some(path) = recorder::recording_path() {
                         room.path.clear();
                         room.path.push(path.to_bytes());
@@ -165,7 +169,8 @@ fn record_in(
     Err(())
 }
 
-/// The first name of the pattern that no file has: a process that becomes another program has a file for each.
+/// Returns the first name of the pattern that no file has: a process has a file for each program
+/// that it executes.
 fn output_path(
     path: &mut Text<PATH_BYTES>,
     directory: &mut [u8; PATH_BYTES],
@@ -188,8 +193,8 @@ fn output_path(
     Err(system::Error(libc::EEXIST))
 }
 
-/// Fills in `pattern`, and makes it absolute: the program may change its directory. With a `number` above 1, the name has
-/// that number in it.
+/// Fills in `pattern`, and makes it absolute: the program may change its directory. With a `number`
+/// above 1, the name has that number in it.
 fn fill_in(
     path: &mut Text<PATH_BYTES>,
     directory: &mut [u8; PATH_BYTES],
@@ -225,26 +230,26 @@ fn fill_in(
     Ok(())
 }
 
-/// The recorder has fields of its own behind percent signs.
+/// Doubles percent signs, which begin fields of the recorder.
 fn escape(escaped: &mut Text<PATH_BYTES>, path: &[u8]) {
     for byte in path {
         escaped.push(if *byte == b'%' { b"%%" } else { core::slice::from_ref(byte) });
     }
 }
 
-/// Who may be told of a failure.
+/// Readers of a failure message.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Voice {
-    /// Whoever reads standard error, where no command was asked to be told.
+    /// The reader of standard error, if no file for announcements was given.
     Any,
-    /// The command: descriptor 2 of a process that has begun may be anything, its data as well.
+    /// Only the command: descriptor 2 of a running process may be one of its data files.
     OnlyToCommand,
 }
 
-/// Appends a line to the file that `cairn heap` reads: what happened, the process, why, and the path, with a NUL at the
-/// end. Without such a file, only a failure is told, on standard error, before the program begins. A file that cannot be written is
-/// passed over in silence: the command notices by itself that its program does not record, and a program that has become somebody
-/// else, or is elsewhere, has the output that it would have.
+/// Appends a line to the file that `cairn heap` reads: what happened, the process, why, and the
+/// path, with a NUL at the end. Without such a file, only a failure is reported, on standard error,
+/// before the program begins. A file that cannot be written is ignored: the command notices by
+/// itself that its program does not record.
 fn announce(room: &mut Workspace, options: &Options<'_>, what: &[u8], why: &[u8], voice: Voice) {
     let Workspace { path, announcements: place, line, .. } = room;
     let path = path.as_bytes();
@@ -258,9 +263,9 @@ fn announce(room: &mut Workspace, options: &Options<'_>, what: &[u8], why: &[u8]
         line.push(part);
     }
     if !options.announce.is_empty() {
-        let told =
+        let appended =
             CStr::from_bytes_with_nul(place.as_bytes()).map(|place| system::append(place, line.as_bytes()));
-        if let Ok(Err(system::Error(libc::EFBIG))) = told {
+        if let Ok(Err(system::Error(libc::EFBIG))) = appended {
             announce_by_link(place, line.as_bytes());
         }
     } else if what == b"failed" && voice == Voice::Any {
@@ -268,9 +273,10 @@ fn announce(room: &mut Workspace, options: &Options<'_>, what: &[u8], why: &[u8]
     }
 }
 
-/// Where no file may be made larger (`ulimit -f`), a link beside it says the same: its text is no content.
+/// Announces by the target of a symbolic link where no file may grow (`ulimit -f`): a link has no
+/// content.
 fn announce_by_link(place: &mut Text<PATH_BYTES>, line: &[u8]) {
-    // A process that becomes another program has a link for each.
+    // A process has a link for each program that it executes.
     const MOST: u64 = 100;
     place.pop();
     let length = place.as_bytes().len();
@@ -303,12 +309,12 @@ fn complain_in(line: &mut Text<{ PATH_BYTES + 256 }>, parts: &[&[u8]]) {
     system::complain(line.as_bytes());
 }
 
-/// Whether mappings are recorded.
+/// Returns true when mappings are recorded.
 pub(crate) fn with_mappings() -> bool {
     WITH_MAPPINGS.load(Ordering::Relaxed)
 }
 
-/// What a program needs that takes the place of this process.
+/// Returns the variables for the next program of this process.
 pub(crate) fn variables_for_exec() -> Option<OwnVariables> {
     let recorded = PROCESS.load(Ordering::Relaxed);
     let follows =
@@ -316,19 +322,19 @@ pub(crate) fn variables_for_exec() -> Option<OwnVariables> {
     follows.then(own_variables)
 }
 
-/// What a program needs that is started beside this one.
+/// Returns the variables for a process that this one starts.
 pub(crate) fn variables_for_children() -> Option<OwnVariables> {
     WITH_CHILDREN.load(Ordering::Relaxed).then(own_variables)
 }
 
 fn own_variables() -> OwnVariables {
-    // Beginning takes system calls, one of which may end a program that has locked itself in.
+    // A start makes system calls, one of which may end a program in a sandbox.
     let is_wanted = !recorder::forbids_system_calls();
     OwnVariables { is_wanted, options: OPTIONS.load(Ordering::Relaxed), library: next::own_path() }
 }
 
-/// Takes note of how a program is to be recorded that runs already. From then on hooks may be called: they find that nothing is
-/// recorded.
+/// Parses the options for a running program. From then on hooks may be called: they find that
+/// nothing is recorded.
 pub(crate) fn prepare_attached(text: &[u8]) -> Result<Attached<'_>, ()> {
     HAS_BEGUN.store(true, Ordering::Release);
     let mut options = Options::parse(text).map_err(|_| ())?;
@@ -337,27 +343,27 @@ pub(crate) fn prepare_attached(text: &[u8]) -> Result<Attached<'_>, ()> {
     Ok(Attached { options, begins_paused })
 }
 
-/// What an attached recording was asked for.
+/// Options of an attached recording.
 pub(crate) struct Attached<'a> {
     options: Options<'a>,
     pub(crate) begins_paused: bool,
 }
 
 impl Attached<'_> {
-    /// Begins to record, paused. What the program starts is not followed.
+    /// Begins to record, paused. Processes that the program starts are not recorded.
     pub(crate) fn begin(&self) -> Result<(), ()> {
         record(&self.options, b"program", recorder::start, Voice::OnlyToCommand)
     }
 }
 
-/// In a program that runs already, nothing begins before it is asked for: see [`crate::attach`].
+/// Runs when the library is loaded. In a running program nothing begins before [`crate::attach`].
 extern "C" fn construct() {
     if next::is_last() {
         // The loader holds its lock while it calls this, so that its list can be read.
         next::resolve();
     } else {
         begin();
-        // Not on Linux itself, where a child finds out by what it finds wiped, whoever forked it.
+        // Not on Linux itself, where the wiped memory shows a child that it is one.
         if recorder::needs_fork_hook() {
             // SAFETY: a function that stays; the library is never unloaded.
             unsafe { libc::pthread_atfork(None, None, Some(after_fork_in_child)) };

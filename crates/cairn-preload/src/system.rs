@@ -1,4 +1,5 @@
-//! The kernel, called directly: a program may define `open` or `write` itself, and the C library's are cancellation points.
+//! System calls without the C library: a program may define `open` or `write` itself, and the C
+//! library's functions are cancellation points.
 
 use core::ffi::{CStr, c_int};
 use core::mem::MaybeUninit;
@@ -7,12 +8,12 @@ use crate::arch;
 #[cfg_attr(not(panic = "abort"), allow(unused_imports, reason = "std has a panic handler of its own"))]
 pub(crate) use crate::arch::abort;
 
-/// The error number that a call failed with.
+/// Error number of a failed call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Error(pub(crate) c_int);
 
 impl Error {
-    /// What it means, for the ones that are met when a recording begins.
+    /// Returns the text of errors that can occur when a recording begins.
     pub(crate) const fn meaning(self) -> &'static str {
         match self.0 {
             libc::EACCES | libc::EPERM => "permission denied",
@@ -30,37 +31,40 @@ impl Error {
     }
 }
 
+/// Makes a system call.
+///
 /// # Safety
 ///
-/// As for the call of that number.
+/// The arguments are valid for the call of that number.
 unsafe fn call(number: libc::c_long, arguments: [usize; 6]) -> Result<usize, Error> {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises arguments that are valid for the call of that number.
     let answer = unsafe { arch::system_call(number, arguments) };
     if (-4095..0).contains(&answer) { Err(Error(-answer as c_int)) } else { Ok(answer as usize) }
 }
 
 pub(crate) fn process_id() -> u32 {
-    // SAFETY: takes nothing and cannot fail.
+    // SAFETY: the call takes no argument and cannot fail.
     unsafe { call(libc::SYS_getpid, [0; 6]) }.unwrap_or(0) as u32
 }
 
-/// This process and this thread, in the two halves of a word.
+/// Returns process and thread in the two halves of a word.
 pub(crate) fn process_and_thread() -> u64 {
-    // SAFETY: takes nothing and cannot fail.
+    // SAFETY: the call takes no argument and cannot fail.
     let thread = unsafe { call(libc::SYS_gettid, [0; 6]) }.unwrap_or(0);
     u64::from(process_id()) << 32 | thread as u64
 }
 
-/// Whether there is no thread of that number in this process.
+/// Returns true when this process has no thread of that number.
 pub(crate) fn has_ended(thread: u32) -> bool {
     let arguments = [process_id() as usize, thread as usize, 0, 0, 0, 0];
-    // SAFETY: signal 0 is none.
+    // SAFETY: signal 0 only checks that the thread exists, and is not sent.
     let asked = unsafe { call(libc::SYS_tgkill, arguments) };
     asked == Err(Error(libc::ESRCH))
 }
 
-/// Waits for so many seconds, or until the thread is stopped. Unlike other waits, this one (for a signal of none) leaves alone what
-/// the kernel keeps of a wait of the program's that is to go on.
+/// Waits for `seconds` seconds, or until the thread is stopped. Other waits would overwrite the
+/// kernel's state of an interrupted wait of the program; this one, for a signal of an empty set,
+/// does not.
 pub(crate) fn wait_to_be_stopped(seconds: i64) {
     let none = 0_u64;
     let time = libc::timespec { tv_sec: seconds, tv_nsec: 0 };
@@ -69,15 +73,15 @@ pub(crate) fn wait_to_be_stopped(seconds: i64) {
     let _ = unsafe { call(libc::SYS_rt_sigtimedwait, arguments) };
 }
 
-/// Whether the 4 bytes at `place` can be written; they are not changed. The kernel is asked to write what is there, in one
-/// atomic step, and says that it cannot where a store would end the program.
+/// Returns whether the 4 bytes at `place` are writable, without changing them: the kernel writes
+/// their own value in one atomic step, and returns an error where a store would end the program.
 pub(crate) fn is_writable(place: u64) -> Result<bool, Error> {
     /// `FUTEX_OP(FUTEX_OP_OR, 0, FUTEX_OP_CMP_EQ, 0)`: or with nothing.
     const OR_NOTHING: usize = 2 << 28;
     let none = 0_u32;
     let operation = (libc::FUTEX_WAKE_OP | libc::FUTEX_PRIVATE_FLAG) as usize;
     let arguments = [(&raw const none) as usize, operation, 0, 0, place as usize, OR_NOTHING];
-    // SAFETY: wakes nobody, and writes what is there.
+    // SAFETY: the operation writes the present value, and wakes no thread.
     match unsafe { call(libc::SYS_futex, arguments) } {
         Ok(_) => Ok(true),
         Err(Error(libc::EFAULT)) => Ok(false),
@@ -98,7 +102,7 @@ pub(crate) fn append(path: &CStr, bytes: &[u8]) -> Result<(), Error> {
     written
 }
 
-/// A file that is open for the length of a function.
+/// A file that is open for one function.
 pub(crate) struct ReadOnly {
     descriptor: usize,
     is_own: bool,
@@ -114,12 +118,13 @@ impl ReadOnly {
         Some(Self { descriptor, is_own: true })
     }
 
-    /// One that the program has open.
+    /// Returns a file that the program has opened.
     pub(crate) const fn of_program(descriptor: c_int) -> Self {
         Self { descriptor: descriptor as usize, is_own: false }
     }
 
-    /// True for a program that runs with more rights than its caller: set-user-ID, set-group-ID, or with capabilities.
+    /// Returns true for a program with more rights than its caller: set-user-ID, set-group-ID, or
+    /// with capabilities.
     pub(crate) fn raises_rights(&self) -> bool {
         let name = c"security.capability";
         let arguments = [self.descriptor, name.as_ptr() as usize, 0, 0, 0, 0];
@@ -128,10 +133,10 @@ impl ReadOnly {
         has_capabilities || raises_rights_at(self.descriptor as c_int, c"", libc::AT_EMPTY_PATH)
     }
 
-    /// Reads from a place in the file, and returns how many bytes there were.
+    /// Reads from an offset in the file; returns the number of bytes.
     pub(crate) fn read_at(&self, into: &mut [u8], offset: u64) -> usize {
         let arguments = [self.descriptor, into.as_mut_ptr() as usize, into.len(), offset as usize, 0, 0];
-        // SAFETY: writes into the slice alone.
+        // SAFETY: the kernel writes at most the length of the slice.
         unsafe { call(libc::SYS_pread64, arguments) }.unwrap_or(0).min(into.len())
     }
 }
@@ -145,33 +150,35 @@ impl Drop for ReadOnly {
     }
 }
 
-/// True for a file with the set-user-ID or the set-group-ID bit, which need not be readable.
+/// Returns true for a file with the set-user-ID or the set-group-ID bit, which need not be
+/// readable.
 pub(crate) fn raises_rights_at(directory: c_int, path: &CStr, flags: c_int) -> bool {
     let mut facts = MaybeUninit::<libc::stat>::zeroed();
     let arguments =
         [directory as usize, path.as_ptr() as usize, facts.as_mut_ptr() as usize, flags as usize, 0, 0];
-    // SAFETY: a path with a NUL, and room for what is told of the file.
+    // SAFETY: a path with a NUL, and room for the file's status.
     let is_known = unsafe { call(libc::SYS_newfstatat, arguments) }.is_ok();
     // SAFETY: zeros are a value of the type, and the kernel has written the others.
     let mode = unsafe { facts.assume_init() }.st_mode;
     is_known && mode & libc::S_IFMT == libc::S_IFREG && mode & (libc::S_ISUID | libc::S_ISGID) != 0
 }
 
-/// True when this process runs with more rights than its caller, whose environment must not direct it.
+/// Returns true when this process has more rights than its caller, whose environment must not
+/// direct it.
 pub(crate) fn has_raised_rights() -> bool {
-    // SAFETY: only looks at what the kernel told the process when it began.
+    // SAFETY: `getauxval` only reads the auxiliary vector, which exists in every process.
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
-/// Whether this process may run the file, as `exec` asks it.
+/// Returns whether this process may execute the file.
 pub(crate) fn may_execute(path: &CStr) -> bool {
     let arguments = [libc::AT_FDCWD as usize, path.as_ptr() as usize, libc::X_OK as usize, 0, 0, 0];
     // SAFETY: a path with a NUL.
     unsafe { call(libc::SYS_faccessat, arguments) }.is_ok()
 }
 
-/// False when the file is not there, or not for this user. What the real user may is asked, without capabilities: they are gone after
-/// `exec`, as a rule.
+/// Returns false when the file does not exist or is not readable for the real user, without
+/// capabilities, which usually end with `exec`.
 pub(crate) fn is_reachable(path: &CStr) -> bool {
     let arguments = [libc::AT_FDCWD as usize, path.as_ptr() as usize, libc::R_OK as usize, 0, 0, 0];
     // SAFETY: a path with a NUL.
@@ -179,18 +186,18 @@ pub(crate) fn is_reachable(path: &CStr) -> bool {
     !matches!(asked, Err(Error(libc::ENOENT | libc::ENOTDIR | libc::EACCES | libc::EPERM)))
 }
 
-/// Whether there is something of that name.
+/// Returns whether a file of that name exists.
 pub(crate) fn exists(path: &CStr) -> bool {
     let flags = libc::AT_SYMLINK_NOFOLLOW;
     let mut facts = [0_u64; 32];
     const _: () = assert!(size_of::<libc::stat>() <= 32 * 8);
     let arguments =
         [libc::AT_FDCWD as usize, path.as_ptr() as usize, facts.as_mut_ptr() as usize, flags as usize, 0, 0];
-    // SAFETY: a path with a NUL, and room for what is told of the file.
+    // SAFETY: a path with a NUL, and room for the file's status.
     unsafe { call(libc::SYS_newfstatat, arguments) }.is_ok()
 }
 
-/// Standard error, for a message that nobody else can give.
+/// Writes a message to standard error, which no other process can report.
 pub(crate) fn complain(bytes: &[u8]) {
     let _ = write(2, bytes);
 }
@@ -199,13 +206,14 @@ fn write(file: usize, bytes: &[u8]) -> Result<(), Error> {
     if !may_write(file, bytes.len()) {
         return Err(Error(libc::EFBIG));
     }
-    // SAFETY: bytes that may be read.
+    // SAFETY: the kernel reads at most the length of the slice.
     unsafe { call(libc::SYS_write, [file, bytes.as_ptr() as usize, bytes.len(), 0, 0, 0]) }.map(|_| ())
 }
 
-/// False under a limit of the size of files so tight that the write may raise SIGXFSZ, which ends a program.
+/// Returns false under a limit of the file size at which the write may raise SIGXFSZ, which ends a
+/// program.
 fn may_write(file: usize, bytes: usize) -> bool {
-    /// Others may write to the file meanwhile.
+    /// Bytes that other processes may write to the file meanwhile.
     const SLACK_BYTES: u64 = 4096;
     let limit = soft_limit(libc::RLIMIT_FSIZE);
     if limit == u64::MAX {
@@ -230,14 +238,14 @@ fn may_write(file: usize, bytes: usize) -> bool {
     end.saturating_add(SLACK_BYTES) <= limit
 }
 
-/// Makes a symbolic link that says `text`, which ends with a NUL.
+/// Makes a symbolic link with the target `text`.
 pub(crate) fn link_text(text: &CStr, path: &CStr) -> Result<(), Error> {
     let arguments = [text.as_ptr() as usize, libc::AT_FDCWD as usize, path.as_ptr() as usize, 0, 0, 0];
     // SAFETY: two texts with a NUL.
     unsafe { call(libc::SYS_symlinkat, arguments) }.map(|_| ())
 }
 
-/// How much of a resource this process may use; more than any when that cannot be told.
+/// Returns the soft limit of a resource; `u64::MAX` if it is unknown.
 pub(crate) fn soft_limit(resource: libc::__rlimit_resource_t) -> u64 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     let place = (&raw mut limit) as usize;
@@ -246,26 +254,26 @@ pub(crate) fn soft_limit(resource: libc::__rlimit_resource_t) -> u64 {
     if asked.is_ok() { limit.rlim_cur } else { u64::MAX }
 }
 
-/// The working directory's path, without its NUL.
+/// Returns the path of the working directory, without its NUL.
 pub(crate) fn working_directory(buffer: &mut [u8]) -> Result<&[u8], Error> {
     // SAFETY: memory of that length that may be written.
     let length = unsafe { call(libc::SYS_getcwd, [buffer.as_mut_ptr() as usize, buffer.len(), 0, 0, 0, 0]) }?;
     match buffer.get(..length.saturating_sub(1)) {
-        // The kernel marks a directory that cannot be reached from the root by not beginning with a slash.
+        // The path of a directory outside of the root begins with no slash.
         Some(path) if path.starts_with(b"/") => Ok(path),
         _ => Err(Error(libc::ENOENT)),
     }
 }
 
-/// `mmap` as the C library's: -1 and `errno` for an error.
+/// Calls `mmap` as the C library does: -1 and `errno` for an error.
 pub(crate) fn raw_mmap(arguments: [usize; 6]) -> usize {
-    // SAFETY: the caller's own request.
+    // SAFETY: the program requests the same by its own call.
     with_errno(unsafe { call(libc::SYS_mmap, arguments) })
 }
 
-/// `munmap` as the C library's.
+/// Calls `munmap` as the C library does.
 pub(crate) fn raw_munmap(address: usize, bytes: usize) -> usize {
-    // SAFETY: the caller's own request.
+    // SAFETY: the program requests the same by its own call.
     with_errno(unsafe { call(libc::SYS_munmap, [address, bytes, 0, 0, 0, 0]) })
 }
 
@@ -276,7 +284,7 @@ fn with_errno(answer: Result<usize, Error>) -> usize {
     })
 }
 
-/// Zeroed memory, or none.
+/// Maps zeroed memory.
 pub(crate) fn map(bytes: usize) -> Option<*mut u8> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -286,15 +294,18 @@ pub(crate) fn map(bytes: usize) -> Option<*mut u8> {
     address.ok().map(|address| address as *mut u8)
 }
 
+/// Unmaps memory.
+///
 /// # Safety
 ///
 /// `bytes` at `address` came from [`map`], and nobody uses them.
 pub(crate) unsafe fn unmap(address: *mut u8, bytes: usize) {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that `bytes` at `address` came from [`map`], and nobody uses
+    // them.
     let _ = unsafe { call(libc::SYS_munmap, [address as usize, bytes, 0, 0, 0, 0]) };
 }
 
-/// How large a page is: on x86-64 a constant, elsewhere the kernel's choice. A power of two.
+/// Returns the page size, a power of two: a constant on x86-64, elsewhere the kernel's choice.
 #[inline]
 pub(crate) fn page_bytes() -> usize {
     #[cfg(target_arch = "x86_64")]
@@ -303,7 +314,7 @@ pub(crate) fn page_bytes() -> usize {
     }
     #[cfg(not(target_arch = "x86_64"))]
     {
-        // SAFETY: only looks at what the kernel told the process when it began.
+        // SAFETY: `getauxval` only reads the auxiliary vector, which exists in every process.
         unsafe { libc::getauxval(libc::AT_PAGESZ) as usize }
     }
 }
@@ -314,16 +325,16 @@ pub(crate) fn errno() -> c_int {
 }
 
 pub(crate) fn set_errno(value: c_int) {
-    // SAFETY: as above.
+    // SAFETY: the address of this thread's errno is always valid.
     unsafe { *libc::__errno_location() = value }
 }
 
-/// Changes what may be done with whole pages; false when the kernel refuses.
+/// Changes the protection of whole pages; returns false when the kernel refuses.
 ///
 /// # Safety
 ///
-/// Nobody needs what is taken away.
+/// No thread needs the rights that are removed.
 pub(crate) unsafe fn protect(address: u64, bytes: usize, protection: c_int) -> bool {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises that no thread needs the rights that are removed.
     unsafe { call(libc::SYS_mprotect, [address as usize, bytes, protection as usize, 0, 0, 0]) }.is_ok()
 }

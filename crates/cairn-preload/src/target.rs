@@ -1,13 +1,14 @@
-//! What a process is about to become by `exec`: whether the loader that will run there takes this library.
+//! Decides whether the program of an `exec` can load this library.
 //!
-//! The loader of musl ends a program that it is to load this library into, a loader for 32 bits complains on standard error, and some
-//! sanitizers end the program when they are not the first of all libraries. So the file is looked at, as the kernel will: through
-//! scripts, to the loader and the libraries that it asks for. What cannot be looked at is taken for one that does.
+//! The loader of musl ends a program into which it cannot load this library, a loader for 32 bits
+//! reports an error, and some sanitizers end the program unless they are the first library. So the
+//! file is read as the kernel reads it: through scripts, to the loader and the needed libraries. A
+//! file that cannot be read counts as one that can load the library.
 //!
-//! A program that runs with more rights than its caller takes nothing: its loader ignores a library with a path, and what our variable
-//! says must not direct it.
+//! A program with more rights than its caller cannot: its loader ignores a library with a path, and
+//! our variable must not direct it.
 //!
-//! May run in a child of `vfork`: nothing is written but this stack.
+//! May run in a child of `vfork`: it writes to its own stack only.
 
 use core::ffi::{CStr, c_char, c_int};
 
@@ -16,18 +17,18 @@ use crate::program_file::{ReadAt, START_BYTES, interpreter, program_takes_librar
 use crate::system::{self, ReadOnly};
 use crate::text::Text;
 
-/// Longer paths are not followed.
+/// Maximum bytes of a path that is followed.
 const PATH_BYTES: usize = 512;
-/// The kernel follows no more scripts that are interpreted by scripts.
+/// Maximum scripts that are interpreted by scripts; 5, as in the kernel.
 const MAX_SCRIPTS: usize = 5;
 
-/// The file at `path`.
+/// Returns whether the program at `path` can load the library.
 ///
 /// # Safety
 ///
-/// A text that ends with a NUL.
+/// The text ends with a NUL.
 pub(crate) unsafe fn takes_library(path: *const c_char) -> bool {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises a text that ends with a NUL.
     unsafe { at_takes_library(libc::AT_FDCWD, path) }
 }
 
@@ -40,7 +41,7 @@ pub(crate) unsafe fn at_takes_library(directory: c_int, path: *const c_char) -> 
     if path.is_null() {
         return true;
     }
-    // SAFETY: by contract.
+    // SAFETY: the caller promises a text that ends with a NUL.
     let path = unsafe { CStr::from_ptr(path) };
     match ReadOnly::open(directory, path) {
         Some(file) => file_takes_library(&file),
@@ -49,7 +50,7 @@ pub(crate) unsafe fn at_takes_library(directory: c_int, path: *const c_char) -> 
     }
 }
 
-/// The program that a shell would find by this name.
+/// Returns the same for the program that a shell finds by this name.
 ///
 /// # Safety
 ///
@@ -58,10 +59,10 @@ pub(crate) unsafe fn found_takes_library(name: *const c_char) -> bool {
     if name.is_null() {
         return true;
     }
-    // SAFETY: by contract.
+    // SAFETY: the caller promises a text that ends with a NUL.
     let text = unsafe { CStr::from_ptr(name) };
     if text.to_bytes().contains(&b'/') {
-        // SAFETY: by contract.
+        // SAFETY: the caller promises a text that ends with a NUL.
         return unsafe { takes_library(name) };
     }
     // SAFETY: the present environment, as the C library's function reads it.
@@ -89,7 +90,7 @@ impl ReadAt for ReadOnly {
     }
 }
 
-/// An open file.
+/// Returns the same for an open file.
 pub(crate) fn file_takes_library(file: &ReadOnly) -> bool {
     let mut start = [0; START_BYTES];
     let mut count = file.read_at(&mut start, 0);

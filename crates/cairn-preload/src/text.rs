@@ -1,6 +1,7 @@
-//! Texts in memory of a fixed size: for paths, variables and messages, without allocation and without formatting.
+//! Texts in fixed-size memory, for paths, variables and messages, without allocation or formatting.
 
-/// A text of up to `N` bytes. What does not fit makes it [`cut`](Self::is_cut).
+/// A text of up to `N` bytes. A part that does not fit is dropped as a whole, and marks it
+/// [`cut`](Self::is_cut).
 pub(crate) struct Text<const N: usize> {
     bytes: [u8; N],
     length: usize,
@@ -36,18 +37,18 @@ impl<const N: usize> Text<N> {
         self.push(&digits[at..]);
     }
 
-    /// Takes everything away.
+    /// Empties the text.
     pub(crate) const fn clear(&mut self) {
         self.length = 0;
         self.is_cut = false;
     }
 
-    /// Takes the last byte away.
+    /// Removes the last byte.
     pub(crate) const fn pop(&mut self) {
         self.length = self.length.saturating_sub(1);
     }
 
-    /// Keeps the first `length` bytes.
+    /// Cuts the text to `length` bytes.
     pub(crate) fn truncate(&mut self, length: usize) {
         self.length = self.length.min(length);
     }

@@ -1,16 +1,16 @@
 //! The body of a naked function that passes its caller's registers on to a Rust function.
 
-/// Jumps to `$hook` with the arguments of the surrounding naked function, and the caller's registers
-/// behind them: return address, stack pointer after the return, frame pointer.
+/// Jumps to `$hook` with the arguments of the surrounding naked function, and the caller's
+/// registers behind them: return address, stack pointer after the return, frame pointer.
 ///
 /// The first argument is the number of arguments in integer registers, 1 to 3; floating-point
-/// arguments pass through unchanged. `$hook` is an `extern "C"` function that takes three `u64` more.
-/// A naked function is necessary: the first instructions of any other function may change the
+/// arguments pass through unchanged. `$hook` is an `extern "C"` function that takes three `u64`
+/// more. A naked function is necessary: the first instructions of any other function may change the
 /// registers, and put a frame of its own between caller and capture.
 ///
-/// On AArch64 the entry begins with a landing pad (`bti c`, which is `hint #34`), because programs call
-/// such functions through pointers. The link register holds a plain address there: a function signs its
-/// return address after the call, and authenticates it before a tail call.
+/// On AArch64 the entry begins with a landing pad (`bti c`, which is `hint #34`), because programs
+/// call such functions through pointers. The link register holds a plain address there: a function
+/// signs its return address after the call, and authenticates it before a tail call.
 ///
 /// ```
 /// use cairn_recorder::{CallSite, heap};
@@ -45,8 +45,8 @@ macro_rules! jump_with_call_site {
     };
 }
 
-/// Jumps to `$hook` with the arguments of the surrounding naked function, and the caller's registers
-/// behind them; the documentation for x86-64 has the details.
+/// Jumps to `$hook` with the arguments of the surrounding naked function, and the caller's
+/// registers behind them; the documentation for x86-64 has the details.
 #[cfg(target_arch = "aarch64")]
 #[macro_export]
 macro_rules! jump_with_call_site {

@@ -58,7 +58,7 @@ unsafe fn write(lane: &mut OwnLane, event: impl FnOnce(&mut RecordSink<'_>) -> R
 }
 
 /// Distance of the prefetch, in bytes; 1024, because the parent has read a drained segment, whose
-/// lines take the time of about so many bytes of events to come from the other processor's cache.
+/// lines take about the time of 1 KiB of events to come from the other processor's cache.
 const PREFETCH_BYTES: usize = 1024;
 
 /// Prefetches the cache line at `address` for writing; no effect where nothing is mapped.

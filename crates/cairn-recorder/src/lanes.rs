@@ -385,7 +385,7 @@ impl LaneState {
         if buffer != self.name {
             self.name = buffer;
             let name = buffer.get(..length).unwrap_or_default();
-            // SAFETY: by contract.
+            // SAFETY: the caller promises that the segment has room for [`NAME_SLOTS`].
             unsafe { self.writer.put(NAME_SLOTS, |sink| sink.thread(now, ThreadEvent::Named(name))) };
         }
     }

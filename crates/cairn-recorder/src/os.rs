@@ -301,7 +301,7 @@ pub(crate) unsafe fn replace_by_zeros(at: usize, bytes: usize) {
 fn anonymous(at: usize, bytes: usize, protection: c_int, flags: c_int) -> Result<usize, Errno> {
     let flags = flags | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     // SAFETY: without `MAP_FIXED` the kernel replaces no mapping. `replace_by_zeros` alone passes
-    // that flag, for a range whose contents nobody needs, by its contract.
+    // that flag, for a range whose contents nobody needs.
     answer(unsafe { libc::syscall(libc::SYS_mmap, at, bytes, protection, flags, -1, 0_usize) })
 }
 

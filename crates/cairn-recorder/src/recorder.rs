@@ -92,7 +92,7 @@ impl Recorder {
         Ok(recorder)
     }
 
-    /// Returns the bytes of a recorder with so many logs, in whole pages.
+    /// Returns the bytes of a recorder with `logs` logs, in whole pages.
     const fn bytes(logs: usize) -> usize {
         (LOGS_OFFSET + logs * size_of::<ThreadLog>()).next_multiple_of(PAGE_BYTES)
     }
@@ -486,7 +486,7 @@ pub fn needs_fork_hook() -> bool {
 pub(crate) unsafe fn wipe() {
     if let Some(bytes) = published().map(Recorder::used_bytes) {
         let at = RECORDER.load(Ordering::Acquire);
-        // SAFETY: so many bytes of the mapping are in use; by contract no other thread runs, and
+        // SAFETY: `bytes` bytes of the mapping are in use; the caller promises that no other thread runs, and
         // this one holds no reference into it. Memory behind them was never touched.
         unsafe { at.cast::<u8>().write_bytes(0, bytes) };
     }

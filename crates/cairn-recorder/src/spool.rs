@@ -267,7 +267,7 @@ impl Spool {
         self.base
     }
 
-    /// Returns true when only the last part of the events is kept.
+    /// Returns true when only a ring keeps the last part of the events.
     pub(crate) fn is_ring(&self) -> bool {
         self.ring_entries > 0
     }
@@ -392,7 +392,7 @@ impl Spool {
         (self.extent.end() - self.base) as u64 / SEGMENT
     }
 
-    /// Maps at least so many segments, which have storage, and some more that have it.
+    /// Maps at least `segments` segments, which have storage, and some more that have it.
     #[cold]
     fn open(&self, segments: u64) -> Result<(), NoSegment> {
         if self.makes_no_calls() {
@@ -459,7 +459,7 @@ impl Spool {
         None
     }
 
-    /// Extends file and window to at least so many segments. Two threads may do so at once, with
+    /// Extends file and window to at least `segments` segments. Two threads may do so at once, with
     /// the same result.
     fn grow(&self, segments: u64) -> Result<(), NoSegment> {
         if self.stored() < segments {
@@ -634,7 +634,7 @@ impl Spool {
         free.map(|(index, entry)| (index, entry.left.load(Ordering::Relaxed))).min_by_key(|&(_, left)| left)
     }
 
-    /// Computes the value of the counter so many nanoseconds ago, from its mean rate since the
+    /// Computes the value of the counter `nanos` nanoseconds ago, from its mean rate since the
     /// start.
     pub(crate) fn counter_before(&self, nanos: u64) -> u64 {
         let clocks = clock::reading();

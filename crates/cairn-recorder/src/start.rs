@@ -50,7 +50,7 @@ pub struct Options<'a> {
     /// file exists, `.1`, `.2` and so on are appended: a recording is never overwritten. Empty to
     /// record into memory, which [`Keep::Last`] allows; [`dump`](crate::dump) then writes a file.
     pub path: &'a [u8],
-    /// Part of the events that is kept.
+    /// Part of the events that the recording keeps.
     pub keep: Keep,
     /// Maximum bytes of the file; recording ends there and states the reason.
     pub limit_bytes: u64,
@@ -409,7 +409,7 @@ const SCRATCH_BYTES: usize = 1 << 17;
 
 fn make_spool(recorder: &mut Recorder, options: &Options<'_>) -> Result<(), StartError> {
     let scratch = os::zeroed(SCRATCH_BYTES).map_err(|Errno(error)| StartError::AddressSpace(error))?;
-    // SAFETY: `zeroed` has just mapped so many bytes, whose address is not shared.
+    // SAFETY: `zeroed` has just mapped `SCRATCH_BYTES`, whose address is not shared.
     let bytes = unsafe { core::slice::from_raw_parts_mut(scratch as *mut u8, SCRATCH_BYTES) };
     let result = make_named_spool(recorder, options, bytes);
     if result.is_ok() {

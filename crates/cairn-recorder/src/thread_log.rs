@@ -193,7 +193,8 @@ impl UnownedLog {
 
     /// Borrows the state of the own lane and the writer of the nested one.
     pub(crate) fn lanes(&mut self) -> (&mut LaneState, &mut Writer) {
-        // SAFETY: nobody else uses the log, by the contract of `new`; the two cells are disjoint.
+        // SAFETY: the caller of `new` has made sure that nobody else uses the log; the cells are
+        // disjoint.
         unsafe { (&mut *self.0.own.get(), &mut *self.0.nested.get()) }
     }
 

@@ -35,7 +35,7 @@ impl Writer {
         if self.cursor == 0 { 0 } else { SEGMENT_BYTES - offset(self.cursor) }
     }
 
-    /// Returns true when so many slots fit. The last slot of a segment stays empty, so that the
+    /// Returns true when `slots` slots fit. The last slot of a segment stays empty, so that the
     /// cursor never leaves it.
     #[inline(always)]
     pub(crate) fn has_room(&self, slots: usize) -> bool {
@@ -70,7 +70,7 @@ impl Writer {
         write: impl FnOnce(&mut RecordSink<'_>) -> Result<(), SinkTooSmall>,
     ) {
         // SAFETY: the cursor is in a segment that `next_segment` claimed for this writer alone and
-        // that has storage; by contract so many slots are left in it.
+        // that has storage; the caller promises room for `slots` slots.
         let place = unsafe { core::slice::from_raw_parts_mut(self.cursor as *mut u64, slots) };
         let mut sink = RecordSink::new(place);
         // A record that needs more slots than the caller has counted is left out as a whole.

@@ -108,7 +108,7 @@ fn remove_code(address: u64) {
 }
 
 #[test]
-fn stacks_belong_to_the_module_that_lay_there_then() {
+fn stacks_name_the_module_of_their_time() {
     let (b, d, unused) = (library("b"), library("d"), library("unused"));
     let (other, beside) = (library("namespace"), library("beside"));
     let path = fresh_path("modules");

@@ -117,7 +117,7 @@ impl Worker {
 }
 
 #[test]
-fn no_free_of_a_million_is_paired_with_another_allocation() {
+fn frees_pair_with_their_own_allocation_under_race() {
     let pairing = race(THREADS, TURNS, |_| 0);
     assert!(
         pairing.remote > 20_000 && pairing.local > 10_000,

@@ -26,7 +26,7 @@ fn recorded(spool: &Spool) -> HashMap<u64, u64> {
 }
 
 #[test]
-fn a_block_is_chosen_as_often_as_its_size_says() {
+fn sampling_chooses_blocks_by_size() {
     let path = fresh_path("sampling");
     let mut options = Options::new(path.as_os_str().as_bytes());
     options.sample_bytes = Some(MEAN_BYTES);

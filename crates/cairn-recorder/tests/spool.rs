@@ -9,7 +9,7 @@ use support::{Spool, fresh_path};
 
 /// Everything in one test: the recorder is one for the process.
 #[test]
-fn what_is_marked_and_allocated_is_in_the_file() {
+fn spool_holds_marks_and_heap_events() {
     let path = fresh_path("spool");
     let mut options = Options::new(path.as_os_str().as_bytes());
     options.environment = b"PATH,NO_SUCH_VARIABLE";
@@ -42,7 +42,7 @@ fn what_is_marked_and_allocated_is_in_the_file() {
     );
     assert!(pairing.live.is_empty());
     // The innermost frame is in this program, and the modules are those of this process.
-    let own = what_is_marked_and_allocated_is_in_the_file as *const () as u64;
+    let own = spool_holds_marks_and_heap_events as *const () as u64;
     let innermost = spool.stack(spool.marks[0].stack)[0];
     let module = &spool.modules[&innermost.2];
     assert!(innermost.1 > own && (module.start..module.end).contains(&own), "{module:x?}");

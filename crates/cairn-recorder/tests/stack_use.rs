@@ -36,7 +36,7 @@ unsafe fn paint(area: *mut u8, bytes: usize) {
 }
 
 #[test]
-fn an_event_takes_little_stack() {
+fn event_uses_little_stack() {
     let path = fresh_path("stack");
     start(&Options::new(path.as_os_str().as_bytes())).unwrap();
     let pair = || {

@@ -1,4 +1,4 @@
-//! What programs call: each function captures, asks libgcc, and compares.
+//! The functions that programs call: each captures, walks with libgcc, and compares.
 
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
@@ -8,9 +8,10 @@ use cairn_format::{AbsoluteAddress, Frame, WordSize};
 use cairn_unwind::{AddressRange, FnMemory, FramePointerWalk};
 
 use crate::libgcc;
-use crate::report::{Counter, add, count, keep_wrong};
+use crate::report::{Counter, add, count, store_wrong};
 
-/// Compares the caller's stack by verified capture. The hook in malloc, and the most frequent check.
+/// Compares the caller's stack by verified capture. The hook in malloc, and the most frequent
+/// check.
 #[unsafe(no_mangle)]
 pub extern "C" fn truth_check() {
     compare_with_callers(capture(), Counter::Stacks);
@@ -21,7 +22,8 @@ pub extern "C" fn truth_check() {
 pub extern "C" fn truth_check_all() {
     compare_with_callers(capture(), Counter::Stacks);
     let mut context = MaybeUninit::<libc::ucontext_t>::uninit();
-    // SAFETY: getcontext fills the context with the registers of this function, which goes on to live.
+    // SAFETY: getcontext fills the context with the registers of this function, which does not
+    // return before the capture.
     let stack = unsafe {
         getcontext(context.as_mut_ptr());
         capture_interrupted(context.as_ptr())
@@ -29,12 +31,13 @@ pub extern "C" fn truth_check_all() {
     compare_with_callers(stack, Counter::OtherWalks);
 }
 
-/// Compares the walk of frame pointers, from the caller's own (`__builtin_frame_address(0)`), as far as to the frame that
-/// returns to `last`; beyond it the C library keeps none.
+/// Compares the walk of frame pointers, from the caller's own (`__builtin_frame_address(0)`) to the
+/// frame that returns to `last`; the C library outside of it has no frame pointers.
 #[unsafe(no_mangle)]
 pub extern "C" fn truth_check_frame_pointers(frame_pointer: u64, last: u64) {
     let memory = FnMemory(|address: AbsoluteAddress, into: &mut [u8]| {
-        // SAFETY: the walk asks for memory between the caller's frame and the frame of `last` only.
+        // SAFETY: the walk reads only records between the caller's frame and the frame of `last`,
+        // which are on this thread's live stack.
         unsafe { into.copy_from_slice(std::slice::from_raw_parts(address.value() as *const u8, into.len())) };
         Some(())
     });
@@ -60,17 +63,18 @@ pub extern "C" fn truth_check_frame_pointers(frame_pointer: u64, last: u64) {
     add(Counter::Wrong, u64::from(!is_right));
 }
 
-/// In a signal handler: compares the handler's own stack, and the interrupted one from its context.
+/// Compares a signal handler's own stack, and the interrupted one from its context.
 ///
 /// # Safety
 ///
-/// `context` is the third argument of the handler that calls this.
+/// - `context` is the third argument of the handler that calls this.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn truth_check_interrupted(context: *const c_void) {
     add(Counter::InHandlers, 1);
     compare_with_callers(capture(), Counter::Stacks);
     let context: *const libc::ucontext_t = context.cast();
-    // SAFETY: the handler passes on its third argument.
+    // SAFETY: the caller promises the context that its handler received, which is valid until the
+    // handler returns.
     let (stack, pc) = unsafe {
         (capture_interrupted(context), (*context).uc_mcontext.gregs[libc::REG_RIP as usize] as u64)
     };
@@ -89,13 +93,15 @@ pub extern "C" fn truth_stack_number() -> u32 {
     id.number()
 }
 
-/// The return address of frame number `index` of a stack, counted from the innermost; 0 beyond its end.
+/// The return address of frame number `index` of a stack, counted from the innermost; 0 beyond its
+/// end.
 #[unsafe(no_mangle)]
 pub extern "C" fn truth_frame(number: u32, index: usize) -> u64 {
     pcs(stack_of(number)).nth(index).unwrap_or(0)
 }
 
-/// Why the stack ends: 0 at the start of its thread, 1 for code without unwind information, 2 at the limit, 3 otherwise.
+/// The reason why the stack ends: 0 at the start of its thread, 1 for code without unwind
+/// information, 2 at the limit, 3 otherwise.
 #[unsafe(no_mangle)]
 pub extern "C" fn truth_stop_reason(number: u32) -> u32 {
     match stack_of(number).stop_reason() {
@@ -106,19 +112,20 @@ pub extern "C" fn truth_stop_reason(number: u32) -> u32 {
     }
 }
 
-/// A program tells that something is wrong.
+/// Counts errors that a program found by itself.
 #[unsafe(no_mangle)]
 pub extern "C" fn truth_failed(times: u64) {
     add(Counter::Failed, times);
 }
 
-/// How many stacks were wrong so far, for programs that stop at the first.
+/// The number of wrong stacks so far, for programs that stop at the first.
 #[unsafe(no_mangle)]
 pub extern "C" fn truth_wrong() -> u64 {
     count(Counter::Wrong)
 }
 
-/// 1 when the capture itself counted each of the stacks that were lost. For a process that checks alone, at its end.
+/// Returns 1 when the capture's own count of lost stacks is right. For the end of a process that
+/// captures only in checks.
 #[unsafe(no_mangle)]
 pub extern "C" fn truth_lost_are_counted() -> i32 {
     (u64::from(cairn_capture::statistics().lost) == count(Counter::Lost)).into()
@@ -135,7 +142,8 @@ unsafe extern "C" {
 }
 
 fn stack_of(number: u32) -> Stack {
-    // SAFETY: the id is a transparent `u32`, and programs pass on what `truth_stack_number` gave them.
+    // SAFETY: the id is a transparent `u32`, for which all values are valid; programs pass results
+    // of `truth_stack_number`.
     Stack::from_id(unsafe { std::mem::transmute::<u32, StackId>(number) })
 }
 
@@ -144,15 +152,18 @@ pub(crate) fn pcs(stack: Stack) -> impl Iterator<Item = u64> {
     stack.frames().filter_map(Frame::address).map(AbsoluteAddress::value)
 }
 
-/// Compares the frames outside of the function that captured, which is the function that calls this.
+/// Compares the frames outside of the function that captured, which is the function that calls
+/// this.
 #[inline(never)]
 fn compare_with_callers(stack: Stack, counter: Counter) {
-    // In the truth these come first: the walk, `compare`, this function, and the one that captured; in the capture the last.
+    // libgcc's frames begin with the walk, `compare`, this function, and the one that captured; the
+    // capture begins with the last.
     compare(stack, counter, &mut |index, _| index >= 3);
 }
 
-/// Compares `stack` with libgcc's view from the first frame on for which `begins` holds. The first pair is not compared:
-/// it is the same function at two places.
+/// Compares `stack` with libgcc's frames from the first one on for which `begins` returns true.
+///
+/// The first pair is not compared: it is the same function at two places.
 #[inline(never)]
 fn compare(stack: Stack, counter: Counter, begins: &mut dyn FnMut(usize, u64) -> bool) {
     if stack.id() == StackId::LOST {
@@ -196,6 +207,6 @@ fn compare(stack: Stack, counter: Counter, begins: &mut dyn FnMut(usize, u64) ->
             count += 1;
             true
         });
-        keep_wrong(pcs(stack).take(600), truth.iter().copied().take(count));
+        store_wrong(pcs(stack).take(600), truth.iter().copied().take(count));
     }
 }

@@ -1,4 +1,5 @@
-//! Builds the programs in `fixtures/programs`, runs programs with the library loaded, and reads what they counted.
+//! Builds the programs in `fixtures/programs`, runs programs with the library loaded, and reads
+//! what they counted.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -7,25 +8,25 @@ use std::time::{Duration, Instant};
 
 use crate::report::{Report, VARIABLE};
 
-/// Why a program could not be checked, or what it came to.
+/// A result, with the reason why a program could not be checked.
 pub type Outcome<T = ()> = Result<T, String>;
 
-/// A directory of its own for what is built and counted, below the build's own.
+/// A directory for built programs and their reports, below the build directory.
 pub struct Workplace {
     directory: PathBuf,
 }
 
-/// What became of a checked program.
+/// The end of a checked program.
 #[derive(Debug)]
 pub struct Ended {
     /// Its exit status; `None` when it was killed because it took too long.
     pub status: Option<ExitStatus>,
-    /// What it and its children counted.
+    /// The counters of the program and its children.
     pub report: Report,
 }
 
 impl Ended {
-    /// True when the program itself ended well.
+    /// True when the program itself succeeded.
     #[must_use]
     pub fn is_good(&self) -> bool {
         self.status.is_some_and(|status| status.success())
@@ -33,11 +34,11 @@ impl Ended {
 }
 
 impl Workplace {
-    /// Makes the directory, empty.
+    /// Creates the directory, or empties it.
     ///
     /// # Errors
     ///
-    /// When it cannot be made.
+    /// When it cannot be created.
     pub fn new(name: &str) -> Outcome<Self> {
         let directory = build_directory()?.join("truth").join(name);
         let _ = std::fs::remove_dir_all(&directory);
@@ -45,7 +46,7 @@ impl Workplace {
         Ok(Self { directory })
     }
 
-    /// A path in it.
+    /// A path in the directory.
     #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {
         self.directory.join(name)
@@ -55,7 +56,7 @@ impl Workplace {
     ///
     /// # Errors
     ///
-    /// What the compiler says.
+    /// The compiler's messages.
     pub fn compile(&self, source: &str, output: &str, flags: &[&str]) -> Outcome<PathBuf> {
         let compiler = if source.ends_with(".cpp") { "c++" } else { "cc" };
         let library = library()?;
@@ -69,11 +70,11 @@ impl Workplace {
         Ok(target)
     }
 
-    /// Compiles a Rust source the same way.
+    /// Compiles a Rust source in the same way.
     ///
     /// # Errors
     ///
-    /// What the compiler says.
+    /// The compiler's messages.
     pub fn compile_rust(&self, source: &str, output: &str, flags: &[&str]) -> Outcome<PathBuf> {
         let library = library()?;
         let folder = library.parent().unwrap_or(Path::new("."));
@@ -119,14 +120,14 @@ pub fn sources() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/programs")
 }
 
-/// Whether a program of this name is on the path.
+/// True if a program of this name is on the path.
 #[must_use]
 pub fn is_installed(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
 }
 
-/// The shared library of this crate, which cargo builds beside every test and program of it.
+/// The shared library of this crate, which cargo builds next to every test and program of it.
 fn library() -> Outcome<PathBuf> {
     let build = build_directory()?;
     let candidates = [build.join("deps/libcairn_truth.so"), build.join("libcairn_truth.so")];
@@ -134,10 +135,10 @@ fn library() -> Outcome<PathBuf> {
     found.ok_or_else(|| format!("{}: not built", candidates[0].display()))
 }
 
-/// `target/debug` or `target/release`: where the running test or program lies.
+/// The directory of the running test or program: `target/debug` or `target/release`.
 fn build_directory() -> Outcome<PathBuf> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
-    let folder = program.parent().ok_or("the program lies nowhere")?;
+    let folder = program.parent().ok_or("the path of the running program has no directory")?;
     let is_deps = folder.file_name() == Some(OsStr::new("deps"));
     Ok(if is_deps { folder.parent().unwrap_or(folder) } else { folder }.to_path_buf())
 }
@@ -153,14 +154,14 @@ fn must_succeed(command: &mut Command) -> Outcome {
     Err(format!("{command:?} failed: {}", String::from_utf8_lossy(&output.stderr)))
 }
 
-/// True when there is a C++ compiler. Where there is only one for C, the programs in C++ are left out, with a word on standard
-/// error.
+/// True when there is a C++ compiler. Without one, tests skip the programs in C++, with a message
+/// on standard error.
 #[must_use]
-#[expect(clippy::print_stderr, reason = "only tests call it, and a test that is left out must say so")]
+#[expect(clippy::print_stderr, reason = "only tests call it, and a skipped test must report that")]
 pub fn has_cpp_compiler() -> bool {
     let is_here = Command::new("c++").arg("--version").output().is_ok_and(|output| output.status.success());
     if !is_here {
-        eprintln!("left out: there is no c++ here (Debian: apt-get install g++)");
+        eprintln!("skipped: c++ is not installed (Debian: apt-get install g++)");
     }
     is_here
 }

@@ -1,6 +1,6 @@
-//! `cargo xtask truth` and `cargo xtask torture` start this: the long runs, with a table of what they found.
+//! The long runs of `cargo xtask truth` and `cargo xtask torture`, with a table of the results.
 
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for people")]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program that prints its results")]
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -30,7 +30,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Every program that is installed, with much to do.
+/// Runs every installed program with its large amount of work.
 fn programs() -> Outcome {
     let hooks = Hooks::build("programs")?;
     let shown =
@@ -38,7 +38,7 @@ fn programs() -> Outcome {
     println!("| program | stacks | frames | wrong | further than libgcc | cut, with a reason | lost |");
     println!("|---|---|---|---|---|---|---|");
     let mut sums = [0; 6];
-    let mut troubles = Vec::new();
+    let mut failures = Vec::new();
     for program in PROGRAMS {
         let Some(ended) = hooks.run(program, Length::Long)? else {
             println!("| {} | not installed | | | | | |", program.name);
@@ -50,19 +50,19 @@ fn programs() -> Outcome {
             *sum += count;
         }
         if !ended.is_good() || ended.report.count(Counter::Wrong) != 0 {
-            troubles.push(format!("{}: {:?}: {}", program.name, ended.status, ended.report));
+            failures.push(format!("{}: {:?}: {}", program.name, ended.status, ended.report));
         }
     }
     println!("| all | {} |", sums.map(|count| count.to_string()).join(" | "));
-    if troubles.is_empty() { Ok(()) } else { Err(troubles.join("\n")) }
+    if failures.is_empty() { Ok(()) } else { Err(failures.join("\n")) }
 }
 
-/// A hundred cold starts, then one long run.
+/// Runs a hundred cold starts, then two long runs.
 fn torture(seconds: u64) -> Outcome {
     let torture = Torture::build("torture-long")?;
     let begin = Instant::now();
     for run in 0..100 {
-        torture.run(Duration::from_millis(50), false).map_err(|what| format!("cold run {run}: {what}"))?;
+        torture.run(Duration::from_millis(50), false).map_err(|error| format!("cold run {run}: {error}"))?;
     }
     println!("100 cold starts clean in {:.1} s", begin.elapsed().as_secs_f64());
     for is_warm in [true, false] {

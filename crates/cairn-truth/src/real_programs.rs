@@ -1,4 +1,4 @@
-//! Real programs: each runs with hooks in its allocations, and every stack is compared.
+//! Real programs that run with hooks in their allocations; every stack is compared.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use crate::driver::{Ended, Outcome, Workplace, is_installed};
 
-/// A program and something for it to do.
+/// A program and its work.
 pub struct RealProgram {
-    /// What is looked for on the path.
+    /// The name of its file on the path.
     pub name: &'static str,
-    /// A command of the shell; `$N` is how much to do.
+    /// A shell command; `$N` is the amount of work.
     script: &'static str,
-    /// How much to do in a short and in a long run.
+    /// The amounts of work in a short and in a long run.
     amounts: [u32; 2],
 }
 
@@ -20,7 +20,7 @@ const fn program(name: &'static str, script: &'static str, amounts: [u32; 2]) ->
     RealProgram { name, script, amounts }
 }
 
-/// Those that are there where a C compiler is come first.
+/// The programs; those that are installed with every C compiler come first.
 pub const PROGRAMS: &[RealProgram] = &[
     program(
         "bash",
@@ -117,7 +117,7 @@ pub const PROGRAMS: &[RealProgram] = &[
     program("find", "find /usr/share/doc /usr/lib -name '*a*' | sort | tail -1", [1, 1]),
 ];
 
-/// How much the programs are given to do.
+/// The amount of work of the programs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Length {
     /// Seconds.
@@ -137,7 +137,7 @@ impl Hooks {
     ///
     /// # Errors
     ///
-    /// What the compiler says.
+    /// The compiler's messages.
     pub fn build(name: &str) -> Outcome<Self> {
         let workplace = Workplace::new(name)?;
         let preload = workplace.compile("hooks.c", "hooks.so", &["-O2", "-shared", "-fPIC"])?;

@@ -14,7 +14,7 @@ pub const VARIABLE: &CStr = c"CAIRN_TRUTH_REPORT";
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident = $index:literal),* $(,)?) => {
-        /// What is counted.
+        /// The counters.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         #[repr(usize)]
         pub enum Counter { $($(#[$doc])* $name = $index),* }
@@ -31,19 +31,19 @@ counters! {
     Frames = 1,
     /// Stacks that differ from libgcc's.
     Wrong = 2,
-    /// Stacks that go on where libgcc gives up, because no table covers the code there.
+    /// Stacks that continue where libgcc ends, because no table covers the code there.
     Further = 3,
     /// Stacks that end with another reason than the start of the thread.
     Cut = 4,
     /// Captures without a stack.
     Lost = 5,
-    /// Stacks that claim to be whole but do not end where their thread began.
+    /// Stacks that are reported as complete but do not end at the start of their thread.
     BadEnd = 6,
     /// Captures in signal handlers.
     InHandlers = 7,
-    /// Stacks compared by walks that are not the verified one: of full rows, of frame pointers.
+    /// Stacks compared with other walks than the hot path's: of full rows, of frame pointers.
     OtherWalks = 8,
-    /// What a fixture program found wrong by itself.
+    /// Errors that a fixture program found by itself.
     Failed = 9,
 }
 
@@ -54,34 +54,37 @@ const WRONG_WORDS: usize = WRONG_LENGTH + 1;
 const WRONG_LIMIT: usize = 2000;
 const WORDS: usize = WRONG_WORDS + WRONG_LIMIT;
 
-type Words = [AtomicU64; WORDS];
+type ReportWords = [AtomicU64; WORDS];
 
-/// The counters of this process: the mapped file, or memory that nobody reads.
-pub(crate) fn words() -> &'static Words {
-    static UNREAD: Words = [const { AtomicU64::new(0) }; WORDS];
-    static MAPPED: AtomicPtr<Words> = AtomicPtr::new(std::ptr::null_mut());
+/// The counters of this process: the mapped file, or unread memory without one.
+pub(crate) fn words() -> &'static ReportWords {
+    static UNREAD: ReportWords = [const { AtomicU64::new(0) }; WORDS];
+    static MAPPED: AtomicPtr<ReportWords> = AtomicPtr::new(std::ptr::null_mut());
     let mapped = MAPPED.load(Ordering::Acquire);
     if !mapped.is_null() {
-        // SAFETY: the file's mapping, which is never released and large enough.
+        // SAFETY: `map` has mapped the file with this size, and it is never unmapped; the words are
+        // atomics.
         return unsafe { &*mapped };
     }
     match map() {
         Some(words) => {
             MAPPED.store(words, Ordering::Release);
-            // SAFETY: as above.
+            // SAFETY: `map` has just mapped the file with this size, and it is never unmapped; the
+            // words are atomics.
             unsafe { &*words }
         }
         None => &UNREAD,
     }
 }
 
-/// Maps the file; two threads that do so at once both map it, and one mapping is used.
-fn map() -> Option<*mut Words> {
-    // SAFETY: the address of errno is valid; the program must not see our failures.
+/// Maps the file. Two threads may map it at the same time; then one mapping is used.
+fn map() -> Option<*mut ReportWords> {
+    // SAFETY: the call only returns the address of this thread's errno, which is restored below.
     let errno = unsafe { libc::__errno_location() };
-    // SAFETY: as above.
+    // SAFETY: errno is valid while the thread runs.
     let saved = unsafe { *errno };
-    // SAFETY: the environment is only read; the path is a C string; the mapping is new memory.
+    // SAFETY: the environment is only read, the path is a C string, the mapping replaces none, and
+    // errno is valid.
     let address = unsafe {
         let path = libc::getenv(VARIABLE.as_ptr());
         if path.is_null() {
@@ -94,7 +97,7 @@ fn map() -> Option<*mut Words> {
         }
         let read_write = libc::PROT_READ | libc::PROT_WRITE;
         let address =
-            libc::mmap(std::ptr::null_mut(), size_of::<Words>(), read_write, libc::MAP_SHARED, file, 0);
+            libc::mmap(std::ptr::null_mut(), size_of::<ReportWords>(), read_write, libc::MAP_SHARED, file, 0);
         libc::close(file);
         *errno = saved;
         address
@@ -112,8 +115,8 @@ pub(crate) fn count(counter: Counter) -> u64 {
     words()[counter as usize].load(Ordering::Relaxed)
 }
 
-/// Keeps a wrong stack if it is the first.
-pub(crate) fn keep_wrong(captured: impl Iterator<Item = u64>, truth: impl Iterator<Item = u64>) {
+/// Stores a wrong stack if it is the first.
+pub(crate) fn store_wrong(captured: impl Iterator<Item = u64>, truth: impl Iterator<Item = u64>) {
     let words = words();
     if words[WRONG_STATE].compare_exchange(0, 1, Ordering::Relaxed, Ordering::Relaxed).is_err() {
         return;
@@ -127,27 +130,27 @@ pub(crate) fn keep_wrong(captured: impl Iterator<Item = u64>, truth: impl Iterat
     words[WRONG_LENGTH].store(length, Ordering::Release);
 }
 
-/// What the checked programs counted.
+/// The counters of the checked programs.
 #[derive(Clone, Debug)]
 pub struct Report {
     words: Vec<u64>,
 }
 
 impl Report {
-    /// Makes an empty file for programs to count in.
+    /// Creates a file with all counters at zero.
     ///
     /// # Errors
     ///
-    /// Those of writing a file.
+    /// The errors of writing a file.
     pub fn make(path: &Path) -> std::io::Result<()> {
-        std::fs::write(path, vec![0_u8; size_of::<Words>()])
+        std::fs::write(path, vec![0_u8; size_of::<ReportWords>()])
     }
 
-    /// Reads what was counted so far.
+    /// Reads the counters.
     ///
     /// # Errors
     ///
-    /// Those of reading a file.
+    /// The errors of reading a file.
     pub fn read(path: &Path) -> std::io::Result<Self> {
         let bytes = std::fs::read(path)?;
         let (words, _) = bytes.as_chunks();

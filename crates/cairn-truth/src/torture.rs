@@ -1,5 +1,8 @@
-//! Captures under torture: no time to ask libgcc there (it crashes when a signal comes while it unwinds), so a stack that
-//! claims to be whole must end where its thread began, and any other must say why it is cut.
+//! Checks captures under timer signals without libgcc, which crashes when a signal interrupts its
+//! unwinding.
+//!
+//! A stack that is reported as complete must end at the start of its thread, and any other must
+//! have a reason.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,15 +11,16 @@ use cairn_capture::{Stack, StackId, StopReason, capture, capture_interrupted};
 
 use crate::checks::pcs;
 use crate::libgcc;
-use crate::report::{Counter, add, keep_wrong};
+use crate::report::{Counter, add, store_wrong};
 
-/// The outermost return addresses of the threads that came by, by libgcc.
+/// The outermost return addresses of the threads so far, by libgcc.
 static ENDS: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
 
-/// A thread that is interrupted in its very first function has another pc there, but not far away.
+/// Maximum distance from a known end; a thread that is interrupted in its first function has
+/// another pc there, but a near one.
 const NEAR_BYTES: u64 = 512;
 
-/// Tells where stacks of the calling thread end. Comes before all other captures in the thread's life.
+/// Records the end of the calling thread's stacks. Must precede all other captures of the thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn truth_torture_begin() {
     let mut last = 0;
@@ -32,7 +36,7 @@ pub extern "C" fn truth_torture_begin() {
     }
 }
 
-/// What the torture's malloc calls.
+/// Checks a capture in the torture's malloc.
 #[unsafe(no_mangle)]
 pub extern "C" fn truth_torture_capture() {
     check(capture());
@@ -42,7 +46,7 @@ pub extern "C" fn truth_torture_capture() {
 ///
 /// # Safety
 ///
-/// Only the kernel calls it, as a handler with three arguments.
+/// - Only the kernel calls it, as a handler with three arguments.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn truth_torture_handler(
     _signal: i32,
@@ -51,7 +55,7 @@ pub unsafe extern "C" fn truth_torture_handler(
 ) {
     add(Counter::InHandlers, 1);
     check(capture());
-    // SAFETY: the kernel passes the interrupted context of this thread.
+    // SAFETY: the caller, the kernel, passes the interrupted context of this thread.
     check(unsafe { capture_interrupted(context) });
 }
 
@@ -73,12 +77,12 @@ fn check(stack: Stack) {
         return;
     }
     if ENDS[0].load(Ordering::Relaxed) == 0 {
-        // The loader allocates before there is a main.
+        // The loader allocates before `main` runs.
         return;
     }
     let is_near = |end: &AtomicU64| end.load(Ordering::Relaxed).abs_diff(last) < NEAR_BYTES;
     if !ENDS.iter().any(is_near) {
         add(Counter::BadEnd, 1);
-        keep_wrong(pcs(stack).take(600), ENDS.iter().map(|end| end.load(Ordering::Relaxed)));
+        store_wrong(pcs(stack).take(600), ENDS.iter().map(|end| end.load(Ordering::Relaxed)));
     }
 }

@@ -15,11 +15,11 @@ pub struct Torture {
 }
 
 impl Torture {
-    /// Builds it.
+    /// Builds the program and its libraries.
     ///
     /// # Errors
     ///
-    /// What the compiler says.
+    /// The compiler's messages.
     pub fn build(name: &str) -> Outcome<Self> {
         let workplace = Workplace::new(name)?;
         let program = workplace.compile("torture.cpp", "torture", &["-O2", "-rdynamic"])?;
@@ -31,11 +31,11 @@ impl Torture {
         Ok(Self { workplace, program, libraries })
     }
 
-    /// Runs it. A start is cold when the first capture happens in the midst of the torture.
+    /// Runs the program. In a cold start the first capture happens under signals.
     ///
     /// # Errors
     ///
-    /// When it crashed, hung, or a stack was not what it claims to be.
+    /// When it crashed, hung, or reported an incomplete stack as complete.
     pub fn run(&self, duration: Duration, is_warm: bool) -> Outcome<Report> {
         let mut command = Command::new(&self.program);
         command.arg(duration.as_millis().to_string()).arg(if is_warm { "warm" } else { "cold" });

@@ -1,4 +1,5 @@
-//! Fixture programs of every shape, compiled in every way: each stack is compared with libgcc's at the same call.
+//! Compares each stack of the fixture programs with libgcc's at the same call, for several ways to
+//! compile them.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -7,7 +8,7 @@ use std::time::Duration;
 use cairn_truth::driver::Workplace;
 use cairn_truth::report::Counter;
 
-/// Ways to compile, which give stacks of other shapes.
+/// Compiler flags that give stacks of different shapes.
 const BUILDS: &[(&str, &[&str])] = &[
     ("O0", &["-O0"]),
     ("O1", &["-O1"]),
@@ -20,7 +21,7 @@ const BUILDS: &[(&str, &[&str])] = &[
     ("now", &["-O2", "-Wl,-z,now"]),
 ];
 
-/// What a case must have done: at least so many checks.
+/// The minimum number of checks of a case.
 const CASES: &[(&str, u64)] = &[
     ("deep_recursion", 6),
     ("many_depths", 1000),
@@ -69,7 +70,8 @@ fn run(
         && report.count(Counter::Failed) == 0
         && report.count(Counter::Lost) == 0
         && report.count(Counter::Stacks) + report.count(Counter::OtherWalks) >= least
-        // Only code without tables may cut a stack; the C library's start of a coroutine is such code.
+        // Only code without tables may cut a stack; the C library's start of a coroutine is such
+        // code.
         && (matches!(case, "without_table" | "stop_reasons" | "switch_contexts" | "many_coroutines")
             || report.count(Counter::Cut) == 0);
     if !is_right {
@@ -78,7 +80,7 @@ fn run(
 }
 
 #[test]
-fn stacks_of_every_shape_are_those_of_libgcc() {
+fn captures_of_random_calls_equal_libgcc() {
     let workplace = Workplace::new("cases").unwrap();
     let mut troubles = Vec::new();
     for &(build, flags) in BUILDS {

@@ -1,4 +1,5 @@
-//! A Rust program that panics a lot: before, while and after a panic passes, stacks are those of libgcc.
+//! A Rust program that panics often: before, during and after a panic, captures equal libgcc's
+//! stacks.
 
 use std::process::Command;
 use std::time::Duration;
@@ -14,7 +15,7 @@ const BUILDS: &[(&str, &[&str])] = &[
 ];
 
 #[test]
-fn stacks_between_panics_are_those_of_libgcc() {
+fn captures_between_panics_equal_libgcc() {
     let workplace = Workplace::new("panics").unwrap();
     for (build, flags) in BUILDS {
         let program = workplace.compile_rust("panics.rs", build, flags).unwrap();

@@ -1,4 +1,5 @@
-//! Random programs: whatever calls, throws, jumps and switches came before, a capture is what libgcc says of the same call.
+//! Random programs: captures equal libgcc's stacks after any sequence of calls, throws, jumps and
+//! switches.
 
 use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -6,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use cairn_truth::driver::Workplace;
 use cairn_truth::report::Counter;
 
-/// Repeats one seed instead of taking a new one.
+/// The environment variable that repeats one seed instead of a new one.
 const SEED: &str = "CAIRN_TRUTH_SEED";
 
 const BUILDS: &[(&str, &[&str])] =
@@ -21,7 +22,7 @@ fn seed() -> u64 {
 }
 
 #[test]
-fn a_capture_is_the_stack_of_libgcc_whatever_was_called_thrown_jumped_and_switched() {
+fn captures_equal_libgcc_after_calls_throws_and_switches() {
     if !cairn_truth::driver::has_cpp_compiler() {
         return;
     }

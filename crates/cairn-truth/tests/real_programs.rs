@@ -1,13 +1,13 @@
-//! Real programs with a little to do; `cargo xtask truth` gives them a lot.
+//! Real programs with a small amount of work; `cargo xtask truth` uses a large one.
 
 use cairn_truth::real_programs::{Hooks, Length, PROGRAMS};
 use cairn_truth::report::Counter;
 
 #[test]
-fn at_every_allocation_the_stack_is_that_of_libgcc() {
+fn captures_at_allocations_equal_libgcc() {
     let hooks = Hooks::build("programs-short").unwrap();
     let mut checked = 0;
-    // Those that are there where a C compiler is, and those that most machines have.
+    // Programs that are installed with every C compiler, and those that most machines have.
     for program in PROGRAMS.iter().take(7) {
         let Some(ended) = hooks.run(program, Length::Short).unwrap() else { continue };
         let report = &ended.report;

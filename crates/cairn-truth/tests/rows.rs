@@ -1,4 +1,5 @@
-//! Unwind rows written by hand: what compilers seldom or never write is followed as libgcc follows it.
+//! Unwind rows written by hand: captures follow rows that compilers rarely or never emit as libgcc
+//! does.
 
 use std::process::Command;
 use std::time::Duration;
@@ -6,7 +7,8 @@ use std::time::Duration;
 use cairn_truth::driver::Workplace;
 use cairn_truth::report::Counter;
 
-/// Every case, and whether its stack goes on where libgcc ends, or is cut there.
+/// Every case, with a flag for stacks that continue where libgcc ends, and one for stacks that are
+/// cut there.
 const CASES: &[(&str, Beyond)] = &[
     ("rbp_as_number", Beyond::Nothing),
     ("pushes_in_the_middle", Beyond::Nothing),
@@ -25,7 +27,7 @@ const CASES: &[(&str, Beyond)] = &[
     ("without_anything", Beyond::Cut),
 ];
 
-/// What comes outside of the last frame that libgcc finds.
+/// The expected part of a stack outside of the last frame that libgcc finds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Beyond {
     Nothing,
@@ -34,7 +36,7 @@ enum Beyond {
 }
 
 #[test]
-fn rows_of_every_kind_lead_where_libgcc_goes() {
+fn rows_of_all_kinds_step_as_libgcc_does() {
     let workplace = Workplace::new("rows").unwrap();
     let program = workplace.compile("rows.s", "rows", &[]).unwrap();
     for &(case, beyond) in CASES {
@@ -45,7 +47,7 @@ fn rows_of_every_kind_lead_where_libgcc_goes() {
         for counter in [Counter::Wrong, Counter::Failed, Counter::Lost] {
             assert_eq!(report.count(counter), 0, "{context}");
         }
-        // Below thirteen depths, from two callers, by two captures in a row.
+        // At thirteen depths, from two callers, by two consecutive captures.
         assert!(report.count(Counter::Stacks) >= 13 * 2 * 2, "{context}");
         assert_eq!(report.count(Counter::Further) > 0, beyond == Beyond::Further, "{context}");
         assert_eq!(report.count(Counter::Cut) > 0, beyond == Beyond::Cut, "{context}");

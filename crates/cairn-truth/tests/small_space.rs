@@ -1,4 +1,5 @@
-//! Under a limit of the address space captures work, or lose stacks and say how many; the program goes on.
+//! Under a limit of the address space captures work, or count the stacks that they lose; the
+//! program continues.
 
 use std::path::Path;
 use std::process::Command;
@@ -14,7 +15,7 @@ fn run(workplace: &Workplace, program: &Path, arguments: &[&str], limit_mib: u32
 fn run_in(workplace: &Workplace, program: &Path, arguments: &[&str], limit_kib: u32) -> Report {
     let mut command = Command::new("sh");
     command.args(["-c", "ulimit -v \"$0\" && exec \"$@\"", &limit_kib.to_string()]);
-    // The C library's malloc takes 64 MiB of address space for each thread, if it is let.
+    // The C library's malloc takes 64 MiB of address space for each thread, if the limit allows it.
     command.arg(program).args(arguments).env("MALLOC_ARENA_MAX", "1");
     let ended = workplace.run(&mut command, Duration::from_secs(60)).unwrap();
     let report = ended.report;
@@ -27,13 +28,13 @@ fn run_in(workplace: &Workplace, program: &Path, arguments: &[&str], limit_kib: 
 }
 
 #[test]
-fn in_a_small_address_space_captures_work_or_are_counted_as_lost() {
+fn small_address_space_captures_or_counts_lost_stacks() {
     if !cairn_truth::driver::has_cpp_compiler() {
         return;
     }
     let workplace = Workplace::new("small-space").unwrap();
     let program = workplace.compile("random_calls.cpp", "random_calls", &["-O2"]).unwrap();
-    // Neither too much nor too little may be taken at once: whether it fits must not depend on the limit by luck.
+    // Several limits, so that the result does not depend on one that happens to fit.
     for limit_mib in [512, 128, 64, 48, 40, 36, 32, 28, 16, 12] {
         let report = run(&workplace, &program, &["11", "1", "0"], limit_mib);
         assert!(report.count(Counter::Stacks) >= 300, "{limit_mib} MiB: {report}");
@@ -41,13 +42,13 @@ fn in_a_small_address_space_captures_work_or_are_counted_as_lost() {
     }
     let report = run(&workplace, &program, &["11", "2", "2"], 96);
     assert!(report.count(Counter::Stacks) >= 3 * 300, "{report}");
-    // Whoever leaves room for the program itself leaves some for its stacks.
+    // A limit with room for the program itself has some room for its stacks.
     let report = run(&workplace, &program, &["11", "2", "0"], 10);
     assert!(report.count(Counter::Stacks) + report.count(Counter::Lost) >= 300, "{report}");
 }
 
 #[test]
-fn when_there_is_no_room_for_further_stacks_they_are_lost_and_counted_and_known_ones_are_found() {
+fn full_tables_count_lost_stacks_and_keep_known_ones() {
     let workplace = Workplace::new("many-stacks").unwrap();
     let program = workplace.compile("many_stacks.c", "many_stacks", &["-O2"]).unwrap();
     // The tables grow with the stacks, so all of them fit until little more than the program itself

@@ -6,7 +6,7 @@ use cairn_truth::report::Counter;
 use cairn_truth::torture_runs::Torture;
 
 #[test]
-fn signals_throws_loads_and_unloads_leave_every_stack_whole_or_explained() {
+fn torture_leaves_every_stack_complete_or_explained() {
     if !cairn_truth::driver::has_cpp_compiler() {
         return;
     }
@@ -16,6 +16,7 @@ fn signals_throws_loads_and_unloads_leave_every_stack_whole_or_explained() {
     }
     let report = torture.run(Duration::from_secs(3), true).unwrap();
     assert!(report.count(Counter::InHandlers) > 100, "{report}");
-    // What is cut was interrupted in code that no table describes, such as a jump to an exception's handler.
+    // Cut stacks were interrupted in code that no table describes, such as a jump to an exception's
+    // handler.
     assert!(report.count(Counter::Cut) * 50 < report.count(Counter::Stacks), "{report}");
 }

@@ -1,4 +1,5 @@
-//! A module takes the place of another: 200 of 200 times its stacks are right, and have numbers of their own.
+//! A module is loaded at the address of another one, 200 times: its stacks are right each time, and
+//! have their own numbers.
 
 use std::process::Command;
 use std::time::Duration;
@@ -7,7 +8,7 @@ use cairn_truth::driver::Workplace;
 use cairn_truth::report::Counter;
 
 #[test]
-fn a_module_at_the_address_of_another_has_its_own_stacks() {
+fn module_at_reused_address_has_its_own_stacks() {
     let workplace = Workplace::new("unloading").unwrap();
     let program = workplace.compile("unload.c", "unload", &["-O2", "-rdynamic"]).unwrap();
     let libraries = ["400", "600"].map(|frame| {

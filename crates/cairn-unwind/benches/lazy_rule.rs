@@ -1,7 +1,7 @@
-//! How long one lazy rule takes: random pcs of a real library, each never asked before.
+//! Measures the time of one lazy rule, for random pcs of a real library, each used once.
 //!
-//! `cargo bench -p cairn-unwind --bench lazy_rule [-- PATH…]`. Prints, per module, nanoseconds per rule for random pcs, for
-//! the search alone, and for the whole row.
+//! `cargo bench -p cairn-unwind --bench lazy_rule [-- PATH…]`. Prints, per module, nanoseconds per
+//! rule for random pcs, for the search alone, and for the whole row.
 
 #![allow(clippy::print_stdout, reason = "it is a program that prints its results")]
 

@@ -1,7 +1,8 @@
 //! Compact unwind info: Darwin's tables, four bytes for each function.
 //!
-//! A Mach-O file's `__unwind_info` maps ranges of code to an *encoding*. Most say that the function has a frame pointer, or how
-//! large its frame is; the rest refer to DWARF, which is not read here.
+//! A Mach-O file's `__unwind_info` maps ranges of code to an *encoding*. Most state that the
+//! function has a frame pointer, or how large its frame is; the rest refer to DWARF, which is not
+//! read here.
 //!
 //! ```text
 //!   header | common encodings: u32 … | personalities | first level: function offset, page offset, … (sorted) | pages
@@ -9,40 +10,44 @@
 //!   compressed page  kind 3 | offset: u16 | count: u16 | encodings: u16 | count: u16 | (index: 8, function offset: 24) …
 //! ```
 //!
-//! The rows hold for places in the midst of a function: between its prologue and its epilogue. At an interrupted instruction they may be
-//! wrong, as they are for every unwinder that does not look at code; the next frame is then checked against the stack like all others.
+//! The rows are valid between the prologue and the epilogue of a function. At an interrupted
+//! instruction they may be wrong, as for every unwinder that does not decode code; the next frame
+//! is then checked against the stack like all others.
 
 use cairn_format::AbsoluteAddress;
 
 use crate::{AddressRange, MemoryReader, StopReason};
 
-/// The rows of one module. Its bytes are read where they lie, and no lookup takes more than two binary searches.
+/// The rows of one module. Its bytes are read where they lie, and no lookup takes more than two
+/// binary searches.
 #[derive(Clone, Copy, Debug)]
 pub struct CompactTable<'a> {
     bytes: &'a [u8],
 }
 
-/// How a function's caller is found.
+/// The way in which a function's caller is found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum CompactRule {
     /// The frame pointer leads to a frame record.
     FramePointer,
-    /// No frame pointer: the frame has so many bytes. On x86-64 the return address is in it, on arm64 still in the link register.
+    /// The frame has a constant size and no frame pointer. On x86-64 it contains the return
+    /// address; on arm64 the link register does.
     Frameless {
         /// From the stack pointer to that of the caller.
         frame_bytes: u32,
-        /// How far below the caller's stack pointer the caller's frame pointer was saved, if it was.
+        /// Distance of the saved frame pointer below the caller's stack pointer, if it was saved.
         saved_frame_pointer: Option<u32>,
     },
-    /// The function's FDE in `__eh_frame` says it, at that offset.
+    /// The function's FDE in `__eh_frame` describes it.
     Dwarf {
         /// Offset of the FDE in the section, as far as 24 bits go.
         fde_offset: u32,
     },
-    /// The table says nothing of the function.
+    /// The table has no information about the function.
     None,
-    /// Only the function's code says it, such as a frame whose size is an operand of an instruction.
+    /// Only the function's code has the information, such as a frame size that is an operand of an
+    /// instruction.
     Unsupported,
 }
 
@@ -58,13 +63,13 @@ pub enum CompactMachine {
 /// The registers that a step needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CompactRegisters {
-    /// Where the function is: the interrupted instruction, or where a call returns to.
+    /// The interrupted instruction, or a return address.
     pub pc: u64,
     /// The stack pointer.
     pub sp: u64,
     /// The frame pointer.
     pub fp: u64,
-    /// The link register, as long as it holds the return address: in the innermost frame of arm64.
+    /// The link register while it contains the return address: in the innermost frame of arm64.
     pub link: Option<u64>,
 }
 
@@ -84,14 +89,16 @@ impl<'a> CompactTable<'a> {
         (table.u32(0)? == 1).then_some(table)
     }
 
-    /// The encoding of the function that covers `offset`, which counts from the module's start; 0 where the table says nothing,
-    /// `None` outside of it, and where it is damaged.
+    /// The encoding of the function that covers `offset`, which counts from the module's start.
+    ///
+    /// It is 0 where the table has no information, and `None` outside of the table and where that
+    /// is damaged.
     #[must_use]
     pub fn encoding(&self, offset: u32) -> Option<u32> {
         let (index, count) = (self.place(20)?, self.place(24)?);
         let first_of = |entry: usize| self.u32(index.checked_add(entry.checked_mul(INDEX_BYTES)?)?);
         let entry = last_not_above(count, offset, first_of)?;
-        // The last one is where the code ends.
+        // The last entry marks the end of the code.
         if entry + 1 >= count {
             return None;
         }
@@ -116,13 +123,14 @@ impl<'a> CompactTable<'a> {
         }
     }
 
-    /// Where a page's entries begin, and how many there are.
+    /// The start of a page's entries, and their number.
     fn page_entries(&self, page: usize) -> Option<(usize, usize)> {
         let offset = usize::from(self.u16(page + 4)?);
         Some((page + offset, usize::from(self.u16(page + 6)?)))
     }
 
-    /// Those that all pages share come first, then those of the page.
+    /// The encoding with this number: those that all pages share come first, then those of the
+    /// page.
     fn numbered_encoding(&self, page: usize, number: usize) -> Option<u32> {
         let (common, common_count) = (self.place(4)?, self.place(8)?);
         match number.checked_sub(common_count) {
@@ -135,7 +143,7 @@ impl<'a> CompactTable<'a> {
     }
 
     fn place(&self, at: usize) -> Option<usize> {
-        // Everything lies within the section, so that no sum of two places wraps around.
+        // Every place is within the section, so that the sum of two cannot overflow.
         usize::try_from(self.u32(at)?).ok().filter(|&place| place <= self.bytes.len())
     }
 
@@ -148,7 +156,8 @@ impl<'a> CompactTable<'a> {
     }
 }
 
-/// The last of `count` sorted entries that does not begin behind `wanted`; `None` if all do, or one cannot be read.
+/// The last of `count` sorted entries that does not begin behind `wanted`; `None` if all do, or one
+/// cannot be read.
 fn last_not_above(count: usize, wanted: u32, first_of: impl Fn(usize) -> Option<u32>) -> Option<usize> {
     let (mut low, mut high) = (0, count);
     while low < high {
@@ -159,7 +168,7 @@ fn last_not_above(count: usize, wanted: u32, first_of: impl Fn(usize) -> Option<
 }
 
 impl CompactRule {
-    /// What an encoding means.
+    /// Decodes an encoding.
     ///
     /// ```
     /// use cairn_unwind::compact::{CompactMachine, CompactRule};
@@ -194,8 +203,9 @@ impl CompactRule {
     ///
     /// # Errors
     ///
-    /// [`StopReason::EndOfStack`] at a zero frame pointer, [`StopReason::NoUnwindInfo`] where the rule is none that holds here, and the
-    /// others for memory that cannot be read or does not lie above on the stack.
+    /// [`StopReason::EndOfStack`] at a zero frame pointer, [`StopReason::NoUnwindInfo`] where the
+    /// rule describes no step, and the others for memory that is unreadable or not above on the
+    /// stack.
     pub fn step<M: MemoryReader>(
         self,
         machine: CompactMachine,
@@ -235,7 +245,7 @@ impl CompactRule {
                 return Err(StopReason::NoUnwindInfo { pc });
             }
         };
-        // A leaf of arm64 may have no frame at all, and gives up the link register for it.
+        // A leaf function of arm64 may have no frame; its step uses up the link register.
         let is_above = caller.sp > registers.sp || caller.sp == registers.sp && registers.link.is_some();
         if !is_above {
             return Err(StopReason::NoProgress { pc });
@@ -245,17 +255,18 @@ impl CompactRule {
     }
 }
 
-/// How far below the caller's stack pointer a frameless function of x86-64 has saved rbp, if it has: `count` registers lie below the
-/// return address, in an order that `permutation` numbers.
+/// The distance below the caller's stack pointer where a frameless function of x86-64 has saved
+/// rbp, if it has: `count` registers lie below the return address, in an order that `permutation`
+/// numbers.
 fn saved_frame_pointer(count: u32, permutation: u32) -> Result<Option<u32>, ()> {
     const RBP: usize = 6;
-    /// How many ways there are to choose the registers that follow each place, by how many there are.
+    /// Number of ways to choose the registers that follow each place, by the number of registers.
     const RADIX: [&[u32]; 7] =
         [&[], &[1], &[5, 1], &[20, 4, 1], &[60, 12, 3, 1], &[120, 24, 6, 2, 1], &[120, 24, 6, 2, 1, 1]];
     let radix = RADIX.get(count as usize).ok_or(())?;
     let (mut rest, mut is_used, mut found) = (permutation, [false; 7], None);
     for (place, &radix) in radix.iter().enumerate() {
-        // Of six registers the last is the one that is left.
+        // The last of six registers is the remaining one.
         let number = if count == 6 && place == 5 { 0 } else { rest / radix };
         rest %= radix;
         let free = is_used.iter().enumerate().skip(1).filter(|&(_, &is_used)| !is_used);
@@ -264,7 +275,8 @@ fn saved_frame_pointer(count: u32, permutation: u32) -> Result<Option<u32>, ()> 
             *is_used = true;
         }
         if register == RBP {
-            // The lowest comes first; the return address is the highest word.
+            // The register at the lowest address comes first; the return address is the highest
+            // word.
             found = Some(8 + 8 * (count - place as u32));
         }
     }

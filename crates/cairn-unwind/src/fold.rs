@@ -1,4 +1,4 @@
-//! Folds recursion: a run of the same few frames over and over becomes one round of them and a count.
+//! Folds recursion: replaces repeated rounds of the same frames by one round and a count.
 
 use cairn_format::Frame;
 
@@ -8,8 +8,9 @@ use cairn_format::Frame;
 ///   main f g f g f g f g end   ->   main f g Omitted(6) end
 /// ```
 ///
-/// Only whole rounds are folded; a round that breaks off midway is given out frame by frame. Mutual recursion of more than
-/// `P` functions stays as it is. The counts and the frames always add up to what came in.
+/// Only complete rounds are folded; the frames of an incomplete round are returned one by one.
+/// Mutual recursion of more than `P` functions is not folded. The frames and the counts add up to
+/// the number of input frames.
 ///
 /// ```
 /// use cairn_format::{AbsoluteAddress, Frame};
@@ -23,14 +24,14 @@ use cairn_format::Frame;
 #[derive(Clone, Debug)]
 pub struct FoldRecursion<I, const P: usize> {
     frames: I,
-    /// The last frames given out since the last fold, newest at `length - 1`.
+    /// The last frames returned since the last fold, newest at `length - 1`.
     recent: [Frame; P],
     length: usize,
-    /// The frames of a round that broke off: `replay[replayed..replay_end]` is still to be given out.
+    /// The frames of an incomplete round: `replay[replayed..replay_end]` are returned next.
     replay: [Frame; P],
     replayed: usize,
     replay_end: usize,
-    /// The frame that broke the last round, not judged yet.
+    /// The frame that ended the last round, which is compared next.
     pending: Option<Frame>,
 }
 
@@ -41,7 +42,7 @@ impl<I: Iterator<Item = Frame>, const P: usize> FoldRecursion<I, P> {
         Self { frames, recent: empty, length: 0, replay: empty, replayed: 0, replay_end: 0, pending: None }
     }
 
-    /// Keeps a frame that is given out, and forgets the oldest when there is no room.
+    /// Stores a returned frame, and drops the oldest one when there is no room.
     fn remember(&mut self, frame: Frame) {
         if self.length == P {
             self.recent.rotate_left(1.min(P));
@@ -53,7 +54,7 @@ impl<I: Iterator<Item = Frame>, const P: usize> FoldRecursion<I, P> {
         }
     }
 
-    /// The next frame of a round that broke off.
+    /// The next frame of an incomplete round.
     fn next_of_replay(&mut self) -> Option<Frame> {
         let rest = self.replay.get(self.replayed..self.replay_end)?;
         let frame = *rest.first()?;
@@ -62,8 +63,9 @@ impl<I: Iterator<Item = Frame>, const P: usize> FoldRecursion<I, P> {
         Some(frame)
     }
 
-    /// Reads on while the frames from `first` on go through `recent[start..length]` over and over: how many did. The rest
-    /// of the last, broken round is left to be replayed, the frame that broke it pending.
+    /// Counts the frames, from `first` on, that repeat `recent[start..length]` in complete rounds.
+    /// The frames of the last, incomplete round are left in `replay`, and the frame that ended it
+    /// is pending.
     fn count_folded(&mut self, first: Frame, start: usize) -> u64 {
         let round = self.recent.get(start..self.length).unwrap_or_default();
         let (mut rounds, mut place) = (0_u64, 0);
@@ -108,7 +110,8 @@ impl<I: Iterator<Item = Frame>, const P: usize> Iterator for FoldRecursion<I, P>
         match self.count_folded(frame, start) {
             0 => self.next_of_replay(),
             folded => {
-                // What follows is compared with itself only: a fold inside a fold could not be undone.
+                // The following frames are compared with each other only: a fold inside a fold
+                // could not be undone.
                 self.length = 0;
                 Some(Frame::Omitted(folded))
             }

@@ -1,4 +1,4 @@
-//! The frame-pointer walk: follows the chain of saved frame pointers and nothing else.
+//! The frame-pointer walk: follows the chain of saved frame pointers, without tables.
 //!
 //! ```text
 //!   fp --> | saved fp | return address |        (both of the machine's word size, x86 and AArch64 alike)
@@ -6,21 +6,22 @@
 //!              +--> | saved fp | return address |  --> ... --> 0
 //! ```
 //!
-//! Processors differ only in where the two words lie relative to the frame pointer: [`FrameLayout`]
-//! is that as data. On RISC-V the frame pointer is the CFA, and both words lie below it:
+//! Processors differ only in the place of the two words relative to the frame pointer, which a
+//! [`FrameLayout`] states. On RISC-V the frame pointer is the CFA, and both words lie below it:
 //!
 //! ```text
 //!   | saved fp | return address | <-- fp
 //! ```
 //!
-//! In code compiled without frame pointers the register holds anything, so every load is checked first: inside the
-//! stack's bounds, aligned, and above the previous frame. A wild value ends the walk; it never faults and never loops.
+//! In code compiled without frame pointers the register may have any value. So every load is
+//! checked first: it must be inside the stack's bounds, aligned, and above the previous frame. An
+//! invalid value ends the walk, which neither faults nor loops.
 
 use cairn_format::{AbsoluteAddress, WordSize};
 
 use crate::{AddressRange, MemoryReader, StopReason};
 
-/// Says where a frame record lies relative to the frame pointer.
+/// The place of a frame record relative to the frame pointer.
 ///
 /// ```
 /// use cairn_format::{AbsoluteAddress, WordSize};
@@ -39,7 +40,7 @@ use crate::{AddressRange, MemoryReader, StopReason};
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FrameLayout {
-    /// How far the record begins below the frame pointer.
+    /// Distance of the record's start below the frame pointer.
     words_below: u8,
 }
 
@@ -52,14 +53,14 @@ impl FrameLayout {
     pub const RISC_V: Self = Self { words_below: 2 };
 }
 
-/// What lies at a frame pointer.
+/// A frame record: the two words to which a frame pointer leads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FrameRecord {
-    /// Where the record lies: at the frame pointer, or below it, as the [`FrameLayout`] says.
+    /// The address of the record: at the frame pointer, or below it, by the [`FrameLayout`].
     pub address: AbsoluteAddress,
     /// The caller's frame pointer; zero in the outermost frame.
     pub saved_frame_pointer: u64,
-    /// Where the call returns to.
+    /// The address to which the call returns.
     pub return_address: AbsoluteAddress,
 }
 
@@ -70,7 +71,7 @@ impl FrameRecord {
     /// # Errors
     ///
     /// [`StopReason::EndOfStack`] for a zero frame pointer, [`StopReason::OutsideStack`] and
-    /// [`StopReason::UnreadableMemory`] as they say.
+    /// [`StopReason::UnreadableMemory`] for a record that cannot be read.
     #[inline]
     pub fn read<M: MemoryReader>(
         memory: &M,
@@ -81,11 +82,11 @@ impl FrameRecord {
         Self::read_as(FrameLayout::PAIR_AT_FRAME_POINTER, memory, frame_pointer, stack, word_size)
     }
 
-    /// As [`read`](Self::read), for a processor with another layout.
+    /// Reads a record as [`read`](Self::read) does, on a processor with another layout.
     ///
     /// # Errors
     ///
-    /// As for [`read`](Self::read).
+    /// The errors of [`read`](Self::read).
     #[inline]
     pub fn read_as<M: MemoryReader>(
         layout: FrameLayout,
@@ -134,7 +135,8 @@ impl FrameRecord {
 #[derive(Clone, Debug)]
 pub struct FramePointerWalk<M> {
     memory: M,
-    /// What is left of the stack above the last record; it shrinks with each step, which is the monotonicity check.
+    /// The part of the stack above the last record. It shrinks with each step, which is the
+    /// monotonicity check.
     stack: AddressRange,
     frame_pointer: u64,
     word_size: WordSize,
@@ -144,8 +146,8 @@ pub struct FramePointerWalk<M> {
 }
 
 impl<M: MemoryReader> FramePointerWalk<M> {
-    /// A walk from `frame_pointer` within `stack`. Give the stack pointer as the start of `stack` where it is known:
-    /// no frame record of a live frame lies below it.
+    /// Starts a walk from `frame_pointer` within `stack`. If the stack pointer is known, use it as
+    /// the start of `stack`: no frame record of a live frame lies below it.
     pub fn new(memory: M, frame_pointer: u64, stack: AddressRange, word_size: WordSize) -> Self {
         Self {
             memory,
@@ -158,14 +160,14 @@ impl<M: MemoryReader> FramePointerWalk<M> {
         }
     }
 
-    /// The same walk on a processor whose frame records lie elsewhere.
+    /// Sets the layout of frame records, for another processor.
     #[must_use]
     pub fn layout(mut self, layout: FrameLayout) -> Self {
         self.layout = layout;
         self
     }
 
-    /// Why the walk ended; `None` while it goes on.
+    /// The reason why the walk ended; `None` before its end.
     #[must_use]
     pub fn stop_reason(&self) -> Option<StopReason> {
         self.stop

@@ -1,4 +1,19 @@
-//! Registers, a memory reader and unwind tables in; the calling frame out.
+//! Unwinds call stacks: from registers, a memory reader and unwind tables to the calling frame.
+//!
+//! ```
+//! use cairn_format::AbsoluteAddress;
+//! use cairn_unwind::{AddressRange, OneModule, Registers, SliceMemory, Walk, x86_64::X86_64};
+//!
+//! let at = AbsoluteAddress::new;
+//! let stack: Vec<u8> = [0_u64, 0x40_1100].iter().flat_map(|word| word.to_le_bytes()).collect();
+//! let program = OneModule::new(AddressRange::new(at(0x40_1000), at(0x40_2000)), None);
+//! let registers = Registers::<X86_64>::new(0x40_1050, 0x7000, 0x7000);
+//! let walk = Walk::new(registers, SliceMemory::new(at(0x7000), &stack), program);
+//! let frames: Vec<_> = walk.filter_map(|frame| frame.frame.address()).collect();
+//! assert_eq!(frames, [at(0x40_1050), at(0x40_1100)]);
+//! ```
+//!
+//! # How it works
 //!
 //! ```text
 //!   registers ---+
@@ -6,24 +21,26 @@
 //!   tables ------+
 //! ```
 //!
-//! The same code walks this thread, another process, a core file and a test, because it never asks where bytes come
-//! from: stack memory is behind a [`MemoryReader`], unwind tables are borrowed slices. It runs inside signal handlers
-//! and allocators, so it never allocates, never locks, never calls the operating system, never reads code bytes, and
-//! never panics, whatever the tables say.
+//! The same code walks this thread, another process, a core file and a test, because it does not
+//! depend on the source of bytes: stack memory is behind a [`MemoryReader`], unwind tables are
+//! borrowed slices. It runs inside signal handlers and allocators, so it never allocates, never
+//! locks, never calls the operating system, never reads code bytes, and never panics, for any
+//! contents of the tables.
 //!
 //! | to | use |
 //! |---|---|
-//! | walk a whole stack and learn why it ended | [`Walk`] |
+//! | walk a whole stack and get the reason why it ended | [`Walk`] |
 //! | turn one pc into a few bits that a cache can hold | [`FrameTable::rule`](cfi::FrameTable::rule) |
-//! | step one frame with everything the tables say | [`FrameTable::row`](cfi::FrameTable::row), [`Row::step`](cfi::Row::step) |
+//! | step one frame with complete unwind information | [`FrameTable::row`](cfi::FrameTable::row), [`Row::step`](cfi::Row::step) |
 //! | follow frame pointers alone | [`FramePointerWalk`] |
-//! | walk the stack of a RISC-V device with frame pointers | [`riscv::Walk`] |
-//! | walk the register windows of an Xtensa device | [`xtensa::Walk`] |
+//! | walk the stack of a RISC-V device with frame pointers | [`riscv::RiscvWalk`] |
+//! | walk the register windows of an Xtensa device | [`xtensa::XtensaWalk`] |
 //! | walk as Darwin's kernel does | [`xnu`] |
 //!
-//! Machines are twin folders with equal file names, [`x86_64`] and [`aarch64`], behind the trait [`Machine`].
-//! Shadow stacks (Intel's SHSTK, Arm's GCS) need no unwinding: their return addresses lie side by side. A capture that
-//! finds one copies it and uses this crate only to say which of the entries are signal frames.
+//! Machines are twin folders with equal file names, [`x86_64`] and [`aarch64`], behind the trait
+//! [`Machine`]. Shadow stacks (Intel's SHSTK, Arm's GCS) need no unwinding: they contain only
+//! return addresses. A capture could copy one, and use this crate only to find the signal frames
+//! among its entries.
 
 #![no_std]
 #![forbid(unsafe_code)]

@@ -1,4 +1,5 @@
-//! What differs between machines, behind one trait: register numbers, the packed rule, and the calling convention.
+//! The differences between machines, behind one trait: register numbers, the packed rule, and the
+//! calling convention.
 
 use core::fmt;
 
@@ -8,11 +9,11 @@ use crate::cfi::CoreRow;
 use crate::registers::Registers;
 use crate::{AddressRange, MemoryReader, StopReason};
 
-/// One processor architecture, as the unwinder sees it. Implemented by [`X86_64`](crate::x86_64::X86_64) and
+/// A processor architecture, implemented by [`X86_64`](crate::x86_64::X86_64) and
 /// [`Aarch64`](crate::aarch64::Aarch64).
 ///
-/// Register numbers are those of the machine's DWARF numbering; tables that name others (vector registers) are read and
-/// those entries ignored.
+/// Registers have the machine's DWARF numbers. Table entries for other registers (vector registers)
+/// are skipped.
 pub trait Machine: Copy + fmt::Debug + 'static {
     /// One value for each register that is tracked.
     type Slots<T: Copy + fmt::Debug>: Copy + fmt::Debug + AsRef<[T]> + AsMut<[T]>;
@@ -24,24 +25,26 @@ pub trait Machine: Copy + fmt::Debug + 'static {
     const STACK_POINTER: u16;
     /// The frame pointer.
     const FRAME_POINTER: u16;
-    /// The slot that holds the pc. x86-64 numbers it like a register; on AArch64 it is a slot of our own.
+    /// The slot that holds the pc. x86-64 numbers it like a register; on AArch64 this crate adds a
+    /// slot.
     const PROGRAM_COUNTER: u16;
-    /// True where the tables may say that return addresses are signed. What they say is not needed: the mask of
-    /// [`Registers`] strips a signature, and leaves an unsigned address as it is.
+    /// True where tables may mark return addresses as signed. The marks are not needed: the mask of
+    /// [`Registers`] strips a signature, and does not change an unsigned address.
     const SIGNS_RETURN_ADDRESSES: bool;
-    /// True when the caller's frame must be strictly higher even for a leaf, because the call itself pushed a word.
+    /// True when the caller's frame must be strictly higher even for a leaf, because the call
+    /// itself pushed a word.
     const CALL_PUSHES: bool;
 
-    /// What nearly all CIEs of the machine say, where that is more than one instruction.
+    /// The program that nearly all CIEs of the machine share, if it has more than one instruction.
     const USUAL_CIE: Option<UsualCie>;
 
     /// Slots that all hold `value`.
     fn slots<T: Copy + fmt::Debug>(value: T) -> Self::Slots<T>;
 
-    /// True for the registers that keep their value across a call when the tables say nothing of them.
+    /// True for the registers that a callee preserves, if the tables do not mention them.
     fn is_callee_saved(register: u16) -> bool;
 
-    /// Packs what the tables say of the core registers, or says that it does not fit.
+    /// Packs the row of the core registers, or returns the rule for rows that do not fit.
     fn pack(row: &CoreRow<'_>) -> Self::Rule;
 
     /// Steps one frame by a packed rule.
@@ -55,13 +58,14 @@ pub trait Machine: Copy + fmt::Debug + 'static {
         memory: &M,
     ) -> Result<CoreRegisters, RuleFailure>;
 
-    /// Steps by the frame record that the frame pointer points at, for code without tables. `is_executable` judges the
-    /// return address found.
+    /// Steps by the frame record to which the frame pointer leads, for code without tables.
+    ///
+    /// `is_executable` decides whether the return address found is plausible.
     ///
     /// # Errors
     ///
-    /// The [`StopReason`] why there is no plausible record; [`StopReason::NoUnwindInfo`] when there is a record and its
-    /// return address is not code.
+    /// The [`StopReason`] why there is no plausible record; [`StopReason::NoUnwindInfo`] when there
+    /// is a record and its return address is not code.
     fn step_by_frame_pointer<M: MemoryReader>(
         registers: &Registers<Self>,
         memory: &M,
@@ -69,8 +73,9 @@ pub trait Machine: Copy + fmt::Debug + 'static {
         is_executable: &mut dyn FnMut(AbsoluteAddress) -> bool,
     ) -> Result<Registers<Self>, StopReason>;
 
-    /// The caller of a function that cannot have set up a frame, because its very first instruction could not be
-    /// fetched: the pc is not code, as after a call through a null pointer.
+    /// Steps from a pc that is not code, as after a call through a null pointer.
+    ///
+    /// The function cannot have set up a frame, because its first instruction could not be fetched.
     ///
     /// # Errors
     ///
@@ -81,8 +86,9 @@ pub trait Machine: Copy + fmt::Debug + 'static {
         is_executable: &mut dyn FnMut(AbsoluteAddress) -> bool,
     ) -> Result<Registers<Self>, StopReason>;
 
-    /// The registers that a signal interrupted, when the frame is the one that the operating system made to deliver it
-    /// and no tables say so. `None` where such frames have tables, and for any other frame.
+    /// Steps from a signal frame without tables: returns the interrupted registers.
+    ///
+    /// `None` where signal frames have tables, and for any other frame.
     fn step_from_signal_frame<M: MemoryReader>(
         _registers: &Registers<Self>,
         _memory: &M,
@@ -91,7 +97,7 @@ pub trait Machine: Copy + fmt::Debug + 'static {
     }
 }
 
-/// The program of the usual CIE of a machine, and what it amounts to.
+/// The program of the usual CIE of a machine, and its result.
 #[derive(Clone, Copy, Debug)]
 pub struct UsualCie {
     /// Its bytes, padding included.
@@ -111,16 +117,17 @@ pub struct CoreRegisters {
     pub pc: u64,
     /// The stack pointer.
     pub sp: u64,
-    /// The frame pointer register, whatever it holds.
+    /// The frame pointer register, which may have another use.
     pub fp: u64,
-    /// The link register. AArch64 only; it is meaningful in the innermost frame and just above a signal frame.
+    /// The link register. AArch64 only; it is meaningful in the innermost frame and just above a
+    /// signal frame.
     pub link: u64,
 }
 
-/// Why a packed rule did not yield a caller.
+/// The reason why a packed rule found no caller.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum RuleFailure {
-    /// When the tables say that this frame has no caller.
+    /// When this frame has no caller, by the tables.
     EndOfStack,
     /// When the rule does not fit the packed form: evaluate the whole row.
     NeedsFullEvaluation,

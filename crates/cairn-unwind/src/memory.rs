@@ -1,11 +1,12 @@
-//! Where stack memory comes from: the one question an unwinder asks of the world.
+//! Readers of stack memory, the only access of an unwinder to its surroundings.
 
 use cairn_format::{AbsoluteAddress, WordSize};
 
 /// Reads the memory of the stack's owner. Little-endian machines only.
 ///
-/// Implement it over `process_vm_readv`, a core file or a debug probe. A reader answers `None` for bytes that cannot be
-/// had; it must not fault, because an unwinder asks for addresses that it found in memory that may be garbage.
+/// Implement it over `process_vm_readv`, a core file or a debug probe. A reader returns `None` for
+/// unreadable bytes. It must not fault, because an unwinder reads at addresses from memory that may
+/// contain garbage.
 ///
 /// ```
 /// use cairn_format::AbsoluteAddress;
@@ -16,7 +17,8 @@ use cairn_format::{AbsoluteAddress, WordSize};
 /// assert_eq!(memory.word64(AbsoluteAddress::new(0x1001)), None);
 /// ```
 pub trait MemoryReader {
-    /// Fills all of `into` with the bytes at `address`, or answers `None`; what `into` holds then is unspecified.
+    /// Fills all of `into` with the bytes at `address`, or returns `None` and leaves `into`
+    /// unspecified.
     fn read(&self, address: AbsoluteAddress, into: &mut [u8]) -> Option<()>;
 
     /// The 8-byte word at `address`.
@@ -73,7 +75,7 @@ pub struct AddressRange {
 }
 
 impl AddressRange {
-    /// Every address but the very last byte, which no word fits into anyway.
+    /// Every address except the last byte, at which no word fits.
     pub const ALL: Self = Self { start: AbsoluteAddress::new(0), end: AbsoluteAddress::new(u64::MAX) };
 
     /// The addresses from `start` up to, not including, `end`.
@@ -135,7 +137,8 @@ impl MemoryReader for SliceMemory<'_> {
     }
 }
 
-/// Memory in several slices, as the segments of a core file lie. A read must lie within one of them.
+/// Memory in several slices, as the segments of a core file lie. A read must lie within one of
+/// them.
 #[derive(Clone, Copy, Debug)]
 pub struct RegionMemory<'a> {
     regions: &'a [SliceMemory<'a>],
@@ -155,8 +158,10 @@ impl MemoryReader for RegionMemory<'_> {
     }
 }
 
-/// Lets reads through only inside one range. Put around a reader that would fault elsewhere: with the bounds of the
-/// stack in front of it, a wild frame pointer is an answer (`None`) and not a crash.
+/// Restricts a reader to one range.
+///
+/// Wrap a reader that would fault elsewhere: within the bounds of the stack, an invalid frame
+/// pointer gives `None` instead of a crash.
 #[derive(Clone, Copy, Debug)]
 pub struct BoundedMemory<M> {
     inner: M,
@@ -164,7 +169,7 @@ pub struct BoundedMemory<M> {
 }
 
 impl<M> BoundedMemory<M> {
-    /// `inner`, as far as it lies within `bounds`.
+    /// Restricts `inner` to `bounds`.
     #[must_use]
     pub const fn new(inner: M, bounds: AddressRange) -> Self {
         Self { inner, bounds }

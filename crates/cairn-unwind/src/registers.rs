@@ -6,8 +6,8 @@ use cairn_format::AbsoluteAddress;
 
 use crate::machine::{CoreRegisters, Machine};
 
-/// The registers of one frame of machine `M`. A register that the callee may have overwritten is not known, and asking
-/// for it is an answer (`None`), not a stale value.
+/// The registers of one frame of machine `M`. A register that the callee may have overwritten has
+/// no value (`None`).
 ///
 /// ```
 /// use cairn_unwind::{Registers, x86_64::{self, X86_64}};
@@ -37,8 +37,9 @@ impl<M: Machine> Registers<M> {
         registers
     }
 
-    /// Declares which bits of a code address hold no pointer authentication code. Return addresses are cut to them by
-    /// mask, never by the processor's own instruction, which may trap on a value that is no address.
+    /// Sets the bits of a code address that hold no pointer authentication code. Return addresses
+    /// are masked with them. The processor's own instruction is not used, because it may trap on a
+    /// value that is not an address.
     #[must_use]
     pub fn with_address_mask(mut self, mask: u64) -> Self {
         self.address_mask = mask;
@@ -75,7 +76,8 @@ impl<M: Machine> Registers<M> {
         }
     }
 
-    /// The program counter: the interrupted instruction in the first frame, a return address further out.
+    /// The program counter: the interrupted instruction in the first frame, a return address
+    /// further out.
     #[must_use]
     pub fn pc(&self) -> AbsoluteAddress {
         AbsoluteAddress::new(self.value(M::PROGRAM_COUNTER).unwrap_or(0))
@@ -87,7 +89,7 @@ impl<M: Machine> Registers<M> {
         self.value(M::STACK_POINTER).unwrap_or(0)
     }
 
-    /// The frame pointer register, whatever it holds; zero when it is not known.
+    /// The frame pointer register, which may have another use; zero when it is not known.
     #[must_use]
     pub fn fp(&self) -> u64 {
         self.value(M::FRAME_POINTER).unwrap_or(0)
@@ -108,12 +110,12 @@ impl<M: Machine> Registers<M> {
 impl<M: Machine> fmt::Debug for Registers<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let known = (0..64_u16).filter_map(|register| Some((register, self.value(register)?)));
-        f.debug_map().entries(known.map(|(register, value)| (register, format_args_hex(value)))).finish()
+        f.debug_map().entries(known.map(|(register, value)| (register, hexadecimal(value)))).finish()
     }
 }
 
-/// A number that prints in hexadecimal.
-fn format_args_hex(value: u64) -> AbsoluteAddress {
+/// Wraps a number so that it prints in hexadecimal.
+fn hexadecimal(value: u64) -> AbsoluteAddress {
     AbsoluteAddress::new(value)
 }
 

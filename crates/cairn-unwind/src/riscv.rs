@@ -1,18 +1,18 @@
-//! Stacks of RISC-V programs that are compiled with frame pointers, of 32 and 64 bits.
+//! Walks stacks of RISC-V programs that are compiled with frame pointers, with 32 and 64 bits.
 //!
 //! ```text
 //!   | ... | saved s0 | saved ra | <-- s0 = the caller's sp           a function that calls others
 //!         | ... ... .| saved s0 | <-- s0                             a leaf of GCC: ra is still in its register
 //! ```
 //!
-//! A function that was interrupted may be of the second kind. Its word below `s0` is then no code
-//! but a frame pointer, further out in the same stack, which is how the two are distinguished (as
-//! Linux does). Any other function of a stack has made a call, so it is of the first kind.
+//! An interrupted function may be of the second kind. Its word below `s0` is then a frame pointer,
+//! further out in the same stack, and not code, which distinguishes the two kinds (as in Linux).
+//! Any other function of a stack has made a call, so it is of the first kind.
 //!
 //! # Limits
 //!
-//! In the few instructions before a function has set `s0`, and after it has restored it, `s0` is
-//! its caller's: the walk leaves the caller out then. Only unwind tables or the code could say so.
+//! Before a function has set `s0`, and after it has restored it, `s0` is its caller's, and the walk
+//! omits the caller. Only unwind tables or the code could show that.
 
 use cairn_format::{AbsoluteAddress, Frame, WordSize};
 
@@ -20,7 +20,7 @@ use crate::{AddressRange, FrameLayout, FramePointerWalk, FrameRecord, MemoryRead
 
 /// The registers that a walk starts from: those of an interrupted or stopped thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Registers {
+pub struct RiscvRegisters {
     /// The program counter.
     pub pc: u64,
     /// `ra`, the return address.
@@ -35,7 +35,7 @@ pub struct Registers {
 ///
 /// ```
 /// use cairn_format::{AbsoluteAddress, Frame, WordSize};
-/// use cairn_unwind::riscv::{Registers, Walk};
+/// use cairn_unwind::riscv::{RiscvRegisters, RiscvWalk};
 /// use cairn_unwind::{AddressRange, SliceMemory, StopReason};
 ///
 /// // A leaf, interrupted: it has saved s0, and its return address is in ra.
@@ -45,23 +45,23 @@ pub struct Registers {
 /// let memory = SliceMemory::new(at(0x8000_8000), &bytes);
 /// let stack = AddressRange::new(at(0x8000_8000), at(0x8000_8020));
 ///
-/// let registers = Registers { pc: 0x2040_0200, ra: 0x2040_0124, sp: 0x8000_8000, fp: 0x8000_8010 };
-/// let mut walk = Walk::new(memory, registers, stack, WordSize::Bits32);
+/// let registers = RiscvRegisters { pc: 0x2040_0200, ra: 0x2040_0124, sp: 0x8000_8000, fp: 0x8000_8010 };
+/// let mut walk = RiscvWalk::new(memory, registers, stack, WordSize::Bits32);
 /// let frames: Vec<Frame> = walk.by_ref().collect();
 /// let returns = [0x2040_0124, 0x2040_0010].map(|address| Frame::ReturnAddress(at(address)));
 /// assert_eq!(frames, [Frame::ProgramCounter(at(0x2040_0200)), returns[0], returns[1]]);
 /// assert_eq!(walk.stop_reason(), Some(StopReason::EndOfStack));
 /// ```
 #[derive(Clone, Debug)]
-pub struct Walk<M> {
+pub struct RiscvWalk<M> {
     start: Option<AbsoluteAddress>,
     leaf_return: Option<AbsoluteAddress>,
     records: FramePointerWalk<M>,
 }
 
-impl<M: MemoryReader> Walk<M> {
-    /// A walk from `registers`, within `stack` and from the stack pointer upwards.
-    pub fn new(memory: M, registers: Registers, stack: AddressRange, word_size: WordSize) -> Self {
+impl<M: MemoryReader> RiscvWalk<M> {
+    /// Starts a walk from `registers`, within `stack` and from the stack pointer upwards.
+    pub fn new(memory: M, registers: RiscvRegisters, stack: AddressRange, word_size: WordSize) -> Self {
         let start = stack.start.value().max(registers.sp);
         let stack = AddressRange::new(AbsoluteAddress::new(start), stack.end);
         let saved = saved_by_leaf(&memory, registers.fp, stack, word_size).filter(|_| registers.ra != 0);
@@ -74,7 +74,7 @@ impl<M: MemoryReader> Walk<M> {
         }
     }
 
-    /// Why the walk ended; `None` while it goes on.
+    /// The reason why the walk ended; `None` before its end.
     #[must_use]
     pub fn stop_reason(&self) -> Option<StopReason> {
         self.records.stop_reason()
@@ -100,7 +100,7 @@ fn saved_by_leaf<M: MemoryReader>(
     record.is_ok().then_some(word)
 }
 
-impl<M: MemoryReader> Iterator for Walk<M> {
+impl<M: MemoryReader> Iterator for RiscvWalk<M> {
     type Item = Frame;
 
     fn next(&mut self) -> Option<Frame> {

@@ -1,29 +1,30 @@
-//! Why a walk ended. A stack without its reason is a claim; with it, it is a fact.
+//! The reasons why a walk ends, without which a reader could not tell a complete stack from a cut
+//! one.
 
 use core::fmt;
 
 use cairn_format::AbsoluteAddress;
 
-/// Why a walk ended.
+/// The reason why a walk ended.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum StopReason {
-    /// When the outermost frame was reached: its tables say that it has no caller, or its frame pointer or return
-    /// address is zero.
+    /// When the outermost frame was reached: it has no caller by its tables, or its frame pointer
+    /// or return address is zero.
     EndOfStack,
-    /// When as many frames as were asked for had been found. The stack goes on.
+    /// When the maximum number of frames was found. The stack continues.
     Limit,
-    /// When neither tables nor a plausible frame pointer say who called the code at `pc`.
+    /// When neither tables nor a plausible frame pointer lead to the caller of the code at `pc`.
     NoUnwindInfo {
         /// The address that no table covers.
         pc: AbsoluteAddress,
     },
-    /// When the tables for `pc` are malformed or use what this crate does not know.
+    /// When the tables for `pc` are malformed or use an unsupported feature.
     BadUnwindInfo {
         /// The address whose entry is bad.
         pc: AbsoluteAddress,
     },
-    /// When the tables need a register whose value is not known here.
+    /// When the tables use a register whose value is not known.
     UnknownRegister {
         /// Its number in the machine's DWARF numbering.
         register: u16,
@@ -35,7 +36,7 @@ pub enum StopReason {
     },
     /// When a frame pointer leads outside the stack, or to an unaligned place.
     OutsideStack {
-        /// Where it leads.
+        /// The address to which it leads.
         address: AbsoluteAddress,
     },
     /// When the caller's frame is not above its callee's: a cycle, or a damaged stack.

@@ -1,17 +1,20 @@
-//! The whole walk: from the registers of a thread to its outermost frame, and the reason why it ended there.
+//! The whole walk: from the registers of a thread to its outermost frame, with the reason why it
+//! ended there.
 
 use cairn_format::{AbsoluteAddress, Frame};
 
 use crate::cfi::{CfiError, CfiErrorKind, FrameTable, RowHead, RowState, RowView};
 use crate::{AddressRange, Machine, MemoryReader, Registers, StopReason};
 
-/// What the walk needs to know of the process: which table covers an address, and what is code.
+/// The modules of a process: their unwind tables and their code.
 pub trait Modules {
     /// The unwind table of the module that covers `address`, if it has one.
     fn frame_table(&self, address: AbsoluteAddress) -> Option<FrameTable<'_>>;
 
-    /// True when `address` lies in memory mapped executable. Guards the guesses of the frame-pointer step; a process whose
-    /// mappings are not known may answer true for everything, at the price of invented frames.
+    /// True when `address` lies in memory that is mapped as executable.
+    ///
+    /// The frame-pointer step uses it to reject implausible return addresses. Where mappings are
+    /// unknown, true for every address is allowed, at the price of false frames.
     fn is_executable(&self, address: AbsoluteAddress) -> bool;
 }
 
@@ -27,11 +30,20 @@ impl<M: Modules + ?Sized> Modules for &M {
 
 /// A process of one module: a test, a static program, firmware.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct OneModule<'a> {
     /// Its code.
     pub code: AddressRange,
     /// Its unwind table.
     pub table: Option<FrameTable<'a>>,
+}
+
+impl<'a> OneModule<'a> {
+    /// A process whose only module has this code and this unwind table.
+    #[must_use]
+    pub const fn new(code: AddressRange, table: Option<FrameTable<'a>>) -> Self {
+        Self { code, table }
+    }
 }
 
 impl Modules for OneModule<'_> {
@@ -44,31 +56,32 @@ impl Modules for OneModule<'_> {
     }
 }
 
-/// How a frame was found, which is how far it can be trusted.
+/// The way in which a frame was found, which decides how reliable it is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum FoundBy {
-    /// It is the start: the registers were given.
+    /// When it is the first frame, whose registers were given.
     Context,
-    /// By unwind tables. Exact, as far as the tables are.
+    /// By unwind tables. Exact, if the tables are right.
     Cfi,
     /// By the signal frame below it, which holds the interrupted registers. Exact.
     SignalFrame,
-    /// By the frame pointer, because no table covers the callee. Plausible: the record lies in the live stack and its
-    /// return address is code.
+    /// By the frame pointer, because no table covers the callee. Plausible: the record lies in the
+    /// used stack and its return address is code.
     FramePointer,
-    /// Its callee's pc was no code, as after a call through a null pointer: the return address was where the call put it.
+    /// By the return address that a call has stored, because the callee's pc was not code, as after
+    /// a call through a null pointer.
     BadCall,
 }
 
 /// One frame of a walk.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct WalkFrame<M: Machine> {
-    /// The frame in the common vocabulary: a program counter or a return address.
+    /// The frame: a program counter or a return address.
     pub frame: Frame,
     /// The registers in that frame.
     pub registers: Registers<M>,
-    /// How it was found.
+    /// The way in which it was found.
     pub found_by: FoundBy,
 }
 
@@ -83,7 +96,7 @@ pub struct WalkFrame<M: Machine> {
 /// let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
 /// let memory = SliceMemory::new(at(0x7000), &bytes);
 ///
-/// let program = OneModule { code: AddressRange::new(at(0x401000), at(0x402000)), table: None };
+/// let program = OneModule::new(AddressRange::new(at(0x401000), at(0x402000)), None);
 /// let registers = Registers::<X86_64>::new(0x401050, 0x7000, 0x7000);
 /// let mut walk = Walk::new(registers, memory, program);
 /// let addresses: Vec<_> = walk.by_ref().filter_map(|frame| frame.frame.address()).collect();
@@ -96,7 +109,8 @@ pub struct Walk<M: Machine, Mem, Mods> {
     memory: Mem,
     modules: Mods,
     stack: AddressRange,
-    /// True when the pc of `registers` was about to run, false when a call will return to it.
+    /// True when the pc of `registers` is the next instruction to run, false when it is a return
+    /// address.
     is_exact_pc: bool,
     found_by: FoundBy,
     yielded: u32,
@@ -105,8 +119,8 @@ pub struct Walk<M: Machine, Mem, Mods> {
     scratch: Scratch<M>,
 }
 
-/// What a step needs beside the walk. It is a part of it because the walk can lie where there is room, which the stack of
-/// a signal handler is not.
+/// The working memory of a step. It is a part of the walk, because a signal handler's stack has no
+/// room for it, and its caller can place the walk elsewhere.
 #[derive(Clone, Debug)]
 struct Scratch<M: Machine> {
     caller: Registers<M>,
@@ -114,11 +128,11 @@ struct Scratch<M: Machine> {
 }
 
 impl<M: Machine, Mem: MemoryReader, Mods: Modules> Walk<M, Mem, Mods> {
-    /// How many frames a walk yields unless told otherwise: enough for a runaway recursion on a stack of 8 MiB, and an
-    /// end for a cycle that the progress check cannot see.
+    /// Default maximum of frames: enough for a runaway recursion on a stack of 8 MiB, and an end
+    /// for a cycle that the progress check does not detect.
     pub const DEFAULT_LIMIT: u32 = 1 << 20;
 
-    /// A walk from the registers of a thread that is interrupted or paused.
+    /// Starts a walk from the registers of an interrupted or stopped thread.
     pub fn new(registers: Registers<M>, memory: Mem, modules: Mods) -> Self {
         Self {
             registers,
@@ -134,35 +148,36 @@ impl<M: Machine, Mem: MemoryReader, Mods: Modules> Walk<M, Mem, Mods> {
         }
     }
 
-    /// The same walk, starting at a return address instead of an interrupted pc: the first frame is a function that has
-    /// called, such as the one that asks for its own stack.
+    /// Marks the first pc as a return address instead of an interrupted pc, for a function that
+    /// captures its own stack.
     #[must_use]
     pub fn from_return_address(mut self) -> Self {
         self.is_exact_pc = false;
         self
     }
 
-    /// The same walk with the bounds of the stack, which frame pointers must respect. Tables may lead elsewhere, as from
-    /// a signal's alternate stack; what may be read is the memory reader's affair.
+    /// Sets the bounds of the stack, outside of which frame pointers are invalid. Tables may lead
+    /// elsewhere, as from a signal's alternate stack; the memory reader decides what is readable.
     #[must_use]
     pub fn with_stack(mut self, stack: AddressRange) -> Self {
         self.stack = stack;
         self
     }
 
-    /// Changes the bounds of [`with_stack`](Self::with_stack) for the frames that are still to come, when the walk has come to another stack.
+    /// Changes the bounds of [`with_stack`](Self::with_stack) for the remaining frames, when the
+    /// walk has reached another stack.
     pub fn set_stack(&mut self, stack: AddressRange) {
         self.stack = stack;
     }
 
-    /// The same walk, yielding at most `limit` frames.
+    /// Sets the maximum number of frames.
     #[must_use]
     pub fn with_limit(mut self, limit: u32) -> Self {
         self.limit = limit;
         self
     }
 
-    /// Why the walk ended; `None` while it goes on.
+    /// The reason why the walk ended; `None` before its end.
     #[must_use]
     pub fn stop_reason(&self) -> Option<StopReason> {
         self.stop
@@ -171,7 +186,7 @@ impl<M: Machine, Mem: MemoryReader, Mods: Modules> Walk<M, Mem, Mods> {
     /// Moves to the caller.
     fn advance(&mut self) -> Result<(), StopReason> {
         let pc = self.registers.pc();
-        // The call itself lies below the address it returns to, and may end its function.
+        // The call lies below its return address, and may be the last instruction of its function.
         let lookup = if self.is_exact_pc { pc } else { AbsoluteAddress::new(pc.value().wrapping_sub(1)) };
         self.scratch.caller = self.registers;
         let found_by = self.step(lookup)?;
@@ -181,7 +196,7 @@ impl<M: Machine, Mem: MemoryReader, Mods: Modules> Walk<M, Mem, Mods> {
         if caller.pc().value() == 0 && !came_through_signal {
             return Err(StopReason::EndOfStack);
         }
-        // A signal may have switched stacks, so only the limit bounds a cycle of signal frames.
+        // A signal may have switched stacks, so only the limit ends a cycle of signal frames.
         if !came_through_signal && !self.makes_progress(caller) {
             return Err(StopReason::NoProgress { pc });
         }
@@ -191,15 +206,15 @@ impl<M: Machine, Mem: MemoryReader, Mods: Modules> Walk<M, Mem, Mods> {
         Ok(())
     }
 
-    /// True when the caller's frame lies above. A leaf that pushes nothing may share its caller's stack pointer, but only
-    /// where it was interrupted.
+    /// True when the caller's frame lies above. Only an interrupted leaf function that pushes
+    /// nothing may share its caller's stack pointer.
     fn makes_progress(&self, caller: &Registers<M>) -> bool {
         let (sp, caller_sp) = (self.registers.sp(), caller.sp());
         let may_be_equal = !M::CALL_PUSHES && self.is_exact_pc && caller.pc() != self.registers.pc();
         caller_sp > sp || (may_be_equal && caller_sp == sp)
     }
 
-    /// Makes the caller's registers of `scratch.caller`, which is a copy of the present ones.
+    /// Turns `scratch.caller`, a copy of the present registers, into the caller's registers.
     fn step(&mut self, lookup: AbsoluteAddress) -> Result<FoundBy, StopReason> {
         match self.step_by_tables(lookup)? {
             Ok(found_by) => Ok(found_by),
@@ -207,9 +222,11 @@ impl<M: Machine, Mem: MemoryReader, Mods: Modules> Walk<M, Mem, Mods> {
         }
     }
 
-    /// By the tables, if they cover the code; the inner error is the reason that holds if nothing else helps.
+    /// Steps by the tables, if they cover the code. The inner error is the reason to report if no
+    /// other step succeeds.
     ///
-    /// A function of its own, and so are its two parts: a handler's stack is short, and what one needs the others do not.
+    /// It and its two parts are separate functions, so that their local variables are never on a
+    /// handler's small stack at the same time.
     #[inline(never)]
     fn step_by_tables(&mut self, lookup: AbsoluteAddress) -> Result<Result<FoundBy, StopReason>, StopReason> {
         let pc = self.registers.pc();
@@ -251,7 +268,7 @@ impl<M: Machine, Mem: MemoryReader, Mods: Modules> Walk<M, Mem, Mods> {
                 Ok(FoundBy::FramePointer)
             }
             Err(StopReason::EndOfStack) => Err(StopReason::EndOfStack),
-            // A frame pointer that leads nowhere only means that this code keeps none.
+            // An invalid frame pointer only means that this code does not use one.
             Err(_) => Err(reason),
         }
     }
@@ -278,25 +295,25 @@ impl<M: Machine, Mem: MemoryReader, Mods: Modules> Iterator for Walk<M, Mem, Mod
 }
 
 impl<M: Machine, Mem: MemoryReader, Mods: Modules> Walk<M, Mem, Mods> {
-    /// The registers in the frame that came last; at first those that the walk starts from.
+    /// The registers in the last frame; before the first one, those from which the walk starts.
     #[must_use]
     pub fn registers(&self) -> &Registers<M> {
         &self.registers
     }
 
-    /// The same, to be changed before the walk's first frame is asked for: for a walk that lies where it stays, and to which
-    /// its registers come.
+    /// The registers, to be set before the first frame is requested, for a walk that is created in
+    /// place without registers.
     pub fn registers_mut(&mut self) -> &mut Registers<M> {
         &mut self.registers
     }
 
-    /// As [`next`](Iterator::next), without the registers, which [`registers`](Self::registers) lends: for those who walk in
-    /// a signal handler and count the bytes of its stack.
+    /// Returns the next frame without its registers, which [`registers`](Self::registers) lends. It
+    /// needs less stack than [`next`](Iterator::next), for signal handlers.
     pub fn next_frame(&mut self) -> Option<Frame> {
         if self.stop.is_some() {
             return None;
         }
-        // The step to a frame happens when that frame is asked for, so a walk that is dropped early costs no more.
+        // The step happens when its frame is requested, so a walk that ends early costs no more.
         if self.yielded > 0
             && let Err(reason) = self.advance()
         {

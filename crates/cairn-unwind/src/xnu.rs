@@ -1,5 +1,6 @@
-//! Walks a stack as Darwin's kernel does, over any memory reader: for Darwin cores, panics and stackshots, and for
-//! programs that want exactly what `backtrace_user` or the kernel's `backtrace` would have recorded.
+//! Walks a stack as Darwin's kernel does, over any memory reader: for Darwin cores, panics and
+//! stackshots, and for programs that need exactly the result of `backtrace_user` or of the kernel's
+//! `backtrace`.
 //!
 //! ```text
 //!   frame record, 64-bit:                      Swift async frame: bit 60 of the saved fp is set,
@@ -8,16 +9,16 @@
 //!   fp --> | saved fp: u32 | return: u32 |     async context --> | parent context | resume address |
 //! ```
 //!
-//! The two walks differ where the outermost frame is concerned: the [user walk](UserWalk) records the return address
-//! first and looks at the saved frame pointer afterwards; the [kernel walk](KernelWalk) looks first, so the return
-//! address next to a zero frame pointer is never recorded.
+//! The two walks differ at the outermost frame: the [user walk](UserWalk) records the return
+//! address first and checks the saved frame pointer afterwards; the [kernel walk](KernelWalk)
+//! checks it first, so the return address next to a zero frame pointer is never recorded.
 //!
-//! The kernel's code has faults at the edge of the buffer. [`Quirks::Corrected`] (the default) mends them,
-//! [`Quirks::Xnu`] repeats them bit for bit:
-//! - A stack that ends exactly where the buffer ends is reported as truncated, and the address to resume from is that of
-//!   its last frame, which a second call would record twice.
-//! - The packed kernel walk counts an entry that does not fit, so the returned size may exceed the buffer; and the first
-//!   frame overwrites the interrupted pc while both are counted.
+//! The kernel's code has errors at the end of the buffer. [`Quirks::Corrected`] (the default)
+//! corrects them, [`Quirks::Xnu`] reproduces them bit for bit:
+//! - A stack that ends exactly where the buffer ends is reported as truncated, and the address to
+//!   resume from is that of its last frame, which a second call would record twice.
+//! - The packed kernel walk counts an entry that does not fit, so the returned size may exceed the
+//!   buffer; and the first frame overwrites the interrupted pc while both are counted.
 //! - An interrupted kernel walk with room for one address returns without filling in its flags.
 
 pub use cairn_wire::xnu::{OutOfReach, PackError, Packing};
@@ -27,23 +28,25 @@ use cairn_wire::xnu::Packer;
 
 use crate::{AddressRange, MemoryReader, StopReason};
 
-/// Darwin's `EFAULT`: what the kernel reports for an unreadable frame and for an unacceptable frame pointer.
+/// Darwin's `EFAULT`, which the kernel reports for an unreadable frame and for an invalid frame
+/// pointer.
 pub const ERROR_BAD_ADDRESS: u32 = 14;
 
 /// The bit of a saved frame pointer that marks a Swift async frame.
 const ASYNC_FRAME_BIT: u64 = 1 << 60;
 
-/// Which frame pointers the kernel refuses to follow.
+/// The frame pointers that the kernel refuses to follow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Validity {
     /// On x86-64: zero, and all from `0x7fff_ffff_f000` up.
     X86_64,
-    /// On arm64: those that are not a multiple of 4. The kernel's comment promises 16, its code checks 4; and zero passes.
+    /// On arm64: those that are not multiples of 4. The kernel's comment requires 16, its code
+    /// checks 4; and zero passes.
     Arm64,
 }
 
 impl Validity {
-    /// The end of what x86-64 Darwin lets user space map.
+    /// The end of user space on x86-64 Darwin.
     const X86_64_USER_END: u64 = 0x7fff_ffff_f000;
 
     const fn accepts(self, frame_pointer: u64) -> bool {
@@ -54,13 +57,14 @@ impl Validity {
     }
 }
 
-/// Whether the kernel's faults are mended or repeated; the module documentation lists them.
+/// Selects whether the kernel's errors are corrected or reproduced; the module documentation lists
+/// them.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Quirks {
-    /// Says truncated only when something is missing.
+    /// Reports truncation only when frames are missing.
     #[default]
     Corrected,
-    /// What the kernel reports, to the bit.
+    /// Reproduces the kernel's results bit for bit.
     Xnu,
 }
 
@@ -86,35 +90,37 @@ pub struct UserWalk {
     pub pc: u64,
     /// The frame pointer at that instruction.
     pub frame_pointer: u64,
-    /// Where to start instead, without the pc: to resume, or to follow an async stack. Such a walk may go down as well
-    /// as up, because async contexts lie in the heap in any order; only the buffer's size bounds it.
+    /// Another first frame, without the pc: to resume, or to follow an async stack. Such a walk may
+    /// go down as well as up, because async contexts lie in the heap in any order; only the
+    /// buffer's size bounds it.
     pub start_frame: Option<AbsoluteAddress>,
     /// Added to each address recorded.
     pub address_offset: i64,
-    /// 64 bits, or 32 (which knows no async frames).
+    /// 64 bits, or 32 (without async frames).
     pub word_size: WordSize,
-    /// Which frame pointers are followed.
+    /// The frame pointers that are followed.
     pub validity: Validity,
-    /// The bits of an address that hold no pointer authentication code; all of them unless the process signs pointers.
+    /// The bits of an address that hold no pointer authentication code; all of them unless the
+    /// process signs pointers.
     pub address_mask: u64,
-    /// Whether the kernel's faults are repeated.
+    /// Selects whether the kernel's errors are reproduced.
     pub quirks: Quirks,
 }
 
-/// What a [`UserWalk`] found beside the addresses.
+/// The result of a [`UserWalk`] besides the addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UserWalkInfo {
-    /// How many addresses were recorded.
+    /// Number of recorded addresses.
     pub count: usize,
     /// True for a walk of 64-bit frames.
     pub is_64_bit: bool,
-    /// True when the stack goes on beyond what was recorded.
+    /// True when the stack has more frames than were recorded.
     pub truncated: bool,
     /// The first async frame met, if any.
     pub async_stack: Option<AsyncStack>,
-    /// Where to start the next walk to get the rest, when the buffer was the limit.
+    /// The first frame of a next walk for the rest, when the buffer was full.
     pub next_frame: Option<AbsoluteAddress>,
-    /// Why the walk ended.
+    /// The reason why the walk ended.
     pub stop: StopReason,
 }
 
@@ -129,17 +135,18 @@ impl UserWalkInfo {
     }
 }
 
-/// Where an async stack branches off a stack.
+/// The place where an async stack branches off a stack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AsyncStack {
-    /// The index of the recorded address whose frame carries the mark; the async stack takes the place of the addresses
-    /// from here on.
+    /// The index of the recorded address whose frame has the mark; the async stack replaces the
+    /// addresses from here on.
     pub start_index: usize,
-    /// The first async frame, to start a walk from; `None` when the word that holds it could not be read.
+    /// The first async frame, to start a walk from; `None` when the word that holds it could not be
+    /// read.
     pub frame: Option<AbsoluteAddress>,
 }
 
-/// How one user walk went, before the flags are derived from it.
+/// The outcome of a user walk, from which the flags are derived.
 struct UserState {
     count: usize,
     frame_pointer: u64,
@@ -149,7 +156,7 @@ struct UserState {
 }
 
 impl UserWalk {
-    /// A walk from an interrupted pc and its frame pointer; set the other fields as needed.
+    /// Creates a walk from an interrupted pc and its frame pointer; set the other fields as needed.
     #[must_use]
     pub const fn new(pc: u64, frame_pointer: u64, word_size: WordSize, validity: Validity) -> Self {
         Self {
@@ -164,7 +171,8 @@ impl UserWalk {
         }
     }
 
-    /// Walks, fills `addresses` from its start, and clears the slot after the last address if there is one.
+    /// Walks, fills `addresses` from its start, and clears the slot after the last address if there
+    /// is one.
     pub fn run<M: MemoryReader>(&self, memory: &M, addresses: &mut [AbsoluteAddress]) -> UserWalkInfo {
         let frame_pointer = self.start_frame.map_or(self.frame_pointer, AbsoluteAddress::value);
         let mut state = UserState { count: 0, frame_pointer, async_stack: None, cut_by_error: false };
@@ -175,9 +183,11 @@ impl UserWalk {
         self.describe(&state, stop, addresses.len())
     }
 
-    /// Follows the async stack that an earlier walk of this stack found: its resume points, which are recorded one
-    /// higher, so that looking up `address - 1` as for a return address finds the resume point itself.
-    /// `None` when that walk met no async frame.
+    /// Follows the async stack that an earlier walk of this stack found; `None` when that walk met
+    /// no async frame.
+    ///
+    /// Its resume points are recorded plus one, so that the look-up of `address - 1`, as for a
+    /// return address, finds the resume point.
     pub fn run_async<M: MemoryReader>(
         &self,
         memory: &M,
@@ -216,7 +226,7 @@ impl UserWalk {
         if state.frame_pointer == 0 { StopReason::EndOfStack } else { StopReason::Limit }
     }
 
-    /// Records one frame and moves to the next, or says why there is none.
+    /// Records one frame and moves to the next, or returns the reason why there is none.
     fn step<M: MemoryReader>(
         &self,
         memory: &M,
@@ -244,8 +254,9 @@ impl UserWalk {
             state.frame_pointer = next;
             return None;
         }
-        // The kernel leaves the walk with the frame pointer of the last frame in hand, and so takes a full buffer for a
-        // cut stack. (A zero that arm64's rule accepts in a walk with a custom start is the exception.)
+        // The kernel ends the walk with the frame pointer of the last frame, and so reports a full
+        // buffer as a cut stack. (A zero that arm64's rule accepts in a walk with a custom start is
+        // the exception.)
         let falls_through = next == 0 && self.validity.accepts(0) && self.start_frame.is_some();
         if self.quirks == Quirks::Corrected || falls_through {
             state.frame_pointer = 0;
@@ -284,7 +295,8 @@ impl UserWalk {
     }
 }
 
-/// The saved frame pointer and the return address of the record at `frame`, in one read as the kernel does it.
+/// The saved frame pointer and the return address of the record at `frame`, in one read as the
+/// kernel does it.
 fn read_record<M: MemoryReader>(
     memory: &M,
     frame: AbsoluteAddress,
@@ -322,19 +334,20 @@ fn read_record<M: MemoryReader>(
 pub struct KernelWalk {
     /// The kernel stack; a frame pointer outside ends the walk.
     pub stack: AddressRange,
-    /// The first frame; zero stands for that of the interrupted context.
+    /// The first frame; zero selects that of the interrupted context.
     pub start_frame: u64,
     /// Added to each return address recorded, not to an interrupted pc.
     pub address_offset: i64,
-    /// The interrupted context: its pc is recorded first. `None` outside interrupts, and where user space was interrupted.
+    /// The interrupted context: its pc is recorded first. `None` outside interrupts, and where user
+    /// space was interrupted.
     pub interrupted: Option<Interrupted>,
     /// The bits of an address that hold no pointer authentication code.
     pub address_mask: u64,
-    /// Whether the kernel's faults are repeated.
+    /// Selects whether the kernel's errors are reproduced.
     pub quirks: Quirks,
 }
 
-/// Where an interrupt came in.
+/// The context of an interrupt.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Interrupted {
     /// The interrupted instruction.
@@ -343,22 +356,24 @@ pub struct Interrupted {
     pub frame_pointer: u64,
 }
 
-/// What a [`KernelWalk`] found beside the addresses.
+/// The result of a [`KernelWalk`] besides the addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KernelWalkInfo {
-    /// How many addresses were recorded; how many bytes, for a packed walk.
+    /// Number of recorded addresses; number of bytes for a packed walk.
     pub count: usize,
-    /// True when the stack goes on beyond what was recorded.
+    /// True when the stack has more frames than were recorded.
     pub truncated: bool,
-    /// False where the kernel returns without filling in its flags; always true with [`Quirks::Corrected`].
+    /// False where the kernel returns without filling in its flags; always true with
+    /// [`Quirks::Corrected`].
     pub flags_written: bool,
-    /// Where to start the next walk to get the rest, when the buffer was the limit. The kernel does not say it.
+    /// The first frame of a next walk for the rest, when the buffer was full. The kernel does not
+    /// report it.
     pub next_frame: Option<AbsoluteAddress>,
-    /// Why the walk ended.
+    /// The reason why the walk ended.
     pub stop: StopReason,
 }
 
-/// Where a kernel walk puts addresses.
+/// The output of a kernel walk.
 trait AddressOutput {
     fn is_full(&self) -> bool;
     fn put(&mut self, address: u64);
@@ -396,7 +411,7 @@ impl<'a> PackedOutput<'a> {
         Self { buffer, packing, out_of_reach, count: 0, quirks, error: None }
     }
 
-    /// The bytes of one entry; only as many count as the packing says.
+    /// The bytes of one entry, as many of them as the packing uses.
     fn encode(&self, address: u64) -> Result<[u8; 8], PackError> {
         let mut entry = [0; 8];
         let packer = Packer::new(self.packing).out_of_reach(self.out_of_reach);
@@ -433,7 +448,7 @@ impl AddressOutput for PackedOutput<'_> {
 }
 
 impl KernelWalk {
-    /// A walk from `start_frame` within `stack`; set the other fields as needed.
+    /// Creates a walk from `start_frame` within `stack`; set the other fields as needed.
     #[must_use]
     pub const fn new(start_frame: u64, stack: AddressRange) -> Self {
         Self {
@@ -446,7 +461,8 @@ impl KernelWalk {
         }
     }
 
-    /// Walks and fills `addresses` from its start; clears the slot after the last address if there is one.
+    /// Walks and fills `addresses` from its start; clears the slot after the last address if there
+    /// is one.
     pub fn run<M: MemoryReader>(&self, memory: &M, addresses: &mut [AbsoluteAddress]) -> KernelWalkInfo {
         let mut output = ArrayOutput { addresses, count: 0 };
         if let Some(interrupted) = self.interrupted {
@@ -467,8 +483,8 @@ impl KernelWalk {
     ///
     /// # Errors
     ///
-    /// [`PackError`] for an address out of reach of the kernel's base with [`OutOfReach::Error`]; the addresses before it
-    /// are in the buffer. Kernels use one of the other two.
+    /// [`PackError`] for an address out of reach of the kernel's base with [`OutOfReach::Error`];
+    /// the addresses before it are in the buffer. Kernels use one of the other two.
     pub fn run_packed<M: MemoryReader>(
         &self,
         memory: &M,
@@ -491,7 +507,8 @@ impl KernelWalk {
         if counted_twice >= room {
             return Ok(Self::early_return(counted_twice));
         }
-        // The kernel's fault: the frames start over at the beginning of the buffer, in the room left behind the pc.
+        // The kernel's error: the frames start at the beginning of the buffer again, with the room
+        // that is left behind the pc.
         let shortened = output.buffer.get_mut(..room - counted_twice).unwrap_or_default();
         let output = PackedOutput::new(shortened, packing, out_of_reach, self.quirks);
         self.finish_packed(memory, output, counted_twice)
@@ -521,7 +538,8 @@ impl KernelWalk {
         }
     }
 
-    /// Where it goes on if the output was full, whether the stack was cut, and why the walk ended.
+    /// Returns the next frame if the output is full, whether the stack is cut, and the reason why
+    /// the walk ended.
     fn walk<M: MemoryReader>(
         &self,
         memory: &M,

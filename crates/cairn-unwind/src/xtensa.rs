@@ -1,4 +1,4 @@
-//! Stacks of Xtensa programs with register windows: ESP32, ESP32-S2 and -S3, and others with
+//! Walks stacks of Xtensa programs with register windows: ESP32, ESP32-S2 and -S3, and others with
 //! the windowed ABI.
 //!
 //! A call rotates the window over the register file by 4, 8 or 12 registers, so a caller's `a0`
@@ -14,9 +14,9 @@
 //! The upper two bits of a return address are the rotation in units of 4 registers; the address has
 //! those of the code that returns. An `a0` of 0 marks the outermost function.
 //!
-//! A memory image alone is enough where all windows were spilled, as an exception handler or a
-//! context switch does it. From a processor that a debug probe has stopped, the register file is
-//! needed as well: [`Windows`].
+//! A memory image alone suffices where all windows were spilled, as an exception handler or a
+//! context switch does. For a processor that a debug probe has stopped, the register file is needed
+//! as well: [`Windows`].
 
 use cairn_format::{AbsoluteAddress, Frame, WordSize};
 
@@ -34,18 +34,19 @@ const STACK_ALIGNMENT: u32 = 16;
 pub struct Windows<'a> {
     /// AR0, AR1, ...: 32 or 64 of them.
     pub file: &'a [u32],
-    /// WINDOWBASE: which four registers the current window begins with.
+    /// WINDOWBASE: the number of the four registers with which the current window begins.
     pub base: u32,
-    /// WINDOWSTART: a bit for each four registers that a function's window begins with.
+    /// WINDOWSTART: a bit for each four registers with which a function's window begins.
     pub start: u32,
 }
 
 impl Windows<'_> {
-    /// `a0` and `a1` of the caller, if they are in the file, and the file as the caller sees it.
+    /// `a0` and `a1` of the caller, if they are in the file, and the file with the caller's window
+    /// as the current one.
     fn caller(self, rotation: u32) -> Option<(Self, u32, u32)> {
         let groups = u32::try_from(self.file.len() / 4).ok().filter(|groups| matches!(groups, 8 | 16))?;
         let base = (self.base % groups).wrapping_sub(rotation) % groups;
-        // The bit of the callee is cleared, so that a damaged file cannot lead around for ever.
+        // Clears the callee's bit, so that a damaged file causes no endless loop.
         let start = self.start & !(1 << (self.base % groups));
         if start >> base & 1 == 0 {
             return None;
@@ -58,7 +59,7 @@ impl Windows<'_> {
 
 /// The registers that a walk starts from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Registers<'a> {
+pub struct XtensaRegisters<'a> {
     /// The program counter.
     pub pc: u32,
     /// `a0`, the return address with the rotation of the call.
@@ -73,7 +74,7 @@ pub struct Registers<'a> {
 ///
 /// ```
 /// use cairn_format::{AbsoluteAddress, Frame};
-/// use cairn_unwind::xtensa::{Registers, Walk};
+/// use cairn_unwind::xtensa::{XtensaRegisters, XtensaWalk};
 /// use cairn_unwind::{AddressRange, SliceMemory, StopReason};
 ///
 /// // A stack of an ESP32 from 0x3ffb_0000 on; app_main called accept, which called malloc by call8.
@@ -84,33 +85,33 @@ pub struct Registers<'a> {
 /// let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
 /// let memory = SliceMemory::new(at(0x3ffb_0000), &bytes);
 ///
-/// let registers = Registers { pc: 0x400d_2000, a0: 0x800d_1234, a1: 0x3ffb_0010, windows: None };
-/// let mut walk = Walk::new(memory, registers, AddressRange::new(at(0x3ffb_0000), at(0x3ffb_0060)));
+/// let registers = XtensaRegisters { pc: 0x400d_2000, a0: 0x800d_1234, a1: 0x3ffb_0010, windows: None };
+/// let mut walk = XtensaWalk::new(memory, registers, AddressRange::new(at(0x3ffb_0000), at(0x3ffb_0060)));
 /// let frames: Vec<Frame> = walk.by_ref().collect();
 /// let returns = [0x400d_1234, 0x400d_0040].map(|address| Frame::ReturnAddress(at(address)));
 /// assert_eq!(frames, [Frame::ProgramCounter(at(0x400d_2000)), returns[0], returns[1]]);
 /// assert_eq!(walk.stop_reason(), Some(StopReason::EndOfStack));
 /// ```
 #[derive(Clone, Debug)]
-pub struct Walk<'a, M> {
+pub struct XtensaWalk<'a, M> {
     memory: M,
     stack: AddressRange,
-    /// Of the frame whose return address comes next.
-    registers: Registers<'a>,
+    /// The registers of the frame whose return address comes next.
+    registers: XtensaRegisters<'a>,
     has_started: bool,
-    /// The frame above was not found; its return address was, and is given first.
+    /// The reason why the caller's frame was not found; its return address is returned first.
     pending: Option<StopReason>,
     stop: Option<StopReason>,
 }
 
-impl<'a, M: MemoryReader> Walk<'a, M> {
-    /// A walk from `registers`. Stack pointers must lie within `stack`, its end included: that of
-    /// the outermost function.
-    pub fn new(memory: M, registers: Registers<'a>, stack: AddressRange) -> Self {
+impl<'a, M: MemoryReader> XtensaWalk<'a, M> {
+    /// Starts a walk from `registers`. Stack pointers must lie within `stack`, or at its end, which
+    /// is the outermost function's.
+    pub fn new(memory: M, registers: XtensaRegisters<'a>, stack: AddressRange) -> Self {
         Self { memory, stack, registers, has_started: false, pending: None, stop: None }
     }
 
-    /// Why the walk ended; `None` while it goes on.
+    /// The reason why the walk ended; `None` before its end.
     #[must_use]
     pub fn stop_reason(&self) -> Option<StopReason> {
         self.stop
@@ -121,13 +122,13 @@ impl<'a, M: MemoryReader> Walk<'a, M> {
         if let Some(stop) = self.pending {
             return Err(stop);
         }
-        let Registers { pc, a0, a1, windows } = self.registers;
+        let XtensaRegisters { pc, a0, a1, windows } = self.registers;
         if a0 == 0 {
             return Err(StopReason::EndOfStack);
         }
         let rotation = a0 >> 30;
         if rotation == 0 {
-            // Not called through a window.
+            // The function was not called through a window.
             return Err(StopReason::NoUnwindInfo { pc: AbsoluteAddress::new(pc.into()) });
         }
         let return_address = pc & !ADDRESS_BITS | a0 & ADDRESS_BITS;
@@ -139,7 +140,7 @@ impl<'a, M: MemoryReader> Walk<'a, M> {
         };
         match caller.and_then(|(windows, caller_a0, caller_a1)| {
             self.check_stack_pointer(found, a1, caller_a1)?;
-            Ok(Registers { pc: return_address, a0: caller_a0, a1: caller_a1, windows })
+            Ok(XtensaRegisters { pc: return_address, a0: caller_a0, a1: caller_a1, windows })
         }) {
             Ok(registers) => self.registers = registers,
             Err(stop) => self.pending = Some(stop),
@@ -159,7 +160,7 @@ impl<'a, M: MemoryReader> Walk<'a, M> {
             let word = self.memory.word(address, WordSize::Bits32);
             word.map(|word| word as u32).ok_or(StopReason::UnreadableMemory { address })
         };
-        // The place is aligned, so this stays in range.
+        // The address is aligned, so this stays in range.
         Ok((word(place)?, word(place + 4)?))
     }
 
@@ -175,7 +176,7 @@ impl<'a, M: MemoryReader> Walk<'a, M> {
     }
 }
 
-impl<M: MemoryReader> Iterator for Walk<'_, M> {
+impl<M: MemoryReader> Iterator for XtensaWalk<'_, M> {
     type Item = Frame;
 
     fn next(&mut self) -> Option<Frame> {

@@ -7,7 +7,7 @@ use cairn_unwind::aarch64::{self, Aarch64};
 use cairn_unwind::cfi::{
     Bases, CfaRule, CfiErrorKind, Flavor, FrameTable, IndexEntry, RegisterRule, Row, Section,
 };
-use cairn_unwind::x86_64::{RBP, RBX, RSP, Rule, RuleKind, X86_64};
+use cairn_unwind::x86_64::{RBP, RBX, RSP, X86_64, X86_64Rule as Rule, X86_64RuleKind as RuleKind};
 use cairn_unwind::{FnMemory, Machine, Registers, StopReason};
 use support::assembler::{Bytes, CieSpec, Format, SectionBuilder, program};
 
@@ -151,7 +151,7 @@ fn set_loc_names_the_address_itself() {
 }
 
 #[test]
-fn code_alignment_scales_advances_and_data_alignment_scales_offsets() {
+fn alignment_factors_scale_advances_and_offsets() {
     let mut spec = CieSpec::x86_64();
     (spec.code_alignment, spec.data_alignment) = (4, -16);
     let section = one_function(&spec, &program().advance(2).offset(3, 3).def_cfa_offset(7));
@@ -167,8 +167,9 @@ fn code_alignment_scales_advances_and_data_alignment_scales_offsets() {
 
 /// The state at each pc as a stack of states would give it, for programs with nested remembering.
 #[test]
-fn remembered_states_come_back_at_any_depth() {
-    // cfa offset:  8 |1| 16 (|2| 24 (|3| 32 )|4| 24 |5| 40 )|6| 16 |7| 48, with rbx saved in the inner parts only
+fn restore_state_works_at_any_depth() {
+    // cfa offset:  8 |1| 16 (|2| 24 (|3| 32 )|4| 24 |5| 40 )|6| 16 |7| 48, with rbx saved in the
+    // inner parts only
     let program = program()
         .advance(1)
         .def_cfa_offset(16)
@@ -191,8 +192,8 @@ fn remembered_states_come_back_at_any_depth() {
         .def_cfa_offset(48);
     let saved = RegisterRule::Offset(-24);
     let none = RegisterRule::Unspecified;
-    // Row 3 has a restore_state at its end without an advance before it: like every state, it holds from there on, so the
-    // remembered state rules from 3 already.
+    // Row 3 has a restore_state at its end without an advance before it: like every state, it holds
+    // from there on, so the remembered state rules from 3 already.
     let expected =
         [(8, none), (16, none), (24, saved), (24, saved), (24, saved), (16, none), (16, none), (48, none)];
     for (offset, (cfa_offset, rbx)) in expected.into_iter().enumerate() {
@@ -207,7 +208,7 @@ fn remembered_states_come_back_at_any_depth() {
 }
 
 #[test]
-fn restore_goes_back_to_what_the_cie_says() {
+fn restore_applies_the_rule_of_the_cie() {
     let mut spec = CieSpec::x86_64();
     spec.program = spec.program.offset(3, 5);
     let section = one_function(&spec, &program().same_value(3).advance(4).restore(3));
@@ -217,7 +218,7 @@ fn restore_goes_back_to_what_the_cie_says() {
 }
 
 #[test]
-fn faults_are_errors_with_a_kind() {
+fn malformed_tables_give_errors_with_a_kind() {
     let deep = (0..20).fold(program(), |program, _| program.remember_state());
     let cases: Vec<(&str, Bytes, CfiErrorKind)> = vec![
         ("restore_state alone", program().restore_state(), CfiErrorKind::RestoreWithoutRemember),
@@ -240,8 +241,9 @@ fn faults_are_errors_with_a_kind() {
 }
 
 #[test]
-fn augmentations_are_understood_or_skipped() {
-    // Personality (pc-relative 32 bits), language data encoding, pointer encoding, in the order that GCC writes.
+fn augmentations_are_read_or_skipped() {
+    // Personality (pc-relative 32 bits), language data encoding, pointer encoding, in the order
+    // that GCC writes.
     let gcc = ("zPLR", vec![0x9b, 1, 2, 3, 4, 0x1b, 0x1b], false);
     let signal = ("zRS", vec![0x1b], true);
     let key_b = ("zRB", vec![0x1b], false);
@@ -325,7 +327,7 @@ fn pointers_of_every_encoding_are_resolved() {
 }
 
 #[test]
-fn the_header_leads_to_the_entry_and_knows_gaps() {
+fn header_finds_entries_and_gaps() {
     let mut section = SectionBuilder::new(Format::Eh, FRAMES);
     let cie = section.cie(&CieSpec::x86_64());
     for function in (0..50_u64).rev() {
@@ -403,7 +405,7 @@ fn debug_frame_is_searched_through_the_callers_index() {
 // Packed rules and steps.
 
 #[test]
-fn rules_pack_what_fits_and_say_when_it_does_not() {
+fn rules_pack_rows_that_fit_and_reject_others() {
     for (name, program, expected) in [
         ("leaf", program(), Rule::from_sp(8, None)),
         ("pushed rbp", program().def_cfa_offset(16).offset(6, 2), Rule::from_sp(16, Some(16))),
@@ -442,7 +444,7 @@ fn rules_pack_what_fits_and_say_when_it_does_not() {
 }
 
 #[test]
-fn a_return_address_column_of_another_number_does_not_pack() {
+fn rule_of_unusual_return_address_column_does_not_pack() {
     for (spec, column) in [(CieSpec::x86_64(), 7), (CieSpec::x86_64(), 3), (CieSpec::aarch64(), 0)] {
         let spec = CieSpec { return_address_register: column, ..spec };
         let section = one_function(&spec, &program().offset(column as u8, 1));
@@ -453,13 +455,13 @@ fn a_return_address_column_of_another_number_does_not_pack() {
             "column {column}"
         );
         let rule = table.rule::<Aarch64>(at(CODE)).unwrap().rule;
-        assert_eq!(rule, aarch64::Rule::NEEDS_FULL_EVALUATION, "column {column}");
+        assert_eq!(rule, aarch64::Aarch64Rule::NEEDS_FULL_EVALUATION, "column {column}");
     }
 }
 
 /// The rows of a procedure linkage table: the second push happens at byte 11 of each entry of 16.
 #[test]
-fn linkage_table_rows_pack_for_the_pc_asked_for() {
+fn linkage_table_rows_pack_for_one_pc() {
     let expression = [0x77, 8, 0x80, 0, 0x3f, 0x1a, 0x3b, 0x2a, 0x33, 0x24, 0x22];
     let program = program().def_cfa_expression(&expression);
     for offset in [0, 10, 11, 15, 16, 0x2a, 0x2b] {
@@ -485,8 +487,8 @@ fn address_memory() -> FnMemory<impl Fn(AbsoluteAddress, &mut [u8]) -> Option<()
 }
 
 #[test]
-fn the_signal_trampoline_of_linux_packs_and_restores_every_register() {
-    // What glibc's __restore_rt says: breg7 + offset, for each register of struct ucontext.
+fn linux_signal_trampoline_packs_and_restores_registers() {
+    // The program of glibc's __restore_rt: breg7 + offset, for each register of struct ucontext.
     let places: [(u64, i64); 17] = [
         (8, 40),
         (9, 48),
@@ -534,7 +536,7 @@ fn the_signal_trampoline_of_linux_packs_and_restores_every_register() {
 }
 
 #[test]
-fn a_step_recovers_registers_by_every_rule() {
+fn step_recovers_registers_by_every_rule() {
     let program = program()
         .def_cfa_offset(32)
         .offset(3, 2)
@@ -567,7 +569,7 @@ fn a_step_recovers_registers_by_every_rule() {
 }
 
 #[test]
-fn a_step_says_why_it_cannot() {
+fn failed_step_reports_its_reason() {
     let nothing = FnMemory(|_, _: &mut [u8]| None);
     let registers = Registers::<X86_64>::new(CODE, 0x7000, 0);
     let stop = |program: &Bytes| row_of(program, 0, |row| row.step(&registers, &nothing).unwrap_err());
@@ -658,7 +660,7 @@ fn expressions_compute() {
 
 // AArch64.
 
-fn aarch64_rule(program: &Bytes) -> aarch64::Rule {
+fn aarch64_rule(program: &Bytes) -> aarch64::Aarch64Rule {
     let section = one_function(&CieSpec::aarch64(), program);
     linear(&section).rule::<Aarch64>(at(CODE)).unwrap().rule
 }
@@ -666,7 +668,7 @@ fn aarch64_rule(program: &Bytes) -> aarch64::Rule {
 #[test]
 fn aarch64_rows_pack_with_the_place_of_the_return_address() {
     let kind = |program: Bytes| aarch64_rule(&program).kind();
-    let plain = |is_from_fp, cfa_offset, return_address_below, fp_is_saved| aarch64::RuleKind::Plain {
+    let plain = |is_from_fp, cfa_offset, return_address_below, fp_is_saved| aarch64::Aarch64RuleKind::Plain {
         is_from_fp,
         cfa_offset,
         return_address_below,
@@ -680,7 +682,7 @@ fn aarch64_rows_pack_with_the_place_of_the_return_address() {
     assert_eq!(kind(program().def_cfa(29, 64).offset(29, 8).offset(30, 7)), plain(true, 64, Some(56), true));
     assert_eq!(kind(program().def_cfa_offset(16).offset(30, 2)), plain(false, 16, Some(16), false));
     assert_eq!(kind(program().negate_ra_state().def_cfa_offset(16)), plain(false, 16, None, false));
-    assert_eq!(kind(program().undefined(30)), aarch64::RuleKind::EndOfStack);
+    assert_eq!(kind(program().undefined(30)), aarch64::Aarch64RuleKind::EndOfStack);
     for does_not_fit in [
         program().def_cfa_offset(8),
         program().def_cfa_offset(1 << 16),
@@ -688,7 +690,7 @@ fn aarch64_rows_pack_with_the_place_of_the_return_address() {
         program().def_cfa_offset(32).offset(29, 4),
         program().def_cfa(12, 0),
     ] {
-        assert_eq!(aarch64_rule(&does_not_fit), aarch64::Rule::NEEDS_FULL_EVALUATION);
+        assert_eq!(aarch64_rule(&does_not_fit), aarch64::Aarch64Rule::NEEDS_FULL_EVALUATION);
     }
     assert_ne!(aarch64_rule(&program()).bits(), 0, "not even the rule of a leaf is zero");
 }

@@ -1,4 +1,5 @@
-//! Compact unwind info of clang and lld, as LLVM's own reader lists it, and walks over made-up stacks.
+//! Compact unwind info of clang and lld, as LLVM's own reader lists it, and walks over made-up
+//! stacks.
 
 use cairn_format::AbsoluteAddress;
 use cairn_unwind::compact::{CompactMachine, CompactRegisters, CompactRule, CompactTable};
@@ -33,7 +34,7 @@ fn number(text: &str) -> u32 {
 }
 
 #[test]
-fn encodings_are_what_llvm_reads() {
+fn compact_encodings_agree_with_llvm() {
     for Fixture { bytes, listing, machine } in FIXTURES {
         let table = CompactTable::new(bytes).unwrap();
         let mut rows: Vec<(u32, u32)> = Vec::new();
@@ -55,12 +56,13 @@ fn encodings_are_what_llvm_reads() {
 }
 
 #[test]
-fn encodings_say_where_the_caller_is() {
+fn compact_encodings_decode_to_rules() {
     let rule = |encoding| CompactRule::of(encoding, CompactMachine::X86_64);
     // `use` of frames.c without a frame pointer: 0xe0 bytes, nothing saved; `deep` saves rbx alone.
     assert_eq!(rule(0x021c_0000), CompactRule::Frameless { frame_bytes: 224, saved_frame_pointer: None });
     assert_eq!(rule(0x0300_6802), CompactRule::Unsupported);
-    // Six registers, rbp the first pushed: the one right below the return address (rbx, r12 … in between).
+    // Six registers, rbp the first pushed: the one right below the return address (rbx, r12 … in
+    // between).
     let six = CompactRule::Frameless { frame_bytes: 56, saved_frame_pointer: Some(16) };
     assert_eq!(rule(0x0200_0000 | 7 << 16 | 6 << 10), six);
     // One register, the sixth: rbp.
@@ -76,7 +78,7 @@ fn at(value: u64) -> AbsoluteAddress {
 }
 
 #[test]
-fn a_frameless_leaf_and_frames_are_walked() {
+fn compact_walk_steps_over_frameless_leaf_and_frames() {
     let words: [u64; 8] = [1, 2, 3, 4, 0x7030, 0x2000, 0, 0x3000];
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     let memory = SliceMemory::new(at(0x7000), &bytes);

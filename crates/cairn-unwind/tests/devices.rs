@@ -54,7 +54,7 @@ impl Stack {
 struct RiscV {
     stack: Stack,
     word_size: WordSize,
-    registers: riscv::Registers,
+    registers: riscv::RiscvRegisters,
     /// Innermost last.
     returns: Vec<u64>,
 }
@@ -62,7 +62,7 @@ struct RiscV {
 impl RiscV {
     fn new(start: u64, word_size: WordSize) -> Self {
         let stack = Stack::new(start, 1 << 14);
-        let registers = riscv::Registers { pc: 0x2000_0000, ra: 0, sp: stack.end(), fp: 0 };
+        let registers = riscv::RiscvRegisters { pc: 0x2000_0000, ra: 0, sp: stack.end(), fp: 0 };
         Self { stack, word_size, registers, returns: Vec::new() }
     }
 
@@ -89,7 +89,7 @@ impl RiscV {
 
     fn walk(&self) -> (Vec<Frame>, Option<StopReason>) {
         let mut walk =
-            riscv::Walk::new(self.stack.memory(), self.registers, self.stack.range(), self.word_size);
+            riscv::RiscvWalk::new(self.stack.memory(), self.registers, self.stack.range(), self.word_size);
         (walk.by_ref().collect(), walk.stop_reason())
     }
 
@@ -184,7 +184,7 @@ impl Xtensa {
         self.pc = 0x400d_0000 + self.returns.len() as u32 * 0x100;
     }
 
-    /// As an exception handler does it before it dumps or switches.
+    /// Spills all windows, as an exception handler does before it dumps memory or switches tasks.
     fn spill_all(&mut self) {
         for by in 1..self.groups() {
             let group = (self.base + by) % self.groups();
@@ -197,13 +197,13 @@ impl Xtensa {
     fn walk(&self, with_file: bool) -> (Vec<Frame>, Option<StopReason>) {
         let first = self.base * 4;
         let windows = xtensa::Windows { file: &self.file, base: self.base as u32, start: self.start };
-        let registers = xtensa::Registers {
+        let registers = xtensa::XtensaRegisters {
             pc: self.pc,
             a0: self.file[first],
             a1: self.file[first + 1],
             windows: with_file.then_some(windows),
         };
-        let mut walk = xtensa::Walk::new(self.stack.memory(), registers, self.stack.range());
+        let mut walk = xtensa::XtensaWalk::new(self.stack.memory(), registers, self.stack.range());
         (walk.by_ref().collect(), walk.stop_reason())
     }
 
@@ -264,16 +264,16 @@ proptest! {
         };
         let file: Vec<u32> = (0..64).map(word).collect();
         let windows = xtensa::Windows { file: &file, base: word(3), start: word(4) };
-        let registers = xtensa::Registers { pc: word(0), a0: word(1) | 1 << 30, a1: word(2), windows: Some(windows) };
-        let walk = xtensa::Walk::new(stack.memory(), registers, stack.range());
+        let registers = xtensa::XtensaRegisters { pc: word(0), a0: word(1) | 1 << 30, a1: word(2), windows: Some(windows) };
+        let walk = xtensa::XtensaWalk::new(stack.memory(), registers, stack.range());
         prop_assert!(walk.take(1000).count() < 100);
-        let registers = riscv::Registers {
+        let registers = riscv::RiscvRegisters {
             pc: word(0).into(),
             ra: word(1).into(),
             sp: 0x1000,
             fp: word(2).into(),
         };
-        let walk = riscv::Walk::new(stack.memory(), registers, stack.range(), WordSize::Bits32);
+        let walk = riscv::RiscvWalk::new(stack.memory(), registers, stack.range(), WordSize::Bits32);
         prop_assert!(walk.take(1000).count() < 100);
     }
 }
@@ -307,13 +307,13 @@ fn riscv_records_lie_below_the_frame_pointer() {
 ///
 /// Failed with: unresolved import `cairn_unwind::xtensa`.
 #[test]
-fn xtensa_walk_says_why_it_ends() {
+fn xtensa_walk_reports_its_stop_reason() {
     let stack = Stack::new(0x3ffb_0000, 0x100);
     let walk = |words: &[(u64, u32)], a0: u32, a1: u32| {
         let mut stack = Stack { start: stack.start, bytes: stack.bytes.clone() };
         words.iter().for_each(|(offset, value)| stack.put(0x3ffb_0000 + offset, (*value).into(), 4));
-        let registers = xtensa::Registers { pc: 0x400d_1000, a0, a1, windows: None };
-        let mut walk = xtensa::Walk::new(stack.memory(), registers, stack.range());
+        let registers = xtensa::XtensaRegisters { pc: 0x400d_1000, a0, a1, windows: None };
+        let mut walk = xtensa::XtensaWalk::new(stack.memory(), registers, stack.range());
         let frames: Vec<Frame> = walk.by_ref().collect();
         (frames, walk.stop_reason().unwrap())
     };

@@ -184,7 +184,7 @@ proptest! {
         if !matches!(more.stop, StopReason::UnreadableMemory { .. }) {
             prop_assert_eq!(cut.truncated, more.count > cut.count);
         }
-        let program = OneModule { code: AddressRange::ALL, table: None };
+        let program = OneModule::new(AddressRange::ALL, None);
         let registers = Registers::<X86_64>::new(0x1000, 0x7000, fp);
         let mut walk = Walk::new(registers, memory, program).with_stack(stack);
         prop_assert!(walk.by_ref().count() <= 128);

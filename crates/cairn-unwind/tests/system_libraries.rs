@@ -1,5 +1,5 @@
-//! Every row of real libraries, against gimli: the whole row register by register, the packed rule wherever it claims to
-//! hold, and the two applied to the same registers and memory.
+//! Every row of real libraries, against gimli: the whole row register by register, the packed rule
+//! wherever it claims to hold, and the two applied to the same registers and memory.
 //!
 //! Libraries that are not installed are skipped and named; libc must be there.
 
@@ -13,14 +13,14 @@ use cairn_format::{AbsoluteAddress, WordSize};
 use cairn_unwind::cfi::{
     Bases, CfaRule, Flavor, FrameTable, IndexEntry, RegisterRule, Row, RuleAt, Section, find_frames,
 };
-use cairn_unwind::x86_64::{self, Rule, RuleKind, X86_64};
+use cairn_unwind::x86_64::{self, X86_64, X86_64Rule as Rule, X86_64RuleKind as RuleKind};
 use cairn_unwind::{FnMemory, Registers, RuleFailure, StopReason};
 use gimli::{BaseAddresses, EhFrame, EndianSlice, LittleEndian, UnwindContext, UnwindSection};
 use object::{Object, ObjectSection};
 
 type Reader<'a> = EndianSlice<'a, LittleEndian>;
 
-/// Where a library is installed, in the places of the usual distributions.
+/// The path of an installed library, in the directories of the usual distributions.
 fn library(name: &str) -> PathBuf {
     let folders = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib"];
     let paths = folders.map(|folder| PathBuf::from(folder).join(name));
@@ -60,7 +60,8 @@ struct Counts {
     full: u64,
 }
 
-/// A value for every register, all different, and 16-byte aligned so that arithmetic stays plausible.
+/// A value for every register, all different, and 16-byte aligned so that arithmetic stays
+/// plausible.
 fn test_registers(pc: u64) -> Registers<X86_64> {
     let mut registers = Registers::new(pc, 0x7ffe_0000_1000, 0x7ffe_0000_4000);
     for register in [0, 1, 2, 3, 4, 5, 8, 9, 10, 11, 12, 13, 14, 15] {
@@ -116,7 +117,7 @@ fn gimli_rule_matches(
         })
 }
 
-/// What the packed rule may claim, judged from gimli's row alone.
+/// True if the packed rule agrees with gimli's row.
 fn packed_rule_matches(rule: Rule, theirs: &gimli::UnwindTableRow<usize>, is_signal_frame: bool) -> bool {
     let rbp = theirs.register(gimli::Register(x86_64::RBP));
     let return_address = theirs.register(gimli::Register(x86_64::RIP));
@@ -252,7 +253,7 @@ fn compare(file: &[u8], name: &str, unrepresentable: &mut BTreeMap<String, u64>)
 }
 
 #[test]
-fn every_row_of_the_system_libraries_is_what_gimli_reads() {
+fn rows_of_system_libraries_equal_gimli() {
     let mut unrepresentable = BTreeMap::new();
     let mut rows = 0;
     for path in libraries() {
@@ -268,9 +269,10 @@ fn every_row_of_the_system_libraries_is_what_gimli_reads() {
     assert!(rows > 20_000, "libc alone has more rows than {rows}");
 }
 
-/// Every search finds the same entry: the header, an index made from the entries, and one after the other.
+/// Every search finds the same entry: the header, an index made from the entries, and one after the
+/// other.
 #[test]
-fn the_header_an_index_and_the_linear_search_agree() {
+fn header_index_and_linear_search_agree() {
     let file = std::fs::read(library("libc.so.6")).unwrap();
     let object = object::File::parse(&*file).unwrap();
     let section = |name: &str| {
@@ -317,9 +319,10 @@ fn segment_with_frames<'a>(file: &object::File<'a>) -> (Section<'a>, Section<'a>
     )
 }
 
-/// The search by structure finds what the section headers state, in every library, from any address that is covered.
+/// The search by structure finds what the section headers state, in every library, from any address
+/// that is covered.
 #[test]
-fn the_table_of_a_library_is_found_without_its_header() {
+fn frame_search_finds_table_without_header() {
     let mut compared = 0;
     for path in libraries() {
         let bytes = std::fs::read(&path).unwrap();
@@ -341,7 +344,7 @@ fn the_table_of_a_library_is_found_without_its_header() {
 
 /// Whatever is damaged, the search ends, and what it finds is a whole chain.
 #[test]
-fn a_damaged_table_is_not_found_or_whole() {
+fn frame_search_rejects_damaged_tables() {
     let bytes = std::fs::read(library("libgcc_s.so.1")).unwrap();
     let (segment, frames) = segment_with_frames(&object::File::parse(&*bytes).unwrap());
     let linear = FrameTable::linear(Flavor::EhFrame, frames, Bases::default(), WordSize::Bits64);

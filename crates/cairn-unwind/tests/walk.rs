@@ -1,5 +1,5 @@
-//! Whole walks: on synthesized stacks for every way to find a frame and every reason to stop, and on this very thread
-//! against libgcc.
+//! Whole walks: on synthesized stacks for every way to find a frame and every reason to stop, and
+//! on this very thread against libgcc.
 
 mod support;
 
@@ -31,7 +31,7 @@ fn functions(spec: &CieSpec, programs: &[Bytes]) -> SectionBuilder {
 fn module(section: &SectionBuilder) -> OneModule<'_> {
     let frames = Section::new(&section.bytes, at(FRAMES));
     let table = FrameTable::linear(Flavor::EhFrame, frames, Bases::default(), WordSize::Bits64);
-    OneModule { code: AddressRange::new(at(CODE), at(CODE + 0x10000)), table: Some(table) }
+    OneModule::new(AddressRange::new(at(CODE), at(CODE + 0x10000)), Some(table))
 }
 
 type Found = (Vec<(Frame, FoundBy)>, StopReason);
@@ -54,7 +54,7 @@ const fn ra(address: u64) -> Frame {
 }
 
 #[test]
-fn tables_lead_to_the_frame_without_a_caller() {
+fn walk_by_tables_ends_at_frame_without_caller() {
     let section = functions(
         &CieSpec::x86_64(),
         &[
@@ -64,7 +64,8 @@ fn tables_lead_to_the_frame_without_a_caller() {
             program().undefined(16),
         ],
     );
-    // Leaf, then a frame of 24 bytes, then one with a frame pointer, whose call is the last instruction of its function.
+    // Leaf, then a frame of 24 bytes, then one with a frame pointer, whose call is the last
+    // instruction of its function.
     let words = [CODE + 0x150, 0, 0, CODE + 0x300, 0, 0xbeef, CODE + 0x310, 0];
     let registers = Registers::new(CODE + 5, STACK, STACK + 0x28);
     let (frames, stop) = walk(registers, &words, module(&section));
@@ -81,7 +82,7 @@ fn tables_lead_to_the_frame_without_a_caller() {
 }
 
 #[test]
-fn code_without_tables_continues_by_frame_pointer_and_says_so() {
+fn code_without_tables_is_walked_by_frame_pointer() {
     let section = functions(&CieSpec::x86_64(), &[program().def_cfa_offset(16), program().undefined(16)]);
     // Code at 0x5000 has no tables; its record at STACK+8 leads to function 0 and on by tables.
     let words = [0, STACK + 0x40, CODE + 0x10, 0, CODE + 0x110, 0];
@@ -99,7 +100,7 @@ fn code_without_tables_continues_by_frame_pointer_and_says_so() {
 }
 
 #[test]
-fn an_implausible_frame_pointer_ends_the_walk_where_the_tables_end() {
+fn walk_ends_at_implausible_frame_pointer() {
     let section = functions(&CieSpec::x86_64(), &[program()]);
     let start = CODE + 0x5000;
     // Below the stack pointer; outside; unaligned; to a return address that is no code.
@@ -113,7 +114,7 @@ fn an_implausible_frame_pointer_ends_the_walk_where_the_tables_end() {
 }
 
 #[test]
-fn a_call_through_a_null_pointer_leads_to_the_caller() {
+fn walk_after_call_through_null_pointer_finds_caller() {
     let section = functions(&CieSpec::x86_64(), &[program().undefined(16)]);
     let (frames, stop) = walk(Registers::new(0, STACK, 0x1234), &[CODE + 0x10, 0], module(&section));
     assert_eq!(frames, [(pc(0), FoundBy::Context), (ra(CODE + 0x10), FoundBy::BadCall)]);
@@ -121,7 +122,7 @@ fn a_call_through_a_null_pointer_leads_to_the_caller() {
 }
 
 #[test]
-fn the_pc_interrupted_by_a_signal_is_looked_up_as_it_is() {
+fn interrupted_pc_is_looked_up_unchanged() {
     let place = |offset: i64| Bytes::default().u8(0x77).sleb(offset).0;
     let mut cfa = place(160);
     cfa.push(6);
@@ -159,7 +160,7 @@ fn the_pc_interrupted_by_a_signal_is_looked_up_as_it_is() {
 }
 
 #[test]
-fn every_other_reason_to_stop_is_told() {
+fn walk_reports_every_other_stop_reason() {
     let section = functions(
         &CieSpec::x86_64(),
         &[program(), program().def_cfa_sf(7, 0), program().u8(0x3f), program().def_cfa(10, 0)],
@@ -310,7 +311,8 @@ mod live {
         unsafe { _Unwind_Backtrace(visit, (&raw mut theirs).cast()) };
         let (pc, sp, fp): (u64, u64, u64);
         let mut saved = [0_u64; 5];
-        // SAFETY: it copies registers into `saved`, which has room for five, and touches nothing else.
+        // SAFETY: it copies registers into `saved`, which has room for five, and touches nothing
+        // else.
         unsafe {
             core::arch::asm!(
                 "lea {pc}, [rip]", "mov {sp}, rsp", "mov {fp}, rbp", "mov [{saved}], rbx", "mov [{saved} + 8], r12",
@@ -348,7 +350,7 @@ mod live {
     }
 
     #[test]
-    fn this_thread_is_walked_as_libgcc_walks_it() {
+    fn walk_of_this_thread_equals_libgcc() {
         let loaded = Loaded::read();
         for depth in [0, 1, 30] {
             let (ours, theirs, stop) = deep(depth, &loaded, &u64::from);
@@ -361,7 +363,8 @@ mod live {
     }
 }
 
-/// The frame of a signal on AArch64 Linux, whose trampoline has no tables: known by the two words that it holds twice.
+/// The frame of a signal on AArch64 Linux, whose trampoline has no tables: known by the two words
+/// that it holds twice.
 #[test]
 fn a_signal_frame_of_aarch64_is_known_by_its_form() {
     const SP: u64 = 0x7000;
@@ -380,7 +383,7 @@ fn a_signal_frame_of_aarch64_is_known_by_its_form() {
     put(SP + 568, interrupted_pc);
     put(RECORD, 0x100 + 29);
     put(RECORD + 8, 0x40_3000);
-    let program = OneModule { code: AddressRange::new(at(0x40_0000), at(0x50_0000)), table: None };
+    let program = OneModule::new(AddressRange::new(at(0x40_0000), at(0x50_0000)), None);
     let walk = |bytes: &[u8]| {
         let memory = SliceMemory::new(at(SP), bytes);
         let registers = Registers::<Aarch64>::new(0x40_1000, SP, RECORD);

@@ -107,7 +107,7 @@ fn check_corrected_user(case: &Value, validity: Validity, xnu: &UserWalkInfo, ad
 // Failed with: a frame record across two adjoining regions was unreadable; unnoticed changes of
 // memory that no walk reads.
 #[test]
-fn user_walks_match_the_vectors_and_every_field_is_judged() {
+fn user_walks_match_all_fields_of_the_vectors() {
     let unjudged = [
         ("user-walk/frame_pointer", 8, "input: of a walk with a start frame, or refused all the same"),
         ("user-walk/max_addresses", 26, "input: more than the stack has frames"),
@@ -239,7 +239,7 @@ fn check_kernel_packed(case: &Value) {
 }
 
 #[test]
-fn kernel_walks_match_the_vectors_and_every_field_is_judged() {
+fn kernel_walks_match_all_fields_of_the_vectors() {
     let unjudged = [
         ("kernel-walk/address_offset", 2, "input: of a walk that finds nothing"),
         ("kernel-walk/interrupted_frame_pointer", 2, "input: there is no room"),
@@ -264,7 +264,7 @@ fn check_kernel(case: &Value) {
 }
 
 #[test]
-fn the_vector_file_has_no_group_that_nobody_tests() {
+fn vector_file_has_only_tested_groups() {
     for case in cases(FILE, None) {
         let group = text(&case, "group");
         // Packing is the format crate's.
@@ -294,7 +294,7 @@ fn an_exactly_filled_buffer_is_truncated_only_for_xnu() {
 }
 
 #[test]
-fn the_follow_up_walk_starts_at_the_async_frame_and_counts_one_up() {
+fn async_walk_starts_at_async_frame_and_adds_one() {
     let mut bytes = stack_bytes(&[0x9000, 0x7020 | 1 << 60, 0x1010, 0, 0, 0x1020]);
     bytes.resize(0x3000, 0);
     bytes[0x2008..0x2018].copy_from_slice(&stack_bytes(&[0x8f00, 0x2001]));
@@ -339,7 +339,7 @@ fn resumed_walks_add_up() {
 }
 
 #[test]
-fn an_empty_buffer_is_an_answer() {
+fn walk_with_empty_buffer_returns_no_addresses() {
     let memory = SliceMemory::new(at(0), &[]);
     let info = UserWalk::new(1, 16, WordSize::Bits64, Validity::X86_64).run(&memory, &mut []);
     assert_eq!((info.count, info.truncated), (0, true));
@@ -349,7 +349,7 @@ fn an_empty_buffer_is_an_answer() {
 }
 
 #[test]
-fn an_address_out_of_reach_is_an_error_behind_those_before_it() {
+fn packing_fails_at_an_address_out_of_reach() {
     let words = [0x7010_u64, 0x1010, 0x7020, 0x9_0000_0000, 0x7030, 0x1030, 0, 0x1040];
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     let memory = SliceMemory::new(at(0x7000), &bytes);

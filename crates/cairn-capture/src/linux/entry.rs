@@ -32,7 +32,8 @@ pub fn capture() -> Stack {
 /// # #[cfg(target_arch = "x86_64")]
 /// # {
 ///
-/// /// In place of `malloc`: keeps its argument, and adds the caller's registers as three more.
+/// /// In place of `malloc`: leaves its argument in place, and adds the caller's registers as three
+/// /// more.
 /// #[unsafe(naked)]
 /// unsafe extern "C" fn hooked_malloc(size: usize) -> u64 {
 ///     core::arch::naked_asm!(

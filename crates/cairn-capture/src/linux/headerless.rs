@@ -35,6 +35,7 @@ static INDEX_COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// Runs before constructors without a priority. Those run in the order of the linker's arguments: a
 /// program's own come first, and may capture.
+#[cfg(not(miri))] // Miri runs constructors, but no assembly.
 #[used]
 #[unsafe(link_section = ".init_array.00099")]
 static SEARCH_AT_START: extern "C" fn() = {

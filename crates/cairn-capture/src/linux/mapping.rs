@@ -115,29 +115,46 @@ pub fn own_memory(mut visit: impl FnMut(usize, usize)) -> bool {
 /// when the kernel refuses, as under a limit of the address space.
 pub(crate) fn reserve(bytes: usize) -> Option<NonNull<u8>> {
     let saved_errno = errno();
-    // SAFETY: an anonymous mapping without MAP_FIXED replaces no existing memory.
+    let Some(address) = map_at(0, bytes) else {
+        // The watched program must not see an error that it did not cause.
+        set_errno(saved_errno);
+        return None;
+    };
+    if bytes >= LARGE_BYTES {
+        exclude_from_dumps(address, bytes);
+    }
+    set_errno(saved_errno);
+    note(address.as_ptr() as usize, bytes);
+    Some(address)
+}
+
+/// Maps `bytes` of zeroed memory, at `hint` if that is free and not 0. Changes errno when it fails.
+fn map_at(hint: usize, bytes: usize) -> Option<NonNull<u8>> {
+    // Miri accepts no other flags. To it, all memory costs nothing until it is touched.
+    const RESERVE: libc::c_int = if cfg!(miri) { 0 } else { libc::MAP_NORESERVE };
+    // SAFETY: an anonymous mapping without MAP_FIXED replaces no existing memory; where the hint is
+    // not free, the kernel ignores it.
     let address = unsafe {
         libc::mmap(
-            ptr::null_mut(),
+            ptr::without_provenance_mut(hint),
             bytes,
             libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | RESERVE,
             -1,
             0,
         )
     };
-    if address == libc::MAP_FAILED {
-        // The watched program must not see an error that it did not cause.
-        set_errno(saved_errno);
-        return None;
+    if address == libc::MAP_FAILED { None } else { NonNull::new(address.cast()) }
+}
+
+/// Excludes a mapping from core dumps, with all memory that is added to it later. May change errno.
+fn exclude_from_dumps(address: NonNull<u8>, bytes: usize) {
+    // Miri does not support the call.
+    if !cfg!(miri) {
+        // SAFETY: the advice changes only whether core dumps contain the memory. A kernel that does
+        // not support it returns an error.
+        unsafe { libc::madvise(address.as_ptr().cast(), bytes, libc::MADV_DONTDUMP) };
     }
-    // SAFETY: the advice changes only whether core dumps contain the mapping from above. A kernel
-    // that does not support it returns an error.
-    if bytes >= LARGE_BYTES && unsafe { libc::madvise(address, bytes, libc::MADV_DONTDUMP) } != 0 {
-        set_errno(saved_errno);
-    }
-    note(address as usize, bytes);
-    NonNull::new(address.cast())
 }
 
 /// Maps memory as [`reserve`] does, at an address where it can grow ([`extend`]).
@@ -146,33 +163,19 @@ pub(crate) fn reserve(bytes: usize) -> Option<NonNull<u8>> {
 /// of that, down to `min_distance`. Where none of these is free, it is the kernel's choice.
 pub(crate) fn reserve_apart(bytes: usize, distance: usize, min_distance: usize) -> Option<NonNull<u8>> {
     let saved_errno = errno();
-    let map_at = |hint: usize| {
-        // SAFETY: an anonymous mapping without MAP_FIXED replaces no existing memory; where the
-        // hint is not free, the kernel ignores it.
-        let address = unsafe {
-            libc::mmap(
-                ptr::without_provenance_mut(hint),
-                bytes,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-                -1,
-                0,
-            )
-        };
-        Some(address).filter(|&address| address != libc::MAP_FAILED)
-    };
-    let found = map_at(0).map(|near| {
+    let found = map_at(0, bytes).map(|near| {
         let mut distance = distance;
-        while distance >= min_distance.max(1) {
-            let wanted = (near as usize).checked_sub(distance).filter(|&at| at >= distance);
+        while distance >= min_distance.max(1) && !cfg!(miri) {
+            let wanted = (near.as_ptr() as usize).checked_sub(distance).filter(|&at| at >= distance);
             if let Some(wanted) = wanted.map(|at| at & !(ALIGNMENT - 1)) {
                 // Where a limit of the address space forbids a second mapping, the first one is
                 // used.
-                let Some(got) = map_at(wanted) else { break };
-                let is_there = got as usize == wanted;
+                let Some(got) = map_at(wanted, bytes) else { break };
+                let is_there = got.as_ptr() as usize == wanted;
+                let other = if is_there { near } else { got };
                 // SAFETY: one of the two mappings made above, of `bytes` bytes, to which nothing
                 // else refers.
-                unsafe { libc::munmap(if is_there { near } else { got }, bytes) };
+                unsafe { libc::munmap(other.as_ptr().cast(), bytes) };
                 if is_there {
                     return got;
                 }
@@ -182,14 +185,12 @@ pub(crate) fn reserve_apart(bytes: usize, distance: usize, min_distance: usize) 
         near
     });
     if let Some(address) = found {
-        // SAFETY: the advice changes only whether core dumps contain the mapping from above, and
-        // what is added to it later.
-        unsafe { libc::madvise(address, bytes, libc::MADV_DONTDUMP) };
-        note(address as usize, bytes);
+        exclude_from_dumps(address, bytes);
+        note(address.as_ptr() as usize, bytes);
     }
     // The watched program must not see an error that it did not cause.
     set_errno(saved_errno);
-    NonNull::new(found?.cast())
+    found
 }
 
 /// Alignment of the addresses chosen by [`reserve_apart`]: a huge page.
@@ -198,6 +199,10 @@ const ALIGNMENT: usize = 1 << 21;
 /// Extends the mapping that ends at `end` in place, by whole pages. Returns false where another
 /// mapping follows, or another thread has extended it meanwhile.
 pub(crate) fn extend(end: usize, more: usize) -> bool {
+    if cfg!(miri) {
+        // Miri moves what it extends. To it, the memory is all that was mapped at first.
+        return false;
+    }
     let saved_errno = errno();
     let from = end - PAGE_BYTES;
     // SAFETY: without flags, mremap neither moves a mapping nor replaces another one; it only

@@ -269,7 +269,7 @@ pub(crate) fn identity_at(pc: u64, kind: PcKind, state: &ModuleState) -> u32 {
         return found as u32;
     }
     let identity = identity(&object, |address, into| {
-        // SAFETY: `identity` asks for bytes within the first page of the module and the page of its
+        // SAFETY: `identity` reads bytes within the first page of the module and the page of its
         // unwind table header, which are readable while the module is loaded; the caller's stack
         // uses the module.
         into.copy_from_slice(unsafe { core::slice::from_raw_parts(address as *const u8, into.len()) });
@@ -322,7 +322,7 @@ pub(crate) fn identity_of_loaded(address: AbsoluteAddress) -> Option<u32> {
 /// in the build id, which is among the notes at the start of the file, or in a size that the
 /// headers state.
 fn identity(object: &FoundObject, read: impl Fn(u64, &mut [u8]) -> Option<()>) -> u32 {
-    /// Bytes of one read; 256, which keeps both system calls and stack space small.
+    /// Bytes of one read; 256, for few system calls and little stack space.
     const PIECE_BYTES: usize = 256;
 
     let header = object.eh_frame_header as u64;

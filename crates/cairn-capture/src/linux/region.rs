@@ -260,8 +260,9 @@ mod tests {
 
     #[test]
     fn full_region_returns_none() {
-        let region = Region::<AtomicU32>::new(&[100], 1 << 30);
-        assert_eq!(region.take(99), Some(1));
+        const LIMIT: usize = elements_in::<AtomicU32>(FIRST_BYTES);
+        let region = Region::<AtomicU32>::new(&[LIMIT], 1 << 30);
+        assert_eq!(region.take(LIMIT - 1), Some(1));
         assert_eq!(region.take(1), None);
         // SAFETY: no reference into the region exists, and no other thread uses it.
         unsafe { region.release() };

@@ -80,6 +80,7 @@ fn own_top() -> u64 {
 static MAIN_CONTROL_BLOCK: AtomicU64 = AtomicU64::new(0);
 
 /// The loader calls this function on the thread that loads the module.
+#[cfg(not(miri))] // Miri runs constructors, but no assembly.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static NOTE_MAIN_THREAD: extern "C" fn() = {
@@ -105,7 +106,7 @@ fn has_thread_number_of_process() -> bool {
     unsafe { libc::getpid() == libc::syscall(libc::SYS_gettid) as libc::pid_t }
 }
 
-/// Where the loader set the stack pointer when it started the program.
+/// The stack pointer with which the loader started the program.
 fn main_stack_top() -> u64 {
     static TOP: AtomicU64 = AtomicU64::new(0);
     unsafe extern "C" {

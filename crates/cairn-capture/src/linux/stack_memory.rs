@@ -33,7 +33,7 @@ impl StackMemory {
         Self::elsewhere_in(sp, PROBE_PAGES)
     }
 
-    /// As [`elsewhere`](Self::elsewhere), in so many pages at most.
+    /// The memory from `sp` up, as far as it is readable in at most `pages` pages.
     pub(crate) fn elsewhere_in(sp: u64, pages: usize) -> Self {
         Self { low: sp, high: own_memory::readable_end(sp, pages) }
     }

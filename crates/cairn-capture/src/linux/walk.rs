@@ -24,7 +24,7 @@ use crate::linux::stack_memory::StackMemory;
 /// Frames of the deepest stack; deeper ones are cut, and the cut is marked.
 pub(crate) const MAX_DEPTH: usize = 1 << 20;
 
-/// Where a walk starts.
+/// The start of a walk.
 #[derive(Clone, Copy)]
 pub(crate) enum Start<'a> {
     /// The registers of an interrupted context.

@@ -1,20 +1,21 @@
 //! Entries of hooks on AArch64.
 //!
-//! An entry is a naked function: what the compiler would put before its first instruction would hide the caller's
-//! registers, and what it would put on the stack would be a frame of ours. Arguments of the AAPCS64 stay where they are:
-//! x0 to x7. The caller's return address is in the link register, its stack pointer is the present one.
+//! An entry is a naked function: a compiler's prologue would hide the caller's registers, and add a
+//! frame of this library. Arguments of the AAPCS64 stay where they are: x0 to x7. The caller's
+//! return address is in the link register, its stack pointer is the present one.
 //!
-//! - **Landing pads.** Programs call through pointers, and a processor may insist that such a call lands on `bti c`
-//!   (`hint #34`; older processors pass it by). Ways out go through x16, the only register from which a *jump* may land
-//!   there.
-//! - **Signed addresses.** A return address is signed by the function that saves it, after the call, and checked by it
-//!   before it jumps on to another. So the link register holds a plain address here, in tail calls, too, and nothing has to
-//!   be stripped. The walk strips what it finds in frames.
+//! - **Landing pads.** Programs call through pointers, and a processor may insist that such a call
+//!   lands on `bti c` (`hint #34`; older processors pass it by). Ways out go through x16, the only
+//!   register from which a *jump* may land there.
+//! - **Signed addresses.** A return address is signed by the function that saves it, after the
+//!   call, and checked by it before it jumps on to another. So the link register holds a plain
+//!   address here, in tail calls, too, and nothing has to be stripped. The walk strips what it
+//!   finds in frames.
 
 use core::arch::asm;
 use core::ffi::c_long;
 
-/// The kernel's convention.
+/// Makes a system call.
 ///
 /// # Safety
 ///
@@ -23,7 +24,7 @@ use core::ffi::c_long;
 pub(crate) unsafe fn system_call(number: c_long, arguments: [usize; 6]) -> isize {
     let [a, b, c, d, e, f] = arguments;
     let answer: isize;
-    // SAFETY: by contract.
+    // SAFETY: the caller promises arguments that are valid for the call of that number.
     unsafe {
         asm!(
             "svc #0",
@@ -36,7 +37,7 @@ pub(crate) unsafe fn system_call(number: c_long, arguments: [usize; 6]) -> isize
     answer
 }
 
-/// Ends the process, wherever it is.
+/// Ends the process immediately.
 #[cfg_attr(not(panic = "abort"), allow(dead_code, reason = "std has a panic handler of its own"))]
 pub(crate) fn abort() -> ! {
     // SAFETY: an instruction that is never defined.
@@ -46,7 +47,7 @@ pub(crate) fn abort() -> ! {
 #[inline(always)]
 pub(crate) fn stack_pointer() -> u64 {
     let sp: u64;
-    // SAFETY: reads a register.
+    // SAFETY: reads a register, and changes nothing.
     unsafe { asm!("mov {}, sp", out(reg) sp, options(nomem, nostack, preserves_flags)) };
     sp
 }
@@ -56,16 +57,16 @@ pub(crate) fn stack_pointer() -> u64 {
 #[inline(always)]
 pub(crate) fn thread_pointer() -> usize {
     let address: usize;
-    // SAFETY: reads a register.
+    // SAFETY: reads a register, and changes nothing.
     unsafe { asm!("mrs {}, tpidr_el0", out(reg) address, options(nomem, nostack, preserves_flags)) };
     address
 }
 
-/// Reads the word of [`crate::nesting`].
+/// Reads the thread's word of [`crate::nesting`].
 #[inline(always)]
 pub(crate) fn load_nesting_word() -> u64 {
     let word: u64;
-    // SAFETY: reads this thread's word.
+    // SAFETY: reads the 8 bytes that `nesting` reserves in every thread.
     unsafe {
         asm!(
             "mrs {thread}, tpidr_el0",
@@ -80,10 +81,11 @@ pub(crate) fn load_nesting_word() -> u64 {
     word
 }
 
-/// Writes it.
+/// Writes the thread's word of [`crate::nesting`].
 #[inline(always)]
 pub(crate) fn store_nesting_word(word: u64) {
-    // SAFETY: writes this thread's word.
+    // SAFETY: writes the 8 bytes that `nesting` reserves in every thread; no other code accesses
+    // them.
     unsafe {
         asm!(
             "mrs {thread}, tpidr_el0",
@@ -98,19 +100,21 @@ pub(crate) fn store_nesting_word(word: u64) {
     }
 }
 
-/// Exports `$name` as a jump to what `$before` answers: an address. `$before` gets the first eight arguments; all of them,
-/// the ones on the stack and the return address are as the caller left them when the real function begins. So that one
-/// sees who called it, as `dlopen` must, and may take any number of arguments, as `syscall` does.
+/// Exports `$name` as a jump to the address that `$before` returns. `$before` gets the first eight
+/// arguments; all of them, the ones on the stack and the return address are as the caller left them
+/// when the real function begins. So the real function sees its caller, as `dlopen` must, and may
+/// take any number of arguments, as `syscall` does.
 ///
-/// Kept are the registers of arguments, and x8, where a caller may want a large result. The vector registers are not: of
-/// the functions that this is for none takes a floating-point argument, also not behind its dots.
+/// Kept are the registers of arguments, and x8, where a caller may want a large result. The vector
+/// registers are not: of the functions that this is for none takes a floating-point argument, also
+/// not behind its dots.
 macro_rules! pass_on {
     ($name:ident, $before:path) => {
         /// Passes on to the function of this name.
         ///
         /// # Safety
         ///
-        /// As for that function.
+        /// The contract is that of the replaced function.
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
         pub unsafe extern "C" fn $name() {
@@ -146,15 +150,15 @@ macro_rules! pass_on {
     };
 }
 
-/// Exports `$name`, a function of one argument and a list of further ones that ends with a null pointer (`execl`), as a
-/// call of `$hook` with the first argument and the address of that list.
+/// Exports `$name`, a function of one argument and a list of further ones that ends with a null
+/// pointer (`execl`), as a call of `$hook` with the first argument and the address of that list.
 macro_rules! list_entry {
     ($name:ident => $hook:path) => {
-        /// Stands in for the function of this name.
+        /// Replaces the function of this name.
         ///
         /// # Safety
         ///
-        /// As for that function.
+        /// The contract is that of the replaced function.
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
         pub unsafe extern "C" fn $name() {
@@ -173,7 +177,7 @@ macro_rules! list_entry {
                 "stp x6, x7, [sp, #64]",
                 "add x1, sp, #24",
                 "bl {hook}",
-                // It came back: there was an error.
+                // The hook returns only after an error.
                 "ldp x29, x30, [sp], #80",
                 ".cfi_def_cfa_offset 0",
                 ".cfi_restore x29",
@@ -198,14 +202,15 @@ pub(crate) struct SiteInMemory {
 // What is larger than two registers is passed by its address, in the next register.
 const _: () = assert!(size_of::<SiteInMemory>() == 24);
 
-/// As [`entry`] for a function of 4 to 6 arguments: `$hook` takes six, and behind them a [`SiteInMemory`].
+/// As [`entry`] for a function of 4 to 6 arguments: `$hook` takes six, and behind them a
+/// [`SiteInMemory`].
 macro_rules! long_entry {
     ($name:ident => $hook:path) => {
-        /// Stands in for the function of this name.
+        /// Replaces the function of this name.
         ///
         /// # Safety
         ///
-        /// As for that function.
+        /// The contract is that of the replaced function.
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
         pub unsafe extern "C" fn $name() {
@@ -234,17 +239,18 @@ macro_rules! long_entry {
     };
 }
 
-/// Exports `$name`, whose first argument is a size and which has up to three, and may throw: calls `$before` with the
-/// [`Next`](crate::next::Next) of `$text` and the stack pointer, what that answers with the arguments, and `$after` with what that returns, the size, and the caller's
-/// return address, the stack pointer from before, and the caller's frame pointer.
+/// Exports `$name`, whose first argument is a size and which has up to three, and may throw: calls
+/// `$before` with the [`Next`](crate::next::Next) of `$text` and the stack pointer, the function
+/// that it returns with the arguments, and `$after` with that function's result, the size, the
+/// caller's return address, the same stack pointer, and the caller's frame pointer.
 #[cfg(feature = "allocators")]
 macro_rules! throwing_entry {
     ($name:ident = $text:literal, $before:path, $after:path) => {
-        /// Stands in for the function of this name.
+        /// Replaces the function of this name.
         ///
         /// # Safety
         ///
-        /// As for that function.
+        /// The contract is that of the replaced function.
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
         #[allow(non_snake_case, reason = "names of C++")]
@@ -287,7 +293,8 @@ macro_rules! throwing_entry {
     };
 }
 
-/// What a [`throwing_entry`] takes of the stack: the caller's stack pointer is so far above its own.
+/// Bytes of the stack that a [`throwing_entry`] takes: the caller's stack pointer is so far above
+/// its own.
 #[cfg(feature = "allocators")]
 pub(crate) const THROWING_FRAME_BYTES: u64 = 48;
 
@@ -295,12 +302,12 @@ pub(crate) const THROWING_FRAME_BYTES: u64 = 48;
 pub(crate) use throwing_entry;
 pub(crate) use {list_entry, long_entry, pass_on};
 
-/// An indirect function: whoever looks its address up with `dlsym` has the loader call this, which holds its lock then. Does the
-/// [task](crate::attach::do_task).
+/// Resolver of an indirect function, which does the [task](crate::attach::do_task): `dlsym` makes
+/// the loader call it while the loader holds its lock.
 ///
 /// # Safety
 ///
-/// The loader calls it.
+/// Only the loader calls it.
 #[cfg(not(feature = "annotate"))]
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
@@ -315,7 +322,7 @@ pub(crate) unsafe extern "C" fn cairn_locked() {
         ".cfi_offset 30, -8",
         "mov x0, sp",
         "bl {task}",
-        // An address that means nothing, but is one.
+        // Any address other than null.
         "mov x0, #1",
         "ldp x29, x30, [sp], #16",
         ".cfi_restore 29",

@@ -1,4 +1,8 @@
-//! What differs between processors: how a hook is entered, how the kernel is called, where a thread's word is.
+//! Code that differs between processors: entries of hooks, system calls, the thread's word.
+//!
+//! The thread's word here, and those of cairn-recorder and cairn-capture, are three symbols with
+//! the same few instructions; `thread_word` in cairn-recorder explains why they have no common
+//! home.
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
@@ -10,8 +14,9 @@ pub(crate) use aarch64::*;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86_64::*;
 
-/// Exports `$name`, a function of 1 to 3 arguments, as a jump to the Rust function `$hook`, which takes
-/// three more: the caller's return address, its stack pointer after the return, and its frame pointer.
+/// Exports `$name`, a function of 1 to 3 arguments, as a jump to the Rust function `$hook`, which
+/// takes three more: the caller's return address, its stack pointer after the return, and its frame
+/// pointer.
 macro_rules! entry {
     ($arguments:tt $name:ident => $hook:path) => {
         /// Replaces the function of this name.

@@ -1,13 +1,13 @@
 //! Entries of hooks on x86-64.
 //!
-//! An entry is a naked function: what the compiler would put before its first instruction would hide the caller's
-//! registers, and what it would put on the stack would be a frame of ours. Arguments of the System V ABI stay where they
-//! are: rdi, rsi, rdx, rcx, r8, r9.
+//! An entry is a naked function: a compiler's prologue would hide the caller's registers, and add a
+//! frame of this library. Arguments of the System V ABI stay where they are: rdi, rsi, rdx, rcx,
+//! r8, r9.
 
 use core::arch::asm;
 use core::ffi::c_long;
 
-/// The kernel's convention.
+/// Makes a system call.
 ///
 /// # Safety
 ///
@@ -16,7 +16,7 @@ use core::ffi::c_long;
 pub(crate) unsafe fn system_call(number: c_long, arguments: [usize; 6]) -> isize {
     let [a, b, c, d, e, f] = arguments;
     let answer: isize;
-    // SAFETY: by contract.
+    // SAFETY: the caller promises arguments that are valid for the call of that number.
     unsafe {
         asm!(
             "syscall",
@@ -29,7 +29,7 @@ pub(crate) unsafe fn system_call(number: c_long, arguments: [usize; 6]) -> isize
     answer
 }
 
-/// Ends the process, wherever it is.
+/// Ends the process immediately.
 #[cfg_attr(not(panic = "abort"), allow(dead_code, reason = "std has a panic handler of its own"))]
 pub(crate) fn abort() -> ! {
     // SAFETY: an instruction that is never defined.
@@ -39,7 +39,7 @@ pub(crate) fn abort() -> ! {
 #[inline(always)]
 pub(crate) fn stack_pointer() -> u64 {
     let sp: u64;
-    // SAFETY: reads a register.
+    // SAFETY: reads a register, and changes nothing.
     unsafe { asm!("mov {sp}, rsp", sp = out(reg) sp, options(nomem, nostack, preserves_flags)) };
     sp
 }
@@ -56,11 +56,11 @@ pub(crate) fn thread_pointer() -> usize {
     address
 }
 
-/// Reads the word of [`crate::nesting`].
+/// Reads the thread's word of [`crate::nesting`].
 #[inline(always)]
 pub(crate) fn load_nesting_word() -> u64 {
     let word: u64;
-    // SAFETY: reads this thread's word.
+    // SAFETY: reads the 8 bytes that `nesting` reserves in every thread.
     unsafe {
         asm!(
             "mov {word}, qword ptr [rip + cairn_preload_is_inside@gottpoff]",
@@ -72,10 +72,11 @@ pub(crate) fn load_nesting_word() -> u64 {
     word
 }
 
-/// Writes it.
+/// Writes the thread's word of [`crate::nesting`].
 #[inline(always)]
 pub(crate) fn store_nesting_word(word: u64) {
-    // SAFETY: writes this thread's word.
+    // SAFETY: writes the 8 bytes that `nesting` reserves in every thread; no other code accesses
+    // them.
     unsafe {
         asm!(
             "mov {place}, qword ptr [rip + cairn_preload_is_inside@gottpoff]",
@@ -87,16 +88,17 @@ pub(crate) fn store_nesting_word(word: u64) {
     }
 }
 
-/// Exports `$name` as a jump to what `$before` answers: an address. `$before` gets the first six arguments; all of them,
-/// the ones on the stack and the return address are as the caller left them when the real function begins. So that one
-/// sees who called it, as `dlopen` must, and may take any number of arguments, as `syscall` does.
+/// Exports `$name` as a jump to the address that `$before` returns. `$before` gets the first six
+/// arguments; all of them, the ones on the stack and the return address are as the caller left them
+/// when the real function begins. So the real function sees its caller, as `dlopen` must, and may
+/// take any number of arguments, as `syscall` does.
 macro_rules! pass_on {
     ($name:ident, $before:path) => {
         /// Passes on to the function of this name.
         ///
         /// # Safety
         ///
-        /// As for that function.
+        /// The contract is that of the replaced function.
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
         pub unsafe extern "C" fn $name() {
@@ -114,7 +116,7 @@ macro_rules! pass_on {
                 ".cfi_adjust_cfa_offset 8",
                 "push r9",
                 ".cfi_adjust_cfa_offset 8",
-                // How many vector registers hold arguments; and the stack is a multiple of 16 again.
+                // The number of vector registers with arguments; it also aligns the stack to 16.
                 "push rax",
                 ".cfi_adjust_cfa_offset 8",
                 "call {before}",
@@ -141,15 +143,15 @@ macro_rules! pass_on {
     };
 }
 
-/// Exports `$name`, a function of one argument and a list of further ones that ends with a null pointer (`execl`), as a
-/// call of `$hook` with the first argument and the address of that list.
+/// Exports `$name`, a function of one argument and a list of further ones that ends with a null
+/// pointer (`execl`), as a call of `$hook` with the first argument and the address of that list.
 macro_rules! list_entry {
     ($name:ident => $hook:path) => {
-        /// Stands in for the function of this name.
+        /// Replaces the function of this name.
         ///
         /// # Safety
         ///
-        /// As for that function.
+        /// The contract is that of the replaced function.
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
         pub unsafe extern "C" fn $name() {
@@ -174,7 +176,7 @@ macro_rules! list_entry {
                 ".cfi_adjust_cfa_offset 8",
                 ".cfi_rel_offset rip, 0",
                 "call {hook}",
-                // It came back: there was an error.
+                // The hook returns only after an error.
                 "pop rcx",
                 ".cfi_adjust_cfa_offset -8",
                 ".cfi_register rip, rcx",
@@ -200,14 +202,15 @@ pub(crate) struct SiteInMemory {
     pub(crate) fp: u64,
 }
 
-/// As [`entry`] for a function of 4 to 6 arguments: `$hook` takes six, and behind them a [`SiteInMemory`].
+/// As [`entry`] for a function of 4 to 6 arguments: `$hook` takes six, and behind them a
+/// [`SiteInMemory`].
 macro_rules! long_entry {
     ($name:ident => $hook:path) => {
-        /// Stands in for the function of this name.
+        /// Replaces the function of this name.
         ///
         /// # Safety
         ///
-        /// As for that function.
+        /// The contract is that of the replaced function.
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
         pub unsafe extern "C" fn $name() {
@@ -231,17 +234,18 @@ macro_rules! long_entry {
     };
 }
 
-/// Exports `$name`, whose first argument is a size and which has up to three, and may throw: calls `$before` with the
-/// [`Next`](crate::next::Next) of `$text` and the stack pointer, what that answers with the arguments, and `$after` with what that returns, the size, and the caller's
-/// return address, the stack pointer from before, and the caller's frame pointer.
+/// Exports `$name`, whose first argument is a size and which has up to three, and may throw: calls
+/// `$before` with the [`Next`](crate::next::Next) of `$text` and the stack pointer, the function
+/// that it returns with the arguments, and `$after` with that function's result, the size, the
+/// caller's return address, the same stack pointer, and the caller's frame pointer.
 #[cfg(feature = "allocators")]
 macro_rules! throwing_entry {
     ($name:ident = $text:literal, $before:path, $after:path) => {
-        /// Stands in for the function of this name.
+        /// Replaces the function of this name.
         ///
         /// # Safety
         ///
-        /// As for that function.
+        /// The contract is that of the replaced function.
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
         #[allow(non_snake_case, reason = "names of C++")]
@@ -280,17 +284,17 @@ macro_rules! throwing_entry {
     };
 }
 
-/// What a [`throwing_entry`] takes of the stack, the return address included: the caller's stack pointer is so far above
-/// its own.
+/// Bytes of the stack that a [`throwing_entry`] takes, the return address included: the caller's
+/// stack pointer is so far above its own.
 #[cfg(feature = "allocators")]
 pub(crate) const THROWING_FRAME_BYTES: u64 = 32;
 
-/// An indirect function: whoever looks its address up with `dlsym` has the loader call this, which holds its lock then. Does the
-/// [task](crate::attach::do_task).
+/// Resolver of an indirect function, which does the [task](crate::attach::do_task): `dlsym` makes
+/// the loader call it while the loader holds its lock.
 ///
 /// # Safety
 ///
-/// The loader calls it.
+/// Only the loader calls it.
 #[cfg(not(feature = "annotate"))]
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
@@ -314,7 +318,7 @@ pub(crate) unsafe extern "C" fn cairn_locked() {
         ".cfi_adjust_cfa_offset 8",
         "mov rdi, rsp",
         "call {task}",
-        // An address that means nothing, but is one.
+        // Any address other than null.
         "mov eax, 1",
         "add rsp, 8",
         ".cfi_adjust_cfa_offset -8",
@@ -336,12 +340,13 @@ pub(crate) unsafe extern "C" fn cairn_locked() {
     )
 }
 
-/// Where `cairn` has a thread go on that has met a fault in [`cairn_locked`]: returns from there, so that the loader gives its lock
-/// back.
+/// Returns from [`cairn_locked`], so that the loader releases its lock. `cairn` continues a thread
+/// here that had a fault in there.
 ///
 /// # Safety
 ///
-/// The thread is below [`cairn_locked`] on its stack, and its stack pointer is what [`cairn_shared`](crate::attach::cairn_shared) says.
+/// The thread is below [`cairn_locked`] on its stack, and its stack pointer is what
+/// [`cairn_shared`](crate::attach::cairn_shared) says.
 #[cfg(not(feature = "annotate"))]
 #[unsafe(no_mangle)]
 #[unsafe(naked)]

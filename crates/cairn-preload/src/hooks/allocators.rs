@@ -1,20 +1,20 @@
-//! Allocators that a program links as a library: `operator new` and their own names lead into them past `malloc`.
+//! Hooks for linked allocators, whose `operator new` and own functions bypass `malloc`.
 //!
-//! `operator new` may throw, and an exception must not pass through Rust. So its hook is assembly with unwind tables around
-//! the real call, and two Rust functions, one before and one after it.
+//! `operator new` may throw, and an exception must not pass through Rust. So its hook is assembly
+//! with unwind tables around the real call, and two Rust functions, one before and one after it.
 
-use core::ffi::{c_int, c_void};
+use core::ffi::c_int;
 use core::mem;
 
 use cairn_capture::CallSite;
 
 use crate::arch::{THROWING_FRAME_BYTES, entry, throwing_entry};
 use crate::next::{NEXT, Next};
+use crate::real::Block;
 use crate::{nesting, recorder, start, system};
 
-type Block = *mut c_void;
-
-/// The real function; looked for again while there is none, because it may be in a module that was loaded later.
+/// Returns the real function. Searches again while there is none, because it may be in a module
+/// that was loaded later.
 fn real(next: &'static Next) -> Block {
     if next.address().is_null() {
         start::begin();
@@ -35,7 +35,7 @@ macro_rules! throwing {
 extern "C" fn before_new(next: &'static Next, sp: u64) -> Block {
     let mut address = real(next);
     if address.is_null() {
-        // There is no C++ library; what it would do first.
+        // Without a C++ library, `malloc`, which `operator new` would call first.
         address = NEXT.malloc.address();
     }
     nesting::enter(sp);
@@ -67,26 +67,31 @@ throwing! {
     mi_new_aligned = c"mi_new_aligned",
 }
 
-/// Functions that free their first argument, and may get two more.
+/// Functions that free their first argument, and may take two more.
 macro_rules! freeing {
     ($($name:ident = $text:literal,)*) => {
         $(
-            /// Stands in for the function of this name.
+            /// Replaces the function of this name.
             ///
             /// # Safety
             ///
-            /// As for that function.
+            /// The contract is that of the replaced function.
             #[unsafe(no_mangle)]
             #[allow(non_snake_case, reason = "names of C++")]
             pub unsafe extern "C" fn $name(block: Block, second: usize, third: usize) {
                 static NEXT_ONE: Next = Next::new($text);
-                // SAFETY: by contract.
+                // SAFETY: the program passes arguments that are valid for the function that it
+                // calls.
                 unsafe { free_by(&NEXT_ONE, block, second, third) }
             }
         )*
     };
 }
 
+/// # Safety
+///
+/// `block` is null or a block that nobody uses any more; the others are valid for the function of
+/// `next`.
 unsafe fn free_by(next: &'static Next, block: Block, second: usize, third: usize) {
     let mut address = real(next);
     if address.is_null() {
@@ -100,7 +105,7 @@ unsafe fn free_by(next: &'static Next, block: Block, second: usize, third: usize
     if !block.is_null() && !nesting::is_inside() {
         recorder::freeing(block as u64, || u64::MAX);
     }
-    // SAFETY: by contract.
+    // SAFETY: the caller promises null, or a block that nobody uses any more.
     nesting::outermost(|| unsafe { real(block, second, third) }, |()| ());
 }
 
@@ -150,7 +155,8 @@ macro_rules! allocating {
                 // SAFETY: the next definition of the name, whose arguments are words.
                 let real = unsafe { mem::transmute::<Block, Real>(address) };
                 let size: usize = $size;
-                // SAFETY: by contract of the real one.
+                // SAFETY: the program passes arguments that are valid for the function that it
+                // calls.
                 nesting::outermost(|| unsafe { real($($argument),*) }, |block| {
                     if !block.is_null() {
                         recorder::allocated_rarely(block as u64, size as u64, CallSite { pc, sp, fp });
@@ -193,22 +199,27 @@ macro_rules! reallocating {
                     return core::ptr::null_mut();
                 }
                 let flags = [$($more,)* 0][0];
-                // SAFETY: by contract of the real one.
+                // SAFETY: `address` is the next definition of the name; the program passes
+                // arguments that are valid for it, and the entry its registers.
                 unsafe { reallocate_by(address, old, size, flags, CallSite { pc, sp, fp }) }
             }
         )*
     };
 }
 
+/// # Safety
+///
+/// `address` is the next definition of a function that reallocates; `old` is null or a block that
+/// nobody else uses; `site` has the registers of the caller, which waits.
 unsafe fn reallocate_by(address: Block, old: Block, size: usize, flags: c_int, site: CallSite) -> Block {
     // SAFETY: the next definition; an argument that it does not have is not looked at.
     let real: unsafe extern "C" fn(Block, usize, c_int) -> Block = unsafe { mem::transmute(address) };
     if nesting::is_inside() {
-        // SAFETY: by contract of the real one.
+        // SAFETY: the caller promises a block that nobody else uses, or null.
         return unsafe { real(old, size, flags) };
     }
     let moving = (!old.is_null()).then(|| recorder::moving(old as u64));
-    // SAFETY: by contract of the real one.
+    // SAFETY: the caller promises a block that nobody else uses, or null.
     let new = nesting::outermost(|| unsafe { real(old, size, flags) }, |_| ());
     match moving {
         _ if new.is_null() => {}

@@ -1,9 +1,10 @@
-//! `exec` and its family: the process goes on as another program, and recording goes on with it, in a file of its own.
+//! `exec` and its family: recording continues in the next program of the process, in a file of its
+//! own.
 //!
-//! Our variables are not in the environment that the program knows ([`crate::environment`]), so they are put back here:
-//! for the recorded process itself, and for its children where these shall be recorded too.
+//! The program's environment does not contain our variables ([`crate::environment`]), so they are
+//! added here: for the recorded process itself, and for its children if these are recorded.
 //!
-//! May run in a child of `vfork`, in the memory of its parent: nothing is written but this stack.
+//! May run in a child of `vfork`, in the memory of its parent: it writes to its own stack only.
 
 use core::ffi::{CStr, c_char, c_int};
 use core::mem;
@@ -27,7 +28,7 @@ fn is_found(next: &'static Next) -> bool {
     !next.address().is_null()
 }
 
-/// The function behind `$next`, as `$kind`; `$failing` is returned when there is none.
+/// Evaluates to the next definition of a function, or returns `$failing` when there is none.
 macro_rules! real {
     ($next:ident: $kind:ty, or $failing:expr) => {{
         if !is_found(&NEXT.$next) {
@@ -38,7 +39,12 @@ macro_rules! real {
     }};
 }
 
-/// Calls `f` with the environment that the new program gets; `takes_library` says whether it can have this library.
+/// Calls `f` with the environment of the new program; `takes_library` returns whether it can load
+/// this library.
+///
+/// # Safety
+///
+/// `environment` is valid for `exec`: null, or an array of texts that ends with a null pointer.
 unsafe fn with_own(
     own: Option<OwnVariables>,
     environment: Texts,
@@ -47,11 +53,12 @@ unsafe fn with_own(
 ) -> c_int {
     let Some(mut own) = own else { return f(environment) };
     own.is_wanted = own.is_wanted && is_reachable(own.library) && takes_library();
-    // SAFETY: by contract of exec.
+    // SAFETY: the caller promises an array of texts that ends with a null pointer.
     unsafe { own.with(environment.cast(), &mut f) }
 }
 
-/// Whether the program that comes finds this library: not another user's, or one that sees other files.
+/// Returns whether the next program can read this library: it may have another user's rights or
+/// another root.
 fn is_reachable(library: &'static [u8]) -> bool {
     // The loader searches for a name without a directory.
     // SAFETY: the loader's name of this library, which ends with a NUL.
@@ -64,7 +71,7 @@ fn is_reachable(library: &'static [u8]) -> bool {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execve(path: Text, arguments: Texts, environment: Texts) -> c_int {
     let real = real!(execve: unsafe extern "C" fn(Text, Texts, Texts) -> c_int, or -1);
-    // SAFETY: by contract.
+    // SAFETY: the caller promises what the C library's function requires.
     unsafe {
         let takes_library = || target::takes_library(path);
         with_own(start::variables_for_exec(), environment, takes_library, |new| real(path, arguments, new))
@@ -76,7 +83,8 @@ pub unsafe extern "C" fn execve(path: Text, arguments: Texts, environment: Texts
 /// As for the C library's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execv(path: Text, arguments: Texts) -> c_int {
-    // SAFETY: by contract; with the present environment, as the C library's.
+    // SAFETY: the caller promises what the C library's function requires, with the present
+    // environment.
     unsafe { execve(path, arguments, environment::current().cast()) }
 }
 
@@ -86,7 +94,7 @@ pub unsafe extern "C" fn execv(path: Text, arguments: Texts) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execvpe(file: Text, arguments: Texts, environment: Texts) -> c_int {
     let real = real!(execvpe: unsafe extern "C" fn(Text, Texts, Texts) -> c_int, or -1);
-    // SAFETY: by contract.
+    // SAFETY: the caller promises what the C library's function requires.
     unsafe {
         let takes_library = || target::found_takes_library(file);
         with_own(start::variables_for_exec(), environment, takes_library, |new| real(file, arguments, new))
@@ -98,7 +106,8 @@ pub unsafe extern "C" fn execvpe(file: Text, arguments: Texts, environment: Text
 /// As for the C library's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execvp(file: Text, arguments: Texts) -> c_int {
-    // SAFETY: by contract; with the present environment, as the C library's.
+    // SAFETY: the caller promises what the C library's function requires, with the present
+    // environment.
     unsafe { execvpe(file, arguments, environment::current().cast()) }
 }
 
@@ -108,7 +117,7 @@ pub unsafe extern "C" fn execvp(file: Text, arguments: Texts) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fexecve(file: c_int, arguments: Texts, environment: Texts) -> c_int {
     let real = real!(fexecve: unsafe extern "C" fn(c_int, Texts, Texts) -> c_int, or -1);
-    // SAFETY: by contract.
+    // SAFETY: the caller promises what the C library's function requires.
     unsafe {
         let takes_library = || target::file_takes_library(&ReadOnly::of_program(file));
         with_own(start::variables_for_exec(), environment, takes_library, |new| real(file, arguments, new))
@@ -127,7 +136,7 @@ pub unsafe extern "C" fn execveat(
     flags: c_int,
 ) -> c_int {
     let real = real!(execveat: unsafe extern "C" fn(c_int, Text, Texts, Texts, c_int) -> c_int, or -1);
-    // SAFETY: by contract.
+    // SAFETY: the caller promises what the C library's function requires.
     unsafe {
         let takes_library = || {
             if flags & libc::AT_EMPTY_PATH != 0 && path.as_ref().is_none_or(|first| *first == 0) {
@@ -146,9 +155,13 @@ list_entry! { execl => execv }
 list_entry! { execlp => execvp }
 list_entry! { execle => on_execle }
 
-/// Behind the null pointer that ends the arguments stands the environment.
+/// Calls `execve` with the environment, which is behind the null pointer that ends the arguments.
+///
+/// # Safety
+///
+/// `arguments` is an array that ends with a null pointer, behind which the environment is passed.
 unsafe extern "C" fn on_execle(path: Text, arguments: Texts) -> c_int {
-    // SAFETY: by contract of execle.
+    // SAFETY: the caller promises arguments that end with null, and the environment behind them.
     unsafe {
         let mut end = arguments;
         while !(*end).is_null() {
@@ -180,7 +193,7 @@ pub unsafe extern "C" fn posix_spawn(
     environment: Texts,
 ) -> c_int {
     let real = real!(posix_spawn: Spawn, or libc::ENOSYS);
-    // SAFETY: by contract.
+    // SAFETY: the caller promises what the C library's function requires.
     unsafe {
         let takes_library = || target::takes_library(path);
         with_own(start::variables_for_children(), environment, takes_library, |new| {
@@ -202,7 +215,7 @@ pub unsafe extern "C" fn posix_spawnp(
     environment: Texts,
 ) -> c_int {
     let real = real!(posix_spawnp: Spawn, or libc::ENOSYS);
-    // SAFETY: by contract.
+    // SAFETY: the caller promises what the C library's function requires.
     unsafe {
         let takes_library = || target::found_takes_library(file);
         with_own(start::variables_for_children(), environment, takes_library, |new| {

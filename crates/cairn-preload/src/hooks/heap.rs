@@ -1,7 +1,7 @@
 //! `malloc` and its family.
 //!
-//! An allocation is noted after the real call, and a free before it; a reallocation is announced before and noted after.
-//! In between, another thread may get the same address, and the recorder's tickets keep the order right.
+//! An allocation is recorded after the real call, a free before it, a reallocation on both sides.
+//! In between, another thread may get the same address; the recorder's tickets order the events.
 
 use core::ffi::{c_int, c_void};
 use core::{mem, ptr};
@@ -15,7 +15,7 @@ use crate::real::{
 };
 use crate::{nesting, recorder};
 
-/// Calls `allocate` and notes the block that it returns.
+/// Calls `allocate` and records the block that it returns.
 #[inline(always)]
 fn noted(size: usize, site: CallSite, allocate: impl FnOnce() -> Block) -> Block {
     if is_foreign() {
@@ -28,7 +28,7 @@ fn noted(size: usize, site: CallSite, allocate: impl FnOnce() -> Block) -> Block
     block
 }
 
-/// As [`noted`], for what is rarely called.
+/// Does the same as [`noted`], for rarely called functions.
 #[inline(always)]
 fn noted_rarely(size: usize, site: CallSite, allocate: impl FnOnce() -> Block) -> Block {
     if is_foreign() {
@@ -41,20 +41,21 @@ fn noted_rarely(size: usize, site: CallSite, allocate: impl FnOnce() -> Block) -
     block
 }
 
-/// True when nothing is to be done but the real call: a jump then, without a frame of its own.
+/// Returns true when the hook only has to call the real function: by a jump, without a frame of its
+/// own.
 #[inline(always)]
 fn passes(size: usize) -> bool {
-    // An allocator that calls itself would have its own blocks counted as well.
+    // An allocator that calls itself would be counted twice.
     recorder::is_at_rest() || !is_foreign() && recorder::skips_allocation(size as u64)
 }
 
-/// As [`passes`], for the end of a block.
+/// Returns true when the hook of a free only has to call the real function.
 #[inline(always)]
 fn passes_free(block: Block) -> bool {
     recorder::is_at_rest() || !is_foreign() && recorder::skips_free(block as u64)
 }
 
-/// As [`noted`], where an allocator may call itself.
+/// Does the same as [`noted`], for an allocator that may call itself.
 #[cold]
 #[inline(never)]
 fn noted_in_foreign(size: usize, site: CallSite, allocate: impl FnOnce() -> Block) -> Block {
@@ -66,72 +67,100 @@ fn noted_in_foreign(size: usize, site: CallSite, allocate: impl FnOnce() -> Bloc
 }
 
 entry! { 1 malloc => on_malloc }
+/// # Safety
+///
+/// The arguments are valid for the C library's `malloc`; `pc`, `sp` and `fp` are registers of the
+/// caller, which waits for this function.
 unsafe extern "C" fn on_malloc(size: usize, pc: u64, sp: u64, fp: u64) -> Block {
     if let Some(address) = NEXT.malloc.known().filter(|_| passes(size)) {
-        // SAFETY: the next definition of the name, which has this type, by its contract.
+        // SAFETY: not null, so it is the next definition of the name, which has this type; the
+        // caller promises arguments that are valid for it.
         return unsafe { mem::transmute::<*mut c_void, OfSize>(address)(size) };
     }
-    // SAFETY: by contract of the real one.
+    // SAFETY: the caller promises arguments that are valid for the C library's function.
     unsafe { noted_malloc(size, pc, sp, fp) }
 }
 
+/// # Safety
+///
+/// The arguments are valid for the C library's `malloc`; `pc`, `sp` and `fp` are registers of the
+/// caller, which waits for this function.
 #[inline(never)]
 unsafe extern "C" fn noted_malloc(size: usize, pc: u64, sp: u64, fp: u64) -> Block {
     let real = real!(malloc: OfSize, or no_memory());
-    // SAFETY: by contract of the real one.
+    // SAFETY: the caller promises arguments that are valid for the C library's function.
     noted(size, CallSite { pc, sp, fp }, || unsafe { real(size) })
 }
 
 entry! { 2 calloc => on_calloc }
+/// # Safety
+///
+/// The arguments are valid for the C library's `calloc`; `pc`, `sp` and `fp` are registers of the
+/// caller, which waits for this function.
 unsafe extern "C" fn on_calloc(count: usize, size: usize, pc: u64, sp: u64, fp: u64) -> Block {
     if let Some(address) = NEXT.calloc.known().filter(|_| passes(count.wrapping_mul(size))) {
-        // SAFETY: the next definition of the name, which has this type, by its contract.
+        // SAFETY: not null, so it is the next definition of the name, which has this type; the
+        // caller promises arguments that are valid for it.
         return unsafe { mem::transmute::<*mut c_void, OfTwo>(address)(count, size) };
     }
-    // SAFETY: by contract of the real one.
+    // SAFETY: the caller promises arguments that are valid for the C library's function.
     unsafe { noted_calloc(count, size, pc, sp, fp) }
 }
 
+/// # Safety
+///
+/// The arguments are valid for the C library's `calloc`; `pc`, `sp` and `fp` are registers of the
+/// caller, which waits for this function.
 #[inline(never)]
 unsafe extern "C" fn noted_calloc(count: usize, size: usize, pc: u64, sp: u64, fp: u64) -> Block {
     let real = real!(calloc: OfTwo, or no_memory());
-    // A product that overflows has no block. SAFETY: by contract of the real one.
+    // A product that overflows has no block.
+    // SAFETY: the caller promises arguments that are valid for the C library's function.
     noted(count.wrapping_mul(size), CallSite { pc, sp, fp }, || unsafe { real(count, size) })
 }
 
 entry! { 2 realloc => on_realloc }
+/// # Safety
+///
+/// The arguments are valid for the C library's `realloc`; `pc`, `sp` and `fp` are registers of the
+/// caller, which waits for this function.
 unsafe extern "C" fn on_realloc(old: Block, size: usize, pc: u64, sp: u64, fp: u64) -> Block {
     if let Some(address) = NEXT.realloc.known().filter(|_| passes_free(old) && passes(size)) {
-        // SAFETY: the next definition of the name, which has this type, by its contract.
+        // SAFETY: not null, so it is the next definition of the name, which has this type; the
+        // caller promises arguments that are valid for it.
         return unsafe { mem::transmute::<*mut c_void, Realloc>(address)(old, size) };
     }
-    // SAFETY: by contract of the real one.
+    // SAFETY: the caller promises arguments that are valid for the C library's function.
     unsafe { noted_realloc(old, size, pc, sp, fp) }
 }
 
+/// # Safety
+///
+/// The arguments are valid for the C library's `realloc`; `pc`, `sp` and `fp` are registers of the
+/// caller, which waits for this function.
 #[inline(never)]
 unsafe extern "C" fn noted_realloc(old: Block, size: usize, pc: u64, sp: u64, fp: u64) -> Block {
     let site = CallSite { pc, sp, fp };
     let real = real!(realloc: Realloc, or no_memory());
     if old.is_null() {
-        // SAFETY: by contract of the real one.
+        // SAFETY: the caller promises arguments that are valid for the C library's function.
         return noted_rarely(size, site, || unsafe { real(old, size) });
     }
     if is_foreign() && nesting::is_inside() {
-        // SAFETY: by contract of the real one.
+        // SAFETY: the caller promises arguments that are valid for the C library's function.
         return unsafe { real(old, size) };
     }
     if size == 0 && !is_foreign() {
-        // The C library's other way to free a block. Other allocators may give a small one instead.
+        // The C library frees the block. Other allocators may return a small one instead.
         let mut new = ptr::null_mut();
         freed(old, || {
-            // SAFETY: by contract of the real one.
+            // SAFETY: the caller promises arguments that are valid for the C library's function.
             new = unsafe { real(old, size) };
         });
         return new;
     }
     let moving = recorder::moving(old as u64);
-    // SAFETY: by contract of the real one.
+    // SAFETY: the caller promises arguments that are valid for the C library's function.
     let reallocate = || unsafe { real(old, size) };
     let new = if is_foreign() { nesting::outermost(reallocate, |_| ()) } else { reallocate() };
     if !new.is_null() {
@@ -143,6 +172,10 @@ unsafe extern "C" fn noted_realloc(old: Block, size: usize, pc: u64, sp: u64, fp
 }
 
 entry! { 3 reallocarray => on_reallocarray }
+/// # Safety
+///
+/// The arguments are valid for the C library's `reallocarray`; `pc`, `sp` and `fp` are registers of
+/// the caller, which waits for this function.
 unsafe extern "C" fn on_reallocarray(
     old: Block,
     count: usize,
@@ -151,27 +184,39 @@ unsafe extern "C" fn on_reallocarray(
     sp: u64,
     fp: u64,
 ) -> Block {
-    // The C library's would come back to our realloc, and the allocation would be noted with a frame too many.
+    // The C library's function calls our realloc, which would record a frame too many.
     let Some(size) = count.checked_mul(size) else { return no_memory() };
-    // SAFETY: by contract of the real one.
+    // SAFETY: the caller promises arguments that are valid for the C library's function.
     unsafe { noted_realloc(old, size, pc, sp, fp) }
 }
 
 entry! { 2 memalign => on_memalign }
+/// # Safety
+///
+/// The arguments are valid for the C library's `memalign`; `pc`, `sp` and `fp` are registers of the
+/// caller, which waits for this function.
 unsafe extern "C" fn on_memalign(alignment: usize, size: usize, pc: u64, sp: u64, fp: u64) -> Block {
     let real = real!(memalign: OfTwo, or no_memory());
-    // SAFETY: by contract of the real one.
+    // SAFETY: the caller promises arguments that are valid for the C library's function.
     noted_rarely(size, CallSite { pc, sp, fp }, || unsafe { real(alignment, size) })
 }
 
 entry! { 2 aligned_alloc => on_aligned_alloc }
+/// # Safety
+///
+/// The arguments are valid for the C library's `aligned_alloc`; `pc`, `sp` and `fp` are registers
+/// of the caller, which waits for this function.
 unsafe extern "C" fn on_aligned_alloc(alignment: usize, size: usize, pc: u64, sp: u64, fp: u64) -> Block {
     let real = real!(aligned_alloc: OfTwo, or no_memory());
-    // SAFETY: by contract of the real one.
+    // SAFETY: the caller promises arguments that are valid for the C library's function.
     noted_rarely(size, CallSite { pc, sp, fp }, || unsafe { real(alignment, size) })
 }
 
 entry! { 3 posix_memalign => on_posix_memalign }
+/// # Safety
+///
+/// The arguments are valid for the C library's `posix_memalign`; `pc`, `sp` and `fp` are registers
+/// of the caller, which waits for this function.
 unsafe extern "C" fn on_posix_memalign(
     place: *mut Block,
     alignment: usize,
@@ -183,7 +228,8 @@ unsafe extern "C" fn on_posix_memalign(
     let real = real!(posix_memalign: PosixMemalign, or libc::ENOMEM);
     let mut status = 0;
     noted_rarely(size, CallSite { pc, sp, fp }, || {
-        // SAFETY: by contract of the real one, which wrote the block when it answers zero.
+        // SAFETY: the caller promises arguments that are valid for the C library's function, which
+        // has written the block if it returned zero.
         unsafe {
             status = real(place, alignment, size);
             if status == 0 { *place } else { ptr::null_mut() }
@@ -193,20 +239,28 @@ unsafe extern "C" fn on_posix_memalign(
 }
 
 entry! { 1 valloc => on_valloc }
+/// # Safety
+///
+/// The arguments are valid for the C library's `valloc`; `pc`, `sp` and `fp` are registers of the
+/// caller, which waits for this function.
 unsafe extern "C" fn on_valloc(size: usize, pc: u64, sp: u64, fp: u64) -> Block {
     let real = real!(valloc: OfSize, or no_memory());
-    // SAFETY: by contract of the real one.
+    // SAFETY: the caller promises arguments that are valid for the C library's function.
     noted_rarely(size, CallSite { pc, sp, fp }, || unsafe { real(size) })
 }
 
 entry! { 1 pvalloc => on_pvalloc }
+/// # Safety
+///
+/// The arguments are valid for the C library's `pvalloc`; `pc`, `sp` and `fp` are registers of the
+/// caller, which waits for this function.
 unsafe extern "C" fn on_pvalloc(size: usize, pc: u64, sp: u64, fp: u64) -> Block {
     let real = real!(pvalloc: OfSize, or no_memory());
-    // SAFETY: by contract of the real one.
+    // SAFETY: the caller promises arguments that are valid for the C library's function.
     noted_rarely(size, CallSite { pc, sp, fp }, || unsafe { real(size) })
 }
 
-/// Notes that `block` is about to be free, and calls `free`.
+/// Records that `block` is about to be freed, and calls `free`.
 #[inline(always)]
 fn freed(block: Block, free: impl FnOnce()) {
     if is_foreign() {
@@ -218,7 +272,7 @@ fn freed(block: Block, free: impl FnOnce()) {
     free();
 }
 
-/// As [`freed`], where an allocator may call itself.
+/// Does the same as [`freed`], for an allocator that may call itself.
 #[cold]
 #[inline(never)]
 fn freed_in_foreign(block: Block, free: impl FnOnce()) {
@@ -228,7 +282,7 @@ fn freed_in_foreign(block: Block, free: impl FnOnce()) {
     nesting::outermost(free, |()| ());
 }
 
-/// How large a block is at most, or larger than any where that cannot be asked.
+/// Returns an upper bound of a block's size; `u64::MAX` if the allocator has no function for it.
 fn usable_size(block: Block) -> u64 {
     let address = NEXT.malloc_usable_size.address();
     if address.is_null() {
@@ -236,7 +290,8 @@ fn usable_size(block: Block) -> u64 {
     }
     // SAFETY: the next definition of the name, which has this type.
     let real: UsableSize = unsafe { mem::transmute(address) };
-    // SAFETY: a block that the program is about to free; the C library reads the word in front of it, as its free does.
+    // SAFETY: a block that the program is about to free; the C library reads the word in front of
+    // it, as its free does.
     unsafe { real(block) as u64 }
 }
 
@@ -246,17 +301,21 @@ fn usable_size(block: Block) -> u64 {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free(block: Block) {
     if let Some(address) = NEXT.free.known().filter(|_| passes_free(block)) {
-        // SAFETY: the next definition of the name, which has this type, by its contract.
+        // SAFETY: not null, so it is the next definition of the name, which has this type; the
+        // caller promises arguments that are valid for it.
         return unsafe { mem::transmute::<*mut c_void, Free>(address)(block) };
     }
-    // SAFETY: by contract.
+    // SAFETY: the caller promises what the C library's function requires.
     unsafe { noted_free(block) }
 }
 
+/// # Safety
+///
+/// `block` is null or a block that nobody uses any more.
 #[inline(never)]
 unsafe extern "C" fn noted_free(block: Block) {
     let real = real!(free: Free);
-    // SAFETY: by contract.
+    // SAFETY: the caller promises null, or a block that nobody uses any more.
     freed(block, || unsafe { real(block) });
 }
 
@@ -265,11 +324,11 @@ unsafe extern "C" fn noted_free(block: Block) {
 /// As for the C library's, which calls the same function by another name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cfree(block: Block) {
-    // SAFETY: by contract.
+    // SAFETY: the caller promises null, or a block that nobody uses any more.
     unsafe { free(block) }
 }
 
-/// C23's; an allocator that has it may use the size.
+/// Replaces `free_sized` of C23; an allocator that has it may use the size.
 ///
 /// # Safety
 ///
@@ -278,16 +337,17 @@ pub unsafe extern "C" fn cfree(block: Block) {
 pub unsafe extern "C" fn free_sized(block: Block, size: usize) {
     let address = address_of(&NEXT.free_sized);
     if address.is_null() {
-        // SAFETY: by contract; the C library is older than the function, and its free does the same.
+        // SAFETY: the caller promises what the C library's function requires; the C library is
+        // older than the function, and its free does the same.
         return unsafe { free(block) };
     }
     // SAFETY: the next definition of the name, which has this type.
     let real: unsafe extern "C" fn(Block, usize) = unsafe { mem::transmute(address) };
-    // SAFETY: by contract.
+    // SAFETY: the caller promises what the C library's function requires.
     freed(block, || unsafe { real(block, size) });
 }
 
-/// C23's; an allocator that has it may use the size and the alignment.
+/// Replaces `free_aligned_sized` of C23; an allocator that has it may use size and alignment.
 ///
 /// # Safety
 ///
@@ -296,11 +356,12 @@ pub unsafe extern "C" fn free_sized(block: Block, size: usize) {
 pub unsafe extern "C" fn free_aligned_sized(block: Block, alignment: usize, size: usize) {
     let address = address_of(&NEXT.free_aligned_sized);
     if address.is_null() {
-        // SAFETY: as above.
+        // SAFETY: the caller promises a block that nobody uses any more; an older C library's free
+        // does the same.
         return unsafe { free(block) };
     }
     // SAFETY: the next definition of the name, which has this type.
     let real: unsafe extern "C" fn(Block, usize, usize) = unsafe { mem::transmute(address) };
-    // SAFETY: by contract.
+    // SAFETY: the caller promises what the C library's function requires.
     freed(block, || unsafe { real(block, alignment, size) });
 }

@@ -1,8 +1,8 @@
-//! The loader: which code lay where, and when.
+//! Hooks of the loader, which follow where code is loaded over time.
 //!
-//! `dlopen` looks at who called it: the search path and the namespace are the caller's. So it is not called but passed on
-//! to, and nothing is left of us when it returns. A module that it loads is found when it is first on a stack, or here,
-//! before the next call of the loader: names of new code are looked up with `dlsym`, as a rule.
+//! `dlopen` uses the search path and the namespace of its caller. So the hook jumps to it, and
+//! leaves no frame. A module that it loads is noticed when it is first on a stack, or here, before
+//! the next call of the loader: programs usually look new functions up with `dlsym`.
 
 use core::ffi::{c_char, c_int, c_void};
 use core::mem;
@@ -12,10 +12,11 @@ use crate::arch::pass_on;
 use crate::next::{NEXT, Next};
 use crate::{attach, recorder, start, system};
 
-/// There may be modules that the recorder has not been told of.
+/// True when there may be modules that the recorder does not know.
 static HAS_LOADED: AtomicBool = AtomicBool::new(false);
 
-/// Tells the recorder about new modules. Asks the loader, which takes its lock; our caller is about to do the same.
+/// Makes the recorder scan for new modules. It takes the loader's lock, as the caller is about to
+/// do.
 fn note_loaded() {
     if HAS_LOADED.load(Ordering::Relaxed) && HAS_LOADED.swap(false, Ordering::AcqRel) {
         recorder::note_modules();
@@ -30,7 +31,7 @@ fn real(next: &'static Next) -> *mut c_void {
     if next.address().is_null() { missing as *mut c_void } else { next.address() }
 }
 
-/// In place of a function that the C library does not have.
+/// Replaces a function that the C library does not have.
 extern "C" fn missing() -> *mut c_void {
     system::set_errno(libc::ENOSYS);
     core::ptr::null_mut()
@@ -73,6 +74,6 @@ pub unsafe extern "C" fn dlclose(handle: *mut c_void) -> c_int {
     note_loaded();
     // SAFETY: the next definition of the name, which has this type.
     let real: unsafe extern "C" fn(*mut c_void) -> c_int = unsafe { mem::transmute(real(&NEXT.dlclose)) };
-    // SAFETY: by contract.
+    // SAFETY: the caller promises what the C library's function requires.
     recorder::while_unloading(|| unsafe { real(handle) })
 }

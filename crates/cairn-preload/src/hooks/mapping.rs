@@ -1,7 +1,8 @@
-//! `mmap` and its kin: what the program maps itself, past malloc. Recorded on request only.
+//! Hooks of `mmap` and related functions: the program's own mappings, recorded on request only.
 //!
-//! What the C library maps (for large blocks, stacks of threads, modules) does not come here: it calls itself. And this
-//! library's own calls are not the program's; they are told by where they come from, and go to the kernel.
+//! Mappings of the C library (for large blocks, stacks of threads, modules) do not call these
+//! functions. This library's own calls are recognised by their return address, and go to the
+//! kernel.
 
 use core::ffi::{c_int, c_void};
 use core::mem;
@@ -43,6 +44,10 @@ fn site_of(site: SiteInMemory) -> CallSite {
 
 long_entry! { mmap => on_mmap }
 long_entry! { mmap64 => on_mmap }
+/// # Safety
+///
+/// The arguments are valid for the C library's `mmap`; the last are registers of the caller,
+/// which waits for this function.
 unsafe extern "C" fn on_mmap(
     wish: Address,
     size: usize,
@@ -55,7 +60,7 @@ unsafe extern "C" fn on_mmap(
     type Real = unsafe extern "C" fn(Address, usize, c_int, c_int, c_int, libc::off_t) -> Address;
     let arguments =
         [wish as usize, size, protection as usize, flags as usize, file as usize, offset as usize];
-    // Before anything is set up, this library itself may call.
+    // This library itself may call before everything is initialised.
     if is_own_code(site.pc) {
         return system::raw_mmap(arguments) as Address;
     }
@@ -65,7 +70,7 @@ unsafe extern "C" fn on_mmap(
     }
     // SAFETY: the next definition of the name, which has this type.
     let real = unsafe { mem::transmute::<Address, Real>(address) };
-    // SAFETY: by contract of the real one.
+    // SAFETY: the caller promises arguments that are valid for the C library's function.
     let got = unsafe { real(wish, size, protection, flags, file, offset) };
     if got != FAILED {
         note(MappingKind::Map, got, whole_pages(size), site_of(site));
@@ -74,6 +79,10 @@ unsafe extern "C" fn on_mmap(
 }
 
 entry! { 2 munmap => on_munmap }
+/// # Safety
+///
+/// The arguments are valid for the C library's `munmap`; `pc`, `sp` and `fp` are registers of the
+/// caller, which waits for this function.
 unsafe extern "C" fn on_munmap(place: Address, size: usize, pc: u64, sp: u64, fp: u64) -> c_int {
     if is_own_code(pc) {
         return system::raw_munmap(place as usize, size) as c_int;
@@ -84,16 +93,20 @@ unsafe extern "C" fn on_munmap(place: Address, size: usize, pc: u64, sp: u64, fp
     }
     // SAFETY: the next definition of the name, which has this type.
     let real: unsafe extern "C" fn(Address, usize) -> c_int = unsafe { mem::transmute(address) };
-    // Before the call: another thread may get the addresses at once. One that fails is noted too, and unmaps nothing that
-    // anybody has noted.
+    // Before the call: another thread may get the addresses at once. A failing call is recorded
+    // too, and unmaps no recorded range.
     if (place as usize).is_multiple_of(system::page_bytes()) {
         note(MappingKind::Unmap, place, whole_pages(size), CallSite { pc, sp, fp });
     }
-    // SAFETY: by contract of the real one.
+    // SAFETY: the caller promises arguments that are valid for the C library's function.
     unsafe { real(place, size) }
 }
 
 long_entry! { mremap => on_mremap }
+/// # Safety
+///
+/// The arguments are valid for the C library's `mremap`; the last are registers of the caller,
+/// which waits for this function.
 unsafe extern "C" fn on_mremap(
     old: Address,
     old_size: usize,
@@ -111,7 +124,8 @@ unsafe extern "C" fn on_mremap(
     }
     // SAFETY: the next definition of the name, which has this type.
     let real = unsafe { mem::transmute::<Address, Real>(address) };
-    // SAFETY: by contract of the real one; without the flag that says so, it does not look at the last argument.
+    // SAFETY: the caller promises arguments that are valid for the C library's function, which
+    // reads the last one only with the flag for it.
     let got = unsafe { real(old, old_size, size, flags, wish) };
     if got != FAILED {
         note(MappingKind::Unmap, old, whole_pages(old_size), site_of(site));
@@ -121,6 +135,10 @@ unsafe extern "C" fn on_mremap(
 }
 
 entry! { 1 sbrk => on_sbrk }
+/// # Safety
+///
+/// The arguments are valid for the C library's `sbrk`; `pc`, `sp` and `fp` are registers of the
+/// caller, which waits for this function.
 unsafe extern "C" fn on_sbrk(difference: isize, pc: u64, sp: u64, fp: u64) -> Address {
     let address = address_of(&NEXT.sbrk);
     if address.is_null() {
@@ -129,7 +147,7 @@ unsafe extern "C" fn on_sbrk(difference: isize, pc: u64, sp: u64, fp: u64) -> Ad
     }
     // SAFETY: the next definition of the name, which has this type.
     let real: unsafe extern "C" fn(isize) -> Address = unsafe { mem::transmute(address) };
-    // SAFETY: by contract of the real one.
+    // SAFETY: the caller promises arguments that are valid for the C library's function.
     let before = unsafe { real(difference) };
     if before != FAILED {
         note_break(before as usize, difference, CallSite { pc, sp, fp });
@@ -138,6 +156,10 @@ unsafe extern "C" fn on_sbrk(difference: isize, pc: u64, sp: u64, fp: u64) -> Ad
 }
 
 entry! { 1 brk => on_brk }
+/// # Safety
+///
+/// The arguments are valid for the C library's `brk`; `pc`, `sp` and `fp` are registers of the
+/// caller, which waits for this function.
 unsafe extern "C" fn on_brk(end: Address, pc: u64, sp: u64, fp: u64) -> c_int {
     let address = address_of(&NEXT.brk);
     if address.is_null() {
@@ -147,7 +169,7 @@ unsafe extern "C" fn on_brk(end: Address, pc: u64, sp: u64, fp: u64) -> c_int {
     // SAFETY: the next definition of the name, which has this type.
     let real: unsafe extern "C" fn(Address) -> c_int = unsafe { mem::transmute(address) };
     let before = current_break();
-    // SAFETY: by contract of the real one.
+    // SAFETY: the caller promises arguments that are valid for the C library's function.
     let status = unsafe { real(end) };
     if status == 0 && before != 0 {
         note_break(before, (end as usize).wrapping_sub(before) as isize, CallSite { pc, sp, fp });
@@ -164,7 +186,7 @@ fn note_break(before: usize, difference: isize, site: CallSite) {
     }
 }
 
-/// Where the program break is; 0 when that is not to be had.
+/// Returns the program break; 0 if it is unknown.
 fn current_break() -> usize {
     let address = NEXT.sbrk.address();
     if address.is_null() {

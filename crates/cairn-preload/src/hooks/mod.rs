@@ -1,14 +1,14 @@
-//! What the program calls in place of the C library.
+//! The functions that the program calls in place of the C library's.
 //!
-//! | module | functions | what for |
+//! | module | functions | purpose |
 //! |---|---|---|
-//! | [`heap`] | `malloc` and its family | the events |
-//! | `allocators` | `operator new`, `mallocx`, `mi_malloc`, `tc_malloc` … | with the feature of that name: allocators whose functions do not come to `malloc` |
-//! | [`loader`] | `dlopen`, `dlmopen`, `dlsym`, `dlvsym`, `dlclose` | which code lay where, and when |
-//! | [`mapping`] | `mmap`, `munmap`, `mremap`, `brk`, `sbrk` | on request: what the program maps itself |
+//! | [`heap`] | `malloc` and its family | heap events |
+//! | `allocators` | `operator new`, `mallocx`, `mi_malloc`, `tc_malloc` … | with the feature of that name: allocators whose functions bypass `malloc` |
+//! | [`loader`] | `dlopen`, `dlmopen`, `dlsym`, `dlvsym`, `dlclose` | load addresses of code, over time |
+//! | [`mapping`] | `mmap`, `munmap`, `mremap`, `brk`, `sbrk` | on request: the program's own mappings |
 //! | [`pools`] | `cairn_heap_alloc`, `cairn_heap_free` | blocks of the program's own allocators |
-//! | [`exec`] | `exec` and its family, `posix_spawn` | recording goes on in the program that takes the place |
-//! | [`sandbox`] | `prctl`, `syscall`; `setrlimit`, `prlimit`, `mlockall` | the end of recording before system calls become deadly; less address space |
+//! | [`exec`] | `exec` and its family, `posix_spawn` | recording continues in the next program |
+//! | [`sandbox`] | `prctl`, `syscall`; `setrlimit`, `prlimit`, `mlockall` | ends recording before a sandbox; limits the recorder's memory |
 
 #[cfg(feature = "allocators")]
 pub mod allocators;

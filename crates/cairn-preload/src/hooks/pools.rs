@@ -1,8 +1,8 @@
-//! `cairn_heap_alloc` and `cairn_heap_free`: what the program's own pools and arenas say of their blocks.
+//! `cairn_heap_alloc` and `cairn_heap_free`: events of the program's own pools and arenas.
 //!
-//! The names are those of the C library of cairn, in front of which this library stands: the marks of a program that is
-//! linked with it go into the recording that has the blocks of malloc. A program that is not linked with it declares them
-//! weak, and finds them here or nowhere.
+//! These functions replace those of cairn's C library, so that the events of a program that is
+//! linked with it go into the recording of its `malloc`. A program that is not linked with it
+//! declares them weak, and finds them only when this library is preloaded.
 
 use core::ffi::c_void;
 
@@ -12,13 +12,16 @@ use crate::arch::entry;
 use crate::recorder;
 
 entry! { 2 cairn_heap_alloc => on_pool_alloc }
+/// # Safety
+///
+/// `pc`, `sp` and `fp` are registers of the caller, which waits for this function.
 unsafe extern "C" fn on_pool_alloc(block: *const c_void, size: usize, pc: u64, sp: u64, fp: u64) {
     if !block.is_null() {
         recorder::allocated(block as u64, size as u64, CallSite { pc, sp, fp });
     }
 }
 
-/// Notes that a block of a pool is about to be taken back.
+/// Records that a block of a pool is about to be freed.
 #[unsafe(no_mangle)]
 pub extern "C" fn cairn_heap_free(block: *const c_void) {
     if !block.is_null() {

@@ -1,10 +1,11 @@
-//! Sandboxes: a program that forbids itself system calls may be killed for one that we make.
+//! Hooks for sandboxes and limits: a program that forbids itself system calls may be killed for one
+//! of ours.
 //!
-//! In steady state there are none, but a new thread, a deeper stack or a full block need some. So recording ends, with
-//! the reason in the recording, right before the program locks itself in.
+//! In steady state there are none, but a new thread, a deeper stack or a full segment needs some.
+//! So recording ends right before the program enters the sandbox, and the file states the reason.
 //!
-//! And limits: what the recording takes counts against the program's own limit, and is filled with memory when a program has
-//! all of its own locked. So the recorder hears of both before.
+//! The recorder's memory counts against the program's limits, and `mlockall` fills it with pages.
+//! So the recorder reduces it before either.
 
 use core::ffi::{c_int, c_long, c_void};
 
@@ -14,7 +15,7 @@ use crate::{recorder, start, system};
 
 const PR_SET_SECCOMP: c_int = 22;
 const SECCOMP_MODE_STRICT: usize = 1;
-/// The two operations of the system call that lock in; others ask.
+/// The two operations of `seccomp` that enter a sandbox; others query it.
 const SECCOMP_SET_MODE_STRICT: usize = 0;
 const SECCOMP_SET_MODE_FILTER: usize = 1;
 
@@ -30,9 +31,9 @@ extern "C" fn missing() -> c_long {
     -1
 }
 
-/// Ends recording when `prctl` with these arguments locks the program in.
+/// Ends recording when `prctl` with these arguments enters a sandbox.
 fn note_prctl(option: c_int, mode: usize, filter: usize) {
-    // Without a filter it is a question whether there is such a thing.
+    // Without a filter, the call only checks that the kernel supports filters.
     if option == PR_SET_SECCOMP && (mode == SECCOMP_MODE_STRICT || filter != 0) {
         recorder::end_before_sandbox();
     }
@@ -55,7 +56,8 @@ extern "C" fn before_syscall(number: c_long, first: usize, second: usize, third:
     real(&NEXT.syscall)
 }
 
-/// Before the address space, or the part of it that holds data, is limited to what stands at `place`.
+/// Reduces the recorder's memory before the address space, or its data, is limited to the value at
+/// `place`.
 fn note_limit(resource: c_int, place: *const c_void) {
     let is_of_room = matches!(resource as u32, libc::RLIMIT_AS | libc::RLIMIT_DATA);
     if !is_of_room || place.is_null() || recorder::forbids_system_calls() {
@@ -63,7 +65,7 @@ fn note_limit(resource: c_int, place: *const c_void) {
     }
     let errno = system::errno();
     let mut limit = [0; size_of::<libc::rlimit>()];
-    // Read by the kernel: an address that leads nowhere is an error of the real function, and no crash.
+    // Read through the kernel: an invalid address is an error of the real function, and no crash.
     let count = cairn_capture::read_own_memory(place as u64, &mut limit);
     system::set_errno(errno);
     if count == limit.len()
@@ -106,7 +108,7 @@ extern "C" fn before_prlimit64(process: c_int, resource: c_int, limit: *const c_
 
 pass_on!(mlockall, before_mlockall);
 extern "C" fn before_mlockall(_flags: c_int) -> *mut c_void {
-    /// Some ten megabytes of ours are locked then.
+    /// Limit of the recorder's locked memory; 512 MiB, of which about ten megabytes are used.
     const ROOM_BYTES: u64 = 512 << 20;
     recorder::limit_room(ROOM_BYTES.min(system::soft_limit(libc::RLIMIT_MEMLOCK)));
     real(&NEXT.mlockall)

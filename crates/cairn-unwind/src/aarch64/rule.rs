@@ -6,11 +6,12 @@
 //!
 //!   kind 0  CFA = sp + 16 * n      form 1  return address in x30; x29 unchanged (a leaf)
 //!        1  CFA = fp + 16 * n           2  return address at CFA - 8 * slot, saved x29 in the word below (a frame record)
-//!        3  special: n says which       3  return address at CFA - 8 * slot; x29 unchanged
+//!        3  special: n is its number      3  return address at CFA - 8 * slot; x29 unchanged
 //! ```
 //!
-//! A form is never 0, so no rule is zero and a zeroed cache entry is an empty one. Unlike on x86-64 the rule must say where
-//! the return address is; in exchange the stack pointer is always a multiple of 16, and x29 and x30 are saved together.
+//! A form is never 0, so no rule is zero and a zeroed cache entry is an empty one. Unlike on x86-64
+//! the rule must contain the place of the return address; in exchange the stack pointer is always a
+//! multiple of 16, and x29 and x30 are saved together.
 
 use core::fmt;
 
@@ -23,11 +24,11 @@ use crate::{CoreRegisters, MemoryReader, RuleFailure};
 /// One step of a stack walk, packed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(transparent)]
-pub struct Rule(u32);
+pub struct Aarch64Rule(u32);
 
-/// What a rule says, unpacked.
+/// An unpacked rule.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum RuleKind {
+pub enum Aarch64RuleKind {
     /// A step.
     Plain {
         /// True when the CFA is counted from the frame pointer, false for the stack pointer.
@@ -60,16 +61,16 @@ const IN_LINK_REGISTER: u32 = 1;
 const FRAME_RECORD: u32 = 2;
 const RETURN_ADDRESS_ONLY: u32 = 3;
 
-const _: () = assert!(SLOT_SHIFT + SLOT_BITS == Rule::BITS);
+const _: () = assert!(SLOT_SHIFT + SLOT_BITS == Aarch64Rule::BITS);
 
-impl Rule {
-    /// How many bits a rule takes; those above are zero.
+impl Aarch64Rule {
+    /// Number of bits of a rule; those above are zero.
     pub const BITS: u32 = 29;
     /// There is no caller.
     pub const END_OF_STACK: Self = Self(SPECIAL);
     /// The row does not fit: evaluate it in full.
     pub const NEEDS_FULL_EVALUATION: Self = Self(SPECIAL | 1 << CFA_SHIFT);
-    /// No table covers the code. No table says so: it stands for an address where there is none.
+    /// No table covers the code. The caller makes this rule for such addresses.
     pub const NO_TABLES: Self = Self(SPECIAL | 2 << CFA_SHIFT);
 
     /// The packed bits, below `1 << 29` and never zero.
@@ -79,7 +80,8 @@ impl Rule {
         self.0
     }
 
-    /// The rule with these bits, which came from [`bits`](Self::bits). Other numbers make a rule that is wrong, not unsafe.
+    /// The rule with these bits, a result of [`bits`](Self::bits). Other numbers give a wrong rule,
+    /// but are not unsafe.
     #[must_use]
     #[inline]
     pub const fn from_bits(bits: u32) -> Self {
@@ -93,25 +95,26 @@ impl Rule {
         fits.then_some(Self(kind | sixteenth << CFA_SHIFT | form << FORM_SHIFT | slot << SLOT_SHIFT))
     }
 
-    /// What the rule says.
+    /// Unpacks the rule.
     #[must_use]
-    pub const fn kind(self) -> RuleKind {
+    pub const fn kind(self) -> Aarch64RuleKind {
         let cfa_offset = ((self.0 >> CFA_SHIFT & ((1 << CFA_BITS) - 1)) as u64) * 16;
         let below = ((self.0 >> SLOT_SHIFT) as u64) * 8;
         let form = self.0 >> FORM_SHIFT & 3;
         match self.0 & KIND_MASK {
-            kind @ (FROM_SP | FROM_FP) => RuleKind::Plain {
+            kind @ (FROM_SP | FROM_FP) => Aarch64RuleKind::Plain {
                 is_from_fp: kind == FROM_FP,
                 cfa_offset,
                 return_address_below: if form == IN_LINK_REGISTER { None } else { Some(below) },
                 fp_is_saved: form == FRAME_RECORD,
             },
-            SPECIAL if cfa_offset == 0 => RuleKind::EndOfStack,
-            _ => RuleKind::NeedsFullEvaluation,
+            SPECIAL if cfa_offset == 0 => Aarch64RuleKind::EndOfStack,
+            _ => Aarch64RuleKind::NeedsFullEvaluation,
         }
     }
 
-    /// The caller's registers. The pc is as found: strip a signature from it by the mask before looking it up.
+    /// The caller's registers. The pc may have a signature: strip it by the mask before looking it
+    /// up.
     ///
     /// # Errors
     ///
@@ -123,11 +126,11 @@ impl Rule {
         memory: &M,
     ) -> Result<CoreRegisters, RuleFailure> {
         let (is_from_fp, cfa_offset, return_address_below, fp_is_saved) = match self.kind() {
-            RuleKind::Plain { is_from_fp, cfa_offset, return_address_below, fp_is_saved } => {
+            Aarch64RuleKind::Plain { is_from_fp, cfa_offset, return_address_below, fp_is_saved } => {
                 (is_from_fp, cfa_offset, return_address_below, fp_is_saved)
             }
-            RuleKind::EndOfStack => return Err(RuleFailure::EndOfStack),
-            RuleKind::NeedsFullEvaluation => return Err(RuleFailure::NeedsFullEvaluation),
+            Aarch64RuleKind::EndOfStack => return Err(RuleFailure::EndOfStack),
+            Aarch64RuleKind::NeedsFullEvaluation => return Err(RuleFailure::NeedsFullEvaluation),
         };
         let base = if is_from_fp { registers.fp } else { registers.sp };
         let cfa = base.wrapping_add(cfa_offset);
@@ -147,20 +150,20 @@ fn load<M: MemoryReader>(memory: &M, address: u64) -> Result<u64, RuleFailure> {
     memory.word64(address).ok_or(RuleFailure::UnreadableMemory { address })
 }
 
-/// Packs what the tables say.
+/// Packs a row of the tables.
 #[inline]
-pub(super) fn pack(row: &CoreRow<'_>) -> Rule {
+pub(super) fn pack(row: &CoreRow<'_>) -> Aarch64Rule {
     if row.return_address_register != X30 {
-        return Rule::NEEDS_FULL_EVALUATION;
+        return Aarch64Rule::NEEDS_FULL_EVALUATION;
     }
     if row.return_address == RegisterRule::Undefined {
-        return Rule::END_OF_STACK;
+        return Aarch64Rule::END_OF_STACK;
     }
-    pack_plain(row).unwrap_or(Rule::NEEDS_FULL_EVALUATION)
+    pack_plain(row).unwrap_or(Aarch64Rule::NEEDS_FULL_EVALUATION)
 }
 
 #[inline]
-fn pack_plain(row: &CoreRow<'_>) -> Option<Rule> {
+fn pack_plain(row: &CoreRow<'_>) -> Option<Aarch64Rule> {
     let LinearCfa::Register { register, offset } = row.cfa else { return None };
     if row.is_signal_frame || row.stack_pointer != RegisterRule::Unspecified {
         return None;
@@ -183,18 +186,18 @@ fn pack_plain(row: &CoreRow<'_>) -> Option<Rule> {
         }
         _ => return None,
     };
-    Rule::plain(kind, offset, form, slot)
+    Aarch64Rule::plain(kind, offset, form, slot)
 }
 
-/// How many words below the CFA a slot at that offset lies.
+/// The distance of a slot below the CFA in words.
 #[inline]
 fn slot_of(offset: i32) -> Option<u32> {
     let below = u32::try_from(offset.checked_neg()?).ok()?;
     (below % 8 == 0 && below != 0 && below / 8 < 1 << SLOT_BITS).then_some(below / 8)
 }
 
-impl fmt::Debug for Rule {
+impl fmt::Debug for Aarch64Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Rule({:?})", self.kind())
+        write!(f, "Aarch64Rule({:?})", self.kind())
     }
 }

@@ -1,11 +1,11 @@
-//! The machine: its numbers, and the steps that need no tables.
+//! The machine: its register numbers, and the steps that need no tables.
 
 use core::fmt;
 
 use cairn_format::{AbsoluteAddress, WordSize};
 
 use super::registers::{PC, REGISTER_COUNT, SP, X19, X29, X30};
-use super::rule::{self, Rule};
+use super::rule::{self, Aarch64Rule};
 use crate::cfi::CoreRow;
 use crate::frame_pointer::FrameRecord;
 use crate::{
@@ -18,14 +18,14 @@ pub struct Aarch64;
 
 impl Machine for Aarch64 {
     type Slots<T: Copy + fmt::Debug> = [T; REGISTER_COUNT];
-    type Rule = Rule;
+    type Rule = Aarch64Rule;
 
     const STACK_POINTER: u16 = SP;
     const FRAME_POINTER: u16 = X29;
     const PROGRAM_COUNTER: u16 = PC;
     const SIGNS_RETURN_ADDRESSES: bool = true;
     const CALL_PUSHES: bool = false;
-    // It is one instruction, so comparing it would save nothing.
+    // The usual program is one instruction, so comparing it would save nothing.
     const USUAL_CIE: Option<UsualCie> = None;
 
     #[inline]
@@ -39,13 +39,13 @@ impl Machine for Aarch64 {
     }
 
     #[inline]
-    fn pack(row: &CoreRow<'_>) -> Rule {
+    fn pack(row: &CoreRow<'_>) -> Aarch64Rule {
         rule::pack(row)
     }
 
     #[inline]
     fn apply<M: MemoryReader>(
-        rule: Rule,
+        rule: Aarch64Rule,
         registers: CoreRegisters,
         memory: &M,
     ) -> Result<CoreRegisters, RuleFailure> {
@@ -68,12 +68,13 @@ impl Machine for Aarch64 {
         if !is_executable(AbsoluteAddress::new(return_address)) {
             return Err(StopReason::NoUnwindInfo { pc: registers.pc() });
         }
-        // Where in its frame the record lies is not known, so the caller's stack pointer is a lower bound.
+        // The record may lie anywhere in its frame, so the caller's stack pointer is a lower bound.
         let caller = Registers::new(return_address, fp.wrapping_add(16), record.saved_frame_pointer);
         Ok(caller.with_address_mask(registers.address_mask()))
     }
 
-    /// The branch has put the return address in the link register, and nothing else has happened since.
+    /// The branch has put the return address in the link register, and nothing else has happened
+    /// since.
     fn step_from_bad_pc<M: MemoryReader>(
         registers: &Registers<Self>,
         _memory: &M,
@@ -90,9 +91,10 @@ impl Machine for Aarch64 {
         Ok(caller)
     }
 
-    /// Linux delivers a signal on a frame of this form. The trampoline that it returns to is two instructions without
-    /// tables; others know it by these, but code may not be readable, and the frame tells as well: x29 leads to a record
-    /// whose two words are the interrupted x29 and x30, which the context holds a second time.
+    /// Recognises Linux's signal frames, which have this form. The trampoline to which a handler
+    /// returns is two instructions without tables. Other unwinders compare these, but code may be
+    /// unreadable. The frame suffices: x29 leads to a record with the interrupted x29 and x30,
+    /// which the context contains as well.
     ///
     /// ```text
     ///   sp       | information about the signal: 128 | 176 of the context | fault address |
@@ -115,7 +117,7 @@ impl Machine for Aarch64 {
         for register in 0..=PC {
             interrupted.set(register, saved(register)?);
         }
-        // Zeros equal zeros; what was interrupted had a stack.
+        // Excludes memory that is all zeros; interrupted code has a stack.
         (interrupted.sp() != 0).then_some(interrupted)
     }
 }

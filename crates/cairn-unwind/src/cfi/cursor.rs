@@ -1,17 +1,18 @@
-//! A forward-only cursor over table bytes. It differs from the format crate's reader in being a shrinking slice, which
-//! the optimiser keeps in two registers: the interpreter's speed is the cursor's speed.
+//! A forward-only cursor over table bytes. Unlike the format crate's reader it is a shrinking
+//! slice, which the optimiser keeps in two registers: its speed decides that of the interpreter.
 
 use super::{CfiError, CfiErrorKind};
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cursor<'a> {
     rest: &'a [u8],
-    /// Offset of the end of `rest` in the section; positions are counted from it, so that reading moves one pointer only.
+    /// Offset of the end of `rest` in the section; positions are counted from it, so that reading
+    /// moves one pointer only.
     end: usize,
 }
 
 impl<'a> Cursor<'a> {
-    /// Over nothing.
+    /// A cursor over no bytes.
     pub(super) const EMPTY: Self = Self { rest: &[], end: 0 };
 
     /// A cursor over `section[start..end]`.
@@ -60,7 +61,7 @@ impl<'a> Cursor<'a> {
         self.array::<1>().map(|[byte]| byte)
     }
 
-    /// The next byte; `None` at the end, which is no error.
+    /// The next byte; `None` at the end, which is not an error.
     #[inline]
     pub(super) fn next_byte(&mut self) -> Option<u8> {
         let (&byte, rest) = self.rest.split_first()?;

@@ -8,7 +8,7 @@ use super::table::Flavor;
 use super::{CfiError, CfiErrorKind};
 use crate::AddressRange;
 
-/// One FDE: the stretch of code that it covers, and its program.
+/// One FDE: the range of code that it covers, and its program.
 #[derive(Clone, Copy, Debug)]
 pub struct FrameEntry<'a> {
     /// Offset of the entry from the start of the section's slice.
@@ -19,7 +19,7 @@ pub struct FrameEntry<'a> {
     pub(super) program: Cursor<'a>,
 }
 
-/// What the FDEs of a CIE share.
+/// A CIE: the part that several FDEs share.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cie<'a> {
     pub(super) code_alignment: u64,
@@ -33,7 +33,7 @@ pub(super) struct Cie<'a> {
     pub(super) program: Cursor<'a>,
 }
 
-/// What every entry starts with.
+/// The start of every entry.
 struct EntryStart<'a> {
     /// The bytes after the id field.
     body: Cursor<'a>,
@@ -41,7 +41,8 @@ struct EntryStart<'a> {
     cie_offset: Option<usize>,
 }
 
-/// Reads the length and the id of the entry at the cursor; `None` for the terminator and at the end.
+/// Reads the length and the id of the entry at the cursor; `None` for the terminator and at the
+/// end.
 #[inline]
 fn start_entry<'a>(cursor: &mut Cursor<'a>, flavor: Flavor) -> Result<Option<EntryStart<'a>>, CfiError> {
     if cursor.is_empty() {
@@ -51,7 +52,7 @@ fn start_entry<'a>(cursor: &mut Cursor<'a>, flavor: Flavor) -> Result<Option<Ent
     let (length, is_64_bit) = match short_length {
         0 => return Ok(None),
         0xffff_ffff => (cursor.u64()?, true),
-        // Reserved by DWARF for lengths to come.
+        // Reserved by DWARF for future lengths.
         0xffff_fff0.. => return Err(cursor.error(CfiErrorKind::OutOfRange)),
         length => (u64::from(length), false),
     };
@@ -100,7 +101,7 @@ impl<'a> Cie<'a> {
         Ok(cie)
     }
 
-    /// Becomes the CIE at `offset`.
+    /// Fills this value with the CIE at `offset`.
     #[inline(never)]
     fn fill(&mut self, context: &PointerContext<'a>, flavor: Flavor, offset: usize) -> Result<(), CfiError> {
         let section = context.section.bytes;
@@ -121,7 +122,7 @@ impl<'a> Cie<'a> {
         (self.address_bytes, self.segment_bytes) = (context.word_size.bytes() as u8, 0);
         let is_ancient = augmentation.rest() == b"eh";
         if is_ancient {
-            // Compilers of the last century: a pointer to exception tables follows.
+            // Old GCC (before 3.0): a pointer to exception tables follows.
             body.take(u64::from(self.address_bytes))?;
         }
         if version == 4 {
@@ -135,7 +136,7 @@ impl<'a> Cie<'a> {
         if is_ancient { Ok(()) } else { self.parse_augmentation(context, augmentation, body) }
     }
 
-    /// Reads what the letters of the augmentation string announce.
+    /// Reads the data of the augmentation string's letters.
     #[inline]
     fn parse_augmentation(
         &mut self,
@@ -146,7 +147,8 @@ impl<'a> Cie<'a> {
         if letters.is_empty() {
             return Ok(());
         }
-        // Only `z` says how long the data is; without it, one unknown letter makes the rest unreadable.
+        // Only `z` states the length of the data; without it, an unknown letter makes the rest
+        // unreadable.
         if letters.byte()? != b'z' {
             return Err(letters.error(CfiErrorKind::UnknownAugmentation));
         }
@@ -165,9 +167,10 @@ impl<'a> Cie<'a> {
                     skip_personality(&mut data, encoding, context)?;
                 }
                 b'S' => self.is_signal_frame = true,
-                // AArch64: signed with key B; tagged stack memory. Neither changes how a frame is unwound.
+                // AArch64: signed with key B; tagged stack memory. Neither changes how a frame is
+                // unwound.
                 b'B' | b'G' => {}
-                // An unknown letter's data is within the length, and so can only be the rest of it.
+                // The data of an unknown letter can only be the rest of the stated length.
                 _ => break,
             }
         }
@@ -175,7 +178,8 @@ impl<'a> Cie<'a> {
     }
 }
 
-/// Skips the pointer to the personality routine. It is commonly indirect, which does not matter for its width.
+/// Skips the pointer to the personality routine. It is commonly indirect, which does not matter for
+/// its width.
 fn skip_personality(
     data: &mut Cursor<'_>,
     encoding: u8,
@@ -200,7 +204,8 @@ fn take_string<'a>(cursor: &mut Cursor<'a>) -> Result<Cursor<'a>, CfiError> {
     Ok(string)
 }
 
-/// An FDE and its CIE. It is filled in place, because what returns it by value has it twice on a stack that is short.
+/// An FDE and its CIE. It is filled in place, because returning it by value would take twice the
+/// stack space.
 pub(super) struct Found<'a> {
     pub(super) entry: FrameEntry<'a>,
     pub(super) cie: Cie<'a>,
@@ -217,7 +222,7 @@ impl<'a> Found<'a> {
         }
     }
 
-    /// Becomes the FDE at `offset` and its CIE.
+    /// Fills this value with the FDE at `offset` and its CIE.
     #[inline]
     pub(super) fn fill(
         &mut self,
@@ -253,7 +258,7 @@ fn parse_fde_body<'a>(
     }
 }
 
-/// Where the CIE says that addresses have another width than the module's.
+/// The word size of addresses, if the CIE states another one than the module's.
 #[cold]
 #[inline(never)]
 fn parse_fde_of_other_width<'a>(
@@ -280,7 +285,8 @@ fn parse_fde_fields<'a>(
     body.take(u64::from(cie.segment_bytes))?;
     let start = pointer::read_pointer(&mut body, cie.pointer_encoding, context, None)?;
     let length = pointer::read_form(&mut body, cie.pointer_encoding, context.word_size)?;
-    // A range that wraps around covers nothing that a program could run; cut it at the end of the address space.
+    // A range that wraps around covers nothing that a program could run; cut it at the end of the
+    // address space.
     let end = start.saturating_add(length);
     if cie.has_augmentation_data {
         let augmentation_bytes = body.uleb()?;
@@ -290,7 +296,8 @@ fn parse_fde_fields<'a>(
     Ok(FrameEntry { offset, range, cie_offset, program: body })
 }
 
-/// Iterates over the FDEs of a section, in its order. Stops at the terminator, at the end, and after an error.
+/// Iterates over the FDEs of a section, in its order. Stops at the terminator, at the end, and
+/// after an error.
 #[derive(Clone, Debug)]
 pub struct FrameEntries<'a> {
     context: PointerContext<'a>,
@@ -304,7 +311,8 @@ impl<'a> FrameEntries<'a> {
         Self { context, flavor, offset: 0, is_done: false }
     }
 
-    /// Where the next entry begins; once the iterator has ended without an error, the terminator.
+    /// The offset of the next entry; once the iterator has ended without an error, of the
+    /// terminator.
     pub(super) const fn offset(&self) -> usize {
         self.offset
     }

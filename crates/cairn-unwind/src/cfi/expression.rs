@@ -1,24 +1,24 @@
-//! DWARF expressions, as far as call frame information uses them: a small stack machine.
+//! DWARF expressions, to the extent that call frame information uses them: a small stack machine.
 //!
-//! They occur in four places: the entries of a procedure linkage table (the CFA depends on the pc), functions that realign
-//! their stack (the CFA was saved in the frame), signal trampolines (every register lies in the signal's context), and
-//! hand-written assembly.
+//! They occur in four places: the entries of a procedure linkage table (the CFA depends on the pc),
+//! functions that realign their stack (the CFA was saved in the frame), signal trampolines (every
+//! register lies in the signal's context), and hand-written assembly.
 //!
-//! There are two evaluators. [`evaluate`] computes with the registers and the memory of a frame. [`linear`] computes
-//! without them, and answers when the result is "a register plus a number", or what is stored there: enough for all of
-//! the above to be packed into a rule.
+//! There are two evaluators. [`evaluate`] computes with the registers and the memory of a frame.
+//! [`linear`] computes without them, and succeeds if the result is "a register plus a number", or
+//! the word stored there: enough to pack all of the above into a rule.
 
 use cairn_format::{AbsoluteAddress, WordSize};
 
 use super::cursor::Cursor;
 use crate::{Machine, MemoryReader, Registers, StopReason};
 
-/// More than any compiler emits (4), and 256 bytes of stack.
+/// Depth of the stack; 32, which is more than any compiler needs (4), and takes 256 bytes.
 const MAX_STACK: usize = 32;
-/// Bounds the loops that `bra` and `skip` can make.
+/// Maximum operations of one expression, because `bra` and `skip` can make loops.
 const MAX_STEPS: u32 = 1000;
 
-/// What an expression computes with.
+/// The inputs of an expression.
 pub(super) struct Environment<'e, M: Machine, Mem> {
     pub(super) registers: &'e Registers<M>,
     pub(super) memory: &'e Mem,
@@ -52,8 +52,8 @@ impl<T: Copy> ValueStack<T> {
 ///
 /// # Errors
 ///
-/// [`StopReason::UnknownRegister`], [`StopReason::UnreadableMemory`], and [`StopReason::BadUnwindInfo`] for all that is
-/// malformed.
+/// [`StopReason::UnknownRegister`], [`StopReason::UnreadableMemory`], and
+/// [`StopReason::BadUnwindInfo`] for all that is malformed.
 pub(super) fn evaluate<M: Machine, Mem: MemoryReader>(
     bytes: &[u8],
     initial: Option<u64>,
@@ -186,7 +186,8 @@ fn shuffle_or_compute(opcode: u8, program: &mut Cursor<'_>, stack: &mut ValueSta
     }
 }
 
-/// The operations on two values. Comparisons and division are signed, as DWARF says; `mod` is not, as compilers do.
+/// The operations on two values. Comparisons and division are signed, as in DWARF; `mod` is not,
+/// as compilers do.
 fn combine(opcode: u8, below: u64, top: u64) -> Option<u64> {
     let (signed_below, signed_top) = (below as i64, top as i64);
     let shift = u32::try_from(top).unwrap_or(u32::MAX);
@@ -224,7 +225,7 @@ fn load<Mem: MemoryReader>(
     Ok(u64::from_le_bytes(bytes))
 }
 
-/// A value that is known but for one register.
+/// A value that is known except for one register.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Linear {
     /// The register, or `None` for a plain number.
@@ -236,16 +237,16 @@ pub(crate) struct Linear {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct LinearResult {
     pub(crate) value: Linear,
-    /// True when the result is what memory holds at `value`.
+    /// True when the result is the word in memory at `value`.
     pub(crate) is_loaded: bool,
-    /// True when the pc went into it.
+    /// True when the result depends on the pc.
     pub(crate) depends_on_pc: bool,
 }
 
-/// Evaluates `bytes` as far as that goes with no more than the pc known: `None` when the result is not a register plus a
-/// number, or the word stored there.
+/// Evaluates `bytes` with only the pc known: `None` when the result is neither a register plus a
+/// number nor the word stored there.
 pub(super) fn linear<M: Machine>(bytes: &[u8], pc: u64) -> Option<LinearResult> {
-    // Four is what the entries of a procedure linkage table need.
+    // Four values, as the entries of a procedure linkage table need.
     let mut stack = LinearStack { values: [Linear { register: None, offset: 0 }; 4], depth: 0 };
     let mut depends_on_pc = false;
     let mut program = Cursor::new(bytes, 0, bytes.len()).ok()?;

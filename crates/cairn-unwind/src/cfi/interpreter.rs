@@ -1,18 +1,19 @@
-//! The interpreter of call frame programs, for both readers: it is generic over what a state keeps.
+//! The interpreter of call frame programs, for both readers: it is generic over the state.
 //!
 //! ```text
 //!   advance ... offset ... remember_state ... restore_state ... advance ... end
 //!                          |<-- epilogue -->|
 //! ```
 //!
-//! A remembered state is never saved. The programs are straight lines, so at `remember_state` it is known which of two
-//! things happens next: either the wanted row lies before the matching `restore_state`, and then the saved state is never
-//! asked for; or it lies beyond, and then nothing up to the `restore_state` matters but the locations. The interpreter
-//! looks ahead with a state that ignores everything ([`Ignored`]) and then either jumps there or goes on where it is.
-//! The rejected way, a stack of states, costs up to a kilobyte of the signal handler's stack and is copied for nothing.
+//! `remember_state` saves nothing. The programs have no branches, so there are two cases: either
+//! the wanted row lies before the matching `restore_state`, and then the saved state is never used;
+//! or it lies behind, and then only the locations matter up to the `restore_state`. The interpreter
+//! scans forward with a state that ignores everything ([`Ignored`]), and then either jumps there or
+//! continues where it is. The rejected way, a stack of states, takes up to a kilobyte of the signal
+//! handler's stack and copies it without need.
 //!
-//! Time is linear in the program: each level of nesting that holds the wanted row looks ahead once, and there are at most
-//! [`MAX_DEPTH`] of them.
+//! Time is linear in the program: each level of nesting that contains the wanted row scans forward
+//! once, and there are at most [`MAX_DEPTH`] levels.
 
 use cairn_format::AbsoluteAddress;
 
@@ -22,30 +23,34 @@ use super::row::{CfaRule, ExpressionRef, RegisterRule};
 use super::{CfiError, CfiErrorKind};
 use crate::AddressRange;
 
-/// Compilers nest one or two deep; 16 bounds what a hostile table costs.
+/// Maximum nesting; 16, because compilers nest one or two deep, and hostile tables must not cost
+/// much time.
 const MAX_DEPTH: u32 = 16;
 
-/// What a program builds.
+/// The state that a program builds.
 pub(super) trait State {
     fn cfa(&self) -> CfaRule;
     fn set_cfa(&mut self, rule: CfaRule);
     fn set(&mut self, register: u64, rule: RegisterRule);
-    /// Notes that a register is back at what the CIE's program said. What that was is looked up afterwards, if the row
-    /// still needs it then: a second state, kept in case, would be 150 bytes of the signal handler's stack.
+    /// Marks a register as restored to its rule in the CIE's program. That rule is looked up
+    /// afterwards, if the row still needs it: a second state would take 150 bytes of the signal
+    /// handler's stack.
     fn restore(&mut self, register: u64);
-    /// True when registers were put back.
+    /// True when registers are marked as restored.
     fn has_restored(&self) -> bool;
-    /// From here on the CIE's program runs once more, for the registers that were put back and for nothing else.
+    /// Starts the second run of the CIE's program, which changes only the registers that are marked
+    /// as restored.
     fn begin_restoring(&mut self);
-    /// That program has run.
+    /// Ends the second run of the CIE's program.
     fn end_restoring(&mut self);
-    /// Becomes what the CIE program that nearly all modules share makes of it; false when `program` is another one.
+    /// Sets the result of the CIE program that nearly all modules share; false when `program` is
+    /// another one.
     fn set_usual(&mut self, program: &[u8], data_alignment: i64) -> bool;
-    /// True when the machine knows signed return addresses.
+    /// True when the machine supports signed return addresses.
     fn signs_return_addresses() -> bool;
 }
 
-/// The state of a look ahead.
+/// The state of a forward scan.
 struct Ignored;
 
 impl State for Ignored {
@@ -85,7 +90,7 @@ impl State for Ignored {
     }
 }
 
-/// Where a program stands, and which row is wanted.
+/// The location that a program has reached, and the wanted row.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Position {
     wanted: u64,
@@ -129,11 +134,11 @@ impl Position {
     }
 }
 
-/// Why the interpreter came to a halt.
+/// The reason why the interpreter stopped.
 enum Halt {
     /// The wanted row is complete.
     RowFound,
-    /// The program is over, so the state holds to the end of the range.
+    /// The program has ended, so the state is valid to the end of the range.
     End,
     Remember,
     Restore,
@@ -166,7 +171,8 @@ pub(super) fn run<'a, S: State>(
     }
 }
 
-/// Where the `restore_state` is that matches the `remember_state` just read; `None` when the wanted row lies before it.
+/// Finds the `restore_state` that matches the last `remember_state`; `None` when the wanted row
+/// lies before it.
 #[inline]
 fn look_ahead<'a>(
     cie: &Cie<'a>,
@@ -184,7 +190,7 @@ fn look_ahead<'a>(
     }
 }
 
-/// The instruction loop: one flat match, so that an instruction costs one indirect branch and no more.
+/// The instruction loop: one flat match, so that an instruction costs one indirect branch.
 #[inline]
 fn execute<'a, S: State>(
     cie: &Cie<'a>,
@@ -267,7 +273,7 @@ fn execute_rare<S: State>(
     Ok(())
 }
 
-/// The register that the CFA is counted from.
+/// The base register of the CFA.
 #[inline]
 fn cfa_register<S: State>(program: &Cursor<'_>, state: &S) -> Result<u16, CfiError> {
     match state.cfa() {
@@ -276,14 +282,14 @@ fn cfa_register<S: State>(program: &Cursor<'_>, state: &S) -> Result<u16, CfiErr
     }
 }
 
-/// The instructions that say where one register is, in their rarer encodings.
+/// The instructions for the place of one register, in their rarer encodings.
 fn set_register<S: State>(
     opcode: u8,
     cie: &Cie<'_>,
     program: &mut Cursor<'_>,
     state: &mut S,
 ) -> Result<(), CfiError> {
-    // args_size: how many bytes of arguments are pushed. Only exception landing pads need it.
+    // args_size: the bytes of pushed arguments, which only exception landing pads need.
     if opcode == 0x2e {
         return program.uleb().map(|_| ());
     }
@@ -310,7 +316,7 @@ fn set_register<S: State>(
         0x15 => RegisterRule::ValueOffset(factored_signed(program, cie)?), // val_offset_sf
         0x16 => RegisterRule::ValueExpression(expression(program)?),
         _ => {
-            // GNU_negative_offset_extended, obsolete: what offset_extended_sf became
+            // GNU_negative_offset_extended, which offset_extended_sf has replaced
             let offset = factored(program, cie)?.checked_neg();
             RegisterRule::Offset(offset.ok_or(program.error(CfiErrorKind::OutOfRange))?)
         }
@@ -319,7 +325,8 @@ fn set_register<S: State>(
     Ok(())
 }
 
-/// The operand of `set_loc`: an address, encoded as the FDE's own. Not seen from today's compilers.
+/// The operand of `set_loc`: an address, encoded as the FDE's own. Present compilers do not emit
+/// it.
 #[cold]
 fn set_location(program: &mut Cursor<'_>, cie: &Cie<'_>) -> Result<u64, CfiError> {
     match (cie.pointer_encoding, cie.address_bytes) {
@@ -329,7 +336,7 @@ fn set_location(program: &mut Cursor<'_>, cie: &Cie<'_>) -> Result<u64, CfiError
     }
 }
 
-/// A register number; all that do not fit 16 bits are equally unknown.
+/// A register number; numbers of more than 16 bits are all treated as one unknown register.
 #[inline]
 fn register(program: &mut Cursor<'_>) -> Result<u16, CfiError> {
     program.uleb().map(|number| u16::try_from(number).unwrap_or(u16::MAX))
@@ -359,7 +366,7 @@ fn scale(offset: i64, program: &Cursor<'_>, cie: &Cie<'_>) -> Result<i32, CfiErr
     i32::try_from(scaled).map_err(|_| program.error(CfiErrorKind::OutOfRange))
 }
 
-/// An expression, skipped and remembered by its place.
+/// Skips an expression and returns its place.
 fn expression(program: &mut Cursor<'_>) -> Result<ExpressionRef, CfiError> {
     let length = program.uleb()?;
     let offset = program.offset();

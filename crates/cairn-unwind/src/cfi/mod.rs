@@ -17,19 +17,24 @@
 //!      0x1004  rbp+16    at CFA-16 at CFA-8
 //! ```
 //!
-//! There are two readers of the same programs. [`FrameTable::row`] gives everything the row says. [`FrameTable::rule`]
-//! tracks only what a stack walk needs (CFA, frame pointer, return address), in one pass and without any table in
-//! memory, and packs it in 32 bits.
+//! There are two readers of the same programs. [`FrameTable::row`] returns the complete row.
+//! [`FrameTable::rule`] tracks only the CFA, the frame pointer and the return address, which a
+//! stack walk needs, in one pass and without a table in memory, and packs them in 32 bits.
 //!
-//! Nothing is decoded ahead of the question: a program touches a few thousand of the hundred thousands of rows in its
-//! libraries, and one lazy answer costs about as much as one or two cache misses to memory (`cargo bench --bench lazy_rule`).
+//! Nothing is decoded in advance: a program uses a few thousand of the hundred thousands of rows in
+//! its libraries, and decoding one row costs about as much as one or two cache misses to memory
+//! (`cargo bench --bench lazy_rule`).
 //!
-//! Where practice departs from the documents (DWARF 5 section 6.4, the Linux Standard Base):
-//! - `remember_state` saves the CFA too, though DWARF calls what is saved "the rules for every register".
-//! - `.eh_frame` has 32-bit CIE pointers also where its lengths are 64-bit, and its pointer counts backwards.
-//! - An FDE of zero length is what linkers leave of a discarded function. It covers nothing; it is not an error.
+//! Practice differs from the documents (DWARF 5 section 6.4, the Linux Standard Base):
+//! - `remember_state` saves the CFA too, though DWARF calls what is saved "the rules for every
+//!   register".
+//! - `.eh_frame` has 32-bit CIE pointers also where its lengths are 64-bit, and its pointer counts
+//!   backwards.
+//! - Linkers leave an FDE of zero length for a discarded function. It covers nothing; it is not an
+//!   error.
 //! - Opcode 0x2d is SPARC's `GNU_window_save`, and AArch64's `negate_ra_state`.
-//! - glibc's signal trampoline starts its FDE one byte before its first instruction, for unwinders that subtract one.
+//! - glibc's signal trampoline starts its FDE one byte before its first instruction, for unwinders
+//!   that subtract one.
 
 mod cursor;
 mod entry;
@@ -48,24 +53,24 @@ pub(crate) use row::{LinearCfa, RowHead, RowState, RowView};
 pub use search::find_frames;
 pub use table::{Bases, Flavor, FrameTable, IndexEntry, RuleAt, Section};
 
-/// Why a table entry could not be used, and where.
+/// An error in a table entry, with its place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CfiError {
     /// Offset of the offending byte from the start of the section's slice.
     pub offset: usize,
-    /// What is wrong.
+    /// The kind of error.
     pub kind: CfiErrorKind,
 }
 
-/// What can be wrong with a table entry.
+/// The kinds of errors in a table entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum CfiErrorKind {
-    /// When no entry covers the address. This says nothing against the table.
+    /// When no entry covers the address. The table may still be valid.
     NotCovered,
     /// When the bytes end too early.
     UnexpectedEnd,
-    /// When the header, the CIE or the table is of a version that this crate does not know.
+    /// When the header, the CIE or the table has an unsupported version.
     UnknownVersion,
     /// When the augmentation string has a letter whose data cannot be skipped.
     UnknownAugmentation,
@@ -73,7 +78,7 @@ pub enum CfiErrorKind {
     UnknownPointerEncoding,
     /// When a CIE pointer does not lead to a CIE.
     NoCie,
-    /// When an instruction is not known for this machine.
+    /// When an instruction is unknown for this machine.
     UnknownInstruction,
     /// When a `restore_state` has no `remember_state` before it.
     RestoreWithoutRemember,

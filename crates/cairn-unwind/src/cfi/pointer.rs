@@ -1,4 +1,4 @@
-//! Encoded pointers (`DW_EH_PE_*`): one byte says how wide a pointer is and what it counts from.
+//! Encoded pointers (`DW_EH_PE_*`): one byte states the width of a pointer and its base.
 //!
 //! ```text
 //!   7          6    4  3    0
@@ -11,23 +11,25 @@ use super::cursor::Cursor;
 use super::table::{Bases, Section};
 use super::{CfiError, CfiErrorKind};
 
-/// No pointer is there.
+/// There is no pointer.
 pub(super) const OMIT: u8 = 0xff;
-/// Relative to the section's start (of the header, in practice), as a signed 32-bit number: what all linkers write into
-/// the search table.
+/// Relative to the section's start (of the header, in practice), as a signed 32-bit number. All
+/// linkers use it in the search table.
 pub(super) const DATA_RELATIVE_I32: u8 = 0x3b;
-/// Relative to the pointer itself, as a signed 32-bit number: what compilers write for position-independent code.
+/// Relative to the pointer itself, as a signed 32-bit number. Compilers use it for
+/// position-independent code.
 const PC_RELATIVE_I32: u8 = 0x1b;
 
 const INDIRECT: u8 = 0x80;
 
-/// What encoded pointers of one section count from.
+/// The bases of encoded pointers in one section.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PointerContext<'a> {
     pub(super) section: Section<'a>,
     pub(super) bases: Bases,
     pub(super) word_size: WordSize,
-    /// What `datarel` counts from: the header's own address in `.eh_frame_hdr`, the global offset table elsewhere.
+    /// The base of `datarel`: the header's own address in `.eh_frame_hdr`, the global offset table
+    /// elsewhere.
     pub(super) data_base: Option<u64>,
 }
 
@@ -54,7 +56,8 @@ fn read_any_pointer(
     function_start: Option<u64>,
 ) -> Result<u64, CfiError> {
     let unknown = cursor.error(CfiErrorKind::UnknownPointerEncoding);
-    // An indirect pointer would have to be loaded from the module's data, which is not unwind information.
+    // An indirect pointer would have to be loaded from the module's data, which is not unwind
+    // information.
     if encoding & INDIRECT != 0 {
         return Err(unknown);
     }
@@ -81,7 +84,8 @@ fn skip_to_alignment(cursor: &mut Cursor<'_>, at: u64, word_size: WordSize) -> R
     cursor.take(padding).map(|_| ())
 }
 
-/// Reads the number of a pointer and leaves it relative; also what the length of an FDE's range is written as.
+/// Reads the number of a pointer without adding its base. The length of an FDE's range is encoded
+/// in this way too.
 #[inline]
 pub(super) fn read_form(cursor: &mut Cursor<'_>, encoding: u8, word_size: WordSize) -> Result<u64, CfiError> {
     Ok(match encoding & 0xf {

@@ -1,4 +1,4 @@
-//! One row of the table: everything it says ([`Row`]), or what a stack walk needs of it ([`CoreRow`]).
+//! One row of the table: complete ([`Row`]), or the part that a stack walk needs ([`CoreRow`]).
 
 use core::marker::PhantomData;
 
@@ -10,10 +10,10 @@ use super::interpreter::State;
 use super::table::Section;
 use crate::{AddressRange, Machine, MemoryReader, Registers, StopReason};
 
-/// How the canonical frame address is computed.
+/// The rule for the canonical frame address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CfaRule {
-    /// When no instruction has said it.
+    /// When no instruction has set it.
     Undefined,
     /// A register plus an offset.
     Register {
@@ -26,32 +26,33 @@ pub enum CfaRule {
     Expression(ExpressionRef),
 }
 
-/// Where the caller's value of a register is.
+/// The rule for the caller's value of a register.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RegisterRule {
-    /// When no instruction has said it: what the calling convention says holds.
+    /// When no instruction has set it: the calling convention applies.
     Unspecified,
     /// When it cannot be recovered. For the return address: there is no caller.
     Undefined,
     /// In the register itself.
     SameValue,
-    /// In memory, so many bytes above the CFA.
+    /// In memory, at this number of bytes above the CFA.
     Offset(i32),
-    /// It is the CFA plus so many bytes.
+    /// The CFA plus this number of bytes.
     ValueOffset(i32),
     /// In another register.
     Register(u16),
-    /// In memory, where the expression says.
+    /// In memory, at the value of the expression.
     Expression(ExpressionRef),
-    /// It is the value of the expression.
+    /// The value of the expression.
     ValueExpression(ExpressionRef),
 }
 
-/// An expression by its place in the section; [`Row::expression`] gives the bytes. Half the size of a slice, which halves
-/// a row.
+/// An expression by its place in the section; [`Row::expression`] returns the bytes. It has half
+/// the size of a slice, and so halves the size of a row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ExpressionRef {
-    /// The offset in the section, low half first, and the length: in halves, so that the rules around it pack into 8 bytes.
+    /// The offset in the section, low half first, and the length: in halves, so that the rules
+    /// around it pack into 8 bytes.
     halves: [u16; 3],
 }
 
@@ -77,9 +78,10 @@ impl ExpressionRef {
 pub(crate) struct RowState<M: Machine> {
     cfa: CfaRule,
     rules: M::Slots<RegisterRule>,
-    /// Bit `n` is set when register `n` was put back to what the CIE's program said. No machine here tracks more than 64.
+    /// Bit `n` is set when register `n` was restored to its rule in the CIE's program. No supported
+    /// machine tracks more than 64.
     restored: u64,
-    /// Only the registers in `restored` take what programs say.
+    /// True in the second run of the CIE's program, which changes only the registers in `restored`.
     is_restoring: bool,
 }
 
@@ -93,7 +95,7 @@ impl<M: Machine> RowState<M> {
         }
     }
 
-    /// Says nothing again.
+    /// Resets all rules.
     pub(crate) fn clear(&mut self) {
         self.cfa = CfaRule::Undefined;
         self.rules.as_mut().fill(RegisterRule::Unspecified);
@@ -158,10 +160,12 @@ impl<M: Machine> State for RowState<M> {
     }
 }
 
-/// While registers are put back, which CFA there is does not matter, but that there is one whose offset can change.
+/// A CFA for the second run of the CIE's program, where only its form matters: a register and an
+/// offset that can change.
 const ANY_CFA: CfaRule = CfaRule::Register { register: 0, offset: 0 };
 
-/// See [`State::set_usual`]. Interpreting the usual program takes 15 of 150 nanoseconds, comparing it takes one.
+/// See [`State::set_usual`]. Interpreting the usual program takes 15 of 150 nanoseconds, comparing
+/// it takes one.
 #[inline]
 fn set_usual<M: Machine>(state: &mut impl State, program: &[u8], data_alignment: i64) -> bool {
     let Some(usual) = M::USUAL_CIE else { return false };
@@ -173,14 +177,14 @@ fn set_usual<M: Machine>(state: &mut impl State, program: &[u8], data_alignment:
     is_usual
 }
 
-/// What the table says of every register, for one stretch of code.
+/// The rules of all registers, for one range of code.
 #[derive(Clone, Copy, Debug)]
 pub struct Row<'a, M: Machine> {
     head: RowHead<'a>,
     state: RowState<M>,
 }
 
-/// What a row has beside its rules.
+/// The parts of a row besides its rules.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RowHead<'a> {
     section: Section<'a>,
@@ -191,7 +195,7 @@ pub(crate) struct RowHead<'a> {
 }
 
 impl<'a> RowHead<'a> {
-    /// Of a row that says nothing yet.
+    /// The parts of an empty row.
     pub(crate) fn empty<M: Machine>() -> Self {
         let nowhere = AbsoluteAddress::new(0);
         Self {
@@ -203,7 +207,7 @@ impl<'a> RowHead<'a> {
         }
     }
 
-    /// Takes what holds for all rows of an entry, and where this one holds.
+    /// Sets the parts that all rows of an entry share, and the range of this one.
     pub(super) fn complete(
         &mut self,
         section: Section<'a>,
@@ -218,19 +222,19 @@ impl<'a> RowHead<'a> {
         self.range = range;
     }
 
-    /// True for the frame that a signal was delivered through.
+    /// True for a signal frame.
     pub(crate) fn is_signal_frame(&self) -> bool {
         self.is_signal_frame
     }
 }
 
 impl<'a, M: Machine> Row<'a, M> {
-    /// A row that says nothing yet.
+    /// An empty row.
     pub(super) fn empty() -> Self {
         Self { head: RowHead::empty::<M>(), state: RowState::new() }
     }
 
-    /// What is filled.
+    /// The parts of the row, for filling.
     pub(super) fn parts_mut(&mut self) -> (&mut RowHead<'a>, &mut RowState<M>) {
         (&mut self.head, &mut self.state)
     }
@@ -239,31 +243,31 @@ impl<'a, M: Machine> Row<'a, M> {
         RowView { head: &self.head, state: &self.state }
     }
 
-    /// The addresses for which the row holds.
+    /// The addresses for which the row is valid.
     #[must_use]
     pub fn range(&self) -> AddressRange {
         self.head.range
     }
 
-    /// How the canonical frame address is computed.
+    /// The rule for the canonical frame address.
     #[must_use]
     pub fn cfa(&self) -> CfaRule {
         self.state.cfa
     }
 
-    /// Where the caller's value of a register is.
+    /// The rule for the caller's value of a register.
     #[must_use]
     pub fn register(&self, register: u16) -> RegisterRule {
         self.view().register(register)
     }
 
-    /// The register whose rule says where the return address is.
+    /// The register whose rule gives the return address.
     #[must_use]
     pub fn return_address_register(&self) -> u16 {
         self.head.return_address_register
     }
 
-    /// True for the frame that a signal was delivered through. Its caller was interrupted: that pc is looked up as it is.
+    /// True for a signal frame. Its caller was interrupted, so that pc is looked up unchanged.
     #[must_use]
     pub fn is_signal_frame(&self) -> bool {
         self.head.is_signal_frame
@@ -279,7 +283,8 @@ impl<'a, M: Machine> Row<'a, M> {
     ///
     /// # Errors
     ///
-    /// The [`StopReason`] when the CFA or the return address cannot be had, or when there is no caller.
+    /// The [`StopReason`] when the CFA or the return address cannot be computed, or when there is
+    /// no caller.
     pub fn step<Mem: MemoryReader>(
         &self,
         registers: &Registers<M>,
@@ -291,7 +296,7 @@ impl<'a, M: Machine> Row<'a, M> {
     }
 }
 
-/// A row whose parts lie in different places.
+/// A row whose parts are stored separately.
 pub(crate) struct RowView<'r, 'a, M: Machine> {
     pub(crate) head: &'r RowHead<'a>,
     pub(crate) state: &'r RowState<M>,
@@ -306,7 +311,7 @@ impl<'a, M: Machine> RowView<'_, 'a, M> {
         expression.bytes(self.head.section.bytes)
     }
 
-    /// Makes `caller`, which is a copy of `registers`, those of the caller.
+    /// Turns `caller`, a copy of `registers`, into the caller's registers.
     pub(crate) fn step_into<Mem: MemoryReader>(
         &self,
         registers: &Registers<M>,
@@ -349,7 +354,8 @@ impl<'a, M: Machine> RowView<'_, 'a, M> {
     ) -> Result<u64, StopReason> {
         let register = self.head.return_address_register;
         match self.register(register) {
-            // In the link register, where there is one. Elsewhere the tables must say where it is.
+            // The return address is in the link register, if there is one. Otherwise the tables
+            // must have its place.
             RegisterRule::Unspecified | RegisterRule::SameValue => {
                 if register == M::PROGRAM_COUNTER {
                     return Err(StopReason::BadUnwindInfo { pc: environment.registers.pc() });
@@ -397,7 +403,8 @@ impl<'a, M: Machine> RowView<'_, 'a, M> {
     }
 }
 
-/// The state behind a [`CoreRow`]: 40 bytes, so that looking up a pc never leaves the registers and one cache line.
+/// The state behind a [`CoreRow`]: 40 bytes, so that looking up a pc never leaves the registers and
+/// one cache line.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CoreState<M> {
     cfa: CfaRule,
@@ -405,9 +412,10 @@ pub(super) struct CoreState<M> {
     return_address: RegisterRule,
     stack_pointer: RegisterRule,
     return_address_register: u16,
-    /// Which of the three registers, in the order above, were put back to what the CIE's program said: a bit for each.
+    /// A bit for each of the three registers, in the order above, that was restored to its rule in
+    /// the CIE's program.
     restored: u8,
-    /// Only the registers in `restored` take what programs say.
+    /// True in the second run of the CIE's program, which changes only the registers in `restored`.
     is_restoring: bool,
     machine: PhantomData<M>,
 }
@@ -431,7 +439,7 @@ impl<M: Machine> CoreState<M> {
         }
     }
 
-    /// The register's bit in `restored`; 0 for one that is not kept.
+    /// The register's bit in `restored`; 0 for one that is not tracked.
     #[inline]
     fn bit(&self, register: u64) -> u8 {
         if register == u64::from(M::FRAME_POINTER) {
@@ -512,18 +520,18 @@ impl<M: Machine> State for CoreState<M> {
     }
 }
 
-/// A CFA or the place of a register, when it is as simple as a packed rule can hold.
+/// A CFA or the place of a register, in the forms that a packed rule can contain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum LinearCfa {
     /// A register plus an offset.
     Register { register: u16, offset: i64 },
-    /// What memory holds at a register plus an offset.
+    /// The word in memory at a register plus an offset.
     Loaded { register: u16, offset: i64 },
     /// Anything else.
     Other,
 }
 
-/// What a machine packs into a rule: the table's words on the CFA, the frame pointer and the return address.
+/// The row that a machine packs into a rule: the CFA, the frame pointer and the return address.
 #[derive(Clone, Copy, Debug)]
 pub struct CoreRow<'a> {
     pub(crate) cfa: LinearCfa,
@@ -566,7 +574,7 @@ impl<'a> CoreRow<'a> {
         row
     }
 
-    /// Makes the row one that no rule can hold.
+    /// Marks the row as one that does not fit a rule.
     #[cold]
     pub(super) fn give_up(&mut self) {
         self.cfa = LinearCfa::Other;

@@ -1,13 +1,13 @@
 //! Finds `.eh_frame` in a loaded segment of a module that has no `.eh_frame_hdr`.
 //!
-//! Static programs are linked without the header by some compilers, and nothing in memory then says where the table is:
-//! the symbol at its start is local to a start file, and section headers are not loaded. But the table is a chain, each
-//! entry with its length and each FDE with the distance to its CIE, up to a terminator or the end of the
-//! segment:
+//! Some compilers link static programs without the header, and nothing in memory then refers to the
+//! table: the symbol at its start is local to a start file, and section headers are not loaded. But
+//! the table is a chain, each entry with its length and each FDE with the distance to its CIE, up
+//! to a terminator or the end of the segment:
 //!
 //! ```text
 //!   .rodata … | CIE | FDE | FDE | CIE | FDE | … | FDE | 0 |  .gcc_except_table …
-//!             ^ the first place from which a chain leads to the terminator and covers the code that is asked about
+//!             ^ the first place from which a chain leads to the terminator and covers the given code
 //! ```
 
 use cairn_format::{AbsoluteAddress, WordSize};
@@ -15,18 +15,20 @@ use cairn_format::{AbsoluteAddress, WordSize};
 use super::entry::FrameEntries;
 use super::table::{Bases, Flavor, FrameTable, Section};
 
-/// Entries that one search may look at; more than a program of 1 GB has. It bounds the time where the table of a module is
-/// damaged, or `segment` was made to cost time: each place could begin another chain that is followed for nothing.
+/// Maximum entries of one search; more than a program of 1 GB has. It bounds the time for a damaged
+/// table or a hostile segment, in which each place could begin another chain.
 const MOST_ENTRIES: u32 = 1 << 22;
 
-/// Entries begin at multiples of 4 in all files that compilers make.
+/// Alignment of entries; 4 in all files that compilers emit.
 const ALIGNMENT: usize = 4;
 
-/// Lengths that the first entry, a CIE, may have: it holds some ten bytes, an augmentation string and initial instructions.
+/// Lengths of the first entry, a CIE: it has some ten bytes, an augmentation string and initial
+/// instructions.
 const CIE_BYTES: core::ops::RangeInclusive<u32> = 8..=0x1000;
 
-/// The `.eh_frame` in `segment` that covers `code`, with its terminator. `None` when there is none, or when it is damaged
-/// before the terminator.
+/// Finds the `.eh_frame` in `segment` that covers `code`, with its terminator.
+///
+/// `None` when there is none, or when it is damaged before the terminator.
 ///
 /// ```
 /// use cairn_format::{AbsoluteAddress, WordSize};
@@ -52,7 +54,7 @@ pub fn find_frames<'a>(
             if covers {
                 return Some(Section::new(bytes.get(..length)?, address));
             }
-            // Another table: what begins within it ends where it ends.
+            // Skips another table as a whole: chains that begin within it end at its end.
             next = next.max(from + length);
         }
         if budget == 0 {
@@ -63,7 +65,7 @@ pub fn find_frames<'a>(
     None
 }
 
-/// Whether these bytes could be a CIE: a length, an id of 0, a version.
+/// True when these bytes could be a CIE: a length, an id of 0, a version.
 fn may_begin(bytes: &[u8]) -> bool {
     let Some(&[l0, l1, l2, l3, 0, 0, 0, 0, version]) = bytes.first_chunk() else { return false };
     matches!(version, 1 | 3 | 4) && CIE_BYTES.contains(&u32::from_le_bytes([l0, l1, l2, l3]))
@@ -85,7 +87,8 @@ fn chain(
         covers |= entry.ok()?.range.contains(code);
     }
     match *frames.bytes.get(entries.offset()..)? {
-        // What is linked without the usual start files has no terminator, and the table may be the last in its segment.
+        // A program that is linked without the usual start files has no terminator, and the table
+        // may end its segment.
         [] => Some((entries.offset(), covers)),
         [0, 0, 0, 0, ..] => Some((entries.offset() + 4, covers)),
         _ => None,

@@ -10,15 +10,15 @@ use super::row::{CoreRow, CoreState, Row, RowHead, RowState};
 use super::{CfiError, CfiErrorKind};
 use crate::{AddressRange, Machine};
 
-/// The bytes of a section, and where the first of them lies in the watched process.
+/// The bytes of a section, and the address of the first of them in the watched process.
 ///
-/// The slice may be larger than the section, for instance the whole read-only segment that holds `.eh_frame_hdr` and
-/// `.eh_frame` alike; nothing is read but what the tables lead to.
+/// The slice may be larger than the section, for instance the whole read-only segment that holds
+/// `.eh_frame_hdr` and `.eh_frame`; only the bytes to which the tables lead are read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Section<'a> {
     /// The bytes.
     pub bytes: &'a [u8],
-    /// Where the first byte lies.
+    /// The address of the first byte.
     pub address: AbsoluteAddress,
 }
 
@@ -29,7 +29,7 @@ impl<'a> Section<'a> {
         Self { bytes, address }
     }
 
-    /// Where `address` lies in the slice.
+    /// The offset of `address` in the slice.
     #[inline]
     fn offset_of(&self, address: u64) -> Option<usize> {
         let offset = usize::try_from(address.checked_sub(self.address.value())?).ok()?;
@@ -37,28 +37,29 @@ impl<'a> Section<'a> {
     }
 }
 
-/// Which section the entries come from. They differ in how an FDE names its CIE.
+/// The section of the entries. The two differ in the reference from an FDE to its CIE.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Flavor {
-    /// `.eh_frame`: in memory at run time; the CIE is named by the distance back to it.
+    /// `.eh_frame`: in memory at run time; the reference is the distance back to the CIE.
     EhFrame,
-    /// `.debug_frame`: in files only; the CIE is named by its offset in the section.
+    /// `.debug_frame`: in files only; the reference is the CIE's offset in the section.
     DebugFrame,
 }
 
-/// What pointers of the rarer encodings count from.
+/// The bases of pointers in rarer encodings.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Bases {
-    /// Where the code section lies.
+    /// The address of the code section.
     pub text: Option<AbsoluteAddress>,
-    /// Where the global offset table lies.
+    /// The address of the global offset table.
     pub data: Option<AbsoluteAddress>,
-    /// What to add to pointers written as absolute ones. Zero in memory, where the loader has relocated them; where the
-    /// module lies minus where its file says, when the section comes from the file.
+    /// Added to absolute pointers. Zero in memory, where the loader has relocated them; for a
+    /// section from a file, the difference of the module's address and the one stated in the file.
     pub absolute_bias: u64,
 }
 
-/// One line of an index that the caller builds where there is no header: see [`FrameTable::entries`].
+/// One entry of an index that the caller builds where there is no header: see
+/// [`FrameTable::entries`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct IndexEntry {
     /// The first address that the FDE covers. The index is sorted by it.
@@ -67,7 +68,7 @@ pub struct IndexEntry {
     pub entry_offset: usize,
 }
 
-/// How an address finds its FDE.
+/// The way in which the FDE of an address is found.
 #[derive(Clone, Copy, Debug)]
 enum Search<'a> {
     /// The header's table in its usual form: pairs of distances from the header.
@@ -76,7 +77,7 @@ enum Search<'a> {
     SortedUnusual { header: Section<'a>, start: usize, count: usize, encoding: u8, entry_bytes: usize },
     /// The caller's index.
     Index(&'a [IndexEntry]),
-    /// Entry after entry. Time grows with the section; for offline use.
+    /// Linearly. Time grows with the section; for offline use.
     Linear,
 }
 
@@ -103,33 +104,34 @@ pub struct FrameTable<'a> {
     search: Search<'a>,
 }
 
-/// A packed rule, and where it holds.
+/// A packed rule, and the addresses for which it is valid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RuleAt<R> {
     /// The rule.
     pub rule: R,
-    /// The addresses for which the row holds that the rule was packed from.
+    /// The addresses for which the packed row is valid.
     pub range: AddressRange,
 }
 
 impl<'a> FrameTable<'a> {
-    /// The table of a 64-bit module with a header, as every linker makes it for programs that unwind.
+    /// The table of a 64-bit module with a header, as linkers emit it for programs that unwind.
     ///
     /// `frames` is any slice that contains `.eh_frame`; `header` starts with `.eh_frame_hdr`.
     ///
     /// # Errors
     ///
-    /// [`CfiErrorKind::UnknownVersion`], [`CfiErrorKind::UnknownPointerEncoding`] or [`CfiErrorKind::UnexpectedEnd`] when
-    /// the header is not usable; its offset counts from the start of the header.
+    /// [`CfiErrorKind::UnknownVersion`], [`CfiErrorKind::UnknownPointerEncoding`] or
+    /// [`CfiErrorKind::UnexpectedEnd`] when the header is not usable; its offset counts from the
+    /// start of the header.
     pub fn with_header(header: Section<'a>, frames: Section<'a>) -> Result<Self, CfiError> {
         Self::with_header_and_bases(header, frames, Bases::default(), WordSize::Bits64)
     }
 
-    /// As [`with_header`](Self::with_header), with the bases and the word size of the module stated.
+    /// Creates a table as [`with_header`](Self::with_header) does, with given bases and word size.
     ///
     /// # Errors
     ///
-    /// As for [`with_header`](Self::with_header).
+    /// The errors of [`with_header`](Self::with_header).
     pub fn with_header_and_bases(
         header: Section<'a>,
         frames: Section<'a>,
@@ -140,20 +142,21 @@ impl<'a> FrameTable<'a> {
         Ok(Self { flavor: Flavor::EhFrame, frames, bases, word_size, search })
     }
 
-    /// A table without header and index, which is searched entry after entry. For files only; build an index from
-    /// [`entries`](Self::entries) when there is more than one question.
+    /// A table without header and index, which is searched linearly. For files only; for several
+    /// look-ups, build an index from [`entries`](Self::entries).
     #[must_use]
     pub fn linear(flavor: Flavor, frames: Section<'a>, bases: Bases, word_size: WordSize) -> Self {
         Self { flavor, frames, bases, word_size, search: Search::Linear }
     }
 
-    /// The same table with an index, sorted by `start`, made from [`entries`](Self::entries).
+    /// Adds an index, sorted by `start`, from [`entries`](Self::entries).
     #[must_use]
     pub fn with_index(self, index: &'a [IndexEntry]) -> Self {
         Self { search: Search::Index(index), ..self }
     }
 
-    /// All FDEs in the order of the section. An entry that is malformed ends the iteration with its error.
+    /// All FDEs in the order of the section. An entry that is malformed ends the iteration with its
+    /// error.
     #[must_use]
     pub fn entries(&self) -> FrameEntries<'a> {
         FrameEntries::new(self.context(), self.flavor)
@@ -180,12 +183,13 @@ impl<'a> FrameTable<'a> {
         Ok(found.entry)
     }
 
-    /// What the table says of every register at `address`. For a return address, ask for the address one below: the call
-    /// is what is unwound, and it may be the last instruction of its function.
+    /// The rules of all registers at `address`. For a return address, pass the address one below:
+    /// the call is unwound, and it may be the last instruction of its function.
     ///
     /// # Errors
     ///
-    /// [`CfiErrorKind::NotCovered`] when no entry covers the address; the others when the table is malformed.
+    /// [`CfiErrorKind::NotCovered`] when no entry covers the address; the others when the table is
+    /// malformed.
     pub fn row<M: Machine>(&self, address: AbsoluteAddress) -> Result<Row<'a, M>, CfiError> {
         let mut row = Row::empty();
         let (head, state) = row.parts_mut();
@@ -193,8 +197,8 @@ impl<'a> FrameTable<'a> {
         Ok(row)
     }
 
-    /// As [`row`](Self::row), into the parts of a row, which are empty: a signal handler has no stack for copies, and its
-    /// caller may keep the larger part elsewhere.
+    /// Fills the empty parts of a row as [`row`](Self::row) does. A signal handler has no stack for
+    /// copies, and its caller may store the larger part elsewhere.
     pub(crate) fn fill_row<M: Machine>(
         &self,
         address: AbsoluteAddress,
@@ -220,12 +224,13 @@ impl<'a> FrameTable<'a> {
         Ok(())
     }
 
-    /// The packed rule at `address`, evaluated in one pass. For a return address, ask for the address one below.
+    /// The packed rule at `address`, evaluated in one pass. For a return address, pass the address
+    /// one below.
     ///
     /// # Errors
     ///
-    /// [`CfiErrorKind::NotCovered`] when no entry covers the address; the others when the table is malformed. A row that
-    /// does not fit a rule is no error: the rule says so.
+    /// [`CfiErrorKind::NotCovered`] when no entry covers the address; the others when the table is
+    /// malformed. A row that does not fit a rule is not an error: there is a rule for it.
     #[inline]
     pub fn rule<M: Machine>(&self, address: AbsoluteAddress) -> Result<RuleAt<M::Rule>, CfiError> {
         let mut found = Found::empty();
@@ -247,17 +252,20 @@ impl<'a> FrameTable<'a> {
             // Packed rules load 8 bytes.
             row.give_up();
         }
-        // A CFA computed from the pc itself (the entries of a procedure linkage table) holds for that pc alone.
+        // A CFA computed from the pc itself (the entries of a procedure linkage table) is valid for
+        // that pc alone.
         let range = if row.depends_on_pc { single_address(address) } else { position.range() };
         Ok(RuleAt { rule: M::pack(&row), range })
     }
 
-    /// Calls `visit` with each row of an FDE: where it holds, and the row. For printing tables and for tests: each row is
-    /// evaluated from the start of the program, so time grows with the square of its length.
+    /// Calls `visit` with each row of an FDE and its range, for printing tables and for tests.
+    ///
+    /// Each row is evaluated from the start of the program, so time grows with the square of its
+    /// length.
     ///
     /// # Errors
     ///
-    /// When the FDE or its CIE is malformed; rows before the fault have been visited.
+    /// When the FDE or its CIE is malformed; rows before the error have been visited.
     pub fn rows<M: Machine>(
         &self,
         entry: &FrameEntry<'a>,
@@ -271,13 +279,14 @@ impl<'a> FrameTable<'a> {
             let position = evaluate(&cie, entry, address, state)?;
             head.complete(self.frames, self.word_size, &cie, position.range());
             visit(&row);
-            // A row never ends before the address asked for, so this advances.
+            // A row never ends before the requested address, so this advances.
             address = position.range().end;
         }
         Ok(())
     }
 
-    /// Becomes the FDE that covers `address`. What that needs of the stack is given back before the programs run.
+    /// Fills `found` with the FDE that covers `address`. A separate function, so that its stack
+    /// space is free before the programs run.
     #[inline(never)]
     fn find_into(&self, address: AbsoluteAddress, found: &mut Found<'a>) -> Result<(), CfiError> {
         let offset = self.find_offset(address)?;
@@ -289,7 +298,7 @@ impl<'a> FrameTable<'a> {
         }
     }
 
-    /// Where the FDE is that covers `address`, if one does.
+    /// The offset of the FDE that covers `address`, if there is one.
     #[inline(never)]
     fn find_offset(&self, address: AbsoluteAddress) -> Result<usize, CfiError> {
         let not_covered = CfiError { offset: 0, kind: CfiErrorKind::NotCovered };
@@ -308,7 +317,7 @@ impl<'a> FrameTable<'a> {
         }
     }
 
-    /// Looks at one FDE after the other: the offset of the first that covers the address.
+    /// Linear search: the offset of the first FDE that covers the address.
     #[cold]
     #[inline(never)]
     fn search_linear(&self, address: AbsoluteAddress) -> Result<Option<usize>, CfiError> {
@@ -349,7 +358,7 @@ fn single_address(address: AbsoluteAddress) -> AddressRange {
     AddressRange::new(address, address.checked_add(1).unwrap_or(address))
 }
 
-/// Runs the CIE's program and then the FDE's, up to the row that holds `address`.
+/// Runs the CIE's program and then the FDE's, up to the row that contains `address`.
 #[inline]
 fn evaluate<S: interpreter::State>(
     cie: &Cie<'_>,
@@ -374,7 +383,7 @@ fn evaluate_common<S: interpreter::State>(cie: &Cie<'_>, state: &mut S) -> Resul
     }
     interpreter::run(cie, cie.program, &mut Position::everywhere(), state)?;
     if state.has_restored() {
-        // There is nothing yet to go back to.
+        // There is no state to restore yet.
         state.begin_restoring();
         state.end_restoring();
     }
@@ -391,8 +400,9 @@ fn restore<S: interpreter::State>(cie: &Cie<'_>, state: &mut S) -> Result<(), Cf
 
 /// The address of the FDE whose function starts last before `address`.
 ///
-/// The comparison happens in distances from the header, so that the loop does no 64-bit arithmetic, and `partition_point`
-/// compiles to conditional moves: a mispredicted branch costs more than the probe.
+/// The comparison happens in distances from the header, so that the loop does no 64-bit arithmetic,
+/// and `partition_point` compiles to conditional moves: a mispredicted branch costs more than the
+/// probe.
 #[inline]
 fn search_sorted(table: &[[u8; 8]], header_address: u64, address: u64) -> Option<u64> {
     let wanted = i32::try_from(address.wrapping_sub(header_address) as i64).ok()?;
@@ -413,7 +423,7 @@ fn parse_header(header: Section<'_>, bases: Bases, word_size: WordSize) -> Resul
     }
     let context = header_context(header, bases, word_size);
     if frames_encoding != pointer::OMIT {
-        // Where `.eh_frame` starts. The table's entries lead there by themselves.
+        // The address of `.eh_frame`, which is not needed: the table's entries lead there.
         pointer::read_pointer(&mut cursor, frames_encoding, &context, None)?;
     }
     if count_encoding == pointer::OMIT || table_encoding == pointer::OMIT {
@@ -441,7 +451,7 @@ fn unusual_table<'a>(
         0x2 | 0xa => 2,
         0x3 | 0xb => 4,
         0x4 | 0xc => 8,
-        // Numbers of varying length cannot be searched by halving.
+        // Numbers of varying length exclude a binary search.
         _ => return Err(cursor.error(CfiErrorKind::UnknownPointerEncoding)),
     };
     let table_bytes = count.checked_mul(2 * entry_bytes);

@@ -4,7 +4,7 @@
 //!   higher    | ...            |
 //!   CFA    -> | caller's frame |
 //!   CFA-8     | return address |   pushed by the call
-//!   CFA-16    | saved rbp      |   where the function keeps one
+//!   CFA-16    | saved rbp      |   if the function saves it
 //!             | ...            | <- rsp
 //! ```
 
@@ -15,5 +15,5 @@ mod step;
 pub use registers::{
     R8, R9, R10, R11, R12, R13, R14, R15, RAX, RBP, RBX, RCX, RDI, RDX, REGISTER_COUNT, RIP, RSI, RSP,
 };
-pub use rule::{Rule, RuleKind};
+pub use rule::{X86_64Rule, X86_64RuleKind};
 pub use step::X86_64;

@@ -1,6 +1,7 @@
-//! DWARF numbers of the registers. They are not the processor's own numbers: rdx and rcx, rsi and rbx are swapped there.
+//! DWARF numbers of the registers, which differ from the processor's own: there, rdx and rcx, rsi
+//! and rbx are swapped.
 
-/// How many registers are tracked: the general ones and the pc.
+/// Number of tracked registers: the general ones and the pc.
 pub const REGISTER_COUNT: usize = 17;
 
 macro_rules! registers {

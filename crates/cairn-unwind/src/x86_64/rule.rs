@@ -7,15 +7,16 @@
 //!   kind 0   CFA = sp + 8 * n             return address at CFA - 8
 //!        1   CFA = fp + 8 * n             saved fp at CFA - 8 * slot, or unchanged when slot is 0
 //!        2   CFA = word at (fp - 8 * n)   return address at CFA - 8; saved fp at (fp), or unchanged when slot is 0
-//!        3   special: n says which
+//!        3   special: n is its number
 //! ```
 //!
-//! 8 MiB of frame are the whole stack of a usual main thread: a large local array in an outer function must not make an
-//! unusual stack of every one above it. Compilers save the frame pointer next to the CFA, so 8 KiB are far enough for it.
-//! The few functions beyond are evaluated in full.
-//! Kind 2 is what GCC emits for functions that realign their stack.
+//! Frames of up to 8 MiB, the default stack of a main thread, fit: a large local array in an outer
+//! function must not exclude all stacks above it from the fast path. Compilers save the frame
+//! pointer next to the CFA, so 8 KiB are enough for its distance. The few other functions are
+//! evaluated in full. Kind 2 is what GCC emits for functions that realign their stack.
 //!
-//! No rule is zero (a CFA lies at least one word above the stack pointer), so a zeroed cache entry is an empty one.
+//! No rule is zero (a CFA lies at least one word above the stack pointer), so a zeroed cache entry
+//! is an empty one.
 
 use core::fmt;
 
@@ -30,45 +31,48 @@ use crate::{CoreRegisters, MemoryReader, RuleFailure};
 ///
 /// ```
 /// use cairn_format::AbsoluteAddress;
-/// use cairn_unwind::{CoreRegisters, SliceMemory, x86_64::Rule};
+/// use cairn_unwind::{CoreRegisters, SliceMemory, x86_64::X86_64Rule};
 ///
 /// let words: [u64; 3] = [0, 0x7000, 0x401234];
 /// let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
 /// let memory = SliceMemory::new(AbsoluteAddress::new(0x1000), &bytes);
 ///
-/// let rule = Rule::from_sp(24, Some(16)).unwrap();
+/// let rule = X86_64Rule::from_sp(24, Some(16)).unwrap();
 /// let caller = rule.apply(CoreRegisters { sp: 0x1000, ..CoreRegisters::default() }, &memory).unwrap();
 /// assert_eq!((caller.pc, caller.sp, caller.fp), (0x401234, 0x1018, 0x7000));
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(transparent)]
-pub struct Rule(u32);
+pub struct X86_64Rule(u32);
 
-/// What a rule says, unpacked.
+/// An unpacked rule.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum RuleKind {
+pub enum X86_64RuleKind {
     /// The CFA is the stack pointer plus an offset.
     FromSp {
         /// Bytes from the stack pointer up to the CFA.
         cfa_offset: u64,
-        /// Bytes from the CFA down to the saved frame pointer; `None` when the register still holds it.
+        /// Bytes from the CFA down to the saved frame pointer; `None` when the register still holds
+        /// it.
         saved_fp_below: Option<u64>,
     },
     /// The CFA is the frame pointer plus an offset.
     FromFp {
         /// Bytes from the frame pointer up to the CFA.
         cfa_offset: u64,
-        /// Bytes from the CFA down to the saved frame pointer; `None` when the register still holds it.
+        /// Bytes from the CFA down to the saved frame pointer; `None` when the register still holds
+        /// it.
         saved_fp_below: Option<u64>,
     },
     /// The CFA is stored in the frame, because the function has realigned its stack.
     Realigned {
         /// Bytes from the frame pointer down to the slot that holds the CFA.
         slot_below_fp: u64,
-        /// True when the frame pointer points at its saved value; false when the register still holds it.
+        /// True when the frame pointer points at its saved value; false when the register still
+        /// holds it.
         fp_is_saved: bool,
     },
-    /// The frame that Linux delivers a signal through: everything is in the context above the stack pointer.
+    /// A signal frame of Linux: all registers are in the context above the stack pointer.
     SignalFrame,
     /// There is no caller.
     EndOfStack,
@@ -94,24 +98,24 @@ const NEEDS_FULL_EVALUATION: u32 = 1;
 const SIGNAL_FRAME: u32 = 2;
 const NO_TABLES: u32 = 3;
 
-/// Where Linux keeps the interrupted registers, counted from the stack pointer in the signal trampoline: a
-/// `struct ucontext`, whose `gregs` start at 40.
+/// Distance of the interrupted registers from the stack pointer in Linux's signal trampoline: of
+/// the `gregs`, which start at byte 40 of a `struct ucontext`.
 const CONTEXT_RBP: i64 = 120;
 const CONTEXT_RSP: i64 = 160;
 const CONTEXT_RIP: i64 = 168;
 
-const _: () = assert!(SLOT_SHIFT + SLOT_BITS == Rule::BITS);
+const _: () = assert!(SLOT_SHIFT + SLOT_BITS == X86_64Rule::BITS);
 
-impl Rule {
-    /// How many bits a rule takes.
+impl X86_64Rule {
+    /// Number of bits of a rule.
     pub const BITS: u32 = u32::BITS;
     /// There is no caller.
     pub const END_OF_STACK: Self = Self::special(END_OF_STACK);
     /// The row does not fit: evaluate it in full.
     pub const NEEDS_FULL_EVALUATION: Self = Self::special(NEEDS_FULL_EVALUATION);
-    /// The frame that Linux delivers a signal through.
+    /// A signal frame of Linux.
     pub const SIGNAL_FRAME: Self = Self::special(SIGNAL_FRAME);
-    /// No table covers the code. No table says so: it stands for an address where there is none.
+    /// No table covers the code. The caller makes this rule for such addresses.
     pub const NO_TABLES: Self = Self::special(NO_TABLES);
 
     const fn special(code: u32) -> Self {
@@ -125,7 +129,8 @@ impl Rule {
         self.0
     }
 
-    /// The rule with these bits, which came from [`bits`](Self::bits). Other numbers make a rule that is wrong, not unsafe.
+    /// The rule with these bits, a result of [`bits`](Self::bits). Other numbers give a wrong rule,
+    /// but are not unsafe.
     #[must_use]
     #[inline]
     pub const fn from_bits(bits: u32) -> Self {
@@ -160,26 +165,26 @@ impl Rule {
         Some(Self(kind | cfa << KIND_BITS | slot << SLOT_SHIFT))
     }
 
-    /// What the rule says.
+    /// Unpacks the rule.
     #[must_use]
-    pub const fn kind(self) -> RuleKind {
+    pub const fn kind(self) -> X86_64RuleKind {
         let cfa_offset = self.cfa_offset();
         let slot = self.slot_below_cfa();
         let saved_fp_below = if slot == 0 { None } else { Some(slot) };
         match self.0 & SPECIAL {
-            FROM_SP => RuleKind::FromSp { cfa_offset, saved_fp_below },
-            FROM_FP => RuleKind::FromFp { cfa_offset, saved_fp_below },
-            REALIGNED => RuleKind::Realigned { slot_below_fp: cfa_offset, fp_is_saved: slot != 0 },
+            FROM_SP => X86_64RuleKind::FromSp { cfa_offset, saved_fp_below },
+            FROM_FP => X86_64RuleKind::FromFp { cfa_offset, saved_fp_below },
+            REALIGNED => X86_64RuleKind::Realigned { slot_below_fp: cfa_offset, fp_is_saved: slot != 0 },
             _ => match cfa_offset / 8 {
-                0 => RuleKind::EndOfStack,
-                2 => RuleKind::SignalFrame,
-                3 => RuleKind::NoTables,
-                _ => RuleKind::NeedsFullEvaluation,
+                0 => X86_64RuleKind::EndOfStack,
+                2 => X86_64RuleKind::SignalFrame,
+                3 => X86_64RuleKind::NoTables,
+                _ => X86_64RuleKind::NeedsFullEvaluation,
             },
         }
     }
 
-    /// True for the two plain kinds, which a hot loop handles in line.
+    /// True for the two plain kinds, which a hot loop handles inline.
     #[must_use]
     #[inline]
     pub const fn is_plain(self) -> bool {
@@ -193,7 +198,7 @@ impl Rule {
         self.0 & FROM_FP != 0
     }
 
-    /// True when the step reads the frame pointer, or is none of the plain kinds.
+    /// True when the step reads the frame pointer, or is of another than the plain kinds.
     #[must_use]
     #[inline]
     pub const fn depends_on_fp(self) -> bool {
@@ -207,7 +212,8 @@ impl Rule {
         ((self.0 >> KIND_BITS & CFA_MASK) as u64) * 8
     }
 
-    /// Bytes from the CFA down to the saved frame pointer, zero when it is not saved; only meaningful for the plain kinds.
+    /// Bytes from the CFA down to the saved frame pointer, zero when it is not saved; only
+    /// meaningful for the plain kinds.
     #[must_use]
     #[inline]
     pub const fn slot_below_cfa(self) -> u64 {
@@ -245,18 +251,18 @@ impl Rule {
         memory: &M,
     ) -> Result<CoreRegisters, RuleFailure> {
         match self.kind() {
-            RuleKind::Realigned { slot_below_fp, fp_is_saved } => {
+            X86_64RuleKind::Realigned { slot_below_fp, fp_is_saved } => {
                 let cfa = load(memory, registers.fp.wrapping_sub(slot_below_fp))?;
                 let pc = load(memory, cfa.wrapping_sub(8))?;
                 let fp = if fp_is_saved { load(memory, registers.fp)? } else { registers.fp };
                 Ok(CoreRegisters { pc, sp: cfa, fp, link: 0 })
             }
-            RuleKind::SignalFrame => {
+            X86_64RuleKind::SignalFrame => {
                 let field = |offset: i64| load(memory, registers.sp.wrapping_add_signed(offset));
                 let (pc, sp, fp) = (field(CONTEXT_RIP)?, field(CONTEXT_RSP)?, field(CONTEXT_RBP)?);
                 Ok(CoreRegisters { pc, sp, fp, link: 0 })
             }
-            RuleKind::EndOfStack => Err(RuleFailure::EndOfStack),
+            X86_64RuleKind::EndOfStack => Err(RuleFailure::EndOfStack),
             _ => Err(RuleFailure::NeedsFullEvaluation),
         }
     }
@@ -275,14 +281,14 @@ fn by_8(offset: i64, bits: u32) -> Option<u32> {
     (offset & 7 == 0 && eighth < 1 << bits).then_some(eighth)
 }
 
-/// Packs what the tables say.
+/// Packs a row of the tables.
 #[inline]
-pub(super) fn pack(row: &CoreRow<'_>) -> Rule {
+pub(super) fn pack(row: &CoreRow<'_>) -> X86_64Rule {
     if row.return_address_register != RIP {
-        return Rule::NEEDS_FULL_EVALUATION;
+        return X86_64Rule::NEEDS_FULL_EVALUATION;
     }
     if row.return_address == RegisterRule::Undefined {
-        return Rule::END_OF_STACK;
+        return X86_64Rule::END_OF_STACK;
     }
     if !row.is_signal_frame
         && let LinearCfa::Register { register, offset } = row.cfa
@@ -292,21 +298,21 @@ pub(super) fn pack(row: &CoreRow<'_>) -> Rule {
         let saved_fp_below = match row.frame_pointer {
             RegisterRule::Unspecified | RegisterRule::SameValue => None,
             RegisterRule::Offset(offset) => Some(-i64::from(offset)),
-            _ => return Rule::NEEDS_FULL_EVALUATION,
+            _ => return X86_64Rule::NEEDS_FULL_EVALUATION,
         };
         let rule = match register {
-            RSP => Rule::from_sp(offset, saved_fp_below),
-            RBP => Rule::from_fp(offset, saved_fp_below),
+            RSP => X86_64Rule::from_sp(offset, saved_fp_below),
+            RBP => X86_64Rule::from_fp(offset, saved_fp_below),
             _ => None,
         };
-        return rule.unwrap_or(Rule::NEEDS_FULL_EVALUATION);
+        return rule.unwrap_or(X86_64Rule::NEEDS_FULL_EVALUATION);
     }
-    pack_loaded(row).unwrap_or(Rule::NEEDS_FULL_EVALUATION)
+    pack_loaded(row).unwrap_or(X86_64Rule::NEEDS_FULL_EVALUATION)
 }
 
 /// Packs a row whose CFA is in memory: a signal frame or a realigned one.
 #[cold]
-fn pack_loaded(row: &CoreRow<'_>) -> Option<Rule> {
+fn pack_loaded(row: &CoreRow<'_>) -> Option<X86_64Rule> {
     let LinearCfa::Loaded { register, offset } = row.cfa else { return None };
     let fp_place = row.place::<X86_64>(row.frame_pointer);
     if row.is_signal_frame {
@@ -314,7 +320,7 @@ fn pack_loaded(row: &CoreRow<'_>) -> Option<Rule> {
             && row.place::<X86_64>(row.return_address) == Some((RSP, CONTEXT_RIP))
             && row.place::<X86_64>(row.stack_pointer) == Some((RSP, CONTEXT_RSP))
             && fp_place == Some((RSP, CONTEXT_RBP));
-        return is_linux.then_some(Rule::SIGNAL_FRAME);
+        return is_linux.then_some(X86_64Rule::SIGNAL_FRAME);
     }
     let is_usual = row.return_address == RegisterRule::Offset(-8)
         && row.stack_pointer == RegisterRule::Unspecified
@@ -324,11 +330,11 @@ fn pack_loaded(row: &CoreRow<'_>) -> Option<Rule> {
         (_, Some((RBP, 0))) => true,
         _ => return None,
     };
-    is_usual.then(|| Rule::realigned(-offset, fp_is_saved))?
+    is_usual.then(|| X86_64Rule::realigned(-offset, fp_is_saved))?
 }
 
-impl fmt::Debug for Rule {
+impl fmt::Debug for X86_64Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Rule({:?})", self.kind())
+        write!(f, "X86_64Rule({:?})", self.kind())
     }
 }

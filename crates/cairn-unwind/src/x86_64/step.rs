@@ -1,11 +1,11 @@
-//! The machine: its numbers, and the steps that need no tables.
+//! The machine: its register numbers, and the steps that need no tables.
 
 use core::fmt;
 
 use cairn_format::{AbsoluteAddress, WordSize};
 
 use super::registers::{R12, R15, RBP, RBX, REGISTER_COUNT, RIP, RSP};
-use super::rule::{self, Rule};
+use super::rule::{self, X86_64Rule};
 use crate::cfi::CoreRow;
 use crate::frame_pointer::FrameRecord;
 use crate::{
@@ -18,14 +18,15 @@ pub struct X86_64;
 
 impl Machine for X86_64 {
     type Slots<T: Copy + fmt::Debug> = [T; REGISTER_COUNT];
-    type Rule = Rule;
+    type Rule = X86_64Rule;
 
     const STACK_POINTER: u16 = RSP;
     const FRAME_POINTER: u16 = RBP;
     const PROGRAM_COUNTER: u16 = RIP;
     const SIGNS_RETURN_ADDRESSES: bool = false;
     const CALL_PUSHES: bool = true;
-    // def_cfa rsp + 8; offset rip 1; nop; nop. What GCC and LLVM emit, and their linkers for linkage tables.
+    // def_cfa rsp + 8; offset rip 1; nop; nop. GCC and LLVM emit this, and their linkers for
+    // linkage tables.
     const USUAL_CIE: Option<UsualCie> = Some(UsualCie {
         program: &[0x0c, 0x07, 0x08, 0x90, 0x01, 0, 0],
         data_alignment: -8,
@@ -44,13 +45,13 @@ impl Machine for X86_64 {
     }
 
     #[inline]
-    fn pack(row: &CoreRow<'_>) -> Rule {
+    fn pack(row: &CoreRow<'_>) -> X86_64Rule {
         rule::pack(row)
     }
 
     #[inline]
     fn apply<M: MemoryReader>(
-        rule: Rule,
+        rule: X86_64Rule,
         registers: CoreRegisters,
         memory: &M,
     ) -> Result<CoreRegisters, RuleFailure> {

@@ -1,5 +1,6 @@
-//! Assembles `.eh_frame`, `.debug_frame` and `.eh_frame_hdr` bytes, written from the standards and not from the reader:
-//! it shares no constant and no layout with the crate under test, so that an error in either shows.
+//! Assembles `.eh_frame`, `.debug_frame` and `.eh_frame_hdr` bytes, written from the standards and
+//! not from the reader: it shares no constant and no layout with the crate under test, so that an
+//! error in either shows.
 
 /// Bytes that grow, with the encodings of DWARF.
 #[derive(Clone, Default, Debug)]
@@ -124,7 +125,7 @@ impl Bytes {
     }
 }
 
-/// What a CIE says.
+/// The contents of a CIE.
 #[derive(Clone, Debug)]
 pub struct CieSpec {
     pub version: u8,
@@ -138,7 +139,7 @@ pub struct CieSpec {
 }
 
 impl CieSpec {
-    /// What compilers emit for x86-64.
+    /// The CIE that compilers emit for x86-64.
     pub fn x86_64() -> Self {
         Self {
             version: 1,
@@ -151,7 +152,7 @@ impl CieSpec {
         }
     }
 
-    /// What compilers emit for AArch64.
+    /// The CIE that compilers emit for AArch64.
     pub fn aarch64() -> Self {
         Self {
             code_alignment: 4,
@@ -162,7 +163,7 @@ impl CieSpec {
     }
 }
 
-/// How lengths and ids are written.
+/// The format of lengths and ids.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Format {
     /// `.eh_frame`.
@@ -189,7 +190,8 @@ impl SectionBuilder {
         Self { format, address, bytes: Vec::new(), functions: Vec::new() }
     }
 
-    /// Appends an entry: its length, then what `id` makes of the place of the id field, then `body`.
+    /// Appends an entry: its length, then what `id` makes of the place of the id field, then
+    /// `body`.
     fn entry(&mut self, id: impl FnOnce(usize) -> Vec<u8>, body: impl FnOnce(u64) -> Vec<u8>) -> usize {
         let start = self.bytes.len();
         let is_long = matches!(self.format, Format::EhLong | Format::DebugLong);

@@ -160,11 +160,11 @@ unsafe fn shadow_difference(thread: &ThreadState, number: usize, height: u32) ->
             }
         }
     } else {
-        // SAFETY: the caller's promises are those that `deep_difference` asks for.
+        // SAFETY: the caller promises a live frame at or below the shadow's frame at `height`.
         difference = unsafe { deep_difference(thread, number, height) };
     }
     if thread.sizes[number].extra_count > 0 {
-        // SAFETY: the caller's promises are those that `extra_difference` asks for.
+        // SAFETY: the caller promises a live frame at or below the shadow's frame at `height`.
         difference |= unsafe { extra_difference(thread, number, height) };
     }
     difference

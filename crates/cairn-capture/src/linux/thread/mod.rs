@@ -27,7 +27,7 @@ use crate::linux::{mapping, own_memory, thread_pointer};
 use record::{Discriminator, FIRST_COUNT, HashTables, LARGE_COUNT, MANY_REPLACED, PcSet, Record};
 use shadow::{CommonHeights, FIRST_TURNS, SHADOWS, ShadowSize, Turn};
 
-/// What one capture of a thread works with. All-zero bytes are a thread that knows nothing yet,
+/// The state of a capture of one thread. All-zero bytes are a thread that knows nothing yet,
 /// apart from the pointers that [`ThreadBlock::make`] sets.
 ///
 /// The fields that every capture needs come first, in two cache lines with [`ThreadBlock::busy`].
@@ -75,22 +75,22 @@ pub(crate) struct ThreadBlock {
     /// that captures meanwhile uses `handler` alone.
     busy: AtomicU64,
     state: UnsafeCell<ThreadState>,
-    /// Where the state's pointers to tables lead at first.
+    /// The first tables of the state.
     own_tables: UnsafeCell<HashTables<FIRST_COUNT>>,
     /// For a whole walk.
     walk_room: UnsafeCell<WalkRoom>,
     handler: HandlerPart,
-    /// Where the state's `first_turn` points at first.
+    /// The first turns of the state.
     own_turns: UnsafeCell<[Turn; FIRST_TURNS]>,
 }
 
 const _: () = assert!(align_of::<ThreadBlock>() <= 4096, "a mapping begins a page");
 
-/// What a capture in a signal handler uses when it interrupts a capture, and what other threads
-/// read.
+/// The part that a capture in a signal handler uses when it interrupts a capture, and that other
+/// threads read.
 #[repr(C)]
 struct HandlerPart {
-    /// As [`ThreadBlock::busy`], for the capture in the handler.
+    /// Like [`ThreadBlock::busy`], for the capture in the handler.
     busy: AtomicU64,
     walk_room: UnsafeCell<WalkRoom>,
     bounds: PublishedBounds,
@@ -532,6 +532,25 @@ fn has_ended(process: i32, thread: i32) -> bool {
 mod tests {
     extern crate std;
     use super::*;
+
+    #[test]
+    fn large_tables_are_empty_and_used_from_then_on() {
+        let block = ThreadBlock::make(-1, -1).unwrap();
+        // SAFETY: no thread's word leads to this block, and no process has this number, so no
+        // capture acquires it; this is the only reference to its state.
+        let state = unsafe { block.state() };
+        let key = u64::MAX;
+        state.pc_set(key).ways = [7, 8];
+        state.set_discriminators(key, [Discriminator::new(8, 0x7fff_0000_0000).unwrap(); 2]);
+        assert_eq!(state.pc_set(key).ways, [7, 8]);
+        (0..MANY_REPLACED).for_each(|_| state.count_replaced());
+        assert_eq!(state.mask as usize, LARGE_COUNT - 1);
+        assert_eq!(state.pc_set(key).ways, [0, 0]);
+        assert!(state.record(key).is_empty() && state.discriminators(key)[0].is_none());
+        state.pc_set(key).ways = [9, 9];
+        state.forget_modules(3);
+        assert_eq!((state.pc_set(key).ways, state.module_state), ([0, 0], 3));
+    }
 
     fn count_of_blocks() -> usize {
         blocks().count()

@@ -59,7 +59,7 @@ const SHADOW_NUMBER: u64 = SHADOWS as u64 - 1;
 const _: () = assert!(SHADOWS.is_power_of_two() && SHADOW_NUMBER < DEPENDS_ON_FPS && DEPENDS_ON_FPS < 8);
 const _: () = assert!(size_of::<Record>() == 64);
 
-/// Where a record's frames meet a shadow.
+/// The frame of a shadow at which a record's own frames end.
 #[derive(Clone, Copy)]
 pub(crate) struct Join {
     /// Number of the shadow.
@@ -176,7 +176,8 @@ pub(crate) enum LastCheck {
 pub(crate) struct WordCheck(u64);
 
 impl WordCheck {
-    /// Expects `value` so many words above the innermost return address. `value` has 48 bits.
+    /// Expects `value` at `words_above` words above the innermost return address. `value` has 48
+    /// bits.
     #[inline]
     pub(crate) fn new(words_above: u16, value: u64) -> Self {
         Self(value << 16 | u64::from(words_above))
@@ -218,7 +219,7 @@ impl FpCheck {
         (source != u64::from(FP_IN_REGISTER)).then_some(source)
     }
 
-    /// What the register must hold in the innermost frame; 0 if that does not matter.
+    /// The expected value of the register in the innermost frame; 0 if that does not matter.
     #[inline(always)]
     pub(crate) fn in_register(self) -> u64 {
         self.0 >> 16

@@ -24,7 +24,7 @@ use crate::linux::walk::MAX_DEPTH;
 pub(crate) struct ShadowFrame {
     /// The return address into this frame.
     pub(crate) pc: u64,
-    /// Where on the stack the return address lies, in bytes from [`ThreadState::slot_base`].
+    /// The place of the return address on the stack, in bytes from [`ThreadState::slot_base`].
     pub(crate) slot: u32,
     /// The node of this frame, and the flag [`NEEDS_FP`].
     flagged_node: u32,
@@ -251,7 +251,7 @@ impl ThreadState {
         }
     }
 
-    /// As [`shadow_unchecked`](Self::shadow_unchecked), for writing.
+    /// The entry of [`shadow_unchecked`](Self::shadow_unchecked), for writing.
     ///
     /// # Safety
     ///
@@ -315,7 +315,7 @@ impl ThreadState {
         &mut self.turns_mut()[index / TURN_FRAMES].pending[index % TURN_FRAMES]
     }
 
-    /// As [`pending_mut`](Self::pending_mut), for the hot path.
+    /// The frame of [`pending_mut`](Self::pending_mut), for the hot path.
     ///
     /// # Safety
     ///
@@ -393,5 +393,80 @@ impl ThreadState {
             frames.copy_within(source..source + count, to * TURN_FRAMES + first);
             start += count;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::linux::thread::ThreadBlock;
+
+    fn frame(height: usize) -> ShadowFrame {
+        ShadowFrame::new(0x5000_0000 + height as u64, 8 * height as u32, height as u32)
+    }
+
+    /// A state with a shadow of so many frames, and an extra check for each eighth of them.
+    fn state_with_shadow(frames: usize) -> &'static mut ThreadState {
+        let block = ThreadBlock::make(-1, -1).unwrap();
+        // SAFETY: no thread's word leads to this block, and no process has this number, so no
+        // capture acquires it; this is the only reference to its state.
+        let state = unsafe { block.state() };
+        for height in 1..=frames {
+            *state.shadow_at_mut(0, height) = frame(height);
+            if height % 8 == 0 {
+                state.shadow_at_mut(0, height).set_needs_fp();
+                state.set_shadow_fp(0, height, 16 * height as u64);
+                let check = ExtraCheck { value: height as u64, slot: 0, height: height as u32 };
+                state.push_extra(0, check).unwrap();
+            }
+        }
+        state.fill_padding(0);
+        state.sizes[0].end = frames as u32 + 1;
+        state
+    }
+
+    #[test]
+    fn copied_shadow_has_equal_frames_and_checks() {
+        // More than one turn in any case; Miri takes long for each frame.
+        let (frames, copied) = if cfg!(miri) { (136, 128) } else { (400, 304) };
+        let state = state_with_shadow(frames);
+        state.copy_shadow(0, 2, copied);
+        assert_eq!(
+            (state.sizes[2].end as usize, state.sizes[2].extra_count as usize),
+            (copied + 1, copied / 8)
+        );
+        assert_eq!((state.common.height(0, 2), state.common.height(2, 1)), (copied as u32, 0));
+        for height in 1..=copied {
+            assert_eq!(state.shadow_at(2, height).place(), state.shadow_at(0, height).place());
+            assert_eq!(state.shadow_at(2, height).node(), height as u32);
+            if state.shadow_at(2, height).needs_fp() {
+                assert_eq!(state.shadow_fp_at(2, height), 16 * height as u64);
+                assert_eq!(state.extra(2, height / 8 - 1).value, height as u64);
+            }
+        }
+        // SAFETY: the index is below the room of four turns.
+        assert_eq!(unsafe { state.shadow_unchecked(2, 1) }.pc, frame(1).pc, "the padding is copied too");
+        state.common.cut(2, 100);
+        assert_eq!(state.common.height(0, 2), 100);
+    }
+
+    #[test]
+    fn more_room_keeps_frames_and_ends_at_the_maximum() {
+        let frames = if cfg!(miri) { 125 } else { 500 };
+        let state = state_with_shadow(frames);
+        *state.pending_mut(511) = PendingFrame::new(77, 8, 0x7000, true);
+        let mut rooms = [0; 4];
+        for room in &mut rooms {
+            *room = state.room();
+            assert_eq!(state.shadow_at(0, frames).node() as usize, frames);
+            assert_eq!((state.pending(511).pc_number(), state.pending(511).depends_on_fp()), (77, true));
+            state.make_room().unwrap();
+            if cfg!(miri) {
+                // Larger rooms take Miri too long.
+                return;
+            }
+        }
+        assert_eq!(rooms, [512, 4096, 32_768, 262_144]);
+        assert_eq!((state.room(), state.make_room()), (MAX_DEPTH, None));
     }
 }

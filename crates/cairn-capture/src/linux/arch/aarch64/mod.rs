@@ -5,7 +5,7 @@ mod entry;
 mod registers;
 mod words;
 
-pub(crate) use cairn_unwind::aarch64::{Aarch64 as Native, Rule};
+pub(crate) use cairn_unwind::aarch64::{Aarch64 as Native, Aarch64Rule as Rule};
 pub use entry::cairn_capture_here;
 pub(crate) use registers::{
     address_mask, interrupted_call_site, interrupted_sp, no_registers, take_interrupted_registers,

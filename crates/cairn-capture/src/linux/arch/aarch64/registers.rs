@@ -72,7 +72,8 @@ pub(crate) fn interrupted_call_site(context: &libc::ucontext_t) -> CallSite {
 /// function lets the processor strip a signature from a value of ones, which gives the mask. The
 /// instruction is a hint, so a processor without signatures does not change the value.
 pub(crate) fn address_mask() -> u64 {
-    /// Bit 55 tells user space (0) from the kernel; the byte above it is no part of an address.
+    /// Bit 55 is 0 for user space and 1 for the kernel; the byte above it is not a part of an
+    /// address.
     const USER_SPACE: u64 = (1 << 55) - 1;
     let mask;
     // SAFETY: the instructions change only x30 and the output, which are declared.

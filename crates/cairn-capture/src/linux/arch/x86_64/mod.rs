@@ -4,7 +4,7 @@ mod entry;
 mod registers;
 mod words;
 
-pub(crate) use cairn_unwind::x86_64::{Rule, RuleKind, X86_64 as Native};
+pub(crate) use cairn_unwind::x86_64::{X86_64 as Native, X86_64Rule as Rule, X86_64RuleKind as RuleKind};
 pub use entry::cairn_capture_here;
 pub(crate) use registers::{
     address_mask, interrupted_call_site, interrupted_sp, no_registers, take_interrupted_registers,
