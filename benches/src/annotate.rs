@@ -1,5 +1,5 @@
-//! What annotated blocks cost: ns, instructions and bytes, beside heapprof's own library where it
-//! is named.
+//! Measures annotated blocks (ns, instructions and bytes), next to heapprof's own library if it is
+//! given.
 //!
 //! One program, `annotate_churn.c`, runs plain and with each library in turn, round after round;
 //! the medians of the added time are compared.
@@ -10,7 +10,7 @@ use std::process::Command;
 
 use crate::machine;
 
-/// Frames of `annotate_churn` below which `malloc` is called: 17 with `pairs`, one more of its own,
+/// Frames of `annotate_churn` below which `malloc` is called. 17 with `pairs`, one more of its own,
 /// main and the three of the C library's start.
 const DEPTH: &str = "11";
 const PAIRS: u32 = 400_000;
@@ -122,7 +122,7 @@ fn once(program: &Path, variant: &Variant) -> Result<Cost, String> {
     }
 }
 
-/// What a pair more costs, by valgrind's callgrind; `None` where that is not there.
+/// Returns what a pair more costs, by valgrind's callgrind; `None` where that is not there.
 fn instructions(directory: &Path, program: &Path, variant: &Variant) -> Option<f64> {
     const FEW: u32 = 5_000;
     let output = format!("--callgrind-out-file={}", directory.join("callgrind").display());

@@ -32,7 +32,7 @@ struct Tool {
     ending: &'static str,
     /// Libraries that the loader puts into the program.
     preload: Vec<String>,
-    /// What it is compared with, by its place in the list.
+    /// Index in the list of the peer that it is compared with.
     base: usize,
 }
 
@@ -43,13 +43,13 @@ const BYTEHOUND: &str = ".bytehound";
 /// Names bytehound's library: nobody ships it, so who wants it in the tables builds it.
 const BYTEHOUND_LIBRARY: &str = "CAIRN_BENCH_BYTEHOUND";
 
-/// What one run took.
+/// Cost of one run.
 #[derive(Clone, Copy, Default)]
 struct Cost {
     wall_seconds: f64,
-    /// Of everything that ran.
+    /// Cost of all processes.
     processor_seconds: f64,
-    /// Of the program, where the probe is in it.
+    /// Cost of the program, if the probe is in it.
     program_seconds: f64,
     recorded_bytes: u64,
     /// Peak of the program's resident memory, and what of it at its end was no file, in KiB.
@@ -181,7 +181,7 @@ fn measure(work: &Work, tools: &[Tool], directory: &Path, rounds: usize) -> Resu
     Ok(())
 }
 
-/// Of what `cairn heap` has just recorded.
+/// Size of the recording that `cairn heap` has just made.
 fn allocations_in(tool: &Tool, directory: &Path) -> f64 {
     let Some(cairn) = tool.wrapper.first() else { return 0.0 };
     let files = fs::read_dir(directory.join("records")).into_iter().flatten().filter_map(Result::ok);
@@ -212,9 +212,9 @@ fn once(work: &Work, tool: &Tool, directory: &Path) -> Result<Cost, String> {
         .stderr(Stdio::null());
     command.envs(work.environment.iter().copied());
     command.envs(tool.environment.iter().map(|(name, value)| (name, value)));
-    let told = directory.join("probe.txt");
-    let _ = fs::remove_file(&told);
-    command.env("CAIRN_BENCH_PROBE", &told);
+    let figures_text = directory.join("probe.txt");
+    let _ = fs::remove_file(&figures_text);
+    command.env("CAIRN_BENCH_PROBE", &figures_text);
     if !tool.preload.is_empty() {
         command.env("LD_PRELOAD", tool.preload.join(":"));
     }
@@ -233,8 +233,8 @@ fn once(work: &Work, tool: &Tool, directory: &Path) -> Result<Cost, String> {
         .map(|facts| if tool.ending.is_empty() { 0 } else { facts.len() })
         .sum();
     let processor_seconds = children_seconds() - before;
-    let told = fs::read_to_string(&told).unwrap_or_default();
-    let of_program = own_figures(&told, &work.program);
+    let figures_text = fs::read_to_string(&figures_text).unwrap_or_default();
+    let of_program = own_figures(&figures_text, &work.program);
     Ok(Cost {
         wall_seconds,
         processor_seconds,
@@ -246,9 +246,9 @@ fn once(work: &Work, tool: &Tool, directory: &Path) -> Result<Cost, String> {
     })
 }
 
-/// What the probe told of the program itself: the command beside it has it too. Seconds, and two
-/// sizes in KiB.
-fn own_figures(told: &str, program: &str) -> Vec<[f64; 3]> {
+/// Returns the program's own figures, as the probe wrote them. The command next to it has them too.
+/// Seconds, and two sizes in KiB.
+fn own_figures(figures_text: &str, program: &str) -> Vec<[f64; 3]> {
     let name = Path::new(program).file_name().unwrap_or_default().to_string_lossy();
     let figures = |line: &str| {
         let mut words = line.splitn(4, ' ');
@@ -256,7 +256,7 @@ fn own_figures(told: &str, program: &str) -> Vec<[f64; 3]> {
         let figures = [number()?, number()?, number()?];
         (words.next()? == name).then_some(figures)
     };
-    told.lines().filter_map(figures).collect()
+    figures_text.lines().filter_map(figures).collect()
 }
 
 /// Processor time of the children that were waited for, and of theirs.
@@ -298,7 +298,7 @@ fn compile(compiler: &mut Command, source: &Path, program: &Path) -> Result<(), 
     }
 }
 
-/// The command as it is shipped.
+/// Returns the command as it is shipped.
 fn build_cairn() -> Result<PathBuf, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let built =
@@ -310,7 +310,7 @@ fn build_cairn() -> Result<PathBuf, String> {
     fs::canonicalize(target.join("release/cairn")).map_err(|error| error.to_string())
 }
 
-/// The library that the command puts into programs: it tells its children where that is.
+/// Returns the library that the command puts into programs: it tells its children where that is.
 fn library(cairn: &Path, directory: &Path) -> Result<String, String> {
     let output = Command::new(cairn)
         .args(["heap", "--quiet", "--children", "env"])

@@ -66,8 +66,8 @@ fn aggregator() {
     }
 }
 
-/// Allocations and frees of blocks at random, after the first `live` blocks; a tenth of the stacks
-/// makes most of them.
+/// Allocations and frees of blocks at random. They follow the first `live` blocks; a tenth of the
+/// stacks makes most of them.
 fn synthesize(live: usize) -> HeapProfile {
     let mut heap = Aggregator::new(STACKS as usize, THREADS as usize, Scope::default(), Sampling::All);
     let mut random = 0x1234_5678_9abc_def1_u64;
@@ -106,7 +106,7 @@ fn next(mut random: u64) -> u64 {
     random
 }
 
-/// What one run of a command cost.
+/// Cost of one run of a command.
 #[derive(Clone, Copy, Default)]
 struct Cost {
     wall_seconds: f64,
@@ -114,7 +114,7 @@ struct Cost {
     peak_mib: f64,
 }
 
-/// All commands in turn on recordings of the same work, output to nowhere.
+/// Returns all commands in turn on recordings of the same work, output to nowhere.
 fn against_heaptrack(ours: &[&str], theirs: &str) -> Result<(), String> {
     let program = std::env::var("CAIRN").unwrap_or_else(|_| "target/release/cairn".to_owned());
     let reports =
@@ -167,7 +167,7 @@ fn cost(words: &[String]) -> Result<Cost, String> {
     // types that are asked for.
     let waited = unsafe { libc::wait4(child.id() as libc::pid_t, &raw mut status, 0, &raw mut usage) };
     let wall_seconds = start.elapsed().as_secs_f64();
-    // A recording that has no end is told with 3.
+    // A recording that has no end is given with 3.
     if waited < 0 || !libc::WIFEXITED(status) || !matches!(libc::WEXITSTATUS(status), 0 | 3) {
         return Err(format!("{program}: status {status}"));
     }

@@ -1,4 +1,4 @@
-//! What recordings cost after the program: packing, opening, reading, a window of time, and bytes
+//! Measures recordings after the program: packing, opening, reading, a window of time, and bytes
 //! for each event.
 //!
 //! The spools are made by the test support of `cairn-analysis`, by the rules that a recorder
@@ -52,7 +52,7 @@ impl Events for Totals {
 struct Work {
     name: &'static str,
     events: u64,
-    /// What the bytes are divided by.
+    /// Divisor of the bytes.
     units: u64,
     spool: Vec<u8>,
 }
@@ -77,8 +77,8 @@ fn churn(name: &'static str, pairs: u64, threads: u64, stacks: u64, sizes: u64) 
     Work { name, events: pairs * 2, units: pairs, spool: program.finish() }
 }
 
-/// A program of loops: each round allocates the same nodes and strings, now and then one that
-/// stays.
+/// Returns a program of loops. Each round allocates the same nodes and strings, now and then one
+/// that stays.
 fn loops(pairs: u64) -> Work {
     let mut random = Random(43);
     let mut program = Program::new(1, 8);
@@ -93,8 +93,8 @@ fn loops(pairs: u64) -> Work {
             let stack = stacks[(round * 37 + step * 11) % stacks.len()];
             program.alloc(1, 16 + (step as u64 * 24) % 200, stack);
         }
-        let kept = usize::from(random.below(4) == 0);
-        while program.live.len() > base + kept {
+        let retained = usize::from(random.below(4) == 0);
+        while program.live.len() > base + retained {
             program.counter += 100;
             let last = program.live.len() - 1;
             program.free(1, last);
@@ -142,7 +142,7 @@ fn processor_nanos() -> f64 {
     time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
 }
 
-/// The best of three.
+/// Returns the best of three.
 fn nanos(mut work: impl FnMut()) -> f64 {
     (0..3)
         .map(|_| {
@@ -238,9 +238,8 @@ fn row(work: &Work, directory: &std::path::Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Marks whose text nobody can foresee, as request numbers are: the packed recording is nearly as
-/// large as the spool. A mark each 30 us on average, by four threads, at one of some thousand
-/// stacks.
+/// Marks with unpredictable text, such as request numbers. The packed recording is nearly as large
+/// as the spool. A mark each 30 us on average, by four threads, at one of some thousand stacks.
 fn unforeseen_marks(count: u64) -> Vec<u8> {
     let mut random = Random(45);
     let mut program = Program::new(4, 8);
@@ -259,7 +258,7 @@ fn unforeseen_marks(count: u64) -> Vec<u8> {
     program.finish()
 }
 
-/// What the kernel says of this process, in bytes.
+/// Returns what the kernel says of this process, in bytes.
 pub(crate) fn status_bytes(name: &str) -> Result<u64, String> {
     let text = std::fs::read_to_string("/proc/self/status").map_err(|error| error.to_string())?;
     let line = text.lines().find_map(|line| line.strip_prefix(name));
@@ -267,7 +266,7 @@ pub(crate) fn status_bytes(name: &str) -> Result<u64, String> {
     number.map(|kib| kib << 10).ok_or_else(|| format!("/proc/self/status says nothing of {name}"))
 }
 
-/// The most memory that `work` takes beyond what there is now, in bytes.
+/// Returns the most memory that `work` takes beyond what there is now, in bytes.
 fn peak_bytes(work: impl FnOnce()) -> Result<u64, String> {
     // Begins to count the peak anew.
     std::fs::write("/proc/self/clear_refs", "5").map_err(|error| error.to_string())?;
@@ -314,7 +313,7 @@ fn window_rows(count: u64, directory: &std::path::Path) -> Result<(), String> {
     Ok(())
 }
 
-/// The line of the table for one file.
+/// Returns the line of the table for one file.
 pub(crate) fn window_row(name: &str, path: &std::path::Path) -> Result<(), String> {
     let megabytes = |bytes: u64| bytes as f64 / 1e6;
     let length = std::fs::metadata(path).map_err(|error| error.to_string())?.len();

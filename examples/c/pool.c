@@ -72,7 +72,7 @@ int main(void) {
     struct pool *pool = pool_new();
     serve_requests(pool);
     remember_sessions(pool);
-    puts("300 sessions are kept");
+    puts("300 sessions remain");
     free(pool);
     return 0;
 }

@@ -109,10 +109,10 @@ const POSTAMBLE: &str = "#ifdef __cplusplus
 
 ";
 
-/// What is wrong, and in which line.
+/// The fault and its line.
 type Trouble = (usize, String);
 
-/// The declarations of one source file.
+/// Returns the declarations of one source file.
 fn translate(text: &str) -> Result<String, Trouble> {
     let mut header = String::new();
     let mut docs: Vec<&str> = Vec::new();
@@ -296,7 +296,7 @@ fn snake_case(name: &str) -> String {
     snake
 }
 
-/// A C comment of the documentation, without trailing empty lines.
+/// Returns a C comment of the documentation, without trailing empty lines.
 fn comment(docs: &[&str], indent: &str) -> String {
     let end = docs.iter().rposition(|line| !line.is_empty()).map_or(0, |last| last + 1);
     match &docs[..end] {

@@ -6,7 +6,7 @@
 //! command first, so that every step can be repeated without xtask.
 
 #![forbid(unsafe_code)]
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "chores talk to whoever started them")]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "chores print to their terminal")]
 
 mod allowances;
 mod api;
@@ -106,7 +106,7 @@ const CHORES: &[Chore] = &[
     Chore {
         name: "bench",
         run: bench::run_benches,
-        help: "formats | instructions | code-size | capture | marks: what it costs, as benchmarks/README.md tells",
+        help: "formats | instructions | code-size | capture | marks: what it costs, as benchmarks/README.md describes",
     },
     Chore {
         name: "truth",
@@ -193,7 +193,11 @@ mod tests {
     #[test]
     fn no_two_chores_share_a_name() {
         for (at, chore) in CHORES.iter().enumerate() {
-            assert!(CHORES[..at].iter().all(|other| other.name != chore.name), "{} stands twice", chore.name);
+            assert!(
+                CHORES[..at].iter().all(|other| other.name != chore.name),
+                "{} is listed twice",
+                chore.name
+            );
         }
     }
 }

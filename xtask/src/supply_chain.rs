@@ -1,4 +1,4 @@
-//! `cargo xtask deny` and `cargo xtask sbom`: what the workspace takes from elsewhere.
+//! `cargo xtask deny` and `cargo xtask sbom`: dependencies of the workspace.
 //!
 //! Both run a cargo plugin that is maintained for the purpose: cargo-deny checks `deny.toml`, and
 //! cargo-cyclonedx writes the lists. A plugin that is missing, or has another version, is built
@@ -21,7 +21,8 @@ const DENY: Plugin = Plugin { name: "cargo-deny", version: "0.20.2" };
 const CYCLONEDX: Plugin = Plugin { name: "cargo-cyclonedx", version: "0.5.9" };
 
 impl Plugin {
-    /// The program, from the path or from `target/tools`; builds it if neither has that version.
+    /// Returns the program, from the path or from `target/tools`; builds it if neither has that
+    /// version.
     fn program(&self) -> Outcome<PathBuf> {
         let tools = workspace_root().join("target/tools");
         let own = tools.join("bin").join(self.name);
@@ -74,7 +75,7 @@ fn has_advisories() -> bool {
     databases.is_ok_and(|mut entries| entries.any(|entry| entry.is_ok_and(|entry| entry.path().is_dir())))
 }
 
-/// What is shipped: the command with all that it carries, the library in programs, the C library.
+/// Shipped crates: the command with all that it carries, the library in programs, the C library.
 const SHIPPED: &[&str] = &["cairn-cli", "cairn-preload", "cairn-c"];
 
 /// Lists the dependencies of each shipped crate, one CycloneDX file each.

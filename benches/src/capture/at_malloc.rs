@@ -63,7 +63,7 @@ fn programs() -> Vec<Program> {
     ]
 }
 
-/// What the hook wrote at the program's end.
+/// Output of the hook at the program's end.
 struct Report(HashMap<String, u64>);
 
 impl Report {

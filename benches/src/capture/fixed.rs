@@ -16,7 +16,7 @@ const RUN_NANOS: f64 = 150_000.0;
 
 const ROUNDS: u32 = 400;
 
-/// What to time, as fixed_stack.cpp lays it out.
+/// Subject of the measurement, as in fixed_stack.cpp lays it out.
 #[repr(C)]
 pub(crate) struct Job {
     captures: *const Capture,
@@ -38,7 +38,7 @@ impl Job {
         self.capture_count as usize
     }
 
-    /// The capture of this index, and how often to call it in a round.
+    /// Returns the capture of this index, and how many times to call it in a round.
     pub(crate) fn capture(&self, index: usize) -> (Capture, u32) {
         assert!(index < self.count());
         // SAFETY: both arrays have `count` elements.
@@ -55,7 +55,7 @@ impl Job {
     }
 }
 
-/// The fixed-stack programs by name, each with what its table says of it.
+/// Returns the fixed-stack programs by name, each with what its table says of it.
 pub(crate) fn programs() -> Vec<(&'static str, &'static str, Result<RunFixedStack, String>)> {
     let fixed = |flags: &[&str]| programs::load_fixed_stack(flags).map(|program| program.fixed);
     vec![
@@ -175,7 +175,7 @@ pub(crate) fn run_rounds(
         .collect())
 }
 
-/// Runs one capture so many times on one program.
+/// Runs one capture `calls` times on one program.
 pub(crate) fn run_one(program: &str, depth: u32, unwinder: &str, calls: u32) -> Result<(), String> {
     let unwinder =
         cairn_bench_unwinders::by_name(unwinder).ok_or_else(|| format!("{unwinder}: no such unwinder"))?;

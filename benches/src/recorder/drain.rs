@@ -1,5 +1,5 @@
-//! Stands in for the process that drains a spool: gives back blocks whose thread has gone on to
-//! another, extends the file, ticks. The records themselves are not looked at; what that costs is
+//! Imitates the process that drains a spool: returns segments whose thread has gone on to
+//! another, extends the file, ticks. The records themselves are not read; what that costs is
 //! another benchmark's affair.
 
 use std::collections::HashMap;
@@ -32,10 +32,10 @@ impl Drop for Drain {
 pub(crate) fn begin(path: &Path) -> Drain {
     let file = File::options().read(true).write(true).open(path).expect("the spool");
     let shall_end = Arc::new(AtomicBool::new(false));
-    let told = Arc::clone(&shall_end);
+    let done = Arc::clone(&shall_end);
     let work = move || {
         let mut state = State { file, given: HashMap::new(), ticks: 0, count: 0 };
-        while !told.load(Ordering::Relaxed) {
+        while !done.load(Ordering::Relaxed) {
             state.turn();
             std::thread::sleep(Duration::from_millis(1));
         }

@@ -1,5 +1,5 @@
-//! What the recorder adds to a capture: heap events and marks, in 1, 2 and 8 threads, with a
-//! process that drains the spool, in a ring, and kept in a file.
+//! Measures the cost that the recorder adds to a capture: heap events and marks, in 1, 2 and 8
+//! threads, with a process that drains the spool, in a ring, and stored in a file.
 //!
 //! Every case runs in one process in turn with the bare capture of the same stack, so that a ratio
 //! is of the same moments.
@@ -94,7 +94,7 @@ pub(crate) fn run() -> Result<(), String> {
     println!("In brackets the ratio to the bare capture of the same run.\n");
     println!("| spool | threads | {} |", CASES.map(|case| case.name).join(" | "));
     println!("|---|---:|{}", "---:|".repeat(CASES.len()));
-    for way in ["drained", "ring", "kept"] {
+    for way in ["drained", "ring", "file"] {
         for threads in ["1", "2", "8"] {
             println!("{}", child(&["marks-child", way, threads])?);
         }
@@ -135,7 +135,7 @@ fn begin(path: &Path, way: &str) -> Result<(), String> {
     start(&options).map_err(|error| error.to_string())
 }
 
-/// One line of the table.
+/// Returns one line of the table.
 pub(crate) fn run_child(way: &str, threads: &str) -> Result<(), String> {
     let threads: usize = threads.parse().map_err(|_| "not a number".to_owned())?;
     let path = spool_path(way);
@@ -194,7 +194,7 @@ fn instructions(case: usize) -> Result<String, String> {
     Ok(format!("{:.1}", (total("6")? - total("2")?) / 4.0 / EVENTS as f64))
 }
 
-/// So many rounds of one case, for a profiler; nobody drains.
+/// Returns the number of rounds of one case, for a profiler; nobody drains.
 pub(crate) fn run_loop(case: &str, rounds: &str) -> Result<(), String> {
     let number = |text: &str| text.parse::<usize>().map_err(|_| format!("{text}: not a number"));
     let case = CASES.get(number(case)?).ok_or("no such case")?;
@@ -207,11 +207,11 @@ pub(crate) fn run_loop(case: &str, rounds: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Ten million marks of many stacks, kept.
+/// Ten million marks of many stacks, retained.
 pub(crate) fn run_long() -> Result<(), String> {
     const MARKS: usize = 10_000_000;
     let path = spool_path("long");
-    begin(&path, "kept")?;
+    begin(&path, "file")?;
     let start = cpu_nanos();
     for number in 0..MARKS / 4000 {
         below(10 + number as u32 % 30, || {
@@ -223,7 +223,7 @@ pub(crate) fn run_long() -> Result<(), String> {
     let blocks = drain::claimed_blocks(&path);
     let _ = std::fs::remove_file(&path);
     println!(
-        "{MARKS} marks of 16 characters at 30 depths, one thread, kept in a file: {nanos:.1} ns of processor time and {:.1} bytes of the spool a mark.",
+        "{MARKS} marks of 16 characters at 30 depths, one thread, stored in a file: {nanos:.1} ns of processor time and {:.1} bytes of the spool a mark.",
         blocks as f64 * 65536.0 / MARKS as f64
     );
     Ok(())

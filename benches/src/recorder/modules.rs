@@ -1,4 +1,4 @@
-//! What the ways to learn of loaded and unloaded modules cost.
+//! Measures the ways to detect loaded and unloaded modules.
 
 use std::ffi::{CString, c_void};
 use std::hint::black_box;
@@ -49,7 +49,7 @@ fn run_in(directory: &Path) -> Result<(), String> {
         modules::while_unloading(|| unsafe { libc::dlclose(handle) });
     };
     print("`dlopen` and `dlclose`, nobody follows", median(pair));
-    super::begin(&spool, "kept")?;
+    super::begin(&spool, "file")?;
     print("the same, `dlclose` wrapped, a recording under way", median(wrapped));
     print("`modules::scan` when nothing has changed", median(modules::scan));
     let (plain, audited) = starts(&audit)?;
@@ -94,7 +94,7 @@ unsafe extern "C" fn go_on(info: *mut libc::dl_phdr_info, _: usize, _: *mut c_vo
     0
 }
 
-/// Nanoseconds of one call, of so many that the clock does not matter.
+/// Nanoseconds of one call, averaged over enough calls that the clock does not matter.
 fn median(mut work: impl FnMut()) -> f64 {
     let mut calls = 1_u32;
     let mut time = |calls: u32| {

@@ -31,7 +31,7 @@ pub(crate) fn prepare() -> Result<(), String> {
     Ok(())
 }
 
-/// The ELF program headers that matter here.
+/// Returns the ELF program headers that matter here.
 unsafe extern "C" fn add_module(info: *mut libc::dl_phdr_info, _size: usize, argument: *mut c_void) -> c_int {
     // SAFETY: as passed by `prepare`, and by the loader.
     let (unwinder, info) =

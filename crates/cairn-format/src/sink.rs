@@ -84,12 +84,12 @@ pub struct SliceSink<'a> {
 }
 
 impl<'a> SliceSink<'a> {
-    /// A sink that fills `buffer` from its first byte.
+    /// Creates a sink that fills `buffer` from its first byte.
     pub fn new(buffer: &'a mut [u8]) -> Self {
         Self { buffer, used: 0 }
     }
 
-    /// The bytes written so far.
+    /// Returns the bytes written so far.
     #[must_use]
     pub fn written(&self) -> &[u8] {
         // `used` never passes the end, so the fallback is unreachable; it keeps the panic machinery
@@ -97,7 +97,7 @@ impl<'a> SliceSink<'a> {
         self.buffer.get(..self.used).unwrap_or_default()
     }
 
-    /// The bytes written, for as long as the buffer lives.
+    /// Returns the bytes written, for as long as the buffer lives.
     #[must_use]
     pub fn into_written(self) -> &'a [u8] {
         self.buffer.get(..self.used).unwrap_or_default()

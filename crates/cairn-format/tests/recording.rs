@@ -50,7 +50,7 @@ fn write(sink: &mut RecordSink<'_>, record: &Record<'_>) -> Result<(), SinkTooSm
     }
 }
 
-/// One record of every kind, with values at the edges of their fields.
+/// Returns one record of every kind, with values at the edges of their fields.
 fn samples() -> Vec<Record<'static>> {
     let address = (1 << 48) - 1;
     vec![
@@ -300,7 +300,7 @@ fn early_ends_come_back_from_their_words() {
         assert!(all[..index].iter().all(|other| other.to_word() != early.to_word()), "{early:?}");
     }
     assert_eq!(EarlyEnd::from_word(0), None);
-    // Of a later version, and of a damaged file.
+    // Headers of a later version, and of a damaged file.
     for word in [14, 1 << 16, u64::MAX] {
         assert_eq!(EarlyEnd::from_word(word), Some(EarlyEnd::Other));
     }

@@ -17,8 +17,8 @@ use core::{mem, ptr};
 
 use cairn_format::{AbsoluteAddress, Frame, SliceSink, WordSize};
 use cairn_wire::heapblock::{
-    ANCHOR_BYTES, Anchor, BlockLayout, ByteOrder, HEADER_BYTES, Header, MAX_ALIGNMENT_LOG2, SIZE_LIMIT,
-    StackReference, State, guard, inline_stack,
+    ANCHOR_BYTES, Anchor, BlockLayout, BlockState, ByteOrder, HEADER_BYTES, Header, MAX_ALIGNMENT_LOG2,
+    SIZE_LIMIT, StackReference, guard, inline_stack,
 };
 use cairn_wire::heapprof::MAX_CALLERS;
 use cairn_wire::{cbf, lws as format};
@@ -270,7 +270,7 @@ struct Found {
     origin: *mut u8,
     size: usize,
     tail_bytes: usize,
-    state: State,
+    state: BlockState,
     is_over_aligned: bool,
     mark: Mark,
 }
@@ -428,7 +428,7 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
         // SAFETY: by contract.
         unsafe {
             let Some(found) = self.find(user) else { return self.release_foreign(user) };
-            if found.state == State::Freed {
+            if found.state == BlockState::Freed {
                 return self.report_freed_twice(user, found.origin);
             }
             self.check_guard(user, &found);
@@ -464,7 +464,7 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
                 self.foreign.fetch_add(1, Ordering::Relaxed);
                 return self.backend.resize_foreign(user, size);
             };
-            if found.state == State::Freed {
+            if found.state == BlockState::Freed {
                 self.report_freed_twice(user, found.origin);
                 return ptr::null_mut();
             }
@@ -721,7 +721,7 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
             let frames =
                 kept.iter().map(|address| Frame::ReturnAddress(AbsoluteAddress::new(*address as u64)));
             let mut sink = SliceSink::new(&mut bytes);
-            match cbf::encode(frames, WordSize::NATIVE, cbf::Dialect::Strict, &mut sink) {
+            match cbf::encode(frames, WordSize::NATIVE, cbf::CbfDialect::Strict, &mut sink) {
                 Ok(()) => break sink.written().len(),
                 Err(_) => match kept.split_last() {
                     Some((_, fewer)) => kept = fewer,
@@ -997,7 +997,7 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
                 origin,
                 size: lws::size_of_block(user),
                 tail_bytes: 0,
-                state: State::Live,
+                state: BlockState::Live,
                 is_over_aligned: list == 1,
                 mark: Mark::Lws { shard, list },
             })
@@ -1024,7 +1024,7 @@ impl<B: Backend, const SHARDS: usize> Heap<B, SHARDS> {
                 origin,
                 size: start.add(1).read(),
                 tail_bytes: 0,
-                state: State::Live,
+                state: BlockState::Live,
                 is_over_aligned,
                 mark: Mark::Heapprof { start },
             })

@@ -21,9 +21,8 @@ impl Sink for VecSink {
 /// More frames than this are not written into formats that spell each one out.
 const MAX_FRAMES: usize = 1 << 20;
 
-/// More repeats of frames than this are not written into a CBF record, which takes an instruction
-/// for each million of them: 64 instructions. A stack of 1 GiB with the smallest frames there are
-/// has as many.
+/// Maximum repeats of frames in one CBF record; 2^26, which takes 64 instructions of a million
+/// each. A stack of 1 GiB with the smallest frames there are has as many.
 const MAX_REPEATS: u64 = 1 << 26;
 
 /// More frames of one stack than this are counted, not printed.
@@ -34,7 +33,7 @@ const MAX_TEXT_FRAMES: u64 = 1 << 16;
 pub struct Converted {
     /// The bytes.
     pub bytes: Vec<u8>,
-    /// What the target cannot hold.
+    /// Content that the target cannot hold.
     pub losses: Vec<Loss>,
 }
 
@@ -54,7 +53,7 @@ pub enum Loss {
     },
     /// The modules.
     Images,
-    /// Repeats of frames beyond those that any stack has; a mark for omitted frames stands for
+    /// Repeats of frames beyond those that any stack has; a mark for omitted frames represents
     /// them.
     Repeats {
         /// How many.
@@ -107,11 +106,11 @@ pub enum Error {
     /// Swift's JSON must name an architecture, and none is known.
     NoArchitecture,
     /// The libwebsockets format cannot hold a value.
-    Lws(lws::EncodeError),
+    Lws(lws::LwsEncodeError),
     /// CBF cannot hold a frame.
-    Cbf(cbf::EncodeError),
+    Cbf(cbf::CbfEncodeError),
     /// CIF cannot hold an image.
-    Cif(cif::EncodeError),
+    Cif(cif::CifEncodeError),
     /// XNU's packing cannot hold an address.
     Xnu(xnu::PackError),
 }
@@ -131,13 +130,13 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// What a conversion needs to know beside the record.
+/// Options of a conversion.
 #[derive(Clone, Copy, Debug)]
 pub struct Options<'a> {
     /// Architecture to name where the record has none.
     pub architecture: Option<&'a str>,
-    /// Whose CBF bytes to write.
-    pub dialect: cbf::Dialect,
+    /// Dialect of the CBF bytes to write.
+    pub dialect: cbf::CbfDialect,
     /// How XNU packs addresses.
     pub xnu_packing: xnu::Packing,
 }
@@ -146,8 +145,8 @@ pub struct Options<'a> {
 ///
 /// # Errors
 ///
-/// [`Error`] when the target cannot hold the record at all. What it cannot hold of it is in
-/// [`Converted::losses`].
+/// [`Error`] when the target cannot hold the record at all. [`Converted::losses`] lists the content
+/// that it cannot hold.
 pub fn convert(record: &Record, format: Format, options: &Options<'_>) -> Result<Converted, Error> {
     let mut losses = Vec::new();
     let bytes = match (format, record) {
@@ -248,7 +247,7 @@ fn xnu_buffer(stack: &StackRecord, options: &Options<'_>, losses: &mut Vec<Loss>
     Ok(sink.0)
 }
 
-/// The frames that are addresses, `limit` at most. What is left out is noted.
+/// Returns the frames that are addresses, `limit` at most. Omissions are noted.
 fn addresses(stack: &StackRecord, limit: usize, losses: &mut Vec<Loss>) -> Vec<AbsoluteAddress> {
     let mut addresses = Vec::new();
     let (mut marks, mut left_out) = (0_u64, 0_u64);
@@ -274,9 +273,9 @@ fn cbf_record(
     losses: &mut Vec<Loss>,
 ) -> Result<Vec<u8>, Error> {
     let mut encoder =
-        cbf::Encoder::new(VecSink::default(), word_size, options.dialect).map_err(Error::Cbf)?;
+        cbf::CbfEncoder::new(VecSink::default(), word_size, options.dialect).map_err(Error::Cbf)?;
     // Swift 6.2 writes any number of repeats in one instruction.
-    let mut room = if options.dialect == cbf::Dialect::Swift62 { u64::MAX } else { MAX_REPEATS };
+    let mut room = if options.dialect == cbf::CbfDialect::Swift62 { u64::MAX } else { MAX_REPEATS };
     let mut left_out = 0_u64;
     for &(frame, count) in &stack.runs {
         let repeats = count.saturating_sub(1);
@@ -308,7 +307,7 @@ fn image_map(map: &ImageMap) -> Result<Vec<u8>, Error> {
     let mut slots = vec![cif::EncoderSlot::EMPTY; modules.len()];
     let map = cif::ImageMap { word_size: map.word_size, platform: &map.platform, images: &modules };
     let mut sink = VecSink::default();
-    cif::encode(&map, cif::Dialect::Canonical, &mut slots, &mut sink).map_err(Error::Cif)?;
+    cif::encode(&map, cif::CifDialect::Canonical, &mut slots, &mut sink).map_err(Error::Cif)?;
     Ok(sink.0)
 }
 

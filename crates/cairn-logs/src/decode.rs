@@ -24,7 +24,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// The name that the command line uses.
+    /// Returns the name that the command line uses.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -38,7 +38,7 @@ impl Format {
     }
 }
 
-/// What the bytes do not say of themselves.
+/// Properties that the bytes do not state themselves.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// Word size of the machine, where the format does not state it.
@@ -49,7 +49,7 @@ pub struct Options {
     pub xnu_packing: xnu::Packing,
 }
 
-/// What was decoded.
+/// The decoded content.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Record {
     /// A call stack.
@@ -67,17 +67,17 @@ pub struct StackRecord {
     pub word_size: WordSize,
     /// Size of the allocation that the stack belongs to, where the format has one.
     pub allocation_size_bytes: Option<u64>,
-    /// The frames, innermost first, each with how often it comes in a row: a few bytes may claim
-    /// 2^63 repeats.
+    /// The frames, innermost first, each with its number of repeats. A few bytes may claim 2^63
+    /// repeats.
     pub runs: Vec<(Frame, u64)>,
     /// Name of the processor architecture, where the format has one.
     pub architecture: Option<String>,
     /// The modules, where the format has them.
     pub images: Option<ImageMap>,
-    /// What is wrong with the record although something could be read of it.
+    /// Faults of the record that did not prevent reading it.
     pub faults: Vec<Error>,
-    /// The addresses (by their place in the stack) of which only the low 31 bits are certain,
-    /// because the 64-bit encoder of libwebsockets damages wide values.
+    /// Indices in the stack of addresses with only 31 certain low bits. The 64-bit encoder of
+    /// libwebsockets damages wide values.
     pub uncertain: Vec<usize>,
     /// The same encoder may have damaged the allocation size: do not add it up.
     pub is_size_uncertain: bool,
@@ -92,7 +92,7 @@ pub struct ImageMap {
     pub word_size: WordSize,
     /// The modules in the order of the record.
     pub images: Vec<Image>,
-    /// What is wrong with the map although something could be read of it.
+    /// Faults of the map that did not prevent reading it.
     pub faults: Vec<Error>,
 }
 
@@ -116,17 +116,17 @@ pub enum Error {
     /// The text of a marked backtrace is damaged.
     Text(lws::log_line::TextError),
     /// A libwebsockets blob is damaged.
-    Lws(lws::DecodeError),
+    Lws(lws::LwsError),
     /// A CBF record is damaged.
-    Cbf(cbf::DecodeError),
+    Cbf(cbf::CbfError),
     /// A CIF record is damaged.
-    Cif(cif::DecodeError),
+    Cif(cif::CifError),
     /// The size of an XNU buffer does not fit its packing.
     Xnu(xnu::UnpackError),
     /// The JSON is damaged.
-    SwiftJson(swift_json::ReadError),
+    SwiftJson(swift_json::SwiftJsonError),
     /// The base64 text inside the JSON is damaged.
-    Base64(base64::DecodeError),
+    Base64(base64::Base64Error),
     /// Values of a libwebsockets blob are as its 64-bit encoder writes the remains of longer ones.
     SuspectedLoss {
         /// How many addresses.
@@ -185,7 +185,7 @@ fn write_loss(f: &mut fmt::Formatter<'_>, addresses: usize, size: bool) -> fmt::
 impl std::error::Error for Error {}
 
 impl Record {
-    /// What is wrong with it although something could be read.
+    /// Returns what is wrong with it although something could be read.
     pub fn faults(&self) -> impl Iterator<Item = &Error> {
         let (of_stack, images) = match self {
             Self::Stack(stack) => (&stack.faults[..], stack.images.as_ref()),
@@ -219,7 +219,7 @@ impl StackRecord {
         Self { runs, ..Self::new(format, word_size) }
     }
 
-    /// The addresses of all frames that have one, without expanding repeats beyond `limit`.
+    /// Returns the addresses of all frames that have one, without expanding repeats beyond `limit`.
     pub fn addresses(&self, limit: usize) -> impl Iterator<Item = AbsoluteAddress> + '_ {
         // Run by run: a mark without an address may be repeated 2^63 times.
         let runs = self.runs.iter().filter_map(|&(frame, count)| Some((frame.address()?, count)));
@@ -242,13 +242,13 @@ impl StackRecord {
         }
     }
 
-    /// How many frames there are, repeats counted.
+    /// Returns how many frames there are, repeats counted.
     #[must_use]
     pub fn frame_count(&self) -> u64 {
         self.runs.iter().fold(0, |total, (_, count)| total.saturating_add(*count))
     }
 
-    /// The frames, repeats expanded: there may be 2^63 of them.
+    /// Returns the frames, repeats expanded: there may be 2^63 of them.
     pub fn frames(&self) -> impl Iterator<Item = Frame> + '_ {
         self.runs.iter().flat_map(|&(frame, count)| (0..count).map(move |_| frame))
     }
@@ -295,8 +295,8 @@ pub fn mark(
     }
 }
 
-/// Reads a line that is nothing but addresses, as `0x1000 pc:0x2000`, between white space or
-/// commas; `None` for others.
+/// Reads a line of addresses only, such as `0x1000 pc:0x2000`; `None` for other lines. White space
+/// or commas separate the addresses.
 ///
 /// ```
 /// use cairn_logs::decode::{Options, address_line};
@@ -331,7 +331,7 @@ pub fn address_line(line: &[u8], options: &Options) -> Option<StackRecord> {
 fn salvaged(
     salvage: &lws::Salvage,
     options: &Options,
-    place: impl Fn(lws::DecodeError) -> Error,
+    place: impl Fn(lws::LwsError) -> Error,
 ) -> Result<StackRecord, Error> {
     let faults: Vec<_> = salvage.findings.faults().map(place).collect();
     match faults.first() {
@@ -353,8 +353,8 @@ fn salvaged(
     Ok(record)
 }
 
-/// From which value on the fields of a blob are misread, counted in addresses; the size follows the
-/// last one.
+/// Index of the first misread value of a blob, counted in addresses. The size follows the last
+/// address.
 ///
 /// The 64-bit encoder of libwebsockets states the width of a 64-bit value, such as a kernel
 /// address, as 0, and writes its 64 bits all the same. The value reads as 0, and what follows from
@@ -376,7 +376,7 @@ fn is_empty(salvage: &lws::Salvage) -> bool {
 ///
 /// # Errors
 ///
-/// What stopped the decoder. Records before it were handed out.
+/// Fault that stopped the decoder. Records before it were yielded.
 pub fn records(
     format: Format,
     bytes: &[u8],
@@ -402,7 +402,7 @@ pub fn records(
             for record in cbf::Records::new(bytes) {
                 // Behind a byte that was refused nothing tells where a record begins: the decoder
                 // gets to say why.
-                let refused = matches!(record.ending, cbf::Ending::Refused(_));
+                let refused = matches!(record.ending, cbf::RecordEnding::Refused(_));
                 let rest = bytes.get(record.offset..).unwrap_or_default();
                 let bytes = if refused { rest } else { record.bytes };
                 found(Record::Stack(cbf_record(bytes, record.offset, options)?));
@@ -426,13 +426,13 @@ pub fn records(
     Ok(())
 }
 
-/// Decodes one CBF record, which stands at `offset` in its input.
+/// Decodes one CBF record, which is at `offset` in its input.
 fn cbf_record(bytes: &[u8], offset: usize, options: &Options) -> Result<StackRecord, Error> {
     let rules = if options.strict { cbf::Rules::STRICT } else { cbf::Rules::LENIENT };
-    let in_input = |error: cbf::DecodeError| {
-        Error::Cbf(cbf::DecodeError { offset: error.offset.saturating_add(offset), ..error })
+    let in_input = |error: cbf::CbfError| {
+        Error::Cbf(cbf::CbfError { offset: error.offset.saturating_add(offset), ..error })
     };
-    let decoder = cbf::Decoder::new(bytes, rules);
+    let decoder = cbf::CbfDecoder::new(bytes, rules);
     let mut record = StackRecord::new(Format::Cbf, decoder.word_size().unwrap_or(options.word_size));
     let mut runs = decoder.runs();
     for run in runs.by_ref() {
@@ -445,7 +445,7 @@ fn cbf_record(bytes: &[u8], offset: usize, options: &Options) -> Result<StackRec
     }
     // Swift writes the first address relative, whatever its document says: nothing to complain
     // about.
-    let is_fault = |error: &cbf::DecodeError| error.kind != cbf::DecodeErrorKind::FirstAddressRelative;
+    let is_fault = |error: &cbf::CbfError| error.kind != cbf::CbfErrorKind::FirstAddressRelative;
     record.faults = runs.findings().iter().filter(is_fault).map(in_input).collect();
     match record.faults.last() {
         Some(&fault) if record.runs.is_empty() => Err(fault),
@@ -456,7 +456,7 @@ fn cbf_record(bytes: &[u8], offset: usize, options: &Options) -> Result<StackRec
 /// The paths of a map may be, put together, as long as this and [`PATH_BYTES_PER_BYTE`] times the
 /// map.
 ///
-/// Prefix codes let two bytes stand for a path of 128 KiB. The maps of real processes unfold to
+/// Prefix codes let two bytes represent a path of 128 KiB. The maps of real processes unfold to
 /// four times their size; 4 MiB hold the paths of forty thousand images.
 const MIN_PATH_BYTES: usize = 4 << 20;
 
@@ -467,9 +467,9 @@ const PATH_BYTES_PER_BYTE: usize = 16;
 fn image_map(bytes: &[u8], options: &Options) -> Result<ImageMap, Error> {
     let mut slots = vec![cif::DecoderSlot::EMPTY; cif::slots_needed(bytes)];
     let decoder = if options.strict {
-        cif::Decoder::strict(bytes, &mut slots)
+        cif::CifDecoder::strict(bytes, &mut slots)
     } else {
-        cif::Decoder::lenient(bytes, &mut slots)
+        cif::CifDecoder::lenient(bytes, &mut slots)
     };
     let mut decoder = decoder.map_err(Error::Cif)?;
     let mut map = ImageMap {
@@ -517,8 +517,8 @@ fn image_map(bytes: &[u8], options: &Options) -> Result<ImageMap, Error> {
     Ok(map)
 }
 
-/// The format that `bytes` are in, if they are a sound record of one. Only formats that give
-/// themselves away are tried.
+/// Returns the format that `bytes` are in, if they are a sound record of one. Only formats that
+/// give themselves away are tried.
 #[must_use]
 pub fn guess(bytes: &[u8], options: &Options) -> Option<Format> {
     if lws::decode(bytes, options.word_size).is_ok_and(|backtrace| !backtrace.addresses.is_empty()) {

@@ -13,7 +13,7 @@ pub enum TextEncoding {
     Base64,
 }
 
-/// What is no such text.
+/// Fault of a text that is neither form.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Error {
@@ -25,7 +25,7 @@ pub enum Error {
     /// The last byte has one digit only.
     OddDigits,
     /// A character that base64 does not have.
-    NotBase64(base64::DecodeError),
+    NotBase64(base64::Base64Error),
 }
 
 impl fmt::Display for Error {
@@ -41,7 +41,7 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {}
 
 impl TextEncoding {
-    /// The bytes behind `text`.
+    /// Returns the bytes behind `text`.
     ///
     /// # Errors
     ///
@@ -55,12 +55,14 @@ impl TextEncoding {
     pub fn decode(self, text: &[u8]) -> Result<Vec<u8>, Error> {
         match self {
             Self::Hex => decode_hex(text),
-            Self::Base64 => base64::Decoder::new(text).collect::<Result<_, _>>().map_err(Error::NotBase64),
+            Self::Base64 => {
+                base64::Base64Decoder::new(text).collect::<Result<_, _>>().map_err(Error::NotBase64)
+            }
         }
     }
 
-    /// How all of `content` is written, or `None` when it has bytes that neither way of writing
-    /// has. Digits that could be both are hexadecimal.
+    /// Returns the notation of all of `content`, or `None` if it has bytes of neither notation.
+    /// Digits that could be both are hexadecimal.
     #[must_use]
     pub fn of(content: &[u8]) -> Option<Self> {
         let is_hex = |byte: &u8| byte.is_ascii_hexdigit() || byte.is_ascii_whitespace();
@@ -101,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn faults_are_told_with_their_place() {
+    fn text_faults_are_reported_with_their_offset() {
         assert_eq!(TextEncoding::Hex.decode(b"02 7g"), Err(Error::NotHex { offset: 4 }));
         assert_eq!(TextEncoding::Hex.decode(b"027"), Err(Error::OddDigits));
         assert!(

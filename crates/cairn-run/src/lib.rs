@@ -1,8 +1,8 @@
 //! Starts a program with cairn's recording library in it.
 //!
 //! The program shall not notice: it gets the arguments, the environment, the directory, the
-//! descriptors, the signals that it would get from the shell, and ends with the same status. What
-//! cannot be recorded is refused before it starts, with a reason and what to do instead.
+//! descriptors, the signals that it would get from the shell, and ends with the same status. A
+//! program that cannot be recorded is refused before it starts, with the reason and a remedy.
 //!
 //! ```no_run
 //! use cairn_run::{Event, Library, Program, Start};
@@ -57,7 +57,7 @@ pub use outliving::Outliving;
 pub use program::Program;
 pub use start::{End, Event, Running, Start, StartError, terminal_takes_lines};
 
-/// How large a page is, of which the kernel counts some things.
+/// Returns the size of a page in bytes; the kernel counts some things in pages.
 #[must_use]
 pub fn page_bytes() -> u64 {
     // SAFETY: only asks.

@@ -1,4 +1,4 @@
-//! What happens inside a process when a call that was injected into it goes wrong.
+//! Faults of calls that were injected into a process.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
@@ -27,8 +27,8 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Starts a program that waits for a file, in the middle of a long `nanosleep`, and then says
-/// whether it was interrupted.
+/// Starts a program in a long `nanosleep` that waits for a file. The program prints whether it was
+/// interrupted.
 fn begin(directory: &Path) -> Child {
     let program = compile(
         directory,

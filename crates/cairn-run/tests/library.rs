@@ -1,5 +1,4 @@
-//! What the library that is put into programs takes from them, and what it costs each of their
-//! threads.
+//! Imports of the library that is loaded into programs, and its cost for each of their threads.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
@@ -10,15 +9,15 @@ use cairn_run::Library;
 
 /// All that it may take from its surroundings, each for a reason.
 const TAKEN: &[&str] = &[
-    // What every shared library has from the linker's own start files.
+    // Symbols that every shared library has from the linker's own start files.
     "_ITM_deregisterTMCloneTable",
     "_ITM_registerTMCloneTable",
     "__cxa_finalize",
     "__gmon_start__",
-    // Of the caller's thread: its errno is saved and restored.
+    // The caller's errno is saved and restored.
     "__errno_location",
-    // Of the process: its first stack, its environment, its modules. Data, or functions without a
-    // lock.
+    // Properties of the process: its first stack, its environment, its modules. Data, or functions
+    // without a lock.
     "__libc_stack_end",
     "_dl_find_object",
     "_r_debug",

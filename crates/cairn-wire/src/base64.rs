@@ -2,7 +2,7 @@
 //!
 //! Swift writes base64 without padding and accepts both alphabets; libwebsockets writes padding,
 //! and its reader accepts both alphabets, white space anywhere and missing padding. One decoder
-//! with those liberties serves both; it hands out bytes one at a time, so that a blob can be read
+//! with those liberties serves both; it yields bytes one at a time, so that a blob can be read
 //! out of a log line with no buffer for the line.
 
 use core::fmt;
@@ -50,23 +50,23 @@ pub fn encode(bytes: &[u8], padding: Padding, sink: &mut impl Sink) -> Result<()
 
 /// A character that base64 cannot have, or data after the padding.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct DecodeError {
+pub struct Base64Error {
     /// Index of the offending character in the text.
     pub offset: usize,
     /// The offending character.
     pub character: u8,
 }
 
-impl fmt::Display for DecodeError {
+impl fmt::Display for Base64Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "not base64: {:?} at character {}", char::from(self.character), self.offset)
     }
 }
 
-impl core::error::Error for DecodeError {}
+impl core::error::Error for Base64Error {}
 
-/// Puts bytes together from the characters of a base64 text, given one at a time: for a text that
-/// is not in one piece. Accepts what [`Decoder`] accepts.
+/// Decodes base64 from single characters, for a text that is not in one piece. Accepts what
+/// [`Base64Decoder`] accepts.
 ///
 /// ```
 /// use cairn_wire::base64::Assembler;
@@ -126,27 +126,27 @@ impl Assembler {
 ///
 /// ```
 /// use cairn_wire::base64;
-/// let bytes: Result<Vec<u8>, _> = base64::Decoder::new(b"Y2Fp\ncm4").collect();
+/// let bytes: Result<Vec<u8>, _> = base64::Base64Decoder::new(b"Y2Fp\ncm4").collect();
 /// assert_eq!(bytes?, b"cairn");
-/// # Ok::<(), base64::DecodeError>(())
+/// # Ok::<(), base64::Base64Error>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct Decoder<'a> {
+pub struct Base64Decoder<'a> {
     text: &'a [u8],
     position: usize,
     assembler: Assembler,
 }
 
-impl<'a> Decoder<'a> {
-    /// A decoder at the first character of `text`.
+impl<'a> Base64Decoder<'a> {
+    /// Creates a decoder at the first character of `text`.
     #[must_use]
     pub const fn new(text: &'a [u8]) -> Self {
         Self { text, position: 0, assembler: Assembler::new() }
     }
 }
 
-impl Iterator for Decoder<'_> {
-    type Item = Result<u8, DecodeError>;
+impl Iterator for Base64Decoder<'_> {
+    type Item = Result<u8, Base64Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
@@ -158,7 +158,7 @@ impl Iterator for Decoder<'_> {
                 Ok(Some(byte)) => return Some(Ok(byte)),
                 Err(NotBase64) => {
                     self.position = self.text.len();
-                    return Some(Err(DecodeError { offset, character }));
+                    return Some(Err(Base64Error { offset, character }));
                 }
             }
         }
@@ -170,7 +170,7 @@ impl Iterator for Decoder<'_> {
 #[non_exhaustive]
 pub enum DecodeIntoError {
     /// A character that base64 cannot have, or data after the padding.
-    NotBase64(DecodeError),
+    NotBase64(Base64Error),
     /// The bytes do not fit into the buffer.
     BufferTooSmall {
         /// Size of the buffer.
@@ -191,8 +191,8 @@ impl fmt::Display for DecodeIntoError {
 
 impl core::error::Error for DecodeIntoError {}
 
-/// Decodes all of `text` to the start of `buffer` and returns the bytes. Accepts what [`Decoder`]
-/// accepts, faster.
+/// Decodes all of `text` to the start of `buffer` and returns the bytes. Accepts what
+/// [`Base64Decoder`] accepts, faster.
 ///
 /// # Errors
 ///
@@ -219,7 +219,7 @@ pub fn decode_into<'b>(text: &[u8], buffer: &'b mut [u8]) -> Result<&'b [u8], De
         groups += 1;
     }
     // The rest has white space, padding, an error, or less than a group.
-    let rest = Decoder { position: groups * 4, ..Decoder::new(text) };
+    let rest = Base64Decoder { position: groups * 4, ..Base64Decoder::new(text) };
     let mut used = groups * 3;
     for byte in rest {
         let byte = byte.map_err(DecodeIntoError::NotBase64)?;
@@ -229,7 +229,7 @@ pub fn decode_into<'b>(text: &[u8], buffer: &'b mut [u8]) -> Result<&'b [u8], De
     Ok(buffer.get(..used).unwrap_or_default())
 }
 
-/// True for the 66 characters of both alphabets; padding and white space are none of them.
+/// Returns true for the 66 characters of both alphabets; padding and white space are none of them.
 #[must_use]
 #[inline]
 pub const fn is_alphabet(character: u8) -> bool {
@@ -249,7 +249,7 @@ static SEXTETS: [u8; 256] = {
     table
 };
 
-/// The six bits of one character of either alphabet.
+/// Returns the six bits of one character of either alphabet.
 const fn sextet(character: u8) -> Option<u8> {
     match character {
         b'A'..=b'Z' => Some(character - b'A'),
@@ -277,7 +277,7 @@ mod tests {
             encode(bytes, Padding::Written, &mut sink).unwrap();
             assert_eq!(sink.written(), padded.as_bytes());
             for text in [padded, padded.trim_end_matches('=')] {
-                let decoded: Result<Vec<u8>, _> = Decoder::new(text.as_bytes()).collect();
+                let decoded: Result<Vec<u8>, _> = Base64Decoder::new(text.as_bytes()).collect();
                 assert_eq!(decoded.unwrap(), bytes);
             }
         }
@@ -288,7 +288,7 @@ mod tests {
         for text in
             [&b""[..], b"Z", b"Zg", b"Zm9v\nYmFy", b"Zm9vYg==", b"Zm9v*mFy", b"Zg==Zg", b"Zm9vYmFyZm8="]
         {
-            let expected: Result<Vec<u8>, _> = Decoder::new(text).collect();
+            let expected: Result<Vec<u8>, _> = Base64Decoder::new(text).collect();
             let mut buffer = [0; 16];
             let decoded = decode_into(text, &mut buffer).map(<[u8]>::to_vec);
             assert_eq!(decoded, expected.map_err(DecodeIntoError::NotBase64));
@@ -302,7 +302,7 @@ mod tests {
 
     #[test]
     fn data_after_padding_is_refused_at_its_place() {
-        let decoded: Result<Vec<u8>, _> = Decoder::new(b"Zg==Zg").collect();
-        assert_eq!(decoded, Err(DecodeError { offset: 4, character: b'Z' }));
+        let decoded: Result<Vec<u8>, _> = Base64Decoder::new(b"Zg==Zg").collect();
+        assert_eq!(decoded, Err(Base64Error { offset: 4, character: b'Z' }));
     }
 }

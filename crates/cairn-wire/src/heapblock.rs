@@ -26,8 +26,8 @@
 //! Words have 32 bits and the byte order of the machine, on 64-bit machines as on others.
 //!
 //! - [`Header`] is what a header says; [`Header::to_words`] and [`Header::from_words`] (bytes:
-//!   [`Header::to_bytes`], [`Header::from_bytes`]) are the one definition for whoever writes and
-//!   whoever searches.
+//!   [`Header::to_bytes`], [`Header::from_bytes`]) are the one definition for the one who writes
+//!   and the one who searches.
 //! - [`guard`] is the pattern behind the user's data: who writes past the end of a block is found
 //!   out by it.
 //! - [`inline_stack`] is for images without a stack table: the Compact Backtrace Format, in front
@@ -37,13 +37,13 @@
 //!   and its lists are.
 //!
 //! ```
-//! use cairn_wire::heapblock::{ByteOrder, Header, StackReference, State};
+//! use cairn_wire::heapblock::{ByteOrder, Header, StackReference, BlockState};
 //!
 //! let header = Header::new(100, StackReference::Number(7), 4, true).unwrap();
 //! let bytes = header.to_bytes(0x7f00_0000_1010, ByteOrder::LittleEndian);
 //!
 //! let (found, state) = Header::from_bytes(bytes, 0x7f00_0000_1010, ByteOrder::LittleEndian)?;
-//! assert_eq!((found, state), (header, State::Live));
+//! assert_eq!((found, state), (header, BlockState::Live));
 //! assert_eq!((found.size_bytes(), found.prefix_bytes(), found.guard_bytes()), (100, 16, 4));
 //!
 //! // The same bytes elsewhere are a copy and no block.
@@ -63,7 +63,7 @@
 //!   that it was made for ([`Header::implied_address`]): a dump whose load address nobody wrote
 //!   down tells it by itself.
 //! - **Freeing changes the magic alone**, one store. The check still holds for the old one, so a
-//!   freed block is told from chance, and a second `free` is noticed.
+//!   freed block is given from chance, and a second `free` is noticed.
 //! - **The alignment, not the distance** to the underlying allocation, which follows from it: 5
 //!   bits in place of 31.
 //!
@@ -84,6 +84,6 @@ pub mod stack_table;
 pub use anchor::{ANCHOR_BYTES, ANCHOR_MAGIC, Anchor, AnchorError, BlockLayout};
 pub use byte_order::ByteOrder;
 pub use header::{
-    FREED_MAGIC, HEADER_BYTES, Header, HeaderError, LIVE_MAGIC, MAX_ALIGNMENT_LOG2, SIZE_LIMIT, StackKind,
-    StackReference, State,
+    BlockState, FREED_MAGIC, HEADER_BYTES, Header, HeaderError, LIVE_MAGIC, MAX_ALIGNMENT_LOG2, SIZE_LIMIT,
+    StackKind, StackReference,
 };

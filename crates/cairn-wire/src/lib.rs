@@ -13,10 +13,10 @@
 //! let stack = [0x0800_1234, 0x0800_0f42].map(|address| Frame::ReturnAddress(AbsoluteAddress::new(address)));
 //! let mut buffer = [0; 32];
 //! let mut sink = SliceSink::new(&mut buffer);
-//! cbf::encode(stack, WordSize::Bits32, cbf::Dialect::Strict, &mut sink)?;
+//! cbf::encode(stack, WordSize::Bits32, cbf::CbfDialect::Strict, &mut sink)?;
 //!
 //! // Later, on another machine: decode the stack.
-//! let frames: Result<Vec<Frame>, _> = cbf::Decoder::new(sink.written(), cbf::Rules::STRICT).collect();
+//! let frames: Result<Vec<Frame>, _> = cbf::CbfDecoder::new(sink.written(), cbf::Rules::STRICT).collect();
 //! assert_eq!(frames?, stack);
 //! # Ok::<(), Box<dyn core::error::Error>>(())
 //! ```

@@ -5,7 +5,7 @@ mod support;
 
 use cairn_format::{AbsoluteAddress, CountingSink, Module, Sink, SinkFull, SliceSink, WordSize};
 use cairn_wire::cif::{
-    DecodeError, DecodeErrorKind, Decoder, DecoderSlot, Dialect, EncodeErrorKind, EncoderSlot, ImageMap,
+    CifDecoder, CifDialect, CifEncodeErrorKind, CifError, CifErrorKind, DecoderSlot, EncoderSlot, ImageMap,
     MAX_IMAGES, MAX_PATH_BYTES, encode, slots_needed,
 };
 use proptest::collection::vec;
@@ -42,7 +42,7 @@ impl Sink for VecSink {
 }
 
 impl OwnedMap {
-    fn encode_with(&self, dialect: Dialect, slots: usize) -> Result<Vec<u8>, EncodeErrorKind> {
+    fn encode_with(&self, dialect: CifDialect, slots: usize) -> Result<Vec<u8>, CifEncodeErrorKind> {
         let images: Vec<Module<'_>> = self
             .images
             .iter()
@@ -61,7 +61,7 @@ impl OwnedMap {
         encode(&map, dialect, &mut slots, &mut sink).map(|()| sink.0).map_err(|error| error.kind)
     }
 
-    fn encode(&self, dialect: Dialect) -> Result<Vec<u8>, EncodeErrorKind> {
+    fn encode(&self, dialect: CifDialect) -> Result<Vec<u8>, CifEncodeErrorKind> {
         self.encode_with(dialect, self.images.len())
     }
 
@@ -79,12 +79,12 @@ impl OwnedMap {
 #[derive(Debug)]
 struct Decoded {
     map: OwnedMap,
-    findings: Vec<DecodeError>,
-    error: Option<DecodeError>,
+    findings: Vec<CifError>,
+    error: Option<CifError>,
 }
 
 impl Decoded {
-    fn finding_kinds(&self) -> Vec<DecodeErrorKind> {
+    fn finding_kinds(&self) -> Vec<CifErrorKind> {
         self.findings.iter().map(|finding| finding.kind).collect()
     }
 }
@@ -106,14 +106,17 @@ fn owned(image: &cairn_wire::cif::Image<'_>) -> OwnedImage {
     }
 }
 
-fn decode(input: &[u8], lenient: bool) -> Result<Decoded, DecodeError> {
+fn decode(input: &[u8], lenient: bool) -> Result<Decoded, CifError> {
     decode_with(input, lenient, slots_needed(input))
 }
 
-fn decode_with(input: &[u8], lenient: bool, slots: usize) -> Result<Decoded, DecodeError> {
+fn decode_with(input: &[u8], lenient: bool, slots: usize) -> Result<Decoded, CifError> {
     let mut slots = vec![DecoderSlot::EMPTY; slots];
-    let mut decoder =
-        if lenient { Decoder::lenient(input, &mut slots)? } else { Decoder::strict(input, &mut slots)? };
+    let mut decoder = if lenient {
+        CifDecoder::lenient(input, &mut slots)?
+    } else {
+        CifDecoder::strict(input, &mut slots)?
+    };
     let mut images = Vec::new();
     let mut findings = decoder.findings().to_vec();
     let in_header = findings.len();
@@ -135,7 +138,7 @@ fn decode_with(input: &[u8], lenient: bool, slots: usize) -> Result<Decoded, Dec
     Ok(Decoded { map: OwnedMap { word_size: decoder.word_size(), platform, images }, findings, error })
 }
 
-fn decode_strict(input: &[u8]) -> Result<OwnedMap, DecodeError> {
+fn decode_strict(input: &[u8]) -> Result<OwnedMap, CifError> {
     let decoded = decode(input, false)?;
     match decoded.error {
         Some(error) => Err(error),
@@ -190,8 +193,8 @@ fn check(case: &Value) {
 fn check_encode(case: &Value) {
     let name = support::name(case);
     let map = map_of(case);
-    let canonical = map.encode(Dialect::Canonical).unwrap();
-    let reference = map.encode(Dialect::Swift62).unwrap();
+    let canonical = map.encode(CifDialect::Canonical).unwrap();
+    let reference = map.encode(CifDialect::Swift62).unwrap();
     assert_eq!(support::to_hex(&canonical), support::text(case, "canonical_hex"), "{name}");
     assert_eq!(support::to_hex(&reference), support::text(case, "reference_hex"), "{name}");
     assert_eq!(canonical == reference, case["same_bytes"].as_bool().unwrap(), "{name}");
@@ -203,18 +206,18 @@ fn check_encode(case: &Value) {
     let reads_canonical = case["reference_reads_canonical_bytes"].as_bool().unwrap();
     assert_eq!(decode(&canonical, true).unwrap().map == map, reads_canonical, "{name}");
     // A frugal writer loses nothing.
-    let without_slots = map.encode_with(Dialect::Canonical, 0).unwrap();
+    let without_slots = map.encode_with(CifDialect::Canonical, 0).unwrap();
     assert!(without_slots.len() >= canonical.len(), "{name}");
     assert_eq!(decode_strict(&without_slots), Ok(map), "{name}");
 }
 
-/// What Swift traps on is refused.
+/// Input that traps Swift is refused.
 fn check_encode_invalid(case: &Value) {
     let name = support::name(case);
     let map = map_of(case);
     assert_eq!(support::text(case, "reference"), "traps", "{name}");
-    assert!(map.encode(Dialect::Swift62).is_err(), "{name}");
-    let canonical = map.encode(Dialect::Canonical);
+    assert!(map.encode(CifDialect::Swift62).is_err(), "{name}");
+    let canonical = map.encode(CifDialect::Canonical);
     if map.images.iter().any(|image| image.build_id.as_deref() == Some(&[])) {
         assert_eq!(decode_strict(&canonical.unwrap()), Ok(map.read_back()), "{name}");
     } else {
@@ -238,10 +241,10 @@ fn check_decode(case: &Value) {
     check_newer_upstream(case, &input);
 }
 
-/// What the vectors call an error. Their names are suggestions, but each must be about the same
-/// thing.
-fn kinds_called(name: &str) -> &'static [DecodeErrorKind] {
-    use DecodeErrorKind as Kind;
+/// Returns what the vectors call an error. Their names are suggestions, but each must be about the
+/// same thing.
+fn kinds_called(name: &str) -> &'static [CifErrorKind] {
+    use CifErrorKind as Kind;
     match name {
         "empty" => &[Kind::Empty],
         "version" => &[Kind::UnknownVersion(1)],
@@ -258,8 +261,8 @@ fn kinds_called(name: &str) -> &'static [DecodeErrorKind] {
     }
 }
 
-/// Lenient reading gives what Swift 6.2 gives, wherever it gives anything, but for the version byte
-/// it does not know.
+/// Lenient reading agrees with Swift 6.2 wherever that reads. The exception is the version byte
+/// that Swift 6.2 does not know.
 fn check_lenient_against_reference(case: &Value, input: &[u8]) {
     let name = support::name(case);
     let reference = &case["reference_6_2"];
@@ -285,8 +288,8 @@ fn check_lenient_against_reference(case: &Value, input: &[u8]) {
     }
 }
 
-/// What newer Swift refuses is refused in strict mode, or found. What it reads without path is an
-/// error or that path.
+/// Input that newer Swift refuses is refused in strict mode, or has a finding. An image that it
+/// reads without path is an error or has that path.
 fn check_newer_upstream(case: &Value, input: &[u8]) {
     let name = support::name(case);
     let Some(newer) = case.get("newer_upstream") else { return };
@@ -307,8 +310,8 @@ fn check_newer_upstream(case: &Value, input: &[u8]) {
 
 // ---- a model of the writer: a list of all prefixes, as the rules put it ----
 
-fn model_encode(map: &OwnedMap, dialect: Dialect) -> Vec<u8> {
-    let canonical = dialect == Dialect::Canonical;
+fn model_encode(map: &OwnedMap, dialect: CifDialect) -> Vec<u8> {
+    let canonical = dialect == CifDialect::Canonical;
     let signed = |address: u64| map.word_size.sign_extend(address);
     let count = |value: usize| {
         let digits = format!("{value:b}");
@@ -409,9 +412,9 @@ fn model_encode(map: &OwnedMap, dialect: Dialect) -> Vec<u8> {
     output
 }
 
-// ---- a model of the reader's paths: every prefix kept as text ----
+// ---- a model of the reader's paths: every prefix stored as text ----
 
-/// The text of a path and what follows it, or `None` if it is broken. `prefixes` grows.
+/// Returns the text of a path and what follows it, or `None` if it is broken. `prefixes` grows.
 fn model_path<'a>(mut input: &'a [u8], prefixes: &mut Vec<Vec<u8>>) -> Option<(Vec<u8>, &'a [u8])> {
     let mut text = Vec::new();
     let mut data_start = None;
@@ -538,8 +541,7 @@ fn map() -> impl Strategy<Value = OwnedMap> {
     })
 }
 
-/// Bytes that look like a map: real ones with faults, and paths put together from opcodes at
-/// random.
+/// Returns bytes that resemble a map: real ones with faults, and paths made of random opcodes.
 fn bytes_like_a_map() -> impl Strategy<Value = Vec<u8>> {
     let damaged = (
         map(),
@@ -548,7 +550,7 @@ fn bytes_like_a_map() -> impl Strategy<Value = Vec<u8>> {
         any::<bool>(),
     )
         .prop_map(|(map, faults, cut, is_cut)| {
-            let mut bytes = map.encode(Dialect::Canonical).unwrap();
+            let mut bytes = map.encode(CifDialect::Canonical).unwrap();
             for (index, byte) in faults {
                 let index = index.index(bytes.len());
                 bytes[index] = byte;
@@ -561,7 +563,7 @@ fn bytes_like_a_map() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![damaged, map_of_odd_paths().prop_map(|(bytes, _)| bytes), vec(any::<u8>(), 0..200)]
 }
 
-/// A map whose paths no writer makes, with the number of images.
+/// Returns a map whose paths no writer makes, with the number of images.
 fn map_of_odd_paths() -> impl Strategy<Value = (Vec<u8>, usize)> {
     let text = prop_oneof![
         4 => select(vec!["a", "/", "a/b", "/a/b/c", "\\x", "é/"]).prop_map(|text| text.as_bytes().to_vec()),
@@ -592,22 +594,22 @@ proptest! {
 
     #[test]
     fn written_maps_follow_the_rules_and_come_back(map in map()) {
-        let canonical = map.encode(Dialect::Canonical).unwrap();
-        prop_assert_eq!(&canonical, &model_encode(&map, Dialect::Canonical));
-        let reference = map.encode(Dialect::Swift62).unwrap();
-        prop_assert_eq!(&reference, &model_encode(&map, Dialect::Swift62));
+        let canonical = map.encode(CifDialect::Canonical).unwrap();
+        prop_assert_eq!(&canonical, &model_encode(&map, CifDialect::Canonical));
+        let reference = map.encode(CifDialect::Swift62).unwrap();
+        prop_assert_eq!(&reference, &model_encode(&map, CifDialect::Swift62));
 
         prop_assert_eq!(decode_strict(&canonical), Ok(map.clone().read_back()));
         let lenient = decode(&canonical, true).unwrap();
         prop_assert_eq!(lenient.error, None);
-        prop_assert!(lenient.findings.iter().all(|finding| finding.kind == DecodeErrorKind::EmptyText));
+        prop_assert!(lenient.findings.iter().all(|finding| finding.kind == CifErrorKind::EmptyText));
         prop_assert_eq!(lenient.map, map.read_back());
     }
 
     #[test]
     fn too_few_slots_cost_bytes_and_nothing_else(map in map(), slots in 0..10_usize) {
-        let canonical = map.encode(Dialect::Canonical).unwrap();
-        let frugal = map.encode_with(Dialect::Canonical, slots).unwrap();
+        let canonical = map.encode(CifDialect::Canonical).unwrap();
+        let frugal = map.encode_with(CifDialect::Canonical, slots).unwrap();
         prop_assert_eq!(decode_strict(&frugal), Ok(map.clone().read_back()));
         if slots >= map.images.len() {
             prop_assert_eq!(canonical, frugal);
@@ -624,8 +626,8 @@ proptest! {
             if let Some(error) = strict.error {
                 // The first thing that strict reading stops at is the first thing that lenient
                 // reading tells.
-                let told = lenient.findings.iter().chain(&lenient.error).find(|told| told.kind != DecodeErrorKind::EmptyText);
-                prop_assert_eq!(told, Some(&error));
+                let reported = lenient.findings.iter().chain(&lenient.error).find(|fault| fault.kind != CifErrorKind::EmptyText);
+                prop_assert_eq!(reported, Some(&error));
             }
         } else if let Ok(lenient) = lenient {
             prop_assert_eq!(lenient.findings.first(), strict.as_ref().err());
@@ -674,7 +676,7 @@ proptest! {
 
 // ---- single rules ----
 
-/// A 64-bit map without platform; every image has base 0x10, end 0x11 and this path.
+/// Returns a 64-bit map without platform; every image has base 0x10, end 0x11 and this path.
 fn map_of_paths(paths: &[&[u8]]) -> Vec<u8> {
     let mut bytes = vec![2, 0, 0x80 | (paths.len() >> 7) as u8, (paths.len() & 0x7f) as u8];
     for path in paths {
@@ -694,7 +696,7 @@ fn text_expanded_amid_string_data_belongs_to_the_prefix() {
     let bytes = map_of_paths(&[b"\x01x\x80\x02/y\x00", b"\xa0\x00", b"\xa1\x00"]);
     let lenient = decode(&bytes, true).unwrap();
     assert_eq!(paths_of(&lenient), [Some(&b"x/lib/y"[..]), Some(b"x/lib"), None]);
-    assert_eq!(lenient.finding_kinds(), [DecodeErrorKind::UnknownPrefixCode]);
+    assert_eq!(lenient.finding_kinds(), [CifErrorKind::UnknownPrefixCode]);
 }
 
 #[test]
@@ -708,7 +710,7 @@ fn a_broken_path_does_not_shift_the_codes_behind_it() {
     let bytes = map_of_paths(&[b"\x9f\x04/a/b\x00", b"\x04/c/d\x00", b"\xa0\x00", b"\xa1\x00"]);
     let lenient = decode(&bytes, true).unwrap();
     assert_eq!(paths_of(&lenient), [None, Some(&b"/c/d"[..]), Some(b"/a"), Some(b"/c")]);
-    assert_eq!(lenient.findings, [DecodeError { offset: 8, kind: DecodeErrorKind::UnknownPrefixCode }]);
+    assert_eq!(lenient.findings, [CifError { offset: 8, kind: CifErrorKind::UnknownPrefixCode }]);
 }
 
 #[test]
@@ -731,8 +733,8 @@ fn prefixes_nest_sixteen_deep_and_no_deeper() {
         let expected = ["x".repeat(depth + 1), "/".to_owned()].concat();
         assert_eq!(path, (depth <= 16).then_some(expected.as_bytes()), "depth {depth}");
     }
-    assert_eq!(lenient.findings[0].kind, DecodeErrorKind::PrefixesNestTooDeep);
-    assert_eq!(lenient.findings[1].kind, DecodeErrorKind::UnknownPrefixCode);
+    assert_eq!(lenient.findings[0].kind, CifErrorKind::PrefixesNestTooDeep);
+    assert_eq!(lenient.findings[1].kind, CifErrorKind::UnknownPrefixCode);
 }
 
 #[test]
@@ -754,23 +756,23 @@ fn doubling_prefixes_end_at_the_longest_path() {
     let lengths: Vec<usize> = paths_of(&lenient).iter().map(|path| path.map_or(0, <[u8]>::len)).collect();
     assert_eq!(lengths[..4], [63, 498, 3978, 31818]);
     assert!(lengths[4..].iter().all(|&length| length == 0), "{lengths:?}");
-    assert!(lenient.finding_kinds().contains(&DecodeErrorKind::PathTooLong));
+    assert!(lenient.finding_kinds().contains(&CifErrorKind::PathTooLong));
 }
 
 #[test]
-fn the_longest_path_is_written_and_read_and_one_byte_more_is_not() {
+fn longest_path_is_accepted_and_one_byte_more_refused() {
     let mut map = OwnedMap {
         word_size: WordSize::Bits64,
         platform: String::new(),
         images: vec![OwnedImage::default()],
     };
     map.images[0].path = Some(vec![b'x'; MAX_PATH_BYTES as usize]);
-    let bytes = map.encode(Dialect::Canonical).unwrap();
+    let bytes = map.encode(CifDialect::Canonical).unwrap();
     assert_eq!(decode_strict(&bytes), Ok(map.clone()));
     map.images[0].path = Some(vec![b'x'; MAX_PATH_BYTES as usize + 1]);
-    assert_eq!(map.encode(Dialect::Canonical), Err(EncodeErrorKind::PathTooLong));
-    let bytes = map.encode(Dialect::Swift62).unwrap();
-    assert_eq!(decode_strict(&bytes).unwrap_err().kind, DecodeErrorKind::PathTooLong);
+    assert_eq!(map.encode(CifDialect::Canonical), Err(CifEncodeErrorKind::PathTooLong));
+    let bytes = map.encode(CifDialect::Swift62).unwrap();
+    assert_eq!(decode_strict(&bytes).unwrap_err().kind, CifErrorKind::PathTooLong);
 }
 
 #[test]
@@ -779,14 +781,14 @@ fn the_decoder_says_when_it_had_no_slot() {
     assert_eq!(slots_needed(&bytes), 2);
     let lenient = decode_with(&bytes, true, 1).unwrap();
     assert_eq!(paths_of(&lenient)[2..], [Some(&b"/a"[..]), None]);
-    assert_eq!(lenient.finding_kinds(), [DecodeErrorKind::NoSlotForPrefix]);
+    assert_eq!(lenient.finding_kinds(), [CifErrorKind::NoSlotForPrefix]);
     let strict = decode_with(&bytes, false, 1).unwrap();
-    assert_eq!(strict.error.unwrap().kind, DecodeErrorKind::NoSlotForPrefix);
+    assert_eq!(strict.error.unwrap().kind, CifErrorKind::NoSlotForPrefix);
     assert_eq!(strict.map.images.len(), 3);
 }
 
 #[test]
-fn characters_may_be_cut_between_pieces_but_not_by_other_opcodes() {
+fn characters_may_span_pieces_but_not_other_opcodes() {
     let cases: [(&[u8], bool); 7] = [
         (b"\x02a\xc3\x01\xa9\x00", true),
         (b"\x01\xe6\x01\xb5\x02\x8b/\x00", true),
@@ -802,7 +804,7 @@ fn characters_may_be_cut_between_pieces_but_not_by_other_opcodes() {
         assert_eq!(strict.error.is_none(), is_utf8, "{path:x?}");
         let lenient = decode(&bytes, true).unwrap();
         assert!(lenient.map.images[0].path.is_some(), "{path:x?}");
-        assert_eq!(lenient.finding_kinds().contains(&DecodeErrorKind::PathNotUtf8), !is_utf8, "{path:x?}");
+        assert_eq!(lenient.finding_kinds().contains(&CifErrorKind::PathNotUtf8), !is_utf8, "{path:x?}");
     }
 }
 
@@ -814,18 +816,18 @@ fn bad_utf8_follows_a_prefix_wherever_it_is_used() {
     let bad: Vec<bool> =
         paths_of(&lenient).iter().map(|path| std::str::from_utf8(path.unwrap()).is_err()).collect();
     assert_eq!(bad, [true, false, true, true, true]);
-    assert_eq!(lenient.finding_kinds(), [DecodeErrorKind::PathNotUtf8; 4]);
+    assert_eq!(lenient.finding_kinds(), [CifErrorKind::PathNotUtf8; 4]);
 }
 
-/// A map of this info byte with one image of this header, base and end.
+/// Returns a map of this info byte with one image of this header, base and end.
 fn one_image(info: u8, addresses: &[u8]) -> Vec<u8> {
     [&[info, 0, 1], addresses, &[0, 0]].concat()
 }
 
 #[test]
 fn addresses_must_be_of_the_word() {
-    use DecodeErrorKind as Kind;
-    type BaseAndEnd = Result<(u64, u64), DecodeErrorKind>;
+    use CifErrorKind as Kind;
+    type BaseAndEnd = Result<(u64, u64), CifErrorKind>;
     let cases: [(u8, &[u8], BaseAndEnd); 20] = [
         (0, b"\x08\x7f\x00\x10", Ok((0x7f00, 0x7f10))),
         (0, b"\x08\xff\x00\x10", Ok((0xff00, 0xff10))),
@@ -871,7 +873,7 @@ fn a_relative_base_wraps_in_64_bits_only() {
     let outside = two_images(0, b"\x08\x80\x00\x01", b"\x80\xff\x01");
     assert_eq!(
         decode_strict(&outside).unwrap_err(),
-        DecodeError { offset: 10, kind: DecodeErrorKind::BaseOutsideWord }
+        CifError { offset: 10, kind: CifErrorKind::BaseOutsideWord }
     );
     assert_eq!(decode(&outside, true).unwrap().map.images[1].base, 0x7fff);
 }
@@ -880,10 +882,10 @@ fn a_relative_base_wraps_in_64_bits_only() {
 fn counts_may_be_long_winded_but_not_large() {
     for (count, expected) in [
         (&b"\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80\x00"[..], Ok(())),
-        (b"\xc0\x80\x00", Err(DecodeErrorKind::Truncated)),
-        (b"\xc0\x80\x01", Err(DecodeErrorKind::TooManyImages)),
-        (b"\x82\x80\x80\x80\x80\x80\x80\x80\x80\x80\x00", Err(DecodeErrorKind::TooManyImages)),
-        (b"\x80\x80", Err(DecodeErrorKind::Truncated)),
+        (b"\xc0\x80\x00", Err(CifErrorKind::Truncated)),
+        (b"\xc0\x80\x01", Err(CifErrorKind::TooManyImages)),
+        (b"\x82\x80\x80\x80\x80\x80\x80\x80\x80\x80\x00", Err(CifErrorKind::TooManyImages)),
+        (b"\x80\x80", Err(CifErrorKind::Truncated)),
     ] {
         let input = [&[2, 0], count].concat();
         let found = decode_strict(&input).map(|_| ()).map_err(|error| error.kind);
@@ -894,10 +896,10 @@ fn counts_may_be_long_winded_but_not_large() {
 
 #[test]
 fn what_the_format_cannot_hold_is_refused_by_the_writer() {
-    use EncodeErrorKind as Kind;
+    use CifEncodeErrorKind as Kind;
     let fails = |map: &OwnedMap, canonical: Option<Kind>, swift: Option<Kind>| {
-        assert_eq!(map.encode(Dialect::Canonical).err(), canonical, "{:?}", map.images);
-        assert_eq!(map.encode(Dialect::Swift62).err(), swift, "{:?}", map.images);
+        assert_eq!(map.encode(CifDialect::Canonical).err(), canonical, "{:?}", map.images);
+        assert_eq!(map.encode(CifDialect::Swift62).err(), swift, "{:?}", map.images);
     };
     let map = |image: OwnedImage| OwnedMap {
         word_size: WordSize::Bits32,
@@ -953,11 +955,11 @@ fn what_the_format_cannot_hold_is_refused_by_the_writer() {
         (1 << 20) + 1
     ];
     let map = ImageMap { word_size: WordSize::Bits64, platform: "", images: &images };
-    let error = encode(&map, Dialect::Canonical, &mut [], &mut CountingSink::default()).unwrap_err();
+    let error = encode(&map, CifDialect::Canonical, &mut [], &mut CountingSink::default()).unwrap_err();
     assert_eq!((error.image, error.kind), (None, Kind::TooManyImages));
-    assert_eq!(encode(&map, Dialect::Swift62, &mut [], &mut CountingSink::default()), Ok(()));
+    assert_eq!(encode(&map, CifDialect::Swift62, &mut [], &mut CountingSink::default()), Ok(()));
 
-    let error = encode(&map, Dialect::Swift62, &mut [], &mut SliceSink::new(&mut [0; 11])).unwrap_err();
+    let error = encode(&map, CifDialect::Swift62, &mut [], &mut SliceSink::new(&mut [0; 11])).unwrap_err();
     assert_eq!((error.image, error.to_string().as_str()), (Some(1), "image 1: the output buffer is full"));
 }
 
@@ -978,6 +980,6 @@ fn thousands_of_images_take_time_in_proportion() {
         platform: "Linux".into(),
         images: (0..20_000).map(image).collect(),
     };
-    let bytes = map.encode(Dialect::Canonical).unwrap();
+    let bytes = map.encode(CifDialect::Canonical).unwrap();
     assert_eq!(decode_strict(&bytes), Ok(map));
 }

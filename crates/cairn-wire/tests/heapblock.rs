@@ -1,8 +1,8 @@
 //! cairn's heap blocks: what is written is read, and what was not written is not taken for a block.
 
 use cairn_wire::heapblock::{
-    Anchor, AnchorError, BlockLayout, ByteOrder, FREED_MAGIC, Header, HeaderError, LIVE_MAGIC, SIZE_LIMIT,
-    StackReference, State, guard, inline_stack,
+    Anchor, AnchorError, BlockLayout, BlockState, ByteOrder, FREED_MAGIC, Header, HeaderError, LIVE_MAGIC,
+    SIZE_LIMIT, StackReference, guard, inline_stack,
     stack_table::{Entry, FrameKind, Head, TableError},
 };
 use proptest::prelude::*;
@@ -23,15 +23,15 @@ fn a_header_is_these_bytes() {
 }
 
 #[test]
-fn copies_and_freed_blocks_are_told() {
+fn copies_and_freed_blocks_are_distinguished() {
     let header = Header::new(40, StackReference::Tag(1), 3, false).unwrap();
     let mut words = header.to_words(0x2000_0100);
-    assert_eq!(Header::from_words(words, 0x2000_0100), Ok((header, State::Live)));
+    assert_eq!(Header::from_words(words, 0x2000_0100), Ok((header, BlockState::Live)));
     for elsewhere in [0x2000_0104, 0x2000_00fc, 0x100, 0x2_2000_0100] {
         assert_eq!(Header::from_words(words, elsewhere), Err(HeaderError::WrongCheck), "{elsewhere:#x}");
     }
     words[3] = Header::freed(words[3]);
-    assert_eq!(Header::from_words(words, 0x2000_0100), Ok((header, State::Freed)));
+    assert_eq!(Header::from_words(words, 0x2000_0100), Ok((header, BlockState::Freed)));
     assert_eq!(Header::from_words([0; 4], 0), Err(HeaderError::NoMagic));
     assert_eq!(Header::from_words([u32::MAX; 4], 0x1000), Err(HeaderError::NoMagic));
 }
@@ -46,9 +46,9 @@ fn extremes_are_clamped_or_refused() {
     assert_eq!(inline_stack::reference(&[0; 65_536]), None);
 }
 
-/// 2^20 random headers with a right magic: their checks must be right as often as chance has it. Of
-/// 32 bits, 14 are looked at, so that there is something to count: 64 are expected, and a fair hash
-/// is within 5 standard deviations of it.
+/// 2^20 random headers with a right magic: their checks must be right as often as chance has it.
+/// The test compares 14 of 32 bits, so that collisions can be counted: 64 are expected, and a fair
+/// hash is within 5 standard deviations of that.
 #[test]
 fn checks_agree_no_more_often_than_by_chance() {
     let mut random = Random(0x1234_5678_9abc_def1);
@@ -66,9 +66,8 @@ fn checks_agree_no_more_often_than_by_chance() {
     }
 }
 
-/// Headers as they are in real heaps, small sizes and small numbers, differ from each other in few
-/// bits. The check of one must not be that of its neighbours: about half of its bits change with
-/// each bit.
+/// Headers of real heaps differ in few bits, as they have small sizes and small numbers. The check
+/// of one must not be that of its neighbours: about half of its bits change with each bit.
 #[test]
 fn every_bit_of_a_header_is_in_the_check() {
     let mut changed = [0_u32; 96];
@@ -179,7 +178,7 @@ proptest! {
     ) {
         let header = Header::new(size, stack, alignment, guarded).unwrap();
         let bytes = header.to_bytes(address, order);
-        prop_assert_eq!(Header::from_bytes(bytes, address, order), Ok((header, State::Live)));
+        prop_assert_eq!(Header::from_bytes(bytes, address, order), Ok((header, BlockState::Live)));
         prop_assert_eq!(Header::implied_address(bytes, order), Some(address & 0x3_ffff_fffc));
         prop_assert!(header.prefix_bytes() >= 16 + stack.inline_bytes());
         prop_assert_eq!(header.prefix_bytes() % (1 << alignment), 0);

@@ -3,7 +3,7 @@
 mod support;
 
 use cairn_format::{AbsoluteAddress, SliceSink};
-use cairn_wire::xnu::{Capacity, OutOfReach, PackErrorKind, Packer, Packing, unpack, unpack_lenient};
+use cairn_wire::xnu::{OutOfReach, PackCapacity, PackErrorKind, Packer, Packing, unpack, unpack_lenient};
 use proptest::prelude::*;
 use serde_json::Value;
 use support::mutate::assert_changes_are_noticed;
@@ -82,7 +82,7 @@ fn check_pack(case: &Value) {
         for (policy, expected) in variants {
             let packer = Packer::new(packing).out_of_reach(policy);
             let mut buffer = blank.clone();
-            let packed = packer.capacity(Capacity::Xnu).pack(stack.iter().copied(), &mut buffer).unwrap();
+            let packed = packer.capacity(PackCapacity::Xnu).pack(stack.iter().copied(), &mut buffer).unwrap();
             assert_eq!(to_hex(&buffer), expected, "{case_name}");
             assert_eq!(packed.size_bytes, returned_size, "{case_name}");
             assert_eq!(packed.count * width, returned_size, "{case_name}");
@@ -180,7 +180,7 @@ proptest! {
             prop_assert_eq!(size, sink.written().len());
             prop_assert!(sink.written().starts_with(written));
 
-            let counted = Packer::new(packing).capacity(Capacity::Xnu).pack(stack.iter().copied(), &mut buffer);
+            let counted = Packer::new(packing).capacity(PackCapacity::Xnu).pack(stack.iter().copied(), &mut buffer);
             prop_assert!(counted.unwrap().size_bytes < room.max(1));
         }
     }

@@ -1,4 +1,4 @@
-//! What the crates of the workspace are: from `cargo metadata`, and the text of their sources.
+//! Reads the crates of the workspace: `cargo metadata`, and the text of their sources.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -34,12 +34,12 @@ pub(crate) struct Dependency {
 pub(crate) struct SourceFile {
     /// Relative to the workspace.
     pub(crate) path: String,
-    /// Whether it is the root of a library or program, where crate attributes stand.
+    /// Whether it is the root of a library or program, which has the crate attributes.
     pub(crate) is_root: bool,
     pub(crate) text: String,
 }
 
-/// The crates of this workspace.
+/// Returns the crates of this workspace.
 pub(crate) fn gather() -> Outcome<Vec<Crate>> {
     let text = read(cargo().args(["metadata", "--format-version=1", "--no-deps"]))?;
     let metadata: Value =
@@ -51,7 +51,7 @@ pub(crate) fn gather() -> Outcome<Vec<Crate>> {
     Ok(crates)
 }
 
-/// Everything but the sources.
+/// Returns everything but the sources.
 fn from_metadata(metadata: &Value) -> Vec<Crate> {
     let packages = list(&metadata["packages"]);
     let names: Vec<String> = packages.iter().map(|package| text(&package["name"])).collect();
@@ -80,8 +80,8 @@ fn from_metadata(metadata: &Value) -> Vec<Crate> {
         .collect()
 }
 
-/// The roots of what is shipped (not tests, examples or build scripts), and all files beside and
-/// below them.
+/// Returns the roots of shipped targets, and all files next to and below them. Tests, examples and
+/// build scripts are not shipped.
 fn sources(package: &Value) -> Outcome<Vec<SourceFile>> {
     let roots: Vec<PathBuf> = list(&package["targets"])
         .iter()

@@ -25,7 +25,7 @@ impl fmt::Display for Violation {
 const CHANGE_THE_TABLE: &str =
     "or, if the house is to change, change xtask/src/check_rooms/table.rs and ARCHITECTURE.md with it";
 
-/// All violations of the crates against the table.
+/// Returns all violations of the crates against the table.
 pub(crate) fn violations(rooms: &[Room], crates: &[Crate]) -> Vec<Violation> {
     let mut found = Vec::new();
     for checked in crates {
@@ -132,7 +132,7 @@ fn listed(allowed: Allowed, never: &[&str]) -> String {
     }
 }
 
-/// Whether the feature `default` reaches the optional dependency `name`.
+/// Returns whether the feature `default` reaches the optional dependency `name`.
 fn is_on_by_default(checked: &Crate, name: &str) -> bool {
     let mut waiting = vec!["default".to_owned()];
     let mut seen = BTreeSet::new();
@@ -411,7 +411,7 @@ mod tests {
     #[test]
     fn the_table_names_each_room_once_and_only_rooms() {
         for (at, room) in ROOMS.iter().enumerate() {
-            assert!(ROOMS[..at].iter().all(|other| other.name != room.name), "{} stands twice", room.name);
+            assert!(ROOMS[..at].iter().all(|other| other.name != room.name), "{} is listed twice", room.name);
             if let Allowed::Only(names) = room.uses {
                 assert!(
                     names.iter().all(|name| room_of(ROOMS, name).is_some()),

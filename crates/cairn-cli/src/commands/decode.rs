@@ -212,11 +212,11 @@ enum Dialect {
 }
 
 impl Dialect {
-    const fn dialect(self) -> cbf::Dialect {
+    const fn dialect(self) -> cbf::CbfDialect {
         match self {
-            Self::Strict => cbf::Dialect::Strict,
-            Self::Swift62 => cbf::Dialect::Swift62,
-            Self::SwiftNewer => cbf::Dialect::SwiftNewer,
+            Self::Strict => cbf::CbfDialect::Strict,
+            Self::Swift62 => cbf::CbfDialect::Swift62,
+            Self::SwiftNewer => cbf::CbfDialect::SwiftNewer,
         }
     }
 }

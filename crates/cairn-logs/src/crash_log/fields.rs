@@ -53,7 +53,7 @@ pub(super) enum Field<T> {
 }
 
 impl<T> Field<T> {
-    /// The value; sets `bit` in `bad` when something else was there.
+    /// Returns the value; sets `bit` in `bad` when something else was there.
     fn note(self, bit: Bad, bad: &mut u16) -> Option<T> {
         match self {
             Self::Value(value) => Some(value),
@@ -65,7 +65,7 @@ impl<T> Field<T> {
         }
     }
 
-    /// The same; an absent value is bad, too.
+    /// Returns the same; an absent value is bad, too.
     fn required(self, bit: Bad, bad: &mut u16) -> Option<T> {
         match self {
             Self::Absent => Self::Bad.note(bit, bad),
@@ -282,7 +282,7 @@ impl Bad {
         bits & self.mask() != 0
     }
 
-    /// The name of the field, and what its value is not.
+    /// Returns the name of the field, and what its value is not.
     pub(super) const fn problem(self) -> &'static str {
         match self {
             Self::Kind => {

@@ -2,8 +2,7 @@
 
 use super::MAX_BYTES;
 
-/// The fields that a crash log, or Swift's JSON of a backtrace, may begin with, whoever has sorted
-/// them.
+/// Fields that a crash log, or Swift's JSON of a backtrace, may begin with, in any key order.
 const FIRST_KEYS: [&[u8]; 14] = [
     b"timestamp",
     b"kind",
@@ -24,7 +23,7 @@ const FIRST_KEYS: [&[u8]; 14] = [
 /// The deepest nesting that the JSON parser takes.
 const MAX_DEPTH: usize = 128;
 
-/// What became of a line.
+/// Result of a line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Gathered {
     /// It is not part of an object.
@@ -33,8 +32,9 @@ pub enum Gathered {
     Part,
     /// It ends an object: [`ObjectGatherer::take`] has it.
     Whole,
-    /// It is not JSON, or not the beginning of a crash log: [`ObjectGatherer::take`] has it and the
-    /// lines before it. It may begin another object, and is best added once more if there are any.
+    /// The line is not JSON, or not the beginning of a crash log. [`ObjectGatherer::take`] returns
+    /// it and the lines before it. It may begin another object, and is best added once more if
+    /// there are any.
     Broken,
 }
 
@@ -62,13 +62,13 @@ impl GatheredText {
         })
     }
 
-    /// The bytes of the lines before the last one, if there are any.
+    /// Returns the bytes of the lines before the last one, if there are any.
     #[must_use]
     pub fn before_last(&self) -> Option<&[u8]> {
         self.bytes.get(..memchr::memrchr(b'\n', &self.bytes)?)
     }
 
-    /// The last line alone.
+    /// Returns the last line alone.
     #[must_use]
     pub fn into_last(mut self) -> Self {
         let Some(end) = memchr::memrchr(b'\n', &self.bytes) else { return self };
@@ -181,7 +181,7 @@ impl ObjectGatherer {
             let is_word = byte.is_ascii_alphanumeric() || b"+-.".contains(&byte);
             let goes_on = match byte {
                 b' ' | b'\t' | b'\r' => true,
-                // What comes behind the object is the parser's to refuse.
+                // The parser refuses content after the object.
                 _ if self.open.is_empty() && self.last != 0 => true,
                 b'"' => value_may_follow || in_object && matches!(self.last, b'{' | b','),
                 b'{' | b'[' => (value_may_follow || self.last == 0) && self.open.len() < MAX_DEPTH,

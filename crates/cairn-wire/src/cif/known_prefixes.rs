@@ -12,8 +12,8 @@
 //! the longest key, then as far along the text of its slot as the two agree.
 //!
 //! The keys form a digital search tree: every node is a slot, and a node at depth `d` sends a key
-//! left or right by its bit `d`. A byte counts as nine bits, the first of which says that there is
-//! a byte; a 0 ends the key:
+//! left or right by its bit `d`. A byte counts as nine bits. The first bit is 1 if there is a byte;
+//! a 0 ends the key:
 //!
 //! ```text
 //!                /opt         depth 0: is there a first byte?
@@ -73,8 +73,8 @@ impl<'a> KnownPrefixes<'a> {
         Self { images, slots, used: 0, next_code: FIRST_ASSIGNED_CODE }
     }
 
-    /// The longest known prefix that `rest` starts with. Borders of components do not matter:
-    /// `/lib` fits `/library`.
+    /// Returns the longest known prefix that `rest` starts with. Boundaries of components do not
+    /// matter: `/lib` fits `/library`.
     pub(super) fn longest(&self, rest: &[u8]) -> Option<KnownPrefix> {
         // Two of equal length would be the same text, and a text that starts with a known prefix
         // gets no second code.
@@ -156,7 +156,7 @@ impl<'a> KnownPrefixes<'a> {
         if longer && rest.starts_with(self.key(candidate)) { Some(candidate) } else { best }
     }
 
-    /// The longest prefix in this slot, of whose key `rest` is known to start with.
+    /// Returns the longest prefix in this slot, of whose key `rest` is known to start with.
     fn along(&self, slot: &EncoderSlot, rest: &[u8]) -> KnownPrefix {
         let text = self.text(slot.image as usize, slot.start as usize);
         let key_length = slot.key_length as usize;
@@ -171,7 +171,7 @@ impl<'a> KnownPrefixes<'a> {
         found
     }
 
-    /// A slot in use. The others may hold what an earlier map left.
+    /// Returns a slot in use. The others may hold what an earlier map left.
     fn slot(&self, index: u32) -> Option<&EncoderSlot> {
         self.slots.get(..self.used as usize)?.get(index as usize)
     }

@@ -57,7 +57,7 @@ pub(super) struct Printer<'a> {
     pub(super) symbols: Option<Symbols>,
     pub(super) crash_names: CrashNames<'a>,
     architecture: Option<String>,
-    dialect: cbf::Dialect,
+    dialect: cbf::CbfDialect,
     xnu_packing: xnu::Packing,
     pub(super) strict: bool,
     with_kinds: bool,
