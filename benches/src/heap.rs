@@ -45,7 +45,7 @@ const BYTEHOUND_LIBRARY: &str = "CAIRN_BENCH_BYTEHOUND";
 
 /// Cost of one run.
 #[derive(Clone, Copy, Default)]
-struct Cost {
+struct RunCost {
     wall_seconds: f64,
     /// Cost of all processes.
     processor_seconds: f64,
@@ -147,7 +147,7 @@ fn measure(work: &Work, tools: &[Tool], directory: &Path, rounds: usize) -> Resu
             costs.push(cost);
         }
     }
-    let medians: Vec<Cost> = costs.iter().map(|costs| median(costs)).collect();
+    let medians: Vec<RunCost> = costs.iter().map(|costs| median(costs)).collect();
     let plain = medians.first().copied().unwrap_or_default();
     let allocations = medians.iter().map(|cost| cost.allocations).fold(0.0, f64::max);
     print!(
@@ -198,7 +198,7 @@ fn allocations_in(tool: &Tool, directory: &Path) -> f64 {
         .sum()
 }
 
-fn once(work: &Work, tool: &Tool, directory: &Path) -> Result<Cost, String> {
+fn once(work: &Work, tool: &Tool, directory: &Path) -> Result<RunCost, String> {
     let records = directory.join("records");
     let _ = fs::remove_dir_all(&records);
     fs::create_dir_all(&records).map_err(|error| error.to_string())?;
@@ -235,7 +235,7 @@ fn once(work: &Work, tool: &Tool, directory: &Path) -> Result<Cost, String> {
     let processor_seconds = children_seconds() - before;
     let figures_text = fs::read_to_string(&figures_text).unwrap_or_default();
     let of_program = own_figures(&figures_text, &work.program);
-    Ok(Cost {
+    Ok(RunCost {
         wall_seconds,
         processor_seconds,
         program_seconds: of_program.iter().map(|figures| figures[0]).sum(),
@@ -272,13 +272,13 @@ fn children_seconds() -> f64 {
 }
 
 /// Each figure's own.
-fn median(costs: &[Cost]) -> Cost {
-    let of = |figure: fn(&Cost) -> f64| {
+fn median(costs: &[RunCost]) -> RunCost {
+    let of = |figure: fn(&RunCost) -> f64| {
         let mut figures: Vec<f64> = costs.iter().map(figure).collect();
         figures.sort_by(f64::total_cmp);
         figures.get(figures.len() / 2).copied().unwrap_or_default()
     };
-    Cost {
+    RunCost {
         wall_seconds: of(|cost| cost.wall_seconds),
         processor_seconds: of(|cost| cost.processor_seconds),
         program_seconds: of(|cost| cost.program_seconds),

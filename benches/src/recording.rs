@@ -49,7 +49,7 @@ impl Events for Totals {
     }
 }
 
-struct Work {
+struct EventWork {
     name: &'static str,
     events: u64,
     /// Divisor of the bytes.
@@ -58,7 +58,7 @@ struct Work {
 }
 
 /// Sizes and stacks drawn at random, blocks freed at random: nothing to foresee.
-fn churn(name: &'static str, pairs: u64, threads: u64, stacks: u64, sizes: u64) -> Work {
+fn churn(name: &'static str, pairs: u64, threads: u64, stacks: u64, sizes: u64) -> EventWork {
     let mut random = Random(42);
     let mut program = Program::new(threads as u32, 8);
     let stacks = program.spool.stacks(stacks as u32);
@@ -74,12 +74,12 @@ fn churn(name: &'static str, pairs: u64, threads: u64, stacks: u64, sizes: u64) 
     while !program.live.is_empty() {
         program.free(1, 0);
     }
-    Work { name, events: pairs * 2, units: pairs, spool: program.finish() }
+    EventWork { name, events: pairs * 2, units: pairs, spool: program.finish() }
 }
 
 /// Returns a program of loops. Each round allocates the same nodes and strings, now and then one
 /// that stays.
-fn loops(pairs: u64) -> Work {
+fn loops(pairs: u64) -> EventWork {
     let mut random = Random(43);
     let mut program = Program::new(1, 8);
     let stacks = program.spool.stacks(2000);
@@ -108,7 +108,7 @@ fn loops(pairs: u64) -> Work {
     while let Some(last) = program.live.len().checked_sub(1) {
         program.free(1, last);
     }
-    Work {
+    EventWork {
         name: "loops, 1 thread",
         events: program.allocations * 2,
         units: program.allocations,
@@ -116,7 +116,7 @@ fn loops(pairs: u64) -> Work {
     }
 }
 
-fn marks(count: u64) -> Work {
+fn marks(count: u64) -> EventWork {
     let mut random = Random(44);
     let mut program = Program::new(4, 8);
     let stacks = program.spool.stacks(5000);
@@ -131,7 +131,7 @@ fn marks(count: u64) -> Work {
             .spool
             .write(thread, Lane::Outer, counter, |sink| sink.mark(counter, stack, 1, MarkValue::None, text));
     }
-    Work { name: "marks, 4 threads", events: count, units: count, spool: program.finish() }
+    EventWork { name: "marks, 4 threads", events: count, units: count, spool: program.finish() }
 }
 
 /// Time of the processor that this thread took: the machine is shared.
@@ -175,7 +175,7 @@ pub(crate) fn run(millions: u64) -> Result<(), String> {
         "| work | spool B/unit | packed B/unit | pack ns/unit | read spool ns/event | read packed ns/event | open spool ms | open packed ms | a second's window ms |"
     );
     println!("|---|---:|---:|---:|---:|---:|---:|---:|---:|");
-    let works: [&dyn Fn() -> Work; 5] = [
+    let works: [&dyn Fn() -> EventWork; 5] = [
         &|| churn("churn, 1 thread, 1000 stacks x 126 sizes", count, 1, 1000, 126),
         &|| churn("churn, 1 thread, 200 stacks x 8 sizes", count, 1, 200, 8),
         &|| churn("churn, 4 threads, 200 stacks x 8 sizes", count, 4, 200, 8),
@@ -189,7 +189,7 @@ pub(crate) fn run(millions: u64) -> Result<(), String> {
     result
 }
 
-fn row(work: &Work, directory: &std::path::Path) -> Result<(), String> {
+fn row(work: &EventWork, directory: &std::path::Path) -> Result<(), String> {
     let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", work.name);
     let (spool_path, packed_path) = (directory.join("spool.cairn"), directory.join("packed.cairn"));
     std::fs::write(&spool_path, &work.spool).map_err(|error| failed(&error))?;

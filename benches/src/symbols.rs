@@ -298,7 +298,7 @@ fn addresses(program: &Path) -> Result<Vec<u64>> {
     if total == 0 {
         return Err(format!("{}: `nm` finds no functions", program.display()).into());
     }
-    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    let mut random = AddressRandom(0x9e37_79b9_7f4a_7c15);
     let places: Vec<u64> = (0..PLACES)
         .map(|_| {
             let at = random.next() % total;
@@ -328,9 +328,9 @@ fn function(line: &str) -> Option<(u64, u64)> {
 }
 
 /// xorshift64*.
-struct Random(u64);
+struct AddressRandom(u64);
 
-impl Random {
+impl AddressRandom {
     fn next(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;

@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_whole_library_is_for_targets_with_captures() {
+    fn c_library_is_whole_for_targets_with_captures() {
         for triple in ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"] {
             assert!(captures_stacks(triple), "{triple}");
         }
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_arguments_are_refused() {
+    fn c_library_refuses_unknown_arguments() {
         let cases: [&[&str]; 4] = [&["--prefix"], &["x"], &["--target"], &["--target", "a", "--target", "b"]];
         for arguments in cases {
             let arguments: Vec<String> = arguments.iter().map(|&word| word.to_owned()).collect();

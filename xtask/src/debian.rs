@@ -204,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dependencies_are_the_lines_that_are_not_indented() {
+    fn debian_dependencies_are_lines_without_indent() {
         let lines = "libllvm19\n  Depends: libc6\n |Depends: libedit2\nlibc6:s390x\n<virtual>\nlibedit2\n";
         assert_eq!(dependency_names(lines), ["libllvm19", "libc6:s390x", "libedit2"]);
     }

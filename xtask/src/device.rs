@@ -322,7 +322,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_loaded_is_counted() {
+    fn device_counts_loaded_bytes() {
         let mut elf = vec![0_u8; 52 + 64];
         elf[..5].copy_from_slice(b"\x7fELF\x01");
         (elf[28], elf[42], elf[44]) = (52, 32, 2);

@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_has_seconds_and_targets_in_any_order() {
+    fn fuzz_request_has_seconds_and_targets_in_any_order() {
         let request = Request::parse(&words(&["cbf", "--seconds", "3", "lws"])).unwrap();
         assert_eq!(request, Request { seconds: 3, seed: DEFAULT_SEED, targets: words(&["cbf", "lws"]) });
         let request = Request::parse(&words(&["--seed", "random"])).unwrap();
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn only_known_targets_are_chosen() {
+    fn fuzz_request_refuses_unknown_targets() {
         let known = words(&["cbf", "lws"]);
         assert_eq!(Request { seconds: 1, seed: 1, targets: Vec::new() }.choose(&known).unwrap(), known);
         let failure =
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn manifest_sources_and_corpora_must_agree() {
+    fn fuzz_manifest_sources_and_corpora_must_agree() {
         let agreed = names(&["cbf", "lws"]);
         assert_eq!(faults(&agreed, &agreed, &agreed, |_| true), [""; 0]);
         let only_cbf = names(&["cbf"]);
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn targets_come_from_the_manifest() {
+    fn fuzz_targets_come_from_the_manifest() {
         let metadata = serde_json::json!({"packages": [{"targets": [
             {"name": "cbf", "kind": ["bin"]}, {"name": "build-script-build", "kind": ["custom-build"]},
         ]}]});
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_counts_only_with_the_last_line_of_libfuzzer() {
+    fn fuzz_run_requires_the_last_line_of_libfuzzer() {
         let log = "INFO: seed\n#2\tINITED cov: 3\n#900\tDONE   cov: 30 ft: 60 exec/s: 450\nDone 900 runs in 2 second(s)\n";
         assert_eq!(done_line(log), Some("#900\tDONE   cov: 30 ft: 60 exec/s: 450"));
         assert_eq!(corpus_inputs("#900\tDONE   cov: 30 ft: 60 corp: 12/345b lim: 4096"), 12);
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn crash_report_has_the_input_and_the_command() {
+    fn fuzz_crash_report_has_input_and_command() {
         let log = "panicked at x\nartifact_prefix='a/'; Test unit written to a/crash-12\nBase64: AA==\n";
         let text = failure_report(log, Path::new("release/cbf"), Path::new("cbf.log"), "exit status: 77");
         assert!(text.contains("release/cbf a/crash-12") && text.contains("panicked at x"), "{text}");

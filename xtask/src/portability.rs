@@ -498,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn the_version_is_the_newest_that_every_package_has() {
+    fn portability_takes_newest_common_version() {
         let compiler = list(&["1.96.0-1", "1.85.0-3", "1.70.0-1"]);
         assert_eq!(
             newest_common(&[compiler.clone(), list(&["1.85.0-3", "1.70.0-1"])]),
@@ -509,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn targets_are_chosen_by_name() {
+    fn portability_chooses_targets_by_name() {
         let wanted = Wanted::parse(&list(&["s390x", "bare-metal"])).unwrap();
         assert_eq!(wanted.targets.iter().map(|target| target.name).collect::<Vec<_>>(), ["s390x"]);
         assert!(wanted.bare_metal);
@@ -521,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn the_edition_is_read_from_a_manifest() {
+    fn portability_reads_the_edition_from_a_manifest() {
         assert_eq!(edition("[package]\nname = \"core\"\nedition = \"2021\"\n"), Some("2021".to_owned()));
         assert_eq!(edition("[package]\n"), None);
     }

@@ -110,21 +110,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_is_shown_as_one_would_type_it() {
+    fn process_shows_commands_as_typed() {
         let mut command = Command::new("/opt/rust/bin/cargo");
         command.env("RUSTFLAGS", "-A -B").args(["test", "it's"]);
         assert_eq!(shown(&command), r"RUSTFLAGS='-A -B' cargo test 'it'\''s'");
     }
 
     #[test]
-    fn a_failing_command_says_which_and_how() {
+    fn process_reports_command_and_status() {
         let failure = read(Command::new("sh").args(["-c", "echo why >&2; exit 3"])).unwrap_err().to_string();
         assert!(failure.contains("sh -c") && failure.contains("exit status: 3"), "{failure}");
         assert!(failure.ends_with("why"), "{failure}");
     }
 
     #[test]
-    fn a_program_that_is_not_there_is_named() {
+    fn process_names_a_missing_program() {
         let failure = run(&mut Command::new("no-such-program")).unwrap_err().to_string();
         assert!(failure.starts_with("could not start `no-such-program`"), "{failure}");
         assert!(!on_path("no-such-program") && on_path("sh"));

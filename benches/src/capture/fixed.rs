@@ -66,7 +66,7 @@ pub(crate) fn programs() -> Vec<(&'static str, &'static str, Result<RunFixedStac
 }
 
 /// Nanoseconds per capture over the rounds, and what the last capture returned.
-pub(crate) struct Timing {
+pub(crate) struct StackTiming {
     pub(crate) first_nanos: f64,
     pub(crate) low_nanos: f64,
     pub(crate) median_nanos: f64,
@@ -100,8 +100,8 @@ pub(crate) fn run() -> Result<(), String> {
     Ok(())
 }
 
-fn cell(unwinder: &Unwinder, timing: &Timing) -> String {
-    let Timing { low_nanos, median_nanos, result, .. } = timing;
+fn cell(unwinder: &Unwinder, timing: &StackTiming) -> String {
+    let StackTiming { low_nanos, median_nanos, result, .. } = timing;
     format!("{low_nanos:.1} / {median_nanos:.1} [{}]", frame_count(unwinder, *result))
 }
 
@@ -131,7 +131,7 @@ extern "C" fn prepare_all() {
     }
 }
 
-fn measure(program: RunFixedStack, depth: u32, unwinders: &[Unwinder]) -> Result<Vec<Timing>, String> {
+fn measure(program: RunFixedStack, depth: u32, unwinders: &[Unwinder]) -> Result<Vec<StackTiming>, String> {
     let trial = run_rounds(program, depth, unwinders, &vec![16; unwinders.len()], 5)?;
     let calls: Vec<u32> =
         trial.iter().map(|timing| (RUN_NANOS / timing.low_nanos.max(1.0)) as u32 + 1).collect();
@@ -144,7 +144,7 @@ pub(crate) fn run_rounds(
     unwinders: &[Unwinder],
     calls: &[u32],
     rounds: u32,
-) -> Result<Vec<Timing>, String> {
+) -> Result<Vec<StackTiming>, String> {
     let count = unwinders.len();
     let captures: Vec<Capture> = unwinders.iter().map(|unwinder| unwinder.capture).collect();
     let mut nanos = vec![0.0; count * rounds as usize];
@@ -165,7 +165,7 @@ pub(crate) fn run_rounds(
             let mut column: Vec<f64> = nanos.iter().skip(index).step_by(count).copied().collect();
             let first_nanos = column[0];
             column.sort_by(f64::total_cmp);
-            Timing {
+            StackTiming {
                 first_nanos,
                 low_nanos: column[column.len() / 50],
                 median_nanos: column[column.len() / 2],

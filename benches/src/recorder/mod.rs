@@ -25,19 +25,19 @@ const ROUNDS: usize = 61;
 const EVENTS: usize = 4000;
 
 /// One kind of work; does it [`EVENTS`] times.
-struct Case {
+struct RecorderCase {
     name: &'static str,
     /// Captures in one event.
     captures: f64,
     work: fn(),
 }
 
-const CASES: [Case; 5] = [
-    Case { name: "bare capture", captures: 1.0, work: bare_capture },
-    Case { name: "allocation and its free", captures: 1.0, work: heap_pair },
-    Case { name: "mark", captures: 1.0, work: plain_mark },
-    Case { name: "mark of 16 characters", captures: 1.0, work: text_mark },
-    Case { name: "mark of 16 characters with a number", captures: 1.0, work: value_mark },
+const CASES: [RecorderCase; 5] = [
+    RecorderCase { name: "bare capture", captures: 1.0, work: bare_capture },
+    RecorderCase { name: "allocation and its free", captures: 1.0, work: heap_pair },
+    RecorderCase { name: "mark", captures: 1.0, work: plain_mark },
+    RecorderCase { name: "mark of 16 characters", captures: 1.0, work: text_mark },
+    RecorderCase { name: "mark of 16 characters with a number", captures: 1.0, work: value_mark },
 ];
 
 fn bare_capture() {
@@ -167,7 +167,7 @@ pub(crate) fn run_child(way: &str, threads: &str) -> Result<(), String> {
     let _ = std::fs::remove_file(&path);
     let all: Vec<f64> =
         (0..CASES.len()).map(|case| median(results.iter().map(|nanos| nanos[case]).collect())).collect();
-    let cell = |(case, nanos): (&Case, &f64)| format!("{nanos:.1} [{:.2}]", nanos / all[0] / case.captures);
+    let cell = |(case, nanos): (&RecorderCase, &f64)| format!("{nanos:.1} [{:.2}]", nanos / all[0] / case.captures);
     let cells: Vec<String> = CASES.iter().zip(&all).map(cell).collect();
     println!("| {way} | {threads} | {} |", cells.join(" | "));
     Ok(())

@@ -40,7 +40,7 @@ impl Format {
 
 /// Properties that the bytes do not state themselves.
 #[derive(Clone, Copy, Debug)]
-pub struct Options {
+pub struct DecodeOptions {
     /// Word size of the machine, where the format does not state it.
     pub word_size: WordSize,
     /// Refuse what the format's document does not allow, rather than take what can be had.
@@ -75,7 +75,7 @@ pub struct StackRecord {
     /// The modules, where the format has them.
     pub images: Option<ImageMap>,
     /// Faults of the record that did not prevent reading it.
-    pub faults: Vec<Error>,
+    pub faults: Vec<DecodeError>,
     /// Indices in the stack of addresses with only 31 certain low bits. The 64-bit encoder of
     /// libwebsockets damages wide values.
     pub uncertain: Vec<usize>,
@@ -93,7 +93,7 @@ pub struct ImageMap {
     /// The modules in the order of the record.
     pub images: Vec<Image>,
     /// Faults of the map that did not prevent reading it.
-    pub faults: Vec<Error>,
+    pub faults: Vec<DecodeError>,
 }
 
 /// One module of a process.
@@ -112,7 +112,7 @@ pub struct Image {
 /// Why something could not be decoded, or not fully.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub enum Error {
+pub enum DecodeError {
     /// The text of a marked backtrace is damaged.
     Text(lws::log_line::TextError),
     /// A libwebsockets blob is damaged.
@@ -146,7 +146,7 @@ pub enum Error {
     NoAddresses,
 }
 
-impl fmt::Display for Error {
+impl fmt::Display for DecodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Text(error) => error.fmt(f),
@@ -182,11 +182,11 @@ fn write_loss(f: &mut fmt::Formatter<'_>, addresses: usize, size: bool) -> fmt::
     )
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for DecodeError {}
 
 impl Record {
     /// Returns what is wrong with it although something could be read.
-    pub fn faults(&self) -> impl Iterator<Item = &Error> {
+    pub fn faults(&self) -> impl Iterator<Item = &DecodeError> {
         let (of_stack, images) = match self {
             Self::Stack(stack) => (&stack.faults[..], stack.images.as_ref()),
             Self::Images(images) => (&[][..], Some(images)),
@@ -238,7 +238,7 @@ impl StackRecord {
     fn note_uncertain(&mut self) {
         if self.is_size_uncertain || !self.uncertain.is_empty() {
             let (addresses, size) = (self.uncertain.len(), self.is_size_uncertain);
-            self.faults.push(Error::SuspectedLoss { addresses, size });
+            self.faults.push(DecodeError::SuspectedLoss { addresses, size });
         }
     }
 
@@ -258,19 +258,19 @@ impl StackRecord {
 ///
 /// # Errors
 ///
-/// [`Error::Text`] when nothing can be had of it. When something can, the record's faults say what
+/// [`DecodeError::Text`] when nothing can be had of it. When something can, the record's faults say what
 /// is wrong.
 pub fn mark(
     mark: &lws::log_line::Mark<'_>,
-    options: &Options,
+    options: &DecodeOptions,
     buffer: &mut [u8],
-) -> Result<StackRecord, Error> {
+) -> Result<StackRecord, DecodeError> {
     match mark {
         lws::log_line::Mark::Compressed(text) => {
             let base64_start = text.range().end - text.base64().len();
-            let salvage = text.salvage(options.word_size, buffer).map_err(Error::Text)?;
+            let salvage = text.salvage(options.word_size, buffer).map_err(DecodeError::Text)?;
             let in_text = |error| {
-                Error::Text(lws::log_line::TextError {
+                DecodeError::Text(lws::log_line::TextError {
                     offset: base64_start,
                     kind: lws::log_line::TextErrorKind::Blob(error),
                 })
@@ -278,7 +278,7 @@ pub fn mark(
             salvaged(&salvage, options, in_text)
         }
         lws::log_line::Mark::Decoded(text) => {
-            let (size, frames) = text.frames().map_err(Error::Text)?;
+            let (size, frames) = text.frames().map_err(DecodeError::Text)?;
             let format = if size.is_some() { Format::Lws } else { Format::Text };
             let mut record = StackRecord::new(format, options.word_size);
             record.allocation_size_bytes = size.map(|size| size.bytes);
@@ -286,7 +286,7 @@ pub fn mark(
             for frame in frames {
                 match frame {
                     Ok(frame) => record.push_text(frame),
-                    Err(error) => record.faults.push(Error::Text(error)),
+                    Err(error) => record.faults.push(DecodeError::Text(error)),
                 }
             }
             record.note_uncertain();
@@ -299,23 +299,23 @@ pub fn mark(
 /// or commas separate the addresses.
 ///
 /// ```
-/// use cairn_logs::decode::{Options, address_line};
+/// use cairn_logs::decode::{DecodeOptions, address_line};
 /// use cairn_format::{AbsoluteAddress, WordSize};
 /// use cairn_wire::xnu;
-/// let options = Options { word_size: WordSize::Bits64, strict: false, xnu_packing: xnu::Packing::None };
+/// let options = DecodeOptions { word_size: WordSize::Bits64, strict: false, xnu_packing: xnu::Packing::None };
 /// let record = address_line(b" 0x1000, 0x2000\r", &options).unwrap();
 /// assert!(record.addresses(9).eq([0x1000, 0x2000].map(AbsoluteAddress::new)));
 /// assert!(address_line(b"0x1000 in main", &options).is_none());
 /// ```
 #[must_use]
-pub fn address_line(line: &[u8], options: &Options) -> Option<StackRecord> {
+pub fn address_line(line: &[u8], options: &DecodeOptions) -> Option<StackRecord> {
     let is_separator = |byte: &u8| byte.is_ascii_whitespace() || *byte == b',';
     let mut record = StackRecord::new(Format::Text, options.word_size);
     let mut has_address = false;
     for token in line.split(is_separator).filter(|token| !token.is_empty()) {
         let in_line = |error: lws::log_line::TextError| {
             let start = token.as_ptr().addr().saturating_sub(line.as_ptr().addr());
-            Error::Text(lws::log_line::TextError { offset: error.offset + start, ..error })
+            DecodeError::Text(lws::log_line::TextError { offset: error.offset + start, ..error })
         };
         match lws::log_line::parse_frame(token)? {
             Ok(frame) => record.push_text(frame),
@@ -330,9 +330,9 @@ pub fn address_line(line: &[u8], options: &Options) -> Option<StackRecord> {
 /// Turns what could be had of a blob into a record, unless that is nothing.
 fn salvaged(
     salvage: &lws::Salvage,
-    options: &Options,
-    place: impl Fn(lws::LwsError) -> Error,
-) -> Result<StackRecord, Error> {
+    options: &DecodeOptions,
+    place: impl Fn(lws::LwsError) -> DecodeError,
+) -> Result<StackRecord, DecodeError> {
     let faults: Vec<_> = salvage.findings.faults().map(place).collect();
     match faults.first() {
         // A size is worth having without addresses, too: the allocation is in the totals.
@@ -380,22 +380,22 @@ fn is_empty(salvage: &lws::Salvage) -> bool {
 pub fn records(
     format: Format,
     bytes: &[u8],
-    options: &Options,
+    options: &DecodeOptions,
     mut found: impl FnMut(Record),
-) -> Result<(), Error> {
+) -> Result<(), DecodeError> {
     match format {
         Format::Lws => {
             let salvage = lws::salvage(bytes, options.word_size);
-            found(Record::Stack(salvaged(&salvage, options, Error::Lws)?));
+            found(Record::Stack(salvaged(&salvage, options, DecodeError::Lws)?));
         }
         Format::Xnu => {
             let strict = xnu::unpack(bytes, options.xnu_packing);
             let addresses = match strict {
-                Err(error) if options.strict => return Err(Error::Xnu(error)),
+                Err(error) if options.strict => return Err(DecodeError::Xnu(error)),
                 _ => xnu::unpack_lenient(bytes, options.xnu_packing),
             };
             let mut record = StackRecord::return_addresses(format, WordSize::Bits64, addresses);
-            record.faults.extend(strict.err().map(Error::Xnu));
+            record.faults.extend(strict.err().map(DecodeError::Xnu));
             found(Record::Stack(record));
         }
         Format::Cbf => {
@@ -417,7 +417,7 @@ pub fn records(
                     .map(|mark| self::mark(&mark, options, &mut [0; lws::log_line::BUFFER_BYTES]));
                 let record = match decoded {
                     Some(record) => record?,
-                    None => address_line(line, options).ok_or(Error::NoAddresses)?,
+                    None => address_line(line, options).ok_or(DecodeError::NoAddresses)?,
                 };
                 found(Record::Stack(record));
             }
@@ -427,10 +427,10 @@ pub fn records(
 }
 
 /// Decodes one CBF record, which is at `offset` in its input.
-fn cbf_record(bytes: &[u8], offset: usize, options: &Options) -> Result<StackRecord, Error> {
+fn cbf_record(bytes: &[u8], offset: usize, options: &DecodeOptions) -> Result<StackRecord, DecodeError> {
     let rules = if options.strict { cbf::Rules::STRICT } else { cbf::Rules::LENIENT };
     let in_input = |error: cbf::CbfError| {
-        Error::Cbf(cbf::CbfError { offset: error.offset.saturating_add(offset), ..error })
+        DecodeError::Cbf(cbf::CbfError { offset: error.offset.saturating_add(offset), ..error })
     };
     let decoder = cbf::CbfDecoder::new(bytes, rules);
     let mut record = StackRecord::new(Format::Cbf, decoder.word_size().unwrap_or(options.word_size));
@@ -464,26 +464,26 @@ const MIN_PATH_BYTES: usize = 4 << 20;
 const PATH_BYTES_PER_BYTE: usize = 16;
 
 /// Decodes one image map.
-fn image_map(bytes: &[u8], options: &Options) -> Result<ImageMap, Error> {
+fn image_map(bytes: &[u8], options: &DecodeOptions) -> Result<ImageMap, DecodeError> {
     let mut slots = vec![cif::DecoderSlot::EMPTY; cif::slots_needed(bytes)];
     let decoder = if options.strict {
         cif::CifDecoder::strict(bytes, &mut slots)
     } else {
         cif::CifDecoder::lenient(bytes, &mut slots)
     };
-    let mut decoder = decoder.map_err(Error::Cif)?;
+    let mut decoder = decoder.map_err(DecodeError::Cif)?;
     let mut map = ImageMap {
         platform: String::from_utf8_lossy(decoder.platform()).into_owned(),
         word_size: decoder.word_size(),
         images: Vec::new(),
-        faults: decoder.findings().iter().copied().map(Error::Cif).collect(),
+        faults: decoder.findings().iter().copied().map(DecodeError::Cif).collect(),
     };
     let limit_bytes = bytes.len().saturating_mul(PATH_BYTES_PER_BYTE).saturating_add(MIN_PATH_BYTES);
     let mut room = limit_bytes;
     for image in decoder.by_ref() {
         match image {
             Ok(image) => {
-                map.faults.extend(image.findings().iter().copied().map(Error::Cif));
+                map.faults.extend(image.findings().iter().copied().map(DecodeError::Cif));
                 let (module, offset) = (image.module, image.offset);
                 let path = match module.path.map(|path| (path, room.checked_sub(path.len()))) {
                     Some((path, Some(left))) => {
@@ -491,12 +491,12 @@ fn image_map(bytes: &[u8], options: &Options) -> Result<ImageMap, Error> {
                         Some(path.bytes().collect::<Vec<_>>())
                     }
                     Some((_, None)) if options.strict => {
-                        return Err(Error::PathsTooLong { offset, limit_bytes });
+                        return Err(DecodeError::PathsTooLong { offset, limit_bytes });
                     }
                     Some((_, None)) => {
                         // One fault for all: no path fits into no room.
                         if room > 0 {
-                            map.faults.push(Error::PathsTooLong { offset, limit_bytes });
+                            map.faults.push(DecodeError::PathsTooLong { offset, limit_bytes });
                         }
                         room = 0;
                         None
@@ -510,8 +510,8 @@ fn image_map(bytes: &[u8], options: &Options) -> Result<ImageMap, Error> {
                     path: path.map(|path| String::from_utf8_lossy(&path).into_owned()),
                 });
             }
-            Err(error) if options.strict => return Err(Error::Cif(error)),
-            Err(error) => map.faults.push(Error::Cif(error)),
+            Err(error) if options.strict => return Err(DecodeError::Cif(error)),
+            Err(error) => map.faults.push(DecodeError::Cif(error)),
         }
     }
     Ok(map)
@@ -520,11 +520,11 @@ fn image_map(bytes: &[u8], options: &Options) -> Result<ImageMap, Error> {
 /// Returns the format that `bytes` are in, if they are a sound record of one. Only formats that
 /// give themselves away are tried.
 #[must_use]
-pub fn guess(bytes: &[u8], options: &Options) -> Option<Format> {
+pub fn guess(bytes: &[u8], options: &DecodeOptions) -> Option<Format> {
     if lws::decode(bytes, options.word_size).is_ok_and(|backtrace| !backtrace.addresses.is_empty()) {
         return Some(Format::Lws);
     }
-    let strict = Options { strict: true, ..*options };
+    let strict = DecodeOptions { strict: true, ..*options };
     let is_stack = |record: StackRecord| {
         // By runs: a mark without an address may be repeated 2^63 times.
         record.faults.is_empty() && record.runs.iter().any(|(frame, _)| frame.address().is_some())
@@ -536,10 +536,10 @@ pub fn guess(bytes: &[u8], options: &Options) -> Option<Format> {
 }
 
 /// Decodes Swift's JSON: the stack, and the image map where there is one.
-fn swift_json_record(bytes: &[u8], options: &Options) -> Result<StackRecord, Error> {
-    let document = swift_json::read(bytes).map_err(Error::SwiftJson)?;
+fn swift_json_record(bytes: &[u8], options: &DecodeOptions) -> Result<StackRecord, DecodeError> {
+    let document = swift_json::read(bytes).map_err(DecodeError::SwiftJson)?;
     let binary = |text: swift_json::JsonText<'_>| {
-        text.base64_bytes().collect::<Result<Vec<_>, _>>().map_err(Error::Base64)
+        text.base64_bytes().collect::<Result<Vec<_>, _>>().map_err(DecodeError::Base64)
     };
     let mut record = cbf_record(&binary(document.backtrace)?, 0, options)?;
     record.format = Format::SwiftJson;

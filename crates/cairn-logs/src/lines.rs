@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_last_line_without_a_break_counts() {
+    fn lines_include_a_last_line_without_break() {
         assert_eq!(
             lines(b"a\n\nb", 1),
             [(1, b"a".to_vec(), true), (2, vec![], true), (3, b"b".to_vec(), true)]
@@ -162,7 +162,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn lines_are_those_of_a_plain_split(input in "[ab\n]{0,60}", step in 1_usize..9) {
+        fn lines_agree_with_a_plain_split(input in "[ab\n]{0,60}", step in 1_usize..9) {
             let mut expected: Vec<_> = input.as_bytes().split(|&byte| byte == b'\n').map(<[u8]>::to_vec).collect();
             if expected.last().is_some_and(Vec::is_empty) {
                 expected.pop();

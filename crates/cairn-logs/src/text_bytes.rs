@@ -16,7 +16,7 @@ pub enum TextEncoding {
 /// Fault of a text that is neither form.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub enum Error {
+pub enum TextBytesError {
     /// A character that is no hexadecimal digit.
     NotHex {
         /// Index of the character.
@@ -28,7 +28,7 @@ pub enum Error {
     NotBase64(base64::Base64Error),
 }
 
-impl fmt::Display for Error {
+impl fmt::Display for TextBytesError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotHex { offset } => write!(f, "no hexadecimal digit at character {offset}"),
@@ -38,25 +38,25 @@ impl fmt::Display for Error {
     }
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for TextBytesError {}
 
 impl TextEncoding {
     /// Returns the bytes behind `text`.
     ///
     /// # Errors
     ///
-    /// [`Error`], with the place of the first character that does not fit.
+    /// [`TextBytesError`], with the place of the first character that does not fit.
     ///
     /// ```
     /// use cairn_logs::text_bytes::TextEncoding;
     /// assert_eq!(TextEncoding::Hex.decode(b"02 7F"), Ok(vec![2, 0x7f]));
     /// assert_eq!(TextEncoding::Base64.decode(b"An8="), Ok(vec![2, 0x7f]));
     /// ```
-    pub fn decode(self, text: &[u8]) -> Result<Vec<u8>, Error> {
+    pub fn decode(self, text: &[u8]) -> Result<Vec<u8>, TextBytesError> {
         match self {
             Self::Hex => decode_hex(text),
             Self::Base64 => {
-                base64::Base64Decoder::new(text).collect::<Result<_, _>>().map_err(Error::NotBase64)
+                base64::Base64Decoder::new(text).collect::<Result<_, _>>().map_err(TextBytesError::NotBase64)
             }
         }
     }
@@ -79,14 +79,14 @@ impl TextEncoding {
     }
 }
 
-fn decode_hex(text: &[u8]) -> Result<Vec<u8>, Error> {
+fn decode_hex(text: &[u8]) -> Result<Vec<u8>, TextBytesError> {
     let mut bytes = Vec::with_capacity(text.len() / 2);
     let mut high = None;
     for (offset, &character) in text.iter().enumerate() {
         if character.is_ascii_whitespace() {
             continue;
         }
-        let digit = char::from(character).to_digit(16).ok_or(Error::NotHex { offset })? as u8;
+        let digit = char::from(character).to_digit(16).ok_or(TextBytesError::NotHex { offset })? as u8;
         high = match high {
             None => Some(digit << 4),
             Some(high) => {
@@ -95,7 +95,7 @@ fn decode_hex(text: &[u8]) -> Result<Vec<u8>, Error> {
             }
         };
     }
-    if high.is_some() { Err(Error::OddDigits) } else { Ok(bytes) }
+    if high.is_some() { Err(TextBytesError::OddDigits) } else { Ok(bytes) }
 }
 
 #[cfg(test)]
@@ -104,15 +104,15 @@ mod tests {
 
     #[test]
     fn text_faults_are_reported_with_their_offset() {
-        assert_eq!(TextEncoding::Hex.decode(b"02 7g"), Err(Error::NotHex { offset: 4 }));
-        assert_eq!(TextEncoding::Hex.decode(b"027"), Err(Error::OddDigits));
+        assert_eq!(TextEncoding::Hex.decode(b"02 7g"), Err(TextBytesError::NotHex { offset: 4 }));
+        assert_eq!(TextEncoding::Hex.decode(b"027"), Err(TextBytesError::OddDigits));
         assert!(
-            matches!(TextEncoding::Base64.decode(b"A*"), Err(Error::NotBase64(error)) if error.offset == 1)
+            matches!(TextEncoding::Base64.decode(b"A*"), Err(TextBytesError::NotBase64(error)) if error.offset == 1)
         );
     }
 
     #[test]
-    fn digits_of_both_kinds_are_hexadecimal() {
+    fn text_bytes_accept_both_cases_of_digits() {
         assert_eq!(TextEncoding::of(b"02187f01\n"), Some(TextEncoding::Hex));
         assert_eq!(TextEncoding::of(b"AhEBAAE"), Some(TextEncoding::Base64));
         assert_eq!(TextEncoding::of(b"\x02\x18"), None);

@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stacks_past_the_limit_are_counted_and_reported() {
+    fn totals_count_stacks_past_the_limit() {
         let mut totals = AllocationTotals::with_stack_limit(1);
         totals.add(&[AbsoluteAddress::new(1)], 10);
         totals.add(&[AbsoluteAddress::new(2)], 20);

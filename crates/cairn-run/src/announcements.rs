@@ -172,7 +172,7 @@ mod tests {
     use std::io::Write;
 
     #[test]
-    fn lines_come_whole_and_once() {
+    fn announcements_arrive_whole_and_once() {
         let mut announcements = Announcements::new().unwrap();
         let mut writer = fs::OpenOptions::new().append(true).open(announcements.path()).unwrap();
         writer.write_all(b"began\t12\t\t/tmp/a\nb.12.cairn\0failed\t13\tread-only").unwrap();

@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn detached_programs_have_own_session_and_lowest_priority() {
+    fn detached_program_has_own_session_and_low_priority() {
         let mark = std::env::temp_dir().join(format!("cairn-detached-{}", std::process::id()));
         let whole = mark.with_extension("whole");
         let script = format!(

@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn threads_that_unpack_at_once_all_find_it_whole() {
+    fn library_is_whole_after_concurrent_unpacking() {
         let directory = env::temp_dir().join(format!("cairn-unpacked-{}", process::id()));
         let content: Vec<u8> = (0..100_000_u32).flat_map(u32::to_le_bytes).collect();
         for round in 0..20 {
@@ -197,7 +197,7 @@ mod tests {
     /// The library came from a directory whose parents another user could replace. Its file was not
     /// ours.
     #[test]
-    fn library_is_not_taken_from_another_users_reach() {
+    fn library_refuses_files_of_other_users() {
         use std::os::unix::fs::{PermissionsExt, chown, symlink};
 
         let directory = env::temp_dir().join(format!("cairn-library-{}", process::id()));

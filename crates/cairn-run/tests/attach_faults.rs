@@ -59,7 +59,7 @@ fn stop(process: u32) {
 
 // Held before as well, by another way back, which this one has to be as good as.
 #[test]
-fn attach_takes_a_fault_in_the_library_back() {
+fn attach_recovers_from_a_fault_in_the_library() {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("attach_faults");
     let _ = fs::remove_dir_all(&directory);
     fs::create_dir_all(&directory).unwrap();
@@ -93,7 +93,7 @@ fn attach_takes_a_fault_in_the_library_back() {
 
 // Before: "taking one of its threads failed: ...; it goes on as it was".
 #[test]
-fn attach_says_that_a_process_has_ended() {
+fn attach_reports_that_a_process_has_ended() {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("attach_ended");
     let _ = fs::remove_dir_all(&directory);
     fs::create_dir_all(&directory).unwrap();

@@ -53,7 +53,7 @@ fn libraries() -> [Library; 2] {
 }
 
 #[test]
-fn the_library_takes_nothing_but_what_it_may() {
+fn library_imports_only_allowed_symbols() {
     for library in libraries() {
         let text = output_of(Command::new("nm").args(["-D", "--undefined-only"]).arg(library.path()));
         let name = |line: &str| line.split_whitespace().last().unwrap().split('@').next().unwrap().to_owned();
@@ -65,7 +65,7 @@ fn the_library_takes_nothing_but_what_it_may() {
 }
 
 #[test]
-fn its_names_have_no_versions_and_the_plain_one_has_none_of_cpp() {
+fn library_exports_no_versions_and_no_cpp_names() {
     let [plain, allocators] = libraries();
     let names =
         |library: &Library| output_of(Command::new("nm").args(["-D", "--defined-only"]).arg(library.path()));
@@ -76,7 +76,7 @@ fn its_names_have_no_versions_and_the_plain_one_has_none_of_cpp() {
 }
 
 #[test]
-fn threads_have_little_of_it() {
+fn library_uses_little_thread_local_storage() {
     for library in libraries() {
         let text = output_of(Command::new("readelf").arg("-lW").arg(library.path()));
         let line = text.lines().find(|line| line.trim_start().starts_with("TLS")).unwrap();

@@ -268,7 +268,7 @@ mod tests {
     use std::{vec, vec::Vec};
 
     #[test]
-    fn text_of_every_group_length_comes_back() {
+    fn base64_round_trips_every_group_length() {
         for (bytes, padded) in
             [(&b""[..], ""), (b"f", "Zg=="), (b"fo", "Zm8="), (b"foo", "Zm9v"), (b"foob", "Zm9vYg==")]
         {
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn decoding_into_a_buffer_agrees_with_the_iterator() {
+    fn base64_into_buffer_agrees_with_iterator() {
         for text in
             [&b""[..], b"Z", b"Zg", b"Zm9v\nYmFy", b"Zm9vYg==", b"Zm9v*mFy", b"Zg==Zg", b"Zm9vYmFyZm8="]
         {
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn data_after_padding_is_refused_at_its_place() {
+    fn base64_refuses_data_after_padding() {
         let decoded: Result<Vec<u8>, _> = Base64Decoder::new(b"Zg==Zg").collect();
         assert_eq!(decoded, Err(Base64Error { offset: 4, character: b'Z' }));
     }

@@ -250,7 +250,7 @@ mod tests {
     use cairn_format::{CountingSink, SliceSink};
 
     #[test]
-    fn fields_of_every_width_at_every_bit_offset_come_back() {
+    fn bits_round_trip_every_width_and_offset() {
         for offset in 0..=64 {
             for width in 0..=64 {
                 let value = 0x9e37_79b9_7f4a_7c15_u64;
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_whose_spare_bit_is_missing_is_not_read() {
+    fn bits_refuse_a_field_without_spare_bit() {
         let mut reader = BitReader::new(&[0xff]);
         assert_eq!(reader.field(8), None);
         assert_eq!(reader.position_bits(), 0);
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_sink_refuses_a_word_and_keeps_the_position() {
+    fn bits_keep_position_when_sink_is_full() {
         let mut buffer = [0; 7];
         let mut writer = BitWriter::new(SliceSink::new(&mut buffer));
         writer.bits(0, 60).unwrap();
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn counting_gives_the_bytes_that_finish_delivers() {
+    fn bits_count_equals_finished_bytes() {
         let mut writer = BitWriter::new(CountingSink::default());
         writer.bits(1, 33).unwrap();
         writer.bits(1, 33).unwrap();

@@ -18,7 +18,7 @@ use support::{cases, hex_field, name, number, text, to_hex};
 // Failed with: unnoticed changes, and a panic of the check itself for stacks given as
 // `frames_run_length` and for empty `accumulate` inputs.
 #[test]
-fn every_vector_holds_and_every_field_is_judged() {
+fn cbf_vectors_hold_and_every_field_is_judged() {
     let cases = cases("swift_cbf.json", None);
     let groups: BTreeSet<_> = cases.iter().map(|case| text(case, "group")).collect();
     assert!(groups.len() >= 7, "groups are missing: {groups:?}");
@@ -55,7 +55,7 @@ fn check(case: &Value) {
 }
 
 #[test]
-fn forms_that_the_vectors_allow_are_judged_too() {
+fn cbf_vectors_allow_other_forms() {
     let run_length = serde_json::json!({
         "id": "own-1", "group": "encode", "word_bits": 16, "frames_run_length": [[["pc", "0x80"], 1], [["ra", "0x90"], 3]],
         "reference_hex": "00110080201081",
@@ -433,7 +433,7 @@ fn near_records() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn stacks_come_back_from_all_dialects((word_size, stack) in words_and_stacks()) {
+    fn cbf_round_trips_all_dialects((word_size, stack) in words_and_stacks()) {
         for (dialect, rules) in [
             (CbfDialect::Strict, Rules::STRICT),
             (CbfDialect::Strict, Rules::SWIFT_NEWER),
@@ -448,13 +448,13 @@ proptest! {
     }
 
     #[test]
-    fn encoding_is_the_shortest_by_the_rules((word_size, stack) in words_and_stacks()) {
+    fn cbf_encoding_is_the_shortest((word_size, stack) in words_and_stacks()) {
         let (bytes, _) = encoded(&stack, word_size, CbfDialect::Strict);
         prop_assert_eq!(to_hex(&bytes), to_hex(&encoded_by_the_book(&stack, word_size)));
     }
 
     #[test]
-    fn all_ways_of_reading_agree(bytes in near_records(), lenient in any::<bool>()) {
+    fn cbf_readers_agree(bytes in near_records(), lenient in any::<bool>()) {
         let rules = if lenient { Rules::LENIENT } else { Rules::STRICT };
         let most = 300;
         let one_by_one: Vec<_> = CbfDecoder::new(&bytes, rules).take(most).collect();
@@ -488,7 +488,7 @@ proptest! {
     }
 
     #[test]
-    fn lenient_gives_at_least_what_strict_gives(bytes in near_records()) {
+    fn cbf_lenient_includes_strict(bytes in near_records()) {
         let strict: Vec<_> = CbfDecoder::new(&bytes, Rules::STRICT).take(300).collect();
         let mut lenient = CbfDecoder::new(&bytes, Rules::LENIENT);
         let all: Result<Vec<Frame>, _> = lenient.by_ref().take(300).collect();
@@ -503,7 +503,7 @@ proptest! {
     }
 
     #[test]
-    fn swift_views_differ_from_lenient_in_their_end_only(bytes in near_records()) {
+    fn cbf_swift_rules_differ_from_lenient_at_end_only(bytes in near_records()) {
         let lenient: Vec<_> = CbfDecoder::new(&bytes, Rules::LENIENT).take(300).collect();
         let mut decoder = CbfDecoder::new(&bytes, Rules::SWIFT_62);
         let swift: Vec<_> = decoder.by_ref().take(301).collect();
@@ -519,7 +519,7 @@ proptest! {
     }
 
     #[test]
-    fn records_one_after_the_other_are_split(
+    fn cbf_splits_consecutive_records(
         stacks in prop::collection::vec(words_and_stacks(), 0..5),
         cut in 0usize..200,
     ) {
@@ -542,7 +542,7 @@ proptest! {
     }
 
     #[test]
-    fn limits_agree_with_each_other_and_with_the_rule(
+    fn cbf_capture_limits_agree(
         depth in 0usize..60, limit in 0usize..20, offset in 0usize..10, top in 0usize..25,
     ) {
         let stack: Vec<Frame> =
@@ -570,7 +570,7 @@ proptest! {
 }
 
 #[test]
-fn huge_repeats_cost_nothing_until_asked_for() {
+fn cbf_huge_repeats_are_lazy() {
     // pc 0x7f and 2^64 - 1 more of it, twice.
     let bytes = [&[0x02, 0x18, 0x7f][..], &[0x8f, 255, 255, 255, 255, 255, 255, 255, 255].repeat(2)].concat();
     let frame = Frame::ProgramCounter(AbsoluteAddress::new(0x7f));
@@ -592,7 +592,7 @@ fn huge_repeats_cost_nothing_until_asked_for() {
 }
 
 #[test]
-fn long_runs_stay_readable_by_the_strict_decoder() {
+fn cbf_strict_decoder_reads_long_runs() {
     let frame = Frame::ReturnAddress(AbsoluteAddress::new(0x1234));
     for word_size in [WordSize::Bits16, WordSize::Bits32, WordSize::Bits64] {
         for dialect in [CbfDialect::Strict, CbfDialect::SwiftNewer, CbfDialect::Swift62] {
@@ -618,7 +618,7 @@ fn long_runs_stay_readable_by_the_strict_decoder() {
 }
 
 #[test]
-fn a_refused_frame_leaves_no_trace() {
+fn cbf_encoder_refuses_a_frame_without_trace() {
     let mut buffer = [0; 64];
     let sink = SliceSink::new(&mut buffer);
     let mut encoder = CbfEncoder::new(sink, WordSize::Bits16, CbfDialect::Strict).unwrap();
@@ -637,7 +637,7 @@ fn a_refused_frame_leaves_no_trace() {
 }
 
 #[test]
-fn full_buffers_are_errors_and_hold_whole_instructions() {
+fn cbf_full_buffers_hold_whole_instructions() {
     let stack: Vec<Frame> =
         [0x5555_0000_1000, 0x5555_0000_1010, 0x5555_0000_1010, 0x7fff_0000_0000, u64::MAX, 3]
             .map(|address| Frame::ReturnAddress(AbsoluteAddress::new(address)))
@@ -660,7 +660,7 @@ fn full_buffers_are_errors_and_hold_whole_instructions() {
 
 /// A sink with nothing but `put` gets the same bytes as one with a buffer.
 #[test]
-fn any_sink_gets_the_same_bytes() {
+fn cbf_any_sink_gets_the_same_bytes() {
     struct ByteSink(Vec<u8>);
     impl Sink for ByteSink {
         fn put(&mut self, bytes: &[u8]) -> Result<(), SinkFull> {
@@ -676,7 +676,7 @@ fn any_sink_gets_the_same_bytes() {
 }
 
 #[test]
-fn errors_say_what_and_where() {
+fn cbf_errors_state_fault_and_offset() {
     for (bytes, message) in [
         (&[][..], "no data, not even an info byte, at byte 0"),
         (&[0x06], "unknown backtrace format version 1 (only 0 is known), at byte 0"),

@@ -165,7 +165,7 @@ fn map_of(value: &Value) -> OwnedMap {
 // Failed with: unnoticed changes, most of them of `reference_reads_canonical_bytes` and of
 // what the reference reads.
 #[test]
-fn every_vector_holds_and_every_field_is_judged() {
+fn cif_vectors_hold_and_every_field_is_judged() {
     assert_changes_are_noticed(
         &support::cases(VECTORS, None),
         check,
@@ -593,7 +593,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     #[test]
-    fn written_maps_follow_the_rules_and_come_back(map in map()) {
+    fn cif_round_trips_by_the_rules(map in map()) {
         let canonical = map.encode(CifDialect::Canonical).unwrap();
         prop_assert_eq!(&canonical, &model_encode(&map, CifDialect::Canonical));
         let reference = map.encode(CifDialect::Swift62).unwrap();
@@ -607,7 +607,7 @@ proptest! {
     }
 
     #[test]
-    fn too_few_slots_cost_bytes_and_nothing_else(map in map(), slots in 0..10_usize) {
+    fn cif_encoder_with_few_slots_only_costs_bytes(map in map(), slots in 0..10_usize) {
         let canonical = map.encode(CifDialect::Canonical).unwrap();
         let frugal = map.encode_with(CifDialect::Canonical, slots).unwrap();
         prop_assert_eq!(decode_strict(&frugal), Ok(map.clone().read_back()));
@@ -617,7 +617,7 @@ proptest! {
     }
 
     #[test]
-    fn lenient_reading_has_all_that_strict_reading_has(bytes in bytes_like_a_map()) {
+    fn cif_lenient_includes_strict(bytes in bytes_like_a_map()) {
         let (strict, lenient) = (decode(&bytes, false), decode(&bytes, true));
         if let Ok(strict) = strict {
             let lenient = lenient.unwrap();
@@ -635,7 +635,7 @@ proptest! {
     }
 
     #[test]
-    fn fewer_slots_lose_paths_only(bytes in bytes_like_a_map(), slots in 0..4_usize) {
+    fn cif_decoder_with_few_slots_only_loses_paths(bytes in bytes_like_a_map(), slots in 0..4_usize) {
         if let (Ok(all), Ok(some)) = (decode(&bytes, true), decode_with(&bytes, true, slots)) {
             prop_assert_eq!(all.error, some.error);
             prop_assert_eq!(all.map.images.len(), some.map.images.len());
@@ -647,7 +647,7 @@ proptest! {
     }
 
     #[test]
-    fn odd_paths_read_as_a_plain_model_reads_them((bytes, count) in map_of_odd_paths()) {
+    fn cif_paths_agree_with_a_plain_model((bytes, count) in map_of_odd_paths()) {
         let lenient = decode(&bytes, true).unwrap();
         prop_assert_eq!(lenient.map.images.len(), count);
         let mut rest = &bytes[3..];
@@ -666,7 +666,7 @@ proptest! {
     }
 
     #[test]
-    fn reading_stops_with_the_input(bytes in vec(any::<u8>(), 0..300)) {
+    fn cif_reading_stops_with_the_input(bytes in vec(any::<u8>(), 0..300)) {
         prop_assert!(slots_needed(&bytes) <= bytes.len());
         if let Ok(decoded) = decode(&bytes, true) {
             prop_assert!(decoded.map.images.len() <= bytes.len() / 4);
@@ -691,7 +691,7 @@ fn paths_of(decoded: &Decoded) -> Vec<Option<&[u8]>> {
 }
 
 #[test]
-fn text_expanded_amid_string_data_belongs_to_the_prefix() {
+fn cif_prefix_includes_text_expanded_within() {
     // "x" + "/lib" + "/y" defines only "x/lib": the '/' of the fixed prefix is no string data.
     let bytes = map_of_paths(&[b"\x01x\x80\x02/y\x00", b"\xa0\x00", b"\xa1\x00"]);
     let lenient = decode(&bytes, true).unwrap();
@@ -700,13 +700,13 @@ fn text_expanded_amid_string_data_belongs_to_the_prefix() {
 }
 
 #[test]
-fn a_path_may_use_a_prefix_that_it_defined_itself() {
+fn cif_path_may_use_its_own_prefix() {
     let bytes = map_of_paths(&[b"\x03/a/\xa0\x00"]);
     assert_eq!(decode_strict(&bytes).unwrap().images[0].path.as_deref(), Some(&b"/a//a"[..]));
 }
 
 #[test]
-fn a_broken_path_does_not_shift_the_codes_behind_it() {
+fn cif_broken_path_keeps_later_codes() {
     let bytes = map_of_paths(&[b"\x9f\x04/a/b\x00", b"\x04/c/d\x00", b"\xa0\x00", b"\xa1\x00"]);
     let lenient = decode(&bytes, true).unwrap();
     assert_eq!(paths_of(&lenient), [None, Some(&b"/c/d"[..]), Some(b"/a"), Some(b"/c")]);
@@ -714,14 +714,14 @@ fn a_broken_path_does_not_shift_the_codes_behind_it() {
 }
 
 #[test]
-fn a_prefix_with_an_unknown_part_is_unknown() {
+fn cif_prefix_with_unknown_part_is_unknown() {
     let bytes = map_of_paths(&[b"\x03/a/\x9f\x02/b\x00", b"\xa0\x00", b"\xa1\x00", b"\xa2\x00"]);
     let lenient = decode(&bytes, true).unwrap();
     assert_eq!(paths_of(&lenient), [None, Some(&b"/a"[..]), None, None]);
 }
 
 #[test]
-fn prefixes_nest_sixteen_deep_and_no_deeper() {
+fn cif_prefixes_nest_at_most_sixteen_deep() {
     let mut paths: Vec<Vec<u8>> = vec![b"\x02x/\x00".to_vec()];
     for code in 0..20 {
         // "x", the prefix before, "/": one deeper.
@@ -738,7 +738,7 @@ fn prefixes_nest_sixteen_deep_and_no_deeper() {
 }
 
 #[test]
-fn doubling_prefixes_end_at_the_longest_path() {
+fn cif_doubling_prefixes_end_at_path_limit() {
     // Image 0 defines 63 bytes as code 32; each further one defines eight times the text of the one
     // before.
     let mut first = vec![0x3f];
@@ -760,7 +760,7 @@ fn doubling_prefixes_end_at_the_longest_path() {
 }
 
 #[test]
-fn longest_path_is_accepted_and_one_byte_more_refused() {
+fn cif_longest_path_is_accepted_and_longer_refused() {
     let mut map = OwnedMap {
         word_size: WordSize::Bits64,
         platform: String::new(),
@@ -776,7 +776,7 @@ fn longest_path_is_accepted_and_one_byte_more_refused() {
 }
 
 #[test]
-fn the_decoder_says_when_it_had_no_slot() {
+fn cif_decoder_reports_missing_slots() {
     let bytes = map_of_paths(&[b"\x04/a/b\x00", b"\x04/c/d\x00", b"\xa0\x00", b"\xa1\x00"]);
     assert_eq!(slots_needed(&bytes), 2);
     let lenient = decode_with(&bytes, true, 1).unwrap();
@@ -788,7 +788,7 @@ fn the_decoder_says_when_it_had_no_slot() {
 }
 
 #[test]
-fn characters_may_span_pieces_but_not_other_opcodes() {
+fn cif_characters_may_span_pieces_only() {
     let cases: [(&[u8], bool); 7] = [
         (b"\x02a\xc3\x01\xa9\x00", true),
         (b"\x01\xe6\x01\xb5\x02\x8b/\x00", true),
@@ -809,7 +809,7 @@ fn characters_may_span_pieces_but_not_other_opcodes() {
 }
 
 #[test]
-fn bad_utf8_follows_a_prefix_wherever_it_is_used() {
+fn cif_bad_utf8_is_reported_at_each_use() {
     let bytes =
         map_of_paths(&[b"\x06/a/\xff/b\x00", b"\xa0\x00", b"\xa1\x00", b"\x02/x\xa1\x02/y\x00", b"\xa2\x00"]);
     let lenient = decode(&bytes, true).unwrap();
@@ -825,7 +825,7 @@ fn one_image(info: u8, addresses: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn addresses_must_be_of_the_word() {
+fn cif_refuses_addresses_wider_than_the_word() {
     use CifErrorKind as Kind;
     type BaseAndEnd = Result<(u64, u64), CifErrorKind>;
     let cases: [(u8, &[u8], BaseAndEnd); 20] = [
@@ -863,7 +863,7 @@ fn addresses_must_be_of_the_word() {
 }
 
 #[test]
-fn a_relative_base_wraps_in_64_bits_only() {
+fn cif_relative_base_wraps_in_64_bits_only() {
     let two_images =
         |info: u8, first: &[u8], second: &[u8]| [&[info, 0, 2], first, &[0, 0], second, &[0, 0]].concat();
     let wraps = two_images(2, b"\x38\x7f\xff\xff\xff\xff\xff\xff\xf0\x01", b"\x80\x20\x01");
@@ -879,7 +879,7 @@ fn a_relative_base_wraps_in_64_bits_only() {
 }
 
 #[test]
-fn counts_may_be_long_winded_but_not_large() {
+fn cif_counts_may_be_padded_but_not_large() {
     for (count, expected) in [
         (&b"\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80\x00"[..], Ok(())),
         (b"\xc0\x80\x00", Err(CifErrorKind::Truncated)),
@@ -895,7 +895,7 @@ fn counts_may_be_long_winded_but_not_large() {
 }
 
 #[test]
-fn what_the_format_cannot_hold_is_refused_by_the_writer() {
+fn cif_writer_refuses_unsupported_content() {
     use CifEncodeErrorKind as Kind;
     let fails = |map: &OwnedMap, canonical: Option<Kind>, swift: Option<Kind>| {
         assert_eq!(map.encode(CifDialect::Canonical).err(), canonical, "{:?}", map.images);
@@ -964,7 +964,7 @@ fn what_the_format_cannot_hold_is_refused_by_the_writer() {
 }
 
 #[test]
-fn thousands_of_images_take_time_in_proportion() {
+fn cif_time_is_linear_in_images() {
     // All keys share a long start, which is the worst for a list. Enough of them that n * n would
     // be felt.
     let image = |index: u64| OwnedImage {

@@ -137,7 +137,7 @@ fn report(blocks: &[Found]) -> Option<String> {
 
 // Failed with: unnoticed changes of `memory_bytes` and of what lies between blocks.
 #[test]
-fn every_vector_holds_and_every_field_is_judged() {
+fn heapprof_vectors_hold_and_every_field_is_judged() {
     assert_changes_are_noticed(
         &cases("heapprof.json", None),
         check,
@@ -189,7 +189,7 @@ fn check(case: &Value) {
 }
 
 #[test]
-fn the_most_frequent_caller_count_tells_chance_finds() {
+fn heapprof_caller_count_exposes_chance_finds() {
     let case = cases("heapprof.json", None).into_iter().find(|case| case["id"] == "heapprof-p039").unwrap();
     let mut memory = memory(&case);
     memory.extend(b"HeaP\0\0\0\0\x11\0\0\0\0\0\0\0ProF\0\0\0\0");
@@ -202,7 +202,7 @@ fn the_most_frequent_caller_count_tells_chance_finds() {
 }
 
 #[test]
-fn an_end_word_shares_no_byte_with_the_next_block() {
+fn heapprof_end_word_shares_no_byte_with_next_block() {
     let memory = b"PaeHsizeForPaeHsizeForP";
     let search = Search::robust(HeapprofLayout::BigEndian32).alignment(Alignment::Byte);
     let (found, _) = search_all_ways(search, memory);
@@ -212,7 +212,7 @@ fn an_end_word_shares_no_byte_with_the_next_block() {
 }
 
 #[test]
-fn sizes_python_calls_long_have_their_suffix() {
+fn heapprof_report_marks_python_long_sizes() {
     let found = [(1 << 63, 1), ((1 << 63) - 1, 1), (5, 2)].map(|(size_bytes, caller)| Found {
         offset: 0,
         size_bytes,
@@ -225,7 +225,7 @@ fn sizes_python_calls_long_have_their_suffix() {
 }
 
 #[test]
-fn the_writer_says_what_it_cannot_write() {
+fn heapprof_writer_refuses_unsupported_content() {
     let error = HeaderWriter::new(HeapprofLayout::BigEndian32, MAX_CALLERS + 1).unwrap_err();
     assert_eq!(error.kind, HeapprofWriteErrorKind::TooManyCallers);
     let writer = HeaderWriter::new(HeapprofLayout::BigEndian32, 2).unwrap();
@@ -314,7 +314,7 @@ fn any_layout() -> impl Strategy<Value = HeapprofLayout> {
 
 proptest! {
     #[test]
-    fn searches_agree_with_their_plain_models(memory in crowded_memory(24), layout in any_layout()) {
+    fn heapprof_searches_agree_with_plain_models(memory in crowded_memory(24), layout in any_layout()) {
         let (compat, _) = search_slice(Search::compat(layout), &memory);
         prop_assert_eq!(magic_bounds(layout, &compat), model_compat(layout.word_bytes(), &memory));
         for (alignment, step) in [(Alignment::Word, layout.word_bytes()), (Alignment::Byte, 1)] {
@@ -324,7 +324,7 @@ proptest! {
     }
 
     #[test]
-    fn any_chunking_gives_the_same_blocks(
+    fn heapprof_any_chunking_finds_the_same_blocks(
         memory in crowded_memory(120),
         layout in any_layout(),
         chunk_sizes in prop::collection::vec(prop_oneof![0_usize..20, 0_usize..3000], 1..6),
@@ -340,7 +340,7 @@ proptest! {
     }
 
     #[test]
-    fn written_blocks_are_found_until_they_are_freed(
+    fn heapprof_finds_blocks_until_they_are_freed(
         layout in any_layout(),
         capacity in 0..=MAX_CALLERS,
         blocks in prop::collection::vec((0_u64..300, prop::collection::vec(1_u32.., 0..8), any::<bool>()), 0..12),

@@ -17,7 +17,7 @@ const FILE: &str = "lws_backtrace.json";
 // Failed with: unnoticed changes, among them of `log_line_cut`, `reference_agrees`,
 // `reference_on_64bit_host_decodes_to` and `reference_decodes_its_own_blob_to`.
 #[test]
-fn every_vector_holds_and_every_field_is_judged() {
+fn lws_vectors_hold_and_every_field_is_judged() {
     assert_changes_are_noticed(
         &cases(FILE, None),
         check,
@@ -454,14 +454,14 @@ mod model {
 }
 
 #[test]
-fn more_than_31_addresses_are_refused() {
+fn lws_encoder_refuses_more_than_31_addresses() {
     let deep = vec![AbsoluteAddress::new(1); 32];
     assert_eq!(encode(&deep, 1).unwrap_err().kind, LwsEncodeErrorKind::TooDeep);
     assert!(encode(&deep[..31], 1).is_ok());
 }
 
 #[test]
-fn values_of_64_bits_are_refused_at_their_place() {
+fn lws_encoder_refuses_64_bit_values() {
     let addresses = [5, 6, 1 << 63].map(AbsoluteAddress::new);
     assert_eq!(
         encode(&addresses, 1),
@@ -472,7 +472,7 @@ fn values_of_64_bits_are_refused_at_their_place() {
 }
 
 #[test]
-fn encoder_reports_a_wrong_depth() {
+fn lws_encoder_reports_a_wrong_depth() {
     let mut encoder = lws::LwsEncoder::new(CountingSink::default(), 1).unwrap();
     let early = lws::LwsEncoder::new(CountingSink::default(), 1).unwrap().allocation_size(1);
     assert_eq!(early.unwrap_err().kind, LwsEncodeErrorKind::WrongCount);
@@ -481,7 +481,7 @@ fn encoder_reports_a_wrong_depth() {
 }
 
 #[test]
-fn a_blob_may_be_65535_bytes_long_and_not_one_more() {
+fn lws_blob_has_at_most_65535_bytes() {
     for (field_bytes, fits) in [(65_531_u32, true), (65_532, false)] {
         // Depth 0 (6 bits) and size 1 (9 bits) take two bytes, with one bit of padding.
         let mut buffer = vec![0; 70_000];
@@ -503,7 +503,7 @@ fn a_blob_may_be_65535_bytes_long_and_not_one_more() {
 }
 
 #[test]
-fn a_sum_wraps_in_the_word_of_the_machine() {
+fn lws_delta_wraps_in_the_machine_word() {
     // Items: 9; one back, subtract 17. Size 9.
     let bits = [
         model::field(2, 5),
@@ -523,7 +523,7 @@ fn a_sum_wraps_in_the_word_of_the_machine() {
 }
 
 #[test]
-fn addresses_wider_than_the_word_are_errors() {
+fn lws_refuses_addresses_wider_than_the_word() {
     let blob = encode(&[0x1234, 0x7f00_0000_0000].map(AbsoluteAddress::new), 1).unwrap();
     let error = lws::decode(&blob, WordSize::Bits32).unwrap_err();
     assert_eq!(error.kind, LwsErrorKind::WiderThanWord { bits: 47 });
@@ -532,7 +532,7 @@ fn addresses_wider_than_the_word_are_errors() {
 }
 
 #[test]
-fn doubt_about_a_base_is_doubt_about_what_is_reckoned_from_it() {
+fn lws_suspicion_passes_from_base_to_delta() {
     // 33 bits whose top bit equals the lowest one; a delta of 4 on it; then a literal that is
     // sound.
     let bits = [
@@ -548,7 +548,7 @@ fn doubt_about_a_base_is_doubt_about_what_is_reckoned_from_it() {
 }
 
 #[test]
-fn a_length_read_backwards_stays_inside_the_memory() {
+fn lws_length_field_stays_inside_the_memory() {
     let kind = |memory: &[u8]| lws::Blob::at_end_of(memory).map(|_| ()).unwrap_err().kind;
     assert_eq!(kind(&[]), LwsErrorKind::NoLength);
     assert_eq!(kind(&[1]), LwsErrorKind::NoLength);
@@ -560,7 +560,7 @@ fn a_length_read_backwards_stays_inside_the_memory() {
 }
 
 #[test]
-fn a_give_up_blob_has_no_addresses_and_no_size() {
+fn lws_give_up_blob_has_no_addresses_and_no_size() {
     assert_eq!(lws::decode(&lws::GIVE_UP_BLOB, WordSize::Bits64).unwrap_err().kind, LwsErrorKind::GaveUp);
     let salvage = lws::salvage(&lws::GIVE_UP_BLOB, WordSize::Bits64);
     assert_eq!((salvage.addresses.len(), salvage.allocation_size_bytes), (0, None));
@@ -568,7 +568,7 @@ fn a_give_up_blob_has_no_addresses_and_no_size() {
 }
 
 #[test]
-fn give_up_blob_allocation_is_four_pointers_below_the_user() {
+fn lws_give_up_allocation_is_four_pointers_below_user() {
     for (word_size, word) in [(WordSize::Bits16, 2), (WordSize::Bits32, 4), (WordSize::Bits64, 8)] {
         let memory = [vec![0xcc; word - 2], vec![0; 2 + 3 * word], vec![0xaa; 8]].concat();
         let found = metadata::find(&memory, 4 * word, word_size).unwrap();
@@ -579,7 +579,7 @@ fn give_up_blob_allocation_is_four_pointers_below_the_user() {
 }
 
 #[test]
-fn metadata_outside_of_the_image_is_an_error() {
+fn lws_metadata_outside_of_the_image_is_an_error() {
     use metadata::MetadataErrorKind as Kind;
     let kind = |memory: &[u8], user| metadata::find(memory, user, WordSize::Bits32).unwrap_err().kind;
     let image = |length: u16| [&[0xcc, 0xcc][..], &length.to_be_bytes(), &[0; 12]].concat();
@@ -596,7 +596,7 @@ fn metadata_outside_of_the_image_is_an_error() {
 }
 
 #[test]
-fn trim_selects_the_frames_of_libwebsockets() {
+fn lws_trim_selects_the_frames_of_libwebsockets() {
     let walked = |range: std::ops::Range<u64>| range.map(AbsoluteAddress::new);
     let selected = |range, pre, post| {
         lws::trim(walked(range), pre, post).map(AbsoluteAddress::value).collect::<Vec<_>>()
@@ -610,7 +610,7 @@ fn trim_selects_the_frames_of_libwebsockets() {
 }
 
 #[test]
-fn several_marks_in_a_line_are_found_with_their_places() {
+fn lws_finds_several_marks_in_a_line() {
     let line = b"~~m#CF0BmUQKAAg= x ~b#size: 7, 0x1 0x20 ~m#~m#CF0BmUQKAAg==~m";
     let mut found = Vec::new();
     for mark in log_line::marks(line) {
@@ -626,7 +626,7 @@ fn several_marks_in_a_line_are_found_with_their_places() {
 }
 
 #[test]
-fn faults_of_a_marked_text_are_distinguished() {
+fn lws_text_faults_are_distinguished() {
     let mut buffer = [0; 8];
     let mut error = |line: &[u8]| only_compressed(line).decode(WordSize::Bits64, &mut buffer).unwrap_err();
     assert_eq!(error(b"x ~m#\n"), log_line::TextError { offset: 5, kind: TextErrorKind::Empty });
@@ -659,7 +659,7 @@ fn faults_of_a_marked_text_are_distinguished() {
 }
 
 #[test]
-fn the_reference_rule_for_texts_has_its_limits() {
+fn lws_reference_text_rule_has_its_limits() {
     let mut buffer = [0; log_line::BUFFER_BYTES];
     let mut kind = |text: &[u8]| log_line::decode_text(text, WordSize::Bits64, &mut buffer).unwrap_err().kind;
     assert_eq!(kind(b"CF0"), TextErrorKind::TooShort);
@@ -680,7 +680,7 @@ fn stack() -> impl Strategy<Value = Vec<AbsoluteAddress>> {
 
 proptest! {
     #[test]
-    fn what_is_encoded_is_what_the_model_encodes_and_comes_back(
+    fn lws_encoder_agrees_with_model_and_round_trips(
         addresses in stack(), size in 0_u64..1 << 63, capacity in 0_usize..300,
     ) {
         let blob = encode(&addresses, size).unwrap();
@@ -696,7 +696,7 @@ proptest! {
     }
 
     #[test]
-    fn fields_of_the_caller_come_back_from_behind_the_size(
+    fn lws_user_fields_round_trip(
         addresses in stack(), fields in prop::collection::vec((any::<u64>(), 0_u32..=64, any::<bool>()), 0..20),
     ) {
         let mut buffer = [0; 1024];
@@ -723,7 +723,7 @@ proptest! {
     }
 
     #[test]
-    fn a_blob_cut_anywhere_gives_its_leading_addresses(addresses in stack(), keep in 0.0..1.0) {
+    fn lws_truncated_blob_yields_leading_addresses(addresses in stack(), keep in 0.0..1.0) {
         let blob = encode(&addresses, 100).unwrap();
         let cut = &blob[..(blob.len() as f64 * keep) as usize];
         // By chance the last two bytes may be a right length.
@@ -736,7 +736,7 @@ proptest! {
     }
 
     #[test]
-    fn random_bytes_are_read_the_same_strictly_and_leniently(
+    fn lws_strict_and_salvage_agree_on_random_bytes(
         mut bytes in prop::collection::vec(any::<u8>(), 0..60), true_length in any::<bool>(), depth in 0_u8..4,
     ) {
         if let [first, .., _, low] = &mut bytes[..] {
@@ -761,7 +761,7 @@ proptest! {
     }
 
     #[test]
-    fn decoded_lines_parse_to_what_was_written(size in any::<u64>(), values in prop::collection::vec(any::<u64>(), 0..50)) {
+    fn lws_decoded_lines_round_trip(size in any::<u64>(), values in prop::collection::vec(any::<u64>(), 0..50)) {
         let addresses: Vec<_> = values.into_iter().map(AbsoluteAddress::new).collect();
         let mut buffer = [0; 2000];
         let mut sink = SliceSink::new(&mut buffer);
@@ -770,7 +770,7 @@ proptest! {
     }
 
     #[test]
-    fn marks_are_found_behind_any_text(before in "[^~]{0,40}", after in "[ \n\x1b*][^~]{0,40}") {
+    fn lws_finds_marks_after_any_text(before in "[^~]{0,40}", after in "[ \n\x1b*][^~]{0,40}") {
         let line = format!("{before}~m#CF0BmUQKAAg={after}");
         let mark = only_compressed(line.as_bytes());
         prop_assert_eq!(mark.range(), before.len()..before.len() + 15);
@@ -780,7 +780,7 @@ proptest! {
 
 // Failed with: no function read these texts; `~b#0x1000 0x1010` was `NoSize`.
 #[test]
-fn lines_of_frames_are_read_whole() {
+fn lws_reads_whole_lines_of_frames() {
     let frames = |line: &'static str| match log_line::marks(line.as_bytes()).next() {
         Some(Mark::Decoded(text)) => text.frames().and_then(|(size, frames)| {
             Ok((

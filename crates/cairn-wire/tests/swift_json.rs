@@ -13,7 +13,7 @@ use support::mutate::assert_changes_are_noticed;
 use support::{cases, hex_field, name, text};
 
 #[test]
-fn every_vector_is_read_and_written() {
+fn swift_json_vectors_are_read_and_written() {
     let judged_in_cbf = "judged in cbf.rs, with the decoder";
     let unjudged = [("json/frames/*/*", 15, judged_in_cbf), ("json/frames/*[]", 5, judged_in_cbf)];
     assert_changes_are_noticed(&cases("swift_cbf.json", Some("json")), check, &unjudged);
@@ -49,7 +49,7 @@ fn check(case: &Value) {
 
 /// The text forms of the vectors, turned around, spread out, and with strangers between.
 #[test]
-fn order_spaces_and_unknown_keys_do_not_matter() {
+fn swift_json_ignores_order_spaces_and_unknown_keys() {
     for case in cases("swift_cbf.json", Some("json")) {
         let (architecture, base64) = (text(&case, "architecture"), text(&case, "base64"));
         let backtrace_member = format!(r#""backtrace":"{base64}""#);
@@ -72,7 +72,7 @@ fn order_spaces_and_unknown_keys_do_not_matter() {
 }
 
 #[test]
-fn escaped_slashes_are_slashes_in_base64() {
+fn swift_json_unescapes_slashes_in_base64() {
     // Swift's JSON encoder writes `/` as `\/`.
     let document = read(br#"{"architecture":"arm","backtrace":"\/\/8\u002F","imageMap":"_-\/+"}"#).unwrap();
     assert_eq!(backtrace(&document), [0xff, 0xff, 0x3f]);
@@ -83,7 +83,7 @@ fn escaped_slashes_are_slashes_in_base64() {
 }
 
 #[test]
-fn bad_base64_is_an_error_at_its_character() {
+fn swift_json_reports_bad_base64_at_its_character() {
     for (json, offset, character) in [
         (&br#"{"architecture":"","backtrace":"Ag*A"}"#[..], 2, b'*'),
         (br#"{"architecture":"","backtrace":"\/g\"A"}"#, 2, b'"'),
@@ -136,7 +136,7 @@ fn swift_json_faults_are_reported_with_their_offset() {
 }
 
 #[test]
-fn depth_is_bounded() {
+fn swift_json_depth_is_bounded() {
     let nested = |depth: usize, open: &str, close: &str| {
         let inside = format!("{}0{}", open.repeat(depth), close.repeat(depth));
         format!(r#"{{"x":{inside},"architecture":"arm","backtrace":""}}"#)
@@ -153,7 +153,7 @@ fn depth_is_bounded() {
 }
 
 #[test]
-fn word_sizes_of_architectures() {
+fn swift_json_knows_word_sizes_of_architectures() {
     for (architecture, word_size) in [
         ("x86_64", Some(WordSize::Bits64)),
         ("arm64", Some(WordSize::Bits64)),
@@ -172,7 +172,7 @@ fn word_sizes_of_architectures() {
 
 proptest! {
     #[test]
-    fn what_is_written_is_read_here_and_by_others(
+    fn swift_json_output_is_read_by_other_parsers(
         architecture in any::<String>(),
         bytes in prop::collection::vec(any::<u8>(), 0..50),
         map in prop::option::of(prop::collection::vec(any::<u8>(), 0..50)),
@@ -197,7 +197,7 @@ proptest! {
     }
 
     #[test]
-    fn agrees_with_a_general_reader(mut json in documents(), damage in prop::option::of((any::<prop::sample::Index>(), any::<u8>()))) {
+    fn swift_json_agrees_with_a_general_reader(mut json in documents(), damage in prop::option::of((any::<prop::sample::Index>(), any::<u8>()))) {
         if let Some((at, byte)) = damage {
             let at = at.index(json.len());
             json[at] = byte;

@@ -77,7 +77,7 @@ fn stacks_json(mut timeline: Timeline<'_, '_>, paths: &[Value]) -> Vec<Value> {
 
 // Failed with: unnoticed changes of `modules` and of the reference's last stack.
 #[test]
-fn every_vector_holds_and_every_field_is_judged() {
+fn tracker_vectors_hold_and_every_field_is_judged() {
     assert_changes_are_noticed(
         &cases(FILE, None),
         check,
@@ -206,7 +206,7 @@ fn places(recording: &[u8], like_reference: bool) -> (Places, Vec<Option<Finding
 }
 
 #[test]
-fn a_load_over_others_ends_their_intervals() {
+fn tracker_load_over_others_ends_their_intervals() {
     let events = [
         Ok(("low", 0x1000, 0x1000)),
         Ok(("middle", 0x2000, 0x1000)),
@@ -256,14 +256,14 @@ fn a_load_over_others_ends_their_intervals() {
 }
 
 #[test]
-fn an_unload_takes_the_lowest_module_of_that_path() {
+fn tracker_unload_takes_the_lowest_module_of_its_path() {
     let events = [Ok(("twice", 0x3000, 0x1000)), Ok(("twice", 0x1000, 0x1000)), Err("twice")];
     let (found, _) = places(&recording(&events, &[0x1000, 0x3000]), false);
     assert_eq!(found, [None, Some((0, 0))]);
 }
 
 #[test]
-fn an_empty_module_contains_nothing_and_hides_nothing() {
+fn tracker_empty_module_contains_and_hides_nothing() {
     let events = [Ok(("full", 0x1000, 0x1000)), Ok(("empty", 0x1800, 0)), Ok(("empty", 0, 0)), Err("empty")];
     let (found, findings) = places(&recording(&events, &[0, 0x1000, 0x1800, 0x1fff, 0x2000]), false);
     assert_eq!(found, [None, Some((0, 0)), Some((0, 0x800)), Some((0, 0xfff)), None]);
@@ -271,7 +271,7 @@ fn an_empty_module_contains_nothing_and_hides_nothing() {
 }
 
 #[test]
-fn a_module_may_reach_to_the_top_of_the_address_space() {
+fn tracker_module_may_reach_the_highest_address() {
     let events = [Ok(("top", u64::MAX - 0xfff, 0x1000)), Ok(("beyond", u64::MAX - 0x1fff, u32::MAX))];
     let (found, findings) = places(&recording(&events[..1], &[u64::MAX, u64::MAX - 0x1000]), false);
     assert_eq!(found, [Some((0, 0xfff)), None]);
@@ -281,7 +281,7 @@ fn a_module_may_reach_to_the_top_of_the_address_space() {
 }
 
 #[test]
-fn running_out_of_slots_says_where() {
+fn tracker_reports_the_event_without_slot() {
     let recording = recording(&[Ok(("a", 0, 1)), Ok(("b", 1, 1))], &[0]);
     let mut slots = [ModuleSlot::EMPTY; 1];
     let mut timeline = Timeline::new(Reader::new(&recording, TrackerLayout::WINDOWS_64), &mut slots);
@@ -294,7 +294,7 @@ fn running_out_of_slots_says_where() {
 }
 
 #[test]
-fn a_guess_prefers_the_farthest_and_then_the_first() {
+fn tracker_guess_prefers_farthest_then_first() {
     let guess = TrackerLayout::guess(b"\x09");
     assert_eq!((guess.layout, guess.whole), (TrackerLayout::WINDOWS_64, false));
     let load = (1_700_000_000_123_456_789, Written::Loaded("/usr/lib/libb.so".into(), 0x5655_6000, 0x3_1000));
@@ -305,7 +305,7 @@ fn a_guess_prefers_the_farthest_and_then_the_first() {
 }
 
 #[test]
-fn paths_decode_what_they_can() {
+fn tracker_paths_replace_bad_units() {
     let check = |units: &[u16], expected: &str, lossless| {
         let bytes: Vec<u8> = units.iter().flat_map(|unit| unit.to_le_bytes()).collect();
         let path = ModulePath::new(&bytes, CharWidth::Two);
@@ -325,7 +325,7 @@ fn paths_decode_what_they_can() {
 }
 
 #[test]
-fn the_writer_says_what_it_cannot_write() {
+fn tracker_writer_refuses_unsupported_content() {
     let mut writer = Writer::new(CountingSink::default(), TrackerLayout::WINDOWS_32);
     writer.module_unloaded(0, "x".repeat(1024).as_str()).unwrap();
     let error = writer.module_unloaded(0, "x".repeat(1025).as_str()).unwrap_err();
@@ -344,7 +344,7 @@ fn the_writer_says_what_it_cannot_write() {
 }
 
 #[test]
-fn nothing_is_written_behind_a_cut_event() {
+fn tracker_writer_stops_after_a_cut_event() {
     let mut buffer = [0; 40];
     let mut writer = Writer::new(SliceSink::new(&mut buffer), TrackerLayout::WINDOWS_64);
     writer.stack(1, [AbsoluteAddress::new(1)]).unwrap();
@@ -439,7 +439,7 @@ fn any_layout() -> impl Strategy<Value = TrackerLayout> {
 
 proptest! {
     #[test]
-    fn what_is_written_is_read_and_resolved(events in any_events(), layout in any_layout()) {
+    fn tracker_round_trips_and_resolves(events in any_events(), layout in any_layout()) {
         let recording = write_events(&events, layout);
         let reader = Reader::new(&recording, layout);
         let records: Vec<_> = reader.clone().collect::<Result<_, _>>().unwrap();
@@ -480,7 +480,7 @@ proptest! {
     }
 
     #[test]
-    fn a_cut_recording_keeps_all_whole_events(
+    fn tracker_cut_recording_yields_all_whole_events(
         events in any_events(),
         layout in any_layout(),
         cut in any::<prop::sample::Index>(),
@@ -505,7 +505,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_end_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..300), layout in any_layout()) {
+    fn tracker_reads_any_bytes_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..300), layout in any_layout()) {
         let mut slots = [ModuleSlot::EMPTY; 3];
         for reader in [Reader::new(&bytes, layout), Reader::new(&bytes, layout).like_reference()] {
             let mut timeline = Timeline::new(reader, &mut slots);
@@ -520,7 +520,7 @@ proptest! {
 
 // Failed with: four billion steps for each order, some minutes in a test build.
 #[test]
-fn many_modules_are_followed_in_any_order() {
+fn tracker_follows_many_modules_in_any_order() {
     const COUNT: u64 = 64_000;
     let orders: [fn(u64) -> u64; 3] = [|n| n, |n| COUNT - 1 - n, |n| n * 40_503 % COUNT];
     for order in orders {

@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn metadata_becomes_crates_with_their_edges() {
+    fn rooms_read_crates_and_edges_from_metadata() {
         let metadata = serde_json::json!({"packages": [
             {"name": "cairn-format", "manifest_path": "/elsewhere/Cargo.toml", "dependencies": [
                 {"name": "proptest", "kind": "dev", "optional": false, "source": "registry+https://example.org"},
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn this_workspace_is_found_with_its_sources() {
+    fn rooms_read_the_sources_of_this_workspace() {
         let crates = gather().unwrap();
         let xtask = crates.iter().find(|found| found.name == "xtask").expect("xtask is a member");
         let roots: Vec<&str> =

@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn attributes_are_found_between_comments_and_across_lines() {
+    fn rooms_find_attributes_across_lines() {
         let text = "//! Docs with #![no_std] in them.\n\n#![no_std]\n// reason\n#![forbid(\n    unsafe_code,\n    \
                     missing_docs\n)]\nmod a;\n#![late]\n";
         assert_eq!(inner_attributes(text), ["no_std", "forbid(unsafe_code,missing_docs)"]);
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lint_is_found_among_others_but_not_as_part_of_a_name() {
+    fn rooms_find_lints_by_whole_name() {
         let attributes =
             inner_attributes("#![deny(missing_docs, unsafe_code)]\n#![warn(unsafe_op_in_unsafe_fn)]\n");
         assert!(sets_lint(&attributes, &["forbid", "deny"], "unsafe_code"));
@@ -96,13 +96,13 @@ mod tests {
     }
 
     #[test]
-    fn lints_lifted_at_any_level_are_found() {
+    fn rooms_find_lints_lifted_at_any_level() {
         let text = "#![allow(unsafe_code)]\nfn a() {\n    #[expect(unsafe_code, reason = \"x\")]\n    b();\n}\n// allow(unsafe_code)\n";
         assert_eq!(lines_that_allow(text, "unsafe_code"), [1, 3]);
     }
 
     #[test]
-    fn std_is_for_tests_only() {
+    fn rooms_allow_std_in_tests_only() {
         let cases: [(&str, &[usize]); 5] = [
             ("extern crate alloc;\n", &[1]),
             ("mod a;\npub extern crate std as base;\n", &[2]),

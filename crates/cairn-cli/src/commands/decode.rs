@@ -9,7 +9,7 @@ use std::io;
 use std::path::PathBuf;
 
 use cairn_format::{AbsoluteAddress, WordSize};
-use cairn_logs::decode::{Format, Options};
+use cairn_logs::decode::{Format, DecodeOptions};
 use cairn_symbols::{Symbolizer, SymbolizerOptions};
 use cairn_wire::{cbf, xnu};
 use clap::error::ErrorKind;
@@ -240,7 +240,7 @@ impl Decode {
             }
             None => None,
         };
-        let options = Options {
+        let options = DecodeOptions {
             word_size: self
                 .word_size(symbols.as_ref().map(|(symbolizer, module)| symbolizer.word_size(*module))),
             strict: self.strict,

@@ -447,9 +447,9 @@ struct Registers(Vec<(Box<str>, Option<u64>)>);
 
 impl<'de> Deserialize<'de> for Registers {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Entries;
+        struct RegisterEntries;
 
-        impl<'de> Visitor<'de> for Entries {
+        impl<'de> Visitor<'de> for RegisterEntries {
             type Value = Registers;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -469,7 +469,7 @@ impl<'de> Deserialize<'de> for Registers {
             }
         }
 
-        deserializer.deserialize_map(Entries)
+        deserializer.deserialize_map(RegisterEntries)
     }
 }
 
@@ -485,9 +485,9 @@ pub(super) struct Memory {
 
 impl<'de> Deserialize<'de> for Memory {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Entries;
+        struct MemoryEntries;
 
-        impl<'de> Visitor<'de> for Entries {
+        impl<'de> Visitor<'de> for MemoryEntries {
             type Value = Memory;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -513,6 +513,6 @@ impl<'de> Deserialize<'de> for Memory {
             }
         }
 
-        deserializer.deserialize_map(Entries)
+        deserializer.deserialize_map(MemoryEntries)
     }
 }

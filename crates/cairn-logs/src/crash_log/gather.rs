@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_are_no_object_are_given_back_at_once() {
+    fn gather_returns_other_lines_at_once() {
         use Gathered::{Broken, Other, Part, Whole};
         assert_eq!(gathered(&["void f()", "{", "  int x;"]), [Other, Part, Broken]);
         assert_eq!(gathered(&["{\"level\": 1,"]), [Broken]);
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_of_a_line_make_one_text() {
+    fn gather_joins_pieces_of_a_line() {
         let mut gatherer = ObjectGatherer::new();
         assert_eq!(gatherer.add(7, b"{\"kind\": \"crash", false), Gathered::Part);
         assert_eq!(gatherer.add(7, b"Report\"}", true), Gathered::Whole);

@@ -351,7 +351,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn operand_length_grows_when_sign_bit_or_byte_is_full() {
+    fn cbf_operand_length_grows_when_byte_is_full() {
         for (value, length) in [
             (0, 1),
             (0x7f, 1),

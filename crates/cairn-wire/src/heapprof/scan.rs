@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_of_several_is_found_and_overlapping_ones_too() {
+    fn scan_finds_the_first_and_overlapping_needles() {
         let memory = b"..HeaProF....ProF";
         assert_eq!(find(memory, 0, 1, &NEEDLES), Some(2));
         assert_eq!(find(memory, 3, 1, &NEEDLES), Some(5));

@@ -250,7 +250,7 @@ mod tests {
     // Failed with: no tree; a list that was shifted at each load, 2 billion steps for 64,000
     // modules.
     #[test]
-    fn trees_stay_shallow_in_any_order() {
+    fn tracker_trees_stay_shallow_in_any_order() {
         let mut keys = [0; 1024];
         let mut fill = |key: fn(u32) -> u32| {
             (0..).zip(&mut keys).for_each(|(index, slot)| *slot = key(index));

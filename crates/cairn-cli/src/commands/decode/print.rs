@@ -191,7 +191,7 @@ impl<'a> Printer<'a> {
         format: FormatName,
         encoding: OutputEncoding,
     ) -> io::Result<Outcome> {
-        let options = convert::Options {
+        let options = convert::ConvertOptions {
             architecture: self.architecture.as_deref(),
             dialect: self.dialect,
             xnu_packing: self.xnu_packing,
